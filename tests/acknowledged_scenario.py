@@ -30,7 +30,7 @@ TABLE = INSERTS.prepare[1]
 
 def job(target: Target, log: Path | None, **changes: Any) -> LoadJob:
     """A short closed loop of inserts."""
-    asked: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "target": target,
         "user": "null",
         "database": "null",
@@ -41,7 +41,7 @@ def job(target: Target, log: Path | None, **changes: Any) -> LoadJob:
         "measure_ns": 300 * MILLISECOND,
         "acknowledged": None if log is None else str(log),
     }
-    return LoadJob(**(asked | changes))
+    return LoadJob(**(fields | changes))
 
 
 def ending(how: str) -> Session:

@@ -88,8 +88,8 @@ def _places(stage: Stage) -> dict[str, Any]:
     }
 
 
-def _trial(laboratory: Lab, asked: str) -> dict[str, Any]:
-    path, _, tls = asked.partition(":")
+def _trial(laboratory: Lab, trial: str) -> dict[str, Any]:
+    path, _, tls = trial.partition(":")
     factors: dict[str, FactorValue] = {"path": path, "placement": "machines", "threads": 1, "tls": tls or "off"}
     with laboratory.stage(factors) as stage:
         filled = {name: fill_keys(stage.services[name], _keys(name), stage.client) for name in STORES}

@@ -33,7 +33,7 @@ _CLIENT = Client(
 
 
 @dataclass(frozen=True)
-class Place:
+class Endpoint:
     """Where a server listens, and as whom it is asked."""
 
     path: str
@@ -55,25 +55,27 @@ class Run:
     settings: tuple[str, ...] = ()
 
 
-Tried = Callable[[Place, tuple[str, ...]], Run]
+Tried = Callable[[Endpoint, tuple[str, ...]], Run]
 
 
-def _mysqli(place: Place, host: str, socket: str = "null") -> str:
-    return f"new mysqli({host}, '{place.user}', '{place.password}', '{place.database}', null, {socket})"
+def _mysqli(endpoint: Endpoint, host: str, socket: str = "null") -> str:
+    return f"new mysqli({host}, '{endpoint.user}', '{endpoint.password}', '{endpoint.database}', null, {socket})"
 
 
-def _pdo(place: Place, options: str = "") -> str:
-    return f"new PDO('mysql:host=localhost;dbname={place.database}', '{place.user}', '{place.password}'{options})"
+def _pdo(endpoint: Endpoint, options: str = "") -> str:
+    return (
+        f"new PDO('mysql:host=localhost;dbname={endpoint.database}', '{endpoint.user}', '{endpoint.password}'{options})"
+    )
 
 
-def _php_ini(place: Place, lines: tuple[str, ...]) -> Run:
-    by_pdo = f"({_pdo(place)}){_MYSQL_SAYS}fetchColumn()"
-    by_mysqli = f"({_mysqli(place, chr(39) + 'localhost' + chr(39))}){_MYSQL_SAYS}fetch_row()[0]"
+def _php_ini(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
+    by_pdo = f"({_pdo(endpoint)}){_MYSQL_SAYS}fetchColumn()"
+    by_mysqli = f"({_mysqli(endpoint, chr(39) + 'localhost' + chr(39))}){_MYSQL_SAYS}fetch_row()[0]"
     return Run(f"if (!{by_pdo} || !{by_mysqli}) throw new Exception('nothing');", lines)
 
 
-def _constructed(place: Place, lines: tuple[str, ...]) -> Run:
-    return Run(f"if (!({place.filled(lines[0])}){_MYSQL_SAYS}fetchColumn()) throw new Exception('nothing');")
+def _constructed(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
+    return Run(f"if (!({endpoint.filled(lines[0])}){_MYSQL_SAYS}fetchColumn()) throw new Exception('nothing');")
 
 
 def _settings_of(lines: tuple[str, ...]) -> str:
@@ -82,37 +84,39 @@ def _settings_of(lines: tuple[str, ...]) -> str:
     return "$env = [" + ", ".join(f"'{name}' => '{value}'" for name, _, value in pairs) + "];"
 
 
-def _laravel_mysql(place: Place, lines: tuple[str, ...]) -> Run:
-    dsn = f"\"mysql:unix_socket={{$env['DB_SOCKET']}};dbname={place.database}\""
-    return Run(f"{_settings_of(lines)} new PDO({dsn}, '{place.user}', '{place.password}');")
+def _laravel_mysql(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
+    dsn = f"\"mysql:unix_socket={{$env['DB_SOCKET']}};dbname={endpoint.database}\""
+    return Run(f"{_settings_of(lines)} new PDO({dsn}, '{endpoint.user}', '{endpoint.password}');")
 
 
-def _wordpress(place: Place, lines: tuple[str, ...]) -> Run:
+def _wordpress(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
     """It takes its host apart at the colon."""
-    made = _mysqli(place, "$parts[0]", "$parts[1]")
+    made = _mysqli(endpoint, "$parts[0]", "$parts[1]")
     return Run(f"{lines[0]} $parts = explode(':', DB_HOST, 2); {made};")
 
 
-def _phpredis(place: Place, lines: tuple[str, ...]) -> Run:
+def _phpredis(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
     return Run(f"$redis = new Redis(); {lines[0]} $redis->ping();")
 
 
-def _laravel_redis(place: Place, lines: tuple[str, ...]) -> Run:
+def _laravel_redis(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
     return Run(
         f"{_settings_of(lines)} $r = new Redis(); $r->connect($env['REDIS_HOST'], $env['REDIS_PORT']); $r->ping();"
     )
 
 
-def _sessions(place: Place, lines: tuple[str, ...]) -> Run:
-    kept = f"$r = new Redis(); $r->connect('{place.path}'); if (!$r->keys('*SESSION*')) throw new Exception('nothing');"
+def _sessions(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
+    kept = (
+        f"$r = new Redis(); $r->connect('{endpoint.path}'); if (!$r->keys('*SESSION*')) throw new Exception('nothing');"
+    )
     return Run(f"session_start(); $_SESSION['a'] = 1; session_write_close(); {kept}", lines)
 
 
-def _memcached(place: Place, lines: tuple[str, ...]) -> Run:
+def _memcached(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
     return Run(f"$memcached = new Memcached(); {lines[0]} {_STORED}")
 
 
-def _laravel_memcached(place: Place, lines: tuple[str, ...]) -> Run:
+def _laravel_memcached(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
     added = "$memcached->addServer($env['MEMCACHED_HOST'], (int) $env['MEMCACHED_PORT']);"
     return Run(f"{_settings_of(lines)} $memcached = new Memcached(); {added} {_STORED}")
 
@@ -138,28 +142,28 @@ _BY_SOCKET: Mapping[tuple[Kind, str], Tried] = {
 _SAME = "if ($of() !== $of()) throw new Exception('each had a connection of its own');"
 
 
-def _kept_pdo(place: Place, lines: tuple[str, ...]) -> Run:
-    of = f"({_pdo(place, f', {lines[0]}')}){_MYSQL_SAYS}fetchColumn()"
-    return Run(f"$of = fn () => {of}; {_SAME}", (f"pdo_mysql.default_socket = {place.path}",))
+def _kept_pdo(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
+    of = f"({_pdo(endpoint, f', {lines[0]}')}){_MYSQL_SAYS}fetchColumn()"
+    return Run(f"$of = fn () => {of}; {_SAME}", (f"pdo_mysql.default_socket = {endpoint.path}",))
 
 
-def _kept_mysqli(place: Place, lines: tuple[str, ...]) -> Run:
-    made = lines[0].replace("…", f"'{place.user}', '{place.password}', '{place.database}'")
+def _kept_mysqli(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
+    made = lines[0].replace("…", f"'{endpoint.user}', '{endpoint.password}', '{endpoint.database}'")
     code = (
         f"$of = function () {{ $c = {made}; $id = $c{_MYSQL_SAYS}fetch_row()[0]; $c->close(); return $id; }}; {_SAME}"
     )
-    return Run(code, (f"mysqli.default_socket = {place.path}",))
+    return Run(code, (f"mysqli.default_socket = {endpoint.path}",))
 
 
-def _kept_redis(place: Place, lines: tuple[str, ...]) -> Run:
-    made = lines[0].replace("…", f"'{place.path}'")
+def _kept_redis(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
+    made = lines[0].replace("…", f"'{endpoint.path}'")
     said = "return $redis->rawCommand('CLIENT', 'ID');"
     return Run(f"$of = function () {{ $redis = new Redis(); {made} {said} }}; {_SAME}")
 
 
-def _kept_memcached(place: Place, lines: tuple[str, ...]) -> Run:
+def _kept_memcached(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
     made = lines[0].partition(" //")[0].rstrip()
-    added = f"if ($m->isPristine()) $m->addServer('{place.path}', 0);"
+    added = f"if ($m->isPristine()) $m->addServer('{endpoint.path}', 0);"
     said = "return array_values($m->getStats())[0]['total_connections'];"
     return Run(f"$of = function () {{ $m = {made}; {added} {said} }}; {_SAME}")
 
@@ -172,23 +176,23 @@ _KEPT: Mapping[tuple[Kind, str], Tried] = {
 }
 
 
-def run_all(places: Mapping[Kind, Place]) -> dict[str, str]:
+def run_all(places: Mapping[Kind, Endpoint]) -> dict[str, str]:
     """What PHP said to each change; empty: it did it."""
     said: dict[str, str] = {}
-    for kind, place in places.items():
-        changes = by_socket(kind, place.path, [_CLIENT])
-        said |= _run(kind, place, changes, _BY_SOCKET, "")
-        said |= _run(kind, place, keeping_connections(kind, [_CLIENT]), _KEPT, " kept")
+    for kind, endpoint in places.items():
+        changes = by_socket(kind, endpoint.path, [_CLIENT])
+        said |= _run(kind, endpoint, changes, _BY_SOCKET, "")
+        said |= _run(kind, endpoint, keeping_connections(kind, [_CLIENT]), _KEPT, " kept")
     return said
 
 
 def _run(
-    kind: Kind, place: Place, changes: Iterable[Change], tried: Mapping[tuple[Kind, str], Tried], how: str
+    kind: Kind, endpoint: Endpoint, changes: Iterable[Change], tried: Mapping[tuple[Kind, str], Tried], how: str
 ) -> dict[str, str]:
     said = {}
     for change in changes:
         if not change.where.startswith(_ACCOUNT):
-            run = tried[kind, change.where](place, change.lines)
+            run = tried[kind, change.where](endpoint, change.lines)
             said[f"{kind.value}{how}: {change.where}"] = _php(run)
     return said
 

@@ -42,7 +42,7 @@ from howfar.runner.jobs import fill_keys
 from howfar.store.records import FactorValue
 from howfar.testbed import LoadFacts
 from tests.lab.beside_scenario import STORES
-from tests.lab.php_lines import Place, run_all
+from tests.lab.php_lines import Endpoint, run_all
 from tests.lab.sandboxes import wait_until
 
 KEYS, SIZE = 300, 1000
@@ -260,7 +260,7 @@ def _lines(laboratory: Lab) -> dict[str, str]:
         for name, kind in {"mysql": Kind.MYSQL, "redis": Kind.REDIS, "memcached": Kind.MEMCACHED}.items():
             service = next(place.service for found, place in stage.services.items() if found == name)
             assert isinstance(service.target, UnixTarget)
-            places[kind] = Place(service.target.path, service.user, service.password, service.database)
+            places[kind] = Endpoint(service.target.path, service.user, service.password, service.database)
         return run_all(places)
 
 

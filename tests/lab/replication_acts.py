@@ -51,8 +51,8 @@ def commits(pair: Pair) -> Answer:
         "p50_ns": times[INSERTS // 2],
         "rtt_ns": rtts,
         "after": asdict(after),
-        "violations": violations(pair.asked, before, after, INSERTS),
-        "too_fast": latency_violation(pair.asked, times[INSERTS // 2], min(rtts, default=0)),
+        "violations": violations(pair.spec, before, after, INSERTS),
+        "too_fast": latency_violation(pair.spec, times[INSERTS // 2], min(rtts, default=0)),
     }
 
 
@@ -76,8 +76,8 @@ def fallback(pair: Pair) -> Answer:
     _refused(lambda: pair.await_caught_up(pair.replicas[0]))
     return {
         "longest_ns": times[-1],
-        "violations": violations(pair.asked, before, after, 3),
-        "late_violations": violations(pair.asked, before, pair.snapshot(), 3),
+        "violations": violations(pair.spec, before, after, 3),
+        "late_violations": violations(pair.spec, before, pair.snapshot(), 3),
         "before": asdict(before),
         "after": asdict(after),
     }
@@ -183,7 +183,7 @@ def crash(pair: Pair) -> Answer:
         writer.start()
     wait_for(lambda: len(told) >= 20 * WRITERS, PATIENCE_S, lambda: "too few were told")
     pair.wires[0].cut()  # else what lies in the dead one's sockets would still arrive
-    if not pair.asked.semi_sync:
+    if not pair.spec.semi_sync:
         cut_at = len(told)  # a busy machine may commit nothing between the cut and the death
         wait_for(lambda: len(told) >= cut_at + WRITERS, PATIENCE_S, lambda: "nobody was told after the cut")
     pair.primary.server.kill()

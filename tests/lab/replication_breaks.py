@@ -95,7 +95,7 @@ def _broken(
         answer["samples"] = len(lag.finish())
         answer["told"], answer["errors"] = len(writers.told), writers.errors[:1]
     try:
-        answer["violations"] = violations(pair.asked, before, pair.snapshot(), len(writers.told))
+        answer["violations"] = violations(pair.spec, before, pair.snapshot(), len(writers.told))
     except HowfarError as error:
         answer["error"] = [type(error).__name__, error.message, error.advice]
     answer["took_s"] = time.monotonic() - began
@@ -112,7 +112,7 @@ def _over(pair: Pair, writers: Writers) -> bool:
 
 
 def _over_or_nobody_waits(pair: Pair, writers: Writers) -> bool:
-    return not pair.asked.semi_sync or writers.over()
+    return not pair.spec.semi_sync or writers.over()
 
 
 def clash(pair: Pair) -> Answer:

@@ -31,10 +31,10 @@ TABLES = Tables(1, 1000)
 
 def _case(ground: PairContext, wires: Sequence[Wire], program: Program, case: Mapping[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = {}
-    asked = ReplicationSpec(**case.get("asked", {}))
+    spec = ReplicationSpec(**case.get("asked", {}))
     ground = replace(ground, patience_s=case.get("patience_s", ground.patience_s))
     try:
-        with _wrong(wires, case), open_pair(ground, wires, program, TABLES, asked) as pair:
+        with _wrong(wires, case), open_pair(ground, wires, program, TABLES, spec) as pair:
             answer["facts"] = pair.facts
             for name in case.get("acts", ()):
                 answer[name] = {**ACTS, **BREAKS}[name](pair)

@@ -141,13 +141,13 @@ def filled(target: Target, workload: KeyValue, action: Literal["prepare", "warmu
     return done.rows
 
 
-def events(asked: Message) -> list[Any]:
-    with EngineProcess(asked) as engine:
+def events(message: Message) -> list[Any]:
+    with EngineProcess(message) as engine:
         return list(engine.events())
 
 
-def run(asked: LoadJob) -> tuple[Ready, Finished]:
-    told = events(asked)
+def run(load_job: LoadJob) -> tuple[Ready, Finished]:
+    told = events(load_job)
     ready, finished = told[0], told[-1]
     assert isinstance(ready, Ready) and isinstance(finished, Finished)
     return ready, finished

@@ -30,8 +30,8 @@ def _workload(server: str) -> KeyValue:
     return KeyValue(protocol=protocol, keys=KEYS, multi_get=2, keys_each=4)
 
 
-def _trial(laboratory: Lab, server: str, asked: str) -> dict[str, Any]:
-    path, _, tls = asked.partition(":")
+def _trial(laboratory: Lab, server: str, trial: str) -> dict[str, Any]:
+    path, _, tls = trial.partition(":")
     try:
         with laboratory.stage({"path": path, **({"tls": tls} if tls else {})}) as stage:
             workload = _workload(server)
@@ -71,13 +71,13 @@ def _trial(laboratory: Lab, server: str, asked: str) -> dict[str, Any]:
 def main() -> int:
     if not sandbox.inside():
         return sandbox.run_inside()
-    server, *asked = sys.argv[1:]
-    paths = tuple(dict.fromkeys(one.partition(":")[0] for one in asked))
+    server, *trials = sys.argv[1:]
+    paths = tuple(dict.fromkeys(one.partition(":")[0] for one in trials))
     request = LabRequest(server=server, paths=paths, rtt_ns=1_000_000, with_goodput=False)
     with open_laboratory(request) as laboratory:
         print(
             json.dumps(
-                {"server": laboratory.server(), "trials": {one: _trial(laboratory, server, one) for one in asked}}
+                {"server": laboratory.server(), "trials": {one: _trial(laboratory, server, one) for one in trials}}
             )
         )
     return 0

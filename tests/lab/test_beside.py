@@ -123,10 +123,10 @@ def _cpus(listed: str) -> set[int]:
 def test_the_link_carried_what_all_servers_counted(seen: dict[str, Any]) -> None:
     receipt = seen["trials"]["remote"]["receipt"]
     servers = [receipt["server"], *receipt["services"].values()]
-    for way, counter in (("to_server", "Bytes_received"), ("to_client", "Bytes_sent")):
+    for direction, counter in (("to_server", "Bytes_received"), ("to_client", "Bytes_sent")):
         counted = [one["counters"][counter] for one in servers]
         assert min(counted) > 0
-        assert receipt["link"]["counters"][way]["wire_bytes"] > sum(counted)
+        assert receipt["link"]["counters"][direction]["wire_bytes"] > sum(counted)
 
 
 def test_one_that_dies_is_named(seen: dict[str, Any]) -> None:

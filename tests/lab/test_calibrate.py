@@ -120,13 +120,13 @@ def test_a_client_that_does_not_read_holds_up_nobody(port: int) -> None:
         lazy.sendall(len(login).to_bytes(3, "little") + b"\x01" + login)
         assert lazy.recv(4096)[4] == 0, "an OK"
         query = b"\x03SELECT 1"
-        asked = 40_000
-        lazy.sendall((len(query).to_bytes(3, "little") + b"\0" + query) * asked)
+        count = 40_000
+        lazy.sendall((len(query).to_bytes(3, "little") + b"\0" + query) * count)
         assert ping_pong(TcpTarget(host=HOST, port=port)).rounds > 0
         first = lazy.recv(1 << 16)
         # Five packets; the last ends the rows.
         size = first.index(b"\xfe", first.index(b"0123")) + 5
-        left = size * asked - len(first)
+        left = size * count - len(first)
         while left:
             part = lazy.recv(min(left, 1 << 20))
             assert part, "the server is gone"

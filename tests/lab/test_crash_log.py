@@ -45,10 +45,10 @@ class Crashed:
 
     def held_against(self, records: NDArray[Any]) -> Account:
         """The account by these records of the log."""
-        return account([asked(records)], self.found)
+        return account([client_log(records)], self.found)
 
 
-def asked(records: NDArray[Any]) -> ClientLog:
+def client_log(records: NDArray[Any]) -> ClientLog:
     parts = [records["key"][records["fate"] == fate] for fate in (Fate.ACKNOWLEDGED, Fate.REFUSED, Fate.UNKNOWN)]
     return ClientLog(*parts)
 
@@ -126,7 +126,7 @@ def test_faults_planted_in_the_log_are_found(crashed: Crashed) -> None:
 
 def test_a_row_that_vanishes_is_found(crashed: Crashed) -> None:
     key = crashed.log.keys(Fate.ACKNOWLEDGED)[7]
-    found = account([asked(crashed.log.records)], crashed.found[crashed.found != key])
+    found = account([client_log(crashed.log.records)], crashed.found[crashed.found != key])
     assert found.lost.tolist() == [key]
 
 
@@ -180,6 +180,6 @@ def test_what_is_refused_is_logged_with_its_error(name: str, tmp_path: Path) -> 
     log = acknowledged.read(tmp_path / "keys")
     refused = log.records[log.records["fate"] == Fate.REFUSED]
     assert sorted(zip(refused["key"].tolist(), refused["error"].tolist(), strict=True)) == [(5, 1062), (6, 1062)]
-    held = account([asked(log.records)], found)
+    held = account([client_log(log.records)], found)
     assert (held.kept, held.lost.tolist(), held.applied_refused.tolist()) == (100, [], [5, 6])
     assert finished.transactions == 100 and finished.errors == {"1062": 2}

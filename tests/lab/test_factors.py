@@ -12,7 +12,7 @@ from howfar.lab.servers import Tables
 from howfar.lab.servers.contents import find_rows, row_chunk
 from howfar.lab.servers.kinds import find_server
 from howfar.plan.factors import Content
-from howfar.plan.sessions import session_asked
+from howfar.plan.sessions import session_spec
 from howfar.store.records import Run, StopReason, Trial, TrialStatus
 from howfar.store.run_file import read_run
 from tests.lab.howfar_runs import came_through, run_howfar
@@ -115,7 +115,7 @@ def test_each_cell_is_encrypted_as_it_asks(server: str, cache: Path, tmp_path: P
     for level in ("off", "1.2", "1.3", "1.3-resumed"):
         for trial in good(run, tls=level):
             session, seen = trial.receipt["session"], trial.receipt["server"]["session_view"]
-            version = session_asked({"tls": level}).tls_version
+            version = session_spec({"tls": level}).tls_version
             assert session["tls_version"] == session["tls_client_version"] == version
             assert seen["ssl_version"] == (version or "")
             assert ("certificate" in trial.receipt["server"]) == (version is not None)

@@ -45,8 +45,8 @@ def _broken(server: str, cache: Path, *cases: dict[str, Any]) -> list[dict[str, 
     return answers
 
 
-def _crash(asked: dict[str, Any], fault: str, **more: Any) -> dict[str, Any]:
-    return {"asked": asked, "fault": fault, "after_ns": SECOND // 2, **more}
+def _crash(settings: dict[str, Any], fault: str, **more: Any) -> dict[str, Any]:
+    return {"asked": settings, "fault": fault, "after_ns": SECOND // 2, **more}
 
 
 @pytest.mark.parametrize("name", ["mariadb", pytest.param("mysql", marks=pytest.mark.thorough)], indirect=True)

@@ -133,8 +133,8 @@ def test_where_namespaces_are_forbidden_the_local_paths_are_measured(where: Path
     assert run.stop is StopReason.BLOCKS
     assert run.info.environment["sandbox"] is False
     assert not any((cache / "howfar" / "work").iterdir())
-    asked = run_howfar("resume", "a.howfar", cwd=where, env=env, prefix=FORBID)
-    assert (asked.returncode, "Nothing to do" in asked.stderr) == (0, True)
+    resumed = run_howfar("resume", "a.howfar", cwd=where, env=env, prefix=FORBID)
+    assert (resumed.returncode, "Nothing to do" in resumed.stderr) == (0, True)
 
 
 def test_ctrl_c_ends_in_order_and_resume_goes_on(where: Path, cache: Path) -> None:

@@ -48,7 +48,7 @@ def test_a_pair_replicates_with_the_advised_lines(name: str, tmp_path_factory: p
             primary.cursor().execute("CREATE TABLE d.t (id INT PRIMARY KEY)")
             primary.cursor().execute("INSERT INTO d.t VALUES (7)")
             wait_for(lambda: _has_the_row(replica), _HUNG_S, lambda: "the replica did not apply a row")
-            assert _asked(primary, "STATUS", STATUS[program.kind]) == "ON"
+            assert _shown(primary, "STATUS", STATUS[program.kind]) == "ON"
 
 
 def _follow(kind: str, primary: Connection, replica: Connection, port: int) -> None:
@@ -60,7 +60,7 @@ def _follow(kind: str, primary: Connection, replica: Connection, port: int) -> N
     replica.cursor().execute(verbs.follow_sql(Source("127.0.0.1", port, "secret", None, None)))
     replica.cursor().execute(verbs.start_sql)
     clients = STATUS[kind].replace("_status", "_clients")
-    wait_for(lambda: _asked(primary, "STATUS", clients) == "1", _HUNG_S, lambda: "nobody acknowledges")
+    wait_for(lambda: _shown(primary, "STATUS", clients) == "1", _HUNG_S, lambda: "nobody acknowledges")
 
 
 def _has_the_row(replica: Connection) -> bool:
@@ -76,11 +76,11 @@ def _unlike(connection: Connection, lines: tuple[str, ...]) -> dict[str, str | N
     """Settings that are not in force, with what is."""
     wanted = dict(line.split(" = ") for line in lines if " = " in line and not line.startswith("#"))
     wanted = {key: value for key, value in wanted.items() if key != "plugin-load-add"}
-    found = {key: _asked(connection, "VARIABLES", key.replace("-", "_")) for key in wanted}
+    found = {key: _shown(connection, "VARIABLES", key.replace("-", "_")) for key in wanted}
     return {key: found[key] for key, value in wanted.items() if found[key] not in SAYS.get(value, {value})}
 
 
-def _asked(connection: Connection, what: str, name: str) -> str | None:
+def _shown(connection: Connection, what: str, name: str) -> str | None:
     with connection.cursor() as cursor:
         cursor.execute(f"SHOW GLOBAL {what} WHERE Variable_name = %s", (name,))
         row = cursor.fetchone()

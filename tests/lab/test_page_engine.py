@@ -79,7 +79,7 @@ def mysql(running: Running, tls: Tls | None = None) -> Service:
 
 
 def page(running: Running, stores: tuple[Store, Store], **changes: Any) -> PageScript:
-    asked = {
+    fields = {
         "mysql": mysql(running),
         "redis": Service(target=stores[0].unix),
         "memcached": Service(target=stores[1].unix),
@@ -89,7 +89,7 @@ def page(running: Running, stores: tuple[Store, Store], **changes: Any) -> PageS
         "steps": STEPS,
         "rounds": 2,
     }
-    return PageScript(**(asked | changes))
+    return PageScript(**(fields | changes))
 
 
 def computing(store: Store, cpu_ns: int) -> PageScript:
@@ -100,13 +100,13 @@ def computing(store: Store, cpu_ns: int) -> PageScript:
 
 def job(script: PageScript, **changes: Any) -> PageJob:
     """So many pages and no more, without a warm-up: what servers count is what the engine has told."""
-    asked = {"workers": 3, "pages": PAGES, "seed": 7, "warmup_ns": 0, "measure_ns": 60 * SECOND}
-    return PageJob(application=script, **(asked | changes))
+    fields = {"workers": 3, "pages": PAGES, "seed": 7, "warmup_ns": 0, "measure_ns": 60 * SECOND}
+    return PageJob(application=script, **(fields | changes))
 
 
-def run(asked: PageJob) -> LoadOutcome:
-    outcome = run_load(asked, Launcher())
-    assert page_mismatches(asked, outcome.ready) == ()
+def run(page_job: PageJob) -> LoadOutcome:
+    outcome = run_load(page_job, Launcher())
+    assert page_mismatches(page_job, outcome.ready) == ()
     return outcome
 
 
@@ -193,7 +193,7 @@ def test_an_encrypted_page_resumes(
 def test_computing_is_as_long_as_asked(stores: tuple[Store, Store]) -> None:
     """By the kernel's own account of the whole engine, beyond what the same pages cost without computing. It is read a moment after
     the window has begun, later on a busy machine: of three times one must be as asked."""
-    asked_ns, pages = 2 * MILLISECOND, 300
+    requested_ns, pages = 2 * MILLISECOND, 300
 
     def client_and_own(cpu_ns: int) -> tuple[int, Any]:
         finished = run(job(computing(stores[0], cpu_ns), workers=1, pages=pages)).finished
@@ -202,10 +202,10 @@ def test_computing_is_as_long_as_asked(stores: tuple[Store, Store]) -> None:
     shares = []
     for _ in range(3):
         without_ns, asking = client_and_own(0)
-        with_ns, own = client_and_own(asked_ns)
-        assert asking.mean_ns < asked_ns / 4
-        assert own.count == pages and 0.999 <= own.mean_ns / asked_ns < 1.5, "and what asking takes"
-        shares.append((with_ns - without_ns) / (pages * asked_ns))
+        with_ns, own = client_and_own(requested_ns)
+        assert asking.mean_ns < requested_ns / 4
+        assert own.count == pages and 0.999 <= own.mean_ns / requested_ns < 1.5, "and what asking takes"
+        shares.append((with_ns - without_ns) / (pages * requested_ns))
         if 0.95 < shares[-1] < 1.05:
             return
     pytest.fail(f"the engine used {shares} of what was asked")
@@ -215,9 +215,9 @@ def test_computing_is_as_long_as_asked(stores: tuple[Store, Store]) -> None:
 def test_an_open_loop_adds_up(stores: tuple[Store, Store], rate: float) -> None:
     """Two workers with 1 ms each can do 2000 a second at most."""
     arrivals = Arrivals(rate_per_s=rate)
-    asked = job(computing(stores[0], MILLISECOND), workers=2, pages=0, arrivals=arrivals)
-    asked = asked.model_copy(update={"warmup_ns": 50 * MILLISECOND, "measure_ns": 500 * MILLISECOND})
-    outcome = run(asked)
+    page_job = job(computing(stores[0], MILLISECOND), workers=2, pages=0, arrivals=arrivals)
+    page_job = page_job.model_copy(update={"warmup_ns": 50 * MILLISECOND, "measure_ns": 500 * MILLISECOND})
+    outcome = run(page_job)
     finished, account = outcome.finished, outcome.finished.open_loop
     assert account is not None and account.failed == 0
     assert account.due == account.answered + account.unanswered == histograms(finished)["transaction"].count

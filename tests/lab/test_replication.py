@@ -199,8 +199,8 @@ def test_what_was_acknowledged_survives_its_primary(name: str, cache: Path) -> N
 
 @pytest.mark.parametrize("name", [pytest.param("mysql", marks=pytest.mark.thorough)], indirect=True)
 def test_two_replicas_of_which_both_must_acknowledge(name: str, cache: Path) -> None:
-    asked = {"replicas": 2, "wait_for": 2, "compression": "zstd", "tls": True}
-    (seen,) = _pairs(name, cache, {"asked": asked, "acts": ["commits"]}, HOWFAR_WORK=str(cache))
+    settings = {"replicas": 2, "wait_for": 2, "compression": "zstd", "tls": True}
+    (seen,) = _pairs(name, cache, {"asked": settings, "acts": ["commits"]}, HOWFAR_WORK=str(cache))
     assert seen["facts"]["data_file_system"] == file_system_of(cache), "where the user wants it"
     end = seen["commits"]["after"]["primary"]
     assert (end["clients"], end["wait_for"], seen["commits"]["violations"]) == (2, 2, [])

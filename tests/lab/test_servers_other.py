@@ -61,9 +61,9 @@ def _targets(running: Running) -> dict[str, UnixTarget | TcpTarget]:
     return {"socket": UnixTarget(path=str(running.server.socket)), "tcp": TcpTarget(host=host, port=port)}
 
 
-@pytest.mark.parametrize("way", ["socket", "tcp"])
-def test_the_engine_logs_in_and_reads(running: Running, way: str) -> None:
-    outcome = _load(_targets(running)[way], USER, running.password)
+@pytest.mark.parametrize("transport", ["socket", "tcp"])
+def test_the_engine_logs_in_and_reads(running: Running, transport: str) -> None:
+    outcome = _load(_targets(running)[transport], USER, running.password)
     assert outcome.finished.transactions > 0
     assert sum(outcome.finished.errors.values()) == 0
 

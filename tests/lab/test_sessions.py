@@ -192,17 +192,17 @@ def test_zstd_is_had_or_refused(running: Running, name: str) -> None:
 # ---------------------------------------------------------------- ways to log in
 
 
-@pytest.mark.parametrize("way", ["socket", "tcp", "tls"])
-def test_each_authentication_by_each_way(running: Running, way: str) -> None:
+@pytest.mark.parametrize("transport", ["socket", "tcp", "tls"])
+def test_each_authentication_by_each_way(running: Running, transport: str) -> None:
     """With an empty cache of the server, so that caching_sha2_password goes its full way."""
     for authentication in accounts.offered(running):
         if authentication not in ENGINES_PLUGINS:
             continue
         account = accounts.create(running, authentication, PASSWORD)
         accounts.forget_logins(running)
-        target = _socket(running) if way == "socket" else _tcp(running)
+        target = _socket(running) if transport == "socket" else _tcp(running)
         session = Session(
-            tls=Tls() if way == "tls" else None, fetch_server_key=True, allow_cleartext_password=way == "tls"
+            tls=Tls() if transport == "tls" else None, fetch_server_key=True, allow_cleartext_password=transport == "tls"
         )
         first = _load(target, session, account.user, account.password)
         assert first.ready.receipt.auth_plugin == ENGINES_PLUGINS[authentication]

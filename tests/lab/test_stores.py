@@ -97,8 +97,8 @@ def test_redis_counts_the_same(tmp_path: Path) -> None:
     mix = KeyValue(protocol="resp3", multi_get=1, keys=100)
     with redis(short_directory(tmp_path)) as store:
         assert filled(store.unix, mix) == store.counted("set") == 100
-        asked = job(store.tcp or store.unix, mix, transactions=2000, measure_ns=10**10)
-        ready, finished = run(asked.model_copy(update={"warmup_ns": 0}))
+        load = job(store.tcp or store.unix, mix, transactions=2000, measure_ns=10**10)
+        ready, finished = run(load.model_copy(update={"warmup_ns": 0}))
         assert (ready.receipt.address_family, ready.receipt.tcp_nodelay) == ("inet", True)
         assert finished.transactions == 2000
         assert sum(store.counted(word) for word in ("get", "set", "mget")) == 2000 + 100
@@ -165,9 +165,9 @@ def test_memcached_through_tls_and_one_connection_a_request(authority: certifica
 
 def test_what_speaks_plain_is_no_tls(stores: dict[Protocol, Store]) -> None:
     mix = KeyValue(protocol="memcached_text", keys=50)
-    asked = job(stores["memcached_text"].unix, mix, session=Session(tls=Tls()), connect_timeout_ns=10**9)
+    load = job(stores["memcached_text"].unix, mix, session=Session(tls=Tls()), connect_timeout_ns=10**9)
     with pytest.raises(EngineFailed) as refused:
-        events(asked)
+        events(load)
     assert refused.value.code in ("tls", "connect", "server_gone")
 
 

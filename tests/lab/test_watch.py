@@ -72,18 +72,18 @@ def test_each_key_is_seen_once_and_not_before_it_was_sent(alone: Running, tmp_pa
         )
         watcher.end_input()
         watched = last(watcher)
-    asked, seen = acknowledged.read(tmp_path / "keys"), acknowledged.read(tmp_path / "seen")
+    written, seen = acknowledged.read(tmp_path / "keys"), acknowledged.read(tmp_path / "seen")
     found = np.array([row["id"] for row in alone.execute("SELECT id FROM inserted")], np.int64)
     assert watched.interrupted is None and watched.polls > 1
     assert watched.keys == len(seen.records) == len(found) > CONNECTIONS
     assert np.array_equal(seen.keys(Fate.SEEN), np.sort(found))
     seen_keys, seen_ns = seen.ended(Fate.SEEN)
-    order = np.argsort(asked.records["key"])
-    sent = asked.records[order]
+    order = np.argsort(written.records["key"])
+    sent = written.records[order]
     at = np.searchsorted(sent["key"], seen_keys)
-    assert (sent["sent_ns"].astype(np.int64)[at] + asked.origin_ns < seen_ns).all()
+    assert (sent["sent_ns"].astype(np.int64)[at] + written.origin_ns < seen_ns).all()
     assert (sent["connection"][at] == seen.records["connection"]).all()
-    told = visible(seen_keys, seen_ns, *asked.ended(Fate.ACKNOWLEDGED), found)
+    told = visible(seen_keys, seen_ns, *written.ended(Fate.ACKNOWLEDGED), found)
     assert (told.unacknowledged.tolist(), told.phantoms.tolist()) == ([], [])
 
 

@@ -52,9 +52,9 @@ def _disagreement(trial: dict[str, Any]) -> float:
     """wire = bytes with Ethernet headers + 24 B for each frame: how far the samples are from it, the worse way as a share."""
     last, (before, after) = trial["window"]["network"][-1], trial["link"]
     shares: list[float] = []
-    for way in ("to_server", "to_client"):
-        wire = after[way]["wire_bytes"] - before[way]["wire_bytes"]
-        shares.append(abs((last[f"{way}_bytes"] + _FRAMING * last[f"{way}_packets"]) / wire - 1))
+    for direction in ("to_server", "to_client"):
+        wire = after[direction]["wire_bytes"] - before[direction]["wire_bytes"]
+        shares.append(abs((last[f"{direction}_bytes"] + _FRAMING * last[f"{direction}_packets"]) / wire - 1))
     return max(shares)
 
 

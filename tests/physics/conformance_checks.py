@@ -38,12 +38,12 @@ class Check:
     burst: bool = True
     """A back-end that lets a burst through at any speed can be held against it too."""
 
-    def asked(self) -> LinkSpec:
-        asked = LinkSpec(rtt_ns=0, rate_bps=None)
+    def spec(self) -> LinkSpec:
+        spec = LinkSpec(rtt_ns=0, rate_bps=None)
         for said in self.words:
             word, _, value = said.partition(" ")
-            asked = apply(asked, word, value)
-        return asked
+            spec = apply(spec, word, value)
+        return spec
 
 
 def within(count: int, of: int, share: float) -> bool:
@@ -66,7 +66,7 @@ def bytes_cross(link: Link) -> Seen:
 
 def round_trips(link: Link) -> Seen:
     """n in a row take at least n RTTs, and half of them at most a little more."""
-    rtt_ns, times = link.rest_rtt_ns(link.asked), []
+    rtt_ns, times = link.rest_rtt_ns(link.spec), []
 
     with stream(link) as (client, server):
 
@@ -83,7 +83,7 @@ def round_trips(link: Link) -> Seen:
             times.append(time.monotonic_ns() - start_ns)
         client.close()
         answering.join()
-    p50, allowed = statistics.median(times), rtt_tolerance_ns(link.asked.rtt_ns)
+    p50, allowed = statistics.median(times), rtt_tolerance_ns(link.spec.rtt_ns)
     # Calibration takes off what waking up adds, so one that needed no waking may be that much early.
     long_enough = sum(times) >= len(times) * (rtt_ns - allowed)
     return long_enough and p50 <= rtt_ns + 3 * allowed, {"rtt_ns": rtt_ns, "p50_ns": p50, "total_ns": sum(times)}
@@ -98,7 +98,7 @@ def slow_round_trips(link: Link) -> Seen:
 
 def known_rate(link: Link) -> Seen:
     """B bytes take at least B / rate, and once the window is open the goodput is what the framing leaves."""
-    rate_bps = link.asked.mean_rate_bps("to_server")
+    rate_bps = link.spec.mean_rate_bps("to_server")
     assert rate_bps is not None
     size, arrived = 6 * 2**20, []
     with stream(link) as (client, server):
@@ -114,7 +114,7 @@ def known_rate(link: Link) -> Seen:
     least_ns = (size - burst) * 8 * 10**9 // rate_bps
     (from_ns, from_bytes), (to_ns, to_bytes) = arrived[len(arrived) // 4], arrived[-1]
     goodput = (to_bytes - from_bytes) * 8 * 1e9 / (to_ns - from_ns)
-    expected = link.asked.expected_goodput_bps("to_server")
+    expected = link.spec.expected_goodput_bps("to_server")
     assert expected is not None
     facts = {"took_ns": to_ns, "least_ns": least_ns, "of_expected": goodput / expected}
     return to_ns >= least_ns and abs(goodput / expected - 1) <= 0.02, facts
@@ -123,7 +123,7 @@ def known_rate(link: Link) -> Seen:
 def known_queue(link: Link) -> Seen:
     """Of a burst larger than the queue that much survives: its limit, one segment on the wire, and what left meanwhile."""
     payload, count = 1000, 200
-    limit, rate_bps = link.asked.queue_bytes("to_server"), link.asked.mean_rate_bps("to_server")
+    limit, rate_bps = link.spec.queue_bytes("to_server"), link.spec.mean_rate_bps("to_server")
     assert rate_bps is not None
     wire = payload + FRAME_BYTES
     with datagrams(link) as udp:
@@ -215,7 +215,7 @@ def known_jitter(link: Link) -> Seen:
             udp.send(number, 100)
             time.sleep(0.001)
         seen = udp.finish(0.0)
-    mean_off = statistics.mean(seen.one_way_ns) - link.asked.delay_ns("to_server")
+    mean_off = statistics.mean(seen.one_way_ns) - link.spec.delay_ns("to_server")
     got = statistics.stdev(seen.one_way_ns) if len(seen.one_way_ns) > 1 else 0.0
     low, high = ((chi2.ppf(p, count - 1) / (count - 1)) ** 0.5 for p in (_CHANCE / 2, 1 - _CHANCE / 2))
     facts = {"mean_off_ns": mean_off, "deviation_ns": got, "asked_ns": deviation_ns, "came": len(seen.numbers)}
@@ -228,7 +228,7 @@ def live_change(link: Link) -> Seen:
     """10 ms become 30 ms under way: nothing is lost, and what leaves before and after has its own delay."""
     link.arm()
     start_ns = time.monotonic_ns()
-    longer, changed_ns, number = apply(link.asked, "rtt", "30ms"), 0, 0
+    longer, changed_ns, number = apply(link.spec, "rtt", "30ms"), 0, 0
     with datagrams(link) as udp:
         while (now_ns := time.monotonic_ns() - start_ns) < 400 * _MS:
             if now_ns > 200 * _MS and not changed_ns:
@@ -240,11 +240,11 @@ def live_change(link: Link) -> Seen:
         seen = udp.finish(0.0)
     edge_ns = 20 * _MS
     pairs = list(zip(seen.sent_at_ns, seen.one_way_ns, strict=True))
-    before = [way for sent, way in pairs if sent < changed_ns - edge_ns]
-    after = [way for sent, way in pairs if sent > changed_ns + edge_ns]
-    ways = statistics.median(before or [0]), statistics.median(after or [0])
-    facts = {"sent": number, "came": len(seen.numbers), "before_ms": ways[0] / 1e6, "after_ms": ways[1] / 1e6}
-    right = abs(ways[0] - 5 * _MS) <= _MS and abs(ways[1] - 15 * _MS) <= _MS
+    before = [one_way_ns for sent, one_way_ns in pairs if sent < changed_ns - edge_ns]
+    after = [one_way_ns for sent, one_way_ns in pairs if sent > changed_ns + edge_ns]
+    delays_ns = statistics.median(before or [0]), statistics.median(after or [0])
+    facts = {"sent": number, "came": len(seen.numbers), "before_ms": delays_ns[0] / 1e6, "after_ms": delays_ns[1] / 1e6}
+    right = abs(delays_ns[0] - 5 * _MS) <= _MS and abs(delays_ns[1] - 15 * _MS) <= _MS
     return right and sorted(seen.numbers) == list(range(number)), facts
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from howfar.errors import HowfarError
 from howfar.lab import sandbox
-from howfar.lab.link import WAYS, Link, LinkSpec, open_link
+from howfar.lab.link import DIRECTIONS, Link, LinkSpec, open_link
 from howfar.lab.link.backends import backends
 from howfar.lab.link.backends.kernel_qdiscs import qdisc_batch
 from howfar.lab.link.present import missing_qdiscs
@@ -29,19 +29,19 @@ _NOTHING = LinkSpec(rtt_ns=0, rate_bps=None)
 
 
 def run(link: Link, check: Check) -> dict[str, Any]:
-    asked = check.asked()
-    why = cannot(link.backend, asked, check)
+    spec = check.spec()
+    why = cannot(link.backend, spec, check)
     if why is not None:
         return {"skipped": why}
     seen: list[dict[str, Any]] = []
     for attempt, pause_s in enumerate(PAUSES_S):
         time.sleep(pause_s)
         # Other random decisions each time: a right link fails once in a thousand with any one sequence. netem's are others anyway.
-        asked = LinkSpec(**{**vars(asked), "seed": 0 if link.backend == "kernel" else attempt})
+        spec = LinkSpec(**{**vars(spec), "seed": 0 if link.backend == "kernel" else attempt})
         try:
             if not check.calibrated:
-                link.calibrations[asked.calm()] = {"compensate_ns": 0, "rtt_p50_ns": asked.rtt_ns}
-            link.shape(asked)
+                link.calibrations[spec.calm()] = {"compensate_ns": 0, "rtt_p50_ns": spec.rtt_ns}
+            link.shape(spec)
             link.arm()
             right, facts = check.look(link)
         except HowfarError as error:
@@ -52,16 +52,16 @@ def run(link: Link, check: Check) -> dict[str, Any]:
     return {"right": False, "seen": seen}
 
 
-def cannot(backend: str, asked: LinkSpec, check: Check) -> str | None:
+def cannot(backend: str, spec: LinkSpec, check: Check) -> str | None:
     """Why a check cannot be made, known beforehand. What fails when it is tried is a failure, and no such reason."""
-    why = backends()[backend].refuses(asked)
+    why = backends()[backend].refuses(spec)
     if why is not None or backend != "kernel":
         return why
     if not check.burst:
         return "tbf's bucket of 128 kB lets the burst through before the queue is used"
     missing = missing_qdiscs()
     for kind in ("tbf", "netem"):
-        if kind in missing and any(f": {kind} " in line for name in WAYS for line in qdisc_batch(asked, name, 0)):
+        if kind in missing and any(f": {kind} " in line for name in DIRECTIONS for line in qdisc_batch(spec, name, 0)):
             return f"{kind} is not here ({missing[kind]})"
     return None
 

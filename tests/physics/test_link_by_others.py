@@ -52,15 +52,20 @@ def test_iperf3_sees_the_goodput_of_the_receipt(tmp_path: Path, rtt: str, rate: 
 
     def disagreement(found: dict[str, Any]) -> str | None:
         calibration, seen = found["link"]["calibration"], []
-        for way in tuple(flags):
-            drops = found["link"]["counters"][way]["drops"]
+        for direction in tuple(flags):
+            drops = found["link"]["counters"][direction]["drops"]
             unmodelled = drops["arena"] + drops["socket"] + drops["transmit"]
-            bits = found["seen"][way]["end"]["sum_received"]["bits_per_second"]
-            by_receipt, by_formula = bits / calibration["goodput_bps"][way], bits / calibration["expected_goodput_bps"]
+            bits = found["seen"][direction]["end"]["sum_received"]["bits_per_second"]
+            by_receipt, by_formula = (
+                bits / calibration["goodput_bps"][direction],
+                bits / calibration["expected_goodput_bps"],
+            )
             if unmodelled == 0 and max(abs(by_receipt - 1), abs(by_formula - 1)) <= GOODPUT_TOLERANCE:
-                del flags[way]
+                del flags[direction]
             else:
-                seen.append(f"{way}: {by_receipt:.3f} of the receipt's, {by_formula:.3f} of what is expected, {drops}")
+                seen.append(
+                    f"{direction}: {by_receipt:.3f} of the receipt's, {by_formula:.3f} of what is expected, {drops}"
+                )
         return "; ".join(seen) or None
 
     agree(measured, disagreement)
@@ -89,10 +94,10 @@ def test_a_ping_pong_sees_the_round_trip_of_the_receipt(tmp_path: Path, rtt: str
         receipt_ns = found["link"]["rtt_at_rest_ns"]["p50"]
         # The foreign program lets processors sleep, so it is held against the receipt's figure that does too.
         idle_ns = found["link"]["rtt_from_idle_ns"]["p50_ns"]
-        asked_ns = found["seen"]["link_p50s_ns"]
+        ping_pong_ns = found["seen"]["link_p50s_ns"]
         right = abs(receipt_ns - rtt_ns) <= allowed
-        if right and any(idle_ns - allowed <= link_ns <= idle_ns + allowed + loopback_ns for link_ns in asked_ns):
+        if right and any(idle_ns - allowed <= link_ns <= idle_ns + allowed + loopback_ns for link_ns in ping_pong_ns):
             return None
-        return f"receipt {receipt_ns}, from idle {idle_ns}, ping-pong {asked_ns}, loopback {loopback_ns} ns"
+        return f"receipt {receipt_ns}, from idle {idle_ns}, ping-pong {ping_pong_ns}, loopback {loopback_ns} ns"
 
     agree(lambda: _lab(tmp_path, rtt, "1gbit", serve, ask), disagreement)

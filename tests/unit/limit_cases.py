@@ -74,11 +74,11 @@ class Case:
         }
 
     def sample(self, share: float) -> NetworkSample:
-        def way(payload: int) -> tuple[int, int]:
+        def one_direction(payload: int) -> tuple[int, int]:
             frames = max(int(self.turns), payload // MSS + int(self.turns) // 2) * self.transactions
             return int((payload * self.transactions + frames * 66) * share), int(frames * share)
 
-        to_server, to_client = way(self.bytes_to_server), way(self.bytes_to_client)
+        to_server, to_client = one_direction(self.bytes_to_server), one_direction(self.bytes_to_client)
         return NetworkSample(
             at_ns=int(SECONDS * 1e9 * share),
             to_server_bytes=to_server[0],

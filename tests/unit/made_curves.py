@@ -101,13 +101,13 @@ def _receipt(cell: Cell, seen: Measured) -> dict[str, Any]:
     if "rate_bps" not in cell.factors:
         return dict(cell.receipt)
 
-    def way(payload: float, messages: float) -> dict[str, float]:
+    def one_direction(payload: float, messages: float) -> dict[str, float]:
         segments = payload / 1448 + messages / 2
         return {"wire_bytes": payload + 90 * segments, "segments": segments}
 
     counters = {
-        "to_client": way(seen.bytes_to_client * cell.carried, seen.turns),
-        "to_server": way(seen.bytes_to_server, seen.turns),
+        "to_client": one_direction(seen.bytes_to_client * cell.carried, seen.turns),
+        "to_server": one_direction(seen.bytes_to_server, seen.turns),
     }
     link = {"rtt_at_rest_ns": {"p50": cell.factors["rtt_ns"]}, "compensate_ns": 10_000, "counters": counters}
     return {**cell.receipt, "link": link}

@@ -155,11 +155,11 @@ COMMON: dict[str, Any] = {"placement": "isolated", "server": "mariadb"}
 
 def what_if() -> WhatIf:
     def worked(threads: int, rate: float, tls: bool, compression: str, answer: tuple[float, str]) -> WhatIfWorked:
-        asked = WhatIfSettings(
+        settings = WhatIfSettings(
             threads=threads, rtt_s=2e-4, rate_bps=rate, tls=tls, connect_each=False, compression=compression
         )
         return WhatIfWorked(
-            settings=asked,
+            settings=settings,
             answer=WhatIfAnswer(tps=answer[0], limits=answer[1], cycle_s=threads / answer[0], knee=1.9),
         )
 

@@ -164,19 +164,19 @@ def test_a_link_that_is_not_as_asked_is_seen() -> None:
 
 
 def test_a_link_that_carries_less_than_its_rate_is_seen() -> None:
-    asked = {"rtt_ns": 200_000}
+    factors = {"rtt_ns": 200_000}
     calibration = {"expected_goodput_bps": 941e6, "goodput_bps": {"to_server": 939e6, "to_client": 800e6}}
     link = {"rtt_at_rest_ns": {"p50": 201_000}, "calibration": calibration}
-    assert not link_facts(asked, [{"link": link}]).as_asked
+    assert not link_facts(factors, [{"link": link}]).as_requested
     calibration["goodput_bps"] = {"to_server": 939e6, "to_client": 935e6}
-    assert link_facts(asked, [{"link": link}]).as_asked
+    assert link_facts(factors, [{"link": link}]).as_requested
 
 
 def test_what_the_ping_s_own_bytes_take_is_no_fault_of_the_link() -> None:
     """At 1 Mb/s they take 1.456 ms; a receipt from before that was known says nothing of it."""
     link = {"rtt_at_rest_ns": {"p50": 11_460_000}, "asked": {"rest_rtt_ns": 11_456_000}}
-    assert link_facts({"rtt_ns": 10_000_000}, [{"link": link}]).as_asked
-    assert not link_facts({"rtt_ns": 10_000_000}, [{"link": {**link, "asked": {}}}]).as_asked
+    assert link_facts({"rtt_ns": 10_000_000}, [{"link": link}]).as_requested
+    assert not link_facts({"rtt_ns": 10_000_000}, [{"link": {**link, "asked": {}}}]).as_requested
 
 
 def test_a_client_without_time_left_is_seen() -> None:

@@ -61,9 +61,9 @@ def run(
     )
 
 
-def bars(*runs: Run, asked: LinkPoint = GIGABIT, privileged: bool = True) -> dict[str, tuple[bool, bool]]:
+def bars(*runs: Run, point: LinkPoint = GIGABIT, privileged: bool = True) -> dict[str, tuple[bool, bool]]:
     """Met by the median, met by the best."""
-    found = figures.row(asked, "packet", runs, privileged, None)
+    found = figures.row(point, "packet", runs, privileged, None)
     return {bar.bar: (bar.met, bar.met_at_best) for bar in found.bars}
 
 
@@ -122,7 +122,7 @@ def test_bars_are_judged_by_the_median_and_the_best_is_said() -> None:
 def test_the_rtt_may_be_off_by_so_much(rtt_ms: float, privileged: bool, most_us: float) -> None:
     def met(off_us: float) -> bool:
         p50 = rtt_ms + off_us / 1e3
-        found = bars(run(p50=p50, p99=p50), asked=LinkPoint(rtt_ms=rtt_ms, rate_gbit=None), privileged=privileged)
+        found = bars(run(p50=p50, p99=p50), point=LinkPoint(rtt_ms=rtt_ms, rate_gbit=None), privileged=privileged)
         return found["RTT p50 error, µs"][0]
 
     assert met(most_us - 0.01)
@@ -136,9 +136,9 @@ def test_the_time_that_a_ping_takes_on_the_wire_is_no_error() -> None:
     assert slow.rest_rtt_ms("packet") == pytest.approx(11.456)
     assert slow.rest_rtt_ms("kernel") == 10, "its bucket lets a lone packet through at once"
     assert LinkPoint(rtt_ms=10, rate_gbit=None).rest_rtt_ms("packet") == 10
-    found = bars(run(p50=11.46, p99=11.47, gbit=0), asked=slow)
+    found = bars(run(p50=11.46, p99=11.47, gbit=0), point=slow)
     assert (found["RTT p50 error, µs"], found["RTT p99 excess, µs"]) == ((True, True), (True, True))
-    assert bars(run(p50=10, p99=10, gbit=0), asked=slow)["RTT p50 error, µs"] == (False, False), "that is too early"
+    assert bars(run(p50=10, p99=10, gbit=0), point=slow)["RTT p50 error, µs"] == (False, False), "that is too early"
 
 
 def test_one_drop_in_one_run_is_too_many() -> None:
@@ -147,7 +147,7 @@ def test_one_drop_in_one_run_is_too_many() -> None:
 
 def test_bars_stand_where_the_issue_puts_them() -> None:
     def names(rtt_ms: float, rate_gbit: float | None) -> set[str]:
-        return set(bars(run(), asked=LinkPoint(rtt_ms=rtt_ms, rate_gbit=rate_gbit))) - {
+        return set(bars(run(), point=LinkPoint(rtt_ms=rtt_ms, rate_gbit=rate_gbit))) - {
             "RTT p50 error, µs",
             "RTT p99 excess, µs",
             "unmodelled drops",
@@ -198,8 +198,8 @@ def test_a_miss_is_marked_in_its_line_and_named_below() -> None:
 def test_the_table_says_who_was_skipped_and_what_was_not_asked() -> None:
     note = "asked for 0 ms: it knows whole ms only"
     rows = tuple(
-        figures.row(asked, "packet", [run()], True, ("toxiproxy", said, [run(drops=None)]))
-        for asked, said in ((LinkPoint(rtt_ms=0.2, rate_gbit=1), note), (GIGABIT, ""))
+        figures.row(point, "packet", [run()], True, ("toxiproxy", said, [run(drops=None)]))
+        for point, said in ((LinkPoint(rtt_ms=0.2, rate_gbit=1), note), (GIGABIT, ""))
     )
     extra = Extra(name="redis", what="redis GET", unit="requests/s", skipped="redis-server not found")
     text = shown(bench_of(rows, (extra,), peer_skipped="go was not found"))
@@ -249,11 +249,11 @@ class FakeLink:
     """Gives back whatever is asked, as if measured."""
 
     def __init__(self) -> None:
-        self.asked: list[LinkPoint] = []
+        self.points: list[LinkPoint] = []
 
-    def measure(self, asked: LinkPoint, times: Times) -> Run:
-        self.asked.append(asked)
-        return run(p50=asked.rtt_ms, p99=asked.rtt_ms)
+    def measure(self, point: LinkPoint, times: Times) -> Run:
+        self.points.append(point)
+        return run(p50=point.rtt_ms, p99=point.rtt_ms)
 
 
 def setup_with(shape: Shape | None) -> Setup:
@@ -270,8 +270,8 @@ def test_every_run_takes_each_step_once_in_random_order() -> None:
     )
     assert places == [(number, 16) for number in range(1, 17)]
     assert taken == ["redis"] * 4
-    asked = cast(FakeLink, measured.setup.ours).asked
-    blocks = [tuple(asked[at : at + 3]) for at in range(0, 12, 3)]
+    points = cast(FakeLink, measured.setup.ours).points
+    blocks = [tuple(points[at : at + 3]) for at in range(0, 12, 3)]
     assert all(set(block) == set(links) for block in blocks)
     assert len(set(blocks)) > 1
     assert len(measured.row(links[0], "packet", True).runs) == 4
@@ -280,8 +280,8 @@ def test_every_run_takes_each_step_once_in_random_order() -> None:
 def test_a_peer_that_breaks_down_costs_its_own_figures_only() -> None:
     tried: list[LinkPoint] = []
 
-    def broken(asked: LinkPoint) -> tuple[ProbedLink, str]:
-        tried.append(asked)
+    def broken(point: LinkPoint) -> tuple[ProbedLink, str]:
+        tried.append(point)
         raise LabError("no answer")
 
     measured = Grid(setup_with(broken), FULL_TIMES)
@@ -298,15 +298,15 @@ class FakeShaped:
     def __init__(self) -> None:
         self.link = self
 
-    def shape(self, asked: LinkPoint) -> ProbedLink:
+    def shape(self, point: LinkPoint) -> ProbedLink:
         return ProbedLink("ours", 1, Launcher())
 
     def counters(self) -> LinkStats:
         drops = Drops(queue=5, loss=0, outage=0, arena=0, socket=1, transmit=0)
         numbers = {name: 0 for name in DirectionStats.model_fields if name != "drops"}
-        way = DirectionStats.model_validate({**numbers, "drops": drops.model_dump()})
-        none = way.model_copy(update={"drops": drops.model_copy(update={"socket": 0})})
-        return LinkStats(to_server=way, to_client=none)
+        direction = DirectionStats.model_validate({**numbers, "drops": drops.model_dump()})
+        none = direction.model_copy(update={"drops": drops.model_copy(update={"socket": 0})})
+        return LinkStats(to_server=direction, to_client=none)
 
 
 class FakeCable:
@@ -327,8 +327,8 @@ def test_the_bare_cable_is_reset_for_the_extras(monkeypatch: pytest.MonkeyPatch,
     shaped: list[LinkPoint] = []
     went: set[str] = set()
 
-    def shape(asked: LinkPoint) -> tuple[ProbedLink, str]:
-        shaped.append(asked)
+    def shape(point: LinkPoint) -> tuple[ProbedLink, str]:
+        shaped.append(point)
         return ProbedLink("peer", 3, Launcher()), ""
 
     def transfer(link: ProbedLink, warmup_ns: int, measure_ns: int) -> Transfer:

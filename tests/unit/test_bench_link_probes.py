@@ -65,8 +65,8 @@ class FakeLink:
         self.shaped: list[LinkSpec] = []
         self.armed = 0
 
-    def shape(self, asked: LinkSpec) -> None:
-        self.shaped.append(asked)
+    def shape(self, spec: LinkSpec) -> None:
+        self.shaped.append(spec)
 
     def arm(self) -> None:
         self.armed += 1

@@ -104,17 +104,17 @@ def test_the_ratios_can_be_reckoned_again_from_the_blocks_in_the_json() -> None:
 
 
 def test_json_has_the_rows_that_are_documented(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    requests = []
 
     def compare(request: Request, _: object) -> Comparison:
-        asked.append(request)
+        requests.append(request)
         return compared()
 
     monkeypatch.setattr(bench_command, "compare", compare)
     options = ["engine", "--against", "sysbench", "--connections", "1, 64,1"]
     done = CliRunner().invoke(bench, [*options, "--json"], catch_exceptions=False)
     (row,) = json.loads(done.stdout)["rows"]
-    assert asked[0].connections == (1, 64)
+    assert requests[0].connections == (1, 64)
     assert {"connections", "ours", "peer", "cpu_ratio", "rss_ratio"} <= set(row)
     assert {"client_cpu_us_per_query", "qps", "rss_mib", "context_switches_per_query"} <= set(row["ours"])
     assert set(row["ours"]) == set(row["peer"])

@@ -144,14 +144,14 @@ def test_of_a_full_processor_half_the_connections_get_as_much(
     assert outcome(found) == ("rules out a limit of each connection's own" if holds else "NOT confirmed")
 
 
-@pytest.mark.parametrize(("used", "asked"), [(0.2, False), (0.6, False), (0.7, True)])
-def test_a_faster_link_is_tried_only_on_a_link_that_it_could_show(remote: Remote, used: float, asked: bool) -> None:
+@pytest.mark.parametrize(("used", "tried"), [(0.2, False), (0.6, False), (0.7, True)])
+def test_a_faster_link_is_tried_only_on_a_link_that_it_could_show(remote: Remote, used: float, tried: bool) -> None:
     """Two connections, a full processor: at 20 % use no rate could give 1.5 times, whatever the limit is."""
     cell, summary = remote
     busier = used * GBIT / 8 * cell.queries_per_txn / cell.qps.value
     cell = cell.model_copy(update={"bytes_per_txn": BytesPerTxn(to_server=1.0, to_client=busier), "network": None})
     found = intervention(cell, limit(Resource.SERVER_CPU), summary.environment)
-    if asked:
+    if tried:
         assert isinstance(found, Intervention)
         assert (found.changed, found.rules_out) == ("rate 1gbit -> 1.5gbit", "the link")
     else:
@@ -378,7 +378,7 @@ def test_at_most_three_and_a_new_resource_first(tmp_path: Path, named: dict[str,
     run = read_run(tmp_path / "a.howfar")
     names = [arm.name for arm in run.info.arms if arm.role is ArmRole.CONTENDER]
     named |= dict.fromkeys(names, Resource.LINK_TO_CLIENT) | {names[-1]: Resource.SERVER_CPU}
-    chosen = choose(with_limits(run, named).cells, run).asked
+    chosen = choose(with_limits(run, named).cells, run).interventions
     assert [intervention.arm for intervention in chosen] == [names[0], names[-1], names[1]]
 
 

@@ -290,7 +290,7 @@ def test_of_a_command_line_only_name_and_script_are_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "asked"),
+    ("words", "requested"),
     [
         (("memcached", "-s", "/x", "-p", "11211"), {"-s", "-p"}),
         (("memcached", "-s/x", "-p0"), {"-s"}),
@@ -298,8 +298,8 @@ def test_of_a_command_line_only_name_and_script_are_shown() -> None:
         (("memcached", "-l", "127.0.0.1"), {"-l"}),
     ],
 )
-def test_memcacheds_options(words: tuple[str, ...], asked: set[str]) -> None:
-    assert options(words) == asked
+def test_memcacheds_options(words: tuple[str, ...], requested: set[str]) -> None:
+    assert options(words) == requested
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def stand_in(done: list[Any]) -> Pair:
 
     def wire(number: int) -> Any:
         return SimpleNamespace(
-            cut=lambda ways: done.append((number, ways)), mend=lambda: done.append((number, "mended"))
+            cut=lambda directions: done.append((number, directions)), mend=lambda: done.append((number, "mended"))
         )
 
     primary = SimpleNamespace(server=SimpleNamespace(kill=lambda: done.append("killed")))

@@ -78,8 +78,8 @@ def test_a_directory_too_deep_for_a_socket_is_refused_at_once(tmp_path: Path) ->
 
 
 def test_a_store_compresses_nothing_and_its_socket_is_plain() -> None:
-    asked = SessionSpec(tls="1.3", resumption=True, algorithm="zstd", level=3, per_transaction=True)
-    over_tcp, over_socket = (of_store(asked, find_path(path)) for path in ("remote", "forwarded-socket"))
+    spec = SessionSpec(tls="1.3", resumption=True, algorithm="zstd", level=3, per_transaction=True)
+    over_tcp, over_socket = (of_store(spec, find_path(path)) for path in ("remote", "forwarded-socket"))
     assert (over_tcp.tls, over_tcp.resumption, over_tcp.algorithm, over_tcp.level) == ("1.3", True, None, None)
     assert (over_socket.tls, over_socket.resumption, over_socket.per_transaction) == (None, False, True)
 
@@ -94,15 +94,15 @@ def _reached(name: str, received: int, *violations: str) -> Reached:
             {"kind": name}, None, ServerMetrics(bytes_received=received, bytes_sent=0), (*said, *violations)
         )
 
-    return cast(Reached, SimpleNamespace(name=name, proof=proof, started=SimpleNamespace(asked=SessionSpec()), view={}))
+    return cast(Reached, SimpleNamespace(name=name, proof=proof, started=SimpleNamespace(spec=SessionSpec()), view={}))
 
 
 def _stage(monkeypatch: pytest.MonkeyPatch, carried: int, others: int = 0) -> LabStage:
     """Over a link that carried so many bytes to the server."""
     monkeypatch.setattr(staged, "link_receipt", lambda *_: {})
     monkeypatch.setattr(staged, "link_violations", lambda *_: ())
-    way = SimpleNamespace(packets=9, wire_bytes=carried)
-    link = SimpleNamespace(counters=lambda: SimpleNamespace(to_server=way, to_client=way))
+    direction = SimpleNamespace(packets=9, wire_bytes=carried)
+    link = SimpleNamespace(counters=lambda: SimpleNamespace(to_server=direction, to_client=direction))
     serving = SimpleNamespace(
         obtained=lambda load: StageReceipt({}), others=lambda: ServerMetrics(bytes_received=others)
     )

@@ -18,7 +18,7 @@ from howfar.engine.messages import (
     LinkStats,
     RttResult,
 )
-from howfar.lab.link import WAYS, Link, LinkSpec
+from howfar.lab.link import DIRECTIONS, Link, LinkSpec
 from howfar.lab.link.receipt import (
     OF_A_PLAN,
     STRICT,
@@ -39,7 +39,7 @@ from howfar.store.server_metrics import ServerMetrics
 _ASKED = LinkSpec(rtt_ns=200_000, rate_bps=10**9)
 
 
-def _way(**changes: object) -> DirectionStats:
+def _direction(**changes: object) -> DirectionStats:
     fields: dict[str, object] = {
         "packets": 10,
         "segments": 10,
@@ -61,7 +61,7 @@ def _way(**changes: object) -> DirectionStats:
 
 
 def _stats(**changes: object) -> LinkStats:
-    return LinkStats(to_server=_way(**changes), to_client=_way())
+    return LinkStats(to_server=_direction(**changes), to_client=_direction())
 
 
 def _rtt(p50_ns: int) -> RttResult:
@@ -69,9 +69,9 @@ def _rtt(p50_ns: int) -> RttResult:
 
 
 def test_queue_is_ten_milliseconds_or_one_product_of_bandwidth_and_delay() -> None:
-    for way in WAYS:
-        assert _ASKED.queue_bytes(way) == 10**9 * 10 // 1000 // 8
-        assert LinkSpec(100_000_000, 10**9).queue_bytes(way) == 10**9 // 10 // 8
+    for direction in DIRECTIONS:
+        assert _ASKED.queue_bytes(direction) == 10**9 * 10 // 1000 // 8
+        assert LinkSpec(100_000_000, 10**9).queue_bytes(direction) == 10**9 // 10 // 8
 
 
 def test_expected_goodput_counts_ethernet_framing() -> None:
@@ -88,13 +88,13 @@ def test_a_probe_is_short_and_never_empty(rtt_ns: int) -> None:
 
 
 def _violations(
-    asked: LinkSpec,
+    spec: LinkSpec,
     at_rest: list[RttResult] | tuple[RttResult, ...],
     stats: LinkStats | None,
     lateness: Lateness = OF_A_PLAN,
 ) -> tuple[str, ...]:
     fake = _fake(0)
-    fake.asked = asked
+    fake.spec = spec
     return link_violations(fake, at_rest, stats, lateness)
 
 
@@ -124,7 +124,7 @@ def test_calibration_takes_nothing_off_for_the_ping_s_own_bytes() -> None:
 
 def test_a_back_end_that_lets_a_lone_packet_through_is_held_against_the_rtt_alone() -> None:
     fake = _fake(0)
-    fake.asked, fake.backend = LinkSpec(10_000_000, 10**6), "kernel"
+    fake.spec, fake.backend = LinkSpec(10_000_000, 10**6), "kernel"
     assert link_violations(fake, [_rtt(10_000_000)], None, STRICT) == ()
 
 
@@ -206,14 +206,14 @@ def test_a_round_of_calibration_and_a_transfer_are_bounded(rtt_ns: int) -> None:
     assert 500_000_000 <= measure_ns <= 10_000_000_000
 
 
-class _FakeLine:
+class _FakeBackendLink:
     ready = LinkReady(realtime=True, short_slice=False, offload=True)
     pid = 1
 
     def alive(self) -> bool:
         return True
 
-    def set(self, asked: LinkSpec, compensate_ns: int, elapsed_ns: int) -> None:
+    def set(self, spec: LinkSpec, compensate_ns: int, elapsed_ns: int) -> None:
         raise AssertionError("a link that is faked has no line to set")
 
     def stats(self, *, reset: bool = False) -> LinkStats:
@@ -229,16 +229,16 @@ class _FakeLink(Link):
     settings: list[int] = field(default_factory=list)
     slept: list[float] = field(default_factory=list)
 
-    def set_calm(self, asked: LinkSpec, compensate_ns: int) -> None:
-        assert 0 <= compensate_ns <= asked.rtt_ns // 2, "a delay is never negative"
-        self.asked, self.compensate_ns = asked, compensate_ns
+    def set_calm(self, spec: LinkSpec, compensate_ns: int) -> None:
+        assert 0 <= compensate_ns <= spec.rtt_ns // 2, "a delay is never negative"
+        self.spec, self.compensate_ns = spec, compensate_ns
         self.settings.append(compensate_ns)
 
     def ping(self) -> RttResult:
-        return _rtt(max(self.asked.rest_rtt_ns - 2 * self.compensate_ns + self.excess_ns + next(self.noise), 1))
+        return _rtt(max(self.spec.rest_rtt_ns - 2 * self.compensate_ns + self.excess_ns + next(self.noise), 1))
 
     def ping_from_idle(self) -> RttResult:
-        return _rtt(self.asked.rtt_ns)
+        return _rtt(self.spec.rtt_ns)
 
     def goodput(self, to_server: bool) -> GoodputResult:
         return GoodputResult(
@@ -251,7 +251,7 @@ class _FakeLink(Link):
 
 def _fake(excess_ns: int, noise: Iterable[int] = ()) -> _FakeLink:
     fake = _FakeLink(
-        _FakeLine(),
+        _FakeBackendLink(),
         None,  # type: ignore[arg-type]
         None,  # type: ignore[arg-type]
         None,  # type: ignore[arg-type]
@@ -332,9 +332,9 @@ def test_a_link_made_anew_gets_the_frozen_correction() -> None:
 )
 def test_a_link_used_alone_is_judged_strictly(rtt_ns: int, late_ns: int, void: bool) -> None:
     """One packet in a thousand at most 100 µs late, or 1 % of the RTT; a trial of a run is let off up to ten times that."""
-    asked, stats = LinkSpec(rtt_ns, 10**9), _stats(lateness_p999_ns=late_ns)
-    assert bool(counter_violations(asked, stats, STRICT)) == void
-    assert not counter_violations(asked, stats, OF_A_PLAN)
+    spec, stats = LinkSpec(rtt_ns, 10**9), _stats(lateness_p999_ns=late_ns)
+    assert bool(counter_violations(spec, stats, STRICT)) == void
+    assert not counter_violations(spec, stats, OF_A_PLAN)
 
 
 def test_a_back_end_that_counts_nothing_is_accused_of_nothing() -> None:
@@ -344,24 +344,24 @@ def test_a_back_end_that_counts_nothing_is_accused_of_nothing() -> None:
 
 def _lost(lost: int, of: int) -> DirectionStats:
     drops = Drops(queue=0, loss=lost, outage=0, arena=0, socket=0, transmit=0)
-    return _way(segments=of - lost, admitted=of, drops=drops)
+    return _direction(segments=of - lost, admitted=of, drops=drops)
 
 
 @pytest.mark.parametrize(("lost", "warned"), [(1000, False), (1250, True), (750, True)])
 def test_a_loss_outside_its_interval_is_a_warning(lost: int, warned: bool) -> None:
     """Of 100,000 segments 1 % is 1000, with a deviation of 31.5: 250 off is eight of them."""
-    asked = apply(_ASKED, "loss", "to-server:1%")
-    warnings = effect_warnings(asked, LinkStats(to_server=_lost(lost, 100_000), to_client=_way()))
+    spec = apply(_ASKED, "loss", "to-server:1%")
+    warnings = effect_warnings(spec, LinkStats(to_server=_lost(lost, 100_000), to_client=_direction()))
     assert bool(warnings) == warned
     assert all("loss to server: asked 1.000%" in warning for warning in warnings)
 
 
 def test_what_is_on_its_way_at_the_end_came_to_the_loss() -> None:
     """A short program over a long link: of 1000 segments that came 10 were lost, and 800 are still on their way."""
-    asked = apply(_ASKED, "loss", "to-server:1%")
+    spec = apply(_ASKED, "loss", "to-server:1%")
     drops = Drops(queue=0, loss=10, outage=0, arena=0, socket=0, transmit=0)
-    seen = _way(segments=190, admitted=1000, drops=drops)
-    assert effect_warnings(asked, LinkStats(to_server=seen, to_client=_way())) == ()
+    seen = _direction(segments=190, admitted=1000, drops=drops)
+    assert effect_warnings(spec, LinkStats(to_server=seen, to_client=_direction())) == ()
 
 
 def test_drops_that_the_kernel_does_not_tell_prove_nothing() -> None:
@@ -373,22 +373,22 @@ def test_drops_that_the_kernel_does_not_tell_prove_nothing() -> None:
     assert "to server" in sentence
     lost = _stats(drops=silent.model_copy(update={"arena": 3}))
     assert "socket unknown" in counter_violations(_ASKED, lost, STRICT)[0]
-    assert unproved(None) and unproved(_stats(packets=0).model_copy(update={"to_client": _way(packets=0)}))
+    assert unproved(None) and unproved(_stats(packets=0).model_copy(update={"to_client": _direction(packets=0)}))
 
 
 def test_bursts_may_miss_their_share_by_more() -> None:
     """In bursts of 50 the same losses are a fiftieth of the independent events: the deviation is about ten times as large."""
-    asked = apply(apply(_ASKED, "loss", "to-server:1%"), "loss-burst", "50")
-    assert effect_warnings(asked, LinkStats(to_server=_lost(1250, 100_000), to_client=_way())) == ()
-    assert effect_warnings(asked, LinkStats(to_server=_lost(2500, 100_000), to_client=_way()))
+    spec = apply(apply(_ASKED, "loss", "to-server:1%"), "loss-burst", "50")
+    assert effect_warnings(spec, LinkStats(to_server=_lost(1250, 100_000), to_client=_direction())) == ()
+    assert effect_warnings(spec, LinkStats(to_server=_lost(2500, 100_000), to_client=_direction()))
 
 
 def test_duplicates_and_spoilt_segments_are_held_against_what_was_asked() -> None:
-    asked = apply(apply(_ASKED, "duplicate", "to-client:10%"), "corrupt", "to-client:20%")
-    right = _way(segments=11_000, duplicated=1000, corrupted=2000)
-    assert effect_warnings(asked, LinkStats(to_server=_way(), to_client=right)) == ()
-    none = _way(segments=10_000, duplicated=0, corrupted=0)
-    assert len(effect_warnings(asked, LinkStats(to_server=_way(), to_client=none))) == 2
+    spec = apply(apply(_ASKED, "duplicate", "to-client:10%"), "corrupt", "to-client:20%")
+    right = _direction(segments=11_000, duplicated=1000, corrupted=2000)
+    assert effect_warnings(spec, LinkStats(to_server=_direction(), to_client=right)) == ()
+    none = _direction(segments=10_000, duplicated=0, corrupted=0)
+    assert len(effect_warnings(spec, LinkStats(to_server=_direction(), to_client=none))) == 2
 
 
 def test_a_packet_may_be_late_by_little_of_a_turn() -> None:

@@ -41,9 +41,9 @@ def test_any_other_session_is_a_violation(endpoint: Endpoint, good: dict[str, An
 
 
 def test_a_session_is_what_the_cell_asks_for() -> None:
-    asked = SessionSpec(tls="1.3", algorithm="zstd")
+    spec = SessionSpec(tls="1.3", algorithm="zstd")
     good = {**_GOOD_REMOTE, "tls_version": "TLSv1.3", "tls_client_version": "TLSv1.3", "compression": "zstd"}
-    assert session_violations(_REMOTE, good, asked) == ()
+    assert session_violations(_REMOTE, good, spec) == ()
     for change in (
         {"tls_version": "TLSv1.2"},
         {"tls_client_version": None},
@@ -51,11 +51,11 @@ def test_a_session_is_what_the_cell_asks_for() -> None:
         {"compression": "zlib"},
         {"compression": None},
     ):
-        assert len(session_violations(_REMOTE, {**good, **change}, asked)) == 1
+        assert len(session_violations(_REMOTE, {**good, **change}, spec)) == 1
     view = {"host": "10.77.0.1:51234", "ssl_version": "TLSv1.3", "ssl_cipher": "x", "compression": "OFF"}
-    assert view_violations(_REMOTE, view, asked) == ()
+    assert view_violations(_REMOTE, view, spec) == ()
     for version in ("", "TLSv1.2"):
-        assert len(view_violations(_REMOTE, {**view, "ssl_version": version}, asked)) == 1
+        assert len(view_violations(_REMOTE, {**view, "ssl_version": version}, spec)) == 1
 
 
 def test_the_servers_own_view_is_compared_too() -> None:

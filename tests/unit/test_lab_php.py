@@ -78,7 +78,7 @@ ZIPF = Distribution(kind="zipfian")
 
 
 @pytest.mark.parametrize(
-    ("asked", "says"),
+    ("requested", "says"),
     [
         (script(IntegerValues(high=10, distribution=ZIPF)), "zipfian"),
         (script(SequenceValues()), "sequence"),
@@ -89,9 +89,9 @@ ZIPF = Distribution(kind="zipfian")
         (script(mysql=Service(target=FAR, tls=Tls())), "mysql: PHP's drivers"),
     ],
 )
-def test_what_php_would_do_otherwise_is_refused(asked: PageScript, says: str) -> None:
+def test_what_php_would_do_otherwise_is_refused(requested: PageScript, says: str) -> None:
     with pytest.raises(PlanError) as found:
-        check(asked)
+        check(requested)
     assert says in found.value.message and 'application = "engine"' in found.value.advice
 
 

@@ -137,7 +137,7 @@ def test_children_that_connect_again_are_found() -> None:
 def test_a_proof_waits_until_earlier_clients_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     server = MadeServer()
     server.meet("localhost")
-    asked = server.query
+    original = server.query
     left = 3
 
     def query(sql: str) -> list[dict[str, Any]]:
@@ -145,7 +145,7 @@ def test_a_proof_waits_until_earlier_clients_are_gone(monkeypatch: pytest.Monkey
         left -= 1
         if left == 0:
             server.part()
-        return asked(sql)
+        return original(sql)
 
     monkeypatch.setattr(server, "query", query)
     await_alone([reached(server)])

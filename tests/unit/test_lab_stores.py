@@ -32,8 +32,8 @@ def settings(
     return StoreSettings(Path("/bin/x"), ground, Path("/w/s.sock") if on_socket else None, port, tls)
 
 
-def redis_options(asked: StoreSettings) -> dict[str, str]:
-    words = RedisDialect("redis").command_line(asked)[1:]
+def redis_options(settings: StoreSettings) -> dict[str, str]:
+    words = RedisDialect("redis").command_line(settings)[1:]
     assert len(words) % 2 == 0 and all(name.startswith("--") for name in words[::2])
     return dict(zip(words[::2], words[1::2], strict=True))
 
@@ -118,13 +118,13 @@ def test_data_and_clients_that_are_lost_void_a_trial() -> None:
 
 
 def test_a_store_that_tells_nothing_of_tls_is_not_asked_for_it() -> None:
-    asked = SessionSpec(tls="1.3")
+    spec = SessionSpec(tls="1.3")
     session = {**_GOOD_REMOTE, "tls_client_version": "TLSv1.3", "protocol_mode": "resp3"}
-    assert session_violations(_REMOTE, session, asked) == ()
-    assert len(session_violations(_REMOTE, {**session, "tls_client_version": "TLSv1.2"}, asked)) == 1
-    assert len(session_violations(_REMOTE, {**session, "tls_client_version": None}, asked)) == 1
+    assert session_violations(_REMOTE, session, spec) == ()
+    assert len(session_violations(_REMOTE, {**session, "tls_client_version": "TLSv1.2"}, spec)) == 1
+    assert len(session_violations(_REMOTE, {**session, "tls_client_version": None}, spec)) == 1
     assert len(session_violations(_REMOTE, session, SessionSpec())) == 1
-    assert len(session_violations(_REMOTE, {**session, "protocol_mode": "text"}, asked)) == 1
+    assert len(session_violations(_REMOTE, {**session, "protocol_mode": "text"}, spec)) == 1
 
 
 # ---------------------------------------------------------------- sessions
@@ -179,16 +179,16 @@ def test_memcached_finds_our_session_and_no_listener(tmp_path: Path) -> None:
     listener = b"STAT 23:addr unix:/w/s.sock\r\nSTAT 23:state conn_listening\r\n"
     ours = b"STAT 24:addr ?:<AF 0>\r\nSTAT 24:listen_addr unix:/w/s.sock\r\nSTAT 24:state conn_parse_cmd\r\n"
     other = ours.replace(b"/w/s.sock", b"/w/other.sock")
-    asked = settings(port=None)
+    no_port = settings(port=None)
     with answering(
         tmp_path, listener + ours + b"END\r\n", listener + b"END\r\n", other + b"END\r\n", b"ERROR\r\n"
     ) as lines:
         dialect = MemcachedDialect()
-        assert dialect.view(lines, asked)["host"] == "localhost"
-        assert dialect.view(lines, asked)["host"] == ""
-        assert dialect.view(lines, asked)["host"] == ""
+        assert dialect.view(lines, no_port)["host"] == "localhost"
+        assert dialect.view(lines, no_port)["host"] == ""
+        assert dialect.view(lines, no_port)["host"] == ""
         with pytest.raises(LabError):
-            dialect.view(lines, asked)
+            dialect.view(lines, no_port)
 
 
 def test_a_plan_of_sql_is_refused_before_anything_is_started(tmp_path: Path) -> None:
@@ -200,6 +200,6 @@ def test_a_plan_of_sql_is_refused_before_anything_is_started(tmp_path: Path) -> 
     program.write_text('#!/bin/sh\n[ "$1" = --version ] || exit 1\necho memcached 1.7.0\n')
     program.chmod(stat.S_IRWXU)
     for server in ("redis", str(program)):
-        asked = plan.model_copy(update={"factors": plan.factors.model_copy(update={"server": (server,)})})
+        changed = plan.model_copy(update={"factors": plan.factors.model_copy(update={"server": (server,)})})
         with pytest.raises(PlanError, match="stores keys"):
-            fit(asked)
+            fit(changed)

@@ -17,7 +17,7 @@ from howfar.engine.messages import (
     IndependentLoss,
 )
 from howfar.errors import UsageError
-from howfar.lab.link import WAYS
+from howfar.lab.link import DIRECTIONS
 
 
 def read(*arguments: str) -> LinkChoice:
@@ -34,7 +34,7 @@ def read(*arguments: str) -> LinkChoice:
 
 def test_without_an_option_the_link_is_what_it_always_was() -> None:
     choice = read()
-    assert (choice.asked.rtt_ns, choice.asked.rate_bps, choice.given) == (200_000, 10**9, False)
+    assert (choice.spec.rtt_ns, choice.spec.rate_bps, choice.given) == (200_000, 10**9, False)
     assert not choice.alone
 
 
@@ -57,16 +57,16 @@ def test_a_path_without_a_link_is_refused_with_an_option_of_a_link() -> None:
 def test_single_options_change_a_named_link() -> None:
     choice = read("--link", "us-coasts", "--rtt", "70ms", "--loss", "to-client:2%", "--loss", "to-server:1%")
     assert choice.given
-    assert (choice.asked.rtt_ns, choice.asked.rate_bps) == (70_000_000, 10**9)
-    assert [choice.asked.way(name).loss for name in WAYS] == [
+    assert (choice.spec.rtt_ns, choice.spec.rate_bps) == (70_000_000, 10**9)
+    assert [choice.spec.direction(name).loss for name in DIRECTIONS] == [
         IndependentLoss(probability=0.01),
         IndependentLoss(probability=0.02),
     ]
 
 
 def test_a_bare_cable_is_asked_for_nothing() -> None:
-    asked = read("--link-backend", "none").asked
-    assert (asked.rtt_ns, asked.rate_bps) == (0, None)
+    spec = read("--link-backend", "none").spec
+    assert (spec.rtt_ns, spec.rate_bps) == (0, None)
 
 
 def test_traces_and_scripts_are_read_from_files(tmp_path: Path) -> None:
@@ -75,10 +75,10 @@ def test_traces_and_scripts_are_read_from_files(tmp_path: Path) -> None:
     rates.write_text("10ms 5mbit\n")
     script.write_text("1s rtt 20ms\n2s down 1s\n")
     choice = read("--rtt-trace", str(rtts), "--rate-trace", str(rates), "--link-script", str(script))
-    assert choice.asked.rtt_ns == 10_000_000
-    assert choice.asked.to_client.jitter == EmpiricalJitter(extra_ns=[2_000_000, 0])
-    assert [choice.asked.mean_rate_bps(name) for name in WAYS] == [5_000_000] * 2
-    assert len(choice.asked.to_server.outages) == 1
+    assert choice.spec.rtt_ns == 10_000_000
+    assert choice.spec.to_client.jitter == EmpiricalJitter(extra_ns=[2_000_000, 0])
+    assert [choice.spec.mean_rate_bps(name) for name in DIRECTIONS] == [5_000_000] * 2
+    assert len(choice.spec.to_server.outages) == 1
     assert [at_ns for at_ns, _ in choice.script.changes] == [10**9]
 
 
@@ -126,8 +126,8 @@ def test_a_range_is_said_in_the_units_of_its_option() -> None:
 
 def test_a_jitter_as_wide_as_the_delay_is_let_through_and_so_is_one_that_only_adds() -> None:
     for spec in ("0.1ms", "5ms:pareto"):
-        assert read("--jitter", spec).asked.to_client.jitter is not None
-    assert read("--queue", "1538B").asked.queue_bytes("to_client") == 1538
+        assert read("--jitter", spec).spec.to_client.jitter is not None
+    assert read("--queue", "1538B").spec.queue_bytes("to_client") == 1538
 
 
 def test_one_option_does_not_take_the_place_of_another(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_one_option_does_not_take_the_place_of_another(tmp_path: Path) -> None:
     rates.write_text("10ms 5mbit\n")
     with pytest.raises(UsageError, match="both vary the delay"):
         read("--rtt-trace", str(rtts), "--jitter", "1ms")
-    assert read("--rtt-trace", str(rtts), "--jitter", "to-server:1ms").asked.to_server.jitter is not None
+    assert read("--rtt-trace", str(rtts), "--jitter", "to-server:1ms").spec.to_server.jitter is not None
     for word in ("--rate", "--rate-to-client"):
         with pytest.raises(UsageError, match=f"--rate-trace and {word} both set the rate"):
             read("--rate-trace", str(rates), word, "1mbit")

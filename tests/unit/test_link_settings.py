@@ -19,7 +19,7 @@ from howfar.engine.messages import (
     RateStep,
 )
 from howfar.errors import QuantityError, UsageError
-from howfar.lab.link import WAYS, DirectionSpec, LinkSpec
+from howfar.lab.link import DIRECTIONS, DirectionSpec, LinkSpec
 from howfar.lab.link.backends import backends, find_backend
 from howfar.lab.link.backends.kernel_qdiscs import qdisc_batch
 from howfar.lab.link.library import find_link, named_links, rate_trace, rtt_trace
@@ -31,11 +31,11 @@ _MS, _S = 10**6, 10**9
 
 
 def _said(*pairs: str) -> LinkSpec:
-    asked = _BASE
+    spec = _BASE
     for pair in pairs:
         word, _, value = pair.partition(" ")
-        asked = apply(asked, word, value)
-    return asked
+        spec = apply(spec, word, value)
+    return spec
 
 
 def test_one_word_holds_for_both_ways_and_a_prefix_for_one() -> None:
@@ -47,20 +47,20 @@ def test_one_word_holds_for_both_ways_and_a_prefix_for_one() -> None:
 
 
 def test_a_rate_for_one_way_leaves_the_other_alone() -> None:
-    asked = _said("rate-to-server 10mbit")
-    assert [asked.mean_rate_bps(name) for name in WAYS] == [10**7, 10**9]
-    assert [_said("rate to-client:none").mean_rate_bps(name) for name in WAYS] == [10**9, None]
-    again = apply(asked, "rate", "5mbit")
-    assert [again.mean_rate_bps(name) for name in WAYS] == [5 * 10**6] * 2
+    spec = _said("rate-to-server 10mbit")
+    assert [spec.mean_rate_bps(name) for name in DIRECTIONS] == [10**7, 10**9]
+    assert [_said("rate to-client:none").mean_rate_bps(name) for name in DIRECTIONS] == [10**9, None]
+    again = apply(spec, "rate", "5mbit")
+    assert [again.mean_rate_bps(name) for name in DIRECTIONS] == [5 * 10**6] * 2
     each = _said("rate-to-server 640kbit", "rate-to-client 6144kbit")
-    assert [each.mean_rate_bps(name) for name in WAYS] == [640_000, 6_144_000]
+    assert [each.mean_rate_bps(name) for name in DIRECTIONS] == [640_000, 6_144_000]
 
 
 def test_the_rtt_is_split_evenly_unless_told() -> None:
-    assert [_BASE.delay_ns(name) for name in WAYS] == [5 * _MS, 5 * _MS]
+    assert [_BASE.delay_ns(name) for name in DIRECTIONS] == [5 * _MS, 5 * _MS]
     uneven = _said("delay-to-server 8ms")
-    assert [uneven.delay_ns(name) for name in WAYS] == [8 * _MS, 2 * _MS]
-    assert [apply(uneven, "rtt", "20ms").delay_ns(name) for name in WAYS] == [16 * _MS, 4 * _MS]
+    assert [uneven.delay_ns(name) for name in DIRECTIONS] == [8 * _MS, 2 * _MS]
+    assert [apply(uneven, "rtt", "20ms").delay_ns(name) for name in DIRECTIONS] == [16 * _MS, 4 * _MS]
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,12 @@ def test_jitter(text: str, jitter: object) -> None:
 
 @given(st.floats(0.0001, 0.5), st.floats(1, 1000))
 def test_bursts_keep_the_loss_and_have_the_length(share: float, length: float) -> None:
-    asked = apply(
-        _BASE.with_way("to_server", DirectionSpec(loss=IndependentLoss(probability=share))), "loss-burst", str(length)
+    spec = apply(
+        _BASE.with_direction("to_server", DirectionSpec(loss=IndependentLoss(probability=share))),
+        "loss-burst",
+        str(length),
     )
-    loss = asked.to_server.loss
+    loss = spec.to_server.loss
     assert isinstance(loss, BurstLoss)
     assert loss_share(loss) == pytest.approx(share, rel=1e-9)
     assert 1 / loss.to_good == pytest.approx(length)
@@ -120,13 +122,13 @@ def test_loss_that_no_burst_can_make_is_refused() -> None:
 
 
 def test_bursts_stay_as_long_when_a_script_says_another_loss() -> None:
-    asked = _said("loss 1%", "loss-burst 8", "loss 2%")
-    loss = asked.to_server.loss
+    spec = _said("loss 1%", "loss-burst 8", "loss 2%")
+    loss = spec.to_server.loss
     assert isinstance(loss, BurstLoss)
     assert loss_share(loss) == pytest.approx(0.02)
     assert 1 / loss.to_good == 8
     assert _said("loss 1%", "loss-burst 8", "loss 0%").to_server.loss is None
-    assert _said("loss 1%", "loss-burst 8", "loss 0%", "loss 2%") == asked
+    assert _said("loss 1%", "loss-burst 8", "loss 0%", "loss 2%") == spec
     assert _said("loss 1%", "loss-burst 8", "loss-burst none") == _said("loss 1%")
     with pytest.raises(QuantityError, match="cannot make"):
         _said("loss 1%", "loss-burst 2", "loss 90%")
@@ -139,12 +141,12 @@ def test_a_queue_in_bytes_or_as_a_time() -> None:
 
 
 def test_a_link_at_rest_has_no_effect_and_serves_as_a_key() -> None:
-    asked = _said("jitter 1ms", "loss 1%", "outage 1s:1s", "seed 7")
-    asked = asked.with_way("to_client", DirectionSpec(jitter=EmpiricalJitter(extra_ns=[1, 2]), rate_bps=10**9))
-    assert not asked.calm().has_effects
-    assert asked.calm() == _BASE.calm()
-    assert hash(asked.calm()) == hash(_BASE.calm())
-    assert [asked.direction(name).seed for name in WAYS] == [14, 15], "both ways draw differently"
+    spec = _said("jitter 1ms", "loss 1%", "outage 1s:1s", "seed 7")
+    spec = spec.with_direction("to_client", DirectionSpec(jitter=EmpiricalJitter(extra_ns=[1, 2]), rate_bps=10**9))
+    assert not spec.calm().has_effects
+    assert spec.calm() == _BASE.calm()
+    assert hash(spec.calm()) == hash(_BASE.calm())
+    assert [spec.direction_message(name).seed for name in DIRECTIONS] == [14, 15], "both ways draw differently"
 
 
 @given(
@@ -211,8 +213,8 @@ def test_a_script_is_read_and_outages_stand_on_its_own_clock() -> None:
     assert (first.rtt_ns, first.rate_bps, first.to_client.loss) == (50 * _MS, 10**8, IndependentLoss(probability=0.01))
     assert (second.rtt_ns, second.to_client.loss) == (50 * _MS, None)
     # At 12 s the outage of 10 s is over, at 11 s one second of it is left.
-    assert second.direction("to_server", elapsed_ns=12 * _S).outages == ()
-    assert second.direction("to_server", elapsed_ns=11 * _S).outages == (Outage(at_ns=0, for_ns=_S),)
+    assert second.direction_message("to_server", elapsed_ns=12 * _S).outages == ()
+    assert second.direction_message("to_server", elapsed_ns=11 * _S).outages == (Outage(at_ns=0, for_ns=_S),)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +239,7 @@ def test_a_mistake_in_a_script_is_told_with_its_line(text: str, line: int) -> No
 def test_a_player_makes_each_change_once_and_in_order() -> None:
     script = read_script("0s rtt 1ms\n1ms rtt 2ms\n2ms rtt 3ms\n3600s rtt 4ms\n", _BASE)
     made: list[tuple[int, int]] = []
-    with Player(script, lambda asked, elapsed_ns: made.append((asked.rtt_ns, elapsed_ns))) as player:
+    with Player(script, lambda spec, elapsed_ns: made.append((spec.rtt_ns, elapsed_ns))) as player:
         while len(player.played) < 3:
             time.sleep(0.001)
     assert [rtt_ns for rtt_ns, _ in made] == [_MS, 2 * _MS, 3 * _MS], "what was not due is not made"
@@ -245,8 +247,8 @@ def test_a_player_makes_each_change_once_and_in_order() -> None:
 
 
 def test_whatever_goes_wrong_in_a_script_is_known_afterwards() -> None:
-    def change(asked: LinkSpec, elapsed_ns: int) -> None:
-        if asked.rtt_ns == 2 * _MS:
+    def change(spec: LinkSpec, elapsed_ns: int) -> None:
+        if spec.rtt_ns == 2 * _MS:
             raise ValueError("a value that nobody foresaw")
 
     with Player(read_script("0s rtt 1ms\n1ms rtt 2ms\n2ms rtt 3ms\n", _BASE), change) as player:
@@ -261,13 +263,13 @@ def test_whatever_goes_wrong_in_a_script_is_known_afterwards() -> None:
 def test_named_links_are_those_of_the_documentation() -> None:
     names = ["lan-1g", "lan-10g", "same-zone", "cross-zone", "region", "us-coasts", "transatlantic", "adsl"]
     assert list(named_links()) == names
-    assert find_link("us-coasts").asked.rtt_ns == 85 * _MS
-    adsl = find_link("adsl").asked
-    assert [adsl.mean_rate_bps(name) for name in WAYS] == [640_000, 6_144_000]
+    assert find_link("us-coasts").spec.rtt_ns == 85 * _MS
+    adsl = find_link("adsl").spec
+    assert [adsl.mean_rate_bps(name) for name in DIRECTIONS] == [640_000, 6_144_000]
     for link in named_links().values():
         assert link.source and link.stated and link.ours, "each figure is somebody's"
-        for name in WAYS:
-            link.asked.direction(name)
+        for name in DIRECTIONS:
+            link.spec.direction_message(name)
     with pytest.raises(QuantityError, match="no link is called"):
         find_link("moon")
 

@@ -27,7 +27,7 @@ from howfar.engine.messages import (
 from howfar.engine.process import LoadOutcome
 from howfar.lab.serving import counted_less
 from howfar.plan.load import load_plan
-from howfar.runner.outcome import PageSpec, not_as_asked, page_asked, page_facts, unlike_pages
+from howfar.runner.outcome import PageSpec, not_as_requested, page_facts, page_spec, unlike_pages
 from howfar.store.records import Arm, ArmRole
 from howfar.store.server_metrics import ServerMetrics
 
@@ -105,8 +105,8 @@ def outcome(finished: Finished) -> LoadOutcome:
 
 
 def test_differences_make_a_trial_void() -> None:
-    assert not_as_asked(job(PHP), outcome(by_php()), SPEC) == ()
-    assert not_as_asked(job(PHP), outcome(by_php(misses=1)), SPEC)[0].startswith("the pages missed 1")
+    assert not_as_requested(job(PHP), outcome(by_php()), SPEC) == ()
+    assert not_as_requested(job(PHP), outcome(by_php(misses=1)), SPEC)[0].startswith("the pages missed 1")
 
 
 def test_servers_must_have_counted_the_pages_of_the_warm_up_too() -> None:
@@ -128,7 +128,7 @@ def test_servers_must_have_counted_the_pages_of_the_warm_up_too() -> None:
 
 def test_what_is_requested_of_a_page_is_in_the_plan() -> None:
     factors = {"page": "light", "app_cpu_ns": 3_000_000, "connect": "per-transaction"}
-    assert page_asked(load_plan("page").plan, Arm(name="x", role=ArmRole.CONTENDER, factors=factors)) == PageSpec(
+    assert page_spec(load_plan("page").plan, Arm(name="x", role=ArmRole.CONTENDER, factors=factors)) == PageSpec(
         turns={"mysql": 11, "redis": 6, "memcached": 3},
         keys={"redis": 15, "memcached": 3},
         app_cpu_ns=3_000_000 - 20,
@@ -136,4 +136,4 @@ def test_what_is_requested_of_a_page_is_in_the_plan() -> None:
         commits=1,
     )
     sql = Arm(name="x", role=ArmRole.BASELINE, factors={"path": "tcp"})
-    assert page_asked(load_plan("paths").plan, sql) is None
+    assert page_spec(load_plan("paths").plan, sql) is None

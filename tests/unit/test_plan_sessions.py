@@ -20,7 +20,7 @@ from howfar.plan.cells import cells
 from howfar.plan.estimate import REPORT_NS, cost
 from howfar.plan.fitting import check_rows, resumed_in_full, with_rows, without_levels
 from howfar.plan.load import load_plan
-from howfar.plan.sessions import SessionSpec, session_asked
+from howfar.plan.sessions import SessionSpec, session_spec
 from howfar.plan.types import Plan
 from howfar.runner import preflight as fitting
 from howfar.runner.jobs import statements_job
@@ -33,7 +33,7 @@ QUICK_OVERHEAD_NS = 3_500_000_000
 
 
 @pytest.mark.parametrize(
-    ("factors", "asked"),
+    ("factors", "spec"),
     [
         ({}, SessionSpec()),
         ({"tls": "1.2"}, SessionSpec(tls="1.2")),
@@ -42,8 +42,8 @@ QUICK_OVERHEAD_NS = 3_500_000_000
         ({"compression": "zstd-19", "content": "text"}, SessionSpec(algorithm="zstd", level=19, content="text")),
     ],
 )
-def test_levels_mean_sessions(factors: dict[str, Any], asked: SessionSpec) -> None:
-    assert session_asked({"path": "tcp", "threads": 2, **factors}) == asked
+def test_levels_mean_sessions(factors: dict[str, Any], spec: SessionSpec) -> None:
+    assert session_spec({"path": "tcp", "threads": 2, **factors}) == spec
 
 
 def job(factors: dict[str, Any], trust: Trust | None = None) -> LoadJob:
@@ -55,12 +55,12 @@ def test_the_engine_is_asked_for_what_the_cell_says() -> None:
     plain = job({}).session
     assert (plain.tls, plain.compression, plain.connect) == (None, None, "persistent")
     trust = Trust("/w/ca.pem", "localhost")
-    asked = job({"tls": "1.3", "compression": "zstd-9", "connect": "per-transaction"}, trust).session
-    assert asked.tls == Tls(
+    session = job({"tls": "1.3", "compression": "zstd-9", "connect": "per-transaction"}, trust).session
+    assert session.tls == Tls(
         versions="1.3", verify="full", ca_file="/w/ca.pem", server_name="localhost", resumption=False
     )
-    assert asked.compression == Compression(algorithm="zstd", level=9)
-    assert asked.connect == "per_transaction"
+    assert session.compression == Compression(algorithm="zstd", level=9)
+    assert session.connect == "per_transaction"
     resumed = job({"tls": "1.3-resumed"}, trust).session.tls
     assert resumed is not None and resumed.resumption
 

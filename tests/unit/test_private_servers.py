@@ -46,7 +46,7 @@ def test_versions_are_ordered_by_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("requested", "found"),
     [
         ("mysql", "mysql-10.0.0-1"),
         ("mysql-9", "mysql-9.10.1-1"),
@@ -56,10 +56,10 @@ def test_versions_are_ordered_by_value() -> None:
         ("my", None),
     ],
 )
-def test_a_name_means_the_newest_that_it_fits(asked: str, found: str | None) -> None:
+def test_a_name_means_the_newest_that_it_fits(requested: str, found: str | None) -> None:
     for name in ("mysql-9.10.1-1", "mysql-9.9.2-1", "mysql-10.0.0-1"):
         _install(name)
-    one = named(asked, installs())
+    one = named(requested, installs())
     assert (one.name if one else None) == found
 
 

@@ -179,6 +179,6 @@ def test_each_service_of_a_page_is_held_to_what_was_asked() -> None:
 
 
 def test_an_application_is_asked_over_its_socket() -> None:
-    asked = _page(FastCgi(target=UnixTarget(path="/php"), parameters={}))
-    assert page_mismatches(asked, _ready(_plain(address_family="unix", tcp_nodelay=None))) == ()
-    assert len(page_mismatches(asked, _ready(_plain()))) == 1
+    page = _page(FastCgi(target=UnixTarget(path="/php"), parameters={}))
+    assert page_mismatches(page, _ready(_plain(address_family="unix", tcp_nodelay=None))) == ()
+    assert len(page_mismatches(page, _ready(_plain()))) == 1

@@ -25,7 +25,7 @@ from howfar.engine.process import LoadOutcome
 from howfar.engine.rules import is_keyed
 from howfar.errors import PlanError
 from howfar.lab.link import LinkSpec
-from howfar.lab.replicated import SERVERS_TIMEOUT_MS, contradictions, lag_records, replica_link, replication_asked
+from howfar.lab.replicated import SERVERS_TIMEOUT_MS, contradictions, lag_records, replica_link, replication_spec
 from howfar.lab.replication import ReplicationSpec
 from howfar.lab.replication.watch import LagSample
 from howfar.lab.request import LabRequest, ReplicasSpec
@@ -57,12 +57,12 @@ def by_mode(of: Plan) -> dict[str, list[dict[str, Any]]]:
 
 
 def test_a_cell_asks_for_its_pair() -> None:
-    asked = {mode: replication_asked(factors[0]) for mode, factors in by_mode(plan()).items()}
-    assert asked["none"] == ReplicationSpec(mode="none", replicas=0, durability="off")
-    assert asked["async"] == ReplicationSpec(mode="async", durability="off")
-    assert asked["after-sync"] == ReplicationSpec(durability="off")
-    assert asked["after-commit"] == ReplicationSpec(wait_point="AFTER_COMMIT", durability="off")
-    for each in asked.values():
+    specs = {mode: replication_spec(factors[0]) for mode, factors in by_mode(plan()).items()}
+    assert specs["none"] == ReplicationSpec(mode="none", replicas=0, durability="off")
+    assert specs["async"] == ReplicationSpec(mode="async", durability="off")
+    assert specs["after-sync"] == ReplicationSpec(durability="off")
+    assert specs["after-commit"] == ReplicationSpec(wait_point="AFTER_COMMIT", durability="off")
+    for each in specs.values():
         each.check()
     many: dict[str, Any] = {
         "replication": "after-sync",
@@ -71,8 +71,8 @@ def test_a_cell_asks_for_its_pair() -> None:
         "replica_tls": "on",
         "replica_compression": "zstd",
     }
-    assert replication_asked(many) == ReplicationSpec(replicas=3, wait_for=2, tls=True, compression="zstd")
-    leaves = replication_asked({"replication": "after-sync", "fault": "replica-leaves"})
+    assert replication_spec(many) == ReplicationSpec(replicas=3, wait_for=2, tls=True, compression="zstd")
+    leaves = replication_spec({"replication": "after-sync", "fault": "replica-leaves"})
     assert leaves.timeout_ms == SERVERS_TIMEOUT_MS == 10_000, "the servers' own: a fallback is what is looked for"
 
 
@@ -96,8 +96,8 @@ def test_nobody_waits_for_more_replicas_than_there_are() -> None:
 
 
 def test_what_a_server_cannot_replicate_is_left_out_and_said() -> None:
-    asked = plan(replicas=(2,), wait_for=(1, 2), replica_compression=("off", "zlib", "zstd"))
-    fitted = without_levels(asked, {"wait_for": {2: "one at most"}, "replica_compression": {"zstd": "zlib only"}})
+    replicated = plan(replicas=(2,), wait_for=(1, 2), replica_compression=("off", "zlib", "zstd"))
+    fitted = without_levels(replicated, {"wait_for": {2: "one at most"}, "replica_compression": {"zstd": "zlib only"}})
     assert fitted.plan.factors.wait_for == (1,)
     assert fitted.said == ("left out: wait_for 2: one at most", "left out: replica_compression zstd: zlib only")
     with pytest.raises(PlanError, match="asks for wait_for 2 only: one at most"):
@@ -106,10 +106,10 @@ def test_what_a_server_cannot_replicate_is_left_out_and_said() -> None:
 
 @pytest.mark.parametrize("server", ["mariadb", "mysql"])
 def test_the_quick_plan_has_three_blocks_in_ten_minutes(server: str) -> None:
-    asked = plan(server=(server,))
-    assert asked.timing.time_budget_ns <= 580 * 10**9
-    assert cost(asked).arms == 3 * 4 + 1
-    assert cost(asked).around_ns + 3 * cost(asked).block_ns <= asked.timing.time_budget_ns
+    replicated = plan(server=(server,))
+    assert replicated.timing.time_budget_ns <= 580 * 10**9
+    assert cost(replicated).arms == 3 * 4 + 1
+    assert cost(replicated).around_ns + 3 * cost(replicated).block_ns <= replicated.timing.time_budget_ns
 
 
 def test_ones_own_distance_is_an_option() -> None:

@@ -107,13 +107,13 @@ def test_a_window_that_did_not(kind: str, add: dict[str, int], commits: int | No
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_end_must_say_what_was_asked(kind: str) -> None:
     now = snapshot(kind)
-    for asked, words in (
+    for spec, words in (
         (replace(ASKED, wait_point="AFTER_COMMIT"), "wait point was AFTER_SYNC instead of AFTER_COMMIT"),
         (replace(ASKED, timeout_ms=10_000), "timeout in ms was 3600000 instead of 10000"),
         (replace(ASKED, replicas=2, wait_for=2), "number of replicas to wait for was 1 instead of 2"),
         (replace(ASKED, mode="async"), "the primary was semi-synchronous before"),
     ):
-        assert any(words in sentence for sentence in violations(asked, now, now)), words
+        assert any(words in sentence for sentence in violations(spec, now, now)), words
     assert now.primary is not None
     fallen = replace(now, primary=replace(now.primary, status=False))
     assert any("fell back to asynchronous silently" in sentence for sentence in violations(ASKED, now, fallen))
@@ -149,9 +149,9 @@ def test_a_replica_that_stopped_says_why(kind: str) -> None:
 def test_the_channel_is_what_was_asked() -> None:
     """As recorded: a row of 27 000 bytes took 27 900 to 28 060 on the wire, 480 to 620 compressed."""
 
-    def found(handshakes: int, crossed: int, **asked: Any) -> tuple[str, ...]:
+    def found(handshakes: int, crossed: int, **spec: Any) -> tuple[str, ...]:
         seen = ChannelFacts(handshakes, len(FILLING), {"replica1": crossed})
-        return channel_violations(replace(ASKED, **asked), seen)
+        return channel_violations(replace(ASKED, **spec), seen)
 
     assert found(0, 28_000) == found(1, 28_500, tls=True) == found(0, 500, compression="zlib") == ()
     assert found(1, 700, tls=True, compression="zlib") == ()
@@ -215,7 +215,7 @@ def test_a_hung_commit_is_told_from_a_slow_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("spec", "words"),
     [
         (replace(ASKED, replicas=0), "semi_sync with 0 replicas"),
         (replace(ASKED, mode="none"), "none with 1 replicas"),
@@ -224,9 +224,9 @@ def test_a_hung_commit_is_told_from_a_slow_one() -> None:
         (replace(ASKED, replicas=REPLICAS_MOST + 1), "too many"),
     ],
 )
-def test_what_makes_no_sense_is_refused(asked: ReplicationSpec, words: str) -> None:
+def test_what_makes_no_sense_is_refused(spec: ReplicationSpec, words: str) -> None:
     with pytest.raises(PlanError, match=words):
-        asked.check()
+        spec.check()
 
 
 @pytest.mark.parametrize("kind", KINDS)

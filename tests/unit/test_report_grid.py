@@ -126,7 +126,7 @@ def test_transactions_are_queries_over_queries_a_transaction() -> None:
 
 
 def test_near_ceilings_share_a_label() -> None:
-    line = scaling_chart.ChartLine
+    line = scaling_chart.CeilingLine
     found = scaling_chart.ceiling_labels(
         [line(100, "server CPU", "a", 1.0), line(105, "server CPU", "b", 1.0), line(300, "link to client", "a", 1.5)],
         near=1.15,
@@ -246,8 +246,8 @@ def test_settings_beyond_what_was_measured_are_marked(changed: dict[str, float],
     whole = summary("bandwidth")
     first = findings_of(whole, WhatIf).worked[0]
     worked = first.model_copy(update={"settings": first.settings.model_copy(update=changed)})
-    asked = findings_of(whole, WhatIf).model_copy(update={"worked": (first, worked)})
-    found = table_of(blocks.what_if(with_findings(whole, what_if=asked)))
+    settings = findings_of(whole, WhatIf).model_copy(update={"worked": (first, worked)})
+    found = table_of(blocks.what_if(with_findings(whole, what_if=settings)))
     assert "*" not in found.rows[0][0].text, "the measured point itself"
     assert ("*" in found.rows[1][0].text) is beyond
 

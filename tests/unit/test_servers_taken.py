@@ -76,10 +76,10 @@ def test_a_directory_without_a_server_is_refused(tmp_path: Path) -> None:
 def test_a_name_beside_it_is_refused_and_nothing_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr("howfar.cli.servers.get", lambda name, tell: asked.append(name))
+    requested: list[str] = []
+    monkeypatch.setattr("howfar.cli.servers.get", lambda name, tell: requested.append(name))
     assert run_command_line(["servers", "get", "mysql", "--from", str(tmp_path)]) == 2
-    assert (asked, servers_home().exists()) == ([], False)
+    assert (requested, servers_home().exists()) == ([], False)
     assert "leave out mysql" in capsys.readouterr().err
 
 

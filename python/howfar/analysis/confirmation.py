@@ -136,7 +136,7 @@ LEAST_APART = 1.1
 class Choice:
     """What is to be done after the plan's blocks."""
 
-    asked: tuple[Intervention, ...]
+    interventions: tuple[Intervention, ...]
     refused: tuple[Unconfirmed, ...]
 
 
@@ -146,7 +146,7 @@ def choose(cells: Sequence[CellSummary], run: Run) -> Choice:
     tops = [
         top for curve in curves(run.info.arms) if (top := _top(known[arm.name] for arm in curve if arm.name in known))
     ]
-    asked: list[Intervention] = []
+    interventions: list[Intervention] = []
     refused: list[Unconfirmed] = []
     for cell, limit in _by_novelty(tops):
         found = intervention(cell, limit, run.info.environment)
@@ -155,9 +155,9 @@ def choose(cells: Sequence[CellSummary], run: Run) -> Choice:
         elif abs(math.log(found.predicted / found.otherwise)) < math.log(LEAST_APART):
             why = f"{found.changed} would change too little to be seen: the next limit is near"
             refused.append(Unconfirmed(arm=cell.arm, resource=limit.resource, why=why))
-        elif len(asked) < CONFIRMED_LIMITS:
-            asked.append(found)
-    return Choice(tuple(asked), tuple(refused))
+        elif len(interventions) < CONFIRMED_LIMITS:
+            interventions.append(found)
+    return Choice(tuple(interventions), tuple(refused))
 
 
 def pair(chosen: Intervention, arms: Sequence[Arm]) -> tuple[Arm, Arm]:
@@ -171,10 +171,10 @@ def pair(chosen: Intervention, arms: Sequence[Arm]) -> tuple[Arm, Arm]:
 
 
 def confirmations(part: Run) -> tuple[Confirmation, ...]:
-    """What came out. `part`: the confirmation's part of a run (`results/parts.py`)."""
+    """What came out. `part`: the confirmation's part of a run (`records.confirmation_part`)."""
     table = trial_table(part)
     found = []
-    for chosen in _asked(part):
+    for chosen in _interventions(part):
         ratios = _ratios(table, chosen)
         if ratios:
             measured = judge_ratio(ratios).quoted
@@ -202,7 +202,7 @@ def unconfirmed(part: Run) -> tuple[Unconfirmed, ...]:
     table = trial_table(part)
     missed = [
         Unconfirmed(arm=chosen.arm, resource=chosen.resource, why="no block in which both were measured")
-        for chosen in _asked(part)
+        for chosen in _interventions(part)
         if not _ratios(table, chosen)
     ]
     return (*(Unconfirmed.model_validate(refused) for refused in begun.refused), *missed)
@@ -231,9 +231,9 @@ def _ratios(table: TrialTable, chosen: Intervention) -> list[float]:
     return table.block_ratios(changed, same)
 
 
-def _asked(part: Run) -> tuple[Intervention, ...]:
+def _interventions(part: Run) -> tuple[Intervention, ...]:
     begun = events.confirmation(part.events)
-    return () if begun is None else tuple(Intervention.model_validate(asked) for asked in begun.asked)
+    return () if begun is None else tuple(Intervention.model_validate(one) for one in begun.interventions)
 
 
 def _names(chosen: Intervention) -> tuple[str, str]:

@@ -19,7 +19,7 @@ GOODPUT_TOLERANCE_SHARE = 0.05
 class LinkFacts:
     """One arm's link. None: not on this path, or not measured."""
 
-    asked_rtt_ns: int | None
+    requested_rtt_ns: int | None
     rest_rtt_ns: float | None
     """Measured by ping-pong while nothing else was on the link; median over trials."""
     goodput_share: float | None
@@ -28,14 +28,14 @@ class LinkFacts:
     """What a ping takes over the requested link, its own bytes at the rate included. None, in older receipts: `asked_rtt_ns`."""
 
     @property
-    def as_asked(self) -> bool:
+    def as_requested(self) -> bool:
         """False only when requested and measured are both known and differ by more than the tolerance."""
         if self.goodput_share is not None and abs(self.goodput_share - 1) > GOODPUT_TOLERANCE_SHARE:
             return False
-        if self.asked_rtt_ns is None or self.rest_rtt_ns is None:
+        if self.requested_rtt_ns is None or self.rest_rtt_ns is None:
             return True
-        expected_ns = self.asked_rtt_ns if self.ping_rtt_ns is None else self.ping_rtt_ns
-        return abs(self.rest_rtt_ns - expected_ns) <= rtt_tolerance_ns(self.asked_rtt_ns)
+        expected_ns = self.requested_rtt_ns if self.ping_rtt_ns is None else self.ping_rtt_ns
+        return abs(self.rest_rtt_ns - expected_ns) <= rtt_tolerance_ns(self.requested_rtt_ns)
 
 
 def _goodput_share(receipt: Mapping[str, Any]) -> float | None:
@@ -61,7 +61,7 @@ def link_facts(factors: Mapping[str, FactorValue], receipts: Sequence[Mapping[st
 
     measured = known("link", "rtt_at_rest_ns", "p50")
     return LinkFacts(
-        asked_rtt_ns=level(factors, "rtt_ns"),
+        requested_rtt_ns=level(factors, "rtt_ns"),
         rest_rtt_ns=median(measured) if measured else None,
         ping_rtt_ns=next(iter(known("link", "asked", "rest_rtt_ns")), None),
         goodput_share=next((share for receipt in receipts if (share := _goodput_share(receipt)) is not None), None),

@@ -2,7 +2,7 @@
 
 A saturated tail costs as much time as the rest of a curve and says the same thing again and again. An arm deep on a plateau
 rests; what it gives up goes to blocks for the others. It keeps the interval that it has: nothing narrower is claimed for it.
-Not here: which resource makes the plateau (`attribution/`), and when a run ends (`conduct/rule.py`).
+Not here: which resource makes the plateau (`bottleneck/`), and when a run ends (`runner/stopping.py`).
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def arm_warnings(trials: Sequence[Measured], link: LinkFacts) -> list[Warning]:
         found.append(Warning.NOT_STEADY)
     if client_limited(trials):
         found.append(Warning.CLIENT_LIMITED)
-    if not link.as_asked:
+    if not link.as_requested:
         found.append(Warning.LINK_NOT_AS_ASKED)
     return found
 

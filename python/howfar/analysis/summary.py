@@ -94,9 +94,9 @@ def _of_pages(plan: Mapping[str, Any]) -> str:
         shapes = {name: PageShape.model_validate(shape) for name, shape in _table(plan, "pages").items()}
     except ValidationError:
         return "pages"
-    asked = [f"{name} page: {shape.described(size)}" for name, shape in shapes.items()]
+    described = [f"{name} page: {shape.described(size)}" for name, shape in shapes.items()]
     rows = f"table of {_table(plan, 'data').get('table_size', '?')} rows, drawn evenly"
-    return "; ".join([*asked, rows, _keys(_table(plan, "keys"))])
+    return "; ".join([*described, rows, _keys(_table(plan, "keys"))])
 
 
 def _reads(workload: Mapping[str, Any]) -> list[str]:

@@ -86,9 +86,9 @@ def _process(name: str, runs: RunsOn) -> str:
     return f"{name} on CPUs {cpu_list(runs.cpus)}, {' and '.join(runs.scheduling)}"
 
 
-def name_of(asked: LinkPoint) -> str:
-    rate = "no rate" if asked.rate_bps is None else format_rate_bps(asked.rate_bps)
-    return f"{format_duration_ns(asked.rtt_ns)} {rate}"
+def name_of(point: LinkPoint) -> str:
+    rate = "no rate" if point.rate_bps is None else format_rate_bps(point.rate_bps)
+    return f"{format_duration_ns(point.rtt_ns)} {rate}"
 
 
 def _goodput(got: Obtained) -> str:

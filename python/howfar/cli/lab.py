@@ -26,7 +26,7 @@ from howfar.errors import HowfarError, LabError, SandboxForbidden, UsageError
 from howfar.lab import sandbox
 from howfar.lab.environment import LoadWatch
 from howfar.lab.laboratory import PLACEMENTS, Lab, LabRequest, LabStage, open_laboratory
-from howfar.lab.link import WAYS, Link
+from howfar.lab.link import DIRECTIONS, Link
 from howfar.lab.link.receipt import STRICT, counter_violations, effect_warnings, link_receipt, link_violations, unproved
 from howfar.lab.link.settings import Player, Script
 from howfar.lab.network import SERVER_ADDRESS, SERVER_ADDRESS6, Companion
@@ -64,7 +64,7 @@ def code_with_receipt(code: int, receipt: Path, facts: dict[str, Any]) -> int:
 
 def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[], int], receipt: Path | None) -> int:
     """The exit code of `run`. Where the link was not as requested is reported on stderr; `receipt` gets everything."""
-    laboratory.size_buffers(max(asked.bdp_bytes for asked in script.links()))
+    laboratory.size_buffers(max(spec.bdp_bytes for spec in script.links()))
     at_rest = link.at_rest() if receipt else ()
     from_idle = link.ping_from_idle() if receipt else None
     watch = LoadWatch()
@@ -80,11 +80,11 @@ def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[],
     except HowfarError as error:
         raise LabError(f"the link ended before CMD did: {error.message}", error.advice) from error
     # A script that changed the RTT is judged by the strictest of its links.
-    judged = min(script.links(), key=lambda asked: asked.rtt_ns)
+    judged = min(script.links(), key=lambda spec: spec.rtt_ns)
     violations = (*script_violations(player), *counter_violations(judged, stats, STRICT))
     if at_rest:
         violations = link_violations(link, at_rest, None, STRICT) + violations
-    warnings = () if script.changes else effect_warnings(link.asked, stats)
+    warnings = () if script.changes else effect_warnings(link.spec, stats)
     for sentence in (*(f"not as requested: {violation}" for violation in violations), *warnings):
         note(sentence)
     if receipt is None:
@@ -95,7 +95,7 @@ def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[],
         **link_receipt(link, at_rest, stats, laboratory.tcp(), changed=bool(script.changes)),
         "rtt_from_idle_ns": None if from_idle is None else from_idle.model_dump(exclude={"event"}),
         "elapsed_ns": elapsed_ns,
-        "script_ns": [{"asked": asked, "in_force": done} for asked, done in player.played],
+        "script_ns": [{"asked": requested, "in_force": done} for requested, done in player.played],
         "machine": machine.model_dump(),
         "verdict": {
             "valid": None if unknown and not violations else not violations,
@@ -120,18 +120,18 @@ def script_violations(player: Player) -> tuple[str, ...]:
 
 def describe_link(link: Link) -> str:
     """`link 1gbit, RTT 10ms (measured 10.01ms at rest), queue 1.192MiB, jitter, loss`."""
-    asked, measured = link.asked, format_duration_ns(link.calibration["rtt_p50_ns"])
+    spec, measured = link.spec, format_duration_ns(link.calibration["rtt_p50_ns"])
     if link.backend == "none":
         return f"a bare cable, RTT measured {measured} at rest"
-    own_ns = link.rest_rtt_ns(asked) - asked.rtt_ns
-    if own_ns > rtt_tolerance_ns(asked.rtt_ns):
+    own_ns = link.rest_rtt_ns(spec) - spec.rtt_ns
+    if own_ns > rtt_tolerance_ns(spec.rtt_ns):
         measured += f", {format_duration_ns(own_ns)} of it for the ping's own bytes,"
-    rates = [asked.mean_rate_bps(name) for name in WAYS]
-    directions = [asked.way(name) for name in WAYS]
+    rates = [spec.mean_rate_bps(name) for name in DIRECTIONS]
+    directions = [spec.direction(name) for name in DIRECTIONS]
     parts = [
         f"link {_both(['unshaped' if rate is None else format_rate_bps(rate) for rate in rates])}",
-        f"RTT {format_duration_ns(asked.rtt_ns)} (measured {measured} at rest)",
-        f"queue {_both([format_size_bytes(link.queue_bytes(name)) for name in WAYS])}",
+        f"RTT {format_duration_ns(spec.rtt_ns)} (measured {measured} at rest)",
+        f"queue {_both([format_size_bytes(link.queue_bytes(name)) for name in DIRECTIONS])}",
         *(name for field, name in _EFFECTS.items() if any(getattr(direction, field) for direction in directions)),
     ]
     if link.backend != "packet":
@@ -239,7 +239,7 @@ def lab(
         placement=placement,
         connections=connections,
         paths=(path.name,),
-        link=choice.asked,
+        link=choice.spec,
         backend=choice.backend,
         tcp=choice.tcp,
         congestion_control=choice.congestion_control,

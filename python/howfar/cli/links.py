@@ -14,7 +14,7 @@ import click
 from howfar.cli.screen import columns, json_option, read_text, width
 from howfar.errors import HowfarError, QuantityError, SandboxForbidden, UsageError
 from howfar.lab import sandbox
-from howfar.lab.link import WAYS, LinkSpec
+from howfar.lab.link import DIRECTIONS, LinkSpec
 from howfar.lab.link.backends import DEFAULT, NAMES, find_backend
 from howfar.lab.link.library import NamedLink, find_link, named_links, rate_trace, rtt_trace
 from howfar.lab.link.present import Presence, try_all
@@ -59,20 +59,20 @@ def links(as_json: bool) -> None:
 
 
 def _row(link: NamedLink) -> tuple[str, ...]:
-    asked = link.asked
-    rates = [asked.mean_rate_bps(name) for name in WAYS]
+    spec = link.spec
+    rates = [spec.mean_rate_bps(name) for name in DIRECTIONS]
     return (
         link.name,
         *(_NONE if rate is None else format_rate_bps(rate) for rate in rates),
-        format_duration_ns(asked.rtt_ns),
+        format_duration_ns(spec.rtt_ns),
         link.said.get("jitter", _NONE).rpartition(":")[2],
-        _loss(asked),
+        _loss(spec),
         link.about,
     )
 
 
-def _loss(asked: LinkSpec) -> str:
-    share = max(loss_share(asked.way(name).loss) for name in WAYS)
+def _loss(spec: LinkSpec) -> str:
+    share = max(loss_share(spec.direction(name).loss) for name in DIRECTIONS)
     return format_share(share) if share else _NONE
 
 
@@ -87,11 +87,11 @@ def _facts(found: tuple[Presence, ...], forbidden: HowfarError | None) -> dict[s
             {
                 "name": link.name,
                 "about": link.about,
-                "rate_to_server_bps": link.asked.mean_rate_bps("to_server"),
-                "rate_to_client_bps": link.asked.mean_rate_bps("to_client"),
-                "rtt_ns": link.asked.rtt_ns,
-                "queue_to_server_bytes": link.asked.queue_bytes("to_server"),
-                "queue_to_client_bytes": link.asked.queue_bytes("to_client"),
+                "rate_to_server_bps": link.spec.mean_rate_bps("to_server"),
+                "rate_to_client_bps": link.spec.mean_rate_bps("to_client"),
+                "rtt_ns": link.spec.rtt_ns,
+                "queue_to_server_bytes": link.spec.queue_bytes("to_server"),
+                "queue_to_client_bytes": link.spec.queue_bytes("to_client"),
                 "options": link.said,
                 "source": link.source,
                 "stated": link.stated,
@@ -135,7 +135,7 @@ _PER_DIRECTION = {"queue", "jitter", "loss", "loss-burst", "duplicate", "corrupt
 class LinkChoice:
     """The link that the options describe."""
 
-    asked: LinkSpec
+    spec: LinkSpec
     script: Script
     backend: str
     tcp: TcpPreset
@@ -195,10 +195,10 @@ def read_link(values: dict[str, Any]) -> LinkChoice:
     said = {word: values[word.replace("-", "_")] for word, _, _ in _OPTIONS if values[word.replace("-", "_")]}
     name, backend = values["link_name"], values["link_backend"] or DEFAULT
     script_file: Path | None = values["link_script"]
-    asked = _asked(said, name, backend, values["rtt_trace"], values["rate_trace"])
-    script = Script(asked)
+    spec = _spec(said, name, backend, values["rtt_trace"], values["rate_trace"])
+    script = Script(spec)
     if script_file is not None:
-        script = read_script(read_text(script_file, "--link-script", _MAX_BYTES), asked, str(script_file))
+        script = read_script(read_text(script_file, "--link-script", _MAX_BYTES), spec, str(script_file))
     try:
         check(script.links())
     except QuantityError as error:
@@ -208,7 +208,7 @@ def read_link(values: dict[str, Any]) -> LinkChoice:
     files = (values["rtt_trace"], values["rate_trace"], script_file)
     alone = bool(name is not None or set(said) - {"rtt", "rate"} or any(files) or values["link_backend"])
     return LinkChoice(
-        asked=script.first,
+        spec=script.first,
         script=script,
         backend=backend,
         tcp=cast(TcpPreset, values["tcp"] or TCP_PRESETS[0]),
@@ -219,22 +219,22 @@ def read_link(values: dict[str, Any]) -> LinkChoice:
     )
 
 
-def _asked(said: dict[str, Any], name: str | None, backend: str, rtts: Path | None, rates: Path | None) -> LinkSpec:
+def _spec(said: dict[str, Any], name: str | None, backend: str, rtts: Path | None, rates: Path | None) -> LinkSpec:
     try:
-        asked = find_link(name).asked if name is not None else LinkSpec(rtt_ns=0, rate_bps=None)
+        spec = find_link(name).spec if name is not None else LinkSpec(rtt_ns=0, rate_bps=None)
     except QuantityError as error:
         raise UsageError(f"--link {name}: {error.message}", error.advice) from error
     if name is None and backend != "none":
-        asked = apply(apply(asked, "rtt", _RTT), "rate", _RATE)
+        spec = apply(apply(spec, "rtt", _RTT), "rate", _RATE)
     extra = None
     if rtts is not None:
         least_ns, extra = _in_file("--rtt-trace", rtts, rtt_trace)
-        asked = replace(asked, rtt_ns=least_ns, to_client=replace(asked.to_client, jitter=extra))
+        spec = replace(spec, rtt_ns=least_ns, to_client=replace(spec.to_client, jitter=extra))
     for word, value in said.items():
         texts = value if isinstance(value, tuple) else (value,)
         for text in texts:
             try:
-                asked = apply(asked, word, text)
+                spec = apply(spec, word, text)
             except QuantityError as error:
                 raise UsageError(f"--{word} {text}: {error.message}", error.advice) from error
         directions = [
@@ -242,7 +242,7 @@ def _asked(said: dict[str, Any], name: str | None, backend: str, rtts: Path | No
         ]
         if len(set(directions)) < len(directions):
             raise UsageError(f"--{word} is given twice for the same direction: {', '.join(texts)}", "Leave one out.")
-    if extra is not None and asked.to_client.jitter != extra:
+    if extra is not None and spec.to_client.jitter != extra:
         raise UsageError(
             "--rtt-trace and --jitter both vary the delay to the client", "Leave one out, or use --jitter to-server:…."
         )
@@ -251,12 +251,12 @@ def _asked(said: dict[str, Any], name: str | None, backend: str, rtts: Path | No
         if also:
             raise UsageError(f"--rate-trace and {also[0]} both set the rate", "Leave one out.")
         steps = _in_file("--rate-trace", rates, rate_trace)
-        asked = replace(
-            asked,
-            to_server=replace(asked.to_server, rate_trace=steps),
-            to_client=replace(asked.to_client, rate_trace=steps),
+        spec = replace(
+            spec,
+            to_server=replace(spec.to_server, rate_trace=steps),
+            to_client=replace(spec.to_client, rate_trace=steps),
         )
-    return asked
+    return spec
 
 
 _Value = TypeVar("_Value")

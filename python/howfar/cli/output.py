@@ -137,7 +137,7 @@ def _can_be_confirmed(run: Run, summary: Summary) -> bool:
     begun = confirmation(run.events)
     if begun is not None:
         return not begun.ended
-    return bool(choose(summary.cells, plan_part(run)).asked)
+    return bool(choose(summary.cells, plan_part(run)).interventions)
 
 
 def more_command(path: Path, run: Run) -> str:

@@ -30,16 +30,16 @@ from howfar.store.run_file import read_run
 @no_colour_option
 def report(run: Path, html: str | None, md: bool, csv: bool, json_: bool, no_colour: bool) -> int:
     """Show the run in the file RUN, even while it is being measured."""
-    asked = [form for form, wanted in (("md", md), ("csv", csv), ("json", json_)) if wanted]
-    if len(asked) + (html is not None) > 1:
+    forms = [form for form, wanted in (("md", md), ("csv", csv), ("json", json_)) if wanted]
+    if len(forms) + (html is not None) > 1:
         raise UsageError("more than one format was requested", "Choose one of --html, --md, --csv, --json.")
     found = read_run(run)
     if html is not None:
         page = pages.page_path(Path(html) if html else None, run)
         pages.write(page, pages.as_text(found, "html"))
         click.echo(page)
-    elif asked:
-        click.echo(pages.as_text(found, asked[0]).rstrip("\n"))
+    elif forms:
+        click.echo(pages.as_text(found, forms[0]).rstrip("\n"))
     else:
         pages.show(pages.summarise(found), no_colour)
         if found.stop is None:

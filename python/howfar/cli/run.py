@@ -49,7 +49,7 @@ _TIMING = ("target", "time_budget", "confirm")
 @details_option
 @no_colour_option
 def run(
-    plan: str, quick: bool, seed: int | None, out: Path | None, html: Path | None, no_colour: bool, **asked: Any
+    plan: str, quick: bool, seed: int | None, out: Path | None, html: Path | None, no_colour: bool, **options: Any
 ) -> int:
     """Measure PLAN (a name from `howfar plans`, or a TOML file) and report.
 
@@ -58,7 +58,7 @@ def run(
     began_ns = time.monotonic_ns()
     overrides = [
         Override(f"--{name.replace('_', '-')}", ("timing" if name in _TIMING else "factors", name), value)
-        for name, value in asked.items()
+        for name, value in options.items()
         if value is not None
     ]
     loaded = load_plan(plan, quick, overrides)

@@ -93,7 +93,7 @@ def lab_request(plan: Plan) -> LabRequest:
 def _replicas(plan: Plan) -> ReplicasSpec | None:
     """None: no cell replicates. The first link that one asks for is calibrated with the laboratory."""
     from howfar.lab.link import LinkSpec
-    from howfar.lab.replicated import replica_link, replicates, replication_asked
+    from howfar.lab.replicated import replica_link, replicates, replication_spec
     from howfar.lab.request import ReplicasSpec
 
     found = [cell.factors for cell in cells(plan)]
@@ -102,7 +102,7 @@ def _replicas(plan: Plan) -> ReplicasSpec | None:
         return None
     links = [link for factors in pairs if (link := replica_link(factors)) is not None]
     return ReplicasSpec(
-        most=max(replication_asked(factors).replicas for factors in pairs),
+        most=max(replication_spec(factors).replicas for factors in pairs),
         link=links[0] if links else LinkSpec(0, None),
         also_alone=len(pairs) < len(found),
     )

@@ -489,13 +489,13 @@ def _link(rate_bps: float | None) -> str:
 
 def _beyond(summary: Summary, worked: WhatIfWorked) -> bool:
     """Outside of what this run measured in the link's rate, its round trip or the number of connections."""
-    asked = worked.settings
+    settings = worked.settings
     return any(
         wanted is not None and not _within(wanted, [cell.factors.get(name) for cell in summary.cells], slack)
         for wanted, name, slack in (
-            (asked.rate_bps, "rate_bps", 1.0),
-            (asked.rtt_s * 1e9, "rtt_ns", 1.25),
-            (float(asked.threads), "threads", 1.0),
+            (settings.rate_bps, "rate_bps", 1.0),
+            (settings.rtt_s * 1e9, "rtt_ns", 1.25),
+            (float(settings.threads), "threads", 1.0),
         )
     )
 

@@ -47,7 +47,7 @@ from howfar.lab.staged import LabStage, observed
 from howfar.lab.window import Scene
 from howfar.paths import Path as NetworkPath
 from howfar.paths import find_path
-from howfar.plan.sessions import SessionSpec, session_asked
+from howfar.plan.sessions import SessionSpec, session_spec
 from howfar.store.records import FactorValue
 
 __all__ = ["Lab", "LabRequest", "LabStage", "ReplicasSpec", "open_laboratory"]
@@ -74,7 +74,7 @@ class Lab:
         self._capacity: dict[str, Any] = {"descriptors": allow_descriptors(request.connections)}
         self.network: Network | None = None
         if sandbox.inside():
-            self.network = build_network(ledger, request.link_asked.mtu, request.congestion_control)
+            self.network = build_network(ledger, request.link_spec.mtu, request.congestion_control)
             self.network.shares = self.shares
             self._capacity |= open_queues(self.network, request.connections)
         self.client_host = self.network.client if self.network else Host("client", None)
@@ -97,7 +97,7 @@ class Lab:
         self._buffers: dict[str, int] = {}
         if request.needs_link:
             self.link = self._open_link({})
-            self.warnings += goodput_warnings(self.link.asked, self.link.calibration)
+            self.warnings += goodput_warnings(self.link.spec, self.link.calibration)
         if self.network:
             self.warnings += self.network.warnings
 
@@ -112,8 +112,8 @@ class Lab:
 
     def _open_replication(self, ledger: ExitStack) -> Replication | None:
         """The replicas' hosts and links, where the request has some."""
-        asked = self.request.replicas
-        if asked is None or self.store is None:
+        replicas = self.request.replicas
+        if replicas is None or self.store is None:
             return None
         if self.network is None:
             raise SandboxForbidden(
@@ -124,19 +124,19 @@ class Lab:
             self.work, self.network, self.shares, self.request.connections, self.request.backend, self.request.tcp
         )
         tables = Tables(self.request.tables, self.request.table_size)
-        return Replication(context, self.store.program, tables, asked, ledger)
+        return Replication(context, self.store.program, tables, replicas, ledger)
 
     def _open_link(self, calibrations: Mapping[LinkSpec, dict[str, Any]]) -> Link:
         """In place of the one before: two emulators between the same hosts would carry each packet twice. What calibration found
         for that one is in force for this one too."""
         assert self.network is not None
         self._link_ledger.close()
-        asked = self.request.link_asked
-        self.size_buffers(asked.bdp_bytes)
+        spec = self.request.link_spec
+        self.size_buffers(spec.bdp_bytes)
         return self._link_ledger.enter_context(
             open_link(
                 self.network,
-                asked,
+                spec,
                 self.client_host.launcher(self.shares.client),
                 self.server_host.launcher(self.shares.server),
                 calibrations,
@@ -203,19 +203,19 @@ class Lab:
         cpus = self.client_cpus(path, placement)
         link = self._shaped_link(factors) if path.crosses_link else None
         client_host = self.client_host_of(path)
-        asked = session_asked(factors)
+        spec = session_spec(factors)
         with ExitStack() as ledger:
-            serving = ledger.enter_context(self._serving(factors, path, asked))
+            serving = ledger.enter_context(self._serving(factors, path, spec))
             clients_side = self.client_host.launcher(self.shares.client)
             servers_side = self.server_host.launcher(self.shares.server)
             main, *others = (
                 reach(started, path, Ends(work, client_host, clients_side, servers_side), ledger)
-                for started, work in self._started(serving, path, asked, ledger)
+                for started, work in self._started(serving, path, spec, ledger)
             )
             beside = tuple(others)
             at_rest = link.at_rest() if link else ()
             if link:
-                if link.asked.has_effects:
+                if link.spec.has_effects:
                     link.arm()
                 link.counters(reset=True)
             serving.begin()
@@ -243,16 +243,16 @@ class Lab:
             )
 
     def _started(
-        self, serving: Serving, path: NetworkPath, asked: SessionSpec, ledger: ExitStack
+        self, serving: Serving, path: NetworkPath, spec: SessionSpec, ledger: ExitStack
     ) -> Iterator[tuple[Started, Path]]:
         """The stage's servers, the main one first, each with its directory."""
         assert self.store is not None
         store = self.store
         yield (
-            Started(serving.running, serving.certificates, asked, store.user, serving.password, store.database),
+            Started(serving.running, serving.certificates, spec, store.user, serving.password, store.database),
             self.work,
         )
-        for started in self.beside.start(path, self.certificates() if asked.tls else None, asked, ledger):
+        for started in self.beside.start(path, self.certificates() if spec.tls else None, spec, ledger):
             yield started, Beside.work(self.work, started.running.kind)
 
     def _application(
@@ -267,16 +267,16 @@ class Lab:
         return ledger.enter_context(php_application(self._php, self.work / "php", launcher, children, servers))
 
     def _serving(
-        self, factors: Mapping[str, FactorValue], path: NetworkPath, asked: SessionSpec
+        self, factors: Mapping[str, FactorValue], path: NetworkPath, spec: SessionSpec
     ) -> AbstractContextManager[Serving]:
         if self.store is None:
             raise PlanError("a stage needs a server, this laboratory has none", "Ask for a server.")
         prepare = self.request.prepare
         if not replicates(factors):
-            return alone(self.store, path, self.certificates() if asked.tls else None, asked, prepare)
+            return alone(self.store, path, self.certificates() if spec.tls else None, spec, prepare)
         if self._replication is None:
             raise PlanError("this laboratory has no replicas", "Ask for them when building it.")
-        return self._replication.serving(factors, asked, prepare)
+        return self._replication.serving(factors, spec, prepare)
 
     def certificates(self) -> CertificatePaths:
         """Of the server, made when first asked for: a plain cell's server has none."""
@@ -289,18 +289,18 @@ class Lab:
             raise SandboxForbidden(
                 f"the path {factors['path']} needs a link", "Ask for it when building the laboratory."
             )
-        asked = self.request.link_asked
+        spec = self.request.link_spec
         if "rtt_ns" in factors or "rate_bps" in factors:
-            asked = replace(
-                asked,
-                rtt_ns=int(factors.get("rtt_ns", asked.rtt_ns)),
-                rate_bps=int(factors["rate_bps"]) if "rate_bps" in factors else asked.rate_bps,
+            spec = replace(
+                spec,
+                rtt_ns=int(factors.get("rtt_ns", spec.rtt_ns)),
+                rate_bps=int(factors["rate_bps"]) if "rate_bps" in factors else spec.rate_bps,
             )
         if not self.link.alive():  # it died in the trial before, which is void for that; this one shall not be
             self.link = self._open_link(self.link.calibrations)
-        self.size_buffers(asked.bdp_bytes)
-        if asked != self.link.asked:
-            self.link.shape(asked)
+        self.size_buffers(spec.bdp_bytes)
+        if spec != self.link.spec:
+            self.link.shape(spec)
         return self.link
 
 

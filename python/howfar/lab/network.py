@@ -342,21 +342,23 @@ def _with_congestion_control(network: Network, host: Host, lines: Callable[[str 
         host.ip(lines(None))
 
 
-def _not_chosen(network: Network, asked: str, error: LabError) -> None:
+def _not_chosen(network: Network, requested: str, error: LabError) -> None:
     """The usual one is wished for: without it the kernel's own is in force, and that is said. Another one was asked for.
 
     Raises LinkFailed.
     """
     own = network.client.within(Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text).strip()
     why = error.message.splitlines()[0]
-    if asked != CONGESTION_CONTROL:
+    if requested != CONGESTION_CONTROL:
         known = network.base.within(Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text).strip()
         raise LinkFailed(
-            f"congestion control {asked} cannot be chosen: {why}",
+            f"congestion control {requested} cannot be chosen: {why}",
             f"This kernel knows {known}; the default here is {own}.",
         ) from error
     if network.congestion_control != own:
-        network.warnings.append(f"congestion control is the kernel's own, {own}: {asked} could not be chosen ({why})")
+        network.warnings.append(
+            f"congestion control is the kernel's own, {own}: {requested} could not be chosen ({why})"
+        )
     network.congestion_control = own
     network.by_route = False
 

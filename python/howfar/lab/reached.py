@@ -29,7 +29,7 @@ _SILENT = ("resp2", "resp3", "memcached_text", "memcached_meta")
 """Protocols in which a server tells its client nothing of TLS."""
 
 
-def session_violations(endpoint: Endpoint, session: Mapping[str, Any], asked: SessionSpec) -> tuple[str, ...]:
+def session_violations(endpoint: Endpoint, session: Mapping[str, Any], spec: SessionSpec) -> tuple[str, ...]:
     """Where the engine's session differs from what path and cell require. Unknown (None) is accepted only where it cannot be asked."""
     found = []
     family = session.get("address_family")
@@ -49,14 +49,14 @@ def session_violations(endpoint: Endpoint, session: Mapping[str, Any], asked: Se
     if session.get("protocol_mode") in _SILENT:  # what the server sees is then proven by a session beside it
         del sides[0]
     for side, version in sides:
-        if (version or None) != asked.tls_version:
+        if (version or None) != spec.tls_version:
             found.append(
-                f"for the {side} the session was {_encrypted(version)}, expected {_encrypted(asked.tls_version)}"
+                f"for the {side} the session was {_encrypted(version)}, expected {_encrypted(spec.tls_version)}"
             )
     algorithm = session.get("compression") or None
-    if algorithm != asked.algorithm:
+    if algorithm != spec.algorithm:
         found.append(
-            f"the session was compressed by {algorithm or 'nothing'}, expected by {asked.algorithm or 'nothing'}"
+            f"the session was compressed by {algorithm or 'nothing'}, expected by {spec.algorithm or 'nothing'}"
         )
     return tuple(found)
 
@@ -65,7 +65,7 @@ def _encrypted(version: str | None) -> str:
     return f"encrypted ({version})" if version else "in plain"
 
 
-def view_violations(endpoint: Endpoint, view: Mapping[str, Any], asked: SessionSpec) -> tuple[str, ...]:
+def view_violations(endpoint: Endpoint, view: Mapping[str, Any], spec: SessionSpec) -> tuple[str, ...]:
     """The same from the server's side: a session's row in its process list, its TLS. This session is of a client that cannot
     compress, and must be seen not to: a server that says otherwise is not to be believed on the engine's either."""
     found = []
@@ -73,8 +73,8 @@ def view_violations(endpoint: Endpoint, view: Mapping[str, Any], asked: SessionS
     if host != endpoint.seen_from:
         found.append(f"the server sees its client at {host!r}, the path comes from {endpoint.seen_from!r}")
     version = view.get("ssl_version") or None
-    if version != asked.tls_version:
-        found.append(f"the server says a session is {_encrypted(version)}, expected {_encrypted(asked.tls_version)}")
+    if version != spec.tls_version:
+        found.append(f"the server says a session is {_encrypted(version)}, expected {_encrypted(spec.tls_version)}")
     if view.get("compression", "OFF") != "OFF":
         found.append("the server says the session is compressed")
     return tuple(found)
@@ -158,7 +158,7 @@ class Started:
     running: Server
     certificates: CertificatePaths | None
     """None: it offers no TLS."""
-    asked: SessionSpec
+    spec: SessionSpec
     user: str = ""
     password: str = field(default="", repr=False)
     database: str = ""
@@ -238,7 +238,7 @@ class Reached:
                 user=started.user,
                 password=started.password,
                 database=started.database,
-                tls=self.trust.tls(started.asked) if self.trust else None,
+                tls=self.trust.tls(started.spec) if self.trust else None,
             ),
             server_kind=running.kind,
             server_version=running.version,
@@ -258,8 +258,8 @@ class Reached:
 
     def unlike(self, session: Mapping[str, Any] | None) -> tuple[str, ...]:
         """Where the path was not what was asked, as the server saw it and, given its session, the engine."""
-        found = view_violations(self.endpoint, self.view, self.started.asked)
-        return found if session is None else (*session_violations(self.endpoint, session, self.started.asked), *found)
+        found = view_violations(self.endpoint, self.view, self.started.spec)
+        return found if session is None else (*session_violations(self.endpoint, session, self.started.spec), *found)
 
     def proof(
         self, session: Mapping[str, Any] | None, commits: int | None = None, connections: int | None = None
@@ -342,8 +342,8 @@ class LabPathContext:
 
 def reach(started: Started, path: Path, ends: Ends, ledger: ExitStack) -> Reached:
     """Open the path to a server and see how it is seen there. Raises LabError."""
-    running, asked = started.running, started.asked
+    running, spec = started.running, started.spec
     endpoint = path.open(LabPathContext(ends, running, PORTS[started.name], ledger))
     certificates = started.certificates
-    encrypted = pinned_context(certificates, asked.tls_version) if certificates and asked.tls_version else None
+    encrypted = pinned_context(certificates, spec.tls_version) if certificates and spec.tls_version else None
     return Reached(started, endpoint, running.session_view(endpoint.connection, ends.client, encrypted))

@@ -17,7 +17,7 @@ from howfar.engine.messages import (
     RttResult,
 )
 from howfar.errors import LabError
-from howfar.lab.link import WAYS, LinkSpec
+from howfar.lab.link import DIRECTIONS, LinkSpec
 from howfar.lab.link.receipt import Lateness, link_receipt, link_violations, of_a_trial
 from howfar.lab.replication import (
     Durability,
@@ -55,7 +55,7 @@ def replicates(factors: Mapping[str, FactorValue]) -> bool:
     return factors.get("replication", ORDINARY["replication"]) != "off"
 
 
-def replication_asked(factors: Mapping[str, FactorValue]) -> ReplicationSpec:
+def replication_spec(factors: Mapping[str, FactorValue]) -> ReplicationSpec:
     """Of a cell's levels; what they do not say is as in `ORDINARY`."""
     level = {name: factors.get(name, ordinary) for name, ordinary in ORDINARY.items()}
     mode = str(level["replication"])
@@ -83,12 +83,12 @@ class Replication:
     """What all trials with replication have in common: the replicas' hosts and links. Entered in the laboratory's ledger."""
 
     def __init__(
-        self, context: PairContext, program: Program, tables: Tables, asked: ReplicasSpec, ledger: ExitStack
+        self, context: PairContext, program: Program, tables: Tables, spec: ReplicasSpec, ledger: ExitStack
     ) -> None:
         self._context = context
         self._program = program
         self._tables = tables
-        self._asked = asked
+        self._spec = spec
         self._ledger = ledger.enter_context(ExitStack())
         self.wires: tuple[Wire, ...] = ()
         self._open_wires({})
@@ -96,7 +96,7 @@ class Replication:
     def _open_wires(self, calibrations: Mapping[str, Mapping[LinkSpec, dict[str, Any]]]) -> None:
         """In place of those before. What calibration found for them is in force for these too."""
         self._ledger.close()
-        opened = open_wires(self._context, self._asked.most, self._asked.link, calibrations)
+        opened = open_wires(self._context, self._spec.most, self._spec.link, calibrations)
         self.wires = self._ledger.enter_context(opened)
 
     def environment(self) -> dict[str, Any]:
@@ -110,12 +110,12 @@ class Replication:
         self, factors: Mapping[str, FactorValue], session: SessionSpec, prepare: tuple[str, ...]
     ) -> Iterator[Replicated]:
         """A proven pair as a cell asks for it. Raises LabError, PlanError."""
-        asked = replication_asked(factors)
-        wires = self._shaped(asked.replicas, factors)
+        spec = replication_spec(factors)
+        wires = self._shaped(spec.replicas, factors)
         tables = Tables(self._tables.count, self._tables.size, (session.content,))
         encrypted = session.tls is not None
         with (
-            open_pair(self._context, wires, self._program, tables, asked, encrypted=encrypted) as pair,
+            open_pair(self._context, wires, self._program, tables, spec, encrypted=encrypted) as pair,
             ExitStack() as ledger,
         ):
             if prepare:
@@ -140,13 +140,13 @@ class Replication:
 
     def _shaped(self, count: int, factors: Mapping[str, FactorValue]) -> tuple[Wire, ...]:
         """As many as the cell has replicas, its link on each; also after a trial that left one cut or dead."""
-        asked = replica_link(factors)
-        if asked is None:
+        spec = replica_link(factors)
+        if spec is None:
             return ()
         if not all(wire.link.alive() for wire in self.wires):
             self._open_wires({wire.host.name: wire.link.calibrations for wire in self.wires})
         for wire in self.wires[:count]:
-            wire.shape(asked)
+            wire.shape(spec)
         return self.wires[:count]
 
 
@@ -183,7 +183,7 @@ class Replicated(Serving):
             wire.link.counters(reset=True)
         self._before = self.pair.snapshot()
         if self._watches_commits:
-            rtt_s = max((wire.link.asked.rtt_ns for wire in self.pair.wires), default=0) / 1e9
+            rtt_s = max((wire.link.spec.rtt_ns for wire in self.pair.wires), default=0) / 1e9
             self._commits = CommitWatch(self.pair, HANGS_S + _HANGS_RTTS * rtt_s)
 
     def watch(self, window: WindowWatch) -> WindowWatch:
@@ -191,7 +191,7 @@ class Replicated(Serving):
         connection, whose commits share waits and groups with those that are measured."""
         if not self.pair.replicas:
             return window
-        self._lag = LagWatch(self.pair, beats=not self.pair.asked.semi_sync)
+        self._lag = LagWatch(self.pair, beats=not self.pair.spec.semi_sync)
         return _LagInWindow(window, self._lag, time.monotonic_ns())
 
     def finish(self) -> None:
@@ -216,12 +216,12 @@ class Replicated(Serving):
             raise LabError(self._commits.hung, "The receipt of the replica's link says what crossed it.")
         assert self._before is not None, "begin() comes first"
         pair, after = self.pair, self.pair.snapshot()
-        found = contradictions(pair.asked, self._before, after, load, [probes[-1] for probes in self._at_rest])
+        found = contradictions(pair.spec, self._before, after, load, [probes[-1] for probes in self._at_rest])
         self._crossed = tuple(wire.link.counters() for wire in pair.wires)
         receipts = {}
         for wire, probes, stats in zip(pair.wires, self._at_rest, self._crossed, strict=True):
             receipts[wire.host.name] = link_receipt(wire.link, probes, stats, self._tcp)
-            lateness = of_a_trial(load.commit_p50_ns or load.round_trip_ns) if pair.asked.semi_sync else NOBODY_WAITS
+            lateness = of_a_trial(load.commit_p50_ns or load.round_trip_ns) if pair.spec.semi_sync else NOBODY_WAITS
             unlike = link_violations(wire.link, probes, stats, lateness)
             found += [f"{wire.host.name}: {sentence}" for sentence in (*unlike, *_cut(stats))]
         facts = {
@@ -241,21 +241,21 @@ class Replicated(Serving):
 
 
 def contradictions(
-    asked: ReplicationSpec, before: Snapshot, after: Snapshot, load: LoadFacts, at_rest: Sequence[RttResult]
+    spec: ReplicationSpec, before: Snapshot, after: Snapshot, load: LoadFacts, at_rest: Sequence[RttResult]
 ) -> list[str]:
     """Where replication was not what a cell asks: by both ends' account, and by the clock. `at_rest`: the round trip of each wire."""
-    found = [*violations(asked, before, after, load.commits)]
-    if asked.semi_sync and load.commit_p50_ns is not None:
+    found = [*violations(spec, before, after, load.commits)]
+    if spec.semi_sync and load.commit_p50_ns is not None:
         # The acknowledgements that a commit needs are not all there before the last of the nearest replicas has it.
-        rtt_ns = sorted(rtt.min_ns for rtt in at_rest)[asked.wait_for - 1]
-        too_fast = latency_violation(asked, load.commit_p50_ns, rtt_ns)
+        rtt_ns = sorted(rtt.min_ns for rtt in at_rest)[spec.wait_for - 1]
+        too_fast = latency_violation(spec, load.commit_p50_ns, rtt_ns)
         found += [] if too_fast is None else [too_fast]
     return found
 
 
 def _cut(stats: LinkStats | None) -> list[str]:
     """No cell asks for an outage: where commits stood still behind one, and went on, no end's account says so."""
-    lost = {} if stats is None else {name: getattr(stats, name).drops.outage for name in WAYS}
+    lost = {} if stats is None else {name: getattr(stats, name).drops.outage for name in DIRECTIONS}
     return [
         f"the link {name.replace('_', ' ')} was cut for a while: {segments} segments were lost to that"
         for name, segments in lost.items()

@@ -59,7 +59,7 @@ class LabRequest:
         return any(find_path(name).crosses_link for name in self.paths)
 
     @property
-    def link_asked(self) -> LinkSpec:
+    def link_spec(self) -> LinkSpec:
         return self.link or LinkSpec(self.rtt_ns, self.rate_bps)
 
     @property

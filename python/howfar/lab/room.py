@@ -34,8 +34,8 @@ def rows_that_fit(data: Data, contents: Sequence[Content], program: Program, ser
     """Of each table, with a data directory for each content, on so many servers at once. 0: none."""
     memory = min(_total() * _MEMORY_SHARE, memory_bytes("MemAvailable") * _AVAILABLE_SHARE)
     kept = sizes_kept(cache_home() / LOADED, program, data.tables, contents)
-    asked = [size for size in kept if size == data.table_size or (size < data.table_size and size == round_below(size))]
-    return rows_in(memory, shutil.disk_usage(cache_home()).free, data.tables, len(contents), asked, servers)
+    sizes = [size for size in kept if size == data.table_size or (size < data.table_size and size == round_below(size))]
+    return rows_in(memory, shutil.disk_usage(cache_home()).free, data.tables, len(contents), sizes, servers)
 
 
 def rows_at_all(data: Data) -> int:

@@ -61,14 +61,14 @@ def alone(
     store: Store,
     path: NetworkPath,
     certificates: CertificatePaths | None,
-    asked: SessionSpec,
+    spec: SessionSpec,
     prepare: tuple[str, ...],
 ) -> Iterator[Serving]:
     """A freshly started server. Raises ServerCrashed, LabError."""
     running = store.start(
         networking=path.networking,
         tls=certificates,
-        content=asked.content,
+        content=spec.content,
         reached_by="socket" if path.by_socket else "tcp",
     )
     try:
@@ -112,10 +112,10 @@ class Beside:
         }
 
     def start(
-        self, path: NetworkPath, certificates: CertificatePaths | None, asked: SessionSpec, ledger: ExitStack
+        self, path: NetworkPath, certificates: CertificatePaths | None, spec: SessionSpec, ledger: ExitStack
     ) -> tuple[Started, ...]:
         """All of them, answering; stopped with the ledger. Raises ServerCrashed, LabError."""
-        mine = of_store(asked, path)
+        mine = of_store(spec, path)
         found = []
         for store in self._stores:
             running = store.start(
@@ -128,9 +128,9 @@ class Beside:
         return tuple(found)
 
 
-def of_store(asked: SessionSpec, path: NetworkPath) -> SessionSpec:
+def of_store(spec: SessionSpec, path: NetworkPath) -> SessionSpec:
     """What a cell's sessions can be with a key-value store: it compresses nothing, and its socket is plain."""
-    plain = replace(asked, algorithm=None, level=None)
+    plain = replace(spec, algorithm=None, level=None)
     return replace(plain, tls=None, resumption=False) if path.by_socket else plain
 
 

@@ -69,7 +69,7 @@ class LabStage:
     def begun(self, session: Mapping[str, Any] | None = None) -> StageReceipt:
         served = self.serving.begun()
         found = [*self.main.unlike(session), *served.violations]
-        content = self.main.started.asked.content
+        content = self.main.started.spec.content
         receipt = {_MAIN: {"session_view": view_receipt(self.main.view), "content": content}, **served.receipt}
         if self.link is not None:
             stats = self.link.counters()
@@ -84,7 +84,7 @@ class LabStage:
         applied = StageReceipt({}) if self.application is None else self.application.obtained()
         served = self.serving.obtained(load)
         proof = self.main.proof(sessions.get(self.main.name), load.commits, self.connections)
-        content = self.main.started.asked.content
+        content = self.main.started.spec.content
         receipt: dict[str, Any] = {_MAIN: {"content": content, **proof.server}, **served.receipt, **applied.receipt}
         if proof.forwarder is not None:
             receipt["forwarder"] = proof.forwarder

@@ -66,7 +66,7 @@ class WhatIf(Part):
     shared_cpu: bool
     """Client and server have the same ones: `server_cpus` are both's."""
     replies_bytes: tuple[float, ...]
-    """Of one transaction, as the protocol has them: what compression, encryption and headers make of them is in `model/wire.py`."""
+    """Of one transaction, as the protocol has them: what compression, encryption and headers add is in `facts.py`."""
     requests_bytes: tuple[float, ...]
     tls_byte_s: float | None
     """CPU seconds a payload byte, each end. None, here and below: this run did not measure it, and nothing is said of it."""

@@ -122,8 +122,8 @@ def _no_one_baseline(
         key: list(dict.fromkeys(level for factors in measured if (level := level_of(factors, key)) is not None))
         for key in FACTORS
     }
-    asked = ", ".join(FACTORS[key].written(level) for key, level in wanted.items()) or "nothing"
-    message = f"plan {plan.name}: baseline names {asked}, which {matching} of its {len(measured)} cells match"
+    named = ", ".join(FACTORS[key].written(level) for key, level in wanted.items()) or "nothing"
+    message = f"plan {plan.name}: baseline names {named}, which {matching} of its {len(measured)} cells match"
     absent = [key for key, level in wanted.items() if level not in has[key]]
     if absent:
         message += f": none has {', '.join(FACTORS[key].written(wanted[key]) for key in absent)}"

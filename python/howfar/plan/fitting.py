@@ -127,13 +127,13 @@ def check_keys(plan: Plan, stores: Sequence[str], memory_bytes: float) -> None:
     """Refuse keys that stores of these kinds cannot hold, before anything is built. Raises PlanError."""
     keys = plan.keys
     each = keys.count * (keys.value_bytes + _KEY_BYTES)
-    asked = f"{keys.count} keys with values of {keys.value_bytes} bytes take {each / 2**30:.1f} GiB in each store"
+    demand = f"{keys.count} keys with values of {keys.value_bytes} bytes take {each / 2**30:.1f} GiB in each store"
     advice = "Make count or value_bytes in [keys] smaller."
     if "memcached" in stores and each > MEMCACHED_BYTES:
-        raise PlanError(f"{asked}, and Memcached is given {MEMCACHED_BYTES / 2**30:.0f} GiB", advice)
+        raise PlanError(f"{demand}, and Memcached is given {MEMCACHED_BYTES / 2**30:.0f} GiB", advice)
     if (total := each * len(stores)) > memory_bytes:
         raise PlanError(
-            f"{asked}, {total / 2**30:.1f} GiB in all, and {max(memory_bytes, 0) / 2**30:.1f} GiB are free", advice
+            f"{demand}, {total / 2**30:.1f} GiB in all, and {max(memory_bytes, 0) / 2**30:.1f} GiB are free", advice
         )
 
 

@@ -1,7 +1,7 @@
 """A page in a plan: its round trips by name, the keys that it reads, and what a plan of pages or of keys cannot be.
 
 `turns` counts round trips: one request and its answer. Not here: the statements and keys themselves, which are the engine's
-(`runner/jobs/pages.py`).
+(`runner/jobs/`).
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ class PageShape(Part):
             (self.memcached_gets, "Memcached get"),
             (self.index_updates, "update in a transaction"),
         )
-        asked = ", ".join(f"{count} x {kind}" for count, kind in kinds if count)
+        queries = ", ".join(f"{count} x {kind}" for count, kind in kinds if count)
         over = "" if self.rounds == 1 else f"{self.rounds} rounds of "
-        return f"{over}{asked}: {self.turns} round trips"
+        return f"{over}{queries}: {self.turns} round trips"
 
 
 class Keys(Part):

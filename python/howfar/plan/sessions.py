@@ -35,7 +35,7 @@ class SessionSpec:
         return None if self.tls is None else f"TLSv{self.tls}"
 
 
-def session_asked(factors: Mapping[str, str | int | float | bool]) -> SessionSpec:
+def session_spec(factors: Mapping[str, str | int | float | bool]) -> SessionSpec:
     """The sessions of a cell; what it does not say is ordinary."""
     tls = TLS.of(factors)
     version = tls.removesuffix(_RESUMED)

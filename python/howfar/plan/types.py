@@ -97,8 +97,8 @@ class Workload(Part):
         ranges = self.simple_ranges + self.sum_ranges + self.order_ranges + self.distinct_ranges
         reads = self.point_selects + (ranges if self.range_selects else 0)
         writes = self.index_updates + self.non_index_updates + self.delete_inserts
-        asked = {"oltp_read_only": reads, "oltp_write_only": writes, "oltp_read_write": reads + writes}
-        if asked.get(self.kind, 1) == 0:
+        queries = {"oltp_read_only": reads, "oltp_write_only": writes, "oltp_read_write": reads + writes}
+        if queries.get(self.kind, 1) == 0:
             raise refuse("a transaction without a query measures nothing; set point_selects or a range kind")
         return self
 

@@ -1,5 +1,5 @@
-"""What the charts of all experiments share, and the chart of every trial. Charts are Vega-Lite specifications written with Altair; how
-they become SVG is in `drawing.py`. A chart is made for a width in pixels, and is None where there is nothing to draw."""
+"""What the charts of all experiments share, and the chart of every trial. Charts are Vega-Lite specifications made with Altair;
+`html.py` renders them to SVG. A chart is made for a width in pixels, and is None where there is nothing to draw."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The conductor: blocks, random order, stopping rule, resume. Start at `conductor.py`."""
+"""The conductor: blocks, random order, stopping rule, resume. Start at `run.py`."""

@@ -38,7 +38,7 @@ class PageSpec:
         return {service: count * pages for service, count in self.keys.items()}
 
 
-def page_asked(plan: Plan, arm: Arm) -> PageSpec | None:
+def page_spec(plan: Plan, arm: Arm) -> PageSpec | None:
     """None: the arm has no pages."""
     if plan.workload.kind != "page":
         return None
@@ -53,11 +53,11 @@ def page_asked(plan: Plan, arm: Arm) -> PageSpec | None:
     )
 
 
-def unlike_pages(asked: PageSpec, job: PageJob, finished: Finished) -> tuple[str, ...]:
+def unlike_pages(spec: PageSpec, job: PageJob, finished: Finished) -> tuple[str, ...]:
     """Each a sentence; any makes a trial void."""
     if isinstance(job.application, FastCgi):
-        return (*_untold(finished), *_told_otherwise(asked, finished))
-    return (*_done_otherwise(asked, finished), *_computed_less(asked, finished))
+        return (*_untold(finished), *_told_otherwise(spec, finished))
+    return (*_done_otherwise(spec, finished), *_computed_less(spec, finished))
 
 
 def _untold(finished: Finished) -> tuple[str, ...]:
@@ -68,44 +68,44 @@ def _untold(finished: Finished) -> tuple[str, ...]:
     return (f"{finished.transactions} pages ended and {told} told what they did",)
 
 
-def _told_otherwise(asked: PageSpec, finished: Finished) -> list[str]:
+def _told_otherwise(spec: PageSpec, finished: Finished) -> list[str]:
     told, pages = finished.told, finished.transactions
     found: list[str] = []
-    for service, wanted in asked.turns_of(pages).items():
+    for service, wanted in spec.turns_of(pages).items():
         turns = told.get(f"{service}_turns", 0) - told.get(f"{service}_checks", 0)
         found += _other(f"turns to {service}", pages, turns, wanted)
-        if asked.per_page:
+        if spec.per_page:
             found += _other(f"connects to {service}", pages, told.get(f"{service}_connects", 0), pages)
     found += _missed(told.get("misses", 0))
-    found += _other("keys found", pages, told.get("hits", 0), sum(asked.keys_of(pages).values()))
-    if (burnt := told.get("app_cpu_ns", 0)) < asked.app_cpu_ns * pages:
-        found.append(f"{pages} pages computed for {burnt} ns, the plan has {asked.app_cpu_ns * pages}")
+    found += _other("keys found", pages, told.get("hits", 0), sum(spec.keys_of(pages).values()))
+    if (burnt := told.get("app_cpu_ns", 0)) < spec.app_cpu_ns * pages:
+        found.append(f"{pages} pages computed for {burnt} ns, the plan has {spec.app_cpu_ns * pages}")
     if burnt > told.get("cpu_ns", burnt):
         found.append(f"{pages} pages told that they computed for {burnt} ns, and of {told['cpu_ns']} ns of CPU in all")
     return found
 
 
-def _done_otherwise(asked: PageSpec, finished: Finished) -> list[str]:
+def _done_otherwise(spec: PageSpec, finished: Finished) -> list[str]:
     pages, used = finished.transactions, {use.service: use for use in finished.services}
     found: list[str] = []
-    for service, wanted in asked.turns_of(pages).items():
+    for service, wanted in spec.turns_of(pages).items():
         use = used.get(service)
         found += _other(f"turns to {service}", pages, use.turns if use else 0, wanted)
-        if asked.per_page:
+        if spec.per_page:
             found += _other(f"connects to {service}", pages, use.connects if use else 0, pages)
     found += _missed(sum(use.misses for use in finished.services))
     hits = sum(use.hits for use in finished.services)
-    return [*found, *_other("keys found", pages, hits, sum(asked.keys_of(pages).values()))]
+    return [*found, *_other("keys found", pages, hits, sum(spec.keys_of(pages).values()))]
 
 
-def _computed_less(asked: PageSpec, finished: Finished) -> tuple[str, ...]:
+def _computed_less(spec: PageSpec, finished: Finished) -> tuple[str, ...]:
     computing = next((one for one in finished.histograms if one.kind == "cpu"), None)
-    if not asked.app_cpu_ns or not finished.transactions:
+    if not spec.app_cpu_ns or not finished.transactions:
         return ()
     mean_ns = 0.0 if computing is None else computing.mean_ns
-    if mean_ns >= asked.app_cpu_ns * _AS_RECORDED:
+    if mean_ns >= spec.app_cpu_ns * _AS_RECORDED:
         return ()
-    return (f"a page computed for {mean_ns:.0f} ns in the mean, the plan has {asked.app_cpu_ns}",)
+    return (f"a page computed for {mean_ns:.0f} ns in the mean, the plan has {spec.app_cpu_ns}",)
 
 
 def _other(what: str, pages: int, seen: int, wanted: int) -> tuple[str, ...]:
@@ -181,15 +181,15 @@ def load_facts(outcome: LoadOutcome, job: LoadJob, commits_each: int) -> LoadFac
     return LoadFacts(round_trip_ns, commits_each * finished.transactions, None if commit is None else commit.p50_ns)
 
 
-def page_facts(outcome: LoadOutcome, asked: PageSpec) -> LoadFacts:
+def page_facts(outcome: LoadOutcome, spec: PageSpec) -> LoadFacts:
     """The same of pages; what servers must have counted is of the warm-up's too, which came after their counters were read."""
     finished = outcome.finished
     pages = outcome.measuring.warmup_transactions + finished.transactions
     return LoadFacts(
         _page_round_trip_ns(finished),
-        asked.commits * finished.transactions or None,
-        round_trips=asked.turns_of(pages),
-        keys=asked.keys_of(pages),
+        spec.commits * finished.transactions or None,
+        round_trips=spec.turns_of(pages),
+        keys=spec.keys_of(pages),
         sessions={name: receipt.model_dump(mode="json") for name, receipt in outcome.ready.services.items()},
     )
 
@@ -210,10 +210,10 @@ def _turns_told(finished: Finished) -> dict[str, int]:
     return {name.removesuffix(end): count for name, count in finished.told.items() if name.endswith(end)}
 
 
-def not_as_asked(job: LoadJob | PageJob, outcome: LoadOutcome, asked: PageSpec | None = None) -> tuple[str, ...]:
+def not_as_requested(job: LoadJob | PageJob, outcome: LoadOutcome, spec: PageSpec | None = None) -> tuple[str, ...]:
     """By the engine's own receipts and counts; each a sentence. `asked`: of its pages."""
     if isinstance(job, PageJob):
-        unlike = () if asked is None else unlike_pages(asked, job, outcome.finished)
+        unlike = () if spec is None else unlike_pages(spec, job, outcome.finished)
         return (*page_mismatches(job, outcome.ready), *unlike)
     lookups = outcome.finished.lookups
     missed: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from howfar.errors import MissingError, PlanError, ServerMissing
 from howfar.plan.factors import SEMI_SYNC, Level
 from howfar.plan.fitting import Fitted, check_keys, check_rows, resumed_in_full, with_rows, without_levels
-from howfar.plan.sessions import session_asked
+from howfar.plan.sessions import session_spec
 from howfar.plan.types import Plan
 
 
@@ -151,8 +151,8 @@ def _of_sessions(plan: Plan) -> dict[str, dict[Level, str]]:
     from howfar.lab.servers.features import features
     from howfar.lab.servers.kinds import find_server
 
-    algorithms = {level: session_asked({"compression": level}).algorithm for level in plan.factors.compression}
-    versions = {level: session_asked({"tls": level}).tls for level in plan.factors.tls}
+    algorithms = {level: session_spec({"compression": level}).algorithm for level in plan.factors.compression}
+    versions = {level: session_spec({"tls": level}).tls for level in plan.factors.tls}
     if not (any(algorithms.values()) or any(versions.values())):
         return {}
     program = find_server(plan.factors.server[0])

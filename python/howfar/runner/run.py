@@ -121,21 +121,21 @@ def to_confirm(run: Run) -> tuple[str, ...]:
     """Arms whose limits were chosen to be tested, or would be now; none: there is nothing to confirm."""
     begun = events.confirmation(run.events)
     if begun is not None:
-        return tuple(Intervention.model_validate(chosen).arm for chosen in begun.asked)
+        return tuple(Intervention.model_validate(chosen).arm for chosen in begun.interventions)
     run = plan_part(run)
-    return tuple(chosen.arm for chosen in choose(summarise(run).cells, run).asked)
+    return tuple(chosen.arm for chosen in choose(summarise(run).cells, run).interventions)
 
 
 def decide(file: RunFile, stop: StopReason) -> tuple[Arm, ...]:
     """Enter in the run file what will be confirmed. Gives the new arms."""
     run = plan_part(file.read())
     choice = choose(summarise(run).cells, run)
-    arms = tuple(arm for chosen in choice.asked for arm in pair(chosen, run.info.arms))
+    arms = tuple(arm for chosen in choice.interventions for arm in pair(chosen, run.info.arms))
     file.confirm(
         arms,
         events.confirming(
             stop,
-            [chosen.model_dump(mode="json") for chosen in choice.asked],
+            [chosen.model_dump(mode="json") for chosen in choice.interventions],
             [refused.model_dump(mode="json") for refused in choice.refused],
         ),
     )
@@ -146,10 +146,10 @@ def confirmation_lines(run: Run) -> tuple[str, ...]:
     """What is tested, and what cannot be, for who watches."""
     begun = events.confirmation(run.events)
     assert begun is not None, "a confirmation is decided before it is shown"
-    asked = (Intervention.model_validate(chosen) for chosen in begun.asked)
+    interventions = (Intervention.model_validate(chosen) for chosen in begun.interventions)
     refused = (Unconfirmed.model_validate(said) for said in begun.refused)
     lines = (
-        *(f"{c.arm}: {c.resource.value}? {c.changed}: {c.predicted:.2f} times as fast if so" for c in asked),
+        *(f"{c.arm}: {c.resource.value}? {c.changed}: {c.predicted:.2f} times as fast if so" for c in interventions),
         *(f"{u.arm}: {u.resource.value} cannot be confirmed: {u.why}" for u in refused),
     )
     return lines or ("no limit was named that could be confirmed",)

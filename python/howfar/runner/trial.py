@@ -22,7 +22,7 @@ from howfar.plan.types import Plan
 from howfar.runner.fault.crash import FaultContext, Replicated, fault_after_ns, run_crash
 from howfar.runner.fault.fallback import run_fallback
 from howfar.runner.jobs import commits_each, job_of
-from howfar.runner.outcome import PageSpec, load_facts, measured, not_as_asked, page_asked, page_facts
+from howfar.runner.outcome import PageSpec, load_facts, measured, not_as_requested, page_facts, page_spec
 from howfar.runner.stopping import Slot
 from howfar.store.records import (
     Arm,
@@ -103,7 +103,7 @@ def run_trial(
                 after_ns = fault_after_ns(seed, place.block, place.attempt, arm.name, plan.timing.measure_ns)
                 _break(job, str(arm.factors["fault"]), after_ns, stage, instruments, on_event, seen)
             else:
-                _measure(job, stage, instruments, on_event, seen, commits_each(plan), page_asked(plan, arm))
+                _measure(job, stage, instruments, on_event, seen, commits_each(plan), page_spec(plan, arm))
     except (LabError, EngineError) as error:
         seen.void_reason = error.message
     return Trial(
@@ -155,7 +155,7 @@ def _break(
     replication = begun.receipt.get("replication", {}) | broken.receipt
     seen.receipt = {"session": session, **begun.receipt, "replication": replication}
     seen.measured, seen.fault = measured(job, broken.outcome), broken.record
-    if unlike := (*begun.violations, *not_as_asked(job, broken.outcome)):
+    if unlike := (*begun.violations, *not_as_requested(job, broken.outcome)):
         seen.void_reason = "; ".join(unlike)
 
 
@@ -198,7 +198,7 @@ def _measure(
         facts = load_facts(outcome, job, commits_each)
     obtained = stage.obtained(session, facts)
     seen.receipt |= obtained.receipt
-    if unlike := (*obtained.violations, *not_as_asked(job, outcome, page)):
+    if unlike := (*obtained.violations, *not_as_requested(job, outcome, page)):
         seen.void_reason = "; ".join(unlike)
     elif seen.measured.transactions == 0:
         seen.void_reason = (

@@ -1,1 +1,1 @@
-"""WHAT was seen: record types and the run file. Start at `records.py`, then `store.py`."""
+"""WHAT was seen: record types and the run file. Start at `records.py`, then `run_file.py`."""

@@ -380,7 +380,7 @@ class RunInfo(Record):
 
 
 class RunEvent(Record):
-    """Something that happened to the run; `results/events.py` writes and reads the text."""
+    """Something that happened to the run; `resumed`, `confirming` and `confirmation` below write and read the text."""
 
     unix_ns: int
     what: str
@@ -434,7 +434,7 @@ class Confirming:
 
     stop: StopReason
     """Why they had."""
-    asked: tuple[dict[str, Any], ...]
+    interventions: tuple[dict[str, Any], ...]
     """The interventions, as `analysis/confirmation.py` writes and reads them."""
     refused: tuple[dict[str, Any], ...]
     """Limits that cannot be changed here, and why."""
@@ -456,8 +456,12 @@ def extended(trial: int, before: Mapping[str, Any], after: Mapping[str, Any]) ->
     return _text(_EXTENDED, {"trial": trial, "before": dict(before), "after": dict(after)})
 
 
-def confirming(stop: StopReason, asked: Sequence[Mapping[str, Any]], refused: Sequence[Mapping[str, Any]]) -> str:
-    return _text(_CONFIRMING, {"stop": stop.value, "asked": [*map(dict, asked)], "refused": [*map(dict, refused)]})
+def confirming(
+    stop: StopReason, interventions: Sequence[Mapping[str, Any]], refused: Sequence[Mapping[str, Any]]
+) -> str:
+    return _text(
+        _CONFIRMING, {"stop": stop.value, "asked": [*map(dict, interventions)], "refused": [*map(dict, refused)]}
+    )
 
 
 def confirmed(blocks: int, why: str) -> str:

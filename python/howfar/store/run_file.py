@@ -76,7 +76,7 @@ class RunFile:
             self._add_event(events.stopped(stop))
 
     def go_on(self, happened: Sequence[str], plan: Mapping[str, Any]) -> None:
-        """The run goes on after a break, with `plan` (JSON) from now on. `happened`: texts of `results/events.py`."""
+        """The run goes on after a break, with `plan` (JSON) from now on. `happened`: event texts, see `records.py`."""
         with _translated(self.path, "write to"), self._db:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.execute("UPDATE run SET stop = NULL")

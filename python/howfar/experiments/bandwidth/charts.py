@@ -215,7 +215,7 @@ def _scales(names: list[str], width: int) -> tuple[alt.Color, alt.Shape]:
 
 
 @dataclass(frozen=True)
-class ChartLine:
+class CeilingLine:
     """A ceiling as drawn. `room`: how far above what was measured it lies, as a factor."""
 
     tps: float
@@ -224,9 +224,9 @@ class ChartLine:
     room: float
 
 
-def ceiling_lines(panel: Panel) -> list[ChartLine]:
+def ceiling_lines(panel: Panel) -> list[CeilingLine]:
     return [
-        ChartLine(
+        CeilingLine(
             ceiling.tps,
             limit_text.name(ceiling.resource),
             colour,
@@ -237,9 +237,9 @@ def ceiling_lines(panel: Panel) -> list[ChartLine]:
     ]
 
 
-def ceiling_labels(lines: list[ChartLine], near: float) -> list[ChartLine]:
+def ceiling_labels(lines: list[CeilingLine], near: float) -> list[CeilingLine]:
     """Lines within the factor `near` share one label, in no curve's colour: below the lowest of them, or above the highest."""
-    groups: list[list[ChartLine]] = []
+    groups: list[list[CeilingLine]] = []
     for line in sorted(lines, key=lambda line: line.tps):
         if groups and line.tps <= groups[-1][0].tps * near:
             groups[-1].append(line)
@@ -253,7 +253,9 @@ def ceiling_labels(lines: list[ChartLine], near: float) -> list[ChartLine]:
         colours = {line.colour for line in group}
         room = min(line.room for line in group)
         at = group[-1].tps if room > CLEAR else group[0].tps
-        found.append(ChartLine(at, f"{names}: {amount}/s", colours.pop() if len(colours) == 1 else palette.MUTED, room))
+        found.append(
+            CeilingLine(at, f"{names}: {amount}/s", colours.pop() if len(colours) == 1 else palette.MUTED, room)
+        )
     return found
 
 

@@ -221,8 +221,11 @@ def encryption_says(row: EncryptionRow) -> str:
     if row.connect_us is not None:
         costs.append(f"{row.connect_us:.0f} µs of CPU a connect{_round_trips(row)}")
     what = f"costs {' and '.join(costs)}" if costs else "has costs per byte and connect that were not measured"
-    ways = ((row.persistent, "With persistent connections"), (row.per_transaction, "With a connection per transaction"))
-    shares = [f"{how} {_throughput(tried)}." for tried, how in ways if tried]
+    sentences = (
+        (row.persistent, "With persistent connections"),
+        (row.per_transaction, "With a connection per transaction"),
+    )
+    shares = [f"{how} {_throughput(tried)}." for tried, how in sentences if tried]
     return " ".join([f"{row.version} {what}.", *shares, *_model_says([*row.persistent, *row.per_transaction])])
 
 

@@ -175,7 +175,7 @@ class ArmTrials:
         if self.machines == 1:
             return None
         found = link_facts(self.arm.factors, [trial.receipt for trial in self.trials.values()])
-        ns = found.rest_rtt_ns if found.rest_rtt_ns is not None else found.asked_rtt_ns
+        ns = found.rest_rtt_ns if found.rest_rtt_ns is not None else found.requested_rtt_ns
         return None if ns is None else ns / 1e9
 
     def reported(self, name: str) -> float | None:

@@ -1,7 +1,8 @@
-"""The link as the laboratory sees it. `asked.py`: what is asked; `settings.py`, `named.py`, `script.py`, `traces.py`: where that comes
-from; `backends/`: how packets get across; `running.py`: a link in use; `calibrate.py`: its RTT made right."""
+"""The link as the laboratory sees it. `spec.py`: what is requested; `settings.py` parses it from options and scripts; `library.py`:
+named links, and traces; `backends/`: how packets get across; `running.py`: a link in use, and its calibration; `receipt.py`: whether
+it was what was requested; `present.py`: which back-ends work here."""
 
 from howfar.lab.link.running import Link, goodput_times_ns, open_link
-from howfar.lab.link.spec import WAYS, DirectionSpec, LinkSpec, WayName
+from howfar.lab.link.spec import DIRECTIONS, DirectionName, DirectionSpec, LinkSpec
 
-__all__ = ["WAYS", "DirectionSpec", "Link", "LinkSpec", "WayName", "goodput_times_ns", "open_link"]
+__all__ = ["DIRECTIONS", "DirectionName", "DirectionSpec", "Link", "LinkSpec", "goodput_times_ns", "open_link"]

@@ -21,7 +21,7 @@ _WORDS = ("about", "source", "stated", "ours")
 @dataclass(frozen=True)
 class NamedLink:
     name: str
-    asked: LinkSpec
+    spec: LinkSpec
     said: dict[str, str]
     """What the file says, in the words of `settings.py`."""
     about: str
@@ -49,10 +49,10 @@ def find_link(name: str) -> NamedLink:
 
 def _read(name: str, table: dict[str, str]) -> NamedLink:
     said = {word: value for word, value in table.items() if word not in _WORDS}
-    asked = LinkSpec(rtt_ns=0, rate_bps=None)
+    spec = LinkSpec(rtt_ns=0, rate_bps=None)
     for word, value in said.items():
-        asked = apply(asked, word, value)
-    return NamedLink(name=name, asked=asked, said=said, **{word: table[word] for word in _WORDS})
+        spec = apply(spec, word, value)
+    return NamedLink(name=name, spec=spec, said=said, **{word: table[word] for word in _WORDS})
 
 
 STEPS_MAX = 100_000

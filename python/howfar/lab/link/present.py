@@ -43,10 +43,10 @@ def _try(backend: Backend) -> Presence:
             network = build_network(ledger)
             shares = share_cpus(usable_cpus())
             bare = LinkSpec(rtt_ns=0, rate_bps=None)
-            asked = bare if backend.NAME == "none" else replace(bare, rate_bps=10**9)
+            spec = bare if backend.NAME == "none" else replace(bare, rate_bps=10**9)
             client, server = network.client.launcher(shares.client), network.server.launcher(shares.server)
-            known = {asked.calm(): {"compensate_ns": 0}}
-            link = ledger.enter_context(open_link(network, asked, client, server, known, backend=backend.NAME))
+            known = {spec.calm(): {"compensate_ns": 0}}
+            link = ledger.enter_context(open_link(network, spec, client, server, known, backend=backend.NAME))
             notes += _notes(link)
             if backend.NAME == "kernel":
                 notes += _qdiscs()

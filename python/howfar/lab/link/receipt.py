@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from howfar.engine.messages import BurstLoss, DirectionStats, IndependentLoss, LinkStats, RttResult
-from howfar.lab.link import WAYS, Link, LinkSpec
+from howfar.lab.link import DIRECTIONS, Link, LinkSpec
 from howfar.lab.link.backends import SHAPING, backends
 from howfar.lab.link.settings import loss_share
-from howfar.lab.link.spec import DirectionSpec, WayName
+from howfar.lab.link.spec import DirectionName, DirectionSpec
 from howfar.plan.quantities import rtt_tolerance_ns
 from howfar.store.server_metrics import ServerMetrics
 from howfar.units import format_duration_ns, format_rate_bps
@@ -65,11 +65,11 @@ def of_a_trial(round_trip_ns: float) -> Lateness:
     )
 
 
-def goodput_warnings(asked: LinkSpec, calibration: Mapping[str, Any]) -> tuple[str, ...]:
+def goodput_warnings(spec: LinkSpec, calibration: Mapping[str, Any]) -> tuple[str, ...]:
     """Where a bulk transfer over the link at rest did not reach what the rate allows."""
     found = []
-    for name in WAYS:
-        expected, got = asked.expected_goodput_bps(name), calibration.get("goodput_bps", {}).get(name)
+    for name in DIRECTIONS:
+        expected, got = spec.expected_goodput_bps(name), calibration.get("goodput_bps", {}).get(name)
         if expected is not None and got is not None and abs(got - expected) > GOODPUT_OFF_MAX_SHARE * expected:
             found.append(
                 f"goodput {_words(name)} was {format_rate_bps(got)} where the link allows {format_rate_bps(expected)}"
@@ -89,17 +89,17 @@ def link_receipt(
     `tcp` is what the hosts' TCP was told; `changed`: a script changed the link under the load.
     """
     counts = at_rest[-1]
-    asked, ready = link.asked, link.ready
+    spec, ready = link.spec, link.ready
     return {
         "backend": link.backend,
         "arrival": backends()[link.backend].ARRIVAL,
         "asked": {
-            "rtt_ns": asked.rtt_ns,
-            "rest_rtt_ns": link.rest_rtt_ns(asked),
-            "rate_bps": asked.rate_bps,
-            "queue_bytes": max(link.queue_bytes(name) for name in WAYS),
+            "rtt_ns": spec.rtt_ns,
+            "rest_rtt_ns": link.rest_rtt_ns(spec),
+            "rate_bps": spec.rate_bps,
+            "queue_bytes": max(link.queue_bytes(name) for name in DIRECTIONS),
             "changed_by_script": changed,
-            **{name: asked.direction(name).model_dump(exclude={"compensate_ns"}) for name in WAYS},
+            **{name: spec.direction_message(name).model_dump(exclude={"compensate_ns"}) for name in DIRECTIONS},
         },
         "rtt_at_rest_ns": {
             "count": counts.count,
@@ -111,8 +111,8 @@ def link_receipt(
         "compensate_ns": link.compensate_ns,
         "calibration": link.calibration,
         "counters": None if stats is None else stats.model_dump(exclude={"event"}),
-        "effects": None if stats is None or changed else effects_counted(asked, stats),
-        "mtu": asked.mtu,
+        "effects": None if stats is None or changed else effects_counted(spec, stats),
+        "mtu": spec.mtu,
         "congestion_control_asked": tcp.get("congestion_control"),
         "tcp": dict(tcp),
         "realtime": None if ready is None else ready.realtime,
@@ -127,37 +127,37 @@ def link_violations(
     """Where the link was not what was asked. A back-end without counters proves nothing, and is accused of nothing."""
     found: tuple[str, ...] = ()
     if link.backend in SHAPING:  # a bare cable was asked for nothing
-        found = rtt_violations(link.asked, link.rest_rtt_ns(link.asked), at_rest, lateness)
-    return (*found, *counter_violations(link.asked, stats, lateness))
+        found = rtt_violations(link.spec, link.rest_rtt_ns(link.spec), at_rest, lateness)
+    return (*found, *counter_violations(link.spec, stats, lateness))
 
 
 def rtt_violations(
-    asked: LinkSpec, rest_rtt_ns: int, at_rest: Sequence[RttResult], lateness: Lateness
+    spec: LinkSpec, rest_rtt_ns: int, at_rest: Sequence[RttResult], lateness: Lateness
 ) -> tuple[str, ...]:
     """The part of them that the pings at rest tell; `rest_rtt_ns` is what they take over the asked link. The last probe counts."""
-    allowed_ns = max(RTT_VOID_NS, RTT_VOID_SHARE * asked.rtt_ns)
+    allowed_ns = max(RTT_VOID_NS, RTT_VOID_SHARE * spec.rtt_ns)
     if (
-        lateness.rtt_to_tolerance and asked.rtt_ns
+        lateness.rtt_to_tolerance and spec.rtt_ns
     ):  # where no delay is asked, nothing can be taken off what the way itself takes
-        allowed_ns = rtt_tolerance_ns(asked.rtt_ns)
+        allowed_ns = rtt_tolerance_ns(spec.rtt_ns)
     if abs(at_rest[-1].p50_ns - rest_rtt_ns) <= allowed_ns:
         return ()
     seen = ", ".join(format_duration_ns(probe.p50_ns) for probe in at_rest)
-    words = f"the link's RTT at rest was {seen}, asked {format_duration_ns(asked.rtt_ns)}"
-    on_wire_ns = rest_rtt_ns - asked.rtt_ns
+    words = f"the link's RTT at rest was {seen}, asked {format_duration_ns(spec.rtt_ns)}"
+    on_wire_ns = rest_rtt_ns - spec.rtt_ns
     if on_wire_ns > allowed_ns / 10:
         words += f" and {format_duration_ns(on_wire_ns)} for the ping's own bytes at the rate"
     return (words,)
 
 
-def counter_violations(asked: LinkSpec, stats: LinkStats | None, lateness: Lateness) -> tuple[str, ...]:
+def counter_violations(spec: LinkSpec, stats: LinkStats | None, lateness: Lateness) -> tuple[str, ...]:
     """The part of them that the counters tell."""
     if stats is None:
         return ()
     return tuple(
         sentence
-        for name in WAYS
-        for sentence in _direction_violations(asked, _words(name), getattr(stats, name), lateness)
+        for name in DIRECTIONS
+        for sentence in _direction_violations(spec, _words(name), getattr(stats, name), lateness)
     )
 
 
@@ -169,7 +169,7 @@ def unproved(stats: LinkStats | None) -> tuple[str, ...]:
         return ("not one packet crossed the link: what it would have done to one is unknown",)
     return tuple(
         f"the kernel does not tell whether packets were dropped before the link {_words(name)} saw them"
-        for name in WAYS
+        for name in DIRECTIONS
         if getattr(stats, name).drops.socket is None
     )
 
@@ -192,9 +192,9 @@ def crossing_violations(stats: LinkStats, metrics: ServerMetrics) -> tuple[str, 
     return tuple(found)
 
 
-def _direction_violations(asked: LinkSpec, name: str, way: DirectionStats, lateness: Lateness) -> list[str]:
+def _direction_violations(spec: LinkSpec, name: str, direction: DirectionStats, lateness: Lateness) -> list[str]:
     found = []
-    drops = way.drops
+    drops = direction.drops
     if drops.arena or drops.socket or drops.transmit:
         socket = "unknown" if drops.socket is None else str(drops.socket)
         found.append(
@@ -203,8 +203,8 @@ def _direction_violations(asked: LinkSpec, name: str, way: DirectionStats, laten
         )
     limits: list[tuple[str, int, float]] = []
     if lateness.p99_ns is not None:
-        limits.append(("p99", way.lateness_p99_ns, max(lateness.p99_ns, lateness.p99_share * asked.rtt_ns)))
-    limits.append(("p99.9", way.lateness_p999_ns, max(lateness.p999_ns, lateness.p999_share * asked.rtt_ns)))
+        limits.append(("p99", direction.lateness_p99_ns, max(lateness.p99_ns, lateness.p99_share * spec.rtt_ns)))
+    limits.append(("p99.9", direction.lateness_p999_ns, max(lateness.p999_ns, lateness.p999_share * spec.rtt_ns)))
     for name_of_limit, late_ns, limit_ns in limits:
         if late_ns > limit_ns:
             found.append(
@@ -214,35 +214,35 @@ def _direction_violations(asked: LinkSpec, name: str, way: DirectionStats, laten
     return found
 
 
-def effects_counted(asked: LinkSpec, stats: LinkStats) -> dict[WayName, dict[str, dict[str, Any]]]:
+def effects_counted(spec: LinkSpec, stats: LinkStats) -> dict[DirectionName, dict[str, dict[str, Any]]]:
     """Each random effect that was asked beside what was counted, as shares of the segments that came to it."""
-    return {name: _counted(asked.way(name), getattr(stats, name)) for name in WAYS}
+    return {name: _counted(spec.direction(name), getattr(stats, name)) for name in DIRECTIONS}
 
 
-def effect_warnings(asked: LinkSpec, stats: LinkStats | None) -> tuple[str, ...]:
+def effect_warnings(spec: LinkSpec, stats: LinkStats | None) -> tuple[str, ...]:
     """Where what was counted lies outside the 99 % interval of what was asked: by chance that is so once in a hundred times."""
     if stats is None:
         return ()
     return tuple(
         f"{effect} {_words(name)}: asked {row['asked']:.3%}, counted {row['counted']:.3%} of {row['of']} segments "
         f"(99 % interval {row['low']:.3%} to {row['high']:.3%})"
-        for name, rows in effects_counted(asked, stats).items()
+        for name, rows in effects_counted(spec, stats).items()
         for effect, row in rows.items()
         if not row["low"] <= row["asked"] <= row["high"]
     )
 
 
-def _counted(way: DirectionSpec, seen: DirectionStats) -> dict[str, dict[str, Any]]:
+def _counted(direction: DirectionSpec, seen: DirectionStats) -> dict[str, dict[str, Any]]:
     drops = seen.drops
     rows = {}
-    if way.loss is not None:
+    if direction.loss is not None:
         # Both counted when a segment comes: what is still on its way at the end is in both.
-        rows["loss"] = _row(loss_share(way.loss), drops.loss, seen.admitted, _clumping(way.loss))
+        rows["loss"] = _row(loss_share(direction.loss), drops.loss, seen.admitted, _clumping(direction.loss))
     passed = max(seen.segments - seen.duplicated, 0)  # these when a segment leaves
-    if way.duplicate:
-        rows["duplicate"] = _row(way.duplicate, seen.duplicated, passed, 1.0)
-    if way.corrupt:
-        rows["corrupt"] = _row(way.corrupt, seen.corrupted, passed, 1.0)
+    if direction.duplicate:
+        rows["duplicate"] = _row(direction.duplicate, seen.duplicated, passed, 1.0)
+    if direction.corrupt:
+        rows["corrupt"] = _row(direction.corrupt, seen.corrupted, passed, 1.0)
     return rows
 
 
@@ -258,7 +258,7 @@ def _clumping(loss: IndependentLoss | BurstLoss) -> float:
     return 1 + 2 * apart * (1 - moves) / moves / (share * (1 - share))
 
 
-def _row(asked: float, count: int, of: int, clumping: float) -> dict[str, Any]:
+def _row(expected: float, count: int, of: int, clumping: float) -> dict[str, Any]:
     """With Wilson's interval of the counted share, over as many independent segments as these are worth."""
     counted = count / of if of else 0.0
     low, high = 0.0, 1.0
@@ -267,8 +267,8 @@ def _row(asked: float, count: int, of: int, clumping: float) -> dict[str, Any]:
         middle = (counted + _Z99**2 / (2 * worth)) / (1 + _Z99**2 / worth)
         half = _Z99 / (1 + _Z99**2 / worth) * math.sqrt(counted * (1 - counted) / worth + _Z99**2 / (4 * worth**2))
         low, high = max(middle - half, 0.0), min(middle + half, 1.0)
-    return {"asked": asked, "counted": counted, "count": count, "of": of, "low": low, "high": high}
+    return {"asked": expected, "counted": counted, "count": count, "of": of, "low": low, "high": high}
 
 
-def _words(name: WayName) -> str:
+def _words(name: DirectionName) -> str:
     return name.replace("_", " ")

@@ -25,8 +25,8 @@ from howfar.engine.messages import (
 from howfar.engine.process import EngineProcess, Launcher, run_probe
 from howfar.errors import LinkFailed
 from howfar.lab.awake import awake
-from howfar.lab.link.backends import DEFAULT, LinkLine, backends, find_backend
-from howfar.lab.link.spec import WAYS, LinkSpec, WayName
+from howfar.lab.link.backends import DEFAULT, BackendLink, backends, find_backend
+from howfar.lab.link.spec import DIRECTIONS, DirectionName, LinkSpec
 from howfar.lab.network import Network, usable_cpus
 from howfar.plan.quantities import rtt_tolerance_ns
 
@@ -68,28 +68,28 @@ def goodput_times_ns(rtt_ns: int) -> tuple[int, int]:
 class Calibrated(Protocol):
     """What the loop needs of a link."""
 
-    def set_calm(self, asked: LinkSpec, compensate_ns: int) -> None: ...
-    def rest_rtt_ns(self, asked: LinkSpec) -> int: ...
+    def set_calm(self, spec: LinkSpec, compensate_ns: int) -> None: ...
+    def rest_rtt_ns(self, spec: LinkSpec) -> int: ...
     def ping(self) -> RttResult: ...
     def ping_from_idle(self) -> RttResult: ...
     def goodput(self, to_server: bool) -> GoodputResult: ...
     def counters(self, *, reset: bool = False) -> LinkStats | None: ...
 
 
-def compensation_ns(asked: LinkSpec, present_ns: int, excess_ns: int) -> int:
+def compensation_ns(spec: LinkSpec, present_ns: int, excess_ns: int) -> int:
     """Half of the excess each way; a delay is never negative."""
-    return min(max(present_ns + excess_ns // 2, 0), _MOST_NS, *(asked.delay_ns(name) for name in WAYS))
+    return min(max(present_ns + excess_ns // 2, 0), _MOST_NS, *(spec.delay_ns(name) for name in DIRECTIONS))
 
 
-def calibrate(link: Calibrated, asked: LinkSpec, *, with_goodput: bool) -> dict[str, Any]:
+def calibrate(link: Calibrated, spec: LinkSpec, *, with_goodput: bool) -> dict[str, Any]:
     """Take off both ways half of what the RTT has too much, until it is right or no more may be taken.
 
     The last round measures what is then frozen. `with_goodput`: one bulk transfer each way as well, which takes seconds.
     """
-    compensate, rest_rtt_ns = 0, link.rest_rtt_ns(asked)
+    compensate, rest_rtt_ns = 0, link.rest_rtt_ns(spec)
     rounds: list[dict[str, Any]] = []
     while True:
-        link.set_calm(asked, compensate)
+        link.set_calm(spec, compensate)
         probes = [link.ping() for _ in range(probe_count(rest_rtt_ns))]
         rtt_ns = int(statistics.median(probe.p50_ns for probe in probes))
         rounds.append(
@@ -101,8 +101,8 @@ def calibrate(link: Calibrated, asked: LinkSpec, *, with_goodput: bool) -> dict[
         )
         # Whatever else runs only adds to a round trip: the probe that saw least of it knows best what the way itself costs.
         excess = min(probe.p50_ns for probe in probes) - rest_rtt_ns
-        better = compensation_ns(asked, compensate, excess if len(rounds) == 1 else excess // _DAMPING)
-        if len(rounds) == _ROUNDS or better == compensate or abs(excess) < asked.rtt_ns // 100:
+        better = compensation_ns(spec, compensate, excess if len(rounds) == 1 else excess // _DAMPING)
+        if len(rounds) == _ROUNDS or better == compensate or abs(excess) < spec.rtt_ns // 100:
             break
         compensate = better
     found: dict[str, Any] = {
@@ -113,22 +113,22 @@ def calibrate(link: Calibrated, asked: LinkSpec, *, with_goodput: bool) -> dict[
         "rtt_p99_ns": int(statistics.median(probe.p99_ns for probe in probes)),
         "rtt_from_idle_p50_ns": link.ping_from_idle().p50_ns,
     }
-    return {**found, **measure_goodput(link, asked)} if with_goodput else found
+    return {**found, **measure_goodput(link, spec)} if with_goodput else found
 
 
-def measure_goodput(link: Calibrated, asked: LinkSpec) -> dict[str, Any]:
+def measure_goodput(link: Calibrated, spec: LinkSpec) -> dict[str, Any]:
     """Bulk transfers over the link at rest, one after the other."""
-    found = {name: link.goodput(name == "to_server") for name in WAYS}
-    expected = {name: asked.expected_goodput_bps(name) for name in WAYS}
+    found = {name: link.goodput(name == "to_server") for name in DIRECTIONS}
+    expected = {name: spec.expected_goodput_bps(name) for name in DIRECTIONS}
     stats = link.counters(reset=True)
     drops = None
     if stats is not None:
-        drops = {name: getattr(stats, name).drops.model_dump() for name in WAYS}
+        drops = {name: getattr(stats, name).drops.model_dump() for name in DIRECTIONS}
     return {
         "goodput_bps": {name: result.bits_per_second for name, result in found.items()},
         "expected_goodput_bps": expected["to_server"] if expected["to_server"] == expected["to_client"] else None,
         "expected_goodput_bps_each_way": expected,
-        "goodput_ceiling": f"payload: {asked.payload_share:.2%} of the bytes on the wire",
+        "goodput_ceiling": f"payload: {spec.payload_share:.2%} of the bytes on the wire",
         "retransmits": {name: result.retransmits for name, result in found.items()},
         "congestion_control": found["to_server"].congestion_control,
         "mss": found["to_server"].mss,
@@ -147,12 +147,12 @@ _PING_PATIENCE_NS = 10_000_000_000
 class Link:
     """What `open_link` gives."""
 
-    line: LinkLine
+    backend_link: BackendLink
     network: Network
     echo: EngineProcess
     client: Launcher
     echo_port: int
-    asked: LinkSpec
+    spec: LinkSpec
     backend: str = DEFAULT
     with_goodput: bool = True
     """Calibration measures the goodput as well."""
@@ -165,60 +165,60 @@ class Link:
 
     @property
     def pid(self) -> int | None:
-        return self.line.pid
+        return self.backend_link.pid
 
     @property
     def ready(self) -> LinkReady | None:
-        return self.line.ready
+        return self.backend_link.ready
 
     @property
     def calibration(self) -> dict[str, Any]:
         """Of the link as it is asked now."""
-        return self.calibrations[self.asked.calm()]
+        return self.calibrations[self.spec.calm()]
 
     def alive(self) -> bool:
         """Emulator and echo both."""
-        return self.line.alive() and self.echo.alive()
+        return self.backend_link.alive() and self.echo.alive()
 
-    def shape(self, asked: LinkSpec) -> dict[str, Any]:
+    def shape(self, spec: LinkSpec) -> dict[str, Any]:
         """Make the link at rest what is asked, calibrating the first time only. Raises LinkFailed, EngineError."""
-        known = self.calibrations.get(asked.calm())
+        known = self.calibrations.get(spec.calm())
         if known is None:
-            known = calibrate(self, asked.calm(), with_goodput=self.with_goodput)
-            self.calibrations[asked.calm()] = known
-        self.set_calm(asked, int(known["compensate_ns"]))
+            known = calibrate(self, spec.calm(), with_goodput=self.with_goodput)
+            self.calibrations[spec.calm()] = known
+        self.set_calm(spec, int(known["compensate_ns"]))
         return known
 
-    def rest_rtt_ns(self, asked: LinkSpec) -> int:
+    def rest_rtt_ns(self, spec: LinkSpec) -> int:
         """What a ping of ours takes over such a link at rest. Where the back-end lets a lone packet through at any rate, its own
         bytes take no time."""
-        return asked.rest_rtt_ns if backends()[self.backend].CHARGES_LONE_PACKETS else asked.rtt_ns
+        return spec.rest_rtt_ns if backends()[self.backend].CHARGES_LONE_PACKETS else spec.rtt_ns
 
-    def queue_bytes(self, name: WayName) -> int:
+    def queue_bytes(self, name: DirectionName) -> int:
         """What the queue really is; asked for a shorter one, the back-end would have refused."""
-        return max(self.asked.queue_bytes(name), backends()[self.backend].QUEUE_LEAST_BYTES)
+        return max(self.spec.queue_bytes(name), backends()[self.backend].QUEUE_LEAST_BYTES)
 
     def measure_goodput(self) -> None:
         """Add the goodput to a calibration that was made without it. The link must be at rest."""
         if "goodput_bps" not in self.calibration:
-            self.calibration.update(measure_goodput(self, self.asked.calm()))
+            self.calibration.update(measure_goodput(self, self.spec.calm()))
 
     def arm(self) -> None:
         """Let the effects loose; schedules begin now, random decisions go on after those of an earlier time."""
-        self.line.set(self.asked, self.compensate_ns, 0)
+        self.backend_link.set(self.spec, self.compensate_ns, 0)
         self.armed = True
 
-    def change(self, asked: LinkSpec, elapsed_ns: int) -> None:
+    def change(self, spec: LinkSpec, elapsed_ns: int) -> None:
         """Another link from now on, `elapsed_ns` after `arm`, without losing a packet and without measuring anything. What calibration
         found for this link is in force when there is something, else what is in force now."""
-        known = self.calibrations.get(asked.calm())
+        known = self.calibrations.get(spec.calm())
         compensate_ns = self.compensate_ns if known is None else int(known["compensate_ns"])
-        self.line.set(asked, min(compensate_ns, *(asked.delay_ns(name) for name in WAYS)), elapsed_ns)
+        self.backend_link.set(spec, min(compensate_ns, *(spec.delay_ns(name) for name in DIRECTIONS)), elapsed_ns)
 
-    def set_calm(self, asked: LinkSpec, compensate_ns: int) -> None:
+    def set_calm(self, spec: LinkSpec, compensate_ns: int) -> None:
         """The link at rest, with this much taken off the delay each way."""
-        self.line.set(asked.calm(), compensate_ns, 0)
-        self.asked, self.compensate_ns, self.armed = asked, compensate_ns, False
+        self.backend_link.set(spec.calm(), compensate_ns, 0)
+        self.spec, self.compensate_ns, self.armed = spec, compensate_ns, False
 
     def ping(self) -> RttResult:
         """RTT now, processors kept awake: what the link adds, not what waking up adds."""
@@ -227,7 +227,7 @@ class Link:
 
     def ping_from_idle(self) -> RttResult:
         """RTT now as any program finds it: where the processors sleep, waking both ends is part of it."""
-        rest_rtt_ns = self.rest_rtt_ns(self.asked)
+        rest_rtt_ns = self.rest_rtt_ns(self.spec)
         count = ping_count(rest_rtt_ns)
         longest_ns = _PING_PATIENCE_NS + 4 * count * rest_rtt_ns
         job = RttJob(host=self.network.ends.server_address, port=self.echo_port, count=count, timeout_ns=longest_ns)
@@ -238,7 +238,7 @@ class Link:
 
     def goodput(self, to_server: bool) -> GoodputResult:
         """One bulk transfer; warm-up long enough for the window to open."""
-        warmup_ns, measure_ns = goodput_times_ns(self.asked.rtt_ns)
+        warmup_ns, measure_ns = goodput_times_ns(self.spec.rtt_ns)
         job = GoodputJob(
             host=self.network.ends.server_address,
             port=self.echo_port,
@@ -254,10 +254,10 @@ class Link:
     def at_rest(self) -> tuple[RttResult, ...]:
         """The RTT before a load, effects off; again, a few times over some time, while it is not as asked. The last one counts."""
         if self.armed:
-            self.set_calm(self.asked, self.compensate_ns)
+            self.set_calm(self.spec, self.compensate_ns)
         probes = [self.ping()]
         for pause_s in _PAUSES_S:
-            if abs(probes[-1].p50_ns - self.rest_rtt_ns(self.asked)) <= rtt_tolerance_ns(self.asked.rtt_ns):
+            if abs(probes[-1].p50_ns - self.rest_rtt_ns(self.spec)) <= rtt_tolerance_ns(self.spec.rtt_ns):
                 break
             self.sleep(pause_s)
             probes.append(self.ping())
@@ -265,7 +265,7 @@ class Link:
 
     def counters(self, *, reset: bool = False) -> LinkStats | None:
         """Since the last reset; None: this back-end has none."""
-        return self.line.stats(reset=reset)
+        return self.backend_link.stats(reset=reset)
 
     def stats(self, *, reset: bool = False) -> LinkStats:
         """The same of a back-end that must have them. Raises LinkFailed."""
@@ -278,7 +278,7 @@ class Link:
 @contextmanager
 def open_link(
     network: Network,
-    asked: LinkSpec,
+    spec: LinkSpec,
     client: Launcher,
     server: Launcher,
     calibrations: Mapping[LinkSpec, dict[str, Any]] | None = None,
@@ -292,22 +292,22 @@ def open_link(
     Raises UsageError, LinkFailed, EngineError.
     """
     with (
-        find_backend(backend, asked).open_line(network, asked) as line,
+        find_backend(backend, spec).connect(network, spec) as backend_link,
         EngineProcess(EchoJob(host=network.ends.server_address), server) as echo,
     ):
         listening = echo.read()
         if not isinstance(listening, Listening):
             raise LinkFailed(f"the link's echo answered {listening.event!r}")
         link = Link(
-            line,
+            backend_link,
             network,
             echo,
             client,
             listening.port,
-            asked,
+            spec,
             backend=backend,
             with_goodput=with_goodput,
             calibrations=dict(calibrations or {}),
         )
-        link.shape(asked)
+        link.shape(spec)
         yield link

@@ -22,7 +22,7 @@ from howfar.engine.messages import (
     ParetoJitter,
 )
 from howfar.errors import HowfarError, LabError, QuantityError, UsageError
-from howfar.lab.link.spec import FRAMING_BYTES, QUEUE_MAX_BYTES, WAYS, DirectionSpec, LinkSpec, WayName
+from howfar.lab.link.spec import DIRECTIONS, FRAMING_BYTES, QUEUE_MAX_BYTES, DirectionName, DirectionSpec, LinkSpec
 from howfar.units import (
     format_duration_ns,
     format_rate_bps,
@@ -39,39 +39,41 @@ MTU_LEAST, MTU_MOST = 576, 9000
 OUTAGES_MOST = 1_000
 _DIGITS_MOST = 20
 """Beyond what any number here has."""
-_WayChange = Callable[[DirectionSpec, str], DirectionSpec]
+_DirectionChange = Callable[[DirectionSpec, str], DirectionSpec]
 
 
-def apply(asked: LinkSpec, word: str, value: str) -> LinkSpec:
+def apply(spec: LinkSpec, word: str, value: str) -> LinkSpec:
     """The link with one setting changed. Raises QuantityError, also for a word that is none."""
     if word in _OF_THE_LINK:
-        return _OF_THE_LINK[word](asked, value)
-    for name in WAYS:
+        return _OF_THE_LINK[word](spec, value)
+    for name in DIRECTIONS:
         suffix = f"-{_option(name)}"
-        if word.endswith(suffix) and word.removesuffix(suffix) in _OF_A_WAY:
+        if word.endswith(suffix) and word.removesuffix(suffix) in _OF_A_DIRECTION:
             word, value = word.removesuffix(suffix), f"{_option(name)}:{value}"
-    if word not in _OF_A_WAY:
-        raise QuantityError(f"{word!r} is nothing that a link has", f"Known: {', '.join([*_OF_THE_LINK, *_OF_A_WAY])}.")
+    if word not in _OF_A_DIRECTION:
+        raise QuantityError(
+            f"{word!r} is nothing that a link has", f"Known: {', '.join([*_OF_THE_LINK, *_OF_A_DIRECTION])}."
+        )
     names, value = _directions(value)
     for name in names:
-        asked = asked.with_way(name, _OF_A_WAY[word](asked.way(name), value))
-    return asked
+        spec = spec.with_direction(name, _OF_A_DIRECTION[word](spec.direction(name), value))
+    return spec
 
 
-def _option(name: WayName) -> str:
+def _option(name: DirectionName) -> str:
     return name.replace("_", "-")
 
 
-def _directions(value: str) -> tuple[Sequence[WayName], str]:
+def _directions(value: str) -> tuple[Sequence[DirectionName], str]:
     """Which directions a value is for, and the rest of it. Raises QuantityError for a misspelt direction."""
     word, colon, rest = value.partition(":")
     if not colon or not word.startswith("to"):
-        return WAYS, value
-    for name in WAYS:
+        return DIRECTIONS, value
+    for name in DIRECTIONS:
         if word == _option(name):
             return (name,), rest
     raise QuantityError(
-        f"{word!r} is no direction of a link", f"Write {' or '.join(f'{_option(name)}:…' for name in WAYS)}."
+        f"{word!r} is no direction of a link", f"Write {' or '.join(f'{_option(name)}:…' for name in DIRECTIONS)}."
     )
 
 
@@ -95,31 +97,35 @@ def schedule_ns(text: str) -> int:
 
 def check(links: Sequence[LinkSpec]) -> None:
     """What was asked and would silently do nothing, or cannot be, in any of the links that follow each other. Raises QuantityError."""
-    ways = [asked.way(name) for asked in links for name in WAYS]
-    if any(way.reorder for way in ways) and not any(way.reorder and way.jitter for way in ways):
+    directions = [spec.direction(name) for spec in links for name in DIRECTIONS]
+    if any(direction.reorder for direction in directions) and not any(
+        direction.reorder and direction.jitter for direction in directions
+    ):
         raise QuantityError(
             "nothing is reordered without jitter", "Give --jitter for the same direction, or omit --reorder."
         )
-    if any(way.loss_burst for way in ways) and not any(way.loss_burst and way.loss for way in ways):
+    if any(direction.loss_burst for direction in directions) and not any(
+        direction.loss_burst and direction.loss for direction in directions
+    ):
         raise QuantityError(
             "bursts of loss require a loss", "Give --loss for the same direction, or omit --loss-burst."
         )
-    for asked in links:
-        for name in WAYS:
-            if len(asked.way(name).outages) > OUTAGES_MOST:
+    for spec in links:
+        for name in DIRECTIONS:
+            if len(spec.direction(name).outages) > OUTAGES_MOST:
                 raise QuantityError(
                     f"more than {OUTAGES_MOST} outages in one direction",
                     "Write those that repeat as one: --outage 5s:1s/30s.",
                 )
-            if asked.queue_bytes(name) > QUEUE_MAX_BYTES:
+            if spec.queue_bytes(name) > QUEUE_MAX_BYTES:
                 raise QuantityError("the queue would have more than 64 GiB", "Say a smaller --queue, rate or RTT.")
-            _check_queue(asked, name)
-            _check_jitter(asked, name)
+            _check_queue(spec, name)
+            _check_jitter(spec, name)
 
 
-def _check_queue(asked: LinkSpec, name: WayName) -> None:
+def _check_queue(spec: LinkSpec, name: DirectionName) -> None:
     """Where no packet fits, each that finds another one on the wire is lost: no link is like that."""
-    packet, queue = asked.mtu + FRAMING_BYTES, asked.queue_bytes(name)
+    packet, queue = spec.mtu + FRAMING_BYTES, spec.queue_bytes(name)
     if queue < packet:
         raise QuantityError(
             f"a queue of {queue} bytes holds no packet: one takes {packet} with its framing",
@@ -127,9 +133,9 @@ def _check_queue(asked: LinkSpec, name: WayName) -> None:
         )
 
 
-def _check_jitter(asked: LinkSpec, name: WayName) -> None:
+def _check_jitter(spec: LinkSpec, name: DirectionName) -> None:
     """A delay is never negative: what a normal jitter takes below zero is cut, and its mean and deviation are not those asked."""
-    jitter, delay_ns = asked.way(name).jitter, asked.delay_ns(name)
+    jitter, delay_ns = spec.direction(name).jitter, spec.delay_ns(name)
     if isinstance(jitter, NormalJitter) and jitter.deviation_ns > delay_ns:
         raise QuantityError(
             f"a jitter of {format_duration_ns(jitter.deviation_ns)} around a delay of {format_duration_ns(delay_ns)}"
@@ -138,47 +144,45 @@ def _check_jitter(asked: LinkSpec, name: WayName) -> None:
         )
 
 
-def _rtt(asked: LinkSpec, text: str) -> LinkSpec:
+def _rtt(spec: LinkSpec, text: str) -> LinkSpec:
     rtt_ns = _limited("an RTT", parse_duration_ns(text), 0, RTT_MAX_NS, text, format_duration_ns)
-    if asked.delay_to_server_ns is None or asked.rtt_ns == 0:
-        return replace(asked, rtt_ns=rtt_ns)
+    if spec.delay_to_server_ns is None or spec.rtt_ns == 0:
+        return replace(spec, rtt_ns=rtt_ns)
     # A split that was asked for stays in proportion.
-    return replace(asked, rtt_ns=rtt_ns, delay_to_server_ns=asked.delay_to_server_ns * rtt_ns // asked.rtt_ns)
+    return replace(spec, rtt_ns=rtt_ns, delay_to_server_ns=spec.delay_to_server_ns * rtt_ns // spec.rtt_ns)
 
 
-def _delay_to_server(asked: LinkSpec, text: str) -> LinkSpec:
-    delay_ns = _limited("a part of the RTT", parse_duration_ns(text), 0, asked.rtt_ns, text, format_duration_ns)
-    return replace(asked, delay_to_server_ns=delay_ns)
+def _delay_to_server(spec: LinkSpec, text: str) -> LinkSpec:
+    delay_ns = _limited("a part of the RTT", parse_duration_ns(text), 0, spec.rtt_ns, text, format_duration_ns)
+    return replace(spec, delay_to_server_ns=delay_ns)
 
 
-def _seed(asked: LinkSpec, text: str) -> LinkSpec:
+def _seed(spec: LinkSpec, text: str) -> LinkSpec:
     if not _is_number(text) or int(text) >= 2**63:
         raise QuantityError(f"{text!r} is not a seed", "Write a whole number from 0 on.")
-    return replace(asked, seed=int(text))
+    return replace(spec, seed=int(text))
 
 
-def _mtu(asked: LinkSpec, text: str) -> LinkSpec:
+def _mtu(spec: LinkSpec, text: str) -> LinkSpec:
     if not _is_number(text):
         raise QuantityError(f"{text!r} is not an MTU", "Write a number of bytes, like 1500.")
-    return replace(
-        asked, mtu=_limited("an MTU", int(text), MTU_LEAST, MTU_MOST, text, lambda size: f"{size:.0f} bytes")
-    )
+    return replace(spec, mtu=_limited("an MTU", int(text), MTU_LEAST, MTU_MOST, text, lambda size: f"{size:.0f} bytes"))
 
 
-def _rate(asked: LinkSpec, text: str) -> LinkSpec:
+def _rate(spec: LinkSpec, text: str) -> LinkSpec:
     """Of both directions, or of one; `none`: unshaped."""
     names, text = _directions(text)
     rate_bps = _read_rate(text)
     if len(names) == 2:
-        for name in WAYS:
-            asked = asked.with_way(name, replace(asked.way(name), rate_bps=None, rate_trace=()))
-        return replace(asked, rate_bps=rate_bps)
-    (name,), other = names, WAYS[1 - WAYS.index(names[0])]
+        for name in DIRECTIONS:
+            spec = spec.with_direction(name, replace(spec.direction(name), rate_bps=None, rate_trace=()))
+        return replace(spec, rate_bps=rate_bps)
+    (name,), other = names, DIRECTIONS[1 - DIRECTIONS.index(names[0])]
     # The link's own rate goes: the direction that was not named keeps what it had, as its own.
-    if not asked.way(other).rate_trace:
-        asked = asked.with_way(other, replace(asked.way(other), rate_bps=asked.mean_rate_bps(other)))
-    asked = asked.with_way(name, replace(asked.way(name), rate_bps=rate_bps, rate_trace=()))
-    return replace(asked, rate_bps=None)
+    if not spec.direction(other).rate_trace:
+        spec = spec.with_direction(other, replace(spec.direction(other), rate_bps=spec.mean_rate_bps(other)))
+    spec = spec.with_direction(name, replace(spec.direction(name), rate_bps=rate_bps, rate_trace=()))
+    return replace(spec, rate_bps=None)
 
 
 def _read_rate(text: str) -> int | None:
@@ -187,16 +191,16 @@ def _read_rate(text: str) -> int | None:
     return _limited("a rate", parse_rate_bps(text), RATE_LEAST_BPS, RATE_MAX_BPS, text, format_rate_bps)
 
 
-def _queue(way: DirectionSpec, text: str) -> DirectionSpec:
+def _queue(direction: DirectionSpec, text: str) -> DirectionSpec:
     """Bytes, or the time that they take at the rate; `auto`: the default."""
     if text == "auto":
-        return replace(way, queue_bytes=None, queue_ns=None)
+        return replace(direction, queue_bytes=None, queue_ns=None)
     if (size := _parsed(parse_size_bytes, text)) is not None:
         size = _limited("a queue", size, 1, QUEUE_MAX_BYTES, text, format_size_bytes)
-        return replace(way, queue_bytes=size, queue_ns=None)
+        return replace(direction, queue_bytes=size, queue_ns=None)
     if (time_ns := _parsed(parse_duration_ns, text)) is not None:
         time_ns = _limited("a queue", time_ns, 1, RTT_MAX_NS, text, format_duration_ns)
-        return replace(way, queue_bytes=None, queue_ns=time_ns)
+        return replace(direction, queue_bytes=None, queue_ns=time_ns)
     raise QuantityError(
         f"{text!r} is neither a size nor a time", "Write 64kB, 1MiB, 10ms (as long as it takes at the rate) or auto."
     )
@@ -209,22 +213,22 @@ def _parsed(parse: Callable[[str], int], text: str) -> int | None:
         return None
 
 
-def _jitter(way: DirectionSpec, text: str) -> DirectionSpec:
+def _jitter(direction: DirectionSpec, text: str) -> DirectionSpec:
     """`2ms[:normal|pareto[:shape]]`; `none`."""
     if text == "none":
-        return replace(way, jitter=None)
+        return replace(direction, jitter=None)
     size, _, kind = text.partition(":")
     ns = _limited("jitter", parse_duration_ns(size), 1, DELAY_MAX_NS, text, format_duration_ns)
     name, _, shape = kind.partition(":")
     if name in ("", "normal") and not shape:
-        return replace(way, jitter=NormalJitter(deviation_ns=ns))
+        return replace(direction, jitter=NormalJitter(deviation_ns=ns))
     if name == "pareto":
         try:
             exponent = float(shape) if shape else 3.0
         except ValueError:
             exponent = 0.0
         if 1 < exponent <= 100:
-            return replace(way, jitter=ParetoJitter(mean_ns=ns, shape=exponent))
+            return replace(direction, jitter=ParetoJitter(mean_ns=ns, shape=exponent))
     raise QuantityError(
         f"{text!r} is no jitter", "Write 2ms, 2ms:normal, 2ms:pareto or 2ms:pareto:2.5 (shape above 1)."
     )
@@ -241,15 +245,15 @@ def loss_share(loss: IndependentLoss | BurstLoss | None) -> float:
     return bad * loss.loss_bad + (1 - bad) * loss.loss_good
 
 
-def _loss(way: DirectionSpec, text: str) -> DirectionSpec:
+def _loss(direction: DirectionSpec, text: str) -> DirectionSpec:
     """Where it came in bursts it still does, and they are as long."""
-    return replace(way, loss=_made_loss(parse_share(text), way.loss_burst))
+    return replace(direction, loss=_made_loss(parse_share(text), direction.loss_burst))
 
 
-def _loss_burst(way: DirectionSpec, text: str) -> DirectionSpec:
+def _loss_burst(direction: DirectionSpec, text: str) -> DirectionSpec:
     """Loss comes in bursts of this mean length; `none`: each segment for itself."""
     if text == "none":
-        return replace(way, loss=_made_loss(loss_share(way.loss), None), loss_burst=None)
+        return replace(direction, loss=_made_loss(loss_share(direction.loss), None), loss_burst=None)
     try:
         length = float(text)
     except ValueError:
@@ -258,7 +262,7 @@ def _loss_burst(way: DirectionSpec, text: str) -> DirectionSpec:
         raise QuantityError(
             f"{text!r} is no mean length of a burst", "Write how many segments are lost in a row, like 8."
         )
-    return replace(way, loss=_made_loss(loss_share(way.loss), length), loss_burst=length)
+    return replace(direction, loss=_made_loss(loss_share(direction.loss), length), loss_burst=length)
 
 
 def _made_loss(share: float, burst: float | None) -> IndependentLoss | BurstLoss | None:
@@ -272,13 +276,13 @@ def _made_loss(share: float, burst: float | None) -> IndependentLoss | BurstLoss
     return BurstLoss(to_bad=share / burst / (1 - share), to_good=1 / burst)
 
 
-def _reorder(way: DirectionSpec, text: str) -> DirectionSpec:
+def _reorder(direction: DirectionSpec, text: str) -> DirectionSpec:
     if text not in ("on", "off"):
         raise QuantityError(f"reorder is on or off, not {text!r}", "Write reorder on.")
-    return replace(way, reorder=text == "on")
+    return replace(direction, reorder=text == "on")
 
 
-def _outage(way: DirectionSpec, text: str) -> DirectionSpec:
+def _outage(direction: DirectionSpec, text: str) -> DirectionSpec:
     """`5s:1s[/30s]`: at 5 s for 1 s, and again each 30 s. Several add up."""
     when, _, again = text.partition("/")
     at, colon, duration = when.partition(":")
@@ -290,25 +294,25 @@ def _outage(way: DirectionSpec, text: str) -> DirectionSpec:
         raise QuantityError(
             f"{text!r} is no outage", "It lasts for some time, and less long than what it repeats after."
         )
-    return replace(way, outages=(*way.outages, Outage(at_ns=at_ns, for_ns=for_ns, every_ns=every_ns)))
+    return replace(direction, outages=(*direction.outages, Outage(at_ns=at_ns, for_ns=for_ns, every_ns=every_ns)))
 
 
 _OF_THE_LINK: dict[str, Callable[[LinkSpec, str], LinkSpec]] = {
     "rtt": _rtt,
     "delay-to-server": _delay_to_server,
     "rate": _rate,
-    "rate-to-server": lambda asked, text: _rate(asked, f"to-server:{text}"),
-    "rate-to-client": lambda asked, text: _rate(asked, f"to-client:{text}"),
+    "rate-to-server": lambda spec, text: _rate(spec, f"to-server:{text}"),
+    "rate-to-client": lambda spec, text: _rate(spec, f"to-client:{text}"),
     "seed": _seed,
     "mtu": _mtu,
 }
-_OF_A_WAY: dict[str, _WayChange] = {
+_OF_A_DIRECTION: dict[str, _DirectionChange] = {
     "queue": _queue,
     "jitter": _jitter,
     "loss": _loss,
     "loss-burst": _loss_burst,
-    "duplicate": lambda way, text: replace(way, duplicate=parse_share(text)),
-    "corrupt": lambda way, text: replace(way, corrupt=parse_share(text)),
+    "duplicate": lambda direction, text: replace(direction, duplicate=parse_share(text)),
+    "corrupt": lambda direction, text: replace(direction, corrupt=parse_share(text)),
     "reorder": _reorder,
     "outage": _outage,
 }
@@ -328,10 +332,10 @@ class Script:
     """Time from the start in ns, and the whole link from then on; in order."""
 
     def links(self) -> tuple[LinkSpec, ...]:
-        return (self.first, *(asked for _, asked in self.changes))
+        return (self.first, *(spec for _, spec in self.changes))
 
 
-def read_script(text: str, asked: LinkSpec, source: str = "the script") -> Script:
+def read_script(text: str, spec: LinkSpec, source: str = "the script") -> Script:
     """The script for a link that begins as `asked`. Raises UsageError with the number of the line."""
     lines: list[tuple[int, int, list[tuple[str, str]]]] = []
     outages: list[Outage] = []
@@ -351,16 +355,16 @@ def read_script(text: str, asked: LinkSpec, source: str = "the script") -> Scrip
             if len(lines) == MOST_LINES:
                 raise QuantityError(f"more than {MOST_LINES} lines", "Shorten it.")
         lines.append((number, at_ns, [pair for pair in said if pair[0] != "down"]))
-    for name in WAYS:
-        way = asked.way(name)
-        asked = asked.with_way(name, replace(way, outages=(*way.outages, *outages)))
-    first, changes = asked, []
+    for name in DIRECTIONS:
+        direction = spec.direction(name)
+        spec = spec.with_direction(name, replace(direction, outages=(*direction.outages, *outages)))
+    first, changes = spec, []
     for number, at_ns, said in lines:
         with _in_line(source, number):
             for word, value in said:
-                asked = apply(asked, word, value)
+                spec = apply(spec, word, value)
         if said:
-            changes.append((at_ns, asked))
+            changes.append((at_ns, spec))
     return Script(first, tuple(changes))
 
 
@@ -414,12 +418,12 @@ class Player:
         self._thread.join()
 
     def _play(self) -> None:
-        for at_ns, asked in self.script.changes:
+        for at_ns, spec in self.script.changes:
             rest_ns = self._start_ns + at_ns - time.monotonic_ns()
             if self._ended.wait(max(rest_ns, 0) / 1e9):
                 return
             try:
-                self._change(asked, time.monotonic_ns() - self._start_ns)
+                self._change(spec, time.monotonic_ns() - self._start_ns)
             except HowfarError as error:
                 self.failure = error
                 return

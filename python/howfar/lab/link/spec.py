@@ -16,8 +16,8 @@ from howfar.engine.messages import (
     RateStep,
 )
 
-WayName = Literal["to_server", "to_client"]
-WAYS: tuple[WayName, WayName] = ("to_server", "to_client")
+DirectionName = Literal["to_server", "to_client"]
+DIRECTIONS: tuple[DirectionName, DirectionName] = ("to_server", "to_client")
 MTU = 1500
 FRAMING_BYTES = 38
 """Of Ethernet around a packet: header 14, frame check sequence 4, preamble 8, gap 12."""
@@ -82,11 +82,11 @@ class LinkSpec:
     mtu: int = MTU
     seed: int = 0
 
-    def way(self, name: WayName) -> DirectionSpec:
+    def direction(self, name: DirectionName) -> DirectionSpec:
         return self.to_server if name == "to_server" else self.to_client
 
-    def with_way(self, name: WayName, way: DirectionSpec) -> LinkSpec:
-        return replace(self, to_server=way) if name == "to_server" else replace(self, to_client=way)
+    def with_direction(self, name: DirectionName, direction: DirectionSpec) -> LinkSpec:
+        return replace(self, to_server=direction) if name == "to_server" else replace(self, to_client=direction)
 
     @property
     def has_effects(self) -> bool:
@@ -95,21 +95,23 @@ class LinkSpec:
     def calm(self) -> LinkSpec:
         """The same link at rest: rates (of a trace its mean), delays and queues, nothing else. Of one form: it serves as a key."""
 
-        def still(name: WayName) -> DirectionSpec:
-            way = self.way(name)
-            return DirectionSpec(rate_bps=self.mean_rate_bps(name), queue_bytes=way.queue_bytes, queue_ns=way.queue_ns)
+        def still(name: DirectionName) -> DirectionSpec:
+            direction = self.direction(name)
+            return DirectionSpec(
+                rate_bps=self.mean_rate_bps(name), queue_bytes=direction.queue_bytes, queue_ns=direction.queue_ns
+            )
 
         return replace(self, rate_bps=None, to_server=still("to_server"), to_client=still("to_client"), seed=0)
 
-    def mean_rate_bps(self, name: WayName) -> int | None:
+    def mean_rate_bps(self, name: DirectionName) -> int | None:
         """None: unshaped."""
-        way = self.way(name)
-        if way.rate_trace:
-            total_ns = sum(step.for_ns for step in way.rate_trace)
-            return max(sum(step.for_ns * step.rate_bps for step in way.rate_trace) // total_ns, 1)
-        return self.rate_bps if way.rate_bps is None else way.rate_bps
+        direction = self.direction(name)
+        if direction.rate_trace:
+            total_ns = sum(step.for_ns for step in direction.rate_trace)
+            return max(sum(step.for_ns * step.rate_bps for step in direction.rate_trace) // total_ns, 1)
+        return self.rate_bps if direction.rate_bps is None else direction.rate_bps
 
-    def delay_ns(self, name: WayName) -> int:
+    def delay_ns(self, name: DirectionName) -> int:
         there = self.rtt_ns // 2 if self.delay_to_server_ns is None else self.delay_to_server_ns
         return there if name == "to_server" or self.delay_to_server_ns is None else self.rtt_ns - there
 
@@ -117,43 +119,43 @@ class LinkSpec:
     def rest_rtt_ns(self) -> int:
         """What a ping of one byte takes over the link at rest: the RTT, and its own time on the wire each way that has a rate.
         That time is no error of the link: at 1 Mb/s it is 1.46 ms."""
-        rates = [self.mean_rate_bps(name) for name in WAYS]
+        rates = [self.mean_rate_bps(name) for name in DIRECTIONS]
         return self.rtt_ns + sum(PING_BYTES * 8 * _S // rate_bps for rate_bps in rates if rate_bps is not None)
 
     @property
     def bdp_bytes(self) -> int:
         """The larger one of both ways."""
-        return max(self._in_flight(name) for name in WAYS)
+        return max(self._in_flight(name) for name in DIRECTIONS)
 
-    def _in_flight(self, name: WayName) -> int:
+    def _in_flight(self, name: DirectionName) -> int:
         return (self.mean_rate_bps(name) or _UNSHAPED_RATE_BPS) * self.rtt_ns // 8 // _S
 
-    def queue_bytes(self, name: WayName) -> int:
+    def queue_bytes(self, name: DirectionName) -> int:
         """As asked; else one bandwidth-delay product, but never less than 10 ms at the rate."""
-        way, rate_bps = self.way(name), self.mean_rate_bps(name)
-        if way.queue_bytes is not None:
-            return way.queue_bytes
+        direction, rate_bps = self.direction(name), self.mean_rate_bps(name)
+        if direction.queue_bytes is not None:
+            return direction.queue_bytes
         if rate_bps is None:
             return _UNSHAPED_QUEUE_BYTES
-        if way.queue_ns is not None:
-            return max(rate_bps * way.queue_ns // 8 // _S, _QUEUE_LEAST_BYTES)
+        if direction.queue_ns is not None:
+            return max(rate_bps * direction.queue_ns // 8 // _S, _QUEUE_LEAST_BYTES)
         return max(self._in_flight(name), rate_bps * _QUEUE_AT_LEAST_NS // 8 // _S, _QUEUE_LEAST_BYTES)
 
-    def direction(self, name: WayName, compensate_ns: int = 0, elapsed_ns: int = 0) -> Direction:
+    def direction_message(self, name: DirectionName, compensate_ns: int = 0, elapsed_ns: int = 0) -> Direction:
         """As the engine takes it, `elapsed_ns` after schedules began: they go on where they are, not anew."""
-        way = self.way(name)
+        direction = self.direction(name)
         return Direction(
-            rate_bps=None if way.rate_trace else self.mean_rate_bps(name),
-            rate_trace=rotated(way.rate_trace, elapsed_ns),
+            rate_bps=None if direction.rate_trace else self.mean_rate_bps(name),
+            rate_trace=rotated(direction.rate_trace, elapsed_ns),
             delay_ns=self.delay_ns(name),
             compensate_ns=compensate_ns,
             queue_bytes=self.queue_bytes(name),
-            jitter=way.jitter,
-            reorder=way.reorder,
-            loss=way.loss,
-            duplicate=way.duplicate,
-            corrupt=way.corrupt,
-            outages=[rest for outage in way.outages for rest in remaining(outage, elapsed_ns)],
+            jitter=direction.jitter,
+            reorder=direction.reorder,
+            loss=direction.loss,
+            duplicate=direction.duplicate,
+            corrupt=direction.corrupt,
+            outages=[rest for outage in direction.outages for rest in remaining(outage, elapsed_ns)],
             seed=(2 * self.seed + (name == "to_client")) % 2**64,
         )
 
@@ -162,7 +164,7 @@ class LinkSpec:
         """Payload in each byte on the wire: 1448 of 1538 with an MTU of 1500."""
         return (self.mtu - HEADERS_BYTES) / (self.mtu + FRAMING_BYTES)
 
-    def expected_goodput_bps(self, name: WayName) -> float | None:
+    def expected_goodput_bps(self, name: DirectionName) -> float | None:
         """What one TCP connection can carry when nothing is lost. None: unshaped, the machine is the limit."""
         rate_bps = self.mean_rate_bps(name)
         return None if rate_bps is None else rate_bps * self.payload_share

@@ -124,16 +124,16 @@ def _counted_alike(
     one: Reached, before: Counted, told: Told, script: PageScript, pages: int
 ) -> tuple[dict[str, int], list[str]]:
     """What the server counted, and where that is not what the pages told."""
-    name, deadline, asked = one.name, time.monotonic() + _SETTLES_S, 1
+    name, deadline, queries = one.name, time.monotonic() + _SETTLES_S, 1
     after = count(one)
     while script.connect == "per_page" and after.present > before.present and time.monotonic() < deadline:
         time.sleep(_POLL_S)
-        after, asked = count(one), asked + 1
+        after, queries = count(one), queries + 1
     connects = told[f"{name}_connects"]
     counted = {"connects": after.connections - before.connections}
     wanted = {"connects": connects}
     if before.turns is not None and after.turns is not None:
-        counted["turns"] = after.turns - before.turns - asked * _own(one)
+        counted["turns"] = after.turns - before.turns - queries * _own(one)
         wanted["turns"] = told[f"{name}_turns"]
         if name == "mysql" and script.connect == "per_page":
             wanted["turns"] += connects  # the goodbye of each, which has no answer

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from howfar.engine.messages import LONGEST_NS, Outage
 from howfar.errors import PlanError
-from howfar.lab.link import WAYS, Link, LinkSpec, WayName, open_link
+from howfar.lab.link import DIRECTIONS, DirectionName, Link, LinkSpec, open_link
 from howfar.lab.link.backends import DEFAULT
 from howfar.lab.network import (
     REPLICAS_MOST,
@@ -59,29 +59,29 @@ class Wire:
         """The replica's."""
         return self.network.client
 
-    def shape(self, asked: LinkSpec) -> None:
+    def shape(self, spec: LinkSpec) -> None:
         """Another link from now on, at rest. Raises LinkFailed, EngineError."""
-        size_buffers(self.network, asked.bdp_bytes, self.tcp)
-        self.link.shape(asked)
+        size_buffers(self.network, spec.bdp_bytes, self.tcp)
+        self.link.shape(spec)
 
-    def cut(self, ways: Iterable[WayName] = WAYS) -> None:
+    def cut(self, directions: Iterable[DirectionName] = DIRECTIONS) -> None:
         """Nothing comes through any more in these directions, and nobody is told. Raises LinkFailed."""
-        asked = self.link.asked
-        for name in ways:
-            way = replace(asked.way(name), outages=(Outage(at_ns=0, for_ns=LONGEST_NS),))
-            asked = asked.with_way(name, way)
-        self.link.change(asked, 0)
+        spec = self.link.spec
+        for name in directions:
+            direction = replace(spec.direction(name), outages=(Outage(at_ns=0, for_ns=LONGEST_NS),))
+            spec = spec.with_direction(name, direction)
+        self.link.change(spec, 0)
 
     def mend(self) -> None:
         """What it was before it was cut. Raises LinkFailed."""
-        self.link.change(self.link.asked, 0)
+        self.link.change(self.link.spec, 0)
 
 
 @contextmanager
 def open_wires(
     context: PairContext,
     count: int,
-    asked: LinkSpec,
+    spec: LinkSpec,
     calibrations: Mapping[str, Mapping[LinkSpec, dict[str, Any]]] | None = None,
 ) -> Iterator[tuple[Wire, ...]]:
     """So many hosts, each joined to the primary's by a calibrated link; call in the sandbox. `calibrations`: of wires before these, by
@@ -91,11 +91,11 @@ def open_wires(
         wires = []
         for number in range(1, count + 1):
             network = join_replica(context.network, ledger, number, shares)
-            size_buffers(network, asked.bdp_bytes, context.tcp)
+            size_buffers(network, spec.bdp_bytes, context.tcp)
             replica, primary = network.client.launcher(shares.client), network.server.launcher(shares.server)
             opened = open_link(
                 network,
-                asked,
+                spec,
                 replica,
                 primary,
                 (calibrations or {}).get(network.client.name),

@@ -31,9 +31,9 @@ class MariadbVerbs(Verbs):
     identified = "IDENTIFIED VIA mysql_native_password USING PASSWORD('{password}')"
     state_columns = ("Slave_IO_Running", "Slave_SQL_Running", "Gtid_IO_Pos")
 
-    def options(self, asked: ReplicationSpec) -> tuple[str, ...]:
-        compressed = ("--slave-compressed-protocol=ON",) if asked.compression else ()
-        return ("--gtid-strict-mode=ON", "--log-slave-updates=ON", *compressed, *durability_options(asked))
+    def options(self, spec: ReplicationSpec) -> tuple[str, ...]:
+        compressed = ("--slave-compressed-protocol=ON",) if spec.compression else ()
+        return ("--gtid-strict-mode=ON", "--log-slave-updates=ON", *compressed, *durability_options(spec))
 
     def follow_sql(self, source: Source) -> str:
         encrypted = (

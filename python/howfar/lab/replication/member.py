@@ -142,7 +142,7 @@ def begin_member(
     context: ServerContext,
     program: Program,
     tables: Tables,
-    asked: ReplicationSpec,
+    spec: ReplicationSpec,
     secret: str,
     tls: CertificatePaths | None,
 ) -> Member:
@@ -158,8 +158,8 @@ def begin_member(
         raise type(error)(f"{name} is not seeded: {error.message}", error.advice) from error
     log = BinaryLog(
         server_id=PRIMARY_ID + number,
-        options=verbs.options(asked),
-        init_sql=verbs.account_sql(secret, tls=asked.tls),
+        options=verbs.options(spec),
+        init_sql=verbs.account_sql(secret, tls=spec.tls),
     )
     return Member(name, context.host, store.begin(binary_log=log, tls=tls), verbs)
 

@@ -40,8 +40,8 @@ class MysqlVerbs(Verbs):
     identified = "IDENTIFIED WITH caching_sha2_password BY '{password}'"
     state_columns = ("Replica_IO_Running", "Replica_SQL_Running", "Retrieved_Gtid_Set")
 
-    def options(self, asked: ReplicationSpec) -> tuple[str, ...]:
-        return ("--gtid-mode=ON", "--enforce-gtid-consistency=ON", *durability_options(asked))
+    def options(self, spec: ReplicationSpec) -> tuple[str, ...]:
+        return ("--gtid-mode=ON", "--enforce-gtid-consistency=ON", *durability_options(spec))
 
     def follow_sql(self, source: Source) -> str:
         encrypted = (

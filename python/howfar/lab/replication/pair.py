@@ -1,7 +1,7 @@
 """A primary and its replicas: data, servers, replication, made in this order, and proven before anybody measures.
 
 Each replica is seeded from the same loaded template as its primary, before either writes: their histories are empty and equal. Hosts
-and links are in `wires.py` and outlive a pair. Not here: the load, and what a crash does.
+and links are in `links.py` and outlive a pair. Not here: the load, and what a crash does.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _DURABILITY = ("innodb_flush_log_at_trx_commit", "sync_binlog", "innodb_flush_me
 class Pair:
     """What `open_pair` gives."""
 
-    asked: ReplicationSpec
+    spec: ReplicationSpec
     verbs: Verbs
     primary: Member
     replicas: tuple[Member, ...] = ()
@@ -67,8 +67,7 @@ class Pair:
     def patience_s(self) -> float:
         """For what needs some round trips."""
         return (
-            self.patience_beyond_s
-            + _ROUND_TRIPS * max((wire.link.asked.rtt_ns for wire in self.wires), default=0) / 1e9
+            self.patience_beyond_s + _ROUND_TRIPS * max((wire.link.spec.rtt_ns for wire in self.wires), default=0) / 1e9
         )
 
     def snapshot(self) -> Snapshot:
@@ -158,7 +157,7 @@ class Pair:
         wire_bytes = {name: sent[name] - crossed[name] for name in sent}
         channel = ChannelFacts(tls_handshakes(self.primary), len(FILLING), wire_bytes)
         self.facts["channel"] = asdict(channel)
-        found = (*violations(self.asked, before, after, commits=1), *channel_violations(self.asked, channel))
+        found = (*violations(self.spec, before, after, commits=1), *channel_violations(self.spec, channel))
         if found:
             raise LabError("replication is not what was asked: " + "; ".join(found))
         return after
@@ -182,7 +181,7 @@ def open_pair(
     wires: Sequence[Wire],
     program: Program,
     tables: Tables,
-    asked: ReplicationSpec,
+    spec: ReplicationSpec,
     *,
     encrypted: bool = False,
 ) -> Iterator[Pair]:
@@ -191,10 +190,10 @@ def open_pair(
 
     Raises PlanError, LabError, ServerCrashed.
     """
-    asked.check()
+    spec.check()
     verbs = verbs_of(program.kind)
-    _refuse(asked, verbs)
-    assert len(wires) >= asked.replicas, "each replica has a wire of its own"
+    _refuse(spec, verbs)
+    assert len(wires) >= spec.replicas, "each replica has a wire of its own"
     with ExitStack() as ledger:
         marks = [("", time.monotonic())]
 
@@ -202,7 +201,7 @@ def open_pair(
             marks.append((what, time.monotonic()))
 
         directory = ledger.enter_context(_directory(context))
-        pair = _start(directory, context, program, tables, asked, tuple(wires[: asked.replicas]), encrypted, ledger)
+        pair = _start(directory, context, program, tables, spec, tuple(wires[: spec.replicas]), encrypted, ledger)
         mark("servers")
         _connect(pair)
         mark("replication")
@@ -212,14 +211,14 @@ def open_pair(
         yield pair
 
 
-def _refuse(asked: ReplicationSpec, verbs: Verbs) -> None:
-    if asked.semi_sync and verbs.most_to_wait_for is not None and asked.wait_for > verbs.most_to_wait_for:
+def _refuse(spec: ReplicationSpec, verbs: Verbs) -> None:
+    if spec.semi_sync and verbs.most_to_wait_for is not None and spec.wait_for > verbs.most_to_wait_for:
         raise PlanError(
-            f"{verbs.kind} waits for {verbs.most_to_wait_for} replica, not for {asked.wait_for}", "Use MySQL for that."
+            f"{verbs.kind} waits for {verbs.most_to_wait_for} replica, not for {spec.wait_for}", "Use MySQL for that."
         )
-    if asked.compression is not None and asked.compression not in verbs.compressions:
+    if spec.compression is not None and spec.compression not in verbs.compressions:
         raise PlanError(
-            f"{verbs.kind} does not compress replication by {asked.compression}",
+            f"{verbs.kind} does not compress replication by {spec.compression}",
             f"It can: {', '.join(verbs.compressions)}.",
         )
 
@@ -240,14 +239,14 @@ def _start(
     context: PairContext,
     program: Program,
     tables: Tables,
-    asked: ReplicationSpec,
+    spec: ReplicationSpec,
     wires: tuple[Wire, ...],
     encrypted: bool,
     ledger: ExitStack,
 ) -> Pair:
     """All servers up on equal data, each replica told whom to follow."""
     verbs = verbs_of(program.kind)
-    certificates = _certificates(directory, wires) if asked.tls or encrypted else None
+    certificates = _certificates(directory, wires) if spec.tls or encrypted else None
     secret = secrets.token_urlsafe(18)
     hosts = [("primary", context.network.server, context.shares.server)]
     hosts += [(wire.host.name, wire.host, context.replica_cpus) for wire in wires]
@@ -257,7 +256,7 @@ def _start(
         place = ServerContext(
             work=directory / name, host=host, cpus=cpus, connections=context.connections, namespaced=True
         )
-        member = begin_member(name, number, place, program, tables, asked, secret, certificates)
+        member = begin_member(name, number, place, program, tables, spec, secret, certificates)
         ledger.callback(member.server.stop)
         members.append(member)
     for member in members:
@@ -269,20 +268,20 @@ def _start(
                 f"{member.name} does not start: {error.message}", f"{error.advice} {damaged}"
             ) from error
     primary, *replicas = members
-    pair = Pair(asked, verbs, primary, tuple(replicas), wires, context.patience_s, certificates)
+    pair = Pair(spec, verbs, primary, tuple(replicas), wires, context.patience_s, certificates)
     pair.facts = {
-        "asked": asdict(asked),
+        "asked": asdict(spec),
         "replica_cpus": list(context.replica_cpus),
         "data_file_system": file_system_of(directory),
-        "durability": {member.name: _durability(member, asked) for member in members},
+        "durability": {member.name: _durability(member, spec) for member in members},
     }
     for member, wire in zip(replicas, wires, strict=True):
         source = Source(
             address=wire.network.ends.server_address,
             port=_port(primary),
             password=secret,
-            ca=str(certificates.ca) if certificates and asked.tls else None,
-            compression=asked.compression,
+            ca=str(certificates.ca) if certificates and spec.tls else None,
+            compression=spec.compression,
         )
         member.ask(verbs.follow_sql(source), "the statement that names its primary")
     return pair
@@ -298,11 +297,11 @@ def _certificates(directory: Path, wires: tuple[Wire, ...]) -> CertificatePaths:
     return make_certificates(directory, (LOOPBACK_ADDRESS, SERVER_ADDRESS, *addresses))
 
 
-def _durability(member: Member, asked: ReplicationSpec) -> dict[str, str]:
+def _durability(member: Member, spec: ReplicationSpec) -> dict[str, str]:
     """Read back. Raises LabError when it is not the preset: a server may take an option and not obey it."""
     listed = ", ".join(f"'{name}'" for name in _DURABILITY)
     found = member.variables(f"WHERE Variable_name IN ({listed})")
-    preset = asked.preset
+    preset = spec.preset
     wanted = dict(zip(_DURABILITY, (preset.flush_log_at_commit, preset.sync_binlog, preset.flush_method), strict=True))
     unlike = [
         f"{name} is {found.get(name)} instead of {value}"
@@ -310,7 +309,7 @@ def _durability(member: Member, asked: ReplicationSpec) -> dict[str, str]:
         if value is not None and found.get(name, "").lower() != str(value)
     ]
     if unlike:
-        raise LabError(f"{member.name} is not as durable as asked ({asked.durability}): {'; '.join(unlike)}")
+        raise LabError(f"{member.name} is not as durable as asked ({spec.durability}): {'; '.join(unlike)}")
     return found
 
 
@@ -325,19 +324,19 @@ def _connect(pair: Pair) -> None:
         patience_s=patience_s,
     )
     for member in (primary, *pair.replicas):
-        member.learn_names(load=pair.asked.semi_sync)
-    if pair.asked.semi_sync:
-        for statement in primary.names.enable_primary_sql(pair.asked):
+        member.learn_names(load=pair.spec.semi_sync)
+    if pair.spec.semi_sync:
+        for statement in primary.names.enable_primary_sql(pair.spec):
             primary.ask(statement)
     for replica in pair.replicas:
         replica.ask(pair.verbs.read_only_sql)
-        if pair.asked.semi_sync:
+        if pair.spec.semi_sync:
             replica.ask(replica.names.enable_replica_sql())
         pair.refuse_strangers(replica)
         replica.ask(pair.verbs.start_sql)
     for replica in pair.replicas:
         pair.await_replicating(replica)
-    if not pair.asked.semi_sync:
+    if not pair.spec.semi_sync:
         return
 
     def clients() -> int:
@@ -345,12 +344,12 @@ def _connect(pair: Pair) -> None:
         return 0 if end is None else end.clients
 
     def all_there() -> bool:
-        return clients() >= pair.asked.replicas and all(replica.acknowledges() for replica in pair.replicas)
+        return clients() >= pair.spec.replicas and all(replica.acknowledges() for replica in pair.replicas)
 
     wait_for(
         all_there,
         patience_s,
-        lambda: f"{clients()} of {pair.asked.replicas} replicas were there to acknowledge, and no more came",
+        lambda: f"{clients()} of {pair.spec.replicas} replicas were there to acknowledge, and no more came",
     )
 
 

@@ -44,12 +44,10 @@ class Snapshot:
     """What no server says of itself: links that have died, disks that are full."""
 
 
-def violations(
-    asked: ReplicationSpec, before: Snapshot, after: Snapshot, commits: int | None = None
-) -> tuple[str, ...]:
+def violations(spec: ReplicationSpec, before: Snapshot, after: Snapshot, commits: int | None = None) -> tuple[str, ...]:
     """Sentences, none: it held. `commits`: how many the load saw acknowledged in the window; None: unknown."""
-    found = [*_of_moment(asked, before, "before"), *_of_moment(asked, after, "after")]
-    if not asked.semi_sync or before.primary is None or after.primary is None:
+    found = [*_of_moment(spec, before, "before"), *_of_moment(spec, after, "after")]
+    if not spec.semi_sync or before.primary is None or after.primary is None:
         return tuple(found)
     one, two = before.primary, after.primary
     if two.no_tx < one.no_tx or two.no_times < one.no_times or two.yes_tx < one.yes_tx:
@@ -57,7 +55,7 @@ def violations(
     if two.no_tx > one.no_tx:
         found.append(
             f"{two.no_tx - one.no_tx} commits of the window were not acknowledged by a replica, as the primary counts them"
-            f"{' (MySQL: groups of them)' if asked.wait_point == 'AFTER_SYNC' else ''}"
+            f"{' (MySQL: groups of them)' if spec.wait_point == 'AFTER_SYNC' else ''}"
         )
     if two.no_times > one.no_times:
         found.append(f"the primary fell back to asynchronous replication {two.no_times - one.no_times} times")
@@ -66,13 +64,13 @@ def violations(
     return tuple(found)
 
 
-def _of_moment(asked: ReplicationSpec, seen: Snapshot, when: str) -> list[str]:
-    found = [] if len(seen.replicas) == asked.replicas else [f"{len(seen.replicas)} replicas {when} the window"]
+def _of_moment(spec: ReplicationSpec, seen: Snapshot, when: str) -> list[str]:
+    found = [] if len(seen.replicas) == spec.replicas else [f"{len(seen.replicas)} replicas {when} the window"]
     found += [f"{sentence} {when} the window" for sentence in seen.broken]
     for replica in seen.replicas:
-        found += _of_replica(asked, replica, when)
+        found += _of_replica(spec, replica, when)
     end = seen.primary
-    if not asked.semi_sync:
+    if not spec.semi_sync:
         if end is not None and end.enabled:
             found.append(f"the primary was semi-synchronous {when} the window")
         return found
@@ -80,26 +78,26 @@ def _of_moment(asked: ReplicationSpec, seen: Snapshot, when: str) -> list[str]:
         return [*found, f"the primary had no semi-synchronous replication {when} the window"]
     if not (end.enabled and end.status):
         found.append(f"the primary was not semi-synchronous {when} the window: it fell back to asynchronous silently")
-    if end.clients < asked.replicas:
-        found.append(f"{end.clients} semi-synchronous replicas of {asked.replicas} were connected {when} the window")
+    if end.clients < spec.replicas:
+        found.append(f"{end.clients} semi-synchronous replicas of {spec.replicas} were connected {when} the window")
     for name, wanted, obtained in (
-        ("wait point", asked.wait_point, end.wait_point),
-        ("timeout in ms", asked.timeout_ms, end.timeout_ms),
-        ("number of replicas to wait for", asked.wait_for, end.wait_for),
+        ("wait point", spec.wait_point, end.wait_point),
+        ("timeout in ms", spec.timeout_ms, end.timeout_ms),
+        ("number of replicas to wait for", spec.wait_for, end.wait_for),
     ):
         if wanted != obtained:
             found.append(f"the {name} was {obtained} instead of {wanted} {when} the window")
     return found
 
 
-def _of_replica(asked: ReplicationSpec, replica: ReplicaFacts, when: str) -> list[str]:
+def _of_replica(spec: ReplicationSpec, replica: ReplicaFacts, when: str) -> list[str]:
     state, found = replica.state, []
     if (state.receiving, state.applying) != ("Yes", "Yes"):
         found.append(_not_replicating(replica, when))
     found += _strangers(replica, when)
-    if asked.semi_sync and replica.semi_sync is not True:
+    if spec.semi_sync and replica.semi_sync is not True:
         found.append(f"{replica.name} did not acknowledge {when} the window")
-    if not asked.semi_sync and replica.semi_sync:
+    if not spec.semi_sync and replica.semi_sync:
         found.append(f"{replica.name} acknowledged {when} the window, which was not requested")
     return found
 
@@ -128,9 +126,9 @@ def after_absence(seen: Snapshot) -> tuple[str, ...]:
     return tuple(found)
 
 
-def latency_violation(asked: ReplicationSpec, p50_ns: int, rtt_ns: int) -> str | None:
+def latency_violation(spec: ReplicationSpec, p50_ns: int, rtt_ns: int) -> str | None:
     """No commit is acknowledged sooner than a packet goes to the replica and back. Counters can lie, this cannot."""
-    if not asked.semi_sync or p50_ns >= rtt_ns:
+    if not spec.semi_sync or p50_ns >= rtt_ns:
         return None
     return (
         f"half of the commits took less than {p50_ns / 1e6:.3f} ms where the round trip to the replica takes "
@@ -183,16 +181,16 @@ def sent_bytes(wires: Sequence[Wire]) -> dict[str, int]:
     return found
 
 
-def channel_violations(asked: ReplicationSpec, seen: ChannelFacts) -> tuple[str, ...]:
+def channel_violations(spec: ReplicationSpec, seen: ChannelFacts) -> tuple[str, ...]:
     """Where asked and obtained differ. Pure."""
     found = []
-    if asked.tls and seen.tls_handshakes < asked.replicas:
-        found.append(f"{seen.tls_handshakes} of {asked.replicas} replicas came to the primary by TLS")
-    if not asked.tls and seen.tls_handshakes:
+    if spec.tls and seen.tls_handshakes < spec.replicas:
+        found.append(f"{seen.tls_handshakes} of {spec.replicas} replicas came to the primary by TLS")
+    if not spec.tls and seen.tls_handshakes:
         found.append(f"{seen.tls_handshakes} replicas reached the primary by TLS, which was not requested")
     for name, crossed in seen.wire_bytes.items():
-        if asked.compression is not None and crossed > _COMPRESSED_MOST:
+        if spec.compression is not None and crossed > _COMPRESSED_MOST:
             found.append(f"a row of {seen.row_bytes} bytes went to {name} in {crossed}: it was not compressed")
-        if asked.compression is None and crossed < seen.row_bytes:
+        if spec.compression is None and crossed < seen.row_bytes:
             found.append(f"a row of {seen.row_bytes} bytes went to {name} in {crossed}: it was compressed")
     return tuple(found)

@@ -22,14 +22,14 @@ class SemiSyncNames:
     wait_for: str | None
     """The variable that says how many replicas must acknowledge; None: always one."""
 
-    def enable_primary_sql(self, asked: ReplicationSpec) -> tuple[str, ...]:
+    def enable_primary_sql(self, spec: ReplicationSpec) -> tuple[str, ...]:
         assert self.primary is not None, "its plugin comes first"
         settings = [
-            f"SET GLOBAL {self.primary}timeout = {asked.timeout_ms}",
-            f"SET GLOBAL {self.primary}wait_point = '{asked.wait_point}'",
+            f"SET GLOBAL {self.primary}timeout = {spec.timeout_ms}",
+            f"SET GLOBAL {self.primary}wait_point = '{spec.wait_point}'",
         ]
         if self.wait_for is not None:
-            settings.append(f"SET GLOBAL {self.wait_for} = {asked.wait_for}")
+            settings.append(f"SET GLOBAL {self.wait_for} = {spec.wait_for}")
         return (*settings, f"SET GLOBAL {self.primary}enabled = ON")
 
     def enable_replica_sql(self) -> str:

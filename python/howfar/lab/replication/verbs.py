@@ -81,7 +81,7 @@ class Verbs(ABC):
     """Of the status: receiving, applying, received."""
 
     @abstractmethod
-    def options(self, asked: ReplicationSpec) -> tuple[str, ...]:
+    def options(self, spec: ReplicationSpec) -> tuple[str, ...]:
         """At start, primary and replicas alike."""
 
     @abstractmethod
@@ -100,8 +100,8 @@ class Verbs(ABC):
         return ReplicaState(receiving, applying, tuple(filter(None, errors)), received)
 
 
-def durability_options(asked: ReplicationSpec) -> tuple[str, ...]:
-    preset = asked.preset
+def durability_options(spec: ReplicationSpec) -> tuple[str, ...]:
+    preset = spec.preset
     options = (f"--innodb-flush-log-at-trx-commit={preset.flush_log_at_commit}", f"--sync-binlog={preset.sync_binlog}")
     return options if preset.flush_method is None else (*options, f"--innodb-flush-method={preset.flush_method}")
 

@@ -149,7 +149,7 @@ class CommitWatch(PairWatch):
 
     def _look(self) -> None:
         with ExitStack() as ledger:
-            look = self._acknowledgements(ledger) if self.pair.asked.semi_sync else lambda: None
+            look = self._acknowledgements(ledger) if self.pair.spec.semi_sync else lambda: None
             while self.hung is None and self._again():
                 look()
                 if full := self.pair.primary.full():

@@ -362,13 +362,15 @@ class KeyValueServer(Server):
 
     def _misplaced(self, ports: tuple[int, ...], paths: tuple[str, ...]) -> list[str]:
         """Where the kernel says that it listens, and it was not to, or the other way round."""
-        asked_ports = () if self.port is None else (self.port,)
-        asked_paths = () if self._settings.socket is None else (str(self._settings.socket),)
+        expected_ports = () if self.port is None else (self.port,)
+        expected_paths = () if self._settings.socket is None else (str(self._settings.socket),)
         found = []
-        if ports != asked_ports:
-            found.append(f"the server listens on the TCP ports {list(ports)}, it was to listen on {list(asked_ports)}")
-        if paths != asked_paths:
-            found.append(f"the server listens on the sockets {list(paths)}, it was to listen on {list(asked_paths)}")
+        if ports != expected_ports:
+            found.append(
+                f"the server listens on the TCP ports {list(ports)}, it was to listen on {list(expected_ports)}"
+            )
+        if paths != expected_paths:
+            found.append(f"the server listens on the sockets {list(paths)}, it was to listen on {list(expected_paths)}")
         return found
 
 

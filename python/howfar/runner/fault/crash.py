@@ -20,7 +20,7 @@ from howfar.engine.inserts import TABLE
 from howfar.engine.messages import Event, LoadJob
 from howfar.engine.process import Launcher, LoadOutcome
 from howfar.errors import LabError
-from howfar.lab.link import WAYS, WayName
+from howfar.lab.link import DIRECTIONS, DirectionName
 from howfar.lab.replication import Pair
 from howfar.lab.replication.member import Member
 from howfar.lab.replication.pair import promote
@@ -142,7 +142,7 @@ _STOPS_S = 30.0
 class Break:
     """One level of the factor `fault`."""
 
-    cut: tuple[WayName, ...] = ()
+    cut: tuple[DirectionName, ...] = ()
     """Of every replica's wire; the replica is the link's client."""
     stops_receiving: bool = False
     """Every replica stops receiving; it goes on applying what it has, as one does whose disk for logs is full."""
@@ -151,7 +151,7 @@ class Break:
 
 BREAKS: dict[str, Break] = {
     "kill-primary": Break(),
-    "cut": Break(cut=WAYS, failover_ns=FAILOVER_NS),
+    "cut": Break(cut=DIRECTIONS, failover_ns=FAILOVER_NS),
     "cut-to-replica": Break(cut=("to_client",), failover_ns=FAILOVER_NS),
     "cut-to-primary": Break(cut=("to_server",), failover_ns=FAILOVER_NS),
     "stop-replica": Break(stops_receiving=True, failover_ns=FAILOVER_NS),
@@ -329,7 +329,7 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
     with ExitStack() as ledger:
         watcher = watch_keys(wanted, context.logs / "seen", context.launcher, ledger)
         begun = pair.snapshot()
-        lag = LagWatch(pair, beats=not pair.asked.semi_sync)  # it would be one more commit that others wait behind
+        lag = LagWatch(pair, beats=not pair.spec.semi_sync)  # it would be one more commit that others wait behind
         ledger.callback(lag.finish)
         ledger.callback(load.abandon)
         load.start(context.measure, context.launcher, context.on_event)
@@ -339,7 +339,7 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
             _has(pair, replica) for replica in pair.replicas
         ]  # before the primary: what comes meanwhile is not taken off
         last = pair.snapshot()
-        if unlike := violations(pair.asked, begun, last):
+        if unlike := violations(pair.spec, begun, last):
             raise LabError("replication was not as configured before the fault: " + "; ".join(unlike))
         ledger.callback(mend, pair, done)
         broken = break_pair(
@@ -370,9 +370,7 @@ def check_waited(context: FaultContext, log: KeyLog, until_ns: int) -> None:
     if not len(records):
         raise LabError("no commit was acknowledged before the fault", "Is the machine overloaded?")
     p50_ns = int(np.median(records["ended_ns"] - records["sent_ns"]))
-    if too_fast := latency_violation(
-        context.pair.asked, p50_ns, int(context.rtt_ns - rtt_tolerance_ns(context.rtt_ns))
-    ):
+    if too_fast := latency_violation(context.pair.spec, p50_ns, int(context.rtt_ns - rtt_tolerance_ns(context.rtt_ns))):
         raise LabError(too_fast)
 
 
@@ -397,7 +395,7 @@ def _take_over(pair: Pair) -> Survivor:
 
 def await_arrived(pair: Pair, replica: Member) -> None:
     """What a dead primary's kernel still delivers comes within round trips; then its end does, or nothing. Raises LabError."""
-    quiet_s = _QUIET_S + _QUIET_RTTS * max((wire.link.asked.rtt_ns for wire in pair.wires), default=0) / 1e9
+    quiet_s = _QUIET_S + _QUIET_RTTS * max((wire.link.spec.rtt_ns for wire in pair.wires), default=0) / 1e9
     deadline = time.monotonic() + _ARRIVED_S
     received, since = "", time.monotonic()
     while time.monotonic() < deadline:

@@ -241,7 +241,7 @@ def run_fallback(
 ) -> FellBack:
     """`timeout_ms` None: the server's own default. Raises LabError, EngineError when the load or the looks broke off."""
     pair = context.pair
-    if not pair.asked.semi_sync:
+    if not pair.spec.semi_sync:
         raise LabError("asynchronous replication has nothing to fall back from", "Take a semi-synchronous mode.")
     timeout_ms = set_timeout(pair, timeout_ms)
     absent_ns = timeout_ms * 1_000_000 + away_ns
@@ -262,7 +262,7 @@ def run_fallback(
         load.start(context.measure, context.launcher, context.on_event)
         load.await_window()
         load.pause_until(leaves_ns)
-        if unlike := violations(replace(pair.asked, timeout_ms=timeout_ms), begun, pair.snapshot()):
+        if unlike := violations(replace(pair.spec, timeout_ms=timeout_ms), begun, pair.snapshot()):
             raise LabError("replication was not as configured before the replica left: " + "; ".join(unlike))
         absence = _leave_and_return(pair, load, absent_ns)
         outcome = load.finish()

@@ -33,7 +33,7 @@ from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import LabError
 from howfar.plan.factors import ORDINARY
 from howfar.plan.page import MULTI, Keys, PageShape
-from howfar.plan.sessions import SessionSpec, session_asked
+from howfar.plan.sessions import SessionSpec, session_spec
 from howfar.plan.types import READS_ONLY, Plan
 from howfar.store.records import Arm
 from howfar.testbed import ServiceEndpoint, Stage, Trust
@@ -45,7 +45,7 @@ def load_job(plan: Plan, arm: Arm, stage: Stage, seed: int, workload: Workload) 
         user=stage.user,
         password=stage.password,
         database=stage.database,
-        session=session_of(session_asked(arm.factors), stage.trust),
+        session=session_of(session_spec(arm.factors), stage.trust),
         workload=workload,
         connections=int(arm.factors["threads"]),
         seed=seed,
@@ -55,12 +55,12 @@ def load_job(plan: Plan, arm: Arm, stage: Stage, seed: int, workload: Workload) 
     )
 
 
-def session_of(asked: SessionSpec, trust: Trust | None) -> Session:
-    assert asked.tls is None or trust is not None, "a stage for an encrypted cell has a server with a certificate"
+def session_of(spec: SessionSpec, trust: Trust | None) -> Session:
+    assert spec.tls is None or trust is not None, "a stage for an encrypted cell has a server with a certificate"
     return Session(
-        tls=trust.tls(asked) if trust else None,
-        compression=Compression(algorithm=asked.algorithm, level=asked.level) if asked.algorithm else None,
-        connect="per_transaction" if asked.per_transaction else "persistent",
+        tls=trust.tls(spec) if trust else None,
+        compression=Compression(algorithm=spec.algorithm, level=spec.level) if spec.algorithm else None,
+        connect="per_transaction" if spec.per_transaction else "persistent",
         fetch_server_key=True,  # an account made up for the laboratory, in namespaces that nobody else is in
     )
 
@@ -129,13 +129,13 @@ def page_script(
     """The shape `page` of the plan, with the application's computing in equal parts at the end of its rounds. A service that it does
     not ask is not in it."""
     shape = plan.pages[page]
-    asked = shape.by_service
+    by_service = shape.by_service
     return PageScript(
-        **{name: service for name, service in services.items() if name in asked},
-        statements=_statements(shape, plan) if "mysql" in asked else (),
+        **{name: service for name, service in services.items() if name in by_service},
+        statements=_statements(shape, plan) if "mysql" in by_service else (),
         # The protocols that PHP's extensions speak.
-        redis_keys=key_value(plan.keys, "resp2") if "redis" in asked else None,
-        memcached_keys=key_value(plan.keys, "memcached_text") if "memcached" in asked else None,
+        redis_keys=key_value(plan.keys, "resp2") if "redis" in by_service else None,
+        memcached_keys=key_value(plan.keys, "memcached_text") if "memcached" in by_service else None,
         steps=_round(shape, app_cpu_ns // shape.rounds),
         rounds=shape.rounds,
         connect="per_page" if per_page else "persistent",

@@ -1,6 +1,6 @@
 """How packets get from one host to the other: one file a back-end, one line of registration.
 
-A back-end is opened for a network whose hosts are not cabled yet; it cables them, and what it gives back is a `LinkLine`.
+A back-end is opened for a network whose hosts are not cabled yet; it cables them, and what it gives back is a `BackendLink`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NAMES = (*SHAPING, "none")
 """All, without loading them: command lines name them."""
 
 
-class LinkLine(Protocol):
+class BackendLink(Protocol):
     """A line in use. What it cannot tell is None."""
 
     @property
@@ -34,7 +34,7 @@ class LinkLine(Protocol):
 
     def alive(self) -> bool: ...
 
-    def set(self, asked: LinkSpec, compensate_ns: int, elapsed_ns: int) -> None:
+    def set(self, spec: LinkSpec, compensate_ns: int, elapsed_ns: int) -> None:
         """In force when it returns. Raises LinkFailed, EngineError."""
         ...
 
@@ -57,12 +57,12 @@ class Backend(Protocol):
     """What lateness is counted from, for the receipt; None: lateness is not counted."""
 
     @staticmethod
-    def refuses(asked: LinkSpec) -> str | None:
+    def refuses(spec: LinkSpec) -> str | None:
         """Why it cannot be what is asked, known before trying; None: it can."""
         ...
 
     @staticmethod
-    def open_line(network: Network, asked: LinkSpec) -> AbstractContextManager[LinkLine]:
+    def connect(network: Network, spec: LinkSpec) -> AbstractContextManager[BackendLink]:
         """Cable the hosts. Undone on leaving. Raises LinkFailed, EngineError."""
         ...
 
@@ -78,12 +78,12 @@ def backends() -> dict[str, Backend]:
     return {backend.NAME: backend for backend in (make() for make in listed)}
 
 
-def find_backend(name: str, asked: LinkSpec) -> Backend:
+def find_backend(name: str, spec: LinkSpec) -> Backend:
     """Raises UsageError when there is none of that name, or it cannot be what is asked."""
     known = backends()
     if name not in known:
         raise UsageError(f"no link back-end is called {name!r}", f"Known: {', '.join(known)}.")
-    why = known[name].refuses(asked)
+    why = known[name].refuses(spec)
     if why:
         raise UsageError(f"the link back-end {name} cannot do that: {why}", f"Use --link-backend {DEFAULT}.")
     return known[name]

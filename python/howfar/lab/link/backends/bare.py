@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 from howfar.engine.messages import LinkReady, LinkStats
 from howfar.errors import LinkFailed
-from howfar.lab.link.backends import LinkLine
-from howfar.lab.link.spec import WAYS, LinkSpec
+from howfar.lab.link.backends import BackendLink
+from howfar.lab.link.spec import DIRECTIONS, LinkSpec
 from howfar.lab.network import Network, cable_directly
 
 
-class BareLine:
-    """See `backends.LinkLine`."""
+class BareLink:
+    """See `backends.BackendLink`."""
 
     ready: LinkReady | None = None
     pid: int | None = None
@@ -21,8 +21,8 @@ class BareLine:
     def alive(self) -> bool:
         return True
 
-    def set(self, asked: LinkSpec, compensate_ns: int, elapsed_ns: int) -> None:
-        why = BareBackend.refuses(asked)
+    def set(self, spec: LinkSpec, compensate_ns: int, elapsed_ns: int) -> None:
+        why = BareBackend.refuses(spec)
         if why:
             raise LinkFailed(f"a bare cable cannot do that: {why}")
 
@@ -38,13 +38,13 @@ class BareBackend:
     ARRIVAL: str | None = None
 
     @staticmethod
-    def refuses(asked: LinkSpec) -> str | None:
-        if asked.rtt_ns or asked.has_effects or any(asked.mean_rate_bps(name) for name in WAYS):
+    def refuses(spec: LinkSpec) -> str | None:
+        if spec.rtt_ns or spec.has_effects or any(spec.mean_rate_bps(name) for name in DIRECTIONS):
             return "a bare cable has no delay, no rate and no effect"
         return None
 
     @staticmethod
     @contextmanager
-    def open_line(network: Network, asked: LinkSpec) -> Iterator[LinkLine]:
+    def connect(network: Network, spec: LinkSpec) -> Iterator[BackendLink]:
         with cable_directly(network):
-            yield BareLine()
+            yield BareLink()

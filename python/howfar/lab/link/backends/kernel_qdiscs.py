@@ -17,8 +17,8 @@ from howfar.engine.messages import (
     NormalJitter,
 )
 from howfar.errors import LabError, LinkFailed
-from howfar.lab.link.backends import LinkLine
-from howfar.lab.link.spec import FRAMING_BYTES, WAYS, LinkSpec, WayName
+from howfar.lab.link.backends import BackendLink
+from howfar.lab.link.spec import DIRECTIONS, FRAMING_BYTES, DirectionName, LinkSpec
 from howfar.lab.network import FIRST, Ends, Network, cable_through_middle
 
 BURST_BYTES = 128 * 1024
@@ -29,8 +29,8 @@ _NETEM_PACKETS = 10_000_000
 """netem's limit counts packets, those on their way included; its default of 1000 is what makes long fast links slow."""
 
 
-class KernelLine:
-    """See `backends.LinkLine`."""
+class QdiscLink:
+    """See `backends.BackendLink`."""
 
     ready: LinkReady | None = None
     pid: int | None = None
@@ -43,13 +43,13 @@ class KernelLine:
     def alive(self) -> bool:
         return True
 
-    def set(self, asked: LinkSpec, compensate_ns: int, elapsed_ns: int) -> None:
-        why = KernelBackend.refuses(asked)
+    def set(self, spec: LinkSpec, compensate_ns: int, elapsed_ns: int) -> None:
+        why = KernelBackend.refuses(spec)
         if why:
             raise LinkFailed(f"the kernel's disciplines cannot do that: {why}")
-        for name in WAYS:
+        for name in DIRECTIONS:
             device = _device(name, self._network.ends)
-            lines = qdisc_batch(asked, name, compensate_ns, self._network.ends)
+            lines = qdisc_batch(spec, name, compensate_ns, self._network.ends)
             kinds = [line.partition(" handle ")[2].split()[1] for line in lines]
             # Replaced by one of the same kind and handle, a discipline changes and keeps its queue; another tree begins empty.
             if self._set.get(device) not in (None, kinds):
@@ -71,7 +71,7 @@ class KernelLine:
         return None
 
 
-def _device(name: WayName, ends: Ends) -> str:
+def _device(name: DirectionName, ends: Ends) -> str:
     """A packet to the server leaves the middle by the server's cable, and is shaped there: a slow router, not a slow card."""
     return ends.server_middle if name == "to_server" else ends.client_middle
 
@@ -82,34 +82,36 @@ def tbf_rate(rate_bps: int, mtu: int) -> int:
     return rate_bps * (mtu + _ETHERNET_BYTES) // (mtu + FRAMING_BYTES)
 
 
-def qdisc_batch(asked: LinkSpec, name: WayName, compensate_ns: int, ends: Ends = FIRST) -> list[str]:
+def qdisc_batch(spec: LinkSpec, name: DirectionName, compensate_ns: int, ends: Ends = FIRST) -> list[str]:
     """Lines for `tc -batch`: netem at the root where it is needed, tbf below it or alone."""
-    way, device, rate_bps = asked.way(name), _device(name, ends), asked.mean_rate_bps(name)
+    direction, device, rate_bps = spec.direction(name), _device(name, ends), spec.mean_rate_bps(name)
     lines, parent = [], "root"
-    delay_ns = max(asked.delay_ns(name) - compensate_ns, 0)
+    delay_ns = max(spec.delay_ns(name) - compensate_ns, 0)
     netem = []
-    if asked.rtt_ns or way.jitter:
+    if spec.rtt_ns or direction.jitter:
         spread = (
-            f" {way.jitter.deviation_ns / 1000:g}us distribution normal" if isinstance(way.jitter, NormalJitter) else ""
+            f" {direction.jitter.deviation_ns / 1000:g}us distribution normal"
+            if isinstance(direction.jitter, NormalJitter)
+            else ""
         )
         netem.append(f"delay {delay_ns / 1000:g}us{spread}")
-    if isinstance(way.loss, IndependentLoss):
-        netem.append(f"loss random {way.loss.probability:%}")
-    elif way.loss is not None:
-        chain = (way.loss.to_bad, way.loss.to_good, way.loss.loss_bad, way.loss.loss_good)
+    if isinstance(direction.loss, IndependentLoss):
+        netem.append(f"loss random {direction.loss.probability:%}")
+    elif direction.loss is not None:
+        chain = (direction.loss.to_bad, direction.loss.to_good, direction.loss.loss_bad, direction.loss.loss_good)
         netem.append("loss gemodel " + " ".join(f"{share:%}" for share in chain))
-    if way.duplicate:
-        netem.append(f"duplicate {way.duplicate:%}")
-    if way.corrupt:
-        netem.append(f"corrupt {way.corrupt:%}")
+    if direction.duplicate:
+        netem.append(f"duplicate {direction.duplicate:%}")
+    if direction.corrupt:
+        netem.append(f"corrupt {direction.corrupt:%}")
     elif netem:
         netem.append("corrupt 0%")  # not told, a netem that is changed would keep what it had
     if netem:
         lines.append(f"qdisc replace dev {device} root handle 1: netem limit {_NETEM_PACKETS} {' '.join(netem)}")
         parent = "parent 1:1"
     if rate_bps is not None:
-        rate = tbf_rate(rate_bps, asked.mtu)
-        limit = max(asked.queue_bytes(name), BURST_BYTES)
+        rate = tbf_rate(rate_bps, spec.mtu)
+        limit = max(spec.queue_bytes(name), BURST_BYTES)
         lines.append(
             f"qdisc replace dev {device} {parent} handle 10: tbf rate {rate} burst {BURST_BYTES} limit {limit}"
         )
@@ -125,34 +127,34 @@ class KernelBackend:
     ARRIVAL: str | None = None
 
     @staticmethod
-    def refuses(asked: LinkSpec) -> str | None:
-        for name in WAYS:
-            way, rate_bps = asked.way(name), asked.mean_rate_bps(name)
-            if asked.seed and (way.loss or way.jitter or way.duplicate or way.corrupt):
+    def refuses(spec: LinkSpec) -> str | None:
+        for name in DIRECTIONS:
+            direction, rate_bps = spec.direction(name), spec.mean_rate_bps(name)
+            if spec.seed and (direction.loss or direction.jitter or direction.duplicate or direction.corrupt):
                 return "netem draws numbers of its own; leave out --seed"
             if rate_bps is not None:
-                queue_bytes, said = asked.queue_bytes(name), way.queue_bytes or way.queue_ns
+                queue_bytes, said = spec.queue_bytes(name), direction.queue_bytes or direction.queue_ns
                 if said and queue_bytes < BURST_BYTES:
                     return "tbf's queue is never shorter than its bucket of 128 KiB"
                 if queue_bytes > _QUEUE_MOST_BYTES:
                     return "tbf's queue is never longer than 2 GiB; say a shorter --queue"
-            if way.outages or way.rate_trace:
+            if direction.outages or direction.rate_trace:
                 return "no outages and no traces of rates"
-            if way.jitter is not None and not isinstance(way.jitter, NormalJitter):
+            if direction.jitter is not None and not isinstance(direction.jitter, NormalJitter):
                 return "no jitter but the normal distribution"
-            if way.jitter is not None and not way.reorder:
+            if direction.jitter is not None and not direction.reorder:
                 return "netem's jitter reorders; say --reorder on"
         return None
 
     @staticmethod
     @contextmanager
-    def open_line(network: Network, asked: LinkSpec) -> Iterator[LinkLine]:
+    def connect(network: Network, spec: LinkSpec) -> Iterator[BackendLink]:
         ends, bridge = network.ends, network.ends.bridge
         with cable_through_middle(network):
             try:
                 network.base.ip(
                     [
-                        f"link add name {bridge} mtu {asked.mtu} type bridge stp_state 0 forward_delay 0 mcast_snooping 0",
+                        f"link add name {bridge} mtu {spec.mtu} type bridge stp_state 0 forward_delay 0 mcast_snooping 0",
                         f"link set dev {ends.client_middle} master {bridge}",
                         f"link set dev {ends.server_middle} master {bridge}",
                         f"link set dev {bridge} arp off up",
@@ -163,8 +165,8 @@ class KernelBackend:
                     f"a bridge could not be made: {error.message}", "Use --link-backend packet."
                 ) from error
             try:
-                line = KernelLine(network)
-                line.set(asked.calm(), 0, 0)
-                yield line
+                link = QdiscLink(network)
+                link.set(spec.calm(), 0, 0)
+                yield link
             finally:
                 network.base.ip([f"link del dev {bridge}"])

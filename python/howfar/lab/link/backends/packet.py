@@ -11,13 +11,13 @@ from pathlib import Path
 from howfar.engine.messages import AskStats, LinkJob, LinkReady, LinkStats, SetLink
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import LinkFailed
-from howfar.lab.link.backends import LinkLine
+from howfar.lab.link.backends import BackendLink
 from howfar.lab.link.spec import LinkSpec
 from howfar.lab.network import FIRST, Ends, Network, Shares, cable_through_middle
 
 
-class EngineLine:
-    """See `backends.LinkLine`: the engine's emulator."""
+class PacketLink:
+    """See `backends.BackendLink`: the engine's emulator."""
 
     def __init__(self, engine: EngineProcess, ready: LinkReady) -> None:
         self._engine, self._ready = engine, ready
@@ -34,10 +34,10 @@ class EngineLine:
     def alive(self) -> bool:
         return self._engine.alive()
 
-    def set(self, asked: LinkSpec, compensate_ns: int, elapsed_ns: int) -> None:
+    def set(self, spec: LinkSpec, compensate_ns: int, elapsed_ns: int) -> None:
         message = SetLink(
-            to_server=asked.direction("to_server", compensate_ns, elapsed_ns),
-            to_client=asked.direction("to_client", compensate_ns, elapsed_ns),
+            to_server=spec.direction_message("to_server", compensate_ns, elapsed_ns),
+            to_client=spec.direction_message("to_client", compensate_ns, elapsed_ns),
         )
         with self._one_at_a_time:
             self._engine.send(message)
@@ -74,14 +74,14 @@ def pin_threads(pid: int, shares: Shares, ends: Ends = FIRST) -> None:
 
 
 @contextmanager
-def engine_line(network: Network, asked: LinkSpec) -> Iterator[EngineLine]:
+def packet_link(network: Network, spec: LinkSpec) -> Iterator[PacketLink]:
     """Start the emulator in the network that we are in. Ended on leaving. Raises LinkFailed, EngineError."""
-    calm = asked.calm()
+    calm = spec.calm()
     job = LinkJob(
         client_interface=network.ends.client_middle,
         server_interface=network.ends.server_middle,
-        to_server=calm.direction("to_server"),
-        to_client=calm.direction("to_client"),
+        to_server=calm.direction_message("to_server"),
+        to_client=calm.direction_message("to_client"),
     )
     with EngineProcess(job, Launcher(prefix=("setsid",))) as engine:
         ready = engine.read()
@@ -90,7 +90,7 @@ def engine_line(network: Network, asked: LinkSpec) -> Iterator[EngineLine]:
         if network.shares is not None:
             with suppress(OSError):  # the link is as right without, only less steady
                 pin_threads(engine.pid, network.shares, network.ends)
-        yield EngineLine(engine, ready)
+        yield PacketLink(engine, ready)
 
 
 class PacketBackend:
@@ -101,11 +101,11 @@ class PacketBackend:
     ARRIVAL: str | None = "kernel stamp"
 
     @staticmethod
-    def refuses(asked: LinkSpec) -> str | None:
+    def refuses(spec: LinkSpec) -> str | None:
         return None
 
     @staticmethod
     @contextmanager
-    def open_line(network: Network, asked: LinkSpec) -> Iterator[LinkLine]:
-        with cable_through_middle(network), engine_line(network, asked) as line:
-            yield line
+    def connect(network: Network, spec: LinkSpec) -> Iterator[BackendLink]:
+        with cable_through_middle(network), packet_link(network, spec) as link:
+            yield link
