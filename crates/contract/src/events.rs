@@ -1,4 +1,4 @@
-//! Events of a load job or a page job, as `load_events.py` defines them. Times are nanoseconds, sizes bytes.
+//! Events of a load job or a page job. Times are nanoseconds, sizes bytes.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;

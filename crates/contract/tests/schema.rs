@@ -94,7 +94,6 @@ fn page_jobs_are_read() {
     assert!(matches!(fastcgi.application, Application::FastCgi(_)));
 }
 
-/// As `tests/unit/test_page_job.py` holds the other side to.
 #[test]
 fn pages_are_bounded_beyond_their_schema() {
     let read = |change: &dyn Fn(&mut Value)| {

@@ -1,4 +1,4 @@
-//! The load jobs, as `load_job.py` defines them. Closed: an unknown field is a contract broken, never ignored.
+//! The load jobs. Closed: an unknown field is a contract broken, never ignored.
 
 mod key_value;
 mod keys;

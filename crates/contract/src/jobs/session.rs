@@ -1,4 +1,4 @@
-//! Where and through which session, as `load_job.py` defines it.
+//! Where and through which session.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! The tables job, as `load_job.py` defines it.
+//! The tables job.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! The watch job, as `load_job.py` defines it.
+//! The watch job.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

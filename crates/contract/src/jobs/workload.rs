@@ -1,4 +1,4 @@
-//! What each connection repeats, as `workloads.py` defines it.
+//! What each connection repeats.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
