@@ -69,7 +69,7 @@ def only(events: list[Event], kind: type[T]) -> T:
     return found
 
 
-def log_told(events: list[Event]) -> AcknowledgementLog:
+def log_event(events: list[Event]) -> AcknowledgementLog:
     """Told right before the last event."""
     assert isinstance(events[-2], AcknowledgementLog), events
     return events[-2]

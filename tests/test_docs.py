@@ -56,7 +56,7 @@ def examples() -> list[Example]:
 
 def elsewhere(command: str) -> str | None:
     """The reason why this command is not run here."""
-    return next((why for words, why in ELSEWHERE.items() if (command + " ").startswith(words + " ")), None)
+    return next((why for prefix, why in ELSEWHERE.items() if (command + " ").startswith(prefix + " ")), None)
 
 
 def run_files(folder: Path) -> None:
@@ -104,7 +104,9 @@ def test_console_example_runs(example: Example, tmp_path: Path) -> None:
 
 def test_every_exception_is_still_one() -> None:
     commands = [command for example in examples() for command in example.commands]
-    stale = {words for words in ELSEWHERE if not any((command + " ").startswith(words + " ") for command in commands)}
+    stale = {
+        prefix for prefix in ELSEWHERE if not any((command + " ").startswith(prefix + " ") for command in commands)
+    }
     assert stale == set(), "no document shows it any more"
 
 

@@ -26,18 +26,18 @@ from howfar.engine.messages import (
     UnixTarget,
 )
 from howfar.engine.process import EngineProcess
-from tests.acknowledged_scenario import INSERTS, MILLISECOND, SECOND, ending, job, log_told, null_server, only, run
+from tests.acknowledged_scenario import INSERTS, MILLISECOND, SECOND, ending, job, log_event, null_server, only, run
 
 pytestmark = pytest.mark.slow
 CONNECTIONS = 32
 
 
-def read(told: AcknowledgementLog) -> KeyLog:
+def read(event: AcknowledgementLog) -> KeyLog:
     """The log that was told of, with the counts that were told."""
-    log = acknowledged.read(Path(told.path))
-    assert (len(log.records), log.closed) == (told.records, True)
+    log = acknowledged.read(Path(event.path))
+    assert (len(log.records), log.closed) == (event.records, True)
     counts = [log.count(fate) for fate in Fate]
-    assert counts == [told.acknowledged, told.refused, told.unknown, 0]
+    assert counts == [event.acknowledged, event.refused, event.unknown, 0]
     return log
 
 
@@ -57,7 +57,7 @@ def test_counts_are_the_engines_own(driver: str, tmp_path: Path) -> None:
         )
     if isinstance(events[-1], Failed) and events[-1].code == "interface":
         pytest.skip(events[-1].message)
-    log, finished = read(log_told(events)), only(events, Finished)
+    log, finished = read(log_event(events)), only(events, Finished)
     by_sequence(log)
     ended = log.records["ended_ns"][log.records["fate"] == Fate.ACKNOWLEDGED]
     assert np.count_nonzero(ended < warmup_ns) == only(events, Measuring).warmup_transactions
@@ -73,7 +73,7 @@ def test_as_many_as_were_asked_for(mode: str, tmp_path: Path) -> None:
     workload = INSERTS.model_copy(update={"db_ps_mode": mode})
     with null_server(tmp_path) as (_, target):
         events = run(job(target, tmp_path / "keys", workload=workload, transactions=5000, measure_ns=30 * SECOND))
-    log = read(log_told(events))
+    log = read(log_event(events))
     by_sequence(log)
     assert log.count(Fate.ACKNOWLEDGED) == only(events, Finished).transactions == 5000
 
@@ -82,7 +82,7 @@ def test_ids_of_sysbench_that_the_client_chooses(tmp_path: Path) -> None:
     workload = Sysbench(kind="oltp_insert", auto_inc=False)
     with null_server(tmp_path) as (_, target):
         events = run(job(target, tmp_path / "keys", workload=workload, transactions=500, measure_ns=30 * SECOND))
-    assert read(log_told(events)).count(Fate.ACKNOWLEDGED) == 500
+    assert read(log_event(events)).count(Fate.ACKNOWLEDGED) == 500
 
 
 def to_the_server(server: EngineProcess, number: int) -> Callable[[Event], None]:
@@ -123,7 +123,7 @@ def test_a_lost_server_loses_no_record(how: str, number: int, code: str, driver:
     last = events[-1]
     if isinstance(last, Failed) and last.code == "interface":
         pytest.skip(last.message)
-    log = read(log_told(events))
+    log = read(log_event(events))
     by_sequence(log)
     # A closed loop: nobody asks twice, and whoever was asked last has no answer.
     assert 0 < log.count(Fate.UNKNOWN) <= CONNECTIONS
@@ -144,14 +144,14 @@ def test_a_lost_server_loses_no_record(how: str, number: int, code: str, driver:
 
 def test_an_open_loop_that_ends_early_accounts_for_all_that_was_due(tmp_path: Path) -> None:
     events = broken_off(tmp_path, signal.SIGKILL, session=ending("end"), arrivals=Arrivals(rate_per_s=2000))
-    log, finished = read(log_told(events)), only(events, Finished)
-    told = finished.open_loop
-    assert finished.interrupted is not None and told is not None
-    assert (told.due, told.failed) == (told.answered + told.unanswered, 0)
-    assert told.answered == finished.transactions == log.count(Fate.ACKNOWLEDGED) > 0
+    log, finished = read(log_event(events)), only(events, Finished)
+    open_loop = finished.open_loop
+    assert finished.interrupted is not None and open_loop is not None
+    assert (open_loop.due, open_loop.failed) == (open_loop.answered + open_loop.unanswered, 0)
+    assert open_loop.answered == finished.transactions == log.count(Fate.ACKNOWLEDGED) > 0
     # Those under way are among the unanswered. Until its worker hears of the window's end, a connection may begin another.
     unknown = log.records[log.records["fate"] == Fate.UNKNOWN]
-    assert np.count_nonzero(unknown["sent_ns"] < finished.elapsed_ns) <= told.unanswered
+    assert np.count_nonzero(unknown["sent_ns"] < finished.elapsed_ns) <= open_loop.unanswered
 
 
 def test_lost_connections_that_are_opened_again_are_unknown_each_time(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_lost_connections_that_are_opened_again_are_unknown_each_time(tmp_path: 
         )
         events = run(wanted, at)
         server.kill()
-    log, finished = read(log_told(events)), only(events, Finished)
+    log, finished = read(log_event(events)), only(events, Finished)
     by_sequence(log)
     assert log.count(Fate.UNKNOWN) == finished.reconnects == wanted.connections
 
@@ -185,7 +185,7 @@ def test_an_answer_that_does_not_come_after_the_window_is_not_waited_for(tmp_pat
         wanted = job(target, tmp_path / "keys", measure_ns=2 * SECOND, interval_ns=50 * MILLISECOND)
         events = run(wanted, to_the_server(server, signal.SIGSTOP))
         server.kill()
-    log = read(log_told(events))
+    log = read(log_event(events))
     assert log.count(Fate.UNKNOWN) == wanted.connections
     assert log.count(Fate.ACKNOWLEDGED) == only(events, Finished).transactions
 

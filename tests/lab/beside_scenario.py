@@ -71,8 +71,8 @@ def _allowed(status: str) -> str:
 
 def _application_cpus(stage: Stage) -> str:
     with stage.client.popen(["cat", "/proc/self/status"], stdout=subprocess.PIPE, text=True) as process:
-        said = str(process.communicate()[0])
-    return _allowed(said)
+        output = str(process.communicate()[0])
+    return _allowed(output)
 
 
 def _places(stage: Stage) -> dict[str, Any]:
@@ -118,15 +118,15 @@ def _trial(laboratory: Lab, trial: str) -> dict[str, Any]:
 
 def _death(laboratory: Lab) -> dict[str, Any]:
     """Of each server beside, on its own stage."""
-    said: dict[str, Any] = {}
+    messages: dict[str, Any] = {}
     for name in STORES:
         with laboratory.stage({"path": "socket"}) as stage:
             os.kill(stage.services[name].pid, signal.SIGKILL)
             try:
                 stage.obtained({}, LoadFacts(sessions={}))
             except LabError as error:
-                said[name] = error.message
-    return said
+                messages[name] = error.message
+    return messages
 
 
 def main() -> int:
@@ -142,7 +142,7 @@ def main() -> int:
         rtt_ns=1_000_000,
         with_goodput=False,
         connections=8,
-        beside=STORES,
+        companions=STORES,
     )
     with open_laboratory(request) as laboratory:
         trials = {case: _death(laboratory) if case == "death" else _trial(laboratory, case) for case in cases}

@@ -76,7 +76,7 @@ def _main(kind: str, transport: str, mode: str, account: str, report: Path, name
     os.setgroups(os.getgrouplist(account, entry.pw_gid))
     os.setgid(entry.pw_gid)
     os.setuid(entry.pw_uid)
-    connects, held, told = 0, None, 0.0
+    connects, held, reported_at = 0, None, 0.0
     while True:
         if held is None or mode != "hold":
             held = (
@@ -87,8 +87,8 @@ def _main(kind: str, transport: str, mode: str, account: str, report: Path, name
             connects += 1
         held()
         time.sleep(_PAUSE_S[mode])
-        if time.monotonic() - told > 0.1:
-            told = time.monotonic()
+        if time.monotonic() - reported_at > 0.1:
+            reported_at = time.monotonic()
             report.write_text(f"{connects} {time.process_time_ns()}")
 
 

@@ -18,7 +18,7 @@ class Proposed:
     server: list[str] = field(default_factory=list)
     path: str = ""
     mode: str = ""
-    client_words: list[str] = field(default_factory=list)
+    client_options: list[str] = field(default_factory=list)
     """Options of its command line."""
     all_lines: list[str] = field(default_factory=list)
 
@@ -41,7 +41,7 @@ class Proposed:
     def _of_client(self, lines: Sequence[str]) -> None:
         for line in lines:
             if line.startswith("mariadb --"):
-                self.client_words += [word for word in line.split(" ") if word.startswith("--")]
+                self.client_options += [word for word in line.split(" ") if word.startswith("--")]
             if found := _PATH.search(line):
                 self.path = found.group(1)
             if "persistent" in line.lower() or "pool" in line or "once for each process" in line:

@@ -37,8 +37,8 @@ _PROGRAMS = {"redis": "redis-server", "memcached": "memcached"}
 def _until(condition: Callable[[], bool], what: str, log: Path | None = None) -> None:
     deadline = time.monotonic() + _PATIENCE_S
     while not condition():
-        said = log.read_text(errors="replace")[-800:] if log is not None else ""
-        assert time.monotonic() < deadline, f"waited {_PATIENCE_S:.0f} s for: {what}: {said}"
+        output = log.read_text(errors="replace")[-800:] if log is not None else ""
+        assert time.monotonic() < deadline, f"waited {_PATIENCE_S:.0f} s for: {what}: {output}"
         time.sleep(0.01)
 
 
@@ -51,13 +51,13 @@ class Ward:
         """Ports are below those that the kernel gives to clients: nobody else is in this network namespace."""
         base = where / str(number)
         self.case, self.base = case, base
-        self.words = {
+        self.placeholders = {
             "base": str(base),
             "port": str(20000 + 2 * number),
             "tls": str(20001 + 2 * number),
             **certificates,
         }
-        self.options = [option.format(**self.words) for option in case.options]
+        self.options = [option.format(**self.placeholders) for option in case.options]
         self.proposed = Proposed()
         self.processes: list[subprocess.Popen[bytes]] = []
         (base / "closed").mkdir(parents=True)
@@ -72,10 +72,10 @@ class Ward:
         self.server = self._spawn(*self._command(self.options), account=self.case.account)
         self._until_up(self.server)
         if self.case.second and not self.proposed.server:
-            options = [option.replace(self.words["port"], self.words["tls"]) for option in self.options]
+            options = [option.replace(self.placeholders["port"], self.placeholders["tls"]) for option in self.options]
             self._until_up(self._spawn(*self._command(options), account=self.case.account))
         if self.case.removed and not self.proposed.server:
-            Path(self.case.removed.format(**self.words)).unlink()
+            Path(self.case.removed.format(**self.placeholders)).unlink()
 
     def _spawn(self, *command: str, account: str = "root") -> subprocess.Popen[bytes]:
         with (self.base / "log").open("ab") as log:
@@ -103,17 +103,17 @@ class Ward:
 
         def up() -> bool:
             assert server.poll() is None, f"{self.case.name}: ended: {log.read_text()[-800:]}"
-            listening = {words[3] for words in _tcp() if words[3] == "0A"} and _inodes(server.pid)
-            return bool(listening) and self._answers()
+            listening = {fields[3] for fields in _tcp() if fields[3] == "0A"} and _inodes(server.pid)
+            return bool(listening) and self._responds()
 
         _until(up, self.case.name, log)
 
-    def _answers(self) -> bool:
+    def _responds(self) -> bool:
         """By the socket that it is to have, else by its port."""
         path = self.socket()
         if self.case.server in DIALECTS:
             place: dict[str, Any] = (
-                {"unix_socket": path} if path else {"host": "127.0.0.1", "port": int(self.words["port"])}
+                {"unix_socket": path} if path else {"host": "127.0.0.1", "port": int(self.placeholders["port"])}
             )
             with contextlib.suppress(pymysql.err.MySQLError):
                 pymysql.connect(user="root", ssl_disabled=True, **place).close()
@@ -122,7 +122,7 @@ class Ward:
         return (
             Path(path).exists()
             if path
-            else self.words["port"] in {str(int(words[1].rpartition(":")[2], 16)) for words in _tcp()}
+            else self.placeholders["port"] in {str(int(fields[1].rpartition(":")[2], 16)) for fields in _tcp()}
         )
 
     def socket(self) -> str:
@@ -146,14 +146,15 @@ class Ward:
             return
         where = f"unix:{path or self.socket()}" if path or user.transport == "unix" else self._address(user)
         if user.transport == "socat":
-            end = f"UNIX-CONNECT:{path}" if path else f"TCP:127.0.0.1:{self.words['port']}"
+            end = f"UNIX-CONNECT:{path}" if path else f"TCP:127.0.0.1:{self.placeholders['port']}"
             self.clients.append(
-                self._spawn("socat", f"TCP-LISTEN:{self.words['tls']},fork,reuseaddr,bind=127.0.0.1", end)
+                self._spawn("socat", f"TCP-LISTEN:{self.placeholders['tls']},fork,reuseaddr,bind=127.0.0.1", end)
             )
             _until(
-                lambda: int(self.words["tls"]) in {int(words[1].rpartition(":")[2], 16) for words in _tcp()}, "socat"
+                lambda: int(self.placeholders["tls"]) in {int(fields[1].rpartition(":")[2], 16) for fields in _tcp()},
+                "socat",
             )
-            where = f"tcp:{self.words['tls']}"
+            where = f"tcp:{self.placeholders['tls']}"
         kind = "mysql" if self.case.server in DIALECTS else self.case.server
         self.report = self.base / f"report-{len(self.processes)}"
         self.clients.append(
@@ -177,7 +178,7 @@ class Ward:
 
     def _address(self, user: User) -> str:
         """Redis has a port of its own for TLS."""
-        return f"{user.transport}:{self.words['tls' if user.transport == 'tls' and self.case.server == 'redis' else 'port']}"
+        return f"{user.transport}:{self.placeholders['tls' if user.transport == 'tls' and self.case.server == 'redis' else 'port']}"
 
     def _start_cli(self, compressed: bool) -> None:
         file = self.base / "client.cnf"
@@ -186,7 +187,7 @@ class Ward:
             self._spawn(
                 "mariadb",
                 f"--defaults-file={file}",
-                *self.proposed.client_words,
+                *self.proposed.client_options,
                 "-S",
                 self.socket(),
                 "-u",
@@ -218,14 +219,14 @@ class Ward:
         """Connects and CPU time of the client until now."""
         if self.case.user is None or self.case.user.transport.startswith("cli"):
             return []
-        words: list[str] = []
+        fields: list[str] = []
 
         def whole() -> bool:
-            words[:] = self.report.read_text().split()  # empty for the moment in which it is written anew
-            return len(words) == 2
+            fields[:] = self.report.read_text().split()  # empty for the moment in which it is written anew
+            return len(fields) == 2
 
         _until(whole, self.case.name, self.report)
-        return [int(word) for word in words]
+        return [int(word) for word in fields]
 
 
 def account_group(account: str) -> int:
@@ -260,9 +261,9 @@ sys.exit(run_command_line())
 
 
 def _look(as_nobody: bool = False) -> dict[str, Any]:
-    words = ["doctor", "--json", "--watch", str(WATCH_S), "--user", "root"]
+    arguments = ["doctor", "--json", "--watch", str(WATCH_S), "--user", "root"]
     done = subprocess.run(
-        [sys.executable, "-c", _AS_NOBODY if as_nobody else _COMMAND, *words],
+        [sys.executable, "-c", _AS_NOBODY if as_nobody else _COMMAND, *arguments],
         capture_output=True,
         text=True,
         timeout=300,

@@ -36,18 +36,18 @@ PLANTED = 2**40
 WARMUP_NS = 300_000_000
 
 
-def _case(ground: PairContext, wires: Sequence[Wire], program: Program, case: Mapping[str, Any]) -> dict[str, Any]:
+def _case(context: PairContext, wires: Sequence[Wire], program: Program, case: Mapping[str, Any]) -> dict[str, Any]:
     began = time.monotonic()
     try:
-        with open_pair(ground, wires, program, TABLES, ReplicationSpec(**case["asked"])) as pair:
+        with open_pair(context, wires, program, TABLES, ReplicationSpec(**case["asked"])) as pair:
             pair.primary.write(*SINGLE_ROW_INSERTS.prepare, patience_s=pair.patience_s)
             pair.await_caught_up(pair.replicas[0])
-            return _broken(pair, ground, case) | {"seconds": round(time.monotonic() - began, 1)}
+            return _broken(pair, context, case) | {"seconds": round(time.monotonic() - began, 1)}
     except HowfarError as error:
         return {"error": [type(error).__name__, error.message]}
 
 
-def _broken(pair: Pair, ground: PairContext, case: Mapping[str, Any]) -> dict[str, Any]:
+def _broken(pair: Pair, context: PairContext, case: Mapping[str, Any]) -> dict[str, Any]:
     def measure(job: LoadJob, launcher: Launcher, on_event: Any) -> LoadOutcome:
         outcome = run_load(job, launcher, on_event)
         if case.get("planted") and job.acknowledged is not None:
@@ -56,7 +56,7 @@ def _broken(pair: Pair, ground: PairContext, case: Mapping[str, Any]) -> dict[st
 
     where = FaultContext(
         pair=pair,
-        launcher=ground.network.server.launcher(ground.shares.client),
+        launcher=context.network.server.launcher(context.shares.client),
         rtt_ns=pair.wires[0].link.ping().p50_ns,
         measure=measure,
         on_event=lambda event: None,
@@ -64,7 +64,7 @@ def _broken(pair: Pair, ground: PairContext, case: Mapping[str, Any]) -> dict[st
     job = LoadJob(
         target=UnixTarget(path=str(pair.primary.server.socket)),
         user=USER,
-        password=ground_password(pair),
+        password=account_password(pair),
         database=DATABASE,
         workload=SINGLE_ROW_INSERTS,
         connections=case.get("threads", THREADS),
@@ -79,7 +79,7 @@ def _broken(pair: Pair, ground: PairContext, case: Mapping[str, Any]) -> dict[st
     return {"record": crashed.record.model_dump(), "transactions": crashed.outcome.finished.transactions}
 
 
-def ground_password(pair: Pair) -> str:
+def account_password(pair: Pair) -> str:
     return pair.primary.server._settings.password
 
 
@@ -100,10 +100,10 @@ def main() -> int:
     program = find_server(sys.argv[1])
     with open_laboratory(LabRequest(server="none", paths=())) as laboratory:
         assert laboratory.network is not None
-        ground = PairContext(laboratory.work, laboratory.network, laboratory.shares, connections=64)
-        with open_wires(ground, 1, LinkSpec(int(sys.argv[2]), 10**9)) as wires:
+        context = PairContext(laboratory.work, laboratory.network, laboratory.shares, connections=64)
+        with open_wires(context, 1, LinkSpec(int(sys.argv[2]), 10**9)) as wires:
             for word in sys.argv[3:]:
-                print(json.dumps(_case(ground, wires, program, json.loads(word))), flush=True)
+                print(json.dumps(_case(context, wires, program, json.loads(word))), flush=True)
     return 0
 
 

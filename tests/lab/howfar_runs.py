@@ -74,11 +74,11 @@ def run_howfar(
     )
 
 
-def came_through(code: int, said: str) -> None:
+def came_through(code: int, output: str) -> None:
     """It ended well; or it gave up because this machine would not let it measure, which is skipped with its own sentence."""
     if code != 0:
-        skip_if_disturbed(*(line.partition(GAVE_UP)[2] for line in said.splitlines()))
-    assert code == 0, said
+        skip_if_disturbed(*(line.partition(GAVE_UP)[2] for line in output.splitlines()))
+    assert code == 0, output
 
 
 class Session:
@@ -140,13 +140,13 @@ class Session:
         if role == "parent":
             return self.process.pid if self.process.poll() is None else None
         for pid, command in self.marked.pids().items():
-            words = command.split()
-            if not words or words[-1] == "true":  # unshare, when it only tries whether it may
+            arguments = command.split()
+            if not arguments or arguments[-1] == "true":  # unshare, when it only tries whether it may
                 continue
             if role == "inside":
                 found = _parent_name(pid) == "unshare"
             else:
-                found = " ".join([Path(words[0]).name, *words[1:2]]).startswith(role)
+                found = " ".join([Path(arguments[0]).name, *arguments[1:2]]).startswith(role)
             if found:
                 return pid
         return None

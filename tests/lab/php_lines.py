@@ -157,15 +157,15 @@ def _kept_mysqli(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
 
 def _kept_redis(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
     made = lines[0].replace("…", f"'{endpoint.path}'")
-    said = "return $redis->rawCommand('CLIENT', 'ID');"
-    return Run(f"$of = function () {{ $redis = new Redis(); {made} {said} }}; {_SAME}")
+    code = "return $redis->rawCommand('CLIENT', 'ID');"
+    return Run(f"$of = function () {{ $redis = new Redis(); {made} {code} }}; {_SAME}")
 
 
 def _kept_memcached(endpoint: Endpoint, lines: tuple[str, ...]) -> Run:
     made = lines[0].partition(" //")[0].rstrip()
     added = f"if ($m->isPristine()) $m->addServer('{endpoint.path}', 0);"
-    said = "return array_values($m->getStats())[0]['total_connections'];"
-    return Run(f"$of = function () {{ $m = {made}; {added} {said} }}; {_SAME}")
+    code = "return array_values($m->getStats())[0]['total_connections'];"
+    return Run(f"$of = function () {{ $m = {made}; {added} {code} }}; {_SAME}")
 
 
 _KEPT: Mapping[tuple[Kind, str], Tried] = {
@@ -178,23 +178,23 @@ _KEPT: Mapping[tuple[Kind, str], Tried] = {
 
 def run_all(places: Mapping[Kind, Endpoint]) -> dict[str, str]:
     """What PHP said to each change; empty: it did it."""
-    said: dict[str, str] = {}
+    failures: dict[str, str] = {}
     for kind, endpoint in places.items():
         changes = by_socket(kind, endpoint.path, [_CLIENT])
-        said |= _run(kind, endpoint, changes, _BY_SOCKET, "")
-        said |= _run(kind, endpoint, keeping_connections(kind, [_CLIENT]), _KEPT, " kept")
-    return said
+        failures |= _run(kind, endpoint, changes, _BY_SOCKET, "")
+        failures |= _run(kind, endpoint, keeping_connections(kind, [_CLIENT]), _KEPT, " kept")
+    return failures
 
 
 def _run(
     kind: Kind, endpoint: Endpoint, changes: Iterable[Change], tried: Mapping[tuple[Kind, str], Tried], how: str
 ) -> dict[str, str]:
-    said = {}
+    failures = {}
     for change in changes:
         if not change.where.startswith(_ACCOUNT):
             run = tried[kind, change.where](endpoint, change.lines)
-            said[f"{kind.value}{how}: {change.where}"] = _php(run)
-    return said
+            failures[f"{kind.value}{how}: {change.where}"] = _php(run)
+    return failures
 
 
 def _php(run: Run) -> str:
@@ -208,5 +208,5 @@ def _php(run: Run) -> str:
             timeout=60,
             env={**os.environ, "PHP_INI_SCAN_DIR": f":{directory}"},
         )
-    said = done.stdout + done.stderr
-    return "" if done.returncode == 0 and not said else said[-500:] or f"exit code {done.returncode}"
+    output = done.stdout + done.stderr
+    return "" if done.returncode == 0 and not output else output[-500:] or f"exit code {done.returncode}"

@@ -157,7 +157,7 @@ def _trial(laboratory: Lab, case: str) -> dict[str, Any]:
             "statuses": [answer.status for answer in answers],
             "ends": all(answer.body.endswith(cgi.ends_with) for answer in answers),
             "complaints": [answer.complaints for answer in answers if answer.complaints],
-            "told": [answer.told for answer in answers],
+            "told": [answer.reported for answer in answers],
             "receipt": obtained.receipt["application"],
             "violations": obtained.violations,
             "observed": [one.role for one in stage.observe],
@@ -200,18 +200,18 @@ def _lied(laboratory: Lab) -> dict[str, Any]:
     with _placed(laboratory, "socket") as (stage, cgi, script):
         stage.loading()
         visited = _visited(stage, cgi)
-        pages, told = visited["pages"], visited["told"]
+        pages, reported = visited["pages"], visited["told"]
         turns = {name: count * pages for name, count in turns_of(script).items()}
         keys = {name: count * pages for name, count in keys_of(script).items()}
         return {
-            "tells": {name: told[f"{name}_turns"] - told[f"{name}_checks"] for name in turns} == turns,
+            "tells": {name: reported[f"{name}_turns"] - reported[f"{name}_checks"] for name in turns} == turns,
             "violations": stage.obtained({}, LoadFacts(round_trips=turns, keys=keys, sessions={})).violations,
         }
 
 
 def _broken(laboratory: Lab) -> dict[str, Any]:
     """What pages say that cannot be answered."""
-    said: dict[str, Any] = {}
+    messages: dict[str, Any] = {}
     with _placed(laboratory, "socket") as (stage, cgi, script):
         assert stage.application is not None and script.mysql is not None
         secret = script.mysql.model_copy(update={"password": "xyzzy-not-this-one"})
@@ -222,35 +222,35 @@ def _broken(laboratory: Lab) -> dict[str, Any]:
         }.items():
             try:
                 stage.application.install(wrong)
-                said[name] = list(stage.obtained({}).violations)
+                messages[name] = list(stage.obtained({}).violations)
             except HowfarError as error:
-                said[name] = error.message
+                messages[name] = error.message
         nothing = cgi.model_copy(update={"parameters": {**cgi.parameters, "HOWFAR_PAGE": "nowhere"}})
         answer = _ask(nothing)
-        said["no script"] = [answer.status, answer.body]
-    return said
+        messages["no script"] = [answer.status, answer.body]
+    return messages
 
 
 def _dead(laboratory: Lab) -> dict[str, Any]:
     """A child, a server, and PHP-FPM itself."""
-    said: dict[str, Any] = {}
+    messages: dict[str, Any] = {}
     with _placed(laboratory, "tcp") as (stage, cgi, _):
         application = stage.application
         assert application is not None
         pid = next(one.pid for one in stage.observe if one.role == "application")
         os.kill(sandbox.children_of(pid)[0], signal.SIGSEGV)
         wait_until(lambda: len(application.obtained().violations) > 0, "PHP-FPM has noticed it")
-        said["child"] = list(application.obtained().violations)
+        messages["child"] = list(application.obtained().violations)
         os.kill(stage.services["redis"].pid, signal.SIGKILL)
         answer = _ask(cgi)
-        said["redis"] = [answer.status, answer.body]
+        messages["redis"] = [answer.status, answer.body]
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: " Z " in Path(f"/proc/{pid}/stat").read_text(), "PHP-FPM has ended")
         try:
             application.obtained()
         except LabError as error:
-            said["application"] = [error.message]
-    return said
+            messages["application"] = [error.message]
+    return messages
 
 
 def _lines(laboratory: Lab) -> dict[str, str]:
@@ -275,7 +275,7 @@ def main() -> int:
         rtt_ns=1_000_000,
         with_goodput=False,
         connections=8,
-        beside=STORES,
+        companions=STORES,
         application=True,
     )
     special = {"stranger": _stranger, "liar": _liar, "broken": _broken, "dead": _dead, "lines": _lines}

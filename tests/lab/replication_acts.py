@@ -61,8 +61,8 @@ def recorded(pair: Pair) -> Answer:
     return {
         "primary": [pair.primary.variables(), pair.primary.status()],
         "replicas": [[replica.variables(), replica.status()] for replica in pair.replicas],
-        "statuses": [replica.ask(pair.verbs.status_sql) for replica in pair.replicas],
-        "states": [member.position(pair.verbs.state_sql) for member in (pair.primary, *pair.replicas)],
+        "statuses": [replica.ask(pair.dialect.status_sql) for replica in pair.replicas],
+        "states": [member.position(pair.dialect.state_sql) for member in (pair.primary, *pair.replicas)],
     }
 
 
@@ -86,19 +86,21 @@ def fallback(pair: Pair) -> Answer:
 def half_cut(pair: Pair) -> Answer:
     """Acknowledgements are lost, what the primary sends comes through: the row is on the replica and its writer not told."""
     pair.wires[0].cut(("to_server",))
-    told = _refused(lambda: pair.primary.write("INSERT INTO sbtest1 (k, c, pad) VALUES (4242, '', '')", patience_s=3.0))
+    error = _refused(
+        lambda: pair.primary.write("INSERT INTO sbtest1 (k, c, pad) VALUES (4242, '', '')", patience_s=3.0)
+    )
     rows = pair.replicas[0].ask("SELECT COUNT(*) AS n FROM sbtest.sbtest1 WHERE k = 4242")
     pair.wires[0].mend()
-    return {"told": told, "rows": rows[0]["n"]}
+    return {"told": error, "rows": rows[0]["n"]}
 
 
 def hang(pair: Pair) -> Answer:
     """The replica dies; a commit hangs until the watch ends it."""
     watch = CommitWatch(pair, patience_s=2.0)
     pair.replicas[0].server.kill()
-    told = _refused(lambda: pair.primary.write("INSERT INTO sbtest1 (k, c, pad) VALUES (1, '', '')", patience_s=120.0))
-    said = watch.finish()
-    return {"told": told, "said": said, "afterwards": _refused(pair.snapshot)}
+    error = _refused(lambda: pair.primary.write("INSERT INTO sbtest1 (k, c, pad) VALUES (1, '', '')", patience_s=120.0))
+    history = watch.finish()
+    return {"told": error, "said": history, "afterwards": _refused(pair.snapshot)}
 
 
 def calm(pair: Pair) -> Answer:
@@ -110,13 +112,13 @@ def calm(pair: Pair) -> Answer:
 
 def _leave(pair: Pair, replica: Member) -> None:
     """It stops replicating; the primary is not told otherwise than by its connection."""
-    replica.ask(pair.verbs.stop_sql)
+    replica.ask(pair.dialect.stop_sql)
 
 
 def _rejoin(pair: Pair, replica: Member) -> None:
     """It goes on from where it is. Raises LabError when it has written on its own."""
     pair.refuse_strangers(replica)
-    replica.ask(pair.verbs.start_sql)
+    replica.ask(pair.dialect.start_sql)
     pair.await_replicating(replica)
 
 
@@ -152,21 +154,21 @@ def promotion(pair: Pair) -> Answer:
 def _received_all(pair: Pair, replica: Member) -> bool:
     state = replica.replica_state()
     assert state is not None
-    return pair.verbs.positions.lacking(pair.primary.position(pair.verbs.position_sql), state.received) == 0
+    return pair.dialect.positions.lacking(pair.primary.position(pair.dialect.position_sql), state.received) == 0
 
 
 def diverge(pair: Pair) -> Answer:
     """The replica writes on its own and comes back."""
     replica = pair.replicas[0]
     _leave(pair, replica)
-    replica.ask(pair.verbs.writable_sql)
+    replica.ask(pair.dialect.writable_sql)
     replica.write("INSERT INTO sbtest1 (k, c, pad) VALUES (1, 'own', '')", patience_s=PATIENCE_S)
     return {"refused": _refused(lambda: _rejoin(pair, replica))}
 
 
 def crash(pair: Pair) -> Answer:
     """The primary dies under inserts of several connections, keys chosen by them; what they were told against what survived."""
-    told: list[int] = []
+    acknowledged: list[int] = []
 
     def insert(first: int) -> None:
         with (
@@ -176,16 +178,16 @@ def crash(pair: Pair) -> Answer:
         ):
             for key in range(first, first + 100_000):
                 cursor.execute(f"INSERT INTO sbtest1 (id, k, c, pad) VALUES ({key}, 1, '', '')")
-                told.append(key)
+                acknowledged.append(key)
 
     writers = [threading.Thread(target=insert, args=(1_000_000 * number,)) for number in range(1, WRITERS + 1)]
     for writer in writers:
         writer.start()
-    wait_for(lambda: len(told) >= 20 * WRITERS, PATIENCE_S, lambda: "too few were told")
+    wait_for(lambda: len(acknowledged) >= 20 * WRITERS, PATIENCE_S, lambda: "too few were told")
     pair.wires[0].cut()  # else what lies in the dead one's sockets would still arrive
     if not pair.spec.semi_sync:
-        cut_at = len(told)  # a busy machine may commit nothing between the cut and the death
-        wait_for(lambda: len(told) >= cut_at + WRITERS, PATIENCE_S, lambda: "nobody was told after the cut")
+        cut_at = len(acknowledged)  # a busy machine may commit nothing between the cut and the death
+        wait_for(lambda: len(acknowledged) >= cut_at + WRITERS, PATIENCE_S, lambda: "nobody was told after the cut")
     pair.primary.server.kill()
     for writer in writers:
         writer.join(PATIENCE_S)
@@ -193,9 +195,9 @@ def crash(pair: Pair) -> Answer:
     found = {int(row["id"]) for row in pair.replicas[0].ask("SELECT id FROM sbtest.sbtest1 WHERE id >= 1000000")}
     pair.wires[0].mend()
     return {
-        "told": len(told),
-        "lost": len(set(told) - found),
-        "never_told": len(found - set(told)),
+        "told": len(acknowledged),
+        "lost": len(set(acknowledged) - found),
+        "never_told": len(found - set(acknowledged)),
         "promoted": asdict(promoted),
     }
 

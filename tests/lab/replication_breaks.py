@@ -33,7 +33,7 @@ class Writers:
     """Single-row inserts, keys chosen by the writers, until they are told to stop or their server goes."""
 
     def __init__(self, pair: Pair, write: Callable[[int], str]) -> None:
-        self.told: list[int] = []
+        self.acknowledged: list[int] = []
         self.errors: list[str] = []
         self._pair, self._write, self._stop = pair, write, threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(1_000_000 * n,)) for n in range(1, WRITERS + 1)]
@@ -47,12 +47,14 @@ class Writers:
                     if self._stop.is_set():
                         return
                     cursor.execute(self._write(key))
-                    self.told.append(key)
+                    self.acknowledged.append(key)
         except (HowfarError, pymysql.Error, OSError) as error:
             self.errors.append(str(error)[:300])
 
     def have_written(self, count: int) -> None:
-        wait_for(lambda: len(self.told) >= count or self.over(), PATIENCE_S, lambda: "too few rows were written")
+        wait_for(
+            lambda: len(self.acknowledged) >= count or self.over(), PATIENCE_S, lambda: "too few rows were written"
+        )
 
     def over(self) -> bool:
         return not any(thread.is_alive() for thread in self._threads)
@@ -93,9 +95,9 @@ def _broken(
         answer["writing_s"] = time.monotonic() - began
         answer["hung"] = watch.finish()
         answer["samples"] = len(lag.finish())
-        answer["told"], answer["errors"] = len(writers.told), writers.errors[:1]
+        answer["told"], answer["errors"] = len(writers.acknowledged), writers.errors[:1]
     try:
-        answer["violations"] = violations(pair.spec, before, pair.snapshot(), len(writers.told))
+        answer["violations"] = violations(pair.spec, before, pair.snapshot(), len(writers.acknowledged))
     except HowfarError as error:
         answer["error"] = [type(error).__name__, error.message, error.advice]
     answer["took_s"] = time.monotonic() - began
@@ -120,7 +122,7 @@ def clash(pair: Pair) -> Answer:
 
     def how(pair: Pair) -> None:
         replica = pair.replicas[0]
-        replica.ask(pair.verbs.writable_sql)
+        replica.ask(pair.dialect.writable_sql)
         keys = ",".join(f"({1_000_000 * number + 900}, '')" for number in range(1, WRITERS + 1))
         near = ",".join(f"({1_000_000 + number}, '')" for number in range(60, 900))
         replica.write(
@@ -135,10 +137,10 @@ def own_write(pair: Pair) -> Answer:
 
     def how(pair: Pair) -> None:
         replica = pair.replicas[0]
-        replica.ask(pair.verbs.writable_sql)
+        replica.ask(pair.dialect.writable_sql)
         replica.write("INSERT INTO sbtest.sbtest1 (k, c, pad) VALUES (1, 'own', '')", patience_s=PATIENCE_S)
 
-    return _broken(pair, how, lambda pair, writers: _applier_stopped(pair, writers) or len(writers.told) > 400)
+    return _broken(pair, how, lambda pair, writers: _applier_stopped(pair, writers) or len(writers.acknowledged) > 400)
 
 
 def replica_dies(pair: Pair) -> Answer:

@@ -15,8 +15,8 @@ from unittest import mock
 from howfar.lab import sandbox
 from howfar.lab.cache import cache_home
 from howfar.lab.replication import Pair, Wire, pair
+from howfar.lab.replication.dialect import replication_dialect
 from howfar.lab.replication.member import Member, begin_member
-from howfar.lab.replication.verbs import verbs_of
 from howfar.lab.servers import ServerContext
 from howfar.lab.servers.sql_store import LOADED
 
@@ -46,10 +46,10 @@ def port_taken(wires: Wires) -> Context:
 def bad_option(wires: Wires) -> Context:
     """The replica's program refuses to start."""
 
-    def around(name: str, kind: str, ground: ServerContext) -> Context:
-        verbs = type(verbs_of(kind))
-        really = verbs.options
-        changed = mock.patch.object(verbs, "options", lambda *words: (*really(*words), "--no-such-option=1"))
+    def around(name: str, kind: str, context: ServerContext) -> Context:
+        dialect = type(replication_dialect(kind))
+        really = dialect.options
+        changed = mock.patch.object(dialect, "options", lambda *arguments: (*really(*arguments), "--no-such-option=1"))
         return nullcontext() if name == "primary" else changed
 
     return _around_begin(around)
@@ -58,8 +58,8 @@ def bad_option(wires: Wires) -> Context:
 def no_room(wires: Wires) -> Context:
     """The replica's disk is too small for the data."""
 
-    def around(name: str, kind: str, ground: ServerContext) -> Context:
-        return nullcontext() if name == "primary" else _disk(ground.work, SMALL)
+    def around(name: str, kind: str, context: ServerContext) -> Context:
+        return nullcontext() if name == "primary" else _disk(context.work, SMALL)
 
     return _around_begin(around)
 
@@ -69,9 +69,9 @@ def little_room(wires: Wires) -> Iterator[None]:
     """The primary's disk has room to start, and is full soon."""
     with ExitStack() as ledger:
 
-        def around(name: str, kind: str, ground: ServerContext) -> Context:
+        def around(name: str, kind: str, context: ServerContext) -> Context:
             if name == "primary":
-                ledger.enter_context(_disk(ground.work, ROOM))
+                ledger.enter_context(_disk(context.work, ROOM))
             return nullcontext()
 
         with _around_begin(around):
@@ -116,9 +116,9 @@ def stranger(wires: Wires) -> Context:
 
 
 def _around_begin(around: Callable[[str, str, ServerContext], Context]) -> Context:
-    def begin(name: str, number: int, ground: ServerContext, program: Any, *rest: Any) -> Member:
-        with around(name, program.kind, ground):
-            return begin_member(name, number, ground, program, *rest)
+    def begin(name: str, number: int, context: ServerContext, program: Any, *rest: Any) -> Member:
+        with around(name, program.kind, context):
+            return begin_member(name, number, context, program, *rest)
 
     return mock.patch.object(pair, "begin_member", begin)
 

@@ -29,19 +29,19 @@ from tests.lab.replication_faults import FAULTS
 TABLES = Tables(1, 1000)
 
 
-def _case(ground: PairContext, wires: Sequence[Wire], program: Program, case: Mapping[str, Any]) -> dict[str, Any]:
+def _case(context: PairContext, wires: Sequence[Wire], program: Program, case: Mapping[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = {}
     spec = ReplicationSpec(**case.get("asked", {}))
-    ground = replace(ground, patience_s=case.get("patience_s", ground.patience_s))
+    context = replace(context, patience_s=case.get("patience_s", context.patience_s))
     try:
-        with _wrong(wires, case), open_pair(ground, wires, program, TABLES, spec) as pair:
+        with _wrong(wires, case), open_pair(context, wires, program, TABLES, spec) as pair:
             answer["facts"] = pair.facts
             for name in case.get("acts", ()):
                 answer[name] = {**ACTS, **BREAKS}[name](pair)
     except HowfarError as error:
         answer["error"] = [type(error).__name__, error.message, error.advice]
     answer["servers_left"] = _servers()
-    answer["files_left"] = sorted(path.name for path in ground.work.iterdir() if path.name == "pair")
+    answer["files_left"] = sorted(path.name for path in context.work.iterdir() if path.name == "pair")
     return answer
 
 
@@ -71,10 +71,10 @@ def main() -> int:
     count = max(ReplicationSpec(**case.get("asked", {})).replicas for case in cases)
     with open_laboratory(LabRequest(server="none", paths=())) as laboratory:
         assert laboratory.network is not None
-        ground = PairContext(laboratory.work, laboratory.network, laboratory.shares, connections=16)
-        with open_wires(ground, count, LinkSpec(int(sys.argv[2]), 10**9)) as wires:
+        context = PairContext(laboratory.work, laboratory.network, laboratory.shares, connections=16)
+        with open_wires(context, count, LinkSpec(int(sys.argv[2]), 10**9)) as wires:
             for case in cases:
-                print(json.dumps(_case(ground, wires, program, case)), flush=True)
+                print(json.dumps(_case(context, wires, program, case)), flush=True)
     return 0
 
 

@@ -42,17 +42,17 @@ class Store:
     unix: UnixTarget
     tcp: TcpTarget | None
 
-    def said(self, *words: str) -> str:
+    def command(self, *arguments: str) -> str:
         """What Redis says to one command, as it comes."""
         with socket.socket(socket.AF_UNIX) as line:
             line.settimeout(PATIENCE_S)
             line.connect(self.unix.path)
-            line.sendall((" ".join(words) + "\r\nQUIT\r\n").encode())
+            line.sendall((" ".join(arguments) + "\r\nQUIT\r\n").encode())
             return b"".join(iter(lambda: line.recv(65536), b"")).decode()
 
     def counted(self, command: str) -> int:
         """Calls of a command so far, by the server's own counter."""
-        for line in self.said("INFO", "commandstats").splitlines():
+        for line in self.command("INFO", "commandstats").splitlines():
             if line.startswith(f"cmdstat_{command}:calls="):
                 return int(line.split("=")[1].split(",")[0])
         return 0
@@ -147,7 +147,7 @@ def events(message: Message) -> list[Any]:
 
 
 def run(load_job: LoadJob) -> tuple[Ready, Finished]:
-    told = events(load_job)
-    ready, finished = told[0], told[-1]
+    received = events(load_job)
+    ready, finished = received[0], received[-1]
     assert isinstance(ready, Ready) and isinstance(finished, Finished)
     return ready, finished

@@ -67,10 +67,10 @@ def run_sysbench(stage: LabStage, *limits: str) -> dict[str, float]:
     done = stage.client.popen(
         sysbench_command(stage, *limits), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
-    said, _ = done.communicate(timeout=400)
-    assert done.returncode == 0, said
+    output, _ = done.communicate(timeout=400)
+    assert done.returncode == 0, output
     after = stage.serving.running.snapshot()
-    numbers = {name: float(_find(said, pattern)) for name, pattern in _PATTERNS.items()}
+    numbers = {name: float(_find(output, pattern)) for name, pattern in _PATTERNS.items()}
     return {**numbers, **{name: float(after[name] - before[name]) for name in after}}
 
 
@@ -81,9 +81,9 @@ _PATTERNS = {
 }
 
 
-def _find(said: str, pattern: str) -> str:
-    match = re.search(pattern, said)
-    assert match is not None, said
+def _find(output: str, pattern: str) -> str:
+    match = re.search(pattern, output)
+    assert match is not None, output
     return match.group(1)
 
 

@@ -130,8 +130,8 @@ def test_the_link_carried_what_all_servers_counted(seen: dict[str, Any]) -> None
 
 
 def test_one_that_dies_is_named(seen: dict[str, Any]) -> None:
-    for name, said in seen["trials"]["death"].items():
-        assert name in said and "ended during the trial (signal 9)" in said
+    for name, message in seen["trials"]["death"].items():
+        assert name in message and "ended during the trial (signal 9)" in message
     assert set(seen["trials"]["death"]) == set(STORES)
 
 
@@ -155,6 +155,6 @@ def test_a_command_finds_each(cache: Path) -> None:
         *("--beside", "redis,memcached", "--path", "tcp", "--tables", "0", "--", "sh", "-c", script),
         env={"XDG_CACHE_HOME": str(cache)},
     )
-    words = done.stdout.split()
-    assert (words[0], words[1], words[-1]) == ("+PONG", "VERSION", "42"), done.stderr
+    output = done.stdout.split()
+    assert (output[0], output[1], output[-1]) == ("+PONG", "VERSION", "42"), done.stderr
     assert "redis" in done.stderr and "memcached" in done.stderr

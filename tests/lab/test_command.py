@@ -89,14 +89,14 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "code", "said", "advice"), BAD)
-def test_bad_input(where: Path, arguments: tuple[str, ...], code: int, said: str, advice: str) -> None:
+@pytest.mark.parametrize(("arguments", "code", "expected", "advice"), BAD)
+def test_bad_input(where: Path, arguments: tuple[str, ...], code: int, expected: str, advice: str) -> None:
     before = sorted(where.iterdir())
     done = howfar(*arguments, cwd=where)
     message, _, rest = done.stderr.partition("\n")
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     assert message.startswith("howfar: ")
-    assert said in message
+    assert expected in message
     assert advice in rest
     assert "Traceback" not in rest
     assert sorted(where.iterdir()) == before
@@ -180,13 +180,13 @@ def _on_a_terminal(columns: int, where: Path, variables: dict[str, str], *argume
         env={**environment, **variables},
     )
     os.close(slave)
-    said = b""
+    output = b""
     with suppress(OSError):  # how a terminal says that nobody has it open any more
         while part := os.read(master, 65536):
-            said += part
+            output += part
     os.close(master)
     assert process.wait(60) == 0
-    return said.decode()
+    return output.decode()
 
 
 @pytest.mark.parametrize("columns", [60, 80])
@@ -195,8 +195,8 @@ def _on_a_terminal(columns: int, where: Path, variables: dict[str, str], *argume
     [({"TERM": "dumb"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, True), ({"TERM": "xterm"}, False)],
 )
 def test_terminals(where: Path, columns: int, variables: dict[str, str], plain: bool) -> None:
-    said = _on_a_terminal(columns, where, variables, "report", "good.howfar")
-    assert ("\x1b" not in said) == plain
-    lines = re.sub(r"\x1b\[[0-9;]*m", "", said).split("\r\n")
+    output = _on_a_terminal(columns, where, variables, "report", "good.howfar")
+    assert ("\x1b" not in output) == plain
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", output).split("\r\n")
     assert max(len(line) for line in lines) <= columns
     assert any("forwarded" in line for line in lines)

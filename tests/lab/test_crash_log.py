@@ -28,7 +28,7 @@ from howfar.engine.messages import (
 )
 from howfar.lab.servers import DATABASE, USER
 from howfar.runner.fault.crash import Account, ClientLog, Keys, account
-from tests.acknowledged_scenario import INSERTS, MILLISECOND, SECOND, TABLE, ending, job, log_told, run
+from tests.acknowledged_scenario import INSERTS, MILLISECOND, SECOND, TABLE, ending, job, log_event, run
 from tests.lab.servers_here import Running, prepared, short_directory, started
 
 pytestmark = pytest.mark.lab
@@ -94,10 +94,10 @@ def test_the_job_ends_by_itself_and_tells_all(crashed: Crashed) -> None:
     assert isinstance(finished, Finished) and finished.interrupted is not None, crashed.events[-1]
     assert finished.interrupted.code == "server_gone"
     assert finished.elapsed_ns < 60 * SECOND
-    told = log_told(crashed.events)
-    assert (told.refused, told.acknowledged) == (0, finished.transactions)
+    event = log_event(crashed.events)
+    assert (event.refused, event.acknowledged) == (0, finished.transactions)
     # Each connection had one commit under way.
-    assert 0 < told.unknown <= CONNECTIONS
+    assert 0 < event.unknown <= CONNECTIONS
 
 
 def test_nothing_that_was_acknowledged_is_lost(crashed: Crashed) -> None:
@@ -150,7 +150,7 @@ def test_a_crash_fails_a_job_that_is_to_stop(name: str, tmp_path: Path) -> None:
         )
         events = run(wanted, at)
     assert isinstance(events[-1], Failed) and events[-1].code == "server_gone"
-    assert len(acknowledged.read(path).records) == log_told(events).records
+    assert len(acknowledged.read(path).records) == log_event(events).records
 
 
 def test_what_is_refused_is_logged_with_its_error(name: str, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from howfar.store.records import Run, StopReason, Trial, TrialStatus
 from howfar.store.run_file import read_run
 from tests.lab.howfar_runs import came_through, run_howfar
 from tests.lab.servers_here import prepared, short_directory, started
-from tests.lab.undisturbed import beside_others, lasting, skip_if_disturbed
+from tests.lab.undisturbed import lasting, skip_if_crowded, skip_if_disturbed
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 SERVERS = ("mariadb", pytest.param("mysql", marks=pytest.mark.thorough))
@@ -74,10 +74,10 @@ def measure(
     plan, file = where / "tiny.toml", where / "tiny.howfar"
     plan.write_text(PLAN.format(factors=factors, baseline=baseline, measure=length))
     program = str(find_server(server).path)  # a private install lies below the user's cache, not below this one
-    words = ("run", str(plan), "--server", program, "--out", str(file))
+    arguments = ("run", str(plan), "--server", program, "--out", str(file))
     for _ in range(rounds):
         file.unlink(missing_ok=True)
-        done = run_howfar(*words, env={"XDG_CACHE_HOME": str(cache)}, cwd=where)
+        done = run_howfar(*arguments, env={"XDG_CACHE_HOME": str(cache)}, cwd=where)
         if done.returncode == 0 and _each_block_of_each_arm(run := read_run(file)):
             break
     came_through(done.returncode, done.stderr)
@@ -129,13 +129,13 @@ def test_each_cell_is_encrypted_as_it_asks(server: str, cache: Path, tmp_path: P
             rounds = took / trial.receipt["link"]["rtt_at_rest_ns"]["p50"]
             assert rounds > session["connect_turns"] - 0.5, "no connect is faster than its round trips"
             fastest[level] = min(fastest.get(level, rounds), rounds)
-            with beside_others(trial):
+            with skip_if_crowded(trial):
                 assert fastest[level] < session["connect_turns"] + 0.9 or trial.block == 0, "in one of its trials"
 
 
 def test_each_cell_is_compressed_as_it_asks_or_left_out(server: str, cache: Path, tmp_path: Path) -> None:
     factors = 'path = "tcp"\ncompression = ["off", "zlib", "zstd-1"]\ncontent = ["text", "incompressible"]'
-    run, said = measure(tmp_path, cache, server, factors, 'compression = "off"\ncontent = "text"')
+    run, output = measure(tmp_path, cache, server, factors, 'compression = "off"\ncontent = "text"')
     sent = {}
     for level in ("off", "zlib"):
         for content in ("text", "incompressible"):
@@ -153,7 +153,7 @@ def test_each_cell_is_compressed_as_it_asks_or_left_out(server: str, cache: Path
         assert run.info.environment["not_as_asked"] == []
     else:
         (sentence,) = run.info.environment["not_as_asked"]
-        assert sentence.startswith("left out: compression zstd-1: mariadb") and sentence in said
+        assert sentence.startswith("left out: compression zstd-1: mariadb") and sentence in output
         assert not any("zstd" in arm.name for arm in run.info.arms)
 
 

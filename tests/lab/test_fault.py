@@ -40,9 +40,9 @@ def _broken(server: str, cache: Path, *cases: dict[str, Any]) -> list[dict[str, 
         env={**os.environ, "XDG_CACHE_HOME": str(cache)},
     )
     assert done.returncode == 0, done.stderr
-    answers: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(answers) == len(cases)
-    return answers
+    results: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(results) == len(cases)
+    return results
 
 
 def _crash(settings: dict[str, Any], fault: str, **more: Any) -> dict[str, Any]:

@@ -44,11 +44,11 @@ def _program(path: Path, script: str) -> Path:
     return path
 
 
-def _clear(said: str, *words: str) -> None:
-    assert "Traceback" not in said
-    assert any(line.startswith("howfar: ") for line in said.splitlines()), said
-    for word in words:
-        assert word in said, said
+def _clear(output: str, *expected: str) -> None:
+    assert "Traceback" not in output
+    assert any(line.startswith("howfar: ") for line in output.splitlines()), output
+    for word in expected:
+        assert word in output, output
 
 
 def test_a_server_that_is_not_there(where: Path, cache: Path) -> None:
@@ -81,8 +81,8 @@ def test_a_server_that_crashes_in_every_trial_ends_the_run_and_can_be_resumed(wh
     slow = LOCAL.replace('measure = "200ms"', 'measure = "1s"')
     (where / "slow.toml").write_text(slow)
     crash.touch()
-    words = ("run", "slow.toml", "--server", str(server), "--out", "a.howfar", "--seed", "1")
-    done = run_howfar(*words, cwd=where, env={"XDG_CACHE_HOME": str(cache)})
+    arguments = ("run", "slow.toml", "--server", str(server), "--out", "a.howfar", "--seed", "1")
+    done = run_howfar(*arguments, cwd=where, env={"XDG_CACHE_HOME": str(cache)})
     assert done.returncode == 4, done.stderr
     _clear(done.stderr, "trials in a row were void, the last because: ", "howfar resume a.howfar")
     run = read_run(where / "a.howfar")
@@ -112,9 +112,9 @@ def test_a_full_disk_keeps_what_was_measured(where: Path, cache: Path) -> None:
     )
     assert done.returncode == 6, done.stderr
     _clear(done.stderr, "disk full", "df ", "howfar resume ")
-    said = [line for line in done.stderr.splitlines() if line.startswith("block ")]
-    assert said, done.stderr
-    assert len(read_run(where / "a.howfar").trials) == len(said)
+    progress = [line for line in done.stderr.splitlines() if line.startswith("block ")]
+    assert progress, done.stderr
+    assert len(read_run(where / "a.howfar").trials) == len(progress)
     resumed = run_howfar("resume", "a.howfar", cwd=where, env={"XDG_CACHE_HOME": str(cache)})
     assert resumed.returncode == 0, resumed.stderr
     assert read_run(where / "a.howfar").stop is StopReason.BLOCKS

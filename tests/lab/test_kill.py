@@ -75,8 +75,8 @@ class Campaign:
     def start(self) -> Session:
         if self.run is not None and self.run.stop is StopReason.BLOCKS:
             self.files, self.rows, self.run = self.files + 1, {}, None
-        words = ["resume", self.file.name] if self.file.exists() else ["run", "tiny.toml", "--out", self.file.name]
-        return Session(words, self.cache, self.where)
+        arguments = ["resume", self.file.name] if self.file.exists() else ["run", "tiny.toml", "--out", self.file.name]
+        return Session(arguments, self.cache, self.where)
 
     @staticmethod
     def find(session: Session, roles: list[str]) -> tuple[str, int] | None:
@@ -109,8 +109,8 @@ class Campaign:
             except ProcessLookupError:
                 continue
             since = "start" if began else "death before"
-            said = session.lines[-1][:60] if session.lines else "(nothing said yet)"
-            self.deaths.append(f"{role}, {moment_s:.2f} s after the {since}, after: {said}")
+            last_line = session.lines[-1][:60] if session.lines else "(nothing said yet)"
+            self.deaths.append(f"{role}, {moment_s:.2f} s after the {since}, after: {last_line}")
             print(len(self.deaths), self.deaths[-1], file=sys.stderr)
             began = False
             if last:
@@ -173,8 +173,8 @@ class Campaign:
         else:
             # A part died while the laboratory was built, or one arm was void too often: said, with what to do. Where nobody died, only
             # because the machine was too busy for a link.
-            said = session.say()
-            assert len(self.deaths) > deaths_before or any(words in said for words in DISTURBED), said
+            output = session.say()
+            assert len(self.deaths) > deaths_before or any(sign in output for sign in DISTURBED), output
             assert code in (4, 5), session.say()
             assert any(line.startswith("howfar: ") for line in session.lines), session.say()
 

@@ -166,10 +166,10 @@ def _plateau_is_what_the_bytes_say(found: dict[str, Any]) -> None:
     full, loopback = found["full link"]["cell"], found["server CPU"]["cell"]
     assert loopback is not None, found["server CPU"]["void"]
     workload = Workload().model_dump(mode="json")
-    answers = replies(workload, loopback["turns_per_txn"], loopback["bytes_per_txn"]["to_client"])
-    assert len(set(answers)) > 1, "not all are taken to be of one length"
-    segments = sum(ceil(answer / (MTU - IP_TCP_BYTES)) for answer in answers)
-    on_wire = carried(sum(answers) + segments * SEGMENT_HEADER_BYTES, segments).wire
+    sizes = replies(workload, loopback["turns_per_txn"], loopback["bytes_per_txn"]["to_client"])
+    assert len(set(sizes)) > 1, "not all are taken to be of one length"
+    segments = sum(ceil(answer / (MTU - IP_TCP_BYTES)) for answer in sizes)
+    on_wire = carried(sum(sizes) + segments * SEGMENT_HEADER_BYTES, segments).wire
     tps = full["qps"]["value"] / full["queries_per_txn"]
     foreseen = full["factors"]["rate_bps"] / 8 / on_wire
     assert tps <= 1.03 * foreseen, "more than passes the link"

@@ -15,8 +15,8 @@ import pytest
 from pymysql.cursors import DictCursor
 
 from howfar.experiments.replication.report import STATUS, my_cnf, primary_lines, replica_lines, timeout_lines
+from howfar.lab.replication.dialect import Source, replication_dialect
 from howfar.lab.replication.member import wait_for
-from howfar.lab.replication.verbs import Source, verbs_of
 from howfar.lab.servers import USER
 from howfar.lab.servers.kinds import DIALECTS, find_server
 from howfar.lab.servers.program import Program
@@ -52,13 +52,13 @@ def test_a_pair_replicates_with_the_advised_lines(name: str, tmp_path_factory: p
 
 
 def _follow(kind: str, primary: Connection, replica: Connection, port: int) -> None:
-    verbs = verbs_of(kind)
+    dialect = replication_dialect(kind)
     primary.cursor().execute("SET SESSION sql_log_bin = 0")
-    for statement in verbs.account_sql("secret", tls=False).splitlines():
+    for statement in dialect.account_sql("secret", tls=False).splitlines():
         primary.cursor().execute(statement)
     primary.cursor().execute("SET SESSION sql_log_bin = 1")
-    replica.cursor().execute(verbs.follow_sql(Source("127.0.0.1", port, "secret", None, None)))
-    replica.cursor().execute(verbs.start_sql)
+    replica.cursor().execute(dialect.follow_sql(Source("127.0.0.1", port, "secret", None, None)))
+    replica.cursor().execute(dialect.start_sql)
     clients = STATUS[kind].replace("_status", "_clients")
     wait_for(lambda: _shown(primary, "STATUS", clients) == "1", _HUNG_S, lambda: "nobody acknowledges")
 
@@ -144,7 +144,7 @@ def _begun(program: Program, lines: tuple[str, ...], work: Path, port: int) -> I
 def _answering(server: subprocess.Popen[bytes], work: Path) -> Iterator[Connection]:
     opened: list[Connection] = []
 
-    def answers() -> bool:
+    def responds() -> bool:
         assert server.poll() is None, (work / "log").read_text(errors="replace")[-2000:]
         try:
             opened.append(_connect(work / "s.sock"))
@@ -152,7 +152,7 @@ def _answering(server: subprocess.Popen[bytes], work: Path) -> Iterator[Connecti
             return False
         return True
 
-    wait_for(answers, PATIENCE_S, lambda: f"it does not answer: {(work / 'log').read_text(errors='replace')[-2000:]}")
+    wait_for(responds, PATIENCE_S, lambda: f"it does not answer: {(work / 'log').read_text(errors='replace')[-2000:]}")
     with opened[0] as connection:
         yield connection
 

@@ -118,9 +118,9 @@ def memcached_stats(store: Store) -> dict[str, int]:
     with socket.socket(socket.AF_UNIX) as line:
         line.connect(store.unix.path)
         line.sendall(b"stats\r\nquit\r\n")
-        said = b"".join(iter(lambda: line.recv(65536), b"")).decode()
-    words = (line.split() for line in said.splitlines())
-    return {found[1]: int(found[2]) for found in words if len(found) == 3 and found[2].isdigit()}
+        output = b"".join(iter(lambda: line.recv(65536), b"")).decode()
+    fields = (line.split() for line in output.splitlines())
+    return {found[1]: int(found[2]) for found in fields if len(found) == 3 and found[2].isdigit()}
 
 
 def counted(running: Running, stores: tuple[Store, Store]) -> dict[str, int]:
@@ -130,10 +130,10 @@ def counted(running: Running, stores: tuple[Store, Store]) -> dict[str, int]:
         " ('Com_select', 'Com_begin', 'Com_commit', 'Connections', 'Aborted_clients')"
     )
     seen = {str(row["Variable_name"]): int(str(row["Value"])) for row in rows}
-    lines = [line.split(":") for line in stores[0].said("INFO", "stats").splitlines() if ":" in line]
-    told = {line[0]: line[1] for line in lines}
-    seen |= {f"redis_{name}": int(told[name]) for name in ("keyspace_hits", "keyspace_misses")}
-    seen["redis_connections"] = int(told["total_connections_received"])
+    lines = [line.split(":") for line in stores[0].command("INFO", "stats").splitlines() if ":" in line]
+    info = {line[0]: line[1] for line in lines}
+    seen |= {f"redis_{name}": int(info[name]) for name in ("keyspace_hits", "keyspace_misses")}
+    seen["redis_connections"] = int(info["total_connections_received"])
     seen |= {f"redis_{verb}": stores[0].counted(verb) for verb in ("get", "mget")}
     stats = memcached_stats(stores[1])
     return seen | {f"memcached_{name}": stats[name] for name in ("cmd_get", "get_hits", "total_connections")}
@@ -144,24 +144,24 @@ def test_servers_count_the_same(running: Running, stores: tuple[Store, Store], c
     before = counted(running, stores)
     outcome = run(job(page(running, stores, connect=connect)))
     after = counted(running, stores)
-    told = {name: after[name] - before[name] for name in before}
+    deltas = {name: after[name] - before[name] for name in before}
     finished, ready = outcome.finished, outcome.ready
     sql, keys, items = finished.services
     assert finished.transactions == PAGES and finished.errors == {}
     assert (sql.requests, keys.requests, items.requests) == (12 * PAGES, 6 * PAGES, 8 * PAGES)
     assert finished.queries == finished.turns == 26 * PAGES
-    assert (told["Com_begin"], told["Com_commit"]) == (2 * PAGES, 2 * PAGES)
-    assert told["Com_select"] == 8 * PAGES and told["Aborted_clients"] == 0, "each session has said goodbye"
-    assert (told["redis_get"], told["redis_mget"]) == (4 * PAGES, 2 * PAGES)
-    assert (keys.hits, keys.misses) == (told["redis_keyspace_hits"], told["redis_keyspace_misses"])
+    assert (deltas["Com_begin"], deltas["Com_commit"]) == (2 * PAGES, 2 * PAGES)
+    assert deltas["Com_select"] == 8 * PAGES and deltas["Aborted_clients"] == 0, "each session has said goodbye"
+    assert (deltas["redis_get"], deltas["redis_mget"]) == (4 * PAGES, 2 * PAGES)
+    assert (keys.hits, keys.misses) == (deltas["redis_keyspace_hits"], deltas["redis_keyspace_misses"])
     assert keys.hits + keys.misses == 24 * PAGES and keys.misses > 0
-    assert told["memcached_cmd_get"] == told["memcached_get_hits"] == items.hits == 8 * PAGES
+    assert deltas["memcached_cmd_get"] == deltas["memcached_get_hits"] == items.hits == 8 * PAGES
     assert items.misses == 0 and finished.rows == 8 * PAGES + keys.hits + items.hits
 
     # Each worker's one, or each page's own and the two that gave the receipts; and the second look.
     opened = PAGES + 2 if connect == "per_page" else 3
     looks = {"Connections": 1, "redis_connections": 3, "memcached_total_connections": 1}
-    assert {name: told[name] - own for name, own in looks.items()} == dict.fromkeys(looks, opened)
+    assert {name: deltas[name] - own for name, own in looks.items()} == dict.fromkeys(looks, opened)
     within = PAGES if connect == "per_page" else 0
     assert {used.connects for used in finished.services} == {within}
 
@@ -231,16 +231,16 @@ def test_an_open_loop_adds_up(stores: tuple[Store, Store], rate: float) -> None:
 
 def test_a_server_that_dies_ends_the_job(tmp_path: Path) -> None:
     with redis(short_directory(tmp_path)) as store, EngineProcess(job(computing(store, 0), pages=0)) as engine:
-        with pytest.raises(EngineFailed) as told:
+        with pytest.raises(EngineFailed) as caught:
             for event in engine.events():
                 if isinstance(event, Measuring):
-                    store.said("SHUTDOWN", "NOSAVE")
-        assert told.value.code in ("server_gone", "connect")
-        assert store.unix.path in told.value.message and told.value.advice
+                    store.command("SHUTDOWN", "NOSAVE")
+        assert caught.value.code in ("server_gone", "connect")
+        assert store.unix.path in caught.value.message and caught.value.advice
 
 
 def test_statements_that_the_server_refuses_end_the_job(running: Running, stores: tuple[Store, Store]) -> None:
     wrong = (CustomStatement(name="article", sql="SELECT nothing FROM nowhere"),)
-    with pytest.raises(EngineFailed) as told:
+    with pytest.raises(EngineFailed) as caught:
         run(job(page(running, stores, statements=wrong, steps=(QueryStep(statement="article"),))))
-    assert told.value.code == "server_error" and "article" in told.value.message and "1146" in told.value.message
+    assert caught.value.code == "server_error" and "article" in caught.value.message and "1146" in caught.value.message

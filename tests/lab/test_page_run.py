@@ -135,14 +135,14 @@ def test_each_page_took_the_turns_of_its_shape(pages: tuple[Run, Path]) -> None:
         reads = {use.service: (use.hits, use.misses) for use in measured.services if use.service != "mysql"}
         assert reads == {service: (count * measured.transactions, 0) for service, count in KEYS_READ.items()}
     for _, measured in of(run, "php"):
-        told = measured.told
+        reported = measured.told
         # Of a connection that was kept its driver asks first whether it lives.
-        assert {service: told[f"{service}_turns"] - told[f"{service}_checks"] for service in TURNS} == {
+        assert {service: reported[f"{service}_turns"] - reported[f"{service}_checks"] for service in TURNS} == {
             service: turns * measured.transactions for service, turns in TURNS.items()
         }
-        assert (told["hits"], told["misses"]) == (sum(KEYS_READ.values()) * measured.transactions, 0)
-        assert measured.turns == sum(told[f"{service}_turns"] for service in TURNS)
-        assert told["app_cpu_ns"] >= CPU_NS * measured.transactions
+        assert (reported["hits"], reported["misses"]) == (sum(KEYS_READ.values()) * measured.transactions, 0)
+        assert measured.turns == sum(reported[f"{service}_turns"] for service in TURNS)
+        assert reported["app_cpu_ns"] >= CPU_NS * measured.transactions
 
 
 def test_pages_prove_their_application_and_their_services(pages: tuple[Run, Path]) -> None:

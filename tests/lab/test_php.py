@@ -91,26 +91,28 @@ def test_a_page_has_the_turns_of_its_script_and_says_which_more_its_drivers_took
 ) -> None:
     """A connection that was kept is asked whether it lives, once a page: by PDO and phpredis, not by memcached."""
     for case, trial in _trials(seen).items():
-        for told in trial["told"]:
+        for reported in trial["told"]:
             for service, turns in trial["turns"].items():
-                checked = int("+per_page" not in case and service != "memcached" and not told[f"{service}_connects"])
-                assert told[f"{service}_checks"] == checked, (case, service)
-                assert told[f"{service}_turns"] == turns + checked, (case, service)
-                assert 0 < told[f"{service}_ns"] < told["wall_ns"], (case, service)
-                assert (told[f"{service}_connect_ns"] > 0) == (told[f"{service}_connects"] > 0), (case, service)
-            assert told["misses"] == 0 and told["hits"] > 0, case
+                checked = int(
+                    "+per_page" not in case and service != "memcached" and not reported[f"{service}_connects"]
+                )
+                assert reported[f"{service}_checks"] == checked, (case, service)
+                assert reported[f"{service}_turns"] == turns + checked, (case, service)
+                assert 0 < reported[f"{service}_ns"] < reported["wall_ns"], (case, service)
+                assert (reported[f"{service}_connect_ns"] > 0) == (reported[f"{service}_connects"] > 0), (case, service)
+            assert reported["misses"] == 0 and reported["hits"] > 0, case
 
 
 def test_servers_count_what_pages_tell(seen: dict[str, dict[str, Any]]) -> None:
     for case, trial in _trials(seen).items():
         proof = trial["receipt"]["proof"]
-        told, counted = proof["told"], proof["counted"]
+        reported, counted = proof["told"], proof["counted"]
         for service in trial["turns"]:
-            assert counted[service]["connects"] == told[f"{service}_connects"] > 0, (case, service)
-        assert counted["redis"]["turns"] == told["redis_turns"], case
-        goodbyes = told["mysql_connects"] if "+per_page" in case else 0
-        assert counted["mysql"]["turns"] == told["mysql_turns"] + goodbyes, case
-        assert counted["mysql"]["encrypted"] == (told["mysql_connects"] if ":1.3" in case else 0), case
+            assert counted[service]["connects"] == reported[f"{service}_connects"] > 0, (case, service)
+        assert counted["redis"]["turns"] == reported["redis_turns"], case
+        goodbyes = reported["mysql_connects"] if "+per_page" in case else 0
+        assert counted["mysql"]["turns"] == reported["mysql_turns"] + goodbyes, case
+        assert counted["mysql"]["encrypted"] == (reported["mysql_connects"] if ":1.3" in case else 0), case
 
 
 def test_connections_are_kept_by_a_child_or_opened_by_each_page(seen: dict[str, dict[str, Any]]) -> None:
@@ -119,7 +121,7 @@ def test_connections_are_kept_by_a_child_or_opened_by_each_page(seen: dict[str, 
         for service in trial["turns"]:
             if "+per_page" in case:
                 assert proof["told"][f"{service}_connects"] == proof["pages"], (case, service)
-                assert [told[f"{service}_connects"] for told in trial["told"]] == [1] * PAGES, (case, service)
+                assert [reported[f"{service}_connects"] for reported in trial["told"]] == [1] * PAGES, (case, service)
             else:
                 assert proof["told"][f"{service}_connects"] <= CHILDREN, (case, service)
                 after = trial["receipt"]["after"]
@@ -136,9 +138,9 @@ def test_servers_see_php_where_the_path_comes_from(seen: dict[str, dict[str, Any
 
 def test_a_page_computes_as_long_as_it_was_asked(seen: dict[str, dict[str, Any]]) -> None:
     for case, trial in _trials(seen).items():
-        for told in trial["told"]:
-            assert ROUNDS * CPU_NS <= told["app_cpu_ns"] < 2 * ROUNDS * CPU_NS, case
-            assert told["app_cpu_ns"] < told["cpu_ns"] < told["wall_ns"] * 1.05, case
+        for reported in trial["told"]:
+            assert ROUNDS * CPU_NS <= reported["app_cpu_ns"] < 2 * ROUNDS * CPU_NS, case
+            assert reported["app_cpu_ns"] < reported["cpu_ns"] < reported["wall_ns"] * 1.05, case
 
 
 def test_the_engine_visits_them(seen: dict[str, dict[str, Any]]) -> None:
@@ -146,8 +148,8 @@ def test_the_engine_visits_them(seen: dict[str, dict[str, Any]]) -> None:
         visited = trial["visited"]
         assert (visited["pages"], visited["protocol"]) == (VISITS, "fastcgi"), case
         for service, turns in trial["turns"].items():
-            told = visited["told"]
-            assert told[f"{service}_turns"] - told[f"{service}_checks"] == VISITS * turns, (case, service)
+            reported = visited["told"]
+            assert reported[f"{service}_turns"] - reported[f"{service}_checks"] == VISITS * turns, (case, service)
         assert visited["told"]["cpu_ns"] > VISITS * ROUNDS * CPU_NS, case
         # FPM itself uses next to nothing. The account is opened a moment after the window, on a busy machine later.
         assert visited["cpu"]["application"] > 0.25 * visited["told"]["cpu_ns"], case
@@ -164,10 +166,10 @@ def test_turns_that_pages_only_tell_of_are_missed_by_the_servers(of_mariadb: dic
     """Their lie begins after the proof, and what they tell is what was asked."""
     liar = of_mariadb["liar"]
     assert liar["tells"]
-    said = lasting(liar["violations"])
-    assert len(said) == 2, said
-    assert said[0].startswith("mysql: it counted ")
-    assert said[1].startswith("memcached: it looked for ")
+    sentences = lasting(liar["violations"])
+    assert len(sentences) == 2, sentences
+    assert sentences[0].startswith("mysql: it counted ")
+    assert sentences[1].startswith("memcached: it looked for ")
 
 
 def test_what_a_page_cannot_do_is_said_without_secrets(of_mariadb: dict[str, dict[str, Any]]) -> None:
@@ -189,7 +191,7 @@ def test_the_dead_are_named(of_mariadb: dict[str, dict[str, Any]]) -> None:
 def test_the_doctors_lines_lead_php_to_the_socket(of_mariadb: dict[str, dict[str, Any]]) -> None:
     lines = of_mariadb["lines"]
     assert len(lines) == 13
-    assert {where: said for where, said in lines.items() if said} == {}
+    assert {where: sentences for where, sentences in lines.items() if sentences} == {}
 
 
 def test_a_php_without_an_extension_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,7 @@ def test_a_cache_with_too_long_a_name_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected"),
     [
         (("--rtt", "10"), "is not a duration"),
         (("--rtt", "-1ms"), "never negative"),
@@ -157,8 +157,8 @@ def test_a_cache_with_too_long_a_name_is_refused(tmp_path: Path) -> None:
         (("--placement", "here"), "here"),
     ],
 )
-def test_impossible_options_are_the_users_mistake(arguments: tuple[str, str], words: str) -> None:
+def test_impossible_options_are_the_users_mistake(arguments: tuple[str, str], expected: str) -> None:
     done = run_lab(*arguments, "--server", "none", "--", "true")
     assert done.returncode == 2
-    assert words in done.stderr
+    assert expected in done.stderr
     assert "Traceback" not in done.stderr

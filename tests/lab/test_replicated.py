@@ -15,7 +15,7 @@ from howfar.lab.servers.kinds import find_server
 from howfar.store.records import CrashRecord, Measured, Trial, TrialStatus
 from tests.lab.replicated_scenario import RTT_NS
 from tests.lab.sandboxes import PATIENCE_S
-from tests.lab.undisturbed import beside_others, skip_if_disturbed
+from tests.lab.undisturbed import skip_if_crowded, skip_if_disturbed
 
 pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 RTT_S = RTT_NS / 1e9
@@ -100,7 +100,7 @@ def test_an_acknowledgement_costs_no_more_than_it_must(trials: Trials, name: str
         tried = list(_measured(name, cache, *names).values())
     for trial in tried:
         _good(trial)
-    with beside_others(*tried):
+    with skip_if_crowded(*tried):
         assert _costs_no_more(*tried), [_good(trial).transactions for trial in tried]
 
 

@@ -35,11 +35,11 @@ def _pairs(server: str, cache: Path, *cases: dict[str, Any], **environment: str)
         env={**os.environ, "XDG_CACHE_HOME": str(cache), **environment},
     )
     assert done.returncode == 0, done.stderr
-    answers: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(answers) == len(cases)
-    for answer in answers:
+    results: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(results) == len(cases)
+    for answer in results:
         assert answer["servers_left"] == answer["files_left"] == []
-    return answers
+    return results
 
 
 def test_an_acknowledgement_costs_a_round_trip(name: str, cache: Path) -> None:
@@ -90,14 +90,14 @@ def test_what_breaks_is_seen(name: str, cache: Path) -> None:
         {"asked": {"compression": "zstd"}},
     )
     assert fallen["fallback"]["longest_ns"] >= 500_000_000
-    words = (
+    fragments = (
         "asynchronous silently",
         "3 commits of the window were not acknowledged",
         "fell back",
         "no acknowledgement",
     )
-    said = fallen["fallback"]["violations"]
-    assert all(any(word in sentence for sentence in said) for word in words), said
+    sentences = fallen["fallback"]["violations"]
+    assert all(any(word in sentence for sentence in sentences) for word in fragments), sentences
     assert any("fell back" in sentence for sentence in fallen["fallback"]["late_violations"]), "mended, it has happened"
     assert half["half_cut"]["told"] is not None, "whoever wrote it was not told"
     assert half["half_cut"]["rows"] == 1, "and it is there"
@@ -109,7 +109,7 @@ def test_what_breaks_is_seen(name: str, cache: Path) -> None:
 @_BOTH
 def test_what_is_wrong_beforehand_is_said(name: str, cache: Path) -> None:
     """And nothing is left of it: `_pairs` looks."""
-    said = {
+    expected = {
         "port_taken": ("ServerCrashed", "replica1 does not start: ", "already in use"),
         "bad_option": ("ServerCrashed", "replica1 does not start: ", "no-such-option"),
         "dies": ("ServerCrashed", "replica1 does not start: ", "signal 9"),
@@ -122,12 +122,12 @@ def test_what_is_wrong_beforehand_is_said(name: str, cache: Path) -> None:
         {"dies", "no_room", "damaged"} if name == "mysql" else set()
     )  # what is alike on both is tried on the quicker one
     slow = {"cut"}  # found when somebody's patience ends
-    tried = [fault for fault in said if fault not in rare]
-    answers = _pairs(name, cache, *({"wrong": fault, "patience_s": 5 if fault in slow else 60} for fault in tried))
-    for fault, answer in zip(tried, answers, strict=True):
-        kind, begin, words = said[fault]
+    tried = [fault for fault in expected if fault not in rare]
+    results = _pairs(name, cache, *({"wrong": fault, "patience_s": 5 if fault in slow else 60} for fault in tried))
+    for fault, answer in zip(tried, results, strict=True):
+        kind, begin, fragment = expected[fault]
         found, message, advice = answer["error"]
-        assert (found, message.startswith(begin), words in message) == (kind, True, True), message
+        assert (found, message.startswith(begin), fragment in message) == (kind, True, True), message
         assert advice
 
 
@@ -137,8 +137,8 @@ def test_what_breaks_under_writes_voids_the_window(name: str, cache: Path) -> No
     rare = ("primary_dies", "replica_dies") if name == "mariadb" else ()
     acts = ("clash", "own_write", *rare, "disk_fills", "emulator_dies")
     cases = [{"asked": {"mode": "async"}, "acts": [act], "wrong": _SMALL_DISK.get(act)} for act in acts]
-    answers = _pairs(name, cache, *cases[:-1], {"acts": ["emulator_dies"]})
-    found = {act: answer[act] for act, answer in zip(acts, answers, strict=True)}
+    results = _pairs(name, cache, *cases[:-1], {"acts": ["emulator_dies"]})
+    found = {act: answer[act] for act, answer in zip(acts, results, strict=True)}
     (clash,) = found["clash"]["violations"]
     assert "applying No" in clash and "Duplicate entry" in clash, "the replica's own sentence"
     assert any("their histories have parted" in one for one in found["own_write"]["violations"])

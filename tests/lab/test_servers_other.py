@@ -142,8 +142,8 @@ def test_mysql_has_a_key_for_passwords_over_plain_tcp(running: Running, name: st
     """A full login without TLS sends the password encrypted with it."""
     if name != "mysql":
         pytest.skip("MariaDB's authentications need no such key")
-    told = running.execute("SHOW GLOBAL STATUS LIKE 'Caching_sha2_password_rsa_public_key'")
-    assert "BEGIN PUBLIC KEY" in str(told[0]["Value"])
+    rows = running.execute("SHOW GLOBAL STATUS LIKE 'Caching_sha2_password_rsa_public_key'")
+    assert "BEGIN PUBLIC KEY" in str(rows[0]["Value"])
 
 
 def test_without_tls_and_networking_it_has_neither(name: str, tmp_path: Path) -> None:

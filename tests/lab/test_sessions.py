@@ -76,11 +76,11 @@ def _own(running: Running, session: Session, **more: Any) -> LoadOutcome:
     return _load(_tcp(running), consents, USER, running.password, **more)
 
 
-def _refused(running: Running, session: Session, code: str, *words: str) -> None:
+def _refused(running: Running, session: Session, code: str, *expected: str) -> None:
     with pytest.raises(EngineFailed) as caught:
         _own(running, session)
-    said = f"{caught.value.message} {caught.value.advice}"
-    assert all(word in said for word in words), said
+    message = f"{caught.value.message} {caught.value.advice}"
+    assert all(word in message for word in expected), message
     assert caught.value.code == code
 
 

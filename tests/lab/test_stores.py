@@ -135,7 +135,7 @@ def test_a_password_is_proved_and_tls_is_had(tmp_path: Path, authority: certific
     tls = Tls(verify="full", ca_file=str(authority.ca), server_name="localhost")
     mix = KeyValue(protocol="resp3", keys=50, pipeline=4, value=FixedSize(bytes=2000))
     with redis(directory, *options) as store:
-        store.said("ACL", "SETUSER", "shop", "on", ">secret", "~*", "+@all")
+        store.command("ACL", "SETUSER", "shop", "on", ">secret", "~*", "+@all")
         filled(store.unix, mix)
         target = TcpTarget(host="127.0.0.1", port=port)
         account = {"user": "shop", "password": "secret", "database": "0"}
@@ -148,7 +148,7 @@ def test_a_password_is_proved_and_tls_is_had(tmp_path: Path, authority: certific
             with pytest.raises(EngineFailed) as refused:
                 events(wrong)
             assert refused.value.code == "auth" and "wrong`" not in str(refused.value)
-        store.said("CONFIG", "SET", "requirepass", "another")
+        store.command("CONFIG", "SET", "requirepass", "another")
         with pytest.raises(EngineFailed) as refused:
             events(job(store.unix, mix.model_copy(update={"protocol": "resp2"})))
         assert refused.value.code == "auth"
@@ -177,7 +177,7 @@ def test_what_speaks_plain_is_no_tls(stores: dict[Protocol, Store]) -> None:
 def test_errors_stop_or_are_counted(tmp_path: Path, stores: dict[Protocol, Store]) -> None:
     with redis(short_directory(tmp_path)) as store:
         for number in range(1, 51):
-            store.said("RPUSH", f"key:{number:012}", "x")
+            store.command("RPUSH", f"key:{number:012}", "x")
         _stops_or_counts(store.unix, KeyValue(protocol="resp3", keys=50, set=0), "WRONGTYPE")
     long = KeyValue(protocol="memcached_meta", get=0, keys=5, value=FixedSize(bytes=2**20))
     _stops_or_counts(stores["memcached_meta"].unix, long, "SERVER_ERROR")

@@ -131,7 +131,10 @@ def test_a_bulk_insert_has_the_same_rows_in_the_same_statements(both: Pair) -> N
 
 
 def ids_of(statements: list[str]) -> list[int]:
-    found = [re.fullmatch(r"SELECT c FROM sbtest\d+ WHERE id\s*=\s*'?(\d+)'?", said.strip()) for said in statements]
+    found = [
+        re.fullmatch(r"SELECT c FROM sbtest\d+ WHERE id\s*=\s*'?(\d+)'?", statements_seen.strip())
+        for statements_seen in statements
+    ]
     return [int(match[1]) for match in found if match is not None]
 
 
@@ -143,15 +146,15 @@ def test_rows_are_drawn_by_the_stated_law(both: Pair, tool: Tool, law: str) -> N
         pytest.skip("sysbench 1.0 has no zipfian: ours alone is held to the formula")
     distribution = Distribution.model_validate({"kind": law})
     draws = 4000
-    with both.log() as said:
+    with both.log() as statements_seen:
         both.run(tool, workload("oltp_point_select", "disable", distribution), 2, draws)
-    ids = ids_of(said)
+    ids = ids_of(statements_seen)
     assert len(ids) == draws
     assert chance(ids, shares(distribution, ROWS)) > IMPROBABLE
     others = [other for other in ("uniform", "gaussian", "special", "pareto", "zipfian") if other != law]
     for other in others:
         assert chance(ids, shares(Distribution.model_validate({"kind": other}), ROWS)) < IMPROBABLE, other
-    first = sum("sbtest1 " in statement for statement in said)
+    first = sum("sbtest1 " in statement for statement in statements_seen)
     assert abs(first - draws / 2) < 5 * (draws / 4) ** 0.5, "the binomial's standard deviation, five times"
 
 
@@ -210,10 +213,10 @@ def test_our_stream_leaves_the_same_tables_however_it_travels(both: Pair, kind: 
     logged: list[str] = []
     for mode in ("auto", "disable"):
         both.reset()
-        with both.log() as said:
+        with both.log() as statements_seen:
             both.run("ours", workload(kind, mode), 1, 150, seed=7)
         sums.append(checksums(both))
-        logged = logged or said
+        logged = logged or statements_seen
     both.reset()
     replay(both, logged)
     sums.append(checksums(both))

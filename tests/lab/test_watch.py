@@ -83,8 +83,8 @@ def test_each_key_is_seen_once_and_not_before_it_was_sent(alone: Running, tmp_pa
     at = np.searchsorted(sent["key"], seen_keys)
     assert (sent["sent_ns"].astype(np.int64)[at] + written.origin_ns < seen_ns).all()
     assert (sent["connection"][at] == seen.records["connection"]).all()
-    told = visible(seen_keys, seen_ns, *written.ended(Fate.ACKNOWLEDGED), found)
-    assert (told.unacknowledged.tolist(), told.phantoms.tolist()) == ([], [])
+    visibility = visible(seen_keys, seen_ns, *written.ended(Fate.ACKNOWLEDGED), found)
+    assert (visibility.unacknowledged.tolist(), visibility.phantoms.tolist()) == ([], [])
 
 
 def test_the_servers_end_is_the_watchers(alone: Running, tmp_path: Path) -> None:

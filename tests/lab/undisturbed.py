@@ -30,7 +30,7 @@ MANY_OTHERS = 0.3
 
 def disturbed(reason: str | None) -> bool:
     """Whether this machine alone explains that a trial is void: each of the sentences that were joined."""
-    return bool(reason) and all(any(words in each for words in DISTURBED) for each in str(reason).split("; "))
+    return bool(reason) and all(any(sign in each for sign in DISTURBED) for each in str(reason).split("; "))
 
 
 def lasting(reasons: Iterable[str]) -> list[str]:
@@ -102,10 +102,10 @@ def agree(
 
 def disagrees(wrong: Sequence[str], had: Sequence[float]) -> NoReturn:
     """Each time something was wrong: an error, unless others had CPUs each time."""
-    said = f"each of {len(wrong)} attempts disagrees: {'; '.join(wrong)}"
+    message = f"each of {len(wrong)} attempts disagrees: {'; '.join(wrong)}"
     if min(had) > MANY_OTHERS:
-        pytest.skip(f"OTHERS HAD {min(had):.2f} CPUs OF THIS MACHINE AND MORE, {said}")
-    pytest.fail(said)
+        pytest.skip(f"OTHERS HAD {min(had):.2f} CPUs OF THIS MACHINE AND MORE, {message}")
+    pytest.fail(message)
 
 
 def skip_if_disturbed(*reasons: str | None) -> None:
@@ -128,7 +128,7 @@ def _others(load: MachineLoad, used_cpus: float) -> float:
 
 
 @contextmanager
-def beside_others(*trials: Trial) -> Iterator[None]:
+def skip_if_crowded(*trials: Trial) -> Iterator[None]:
     """For bounds that hold where nobody else computes: what is beyond them elsewhere is skipped, with how much the others had."""
     try:
         yield

@@ -31,7 +31,7 @@ Seen = tuple[bool, dict[str, Any]]
 @dataclass(frozen=True)
 class Check:
     name: str
-    words: tuple[str, ...]
+    options: tuple[str, ...]
     """What the link is asked, in the words of its options."""
     look: Callable[[Link], Seen]
     calibrated: bool = False
@@ -40,8 +40,8 @@ class Check:
 
     def spec(self) -> LinkSpec:
         spec = LinkSpec(rtt_ns=0, rate_bps=None)
-        for said in self.words:
-            word, _, value = said.partition(" ")
+        for option in self.options:
+            word, _, value = option.partition(" ")
             spec = apply(spec, word, value)
         return spec
 

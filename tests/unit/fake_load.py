@@ -136,10 +136,10 @@ def events(of: LoadJob, done: Finished | None = None, **receipt_changes: Any) ->
 
 def result(of: LoadJob | None = None, done: Finished | None = None, mismatches: tuple[str, ...] = ()) -> Result:
     of = of or job()
-    said = events(of, done)
-    assert isinstance(said[0], Ready) and isinstance(said[1], Measuring) and isinstance(said[-1], Finished)
-    slices = tuple(event for event in said if isinstance(event, Interval))
-    return result_of(of, said[0], said[1], slices, said[-1], mismatches)
+    messages = events(of, done)
+    assert isinstance(messages[0], Ready) and isinstance(messages[1], Measuring) and isinstance(messages[-1], Finished)
+    slices = tuple(event for event in messages if isinstance(event, Interval))
+    return result_of(of, messages[0], messages[1], slices, messages[-1], mismatches)
 
 
 def overloaded() -> Result:
@@ -156,11 +156,11 @@ def overloaded() -> Result:
     return result(job(rate=100.0), finished(histograms, account))
 
 
-def fake_engine(folder: Path, said: Sequence[Message], then: str = "") -> Path:
+def fake_engine(folder: Path, messages: Sequence[Message], then: str = "") -> Path:
     """A program in the engine's place: keeps what it was given in `given.*`, says `said`, does `then`."""
     info = Info(version=howfar.__version__, protocol=PROTOCOL_VERSION, debug=False)
     lines = folder / "events.jsonl"
-    lines.write_text("".join(event.model_dump_json() + "\n" for event in said))
+    lines.write_text("".join(event.model_dump_json() + "\n" for event in messages))
     path = folder / "engine"
     path.write_text(
         f"#!/bin/sh\nif [ $1 = info ]; then echo '{info.model_dump_json()}'; exit; fi\n"

@@ -176,15 +176,15 @@ def _measured(truth: Truth, cell: Cell, slow: float) -> Measured:
         shared = overlap(cell.threads, network.wire_s / (cycle_s / slow), truth.link_each)
         roles["link"] = 2 * truth.link_us * truth.turns / 1e3 * shared
     turn_us = cycle_s * 1e6 / truth.turns * 0.4
-    told: dict[str, int] = {"cpu_ns": int(own_ms * MS * pages)} if php else {}
+    reported: dict[str, int] = {"cpu_ns": int(own_ms * MS * pages)} if php else {}
     services: list[ServiceRecord] = []
     kinds = [("transaction", cycle_s * 1e9 * truth.p50_of_mean, pages)]
     counted = truth.turns * pages
     for service, share in SHARES.items():
         turns = int(counted * share)
         if php:
-            told |= {f"{service}_turns": turns, f"{service}_ns": int(turns * turn_us * 1e3)}
-            told |= {f"{service}_connects": 0, f"{service}_connect_ns": 0}
+            reported |= {f"{service}_turns": turns, f"{service}_ns": int(turns * turn_us * 1e3)}
+            reported |= {f"{service}_connects": 0, f"{service}_connect_ns": 0}
             continue
         kinds.append((f"turn.{service}", turn_us * 1e3, turns))
         sent = {"bytes_to_server": turns * 60, "bytes_to_client": turns * 180}
@@ -206,7 +206,7 @@ def _measured(truth: Truth, cell: Cell, slow: float) -> Measured:
             "intervals": (),
             "histograms": tuple(_histogram(*kind) for kind in kinds),
             "services": tuple(services),
-            "told": told,
+            "told": reported,
         }
     )
 

@@ -69,7 +69,7 @@ ADVICE = (
 """Its own, like every finding here: what the analysis advises is tested there."""
 
 
-def told(found: Summary, findings: dict[str, Any]) -> Summary:
+def only_these(found: Summary, findings: dict[str, Any]) -> Summary:
     """The summary with these findings and no others."""
     keys = found.findings.keys()
     made = dict.fromkeys(keys) | {"what_if": what_if()} | {key: findings.pop(key) for key in keys & findings.keys()}

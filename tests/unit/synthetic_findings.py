@@ -18,8 +18,8 @@ from tests.unit.synthetic_cells import (
     grid_run,
     limit,
     network,
+    only_these,
     soft_min,
-    told,
     tps,
 )
 from tests.unit.synthetic_sessions import compression, encryption
@@ -102,7 +102,7 @@ def bandwidth() -> Summary:
         "At 1 Gb/s the link is full from 16 connections on (92.7 transactions/s, 117.1 of 117.3 MiB/s); "
         "at 10 Gb/s the server's CPU is the limit."
     )
-    return told(
+    return only_these(
         found,
         {
             "cells": tuple(cells),

@@ -13,8 +13,8 @@ from tests.unit.synthetic_cells import (
     estimate,
     grid_run,
     network,
+    only_these,
     soft_min,
-    told,
     tps,
 )
 
@@ -81,7 +81,7 @@ def compression() -> Summary:
         "at 1 Gb/s the link is not the limit, and it costs up to half."
     )
     says = "zstd-1 pays below 0.27 Gb/s on digits, zlib below 0.17 Gb/s; incompressible data never gains."
-    return told(
+    return only_these(
         found,
         {
             "cells": cells,
@@ -168,7 +168,7 @@ def encryption() -> Summary:
     says = (
         "Churn costs, bytes hardly: a connect a transaction loses 60 % with TLS 1.3, persistent connections lose 2 %."
     )
-    return told(
+    return only_these(
         found,
         {
             "cells": tuple(cells),

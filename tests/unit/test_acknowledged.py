@@ -82,7 +82,7 @@ def test_the_whole_records_of_an_unclosed_log_can_be_asked_for(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         (b"", "header has 0 of"),
         (header(magic=b"#!/bin/s") + closing(()), "is not a log of acknowledged keys"),
@@ -96,10 +96,10 @@ def test_the_whole_records_of_an_unclosed_log_can_be_asked_for(tmp_path: Path) -
         (header() + records(ROWS[::-1]) + closing(ROWS), "asked before its last transaction had ended"),
     ],
 )
-def test_a_log_that_cannot_be_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+def test_a_log_that_cannot_be_is_refused(tmp_path: Path, content: bytes, expected: str) -> None:
     path = tmp_path / "log"
     path.write_bytes(content)
-    with pytest.raises(EngineError, match=said):
+    with pytest.raises(EngineError, match=expected):
         acknowledged.read(path)
 
 

@@ -59,11 +59,11 @@ def test_a_tiny_effect_is_beyond_reach_and_running_longer_is_not_advised() -> No
 def test_of_dozens_of_cells_one_figure_is_said_and_the_worst() -> None:
     many = tuple(PathModel("tcp", ArmRole.CONTENDER, 600 - n, 8.8, 26.0, name=f"cell {n}") for n in range(30))
     summary = summarise(synthetic_run(blocks=8, models=(*PATHS[:2], *many), scatter=0.5, samples=5, seed=5))
-    said = summary.advice[-1].because
-    found = re.search(r"about (\d+) in the median of (\d+) cells, (\d+) at worst \(cell \d+\)", said)
-    assert found is not None, said
+    sentence = summary.advice[-1].because
+    found = re.search(r"about (\d+) in the median of (\d+) cells, (\d+) at worst \(cell \d+\)", sentence)
+    assert found is not None, sentence
     assert 8 < int(found[1]) < int(found[3]) and int(found[2]) > 6
-    assert said.count("cell ") == 1 and len(said) < 400
+    assert sentence.count("cell ") == 1 and len(sentence) < 400
 
 
 @pytest.mark.parametrize("quick", [True, False])

@@ -35,12 +35,12 @@ def test_only_paths_over_the_link_are_bounded() -> None:
     }
 
 
-@pytest.mark.parametrize(("client_us", "said"), [(9.9, Resolution.SLOWER), (-9.0, Resolution.NOT_RESOLVED)])
-def test_a_lower_bound_never_resolves_less_cpu(client_us: float, said: Resolution) -> None:
+@pytest.mark.parametrize(("client_us", "expected"), [(9.9, Resolution.SLOWER), (-9.0, Resolution.NOT_RESOLVED)])
+def test_a_lower_bound_never_resolves_less_cpu(client_us: float, expected: Resolution) -> None:
     remote = cells(remote_with(client_us))["remote"]
     assert remote.cpu_ratio is not None and remote.cpu_ratio.low is not None and remote.cpu_ratio.high is not None
     assert not remote.cpu_ratio.low <= 1 <= remote.cpu_ratio.high, "the interval alone would resolve it"
-    assert remote.cpu_resolution is said
+    assert remote.cpu_resolution is expected
 
 
 def test_with_a_baseline_over_the_link_the_others_are_bounded_from_above() -> None:

@@ -190,12 +190,12 @@ def test_economics_claim_nothing_below_the_noise_floor() -> None:
         else trial
         for trial in twin.trials
     )
-    told, untold = (
+    resolved, unresolved = (
         findings_of(summarise(twin), EncryptionEconomics),
         findings_of(summarise(twin.model_copy(update={"trials": halved})), EncryptionEconomics),
     )
-    assert "throughput changes by -20 %" in told.says and "no change" not in told.says
-    assert "no change of throughput is resolved" in untold.says
+    assert "throughput changes by -20 %" in resolved.says and "no change" not in resolved.says
+    assert "no change of throughput is resolved" in unresolved.says
 
 
 def test_errors_of_the_server_are_no_reason_for_a_quieter_machine() -> None:

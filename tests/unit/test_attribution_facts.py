@@ -130,8 +130,8 @@ def test_opening_a_connection_takes_round_trips_too(session: dict[str, Any], tur
 
 def test_where_connections_come_and_go_no_window_is_ruled_in_or_out() -> None:
     """The kernel tells of the one that happened to be there; its share of the whole window says nothing."""
-    told = (tcp("server", 1, 0.9, rwnd=0.8),)
-    case = Case(tps=3, turns=16, rtt_us=10_000, bytes_to_client=1_270_000, tcp=told)
+    states = (tcp("server", 1, 0.9, rwnd=0.8),)
+    case = Case(tps=3, turns=16, rtt_us=10_000, bytes_to_client=1_270_000, tcp=states)
     assert case.evidence().tcp["server"].rwnd_of_busy > 0.3
     assert replace(case, each_time=True).evidence().tcp == {}
 

@@ -91,9 +91,9 @@ def bench_of(rows: tuple[figures.Row, ...], extras: tuple[Extra, ...] = (), **ch
 
 def shown(found: LinkBench, columns: int = 200) -> str:
     screen = Console(width=columns, no_color=True, highlight=False)
-    with screen.capture() as said:
+    with screen.capture() as captured:
         show(found, screen)
-    return said.get()
+    return captured.get()
 
 
 def test_a_row_has_the_medians_and_keeps_every_run() -> None:
@@ -198,8 +198,8 @@ def test_a_miss_is_marked_in_its_line_and_named_below() -> None:
 def test_the_table_says_who_was_skipped_and_what_was_not_asked() -> None:
     note = "asked for 0 ms: it knows whole ms only"
     rows = tuple(
-        figures.row(point, "packet", [run()], True, ("toxiproxy", said, [run(drops=None)]))
-        for point, said in ((LinkPoint(rtt_ms=0.2, rate_gbit=1), note), (GIGABIT, ""))
+        figures.row(point, "packet", [run()], True, ("toxiproxy", note_of_peer, [run(drops=None)]))
+        for point, note_of_peer in ((LinkPoint(rtt_ms=0.2, rate_gbit=1), note), (GIGABIT, ""))
     )
     extra = Extra(name="redis", what="redis GET", unit="requests/s", skipped="redis-server not found")
     text = shown(bench_of(rows, (extra,), peer_skipped="go was not found"))
@@ -218,9 +218,9 @@ def test_the_grid_is_every_rtt_with_every_rate_once() -> None:
 
 
 def test_the_default_grid_is_what_the_help_says() -> None:
-    said = CliRunner().invoke(bench, ["link", "--help"]).output
-    assert "0.2ms,1ms,10ms,85ms" in said
-    assert "0.1gbit,1gbit,10gbit" in said
+    output = CliRunner().invoke(bench, ["link", "--help"]).output
+    assert "0.2ms,1ms,10ms,85ms" in output
+    assert "0.1gbit,1gbit,10gbit" in output
     assert (len(RTTS_MS), len(RATES_GBIT)) == (4, 3)
     assert set(bench_command.PEERS) == set(PEERS)
 
@@ -238,11 +238,11 @@ def test_pings_fit_and_are_never_too_few() -> None:
     assert FULL_TIMES.transfer(LinkPoint(rtt_ms=85, rate_gbit=1))[0] > warmup_ns
 
 
-@pytest.mark.parametrize(("words", "said"), [(["--rtt", "1"], "unit"), (["--rate", "1gbit,x"], "rate")])
-def test_quantities_without_a_unit_are_refused(words: list[str], said: str) -> None:
-    result = CliRunner().invoke(bench, ["link", *words])
+@pytest.mark.parametrize(("arguments", "expected"), [(["--rtt", "1"], "unit"), (["--rate", "1gbit,x"], "rate")])
+def test_quantities_without_a_unit_are_refused(arguments: list[str], expected: str) -> None:
+    result = CliRunner().invoke(bench, ["link", *arguments])
     assert result.exception is not None
-    assert said in str(result.exception)
+    assert expected in str(result.exception)
 
 
 class FakeLink:

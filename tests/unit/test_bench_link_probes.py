@@ -167,9 +167,9 @@ def test_toxiproxy_is_asked_for_whole_milliseconds_and_payload() -> None:
 
 
 def test_tbf_is_asked_for_the_rate_of_whole_frames() -> None:
-    words = kernel.tbf_arguments("c0", 10**9)
-    assert words[words.index("rate") + 1] == f"{10**9 * 1514 // 1538}bit"
-    assert int(words[words.index("burst") + 1]) >= 65536, "a super-packet must pass whole"
+    arguments = kernel.tbf_arguments("c0", 10**9)
+    assert arguments[arguments.index("rate") + 1] == f"{10**9 * 1514 // 1538}bit"
+    assert int(arguments[arguments.index("burst") + 1]) >= 65536, "a super-packet must pass whole"
     assert "tbf" not in kernel.tbf_arguments("c0", None)
 
 

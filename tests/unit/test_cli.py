@@ -44,9 +44,9 @@ def laboratory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[FakeLab
 def howfar(capsys: pytest.CaptureFixture[str]) -> Howfar:
     def call(*arguments: str) -> tuple[int, str, str]:
         code = run_command_line(arguments)
-        said = capsys.readouterr()
-        assert "Traceback" not in said.out + said.err or os.environ.get("HOWFAR_DEBUG")
-        return code, said.out, said.err
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.out + captured.err or os.environ.get("HOWFAR_DEBUG")
+        return code, captured.out, captured.err
 
     return call
 
@@ -124,16 +124,16 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "code", "said", "advice"), BAD)
+@pytest.mark.parametrize(("arguments", "code", "expected", "advice"), BAD)
 def test_bad_input_is_answered_with_a_message(
-    laboratory: Lab, howfar: Howfar, tmp_path: Path, arguments: tuple[str, ...], code: int, said: str, advice: str
+    laboratory: Lab, howfar: Howfar, tmp_path: Path, arguments: tuple[str, ...], code: int, expected: str, advice: str
 ) -> None:
     (tmp_path / "text.howfar").write_text("no SQLite")
     got, out, err = howfar(*arguments)
     message, _, rest = err.partition("\n")
     assert (got, out) == (code, "")
     assert message.startswith("howfar: ")
-    assert said in message
+    assert expected in message
     assert advice in rest
     assert laboratory[0].staged == [], "nothing is built before the arguments are understood"
     assert [entry.name for entry in tmp_path.iterdir()] == ["text.howfar"]
@@ -299,9 +299,9 @@ def test_what_needs_no_numbers_loads_nothing_heavy(arguments: list[str], heavy: 
         f"import sys; from howfar.cli.main import run_command_line as r; r({arguments}); "
         f"print([m for m in {heavy} if m in sys.modules])"
     )
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert said.endswith("[]\n")
-    assert arguments != ["--help"] or "130  interrupted" in said
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert output.endswith("[]\n")
+    assert arguments != ["--help"] or "130  interrupted" in output
 
 
 def test_version(howfar: Howfar) -> None:

@@ -38,18 +38,18 @@ def test_it_is_part_of_the_command_that_repeats_the_run(
     assert len(run.trials) == PLAN_TRIALS + PAIR_TRIALS
 
 
-@pytest.mark.parametrize(("words", "stop"), [((), StopReason.WIDTH), (("--time-budget", "90s"), StopReason.TIME)])
+@pytest.mark.parametrize(("arguments", "stop"), [((), StopReason.WIDTH), (("--time-budget", "90s"), StopReason.TIME)])
 def test_a_run_that_has_ended_is_confirmed_once(
     laboratory: Lab,
     howfar: Howfar,
     named: dict[str, Resource],
     tmp_path: Path,
-    words: tuple[str, ...],
+    arguments: tuple[str, ...],
     stop: StopReason,
 ) -> None:
     """Whyever it had ended, and without one more block."""
     named["remote"] = Resource.LINK_TO_CLIENT
-    assert howfar("run", "--quick", *words, "--out", "a.howfar")[0] == 0
+    assert howfar("run", "--quick", *arguments, "--out", "a.howfar")[0] == 0
     before = read_run(tmp_path / "a.howfar")
     assert before.stop is stop
     code, _, err = howfar("confirm", "a.howfar")

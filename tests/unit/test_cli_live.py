@@ -61,7 +61,9 @@ def test_times_are_read_at_a_glance() -> None:
     assert time_left(-5) == "0 s"
 
 
-@pytest.mark.parametrize(("half", "said"), [(None, "0.780"), (0.0412, "0.780 ±4.12 %"), (147.0, "0.780 (> ±100 %)")])
-def test_an_interval_wider_than_the_ratio_is_no_figure(half: float | None, said: str) -> None:
+@pytest.mark.parametrize(
+    ("half", "expected"), [(None, "0.780"), (0.0412, "0.780 ±4.12 %"), (147.0, "0.780 (> ±100 %)")]
+)
+def test_an_interval_wider_than_the_ratio_is_no_figure(half: float | None, expected: str) -> None:
     arm = ArmStanding("tcp", ArmRole.CONTENDER, 1.0, Estimate(value=0.78, low=None, high=None), half, None)
-    assert ratio(arm) == said
+    assert ratio(arm) == expected

@@ -37,29 +37,29 @@ def test_a_run_that_ran_out_of_time_offers_what_goes_on(laboratory: Lab, howfar:
 
 
 @pytest.mark.parametrize(
-    ("options", "said", "advice"),
+    ("options", "expected", "advice"),
     [
         (("--target", "1%"), "the time budget of the run is used", "--time-budget 10min"),
         (("--time-budget", "20s"), "too short: laboratory, report and 5 trials take about 43 s", "--time-budget 43s"),
     ],
 )
 def test_what_would_measure_nothing_is_refused(
-    laboratory: Lab, howfar: Howfar, options: tuple[str, ...], said: str, advice: str
+    laboratory: Lab, howfar: Howfar, options: tuple[str, ...], expected: str, advice: str
 ) -> None:
     assert howfar("run", "--quick", *BUDGET, "--out", "a.howfar")[0] == 0
     staged = len(laboratory[0].staged)
     code, out, err = howfar("resume", "a.howfar", *options)
     assert (code, out, len(laboratory[0].staged)) == (2, "", staged)
-    assert said in err
+    assert expected in err
     assert advice in err
 
 
 def test_the_page_has_a_place_before_anything_is_measured(laboratory: Lab, howfar: Howfar) -> None:
     assert howfar("run", "--quick", *BUDGET, "--out", "a.howfar")[0] == 0
     staged = len(laboratory[0].staged)
-    for page, code, said in (("no/b.html", 6, "there is no directory no"), ("a.howfar", 2, "both the run file")):
+    for page, code, expected in (("no/b.html", 6, "there is no directory no"), ("a.howfar", 2, "both the run file")):
         got, _, err = howfar("resume", "a.howfar", "--time-budget", "5min", "--html", page)
-        assert (got, said in err, len(laboratory[0].staged)) == (code, True, staged), err
+        assert (got, expected in err, len(laboratory[0].staged)) == (code, True, staged), err
 
 
 def test_a_narrow_run_wants_a_narrower_target(laboratory: Lab, howfar: Howfar) -> None:

@@ -73,7 +73,7 @@ def test_missed_bars_are_named() -> None:
     (met,) = compared().rows
     assert met.misses == ()
     missed = comparison.row(2048, [trial(qps=10_000)] * 8, [trial()] * 8).misses
-    assert [words.split()[0] for words in missed] == ["client", "memory", "throughput"]
+    assert [sentence.split()[0] for sentence in missed] == ["client", "memory", "throughput"]
     assert comparison.row(3, [trial()] * 8, [trial()] * 8).misses == (), "no bar stands for 3 connections"
 
 
@@ -84,11 +84,13 @@ def test_a_bar_within_the_interval_is_not_resolved() -> None:
         return comparison.row(64, [trial(10 * share) for share in cpu], [trial(10, qps=40_000, mib=32)] * len(cpu))
 
     around = row(*[0.30, 0.42] * 4)
-    assert (around.misses, [words.split(" 0.")[0] for words in around.unresolved]) == ((), ["client CPU"])
+    assert (around.misses, [sentence.split(" 0.")[0] for sentence in around.unresolved]) == ((), ["client CPU"])
     above = row(*[0.40, 0.42] * 4)
-    assert ([words.split(" 0.")[0] for words in above.misses], above.unresolved) == (["client CPU"], ())
+    assert ([sentence.split(" 0.")[0] for sentence in above.misses], above.unresolved) == (["client CPU"], ())
     assert (row(*[0.30, 0.31] * 4).misses, row(*[0.30, 0.31] * 4).unresolved) == ((), ())
-    assert [words.split()[0] for words in row(0.2).unresolved] == ["client", "throughput"], "one block has no interval"
+    assert [sentence.split()[0] for sentence in row(0.2).unresolved] == ["client", "throughput"], (
+        "one block has no interval"
+    )
 
 
 def test_the_ratios_can_be_reckoned_again_from_the_blocks_in_the_json() -> None:
@@ -151,8 +153,8 @@ def test_the_cpu_clock_is_that_of_the_process_with_threads_that_ended() -> None:
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        told = meter.cpu_clock_ns(child.pid)
-        assert told >= 50_000_000
+        cpu_ns = meter.cpu_clock_ns(child.pid)
+        assert cpu_ns >= 50_000_000
         assert meter.peak_memory_bytes(child.pid) > 2**20
         assert meter.context_switches(child.pid) > 0
         assert child.stdin is not None
@@ -160,8 +162,8 @@ def test_the_cpu_clock_is_that_of_the_process_with_threads_that_ended() -> None:
 
 
 def test_our_own_clock_agrees_with_the_meter() -> None:
-    before, told, after = time.process_time_ns(), meter.cpu_clock_ns(os.getpid()), time.process_time_ns()
-    assert before <= told <= after
+    before, cpu_ns, after = time.process_time_ns(), meter.cpu_clock_ns(os.getpid()), time.process_time_ns()
+    assert before <= cpu_ns <= after
 
 
 def test_waiting_is_bounded() -> None:

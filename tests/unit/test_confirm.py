@@ -41,12 +41,12 @@ PAIR_TRIALS = 3 * 2
 def loaded(**timing: Any) -> LoadedPlan:
     """socket twice, and remote."""
     threads = [(("factors", "threads"), [timing.pop("threads")])] if "threads" in timing else []
-    said: list[tuple[tuple[str, str], Any]] = [
+    settings: list[tuple[tuple[str, str], Any]] = [
         (("factors", "path"), ["socket", "remote"]),
         *threads,
         *((("timing", key), value) for key, value in ({"confirm": True} | timing).items()),
     ]
-    return load_plan("paths", True, [Override("", key, value) for key, value in said])
+    return load_plan("paths", True, [Override("", key, value) for key, value in settings])
 
 
 def limit(resource: Resource) -> Limit:
@@ -234,7 +234,7 @@ def test_what_cannot_be_changed_is_said(tmp_path: Path, named: dict[str, Resourc
     named |= {"remote": Resource.LOCK, "socket": Resource.SERVER_CPU}
     run, found = confirmed(tmp_path / "a.howfar")
     assert (found, of_pairs(run)) == ((), [])
-    assert {(said.arm, said.resource) for said in summarise(run).unconfirmed} == {
+    assert {(one.arm, one.resource) for one in summarise(run).unconfirmed} == {
         ("remote", Resource.LOCK),
         ("socket", Resource.SERVER_CPU),  # 2 connections: half of them prove nothing
     }
@@ -303,8 +303,8 @@ def test_one_that_the_time_cuts_short_says_so(tmp_path: Path, named: dict[str, R
     run, found = confirmed(tmp_path / "a.howfar", there, time_budget="150s")
     assert len(of_pairs(run)) < PAIR_TRIALS
     assert all(confirmation.blocks < 3 and not confirmation.confirmed for confirmation in found)
-    (said,) = [event.what for event in run.events if event.what.startswith("confirmed: ")]
-    assert json.loads(said.partition(": ")[2])["why"] == "time"
+    (text,) = [event.what for event in run.events if event.what.startswith("confirmed: ")]
+    assert json.loads(text.partition(": ")[2])["why"] == "time"
 
 
 def test_one_that_the_time_cuts_short_goes_on_later(tmp_path: Path, named: dict[str, Resource]) -> None:
@@ -365,7 +365,7 @@ def test_a_pair_that_stays_void_takes_nothing_from_the_run(tmp_path: Path, named
     there.engine.before = before
     run, found = confirmed(tmp_path / "a.howfar", there)
     assert (run.stop, found) == (StopReason.WIDTH, ())
-    assert [said.why for said in summarise(run).unconfirmed] == ["no block in which both were measured"]
+    assert [one.why for one in summarise(run).unconfirmed] == ["no block in which both were measured"]
 
 
 def test_at_most_three_and_a_new_resource_first(tmp_path: Path, named: dict[str, Resource]) -> None:
@@ -397,11 +397,11 @@ def confirmation(low: float, high: float, predicted: float = 1.5, otherwise: flo
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "said"),
+    ("low", "high", "expected"),
     [(1.3, 1.6, "confirmed"), (0.95, 1.1, "NOT confirmed"), (1.2, 1.77, "inconclusive")],
 )
-def test_what_shows_neither_is_said_to(low: float, high: float, said: str) -> None:
-    assert outcome(confirmation(low, high)) == said
+def test_what_shows_neither_is_said_to(low: float, high: float, expected: str) -> None:
+    assert outcome(confirmation(low, high)) == expected
 
 
 @pytest.mark.parametrize(

@@ -281,8 +281,8 @@ def test_the_kernels_tables_are_read() -> None:
 
 
 def test_of_a_command_line_only_name_and_script_are_shown() -> None:
-    def shown(*words: str) -> str:
-        return procfs.Process(1, "python3", 0, words).shown
+    def shown(*arguments: str) -> str:
+        return procfs.Process(1, "python3", 0, arguments).shown
 
     assert shown("python3", "/srv/app/worker.py", "--password=secret") == "python3 worker.py"
     assert shown("python3", "-c", "connect(password='secret')") == "python3"
@@ -290,7 +290,7 @@ def test_of_a_command_line_only_name_and_script_are_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "requested"),
+    ("arguments", "requested"),
     [
         (("memcached", "-s", "/x", "-p", "11211"), {"-s", "-p"}),
         (("memcached", "-s/x", "-p0"), {"-s"}),
@@ -298,8 +298,8 @@ def test_of_a_command_line_only_name_and_script_are_shown() -> None:
         (("memcached", "-l", "127.0.0.1"), {"-l"}),
     ],
 )
-def test_memcacheds_options(words: tuple[str, ...], requested: set[str]) -> None:
-    assert options(words) == requested
+def test_memcacheds_options(arguments: tuple[str, ...], requested: set[str]) -> None:
+    assert options(arguments) == requested
 
 
 @pytest.mark.parametrize(

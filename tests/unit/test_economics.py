@@ -231,9 +231,9 @@ def test_tls_is_foreseen_from_other_numbers_of_connections() -> None:
     lone_connects, connects = row.per_transaction
     assert lone_connects.predicted is None, "no other cell tells a connect's round trips"
     assert connects.predicted is not None and connects.predicted < many.predicted
-    said = encryption_says(row)
+    sentence = encryption_says(row)
     errors = [abs(each.predicted / each.ratio.value - 1) for each in (lone, many, connects) if each.predicted]
-    assert f"predicted 3 of these 4 ratios, off by {100 * sum(errors) / 3:.1f} %" in said
+    assert f"predicted 3 of these 4 ratios, off by {100 * sum(errors) / 3:.1f} %" in sentence
 
 
 def test_a_forecast_of_tls_does_not_depend_on_what_it_foresees() -> None:
@@ -254,14 +254,14 @@ def test_costs_of_tls_are_read_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("persistent", "churn", "said"),
+    ("persistent", "churn", "expected"),
     [
         (0.99, 0.6, ("hardly changes", "changes by -40 %")),
         (0.8, 0.6, ("changes by -20 %", "changes by -40 %")),
         (0.99, 0.99, ("hardly changes", "hardly changes")),
     ],
 )
-def test_the_sentence_follows_from_the_figures(persistent: float, churn: float, said: tuple[str, str]) -> None:
+def test_the_sentence_follows_from_the_figures(persistent: float, churn: float, expected: tuple[str, str]) -> None:
     row = _encrypted(persistent, churn)
     slow = row.model_copy(
         update={
@@ -270,7 +270,7 @@ def test_the_sentence_follows_from_the_figures(persistent: float, churn: float, 
         }
     )
     bytes_cost, connects_cost = encryption_says(slow).split("With ")[1:]
-    assert said[0] in bytes_cost and said[1] in connects_cost
+    assert expected[0] in bytes_cost and expected[1] in connects_cost
 
 
 def _with_ratios(row: EncryptionRow, *ratios: tuple[float, float, float]) -> EncryptionRow:
@@ -285,8 +285,8 @@ def _with_ratios(row: EncryptionRow, *ratios: tuple[float, float, float]) -> Enc
 def test_the_worst_of_many_noisy_figures_is_no_cost() -> None:
     """Eight cells around no change: one of them always looks bad."""
     row = _encrypted(0.99, 0.6)
-    said = encryption_says(_with_ratios(row, (0.6, 0.7, 1.1), (0.8, 1.0, 1.2), (0.9, 1.1, 1.3)))
-    assert said.count("no change of throughput is resolved (3 cells)") == 2 and "-30 %" not in said
+    sentence = encryption_says(_with_ratios(row, (0.6, 0.7, 1.1), (0.8, 1.0, 1.2), (0.9, 1.1, 1.3)))
+    assert sentence.count("no change of throughput is resolved (3 cells)") == 2 and "-30 %" not in sentence
     known = encryption_says(_with_ratios(row, (0.6, 0.7, 1.1), (0.78, 0.8, 0.82)))
     assert "With persistent connections throughput changes by -20 % at worst (1 of 2 cells resolved)" in known
     narrow = encryption_says(_with_ratios(row, (0.97, 0.99, 1.01), (0.98, 1.0, 1.02)))

@@ -82,7 +82,7 @@ def test_an_engine_of_another_version_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected"),
     [
         ("read line; echo oh no >&2; exit 3", "died .exit code 3.: oh no"),
         ("kill -SEGV $$", "died .signal 11."),
@@ -91,9 +91,9 @@ def test_an_engine_of_another_version_is_refused(
         ("exit 0", "died .exit code 0."),
     ],
 )
-def test_an_engine_that_misbehaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, said: str) -> None:
+def test_an_engine_that_misbehaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, expected: str) -> None:
     engine(tmp_path, monkeypatch, body)
-    with pytest.raises(EngineError, match=said) as caught:
+    with pytest.raises(EngineError, match=expected) as caught:
         run_load(JOB, process.Launcher())
     assert "very-secret" not in caught.value.message
 

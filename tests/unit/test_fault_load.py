@@ -113,9 +113,9 @@ def stand_in(done: list[Any]) -> Pair:
         )
 
     primary = SimpleNamespace(server=SimpleNamespace(kill=lambda: done.append("killed")))
-    verbs = SimpleNamespace(stop_receiving_sql="STOP")
+    dialect = SimpleNamespace(stop_receiving_sql="STOP")
     replicas, wires = (replica("replica1"), replica("replica2")), (wire(1), wire(2))
-    return cast(Pair, SimpleNamespace(primary=primary, replicas=replicas, wires=wires, verbs=verbs))
+    return cast(Pair, SimpleNamespace(primary=primary, replicas=replicas, wires=wires, dialect=dialect))
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ measure = "{measure}"
 
 
 @pytest.mark.parametrize(
-    ("modes", "fault", "measure", "said"),
+    ("modes", "fault", "measure", "expected"),
     [
         (["async", "after-sync"], "replica-leaves", "45s", "acknowledgement to fall back from"),
         (["after-sync"], "replica-leaves", "24s", "measure = '25s'"),
@@ -89,11 +89,11 @@ measure = "{measure}"
     ],
 )
 def test_a_fault_that_no_trial_could_do_is_refused_at_once(
-    modes: list[str], fault: str, measure: str, said: str, tmp_path: Path
+    modes: list[str], fault: str, measure: str, expected: str, tmp_path: Path
 ) -> None:
     text = MINE.format(modes=modes, fault=fault, baseline=modes[0], measure=measure)
     (tmp_path / "mine.toml").write_text(text)
-    with pytest.raises(PlanError, match=said):
+    with pytest.raises(PlanError, match=expected):
         load_plan(str(tmp_path / "mine.toml"))
 
 

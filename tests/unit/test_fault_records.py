@@ -33,9 +33,11 @@ def acknowledged(key: int, ended_ms: int, took_ms: int = 1) -> tuple[int, int, i
     return key, ended_ms - took_ms, ended_ms, Fate.ACKNOWLEDGED
 
 
-def record(told: KeyLog, survivor: list[int], seen: KeyLog | None = None) -> CrashRecord:
+def record(clients_log: KeyLog, survivor: list[int], seen: KeyLog | None = None) -> CrashRecord:
     keys = np.array(survivor, np.int64)
-    return crash_record("cut", BROKEN, BEFORE, told, seen or log(), 2 * MS, Survivor("replica1", keys, 7 * MS, 3))
+    return crash_record(
+        "cut", BROKEN, BEFORE, clients_log, seen or log(), 2 * MS, Survivor("replica1", keys, 7 * MS, 3)
+    )
 
 
 TOLD = log(
@@ -83,16 +85,16 @@ def test_of_many_lost_keys_the_first_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("survivor", "said"),
+    ("survivor", "expected"),
     [
         ([1, 2, 3, 4, 8, 99], "1 rows of the survivor that no client inserted (99)"),
         ([1, 2, 2, 3, 4], "1 keys that are on the survivor more than once (2)"),
     ],
 )
-def test_rows_that_no_log_explains_make_no_record(survivor: list[int], said: str) -> None:
+def test_rows_that_no_log_explains_make_no_record(survivor: list[int], expected: str) -> None:
     with pytest.raises(LabError) as refused:
         record(TOLD, survivor)
-    assert said in refused.value.message
+    assert expected in refused.value.message
 
 
 def test_keys_asked_for_twice_make_no_record() -> None:
@@ -151,8 +153,8 @@ COMMITS = log(
 )
 
 
-def fallback(looks: list[Look], told: KeyLog = COMMITS) -> FallbackRecord:
-    return fallback_record(ABSENCE, 1000, told, looks, MariadbPositions(), ("OFF",))
+def fallback(looks: list[Look], clients_log: KeyLog = COMMITS) -> FallbackRecord:
+    return fallback_record(ABSENCE, 1000, clients_log, looks, MariadbPositions(), ("OFF",))
 
 
 def test_a_fallback_is_told_as_it_was() -> None:

@@ -17,13 +17,12 @@ from howfar.engine.messages import (
 )
 from howfar.engine.process import Launcher
 from howfar.errors import LabError, PlanError
-from howfar.lab import serving as beside
-from howfar.lab import staged
+from howfar.lab import serving, staged
 from howfar.lab.network import Host
 from howfar.lab.reached import SERVICES, Reached, ServerProof
 from howfar.lab.servers import ServerContext
 from howfar.lab.servers.kinds import KINDS
-from howfar.lab.serving import Beside, of_store
+from howfar.lab.serving import Companions, of_store
 from howfar.lab.staged import LabStage
 from howfar.paths import find_path
 from howfar.plan.sessions import SessionSpec
@@ -38,12 +37,12 @@ def _kinds_are_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def found(name: str, tables: object) -> Any:
         program = SimpleNamespace(path=Path("/bin", name))
-        return SimpleNamespace(kind=name, version="1", program=program, prepare=lambda ground: {})
+        return SimpleNamespace(kind=name, version="1", program=program, prepare=lambda context: {})
 
-    monkeypatch.setattr(beside, "find_store", found)
+    monkeypatch.setattr(serving, "find_store", found)
 
 
-def _ground(work: Path) -> ServerContext:
+def _context(work: Path) -> ServerContext:
     return ServerContext(work=work, host=Host("server", None), cpus=(0,), connections=1, namespaced=True)
 
 
@@ -52,20 +51,20 @@ def test_every_kind_of_server_is_a_service_to_an_application() -> None:
 
 
 @pytest.mark.parametrize(
-    ("servers", "main", "words"),
+    ("servers", "main", "expected"),
     [
         (("mariadb",), "mysql", "cannot stand beside"),
         (("redis",), "redis", "two servers"),
         (("redis", "valkey"), "mariadb", "the application's redis"),
     ],
 )
-def test_what_cannot_stand_there_is_refused(servers: tuple[str, ...], main: str, words: str, tmp_path: Path) -> None:
-    with pytest.raises(PlanError, match=words):
-        Beside(servers, main, _ground(tmp_path))
+def test_what_cannot_stand_there_is_refused(servers: tuple[str, ...], main: str, expected: str, tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=expected):
+        Companions(servers, main, _context(tmp_path))
 
 
 def test_each_has_a_directory_of_its_own(tmp_path: Path) -> None:
-    found = Beside(("valkey", "memcached"), "mariadb", _ground(tmp_path))
+    found = Companions(("valkey", "memcached"), "mariadb", _context(tmp_path))
     assert {path.name for path in tmp_path.iterdir()} == {"redis", "memcached"} == set(found.environment())
     assert found.environment()["redis"] == {"kind": "valkey", "version": "1", "program": "/bin/valkey"}
 
@@ -74,7 +73,7 @@ def test_a_directory_too_deep_for_a_socket_is_refused_at_once(tmp_path: Path) ->
     deep = tmp_path / ("x" * 80)
     deep.mkdir()
     with pytest.raises(LabError, match="a Unix socket allows 107"):
-        Beside(("memcached",), "mariadb", _ground(deep))
+        Companions(("memcached",), "mariadb", _context(deep))
 
 
 def test_a_store_compresses_nothing_and_its_socket_is_plain() -> None:
@@ -89,9 +88,9 @@ def test_a_store_compresses_nothing_and_its_socket_is_plain() -> None:
 
 def _reached(name: str, received: int, *violations: str) -> Reached:
     def proof(session: object, *_: object) -> ServerProof:
-        said = () if session == {"of": name} else ("the session is another one",)
+        violations_found = () if session == {"of": name} else ("the session is another one",)
         return ServerProof(
-            {"kind": name}, None, ServerMetrics(bytes_received=received, bytes_sent=0), (*said, *violations)
+            {"kind": name}, None, ServerMetrics(bytes_received=received, bytes_sent=0), (*violations_found, *violations)
         )
 
     return cast(Reached, SimpleNamespace(name=name, proof=proof, started=SimpleNamespace(spec=SessionSpec()), view={}))
@@ -108,7 +107,7 @@ def _stage(monkeypatch: pytest.MonkeyPatch, carried: int, others: int = 0) -> La
     )
     values: dict[str, Any] = dict.fromkeys(LabStage.__dataclass_fields__)
     values |= {"main": _reached("mysql", 500_000), "serving": serving, "tcp": {}}
-    values |= {"beside": (_reached("redis", 300_000), _reached("memcached", 200_000, "it is odd"))}
+    values |= {"companions": (_reached("redis", 300_000), _reached("memcached", 200_000, "it is odd"))}
     values |= {"link": link, "at_rest": ()}
     return LabStage(**values)
 

@@ -20,7 +20,7 @@ _TCP = TcpTarget(host="10.77.0.2", port=3306)
 
 
 @pytest.mark.parametrize(
-    ("option", "text", "quantity", "words"),
+    ("option", "text", "quantity", "expected"),
     [
         ("--rtt", "99s", RttNs, "more than 10s"),
         ("--rtt", "10", RttNs, "is not a duration"),
@@ -29,12 +29,12 @@ _TCP = TcpTarget(host="10.77.0.2", port=3306)
     ],
 )
 def test_what_a_plan_may_not_ask_the_laboratory_may_not_either(
-    option: str, text: str, quantity: object, words: str
+    option: str, text: str, quantity: object, expected: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
         read_option(option, text, quantity, "howfar lab")
     assert caught.value.message.startswith(f"{option} {text}: ")
-    assert words in caught.value.message
+    assert expected in caught.value.message
 
 
 def test_what_a_plan_may_ask_is_taken() -> None:
@@ -45,7 +45,7 @@ def test_what_a_plan_may_ask_is_taken() -> None:
 def test_a_command_that_cannot_be_run_is_named_before_anything_is_built(tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.write_text("no program")
-    for command, code, words in (
+    for command, code, expected in (
         ("no-such-program", NOT_FOUND, "was not found"),
         (str(tmp_path / "nothing"), NOT_FOUND, "was not found"),
         (str(plain), NOT_EXECUTABLE, "may not be executed"),
@@ -53,7 +53,7 @@ def test_a_command_that_cannot_be_run_is_named_before_anything_is_built(tmp_path
     ):
         done = CliRunner().invoke(lab, ["--server", "none", "--", command])
         assert done.exit_code == code
-        assert f"the program {command} {words}" in done.output
+        assert f"the program {command} {expected}" in done.output
 
 
 def test_servers_beside_none_are_refused() -> None:

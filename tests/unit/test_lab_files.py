@@ -121,11 +121,11 @@ def test_every_line_names_its_device_with_the_keyword() -> None:
         *host_batch("server", None),
     ]
     for line in lines:
-        words = line.split()
+        fields = line.split()
         for name in ("c0", "s0", "lc", "ls", "lo"):
-            for position, word in enumerate(words):
+            for position, word in enumerate(fields):
                 if word == name:
-                    assert words[position - 1] in ("dev", "name"), line
+                    assert fields[position - 1] in ("dev", "name"), line
 
 
 def test_hosts_know_each_other_without_asking() -> None:

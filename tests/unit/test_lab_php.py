@@ -128,7 +128,7 @@ def test_an_answer_in_pieces_with_padding(tmp_path: Path) -> None:
     with responder(tmp_path / "s", reply) as came:
         answer = ask(tmp_path / "s", {"SHORT": "a", "LONG": "b" * 70_000}, 10.0)
     assert (answer.status, answer.body, answer.complaints) == (200, "body\n", "a warning")
-    assert answer.told == {"cpu_ns": 12, "mysql_turns": 3}
+    assert answer.reported == {"cpu_ns": 12, "mysql_turns": 3}
     assert came[0].startswith(record(1, b"\x00\x01\x00" + bytes(5))) and came[0].count(b"b") == 70_000
 
 
@@ -208,4 +208,4 @@ def test_the_pages_are_in_the_package() -> None:
 @pytest.mark.parametrize("header", ["cpu_ns=-5,wall_ns=1", "wall_ns=abc", "wall_ns", "wall_ns=1.5"])
 def test_what_is_no_account_of_a_page_is_refused(header: str) -> None:
     with pytest.raises(LabError, match="which is not name=integer"):
-        _ = Answer(200, {"x-howfar-page": header}, "", "").told
+        _ = Answer(200, {"x-howfar-page": header}, "", "").reported

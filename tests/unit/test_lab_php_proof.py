@@ -71,16 +71,16 @@ class MadePages:
         else:
             self.server.pings += 1
         self.server.questions += TURNS - self.missing_turns
-        told = {
+        reported = {
             "mysql_turns": TURNS + (not opened),
             "mysql_checks": int(not opened),
             "mysql_connects": int(opened),
             "misses": 0,
         }
-        told |= {name: told[name] + more for name, more in self.lie.items()}
+        reported |= {name: reported[name] + more for name, more in self.lie.items()}
         if not self.persistent and linger_us == 0:
             self.server.part()
-        return Answer(200, {"x-howfar-page": ",".join(f"{name}={value}" for name, value in told.items())}, "", "")
+        return Answer(200, {"x-howfar-page": ",".join(f"{name}={value}" for name, value in reported.items())}, "", "")
 
 
 def reached(server: MadeServer) -> Reached:

@@ -28,14 +28,14 @@ TLS = CertificatePaths(Path("/c/ca"), Path("/c/cert"), Path("/c/key"))
 def settings(
     *, on_socket: bool = True, port: int | None = 7000, tls: CertificatePaths | None = None, namespaced: bool = True
 ) -> StoreSettings:
-    ground = ServerContext(Path("/w"), Host("server", None), (0, 1), 5000, namespaced)
-    return StoreSettings(Path("/bin/x"), ground, Path("/w/s.sock") if on_socket else None, port, tls)
+    context = ServerContext(Path("/w"), Host("server", None), (0, 1), 5000, namespaced)
+    return StoreSettings(Path("/bin/x"), context, Path("/w/s.sock") if on_socket else None, port, tls)
 
 
 def redis_options(settings: StoreSettings) -> dict[str, str]:
-    words = RedisDialect("redis").command_line(settings)[1:]
-    assert len(words) % 2 == 0 and all(name.startswith("--") for name in words[::2])
-    return dict(zip(words[::2], words[1::2], strict=True))
+    arguments = RedisDialect("redis").command_line(settings)[1:]
+    assert len(arguments) % 2 == 0 and all(name.startswith("--") for name in arguments[::2])
+    return dict(zip(arguments[::2], arguments[1::2], strict=True))
 
 
 def test_redis_writes_nothing_and_lets_everybody_wait() -> None:
@@ -68,7 +68,7 @@ def test_memcached_listens_in_one_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "version"),
+    ("output", "kind", "version"),
     [
         ("Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64", "redis", "7.0.15"),
         ("Valkey server v=8.0.1 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64", "valkey", "8.0.1"),
@@ -78,8 +78,8 @@ def test_memcached_listens_in_one_place() -> None:
         ("ls (GNU coreutils) 9.1", None, None),
     ],
 )
-def test_a_program_is_what_it_says(said: str, kind: str | None, version: str | None) -> None:
-    assert (kind_of(said), version_of(said)) == (kind, version)
+def test_a_program_is_what_it_says(output: str, kind: str | None, version: str | None) -> None:
+    assert (kind_of(output), version_of(output)) == (kind, version)
 
 
 def test_a_store_is_asked_without_the_option_that_it_refuses(tmp_path: Path) -> None:

@@ -39,12 +39,12 @@ def test_without_an_option_the_link_is_what_it_always_was() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("--rtt", "10ms"), ("--rate", "none"), ("--tcp", "tuned"), ("--congestion-control", "reno")]
+    "arguments", [("--rtt", "10ms"), ("--rate", "none"), ("--tcp", "tuned"), ("--congestion-control", "reno")]
 )
-def test_any_option_of_a_link_asks_for_one_but_these_keep_the_server(words: tuple[str, str]) -> None:
-    choice = read(*words)
+def test_any_option_of_a_link_asks_for_one_but_these_keep_the_server(arguments: tuple[str, str]) -> None:
+    choice = read(*arguments)
     assert (choice.given, choice.alone) == (True, False)
-    assert read(*words, "--loss", "1%").alone
+    assert read(*arguments, "--loss", "1%").alone
     assert read("--link-backend", "packet").alone, "also where it says what is the default"
 
 
@@ -83,7 +83,7 @@ def test_traces_and_scripts_are_read_from_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (("--rtt", "10"), "--rtt 10: '10' is not a duration"),
         (("--link", "moon"), "--link moon: no link is called"),
@@ -106,10 +106,10 @@ def test_traces_and_scripts_are_read_from_files(tmp_path: Path) -> None:
         (("--link-backend", "none", "--rtt", "1ms"), "back-end none cannot do that"),
     ],
 )
-def test_a_mistake_names_its_option(arguments: tuple[str, ...], said: str) -> None:
+def test_a_mistake_names_its_option(arguments: tuple[str, ...], expected: str) -> None:
     with pytest.raises(UsageError) as error:
         read(*arguments)
-    assert said in error.value.message
+    assert expected in error.value.message
 
 
 def test_a_range_is_said_in_the_units_of_its_option() -> None:

@@ -30,7 +30,7 @@ _BASE = LinkSpec(rtt_ns=10_000_000, rate_bps=10**9)
 _MS, _S = 10**6, 10**9
 
 
-def _said(*pairs: str) -> LinkSpec:
+def spec_of(*pairs: str) -> LinkSpec:
     spec = _BASE
     for pair in pairs:
         word, _, value = pair.partition(" ")
@@ -39,26 +39,26 @@ def _said(*pairs: str) -> LinkSpec:
 
 
 def test_one_word_holds_for_both_ways_and_a_prefix_for_one() -> None:
-    both = _said("loss 1%")
+    both = spec_of("loss 1%")
     assert both.to_server.loss == both.to_client.loss == IndependentLoss(probability=0.01)
-    one = _said("loss to-client:1%")
+    one = spec_of("loss to-client:1%")
     assert (one.to_server.loss, one.to_client.loss) == (None, IndependentLoss(probability=0.01))
-    assert _said("loss-to-client 1%") == one
+    assert spec_of("loss-to-client 1%") == one
 
 
 def test_a_rate_for_one_way_leaves_the_other_alone() -> None:
-    spec = _said("rate-to-server 10mbit")
+    spec = spec_of("rate-to-server 10mbit")
     assert [spec.mean_rate_bps(name) for name in DIRECTIONS] == [10**7, 10**9]
-    assert [_said("rate to-client:none").mean_rate_bps(name) for name in DIRECTIONS] == [10**9, None]
+    assert [spec_of("rate to-client:none").mean_rate_bps(name) for name in DIRECTIONS] == [10**9, None]
     again = apply(spec, "rate", "5mbit")
     assert [again.mean_rate_bps(name) for name in DIRECTIONS] == [5 * 10**6] * 2
-    each = _said("rate-to-server 640kbit", "rate-to-client 6144kbit")
+    each = spec_of("rate-to-server 640kbit", "rate-to-client 6144kbit")
     assert [each.mean_rate_bps(name) for name in DIRECTIONS] == [640_000, 6_144_000]
 
 
 def test_the_rtt_is_split_evenly_unless_told() -> None:
     assert [_BASE.delay_ns(name) for name in DIRECTIONS] == [5 * _MS, 5 * _MS]
-    uneven = _said("delay-to-server 8ms")
+    uneven = spec_of("delay-to-server 8ms")
     assert [uneven.delay_ns(name) for name in DIRECTIONS] == [8 * _MS, 2 * _MS]
     assert [apply(uneven, "rtt", "20ms").delay_ns(name) for name in DIRECTIONS] == [16 * _MS, 4 * _MS]
 
@@ -73,7 +73,7 @@ def test_the_rtt_is_split_evenly_unless_told() -> None:
     ],
 )
 def test_jitter(text: str, jitter: object) -> None:
-    assert _said(f"jitter {text}").to_server.jitter == jitter
+    assert spec_of(f"jitter {text}").to_server.jitter == jitter
 
 
 @given(st.floats(0.0001, 0.5), st.floats(1, 1000))
@@ -90,7 +90,7 @@ def test_bursts_keep_the_loss_and_have_the_length(share: float, length: float) -
 
 
 @pytest.mark.parametrize(
-    "said",
+    "settings",
     [
         "rtt 10",
         "rtt 11s",
@@ -111,37 +111,37 @@ def test_bursts_keep_the_loss_and_have_the_length(share: float, length: float) -
         "colour red",
     ],
 )
-def test_what_makes_no_sense_is_refused(said: str) -> None:
+def test_what_makes_no_sense_is_refused(settings: str) -> None:
     with pytest.raises(QuantityError):
-        _said(said)
+        spec_of(settings)
 
 
 def test_loss_that_no_burst_can_make_is_refused() -> None:
     with pytest.raises(QuantityError, match="cannot make"):
-        _said("loss 90%", "loss-burst 2")
+        spec_of("loss 90%", "loss-burst 2")
 
 
 def test_bursts_stay_as_long_when_a_script_says_another_loss() -> None:
-    spec = _said("loss 1%", "loss-burst 8", "loss 2%")
+    spec = spec_of("loss 1%", "loss-burst 8", "loss 2%")
     loss = spec.to_server.loss
     assert isinstance(loss, BurstLoss)
     assert loss_share(loss) == pytest.approx(0.02)
     assert 1 / loss.to_good == 8
-    assert _said("loss 1%", "loss-burst 8", "loss 0%").to_server.loss is None
-    assert _said("loss 1%", "loss-burst 8", "loss 0%", "loss 2%") == spec
-    assert _said("loss 1%", "loss-burst 8", "loss-burst none") == _said("loss 1%")
+    assert spec_of("loss 1%", "loss-burst 8", "loss 0%").to_server.loss is None
+    assert spec_of("loss 1%", "loss-burst 8", "loss 0%", "loss 2%") == spec
+    assert spec_of("loss 1%", "loss-burst 8", "loss-burst none") == spec_of("loss 1%")
     with pytest.raises(QuantityError, match="cannot make"):
-        _said("loss 1%", "loss-burst 2", "loss 90%")
+        spec_of("loss 1%", "loss-burst 2", "loss 90%")
 
 
 def test_a_queue_in_bytes_or_as_a_time() -> None:
-    assert _said("queue 64KiB").queue_bytes("to_server") == 65536
-    assert _said("queue 20ms").queue_bytes("to_client") == 10**9 // 50 // 8
-    assert _said("queue 20ms", "queue auto").queue_bytes("to_client") == _BASE.queue_bytes("to_client")
+    assert spec_of("queue 64KiB").queue_bytes("to_server") == 65536
+    assert spec_of("queue 20ms").queue_bytes("to_client") == 10**9 // 50 // 8
+    assert spec_of("queue 20ms", "queue auto").queue_bytes("to_client") == _BASE.queue_bytes("to_client")
 
 
 def test_a_link_at_rest_has_no_effect_and_serves_as_a_key() -> None:
-    spec = _said("jitter 1ms", "loss 1%", "outage 1s:1s", "seed 7")
+    spec = spec_of("jitter 1ms", "loss 1%", "outage 1s:1s", "seed 7")
     spec = spec.with_direction("to_client", DirectionSpec(jitter=EmpiricalJitter(extra_ns=[1, 2]), rate_bps=10**9))
     assert not spec.calm().has_effects
     assert spec.calm() == _BASE.calm()
@@ -280,7 +280,7 @@ def test_a_back_end_refuses_what_it_cannot_be() -> None:
         find_backend("none", _BASE)
     assert find_backend("none", LinkSpec(0, None)).NAME == "none"
     with pytest.raises(UsageError, match="outages"):
-        find_backend("kernel", _said("outage 1s:1s"))
+        find_backend("kernel", spec_of("outage 1s:1s"))
 
 
 def test_tbf_is_told_the_rate_that_super_packets_need() -> None:
@@ -288,7 +288,7 @@ def test_tbf_is_told_the_rate_that_super_packets_need() -> None:
     (line,) = qdisc_batch(LinkSpec(0, 10**9), "to_server", 0)
     assert line.startswith("qdisc replace "), "what is queued stays"
     assert f"rate {10**9 * 1514 // 1538} burst 131072 limit 1250000" in line
-    netem, tbf = qdisc_batch(_said("loss 1%"), "to_client", 1000)
+    netem, tbf = qdisc_batch(spec_of("loss 1%"), "to_client", 1000)
     assert "root handle 1: netem" in netem
     assert "delay 4999us" in netem
     assert "loss random 1.0" in netem
@@ -297,7 +297,7 @@ def test_tbf_is_told_the_rate_that_super_packets_need() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("settings", "why"),
     [
         (("queue 4KiB",), "bucket of 128 KiB"),
         (("rate 1mbit", "queue 20ms"), "bucket of 128 KiB"),
@@ -305,7 +305,7 @@ def test_tbf_is_told_the_rate_that_super_packets_need() -> None:
         (("loss 1%", "seed 7"), "leave out --seed"),
     ],
 )
-def test_the_kernel_back_end_refuses_what_it_would_not_do(said: tuple[str, ...], why: str) -> None:
+def test_the_kernel_back_end_refuses_what_it_would_not_do(settings: tuple[str, ...], why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        find_backend("kernel", _said(*said))
-    assert find_backend("packet", _said(*said))
+        find_backend("kernel", spec_of(*settings))
+    assert find_backend("packet", spec_of(*settings))

@@ -44,10 +44,10 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     engine_info.cache_clear()
 
 
-def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str, said: list[Message] | None = None) -> int:
-    events = fake_load.events(fake_load.job()) if said is None else said
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str, events: list[Message] | None = None) -> int:
+    events = fake_load.events(fake_load.job()) if events is None else events
     monkeypatch.setenv("HOWFAR_ENGINE", str(fake_load.fake_engine(folder, events)))
-    return run_command_line(["load", SERVER, *words])
+    return run_command_line(["load", SERVER, *arguments])
 
 
 def given(folder: Path) -> dict[str, Any]:
@@ -75,12 +75,12 @@ def test_a_password_reaches_the_engine_and_nothing_else(
     secret = tmp_path / "secret"
     secret.write_text(f"[client]\npassword={SECRET}\n" if source == "--defaults-file" else f"{SECRET}\n")
     secret.chmod(0o600)
-    words = [f"{source}={secret}"] if source.startswith("--") else []
-    if not words:
+    arguments = [f"{source}={secret}"] if source.startswith("--") else []
+    if not arguments:
         monkeypatch.setenv(source, SECRET)
     prometheus, log = tmp_path / "load.prom", tmp_path / "load.hlog"
     files = [f"--prometheus={prometheus}", f"--hdr-log={log}"]
-    assert run(tmp_path, monkeypatch, "oltp_read_write", "--json", *words, *files) == 0
+    assert run(tmp_path, monkeypatch, "oltp_read_write", "--json", *arguments, *files) == 0
     out, err = capsys.readouterr()
     assert given(tmp_path)["password"] == SECRET
     for shown in (out, err, (tmp_path / "given.args").read_text(), prometheus.read_text(), log.read_text()):
@@ -105,8 +105,8 @@ def test_a_password_file_that_others_can_read_is_told(
 def test_void_has_an_exit_code_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = fake_load.events(fake_load.job(), compression="zlib")
-    assert run(tmp_path, monkeypatch, "oltp_read_only", said=said) == 7
+    events = fake_load.events(fake_load.job(), compression="zlib")
+    assert run(tmp_path, monkeypatch, "oltp_read_only", events=events) == 7
     assert "no compression was requested, but zlib was obtained" in capsys.readouterr().out
 
 
@@ -114,9 +114,9 @@ def test_a_load_that_fails_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failed = Failed(code="server_error", message="preparing: error 1461 (42000): too many", advice="Raise it.")
-    assert run(tmp_path, monkeypatch, "oltp_point_select", "--threads=9", "--tables=3", said=[failed]) == 5
+    assert run(tmp_path, monkeypatch, "oltp_point_select", "--threads=9", "--tables=3", events=[failed]) == 5
     assert "SET GLOBAL max_prepared_stmt_count = 27;" in capsys.readouterr().err
-    assert run(tmp_path, monkeypatch, "oltp_point_select", "--json", said=[failed]) == 5
+    assert run(tmp_path, monkeypatch, "oltp_point_select", "--json", events=[failed]) == 5
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (last["event"], last["code"]) == ("failed", "server_error")
 
@@ -128,12 +128,15 @@ def test_a_load_that_fails_prints_its_partial_result(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    said = [*fake_load.events(fake_load.job())[:5], Failed(code=code, message="the server is gone", advice="Start it.")]
-    assert run(tmp_path, monkeypatch, "oltp_read_write", said=said) == 5
+    events = [
+        *fake_load.events(fake_load.job())[:5],
+        Failed(code=code, message="the server is gone", advice="Start it."),
+    ]
+    assert run(tmp_path, monkeypatch, "oltp_read_write", events=events) == 5
     out, err = capsys.readouterr()
     assert err.index("failed after 3 s of the window: not a result") < err.index("the server is gone")
     assert "300 transactions" in err and "Verdict" not in out
-    assert run(tmp_path, monkeypatch, "oltp_read_write", "--json", said=said) == 5
+    assert run(tmp_path, monkeypatch, "oltp_read_write", "--json", events=events) == 5
     last = [json.loads(line) for line in capsys.readouterr().out.splitlines()[-2:]]
     assert [line["event"] for line in last] == ["partial", "failed"]
     assert last[0]["transactions"] == 300
@@ -151,7 +154,7 @@ def test_a_workload_of_ones_own(
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         [],
         ["oltp_read_only", "--tabels=1"],
@@ -164,9 +167,9 @@ def test_a_workload_of_ones_own(
         ["oltp_read_only", "--ask-password"],
     ],
 )
-def test_mistakes_start_no_engine(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_start_no_engine(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())  # no terminal to ask on
-    assert run(tmp_path, monkeypatch, *words) == 2
+    assert run(tmp_path, monkeypatch, *arguments) == 2
     assert not (tmp_path / "given.args").exists()
 
 
@@ -181,7 +184,7 @@ def test_a_file_that_cannot_be_written_is_told_before_the_load(
 
 
 def test_sysbenchs_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [
+    arguments = [
         "oltp_read_write",
         "--threads=2",
         "--report=sysbench",
@@ -189,7 +192,7 @@ def test_sysbenchs_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
         "--rand-seed=7",
         "--histogram",
     ]
-    assert run(tmp_path, monkeypatch, *words) == 0
+    assert run(tmp_path, monkeypatch, *arguments) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("howfar ")
     assert "Initializing random number generator from seed (7)." in lines
@@ -201,13 +204,13 @@ def test_sysbenchs_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def test_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    said: list[Message] = [
+    events: list[Message] = [
         TablesProgress(done=0, total=10, doing="Creating table 'sbtest1'..."),
         TablesProgress(done=5, total=10, doing="Inserting 10 records into 'sbtest1'"),
         TablesProgress(done=9, total=10, doing="Inserting 10 records into 'sbtest1'"),
         TablesDone(rows=10, elapsed_ns=10**9),
     ]
-    assert run(tmp_path, monkeypatch, "oltp_read_write", "--table-size=10", "prepare", said=said) == 0
+    assert run(tmp_path, monkeypatch, "oltp_read_write", "--table-size=10", "prepare", events=events) == 0
     assert capsys.readouterr().out.splitlines() == [
         "Creating table 'sbtest1'...",
         "Inserting 10 records into 'sbtest1' (50 % of all rows)",
@@ -258,7 +261,7 @@ def test_an_interrupted_load_leaves_a_partial_answer_and_no_engine(tmp_path: Pat
 
 
 def test_the_laboratory_is_the_default_where_it_is(tmp_path: Path) -> None:
-    said: list[str] = []
+    notes: list[str] = []
     secret = tmp_path / "password"
     secret.touch(mode=0o600)
     secret.write_text("of-the-laboratory")
@@ -269,11 +272,11 @@ def test_the_laboratory_is_the_default_where_it_is(tmp_path: Path) -> None:
         "HOWFAR_PASSWORD_FILE": str(secret),
         "HOWFAR_PASSWORD": "of-another-server",
     }
-    login = find_login(parse_command_line(["oltp_read_only"]), said.append, inside)
+    login = find_login(parse_command_line(["oltp_read_only"]), notes.append, inside)
     assert (login.address.socket, login.address.user) == ("/lab.sock", "howfar")
     assert login.password == "of-the-laboratory"
-    assert said == ["server and account are those of `howfar lab`"]
-    other = find_login(parse_command_line(["mysql://u@192.0.2.1", "oltp_read_only"]), said.append, inside)
+    assert notes == ["server and account are those of `howfar lab`"]
+    other = find_login(parse_command_line(["mysql://u@192.0.2.1", "oltp_read_only"]), notes.append, inside)
     assert other.address.host == "192.0.2.1" and other.address.user == "u"
     assert other.password == "of-another-server"
 
@@ -298,12 +301,12 @@ def test_of_several_addresses_the_first_that_answers_is_said(monkeypatch: pytest
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     monkeypatch.setattr("howfar.cli.load_address._resolved", lambda host, port: ["127.0.0.2", "127.0.0.1"])
-    said: list[str] = []
+    notes: list[str] = []
     with listener:
-        assert target_of(ServerAddress(host="db", port=port), said.append) == TcpTarget(host="127.0.0.1", port=port)
-    assert said == ["db has 2 addresses; 127.0.0.1 is the first that answers"]
+        assert target_of(ServerAddress(host="db", port=port), notes.append) == TcpTarget(host="127.0.0.1", port=port)
+    assert notes == ["db has 2 addresses; 127.0.0.1 is the first that answers"]
     with pytest.raises(EngineError, match=r"127\.0\.0\.2: .*; 127\.0\.0\.1: "):
-        target_of(ServerAddress(host="db", port=port), said.append)
+        target_of(ServerAddress(host="db", port=port), notes.append)
 
 
 def test_files_are_whole_or_not_there(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from howfar.load.target import ServerAddress, parse_dsn, parse_option_file
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("mysql://u@h:3307/d", {"user": "u", "host": "h", "port": 3307, "database": "d"}),
         ("mariadb://h", {"host": "h"}),
@@ -38,8 +38,8 @@ from howfar.load.target import ServerAddress, parse_dsn, parse_option_file
         ),
     ],
 )  # fmt: skip
-def test_what_a_dsn_says(text: str, said: dict[str, Any]) -> None:
-    assert parse_dsn(text) == ServerAddress(**said)
+def test_what_a_dsn_says(text: str, expected: dict[str, Any]) -> None:
+    assert parse_dsn(text) == ServerAddress(**expected)
 
 
 @pytest.mark.parametrize(

@@ -51,23 +51,23 @@ TCP = Login(
 )
 
 
-def job_of(*words: str, login: Login = SOCKET) -> LoadJob:
-    options = parse_command_line(words)
+def job_of(*arguments: str, login: Login = SOCKET) -> LoadJob:
+    options = parse_command_line(arguments)
     return load_job(options, login, workload_of(options, None), seed=5)
 
 
-def workload(*words: str) -> Sysbench:
-    found = job_of(*words).workload
+def workload(*arguments: str) -> Sysbench:
+    found = job_of(*arguments).workload
     assert isinstance(found, Sysbench)
     return found
 
 
 @pytest.mark.skipif(shutil.which("sysbench") is None, reason="sysbench is not installed (./setup --tests brings it)")
-@pytest.mark.parametrize("words", [["--help"], *([kind, "help"] for kind in ("oltp_read_write", "select_random_points",
+@pytest.mark.parametrize("arguments", [["--help"], *([kind, "help"] for kind in ("oltp_read_write", "select_random_points",
                                                                              "select_random_ranges", "oltp_insert"))])  # fmt: skip
-def test_every_option_of_the_installed_sysbench_is_known_with_its_default(words: list[str]) -> None:
-    said = subprocess.run(["sysbench", *words], capture_output=True, text=True, check=True).stdout
-    found = re.findall(r"^  --([a-z_-]+)(?:\[=|=| ).*?(?:\[([^\[\]]*)\])?$", said, flags=re.MULTILINE)
+def test_every_option_of_the_installed_sysbench_is_known_with_its_default(arguments: list[str]) -> None:
+    output = subprocess.run(["sysbench", *arguments], capture_output=True, text=True, check=True).stdout
+    found = re.findall(r"^  --([a-z_-]+)(?:\[=|=| ).*?(?:\[([^\[\]]*)\])?$", output, flags=re.MULTILINE)
     assert len(found) > 15
     for name, default in found:
         if name in NOT_OPTIONS_OF_A_LOAD:
@@ -136,7 +136,7 @@ def test_arguments_in_any_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "why", "advice"),
+    ("arguments", "why", "advice"),
     [
         (["oltp_read_only", "--tabels=3"], "unknown option --tabels", "--tables"),
         (["oltp_read_olny"], "not a known argument", "oltp_read_only"),
@@ -156,16 +156,16 @@ def test_arguments_in_any_order() -> None:
         (["oltp_read_only", "mysql://a", "mysql://b"], "not a known argument", ""),
     ],
 )
-def test_what_is_refused_and_what_is_advised(words: list[str], why: str, advice: str) -> None:
+def test_what_is_refused_and_what_is_advised(arguments: list[str], why: str, advice: str) -> None:
     with pytest.raises(UsageError, match=why) as caught:
-        parse_command_line(words)
+        parse_command_line(arguments)
     assert advice in caught.value.advice
 
 
 def test_a_password_on_the_command_line_is_refused_and_not_repeated() -> None:
-    for words in (["--mysql-password=hunter22"], ["--mysql-password", "hunter22"], ["--pgsql-password=hunter22"]):
+    for arguments in (["--mysql-password=hunter22"], ["--mysql-password", "hunter22"], ["--pgsql-password=hunter22"]):
         with pytest.raises(UsageError, match=r"--(my|pg)sql-password is not accepted") as caught:
-            parse_command_line(["oltp_read_only", *words])
+            parse_command_line(["oltp_read_only", *arguments])
         assert "hunter22" not in caught.value.message + caught.value.advice
         assert "--password-file" in caught.value.advice
 
@@ -194,7 +194,7 @@ def test_load_options_reach_the_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "why"),
+    ("arguments", "why"),
     [
         (["--time=0"], "would never end"),
         (["--rand-pareto-h=2"], "--rand-pareto-h=2.0: "),
@@ -203,9 +203,9 @@ def test_load_options_reach_the_job() -> None:
         (["--time=2000h"], "--time="),
     ],
 )
-def test_contract_errors_name_the_option(words: list[str], why: str) -> None:
+def test_contract_errors_name_the_option(arguments: list[str], why: str) -> None:
     with pytest.raises(UsageError, match=re.escape(why)):
-        job_of("oltp_read_only", *words)
+        job_of("oltp_read_only", *arguments)
 
 
 def test_what_has_one_table_in_sysbench_has_one_here() -> None:
@@ -227,10 +227,10 @@ def test_sysbenchs_server_options() -> None:
     )
     address = address_of_options(options)
     assert address == ServerAddress(host="h", port=33, user="u", ssl_mode="REQUIRED", compression="zlib")
-    for words in (["--mysql-host=a,b"], ["--mysql-port=x"], ["--mysql-ssl=preferred"],
+    for arguments in (["--mysql-host=a,b"], ["--mysql-port=x"], ["--mysql-ssl=preferred"],
                   ["--mysql-compression", "--mysql-compression-algorithms=zlib,zstd"]):  # fmt: skip
         with pytest.raises(UsageError):
-            address_of_options(parse_command_line(["oltp_read_only", *words]))
+            address_of_options(parse_command_line(["oltp_read_only", *arguments]))
 
 
 def test_tls_and_what_it_needs() -> None:

@@ -194,9 +194,9 @@ def test_transactions_in_flight_are_shown_if_older_than_the_p99() -> None:
         ages = fake_load.histogram("in_flight", [1_000] * 7 + [age_ns])
         return fake_load.result(done=whole.model_copy(update={"histograms": (*whole.histograms, ages)}))
 
-    said = text(report_human.report(seen(2 * fake_load.SECOND), WORKLOAD))
-    assert "in flight at the end: 8, the oldest for 2.00 s: longer than the p99 of transactions;" in said
-    assert "not steady: at the end a transaction had been in flight for 2 s" in said
+    sentence = text(report_human.report(seen(2 * fake_load.SECOND), WORKLOAD))
+    assert "in flight at the end: 8, the oldest for 2.00 s: longer than the p99 of transactions;" in sentence
+    assert "not steady: at the end a transaction had been in flight for 2 s" in sentence
     summary = json.loads(export.summary_line(seen(2 * fake_load.SECOND)))
     assert (summary["in_flight_ns"]["count"], summary["in_flight_ns"]["max"]) == (8, 2 * fake_load.SECOND)
     assert "in_flight" not in summary["latency_ns"], "an age is no latency"

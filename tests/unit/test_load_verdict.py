@@ -174,9 +174,9 @@ def test_sysbenchs_buckets() -> None:
 
 def test_the_advice_names_the_statement_that_lifts_a_limit() -> None:
     job = fake_load.job(connections=2048, workload=Sysbench(kind="oltp_read_write", tables=10))
-    said = limit_advice(job, "… error 1461 (42000): Can't create more than max_prepared_stmt_count statements")
-    assert said is not None
-    assert "SET GLOBAL max_prepared_stmt_count = 188416;" in said, "2048 x (9 x 10 + BEGIN and COMMIT)"
-    said = limit_advice(job, "… refused the login: error 1040 (08004): Too many connections")
-    assert said is not None and "SET GLOBAL max_connections = 2058;" in said
+    sentence = limit_advice(job, "… error 1461 (42000): Can't create more than max_prepared_stmt_count statements")
+    assert sentence is not None
+    assert "SET GLOBAL max_prepared_stmt_count = 188416;" in sentence, "2048 x (9 x 10 + BEGIN and COMMIT)"
+    sentence = limit_advice(job, "… refused the login: error 1040 (08004): Too many connections")
+    assert sentence is not None and "SET GLOBAL max_connections = 2058;" in sentence
     assert limit_advice(job, "error 1146: no such table") is None

@@ -58,7 +58,7 @@ def test_quantities_have_units() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "said"),
+    ("before", "after", "expected"),
     [
         ('think = "5ms"', "think = 5", "w.toml:23: transactions[1].steps[1].think: 5 has no unit"),
         ('think = "5ms"', 'think = "5 parsecs"', "w.toml:23: transactions[1].steps[1].think: "),
@@ -71,9 +71,9 @@ def test_quantities_have_units() -> None:
         ("[[transactions]]\nname = \"t\"", "[[transactions]\nname = \"t\"", "w.toml:18: malformed TOML"),
     ],
 )  # fmt: skip
-def test_an_error_names_its_line(before: str, after: str, said: str) -> None:
+def test_an_error_names_its_line(before: str, after: str, expected: str) -> None:
     assert before in GOOD
-    with pytest.raises(PlanError, match=re.escape(said)) as caught:
+    with pytest.raises(PlanError, match=re.escape(expected)) as caught:
         parse_workload("w.toml", GOOD.replace(before, after, 1))
     assert caught.value.advice
 
@@ -84,8 +84,8 @@ def test_an_error_names_its_line(before: str, after: str, said: str) -> None:
 )
 def test_as_many_marks_as_parameters(sql: str, marks: int) -> None:
     """Refused here, with file and statement, and not by the engine."""
-    said = f"w.toml:13: statements[2].sql: statement two has {marks} `?` and 1 parameter"
-    with pytest.raises(PlanError, match=re.escape(said)):
+    message = f"w.toml:13: statements[2].sql: statement two has {marks} `?` and 1 parameter"
+    with pytest.raises(PlanError, match=re.escape(message)):
         parse_workload("w.toml", GOOD.replace('sql = "SELECT ?"', f'sql = """{sql}"""'))
 
 

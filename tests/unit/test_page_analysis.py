@@ -433,9 +433,11 @@ def test_connecting_costs_what_is_resolved_and_of_real_pages(
     assert {arm.page for arm, _ in pairs} == pages
     assert all(arm.application == "php" and arm.path in ("socket", "remote") for arm, _ in pairs)
     assert len(pairs) == 2 * len(pages), "one on sockets and one on two machines"
-    said = any(sentence.startswith("Opening connections for each page adds ") for sentence in page_sentences(found))
+    found_sentence = any(
+        sentence.startswith("Opening connections for each page adds ") for sentence in page_sentences(found)
+    )
     advised = any(piece.action.startswith("Keep connections") for piece in page_advice(found))
-    assert said == advised == bool(pages)
+    assert found_sentence == advised == bool(pages)
 
 
 def test_round_trips_are_no_lever_where_two_machines_are_faster(whole: PageFindings) -> None:

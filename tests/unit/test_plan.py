@@ -162,13 +162,13 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("good", "bad", "said"), BAD)
-def test_a_mistake_is_said_with_file_line_and_field(tmp_path: Path, good: str, bad: str, said: str) -> None:
+@pytest.mark.parametrize(("good", "bad", "expected"), BAD)
+def test_a_mistake_is_said_with_file_line_and_field(tmp_path: Path, good: str, bad: str, expected: str) -> None:
     assert GOOD.count(good) == 1
     path = write(tmp_path, GOOD.replace(good, bad))
     with pytest.raises(PlanError) as caught:
         load_plan(path)
-    assert caught.value.message.startswith(f"{path}:{said}"), caught.value.message
+    assert caught.value.message.startswith(f"{path}:{expected}"), caught.value.message
     assert caught.value.advice
 
 

@@ -82,9 +82,9 @@ def test_what_a_server_lacks_is_left_out_with_the_reason() -> None:
     lacking = {"compression": dict.fromkeys(("zstd-1", "zstd-3", "zstd-9"), "this one has no zstd")}
     fitted = without_levels(load_plan("compression").plan, lacking)
     assert fitted.plan.factors.compression == ("off", "zlib")
-    assert fitted.said == ("left out: compression zstd-1, zstd-3, zstd-9: this one has no zstd",)
+    assert fitted.notes == ("left out: compression zstd-1, zstd-3, zstd-9: this one has no zstd",)
     assert len(cells(fitted.plan)) == 2 * 3 * 2 + 1
-    assert without_levels(load_plan("paths").plan, lacking).said == ()
+    assert without_levels(load_plan("paths").plan, lacking).notes == ()
 
 
 def test_what_was_left_out_stands_beside_the_workload() -> None:
@@ -94,11 +94,11 @@ def test_what_was_left_out_stands_beside_the_workload() -> None:
 
 
 @pytest.mark.parametrize(
-    ("compression", "said"), [(("zstd",), "asks for compression zstd only"), (("off", "zstd"), "nothing is left")]
+    ("compression", "expected"), [(("zstd",), "asks for compression zstd only"), (("off", "zstd"), "nothing is left")]
 )
-def test_a_plan_of_which_nothing_is_left_is_an_error(compression: tuple[str, ...], said: str) -> None:
+def test_a_plan_of_which_nothing_is_left_is_an_error(compression: tuple[str, ...], expected: str) -> None:
     plan = grid(compression=compression, content=("digits",), rate_bps=(10**8,))
-    with pytest.raises(PlanError, match=said) as caught:
+    with pytest.raises(PlanError, match=expected) as caught:
         without_levels(plan, {"compression": {"zstd": "no zstd here"}})
     assert "no zstd here" in caught.value.message
 
@@ -116,12 +116,12 @@ def test_a_baseline_that_cannot_be_had_is_an_error() -> None:
 def test_tables_are_as_large_as_fits_in_round_numbers(most: int, size: int) -> None:
     fitted = with_rows(load_plan("bandwidth").plan, most)
     assert (fitted.plan.data.table_size, fitted.plan.data.fit) == (size, False)
-    assert bool(fitted.said) == (size < 10**7)
+    assert bool(fitted.notes) == (size < 10**7)
 
 
-@pytest.mark.parametrize(("most", "said"), [(9_999, "5000 rows only"), (3, "2 rows only"), (0, "0 rows only")])
-def test_tables_too_small_for_their_ranges_are_refused(most: int, said: str) -> None:
-    with pytest.raises(PlanError, match=f"{said}.*ranges of 100, .*fewer than 10000"):
+@pytest.mark.parametrize(("most", "expected"), [(9_999, "5000 rows only"), (3, "2 rows only"), (0, "0 rows only")])
+def test_tables_too_small_for_their_ranges_are_refused(most: int, expected: str) -> None:
+    with pytest.raises(PlanError, match=f"{expected}.*ranges of 100, .*fewer than 10000"):
         with_rows(load_plan("bandwidth").plan, most)
 
 
@@ -131,7 +131,7 @@ def test_tables_are_as_asked_where_the_plan_does_not_say_that_they_may_be_smalle
 
 
 @pytest.mark.parametrize(
-    ("tls", "connect", "said"),
+    ("tls", "connect", "expected"),
     [
         (("off", "1.3-resumed"), ("persistent",), True),
         (("off", "1.3-resumed"), ("persistent", "per-transaction"), True),
@@ -142,14 +142,14 @@ def test_tables_are_as_asked_where_the_plan_does_not_say_that_they_may_be_smalle
     ],
 )
 def test_connections_that_stay_and_were_to_resume_are_said_not_to(
-    monkeypatch: pytest.MonkeyPatch, tls: tuple[str, ...], connect: tuple[str, ...], said: bool
+    monkeypatch: pytest.MonkeyPatch, tls: tuple[str, ...], connect: tuple[str, ...], expected: bool
 ) -> None:
     monkeypatch.setattr(fitting, "_lacking", lambda plan: {})
     plan = grid(tls=tls, connect=connect)
-    assert bool(resumed_in_full(plan)) is said
-    assert fit(plan.model_copy(update={"data": plan.data.model_copy(update={"fit": False, "table_size": 9})})).said == (
-        resumed_in_full(plan)
-    )
+    assert bool(resumed_in_full(plan)) is expected
+    assert fit(
+        plan.model_copy(update={"data": plan.data.model_copy(update={"fit": False, "table_size": 9})})
+    ).notes == (resumed_in_full(plan))
 
 
 def test_tables_that_no_memory_holds_are_refused_before_anything_is_built() -> None:

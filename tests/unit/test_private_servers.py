@@ -100,7 +100,7 @@ def test_the_list_shows_what_is_there_and_what_can_be_had(capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("output", "kind"),
     [
         ("mysqld  Ver 9.7.4-2 for Linux on x86_64 ((Debian))", "mysql"),
         ("/usr/sbin/mysqld  Ver 8.0.36 for Linux on x86_64 (MySQL Community Server - GPL)", "mysql"),
@@ -109,8 +109,8 @@ def test_the_list_shows_what_is_there_and_what_can_be_had(capsys: pytest.Capture
         ("hello", None),
     ],
 )
-def test_a_program_is_known_by_what_it_says(said: str, kind: str | None) -> None:
-    assert kind_of(said) == kind
+def test_a_program_is_known_by_what_it_says(output: str, kind: str | None) -> None:
+    assert kind_of(output) == kind
 
 
 def _package(folder: Path, name: str) -> Path:
@@ -162,9 +162,9 @@ def test_without_an_archive_nothing_is_left(
 ) -> None:
     monkeypatch.setattr(debian, "_archive", lambda: f"file:{tmp_path}/not-there")
     assert run_command_line(["servers", "get", "mysql"]) == 3
-    said = capsys.readouterr().err
-    assert "apt-get update failed" in said
-    assert "not-there" in said
+    output = capsys.readouterr().err
+    assert "apt-get update failed" in output
+    assert "not-there" in output
     assert list(servers_home().iterdir()) == []
 
 
@@ -227,10 +227,10 @@ def test_a_launcher_keeps_the_first_argument_first_and_can_be_moved(tmp_path: Pa
     assert not (usr / "bin" / "tool").exists()
     root.rename(tmp_path / "another one")
     moved = tmp_path / "another one"
-    told = _run(moved / launcher, "--no-defaults", "--user=x y")
-    at = told.index("--no-defaults")
-    assert told[at - 1] == f"{moved}/sbin/../packages/usr/sbin/mysqld"
-    assert told[at + 1].startswith("--basedir=")
-    assert told[-1] == "--user=x y"
-    assert Path(told[at + 1].removeprefix("--basedir=")).samefile(moved)
+    arguments = _run(moved / launcher, "--no-defaults", "--user=x y")
+    at = arguments.index("--no-defaults")
+    assert arguments[at - 1] == f"{moved}/sbin/../packages/usr/sbin/mysqld"
+    assert arguments[at + 1].startswith("--basedir=")
+    assert arguments[-1] == "--user=x y"
+    assert Path(arguments[at + 1].removeprefix("--basedir=")).samefile(moved)
     assert _run(moved / launcher, "--version")[-1] == "--version"

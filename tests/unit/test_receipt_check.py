@@ -75,7 +75,7 @@ def test_plain_is_as_asked_when_nothing_was_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "receipt", "words"),
+    ("job", "receipt", "expected"),
     [
         (_job(), _plain(address_family="unix"), "inet was requested, but unix"),
         (_job(UnixTarget(path="/s")), _plain(), "a Unix socket was requested, but inet"),
@@ -105,10 +105,10 @@ def test_plain_is_as_asked_when_nothing_was_asked() -> None:
         ),
     ],
 )
-def test_each_difference_is_told_once(job: LoadJob, receipt: Receipt, words: str) -> None:
+def test_each_difference_is_told_once(job: LoadJob, receipt: Receipt, expected: str) -> None:
     found = mismatches(job, receipt)
     assert len(found) == 1
-    assert words in found[0]
+    assert expected in found[0]
 
 
 def test_a_key_value_store_does_not_tell_of_its_encryption() -> None:

@@ -99,7 +99,7 @@ def test_what_a_server_cannot_replicate_is_left_out_and_said() -> None:
     replicated = plan(replicas=(2,), wait_for=(1, 2), replica_compression=("off", "zlib", "zstd"))
     fitted = without_levels(replicated, {"wait_for": {2: "one at most"}, "replica_compression": {"zstd": "zlib only"}})
     assert fitted.plan.factors.wait_for == (1,)
-    assert fitted.said == ("left out: wait_for 2: one at most", "left out: replica_compression zstd: zlib only")
+    assert fitted.notes == ("left out: wait_for 2: one at most", "left out: replica_compression zstd: zlib only")
     with pytest.raises(PlanError, match="asks for wait_for 2 only: one at most"):
         without_levels(plan(replicas=(2,), wait_for=(2,)), {"wait_for": {2: "one at most"}})
 
@@ -118,7 +118,7 @@ def test_ones_own_distance_is_an_option() -> None:
 
 
 @pytest.mark.parametrize(
-    ("factors", "said"),
+    ("factors", "expected"),
     [
         ({"replication": ["none"], "fault": "cut"}, "a fault needs a replica"),
         ({"replication": ["after-sync"], "wait_for": 2}, "cannot wait for 2 of 1 replicas"),
@@ -126,20 +126,20 @@ def test_ones_own_distance_is_an_option() -> None:
         ({"replication": ["off"], "durability": "relaxed", "replica_rtt": "85ms"}, "durability means nothing"),
     ],
 )
-def test_what_cannot_be_is_refused_when_the_plan_is_read(factors: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_is_refused_when_the_plan_is_read(factors: dict[str, Any], expected: str) -> None:
     shipped = load_plan("replication", quick=True).plan
     table = shipped.model_dump(mode="json") | {
         "factors": {"path": ["socket"], "threads": [1]} | factors,
         "baseline": {"threads": 1},
     }
-    with pytest.raises(ValidationError, match=said):
+    with pytest.raises(ValidationError, match=expected):
         Plan.model_validate(table | {"timing": {}})
 
 
 def test_the_workload_says_when_a_commit_is_on_the_disk() -> None:
     facts = {"work_file_system": "tmpfs", "data_fsync_ns": {"512": {"count": 48, "p50": 797, "p99": 1000}}}
-    said = workload_line(plan().model_dump(mode="json"), facts)
-    assert said.endswith("durability off (no commit is flushed), on tmpfs, where a write with fsync takes 797ns")
+    sentence = workload_line(plan().model_dump(mode="json"), facts)
+    assert sentence.endswith("durability off (no commit is flushed), on tmpfs, where a write with fsync takes 797ns")
     assert "durability" not in workload_line(load_plan("paths").plan.model_dump(mode="json"), facts)
 
 
@@ -220,7 +220,7 @@ def test_lag_is_told_of_the_window_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("factor", "level", "said"),
+    ("factor", "level", "expected"),
     [
         ("replica_rtt_ns", 85 * MS, "RTT 85ms"),
         ("replica_rate_bps", 10**9, "1gbit"),
@@ -235,8 +235,8 @@ def test_lag_is_told_of_the_window_alone() -> None:
         ("replica_rtt_ns", None, ""),
     ],
 )
-def test_a_level_at_the_head_of_a_column(factor: str, level: Any, said: str) -> None:
-    assert level_text(factor, level) == said
+def test_a_level_at_the_head_of_a_column(factor: str, level: Any, expected: str) -> None:
+    assert level_text(factor, level) == expected
 
 
 @pytest.mark.parametrize(("commits", "pages"), [(None, 0), (0, 16), (15_999, 16), (50_000, 50)])

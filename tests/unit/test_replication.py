@@ -14,6 +14,7 @@ from howfar.lab.link import LinkSpec
 from howfar.lab.link.backends.kernel_qdiscs import qdisc_batch
 from howfar.lab.network import REPLICAS_MOST, host_batch, middle_batch, numbered
 from howfar.lab.replication import ReplicationSpec
+from howfar.lab.replication.dialect import Source, replication_dialect
 from howfar.lab.replication.member import read_state
 from howfar.lab.replication.proof import (
     FILLING,
@@ -27,7 +28,6 @@ from howfar.lab.replication.proof import (
     window_facts,
 )
 from howfar.lab.replication.status import MariadbPositions, MysqlPositions, primary_end, replica_status, semi_sync_names
-from howfar.lab.replication.verbs import Source, verbs_of
 from howfar.lab.replication.watch import HangClock
 
 RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("recorded_replication.json").read_text())
@@ -37,8 +37,8 @@ ASKED = ReplicationSpec()
 
 def snapshot(kind: str, *, add: dict[str, int] | None = None, replica: dict[str, str] | None = None) -> Snapshot:
     """As recorded, with so much added to counters of the primary, and columns of the replica's status changed."""
-    seen, verbs = RECORDED[kind], verbs_of(kind)
-    (variables, status), (replica_variables, replica_said) = seen["primary"], seen["replica"]
+    seen, dialect = RECORDED[kind], replication_dialect(kind)
+    (variables, status), (replica_variables, replica_status_rows) = seen["primary"], seen["replica"]
     ending = {name.rpartition("source_" if kind == "mysql" else "master_")[2]: name for name in status}
     status = status | {ending[name]: str(int(status[ending[name]]) + more) for name, more in (add or {}).items()}
     return Snapshot(
@@ -47,8 +47,8 @@ def snapshot(kind: str, *, add: dict[str, int] | None = None, replica: dict[str,
         replicas=(
             ReplicaFacts(
                 name="replica1",
-                state=verbs.replica_state(seen["replica_status"] | (replica or {})),
-                semi_sync=replica_status(semi_sync_names(replica_variables), replica_said),
+                state=dialect.replica_state(seen["replica_status"] | (replica or {})),
+                semi_sync=replica_status(semi_sync_names(replica_variables), replica_status_rows),
                 applied=seen["states"][1],
                 behind=0,
             ),
@@ -59,8 +59,8 @@ def snapshot(kind: str, *, add: dict[str, int] | None = None, replica: dict[str,
 @pytest.mark.parametrize("kind", KINDS)
 def test_names_are_found_whatever_they_are(kind: str) -> None:
     names = semi_sync_names(RECORDED[kind]["primary"][0])
-    words = {"mariadb": ("master", "slave"), "mysql": ("source", "replica")}[kind]
-    assert (names.primary, names.replica) == tuple(f"rpl_semi_sync_{word}_" for word in words)
+    roles = {"mariadb": ("master", "slave"), "mysql": ("source", "replica")}[kind]
+    assert (names.primary, names.replica) == tuple(f"rpl_semi_sync_{word}_" for word in roles)
     assert (names.wait_for is None) == (kind == "mariadb")
     statements = names.enable_primary_sql(replace(ASKED, wait_point="AFTER_COMMIT"))
     assert f"SET GLOBAL {names.primary}wait_point = 'AFTER_COMMIT'" in statements
@@ -90,7 +90,7 @@ def test_a_window_that_held(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("add", "commits", "words"),
+    ("add", "commits", "expected"),
     [
         ({"no_tx": 3, "yes_tx": 7}, 10, "3 commits of the window were not acknowledged"),
         ({"no_times": 1, "yes_tx": 10}, 10, "fell back to asynchronous replication 1 times"),
@@ -99,21 +99,21 @@ def test_a_window_that_held(kind: str) -> None:
         ({"clients": -1, "yes_tx": 1}, 1, "0 semi-synchronous replicas of 1 were connected after"),
     ],
 )
-def test_a_window_that_did_not(kind: str, add: dict[str, int], commits: int | None, words: str) -> None:
+def test_a_window_that_did_not(kind: str, add: dict[str, int], commits: int | None, expected: str) -> None:
     found = violations(ASKED, snapshot(kind), snapshot(kind, add=add), commits)
-    assert [sentence for sentence in found if words in sentence] == list(found) != []
+    assert [sentence for sentence in found if expected in sentence] == list(found) != []
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_end_must_say_what_was_asked(kind: str) -> None:
     now = snapshot(kind)
-    for spec, words in (
+    for spec, expected in (
         (replace(ASKED, wait_point="AFTER_COMMIT"), "wait point was AFTER_SYNC instead of AFTER_COMMIT"),
         (replace(ASKED, timeout_ms=10_000), "timeout in ms was 3600000 instead of 10000"),
         (replace(ASKED, replicas=2, wait_for=2), "number of replicas to wait for was 1 instead of 2"),
         (replace(ASKED, mode="async"), "the primary was semi-synchronous before"),
     ):
-        assert any(words in sentence for sentence in violations(spec, now, now)), words
+        assert any(expected in sentence for sentence in violations(spec, now, now)), expected
     assert now.primary is not None
     fallen = replace(now, primary=replace(now.primary, status=False))
     assert any("fell back to asynchronous silently" in sentence for sentence in violations(ASKED, now, fallen))
@@ -136,14 +136,14 @@ def test_each_end_must_say_what_was_asked(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_replica_that_stopped_says_why(kind: str) -> None:
     """MySQL's status names a worker, and the worker's row the reason."""
-    verbs = verbs_of(kind)
+    dialect = replication_dialect(kind)
     applying = "Replica_SQL_Running" if kind == "mysql" else "Slave_SQL_Running"
     status = RECORDED[kind]["replica_status"] | {applying: "No", "Last_SQL_Error": "it stopped"}
-    answers = {verbs.status_sql: [status], verbs.reasons_sql: [{"said": "Duplicate entry"}]}
-    state = read_state(verbs, answers.__getitem__)
+    answers = {dialect.status_sql: [status], dialect.reasons_sql: [{"said": "Duplicate entry"}]}
+    state = read_state(dialect, answers.__getitem__)
     assert state is not None
     assert state.errors == (("Duplicate entry", "it stopped") if kind == "mysql" else ("it stopped",))
-    assert read_state(verbs, lambda _: []) is None
+    assert read_state(dialect, lambda _: []) is None
 
 
 def test_the_channel_is_what_was_asked() -> None:
@@ -167,8 +167,8 @@ def test_the_channel_is_what_was_asked() -> None:
 def test_no_commit_is_quicker_than_light() -> None:
     assert latency_violation(ASKED, 20_000_000, 20_000_000) is None
     assert latency_violation(replace(ASKED, mode="async"), 1, 20_000_000) is None
-    said = latency_violation(ASKED, 1_000_000, 20_000_000)
-    assert said is not None and "1.000 ms" in said and "20.000 ms" in said
+    sentence = latency_violation(ASKED, 1_000_000, 20_000_000)
+    assert sentence is not None and "1.000 ms" in sentence and "20.000 ms" in sentence
 
 
 UUID, OTHER = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "4f22fa47-71ca-11e1-9e33-c80aa9429562"
@@ -215,7 +215,7 @@ def test_a_hung_commit_is_told_from_a_slow_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "words"),
+    ("spec", "expected"),
     [
         (replace(ASKED, replicas=0), "semi_sync with 0 replicas"),
         (replace(ASKED, mode="none"), "none with 1 replicas"),
@@ -224,21 +224,21 @@ def test_a_hung_commit_is_told_from_a_slow_one() -> None:
         (replace(ASKED, replicas=REPLICAS_MOST + 1), "too many"),
     ],
 )
-def test_what_makes_no_sense_is_refused(spec: ReplicationSpec, words: str) -> None:
-    with pytest.raises(PlanError, match=words):
+def test_what_makes_no_sense_is_refused(spec: ReplicationSpec, expected: str) -> None:
+    with pytest.raises(PlanError, match=expected):
         spec.check()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_server_is_told_in_its_words(kind: str) -> None:
-    verbs = verbs_of(kind)
-    plain = verbs.follow_sql(Source("10.77.1.2", 3306, "secret", None, None))
+    dialect = replication_dialect(kind)
+    plain = dialect.follow_sql(Source("10.77.1.2", 3306, "secret", None, None))
     assert "'10.77.1.2'" in plain and "_SSL = 0" in plain, "never left to a default, which differs between versions"
-    encrypted = verbs.follow_sql(Source("10.77.1.2", 3306, "secret", "ca.pem", verbs.compressions[0]))
+    encrypted = dialect.follow_sql(Source("10.77.1.2", 3306, "secret", "ca.pem", dialect.compressions[0]))
     assert "_SSL = 1" in encrypted and "VERIFY_SERVER_CERT = 1" in encrypted and "ca.pem" in encrypted
-    assert "REQUIRE SSL" in verbs.account_sql("secret", tls=True), "what makes encryption certain"
-    assert "--sync-binlog=0" in verbs.options(replace(ASKED, durability="relaxed"))
-    assert "--innodb-flush-method=nosync" in verbs.options(replace(ASKED, durability="off"))
+    assert "REQUIRE SSL" in dialect.account_sql("secret", tls=True), "what makes encryption certain"
+    assert "--sync-binlog=0" in dialect.options(replace(ASKED, durability="relaxed"))
+    assert "--innodb-flush-method=nosync" in dialect.options(replace(ASKED, durability="off"))
 
 
 def test_each_link_has_names_and_addresses_of_its_own() -> None:

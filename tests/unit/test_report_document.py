@@ -96,10 +96,10 @@ def test_optional_columns_go_first_and_only_from_the_first_screen() -> None:
 
 
 def test_sentences_are_wrapped_below_the_name_of_their_row() -> None:
-    said = "a sentence that is far too long for any column of a table, and so is wrapped"
-    lines = lay_out(Table("", single("cell", "limit", "evidence"), (plain("tcp", "server CPU", said),)), 60)
+    sentence = "a sentence that is far too long for any column of a table, and so is wrapped"
+    lines = lay_out(Table("", single("cell", "limit", "evidence"), (plain("tcp", "server CPU", sentence),)), 60)
     assert lines[0] == "tcp: limit server CPU"
-    assert " ".join(line.strip() for line in lines[1:]) == f"evidence {said}"
+    assert " ".join(line.strip() for line in lines[1:]) == f"evidence {sentence}"
 
 
 def test_html_escapes_what_comes_from_data_and_has_no_script() -> None:

@@ -21,6 +21,6 @@ from howfar.lab.sandbox import missing_right
 def test_the_advice_names_what_is_missing(
     is_root: bool, lacking: tuple[str, ...], in_chroot: bool, wanted: str
 ) -> None:
-    said = missing_right(is_root, lacking, in_chroot)
-    assert wanted in said
-    assert ("Run as root" in said) is (not is_root)
+    sentence = missing_right(is_root, lacking, in_chroot)
+    assert wanted in sentence
+    assert ("Run as root" in sentence) is (not is_root)

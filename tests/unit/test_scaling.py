@@ -63,9 +63,9 @@ def test_cells_that_differ_in_connections_only_are_one_curve() -> None:
 
 
 def test_a_level_that_is_not_said_is_the_ordinary_one_to_every_part_of_the_analysis() -> None:
-    said = run_of([_tcp(1), Cell({**_tcp(16).factors, "tls": "off"}, 900.0)])
-    assert [len(one.arms) for one in series(arm_facts(said))] == [2]
-    assert [len(curve) for curve in plateau.curves(said.info.arms)] == [2]
+    run = run_of([_tcp(1), Cell({**_tcp(16).factors, "tls": "off"}, 900.0)])
+    assert [len(one.arms) for one in series(arm_facts(run))] == [2]
+    assert [len(curve) for curve in plateau.curves(run.info.arms)] == [2]
 
 
 def test_a_slow_link_is_its_curve_s_ceiling_and_the_plateau_is_foreseen_from_loopback() -> None:

@@ -70,15 +70,15 @@ def run(where: Path, part: str, tests: str) -> tuple[int, str]:
     ],
 )
 def test_the_lab_part_has_a_second_look(tmp_path: Path, tests: str, code: int, last: str, named: list[str]) -> None:
-    returned, said = run(tmp_path, "lab", tests)
-    assert (returned, said.splitlines()[-1]) == (code, last), said
-    _, _, block = said.partition("== FAILED IN COMPANY")
+    returned, output = run(tmp_path, "lab", tests)
+    assert (returned, output.splitlines()[-1]) == (code, last), output
+    _, _, block = output.partition("== FAILED IN COMPANY")
     lines = [line.partition("::")[2] for line in block.splitlines() if "::" in line]
-    assert lines == named, said
-    assert ("pytest: lab-again" in said) is bool(named)
+    assert lines == named, output
+    assert ("pytest: lab-again" in output) is bool(named)
 
 
 def test_the_unit_part_has_none(tmp_path: Path) -> None:
-    returned, said = run(tmp_path, "unit", RIGHT + ONCE)
-    assert returned == 1 and " 2 failed, " in said.splitlines()[-1]
-    assert "IN COMPANY" not in said
+    returned, output = run(tmp_path, "unit", RIGHT + ONCE)
+    assert returned == 1 and " 2 failed, " in output.splitlines()[-1]
+    assert "IN COMPANY" not in output

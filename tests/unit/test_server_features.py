@@ -61,7 +61,7 @@ def test_what_was_found_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("said", "found"),
+    ("variables", "found"),
     [
         ({"protocol_compression_algorithms": "zlib,zstd,uncompressed"}, ("zlib", "zstd")),
         ({"protocol_compression_algorithms": "uncompressed"}, ()),
@@ -70,10 +70,10 @@ def test_what_was_found_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ({}, ()),
     ],
 )
-def test_compression_as_each_kind_says_it(said: dict[str, str], found: tuple[str, ...]) -> None:
-    assert module._compression(said) == found
+def test_compression_as_each_kind_says_it(variables: dict[str, str], found: tuple[str, ...]) -> None:
+    assert module._compression(variables) == found
 
 
 def test_the_table_has_words_for_what_works(tmp_path: Path) -> None:
     row = {"name": "mysql", "kind": "mysql", "version": "9", "program": "/p", "features": ABLE.model_dump(mode="json")}
-    assert command._words(row)[3:7] == ("yes", "zlib+zstd", "yes", "no")
+    assert command._cells(row)[3:7] == ("yes", "zlib+zstd", "yes", "no")

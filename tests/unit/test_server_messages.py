@@ -10,7 +10,7 @@ import pymysql
 import pytest
 
 from howfar.errors import LabError, ServerCrashed
-from howfar.lab.replication.verbs import Source, verbs_of
+from howfar.lab.replication.dialect import Source, replication_dialect
 from howfar.lab.servers.sql_server import SqlServer
 
 SECRET = "nobody-reads-this"
@@ -53,18 +53,18 @@ def _server(refusing: Refusing, log: Path, lines: Sequence[str] = ("ready",)) ->
 @pytest.mark.parametrize("kind", ["mariadb", "mysql"])
 @pytest.mark.parametrize(("code", "kept"), [(1201, "no more than that"), (1064, "error 1064")])
 def test_a_statement_with_a_password_is_called_by_its_name(kind: str, code: int, kept: str, tmp_path: Path) -> None:
-    sql = verbs_of(kind).follow_sql(
+    sql = replication_dialect(kind).follow_sql(
         Source(address="198.51.100.1", port=3306, password=SECRET, ca=None, compression=None)
     )
     error = pymysql.Error(code, "no more than that" if code != 1064 else f"You have an error near '{sql}'")
-    with pytest.raises(LabError) as told:
+    with pytest.raises(LabError) as caught:
         _server(Refusing(error), tmp_path / "log").query(sql, CALLED)
-    assert CALLED in told.value.message and kept in told.value.message
-    assert SECRET not in told.value.message and SECRET[-4:] not in told.value.message
+    assert CALLED in caught.value.message and kept in caught.value.message
+    assert SECRET not in caught.value.message and SECRET[-4:] not in caught.value.message
 
 
 def test_the_last_words_of_a_server_are_without_passwords(tmp_path: Path) -> None:
     quoted = f"Query (0x7f): CHANGE MASTER TO MASTER_PASSWORD = '{SECRET}'"
-    with pytest.raises(ServerCrashed) as told:
+    with pytest.raises(ServerCrashed) as caught:
         _server(Refusing(pymysql.Error(1), 1), tmp_path / "log", ("got signal 11", quoted)).query("SELECT 1", CALLED)
-    assert "got signal 11" in told.value.message and SECRET not in told.value.message
+    assert "got signal 11" in caught.value.message and SECRET not in caught.value.message

@@ -51,11 +51,11 @@ def test_it_is_found_by_kind_and_told_its_base(
     assert capsys.readouterr().out.startswith("mysql-8.4.9-1-")
     (installed,) = installs()
     assert find_server(installed.name).version == "8.4.9-1"
-    said = subprocess.run(
+    output = subprocess.run(
         [installed.program, "--no-defaults", "--x"], capture_output=True, text=True, check=True
     ).stdout
-    base = next(word for word in said.split("--") if word.startswith("basedir="))
-    assert said.startswith("--no-defaults --basedir=")
+    base = next(word for word in output.split("--") if word.startswith("basedir="))
+    assert output.startswith("--no-defaults --basedir=")
     assert (Path(base.removeprefix("basedir=").strip()) / "share").is_dir()
     assert (installed.program.parents[1] / "lib").is_dir()
 

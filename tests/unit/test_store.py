@@ -244,14 +244,14 @@ def test_sigkill_loses_no_finished_trial(tmp_path: Path, after: int) -> None:
     path = tmp_path / "a.howfar"
     with subprocess.Popen([sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
-        said = [int(writer.stdout.readline()) for _ in range(after)]
+        confirmed = [int(writer.stdout.readline()) for _ in range(after)]
         writer.send_signal(signal.SIGKILL)
-        said += [int(line) for line in writer.stdout]
+        confirmed += [int(line) for line in writer.stdout]
     run = read_run(path)
     assert run.stop is None
     numbers = [trial.number for trial in run.trials]
     assert numbers == list(range(len(numbers)))
-    assert said[-1] + 1 <= len(numbers) <= said[-1] + 2, "all that were confirmed, at most one more"
+    assert confirmed[-1] + 1 <= len(numbers) <= confirmed[-1] + 2, "all that were confirmed, at most one more"
     with RunFile(path) as file:
         file.append_trial(void_trial(len(numbers)))
         file.set_stop(StopReason.TIME)
@@ -282,8 +282,8 @@ except DiskFull as error:
 
 def _limited(path: Path, limit: int) -> tuple[int, str]:
     command = [sys.executable, "-c", _LIMITED, str(path), str(limit)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    done, _, message = said.partition(" ")
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    done, _, message = output.partition(" ")
     return int(done), message
 
 

@@ -10,10 +10,10 @@ from tests.lab.undisturbed import (
     ATTEMPTS,
     Patience,
     agree,
-    beside_others,
     disturbed,
     lasting,
     others_cpus,
+    skip_if_crowded,
     skip_if_disturbed,
     undisturbed,
 )
@@ -86,11 +86,11 @@ def test_what_was_disturbed_is_skipped_with_the_sentence_and_nothing_else_is() -
 def test_a_bound_is_excused_only_where_others_had_the_machine() -> None:
     quiet, stolen = trial(None), trial(None, steal=0.4)
     assert others_cpus(quiet) == pytest.approx(0.1) and others_cpus(stolen) >= 0.5
-    with beside_others(quiet, stolen):
+    with skip_if_crowded(quiet, stolen):
         pass
-    with pytest.raises(AssertionError), beside_others(quiet):
+    with pytest.raises(AssertionError), skip_if_crowded(quiet):
         raise AssertionError
-    with pytest.raises(pytest.skip.Exception, match="OTHERS HAD"), beside_others(quiet, stolen):
+    with pytest.raises(pytest.skip.Exception, match="OTHERS HAD"), skip_if_crowded(quiet, stolen):
         raise AssertionError
 
 

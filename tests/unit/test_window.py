@@ -64,8 +64,8 @@ def test_segments_include_those_sent_again() -> None:
 
 
 def test_timers_that_ran_out_are_told_where_the_kernel_counts_them() -> None:
-    told = b"TcpExt: SyncookiesSent TCPTimeouts TCPSpuriousRTOs\nTcpExt: 3 17 1\nIpExt: InNoRoutes\nIpExt: 0\n"
-    assert timeouts(told) == 17
+    netstat = b"TcpExt: SyncookiesSent TCPTimeouts TCPSpuriousRTOs\nTcpExt: 3 17 1\nIpExt: InNoRoutes\nIpExt: 0\n"
+    assert timeouts(netstat) == 17
     assert timeouts(b"TcpExt: SyncookiesSent\nTcpExt: 3\n") is None
     here = ProcFile(Path("/proc/self/net/netstat"))
     assert timeouts(here.read()) is not None, "of this kernel"
@@ -219,8 +219,8 @@ def test_short_wakes_are_work_too() -> None:
 
 
 def test_a_thread_may_be_called_anything() -> None:
-    words = " ".join(str(number) for number in range(4, 60))
-    assert processor(f"17 (a) S 9 (b)) R {words}".encode()) == 39
+    numbers = " ".join(str(number) for number in range(4, 60))
+    assert processor(f"17 (a) S 9 (b)) R {numbers}".encode()) == 39
 
 
 def test_threads_of_nobody_take_nothing(tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
     facts = tuple(replace(each, valid=each.arm.name in about) for each in arm_facts(run))
     evidence = RunEvidence(table, cells, facts, floors, refuted_sentence(cells, tested))
     findings = _findings(evidence, experiments)
-    verdicts = (said for each in experiments if (said := each.verdict(evidence, findings)))
+    verdicts = (text for each in experiments if (text := each.verdict(evidence, findings)))
     advised = (found for each in experiments if (found := each.advice(evidence, findings)) is not None)
     advice = next(advised, None)
     others = others_cpus(run.trials)

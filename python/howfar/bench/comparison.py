@@ -357,13 +357,13 @@ def _sysbench(connections: int, testbed: Testbed) -> Iterator[Client]:
         "--time=3600",
         "run",
     ]
-    with tempfile.TemporaryFile("w+") as said:
-        process = testbed.launcher.popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT)
+    with tempfile.TemporaryFile("w+") as output:
+        process = testbed.launcher.popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
 
         def check() -> None:
             if process.poll() is not None:
-                said.seek(0)
-                raise LabError(f"sysbench ended before its window did: {said.read()[-2000:].strip()}")
+                output.seek(0)
+                raise LabError(f"sysbench ended before its window did: {output.read()[-2000:].strip()}")
 
         try:
             yield Client(process.pid, check)

@@ -232,7 +232,7 @@ def lab(
     path = _path(path_name, choice)
     request = LabRequest(
         server=server or ("none" if choice.alone and path_name is None and not beside else "mariadb"),
-        beside=tuple(filter(None, beside.split(","))),
+        companions=tuple(filter(None, beside.split(","))),
         tables=tables,
         table_size=table_size,
         with_goodput=receipt is not None,
@@ -306,7 +306,7 @@ def _open_stage(laboratory: Lab, path: NetworkPath, tls: str | None, ledger: Exi
     if stage.trust is not None:
         variables["HOWFAR_CA_FILE"] = stage.trust.ca_file
     variables |= _where("HOWFAR", stage.target)
-    for one in stage.beside:
+    for one in stage.companions:
         variables |= _where(f"HOWFAR_{one.name.upper()}", one.target)
     return variables if path.machines == 1 or path.by_socket else {**_server_host(laboratory), **variables}
 
@@ -362,8 +362,8 @@ def _say(laboratory: Lab, path: NetworkPath) -> None:
     if laboratory.store is not None:
         held = "empty" if kind in STORES else f"with {request.tables} x {request.table_size} rows"
         parts.append(f"{kind} {version} {held}")
-        beside = laboratory.beside.environment().values()
-        parts += [f"with it {found['kind']} {found['version']} empty" for found in beside]
+        companions = laboratory.companions.environment().values()
+        parts += [f"with it {found['kind']} {found['version']} empty" for found in companions]
     if laboratory.link is not None:
         parts.append(describe_link(laboratory.link))
     for sentence in (", ".join(parts), *laboratory.warnings):
@@ -392,8 +392,8 @@ def _launcher(laboratory: Lab, path: NetworkPath, command: Sequence[str]) -> Lau
 
 
 def _run(launcher: Launcher, command: Sequence[str], variables: dict[str, str]) -> int:
-    words = list(command) or [os.environ.get("SHELL", "/bin/sh")]
-    process = launcher.popen(words, env={**os.environ, **variables})
+    arguments = list(command) or [os.environ.get("SHELL", "/bin/sh")]
+    process = launcher.popen(arguments, env={**os.environ, **variables})
     # Handlers that do not raise: an exception out of wait() can lose the exit code that it has just fetched.
     signal.signal(signal.SIGINT, lambda *_: None)  # from the terminal: the command got it too, and decides
     signal.signal(signal.SIGTERM, lambda *_: process.send_signal(signal.SIGTERM))

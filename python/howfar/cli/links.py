@@ -65,7 +65,7 @@ def _row(link: NamedLink) -> tuple[str, ...]:
         link.name,
         *(_NONE if rate is None else format_rate_bps(rate) for rate in rates),
         format_duration_ns(spec.rtt_ns),
-        link.said.get("jitter", _NONE).rpartition(":")[2],
+        link.options.get("jitter", _NONE).rpartition(":")[2],
         _loss(spec),
         link.about,
     )
@@ -92,7 +92,7 @@ def _facts(found: tuple[Presence, ...], forbidden: HowfarError | None) -> dict[s
                 "rtt_ns": link.spec.rtt_ns,
                 "queue_to_server_bytes": link.spec.queue_bytes("to_server"),
                 "queue_to_client_bytes": link.spec.queue_bytes("to_client"),
-                "options": link.said,
+                "options": link.options,
                 "source": link.source,
                 "stated": link.stated,
                 "ours": link.ours,
@@ -192,10 +192,10 @@ _EITHER = " One way: to-server:… or to-client:…"
 
 def read_link(values: dict[str, Any]) -> LinkChoice:
     """The values of the options of `link_options`. Raises UsageError."""
-    said = {word: values[word.replace("-", "_")] for word, _, _ in _OPTIONS if values[word.replace("-", "_")]}
+    given = {word: values[word.replace("-", "_")] for word, _, _ in _OPTIONS if values[word.replace("-", "_")]}
     name, backend = values["link_name"], values["link_backend"] or DEFAULT
     script_file: Path | None = values["link_script"]
-    spec = _spec(said, name, backend, values["rtt_trace"], values["rate_trace"])
+    spec = _spec(given, name, backend, values["rtt_trace"], values["rate_trace"])
     script = Script(spec)
     if script_file is not None:
         script = read_script(read_text(script_file, "--link-script", _MAX_BYTES), spec, str(script_file))
@@ -206,7 +206,7 @@ def read_link(values: dict[str, Any]) -> LinkChoice:
     for later in script.links():
         find_backend(backend, later)
     files = (values["rtt_trace"], values["rate_trace"], script_file)
-    alone = bool(name is not None or set(said) - {"rtt", "rate"} or any(files) or values["link_backend"])
+    alone = bool(name is not None or set(given) - {"rtt", "rate"} or any(files) or values["link_backend"])
     return LinkChoice(
         spec=script.first,
         script=script,
@@ -214,12 +214,12 @@ def read_link(values: dict[str, Any]) -> LinkChoice:
         tcp=cast(TcpPreset, values["tcp"] or TCP_PRESETS[0]),
         congestion_control=values["congestion_control"] or CONGESTION_CONTROL,
         named=name,
-        given=bool(alone or said or values["tcp"] or values["congestion_control"]),
+        given=bool(alone or given or values["tcp"] or values["congestion_control"]),
         alone=alone,
     )
 
 
-def _spec(said: dict[str, Any], name: str | None, backend: str, rtts: Path | None, rates: Path | None) -> LinkSpec:
+def _spec(given: dict[str, Any], name: str | None, backend: str, rtts: Path | None, rates: Path | None) -> LinkSpec:
     try:
         spec = find_link(name).spec if name is not None else LinkSpec(rtt_ns=0, rate_bps=None)
     except QuantityError as error:
@@ -230,7 +230,7 @@ def _spec(said: dict[str, Any], name: str | None, backend: str, rtts: Path | Non
     if rtts is not None:
         least_ns, extra = _in_file("--rtt-trace", rtts, rtt_trace)
         spec = replace(spec, rtt_ns=least_ns, to_client=replace(spec.to_client, jitter=extra))
-    for word, value in said.items():
+    for word, value in given.items():
         texts = value if isinstance(value, tuple) else (value,)
         for text in texts:
             try:
@@ -247,7 +247,7 @@ def _spec(said: dict[str, Any], name: str | None, backend: str, rtts: Path | Non
             "--rtt-trace and --jitter both vary the delay to the client", "Leave one out, or use --jitter to-server:…."
         )
     if rates is not None:
-        also = [f"--{word}" for word in ("rate", "rate-to-server", "rate-to-client") if word in said]
+        also = [f"--{word}" for word in ("rate", "rate-to-server", "rate-to-client") if word in given]
         if also:
             raise UsageError(f"--rate-trace and {also[0]} both set the rate", "Leave one out.")
         steps = _in_file("--rate-trace", rates, rate_trace)

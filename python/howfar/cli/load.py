@@ -191,15 +191,15 @@ def show(options: Options, result: Result, name: str) -> None:
         _echo(report_human.report(result, name))
         if options.value("histogram"):
             _echo(["", *report_human.histogram(result)])
-    if options.said("prometheus"):
+    if options.given("prometheus"):
         write_whole(Path(options.value("prometheus")), export.prometheus_text(result, name))
-    if options.said("hdr-log"):
+    if options.given("hdr-log"):
         write_whole(Path(options.value("hdr-log")), export.hdr_log(result))
 
 
 def check_outputs(options: Options) -> None:
     """Before a load is spent on them: the files of reports can be written. Raises RunFileError."""
-    for path in (Path(options.value(name)) for name in ("prometheus", "hdr-log") if options.said(name)):
+    for path in (Path(options.value(name)) for name in ("prometheus", "hdr-log") if options.given(name)):
         if path.is_dir():
             raise RunFileError(f"{path} cannot be written: it is a directory", "Name a file.")
         with _writing(path), tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent):
@@ -332,7 +332,7 @@ def load(arguments: tuple[str, ...]) -> int:
 
 def _act(options: Options) -> int:
     name, custom = _workload(options)
-    goal = parse_goal(options.value("search")) if options.said("search") else None
+    goal = parse_goal(options.value("search")) if options.given("search") else None
     if goal is not None and options.value("rate"):
         raise UsageError("--search chooses the rates itself", "Leave out --rate.")
     if custom is not None:

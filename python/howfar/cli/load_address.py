@@ -38,7 +38,7 @@ def find_login(options: Options, say: Say, environment: Mapping[str, str] = os.e
     """Everything about the server that has to be known before a job is made. Raises UsageError, EngineError."""
     file: ServerAddress | None = None
     of_file: str | None = None
-    if options.said("defaults-file"):
+    if options.given("defaults-file"):
         path = Path(options.value("defaults-file"))
         file, of_file = parse_option_file(str(path), read_text(path, "--defaults-file", MAX_FILE_BYTES))
     dsn = parse_dsn(options.dsn) if options.dsn is not None else None

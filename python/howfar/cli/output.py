@@ -150,9 +150,9 @@ def more_command(path: Path, run: Run) -> str:
 
 def _full_command(run: Run) -> str:
     """The plan without `--quick`, with the run's other options but for its seed, budget and target."""
-    words = run.info.command
-    kept = [words[1]]
-    for before, word in pairwise(words[1:]):
+    arguments = run.info.command
+    kept = [arguments[1]]
+    for before, word in pairwise(arguments[1:]):
         if word != "--quick" and word not in _OF_ONE_RUN and before not in _OF_ONE_RUN:
             kept.append(word)
     return f"{program()} {shlex.join(kept)}"

@@ -96,11 +96,11 @@ def _measure(
         loaded, code = _without_sandbox(loaded, error), None
     if code is not None:
         return code
-    for sentence in fitted.said:
+    for sentence in fitted.notes:
         click.echo(f"howfar: {sentence}", err=True)
     seed = new_seed() if seed is None else seed
     tools = session.instruments()
-    facts = {**tools.facts(), "not_as_asked": list(fitted.said)}
+    facts = {**tools.facts(), "not_as_asked": list(fitted.notes)}
     with (
         observer(no_colour) as watching,
         session.open_testbed(loaded.plan) as laboratory,
@@ -112,10 +112,10 @@ def _measure(
 
 def _command(plan: str, quick: bool, seed: int, overrides: list[Override]) -> tuple[str, ...]:
     """What repeats this run, for the run file and the report."""
-    words = ["howfar", "run", plan, *(["--quick"] if quick else [])]
+    arguments = ["howfar", "run", plan, *(["--quick"] if quick else [])]
     for override in overrides:
-        words += [override.option] if override.value is True else [override.option, str(override.value)]
-    return (*words, "--seed", str(seed))
+        arguments += [override.option] if override.value is True else [override.option, str(override.value)]
+    return (*arguments, "--seed", str(seed))
 
 
 def _without_sandbox(loaded: LoadedPlan, error: SandboxForbidden) -> LoadedPlan:

@@ -48,7 +48,7 @@ def list_servers(as_json: bool, again: bool) -> None:
             )
         )
         return
-    lines = [("--server", "kind", "version", *_WORKS, "program"), *map(_words, rows)]
+    lines = [("--server", "kind", "version", *_WORKS, "program"), *map(_cells, rows)]
     for line in columns(lines):
         click.echo(line)
     click.echo("\nTo install with `howfar servers get NAME`:")
@@ -67,16 +67,16 @@ def _row(name: str, again: bool) -> dict[str, Any]:
     return {"name": name, "kind": program.kind, "version": program.version, "program": str(program.path), **known}
 
 
-def _words(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     if "missing" in row:
         return (row["name"], *["-"] * (2 + len(_WORKS)), row["missing"])
     able = row.get("features")
     if able is None:
         works = ["?"] * len(_WORKS)
     else:
-        words = {True: "yes", False: "no"}
-        works = [words[able["tls"] is not None], "+".join(able["compression"]) or "no"]
-        works += [words[able[name]] for name in ("semi_sync", "clone")]
+        yes_no = {True: "yes", False: "no"}
+        works = [yes_no[able["tls"] is not None], "+".join(able["compression"]) or "no"]
+        works += [yes_no[able[name]] for name in ("semi_sync", "clone")]
     why = f"  ({row['not_asked']})" if "not_asked" in row else ""
     return (row["name"], row["kind"], row["version"], *works, f"{_short(Path(row['program']))}{why}")
 

@@ -70,7 +70,7 @@ def open_testbed(plan: Plan) -> AbstractContextManager[Testbed]:
 def lab_request(plan: Plan) -> LabRequest:
     """What all cells together need."""
     from howfar.lab.request import LabRequest
-    from howfar.runner.preflight import beside
+    from howfar.runner.preflight import companions
 
     factors = plan.factors
     return LabRequest(
@@ -85,7 +85,7 @@ def lab_request(plan: Plan) -> LabRequest:
         contents=factors.content,
         replicas=_replicas(plan),
         prepare=SINGLE_ROW_INSERTS.prepare if plan.workload.kind == "single_row_inserts" else (),
-        beside=beside(plan),
+        companions=companions(plan),
         application="php" in factors.application,
     )
 

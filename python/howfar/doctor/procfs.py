@@ -145,8 +145,8 @@ def parse_tcp(line: str) -> TcpRow:
 def _address(text: str) -> Address:
     """The kernel prints each 32-bit word in this machine's byte order."""
     digits, _, port = text.partition(":")
-    words = [int(digits[at : at + 8], 16) for at in range(0, len(digits), 8)]
-    packed = struct.pack(f"{_ORDER}{len(words)}I", *words)
+    numbers = [int(digits[at : at + 8], 16) for at in range(0, len(digits), 8)]
+    packed = struct.pack(f"{_ORDER}{len(numbers)}I", *numbers)
     if len(packed) == 4:
         return str(ipaddress.IPv4Address(packed)), int(port, 16)
     address = ipaddress.IPv6Address(packed)

@@ -121,12 +121,12 @@ def _header(path: Path, head: bytes) -> tuple[int, int, int]:
 
 def _closing(log: KeyLog, last: np.void) -> None:
     """The engine's own counts against what is there."""
-    told = (int(last["key"]), int(last["sent_ns"]), int(last["ended_ns"]))
+    declared = (int(last["key"]), int(last["sent_ns"]), int(last["ended_ns"]))
     found = (len(log.records), log.count(Fate.ACKNOWLEDGED), log.count(Fate.REFUSED))
-    if told != found:
+    if declared != found:
         raise _broken(
             log.path,
-            f"it was closed with {told[0]} records, {told[1]} acknowledged and {told[2]} refused, "
+            f"it was closed with {declared[0]} records, {declared[1]} acknowledged and {declared[2]} refused, "
             f"and has {found[0]}, {found[1]} and {found[2]}",
         )
 

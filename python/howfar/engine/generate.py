@@ -210,11 +210,11 @@ class Generator:
             named = [_target(choice) for choice in part["oneOf"]]
             name = next(n for n in named if self.defs[n]["properties"]["kind"].get("const") == value["kind"])
             part = self.defs[name]
-        said = []
+        arguments = []
         for field, own in part.get("properties", {}).items():
             if "const" not in own and field in value and value[field] != own.get("default"):
-                said.append(f"{field}={self._value(own, value[field])}")
-        return f"{name}({', '.join(said)})"
+                arguments.append(f"{field}={self._value(own, value[field])}")
+        return f"{name}({', '.join(arguments)})"
 
 
 def _target(kind: dict[str, Any]) -> str:

@@ -215,10 +215,10 @@ class EngineProcess:
         self.kill()
         code = self._process.returncode
         assert self._process.stderr is not None
-        said = self._process.stderr.read()[-_STDERR_KEPT:].strip()
+        output = self._process.stderr.read()[-_STDERR_KEPT:].strip()
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         return EngineError(
-            f"howfar-engine {self._subcommand} died ({how}){': ' + said if said else ''}",
+            f"howfar-engine {self._subcommand} died ({how}){': ' + output if output else ''}",
             "Please report this with the command you ran.",
         )
 

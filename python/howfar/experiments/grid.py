@@ -264,7 +264,7 @@ def throughput(summary: Summary) -> Table:
     cells = figures.shown_cells(summary)
     most = max((tps(cell).value for cell in cells), default=1.0) or 1.0
     widths = [width for cell in cells if (width := _half_width(cell.qps)) is not None]
-    said = (
+    explanation = (
         f"95 % intervals: half-widths up to {half_width_text(max(widths))}."
         if widths
         else "No intervals: too few blocks."
@@ -278,7 +278,7 @@ def throughput(summary: Summary) -> Table:
             share=tps(cell).value / most,
         )
 
-    return _matrix("Transactions per second", summary, cell_of, f"{legend} {said}".strip(), main=True)
+    return _matrix("Transactions per second", summary, cell_of, f"{legend} {explanation}".strip(), main=True)
 
 
 def _half_width(estimate: Estimate) -> float | None:
@@ -354,10 +354,10 @@ def scaling(summary: Summary) -> list[Block]:
         for curve in curves
         for ceiling in curve.ceilings
     )
-    said: tuple[Block, ...] = (Text(found.says),)
+    blocks: tuple[Block, ...] = (Text(found.says),)
     if ceilings:
-        said += (Table("Ceilings", single("curve", "ceiling", "transactions/s", "from"), ceilings, stack=True),)
-    return [Heading("How does it scale with connections?"), chart, Details("Curve by curve", said)]
+        blocks += (Table("Ceilings", single("curve", "ceiling", "transactions/s", "from"), ceilings, stack=True),)
+    return [Heading("How does it scale with connections?"), chart, Details("Curve by curve", blocks)]
 
 
 def _model_at(model: Prediction | None, threads: int) -> tuple[str, str]:
@@ -524,8 +524,8 @@ def budgets(summary: Summary) -> list[Block]:
         return []
     names = part_names(cells)
     how = [
-        f"{said}: {', '.join(of)}."
-        for said, basis in (("Computed from rates and delays", "computed"), ("An upper bound", "bounded"))
+        f"{heading}: {', '.join(of)}."
+        for heading, basis in (("Computed from rates and delays", "computed"), ("An upper bound", "bounded"))
         if (of := [name for name in names if basis in _bases(cells, name)])
     ]
     caption = (

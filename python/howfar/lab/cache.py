@@ -146,9 +146,9 @@ def copy_tree(source: Path, target: Path) -> None:
         ["cp", "-a", "--sparse=always", "--reflink=auto", str(source), str(target)], capture_output=True, text=True
     )
     if tried.returncode != 0:
-        said = tried.stderr.strip().splitlines() or [f"cp ended with exit code {tried.returncode} and said nothing"]
-        more = f" (and {len(said) - 1} more)" if len(said) > 1 else ""
-        raise LabError(f"copying {source} to {target} failed: {said[0][:500]}{more}", "Is the disk full? See `df`.")
+        errors = tried.stderr.strip().splitlines() or [f"cp ended with exit code {tried.returncode} and said nothing"]
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        raise LabError(f"copying {source} to {target} failed: {errors[0][:500]}{more}", "Is the disk full? See `df`.")
 
 
 def file_system_of(path: Path) -> str:

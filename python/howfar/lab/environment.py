@@ -36,8 +36,8 @@ def _line(path: str, start: str, separator: str) -> str | None:
 
 def memory_bytes(what: str) -> int:
     """From /proc/meminfo, which has kB; 0: not said."""
-    said = _line("/proc/meminfo", f"{what}:", ":")
-    return 0 if said is None else int(said.split()[0]) * 1024
+    value = _line("/proc/meminfo", f"{what}:", ":")
+    return 0 if value is None else int(value.split()[0]) * 1024
 
 
 def machine_facts() -> dict[str, Any]:
@@ -61,8 +61,8 @@ def machine_facts() -> dict[str, Any]:
 
 def _pressure_us(resource: str) -> int | None:
     """Total of the `some` line of pressure stall information, in µs."""
-    said = _line(f"/proc/pressure/{resource}", "some", "total=")
-    return None if said is None else int(said)
+    value = _line(f"/proc/pressure/{resource}", "some", "total=")
+    return None if value is None else int(value)
 
 
 _IDLE, _IOWAIT, _STEAL = 3, 4, 7
@@ -82,10 +82,10 @@ class CpuTicks(NamedTuple):
 
 def cpu_ticks(stat: str | None) -> CpuTicks | None:
     """Of the first line. None: not said."""
-    words = (stat or "").partition("\n")[0].split()[1:]
-    if len(words) <= _STEAL:
+    fields = (stat or "").partition("\n")[0].split()[1:]
+    if len(fields) <= _STEAL:
         return None
-    ticks = [int(word) for word in words]
+    ticks = [int(word) for word in fields]
     return CpuTicks(ticks[_IDLE] + ticks[_IOWAIT], ticks[_STEAL], sum(ticks))
 
 
@@ -224,7 +224,7 @@ def listen_queue(host: Host, port: int) -> int | None:
         return subprocess.run(command, capture_output=True, text=True).stdout
 
     try:
-        words = host.within(ask).split()
+        fields = host.within(ask).split()
     except OSError:
         return None
-    return int(words[2]) if len(words) > 2 and words[2].isdigit() else None
+    return int(fields[2]) if len(fields) > 2 and fields[2].isdigit() else None

@@ -42,7 +42,7 @@ from howfar.lab.replicated import Replication, replicates
 from howfar.lab.replication import PairContext
 from howfar.lab.request import LabRequest, ReplicasSpec
 from howfar.lab.servers import CertificatePaths, ServerContext, Store, Tables, find_store
-from howfar.lab.serving import Beside, Serving, alone
+from howfar.lab.serving import Companions, Serving, alone
 from howfar.lab.staged import LabStage, observed
 from howfar.lab.window import Scene
 from howfar.paths import Path as NetworkPath
@@ -90,7 +90,7 @@ class Lab:
             self._data = self.store.prepare(self._context())
             if request.replicas is not None and not request.replicas.also_alone:
                 self.store.discard()  # what was wanted is the template: each pair puts data of its own in place
-        self.beside = Beside(request.beside, self.store.kind if self.store else None, self._context())
+        self.companions = Companions(request.companions, self.store.kind if self.store else None, self._context())
         self._php = find_php_fpm() if request.application else None
         self._replication = self._open_replication(ledger)
         self.link: Link | None = None
@@ -178,7 +178,7 @@ class Lab:
             "capacity": self._capacity,
             "tcp_buffers": self._buffers,
             "tcp": self.tcp() if self.link else None,
-            "beside": self.beside.environment(),
+            "beside": self.companions.environment(),
             "application": None if self._php is None else f"PHP-FPM {self._php.version}",
             "link_backend": self.request.backend if self.link else None,
             "link": next(iter(self.link.calibrations.values())) if self.link else None,
@@ -212,17 +212,17 @@ class Lab:
                 reach(started, path, Ends(work, client_host, clients_side, servers_side), ledger)
                 for started, work in self._started(serving, path, spec, ledger)
             )
-            beside = tuple(others)
+            companions = tuple(others)
             at_rest = link.at_rest() if link else ()
             if link:
                 if link.spec.has_effects:
                     link.arm()
                 link.counters(reset=True)
             serving.begin()
-            for one in (main, *beside):
+            for one in (main, *companions):
                 one.begin(ledger)
-            application = self._application(factors, client_host.launcher(cpus), (main, *beside), ledger)
-            seen = observed(main, beside, link) + (() if application is None else (application.observed,))
+            application = self._application(factors, client_host.launcher(cpus), (main, *companions), ledger)
+            seen = observed(main, companions, link) + (() if application is None else (application.observed,))
             yield LabStage(
                 target=main.target,
                 user=main.started.user,
@@ -233,7 +233,7 @@ class Lab:
                 trust=main.trust,
                 serving=serving,
                 main=main,
-                beside=beside,
+                companions=companions,
                 link=link,
                 at_rest=at_rest,
                 tcp=self.tcp() if link else {},
@@ -252,8 +252,8 @@ class Lab:
             Started(serving.running, serving.certificates, spec, store.user, serving.password, store.database),
             self.work,
         )
-        for started in self.beside.start(path, self.certificates() if spec.tls else None, spec, ledger):
-            yield started, Beside.work(self.work, started.running.kind)
+        for started in self.companions.start(path, self.certificates() if spec.tls else None, spec, ledger):
+            yield started, Companions.work(self.work, started.running.kind)
 
     def _application(
         self, factors: Mapping[str, FactorValue], launcher: Launcher, servers: tuple[Reached, ...], ledger: ExitStack

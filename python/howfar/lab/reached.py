@@ -326,8 +326,8 @@ class LabPathContext:
         deadline = time.monotonic() + _READY_TIMEOUT_S
         while True:
             if not process.alive():
-                said = (self.work / log).read_text(errors="replace").strip()[-500:]
-                raise LabError(f"a program of the path ended at start: {said or 'it printed nothing'}", f"See {log}.")
+                output = (self.work / log).read_text(errors="replace").strip()[-500:]
+                raise LabError(f"a program of the path ended at start: {output or 'it printed nothing'}", f"See {log}.")
             if ready():
                 return
             if time.monotonic() > deadline:

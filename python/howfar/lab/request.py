@@ -49,7 +49,7 @@ class LabRequest:
     """None: no stage replicates."""
     prepare: tuple[str, ...] = ()
     """SQL for each stage's server before the load, as for an empty table."""
-    beside: tuple[str, ...] = ()
+    companions: tuple[str, ...] = ()
     """Kinds of servers, or programs, that each stage has beside the main one, on its host and CPUs: `redis`, `memcached`."""
     application: bool = False
     """Some stages have a real application, which asks these servers."""

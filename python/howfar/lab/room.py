@@ -69,8 +69,8 @@ def sizes_kept(shelf: Path, program: Program, tables: int, contents: Sequence[Co
     common: set[int] | None = None
     for content in contents:
         rows = find_rows(content)
-        said = ((name, int(size)) for name in names for size in re.findall(r"x(\d+)-", name))
-        sizes = {size for name, size in said if name == template_name(program, tables, size, rows)}
+        found = ((name, int(size)) for name in names for size in re.findall(r"x(\d+)-", name))
+        sizes = {size for name, size in found if name == template_name(program, tables, size, rows)}
         common = sizes if common is None else common & sizes
     return tuple(sorted(common or ()))
 

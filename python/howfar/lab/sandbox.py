@@ -100,7 +100,7 @@ def _watch_lifeline(descriptor: int) -> None:
 def namespace_flags() -> tuple[str, ...]:
     """What `unshare` must be told on this machine, found by really trying. Raises SandboxForbidden, MissingError."""
     attempts = [_FLAGS, (*_FLAGS, *_USER_FLAGS)] if os.geteuid() == 0 else [(*_FLAGS, *_USER_FLAGS)]
-    said = ""
+    output = ""
     for flags in attempts:
         try:
             tried = subprocess.run(["unshare", *flags, "--", "true"], capture_output=True, text=True, timeout=20)
@@ -110,8 +110,8 @@ def namespace_flags() -> tuple[str, ...]:
             raise SandboxForbidden("unshare did not answer within 20 s", "Try again.") from error
         if tried.returncode == 0:
             return flags
-        said = tried.stderr.strip() or f"exit code {tried.returncode}"
-    raise SandboxForbidden(f"this machine does not let howfar make namespaces; it said: {said}", remedy())
+        output = tried.stderr.strip() or f"exit code {tried.returncode}"
+    raise SandboxForbidden(f"this machine does not let howfar make namespaces; it said: {output}", remedy())
 
 
 def remedy() -> str:

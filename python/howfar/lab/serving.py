@@ -79,7 +79,7 @@ def alone(
         running.stop()
 
 
-class Beside:
+class Companions:
     """Found programs with their directories. Made once for a laboratory."""
 
     def __init__(self, servers: Sequence[str], main: str | None, context: ServerContext) -> None:

@@ -35,9 +35,9 @@ def listening_paths(pid: int) -> tuple[str, ...]:
     inodes = _inodes(pid)
     found = set()
     for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]:
-        words = line.split(maxsplit=7)
-        if len(words) == 8 and int(words[3], 16) & _ACCEPTS and words[6] in inodes and words[7].startswith("/"):
-            found.add(words[7])
+        fields = line.split(maxsplit=7)
+        if len(fields) == 8 and int(fields[3], 16) & _ACCEPTS and fields[6] in inodes and fields[7].startswith("/"):
+            found.add(fields[7])
     return tuple(sorted(found))
 
 
@@ -50,7 +50,7 @@ def listening_ports(pid: int) -> tuple[int, ...]:
         if not file.exists():
             continue
         for line in file.read_text().splitlines()[1:]:
-            words = line.split()
-            if words[3] == _LISTEN and words[9] in inodes:
-                ports.add(int(words[1].rpartition(":")[2], 16))
+            fields = line.split()
+            if fields[3] == _LISTEN and fields[9] in inodes:
+                ports.add(int(fields[1].rpartition(":")[2], 16))
     return tuple(sorted(ports))

@@ -38,7 +38,7 @@ class LabStage:
     trust: Trust | None
     serving: Serving
     main: Reached
-    beside: tuple[Reached, ...]
+    companions: tuple[Reached, ...]
     link: Link | None
     at_rest: tuple[RttResult, ...]
     """Each probe before the load; none without a link."""
@@ -51,7 +51,7 @@ class LabStage:
 
     @property
     def services(self) -> Mapping[ServiceName, ServiceEndpoint]:
-        return {one.name: one.service_endpoint() for one in (self.main, *self.beside)}
+        return {one.name: one.service_endpoint() for one in (self.main, *self.companions)}
 
     @property
     def pair(self) -> Pair | None:
@@ -60,7 +60,7 @@ class LabStage:
     def loading(self) -> None:
         if self.link is not None:
             self.link.counters(reset=True)
-        for one in (self.main, *self.beside):
+        for one in (self.main, *self.companions):
             one.before = one.running.snapshot()
 
     def watch(self, length_ns: int) -> SeenWindow:
@@ -91,10 +91,10 @@ class LabStage:
         found = [*applied.violations, *proof.violations, *served.violations]
         found += _counted_less(self.main, proof, load)
         metrics = proof.metrics - self.serving.others()
-        for one in self.beside:
-            beside = one.proof(sessions.get(one.name))
-            metrics += beside.metrics
-            receipt.setdefault("services", {})[one.name], more = _beside(one, beside, load)
+        for one in self.companions:
+            theirs = one.proof(sessions.get(one.name))
+            metrics += theirs.metrics
+            receipt.setdefault("services", {})[one.name], more = _companion_proof(one, theirs, load)
             found += more
         if self.link is not None:
             stats = self.link.counters()
@@ -105,7 +105,7 @@ class LabStage:
         return StageReceipt(receipt, tuple(found))
 
 
-def _beside(one: Reached, proof: ServerProof, load: LoadFacts) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _companion_proof(one: Reached, proof: ServerProof, load: LoadFacts) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Receipt and violations of one server. How many connections it has at once is the page's affair, which may not need it at all."""
     receipt = dict(proof.server)
     if proof.forwarder is not None:
@@ -118,10 +118,10 @@ def _counted_less(one: Reached, proof: ServerProof, load: LoadFacts) -> tuple[st
     return tuple(f"{one.name}: {sentence}" for sentence in counted_less(one.name, proof.metrics, load))
 
 
-def observed(main: Reached, beside: tuple[Reached, ...], link: Link | None) -> tuple[Observed, ...]:
+def observed(main: Reached, companions: tuple[Reached, ...], link: Link | None) -> tuple[Observed, ...]:
     """Processes whose CPU time is the price of a stage's answers, by role."""
     found = [*main.observed(_MAIN)]
-    for one in beside:
+    for one in companions:
         found += one.observed(one.name)
     if link is not None and link.pid is not None:
         found.append(Observed(role="link", pid=link.pid))

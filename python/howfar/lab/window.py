@@ -420,8 +420,8 @@ def _window(scene: Scene, seen: _Seen, link_cpu_ns: Mapping[int, int]) -> Window
     )
 
 
-def _grown(told: Sequence[int | None]) -> int | None:
-    first, last = (told[0], told[-1]) if len(told) > 1 else (None, None)
+def _grown(counts: Sequence[int | None]) -> int | None:
+    first, last = (counts[0], counts[-1]) if len(counts) > 1 else (None, None)
     return None if first is None or last is None else last - first
 
 

@@ -69,24 +69,24 @@ def traffic(dev: bytes, interface: str) -> Traffic | None:
     for line in dev.decode().splitlines():
         name, colon, numbers = line.partition(":")
         if colon and name.strip() == interface:
-            words = [int(word) for word in numbers.split()]
-            return Traffic(words[0], words[1], words[8], words[9])
+            counts = [int(word) for word in numbers.split()]
+            return Traffic(counts[0], counts[1], counts[8], counts[9])
     return None
 
 
 def segments(snmp: bytes) -> Segments:
     """From /proc/net/snmp, whose lines come in pairs: names, then values. OutSegs leaves out what was sent again."""
     lines = [line.split()[1:] for line in snmp.decode().splitlines() if line.startswith("Tcp:")]
-    told = dict(zip(lines[0], (int(word) for word in lines[1]), strict=False)) if len(lines) == 2 else {}
-    again = told.get("RetransSegs", 0)
-    return Segments(told.get("OutSegs", 0) + again, again)
+    values = dict(zip(lines[0], (int(word) for word in lines[1]), strict=False)) if len(lines) == 2 else {}
+    again = values.get("RetransSegs", 0)
+    return Segments(values.get("OutSegs", 0) + again, again)
 
 
 def timeouts(netstat: bytes) -> int | None:
     """How often a retransmission timer ran out, from /proc/net/netstat, which is made like snmp. None: this kernel does not say."""
     lines = [line.split()[1:] for line in netstat.decode().splitlines() if line.startswith("TcpExt:")]
-    told = dict(zip(lines[0], lines[1], strict=False)) if len(lines) == 2 else {}
-    return int(told["TCPTimeouts"]) if "TCPTimeouts" in told else None
+    values = dict(zip(lines[0], lines[1], strict=False)) if len(lines) == 2 else {}
+    return int(values["TCPTimeouts"]) if "TCPTimeouts" in values else None
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,8 @@ class HostFiles:
 
     def timeouts(self) -> int | None:
         """Of all hosts together."""
-        told = [timeouts(file.read()) for file in self.netstats]
-        return None if not told or None in told else sum(number or 0 for number in told)
+        counts = [timeouts(file.read()) for file in self.netstats]
+        return None if not counts or None in counts else sum(number or 0 for number in counts)
 
     def close(self) -> None:
         for file in (self.dev, self.server_snmp, self.client_snmp, *self.netstats):

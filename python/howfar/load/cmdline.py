@@ -46,7 +46,7 @@ class Options:
         default = BY_NAME[name].default_of(self.dialect)
         return None if default is None else _read(BY_NAME[name], default)
 
-    def said(self, name: str) -> bool:
+    def given(self, name: str) -> bool:
         return name in self.values
 
 

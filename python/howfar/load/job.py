@@ -182,7 +182,7 @@ def workload_of(options: Options, custom: Custom | None) -> Workload:
     if custom is not None:
         return (
             custom.model_copy(update={"db_ps_mode": options.value("db-ps-mode")})
-            if options.said("db-ps-mode")
+            if options.given("db-ps-mode")
             else custom
         )
     if options.kind in ONE_TABLE and options.value("tables") > 1:

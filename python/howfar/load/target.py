@@ -46,8 +46,8 @@ class ServerAddress:
         """This one, with `below` where this one is silent. A host here silences a socket below, and vice versa."""
         if self.host is not None or self.socket is not None:
             below = replace(below, host=None, port=None, socket=None)
-        said = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(below, **{name: value for name, value in said.items() if value is not None})
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(below, **{name: value for name, value in given.items() if value is not None})
 
     @property
     def names_a_server(self) -> bool:
@@ -80,23 +80,23 @@ def parse_dsn(text: str) -> ServerAddress:
         raise UsageError("the DSN contains a #, which ends a URL", "Write %23 for the character itself.")
     if port == 0:
         raise UsageError("port 0 in the DSN is not valid", _EXAMPLES)
-    said: dict[str, Any] = {"host": parts.hostname and unquote(parts.hostname), "port": port}
-    said["user"] = unquote(parts.username) if parts.username else None
+    given: dict[str, Any] = {"host": parts.hostname and unquote(parts.hostname), "port": port}
+    given["user"] = unquote(parts.username) if parts.username else None
     path = unquote(parts.path)
     options = _parameters(parts)
     if not parts.hostname and path.strip("/") and "socket" not in options:
-        said["socket"] = path
+        given["socket"] = path
     elif path.strip("/"):
-        said["database"] = path.strip("/")
+        given["database"] = path.strip("/")
     for name, value in options.items():
-        if said.get(name) not in (None, value):
+        if given.get(name) not in (None, value):
             raise UsageError(f"the DSN gives {name} twice, with different values", _EXAMPLES)
-        said[name] = value
-    if said["host"] and said.get("socket"):
+        given[name] = value
+    if given["host"] and given.get("socket"):
         raise UsageError("the DSN names both a host and a socket", "Name one of them.")
-    if not said["host"] and not said.get("socket"):
+    if not given["host"] and not given.get("socket"):
         raise UsageError("the DSN names neither a host nor a socket", _EXAMPLES)
-    return ServerAddress(**said)
+    return ServerAddress(**given)
 
 
 def _parameters(parts: SplitResult) -> dict[str, Any]:
@@ -198,7 +198,7 @@ _TEXTS = {
 
 def parse_option_file(source: str, text: str) -> tuple[ServerAddress, str | None]:
     """The server that it describes, and the password if it has one. Raises UsageError with the line."""
-    said: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     password: str | None = None
     protocol = ""
     group = ""
@@ -217,27 +217,27 @@ def parse_option_file(source: str, text: str) -> tuple[ServerAddress, str | None
             elif name == "protocol":
                 protocol = value.lower()
             elif name == "port":
-                said["port"] = int(value)
+                given["port"] = int(value)
             elif name == "ssl-mode":
-                said["ssl_mode"] = ssl_mode(value)
+                given["ssl_mode"] = ssl_mode(value)
             elif name == "tls-version":
-                said["tls_versions"] = tls_versions(value)
+                given["tls_versions"] = tls_versions(value)
             elif name in _TEXTS and value:
-                said[_TEXTS[name]] = value
+                given[_TEXTS[name]] = value
         except ValueError as error:
             raise UsageError(
                 f"{source}:{number}: {name}: {error}", "Correct that line, or name another file."
             ) from error
-    return ServerAddress(**_socket_or_host(said, protocol)), password
+    return ServerAddress(**_socket_or_host(given, protocol)), password
 
 
-def _socket_or_host(said: dict[str, Any], protocol: str) -> dict[str, Any]:
+def _socket_or_host(given: dict[str, Any], protocol: str) -> dict[str, Any]:
     """`protocol` decides, else a host that is not localhost."""
-    if "socket" not in said:
-        return said
-    by_host = protocol == "tcp" or (protocol != "socket" and said.get("host", "localhost") != "localhost")
+    if "socket" not in given:
+        return given
+    by_host = protocol == "tcp" or (protocol != "socket" and given.get("host", "localhost") != "localhost")
     dropped = {"socket"} if by_host else {"host", "port"}
-    return {name: value for name, value in said.items() if name not in dropped}
+    return {name: value for name, value in given.items() if name not in dropped}
 
 
 def _unquoted(value: str) -> str:

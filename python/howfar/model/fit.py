@@ -191,8 +191,8 @@ class Series:
     @property
     def name(self) -> str:
         """The arms' name without the number of connections."""
-        words = [word for word in self.arms[0].arm.name.split(", ") if not word.endswith((" thread", " threads"))]
-        return ", ".join(words)
+        parts = [word for word in self.arms[0].arm.name.split(", ") if not word.endswith((" thread", " threads"))]
+        return ", ".join(parts)
 
     @property
     def top(self) -> ArmFacts:

@@ -69,5 +69,5 @@ def _is_socket(path: FilePath) -> bool:
 
 @cache
 def _version() -> str:
-    said = subprocess.run(["socat", "-V"], capture_output=True, text=True).stdout
-    return next((line for line in said.splitlines() if line.startswith("socat version")), "socat").strip()
+    output = subprocess.run(["socat", "-V"], capture_output=True, text=True).stdout
+    return next((line for line in output.splitlines() if line.startswith("socat version")), "socat").strip()

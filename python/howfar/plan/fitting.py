@@ -31,12 +31,12 @@ class Fitted:
     """A plan as it can be had, and what is not as it was asked."""
 
     plan: Plan
-    said: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def without_levels(plan: Plan, lacking: Mapping[str, Mapping[Any, str]]) -> Fitted:
     """Leave out levels, given by factor with the reason for each. Raises PlanError when nothing is left to compare."""
-    changed, said = {}, []
+    changed, notes = {}, []
     for factor, reasons in lacking.items():
         levels = getattr(plan.factors, factor)
         gone = [level for level in levels if level in reasons]
@@ -50,20 +50,20 @@ def without_levels(plan: Plan, lacking: Mapping[str, Mapping[Any, str]]) -> Fitt
                 "`howfar servers` shows what each server here can do.",
             )
         changed[factor] = left
-        said.append(f"left out: {factor} {', '.join(map(str, gone))}: {why}")
+        notes.append(f"left out: {factor} {', '.join(map(str, gone))}: {why}")
     if not changed:
         return Fitted(plan)
     fitted = plan.model_copy(update={"factors": plan.factors.model_copy(update=changed)})
     try:
         contenders = sum(cell.role == "contender" for cell in cells(fitted))
     except PlanError as error:
-        raise PlanError(f"{'; '.join(said)}. {error.message}", error.advice) from error
+        raise PlanError(f"{'; '.join(notes)}. {error.message}", error.advice) from error
     if contenders == 0 and any(cell.role == "contender" for cell in cells(plan)):
         raise PlanError(
-            f"of plan {plan.name} nothing is left to compare with its baseline: {'; '.join(said)}",
+            f"of plan {plan.name} nothing is left to compare with its baseline: {'; '.join(notes)}",
             "Choose another server with --server; `howfar servers` shows what each can do.",
         )
-    return Fitted(fitted, tuple(said))
+    return Fitted(fitted, tuple(notes))
 
 
 def with_rows(plan: Plan, most: int) -> Fitted:

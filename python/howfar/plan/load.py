@@ -139,13 +139,13 @@ def _parse(source: str, text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        said = str(error)
-        at = _AT.search(said)
+        message = str(error)
+        at = _AT.search(message)
         lines = text.splitlines()
         number = int(at.group(1)) if at and at.group(1) else max(len(lines), 1)
         column = f":{at.group(2)}" if at and at.group(2) else ""
         shown = lines[number - 1].strip() if number <= len(lines) else ""
-        what = _AT.sub("", said)
+        what = _AT.sub("", message)
         raise PlanError(
             f"{source}:{number}{column}: malformed TOML: {what[:1].lower()}{what[1:]}, in: {shown[:80] or '(end of file)'}",
             'Text needs quotes, keys need a value: rtt = "0.2ms".',

@@ -170,8 +170,8 @@ def keys_line(summary: Summary) -> str:
 
 def unconfirmed_line(summary: Summary) -> str:
     """Limits that were to be tested and could not be. Empty too where that was not requested."""
-    said = [f"{missed.arm} ({missed.resource.value}: {missed.why})" for missed in summary.unconfirmed]
-    return f"Not tested: {'; '.join(said)}." if said else ""
+    parts = [f"{missed.arm} ({missed.resource.value}: {missed.why})" for missed in summary.unconfirmed]
+    return f"Not tested: {'; '.join(parts)}." if parts else ""
 
 
 def _noise_floor(summary: Summary) -> str:

@@ -56,32 +56,34 @@ def page_spec(plan: Plan, arm: Arm) -> PageSpec | None:
 def unlike_pages(spec: PageSpec, job: PageJob, finished: Finished) -> tuple[str, ...]:
     """Each a sentence; any makes a trial void."""
     if isinstance(job.application, FastCgi):
-        return (*_untold(finished), *_told_otherwise(spec, finished))
+        return (*_unreported(finished), *_reported_otherwise(spec, finished))
     return (*_done_otherwise(spec, finished), *_computed_less(spec, finished))
 
 
-def _untold(finished: Finished) -> tuple[str, ...]:
+def _unreported(finished: Finished) -> tuple[str, ...]:
     """A page that tells nothing counts as good with whoever asks for it."""
-    told = next((one.count for one in finished.histograms if one.kind == "told.wall_ns"), 0)
-    if told == finished.transactions:
+    reported = next((one.count for one in finished.histograms if one.kind == "told.wall_ns"), 0)
+    if reported == finished.transactions:
         return ()
-    return (f"{finished.transactions} pages ended and {told} told what they did",)
+    return (f"{finished.transactions} pages ended and {reported} told what they did",)
 
 
-def _told_otherwise(spec: PageSpec, finished: Finished) -> list[str]:
-    told, pages = finished.told, finished.transactions
+def _reported_otherwise(spec: PageSpec, finished: Finished) -> list[str]:
+    reported, pages = finished.told, finished.transactions
     found: list[str] = []
     for service, wanted in spec.turns_of(pages).items():
-        turns = told.get(f"{service}_turns", 0) - told.get(f"{service}_checks", 0)
+        turns = reported.get(f"{service}_turns", 0) - reported.get(f"{service}_checks", 0)
         found += _other(f"turns to {service}", pages, turns, wanted)
         if spec.per_page:
-            found += _other(f"connects to {service}", pages, told.get(f"{service}_connects", 0), pages)
-    found += _missed(told.get("misses", 0))
-    found += _other("keys found", pages, told.get("hits", 0), sum(spec.keys_of(pages).values()))
-    if (burnt := told.get("app_cpu_ns", 0)) < spec.app_cpu_ns * pages:
+            found += _other(f"connects to {service}", pages, reported.get(f"{service}_connects", 0), pages)
+    found += _missed(reported.get("misses", 0))
+    found += _other("keys found", pages, reported.get("hits", 0), sum(spec.keys_of(pages).values()))
+    if (burnt := reported.get("app_cpu_ns", 0)) < spec.app_cpu_ns * pages:
         found.append(f"{pages} pages computed for {burnt} ns, the plan has {spec.app_cpu_ns * pages}")
-    if burnt > told.get("cpu_ns", burnt):
-        found.append(f"{pages} pages told that they computed for {burnt} ns, and of {told['cpu_ns']} ns of CPU in all")
+    if burnt > reported.get("cpu_ns", burnt):
+        found.append(
+            f"{pages} pages told that they computed for {burnt} ns, and of {reported['cpu_ns']} ns of CPU in all"
+        )
     return found
 
 
@@ -119,8 +121,10 @@ def _missed(misses: int) -> tuple[str, ...]:
 def measured(job: LoadJob | PageJob, outcome: LoadOutcome) -> Measured:
     finished = outcome.finished
     queries, turns = finished.queries, finished.turns
-    if told := _turns_told(finished):  # the engine itself saw pages only; an application has a turn for each request
-        queries = turns = sum(told.values())
+    if reported := _reported_round_trips(
+        finished
+    ):  # the engine itself saw pages only; an application has a turn for each request
+        queries = turns = sum(reported.values())
     return Measured(
         elapsed_ns=finished.elapsed_ns,
         transactions=finished.transactions,
@@ -200,11 +204,11 @@ def _page_round_trip_ns(finished: Finished) -> float:
     count = sum(histogram.count for histogram in turns)
     if count:
         return sum(histogram.mean_ns * histogram.count for histogram in turns) / count
-    told = _turns_told(finished)
-    return sum(finished.told.get(f"{service}_ns", 0) for service in told) / max(sum(told.values()), 1)
+    reported = _reported_round_trips(finished)
+    return sum(finished.told.get(f"{service}_ns", 0) for service in reported) / max(sum(reported.values()), 1)
 
 
-def _turns_told(finished: Finished) -> dict[str, int]:
+def _reported_round_trips(finished: Finished) -> dict[str, int]:
     """By service, as an application's pages told."""
     end = "_turns"
     return {name.removesuffix(end): count for name, count in finished.told.items() if name.endswith(end)}

@@ -24,7 +24,7 @@ def fit(plan: Plan) -> Fitted:
         check_rows(plan, _rows_at_all(plan))
     able = without_levels(plan, _lacking(plan))
     sized = with_rows(able.plan, _most_rows(plan) if plan.data.fit else 0)
-    return Fitted(sized.plan, (*able.said, *sized.said, *resumed_in_full(sized.plan)))
+    return Fitted(sized.plan, (*able.notes, *sized.notes, *resumed_in_full(sized.plan)))
 
 
 def _check_server(plan: Plan) -> None:
@@ -52,7 +52,7 @@ def _check_keys(plan: Plan) -> None:
     from howfar.lab.room import memory_at_all
     from howfar.lab.servers.kinds import STORES, find_server
 
-    stores = beside(plan)
+    stores = companions(plan)
     if plan.workload.kind == "key_value":
         stores = tuple(name if name in STORES else find_server(name).kind for name in plan.factors.server[:1])
     if stores:
@@ -64,7 +64,7 @@ def _check_page_servers(plan: Plan) -> None:
     from howfar.lab.php.php_fpm import find_php_fpm
     from howfar.lab.servers.kinds import find_server
 
-    for server in beside(plan):
+    for server in companions(plan):
         find_server(server)
     if "php" in plan.factors.application:
         try:
@@ -76,7 +76,7 @@ def _check_page_servers(plan: Plan) -> None:
             ) from error
 
 
-def beside(plan: Plan) -> tuple[str, ...]:
+def companions(plan: Plan) -> tuple[str, ...]:
     """Kinds of the stores that the plan's pages need; Valkey where it is and Redis is not."""
     from howfar.lab.servers.kinds import find_server
 
@@ -119,7 +119,7 @@ def _lacking(plan: Plan) -> dict[str, dict[Level, str]]:
 
 
 def _of_replication(plan: Plan) -> dict[str, dict[Level, str]]:
-    from howfar.lab.replication.verbs import verbs_of
+    from howfar.lab.replication.dialect import replication_dialect
     from howfar.lab.servers.features import features
     from howfar.lab.servers.kinds import find_server
 
@@ -127,8 +127,8 @@ def _of_replication(plan: Plan) -> dict[str, dict[Level, str]]:
     if set(factors.replication) <= {"off", "none"}:
         return {}
     program = find_server(factors.server[0])
-    verbs, who = verbs_of(program.kind), f"{program.kind} {program.version}"
-    able, most = features(program).semi_sync, verbs.most_to_wait_for
+    dialect, who = replication_dialect(program.kind), f"{program.kind} {program.version}"
+    able, most = features(program).semi_sync, dialect.most_to_wait_for
     return {
         "replication": {
             level: f"{who} has no semi-synchronous replication"
@@ -139,9 +139,9 @@ def _of_replication(plan: Plan) -> dict[str, dict[Level, str]]:
             count: f"{who} waits for {most} replica at most" for count in factors.wait_for if most and count > most
         },
         "replica_compression": {
-            level: f"{who} compresses replication by {' or '.join(verbs.compressions)} only"
+            level: f"{who} compresses replication by {' or '.join(dialect.compressions)} only"
             for level in factors.replica_compression
-            if level != "off" and level not in verbs.compressions
+            if level != "off" and level not in dialect.compressions
         },
     }
 

@@ -147,7 +147,7 @@ def confirmation_lines(run: Run) -> tuple[str, ...]:
     begun = events.confirmation(run.events)
     assert begun is not None, "a confirmation is decided before it is shown"
     interventions = (Intervention.model_validate(chosen) for chosen in begun.interventions)
-    refused = (Unconfirmed.model_validate(said) for said in begun.refused)
+    refused = (Unconfirmed.model_validate(one) for one in begun.refused)
     lines = (
         *(f"{c.arm}: {c.resource.value}? {c.changed}: {c.predicted:.2f} times as fast if so" for c in interventions),
         *(f"{u.arm}: {u.resource.value} cannot be confirmed: {u.why}" for u in refused),

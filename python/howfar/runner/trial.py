@@ -148,8 +148,8 @@ def _break(
     if unlike := stage.begun().violations:
         raise LabError("; ".join(unlike))
     (rtt_ns, *_) = stage.pair.facts["rtt_at_rest_ns"].values()
-    ground = FaultContext(stage.pair, stage.client, rtt_ns, instruments.measure, hear)
-    broken = run_fallback(ground, job) if fault == "replica-leaves" else run_crash(ground, job, fault, after_ns)
+    context = FaultContext(stage.pair, stage.client, rtt_ns, instruments.measure, hear)
+    broken = run_fallback(context, job) if fault == "replica-leaves" else run_crash(context, job, fault, after_ns)
     session = broken.outcome.ready.receipt.model_dump(mode="json")
     begun = stage.begun(session)
     replication = begun.receipt.get("replication", {}) | broken.receipt
@@ -211,8 +211,8 @@ def _blame(error: EngineError, stage: Stage) -> LabError | EngineError:
     try:
         stage.obtained({})
     except LabError as cause:
-        said, _, log = cause.message.partition("\n")
+        message, _, log = cause.message.partition("\n")
         if log:  # the sentence that announces a log goes with it: a reason is one line, and short
-            said = said.rpartition(". ")[0] or said
-        return LabError(f"{said}; the engine said: {error.message}", cause.advice)
+            message = message.rpartition(". ")[0] or message
+        return LabError(f"{message}; the engine said: {error.message}", cause.advice)
     return error

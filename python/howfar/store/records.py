@@ -475,8 +475,8 @@ def confirmation(events: Iterable[RunEvent]) -> Confirming | None:
     for event in events:
         word, _, detail = event.what.partition(": ")
         if word == _CONFIRMING:
-            said = json.loads(detail)
-            found = Confirming(StopReason(said["stop"]), tuple(said["asked"]), tuple(said["refused"]), ended=False)
+            data = json.loads(detail)
+            found = Confirming(StopReason(data["stop"]), tuple(data["asked"]), tuple(data["refused"]), ended=False)
         elif word == _CONFIRMED and found is not None:
             found = replace(found, ended=json.loads(detail)["why"] != CONFIRMED_TIME)
     return found

@@ -268,8 +268,8 @@ _REFUSED_WRITE = {
 }
 
 
-def _full(path: Path, doing: str, said: str) -> DiskFull:
+def _full(path: Path, doing: str, reason: str) -> DiskFull:
     return DiskFull(
-        f"cannot {doing} {path}: the file system takes no more ({said}): disk full, quota or size limit",
+        f"cannot {doing} {path}: the file system takes no more ({reason}): disk full, quota or size limit",
         f"Make room (`df {path.parent}`). Every trial finished before is in the file; `howfar resume {path}` continues the run.",
     )

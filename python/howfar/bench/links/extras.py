@@ -131,13 +131,13 @@ def gets_per_s(host: Host, server: Launcher, client: Launcher, *, quick: bool) -
         command += ["--save", "", "--appendonly", "no", "--dir", folder]
         running = Companion(server, command, stdin=quiet, stdout=quiet, stderr=quiet)
         try:
-            wait_until(lambda: _answers(host, running), "redis-server to answer", _READY_S)
+            wait_until(lambda: _responds(host, running), "redis-server to answer", _READY_S)
             return _benchmark(client, _REQUESTS_QUICK if quick else _REQUESTS)
         finally:
             running.end()
 
 
-def _answers(host: Host, running: Companion) -> bool:
+def _responds(host: Host, running: Companion) -> bool:
     def ping() -> bytes:
         with socket.create_connection((SERVER_ADDRESS, _PORT), timeout=1) as connection:
             connection.sendall(b"PING\r\n")
@@ -155,7 +155,7 @@ def _benchmark(client: Launcher, requests: int) -> float:
     command += ["-n", str(requests), "-t", "get", "--csv"]
     process = client.popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        said, wrong = process.communicate(timeout=_BENCHMARK_S)
+        output, wrong = process.communicate(timeout=_BENCHMARK_S)
     except subprocess.TimeoutExpired as error:
         raise LabError(f"redis-benchmark did not end within {_BENCHMARK_S:.0f} s") from error
     finally:
@@ -163,7 +163,7 @@ def _benchmark(client: Launcher, requests: int) -> float:
         process.wait()
     if process.returncode != 0:
         raise LabError(f"redis-benchmark failed: {wrong.strip()[-300:]}")
-    return read_rate(said)
+    return read_rate(output)
 
 
 def read_rate(text: str) -> float:
@@ -226,7 +226,7 @@ class Extras:
         if self._no_redis is None:
             made.append(self._redis)
         if self._hogs:
-            made.append(self._beside_hogs)
+            made.append(self._with_hogs)
         made += [self._loss, self._jitter]
         return tuple(made)
 
@@ -334,7 +334,7 @@ class Extras:
         for side, rate in measured.items():  # both or neither: the ratio is formed within a run
             self._runs["redis", side].append(rate)
 
-    def _beside_hogs(self) -> None:
+    def _with_hogs(self) -> None:
         """The emulator's count over our link; a peer counts none, so the RTT of both is reported too."""
         count = self._count(_PINGS, _PINGS_QUICK)
         probed = self._ours.shape(BESIDE_HOGS)

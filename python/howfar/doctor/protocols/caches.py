@@ -49,7 +49,7 @@ S = TypeVar("S")
 class _Lines:
     """A session of lines that end in CR LF, with counted bytes between them. Its first answer shows what the server speaks."""
 
-    def __init__(self, endpoint: Endpoint, question: bytes, answers: tuple[bytes, ...]) -> None:
+    def __init__(self, endpoint: Endpoint, question: bytes, expected: tuple[bytes, ...]) -> None:
         """Raises NotThis when the answer begins with none of `answers`."""
         self.socket: socket.socket = dial(endpoint)
         self._held = b""
@@ -57,7 +57,7 @@ class _Lines:
             with contextlib.suppress(NotThis):  # a server with too many clients says so and closes without reading
                 self.send(question)
             self.first = self.line()
-            if not self.first.startswith(answers):
+            if not self.first.startswith(expected):
                 raise NotThis("it speaks another protocol")
         except NotThis:
             self.close()
@@ -162,9 +162,9 @@ class RedisSession(_Lines):
     def ping(self) -> None:
         self.exchange(_PING, b"+PONG\r\n")
 
-    def request(self, *words: str) -> Any:
+    def request(self, *arguments: str) -> Any:
         """Raises Refused with the server's error, NotThis."""
-        encoded = [word.encode() for word in words]
+        encoded = [word.encode() for word in arguments]
         self.send(b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in encoded))
         try:
             return self._read()
@@ -187,10 +187,10 @@ class RedisSession(_Lines):
                 return [self._read() for _ in range(max(int(rest), 0))]
         raise NotThis("it does not speak RESP")
 
-    def _text(self, *words: str) -> str:
-        answer = self.request(*words)
+    def _text(self, *arguments: str) -> str:
+        answer = self.request(*arguments)
         if not isinstance(answer, str):
-            raise NotThis(f"it does not answer {words[0]} as Redis does")
+            raise NotThis(f"it does not answer {arguments[0]} as Redis does")
         return answer
 
     def info(self, section: str) -> dict[str, str]:

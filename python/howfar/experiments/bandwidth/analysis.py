@@ -148,8 +148,8 @@ def _ceilings(one: Series, workload: Mapping[str, Any]) -> tuple[Ceiling, ...]:
 
 
 def _cpu_says(demand_s: float, cpus: float, emulator: float = 0.0) -> str:
-    said = f"{demand_s * 1e3:.3g} ms per transaction, {cpus:.2g} CPU{'' if cpus == 1 else 's'}"
-    return f"{said} in addition to {emulator:.2g} used by the link's emulator" if emulator >= 0.01 else said
+    text = f"{demand_s * 1e3:.3g} ms per transaction, {cpus:.2g} CPU{'' if cpus == 1 else 's'}"
+    return f"{text} in addition to {emulator:.2g} used by the link's emulator" if emulator >= 0.01 else text
 
 
 def foreign(one: Series, every: Sequence[Series], workload: Mapping[str, Any]) -> Prediction | None:
@@ -163,13 +163,13 @@ def foreign(one: Series, every: Sequence[Series], workload: Mapping[str, Any]) -
     if basis is None:
         return None
     base = fit(basis.arms, workload)
-    said = f"from {basis.name} at {_ends(basis)}, {_kb(sum(base.replies_bytes))} of answers per transaction"
+    text = f"from {basis.name} at {_ends(basis)}, {_kb(sum(base.replies_bytes))} of answers per transaction"
     if basis.local:
         others = [each.top for each in links]
         base = onto_link(base, basis.arms[0], one.top, others)
-        said += ", the link's rate and its round trip at rest"
-        said += ", CPU as over the nearest other link" if others else ", the emulator's share of the CPUs"
-    return predict(base, settings_of(one.top), one.arms, said, own=False)
+        text += ", the link's rate and its round trip at rest"
+        text += ", CPU as over the nearest other link" if others else ", the emulator's share of the CPUs"
+    return predict(base, settings_of(one.top), one.arms, text, own=False)
 
 
 def _says(drawn: Sequence[Series], curves: Sequence[Curve]) -> str:
@@ -188,15 +188,15 @@ def _says(drawn: Sequence[Series], curves: Sequence[Curve]) -> str:
 
 def _curve_says(one: Series, curve: Curve) -> str:
     top, binding = one.top, curve.ceilings[0] if curve.ceilings else None
-    said = f"{curve.name}: at most {top.tps.value:.4g} transactions/s, at {top.threads} connections"
+    text = f"{curve.name}: at most {top.tps.value:.4g} transactions/s, at {top.threads} connections"
     if binding is None or curve.own is None:
-        return said
+        return text
     share = top.tps.value / binding.tps
     if _is_its_own(binding, top):
-        return f"{said}, where {binding.resource} was full; no ceiling can be predicted from that point"
+        return f"{text}, where {binding.resource} was full; no ceiling can be predicted from that point"
     if share >= 0.9:
-        return f"{said}; the {binding.resource} is the ceiling ({binding.tps:.4g}), N* {curve.own.knee:.3g}"
-    return f"{said}, {share:.0%} of the lowest known ceiling ({binding.resource}, {binding.tps:.4g})"
+        return f"{text}; the {binding.resource} is the ceiling ({binding.tps:.4g}), N* {curve.own.knee:.3g}"
+    return f"{text}, {share:.0%} of the lowest known ceiling ({binding.resource}, {binding.tps:.4g})"
 
 
 def _is_its_own(ceiling: Ceiling, top: ArmFacts) -> bool:

@@ -185,8 +185,8 @@ class _Drawing:
         mark = data(rows).mark_point(shape="cross", angle=45, size=70, opacity=1, filled=True)
         text = data(rows).mark_text(dy=13, fontSize=11, align="left", dx=3)
         at = {"x": self.x, "y": self.y(), "color": self.colour}
-        said = text.encode(**at, text=alt.Text("threads:Q", format=".2~r"))
-        return [mark.encode(**at), *([said] if len(rows) == 1 else [])] if rows else []
+        labels = text.encode(**at, text=alt.Text("threads:Q", format=".2~r"))
+        return [mark.encode(**at), *([labels] if len(rows) == 1 else [])] if rows else []
 
     def _labels(self) -> list[Any]:
         """Of ceilings, at the right, on the side of the line where the curve is not, over everything else."""

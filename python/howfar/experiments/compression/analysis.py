@@ -274,14 +274,14 @@ def compression_says(rows: Sequence[CompressionRow]) -> str:
     tried = [each for row in rows for each in row.measured]
     decided = [each for each in tried if each.resolved]
     predicted = [each for each in decided if each.agrees is not None]
-    said = f"Compression pays on this machine for {'; '.join(parts)}."
+    text = f"Compression pays on this machine for {'; '.join(parts)}."
     if not decided:
-        return f"{said} No difference is resolved in the {len(tried)} measured cells."
-    said += f" A difference is resolved in {len(decided)} of {len(tried)} measured cells"
+        return f"{text} No difference is resolved in the {len(tried)} measured cells."
+    text += f" A difference is resolved in {len(decided)} of {len(tried)} measured cells"
     if not predicted:
-        return f"{said}; the model predicted none of these, for it had no cells at another rate."
+        return f"{text}; the model predicted none of these, for it had no cells at another rate."
     among = "these" if len(predicted) == len(decided) else f"the {len(predicted)} of these that it predicted"
-    return f"{said}; the model has {sum(bool(each.agrees) for each in predicted)} of {among} right."
+    return f"{text}; the model has {sum(bool(each.agrees) for each in predicted)} of {among} right."
 
 
 def _pays(row: CompressionRow) -> str:
@@ -309,11 +309,11 @@ def _clause(evidence: RunEvidence, plain: CellSummary, tried: Sequence[tuple[Cel
     readings = [resolved(evidence, ratio) for _, ratio in tried]
     faster = [pair for pair, reading in zip(tried, readings, strict=True) if reading is Resolution.FASTER]
     best, ratio = max(faster or tried, key=lambda pair: pair[1].value)
-    answers = f"{level(best, 'compression')} reaches {interval_text(ratio)} times the throughput without it"
+    sentence = f"{level(best, 'compression')} reaches {interval_text(ratio)} times the throughput without it"
     if faster:
-        return f"{here}: {answers}{_moved(plain.limit, best.limit)}"
+        return f"{here}: {sentence}{_moved(plain.limit, best.limit)}"
     if all(reading is Resolution.SLOWER for reading in readings):
-        return f"{here}: no algorithm helps; at best {answers}{stayed}"
+        return f"{here}: no algorithm helps; at best {sentence}{stayed}"
     helps = "none is resolved to help" if Resolution.SLOWER in readings else "no difference is resolved"
     return f"{here}: {helps}{stayed}"
 

@@ -132,13 +132,13 @@ class _Frame:
             layers.append(mark.encode(x=self.x, y=y, color=self.colour))
         # At the right foot, where throughput is high and no line passes: below which rate each pays.
         for index, row in enumerate(sorted(rows, key=lambda row: row.break_even_bps or 0.0)):
-            said = data([{"text": f"{row.algorithm} {_said_of(row)}", "series": row.algorithm}])
-            text = said.mark_text(align="right", fontSize=11, x=self.width - 4, y=HEIGHT - 8 - 15 * index)
+            labels = data([{"text": f"{row.algorithm} {_label_of(row)}", "series": row.algorithm}])
+            text = labels.mark_text(align="right", fontSize=11, x=self.width - 4, y=HEIGHT - 8 - 15 * index)
             layers.append(text.encode(text="text:N", color=self.colour))
         return layer(*layers, width=self.width, height=HEIGHT, title=alt.TitleParams(content, anchor="start"))
 
 
-def _said_of(row: CompressionRow) -> str:
+def _label_of(row: CompressionRow) -> str:
     if not row.resolved:
         return NOT_RESOLVED
     if row.everywhere:

@@ -122,8 +122,8 @@ def _apart(every: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
 
 def _always(what: str, found: Sequence[Pair]) -> bool | None:
     """As the receipts say it. None: none does."""
-    said = [value for pair in found if isinstance(value := pair.changed.session.get(what), bool)]
-    return all(said) if said else None
+    values = [value for pair in found if isinstance(value := pair.changed.session.get(what), bool)]
+    return all(values) if values else None
 
 
 @dataclass(frozen=True)
@@ -231,11 +231,11 @@ def encryption_says(row: EncryptionRow) -> str:
 
 def _round_trips(row: EncryptionRow) -> str:
     known = row.connect_turns is not None and row.connect_turns >= HALF_A_TURN
-    said = f" with {row.connect_turns:.1f} round trips" if known else ""
+    text = f" with {row.connect_turns:.1f} round trips" if known else ""
     if not row.retried:
-        return said
+        return text
     which = "one of them because" if known else "a round trip more, for"
-    return f"{said} ({which} the server asks for another key share)"
+    return f"{text} ({which} the server asks for another key share)"
 
 
 def _throughput(tried: Sequence[EncryptionTried]) -> str:

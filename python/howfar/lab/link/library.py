@@ -15,14 +15,14 @@ from howfar.lab.link.settings import RTT_MAX_NS, apply, schedule_ns
 from howfar.lab.link.spec import FRAMING_BYTES, MTU, LinkSpec
 from howfar.units import parse_duration_ns, parse_rate_bps
 
-_WORDS = ("about", "source", "stated", "ours")
+_DESCRIPTION = ("about", "source", "stated", "ours")
 
 
 @dataclass(frozen=True)
 class NamedLink:
     name: str
     spec: LinkSpec
-    said: dict[str, str]
+    options: dict[str, str]
     """What the file says, in the words of `settings.py`."""
     about: str
     source: str
@@ -48,11 +48,11 @@ def find_link(name: str) -> NamedLink:
 
 
 def _read(name: str, table: dict[str, str]) -> NamedLink:
-    said = {word: value for word, value in table.items() if word not in _WORDS}
+    options = {word: value for word, value in table.items() if word not in _DESCRIPTION}
     spec = LinkSpec(rtt_ns=0, rate_bps=None)
-    for word, value in said.items():
+    for word, value in options.items():
         spec = apply(spec, word, value)
-    return NamedLink(name=name, spec=spec, said=said, **{word: table[word] for word in _WORDS})
+    return NamedLink(name=name, spec=spec, options=options, **{word: table[word] for word in _DESCRIPTION})
 
 
 STEPS_MAX = 100_000
@@ -99,18 +99,18 @@ def rtt_trace(text: str) -> tuple[int, EmpiricalJitter]:
 def _lines(text: str) -> Iterator[tuple[int, str]]:
     """Lines with their numbers, without comments and empty ones."""
     for number, line in enumerate(text.splitlines(), 1):
-        words = line.partition("#")[0].strip()
-        if words:
-            yield number, words
+        content = line.partition("#")[0].strip()
+        if content:
+            yield number, content
 
 
 def _step(at: int, line: str) -> RateStep:
-    words = line.split()
-    if len(words) != 2:
+    fields = line.split()
+    if len(fields) != 2:
         raise QuantityError(f"line {at} of the rate trace: {line!r} is not a time and a rate", "Write: 10ms 5mbit")
     try:
-        for_ns = schedule_ns(words[0])
-        rate_bps = 0 if words[1] in ("0", "0bit") else parse_rate_bps(words[1])
+        for_ns = schedule_ns(fields[0])
+        rate_bps = 0 if fields[1] in ("0", "0bit") else parse_rate_bps(fields[1])
     except QuantityError as error:
         raise QuantityError(f"line {at} of the rate trace: {error.message}", error.advice) from error
     if for_ns == 0 or rate_bps > RATE_MAX_BPS:

@@ -77,9 +77,9 @@ def missing_qdiscs() -> dict[str, str]:
     missing: dict[str, str] = {}
     base.ip([f"link add name {_SCRATCH} type veth peer name {_SCRATCH}p"])
     try:
-        for name, words in _QDISCS.items():
+        for name, arguments in _QDISCS.items():
             try:
-                base.tc([f"qdisc add dev {_SCRATCH} root {words}"])
+                base.tc([f"qdisc add dev {_SCRATCH} root {arguments}"])
             except LabError as error:
                 missing[name] = error.message.rpartition("failed: ")[2].splitlines()[0]
                 continue

@@ -72,7 +72,7 @@ def goodput_warnings(spec: LinkSpec, calibration: Mapping[str, Any]) -> tuple[st
         expected, got = spec.expected_goodput_bps(name), calibration.get("goodput_bps", {}).get(name)
         if expected is not None and got is not None and abs(got - expected) > GOODPUT_OFF_MAX_SHARE * expected:
             found.append(
-                f"goodput {_words(name)} was {format_rate_bps(got)} where the link allows {format_rate_bps(expected)}"
+                f"goodput {_spaced(name)} was {format_rate_bps(got)} where the link allows {format_rate_bps(expected)}"
             )
     return tuple(found)
 
@@ -143,11 +143,11 @@ def rtt_violations(
     if abs(at_rest[-1].p50_ns - rest_rtt_ns) <= allowed_ns:
         return ()
     seen = ", ".join(format_duration_ns(probe.p50_ns) for probe in at_rest)
-    words = f"the link's RTT at rest was {seen}, asked {format_duration_ns(spec.rtt_ns)}"
+    sentence = f"the link's RTT at rest was {seen}, asked {format_duration_ns(spec.rtt_ns)}"
     on_wire_ns = rest_rtt_ns - spec.rtt_ns
     if on_wire_ns > allowed_ns / 10:
-        words += f" and {format_duration_ns(on_wire_ns)} for the ping's own bytes at the rate"
-    return (words,)
+        sentence += f" and {format_duration_ns(on_wire_ns)} for the ping's own bytes at the rate"
+    return (sentence,)
 
 
 def counter_violations(spec: LinkSpec, stats: LinkStats | None, lateness: Lateness) -> tuple[str, ...]:
@@ -157,7 +157,7 @@ def counter_violations(spec: LinkSpec, stats: LinkStats | None, lateness: Latene
     return tuple(
         sentence
         for name in DIRECTIONS
-        for sentence in _direction_violations(spec, _words(name), getattr(stats, name), lateness)
+        for sentence in _direction_violations(spec, _spaced(name), getattr(stats, name), lateness)
     )
 
 
@@ -168,7 +168,7 @@ def unproved(stats: LinkStats | None) -> tuple[str, ...]:
     if not (stats.to_server.packets or stats.to_client.packets):
         return ("not one packet crossed the link: what it would have done to one is unknown",)
     return tuple(
-        f"the kernel does not tell whether packets were dropped before the link {_words(name)} saw them"
+        f"the kernel does not tell whether packets were dropped before the link {_spaced(name)} saw them"
         for name in DIRECTIONS
         if getattr(stats, name).drops.socket is None
     )
@@ -224,7 +224,7 @@ def effect_warnings(spec: LinkSpec, stats: LinkStats | None) -> tuple[str, ...]:
     if stats is None:
         return ()
     return tuple(
-        f"{effect} {_words(name)}: asked {row['asked']:.3%}, counted {row['counted']:.3%} of {row['of']} segments "
+        f"{effect} {_spaced(name)}: asked {row['asked']:.3%}, counted {row['counted']:.3%} of {row['of']} segments "
         f"(99 % interval {row['low']:.3%} to {row['high']:.3%})"
         for name, rows in effects_counted(spec, stats).items()
         for effect, row in rows.items()
@@ -270,5 +270,5 @@ def _row(expected: float, count: int, of: int, clumping: float) -> dict[str, Any
     return {"asked": expected, "counted": counted, "count": count, "of": of, "low": low, "high": high}
 
 
-def _words(name: DirectionName) -> str:
+def _spaced(name: DirectionName) -> str:
     return name.replace("_", " ")

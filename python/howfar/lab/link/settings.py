@@ -340,30 +340,30 @@ def read_script(text: str, spec: LinkSpec, source: str = "the script") -> Script
     lines: list[tuple[int, int, list[tuple[str, str]]]] = []
     outages: list[Outage] = []
     for number, line in enumerate(text.splitlines(), 1):
-        words = line.partition("#")[0].split()
-        if not words:
+        fields = line.partition("#")[0].split()
+        if not fields:
             continue
         with _in_line(source, number):
-            at_ns, said = _line(words)
+            at_ns, settings = _line(fields)
             if lines and at_ns < lines[-1][1]:
                 raise QuantityError(
-                    f"{words[0]} is before the line above", "Write the lines in the order of their times."
+                    f"{fields[0]} is before the line above", "Write the lines in the order of their times."
                 )
-            outages += [Outage(at_ns=at_ns, for_ns=_down(value)) for word, value in said if word == "down"]
+            outages += [Outage(at_ns=at_ns, for_ns=_down(value)) for word, value in settings if word == "down"]
             if len(outages) > OUTAGES_MOST:
                 raise QuantityError(f"more than {OUTAGES_MOST} times down", "Those that repeat: --outage 5s:1s/30s.")
             if len(lines) == MOST_LINES:
                 raise QuantityError(f"more than {MOST_LINES} lines", "Shorten it.")
-        lines.append((number, at_ns, [pair for pair in said if pair[0] != "down"]))
+        lines.append((number, at_ns, [pair for pair in settings if pair[0] != "down"]))
     for name in DIRECTIONS:
         direction = spec.direction(name)
         spec = spec.with_direction(name, replace(direction, outages=(*direction.outages, *outages)))
     first, changes = spec, []
-    for number, at_ns, said in lines:
+    for number, at_ns, settings in lines:
         with _in_line(source, number):
-            for word, value in said:
+            for word, value in settings:
                 spec = apply(spec, word, value)
-        if said:
+        if settings:
             changes.append((at_ns, spec))
     return Script(first, tuple(changes))
 
@@ -376,15 +376,15 @@ def _in_line(source: str, number: int) -> Iterator[None]:
         raise UsageError(f"{source}:{number}: {error.message}", error.advice) from error
 
 
-def _line(words: list[str]) -> tuple[int, list[tuple[str, str]]]:
-    at_ns, rest = schedule_ns(words[0]), words[1:]
+def _line(fields: list[str]) -> tuple[int, list[tuple[str, str]]]:
+    at_ns, rest = schedule_ns(fields[0]), fields[1:]
     if not rest or len(rest) % 2:
         raise QuantityError("a line is a time, then pairs of a word and its value", "Write: 5s rtt 50ms loss 1%")
-    said = list(zip(rest[::2], rest[1::2], strict=True))
-    for word, _ in said:
+    settings = list(zip(rest[::2], rest[1::2], strict=True))
+    for word, _ in settings:
         if word in _FIXED:
             raise QuantityError(f"{word} cannot change while a program runs", f"{_FIXED[word].capitalize()}.")
-    return at_ns, said
+    return at_ns, settings
 
 
 def _down(text: str) -> int:

@@ -58,7 +58,7 @@ class Answer:
     """What it wrote to its standard error."""
 
     @property
-    def told(self) -> dict[str, int]:
+    def reported(self) -> dict[str, int]:
         """Raises LabError where it is not `name=integer,…`."""
         header = self.headers.get("x-howfar-page", "")
         pairs = [pair.partition("=") for pair in header.split(",") if pair]
@@ -169,8 +169,8 @@ def _found(path: str) -> Program:
         if missing := [name for name in _NEEDED if name not in has]:
             lacking.append(f"{program} has not the extensions {', '.join(missing)}")
             continue
-        said = re.search(r"PHP (\d\S*)", _say(program, "-n", "-v"))
-        return Program(program, said.group(1) if said else "unknown", loaded)
+        match = re.search(r"PHP (\d\S*)", _say(program, "-n", "-v"))
+        return Program(program, match.group(1) if match else "unknown", loaded)
     raise MissingError("; ".join(lacking), ADVICE)
 
 
@@ -274,7 +274,8 @@ class PhpFpm:
             except LabError as silent:
                 if time.monotonic() > deadline:
                     raise LabError(
-                        f"PHP-FPM did not answer within {_READY_S:.0f} s{self.said()}", "Is the machine overloaded?"
+                        f"PHP-FPM did not answer within {_READY_S:.0f} s{self.last_output()}",
+                        "Is the machine overloaded?",
                     ) from silent
                 time.sleep(_POLL_S)
             else:
@@ -286,19 +287,19 @@ class PhpFpm:
             return ask(self.socket, parameters, patience_s)
         except LabError as error:
             self.check_alive("while it was asked for a page")
-            raise LabError(f"{error.message}{self.said()}", "Are all its children at work, or stuck?") from error
+            raise LabError(f"{error.message}{self.last_output()}", "Are all its children at work, or stuck?") from error
 
     def check_alive(self, when: str) -> None:
         """Raises LabError."""
         if not self._companion.alive():
             code = self._companion.process.returncode
-            raise LabError(f"PHP-FPM ended {when} (exit code {code}){self.said()}", "See if memory ran out.")
+            raise LabError(f"PHP-FPM ended {when} (exit code {code}){self.last_output()}", "See if memory ran out.")
 
     def losses(self) -> tuple[str, ...]:
         """Children that died, in FPM's words; it starts another in their place."""
         return tuple(line for line in self._lines() if _LOSS in line)
 
-    def said(self) -> str:
+    def last_output(self) -> str:
         """The end of its log, for messages."""
         last = [line for line in self._lines() if "NOTICE" not in line][-_LOG_LINES:]
         return ". Its log ends with:\n  " + "\n  ".join(last) if last else ". Its log says nothing."
@@ -324,8 +325,8 @@ def about(answer: Answer) -> dict[str, Any]:
         found = None
     if answer.status == 200 and isinstance(found, dict):
         return found
-    said = (answer.body or answer.complaints).strip()[:500] or "nothing"
-    raise LabError(f"asked what it is, PHP-FPM answered with status {answer.status} and said: {said}")
+    output = (answer.body or answer.complaints).strip()[:500] or "nothing"
+    raise LabError(f"asked what it is, PHP-FPM answered with status {answer.status} and said: {output}")
 
 
 def parameters(page: Path, **more: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ from howfar.lab.reached import Reached
 from howfar.lab.servers.key_value import KeyValueServer
 from howfar.testbed import StageReceipt
 
-Told = Mapping[str, int]
+Reported = Mapping[str, int]
 _SETTLES_S = 3.0
 """Long for a server to notice that a client has gone."""
 _POLL_S = 0.005
@@ -45,9 +45,9 @@ def count(one: Reached) -> Counted:
     """Raises LabError."""
     running = one.running
     if isinstance(running, KeyValueServer):
-        said = running.metrics()
-        keys = (said.lookup_hits or 0) + (said.lookup_misses or 0)
-        return Counted(said.requests, keys, said.connections or 0, len(running.others()), 0)
+        metrics = running.metrics()
+        keys = (metrics.lookup_hits or 0) + (metrics.lookup_misses or 0)
+        return Counted(metrics.requests, keys, metrics.connections or 0, len(running.others()), 0)
     listed = ", ".join(f"'{name}'" for name in _STATUS)
     rows = running.query(f"SHOW GLOBAL STATUS WHERE Variable_name IN ({listed})")
     status = {str(row["Variable_name"]): int(row["Value"]) for row in rows}
@@ -92,36 +92,36 @@ def prove(servers: Sequence[Reached], script: PageScript, page: Callable[[int], 
     """`page` asks for one page of `script`, which keeps its connections so many microseconds longer. Raises LabError."""
     used = [one for one in servers if one.name in services_of(script)]
     before = {one.name: count(one) for one in used}
-    told: Counter[str] = Counter()
+    reported: Counter[str] = Counter()
     for _ in range(pages):
-        told.update(page(0).told)
-    found = _unlike_script(told, script, pages)
+        reported.update(page(0).reported)
+    found = _unlike_script(reported, script, pages)
     counted = {}
     for one in used:
-        counted[one.name], unlike = _counted_alike(one, before[one.name], told, script, pages)
+        counted[one.name], unlike = _counted_alike(one, before[one.name], reported, script, pages)
         found += unlike
     seen = _seen(used, page)
     found += _strangers(used, seen)
-    receipt: dict[str, object] = {"pages": pages, "told": dict(told), "counted": counted, "seen": seen}
+    receipt: dict[str, object] = {"pages": pages, "told": dict(reported), "counted": counted, "seen": seen}
     return PageProof(receipt, tuple(found), {name: counted.connections for name, counted in before.items()})
 
 
-def _unlike_script(told: Told, script: PageScript, pages: int) -> list[str]:
+def _unlike_script(reported: Reported, script: PageScript, pages: int) -> list[str]:
     wanted = turns_of(script)
     found = []
     for name in services_of(script):
-        turns = told[f"{name}_turns"] - told[f"{name}_checks"]
+        turns = reported[f"{name}_turns"] - reported[f"{name}_checks"]
         if turns != wanted[name] * pages:
             found.append(f"{pages} pages told {turns} turns to {name}, the script has {wanted[name] * pages}")
-        if script.connect == "per_page" and wanted[name] and told[f"{name}_connects"] != pages:
-            found.append(f"{pages} pages told {told[f'{name}_connects']} connects to {name}, each was to make one")
-    if missed := told["misses"]:
+        if script.connect == "per_page" and wanted[name] and reported[f"{name}_connects"] != pages:
+            found.append(f"{pages} pages told {reported[f'{name}_connects']} connects to {name}, each was to make one")
+    if missed := reported["misses"]:
         found.append(f"the pages missed {missed} keys of {sum(keys_of(script).values()) * pages}")
     return found
 
 
 def _counted_alike(
-    one: Reached, before: Counted, told: Told, script: PageScript, pages: int
+    one: Reached, before: Counted, reported: Reported, script: PageScript, pages: int
 ) -> tuple[dict[str, int], list[str]]:
     """What the server counted, and where that is not what the pages told."""
     name, deadline, queries = one.name, time.monotonic() + _SETTLES_S, 1
@@ -129,12 +129,12 @@ def _counted_alike(
     while script.connect == "per_page" and after.present > before.present and time.monotonic() < deadline:
         time.sleep(_POLL_S)
         after, queries = count(one), queries + 1
-    connects = told[f"{name}_connects"]
+    connects = reported[f"{name}_connects"]
     counted = {"connects": after.connections - before.connections}
     wanted = {"connects": connects}
     if before.turns is not None and after.turns is not None:
         counted["turns"] = after.turns - before.turns - queries * _own(one)
-        wanted["turns"] = told[f"{name}_turns"]
+        wanted["turns"] = reported[f"{name}_turns"]
         if name == "mysql" and script.connect == "per_page":
             wanted["turns"] += connects  # the goodbye of each, which has no answer
     if name != "mysql":
@@ -199,8 +199,8 @@ def good(answer: Answer, ends_with: str) -> Answer:
     """Raises LabError with what the application said."""
     if answer.status == 200 and answer.body.endswith(ends_with):
         return answer
-    said = (answer.body or answer.complaints).strip()[:500] or "nothing"
-    raise LabError(f"the application answered with status {answer.status} and said: {said}")
+    output = (answer.body or answer.complaints).strip()[:500] or "nothing"
+    raise LabError(f"the application answered with status {answer.status} and said: {output}")
 
 
 ENDS_WITH = "howfar page done\n"

@@ -1,14 +1,14 @@
-"""How MariaDB is told to replicate. See `verbs.Verbs`."""
+"""How MariaDB is told to replicate. See `dialect.ReplicationDialect`."""
 
 from __future__ import annotations
 
+from howfar.lab.replication.dialect import ACCOUNT, ReplicationDialect, Source, durability_options
 from howfar.lab.replication.links import ReplicationSpec
 from howfar.lab.replication.status import MariadbPositions
-from howfar.lab.replication.verbs import ACCOUNT, Source, Verbs, durability_options
 from howfar.lab.servers.dialect import quotable
 
 
-class MariadbVerbs(Verbs):
+class MariadbReplication(ReplicationDialect):
     kind = "mariadb"
     positions = MariadbPositions()
     compressions = ("zlib",)

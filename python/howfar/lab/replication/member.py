@@ -12,6 +12,7 @@ import pymysql
 
 from howfar.errors import LabError
 from howfar.lab.network import Host
+from howfar.lab.replication.dialect import PRIMARY_ID, ReplicaState, ReplicationDialect, replication_dialect
 from howfar.lab.replication.links import ReplicationSpec
 from howfar.lab.replication.status import (
     PrimaryEnd,
@@ -20,7 +21,6 @@ from howfar.lab.replication.status import (
     replica_status,
     semi_sync_names,
 )
-from howfar.lab.replication.verbs import PRIMARY_ID, ReplicaState, Verbs, verbs_of
 from howfar.lab.servers import CertificatePaths, ServerContext, Tables
 from howfar.lab.servers.dialect import BinaryLog
 from howfar.lab.servers.kinds import DIALECTS
@@ -41,7 +41,7 @@ class Member:
     name: str
     host: Host
     server: SqlServer
-    verbs: Verbs
+    dialect: ReplicationDialect
     names: SemiSyncNames = field(default=SemiSyncNames(None, None, None))
 
     def ask(self, sql: str, called: str | None = None) -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ class Member:
 
     def replica_state(self) -> ReplicaState | None:
         """None: it follows nobody."""
-        return read_state(self.verbs, self.ask)
+        return read_state(self.dialect, self.ask)
 
     def variables(self, pattern: str = _SEMI_SYNC) -> dict[str, str]:
         return {row["Variable_name"]: row["Value"] for row in self.ask(f"SHOW GLOBAL VARIABLES {pattern}")}
@@ -111,8 +111,8 @@ class Member:
         if not load:
             return
         for have, plugins in (
-            (self.names.primary, self.verbs.primary_plugins),
-            (self.names.replica, self.verbs.replica_plugins),
+            (self.names.primary, self.dialect.primary_plugins),
+            (self.names.replica, self.dialect.replica_plugins),
         ):
             if have is None:
                 self._load_first_of(plugins)
@@ -150,7 +150,7 @@ def begin_member(
 
     Raises LabError, ServerCrashed.
     """
-    verbs = verbs_of(program.kind)
+    dialect = replication_dialect(program.kind)
     store = SqlStore(program, DIALECTS[program.kind], tables)
     try:
         store.prepare(context)
@@ -158,21 +158,21 @@ def begin_member(
         raise type(error)(f"{name} is not seeded: {error.message}", error.advice) from error
     log = BinaryLog(
         server_id=PRIMARY_ID + number,
-        options=verbs.options(spec),
-        init_sql=verbs.account_sql(secret, tls=spec.tls),
+        options=dialect.options(spec),
+        init_sql=dialect.account_sql(secret, tls=spec.tls),
     )
-    return Member(name, context.host, store.begin(binary_log=log, tls=tls), verbs)
+    return Member(name, context.host, store.begin(binary_log=log, tls=tls), dialect)
 
 
-def read_state(verbs: Verbs, ask: Callable[[str], Sequence[dict[str, Any]]]) -> ReplicaState | None:
+def read_state(dialect: ReplicationDialect, ask: Callable[[str], Sequence[dict[str, Any]]]) -> ReplicaState | None:
     """What a replica says of itself, with all its reasons. None: it follows nobody."""
-    rows = ask(verbs.status_sql)
+    rows = ask(dialect.status_sql)
     if not rows:
         return None
-    state = verbs.replica_state(rows[0])
-    if not state.errors or verbs.reasons_sql is None:
+    state = dialect.replica_state(rows[0])
+    if not state.errors or dialect.reasons_sql is None:
         return state
-    reasons = tuple(str(row["said"]) for row in ask(verbs.reasons_sql))
+    reasons = tuple(str(row["said"]) for row in ask(dialect.reasons_sql))
     return replace(state, errors=(*reasons, *state.errors))
 
 

@@ -1,14 +1,14 @@
-"""How MySQL is told to replicate. See `verbs.Verbs`."""
+"""How MySQL is told to replicate. See `dialect.ReplicationDialect`."""
 
 from __future__ import annotations
 
+from howfar.lab.replication.dialect import ACCOUNT, ReplicationDialect, Source, durability_options
 from howfar.lab.replication.links import ReplicationSpec
 from howfar.lab.replication.status import MysqlPositions
-from howfar.lab.replication.verbs import ACCOUNT, Source, Verbs, durability_options
 from howfar.lab.servers.dialect import quotable
 
 
-class MysqlVerbs(Verbs):
+class MysqlReplication(ReplicationDialect):
     kind = "mysql"
     positions = MysqlPositions()
     compressions = ("zlib", "zstd")

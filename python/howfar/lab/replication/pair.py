@@ -22,6 +22,7 @@ from howfar.errors import HowfarError, LabError, PlanError, ServerCrashed
 from howfar.lab.cache import cache_home, file_system_of
 from howfar.lab.certificates import make_certificates
 from howfar.lab.network import LOOPBACK_ADDRESS, SERVER_ADDRESS
+from howfar.lab.replication.dialect import ReplicaState, ReplicationDialect, Source, replication_dialect
 from howfar.lab.replication.links import PairContext, ReplicationSpec, Wire
 from howfar.lab.replication.member import Member, begin_member, wait_for
 from howfar.lab.replication.proof import (
@@ -34,7 +35,6 @@ from howfar.lab.replication.proof import (
     tls_handshakes,
     violations,
 )
-from howfar.lab.replication.verbs import ReplicaState, Source, Verbs, verbs_of
 from howfar.lab.servers import CertificatePaths, ServerContext, Tables
 from howfar.lab.servers.program import Program
 from howfar.lab.servers.sql_store import LOADED
@@ -51,7 +51,7 @@ class Pair:
     """What `open_pair` gives."""
 
     spec: ReplicationSpec
-    verbs: Verbs
+    dialect: ReplicationDialect
     primary: Member
     replicas: tuple[Member, ...] = ()
     wires: tuple[Wire, ...] = ()
@@ -72,7 +72,7 @@ class Pair:
 
     def snapshot(self) -> Snapshot:
         """Raises ServerCrashed, LabError."""
-        position = self.primary.position(self.verbs.position_sql)
+        position = self.primary.position(self.dialect.position_sql)
         return Snapshot(
             position=position,
             primary=self.primary.primary_end(),
@@ -87,21 +87,21 @@ class Pair:
 
     def _facts_of(self, replica: Member, position: str) -> ReplicaFacts:
         state = _state_of(replica)
-        applied, own = replica.position(self.verbs.applied_sql), replica.position(self.verbs.state_sql)
-        known, writer = (self.primary.position(sql) for sql in (self.verbs.state_sql, self.verbs.origin_sql))
+        applied, own = replica.position(self.dialect.applied_sql), replica.position(self.dialect.state_sql)
+        known, writer = (self.primary.position(sql) for sql in (self.dialect.state_sql, self.dialect.origin_sql))
         return ReplicaFacts(
             name=replica.name,
             state=state,
             semi_sync=replica.acknowledges(),
             applied=applied,
-            behind=self.verbs.positions.lacking(position, applied),
-            strangers=self.verbs.positions.strangers(own, known, writer),
+            behind=self.dialect.positions.lacking(position, applied),
+            strangers=self.dialect.positions.strangers(own, known, writer),
         )
 
     def refuse_strangers(self, replica: Member) -> None:
         """Histories that have parted cannot be joined, and not every server says so. Raises LabError."""
-        own, known = replica.position(self.verbs.state_sql), self.primary.position(self.verbs.state_sql)
-        strangers = self.verbs.positions.strangers(own, known)
+        own, known = replica.position(self.dialect.state_sql), self.primary.position(self.dialect.state_sql)
+        strangers = self.dialect.positions.strangers(own, known)
         if strangers:
             raise LabError(
                 f"{replica.name} has transactions that its primary never had ({strangers}): their histories have parted",
@@ -117,17 +117,17 @@ class Pair:
                 _raise_refused(replica, state)
             return state.receiving == "Yes"
 
-        def said() -> str:
+        def describe() -> str:
             return f"{replica.name} did not begin to replicate ({'; '.join(_state_of(replica).errors) or 'no error'})"
 
-        wait_for(replicating, self.patience_s, said, "Is its link cut, or the machine overloaded?")
+        wait_for(replicating, self.patience_s, describe, "Is its link cut, or the machine overloaded?")
 
     def await_caught_up(self, replica: Member) -> None:
         """Until all that the primary has committed by now is applied. Raises LabError."""
-        wanted = self.primary.position(self.verbs.position_sql)
+        wanted = self.primary.position(self.dialect.position_sql)
 
         def lacking() -> int:
-            return self.verbs.positions.lacking(wanted, replica.position(self.verbs.applied_sql))
+            return self.dialect.positions.lacking(wanted, replica.position(self.dialect.applied_sql))
 
         def caught_up() -> bool:
             state = _state_of(replica)
@@ -135,11 +135,11 @@ class Pair:
                 _raise_refused(replica, state)
             return lacking() == 0
 
-        def said() -> str:
+        def describe() -> str:
             why = "".join(f"; {sentence}" for sentence in self._broken())
             return f"{replica.name} lacks {lacking()} transactions and did not catch up{why}"
 
-        wait_for(caught_up, self.patience_s, said, "Is its link cut, or the machine overloaded?")
+        wait_for(caught_up, self.patience_s, describe, "Is its link cut, or the machine overloaded?")
 
     def prove(self) -> Snapshot:
         """A row written on the primary is read on every replica, every end says what was asked, and what crossed was that. Before any
@@ -191,8 +191,8 @@ def open_pair(
     Raises PlanError, LabError, ServerCrashed.
     """
     spec.check()
-    verbs = verbs_of(program.kind)
-    _refuse(spec, verbs)
+    dialect = replication_dialect(program.kind)
+    _refuse(spec, dialect)
     assert len(wires) >= spec.replicas, "each replica has a wire of its own"
     with ExitStack() as ledger:
         marks = [("", time.monotonic())]
@@ -211,15 +211,16 @@ def open_pair(
         yield pair
 
 
-def _refuse(spec: ReplicationSpec, verbs: Verbs) -> None:
-    if spec.semi_sync and verbs.most_to_wait_for is not None and spec.wait_for > verbs.most_to_wait_for:
+def _refuse(spec: ReplicationSpec, dialect: ReplicationDialect) -> None:
+    if spec.semi_sync and dialect.most_to_wait_for is not None and spec.wait_for > dialect.most_to_wait_for:
         raise PlanError(
-            f"{verbs.kind} waits for {verbs.most_to_wait_for} replica, not for {spec.wait_for}", "Use MySQL for that."
+            f"{dialect.kind} waits for {dialect.most_to_wait_for} replica, not for {spec.wait_for}",
+            "Use MySQL for that.",
         )
-    if spec.compression is not None and spec.compression not in verbs.compressions:
+    if spec.compression is not None and spec.compression not in dialect.compressions:
         raise PlanError(
-            f"{verbs.kind} does not compress replication by {spec.compression}",
-            f"It can: {', '.join(verbs.compressions)}.",
+            f"{dialect.kind} does not compress replication by {spec.compression}",
+            f"It can: {', '.join(dialect.compressions)}.",
         )
 
 
@@ -245,7 +246,7 @@ def _start(
     ledger: ExitStack,
 ) -> Pair:
     """All servers up on equal data, each replica told whom to follow."""
-    verbs = verbs_of(program.kind)
+    dialect = replication_dialect(program.kind)
     certificates = _certificates(directory, wires) if spec.tls or encrypted else None
     secret = secrets.token_urlsafe(18)
     hosts = [("primary", context.network.server, context.shares.server)]
@@ -268,7 +269,7 @@ def _start(
                 f"{member.name} does not start: {error.message}", f"{error.advice} {damaged}"
             ) from error
     primary, *replicas = members
-    pair = Pair(spec, verbs, primary, tuple(replicas), wires, context.patience_s, certificates)
+    pair = Pair(spec, dialect, primary, tuple(replicas), wires, context.patience_s, certificates)
     pair.facts = {
         "asked": asdict(spec),
         "replica_cpus": list(context.replica_cpus),
@@ -283,7 +284,7 @@ def _start(
             ca=str(certificates.ca) if certificates and spec.tls else None,
             compression=spec.compression,
         )
-        member.ask(verbs.follow_sql(source), "the statement that names its primary")
+        member.ask(dialect.follow_sql(source), "the statement that names its primary")
     return pair
 
 
@@ -329,11 +330,11 @@ def _connect(pair: Pair) -> None:
         for statement in primary.names.enable_primary_sql(pair.spec):
             primary.ask(statement)
     for replica in pair.replicas:
-        replica.ask(pair.verbs.read_only_sql)
+        replica.ask(pair.dialect.read_only_sql)
         if pair.spec.semi_sync:
             replica.ask(replica.names.enable_replica_sql())
         pair.refuse_strangers(replica)
-        replica.ask(pair.verbs.start_sql)
+        replica.ask(pair.dialect.start_sql)
     for replica in pair.replicas:
         pair.await_replicating(replica)
     if not pair.spec.semi_sync:
@@ -377,10 +378,10 @@ def promote(replica: Member, patience_s: float = PATIENCE_S) -> Promoted:
 
     Raises LabError when it cannot be promoted; it is left read-only then, and receives nothing any more.
     """
-    verbs, began = replica.verbs, time.monotonic_ns()
+    dialect, began = replica.dialect, time.monotonic_ns()
     if replica.replica_state() is None:
         raise LabError(f"{replica.name} follows nobody: there is nothing to promote it from")
-    _stop(replica, verbs.stop_receiving_sql, lambda: replica.host.within(_end_connections))
+    _stop(replica, dialect.stop_receiving_sql, lambda: replica.host.within(_end_connections))
     unapplied = _unapplied(replica)
     wait_for(
         lambda: _unapplied(replica) == 0,
@@ -390,14 +391,14 @@ def promote(replica: Member, patience_s: float = PATIENCE_S) -> Promoted:
         ),
         "Is something locked there, or is the machine overloaded?",
     )
-    _stop(replica, verbs.stop_sql, lambda: _kill_applier(replica))
-    for statement in (verbs.forget_sql, verbs.writable_sql):
+    _stop(replica, dialect.stop_sql, lambda: _kill_applier(replica))
+    for statement in (dialect.forget_sql, dialect.writable_sql):
         replica.ask(statement)
     if replica.ask("SELECT @@global.read_only AS fixed")[0]["fixed"]:
         raise LabError(f"{replica.name} was promoted and is still read-only")
     return Promoted(
         name=replica.name,
-        position=replica.position(verbs.applied_sql),
+        position=replica.position(dialect.applied_sql),
         unapplied=unapplied,
         took_ns=time.monotonic_ns() - began,
     )
@@ -446,4 +447,4 @@ def _unapplied(replica: Member) -> int:
     if state is None or state.applying != "Yes":
         why = "; ".join(state.errors) if state and state.errors else "it does not apply what it received"
         raise LabError(f"{replica.name} cannot be promoted: {why}", "Seed the replica anew.")
-    return replica.verbs.positions.lacking(state.received, replica.position(replica.verbs.applied_sql))
+    return replica.dialect.positions.lacking(state.received, replica.position(replica.dialect.applied_sql))

@@ -10,10 +10,10 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from howfar.lab.replication.dialect import ReplicaState
 from howfar.lab.replication.links import ReplicationSpec, Wire
 from howfar.lab.replication.member import Member
 from howfar.lab.replication.status import PrimaryEnd
-from howfar.lab.replication.verbs import ReplicaState
 from howfar.lab.window_network import open_in, traffic
 
 

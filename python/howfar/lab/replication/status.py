@@ -41,8 +41,8 @@ def semi_sync_names(variables: Iterable[str]) -> SemiSyncNames:
     """From the names of a server's variables."""
     known = {name.lower() for name in variables}
 
-    def prefix(words: Iterable[str]) -> str | None:
-        return next((f"{_PREFIX}{word}_" for word in words if f"{_PREFIX}{word}_enabled" in known), None)
+    def prefix(roles: Iterable[str]) -> str | None:
+        return next((f"{_PREFIX}{word}_" for word in roles if f"{_PREFIX}{word}_enabled" in known), None)
 
     counts = (f"{_PREFIX}{one}_wait_for_{other}_count" for one in _PRIMARY_WORDS for other in _REPLICA_WORDS)
     return SemiSyncNames(
@@ -81,18 +81,18 @@ def primary_end(names: SemiSyncNames, variables: Mapping[str, str], status: Mapp
     """None: this server cannot be one."""
     if names.primary is None:
         return None
-    said = {name.lower(): value for name, value in {**variables, **status}.items()}
+    values = {name.lower(): value for name, value in {**variables, **status}.items()}
 
     def number(name: str) -> int:
-        return int(said.get(f"{names.primary}{name}", "0"))
+        return int(values.get(f"{names.primary}{name}", "0"))
 
     return PrimaryEnd(
-        enabled=said[f"{names.primary}enabled"] == "ON",
-        status=said[f"{names.primary}status"] == "ON",
+        enabled=values[f"{names.primary}enabled"] == "ON",
+        status=values[f"{names.primary}status"] == "ON",
         clients=number("clients"),
         timeout_ms=number("timeout"),
-        wait_point=said[f"{names.primary}wait_point"],
-        wait_for=1 if names.wait_for is None else int(said[names.wait_for]),
+        wait_point=values[f"{names.primary}wait_point"],
+        wait_for=1 if names.wait_for is None else int(values[names.wait_for]),
         yes_tx=number("yes_tx"),
         no_tx=number("no_tx"),
         no_times=number("no_times"),

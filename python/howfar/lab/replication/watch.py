@@ -91,17 +91,17 @@ class LagWatch(PairWatch):
                 cursor.execute(f"REPLACE INTO {SCHEMA}.heartbeat VALUES (1, {time.monotonic_ns()})")
 
     def _look(self) -> None:
-        verbs = self.pair.verbs
+        dialect = self.pair.dialect
         with ExitStack() as ledger:
             primary = _asker(self.pair.primary, ledger)
             replicas = {replica.name: _asker(replica, ledger) for replica in self.pair.replicas}
             while self._again():
-                position = str(primary(verbs.position_sql, "position") or "")
+                position = str(primary(dialect.position_sql, "position") or "")
                 for name, replica in replicas.items():
-                    applied = str(replica(verbs.applied_sql, "position") or "")
+                    applied = str(replica(dialect.applied_sql, "position") or "")
                     sent_ns, at_ns = replica(_SENT_SQL, "sent_ns"), time.monotonic_ns()
                     age_ns = None if sent_ns is None else at_ns - sent_ns
-                    self.samples.append(LagSample(at_ns, name, verbs.positions.lacking(position, applied), age_ns))
+                    self.samples.append(LagSample(at_ns, name, dialect.positions.lacking(position, applied), age_ns))
 
 
 def _asker(member: Member, ledger: ExitStack) -> Callable[[str, str], Any]:
@@ -187,7 +187,7 @@ def _reasons(pair: Pair) -> list[str]:
             continue
         try:
             with replica.server.session(_ANSWER_S) as connection, connection.cursor() as cursor:
-                state = read_state(replica.verbs, partial(_all_rows, cursor))
+                state = read_state(replica.dialect, partial(_all_rows, cursor))
         except (HowfarError, pymysql.Error, OSError) as error:
             found.append(f"{replica.name} does not answer: {error}")
             continue

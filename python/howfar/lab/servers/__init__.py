@@ -202,9 +202,9 @@ class Server(ABC):
         advice = "Does this server program work outside howfar, without a configuration file?"
         if code == -signal.SIGKILL:
             advice = "It was killed. Check `dmesg` for a lack of memory."
-        raise ServerCrashed(f"{self.program} ended {when} ({how}){self._said()}", advice)
+        raise ServerCrashed(f"{self.program} ended {when} ({how}){self._last_output()}", advice)
 
-    def _said(self) -> str:
+    def _last_output(self) -> str:
         lines = [_WITHHELD if any(word in line for word in _SECRETS) else line for line in self.log_lines()]
         last = [line[:_LINE_CHARACTERS] for line in lines[-_LOG_LINES:]]
         if not last:

@@ -137,9 +137,9 @@ def run_initialiser(command: Sequence[str], data: Path, *, pass_fds: Sequence[in
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ServerCrashed(f"initialising a data directory with {command[0]} failed: {error}") from error
     if tried.returncode != 0:
-        said = "\n".join((tried.stdout + tried.stderr).strip().splitlines()[-10:])
+        output = "\n".join((tried.stdout + tried.stderr).strip().splitlines()[-10:])
         raise ServerCrashed(
-            f"initialising a data directory with {command[0]} ended with exit code {tried.returncode}:\n{said}",
+            f"initialising a data directory with {command[0]} ended with exit code {tried.returncode}:\n{output}",
             "Does this server program work outside howfar?",
         )
     if not (data / "mysql").is_dir():

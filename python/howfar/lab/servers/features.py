@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from howfar.errors import HowfarError, LabError
 from howfar.lab.cache import cache_home, work_directory
 from howfar.lab.network import Host, usable_cpus
-from howfar.lab.replication.verbs import verbs_of
+from howfar.lab.replication.dialect import replication_dialect
 from howfar.lab.servers import Server, ServerContext, Tables, find_store
 from howfar.lab.servers.key_value import KeyValueServer
 from howfar.lab.servers.program import Program
@@ -72,27 +72,27 @@ def _found(program: Program) -> Features:
 
 
 def _ask(server: Server) -> Features:
-    said = {str(row["Variable_name"]): str(row["Value"]) for row in server.query("SHOW GLOBAL VARIABLES")}
-    said |= {str(row["Variable_name"]): str(row["Value"]) for row in server.query("SHOW GLOBAL STATUS")}
-    library = next((said[name] for name in _TLS_LIBRARY if said.get(name)), None)
+    variables = {str(row["Variable_name"]): str(row["Value"]) for row in server.query("SHOW GLOBAL VARIABLES")}
+    variables |= {str(row["Variable_name"]): str(row["Value"]) for row in server.query("SHOW GLOBAL STATUS")}
+    library = next((variables[name] for name in _TLS_LIBRARY if variables.get(name)), None)
     return Features(
         tls=library,
-        compression=_compression(said),
-        semi_sync=any(name in said for name in _SEMI_SYNC) or _loads_one(server),
+        compression=_compression(variables),
+        semi_sync=any(name in variables for name in _SEMI_SYNC) or _loads_one(server),
         clone=_loads(server, *_CLONE),
     )
 
 
-def _compression(said: dict[str, str]) -> tuple[str, ...]:
+def _compression(variables: dict[str, str]) -> tuple[str, ...]:
     """MySQL lists its algorithms; MariaDB says whether it has the only one."""
-    if (listed := said.get("protocol_compression_algorithms")) is not None:
+    if (listed := variables.get("protocol_compression_algorithms")) is not None:
         return tuple(sorted(set(listed.split(",")) - {"uncompressed"}))
-    return ("zlib",) if said.get("have_compress") == "YES" else ()
+    return ("zlib",) if variables.get("have_compress") == "YES" else ()
 
 
 def _loads_one(server: Server) -> bool:
     """Of the plugins that make a primary semi-synchronous, where it is not built in."""
-    return any(_loads(server, name, file) for name, file in verbs_of(server.kind).primary_plugins)
+    return any(_loads(server, name, file) for name, file in replication_dialect(server.kind).primary_plugins)
 
 
 def _loads(server: Server, name: str, file: str) -> bool:

@@ -190,12 +190,12 @@ def try_door(
 ) -> Door:
     """From `host`. `encrypted` None: TLS is not tried; a plain Memcached would wait for the end of the handshake's line."""
     at = str(connection.get("socket") or f"{connection['host']}:{connection['port']}")
-    plain = _answers(dialect, connection, host, None) is not None
-    tls = None if encrypted is None else _answers(dialect, connection, host, encrypted)
+    plain = _responds(dialect, connection, host, None) is not None
+    tls = None if encrypted is None else _responds(dialect, connection, host, encrypted)
     return Door(at, plain, tls)
 
 
-def _answers(
+def _responds(
     dialect: StoreDialect, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None
 ) -> str | None:
     """The version of TLS, `plain` for none; None: no answer."""
@@ -259,7 +259,7 @@ class KeyValueServer(Server):
             connected,
             time.monotonic() + _READY_TIMEOUT_S,
             lambda: ServerCrashed(
-                f"{self.program} did not answer within {_READY_TIMEOUT_S:.0f} s: {refused[0].message}{self._said()}",
+                f"{self.program} did not answer within {_READY_TIMEOUT_S:.0f} s: {refused[0].message}{self._last_output()}",
                 "Is the machine overloaded?",
             ),
         )

@@ -83,9 +83,9 @@ class MemcachedDialect:
 
     def counters(self, lines: Lines) -> dict[str, int]:
         """It counts keys that were looked for, stored and deleted; requests it does not count."""
-        said = _stats(lines)
-        found = {ours: int(said[theirs]) for theirs, ours in _COUNTERS.items() if theirs in said}
-        found["Calls_delete"] = sum(int(said.get(name, 0)) for name in _DELETES)
+        stats = _stats(lines)
+        found = {ours: int(stats[theirs]) for theirs, ours in _COUNTERS.items() if theirs in stats}
+        found["Calls_delete"] = sum(int(stats.get(name, 0)) for name in _DELETES)
         return found
 
     def count_keys(self, lines: Lines) -> int:
@@ -100,8 +100,8 @@ class MemcachedDialect:
         )
 
     def facts(self, lines: Lines) -> dict[str, str]:
-        said = _stats(lines, "settings")
-        return {name: said[name] for name in _FACTS if name in said}
+        stats = _stats(lines, "settings")
+        return {name: stats[name] for name in _FACTS if name in stats}
 
     def clients_allowed(self, facts: Mapping[str, str]) -> int:
         return int(facts["maxconns"])
@@ -136,10 +136,10 @@ def _stats(lines: Lines, about: str = "") -> dict[str, str]:
     lines.send(f"stats {about}".strip().encode() + b"\r\n")
     found: dict[str, str] = {}
     while (line := lines.line()) != "END":
-        words = line.split(" ", 2)
-        if words[0] != "STAT" or len(words) < 2:
+        fields = line.split(" ", 2)
+        if fields[0] != "STAT" or len(fields) < 2:
             raise LabError(f"asked for its statistics the server said {line[:200]!r}")
-        found[words[1]] = words[2] if len(words) > 2 else ""
+        found[fields[1]] = fields[2] if len(fields) > 2 else ""
     return found
 
 

@@ -169,10 +169,10 @@ class _Apt:
         )
 
     def version(self) -> str:
-        said = _run(
+        output = _run(
             ["apt-cache", "-c", str(self._configuration), "policy", self._package], f"apt-cache policy {self._package}"
         )
-        match = re.search(r"Candidate: (\S+)", said)
+        match = re.search(r"Candidate: (\S+)", output)
         if match is None or match.group(1) == "(none)":
             raise ServerMissing(
                 f"Debian's archive holds no {self._package} for this machine",
@@ -230,9 +230,9 @@ def _run(command: Sequence[str], what: str, where: Path | None = None) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ServerMissing(f"{what} failed: {error}", "Is this a Debian machine, and the network there?") from error
     if tried.returncode != 0:
-        said = (tried.stderr.strip() or tried.stdout.strip()).splitlines()[-_SAID_LINES:]
+        output = (tried.stderr.strip() or tried.stdout.strip()).splitlines()[-_SAID_LINES:]
         raise ServerMissing(
-            "\n".join([f"{what} failed; it said:", *(f"  {line}" for line in said)]),
+            "\n".join([f"{what} failed; it said:", *(f"  {line}" for line in output)]),
             "Is the network there? Nothing was changed; the same command tries again.",
         )
     return tried.stdout

@@ -38,7 +38,7 @@ def find_program(names: Sequence[str], kind: str) -> Path | None:
     path = os.pathsep.join([os.environ.get("PATH", ""), *PLACES])
     for name in names:
         found = shutil.which(name, path=path)
-        if found is not None and kind_of(_said_of(Path(found))) == kind:
+        if found is not None and kind_of(_version_output(Path(found))) == kind:
             # redis-server is often a link to a program that does what its name says.
             return Path(found).absolute() if kind in _STORES else Path(found).resolve()
     return None
@@ -48,11 +48,12 @@ def identify(path: Path) -> Program:
     """What this program says that it is. Raises ServerMissing, ServerCrashed."""
     if not (path.is_file() and os.access(path, os.X_OK)):
         raise ServerMissing(f"{path} is no program", "Give the path of a mariadbd or mysqld, like /usr/sbin/mariadbd.")
-    said = _said_of(path)
-    kind, version = kind_of(said), version_of(said)
+    output = _version_output(path)
+    kind, version = kind_of(output), version_of(output)
     if kind is None or version is None:
         raise ServerMissing(
-            f"{path} does not say that it is MariaDB, MySQL, Redis, Valkey or Memcached; asked for its version it said {said[:200]!r}",
+            f"{path} does not say that it is MariaDB, MySQL, Redis, Valkey or Memcached; asked for its version it said"
+            f" {output[:200]!r}",
             "Give the path of a mariadbd or mysqld.",
         )
     return Program(path, kind, version, f"{kind}-{version}-{sha256_of(path)[:16]}")
@@ -63,35 +64,35 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def kind_of(said: str) -> str | None:
+def kind_of(output: str) -> str | None:
     """From the answer to `--version`. MySQL names itself in no fixed word, but only servers that descend from it say `Ver`."""
     for kind, pattern in _STORES.items():
-        if pattern.search(said):
+        if pattern.search(output):
             return kind
-    if _VERSION.search(said) is None:
+    if _VERSION.search(output) is None:
         return None
-    return "mariadb" if "MariaDB" in said else "mysql"
+    return "mariadb" if "MariaDB" in output else "mysql"
 
 
-def version_of(said: str) -> str | None:
+def version_of(output: str) -> str | None:
     """From the same answer."""
-    matches = (pattern.search(said) for pattern in (*_STORES.values(), _VERSION))
+    matches = (pattern.search(output) for pattern in (*_STORES.values(), _VERSION))
     return next((match.group(1) for match in matches if match is not None), None)
 
 
-def _said_of(path: Path) -> str:
+def _version_output(path: Path) -> str:
     """Key-value stores refuse the option that MariaDB and MySQL want to come first, without which they read files of the machine.
     Raises ServerCrashed with what was said to that."""
     try:
         return _ask_version(path)
     except ServerCrashed:
         try:
-            said = _ask_version(path, ())
+            output = _ask_version(path, ())
         except ServerCrashed:
-            said = ""
-        if kind_of(said) not in _STORES:
+            output = ""
+        if kind_of(output) not in _STORES:
             raise
-        return said
+        return output
 
 
 def _ask_version(path: Path, first: tuple[str, ...] = ("--no-defaults",)) -> str:
@@ -100,9 +101,9 @@ def _ask_version(path: Path, first: tuple[str, ...] = ("--no-defaults",)) -> str
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ServerCrashed(f"{path} --version failed: {error}", "Is it a server program for this machine?") from error
     if tried.returncode != 0:
-        said = (tried.stderr or tried.stdout).strip()[-500:] or "nothing"
+        output = (tried.stderr or tried.stdout).strip()[-500:] or "nothing"
         raise ServerCrashed(
-            f"{path} --version ended with exit code {tried.returncode} and said: {said}",
+            f"{path} --version ended with exit code {tried.returncode} and said: {output}",
             "Is it a server program for this machine?",
         )
     return tried.stdout

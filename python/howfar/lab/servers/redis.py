@@ -113,8 +113,8 @@ class RedisDialect:
         return tuple(_host(client) for client in seen if client.get("id") != own)
 
     def facts(self, lines: Lines) -> dict[str, str]:
-        words = ask(lines, "CONFIG", "GET", "*")
-        settings = dict(zip(words[::2], words[1::2], strict=True))
+        reply = ask(lines, "CONFIG", "GET", "*")
+        settings = dict(zip(reply[::2], reply[1::2], strict=True))
         return {name: settings[name] for name in _FACTS if name in settings}
 
     def clients_allowed(self, facts: Mapping[str, str]) -> int:
@@ -145,14 +145,14 @@ def _host(client: Mapping[str, str]) -> str:
     return "localhost" if "U" in client.get("flags", "") else client.get("addr", "")
 
 
-def ask(lines: Lines, *words: str) -> Any:
+def ask(lines: Lines, *arguments: str) -> Any:
     """Raises LabError, with the server's error where it gives one."""
-    encoded = [word.encode() for word in words]
+    encoded = [word.encode() for word in arguments]
     lines.send(b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in encoded))
-    return _answer(lines, words)
+    return _answer(lines, arguments)
 
 
-def _answer(lines: Lines, words: tuple[str, ...]) -> Any:
+def _answer(lines: Lines, arguments: tuple[str, ...]) -> Any:
     line = lines.line()
     kind, rest = line[:1], line[1:]
     try:
@@ -163,12 +163,12 @@ def _answer(lines: Lines, words: tuple[str, ...]) -> Any:
         if kind == "$":
             return None if rest == "-1" else lines.exactly(int(rest))
         if kind == "*":
-            return [_answer(lines, words) for _ in range(max(int(rest), 0))]
+            return [_answer(lines, arguments) for _ in range(max(int(rest), 0))]
     except ValueError:
         pass
-    raise LabError(f"asked for {' '.join(words)!r} the server said {line[:200]!r}")
+    raise LabError(f"asked for {' '.join(arguments)!r} the server said {line[:200]!r}")
 
 
 def _pairs(text: str, between: str, middle: str) -> dict[str, str]:
-    words = (word.partition(middle) for word in text.split(between))
-    return {name: value for name, separator, value in words if separator}
+    pairs = (word.partition(middle) for word in text.split(between))
+    return {name: value for name, separator, value in pairs if separator}

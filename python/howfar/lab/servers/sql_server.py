@@ -120,7 +120,7 @@ class SqlServer(Server):
             self._socket_accepts,
             deadline,
             lambda: ServerCrashed(
-                f"{self.program} did not listen on {self.socket} within {patience_s:.0f} s{self._said()}",
+                f"{self.program} did not listen on {self.socket} within {patience_s:.0f} s{self._last_output()}",
                 "Is the machine overloaded?",
             ),
         )
@@ -147,15 +147,15 @@ class SqlServer(Server):
     def _wait_warm(self, deadline: float) -> None:
         """Until its pages are in memory. Raises LabError."""
 
-        def said() -> str:
+        def status() -> str:
             return self._status(("Innodb_buffer_pool_load_status",))["Innodb_buffer_pool_load_status"]
 
         if (self._settings.data / "ib_buffer_pool").exists():
             self._wait_until(
-                lambda: "completed" in said(),
+                lambda: "completed" in status(),
                 deadline,
                 lambda: LabError(
-                    f"reading the tables into memory took too long: {said()}", "Is the machine overloaded?"
+                    f"reading the tables into memory took too long: {status()}", "Is the machine overloaded?"
                 ),
             )
 
@@ -192,7 +192,9 @@ class SqlServer(Server):
             )
         except pymysql.Error as error:
             self._check_alive("when asked for a connection", lost=_lost(error))
-            raise LabError(f"connecting to the server by {dict(connection)} failed: {error}{self._said()}") from error
+            raise LabError(
+                f"connecting to the server by {dict(connection)} failed: {error}{self._last_output()}"
+            ) from error
 
     def session(self, patience_s: float) -> pymysql.Connection[DictCursor]:
         """A further connection over the socket; what takes longer than `patience_s` is an error of pymysql's. Raises LabError."""
@@ -211,8 +213,8 @@ class SqlServer(Server):
         except pymysql.Error as error:
             self._check_alive(f"during {called or repr(sql[:60])}", lost=_lost(error))
             if called is not None:
-                raise LabError(f"the server refused {called}: {_unquoted(error)}{self._said()}") from None
-            raise LabError(f"the server refused {sql[:200]!r}: {error}{self._said()}") from error
+                raise LabError(f"the server refused {called}: {_unquoted(error)}{self._last_output()}") from None
+            raise LabError(f"the server refused {sql[:200]!r}: {error}{self._last_output()}") from error
 
     def _status(self, names: tuple[str, ...], *, what: str = "GLOBAL STATUS") -> dict[str, str]:
         listed = ", ".join(f"'{name}'" for name in names)
@@ -273,7 +275,7 @@ class SqlServer(Server):
         except subprocess.TimeoutExpired as error:
             raise ServerCrashed(f"the server did not shut down within {_SHUTDOWN_TIMEOUT_S:.0f} s") from error
         if code != 0:
-            raise ServerCrashed(f"the server ended with exit code {code} on shutdown{self._said()}")
+            raise ServerCrashed(f"the server ended with exit code {code} on shutdown{self._last_output()}")
 
     def disconnect(self) -> None:
         if self._admin is not None:

@@ -186,7 +186,7 @@ def break_pair(pair: Pair, done: Break, pause: Callable[[int], None]) -> Broken:
     for wire in pair.wires if done.cut else ():
         wire.cut(done.cut)
     for replica in pair.replicas if done.stops_receiving else ():
-        replica.tell(pair.verbs.stop_receiving_sql, _STOPS_S)
+        replica.tell(pair.dialect.stop_receiving_sql, _STOPS_S)
     in_force_ns = time.monotonic_ns()
     if done.failover_ns:
         pause(done.failover_ns)
@@ -277,9 +277,11 @@ def check(found: Account) -> None:
         (found.duplicates, "keys that are on the survivor more than once"),
         (found.repeated, "keys that were inserted more than once"),
     ]
-    said = [f"{len(keys)} {what} ({', '.join(str(key) for key in keys[:_NAMED])})" for keys, what in wrong if len(keys)]
-    if said:
-        raise LabError(f"no account can be made of this crash: {'; '.join(said)}")
+    parts = [
+        f"{len(keys)} {what} ({', '.join(str(key) for key in keys[:_NAMED])})" for keys, what in wrong if len(keys)
+    ]
+    if parts:
+        raise LabError(f"no account can be made of this crash: {'; '.join(parts)}")
 
 
 _BEYOND_NS = 20_000_000_000
@@ -351,8 +353,8 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
         survivor = _take_over(pair)
     before = Before(
         window_ns=load.began_ns,
-        behind=min((pair.verbs.positions.lacking(last.position, applied) for _, applied in had), default=None),
-        unreceived=min((pair.verbs.positions.lacking(last.position, received) for received, _ in had), default=None),
+        behind=min((pair.dialect.positions.lacking(last.position, applied) for _, applied in had), default=None),
+        unreceived=min((pair.dialect.positions.lacking(last.position, received) for received, _ in had), default=None),
         heartbeat_ns=samples[-1].heartbeat_ns if samples else None,
         rtt_ns=context.rtt_ns,
     )
@@ -415,14 +417,14 @@ def most_advanced(pair: Pair) -> Member:
     received = {replica.name: _received(replica) for replica in pair.replicas}
 
     def lacks(replica: Member) -> int:
-        return sum(pair.verbs.positions.lacking(other, received[replica.name]) for other in received.values())
+        return sum(pair.dialect.positions.lacking(other, received[replica.name]) for other in received.values())
 
     return min(pair.replicas, key=lacks)
 
 
 def _has(pair: Pair, replica: Member) -> tuple[str, str]:
     """Received and applied."""
-    return _received(replica), replica.position(pair.verbs.applied_sql)
+    return _received(replica), replica.position(pair.dialect.applied_sql)
 
 
 def _received(replica: Member) -> str:

@@ -68,7 +68,7 @@ class Looks:
             self.ended_by = str(error)
 
     def _look(self) -> None:
-        primary, (replica, *_), verbs = self.pair.primary, self.pair.replicas, self.pair.verbs
+        primary, (replica, *_), dialect = self.pair.primary, self.pair.replicas, self.pair.dialect
         with ExitStack() as ledger:
             on_primary = ledger.enter_context(primary.server.session(_ANSWER_S)).cursor()
             on_replica = ledger.enter_context(replica.server.session(_ANSWER_S)).cursor()
@@ -78,9 +78,9 @@ class Looks:
                 at_ns = time.monotonic_ns()
                 if end is None:
                     return
-                position = str(_first(on_primary, verbs.position_sql)["position"] or "").replace("\n", "")
-                row = _first(on_replica, verbs.status_sql)
-                received = verbs.replica_state(row).received if row else None
+                position = str(_first(on_primary, dialect.position_sql)["position"] or "").replace("\n", "")
+                row = _first(on_replica, dialect.status_sql)
+                received = dialect.replica_state(row).received if row else None
                 self.seen.append(Look(at_ns, end, position, received))
                 if self._stop.wait(INTERVAL_S):
                     return
@@ -276,7 +276,7 @@ def run_fallback(
     if damage := after_absence(last):
         raise LabError("the replica did not come back as it had left: " + "; ".join(damage))
     lines = tuple(line[:_LINE_KEPT] for line in _lines(pair)[began_lines:])[:LOG_LINES_KEPT]
-    record = fallback_record(absence, timeout_ms, load.keys(), seen, pair.verbs.positions, lines)
+    record = fallback_record(absence, timeout_ms, load.keys(), seen, pair.dialect.positions, lines)
     return FellBack(record, outcome, receipt(pair, begun, last))
 
 

@@ -39,11 +39,11 @@ class Toxiproxy:
     def find(self) -> str:
         """Raises MissingError."""
         program = find_program()
-        said = subprocess.run(
+        output = subprocess.run(
             [program, "--version"], capture_output=True, text=True, timeout=_PATIENCE_S
         ).stdout.strip()
         built = _module_version(program)
-        return f"toxiproxy {built}" if built else said or PROGRAM
+        return f"toxiproxy {built}" if built else output or PROGRAM
 
     @contextmanager
     def open(self, cable: BareCable) -> Iterator[Callable[[LinkPoint], tuple[ProbedLink, str]]]:
@@ -61,7 +61,7 @@ class Toxiproxy:
         )
         try:
             api = Api(cable)
-            wait_until(lambda: _answers(server, api), "toxiproxy to answer", _PATIENCE_S)
+            wait_until(lambda: _responds(server, api), "toxiproxy to answer", _PATIENCE_S)
             yield lambda point: _shape(api, cable, server.pid, point)
         finally:
             server.end()
@@ -117,15 +117,15 @@ def _module_version(program: Path) -> str | None:
     go = shutil.which("go") or shutil.which("go", path=_GO_PATH)
     if go is None:
         return None
-    said = subprocess.run([go, "version", "-m", str(program)], capture_output=True, text=True, timeout=_PATIENCE_S)
-    for line in said.stdout.splitlines():
+    completed = subprocess.run([go, "version", "-m", str(program)], capture_output=True, text=True, timeout=_PATIENCE_S)
+    for line in completed.stdout.splitlines():
         fields = line.split()
         if fields[:1] == ["mod"] and len(fields) > 2 and fields[1].endswith("toxiproxy/v2"):
             return fields[2]
     return None
 
 
-def _answers(server: Companion, api: Api) -> bool:
+def _responds(server: Companion, api: Api) -> bool:
     if not server.alive():
         raise LabError("toxiproxy ended before it answered", f"Try `{PROGRAM} -host 127.0.0.1` by hand.")
     with contextlib.suppress(OSError):
@@ -149,10 +149,10 @@ class Api:
                 answer = connection.getresponse()
                 return answer.status, answer.read()
 
-        status, said = self._host.within(exchange)
+        status, content = self._host.within(exchange)
         if status >= 400:
-            raise LabError(f"toxiproxy refused {method} {path}: {said[:300].decode(errors='replace')}")
-        return said
+            raise LabError(f"toxiproxy refused {method} {path}: {content[:300].decode(errors='replace')}")
+        return content
 
 
 def toxics(point: LinkPoint) -> tuple[list[dict[str, Any]], str]:

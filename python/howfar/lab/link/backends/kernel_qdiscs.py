@@ -133,8 +133,8 @@ class KernelBackend:
             if spec.seed and (direction.loss or direction.jitter or direction.duplicate or direction.corrupt):
                 return "netem draws numbers of its own; leave out --seed"
             if rate_bps is not None:
-                queue_bytes, said = spec.queue_bytes(name), direction.queue_bytes or direction.queue_ns
-                if said and queue_bytes < BURST_BYTES:
+                queue_bytes, given = spec.queue_bytes(name), direction.queue_bytes or direction.queue_ns
+                if given and queue_bytes < BURST_BYTES:
                     return "tbf's queue is never shorter than its bucket of 128 KiB"
                 if queue_bytes > _QUEUE_MOST_BYTES:
                     return "tbf's queue is never longer than 2 GiB; say a shorter --queue"

@@ -138,23 +138,23 @@ class Text:
 
 
 @cache
-def _words() -> tuple[str, ...]:
+def _vocabulary() -> tuple[str, ...]:
     return tuple((files(__package__) / "words.txt").read_text("ascii").split())
 
 
 @cache
 def _letters() -> tuple[Bytes, npt.NDArray[np.int64]]:
     """Words as rows of bytes, with room for the stop and the space after them; and their lengths."""
-    width = max(len(word) for word in _words()) + 2
-    letters = np.full((len(_words()), width), _SPACE, dtype=np.uint8)
-    for row, word in zip(letters, _words(), strict=True):
+    width = max(len(word) for word in _vocabulary()) + 2
+    letters = np.full((len(_vocabulary()), width), _SPACE, dtype=np.uint8)
+    for row, word in zip(letters, _vocabulary(), strict=True):
         row[: len(word)] = np.frombuffer(word.encode("ascii"), dtype=np.uint8)
-    return letters, np.array([len(word) for word in _words()], dtype=np.int64)
+    return letters, np.array([len(word) for word in _vocabulary()], dtype=np.int64)
 
 
 @cache
 def _ranks() -> npt.NDArray[np.float64]:
-    weights = 1.0 / np.arange(1, len(_words()) + 1) ** _ZIPF
+    weights = 1.0 / np.arange(1, len(_vocabulary()) + 1) ** _ZIPF
     summed: npt.NDArray[np.float64] = np.cumsum(weights / weights.sum())
     return summed
 
@@ -164,7 +164,7 @@ def _prose(random: np.random.Generator, length: int) -> Bytes:
     letters, lengths = _letters()
     mean = float(np.dot(np.diff(_ranks(), prepend=0.0), lengths)) + 1
     drawn = int(length / mean * 1.2) + 100
-    chosen = np.minimum(np.searchsorted(_ranks(), random.random(drawn)), len(_words()) - 1)
+    chosen = np.minimum(np.searchsorted(_ranks(), random.random(drawn)), len(_vocabulary()) - 1)
     ends = random.random(drawn) < 1 / _SENTENCE_WORDS
     cells, sizes = letters[chosen], lengths[chosen]
     begins = np.roll(ends, 1)

@@ -43,7 +43,7 @@ class ReplicaState:
     """A position: what has come whole. Applied it may be or not."""
 
 
-class Verbs(ABC):
+class ReplicationDialect(ABC):
     """One kind of server."""
 
     kind: str
@@ -112,9 +112,9 @@ def _text(row: Mapping[str, object], name: str) -> str:
     return "" if value is None else str(value).replace("\n", "")
 
 
-def verbs_of(kind: str) -> Verbs:
-    from howfar.lab.replication.mariadb import MariadbVerbs
-    from howfar.lab.replication.mysql import MysqlVerbs
+def replication_dialect(kind: str) -> ReplicationDialect:
+    from howfar.lab.replication.mariadb import MariadbReplication
+    from howfar.lab.replication.mysql import MysqlReplication
 
-    verbs: dict[str, Verbs] = {"mariadb": MariadbVerbs(), "mysql": MysqlVerbs()}
-    return verbs[kind]
+    dialect: dict[str, ReplicationDialect] = {"mariadb": MariadbReplication(), "mysql": MysqlReplication()}
+    return dialect[kind]
