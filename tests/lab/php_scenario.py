@@ -36,7 +36,7 @@ from howfar.errors import HowfarError, LabError
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.php import php_fpm, staged
-from howfar.lab.php.php_fpm import Answer, ask, keys_of, turns_of
+from howfar.lab.php.php_fpm import Answer, ask, keys_of, round_trips_of
 from howfar.lab.staged import LabStage
 from howfar.runner.jobs import fill_keys
 from howfar.store.records import FactorValue
@@ -81,7 +81,7 @@ _LIES = (
     ("$memcached->get($keys[0])", f"({_PROVEN} ? $memcached->get($keys[0]) : 'kept')"),
 )
 """Of `Steps.php`: a statement that a step repeats is sent once, and Memcached is asked for no single key."""
-TURNS = {"mysql": 9 * ROUNDS, "redis": 3 * ROUNDS, "memcached": 4 * ROUNDS}
+ROUND_TRIPS = {"mysql": 9 * ROUNDS, "redis": 3 * ROUNDS, "memcached": 4 * ROUNDS}
 """Of one page."""
 
 
@@ -152,7 +152,7 @@ def _trial(laboratory: Lab, case: str) -> dict[str, Any]:
         obtained = stage.obtained({})
         assert stage.application is not None
         return {
-            "turns": {name: TURNS[name] for name in services_of(script)},
+            "turns": {name: ROUND_TRIPS[name] for name in services_of(script)},
             "visited": visited,
             "statuses": [answer.status for answer in answers],
             "ends": all(answer.body.endswith(cgi.ends_with) for answer in answers),
@@ -201,11 +201,12 @@ def _lied(laboratory: Lab) -> dict[str, Any]:
         stage.loading()
         visited = _visited(stage, cgi)
         pages, reported = visited["pages"], visited["told"]
-        turns = {name: count * pages for name, count in turns_of(script).items()}
+        round_trips = {name: count * pages for name, count in round_trips_of(script).items()}
         keys = {name: count * pages for name, count in keys_of(script).items()}
         return {
-            "tells": {name: reported[f"{name}_turns"] - reported[f"{name}_checks"] for name in turns} == turns,
-            "violations": stage.obtained({}, LoadFacts(round_trips=turns, keys=keys, sessions={})).violations,
+            "tells": {name: reported[f"{name}_turns"] - reported[f"{name}_checks"] for name in round_trips}
+            == round_trips,
+            "violations": stage.obtained({}, LoadFacts(round_trips=round_trips, keys=keys, sessions={})).violations,
         }
 
 

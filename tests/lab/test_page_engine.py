@@ -166,12 +166,12 @@ def test_servers_count_the_same(running: Running, stores: tuple[Store, Store], c
     assert {used.connects for used in finished.services} == {within}
 
     kinds = histograms(finished)
-    turns = {name: kinds[f"turn.{name}"].count for name in ("mysql", "redis", "memcached")}
-    assert turns == {"mysql": 12 * PAGES, "redis": 6 * PAGES, "memcached": 8 * PAGES}
+    round_trips = {name: kinds[f"turn.{name}"].count for name in ("mysql", "redis", "memcached")}
+    assert round_trips == {"mysql": 12 * PAGES, "redis": 6 * PAGES, "memcached": 8 * PAGES}
     assert kinds["transaction"].count == kinds["cpu"].count == PAGES
     assert ("connect.mysql" in kinds) == (within > 0)
     # A page is at least its turns and its computing.
-    spent = sum(kinds[f"turn.{name}"].mean_ns * turns[name] for name in turns) / PAGES
+    spent = sum(kinds[f"turn.{name}"].mean_ns * round_trips[name] for name in round_trips) / PAGES
     assert kinds["transaction"].mean_ns > 0.99 * (spent + 200_000)
     assert kinds["cpu"].min_ns > 0.99 * 200_000 and finished.elapsed_ns < 60 * SECOND
     assert list(ready.services) == ["memcached", "mysql", "redis"] and ready.receipt == ready.services["mysql"]

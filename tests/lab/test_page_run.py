@@ -64,7 +64,7 @@ application = "php"
 path = "socket"
 application = "engine"
 {TIMING}"""
-TURNS = {"mysql": 6, "redis": 4, "memcached": 2}
+ROUND_TRIPS = {"mysql": 6, "redis": 4, "memcached": 2}
 KEYS_READ = {"redis": 22, "memcached": 2}
 KEYS = f"""
 name = "tiny"
@@ -108,7 +108,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> tuple[Run, P
         pytest.skip("two machines need two CPUs: howfar refuses these pages here")
     try:
         find_php_fpm()
-        for server in TURNS:
+        for server in ROUND_TRIPS:
             find_server("mariadb" if server == "mysql" else server)
     except HowfarError as error:
         pytest.skip(f"{error.message} {error.advice}")
@@ -130,18 +130,18 @@ def test_each_page_took_the_turns_of_its_shape(pages: tuple[Run, Path]) -> None:
     run, _ = pages
     for _, measured in of(run, "engine"):
         assert {use.service: use.turns for use in measured.services} == {
-            service: turns * measured.transactions for service, turns in TURNS.items()
+            service: round_trips * measured.transactions for service, round_trips in ROUND_TRIPS.items()
         }
         reads = {use.service: (use.hits, use.misses) for use in measured.services if use.service != "mysql"}
         assert reads == {service: (count * measured.transactions, 0) for service, count in KEYS_READ.items()}
     for _, measured in of(run, "php"):
         reported = measured.told
         # Of a connection that was kept its driver asks first whether it lives.
-        assert {service: reported[f"{service}_turns"] - reported[f"{service}_checks"] for service in TURNS} == {
-            service: turns * measured.transactions for service, turns in TURNS.items()
+        assert {service: reported[f"{service}_turns"] - reported[f"{service}_checks"] for service in ROUND_TRIPS} == {
+            service: round_trips * measured.transactions for service, round_trips in ROUND_TRIPS.items()
         }
         assert (reported["hits"], reported["misses"]) == (sum(KEYS_READ.values()) * measured.transactions, 0)
-        assert measured.turns == sum(reported[f"{service}_turns"] for service in TURNS)
+        assert measured.turns == sum(reported[f"{service}_turns"] for service in ROUND_TRIPS)
         assert reported["app_cpu_ns"] >= CPU_NS * measured.transactions
 
 
@@ -161,7 +161,7 @@ def test_no_page_is_faster_than_its_round_trips(pages: tuple[Run, Path]) -> None
     for application in ("php", "engine"):
         for trial, measured in of(run, application):
             (page,) = [histogram for histogram in measured.histograms if histogram.kind == "transaction"]
-            least = CPU_NS + (sum(TURNS.values()) * RTT_NS if trial.arm in remote else 0)
+            least = CPU_NS + (sum(ROUND_TRIPS.values()) * RTT_NS if trial.arm in remote else 0)
             assert page.min_ns >= least * 0.99
 
 

@@ -92,12 +92,12 @@ def test_a_page_has_the_turns_of_its_script_and_says_which_more_its_drivers_took
     """A connection that was kept is asked whether it lives, once a page: by PDO and phpredis, not by memcached."""
     for case, trial in _trials(seen).items():
         for reported in trial["told"]:
-            for service, turns in trial["turns"].items():
+            for service, round_trips in trial["turns"].items():
                 checked = int(
                     "+per_page" not in case and service != "memcached" and not reported[f"{service}_connects"]
                 )
                 assert reported[f"{service}_checks"] == checked, (case, service)
-                assert reported[f"{service}_turns"] == turns + checked, (case, service)
+                assert reported[f"{service}_turns"] == round_trips + checked, (case, service)
                 assert 0 < reported[f"{service}_ns"] < reported["wall_ns"], (case, service)
                 assert (reported[f"{service}_connect_ns"] > 0) == (reported[f"{service}_connects"] > 0), (case, service)
             assert reported["misses"] == 0 and reported["hits"] > 0, case
@@ -147,9 +147,9 @@ def test_the_engine_visits_them(seen: dict[str, dict[str, Any]]) -> None:
     for case, trial in _trials(seen).items():
         visited = trial["visited"]
         assert (visited["pages"], visited["protocol"]) == (VISITS, "fastcgi"), case
-        for service, turns in trial["turns"].items():
+        for service, round_trips in trial["turns"].items():
             reported = visited["told"]
-            assert reported[f"{service}_turns"] - reported[f"{service}_checks"] == VISITS * turns, (case, service)
+            assert reported[f"{service}_turns"] - reported[f"{service}_checks"] == VISITS * round_trips, (case, service)
         assert visited["told"]["cpu_ns"] > VISITS * ROUNDS * CPU_NS, case
         # FPM itself uses next to nothing. The account is opened a moment after the window, on a busy machine later.
         assert visited["cpu"]["application"] > 0.25 * visited["told"]["cpu_ns"], case

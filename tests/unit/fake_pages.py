@@ -46,7 +46,7 @@ _BASE = synthetic_run(blocks=1, void_every=0, samples=2)
 class Truth:
     """Milliseconds a page; what a path adds is a round trip's."""
 
-    turns: int = 200
+    round_trips: int = 200
     php_ms: float = 4.0
     engine_ms: float = 1.2
     database_ms: float = 5.0
@@ -65,23 +65,23 @@ class Truth:
 
     def network(self, application: str, path: str, app_cpu_ms: float) -> Network:
         own_ms = (self.php_ms + self.visitor_ms if application == "php" else self.engine_ms) + app_cpu_ms
-        added_ms = [us * self.turns / 1e3 for us in (self.tcp_application_us, self.tcp_database_us)]
+        added_ms = [us * self.round_trips / 1e3 for us in (self.tcp_application_us, self.tcp_database_us)]
         if path == "socket":
             return Network((Host((own_ms + self.database_ms) / 1e3, 0.0, 1.0),), 0.0, self.waiting_ms / 1e3)
         if path == "tcp":
             demand_s = (own_ms + self.database_ms + sum(added_ms)) / 1e3
             return Network((Host(demand_s, 0.0, 1.0),), 0.0, self.waiting_ms / 1e3)
-        link_s = self.link_us * self.turns / 1e6
+        link_s = self.link_us * self.round_trips / 1e6
         hosts = (
             Host((own_ms + added_ms[0]) / 1e3, link_s, 1.0),
             Host((self.database_ms + added_ms[1]) / 1e3, link_s, 1.0),
         )
-        waiting_s = self.waiting_ms / 1e3 + self.remote_us * self.turns / 1e6 - 2 * link_s
-        return Network(hosts, self.turns * RTT_NS / 1e9, waiting_s, link_each=self.link_each)
+        waiting_s = self.waiting_ms / 1e3 + self.remote_us * self.round_trips / 1e6 - 2 * link_s
+        return Network(hosts, self.round_trips * RTT_NS / 1e9, waiting_s, link_each=self.link_each)
 
 
 HEAVY = Truth()
-LIGHT = Truth(turns=20, database_ms=0.6, php_ms=2.0, engine_ms=0.15)
+LIGHT = Truth(round_trips=20, database_ms=0.6, php_ms=2.0, engine_ms=0.15)
 PAGES = {"heavy": HEAVY, "light": LIGHT}
 SHAPES: dict[str, Any] = {
     "heavy": {"rounds": 4, "point_selects": 30, "simple_ranges": 2, "redis_gets": 12, "memcached_gets": 6},
@@ -168,28 +168,30 @@ def _measured(truth: Truth, cell: Cell, slow: float) -> Measured:
     own_ms = (truth.php_ms if php else truth.engine_ms) + cell.app_cpu_ms
     application_ms, database_ms = own_ms, truth.database_ms
     if cell.path != "socket":
-        application_ms += truth.tcp_application_us * truth.turns / 1e3
-        database_ms += truth.tcp_database_us * truth.turns / 1e3
+        application_ms += truth.tcp_application_us * truth.round_trips / 1e3
+        database_ms += truth.tcp_database_us * truth.round_trips / 1e3
     roles = {"server": database_ms * 0.8, "redis": database_ms * 0.15, "memcached": database_ms * 0.05}
     roles |= {"application": application_ms, "client": truth.visitor_ms} if php else {"client": application_ms}
     if cell.path == "remote":
         shared = overlap(cell.threads, network.wire_s / (cycle_s / slow), truth.link_each)
-        roles["link"] = 2 * truth.link_us * truth.turns / 1e3 * shared
-    turn_us = cycle_s * 1e6 / truth.turns * 0.4
+        roles["link"] = 2 * truth.link_us * truth.round_trips / 1e3 * shared
+    round_trip_us = cycle_s * 1e6 / truth.round_trips * 0.4
     reported: dict[str, int] = {"cpu_ns": int(own_ms * MS * pages)} if php else {}
     services: list[ServiceRecord] = []
     kinds = [("transaction", cycle_s * 1e9 * truth.p50_of_mean, pages)]
-    counted = truth.turns * pages
+    counted = truth.round_trips * pages
     for service, share in SHARES.items():
-        turns = int(counted * share)
+        round_trips = int(counted * share)
         if php:
-            reported |= {f"{service}_turns": turns, f"{service}_ns": int(turns * turn_us * 1e3)}
+            reported |= {f"{service}_turns": round_trips, f"{service}_ns": int(round_trips * round_trip_us * 1e3)}
             reported |= {f"{service}_connects": 0, f"{service}_connect_ns": 0}
             continue
-        kinds.append((f"turn.{service}", turn_us * 1e3, turns))
-        sent = {"bytes_to_server": turns * 60, "bytes_to_client": turns * 180}
+        kinds.append((f"turn.{service}", round_trip_us * 1e3, round_trips))
+        sent = {"bytes_to_server": round_trips * 60, "bytes_to_client": round_trips * 180}
         services.append(
-            ServiceRecord(service=service, connects=0, requests=turns, turns=turns, hits=0, misses=0, **sent)
+            ServiceRecord(
+                service=service, connects=0, requests=round_trips, turns=round_trips, hits=0, misses=0, **sent
+            )
         )
     base = _BASE.trials[0].measured
     assert base is not None

@@ -21,7 +21,7 @@ class Case:
 
     connections: int = 1
     tps: float = 1000.0
-    turns: float = 16.0
+    round_trips: float = 16.0
     client_us: float = 100.0
     server_us: float = 300.0
     server_wait_us: float = 0.0
@@ -75,7 +75,7 @@ class Case:
 
     def sample(self, share: float) -> NetworkSample:
         def one_direction(payload: int) -> tuple[int, int]:
-            frames = max(int(self.turns), payload // MSS + int(self.turns) // 2) * self.transactions
+            frames = max(int(self.round_trips), payload // MSS + int(self.round_trips) // 2) * self.transactions
             return int((payload * self.transactions + frames * 66) * share), int(frames * share)
 
         to_server, to_client = one_direction(self.bytes_to_server), one_direction(self.bytes_to_client)
@@ -95,7 +95,7 @@ class Case:
             elapsed_ns=SECONDS * 10**9,
             transactions=self.transactions,
             queries=16 * self.transactions,
-            turns=int(self.turns * self.transactions),
+            turns=int(self.round_trips * self.transactions),
             rows=0,
             bytes_to_server=self.bytes_to_server * self.transactions,
             bytes_to_client=self.bytes_to_client * self.transactions,

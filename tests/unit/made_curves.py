@@ -30,7 +30,7 @@ WORKLOAD: dict[str, Any] = {
     "distinct_ranges": 1,
     "skip_trx": False,
 }
-TURNS = 16
+ROUND_TRIPS = 16
 REPLIES, REQUESTS = 39_432.0, 396.0
 PLAN: dict[str, Any] = {"name": "made", "workload": WORKLOAD, "data": {"tables": 10, "table_size": 1000}}
 
@@ -83,8 +83,8 @@ def _measured(cell: Cell, tps: float) -> Measured:
     return Measured(
         elapsed_ns=ELAPSED_NS,
         transactions=transactions,
-        queries=transactions * TURNS,
-        turns=transactions * TURNS,
+        queries=transactions * ROUND_TRIPS,
+        turns=transactions * ROUND_TRIPS,
         rows=0,
         bytes_to_server=int(transactions * REQUESTS),
         bytes_to_client=int(transactions * cell.replies),

@@ -108,7 +108,7 @@ def test_runs_of_pages_are_compared_by_pages() -> None:
     assert titles == ["arm", "pages/s", "to baseline", "CPU a page", "verdict"]
     engine = next(arm for arm in found.arms if "engine" in arm.arm)
     assert engine.cpu_per_query is not None and engine.cpu_per_query.value == pytest.approx(1, rel=0.05)
-    fewer = {"heavy": replace(HEAVY, turns=100), "light": LIGHT}
+    fewer = {"heavy": replace(HEAVY, round_trips=100), "light": LIGHT}
     half = compare(page_run(blocks=3), page_run(blocks=3, pages=fewer))
     paid = next(arm for arm in half.arms if arm.arm.startswith("remote, heavy, engine, 0ms, 1 "))
     assert paid.qps.value > 1.3, "half of the turns: more pages, though fewer queries"

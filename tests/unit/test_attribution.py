@@ -24,37 +24,39 @@ FULL = Case(connections=16, tps=92.7, bytes_to_client=1_270_000, client_us=2000,
 BUSY = Case(connections=16, tps=700, server_us=900, client_us=300, server_wait_us=15_000)
 CROWDED_CLIENT = Case(connections=4, tps=1000, client_us=240, client_wait_us=500, server_us=300, rtt_us=None)
 """Its own work would fit on its CPU four times."""
-WINDOW = Case(tps=3, turns=16, rtt_us=10_000, bytes_to_client=1_270_000, tcp=(tcp("server", 1, 0.95, rwnd=0.85),))
-LOST = Case(tps=2, connections=4, turns=16, rtt_us=10_000, bytes_to_client=1_270_000, retransmits=70)
-LOST_FAST = Case(tps=22, connections=4, turns=16, rtt_us=10_000, bytes_to_client=40_000, retransmits=44)
+WINDOW = Case(tps=3, round_trips=16, rtt_us=10_000, bytes_to_client=1_270_000, tcp=(tcp("server", 1, 0.95, rwnd=0.85),))
+LOST = Case(tps=2, connections=4, round_trips=16, rtt_us=10_000, bytes_to_client=1_270_000, retransmits=70)
+LOST_FAST = Case(tps=22, connections=4, round_trips=16, rtt_us=10_000, bytes_to_client=40_000, retransmits=44)
 """Half a segment a transaction, 1 %: 5 of 182 ms if it was seen at once, 105 ms if a timer had to run out."""
-BOUNDED = Case(connections=8, tps=48, turns=16, rtt_us=10_000, bytes_to_client=400, server_us=1000, client_us=500)
+BOUNDED = Case(connections=8, tps=48, round_trips=16, rtt_us=10_000, bytes_to_client=400, server_us=1000, client_us=500)
 LOCK_WAITS = {"Innodb_row_lock_waits": 800, "Innodb_row_lock_time": 5600}
-LOCKS = Case(connections=8, tps=200, turns=6, rtt_us=1000, server_us=400, bytes_to_client=200, counters=LOCK_WAITS)
+LOCKS = Case(
+    connections=8, tps=200, round_trips=6, rtt_us=1000, server_us=400, bytes_to_client=200, counters=LOCK_WAITS
+)
 BARELY_LOCKED = Case(
     connections=8,
     tps=1000,
-    turns=2,
+    round_trips=2,
     rtt_us=1000,
     server_wait_us=1400,
     bytes_to_client=200,
     counters={"Innodb_row_lock_waits": 9000, "Innodb_row_lock_time": 0},
     tcp=(tcp("server", 8, 0.9, sndbuf=0.2),),
 )
-FAILING = Case(connections=8, tps=200, turns=6, rtt_us=1000, bytes_to_client=200)
+FAILING = Case(connections=8, tps=200, round_trips=6, rtt_us=1000, bytes_to_client=200)
 WRITES = {"Innodb_data_fsyncs": 1600, "Handler_commit": 1600}
-COMMITS = Case(tps=400, turns=1, rtt_us=None, server_us=200, bytes_to_client=50, counters=WRITES, fsync_us=2000.0)
+COMMITS = Case(tps=400, round_trips=1, rtt_us=None, server_us=200, bytes_to_client=50, counters=WRITES, fsync_us=2000.0)
 REPLICATED = Case(
     connections=16,
     tps=185,
-    turns=1,
+    round_trips=1,
     rtt_us=None,
     server_us=200,
     bytes_to_client=50,
     replication={"window": {"mean_wait_us": 85_700.0}},
     acknowledgement_us=85_100.0,
 )
-UNKNOWN = Case(connections=8, tps=1000, turns=2, rtt_us=None, client_us=100, server_us=300)
+UNKNOWN = Case(connections=8, tps=1000, round_trips=2, rtt_us=None, client_us=100, server_us=300)
 
 VERDICTS: dict[str, tuple[Case, Resource, str, str]] = {
     "a full link": (FULL, Resource.LINK_TO_CLIENT, "high", ": 117. &  of 117.3 MiB/s"),
@@ -65,7 +67,7 @@ VERDICTS: dict[str, tuple[Case, Resource, str, str]] = {
         "117.3 of 117.3 MiB/s & 126.",
     ),
     "small packets: 64 bytes of payload are 154 on the wire": (
-        Case(tps=100, connections=4, turns=8, bytes_to_client=512, bytes_to_server=300, rate_bps=1_000_000),
+        Case(tps=100, connections=4, round_trips=8, bytes_to_client=512, bytes_to_server=300, rate_bps=1_000_000),
         Resource.LINK_TO_CLIENT,
         "high",
         "",
@@ -108,13 +110,13 @@ VERDICTS: dict[str, tuple[Case, Resource, str, str]] = {
         "other programs 76 %",
     ),
     "the emulator keeps the load generator from its CPU": (
-        replace(CROWDED_CLIENT, rtt_us=100, turns=4, emulator={CLIENT_CPU_NUMBER: 0.76}),
+        replace(CROWDED_CLIENT, rtt_us=100, round_trips=4, emulator={CLIENT_CPU_NUMBER: 0.76}),
         Resource.INSTRUMENT_CPU,
         "",
         "",
     ),
     "a full CPU that nothing of ours waits for, at 10 ms of round trip": (
-        Case(tps=6, turns=16, rtt_us=10_000, client_us=200, server_us=900, others={0: 0.99, 1: 0.99}),
+        Case(tps=6, round_trips=16, rtt_us=10_000, client_us=200, server_us=900, others={0: 0.99, 1: 0.99}),
         Resource.LATENCY,
         "",
         "more bandwidth",
@@ -234,7 +236,7 @@ def test_full_frames_at_the_ceiling_fill_the_wire() -> None:
 
 def test_loss_that_keeps_windows_small_costs_the_rounds_that_a_reply_then_takes() -> None:
     """127 kB over 10 ms with 0.9 % loss, as measured: no timer ran out, and a cycle of 375 ms has 40 ms of turns."""
-    case = Case(tps=10.67, connections=4, turns=4, rtt_us=10_000, bytes_to_client=504_096, retransmits=145)
+    case = Case(tps=10.67, connections=4, round_trips=4, rtt_us=10_000, bytes_to_client=504_096, retransmits=145)
     _, cycle, limit = found_in(replace(case, client_us=750, server_us=2300))
     assert limit.resource is Resource.LOSS
     assert 0.5 * cycle.us < part_us(cycle, cycles.LOSS) < 0.9 * cycle.us

@@ -21,7 +21,7 @@ from howfar.stats.trials import trial_table
 OWN_BYTES = Case(
     connections=1,
     tps=80.5,
-    turns=4,
+    round_trips=4,
     rate_bps=10**8,
     bytes_to_client=123_000,
     bytes_to_server=100,
@@ -44,7 +44,9 @@ def test_a_client_waits_for_nobody_on_a_cpu_that_is_mostly_idle() -> None:
 
 def test_a_limit_that_no_trial_names_is_not_named() -> None:
     """A full link in one trial, a full server in the other: on the mean nothing is full, and that is true of neither."""
-    one = Case(connections=1, tps=98, turns=4, rate_bps=10**8, bytes_to_client=119_000, client_us=100, server_us=300)
+    one = Case(
+        connections=1, tps=98, round_trips=4, rate_bps=10**8, bytes_to_client=119_000, client_us=100, server_us=300
+    )
     other = replace(one, bytes_to_client=400, server_us=10_000)
     assert [limit_of(case).resource for case in (one, other)] == [Resource.LINK_TO_CLIENT, Resource.SERVER_CPU]
     limit = limit_of(one, other)

@@ -111,7 +111,7 @@ def test_a_watched_window_knows_which_cpu_others_had() -> None:
 
 
 @pytest.mark.parametrize(
-    ("session", "turns"),
+    ("session", "round_trips"),
     [
         ({"connect_turns": 6, "tls_version": "TLSv1.3"}, 22),
         ({"tls_version": None}, 20),
@@ -121,24 +121,24 @@ def test_a_watched_window_knows_which_cpu_others_had() -> None:
         ({"tls_version": "TLSv1.3", "tls_resumed": False, "tls_retried": True}, 22),
     ],
 )
-def test_opening_a_connection_takes_round_trips_too(session: dict[str, Any], turns: int) -> None:
+def test_opening_a_connection_takes_round_trips_too(session: dict[str, Any], round_trips: int) -> None:
     """At an RTT of 1 ms, 16 ms of statements are not all of the way's."""
-    case = Case(tps=20, turns=16, rtt_us=1000, session=session, each_time=True)
-    assert case.evidence().turns == pytest.approx(turns)
-    assert replace(case, each_time=False).evidence().turns == pytest.approx(16)
+    case = Case(tps=20, round_trips=16, rtt_us=1000, session=session, each_time=True)
+    assert case.evidence().round_trips == pytest.approx(round_trips)
+    assert replace(case, each_time=False).evidence().round_trips == pytest.approx(16)
 
 
 def test_where_connections_come_and_go_no_window_is_ruled_in_or_out() -> None:
     """The kernel tells of the one that happened to be there; its share of the whole window says nothing."""
     states = (tcp("server", 1, 0.9, rwnd=0.8),)
-    case = Case(tps=3, turns=16, rtt_us=10_000, bytes_to_client=1_270_000, tcp=states)
+    case = Case(tps=3, round_trips=16, rtt_us=10_000, bytes_to_client=1_270_000, tcp=states)
     assert case.evidence().tcp["server"].rwnd_of_busy > 0.3
     assert replace(case, each_time=True).evidence().tcp == {}
 
 
 def test_who_says_that_nothing_is_full_says_what_is_not_known() -> None:
     case = Case(
-        tps=45, turns=16, rtt_us=1000, client_us=200, server_us=900, each_time=True, session={"connect_turns": 4}
+        tps=45, round_trips=16, rtt_us=1000, client_us=200, server_us=900, each_time=True, session={"connect_turns": 4}
     )
     found = found_of(case)
     assert found.resource is Resource.LATENCY and "20 x 1" in found.says

@@ -30,7 +30,7 @@ from howfar.engine.messages import (
 )
 from howfar.errors import LabError, MissingError, PlanError
 from howfar.lab.php import php_fpm
-from howfar.lab.php.php_fpm import Answer, ask, check, for_proof, keys_of, turns_of
+from howfar.lab.php.php_fpm import Answer, ask, check, for_proof, keys_of, round_trips_of
 from howfar.lab.php.staged import good
 
 PLACE = Service(target=UnixTarget(path="/s"))
@@ -57,14 +57,14 @@ def script(*values: Values, **changes: object) -> PageScript:
 
 
 def test_turns_and_keys_of_a_page() -> None:
-    assert turns_of(script()) == {"mysql": 15, "redis": 10, "memcached": 5}
+    assert round_trips_of(script()) == {"mysql": 15, "redis": 10, "memcached": 5}
     assert keys_of(script()) == {"redis": 100, "memcached": 5}
 
 
 def test_a_page_for_the_proof_has_its_turns_and_does_not_compute() -> None:
     like = for_proof(script())
     assert like is not None and like.rounds == 2
-    assert turns_of(like) == {"mysql": 6, "redis": 4, "memcached": 2}
+    assert round_trips_of(like) == {"mysql": 6, "redis": 4, "memcached": 2}
     assert not any(isinstance(step, CpuStep) for step in like.steps)
     assert for_proof(script(steps=(CpuStep(cpu_ns=1),))) is None
 

@@ -20,7 +20,7 @@ from howfar.lab.php.php_fpm import Answer
 from howfar.lab.php.staged import PageProof, await_alone, kept, prove
 from howfar.lab.reached import Reached
 
-TURNS = 3
+ROUND_TRIPS = 3
 
 
 @dataclass
@@ -62,7 +62,7 @@ class MadePages:
     persistent: bool = True
     host: str = "localhost"
     lie: dict[str, int] = field(default_factory=dict)
-    missing_turns: int = 0
+    missing_round_trips: int = 0
 
     def page(self, linger_us: int) -> Answer:
         opened = not (self.persistent and self.server.here)
@@ -70,9 +70,9 @@ class MadePages:
             self.server.meet(self.host)
         else:
             self.server.pings += 1
-        self.server.questions += TURNS - self.missing_turns
+        self.server.questions += ROUND_TRIPS - self.missing_round_trips
         reported = {
-            "mysql_turns": TURNS + (not opened),
+            "mysql_turns": ROUND_TRIPS + (not opened),
             "mysql_checks": int(not opened),
             "mysql_connects": int(opened),
             "misses": 0,
@@ -95,7 +95,7 @@ def proven(**changes: Any) -> PageProof:
     script = PageScript(
         mysql=Service(target=UnixTarget(path="/s")),
         statements=(CustomStatement(name="one", sql="SELECT 1"),),
-        steps=(QueryStep(statement="one", repeat=TURNS),),
+        steps=(QueryStep(statement="one", repeat=ROUND_TRIPS),),
         connect="persistent" if pages.persistent else "per_page",
     )
     return prove([reached(server)], script, pages.page, 3)

@@ -9,7 +9,7 @@ from tests.unit.simulated import Visit, constant, exponential, throughput
 
 from howfar.model.queueing import Station, at, line, solve
 
-TURNS = 16
+ROUND_TRIPS = 16
 DELAY_S, SERVER_S = 0.0032, 0.0008
 REPLIES = (*[208.0] * 10, *[12_900.0] * 3, 98.0, 11.0, 11.0)
 
@@ -25,14 +25,14 @@ def test_a_transaction_over_a_link(connections: int, rate_bps: float) -> None:
     (docs/model.md has the figures). Simulated for 4000 transactions of 16 visits, whose own scatter is about 1 %."""
     visits = [
         [
-            Visit(None, constant(DELAY_S / TURNS)),
-            Visit("server", exponential(SERVER_S / TURNS)),
+            Visit(None, constant(DELAY_S / ROUND_TRIPS)),
+            Visit("server", exponential(SERVER_S / ROUND_TRIPS)),
             Visit("link", constant(service)),
         ]
         for service in _services(rate_bps)
     ]
     seen = throughput(list(chain.from_iterable(visits)), connections, 4000)
-    stations = [Station.exponential("server", TURNS, SERVER_S), line("link", REPLIES, rate_bps)]
+    stations = [Station.exponential("server", ROUND_TRIPS, SERVER_S), line("link", REPLIES, rate_bps)]
     points = solve(DELAY_S, stations, connections)
     assert at(points, connections).throughput == pytest.approx(seen, rel=0.10)
 

@@ -84,7 +84,7 @@ def plan_of(tmp_path: Path, text: str) -> Plan:
     return load_plan(str(file)).plan
 
 
-def turns(script: PageScript) -> dict[str, int]:
+def round_trips(script: PageScript) -> dict[str, int]:
     """Counted step by step, as whoever runs it does."""
     found: dict[str, int] = {}
     for step in script.steps:
@@ -230,8 +230,8 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
 def test_a_script_takes_the_round_trips_of_its_shape(plan: Plan) -> None:
     for name, shape in plan.pages.items():
         script = page_script(plan, name, 0, SERVICES)
-        assert turns(script) == shape.by_service
-        assert sum(turns(script).values()) == shape.turns
+        assert round_trips(script) == shape.by_service
+        assert sum(round_trips(script).values()) == shape.round_trips
         assert list(services_of(script)) == list(shape.by_service), "no service that it does not use"
     assert plan.pages["large"].by_service == {"mysql": 48, "redis": 16, "memcached": 8}
 
@@ -302,7 +302,7 @@ def test_a_page_is_described_in_a_line() -> None:
 def test_the_shipped_pages_are_what_their_comments_say() -> None:
     for quick in (True, False):
         plan = load_plan("page", quick).plan
-        assert {name: shape.turns for name, shape in plan.pages.items()} == {"heavy": 200, "light": 20}
+        assert {name: shape.round_trips for name, shape in plan.pages.items()} == {"heavy": 200, "light": 20}
     budget = load_plan("page", quick=True).plan
     assert 25 * 10**9 + cost(budget).least_ns - LABORATORY_NS <= 590 * 10**9
 

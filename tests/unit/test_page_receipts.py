@@ -33,7 +33,7 @@ from howfar.store.server_metrics import ServerMetrics
 
 SECOND = 1_000_000_000
 PAGES, WARM, CPU_NS = 50, 7, 2_000_000
-SPEC = PageSpec(turns={"mysql": 3, "redis": 2}, keys={"redis": 11}, app_cpu_ns=CPU_NS, per_page=True, commits=1)
+SPEC = PageSpec(round_trips={"mysql": 3, "redis": 2}, keys={"redis": 11}, app_cpu_ns=CPU_NS, per_page=True, commits=1)
 TARGET = UnixTarget(path="/s")
 STEPS = (QueryStep(statement="one"), CpuStep(cpu_ns=1))
 SCRIPT = PageScript(
@@ -129,7 +129,7 @@ def test_servers_must_have_counted_the_pages_of_the_warm_up_too() -> None:
 def test_what_is_requested_of_a_page_is_in_the_plan() -> None:
     factors = {"page": "light", "app_cpu_ns": 3_000_000, "connect": "per-transaction"}
     assert page_spec(load_plan("page").plan, Arm(name="x", role=ArmRole.CONTENDER, factors=factors)) == PageSpec(
-        turns={"mysql": 11, "redis": 6, "memcached": 3},
+        round_trips={"mysql": 11, "redis": 6, "memcached": 3},
         keys={"redis": 15, "memcached": 3},
         app_cpu_ns=3_000_000 - 20,
         per_page=True,

@@ -207,7 +207,7 @@ def test_records_have_every_arm_and_the_comparison_on_the_line_of_two_machines()
     assert len(lines) == len(page_summary().cells)
     for line in (line for line in lines if line["role"] != "duplicate"):
         assert float(line["pages_per_s"]) > 0
-        assert float(line["mysql_turns"]) == pytest.approx(PAGES[line["page"]].turns / 2)
+        assert float(line["mysql_turns"]) == pytest.approx(PAGES[line["page"]].round_trips / 2)
         assert bool(line["two_over_one"]) == (line["path"] == "remote")
 
 

@@ -66,7 +66,7 @@ def socket_action(server_kind: str) -> str:
     return f"Where application and server share a machine, connect through the socket: {how}."
 
 
-def fewer_turns(server_kind: str) -> str:
+def fewer_round_trips(server_kind: str) -> str:
     return _FEWER.get(server_kind, "one query with IN or JOIN for many, multi-row INSERT")
 
 
@@ -214,10 +214,10 @@ def _cut_round_trips(session: _Session) -> Advice | None:
     cycle, link = sum(remote.time_split_us.values()), remote.time_split_us.get(LINK, 0.0)
     if not cycle or link <= 0:
         return None
-    used, turns = remote.link_used, remote.turns_per_txn
+    used, round_trips = remote.link_used, remote.turns_per_txn
     idle = used is not None and used < LINK_IDLE_SHARE
     because = (
-        f"Over the network a transaction makes {turns:.0f} round trip{'' if round(turns) == 1 else 's'}; they take "
+        f"Over the network a transaction makes {round_trips:.0f} round trip{'' if round(round_trips) == 1 else 's'}; they take "
         f"{link / 1e3:.2f} of its {cycle / 1e3:.2f} ms ({link / cycle * 100:.0f} %)"
         + (f", while its bytes use {used * 100:.1f} % of the link's rate" if used is not None and idle else "")
         + "."
@@ -227,7 +227,7 @@ def _cut_round_trips(session: _Session) -> Advice | None:
         return Advice(action=action, because=because)
     bytes_us = part_us(remote.cycle, WIRE, LINK_QUEUE) if remote.cycle is not None else 0.0
     no_bandwidth = "; more bandwidth will not help" if idle and bytes_us < BYTES_SHARE * cycle else ""
-    fewer = fewer_turns(session.table.run.info.server_kind)
+    fewer = fewer_round_trips(session.table.run.info.server_kind)
     action = f"With the server on another machine, cut round trips ({fewer}) or move the application next to its data{no_bandwidth}."
     return Advice(action=action, because=because)
 

@@ -13,7 +13,7 @@ from howfar.analysis.published import Published, find_published
 from howfar.analysis.signs import Warning
 from howfar.bottleneck import cycle as cycles
 from howfar.bottleneck.cycle import Cycle, setting_of
-from howfar.bottleneck.evidence import connect_turns
+from howfar.bottleneck.evidence import connect_round_trips
 from howfar.bottleneck.limit import Limit, find_limit
 from howfar.bottleneck.traffic import NetworkSeries, network_series
 from howfar.plan.factors import breaks
@@ -222,7 +222,7 @@ def cell(table: TrialTable, arm: Arm, found: Floors, rests: bool, acknowledgemen
         latency_ms=histograms.latency_ms(merged, records),
         latency_curve=histograms.curve(merged),
         latency_ratio=_over_baseline(table, arm, median_latency_ns),
-        turns_per_txn=sum(trial.turns for trial in trials) / transactions + connect_turns(receipts, arm.factors),
+        turns_per_txn=sum(trial.turns for trial in trials) / transactions + connect_round_trips(receipts, arm.factors),
         queries_per_txn=sum(table.operations(trial) for trial in trials) / transactions,
         bytes_per_txn=_bytes(trials, transactions, counted=arm.factors.get("application") != "php"),
         time_split_us={} if pages else time_split_us(cycle),

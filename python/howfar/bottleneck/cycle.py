@@ -121,7 +121,7 @@ def _claims(evidence: Evidence) -> list[tuple[str, float, Basis]]:
     setting = evidence.setting
     commit, commit_basis = _commit(evidence)
     return [
-        (ROUND_TRIPS, (setting.rest_rtt_s or 0.0) * evidence.turns, "computed"),
+        (ROUND_TRIPS, (setting.rest_rtt_s or 0.0) * evidence.round_trips, "computed"),
         (ACKNOWLEDGEMENT, _acknowledgement(evidence), "computed"),
         (WIRE, sum(link.wire_s or 0.0 for link in evidence.directions), "computed"),
         (LOCKS, evidence.lock_s or 0.0, "bounded"),
@@ -184,7 +184,7 @@ def _rounds_more(evidence: Evidence) -> float:
     segments (Mathis and others, 1997)."""
     share = evidence.retransmit_share or 0.0
     segments = max((link.segments for link in evidence.directions), default=0.0)
-    return max(0.0, segments / math.sqrt(LOSS_WINDOW / share) - evidence.turns) if share else 0.0
+    return max(0.0, segments / math.sqrt(LOSS_WINDOW / share) - evidence.round_trips) if share else 0.0
 
 
 def _client_queue(evidence: Evidence) -> float:

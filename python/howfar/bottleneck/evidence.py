@@ -96,7 +96,7 @@ class Evidence:
     setting: Setting
     elapsed_s: float
     transactions: int
-    turns: float
+    round_trips: float
     """A transaction, with those of opening its connection if it opens one."""
     errors_share: float
     """Errors other than lock conflicts, a transaction."""
@@ -177,7 +177,9 @@ def gather(trials: Sequence[Trial], setting: Setting) -> Evidence:
     assert transactions > 0, "evidence needs a transaction"
     elapsed_s = sum(m.elapsed_ns for m in good) / 1e9
     roles = {name: found for name in ROLES if (found := _role(good, name)) is not None}
-    turns = sum(m.turns for m in good) / transactions + connect_turns([t.receipt for t in trials], setting.factors)
+    round_trips = sum(m.turns for m in good) / transactions + connect_round_trips(
+        [t.receipt for t in trials], setting.factors
+    )
     retransmits = _retransmits(trials)
     to_client = link_direction(trials, setting.factors, "to_client")
     to_server = link_direction(trials, setting.factors, "to_server")
@@ -186,7 +188,7 @@ def gather(trials: Sequence[Trial], setting: Setting) -> Evidence:
         setting=setting,
         elapsed_s=elapsed_s,
         transactions=transactions,
-        turns=turns,
+        round_trips=round_trips,
         errors_share=sum(n for m in good for code, n in m.errors.items() if code not in LOCK_CONFLICTS) / transactions,
         roles=roles,
         server_cpus=_cpu_set("server", trials, setting, _shares_of(roles, setting, "server", elapsed_s)),
@@ -347,7 +349,7 @@ def _semi_sync_wait_s(trials: Sequence[Trial]) -> float | None:
 
 # ---------------------------------------------------------------- connections that each transaction opens for itself
 
-_PLAIN_TURNS = 4
+_PLAIN_ROUND_TRIPS = 4
 """TCP, greeting, login, prepared statements: of receipts that do not count them."""
 
 
@@ -355,19 +357,19 @@ def connects_each_time(factors: Mapping[str, FactorValue]) -> bool:
     return factors.get("connect", ORDINARY["connect"]) == "per-transaction"
 
 
-def connect_turns(receipts: Sequence[Mapping[str, Any]], factors: Mapping[str, FactorValue]) -> float:
+def connect_round_trips(receipts: Sequence[Mapping[str, Any]], factors: Mapping[str, FactorValue]) -> float:
     """A transaction, of an arm's good trials. 0: its connections stay, or no receipt says what they were."""
     if not connects_each_time(factors):
         return 0.0
-    found = [_turns(session) for receipt in receipts if isinstance(session := receipt.get("session"), Mapping)]
+    found = [_round_trips(session) for receipt in receipts if isinstance(session := receipt.get("session"), Mapping)]
     return mean(found) if found else 0.0
 
 
-def _turns(session: Mapping[str, Any]) -> int:
+def _round_trips(session: Mapping[str, Any]) -> int:
     counted = session.get("connect_turns")
     if isinstance(counted, int):
         return counted
     if session.get("tls_version") is None:
-        return _PLAIN_TURNS
+        return _PLAIN_ROUND_TRIPS
     begun_in_two = session.get("tls_version") == "TLSv1.2" or session.get("tls_retried") is True
-    return _PLAIN_TURNS + (2 if begun_in_two and not session.get("tls_resumed") else 1)
+    return _PLAIN_ROUND_TRIPS + (2 if begun_in_two and not session.get("tls_resumed") else 1)

@@ -233,7 +233,8 @@ def latency(evidence: Evidence, cycle: Cycle) -> Finding | None:
     share = part_us(cycle, ROUND_TRIPS) / cycle.us
     if share <= HALF or _could_hide(evidence, cycle.rest_share):
         return None
-    says = f"round trips take {percent(share)} of the cycle: {evidence.turns:.3g} x {milliseconds(evidence.setting.rest_rtt_s or 0)}"
+    each = milliseconds(evidence.setting.rest_rtt_s or 0)
+    says = f"round trips take {percent(share)} of the cycle: {evidence.round_trips:.3g} x {each}"
     sure: Confidence = "high" if cycle.rest_share <= REST_SHARE else "medium"
     return _round(says, evidence, cycle, sure)
 

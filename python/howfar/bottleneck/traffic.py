@@ -70,9 +70,9 @@ def carried(counted_bytes: float, frames: float) -> Carried:
     return Carried(interface=counted_bytes, wire=counted_bytes + frames * UNCOUNTED_BYTES)
 
 
-def carried_payload(payload_bytes: float, turns: float, mtu: int = MTU) -> Carried:
+def carried_payload(payload_bytes: float, round_trips: float, mtu: int = MTU) -> Carried:
     """From payload alone, where nothing counted frames: full segments, and half of one more a turn for what does not fill one."""
-    segments = payload_bytes / (mtu - IP_TCP_BYTES) + turns / 2
+    segments = payload_bytes / (mtu - IP_TCP_BYTES) + round_trips / 2
     return carried(payload_bytes + segments * SEGMENT_HEADER_BYTES, segments)
 
 

@@ -49,7 +49,7 @@ class ArmFacts:
     tps_by_block: dict[int, float]
     tps: Estimate
     cycle_s: float
-    turns: float
+    round_trips: float
     bytes_to_client: float
     bytes_to_server: float
     client: End
@@ -84,7 +84,7 @@ class ArmFacts:
     def idle_s(self) -> float:
         """Of a lone connection's cycle: when neither end worked or was ready to, beyond the statements' round trips. (With more
         connections it means nothing: they work at the same time.)"""
-        return self.cycle_s - self.client.cpu_s - self.server.cpu_s - self.runnable_s - self.turns * self.rtt_s
+        return self.cycle_s - self.client.cpu_s - self.server.cpu_s - self.runnable_s - self.round_trips * self.rtt_s
 
     def level(self, factor: str) -> FactorValue | None:
         return self.arm.factors.get(factor, ORDINARY.get(factor))
@@ -139,7 +139,7 @@ def _facts(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
         tps_by_block=by_block,
         tps=mean_interval(list(by_block.values())),
         cycle_s=threads * elapsed_ns / 1e9 / transactions,
-        turns=sum(each.turns for each in seen) / transactions,
+        round_trips=sum(each.turns for each in seen) / transactions,
         bytes_to_client=sum(each.bytes_to_client for each in seen) / transactions,
         bytes_to_server=sum(each.bytes_to_server for each in seen) / transactions,
         client=_end("client", trials, client, [client.cpus, server.cpus]),
@@ -191,21 +191,21 @@ RESULT_BYTES = 78
 OK_BYTES = 11
 
 
-def replies(workload: Mapping[str, Any], turns: float, total_bytes: float) -> tuple[float, ...]:
+def replies(workload: Mapping[str, Any], round_trips: float, total_bytes: float) -> tuple[float, ...]:
     """One number a turn, adding up to `total_bytes`. A workload that is not known, or that turns otherwise than its statements say,
     is taken to answer with messages of one length."""
     guessed = _guess(workload)
-    if guessed is None or abs(len(guessed) - turns) > 0.5:
-        return requests(turns, total_bytes)
+    if guessed is None or abs(len(guessed) - round_trips) > 0.5:
+        return requests(round_trips, total_bytes)
     # A short message is the same whatever the rows hold; what the guess is off by lies in the long ones.
     short = sum(length for length in guessed if length <= OK_BYTES)
     scale = max(total_bytes - short, 0.0) / max(sum(guessed) - short, 1.0)
     return tuple(length if length <= OK_BYTES else length * scale for length in guessed)
 
 
-def requests(turns: float, total_bytes: float) -> tuple[float, ...]:
+def requests(round_trips: float, total_bytes: float) -> tuple[float, ...]:
     """Requests are of about one length."""
-    count = max(1, round(turns))
+    count = max(1, round(round_trips))
     return (total_bytes / count,) * count
 
 

@@ -74,7 +74,7 @@ def fit(curve: Sequence[ArmFacts], workload: Mapping[str, Any]) -> WhatIf:
         arm=top.arm.name,
         threads=top.threads,
         tps=top.tps.value,
-        turns=top.turns,
+        turns=top.round_trips,
         think_s=0.0,
         rtt_s=top.rtt_s,
         rate_bps=top.rate_bps,
@@ -83,8 +83,8 @@ def fit(curve: Sequence[ArmFacts], workload: Mapping[str, Any]) -> WhatIf:
         client_cpus=client_cpus,
         server_cpus=server_cpus,
         shared_cpu=top.shared_cpu,
-        replies_bytes=replies(workload, low.turns, low.bytes_to_client),
-        requests_bytes=requests(low.turns, low.bytes_to_server),
+        replies_bytes=replies(workload, low.round_trips, low.bytes_to_client),
+        requests_bytes=requests(low.round_trips, low.bytes_to_server),
         tls_byte_s=None,
         connect_turns=None,
         connect_client_s=None,
@@ -280,7 +280,7 @@ def onto_link(local: WhatIf, lone: ArmFacts, target: ArmFacts, others: Sequence[
     next to be due, and what they take hardly depends on how much passes. Where there is no other link, the load is taken to have what
     it had on loopback less the emulator's share over the target.
     """
-    twice_s = local.turns * max(min(lone.idle_s / lone.turns, target.way_s), 0.0) if lone.threads == 1 else 0.0
+    twice_s = local.turns * max(min(lone.idle_s / lone.round_trips, target.way_s), 0.0) if lone.threads == 1 else 0.0
     other = nearest(target.rate_bps, others)
     client_cpus, server_cpus = (
         cpus_left(other)

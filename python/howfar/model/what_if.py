@@ -122,11 +122,11 @@ def network(base: WhatIf, settings: WhatIfSettings) -> Network:
     replies = [carried_bytes(m, how.ratio_to_client if compressed else None, tls) for m in base.replies_bytes]
     requests = [carried_bytes(m, how.ratio_to_server if compressed else None, tls) for m in base.requests_bytes]
     plain, carried = sum(base.replies_bytes) + sum(base.requests_bytes), sum(replies) + sum(requests)
-    turns, client_s, server_s = base.turns, base.client_cpu_s, base.server_cpu_s
+    round_trips, client_s, server_s = base.turns, base.client_cpu_s, base.server_cpu_s
     client_s += plain * how.client_byte_s + (carried * (base.tls_byte_s or 0.0) if tls else 0.0)
     server_s += plain * how.server_byte_s + (carried * (base.tls_byte_s or 0.0) if tls else 0.0)
     if each:
-        turns += (base.connect_turns or 0.0) + ((base.tls_connect_turns or 0.0) if tls else 0.0)
+        round_trips += (base.connect_turns or 0.0) + ((base.tls_connect_turns or 0.0) if tls else 0.0)
         client_s += (base.connect_client_s or 0.0) + ((base.tls_connect_client_s or 0.0) if tls else 0.0)
         server_s += (base.connect_server_s or 0.0) + ((base.tls_connect_server_s or 0.0) if tls else 0.0)
     stations, delay_s = _cpus(base, max(client_s, 0.0), max(server_s, 0.0))
@@ -134,7 +134,7 @@ def network(base: WhatIf, settings: WhatIfSettings) -> Network:
         for name, messages in ((TO_CLIENT, replies), (TO_SERVER, requests)):
             stations.append(line(name, [headed_bytes(m) for m in messages], settings.rate_bps))
         delay_s -= _sent_meanwhile_s(base, replies, max(server_s, 0.0), settings.rate_bps)
-    delay_s += base.think_s + turns * settings.rtt_s
+    delay_s += base.think_s + round_trips * settings.rtt_s
     return Network(max(delay_s, _overlap_most_s(stations)), tuple(stations))
 
 

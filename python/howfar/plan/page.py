@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from howfar.plan.types import Factors, Plan
 
 MOST_IN_FLIGHT = 1024
-_MOST_TURNS = 100_000
+_MOST_ROUND_TRIPS = 100_000
 _MOST_A_ROUND = 500
 MULTI = 10
 """Keys of a multi-get."""
@@ -46,12 +46,12 @@ class PageShape(Part):
     """In one transaction: BEGIN and COMMIT are round trips too."""
 
     @model_validator(mode="after")
-    def _some_turn(self) -> Self:
-        if not 1 <= self.turns <= _MOST_TURNS:
-            raise refuse(f"{self.turns} round trips: a page takes from one to {_MOST_TURNS}")
-        if self.turns // self.rounds > _MOST_A_ROUND:
+    def _some_round_trip(self) -> Self:
+        if not 1 <= self.round_trips <= _MOST_ROUND_TRIPS:
+            raise refuse(f"{self.round_trips} round trips: a page takes from one to {_MOST_ROUND_TRIPS}")
+        if self.round_trips // self.rounds > _MOST_A_ROUND:
             raise refuse(
-                f"{self.turns // self.rounds} round trips in a round: at most {_MOST_A_ROUND}; use more rounds"
+                f"{self.round_trips // self.rounds} round trips in a round: at most {_MOST_A_ROUND}; use more rounds"
             )
         return self
 
@@ -61,12 +61,12 @@ class PageShape(Part):
         statements = (
             self.point_selects + self.simple_ranges + self.sums + (self.index_updates + 2 if self.index_updates else 0)
         )
-        turns: dict[ServiceName, int] = {
+        round_trips: dict[ServiceName, int] = {
             "mysql": statements,
             "redis": self.redis_gets + self.redis_multi_gets,
             "memcached": self.memcached_gets,
         }
-        return {service: self.rounds * count for service, count in turns.items() if count}
+        return {service: self.rounds * count for service, count in round_trips.items() if count}
 
     @property
     def keys_by_store(self) -> dict[ServiceName, int]:
@@ -78,7 +78,7 @@ class PageShape(Part):
         return {store: self.rounds * count for store, count in keys.items() if count}
 
     @property
-    def turns(self) -> int:
+    def round_trips(self) -> int:
         return sum(self.by_service.values())
 
     def described(self, range_size: int) -> str:
@@ -94,7 +94,7 @@ class PageShape(Part):
         )
         queries = ", ".join(f"{count} x {kind}" for count, kind in kinds if count)
         over = "" if self.rounds == 1 else f"{self.rounds} rounds of "
-        return f"{over}{queries}: {self.turns} round trips"
+        return f"{over}{queries}: {self.round_trips} round trips"
 
 
 class Keys(Part):

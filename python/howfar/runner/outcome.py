@@ -23,7 +23,7 @@ _AS_RECORDED = 0.998
 class PageSpec:
     """Of one page."""
 
-    turns: Mapping[ServiceName, int]
+    round_trips: Mapping[ServiceName, int]
     keys: Mapping[ServiceName, int]
     """To be looked for and found."""
     app_cpu_ns: int
@@ -31,8 +31,8 @@ class PageSpec:
     """It opens its connections itself."""
     commits: int
 
-    def turns_of(self, pages: int) -> dict[ServiceName, int]:
-        return {service: count * pages for service, count in self.turns.items()}
+    def round_trips_of(self, pages: int) -> dict[ServiceName, int]:
+        return {service: count * pages for service, count in self.round_trips.items()}
 
     def keys_of(self, pages: int) -> dict[ServiceName, int]:
         return {service: count * pages for service, count in self.keys.items()}
@@ -45,9 +45,9 @@ def page_spec(plan: Plan, arm: Arm) -> PageSpec | None:
     shape: PageShape = plan.pages[str(arm.factors["page"])]
     cpu_ns = int(arm.factors.get("app_cpu_ns", ORDINARY["app_cpu_ns"]))
     return PageSpec(
-        turns=shape.by_service,
+        round_trips=shape.by_service,
         keys=shape.keys_by_store,
-        app_cpu_ns=max(cpu_ns - shape.turns, 0),  # each part is of whole nanoseconds
+        app_cpu_ns=max(cpu_ns - shape.round_trips, 0),  # each part is of whole nanoseconds
         per_page=arm.factors.get("connect", ORDINARY["connect"]) == "per-transaction",
         commits=shape.rounds if shape.index_updates else 0,
     )
@@ -71,9 +71,9 @@ def _unreported(finished: Finished) -> tuple[str, ...]:
 def _reported_otherwise(spec: PageSpec, finished: Finished) -> list[str]:
     reported, pages = finished.told, finished.transactions
     found: list[str] = []
-    for service, wanted in spec.turns_of(pages).items():
-        turns = reported.get(f"{service}_turns", 0) - reported.get(f"{service}_checks", 0)
-        found += _other(f"turns to {service}", pages, turns, wanted)
+    for service, wanted in spec.round_trips_of(pages).items():
+        round_trips = reported.get(f"{service}_turns", 0) - reported.get(f"{service}_checks", 0)
+        found += _other(f"turns to {service}", pages, round_trips, wanted)
         if spec.per_page:
             found += _other(f"connects to {service}", pages, reported.get(f"{service}_connects", 0), pages)
     found += _missed(reported.get("misses", 0))
@@ -90,7 +90,7 @@ def _reported_otherwise(spec: PageSpec, finished: Finished) -> list[str]:
 def _done_otherwise(spec: PageSpec, finished: Finished) -> list[str]:
     pages, used = finished.transactions, {use.service: use for use in finished.services}
     found: list[str] = []
-    for service, wanted in spec.turns_of(pages).items():
+    for service, wanted in spec.round_trips_of(pages).items():
         use = used.get(service)
         found += _other(f"turns to {service}", pages, use.turns if use else 0, wanted)
         if spec.per_page:
@@ -120,16 +120,14 @@ def _missed(misses: int) -> tuple[str, ...]:
 
 def measured(job: LoadJob | PageJob, outcome: LoadOutcome) -> Measured:
     finished = outcome.finished
-    queries, turns = finished.queries, finished.turns
-    if reported := _reported_round_trips(
-        finished
-    ):  # the engine itself saw pages only; an application has a turn for each request
-        queries = turns = sum(reported.values())
+    queries, round_trips = finished.queries, finished.turns
+    if reported := _reported_round_trips(finished):  # the engine itself saw pages only, an application each request
+        queries = round_trips = sum(reported.values())
     return Measured(
         elapsed_ns=finished.elapsed_ns,
         transactions=finished.transactions,
         queries=queries,
-        turns=turns,
+        turns=round_trips,
         rows=finished.rows,
         bytes_to_server=finished.bytes.to_server,
         bytes_to_client=finished.bytes.to_client,
@@ -192,7 +190,7 @@ def page_facts(outcome: LoadOutcome, spec: PageSpec) -> LoadFacts:
     return LoadFacts(
         _page_round_trip_ns(finished),
         spec.commits * finished.transactions or None,
-        round_trips=spec.turns_of(pages),
+        round_trips=spec.round_trips_of(pages),
         keys=spec.keys_of(pages),
         sessions={name: receipt.model_dump(mode="json") for name, receipt in outcome.ready.services.items()},
     )
@@ -200,10 +198,10 @@ def page_facts(outcome: LoadOutcome, spec: PageSpec) -> LoadFacts:
 
 def _page_round_trip_ns(finished: Finished) -> float:
     """The mean of a turn, without the computing between turns: by the engine's clock, or as the application told."""
-    turns = [histogram for histogram in finished.histograms if histogram.kind.startswith("turn.")]
-    count = sum(histogram.count for histogram in turns)
+    timed = [histogram for histogram in finished.histograms if histogram.kind.startswith("turn.")]
+    count = sum(histogram.count for histogram in timed)
     if count:
-        return sum(histogram.mean_ns * histogram.count for histogram in turns) / count
+        return sum(histogram.mean_ns * histogram.count for histogram in timed) / count
     reported = _reported_round_trips(finished)
     return sum(finished.told.get(f"{service}_ns", 0) for service in reported) / max(sum(reported.values()), 1)
 

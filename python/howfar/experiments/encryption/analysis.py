@@ -42,7 +42,7 @@ MOST_WAITED = 0.2
 """Of a lone connection's cycle: beyond, what is left of it after taking off the waits is not what round trips took."""
 HARDLY = 0.05
 """A share of throughput that is called hardly anything."""
-HALF_A_TURN = 0.5
+HALF_A_ROUND_TRIP = 0.5
 """Of a round trip: less is not said to be one."""
 
 
@@ -105,7 +105,7 @@ def _row(
     return EncryptionRow(
         version=tls_label(version),
         connect_us=median(found.client_s + found.server_s for found in connects) * 1e6 if connects else None,
-        connect_turns=_turns(connects),
+        connect_turns=_mean_round_trips(connects),
         byte_ns=None if byte_s is None else byte_s * 1e9,
         persistent=tried(persistent),
         per_transaction=tried(each),
@@ -142,7 +142,7 @@ class _Connect:
         return self.pair.server_s - (self.twin.server_s if self.twin else 0.0)
 
     @property
-    def turns(self) -> float | None:
+    def round_trips(self) -> float | None:
         """Only a lone connection's time is round trips; with more it is waiting, and on a machine that others keep busy too."""
         here, both = self.pair.plain, [each for each in (self.pair, self.twin) if each is not None]
         cells = [cell for each in both for cell in (each.plain, each.changed)]
@@ -153,8 +153,8 @@ class _Connect:
         return (grown - sum(less)) / here.rtt_s
 
 
-def _turns(found: Sequence[_Connect]) -> float | None:
-    known = [turns for each in found if (turns := each.turns) is not None]
+def _mean_round_trips(found: Sequence[_Connect]) -> float | None:
+    known = [round_trips for each in found if (round_trips := each.round_trips) is not None]
     return median(known) if known else None
 
 
@@ -171,7 +171,7 @@ def connecting(facts: Sequence[ArmFacts]) -> dict[str, float | None]:
     versions = sorted((str(level) for level in levels(facts, "tls")), key=lambda level: (level[:3], -len(level)))
     plain = [_Connect(pair) for pair in pairs(facts, "connect", EACH) if pair.plain.level("tls") == "off"]
     return _of_tls(list(pairs(facts, "tls", versions[-1])) if versions else []) | {
-        "connect_turns": _cost([_turns(plain)]),
+        "connect_turns": _cost([_mean_round_trips(plain)]),
         "connect_client_s": _cost([each.client_s for each in plain]),
         "connect_server_s": _cost([each.server_s for each in plain]),
     }
@@ -182,7 +182,7 @@ def _of_tls(every: Sequence[Pair]) -> dict[str, float | None]:
     connects = _connects(each, persistent)
     return {
         "tls_byte_s": _cost([(pair.client_s + pair.server_s) / pair.payload / 2 for pair in persistent]),
-        "tls_connect_turns": _cost([_turns(connects)]),
+        "tls_connect_turns": _cost([_mean_round_trips(connects)]),
         "tls_connect_client_s": _cost([found.client_s for found in connects]),
         "tls_connect_server_s": _cost([found.server_s for found in connects]),
     }
@@ -230,7 +230,7 @@ def encryption_says(row: EncryptionRow) -> str:
 
 
 def _round_trips(row: EncryptionRow) -> str:
-    known = row.connect_turns is not None and row.connect_turns >= HALF_A_TURN
+    known = row.connect_turns is not None and row.connect_turns >= HALF_A_ROUND_TRIP
     text = f" with {row.connect_turns:.1f} round trips" if known else ""
     if not row.retried:
         return text

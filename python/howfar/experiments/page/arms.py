@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from howfar.analysis.link_facts import link_facts
-from howfar.experiments.page.findings import Application, Machines, Route, TurnCost
+from howfar.experiments.page.findings import Application, Machines, RoundTripCost, Route
 from howfar.paths import is_local
 from howfar.plan.factors import ORDINARY
 from howfar.stats.estimate import Estimate
@@ -267,20 +267,20 @@ class ArmTrials:
         """What a page waits for processors that are woken."""
         return (self.round_trips or 0.0) * self.wake_s
 
-    def costs(self) -> tuple[TurnCost, ...]:
+    def costs(self) -> tuple[RoundTripCost, ...]:
         """Of each service that the pages used: as PHP's pages report, else by the engine's histograms."""
         found = []
         for service in SERVICES:
-            turns, turn_ns = self._reported(service, "turns", "") or self._timed(f"turn.{service}")
+            round_trips, round_trip_ns = self._reported(service, "turns", "") or self._timed(f"turn.{service}")
             connects, connect_ns = self._reported(service, "connects", "connect_") or self._timed(f"connect.{service}")
-            if not turns:
+            if not round_trips:
                 continue
             counted = [record for each in self.measured for record in each.services if record.service == service]
             found.append(
-                TurnCost(
+                RoundTripCost(
                     service=service,
-                    turns=turns,
-                    mean_us=turn_ns / 1e3,
+                    turns=round_trips,
+                    mean_us=round_trip_ns / 1e3,
                     connects=connects,
                     connect_us=connect_ns / 1e3 if connects else None,
                     bytes_to_server=sum(each.bytes_to_server for each in counted) / self.pages if counted else None,

@@ -105,7 +105,7 @@ class AtCpu(OnRoute):
         return Setting(self.subject, self.app_cpu_ns, self.threads)
 
 
-class TurnCost(Part):
+class RoundTripCost(Part):
     """Round trips to one service in one arm, by the application's own clock. With several pages in flight, this includes waiting for
     each other."""
 
@@ -143,7 +143,7 @@ class PageArm(AtCpu):
     `forwarder`, `link`."""
     own_cpu_ms: float | None
     """What the application itself reports. None: it does not."""
-    turns: tuple[TurnCost, ...]
+    turns: tuple[RoundTripCost, ...]
     busy: dict[str, float]
     """Utilisation of each machine's CPUs: `application` and `database`; one machine: `both`."""
     rtt_ms: float | None

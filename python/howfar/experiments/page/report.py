@@ -19,9 +19,9 @@ from howfar.experiments.page.findings import (
     PageArm,
     PageChoice,
     PageFindings,
+    RoundTripCost,
     Route,
     Setting,
-    TurnCost,
 )
 from howfar.experiments.page.labels import (
     APPLICATIONS,
@@ -316,7 +316,7 @@ def _nth(index: int, row: list[str]) -> str:
     return row[index]
 
 
-def _cost(arm: PageArm | None, service: str) -> TurnCost | None:
+def _cost(arm: PageArm | None, service: str) -> RoundTripCost | None:
     return next((cost for cost in arm.turns if cost.service == service), None) if arm else None
 
 

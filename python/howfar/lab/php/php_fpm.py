@@ -393,7 +393,7 @@ def for_proof(script: PageScript) -> PageScript | None:
     return script.model_copy(update={"steps": steps, "rounds": min(script.rounds, _ROUNDS_OF_A_PROOF)})
 
 
-def turns_of(script: PageScript) -> Counter[ServiceName]:
+def round_trips_of(script: PageScript) -> Counter[ServiceName]:
     """Of a page, by service."""
     found: Counter[ServiceName] = Counter()
     for step in script.steps:

@@ -15,7 +15,7 @@ from howfar.engine.messages import FastCgi, Observed, PageScript, ServiceName, U
 from howfar.engine.process import Launcher
 from howfar.engine.rules import services_of
 from howfar.errors import LabError
-from howfar.lab.php.php_fpm import PAGES, Answer, PhpFpm, Program, check, for_proof, keys_of, parameters, turns_of
+from howfar.lab.php.php_fpm import PAGES, Answer, PhpFpm, Program, check, for_proof, keys_of, parameters, round_trips_of
 from howfar.lab.reached import Reached
 from howfar.lab.servers.key_value import KeyValueServer
 from howfar.testbed import StageReceipt
@@ -32,7 +32,7 @@ _CLIENTS = "SELECT HOST FROM information_schema.PROCESSLIST WHERE ID <> CONNECTI
 class Counted:
     """By one server, since it started. Our own asking is in it: `_own`."""
 
-    turns: int | None
+    round_trips: int | None
     """None: it counts keys, not requests."""
     keys: int
     connections: int
@@ -52,9 +52,9 @@ def count(one: Reached) -> Counted:
     rows = running.query(f"SHOW GLOBAL STATUS WHERE Variable_name IN ({listed})")
     status = {str(row["Variable_name"]): int(row["Value"]) for row in rows}
     # Each ping of a driver is an administrative command, and no question.
-    turns = status["Questions"] + status["Com_admin_commands"]
+    round_trips = status["Questions"] + status["Com_admin_commands"]
     present = status["Threads_connected"] - 1
-    return Counted(turns, 0, status["Connections"], present, status.get("Ssl_finished_accepts", 0))
+    return Counted(round_trips, 0, status["Connections"], present, status.get("Ssl_finished_accepts", 0))
 
 
 def _own(one: Reached) -> int:
@@ -107,12 +107,12 @@ def prove(servers: Sequence[Reached], script: PageScript, page: Callable[[int], 
 
 
 def _unlike_script(reported: Reported, script: PageScript, pages: int) -> list[str]:
-    wanted = turns_of(script)
+    wanted = round_trips_of(script)
     found = []
     for name in services_of(script):
-        turns = reported[f"{name}_turns"] - reported[f"{name}_checks"]
-        if turns != wanted[name] * pages:
-            found.append(f"{pages} pages told {turns} turns to {name}, the script has {wanted[name] * pages}")
+        round_trips = reported[f"{name}_turns"] - reported[f"{name}_checks"]
+        if round_trips != wanted[name] * pages:
+            found.append(f"{pages} pages told {round_trips} turns to {name}, the script has {wanted[name] * pages}")
         if script.connect == "per_page" and wanted[name] and reported[f"{name}_connects"] != pages:
             found.append(f"{pages} pages told {reported[f'{name}_connects']} connects to {name}, each was to make one")
     if missed := reported["misses"]:
@@ -132,8 +132,8 @@ def _counted_alike(
     connects = reported[f"{name}_connects"]
     counted = {"connects": after.connections - before.connections}
     wanted = {"connects": connects}
-    if before.turns is not None and after.turns is not None:
-        counted["turns"] = after.turns - before.turns - queries * _own(one)
+    if before.round_trips is not None and after.round_trips is not None:
+        counted["turns"] = after.round_trips - before.round_trips - queries * _own(one)
         wanted["turns"] = reported[f"{name}_turns"]
         if name == "mysql" and script.connect == "per_page":
             wanted["turns"] += connects  # the goodbye of each, which has no answer
