@@ -147,14 +147,14 @@ impl DirectionThread {
     }
 
     fn stats(&mut self, reset: bool) -> Result<DirectionStats, Failed> {
-        let (answer, answers) = channel();
+        let (answer, replies) = channel();
         let dropped = self.gauge.dropped();
         self.order(Order::Stats {
             reset,
             dropped,
             answer,
         });
-        answers.recv_timeout(PATIENCE).map_err(|error| {
+        replies.recv_timeout(PATIENCE).map_err(|error| {
             Failed::new(
                 FailCode::Internal,
                 format!("a direction of the link does not answer: {error}"),

@@ -129,15 +129,24 @@ mod tests {
         let mut counters = Counters::new();
         counters.queued(900);
         counters.queued(300);
-        let told = counters.figures(None);
-        assert_eq!((told.queue_bytes_max, told.queue_bytes_lately), (900, 900));
+        let figures = counters.figures(None);
+        assert_eq!(
+            (figures.queue_bytes_max, figures.queue_bytes_lately),
+            (900, 900)
+        );
         counters.queue_bytes_lately = 100;
         counters.queued(200);
-        let told = counters.figures(None);
-        assert_eq!((told.queue_bytes_max, told.queue_bytes_lately), (900, 200));
+        let figures = counters.figures(None);
+        assert_eq!(
+            (figures.queue_bytes_max, figures.queue_bytes_lately),
+            (900, 200)
+        );
         counters.reset(None);
-        let told = counters.figures(None);
-        assert_eq!((told.queue_bytes_max, told.queue_bytes_lately), (0, 200));
+        let figures = counters.figures(None);
+        assert_eq!(
+            (figures.queue_bytes_max, figures.queue_bytes_lately),
+            (0, 200)
+        );
     }
 
     #[test]

@@ -263,9 +263,9 @@ mod tests {
             .expect("room");
         let mut counts = one.end().expect("room");
         counts.add(&other.end().expect("room"));
-        let told = file.close(&counts).expect("room");
-        assert_eq!((told.records, told.acknowledged), (3, 1));
-        assert_eq!((counts.refused, told.unknown), (1, 1));
+        let event = file.close(&counts).expect("room");
+        assert_eq!((event.records, event.acknowledged), (3, 1));
+        assert_eq!((counts.refused, event.unknown), (1, 1));
         let bytes = std::fs::read(&path).expect("the log");
         std::fs::remove_file(&path).expect("ours");
         assert_eq!(bytes.len(), HEADER + 4 * RECORD);

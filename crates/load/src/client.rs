@@ -260,11 +260,11 @@ fn gist(sql: &[u8]) -> String {
         .take(160)
         .map(|&byte| char::from(byte))
         .collect();
-    let words: Vec<&str> = head.split_ascii_whitespace().take(WORDS).collect();
-    if words.is_empty() {
+    let first_words: Vec<&str> = head.split_ascii_whitespace().take(WORDS).collect();
+    if first_words.is_empty() {
         "a statement".to_owned()
     } else {
-        words.join(" ")
+        first_words.join(" ")
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct KeyValueHandshake {
     /// Replies that are due, by what was asked, the last one first.
     due: Vec<&'static str>,
     /// Whether anything was said: a round trip.
-    said: bool,
+    has_sent: bool,
     plain: Vec<u8>,
 }
 
@@ -44,7 +44,7 @@ impl KeyValueHandshake {
             channel: Channel::Plain,
             decoder: Decoder::new(LARGEST),
             due: Vec::new(),
-            said: false,
+            has_sent: false,
             plain: Vec::new(),
         };
         let mut greeting = Vec::new();
@@ -71,16 +71,16 @@ impl KeyValueHandshake {
             self.due.push("SELECT");
         }
         self.due.reverse();
-        self.said = !self.due.is_empty();
+        self.has_sent = !self.due.is_empty();
     }
 
     fn reply(&mut self, value: &Value, entry: &Entry<'_>) -> Result<(), Failed> {
-        let asked = self.due.pop().unwrap_or("nothing");
+        let request = self.due.pop().unwrap_or("nothing");
         let Value::Error(line) = value else {
             return Ok(());
         };
-        let said = String::from_utf8_lossy(&line[..line.len().min(200)]);
-        let (code, advice) = match (asked, line) {
+        let shown = String::from_utf8_lossy(&line[..line.len().min(200)]);
+        let (code, advice) = match (request, line) {
             ("HELLO 3", line) if line.starts_with(b"ERR unknown command") => (
                 FailCode::ServerError,
                 "RESP3 needs Redis 6 or later: ask for resp2.",
@@ -101,7 +101,7 @@ impl KeyValueHandshake {
         Err(Failed::new(
             code,
             format!(
-                "{} answered {asked} with `{said}`",
+                "{} answered {request} with `{shown}`",
                 failure::target_name(entry.target)
             ),
             advice,
@@ -156,7 +156,7 @@ impl Handshake for KeyValueHandshake {
             statements: Statements::default(),
             facts: None,
             tls,
-            turns: handshake + u32::from(self.said),
+            turns: handshake + u32::from(self.has_sent),
         }))
     }
 }
@@ -230,12 +230,12 @@ mod tests {
     #[test]
     fn all_is_said_in_one_round_trip() {
         let account = ("me", "secret", "3");
-        let (said, turns) = hello(Protocol::Resp3, account, "%1\r\n+proto\r\n:3\r\n+OK\r\n");
-        assert!(said.starts_with("*5\r\n$5\r\nHELLO\r\n$1\r\n3\r\n$4\r\nAUTH\r\n$2\r\nme\r\n"));
-        assert!(said.ends_with("$6\r\nSELECT\r\n$1\r\n3\r\n"));
+        let (sent, turns) = hello(Protocol::Resp3, account, "%1\r\n+proto\r\n:3\r\n+OK\r\n");
+        assert!(sent.starts_with("*5\r\n$5\r\nHELLO\r\n$1\r\n3\r\n$4\r\nAUTH\r\n$2\r\nme\r\n"));
+        assert!(sent.ends_with("$6\r\nSELECT\r\n$1\r\n3\r\n"));
         assert_eq!(turns, Ok(Some(1)));
-        let (said, turns) = hello(Protocol::Resp2, ("", "secret", ""), "+OK\r\n");
-        assert_eq!(said, "*2\r\n$4\r\nAUTH\r\n$6\r\nsecret\r\n");
+        let (sent, turns) = hello(Protocol::Resp2, ("", "secret", ""), "+OK\r\n");
+        assert_eq!(sent, "*2\r\n$4\r\nAUTH\r\n$6\r\nsecret\r\n");
         assert_eq!(turns, Ok(Some(1)));
     }
 

@@ -74,8 +74,8 @@ fn guarded(work: impl FnOnce() -> Result<(), Failed>) -> ExitCode {
 /// The outcome of `work`, of which a panic is one.
 fn unpanicked(who: &str, work: impl FnOnce() -> Result<(), Failed>) -> Result<(), Failed> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let said = panic_text(panic.as_ref());
-        Err(login::internal(format!("{who} panicked: {said}")))
+        let reason = panic_text(panic.as_ref());
+        Err(login::internal(format!("{who} panicked: {reason}")))
     })
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn take(
     session: &mut Session,
 ) -> Result<Receipt, Failed> {
     let facts = ask_server(of, socket, session)?;
-    let said = |name: &str| {
+    let status = |name: &str| {
         facts
             .status
             .get(name)
@@ -63,23 +63,23 @@ pub(crate) fn take(
     Ok(Receipt {
         address_family: of.address.family(),
         local_address: text(net::getsockname(socket).ok()),
-        peer_address: peer.unwrap_or_else(|| asked_for(of.entry.target)),
+        peer_address: peer.unwrap_or_else(|| requested_address(of.entry.target)),
         peer_pid: if tcp { None } else { peer_pid(socket) },
         server_version: facts.version,
         server_connection_id: facts.connection,
         auth_plugin: login_method(of.entry, session).to_owned(),
         protocol_mode: protocol_mode(of),
-        tls_version: said("Ssl_version"),
-        tls_cipher: said("Ssl_cipher"),
+        tls_version: status("Ssl_version"),
+        tls_cipher: status("Ssl_cipher"),
         tls_client_version: tls.map(|tls| tls.version.to_owned()),
         tls_client_cipher: tls.map(|tls| tls.cipher.to_owned()),
         tls_group: tls.and_then(|tls| tls.group.clone()),
         tls_retried: tls.map(|tls| tls.retried),
         tls_resumed: None,
         connect_turns: connect_turns(of.address, session),
-        compression: said("Compression").map(|_| algorithm(said("Compression_algorithm"))),
-        compression_level: said("Compression")
-            .and_then(|_| said("Compression_level"))
+        compression: status("Compression").map(|_| algorithm(status("Compression_algorithm"))),
+        compression_level: status("Compression")
+            .and_then(|_| status("Compression_level"))
             .and_then(|level| level.parse().ok()),
         tcp_mss: tcp.then(|| max_segment(socket)).flatten(),
         tcp_nodelay: tcp.then(|| sockopt::tcp_nodelay(socket).ok()).flatten(),
@@ -151,8 +151,8 @@ fn text(address: Option<SocketAddrAny>) -> Option<String> {
 }
 
 /// Servers that name no algorithm have only one.
-fn algorithm(said: Option<String>) -> String {
-    said.unwrap_or_else(|| "zlib".to_owned())
+fn algorithm(name: Option<String>) -> String {
+    name.unwrap_or_else(|| "zlib".to_owned())
 }
 
 /// MariaDB puts a fixed "5.5.5-" before its version, for old replicas only.
@@ -173,7 +173,7 @@ fn socket_address(address: &SocketAddrAny) -> Option<String> {
         .map(|address| address.to_string())
 }
 
-pub(crate) fn asked_for(target: &Target) -> String {
+pub(crate) fn requested_address(target: &Target) -> String {
     match target {
         Target::Unix { path } => Path::new(path).display().to_string(),
         Target::Tcp { host, port } => format!("{host}:{port}"),

@@ -89,13 +89,13 @@ fn is_the_servers_end(failed: &Failed) -> bool {
 /// Set when stdin ends.
 fn over_with_stdin() -> Result<Arc<AtomicBool>, Failed> {
     let over = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&over);
+    let stop = Arc::clone(&over);
     thread::Builder::new()
         .name("stdin".to_owned())
         .spawn(move || {
             // Whatever comes is ignored.
             let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
-            told.store(true, Ordering::Relaxed);
+            stop.store(true, Ordering::Relaxed);
         })
         .map_err(|error| internal(format!("starting a thread: {error}")))?;
     Ok(over)
@@ -138,11 +138,11 @@ impl Polls {
         awaited: &mut Awaited,
         log: &mut Log<'_>,
     ) -> Result<usize, Failed> {
-        let asked_ns = now_ns();
+        let requested_ns = now_ns();
         let rows = client.query(&awaited.question())?;
         let seen_ns = now_ns();
         self.count += 1;
-        self.longest_ns = self.longest_ns.max(seen_ns - asked_ns);
+        self.longest_ns = self.longest_ns.max(seen_ns - requested_ns);
         let new = rows.len();
         for row in rows {
             let key = match row.as_slice() {
@@ -151,8 +151,8 @@ impl Polls {
             };
             let (key, writer) = key
                 .and_then(|key| Some((key, awaited.seen(key)?)))
-                .ok_or_else(not_asked_for)?;
-            log.write(key as i64, writer, asked_ns, seen_ns, KeyOutcome::Seen)?;
+                .ok_or_else(unexpected_key)?;
+            log.write(key as i64, writer, requested_ns, seen_ns, KeyOutcome::Seen)?;
         }
         Ok(new)
     }
@@ -210,7 +210,7 @@ impl Awaited {
     }
 }
 
-fn not_asked_for() -> Failed {
+fn unexpected_key() -> Failed {
     Failed::new(
         FailCode::Protocol,
         "the server answered a poll for keys with something else",

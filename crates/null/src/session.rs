@@ -227,7 +227,7 @@ mod tests {
         [Flavour::Mariadb, Flavour::Mysql].map(|flavour| Book::new(flavour, 119))
     }
 
-    fn said(session: &mut Session, book: &Book, input: &[u8]) -> Vec<u8> {
+    fn reply_to(session: &mut Session, book: &Book, input: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         assert_eq!(session.feed(input, book, &mut out), Ok(Next::Go));
         out
@@ -236,7 +236,7 @@ mod tests {
     fn prepared(session: &mut Session, book: &Book, sql: &str) -> (Prepared, usize) {
         let mut request = Vec::new();
         command::prepare(&mut request, sql.as_bytes());
-        let answer = said(session, book, &request);
+        let answer = reply_to(session, book, &request);
         let (mut framer, mut rest) = (Framer::new(1 << 16), answer.as_slice());
         framer.expect(1);
         let head = framer.next(&mut rest).expect("framed").expect("whole");
@@ -269,7 +269,7 @@ mod tests {
                     let mut execute = Execute::begin(&mut request, head.statement, first, count);
                     (0..count).for_each(|value| execute.integer(value as i64));
                     execute.end();
-                    let bytes = said(&mut session, book, &request);
+                    let bytes = reply_to(&mut session, book, &request);
                     answer.begin(true);
                     let outcome = answer.feed(
                         &bytes,
@@ -295,7 +295,7 @@ mod tests {
             ] {
                 let mut request = Vec::new();
                 command::query(&mut request, sql.as_bytes());
-                let bytes = said(&mut session, book, &request);
+                let bytes = reply_to(&mut session, book, &request);
                 answer.begin(false);
                 let outcome = answer.feed(&bytes, &[], &mut Work::Decode);
                 let rows_seen = outcome.expect("well formed").and_then(|one| one.rows());
@@ -310,12 +310,12 @@ mod tests {
         let (mut session, _) = logged_in(&book);
         let mut request = Vec::new();
         command::close(&mut request, 3);
-        assert!(said(&mut session, &book, &request).is_empty());
+        assert!(reply_to(&mut session, &book, &request).is_empty());
         for code in [PING, RESET_CONNECTION, INIT_DB] {
-            let bytes = said(&mut session, &book, &[1, 0, 0, 0, code]);
+            let bytes = reply_to(&mut session, &book, &[1, 0, 0, 0, code]);
             assert_eq!(bytes, book.answers(true).done());
         }
-        let bytes = said(&mut session, &book, &[1, 0, 0, 0, 0x7F]);
+        let bytes = reply_to(&mut session, &book, &[1, 0, 0, 0, 0x7F]);
         let error = ServerError::parse(&bytes[HEADER..]).expect("an error");
         assert_eq!(error.code, UNKNOWN.into());
         let mut out = Vec::new();
@@ -357,14 +357,14 @@ mod tests {
             execute.end();
             command::close(&mut request, 3);
             let (mut session, _) = logged_in(&book);
-            let whole = said(&mut session, &book, &request);
+            let whole = reply_to(&mut session, &book, &request);
             let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(request.len())).collect();
             cuts.sort_unstable();
             cuts.push(request.len());
             let (mut session, _) = logged_in(&book);
             let (mut from, mut pieces) = (0, Vec::new());
             for cut in cuts {
-                pieces.extend(said(&mut session, &book, &request[from..cut]));
+                pieces.extend(reply_to(&mut session, &book, &request[from..cut]));
                 from = cut;
             }
             prop_assert_eq!(pieces, whole);

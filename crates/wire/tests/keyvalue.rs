@@ -135,12 +135,12 @@ fn exchange() -> impl Strategy<Value = Exchange> {
 }
 
 impl Exchange {
-    fn asked(&self) -> Expected {
+    fn expected(&self) -> Expected {
         match self {
             Self::Get(_) => Expected::Get,
             Self::MultiGet(keys) => Expected::MultiGet(keys.len() as u16),
             Self::Write => Expected::Write,
-            Self::Refused(asked) => *asked,
+            Self::Refused(request) => *request,
         }
     }
 
@@ -236,7 +236,7 @@ proptest! {
         replies.begin();
         for one in &exchanges {
             one.resp(three, &mut stream);
-            replies.expect(one.asked());
+            replies.expect(one.expected());
         }
         let (mut seen, mut left) = (Vec::new(), stream.len());
         for piece in cut(&stream, &sizes) {
@@ -256,7 +256,7 @@ proptest! {
         replies.begin();
         for one in &exchanges {
             one.memcached(dialect, &mut stream);
-            replies.expect(one.asked());
+            replies.expect(one.expected());
         }
         let (mut seen, mut left) = (Vec::new(), stream.len());
         for piece in cut(&stream, &sizes) {

@@ -6,13 +6,13 @@ use crate::drivers::drivers;
 use crate::fake::{Fake, Reply, packet, refusal};
 use crate::process::{engine_on, failure, job, success};
 
-fn fails_with(job: &serde_json::Value, code: &str, words: &str) {
+fn fails_with(job: &serde_json::Value, code: &str, fragment: &str) {
     let failed = failure(job);
     assert_eq!(failed["code"], code, "{failed}");
     assert!(
         failed["message"]
             .as_str()
-            .is_some_and(|message| message.contains(words)),
+            .is_some_and(|message| message.contains(fragment)),
         "{failed}"
     );
     assert!(
@@ -78,7 +78,7 @@ fn not_a_database_server() {
 
 #[test]
 fn logins_are_refused_for_different_reasons() {
-    for (code, text, told) in [
+    for (code, text, fail_code) in [
         (1045, "Access denied", "auth"),
         (1040, "Too many connections", "connect"),
         (1049, "Unknown database", "server_error"),
@@ -86,7 +86,7 @@ fn logins_are_refused_for_different_reasons() {
         let fake = Fake::with_login(&format!("refuses-{code}"), refusal(code, text), |_| {
             Reply::Ok
         });
-        fails_with(&job(&fake.path), told, text);
+        fails_with(&job(&fake.path), fail_code, text);
     }
     let switch = packet(2, b"\xfeauth_gssapi_client\0abc\0");
     let fake = Fake::with_login("plugin", switch, |_| Reply::Ok);

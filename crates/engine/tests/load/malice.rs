@@ -41,11 +41,11 @@ fn harmful(
 }
 
 #[track_caller]
-fn ends(name: &str, job: &Value, code: &str, words: &str) -> Value {
+fn ends(name: &str, job: &Value, code: &str, fragment: &str) -> Value {
     let failed = bounded_failure(name, job);
     assert_eq!(failed["code"], code, "{name}: {failed}");
     let message = failed["message"].as_str().expect("a text");
-    assert!(message.contains(words), "{name}: {failed}");
+    assert!(message.contains(fragment), "{name}: {failed}");
     assert!(!failed["advice"].as_str().expect("a text").is_empty());
     failed
 }
@@ -55,7 +55,7 @@ fn ends(name: &str, job: &Value, code: &str, words: &str) -> Value {
 fn harm_ends(
     name: &str,
     code: &str,
-    words: &str,
+    fragment: &str,
     harm: impl Fn(&mut UnixStream) -> io::Result<()> + Send + Sync + Clone + 'static,
 ) {
     let fake = harmful(name, harm);
@@ -65,7 +65,7 @@ fn harm_ends(
         job["connect_timeout_ns"] = 20_000_000_000_u64.into();
         job["stall_timeout_ns"] = 20_000_000_000_u64.into();
     }
-    ends(name, &job, code, words);
+    ends(name, &job, code, fragment);
 }
 
 fn heard(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
@@ -82,7 +82,7 @@ fn let_in(stream: &mut UnixStream) -> io::Result<()> {
 }
 
 /// All that comes before the load; gives back with the first query asked and unanswered.
-fn until_asked(stream: &mut UnixStream) -> io::Result<()> {
+fn until_queried(stream: &mut UnixStream) -> io::Result<()> {
     let_in(stream)?;
     loop {
         let command = heard(stream)?;
@@ -229,14 +229,14 @@ fn results_without_an_end() {
             let name = format!("rows-{driver}-{work}-{length}");
             let row = vec![0; length];
             let fake = harmful(&name, move |stream| {
-                until_asked(stream)?;
+                until_queried(stream)?;
                 stream.write_all(&head_of_result())?;
                 flood(stream, 4, &row)
             });
             let mut job = hurried(&fake.path);
             job["client_work"] = work.into();
             job["driver"] = driver.into();
-            let told = bounded_failure(&name, &job);
+            let failure = bounded_failure(&name, &job);
             // Decoding finds that a row of zeros is longer than its column; a kernel may have no io_uring.
             let or = match (driver, work) {
                 ("io_uring", _) => "interface",
@@ -244,8 +244,8 @@ fn results_without_an_end() {
                 _ => "stalled",
             };
             assert!(
-                ["stalled", or].iter().any(|code| told["code"] == *code),
-                "{told}"
+                ["stalled", or].iter().any(|code| failure["code"] == *code),
+                "{failure}"
             );
         }
     }
@@ -254,7 +254,7 @@ fn results_without_an_end() {
 #[test]
 fn answers_that_lie_about_themselves() {
     harm_ends("many-columns", "protocol", "impossible number", |stream| {
-        until_asked(stream)?;
+        until_queried(stream)?;
         stream.write_all(&packet(1, b"\xfd\0\0\x10"))?;
         flood(stream, 2, DEFINITION)
     });
@@ -263,13 +263,13 @@ fn answers_that_lie_about_themselves() {
         "protocol",
         "not the one announced",
         |stream| {
-            until_asked(stream)?;
+            until_queried(stream)?;
             stream.write_all(&packet(1, b"\x02"))?;
             flood(stream, 2, DEFINITION)
         },
     );
     harm_ends("results", "stalled", "waited more than", |stream| {
-        until_asked(stream)?;
+        until_queried(stream)?;
         flood(stream, 1, b"\0\0\0\x0a\0\0\0")
     });
     harm_ends(
@@ -277,21 +277,21 @@ fn answers_that_lie_about_themselves() {
         "stalled",
         "waited more than",
         |stream| {
-            until_asked(stream)?;
+            until_queried(stream)?;
             stream.write_all(b"\xff\xff\x0f\x01")?;
             drip(stream, b"\0")
         },
     );
     harm_ends("a-huge-error", "protocol", "accepted here", |stream| {
-        until_asked(stream)?;
+        until_queried(stream)?;
         stream.write_all(&error(1, 1064, &"\x01".repeat((1 << 24) - 20)))
     });
     harm_ends("a-long-error", "server_error", "1064", |stream| {
-        until_asked(stream)?;
+        until_queried(stream)?;
         stream.write_all(&error(1, 1064, &"\x01".repeat(1 << 19)))
     });
     harm_ends("a-huge-ok", "protocol", "accepted here", |stream| {
-        until_asked(stream)?;
+        until_queried(stream)?;
         stream.write_all(&packet(1, &vec![0; (1 << 24) - 2]))
     });
 }
@@ -368,7 +368,7 @@ fn the_end_of_a_tls_session_is_the_end() {
 #[test]
 fn garbage_where_tls_should_begin() {
     let offering = offering_tls();
-    for (name, garbage, words) in [
+    for (name, garbage, fragment) in [
         (
             "garbage",
             &b"no TLS at all, but long enough to be looked at"[..],
@@ -386,7 +386,7 @@ fn garbage_where_tls_should_begin() {
         });
         let mut job = hurried(&fake.path);
         job["session"] = json!({"tls": {}});
-        ends(name, &job, "tls", words);
+        ends(name, &job, "tls", fragment);
     }
 }
 
@@ -417,7 +417,7 @@ fn compressed_frames_that_lie_or_swell() {
         })
         .collect();
     let (lie, swell) = (lie.leak(), [head, rounds].concat().leak());
-    for (name, sent, code, words) in [
+    for (name, sent, code, fragment) in [
         ("a-lie", &*lie, "protocol", "compressed frame"),
         ("a-bomb", &*swell, "stalled", "waited more than"),
     ] {
@@ -437,6 +437,6 @@ fn compressed_frames_that_lie_or_swell() {
         job["session"] = json!({"compression": {"algorithm": "zlib"}});
         job["client_work"] = "skip".into();
         job["workload"] = json!({"kind": "oltp_read_only", "db_ps_mode": "disable"});
-        ends(name, &job, code, words);
+        ends(name, &job, code, fragment);
     }
 }

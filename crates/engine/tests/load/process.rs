@@ -41,8 +41,8 @@ pub(crate) fn engine_telling(kind: &str, input: &str, mut hear: impl FnMut(Value
         .write_all(input.as_bytes())
         .expect("the engine reads its job");
     drop(stdin);
-    let told = BufReader::new(engine.stdout.take().expect("piped"));
-    for line in told.lines() {
+    let events = BufReader::new(engine.stdout.take().expect("piped"));
+    for line in events.lines() {
         hear(serde_json::from_str(&line.expect("UTF-8")).expect("JSON lines"));
     }
     engine.wait().expect("the engine ends").code()

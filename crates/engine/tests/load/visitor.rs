@@ -34,8 +34,8 @@ fn read_request(stream: &mut UnixStream) -> std::io::Result<()> {
 
 /// Gives this page to each request, and counts them.
 fn application(page: &'static str) -> (Fake, Arc<AtomicU64>) {
-    let asked = Arc::new(AtomicU64::new(0));
-    let counted = Arc::clone(&asked);
+    let requests = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&requests);
     let fake = Fake::listening("visitor", move |mut stream| {
         let counted = Arc::clone(&counted);
         thread::spawn(move || {
@@ -48,7 +48,7 @@ fn application(page: &'static str) -> (Fake, Arc<AtomicU64>) {
             }
         });
     });
-    (fake, asked)
+    (fake, requests)
 }
 
 fn job(fake: &Fake, keep: bool) -> Value {
@@ -78,7 +78,7 @@ fn histogram<'a>(finished: &'a Value, kind: &str) -> Option<&'a Value> {
 #[test]
 fn what_pages_tell_is_summed_over_the_window() {
     for keep in [false, true] {
-        let (fake, asked) = application(PAGE);
+        let (fake, requests) = application(PAGE);
         let (code, finished, ready) = run(&fake, keep);
         assert_eq!(code, Some(0), "{finished}");
         assert_eq!(ready["receipt"]["protocol_mode"], "fastcgi");
@@ -86,14 +86,14 @@ fn what_pages_tell_is_summed_over_the_window() {
         let pages = finished["transactions"].as_u64().expect("a count");
         assert!(pages > 0);
         // Those that end behind the window are asked for and not counted.
-        assert!(pages <= asked.load(Ordering::Relaxed));
+        assert!(pages <= requests.load(Ordering::Relaxed));
         assert_eq!(
             finished["told"],
             json!({"hits": 3 * pages, "wall_ns": 70 * pages})
         );
-        let told = histogram(&finished, "told.wall_ns").expect("a latency");
+        let reported = histogram(&finished, "told.wall_ns").expect("a latency");
         assert_eq!(
-            (&told["count"], &told["min_ns"]),
+            (&reported["count"], &reported["min_ns"]),
             (&json!(pages), &json!(70))
         );
         assert!(histogram(&finished, "told.hits").is_none());
@@ -115,9 +115,9 @@ fn the_result_does_not_wait_for_pages_in_hand() {
 
 /// Pages that an application ended for want of patience, and not because the result was out.
 fn pages_that_outlived_the_result() -> u64 {
-    let told = Arc::new((Mutex::new(false), Condvar::new()));
+    let signal = Arc::new((Mutex::new(false), Condvar::new()));
     let waited = Arc::new(AtomicU64::new(0));
-    let (heard, in_vain) = (Arc::clone(&told), Arc::clone(&waited));
+    let (heard, in_vain) = (Arc::clone(&signal), Arc::clone(&waited));
     let fake = Fake::listening("slow", move |mut stream| {
         let (heard, in_vain) = (Arc::clone(&heard), Arc::clone(&in_vain));
         thread::spawn(move || {
@@ -136,8 +136,8 @@ fn pages_that_outlived_the_result() -> u64 {
     });
     let code = engine_telling("page", &format!("{}\n", job(&fake, false)), |event| {
         if event["event"] == "finished" {
-            *told.0.lock().expect("a lock") = true;
-            told.1.notify_all();
+            *signal.0.lock().expect("a lock") = true;
+            signal.1.notify_all();
         }
     });
     assert_eq!(code, Some(0));

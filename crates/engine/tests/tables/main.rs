@@ -31,7 +31,7 @@ fn trace(server: &Server, tables: u64, tool: impl FnOnce()) -> (String, Vec<(Str
     server.query("SET GLOBAL log_output='TABLE'; SET GLOBAL general_log=OFF; TRUNCATE mysql.general_log; SET GLOBAL general_log=ON");
     tool();
     server.query("SET GLOBAL general_log=OFF");
-    let said = server.query(
+    let output = server.query(
         "SELECT argument FROM mysql.general_log WHERE command_type='Query' \
          AND argument REGEXP '^ *(CREATE|DROP|ANALYZE|SELECT AVG|SELECT COUNT|SET tmp|SET max)'",
     );
@@ -48,7 +48,7 @@ fn trace(server: &Server, tables: u64, tool: impl FnOnce()) -> (String, Vec<(Str
         };
         (created, shape)
     });
-    (said, made.collect())
+    (output, made.collect())
 }
 
 fn tables_left(server: &Server) -> String {
@@ -173,16 +173,16 @@ fn k_follows_its_distribution(server: &Server) {
         let workload =
             json!({"kind": "oltp_read_write", "table_size": 4000, "distribution": {"kind": kind}});
         done(&job(server, "prepare", &workload));
-        let said = server.query(&format!(
+        let output = server.query(&format!(
             "SELECT AVG(k), AVG({rows}), MIN(k) >= 1 AND MAX(k) <= 4000 FROM sbtest.sbtest1"
         ));
-        let values: Vec<f64> = said
+        let values: Vec<f64> = output
             .split_whitespace()
             .map(|value| value.parse().expect("a number"))
             .collect();
-        assert!((values[0] - mean).abs() < mean_within, "{kind}: {said}");
-        assert!((values[1] - share).abs() < share_within, "{kind}: {said}");
-        assert!(values[2] > 0.5, "{kind}: {said}");
+        assert!((values[0] - mean).abs() < mean_within, "{kind}: {output}");
+        assert!((values[1] - share).abs() < share_within, "{kind}: {output}");
+        assert!(values[2] > 0.5, "{kind}: {output}");
         done(&job(server, "cleanup", &workload));
     }
 }

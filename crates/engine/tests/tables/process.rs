@@ -51,11 +51,11 @@ pub(crate) fn done(job: &Value) -> u64 {
 }
 
 /// A job fails with this code, and says these words.
-pub(crate) fn fails(job: &Value, code: &str, words: &str) {
+pub(crate) fn fails(job: &Value, code: &str, fragment: &str) {
     let (exit, mut events) = run(job);
     let last = events.pop().expect("an event");
     assert_eq!((exit, &last["code"]), (Some(1), &json!(code)), "{last}");
-    assert!(last.to_string().contains(words), "{last}");
+    assert!(last.to_string().contains(fragment), "{last}");
 }
 
 /// False, said on stderr, where sysbench is not installed.

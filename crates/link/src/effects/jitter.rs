@@ -14,19 +14,19 @@ const RARE_DEVIATIONS: f64 = 6.0;
 /// Draws what comes on top of the delay.
 #[derive(Debug)]
 pub(crate) struct Jitter {
-    asked: job::Jitter,
+    spec: job::Jitter,
     draws: Draws,
 }
 
 impl Jitter {
-    pub(crate) fn new(asked: &job::Jitter, draws: Draws) -> Self {
-        let asked = asked.clone();
-        Self { asked, draws }
+    pub(crate) fn new(spec: &job::Jitter, draws: Draws) -> Self {
+        let spec = spec.clone();
+        Self { spec, draws }
     }
 
     /// The next value in nanoseconds, rounded to the nearest, so that a mean is not moved. Only a normal one may be negative.
     pub(crate) fn draw(&mut self) -> i64 {
-        match &self.asked {
+        match &self.spec {
             job::Jitter::Normal { deviation_ns } => {
                 (self.draws.normal() * *deviation_ns as f64).round() as i64
             }
@@ -48,8 +48,8 @@ fn lomax(tail: f64, mean: Nanos, shape: f64) -> f64 {
 }
 
 /// What the extra delay practically never exceeds: memory is kept for it.
-pub(crate) fn longest(asked: &job::Jitter) -> Nanos {
-    match asked {
+pub(crate) fn longest(spec: &job::Jitter) -> Nanos {
+    match spec {
         job::Jitter::Normal { deviation_ns } => {
             (*deviation_ns as f64 * RARE_DEVIATIONS).min(EXTRA_MAX) as Nanos
         }
@@ -66,8 +66,8 @@ mod tests {
     /// Half of the 99 % interval in standard errors.
     const INTERVAL: f64 = 2.58;
 
-    fn values(asked: &job::Jitter, seed: u64) -> Vec<f64> {
-        let mut jitter = Jitter::new(asked, Draws::of(seed, "jitter"));
+    fn values(spec: &job::Jitter, seed: u64) -> Vec<f64> {
+        let mut jitter = Jitter::new(spec, Draws::of(seed, "jitter"));
         (0..COUNT).map(|_| jitter.draw() as f64).collect()
     }
 
@@ -76,9 +76,9 @@ mod tests {
     }
 
     /// A share of n draws that is asked to be p: binomial. Double the interval is less than 2 % of p, so that 2 % would be seen.
-    fn assert_share(seen: f64, asked: f64) {
-        let interval = INTERVAL * (asked * (1.0 - asked) / f64::from(COUNT)).sqrt();
-        assert!((seen - asked).abs() < interval, "{seen} for {asked}");
+    fn assert_share(seen: f64, expected: f64) {
+        let interval = INTERVAL * (expected * (1.0 - expected) / f64::from(COUNT)).sqrt();
+        assert!((seen - expected).abs() < interval, "{seen} for {expected}");
     }
 
     #[test]
@@ -112,23 +112,23 @@ mod tests {
     #[test]
     fn pareto_has_its_mean_and_tail() {
         // With shape 5 the fourth moment is finite, so that errors of mean and deviation can be reckoned: variance = mean^2 shape / (shape - 2).
-        let (asked_mean, shape) = (1_000_000_u64, 5.0);
+        let (nominal_mean, shape) = (1_000_000_u64, 5.0);
         let seen = values(
             &job::Jitter::Pareto {
-                mean_ns: asked_mean,
+                mean_ns: nominal_mean,
                 shape,
             },
             7,
         );
-        let asked_mean = asked_mean as f64;
-        let deviation = asked_mean * (shape / (shape - 2.0_f64)).sqrt();
+        let nominal_mean = nominal_mean as f64;
+        let deviation = nominal_mean * (shape / (shape - 2.0_f64)).sqrt();
         let error = INTERVAL * deviation / f64::from(COUNT).sqrt();
-        assert!(2.0 * error < 0.02 * asked_mean, "the test can fail");
-        assert!((mean(&seen, |value| value) - asked_mean).abs() < error);
+        assert!(2.0 * error < 0.02 * nominal_mean, "the test can fail");
+        assert!((mean(&seen, |value| value) - nominal_mean).abs() < error);
         assert!(seen.iter().all(|value| *value >= 0.0));
         // Survival at t: (1 + t / scale)^-shape, scale = 4 ms.
         for t in [1e6, 4e6, 12e6] {
-            let survival = (1.0_f64 + t / (asked_mean * (shape - 1.0))).powf(-shape);
+            let survival = (1.0_f64 + t / (nominal_mean * (shape - 1.0))).powf(-shape);
             assert_share(mean(&seen, |value| f64::from(value > t)), survival);
         }
     }
@@ -162,9 +162,9 @@ mod tests {
         // 1e9^(1/3) - 1 = 999 scales of 2 000 ns.
         assert_eq!([&normal, &empirical].map(longest), [600, 9]);
         assert!(longest(&pareto).abs_diff(1_998_000) < 2);
-        for asked in [normal, pareto] {
-            let most = longest(&asked) as f64;
-            assert!(values(&asked, 1).iter().all(|value| *value <= most));
+        for spec in [normal, pareto] {
+            let most = longest(&spec) as f64;
+            assert!(values(&spec, 1).iter().all(|value| *value <= most));
         }
     }
 

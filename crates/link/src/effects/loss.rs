@@ -17,8 +17,8 @@ pub(crate) enum Source {
 }
 
 impl Loss {
-    pub(crate) fn from_job(asked: &job::Loss, draws: Draws) -> Self {
-        Self::new(match *asked {
+    pub(crate) fn from_job(spec: &job::Loss, draws: Draws) -> Self {
+        Self::new(match *spec {
             job::Loss::Independent { probability } => {
                 Source::Independent(Independent::new(draws, probability))
             }
@@ -109,13 +109,13 @@ mod tests {
     use super::*;
 
     fn bursts(to_bad: f64, to_good: f64, loss_good: f64, loss_bad: f64, seed: u64) -> Loss {
-        let asked = job::Loss::GilbertElliott {
+        let spec = job::Loss::GilbertElliott {
             to_bad,
             to_good,
             loss_good,
             loss_bad,
         };
-        Loss::from_job(&asked, Draws::of(seed, "loss"))
+        Loss::from_job(&spec, Draws::of(seed, "loss"))
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::job::Direction;
 #[derive(Debug)]
 pub(crate) struct Ongoing<A, E> {
     name: &'static str,
-    asked: Option<A>,
+    spec: Option<A>,
     effect: Option<E>,
     /// Of the numbers in use; None: none were used yet.
     seed: Option<u64>,
@@ -24,7 +24,7 @@ impl<A: PartialEq + Clone, E> Ongoing<A, E> {
     pub(crate) fn off(name: &'static str) -> Self {
         Self {
             name,
-            asked: None,
+            spec: None,
             effect: None,
             seed: None,
             begun: 0,
@@ -35,22 +35,22 @@ impl<A: PartialEq + Clone, E> Ongoing<A, E> {
     pub(crate) fn set(
         &mut self,
         direction: &Direction,
-        asked: Option<&A>,
+        spec: Option<&A>,
         make: impl FnOnce(&A, &dyn Fn(&str) -> Draws) -> E,
     ) {
         // While it is off its seed means nothing: a link at rest may have any.
-        let same_seed = asked.is_none() || self.seed == Some(direction.seed);
-        if same_seed && self.asked.as_ref() == asked {
+        let same_seed = spec.is_none() || self.seed == Some(direction.seed);
+        if same_seed && self.spec.as_ref() == spec {
             return;
         }
-        self.asked = asked.cloned();
-        self.effect = asked.map(|asked| {
+        self.spec = spec.cloned();
+        self.effect = spec.map(|spec| {
             if !same_seed {
                 (self.seed, self.begun) = (Some(direction.seed), 0);
             }
             let begun = self.begun;
             self.begun += 1;
-            make(asked, &|name| direction.draws(name, begun))
+            make(spec, &|name| direction.draws(name, begun))
         });
     }
 
@@ -58,11 +58,11 @@ impl<A: PartialEq + Clone, E> Ongoing<A, E> {
     pub(crate) fn set_simple(
         &mut self,
         direction: &Direction,
-        asked: Option<&A>,
+        spec: Option<&A>,
         make: impl FnOnce(&A, Draws) -> E,
     ) {
         let name = self.name;
-        self.set(direction, asked, |asked, draws| make(asked, draws(name)));
+        self.set(direction, spec, |spec, draws| make(spec, draws(name)));
     }
 
     pub(crate) fn is_on(&self) -> bool {
@@ -83,10 +83,10 @@ mod tests {
     fn after(steps: &[(u64, Option<u32>)]) -> Vec<Option<u64>> {
         let mut effect = Ongoing::off("test");
         let mut seen = Vec::new();
-        for (seed, asked) in steps {
+        for (seed, spec) in steps {
             let text = format!(r#"{{"delay_ns":0,"queue_bytes":1,"seed":{seed}}}"#);
             let direction: Direction = serde_json::from_str(&text).expect("a direction");
-            effect.set_simple(&direction, asked.as_ref(), |_, draws| draws);
+            effect.set_simple(&direction, spec.as_ref(), |_, draws| draws);
             seen.push(effect.get().map(Draws::bits));
         }
         seen

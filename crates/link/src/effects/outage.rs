@@ -7,7 +7,7 @@ use crate::job::Outage;
 /// When the line is down. Asked in the order of time, so that a schedule of any length costs one comparison between two changes.
 #[derive(Debug)]
 pub(crate) struct Outages {
-    asked: Vec<Outage>,
+    spec: Vec<Outage>,
     /// The times count from here.
     start: Nanos,
     down: bool,
@@ -16,12 +16,12 @@ pub(crate) struct Outages {
 }
 
 impl Outages {
-    pub(crate) fn new(asked: &[Outage], start: Nanos) -> Self {
+    pub(crate) fn new(spec: &[Outage], start: Nanos) -> Self {
         Self {
-            asked: asked.to_vec(),
+            spec: spec.to_vec(),
             start,
             down: false,
-            until: if asked.is_empty() { Nanos::MAX } else { 0 },
+            until: if spec.is_empty() { Nanos::MAX } else { 0 },
         }
     }
 
@@ -34,7 +34,7 @@ impl Outages {
     }
 
     fn look(&mut self, time: Nanos) {
-        let states = self.asked.iter().map(|outage| state(outage, time));
+        let states = self.spec.iter().map(|outage| state(outage, time));
         (self.down, self.until) = states.fold((false, Nanos::MAX), |all, one| {
             let until = self.start.saturating_add(one.1);
             (all.0 || one.0, all.1.min(until))
@@ -104,16 +104,16 @@ mod tests {
         /// Looked at rarely, it says what each outage by itself says at that moment.
         #[test]
         fn what_is_remembered_is_true(
-            asked in prop::collection::vec((0_u64..500, 1_u64..60, prop::option::of(1_u64..90)), 0..6),
+            spec in prop::collection::vec((0_u64..500, 1_u64..60, prop::option::of(1_u64..90)), 0..6),
             pauses in prop::collection::vec(0_u64..40, 1..200), start in 0_u64..50,
         ) {
-            let asked: Vec<_> = asked.into_iter().map(|(at, length, every)| outage(at, length, every)).collect();
-            let mut outages = Outages::new(&asked, start);
+            let spec: Vec<_> = spec.into_iter().map(|(at, length, every)| outage(at, length, every)).collect();
+            let mut outages = Outages::new(&spec, start);
             let mut now = 0;
             for pause in pauses {
                 now += pause;
                 let time = now.saturating_sub(start);
-                let expected = asked.iter().any(|one| {
+                let expected = spec.iter().any(|one| {
                     time >= one.at_ns && one.every_ns.map_or(time - one.at_ns, |every| (time - one.at_ns) % every) < one.for_ns
                 });
                 prop_assert_eq!(outages.down(now), expected);

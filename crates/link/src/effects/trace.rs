@@ -34,9 +34,9 @@ pub(crate) struct Trace {
 
 impl Trace {
     /// A schedule that begins at `begin`. At least one step has a rate.
-    pub(crate) fn new(asked: &[RateStep], begin: Nanos) -> Self {
+    pub(crate) fn new(spec: &[RateStep], begin: Nanos) -> Self {
         let (mut period, mut cycle) = (0, 0);
-        let steps = asked
+        let steps = spec
             .iter()
             .map(|step| {
                 let start = Step {

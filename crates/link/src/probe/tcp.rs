@@ -47,14 +47,14 @@ pub(super) fn broken(peer: SocketAddr, tried: &str, error: &io::Error) -> Failed
         io::ErrorKind::UnexpectedEof => FailCode::Protocol,
         _ => FailCode::Connect,
     };
-    let said = if code == FailCode::Stalled {
+    let reason = if code == FailCode::Stalled {
         "no answer in time".to_owned()
     } else {
         error.to_string()
     };
     Failed::new(
         code,
-        format!("cannot {tried} {peer}: {said}"),
+        format!("cannot {tried} {peer}: {reason}"),
         "Ask the link for its statistics: drops or an interface that is down would explain it.",
     )
 }

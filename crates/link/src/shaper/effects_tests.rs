@@ -308,7 +308,7 @@ proptest! {
 #[test]
 fn a_thousand_changes_of_the_delay_leave_the_loss_as_it_is() {
     // 80 segments between two changes; the first loss of this seed comes later than that, so that a chain begun anew would lose none.
-    let asked = |delay| {
+    let delayed_by = |delay| {
         with(
             0,
             delay,
@@ -316,7 +316,7 @@ fn a_thousand_changes_of_the_delay_leave_the_loss_as_it_is() {
             r#""loss":{"kind":"independent","probability":0.01},"seed":17"#,
         )
     };
-    let mut shaper = Shaper::new(0, &asked(0));
+    let mut shaper = Shaper::new(0, &delayed_by(0));
     let (mut lost, mut first) = (0, None);
     for round in 0..1_000_u32 {
         for index in 0..80 {
@@ -327,7 +327,7 @@ fn a_thousand_changes_of_the_delay_leave_the_loss_as_it_is() {
             }
         }
         everything(&mut shaper);
-        shaper.set(u64::from(round) * 1_000, &asked(u64::from(round % 7)));
+        shaper.set(u64::from(round) * 1_000, &delayed_by(u64::from(round % 7)));
     }
     assert!(first.is_some_and(|first| first >= 80), "{first:?}");
     // 800 of 80 000 with a deviation of 28: five of them.
@@ -336,7 +336,7 @@ fn a_thousand_changes_of_the_delay_leave_the_loss_as_it_is() {
 
 #[test]
 fn a_change_of_the_delay_leaves_the_jitter_as_it_is() {
-    let asked = |delay| {
+    let delayed_by = |delay| {
         with(
             0,
             delay,
@@ -345,12 +345,12 @@ fn a_change_of_the_delay_leaves_the_jitter_as_it_is() {
         )
     };
     let dues = |change: bool| -> Vec<Nanos> {
-        let mut shaper = Shaper::new(0, &asked(10_000));
+        let mut shaper = Shaper::new(0, &delayed_by(10_000));
         (0..20)
             .map(|_| {
                 if change {
-                    shaper.set(0, &asked(10_001));
-                    shaper.set(0, &asked(10_000));
+                    shaper.set(0, &delayed_by(10_001));
+                    shaper.set(0, &delayed_by(10_000));
                 }
                 shaper.offer(0, one(1538), ());
                 everything(&mut shaper)[0].due

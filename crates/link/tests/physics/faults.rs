@@ -40,8 +40,8 @@ pub(crate) fn all_at_once(rig: &Rig) {
         &with(0, 1_000_000, &faults),
         &with(0, 1_000_000, &json!({})),
     );
-    let mended = mirror(rig, port, 12_000_000).wait();
-    assert!(mended.expect("the mirror ends").success());
+    let mirrored = mirror(rig, port, 12_000_000).wait();
+    assert!(mirrored.expect("the mirror ends").success());
     let stats = drive::stats(&mut link);
     let (up, down) = (&stats["to_server"], &stats["to_client"]);
     let lost = count(&up["drops"]["loss"]);

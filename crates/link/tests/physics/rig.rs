@@ -158,8 +158,8 @@ impl Host {
         }
     }
 
-    fn ip(&self, words: &str) {
-        done(self.command("ip").args(words.split_whitespace()));
+    fn ip(&self, arguments: &str) {
+        done(self.command("ip").args(arguments.split_whitespace()));
     }
 
     fn id(&self) -> String {
@@ -242,8 +242,8 @@ fn cable(middle: &str, host: &Host, (name, mac): (&str, &str)) {
 }
 
 /// In the middle.
-pub(crate) fn ip(words: &str) {
-    done(Command::new("ip").args(words.split_whitespace()));
+pub(crate) fn ip(arguments: &str) {
+    done(Command::new("ip").args(arguments.split_whitespace()));
 }
 
 /// Run to the end; a failure is a fault of the rig.

@@ -12,8 +12,8 @@ use crate::rig::{Host, Rig, SERVER, SERVER6};
 struct Helper(Child, BufReader<std::process::ChildStdout>);
 
 impl Helper {
-    fn start(host: &Host, words: &[&str]) -> (Self, String) {
-        let mut child = own_on(host, words)
+    fn start(host: &Host, arguments: &[&str]) -> (Self, String) {
+        let mut child = own_on(host, arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -27,10 +27,10 @@ impl Helper {
     /// End its stdin; what it says then, which must be a success.
     fn end(mut self) -> String {
         drop(self.0.stdin.take());
-        let mut said = String::new();
-        self.1.read_to_string(&mut said).expect("it writes");
-        assert!(self.0.wait().expect("it ends").success(), "{said}");
-        said
+        let mut output = String::new();
+        self.1.read_to_string(&mut output).expect("it writes");
+        assert!(self.0.wait().expect("it ends").success(), "{output}");
+        output
     }
 }
 
@@ -41,10 +41,10 @@ impl Drop for Helper {
     }
 }
 
-fn own_on(host: &Host, words: &[&str]) -> Command {
+fn own_on(host: &Host, arguments: &[&str]) -> Command {
     let own = std::env::current_exe().expect("own path");
     let mut command = host.command(own.to_str().expect("a path in UTF-8"));
-    command.args(words);
+    command.args(arguments);
     command
 }
 
@@ -110,12 +110,15 @@ pub(crate) fn checksums(rig: &Rig) {
             );
         }
         for ear in ears {
-            let said = ear.end();
-            let counts: Vec<u64> = said
+            let output = ear.end();
+            let counts: Vec<u64> = output
                 .split_whitespace()
                 .map(|word| word.parse().expect("a count"))
                 .collect();
-            assert!(counts.iter().all(|count| *count > 50), "{said} with {both}");
+            assert!(
+                counts.iter().all(|count| *count > 50),
+                "{output} with {both}"
+            );
         }
         assert_eq!(drive::unmodelled(&drive::stats(&mut link)), 0);
     }

@@ -101,8 +101,8 @@ impl Wanted {
     }
 }
 
-fn algorithm(asked: jobs::Compression) -> Result<Algorithm, Failed> {
-    match (asked.algorithm, asked.level) {
+fn algorithm(requested: jobs::Compression) -> Result<Algorithm, Failed> {
+    match (requested.algorithm, requested.level) {
         (jobs::Algorithm::Zlib, Some(level)) if level > MOST_ZLIB => Err(Failed::new(
             FailCode::BadJob,
             format!("zlib has no level {level}"),

@@ -27,8 +27,8 @@ fn over_tls() -> SessionJob {
 }
 
 /// Feed a login what a server says, one piece after the other: all that was sent, or how it ended.
-fn talk(session: &SessionJob, said: &[Vec<u8>]) -> Result<Vec<u8>, Failed> {
-    let (ready, out) = login(session, Sysbench::default(), said)?;
+fn talk(session: &SessionJob, replies: &[Vec<u8>]) -> Result<Vec<u8>, Failed> {
+    let (ready, out) = login(session, Sysbench::default(), replies)?;
     assert!(ready.is_none());
     Ok(out)
 }
@@ -37,7 +37,7 @@ fn talk(session: &SessionJob, said: &[Vec<u8>]) -> Result<Vec<u8>, Failed> {
 fn login(
     session: &SessionJob,
     workload: Sysbench,
-    said: &[Vec<u8>],
+    replies: &[Vec<u8>],
 ) -> Result<(Option<Session>, Vec<u8>), Failed> {
     let target = Target::Tcp {
         host: "127.0.0.1".to_owned(),
@@ -60,7 +60,7 @@ fn login(
     let mut login = Login::new(&program);
     let mut out = Vec::new();
     let mut ready = None;
-    for piece in said {
+    for piece in replies {
         assert!(ready.is_none(), "nothing follows a login");
         ready = login.feed(piece, &entry, &mut out)?;
     }
@@ -118,14 +118,14 @@ fn what_comes_in_clear_before_tls_is_not_believed() {
 
 #[test]
 fn a_login_has_an_end() {
-    let mut said = vec![greeting(false)];
+    let mut replies = vec![greeting(false)];
     for round in 0..9_u8 {
         let mut switch = Vec::new();
         let payload = [b"\xFEmysql_native_password\0".as_slice(), &[9; 20], &[0]].concat();
         frame::write_packet(&mut switch, 2 + 2 * round, &payload);
-        said.push(switch);
+        replies.push(switch);
     }
-    let failed = talk(&SessionJob::default(), &said).expect_err("it never ends");
+    let failed = talk(&SessionJob::default(), &replies).expect_err("it never ends");
     assert_eq!(failed.code, FailCode::Protocol);
     assert!(
         failed.message.contains("without an end"),
@@ -165,24 +165,24 @@ fn round_trips_are_counted_by_what_is_awaited() {
 }
 
 fn turns(ps_mode: PsMode, switches: bool) -> u32 {
-    let mut said = vec![greeting(false)];
+    let mut replies = vec![greeting(false)];
     if switches {
         let payload = [b"\xFEmysql_native_password\0".as_slice(), &[9; 20], &[0]].concat();
-        said.push(Vec::new());
-        frame::write_packet(&mut said[1], 2, &payload);
+        replies.push(Vec::new());
+        frame::write_packet(&mut replies[1], 2, &payload);
     }
     let (mut ok, mut prepared) = (Vec::new(), Vec::new());
     server::ok(&mut ok, if switches { 4 } else { 2 }, 2);
     server::prepared(&mut prepared, 1, 0, 0);
-    said.push(ok);
+    replies.push(ok);
     if ps_mode == PsMode::Auto {
-        said.push(prepared);
+        replies.push(prepared);
     }
     let workload = Sysbench {
         db_ps_mode: ps_mode,
         ..Sysbench::default()
     };
-    let ended = login(&SessionJob::default(), workload, &said).expect("a login");
+    let ended = login(&SessionJob::default(), workload, &replies).expect("a login");
     ended.0.expect("a session").turns
 }
 

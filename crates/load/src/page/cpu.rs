@@ -64,9 +64,9 @@ impl Burner {
     }
 
     /// Use `asked_ns` of CPU time.
-    pub(crate) fn burn(&mut self, asked_ns: u64) {
-        let saved = self.over_ns.min(asked_ns);
-        let wanted = asked_ns - saved;
+    pub(crate) fn burn(&mut self, requested_ns: u64) {
+        let saved = self.over_ns.min(requested_ns);
+        let wanted = requested_ns - saved;
         self.over_ns -= saved;
         if wanted == 0 {
             return;
@@ -91,18 +91,18 @@ mod tests {
     #[test]
     fn what_is_asked_is_used() {
         let mut burner = Burner::new(Pace::measured());
-        for asked_ns in [7_000, 50_000, 1_000_000] {
+        for requested_ns in [7_000, 50_000, 1_000_000] {
             let began = thread_cpu_ns();
             for _ in 0..20 {
-                burner.burn(asked_ns);
+                burner.burn(requested_ns);
             }
             let used = thread_cpu_ns() - began;
-            let asked = 20 * asked_ns;
+            let requested = 20 * requested_ns;
             // A piece may be owed to the one before, and a look at the clock at both ends is not counted.
-            assert!(used + PIECE_NS >= asked, "{used} of {asked}");
+            assert!(used + PIECE_NS >= requested, "{used} of {requested}");
             assert!(
-                used < asked + asked / 2 + 20 * PIECE_NS,
-                "{used} of {asked}"
+                used < requested + requested / 2 + 20 * PIECE_NS,
+                "{used} of {requested}"
             );
         }
         burner.burn(0);

@@ -76,7 +76,7 @@ pub(crate) fn run(job: &PageJob) -> Result<(), Failed> {
     let began = now_ns();
     let setup = match &job.application {
         Application::Script(script) => script::setup(job, script, &cpus)?,
-        Application::FastCgi(asked) => visitor::setup(job, asked, &cpus)?,
+        Application::FastCgi(fastcgi) => visitor::setup(job, fastcgi, &cpus)?,
     };
     let mut workers = Workers::start(job, &setup.kinds, setup.pages)?;
     workers.opened()?;

@@ -100,10 +100,10 @@ pub(super) fn setup(job: &PageJob, script: &PageScript, cpus: &[u32]) -> Result<
 
 fn plan(job: &PageJob, script: &PageScript) -> Result<Plan, Failed> {
     let limits = (job.connect_timeout_ns, job.stall_timeout_ns);
-    let site = |number: usize, service: Option<&Service>, asked: Option<Workload>| {
+    let site = |number: usize, service: Option<&Service>, workload: Option<Workload>| {
         service
             .map(|service| {
-                let program = program(job, asked)?;
+                let program = program(job, workload)?;
                 ServiceEndpoint::new(NAMES[number], service, program, limits)
             })
             .transpose()
@@ -140,8 +140,8 @@ fn plan(job: &PageJob, script: &PageScript) -> Result<Plan, Failed> {
     })
 }
 
-fn program(job: &PageJob, asked: Option<Workload>) -> Result<Program, Failed> {
-    let Some(workload) = asked else {
+fn program(job: &PageJob, requested: Option<Workload>) -> Result<Program, Failed> {
+    let Some(workload) = requested else {
         return Ok(nothing_prepared());
     };
     Program::new(&workload, job.workers, job.seed).map_err(|wrong| {

@@ -37,7 +37,7 @@ fn site(
 }
 
 /// One request for a key, and what came of it.
-fn asked(
+fn ask_service(
     name: &str,
     stall_ns: u64,
     serve: impl FnOnce(UnixStream) + Send + 'static,
@@ -67,7 +67,7 @@ fn heard(stream: &mut UnixStream) -> usize {
 
 #[test]
 fn an_answer_in_pieces_is_one_turn() {
-    let answer = asked("pieces", PATIENCE_NS, |mut stream| {
+    let answer = ask_service("pieces", PATIENCE_NS, |mut stream| {
         assert!(heard(&mut stream) > 0);
         for byte in b"$3\r\nabc\r\n" {
             stream.write_all(std::slice::from_ref(byte)).expect("open");
@@ -78,7 +78,7 @@ fn an_answer_in_pieces_is_one_turn() {
 
 #[test]
 fn a_server_that_ends_or_says_nothing_is_told() {
-    let gone = asked("gone", PATIENCE_NS, |mut stream| {
+    let gone = ask_service("gone", PATIENCE_NS, |mut stream| {
         heard(&mut stream);
         stream.write_all(b"$3\r\na").expect("open");
     });
@@ -90,7 +90,7 @@ fn a_server_that_ends_or_says_nothing_is_told() {
         gone.message
     );
     let (reported, ended) = std::sync::mpsc::channel::<()>();
-    let silent = asked("silent", 100_000_000, move |mut stream| {
+    let silent = ask_service("silent", 100_000_000, move |mut stream| {
         heard(&mut stream);
         // Until the other end has given up.
         let _ = ended.recv();
@@ -107,7 +107,7 @@ fn a_server_that_ends_or_says_nothing_is_told() {
 
 #[test]
 fn an_error_of_the_server_ends_the_job() {
-    let refused = asked("refused", PATIENCE_NS, |mut stream| {
+    let refused = ask_service("refused", PATIENCE_NS, |mut stream| {
         heard(&mut stream);
         stream.write_all(b"-LOADING still\r\n").expect("open");
     });

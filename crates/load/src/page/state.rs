@@ -18,7 +18,7 @@ const LATENCY: &str = "_ns";
 
 /// A page under way.
 #[derive(Debug, Clone, Copy)]
-struct UnderWay {
+struct InProgress {
     intended_ns: u64,
     began_ns: u64,
 }
@@ -43,7 +43,7 @@ struct Load {
 /// One worker's part.
 #[derive(Debug, Clone, Copy, Default)]
 struct WorkerSlot {
-    under_way: Option<UnderWay>,
+    in_progress: Option<InProgress>,
     /// Pages and their time in the window.
     done: u64,
     busy_ns: u64,
@@ -145,7 +145,7 @@ impl State {
                 schedule.close();
             }
         }
-        self.slots[worker].under_way = Some(UnderWay {
+        self.slots[worker].in_progress = Some(InProgress {
             intended_ns,
             began_ns: now,
         });
@@ -154,7 +154,7 @@ impl State {
 
     /// No page may begin any more: say so when none is under way.
     fn drained(&self) {
-        if self.slots.iter().all(|slot| slot.under_way.is_none()) {
+        if self.slots.iter().all(|slot| slot.in_progress.is_none()) {
             // A coordinator that is gone has reported why.
             let _ = self.reports.send(Report::Drained);
         }
@@ -163,10 +163,10 @@ impl State {
     /// The page of `worker` ended well at `now`.
     pub(super) fn ended(&mut self, worker: usize, record: &PageRecord, now: u64) {
         self.tick(now);
-        let Some(UnderWay {
+        let Some(InProgress {
             intended_ns,
             began_ns,
-        }) = self.slots[worker].under_way.take()
+        }) = self.slots[worker].in_progress.take()
         else {
             return;
         };
@@ -260,10 +260,10 @@ impl Sums {
 fn settle(load: &mut Load, slots: &[WorkerSlot], end_ns: u64) {
     for slot in slots {
         load.tally.totals.shares.take(slot.done, slot.busy_ns);
-        let Some(UnderWay {
+        let Some(InProgress {
             intended_ns,
             began_ns,
-        }) = slot.under_way
+        }) = slot.in_progress
         else {
             continue;
         };

@@ -23,7 +23,7 @@ use super::{Page, PageRecord, PageSetup};
 use crate::clock::now_ns;
 use crate::failure;
 use crate::login::internal;
-use crate::receipt::{asked_for, peer_pid};
+use crate::receipt::{peer_pid, requested_address};
 use crate::socket::Address;
 
 /// What is measured of a page beside its latency; these are numbers into it.
@@ -37,7 +37,7 @@ const BUFFER: usize = 64 * 1024;
 /// The application as all workers see it.
 #[derive(Debug)]
 struct ApplicationEndpoint {
-    asked: FastCgi,
+    fastcgi: FastCgi,
     address: SocketAddrUnix,
     /// The same for each page.
     request: Vec<u8>,
@@ -65,18 +65,18 @@ enum Heard {
 }
 
 /// Everything before the first page: the receipt, and a visitor for each worker.
-pub(super) fn setup(job: &PageJob, asked: &FastCgi, cpus: &[u32]) -> Result<PageSetup, Failed> {
-    let site = Arc::new(ApplicationEndpoint::new(job, asked)?);
+pub(super) fn setup(job: &PageJob, fastcgi: &FastCgi, cpus: &[u32]) -> Result<PageSetup, Failed> {
+    let site = Arc::new(ApplicationEndpoint::new(job, fastcgi)?);
     let first = site.connect(&mut PageRecord::default())?;
     let receipt = site.receipt(&first, job.workers, cpus);
     // Where connections are not kept this one is closed without a request, which an application passes over.
-    let mut kept = asked.keep_connection.then_some(first);
+    let mut kept = fastcgi.keep_connection.then_some(first);
     let visitor = |worker| -> Box<dyn Page> {
         Box::new(Visitor {
             site: Arc::clone(&site),
             worker,
             kept: kept.take(),
-            reply: Reply::new(asked.ends_with.len()),
+            reply: Reply::new(fastcgi.ends_with.len()),
             buffer: vec![0; BUFFER],
         })
     };
@@ -89,19 +89,19 @@ pub(super) fn setup(job: &PageJob, asked: &FastCgi, cpus: &[u32]) -> Result<Page
 }
 
 impl ApplicationEndpoint {
-    fn new(job: &PageJob, asked: &FastCgi) -> Result<Self, Failed> {
-        let Address::Unix(address) = Address::parse(&asked.target)? else {
+    fn new(job: &PageJob, fastcgi: &FastCgi) -> Result<Self, Failed> {
+        let Address::Unix(address) = Address::parse(&fastcgi.target)? else {
             return Err(internal("an application's address is no path"));
         };
         let mut request = Vec::new();
-        let parameters = asked.parameters.iter();
+        let parameters = fastcgi.parameters.iter();
         fastcgi::request(
             &mut request,
             parameters.map(|(name, value)| (name.as_bytes(), value.as_bytes())),
-            asked.keep_connection,
+            fastcgi.keep_connection,
         );
         Ok(Self {
-            asked: asked.clone(),
+            fastcgi: fastcgi.clone(),
             address,
             request,
             connect_ns: job.connect_timeout_ns,
@@ -140,7 +140,7 @@ impl ApplicationEndpoint {
                 Ok(()) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
-                    return Err(verdict::full(&self.asked.target, self.connect_ns));
+                    return Err(verdict::full(&self.fastcgi.target, self.connect_ns));
                 }
                 Err(error) => return Err(self.refused(error)),
             }
@@ -149,7 +149,7 @@ impl ApplicationEndpoint {
 
     fn refused(&self, error: Errno) -> Failed {
         let error = error.into();
-        verdict::not_there(failure::refused(&self.asked.target, &error), &error)
+        verdict::not_there(failure::refused(&self.fastcgi.target, &error), &error)
     }
 
     fn patience(&self, socket: &OwnedFd, way: Timeout, ns: u64) -> Result<(), Failed> {
@@ -161,7 +161,7 @@ impl ApplicationEndpoint {
         Receipt {
             address_family: "unix",
             local_address: None,
-            peer_address: asked_for(&self.asked.target),
+            peer_address: requested_address(&self.fastcgi.target),
             peer_pid: peer_pid(socket),
             server_version: String::new(),
             server_connection_id: None,
@@ -187,7 +187,7 @@ impl ApplicationEndpoint {
     }
 
     fn io(&self, error: Errno) -> Failed {
-        failure::broken(&self.asked.target, &error.into())
+        failure::broken(&self.fastcgi.target, &error.into())
     }
 }
 
@@ -218,7 +218,7 @@ impl Visitor {
                     return Ok(Heard::Closed);
                 }
                 Ok((0, _)) | Err(Errno::CONNRESET) => {
-                    return Err(verdict::gone(&self.site.asked.target, &self.reply));
+                    return Err(verdict::gone(&self.site.fastcgi.target, &self.reply));
                 }
                 Ok((count, _)) => count,
                 Err(Errno::INTR) => continue,
@@ -238,18 +238,18 @@ impl Visitor {
 
     fn stalled(&self) -> Failed {
         let site = &self.site;
-        let failed = failure::stalled(&site.asked.target, self.worker, "page", site.stall_ns);
-        verdict::silent(failed, site.asked.keep_connection)
+        let failed = failure::stalled(&site.fastcgi.target, self.worker, "page", site.stall_ns);
+        verdict::silent(failed, site.fastcgi.keep_connection)
     }
 
     fn malformed(&self, error: Malformed) -> Failed {
-        verdict::malformed(&self.site.asked.target, error, &self.reply)
+        verdict::malformed(&self.site.fastcgi.target, error, &self.reply)
     }
 }
 
 impl Page for Visitor {
     fn open(&mut self) -> Result<(), Failed> {
-        if self.site.asked.keep_connection && self.kept.is_none() {
+        if self.site.fastcgi.keep_connection && self.kept.is_none() {
             self.kept = Some(self.site.connect(&mut PageRecord::default())?);
         }
         Ok(())
@@ -273,10 +273,10 @@ impl Page for Visitor {
                 }
                 Heard::End(ended_ns) => ended_ns,
             };
-            if self.site.asked.keep_connection {
+            if self.site.fastcgi.keep_connection {
                 self.kept = Some(socket);
             }
-            let reported = verdict::judge(&self.site.asked, &self.reply)?;
+            let reported = verdict::judge(&self.site.fastcgi, &self.reply)?;
             record.reported.extend(reported.iter().cloned());
             return Ok(ended_ns);
         }

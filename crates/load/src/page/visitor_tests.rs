@@ -112,10 +112,10 @@ fn job(socket: &Socket, keep: bool) -> PageJob {
 }
 
 fn setup_of(job: &PageJob) -> Result<PageSetup, Failed> {
-    let Application::FastCgi(asked) = &job.application else {
+    let Application::FastCgi(fastcgi) = &job.application else {
         panic!("not an application");
     };
-    setup(job, asked, &[0])
+    setup(job, fastcgi, &[0])
 }
 
 fn visitor(job: &PageJob) -> Box<dyn Page> {
@@ -317,15 +317,15 @@ fn a_full_queue_is_waited_for_and_counted() {
     assert!(failed.message.contains("no room"), "{failed:?}");
 
     job.connect_timeout_ns = 20_000_000_000;
-    let Application::FastCgi(asked) = &job.application else {
+    let Application::FastCgi(fastcgi) = &job.application else {
         panic!("not an application");
     };
-    let site = Arc::new(ApplicationEndpoint::new(&job, asked).expect("a site"));
+    let site = Arc::new(ApplicationEndpoint::new(&job, fastcgi).expect("a site"));
     let mut page = Visitor {
         site,
         worker: 0,
         kept: None,
-        reply: Reply::new(asked.ends_with.len()),
+        reply: Reply::new(fastcgi.ends_with.len()),
         buffer: vec![0; BUFFER],
     };
     let asking = thread::spawn(move || {

@@ -39,21 +39,21 @@ pub(super) fn ask(
 }
 
 fn redis(mut exchange: Exchange<'_>, protocol: Protocol) -> Result<(String, Option<u32>), Failed> {
-    let mut words = Vec::new();
-    request::command(&mut words, &[b"INFO", b"server"]);
-    request::command(&mut words, &[b"CLIENT", b"ID"]);
+    let mut commands = Vec::new();
+    request::command(&mut commands, &[b"INFO", b"server"]);
+    request::command(&mut commands, &[b"CLIENT", b"ID"]);
     let target = exchange.target;
-    let (mut decoder, mut said) = (Decoder::new(LARGEST), Vec::new());
-    exchange.ask(&words, "INFO and CLIENT ID", |mut input| {
+    let (mut decoder, mut replies) = (Decoder::new(LARGEST), Vec::new());
+    exchange.ask(&commands, "INFO and CLIENT ID", |mut input| {
         while !input.is_empty() {
             let value = decoder
                 .next(&mut input)
                 .map_err(|error| failure::not_spoken(target, Some(protocol), &error))?;
-            said.extend(value.filter(|value| !matches!(value, Value::Push(_))));
+            replies.extend(value.filter(|value| !matches!(value, Value::Push(_))));
         }
-        Ok(said.len() >= 2)
+        Ok(replies.len() >= 2)
     })?;
-    let [info, id, ..] = said.as_slice() else {
+    let [info, id, ..] = replies.as_slice() else {
         return Ok(("unknown".to_owned(), None));
     };
     if let Value::Error(line) = info {
@@ -73,26 +73,26 @@ fn redis(mut exchange: Exchange<'_>, protocol: Protocol) -> Result<(String, Opti
 
 /// Out of INFO's lines. Valkey says for which version of Redis it may be taken, and its own.
 fn version(info: &str) -> Option<String> {
-    let said = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
-    said("valkey_version:")
+    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
+    field("valkey_version:")
         .map(|version| format!("Valkey {}", version.trim_end()))
-        .or_else(|| said("redis_version:").map(|version| format!("Redis {}", version.trim_end())))
+        .or_else(|| field("redis_version:").map(|version| format!("Redis {}", version.trim_end())))
 }
 
 fn memcached(
     mut exchange: Exchange<'_>,
     protocol: Protocol,
-    words: &str,
+    command: &str,
     lines: usize,
 ) -> Result<(String, Option<u32>), Failed> {
-    let mut said = Vec::new();
-    exchange.ask(words.as_bytes(), "version", |input| {
-        let room = LONGEST.saturating_sub(said.len());
-        said.extend_from_slice(&input[..input.len().min(room)]);
-        let whole = said.split(|&byte| byte == b'\n').count() - 1;
-        Ok(whole >= lines || said.len() == LONGEST)
+    let mut received = Vec::new();
+    exchange.ask(command.as_bytes(), "version", |input| {
+        let room = LONGEST.saturating_sub(received.len());
+        received.extend_from_slice(&input[..input.len().min(room)]);
+        let whole = received.split(|&byte| byte == b'\n').count() - 1;
+        Ok(whole >= lines || received.len() == LONGEST)
     })?;
-    let text = String::from_utf8_lossy(&said);
+    let text = String::from_utf8_lossy(&received);
     let mut found = text.split("\r\n");
     let version = found.next().and_then(|line| line.strip_prefix("VERSION "));
     match (version, lines == 1 || found.next() == Some("MN")) {
@@ -102,7 +102,7 @@ fn memcached(
             format!(
                 "{} answered `{}` as no server does that speaks {}",
                 failure::target_name(exchange.target),
-                words.trim_end().replace("\r\n", " "),
+                command.trim_end().replace("\r\n", " "),
                 protocol.name()
             ),
             "Check that the address is that of a Memcached, without TLS where none is asked for; its meta commands need 1.6.",

@@ -92,9 +92,9 @@ fn answered(
             Err(broken) => Err(broken.translate(entry.target, Some(commands.protocol()))),
         }
     })?;
-    let told = replies.counts();
-    match told.and_then(|counts| counts.refused.first()) {
-        None => Ok(told.map_or(0, |counts| counts.hits)),
+    let counts = replies.counts();
+    match counts.and_then(|counts| counts.refused.first()) {
+        None => Ok(counts.map_or(0, |counts| counts.hits)),
         Some(refusal) => Err(failure::command(entry.target, "command", refusal)),
     }
 }

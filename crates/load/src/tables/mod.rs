@@ -97,9 +97,9 @@ fn start(site: &Arc<Site>) -> Result<Receiver<Result<(), Failed>>, Failed> {
 /// Tell the progress until all are done. A failure ends it at once: connections that still wait for the server end with the process.
 fn attend(site: &Site, ended: &Receiver<Result<(), Failed>>) -> Result<(), Failed> {
     let mut left = site.connections;
-    let mut told = now_ns();
+    let mut reported_at = now_ns();
     while left > 0 {
-        let patience = TELL_EVERY.saturating_sub(Duration::from_nanos(now_ns() - told));
+        let patience = TELL_EVERY.saturating_sub(Duration::from_nanos(now_ns() - reported_at));
         match ended.recv_timeout(patience) {
             Ok(Ok(())) => left -= 1,
             Ok(Err(failed)) => {
@@ -108,7 +108,7 @@ fn attend(site: &Site, ended: &Receiver<Result<(), Failed>>) -> Result<(), Faile
             }
             Err(RecvTimeoutError::Timeout) => {
                 emit_event(&site.progress()?)?;
-                told = now_ns();
+                reported_at = now_ns();
             }
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(internal("a thread ended without a word"));

@@ -73,9 +73,9 @@ impl<'a> Work<'a> {
     }
 
     /// Connections of at most `asked` that have something to do. A list is run in its order, by one.
-    pub(super) fn connections(&self, asked: u32) -> u32 {
+    pub(super) fn connections(&self, requested: u32) -> u32 {
         match self {
-            Self::Tables { count, .. } => asked.min(*count).max(1),
+            Self::Tables { count, .. } => requested.min(*count).max(1),
             Self::List { .. } => 1,
         }
     }

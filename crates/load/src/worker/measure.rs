@@ -20,11 +20,11 @@ impl Worker<'_> {
                     .statement(connection.kind(), now - connection.sent_ns);
             }
             Outcome::Commands => {
-                let told = connection
+                let counts = connection
                     .wire
                     .as_ref()
                     .and_then(|wire| wire.replies.counts());
-                let refused = told.map_or(&[][..], |counts| &counts.refused);
+                let refused = counts.map_or(&[][..], |counts| &counts.refused);
                 if refused.is_empty() {
                     load.tally
                         .statement(connection.kind(), now - connection.sent_ns);

@@ -92,10 +92,10 @@ impl Worker<'_> {
                 connection.first_byte_ns = last_byte_ns;
             }
         }
-        let asked = matches!(connection.state, State::Asking);
+        let is_asking = matches!(connection.state, State::Asking);
         let outcome = match connection.received(bytes, &mut self.tools) {
             Ok(outcome) => outcome,
-            Err(Broken::Malformed(_) | Broken::NotSpoken(_)) if !asked => {
+            Err(Broken::Malformed(_) | Broken::NotSpoken(_)) if !is_asking => {
                 let failed = failure::gone(&self.plan.job.target, "while nothing was asked");
                 return self.lost(index, failed).map(|()| true);
             }

@@ -149,12 +149,12 @@ impl Worker<'_> {
         };
         let Driver::Ring(ring) = &mut self.driver else {
             let token = epoll::EventData::new_u64(index as u64);
-            let told = if was_opening {
+            let outcome = if was_opening {
                 epoll::modify(&self.epoll, &wire.socket, token, INTEREST)
             } else {
                 epoll::add(&self.epoll, &wire.socket, token, INTEREST)
             };
-            return told.map_err(|error| internal(format!("epoll: {error}")));
+            return outcome.map_err(|error| internal(format!("epoll: {error}")));
         };
         if was_opening {
             epoll::delete(&self.epoll, &wire.socket)

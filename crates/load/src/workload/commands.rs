@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     /// What the first requests of a workload with these fields say, each with its number of commands.
-    fn said(protocol: &str, fields: &Value, requests: u64) -> Vec<(String, u64)> {
+    fn encoded(protocol: &str, fields: &Value, requests: u64) -> Vec<(String, u64)> {
         let mut load =
             json!({"kind": "key_value", "protocol": protocol, "keys": 1, "get": 0, "set": 0});
         load["value"] = json!({"kind": "fixed", "bytes": 3});
@@ -312,7 +312,7 @@ mod tests {
     }
 
     fn first(protocol: &str, fields: &Value) -> String {
-        said(protocol, fields, 1).remove(0).0
+        encoded(protocol, fields, 1).remove(0).0
     }
 
     const KEY: &str = "key:000000000001";
@@ -348,8 +348,8 @@ mod tests {
     #[test]
     fn requests_are_pure_and_hold_what_was_asked() {
         let fields = json!({"get": 3, "set": 1, "pipeline": 8});
-        let all = said("resp2", &fields, 200);
-        assert_eq!(all, said("resp2", &fields, 200));
+        let all = encoded("resp2", &fields, 200);
+        assert_eq!(all, encoded("resp2", &fields, 200));
         assert!(all.iter().all(|(_, count)| *count == 8));
         // A quarter of 1600: six standard deviations of 17.3 allowed.
         let sets: usize = all

@@ -70,8 +70,8 @@ impl CommandCounts {
     }
 
     /// One command was answered well, with so many values.
-    pub(crate) fn answered(&mut self, asked: Expected, values: u32) -> Result<(), Malformed> {
-        let keys = match asked {
+    pub(crate) fn answered(&mut self, expected: Expected, values: u32) -> Result<(), Malformed> {
+        let keys = match expected {
             Expected::Get => 1,
             Expected::MultiGet(keys) => u32::from(keys),
             Expected::Write => {

@@ -153,11 +153,11 @@ impl Expects for Replies {
 /// What `line` says in answer to `expected`.
 #[inline]
 fn read(line: &[u8], dialect: Dialect, expected: Expected) -> Result<Said, Malformed> {
-    let mut words = line.split(|&byte| byte == b' ');
-    let first = words.next().unwrap_or_default();
+    let mut fields = line.split(|&byte| byte == b' ');
+    let first = fields.next().unwrap_or_default();
     let length = match (dialect, expected, first) {
-        (Dialect::Text, Expected::Get | Expected::MultiGet(_), b"VALUE") => words.nth(2),
-        (Dialect::Meta, Expected::Get | Expected::MultiGet(_), b"VA") => words.next(),
+        (Dialect::Text, Expected::Get | Expected::MultiGet(_), b"VALUE") => fields.nth(2),
+        (Dialect::Meta, Expected::Get | Expected::MultiGet(_), b"VA") => fields.next(),
         (Dialect::Text, Expected::Get | Expected::MultiGet(_), b"END")
         | (Dialect::Meta, Expected::Get, b"EN")
         | (Dialect::Meta, Expected::MultiGet(_), b"MN")

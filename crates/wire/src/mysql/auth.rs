@@ -119,7 +119,7 @@ pub struct Exchange {
     plugin: Plugin,
     scramble: Vec<u8>,
     /// The server's key was asked for.
-    asked: bool,
+    key_requested: bool,
 }
 
 impl Exchange {
@@ -178,7 +178,7 @@ impl Exchange {
         let exchange = Self {
             plugin,
             scramble,
-            asked: false,
+            key_requested: false,
         };
         Ok((exchange, proof))
     }
@@ -198,8 +198,8 @@ impl Exchange {
             return Err(Malformed::Unexpected("more of a login that has no more").into());
         }
         match (data, secrecy.channel) {
-            (key, Channel::Open { .. }) if self.asked => {
-                self.asked = false;
+            (key, Channel::Open { .. }) if self.key_requested => {
+                self.key_requested = false;
                 let text = std::str::from_utf8(key)
                     .map_err(|_| Refused::Key("it is not text".to_owned()))?;
                 self.hidden(password, text).map(Some)
@@ -212,7 +212,7 @@ impl Exchange {
             (&[FULL_NEEDED], Channel::Open { key }) => match key {
                 KeySource::Known(text) => self.hidden(password, text).map(Some),
                 KeySource::Fetch => {
-                    self.asked = true;
+                    self.key_requested = true;
                     Ok(Some(vec![SEND_KEY]))
                 }
                 KeySource::None => Err(Refused::NoKey),

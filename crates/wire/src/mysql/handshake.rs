@@ -115,9 +115,11 @@ impl Greeting {
         }
         match wish.compression {
             None => {}
-            Some(asked @ Algorithm::Zlib { .. }) => need(COMPRESS, Lacking::Compression(asked))?,
-            Some(asked @ Algorithm::Zstd { .. }) => {
-                need(COMPRESS_ZSTD, Lacking::Compression(asked))?;
+            Some(algorithm @ Algorithm::Zlib { .. }) => {
+                need(COMPRESS, Lacking::Compression(algorithm))?;
+            }
+            Some(algorithm @ Algorithm::Zstd { .. }) => {
+                need(COMPRESS_ZSTD, Lacking::Compression(algorithm))?;
             }
         }
         if wish.multi_statements {

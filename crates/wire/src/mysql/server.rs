@@ -239,12 +239,12 @@ mod tests {
         assert_eq!(reply::eof_status(&out[HEADER..]), Ok(AUTOCOMMIT));
         out.clear();
         error(&mut out, 1, 1047, "08S01", "no");
-        let said = ServerError::parse(&out[HEADER..]).expect("an error");
+        let parsed = ServerError::parse(&out[HEADER..]).expect("an error");
         assert_eq!(
             (
-                said.code.number().unwrap_or(0),
-                said.state.as_str(),
-                said.message.as_str()
+                parsed.code.number().unwrap_or(0),
+                parsed.state.as_str(),
+                parsed.message.as_str()
             ),
             (1047, "08S01", "no")
         );

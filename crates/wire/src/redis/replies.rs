@@ -196,8 +196,8 @@ mod tests {
             (Expected::Write, "$1\r\na\r\n"),
             (Expected::MultiGet(2), "*1\r\n_\r\n"),
         ] {
-            let told = following(&[expected]).feed(stream.as_bytes(), |_| {});
-            assert!(told.is_err(), "{stream:?}");
+            let fed = following(&[expected]).feed(stream.as_bytes(), |_| {});
+            assert!(fed.is_err(), "{stream:?}");
         }
     }
 }

@@ -4,9 +4,9 @@ use crate::keyvalue::decimal;
 
 /// Begin a command of so many words; each follows by [`word`].
 #[inline]
-pub fn begin(out: &mut Vec<u8>, words: usize) {
+pub fn begin(out: &mut Vec<u8>, arguments: usize) {
     out.push(b'*');
-    decimal(out, words as u64);
+    decimal(out, arguments as u64);
     out.extend_from_slice(b"\r\n");
 }
 
@@ -29,9 +29,9 @@ pub fn word_with(out: &mut Vec<u8>, length: usize, write: impl FnOnce(&mut Vec<u
 }
 
 /// A whole command.
-pub fn command(out: &mut Vec<u8>, words: &[&[u8]]) {
-    begin(out, words.len());
-    for bytes in words {
+pub fn command(out: &mut Vec<u8>, arguments: &[&[u8]]) {
+    begin(out, arguments.len());
+    for bytes in arguments {
         word(out, bytes);
     }
 }
@@ -68,13 +68,13 @@ mod tests {
         let mut out = Vec::new();
         command(&mut out, &[b"SET", b"key", b"a\r\nb"]);
         assert_eq!(out, b"*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$4\r\na\r\nb\r\n");
-        let said = |user, password| {
+        let encoded = |user, password| {
             let mut out = Vec::new();
             hello(&mut out, 3, user, password);
             String::from_utf8(out).expect("text")
         };
-        assert_eq!(said("", ""), "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n");
-        assert!(said("", "secret").contains("$7\r\ndefault\r\n$6\r\nsecret\r\n"));
-        assert!(said("me", "").contains("$2\r\nme\r\n$0\r\n\r\n"));
+        assert_eq!(encoded("", ""), "*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n");
+        assert!(encoded("", "secret").contains("$7\r\ndefault\r\n$6\r\nsecret\r\n"));
+        assert!(encoded("me", "").contains("$2\r\nme\r\n$0\r\n\r\n"));
     }
 }

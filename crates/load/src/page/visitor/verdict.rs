@@ -15,8 +15,11 @@ const GOOD: u16 = 200;
 const LOOK: &str = "Look into the application's log (PHP-FPM: error_log, catch_workers_output), and ask for the page as a web server does.";
 
 /// What the page tells of itself, or what is wrong with it.
-pub(super) fn judge<'a>(asked: &FastCgi, reply: &'a Reply) -> Result<&'a [(String, u64)], Failed> {
-    let wrong = |what: String, advice: &str| Err(bad(&asked.target, &what, reply, advice));
+pub(super) fn judge<'a>(
+    fastcgi: &FastCgi,
+    reply: &'a Reply,
+) -> Result<&'a [(String, u64)], Failed> {
+    let wrong = |what: String, advice: &str| Err(bad(&fastcgi.target, &what, reply, advice));
     let end = reply.end();
     if let Some((why, advice)) = end.and_then(|end| refusal(end.protocol)) {
         return wrong(format!("refused a request: {why}"), advice);
@@ -48,7 +51,7 @@ pub(super) fn judge<'a>(asked: &FastCgi, reply: &'a Reply) -> Result<&'a [(Strin
     if let Some(code) = end.map(|end| end.application).filter(|&code| code != 0) {
         return wrong(format!("ended a page with exit code {code}"), LOOK);
     }
-    if reply.body_ends() != asked.ends_with.as_bytes() {
+    if reply.body_ends() != fastcgi.ends_with.as_bytes() {
         return wrong(
             format!(
                 "sent a page of {} bytes that does not end as it should",
@@ -86,7 +89,7 @@ fn bad(target: &Target, what: &str, reply: &Reply, advice: &str) -> Failed {
         format!(
             "the application behind {} {what}{}",
             target_name(target),
-            said(reply)
+            excerpt(reply)
         ),
         advice,
     )
@@ -99,7 +102,7 @@ pub(super) fn gone(target: &Target, reply: &Reply) -> Failed {
         format!(
             "the application behind {} closed the connection before its page ended{}",
             target_name(target),
-            said(reply)
+            excerpt(reply)
         ),
         "Look into the application's log: it may have crashed, or been ended by a limit (PHP-FPM: request_terminate_timeout, memory_limit).",
     )
@@ -111,7 +114,7 @@ pub(super) fn malformed(target: &Target, error: Malformed, reply: &Reply) -> Fai
         format!(
             "{} sent what is not FastCGI, or no page over it: {error}{}",
             target_name(target),
-            said(reply)
+            excerpt(reply)
         ),
         "Check that the socket is that of an application that speaks FastCGI, as PHP-FPM does, and what its page sends as headers.",
     )
@@ -154,7 +157,7 @@ pub(super) fn silent(mut failed: Failed, keeps: bool) -> Failed {
 }
 
 /// The beginning of what the application said, errors first.
-fn said(reply: &Reply) -> String {
+fn excerpt(reply: &Reply) -> String {
     let bytes = if reply.errors_bytes() > 0 {
         reply.errors_begin()
     } else {

@@ -6,10 +6,10 @@ use crate::page::visitor::tests::{END, GOOD, SECRET, STDERR, STDOUT, failure_of,
 
 /// An application that answers with `bytes` makes the job fail, in these words.
 #[track_caller]
-fn fails(bytes: Vec<u8>, code: FailCode, words: &[&str]) {
+fn fails(bytes: Vec<u8>, code: FailCode, fragments: &[&str]) {
     let failed = failure_of(bytes);
     assert_eq!(failed.code, code, "{failed:?}");
-    for word in words {
+    for word in fragments {
         assert!(failed.message.contains(word), "{word}: {failed:?}");
     }
     assert!(!failed.advice.is_empty());
@@ -28,14 +28,14 @@ fn a_response_that_is_no_good_page_is_repeated_in_short() {
         record(STDERR, b"Primary script unknown"),
         reply(b"Status: 404 Not Found\r\n\r\nFile not found.\n"),
     ];
-    let words = ["status 404", "`Primary script unknown`"];
-    fails(missing.concat(), ServerError, &words);
+    let fragments = ["status 404", "`Primary script unknown`"];
+    fails(missing.concat(), ServerError, &fragments);
     let complaint = [record(STDERR, b"PHP Warning: oh"), reply(GOOD)];
-    let words = ["complained", "`PHP Warning: oh`"];
-    fails(complaint.concat(), ServerError, &words);
+    let fragments = ["complained", "`PHP Warning: oh`"];
+    fails(complaint.concat(), ServerError, &fragments);
     let more = reply(b"\r\n<p>page done\n<b>Fatal error</b>");
-    let words = ["does not end as it should", "Fatal error"];
-    fails(more, ServerError, &words);
+    let fragments = ["does not end as it should", "Fatal error"];
+    fails(more, ServerError, &fragments);
     fails(reply(b"\r\n"), ServerError, &["of 0 bytes"]);
     let long = "x".repeat(3000);
     let endless = reply(format!("Status: 503\r\n\r\n{long}").as_bytes());
@@ -64,6 +64,6 @@ fn a_connection_may_end_too_early() {
 fn what_is_no_protocol_is_told_as_that() {
     let http = b"HTTP/1.1 400 Bad Request\r\n".to_vec();
     fails(http, Protocol, &["not FastCGI"]);
-    let told = reply(b"X-Howfar-Page: cpu_ns=-1\r\n\r\n<p>page done\n");
-    fails(told, Protocol, &["X-Howfar-Page"]);
+    let bad_report = reply(b"X-Howfar-Page: cpu_ns=-1\r\n\r\n<p>page done\n");
+    fails(bad_report, Protocol, &["X-Howfar-Page"]);
 }
