@@ -1,7 +1,7 @@
 """The whole error tree. A message says what was tried, what came back and what to do; only `howfar.cli` turns one into an exit code.
 
 HowfarError
-├── UsageError          the user asked for something that cannot be (exit 2)
+├── UsageError          the user requested something that cannot be (exit 2)
 │   ├── PlanError       a plan that cannot be read or makes no sense
 │   └── QuantityError   a quantity without a unit, out of range, not a number
 ├── MissingError        the machine lacks something (exit 3)

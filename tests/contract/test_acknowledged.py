@@ -125,7 +125,7 @@ def test_a_lost_server_loses_no_record(how: str, number: int, code: str, driver:
         pytest.skip(last.message)
     log = read(log_event(events))
     by_sequence(log)
-    # A closed loop: nobody asks twice, and whoever was asked last has no answer.
+    # A closed loop: nobody asks twice, and the last request has no answer.
     assert 0 < log.count(Fate.UNKNOWN) <= CONNECTIONS
     unknown = log.records[log.records["fate"] == Fate.UNKNOWN]
     assert len(np.unique(unknown["connection"])) == len(unknown)

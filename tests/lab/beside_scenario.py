@@ -1,4 +1,4 @@
-"""A program for the tests: a stage with three servers on each asked path, each server loaded by it; JSON of what was obtained.
+"""A program for the tests: a stage with three servers on each requested path, each server loaded by it; JSON of what was obtained.
 
 python -m tests.lab.beside_scenario SERVER CASE...    where a case is a path, with `:1.3` for TLS, or `death`
 """

@@ -1,7 +1,7 @@
 """A program for the tests: crashes and fallbacks of pairs in the sandbox; each record as a line of JSON.
 
-python -m tests.lab.fault_scenario SERVER RTT_NS CASE_JSON...   A case: `asked`, `fault`, `after_ns`; `planted`: a client lies in its
-log; of a fallback `timeout_ms`, `away_ns` and `measure_ns`.
+python -m tests.lab.fault_scenario SERVER RTT_NS CASE_JSON...   A case: `settings`, `fault`, `after_ns`; `planted`: a client lies in
+its log; of a fallback `timeout_ms`, `away_ns` and `measure_ns`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WARMUP_NS = 300_000_000
 def _case(context: PairContext, wires: Sequence[Wire], program: Program, case: Mapping[str, Any]) -> dict[str, Any]:
     began = time.monotonic()
     try:
-        with open_pair(context, wires, program, TABLES, ReplicationSpec(**case["asked"])) as pair:
+        with open_pair(context, wires, program, TABLES, ReplicationSpec(**case["settings"])) as pair:
             pair.primary.write(*SINGLE_ROW_INSERTS.prepare, patience_s=pair.patience_s)
             pair.await_caught_up(pair.replicas[0])
             return _broken(pair, context, case) | {"seconds": round(time.monotonic() - began, 1)}

@@ -34,7 +34,7 @@ _CLIENT = Client(
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a server listens, and as whom it is asked."""
+    """Where a server listens, and as whom one logs in."""
 
     path: str
     user: str = ""

@@ -1,4 +1,4 @@
-"""A program for the tests: pages of a real PHP application on each asked path; JSON of what they told and what was obtained.
+"""A program for the tests: pages of a real PHP application on each requested path; JSON of what they told and what was obtained.
 
 python -m tests.lab.php_scenario SERVER CASE...    a case is PATH[:TLS][+per_page] or of what goes wrong (`main`)
 """
@@ -80,7 +80,7 @@ _LIES = (
     ("if ($rows === []) {", "if (false) {"),
     ("$memcached->get($keys[0])", f"({_PROVEN} ? $memcached->get($keys[0]) : 'kept')"),
 )
-"""Of `Steps.php`: a statement that a step repeats is sent once, and Memcached is asked for no single key."""
+"""Of `Steps.php`: a statement that a step repeats is sent once, and no single key is requested from Memcached."""
 ROUND_TRIPS = {"mysql": 9 * ROUNDS, "redis": 3 * ROUNDS, "memcached": 4 * ROUNDS}
 """Of one page."""
 
@@ -179,7 +179,7 @@ def _stranger(laboratory: Lab) -> dict[str, Any]:
 
 
 def _liar(laboratory: Lab) -> dict[str, Any]:
-    """PHP that takes all its turns while it is proven, and under the load only tells of some."""
+    """PHP that takes all its round trips while it is proven, and under the load only tells of some."""
     honest = php_fpm.PAGES
     with tempfile.TemporaryDirectory() as place:
         lying = Path(place, "php")

@@ -91,7 +91,7 @@ def half_cut(pair: Pair) -> Answer:
     )
     rows = pair.replicas[0].ask("SELECT COUNT(*) AS n FROM sbtest.sbtest1 WHERE k = 4242")
     pair.wires[0].mend()
-    return {"told": error, "rows": rows[0]["n"]}
+    return {"error": error, "rows": rows[0]["n"]}
 
 
 def hang(pair: Pair) -> Answer:
@@ -100,7 +100,7 @@ def hang(pair: Pair) -> Answer:
     pair.replicas[0].server.kill()
     error = _refused(lambda: pair.primary.write("INSERT INTO sbtest1 (k, c, pad) VALUES (1, '', '')", patience_s=120.0))
     history = watch.finish()
-    return {"told": error, "said": history, "afterwards": _refused(pair.snapshot)}
+    return {"error": error, "said": history, "afterwards": _refused(pair.snapshot)}
 
 
 def calm(pair: Pair) -> Answer:
@@ -183,11 +183,13 @@ def crash(pair: Pair) -> Answer:
     writers = [threading.Thread(target=insert, args=(1_000_000 * number,)) for number in range(1, WRITERS + 1)]
     for writer in writers:
         writer.start()
-    wait_for(lambda: len(acknowledged) >= 20 * WRITERS, PATIENCE_S, lambda: "too few were told")
+    wait_for(lambda: len(acknowledged) >= 20 * WRITERS, PATIENCE_S, lambda: "too few were acknowledged")
     pair.wires[0].cut()  # else what lies in the dead one's sockets would still arrive
     if not pair.spec.semi_sync:
         cut_at = len(acknowledged)  # a busy machine may commit nothing between the cut and the death
-        wait_for(lambda: len(acknowledged) >= cut_at + WRITERS, PATIENCE_S, lambda: "nobody was told after the cut")
+        wait_for(
+            lambda: len(acknowledged) >= cut_at + WRITERS, PATIENCE_S, lambda: "nothing was acknowledged after the cut"
+        )
     pair.primary.server.kill()
     for writer in writers:
         writer.join(PATIENCE_S)
@@ -195,9 +197,9 @@ def crash(pair: Pair) -> Answer:
     found = {int(row["id"]) for row in pair.replicas[0].ask("SELECT id FROM sbtest.sbtest1 WHERE id >= 1000000")}
     pair.wires[0].mend()
     return {
-        "told": len(acknowledged),
+        "acknowledged": len(acknowledged),
         "lost": len(set(acknowledged) - found),
-        "never_told": len(found - set(acknowledged)),
+        "never_acknowledged": len(found - set(acknowledged)),
         "promoted": asdict(promoted),
     }
 

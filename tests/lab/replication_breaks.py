@@ -95,7 +95,7 @@ def _broken(
         answer["writing_s"] = time.monotonic() - began
         answer["hung"] = watch.finish()
         answer["samples"] = len(lag.finish())
-        answer["told"], answer["errors"] = len(writers.acknowledged), writers.errors[:1]
+        answer["acknowledged"], answer["errors"] = len(writers.acknowledged), writers.errors[:1]
     try:
         answer["violations"] = violations(pair.spec, before, pair.snapshot(), len(writers.acknowledged))
     except HowfarError as error:

@@ -1,6 +1,6 @@
 """A program for the tests: pairs in the sandbox, one after the other over the same links; what was seen of each as a line of JSON.
 
-python -m tests.lab.replication_scenario SERVER RTT_NS CASE_JSON...   A case: `asked`, `wrong` (what is so beforehand, of
+python -m tests.lab.replication_scenario SERVER RTT_NS CASE_JSON...   A case: `settings`, `wrong` (what is so beforehand, of
 `replication_faults.py`), `acts` (of `replication_acts.py`), `patience_s`.
 """
 
@@ -31,7 +31,7 @@ TABLES = Tables(1, 1000)
 
 def _case(context: PairContext, wires: Sequence[Wire], program: Program, case: Mapping[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = {}
-    spec = ReplicationSpec(**case.get("asked", {}))
+    spec = ReplicationSpec(**case.get("settings", {}))
     context = replace(context, patience_s=case.get("patience_s", context.patience_s))
     try:
         with _wrong(wires, case), open_pair(context, wires, program, TABLES, spec) as pair:
@@ -68,7 +68,7 @@ def main() -> int:
         return sandbox.run_inside()
     program = find_server(sys.argv[1])
     cases = [json.loads(word) for word in sys.argv[3:]]
-    count = max(ReplicationSpec(**case.get("asked", {})).replicas for case in cases)
+    count = max(ReplicationSpec(**case.get("settings", {})).replicas for case in cases)
     with open_laboratory(LabRequest(server="none", paths=())) as laboratory:
         assert laboratory.network is not None
         context = PairContext(laboratory.work, laboratory.network, laboratory.shares, connections=16)

@@ -1,4 +1,4 @@
-"""A program for the tests: build a laboratory in the sandbox, open each asked path twice, print what was obtained as JSON.
+"""A program for the tests: build a laboratory in the sandbox, open each requested path twice, print what was obtained as JSON.
 
 python -m tests.lab.scenario REQUEST_JSON PATH...
 """

@@ -1,4 +1,4 @@
-"""For tests: sysbench and our engine with the same options on one server, told apart by nothing but the server's own counters."""
+"""For tests: sysbench and our engine with the same options on one server, distinguished by nothing but the server's own counters."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STATEMENTS = (
     "Com_commit",
 )
 BYTES = ("Bytes_received", "Bytes_sent")
-# `Handler_*` count rows as the storage engine was asked for them: read by a key, onward in a range, changed.
+# `Handler_*` count rows requested from the storage engine: read by a key, onward in a range, changed.
 ROWS_TOUCHED = ("Handler_read_key", "Handler_read_next", "Handler_update", "Handler_write", "Handler_delete")
 COUNTERS = (*STATEMENTS, "Questions", *BYTES, *ROWS_TOUCHED)
 _OPTIONS = (

@@ -46,13 +46,13 @@ def _broken(server: str, cache: Path, *cases: dict[str, Any]) -> list[dict[str, 
 
 
 def _crash(settings: dict[str, Any], fault: str, **more: Any) -> dict[str, Any]:
-    return {"asked": settings, "fault": fault, "after_ns": SECOND // 2, **more}
+    return {"settings": settings, "fault": fault, "after_ns": SECOND // 2, **more}
 
 
 @pytest.mark.parametrize("name", ["mariadb", pytest.param("mysql", marks=pytest.mark.thorough)], indirect=True)
 def test_what_a_crash_loses(name: str, cache: Path) -> None:
     leaves = {
-        "asked": AFTER_SYNC,
+        "settings": AFTER_SYNC,
         "fault": "replica-leaves",
         "after_ns": SECOND // 2,
         "timeout_ms": 1000,

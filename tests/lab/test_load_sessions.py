@@ -1,4 +1,4 @@
-"""`howfar load` by DSN to each kind of server that is here: TLS and compression are had as asked for, or the load fails."""
+"""`howfar load` by DSN to each kind of server that is here: TLS and compression are had as requested, or the load fails."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _UNLOGGED = "SET SESSION sql_log_bin = 0;\n"
 _HUNG_S = 90
 """Far less than the advised timeout."""
 SAYS = {"ON": {"ON", "1"}, "binlog": {"ON", "1"}}
-"""What a server may answer for what a file says, where it is not the same; a log's name is asked for as a yes or no."""
+"""What a server may answer for what a file says, where it is not the same; a log's name is requested as a yes or no."""
 
 
 @pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)

@@ -170,7 +170,7 @@ def test_servers_count_the_same(running: Running, stores: tuple[Store, Store], c
     assert round_trips == {"mysql": 12 * PAGES, "redis": 6 * PAGES, "memcached": 8 * PAGES}
     assert kinds["transaction"].count == kinds["cpu"].count == PAGES
     assert ("connect.mysql" in kinds) == (within > 0)
-    # A page is at least its turns and its computing.
+    # A page is at least its round trips and its computing.
     spent = sum(kinds[f"turn.{name}"].mean_ns * round_trips[name] for name in round_trips) / PAGES
     assert kinds["transaction"].mean_ns > 0.99 * (spent + 200_000)
     assert kinds["cpu"].min_ns > 0.99 * 200_000 and finished.elapsed_ns < 60 * SECOND
@@ -192,7 +192,7 @@ def test_an_encrypted_page_resumes(
 
 def test_computing_is_as_long_as_asked(stores: tuple[Store, Store]) -> None:
     """By the kernel's own account of the whole engine, beyond what the same pages cost without computing. It is read a moment after
-    the window has begun, later on a busy machine: of three times one must be as asked."""
+    the window has begun, later on a busy machine: of three times one must be as requested."""
     requested_ns, pages = 2 * MILLISECOND, 300
 
     def client_and_own(cpu_ns: int) -> tuple[int, Any]:

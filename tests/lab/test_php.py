@@ -1,4 +1,4 @@
-"""A real PHP application in the laboratory: its pages do what the script says, by the path that was asked, as the servers count and
+"""A real PHP application in the laboratory: its pages do what the script says, by the requested path, as the servers count and
 see it; what goes wrong is said. And the doctor's lines for PHP, run by PHP."""
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def test_pages_are_whole_and_nothing_is_void(seen: dict[str, dict[str, Any]]) ->
 def test_a_page_has_the_turns_of_its_script_and_says_which_more_its_drivers_took(
     seen: dict[str, dict[str, Any]],
 ) -> None:
-    """A connection that was kept is asked whether it lives, once a page: by PDO and phpredis, not by memcached."""
+    """A connection that was kept is checked, once a page: by PDO and phpredis, not by memcached."""
     for case, trial in _trials(seen).items():
         for reported in trial["told"]:
             for service, round_trips in trial["turns"].items():
@@ -163,7 +163,7 @@ def test_a_client_that_comes_by_another_way_is_seen(of_mariadb: dict[str, dict[s
 
 
 def test_turns_that_pages_only_tell_of_are_missed_by_the_servers(of_mariadb: dict[str, dict[str, Any]]) -> None:
-    """Their lie begins after the proof, and what they tell is what was asked."""
+    """Their lie begins after the proof, and what they tell is what was requested."""
     liar = of_mariadb["liar"]
     assert liar["tells"]
     sentences = lasting(liar["violations"])

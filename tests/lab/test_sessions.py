@@ -43,7 +43,7 @@ def _socket(running: Running) -> UnixTarget:
 
 
 def _load(target: UnixTarget | TcpTarget, session: Session, user: str, password: str, **more: Any) -> LoadOutcome:
-    """A load of a few transactions, however long they take, whose receipt is what was asked for."""
+    """A load of a few transactions, however long they take, whose receipt is what was requested."""
     settings: dict[str, Any] = {
         "kind": "oltp_read_only",
         "tables": ONE_TABLE.count,

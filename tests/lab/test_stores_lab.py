@@ -1,4 +1,4 @@
-"""Redis and Memcached as servers of the laboratory: each path is what it was asked to be, and plain text is never taken for TLS."""
+"""Redis and Memcached as servers of the laboratory: each path is what was requested, and plain text is never taken for TLS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program for the tests: one load on each asked path of a laboratory, its window and its link's counters as JSON.
+"""A program for the tests: one load on each requested path of a laboratory, its window and its link's counters as JSON.
 
 python -m tests.lab.window_scenario LAB_REQUEST_JSON LOAD_JSON PATH...   LOAD_JSON: connections, measure_ns, workload, and `rmem`: the
 receive buffer of the client's host, in bytes. Without a path: only the link, calibrated, and what it is afterwards.

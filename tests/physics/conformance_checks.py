@@ -1,4 +1,4 @@
-"""The checks of the conformance suite: what a link was asked, what crossed it, and whether that is physics.
+"""The checks of the conformance suite: what was requested of a link, what crossed it, and whether that is physics.
 
 Each is a function of a running link that says whether what it saw is right, and what it saw. What is random is held against the
 interval in which it lies in 999 of 1000 cases.
@@ -32,7 +32,7 @@ Seen = tuple[bool, dict[str, Any]]
 class Check:
     name: str
     options: tuple[str, ...]
-    """What the link is asked, in the words of its options."""
+    """What is requested of the link, as its options."""
     look: Callable[[Link], Seen]
     calibrated: bool = False
     burst: bool = True
@@ -146,7 +146,7 @@ def known_loss(link: Link) -> Seen:
 
 
 def known_bursts(link: Link) -> Seen:
-    """What is lost in a row has the mean length asked: geometric, so its deviation is known."""
+    """What is lost in a row has the mean length requested: geometric, so its deviation is known."""
     count, length = 8000, 8.0
     with datagrams(link) as udp:
         udp.send_all(count)
@@ -208,7 +208,7 @@ def known_outage(link: Link) -> Seen:
 
 
 def known_jitter(link: Link) -> Seen:
-    """One way has the mean and the deviation asked, by the sender's own stamps."""
+    """One way has the mean and the deviation requested, by the sender's own stamps."""
     count, deviation_ns = 800, 2 * _MS
     with datagrams(link) as udp:
         for number in range(count):

@@ -1,4 +1,4 @@
-"""One suite over every back-end that works here and over a bare cable: a link is what was asked of it, or says that it cannot be."""
+"""One suite over every back-end that works here and over a bare cable: a link is what was requested, or says that it cannot be."""
 
 from __future__ import annotations
 

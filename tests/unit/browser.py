@@ -104,7 +104,7 @@ class Page:
         return [event for event in self.heard if event.get("method") in kinds]
 
     def requests(self) -> list[str]:
-        """Addresses that the page asked for, its own file included."""
+        """Addresses that the page requested, its own file included."""
         return [e["params"]["request"]["url"] for e in self.heard if e.get("method") == "Network.requestWillBeSent"]
 
 

@@ -68,7 +68,7 @@ class FakeClock:
 
 @dataclass(frozen=True)
 class FakeWindowWatch:
-    """Has seen a window of the asked length, in which the first CPU worked half of the time."""
+    """Has seen a window of the requested length, in which the first CPU worked half of the time."""
 
     length_ns: int
 

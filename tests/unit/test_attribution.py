@@ -235,7 +235,7 @@ def test_full_frames_at_the_ceiling_fill_the_wire() -> None:
 
 
 def test_loss_that_keeps_windows_small_costs_the_rounds_that_a_reply_then_takes() -> None:
-    """127 kB over 10 ms with 0.9 % loss, as measured: no timer ran out, and a cycle of 375 ms has 40 ms of turns."""
+    """127 kB over 10 ms with 0.9 % loss, as measured: no timer ran out, and a cycle of 375 ms has 40 ms of round trips."""
     case = Case(tps=10.67, connections=4, round_trips=4, rtt_us=10_000, bytes_to_client=504_096, retransmits=145)
     _, cycle, limit = found_in(replace(case, client_us=750, server_us=2300))
     assert limit.resource is Resource.LOSS

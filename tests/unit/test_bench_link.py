@@ -246,7 +246,7 @@ def test_quantities_without_a_unit_are_refused(arguments: list[str], expected: s
 
 
 class FakeLink:
-    """Gives back whatever is asked, as if measured."""
+    """Gives back whatever is requested, as if measured."""
 
     def __init__(self) -> None:
         self.points: list[LinkPoint] = []

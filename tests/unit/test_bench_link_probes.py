@@ -57,7 +57,7 @@ def test_nothing_measured_is_nothing_judged() -> None:
 
 
 class FakeLink:
-    """A link that does what it is asked, and says what that was."""
+    """A link that does what is requested, and says what that was."""
 
     def __init__(self, backend: str) -> None:
         self.backend, self.ready = backend, object()

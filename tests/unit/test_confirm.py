@@ -170,7 +170,7 @@ def test_an_rtt_of_nothing_is_not_halved(remote: Remote, threads: int, changed: 
 
 @pytest.mark.parametrize(("rest_us", "goes_us"), [(50, 50), (100, 100), (400, 100)])
 def test_only_the_configured_rtt_is_halved(remote: Remote, rest_us: int, goes_us: int) -> None:
-    """100 µs asked: where 400 were measured, 300 stay. A cycle of 2 ms with ten turns."""
+    """100 µs requested: where 400 were measured, 300 stay. A cycle of 2 ms with ten round trips."""
     cell, summary = with_factors(remote, rtt_ns=100_000, threads=1)
     qps = cell.qps.model_copy(update={"value": 500 * cell.queries_per_txn})
     cell = cell.model_copy(update={"rest_rtt_ns": rest_us * 1000.0, "turns_per_txn": 10.0, "qps": qps})
@@ -331,7 +331,7 @@ def test_one_that_the_time_cuts_short_goes_on_later(tmp_path: Path, named: dict[
 
 
 def uneven() -> Scene:
-    """So that a width can be asked for that is not there yet."""
+    """So that a width can be requested that is not there yet."""
     noise = random.Random(7)
     return scene(lambda factors: factors.get("rate_bps", GBIT) / GBIT * noise.uniform(0.99, 1.01))
 

@@ -392,7 +392,7 @@ def test_duplicates_and_spoilt_segments_are_held_against_what_was_asked() -> Non
 
 
 def test_a_packet_may_be_late_by_little_of_a_turn() -> None:
-    """256 connections at 4000 turns a second: a turn takes 64 ms, and 2 % of it are 1.28 ms, 20 % are 12.8 ms."""
+    """256 connections at 4000 round trips a second: one takes 64 ms, and 2 % of it are 1.28 ms, 20 % are 12.8 ms."""
     assert of_a_trial(0) == of_a_trial(5e6) == OF_A_PLAN
     crowded = of_a_trial(64e6)
     assert (crowded.p99_ns, crowded.p999_ns) == (1_280_000, 12_800_000)

@@ -1,4 +1,4 @@
-"""PHP in the laboratory, without PHP: what a script asks of it, what is refused, how it is asked, what an answer is worth."""
+"""PHP in the laboratory, without PHP: what a script asks of it, what is refused, how it is requested, what an answer is worth."""
 
 from __future__ import annotations
 

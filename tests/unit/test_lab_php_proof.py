@@ -113,7 +113,7 @@ def test_honest_pages_pass() -> None:
     ("changes", "says"),
     [
         ({"lie": {"mysql_turns": 1}}, "told 12 turns to mysql, the script has 9"),
-        ({"missing_turns": 1}, "mysql counted 8 turns of 3 pages, which told 11"),
+        ({"missing_round_trips": 1}, "mysql counted 8 turns of 3 pages, which told 11"),
         ({"lie": {"mysql_connects": 1}}, "mysql counted 1 connects of 3 pages, which told 4"),
         ({"lie": {"misses": 2}}, "missed 6 keys"),
         ({"host": "10.0.0.1:5"}, "sees PHP at '10.0.0.1:5', the path comes from 'localhost'"),

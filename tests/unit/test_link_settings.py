@@ -1,4 +1,4 @@
-"""What a link is asked to be: options, names, scripts and traces become values, and mistakes are told where they are."""
+"""What is requested of a link: options, names, scripts and traces become values, and mistakes are told where they are."""
 
 from __future__ import annotations
 

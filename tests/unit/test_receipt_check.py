@@ -1,4 +1,4 @@
-"""What was asked for against what a receipt proves: every difference is told, and nothing else."""
+"""What was requested against what a receipt proves: every difference is told, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`howfar servers list` without a real server: one that is missing, one that does not start, one that was asked before."""
+"""`howfar servers list` without a real server: one that is missing, one that does not start, one that was queried before."""
 
 from __future__ import annotations
 

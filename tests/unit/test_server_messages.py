@@ -18,7 +18,7 @@ CALLED = "the statement that names its primary"
 
 
 class Refusing:
-    """A connection, its cursor and the server's process in one: what it is asked fails."""
+    """A connection, its cursor and the server's process in one: every query fails."""
 
     def __init__(self, error: pymysql.Error, code: int | None = None) -> None:
         self._error = error

@@ -132,7 +132,7 @@ def _info(*, rtt_us: int, busy_us: int, out: int, again: int = 0, acked: int = 0
 
 
 def _message(cookie: int, info: bytes) -> bytes:
-    """`struct inet_diag_msg` with an attribute that nobody asked for before the one that is wanted."""
+    """`struct inet_diag_msg` with an attribute that nobody requested before the one that is wanted."""
     body = bytes(44) + struct.pack("=Q", cookie) + bytes(20) + struct.pack("=HHB3x", 5, 8, 1)
     body += struct.pack("=HH", 4 + len(info), 2) + info
     return struct.pack("=IHHII", 16 + len(body), 20, 2, 1, 0) + body

@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 fn main() -> ExitCode {
-    // The engine must never outlive the process that asked for it.
+    // The engine must never outlive the process that requested it.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).ok();
     match std::env::args().nth(1).as_deref() {
         Some("info") => info(),

@@ -13,7 +13,7 @@ use howfar_contract::{FailCode, Failed};
 const ETH_P_ALL: u16 = 3;
 /// Room for what arrives while the thread does not run; memory is used only when it is needed.
 const SOCKET_BUFFER: i32 = 256 << 20;
-/// Without the right to exceed the system's limit, this much is asked and whatever is given is taken.
+/// Without the right to exceed the system's limit, this much is requested and whatever is given is taken.
 const SOCKET_BUFFER_MODEST: i32 = 8 << 20;
 /// Options that are newer than libc's list: see packet(7).
 const PACKET_IGNORE_OUTGOING: i32 = 23;

@@ -1,4 +1,4 @@
-//! The log of acknowledged keys: what each transaction wrote, when it was asked, and what became of it.
+//! The log of acknowledged keys: what each transaction wrote, when it was sent, and what became of it.
 //!
 //! A header, records of one size, a closing record with their number: little-endian, read by `python/howfar/engine/acknowledged.py`.
 //! Each worker gathers records and appends them in whole pieces, so those of one connection stand in their order. It outlives the
@@ -181,7 +181,7 @@ impl<'a> Log<'a> {
         }
     }
 
-    /// `key` was asked for at `sent_ns`; `now` is its end.
+    /// `key` was requested at `sent_ns`; `now` is its end.
     #[inline]
     pub(crate) fn write(
         &mut self,
@@ -273,7 +273,7 @@ mod tests {
         let first = &bytes[HEADER..HEADER + RECORD];
         assert_eq!(first[..8], (-5_i64).to_le_bytes());
         assert_eq!((first[8], first[16], first[30]), (1, 7, 1));
-        // The second worker's, asked before the origin.
+        // The second worker's, sent before the origin.
         let third = &bytes[HEADER + 2 * RECORD..HEADER + 3 * RECORD];
         assert_eq!((third[0], third[8], third[30]), (6, 0, 2));
         assert_eq!(third[28..30], 1062_u16.to_le_bytes());

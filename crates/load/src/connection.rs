@@ -1,4 +1,4 @@
-//! One connection: which transaction it is in, what it has asked, what came back. The hot path; what happens when is the worker's.
+//! One connection: which transaction it is in, what it has sent, what came back. The hot path; what happens when is the worker's.
 
 use std::io;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ pub(crate) enum After {
     Statement,
     /// The transaction is done.
     Transaction,
-    /// The server refuses, and trying again is not asked for.
+    /// The server refuses, and trying again is not requested.
     Refused(Refused),
 }
 
@@ -98,7 +98,7 @@ pub(crate) enum State {
     /// No socket before a timer has rung.
     Waiting,
     Connecting(Box<Connecting>),
-    /// Open; nothing was asked yet.
+    /// Open; nothing was requested yet.
     Resting,
     /// Open; a transaction has ended and the next has not begun. No timer rings for it, and nobody waits for an answer.
     Free,

@@ -119,7 +119,7 @@ pub(crate) fn own_cpus() -> Result<Vec<u32>, Failed> {
     Ok(cpus.collect())
 }
 
-/// Connection 0, asked what it really is. Connection 1 shows what later ones find: whether TLS sessions are resumed, and how many
+/// Connection 0, queried for what it really is. Connection 1 shows what later ones find: whether TLS sessions are resumed, and how many
 /// round trips opening takes.
 fn first_connections(
     plan: &Plan,

@@ -1,4 +1,4 @@
-//! Strings of random characters: the `c` and `pad` columns of sysbench's tables, and texts that compress as far as asked.
+//! Strings of random characters: the `c` and `pad` columns of sysbench's tables, and texts that compress as far as requested.
 //!
 //! Pure: the same draws give the same characters. Sysbench draws every digit; here one draw of 64 bits gives sixteen.
 

@@ -1,4 +1,4 @@
-//! Bytes out, bytes in, over a connection on which nothing else is under way: for what is asked beside the measured load.
+//! Bytes out, bytes in, over a connection on which nothing else is under way: for what is requested beside the measured load.
 //!
 //! Not here: what the bytes say.
 

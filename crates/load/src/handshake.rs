@@ -23,7 +23,7 @@ pub(crate) struct KeyValueHandshake {
     replies: Option<Replies>,
     channel: Channel,
     decoder: Decoder,
-    /// Replies that are due, by what was asked, the last one first.
+    /// Replies that are due, by what was requested, the last one first.
     due: Vec<&'static str>,
     /// Whether anything was said: a round trip.
     has_sent: bool,

@@ -1,6 +1,6 @@
 //! The load engine: one job in, its events out.
 //!
-//! [`workload`] says what is asked and [`distribution`] of which rows, `schedule` when in an open loop; a worker per CPU drives its
+//! [`workload`] says what is requested and [`distribution`] of which rows, `schedule` when in an open loop; a worker per CPU drives its
 //! connections and counts; the coordinator opens, starts, tells the time and collects. Not here: protocols (`howfar-wire`), the contract
 //! (`howfar-contract`).
 

@@ -114,7 +114,7 @@ impl Schedule {
         Some(due_ns)
     }
 
-    /// What nobody has taken is not asked for any more.
+    /// What nobody has taken is not requested any more.
     pub(crate) fn close(&mut self) {
         self.taken.next_ns = u64::MAX;
         self.ahead = self.taken.clone();

@@ -24,7 +24,7 @@ use crate::socket::Address;
 use crate::tables::nothing_prepared;
 use crate::window::emit_event;
 
-/// Keys asked for of each connection: of so many in a row all but one may have been refused.
+/// Keys requested by each connection: of so many in a row all but one may have been refused.
 const AHEAD: u64 = 4;
 
 /// Run a job to its end: its time, the end of stdin, or the server's.
@@ -195,7 +195,7 @@ impl Awaited {
         sql
     }
 
-    /// `key` is there: whose it is, if it was asked for.
+    /// `key` is there: whose it is, if it was requested.
     fn seen(&mut self, key: u64) -> Option<u64> {
         let distance = key.checked_sub(self.first)?;
         let (place, rest) = (distance / self.step, distance % self.step);

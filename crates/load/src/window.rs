@@ -28,7 +28,7 @@ pub(crate) fn emit_event<T: serde::Serialize>(event: &T) -> Result<(), Failed> {
 pub(crate) struct WindowOptions<'a> {
     pub(crate) observe: &'a [Observed],
     pub(crate) open_loop: bool,
-    /// Some of what is asked are keys.
+    /// Some of what is requested are keys.
     pub(crate) keys: bool,
 }
 

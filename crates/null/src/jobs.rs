@@ -6,7 +6,7 @@ use howfar_contract::{FailCode, Failed, LONGEST_NS};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Longest service time that can be asked for.
+/// Longest service time that can be requested.
 const LONGEST_DELAY_NS: u64 = 60_000_000_000;
 /// More threads than any machine of today has CPUs.
 const MOST_THREADS: u32 = 1024;

@@ -110,7 +110,7 @@ fn decoded<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Value>, Option<Ma
 
 // ---------------------------------------------------------------- replies to a request
 
-/// What is asked, and what the server has of it.
+/// What is requested, and what the server has of it.
 #[derive(Debug, Clone)]
 enum Exchange {
     Get(Option<Vec<u8>>),

@@ -104,7 +104,7 @@ def _at_the_faster(cell: CellSummary) -> float:
 
 
 def _half_the_rtt(cell: CellSummary) -> float:
-    """What is left of a cycle when its round trips take half as long: of what was asked, for the hosts' own part stays."""
+    """What is left of a cycle when its round trips take half as long: of what was requested, for the hosts' own part stays."""
     threads = int(cell.factors.get("threads", 1))
     cycle_ns = threads * 1e9 * cell.queries_per_txn / cell.qps.value
     waits_ns = min(int(cell.factors["rtt_ns"]), cell.rest_rtt_ns or 0.0) * cell.turns_per_txn
@@ -129,7 +129,7 @@ def _count(cpus: Any) -> int:
 
 
 LEAST_APART = 1.1
-"""Predictions with and without the limit that are closer than this cannot be told apart in so few blocks."""
+"""Predictions with and without the limit that are closer than this cannot be distinguished in so few blocks."""
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def _keys(keys: Mapping[str, Any]) -> str:
 
 
 def _of_pages(plan: Mapping[str, Any]) -> str:
-    """Each page with its turns; a damaged plan says only that there are pages."""
+    """Each page with its round trips; a damaged plan says only that there are pages."""
     size = int(_table(plan, "workload").get("range_size", 100))
     try:
         shapes = {name: PageShape.model_validate(shape) for name, shape in _table(plan, "pages").items()}

@@ -5,7 +5,7 @@ known from something else than the clock, and claims its time in this order; a l
 
 - CPU of client, server and forwarder a transaction, measured. One part at a time works on a transaction, so it lies in its cycle in
   full, whatever N is.
-- round trips: RTT at rest x turns.
+- round trips: their number x the RTT at rest.
 - acknowledgement of a replica: the round trips to it that a semi-synchronous commit waits, at rest.
 - bytes on the wire: what carried this transaction, at the link's rate, both directions, framing in. A large answer is worked on
   while it crosses; what CPU time covers of it is not counted twice: this part is cut first to what is left.
@@ -180,7 +180,7 @@ def _loss(evidence: Evidence) -> float:
 
 
 def _rounds_more(evidence: Evidence) -> float:
-    """Round trips a transaction beyond its turns, where each window is what this share of loss leaves of it on the mean: sqrt(3/2p)
+    """Further round trips of a transaction, where each window is what this share of loss leaves of it on the mean: sqrt(3/2p)
     segments (Mathis and others, 1997)."""
     share = evidence.retransmit_share or 0.0
     segments = max((link.segments for link in evidence.directions), default=0.0)

@@ -294,7 +294,7 @@ def _check_command(command: Sequence[str]) -> None:
 
 
 def _open_stage(laboratory: Lab, path: NetworkPath, tls: str | None, ledger: ExitStack) -> dict[str, str]:
-    """The variables for CMD; a server is running afterwards, if one was asked for."""
+    """The variables for CMD; a server is running afterwards, if one was requested."""
     if laboratory.store is None:
         return {} if path.machines == 1 else _server_host(laboratory)
     if tls and laboratory.store.kind not in STORES:

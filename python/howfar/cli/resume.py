@@ -80,7 +80,7 @@ def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colou
     with RunFile(run) as file, observer(no_colour) as watching, session.open_testbed(plan) as laboratory:
         if (
             more.only_confirms
-        ):  # its own time: nobody asked for an end, and a laboratory can take minutes to fill its tables
+        ):  # its own time: nobody requested an end, and a laboratory can take minutes to fill its tables
             began_ns = time.monotonic_ns()
         conduct(file, laboratory, began_ns, session.instruments(), watching, more)
     return finish(run, html, no_colour)

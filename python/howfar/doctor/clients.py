@@ -1,6 +1,6 @@
 """Who uses each server: connections seen in /proc over a few seconds, with what the server reports about the same sessions.
 
-The servers are asked nothing meanwhile. A connection shorter than the time between two looks is missed; the servers' own
+The servers are not queried meanwhile. A connection shorter than the time between two looks is missed; the servers' own
 counters say how many there were. How often it looks depends on what a look costs.
 """
 
@@ -37,7 +37,7 @@ _BUNDLE = re.compile(
 
 @dataclass
 class Holder:
-    """One process, or all that cannot be told apart, with its connections to one server."""
+    """One process, or all that cannot be distinguished, with its connections to one server."""
 
     pid: int | None
     uid: int | None

@@ -1,4 +1,4 @@
-"""Reads the log of acknowledged keys that a load job wrote: what each transaction wrote, when it was asked, what became of it.
+"""Reads the log of acknowledged keys that a load job wrote: what each transaction wrote, when it was sent, what became of it.
 
 The engine writes it (`crates/load/src/acknowledged.rs`): a header, records of one size, a closing record. A log that is not whole is
 refused: a missing record would look like a transaction that never was. Not here: what a server holds of it (`analysis/crash`).

@@ -238,7 +238,7 @@ def _openings(job: LoadJob | PageJob) -> int:
     """How often the engine may wait for `connect_timeout_ns`, one wait after the other, before it measures."""
     if isinstance(job, LoadJob):
         return 1
-    # Of a script's services each is opened twice and asked for its receipt; then a worker opens one after the other.
+    # Of a script's services each is opened twice, for its receipt; then a worker opens one after the other.
     return 2 if isinstance(job.application, FastCgi) else 4 * len(services_of(job.application))
 
 

@@ -279,7 +279,7 @@ class Lab:
         return self._replication.serving(factors, spec, prepare)
 
     def certificates(self) -> CertificatePaths:
-        """Of the server, made when first asked for: a plain cell's server has none."""
+        """Of the server, made when first needed: a plain cell's server has none."""
         if self._certificates is None:
             self._certificates = make_certificates(self.work, (LOOPBACK_ADDRESS, SERVER_ADDRESS, SERVER_ADDRESS6))
         return self._certificates

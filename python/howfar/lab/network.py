@@ -343,7 +343,7 @@ def _with_congestion_control(network: Network, host: Host, lines: Callable[[str 
 
 
 def _not_chosen(network: Network, requested: str, error: LabError) -> None:
-    """The usual one is wished for: without it the kernel's own is in force, and that is said. Another one was asked for.
+    """The usual one is wished for: without it the kernel's own is in force, and that is said. Another one was requested.
 
     Raises LinkFailed.
     """

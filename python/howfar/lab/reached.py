@@ -30,7 +30,7 @@ _SILENT = ("resp2", "resp3", "memcached_text", "memcached_meta")
 
 
 def session_violations(endpoint: Endpoint, session: Mapping[str, Any], spec: SessionSpec) -> tuple[str, ...]:
-    """Where the engine's session differs from what path and cell require. Unknown (None) is accepted only where it cannot be asked."""
+    """Where the engine's session differs from what path and cell require. Unknown (None) is accepted only where no query can tell."""
     found = []
     family = session.get("address_family")
     wanted = "unix" if endpoint.socket else "inet"
@@ -251,13 +251,13 @@ class Reached:
         return (Observed(role=role, pid=self.running.pid), *hops)
 
     def begin(self, ledger: ExitStack) -> None:
-        """The path is open, and nothing has been asked by it but what the laboratory wanted to know."""
+        """The path is open, and nothing has been sent over it but what the laboratory wanted to know."""
         self._forks = ForkWatch({hop.label: hop.process.pid for hop in self.endpoint.hops if hop.forks})
         ledger.callback(self._forks.finish)
         self.before = self.running.snapshot()
 
     def unlike(self, session: Mapping[str, Any] | None) -> tuple[str, ...]:
-        """Where the path was not what was asked, as the server saw it and, given its session, the engine."""
+        """Where the path was not what was requested, as the server saw it and, given its session, the engine."""
         found = view_violations(self.endpoint, self.view, self.started.spec)
         return found if session is None else (*session_violations(self.endpoint, session, self.started.spec), *found)
 

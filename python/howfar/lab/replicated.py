@@ -1,6 +1,6 @@
 """A primary with its replicas under a load: opened for each trial over wires that outlive it, and proven before and after.
 
-How the servers are told is in `replication/`. Not here: what a fault does to a pair.
+The statements for the servers are in `replication/`. Not here: what a fault does to a pair.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Replicated(Serving):
     def __init__(
         self, pair: Pair, certificates: CertificatePaths | None, tcp: dict[str, Any], *, watches_commits: bool
     ) -> None:
-        """`tcp`: what the hosts' TCP was told. `watches_commits`: one that hangs ends the load; not where a fault is tested."""
+        """`tcp`: how the hosts' TCP was configured. `watches_commits`: one that hangs ends the load; not where a fault is tested."""
         super().__init__(pair.primary.server, pair.primary.server.password, certificates)
         self.pair = pair
         self._tcp = tcp

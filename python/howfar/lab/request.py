@@ -1,4 +1,4 @@
-"""What is asked of a laboratory before it is built. Values only."""
+"""What is requested of a laboratory before it is built. Values only."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class LabStage:
     at_rest: tuple[RttResult, ...]
     """Each probe before the load; none without a link."""
     tcp: dict[str, Any]
-    """What the hosts' TCP was told."""
+    """How the hosts' TCP was configured."""
     connections: int | None
     """How many the load opens; None: whatever it likes."""
     scene: Scene
@@ -78,7 +78,7 @@ class LabStage:
         return StageReceipt(receipt, tuple(found))
 
     def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> StageReceipt:
-        # What an application's sessions were, the servers themselves are asked.
+        # An application's sessions: as the servers themselves report them.
         spoken = {self.main.name: session} if self.application is None else {}
         sessions = spoken if load.sessions is None else load.sessions
         applied = StageReceipt({}) if self.application is None else self.application.obtained()

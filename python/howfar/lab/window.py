@@ -130,7 +130,7 @@ Connections = Mapping[bytes, Connection]
 
 
 class Diag:
-    """Asks one host about its established connections from or to `port`. Raises OSError where the kernel cannot be asked."""
+    """Asks one host about its established connections from or to `port`. Raises OSError where the kernel cannot be queried."""
 
     def __init__(self, host: Host, port: int, side: Literal["client", "server"]) -> None:
         source, destination = (port, 0) if side == "server" else (0, port)

@@ -1,4 +1,4 @@
-"""What the good trials of an arm say a transaction needs: processor time by who spent it, bytes, turns; and what the load could have.
+"""What the good trials of an arm say a transaction needs: CPU time by who spent it, bytes, round trips; and what the load could have.
 
 Sums over trials, so that a long trial weighs more. Nothing is modelled here.
 """
@@ -20,7 +20,7 @@ from howfar.store.receipts import number_in
 from howfar.store.records import Arm, ArmRole, FactorValue, Measured, Run, Trial, TrialStatus
 
 FULL_LINK = 0.9
-"""Of the rate that was asked, as the link counts bytes: from here on a link may be what everything else waits for."""
+"""Of the rate that was requested, as the link counts bytes: from here on a link may be what everything else waits for."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class ArmFacts:
     rtt_s: float
     """At rest; 0: no link."""
     way_s: float
-    """What of a ping over the link is hosts and emulator, not the delay that was asked: kernels, wakes."""
+    """What of a ping over the link is hosts and emulator, not the delay that was requested: kernels, wakes."""
     session: Mapping[str, Any]
     valid: bool = True
     """False: its limit says that these figures are about other programs or about errors."""

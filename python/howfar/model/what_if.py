@@ -20,7 +20,7 @@ class WhatIfCompression(Part):
 
 
 class WhatIfSettings(Part):
-    """What is asked. The page's `howfarWhatIf(base, settings)` takes these names as they are."""
+    """What is requested. The page's `howfarWhatIf(base, settings)` takes these names as they are."""
 
     threads: int
     rtt_s: float

@@ -28,7 +28,7 @@ _LEAST_RANGES = 100
 
 @dataclass(frozen=True)
 class Fitted:
-    """A plan as it can be had, and what is not as it was asked."""
+    """A plan as it can be had, and what is not as requested."""
 
     plan: Plan
     notes: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ def with_rows(plan: Plan, most: int) -> Fitted:
 
 
 def resumed_in_full(plan: Plan) -> tuple[str, ...]:
-    """What is said where `1.3-resumed` was asked for and connections that stay give plain 1.3 in its place (`cells.py`)."""
+    """What is said where `1.3-resumed` was requested and connections that stay give plain 1.3 in its place (`cells.py`)."""
     factors = plan.factors
     if "1.3-resumed" not in factors.tls or "persistent" not in factors.connect:
         return ()

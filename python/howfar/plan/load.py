@@ -95,7 +95,7 @@ def load_plan(name_or_path: str, quick: bool = False, overrides: Sequence[Overri
         )
     plan = _validate(
         source, text, table, (), quick=False
-    )  # a mistake in the long form is one also when the short is asked for
+    )  # a mistake in the long form is one also when the short is requested
     _check_left_out(source, text, plan, ("leave_out",))
     if short is not None:
         merged = _merged(table, short)

@@ -98,7 +98,7 @@ class PageShape(Part):
 
 
 class Keys(Part):
-    """What Redis and Memcached hold, and, of the workload `key_value`, what is asked of them: the weights of its commands."""
+    """What Redis and Memcached hold, and, of the workload `key_value`, what is requested of them: the weights of its commands."""
 
     count: int = Field(default=10_000, ge=1, le=100_000_000)
     value_bytes: int = Field(default=100, ge=0, le=1_000_000)

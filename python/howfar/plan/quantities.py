@@ -172,9 +172,9 @@ OneOrMore = BeforeValidator(_levels)
 
 RTT_OFF_MAX_NS = 30_000
 RTT_OFF_MAX_SHARE = 0.03
-"""What the emulator on a small virtual machine can hold; beyond it the asked RTT is not the measured one."""
+"""What the emulator on a small virtual machine can hold; beyond it the requested RTT is not the measured one."""
 
 
 def rtt_tolerance_ns(rtt_ns: float) -> float:
-    """How far the RTT at rest may be from the asked one: the larger of the two."""
+    """How far the RTT at rest may be from the requested one: the larger of the two."""
     return max(RTT_OFF_MAX_NS, RTT_OFF_MAX_SHARE * rtt_ns)

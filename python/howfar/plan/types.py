@@ -64,7 +64,7 @@ WorkloadKind = Literal[
 """Sysbench's are the engine's (`engine.workloads.SysbenchKind`; a test holds them together). Those that write leave the tables changed
 for the trials after them, inserted and deleted rows add up over a run; in cells with replication each trial has fresh tables.
 `single_row_inserts`: one short row per transaction into a table of its own, keys drawn by the clients, autocommit. `page`: one request
-to an application, of turns to MySQL, Redis and Memcached (`page.py`). `key_value`: commands to Redis or Memcached alone."""
+to an application, of round trips to MySQL, Redis and Memcached (`page.py`). `key_value`: commands to Redis or Memcached alone."""
 
 
 READS_ONLY: frozenset[WorkloadKind] = frozenset(

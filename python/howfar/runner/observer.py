@@ -12,7 +12,7 @@ from howfar.store.records import Run, StopReason, Trial
 
 
 class Observer(Protocol):
-    """Told, never asked."""
+    """Is notified, never queried."""
 
     def resumed(self, differs: Sequence[str]) -> None:
         """`differs`: what is not as when the run was begun, in words. Before `begun`."""

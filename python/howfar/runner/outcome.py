@@ -197,7 +197,7 @@ def page_facts(outcome: LoadOutcome, spec: PageSpec) -> LoadFacts:
 
 
 def _page_round_trip_ns(finished: Finished) -> float:
-    """The mean of a turn, without the computing between turns: by the engine's clock, or as the application told."""
+    """The mean of a round trip, without the computing between round trips: by the engine's clock, or as the application reported."""
     timed = [histogram for histogram in finished.histograms if histogram.kind.startswith("turn.")]
     count = sum(histogram.count for histogram in timed)
     if count:
@@ -207,13 +207,13 @@ def _page_round_trip_ns(finished: Finished) -> float:
 
 
 def _reported_round_trips(finished: Finished) -> dict[str, int]:
-    """By service, as an application's pages told."""
+    """By service, as an application's pages reported."""
     end = "_turns"
     return {name.removesuffix(end): count for name, count in finished.told.items() if name.endswith(end)}
 
 
 def not_as_requested(job: LoadJob | PageJob, outcome: LoadOutcome, spec: PageSpec | None = None) -> tuple[str, ...]:
-    """By the engine's own receipts and counts; each a sentence. `asked`: of its pages."""
+    """By the engine's own receipts and counts; each a sentence. `spec`: of its pages."""
     if isinstance(job, PageJob):
         unlike = () if spec is None else unlike_pages(spec, job, outcome.finished)
         return (*page_mismatches(job, outcome.ready), *unlike)

@@ -10,7 +10,7 @@ from howfar.plan.types import Plan
 
 
 def fit(plan: Plan) -> Fitted:
-    """The plan without what cannot be had here. The server is started and asked once, then its answer is kept.
+    """The plan without what cannot be had here. The server is started and queried once, then its answer is kept.
 
     Raises ServerMissing, ServerCrashed, LabError; PlanError when nothing is left.
     """

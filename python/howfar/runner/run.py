@@ -266,7 +266,7 @@ class _Conductor:
     def _run_block(self, now: Standing) -> bool:
         """Measure what is left of a block; False: the time budget ended first."""
         while True:
-            # Asked anew after each trial: a void one leaves its place to be tried again, at once.
+            # Evaluated after each trial: a void one leaves its place to be tried again, at once.
             place = next(places_left(self._run(), now.blocks, self.plan.timing.target_half_width), None)
             if place is None:
                 return True

@@ -215,7 +215,7 @@ def confirmation_cost_ns(plan: Plan, arms: Sequence[str], trials: Sequence[Trial
 
 
 def why_stop(timing: Timing, now: Standing, used_ns: int, next_block_ns: int) -> StopReason | None:
-    """Asked after each block. None: one more block. The first block is never refused for time."""
+    """Called after each block. None: one more block. The first block is never refused for time."""
     if now.blocks >= timing.min_blocks and now.narrow_enough(timing.target_half_width):
         return StopReason.WIDTH
     if now.blocks >= timing.max_blocks:
@@ -241,7 +241,7 @@ class Extension:
 
     @property
     def measures_on(self) -> bool:
-        """The plan's own blocks are asked for, not only their confirmation."""
+        """The plan's own blocks are requested, not only their confirmation."""
         return not self.confirm and self != Extension()
 
     def applied(self, timing: Timing, used_ns: int, blocks: int) -> Timing:

@@ -41,7 +41,7 @@ REASON_KEPT = 500
 
 
 class Watch(Protocol):
-    """Watches the machine from its making until asked."""
+    """Watches the machine from when it is made until it is read."""
 
     def finish(self) -> MachineLoad: ...
 
@@ -183,7 +183,7 @@ def _measure(
     try:
         try:
             outcome = instruments.measure(job, stage.client, hear)
-        finally:  # before anything else is asked: the watch's thread and the stage have one connection to the server
+        finally:  # before any other query: the watch's thread and the stage have one connection to the server
             if around is not None:
                 seen.window = around.finish()
     except EngineError as error:

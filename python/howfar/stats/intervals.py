@@ -2,7 +2,7 @@
 
 The unit of evidence is the block: each arm once, close in time. Seconds within a trial are not samples: on a busy machine
 they call a quarter of A/A pairs different. Everything is done on logarithms, so that 2x and 1/2x are equally far from 1.
-Start at `judge_ratio`. Pure; scipy is imported only when an interval is asked for.
+Start at `judge_ratio`. Pure; scipy is imported only when an interval is requested.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The records of a run: what was asked, what was seen, trial by trial. Raw first: every reported figure is computed from these.
+"""The records of a run: what was requested, what was seen, trial by trial. Raw first: every reported figure is computed from these.
 
 Not here: any statistic. Times are integers of nanoseconds, sizes bytes.
 """
@@ -128,7 +128,7 @@ class Measured(Record):
     services: tuple[ServiceRecord, ...] = ()
     """Of pages that the engine runs, and of a workload of keys. Empty: SQL alone, an application's pages, or files of before."""
     told: dict[str, int] = Field(default_factory=dict)
-    """What an application's pages told of themselves, summed."""
+    """What an application's pages reported of themselves, summed."""
 
 
 class TcpRecord(Record):
@@ -153,7 +153,7 @@ class TcpRecord(Record):
 class NetworkSample(Record):
     """One look at the way: since the measured window began, bytes and frames as a network card counts them (Ethernet headers in, each
     segment a frame), which virtual interfaces do not: to them a super-packet is one packet. On a link those to the client are what
-    the server sent, also what the link then lost or dropped. The loopback counts both directions together; they are told apart by the
+    the server sent, also what the link then lost or dropped. The loopback counts both directions together; they are split by the
     share that each has of the server's TCP bytes over the window."""
 
     at_ns: int
@@ -175,14 +175,14 @@ class LagRecord(Record):
     """Since the window began."""
     replica: str
     behind: int
-    """Transactions that the primary had committed, asked first, and that were not applied."""
+    """Transactions that the primary had committed, read first, and that were not applied."""
     heartbeat_ns: int | None
     """Age of the newest heartbeat row that was applied; at least the way there. None: none has come yet."""
 
 
 class Window(Record):
     """What was seen around the measured window, beside the load itself. Times since it began. It ends up to 20 ms before the engine's
-    own window, so that connections are still there to be asked."""
+    own window, so that connections are still there to be queried."""
 
     length_ns: int
     interface: str
@@ -244,8 +244,8 @@ class CrashRecord(Record):
     phantoms: int
     """Seen by another connection and not on the survivor."""
     behind_before: int | None
-    """Transactions that the replica had not applied at the last look before the fault; it was asked before the primary, so rather too
-    many. None: nobody had looked."""
+    """Transactions that the replica had not applied at the last look before the fault; it was queried before the primary, so rather
+    too many. None: nobody had looked."""
     unreceived_before: int | None = None
     """Of them, those that had not come: on the way, or not sent yet. Of several replicas those of the one that had most."""
     heartbeat_before_ns: int | None
@@ -271,7 +271,7 @@ class FallbackSample(Record):
     """Total of its own counter; what it counts differs between servers."""
     unacknowledged: int
     behind: int | None
-    """Transactions that the replica lacks. None: it could not be asked."""
+    """Transactions that the replica lacks. None: it could not be queried."""
 
 
 class FallbackRecord(Record):
@@ -348,7 +348,7 @@ class StopReason(StrEnum):
     """Why no further block was run."""
 
     WIDTH = "width"
-    """Every headline ratio and the A/A arm reached the asked interval width."""
+    """Every headline ratio and the A/A arm reached the requested interval width."""
     TIME = "time"
     """The time budget was used."""
     BLOCKS = "blocks"

@@ -167,7 +167,7 @@ fn an_open_loop_accounts_for_all_that_is_due() {
     }
 }
 
-/// Each of eight connections is used every two seconds: nothing stalls while nothing is asked.
+/// Each of eight connections is used every two seconds: nothing stalls while nothing is requested.
 #[test]
 fn a_connection_that_is_free_does_not_stall() {
     let fake = Fake::new("slow", |_| Reply::Ok);

@@ -81,7 +81,7 @@ fn let_in(stream: &mut UnixStream) -> io::Result<()> {
     stream.write_all(&packet(2, OK))
 }
 
-/// All that comes before the load; gives back with the first query asked and unanswered.
+/// All that comes before the load; gives back with the first query sent and unanswered.
 fn until_queried(stream: &mut UnixStream) -> io::Result<()> {
     let_in(stream)?;
     loop {
@@ -424,7 +424,7 @@ fn compressed_frames_that_lie_or_swell() {
         let fake = harmful(name, move |stream| {
             let mut codec = Codec::new(Algorithm::Zlib { level: 6 })?;
             let_in(stream)?;
-            // The status of the session is asked for, then the first statement comes.
+            // The status of the session is requested, then the first statement comes.
             heard_framed(stream)?;
             let mut answer = Vec::new();
             codec.frame(1, &no_status(), &mut answer);

@@ -1,4 +1,4 @@
-//! Pages that an application is asked for over FastCGI: what its pages tell arrives in the result, and a bad page ends the job.
+//! Pages that are requested from an application over FastCGI: what its pages tell arrives in the result, and a bad page ends the job.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -85,7 +85,7 @@ fn what_pages_tell_is_summed_over_the_window() {
         assert_eq!(ready["receipt"]["peer_pid"], std::process::id());
         let pages = finished["transactions"].as_u64().expect("a count");
         assert!(pages > 0);
-        // Those that end behind the window are asked for and not counted.
+        // Those that end behind the window are requested and not counted.
         assert!(pages <= requests.load(Ordering::Relaxed));
         assert_eq!(
             finished["told"],

@@ -41,7 +41,7 @@ impl Faults {
         faults
     }
 
-    /// Change what is asked.
+    /// Change what is requested.
     pub(crate) fn set(&mut self, direction: &Direction) {
         let on = |chance: f64| (chance > 0.0).then_some(chance);
         self.loss

@@ -75,7 +75,7 @@ mod tests {
         values.iter().map(|value| of(*value)).sum::<f64>() / values.len() as f64
     }
 
-    /// A share of n draws that is asked to be p: binomial. Double the interval is less than 2 % of p, so that 2 % would be seen.
+    /// A share of n draws that should be p: binomial. Double the interval is less than 2 % of p, so that 2 % would be seen.
     fn assert_share(seen: f64, expected: f64) {
         let interval = INTERVAL * (expected * (1.0 - expected) / f64::from(COUNT)).sqrt();
         assert!((seen - expected).abs() < interval, "{seen} for {expected}");

@@ -12,7 +12,7 @@
 //!
 //! Loss, corruption and duplication look at every segment; jitter and delay at slices, which are at most 100 µs of the wire, because a
 //! super-packet is many segments that would have come one after the other. Random numbers come from `draws`, a stream for each effect;
-//! `ongoing` says which they are when what is asked changes.
+//! `ongoing` says which they are when what is requested changes.
 
 pub(crate) mod corrupt;
 pub(crate) mod delay;

@@ -1,4 +1,4 @@
-//! A random effect while what is asked of the link changes: what is asked as before goes on where it is, and what begins draws on
+//! A random effect while what is requested of the link changes: what is requested as before goes on where it is, and what begins draws on
 //! numbers that this link has not used yet.
 //!
 //! Neither is a detail. A script that changes the delay ten times a second must not repeat the first decisions ten times a second: where
@@ -7,7 +7,7 @@
 use super::draws::Draws;
 use crate::job::Direction;
 
-/// The effect `E`, of which `A` is asked.
+/// The effect `E`, with the settings `A`.
 #[derive(Debug)]
 pub(crate) struct Ongoing<A, E> {
     name: &'static str,
@@ -31,7 +31,7 @@ impl<A: PartialEq + Clone, E> Ongoing<A, E> {
         }
     }
 
-    /// From now on this is asked of it, None: nothing. `make` gets a source of streams of numbers by their names.
+    /// From now on it has these settings, None: none. `make` gets a source of streams of numbers by their names.
     pub(crate) fn set(
         &mut self,
         direction: &Direction,

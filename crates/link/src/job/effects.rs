@@ -1,4 +1,4 @@
-//! The effects as they are asked for: chances, distributions and schedules, checked where they are read.
+//! The effects as they are requested: chances, distributions and schedules, checked where they are read.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

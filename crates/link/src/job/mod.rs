@@ -1,4 +1,4 @@
-//! What the link is asked to do: the job and the later commands, as they come on stdin.
+//! The link's job and the later commands, as they come on stdin.
 
 use std::num::NonZeroU64;
 

@@ -196,7 +196,7 @@ impl<T: Copy> Shaper<T> {
     /// Change the parameters at `now`. What has left the bottleneck keeps its arrival; what waits in the queue, and is
     /// never dropped by the change, leaves at the new rate and takes the new delay. Who is lost, spoilt or copied was decided when it
     /// came, and so were the cuts: after a change to a slower rate, what waits leaves in slices that take longer.
-    /// Random effects that are asked as before go on where they are, see `effects::ongoing`.
+    /// Random effects that are requested as before go on where they are, see `effects::ongoing`.
     pub(crate) fn set(&mut self, now: Nanos, direction: &Direction) {
         let waiting = self.in_flight.waiting(now);
         self.forget_lost(now);

@@ -41,7 +41,7 @@ pub(crate) fn receive(host: &str) -> ExitCode {
     }
 }
 
-/// Send so many bursts, by turns as one super-packet and as datagrams of all lengths. Success: all of them arrived and were right.
+/// Send so many bursts, alternately as one super-packet and as datagrams of all lengths. Success: all of them arrived and were right.
 pub(crate) fn send(host: &str, port: &str, bursts: &str) -> ExitCode {
     let address: IpAddr = host.parse().expect("an address");
     let port: u16 = port.parse().expect("a port");

@@ -1,4 +1,4 @@
-//! What a faulty line does to real packets: as many faults as were asked, and the bytes still arrive as they were sent.
+//! What a faulty line does to real packets: as many faults as were requested, and the bytes still arrive as they were sent.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ fn with(rate: u64, rtt_ns: u64, effects: &Value) -> Value {
     way
 }
 
-/// A share of n that is asked to be p: binomial; five deviations are exceeded once in two million.
+/// A share of n that should be p: binomial; five deviations are exceeded once in two million.
 fn assert_share(name: &str, struck: u64, of: u64, chance: f64) {
     let (struck, of) = (struck as f64, of as f64);
     let bound = 5.0 * (of * chance * (1.0 - chance)).sqrt();

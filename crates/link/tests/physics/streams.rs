@@ -1,4 +1,4 @@
-//! Checks of what arrives: TCP and UDP over IPv4 and IPv6 intact, every checksum right, and wrong ones where they were asked.
+//! Checks of what arrives: TCP and UDP over IPv4 and IPv6 intact, every checksum right, and wrong ones where they were requested.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};

@@ -1,7 +1,7 @@
 //! What lies between the socket and the packets: nothing, or compression, or TLS, or compression inside TLS. Without I/O.
 //!
 //! [`Wanted`] is what a job asks of all its sessions, made once; a [`Channel`] is what one connection has. Nothing here falls
-//! back: what was asked for and cannot be had is an error.
+//! back: what was requested and cannot be had is an error.
 
 mod failures;
 mod suites;

@@ -145,7 +145,7 @@ fn private_key(file: &str) -> Result<PrivateKeyDer<'static>, Failed> {
     })
 }
 
-/// The name that is asked for and, under `full`, must be the certificate's.
+/// The name that is requested and, under `full`, must be the certificate's.
 fn server_name(tls: &Tls, target: &Target) -> Result<ServerName<'static>, Failed> {
     match (&tls.server_name, target) {
         (Some(name), _) => ServerName::try_from(name.clone()).map_err(|_| {

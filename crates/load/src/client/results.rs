@@ -6,7 +6,7 @@ use howfar_wire::mysql::{Framer, Malformed};
 
 use super::Rows;
 
-/// Longest packet that is taken: no answer to what is asked here comes near.
+/// Longest packet that is taken: no answer to what is requested here comes near.
 const LONGEST: usize = 1 << 24;
 /// Most rows that are kept.
 const MOST_KEPT: usize = 1 << 16;

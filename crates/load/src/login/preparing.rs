@@ -12,7 +12,7 @@ const AHEAD: usize = 64;
 /// "This command is not supported in the prepared statement protocol yet."
 const CANNOT_PREPARE: u16 = 1295;
 
-/// Statements are prepared in order: `sent` are asked for, `done` are answered.
+/// Statements are prepared in order: `sent` are requested, `done` are answered.
 pub(super) struct Preparing {
     wanted: Vec<usize>,
     sent: usize,
@@ -38,7 +38,7 @@ impl Preparing {
         self.done == self.wanted.len()
     }
 
-    /// Ask for more once all that were asked for are answered.
+    /// Ask for more once all that were requested are answered.
     pub(super) fn ask_ahead(&mut self, stream: &mut PacketStream, entry: &Entry<'_>) {
         stream.framer.expect(1);
         if self.sent > self.done {

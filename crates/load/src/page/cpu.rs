@@ -1,4 +1,4 @@
-//! An application's own computing: arithmetic until the thread has used as much CPU time as asked.
+//! An application's own computing: arithmetic until the thread has used as much CPU time as requested.
 //!
 //! By the thread's CPU clock and not by the wall clock: a page that has to wait for its CPU computes no less for it.
 
@@ -54,7 +54,7 @@ fn compute(steps: u64) {
 #[derive(Debug)]
 pub(crate) struct Burner {
     pace: Pace,
-    /// Used beyond what was asked: the next time needs as much less.
+    /// Used beyond what was requested: the next time needs as much less.
     over_ns: u64,
 }
 
@@ -86,7 +86,7 @@ impl Burner {
 mod tests {
     use super::*;
 
-    /// At least what was asked, and what is too much is made up for: bounds that hold on a busy machine too, because the clock
+    /// At least what was requested, and what is too much is made up for: bounds that hold on a busy machine too, because the clock
     /// is the thread's own.
     #[test]
     fn what_is_asked_is_used() {

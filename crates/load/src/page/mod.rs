@@ -1,4 +1,4 @@
-//! Load by pages: each worker asks for one page at a time, and a page is a script of turns or a real application's work.
+//! Load by pages: each worker asks for one page at a time, and a page is a script of round trips or a real application's work.
 //!
 //! One operating system thread a worker, with blocking sockets, on purpose: an application's workers are processes, each with one
 //! request in hand, and it is the kernel that shares the CPUs among them. The load job's event loop is another thing, built to

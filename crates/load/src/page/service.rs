@@ -35,7 +35,7 @@ pub(crate) struct ServiceEndpoint {
     service: Service,
     address: Address,
     wanted: Wanted,
-    /// What is asked there; of statements those of one round.
+    /// What is requested there; of statements those of one round.
     pub(crate) program: Program,
     connect_ns: u64,
     stall_ns: u64,

@@ -1,4 +1,4 @@
-//! A page that a real application makes, asked for over FastCGI as a web server does it.
+//! A page that a real application makes, requested over FastCGI as a web server does it.
 //!
 //! A page is over with the last byte of its end, and that is when a web server closes too: what the application tidies up behind it is
 //! felt by the next page, as it is there. Not here: the codec (`howfar_wire::fastcgi`), whether a page is good ([`verdict`]).

@@ -219,7 +219,7 @@ impl Ring {
         self.push(&send)
     }
 
-    /// Close a socket once all that was asked of it is submitted.
+    /// Close a socket once all that was requested of it is submitted.
     pub(crate) fn retire(&mut self, socket: OwnedFd) {
         self.retired.push(socket);
     }

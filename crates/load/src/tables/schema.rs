@@ -72,7 +72,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Connections of at most `asked` that have something to do. A list is run in its order, by one.
+    /// Connections of at most `requested` that have something to do. A list is run in its order, by one.
     pub(super) fn connections(&self, requested: u32) -> u32 {
         match self {
             Self::Tables { count, .. } => requested.min(*count).max(1),

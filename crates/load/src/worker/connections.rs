@@ -94,7 +94,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// A failure that another try may mend, under load and where that is asked for.
+    /// A failure that another try may mend, under load and where that is requested.
     fn may_seek(&self, failed: &Failed) -> bool {
         let mends = matches!(failed.code, FailCode::Connect | FailCode::ServerGone);
         self.load.is_some() && self.reconnects() && mends
@@ -123,7 +123,7 @@ impl Worker<'_> {
         };
         let session = match opening.progress(&self.plan.entry(), buffer) {
             Ok(None) if opening.more => {
-                // Asked for anew, the rest is told of after the others had their turn.
+                // Requested anew, the rest is told of after the others had their turn.
                 let token = EventData::new_u64(index as u64);
                 return epoll::modify(&self.epoll, &opening.socket, token, BOTH)
                     .map_err(|error| internal(format!("epoll: {error}")));

@@ -28,7 +28,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// One for each CPU, no more than connections, no more than asked for.
+    /// One for each CPU, no more than connections, no more than requested.
     pub(crate) fn workers(&self, cpus: &[u32]) -> usize {
         let most = self.job.threads.unwrap_or(u32::MAX);
         cpus.len().min(most.min(self.job.connections) as usize)

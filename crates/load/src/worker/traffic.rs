@@ -48,7 +48,7 @@ impl Worker<'_> {
             if until_ns == 0 {
                 until_ns = now + TURN_NS;
             } else if now > until_ns {
-                // Asked for anew, the rest is told of: an answer need not end soon, or at all.
+                // Requested anew, the rest is told of: an answer need not end soon, or at all.
                 return self.interest(index);
             }
         }

@@ -1,4 +1,4 @@
-//! Commands on keys: which one comes next, of which key, with which value. What Redis or Memcached is asked instead of statements.
+//! Commands on keys: which one comes next, of which key, with which value. What is sent to Redis or Memcached instead of statements.
 //!
 //! A key's value is a pure function of the key, in length and content: whoever sets it, and however often, it stays the same.
 

@@ -1,8 +1,8 @@
-//! What is asked: statements, their order, and the values that they bind.
+//! What is requested: statements, their order, and the values that they bind.
 //!
 //! A [`Program`] is made once of a job ([`sysbench`] or [`custom`]) and shared by all workers. A transaction is a pure function of
 //! (seed, connection, number): a [`Cursor`] goes through it and hands out one [`Due`] statement after the other; [`encode`] writes
-//! it as text or as an execute. [`commands`] are what key-value stores are asked instead.
+//! it as text or as an execute. [`commands`] are what is sent to key-value stores instead.
 
 pub(crate) mod commands;
 mod cursor;
@@ -129,7 +129,7 @@ pub struct Program {
     mode: PsMode,
     slots: usize,
     memories: usize,
-    /// What is asked instead of statements.
+    /// What is requested instead of statements.
     commands: Option<Box<commands::Commands>>,
 }
 

@@ -63,7 +63,7 @@ impl<'a> Secrecy<'a> {
 pub enum KeySource<'a> {
     /// The key in PEM is known.
     Known(&'a str),
-    /// The server is asked. Somebody between could put in a key of his own.
+    /// From the server. Somebody between could put in a key of his own.
     Fetch,
     None,
 }
@@ -118,7 +118,7 @@ impl Plugin {
 pub struct Exchange {
     plugin: Plugin,
     scramble: Vec<u8>,
-    /// The server's key was asked for.
+    /// The server's key was requested.
     key_requested: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The server's greeting and our answer to it. We ask for exactly what was asked of us: TLS and compression only when they are
+//! The server's greeting and our answer to it. We ask for exactly what was requested of us: TLS and compression only when they are
 //! wished for, and then a server that lacks them is refused before anything is sent.
 
 use super::Malformed;

@@ -96,7 +96,7 @@ class Peer(Obtained):
     cpu_core_per_gbit: float | None
     machine_core_per_gbit: float | None
     note: str
-    """What it was asked for where it does not support the same; empty: the same."""
+    """What was requested of it instead, where it does not support the same; empty: the same."""
     runs: tuple[Run, ...]
 
 

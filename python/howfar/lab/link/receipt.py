@@ -1,4 +1,4 @@
-"""What a trial's link was, and where it was not what was asked. Pure: facts in, receipt and sentences out."""
+"""What a trial's link was, and where it was not what was requested. Pure: facts in, receipt and sentences out."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class Lateness:
 STRICT = Lateness(rtt_to_tolerance=True, p99_ns=None, p99_share=0.0, p999_ns=100_000, p999_share=0.01)
 """Of a link used alone: one packet in a thousand at most 100 µs or 1 % of the RTT late, the RTT at rest within its tolerance."""
 OF_A_PLAN = Lateness(rtt_to_tolerance=False, p99_ns=100_000, p99_share=0.01, p999_ns=2_000_000, p999_share=0.1)
-"""Of a trial in a run. One packet in a hundred later than 100 µs (or 1 % of the RTT) adds 1 µs to the mean way: still below 1 % of the
-shortest RTT that makes sense; more moves throughput. A transaction of sixteen turns is 32 packets, so one packet in a thousand
+"""Of a trial in a run. One packet in a hundred later than 100 µs (or 1 % of the RTT) adds 1 µs to the mean delay: below 1 % of the
+shortest RTT that makes sense; more moves throughput. A transaction of sixteen round trips is 32 packets, so one packet in a thousand
 touches every thirtieth transaction: later than 2 ms (or 10 % of the RTT) shows in its p99. A tighter bound would only measure that
 a small machine shares its CPUs with the link: on two CPUs 0.12 to 0.61 ms were seen beside a load of two connections, 1.06 to 1.4 ms
 beside sixteen that fill the processors; the strict bound voided six trials of six, 1 ms 22 of 36."""
 _ROUND_TRIP_P99_SHARE, _ROUND_TRIP_P999_SHARE = 0.02, 0.2
 GOODPUT_OFF_MAX_SHARE = 0.02
 _UNCOUNTED_BYTES = 64 * 1024
-"""What the server counts as traffic though it is ours and goes past the link: its counters, asked before and after the load."""
+"""What the server counts as traffic though it is ours and goes past the link: its counters, read before and after the load."""
 _UNSENT_BYTES = 16 * 2**20
 """What the server has written may still lie in its kernel's buffers when the load ends; what it has read has crossed."""
 _Z99 = 2.5758
@@ -84,9 +84,9 @@ def link_receipt(
     tcp: Mapping[str, Any],
     changed: bool = False,
 ) -> dict[str, Any]:
-    """What one trial's link was: asked, calibrated, at rest before the load (all probes, the last counts), its counters under it.
+    """What one trial's link was: requested, calibrated, at rest before the load (all probes, the last counts), its counters under it.
 
-    `tcp` is what the hosts' TCP was told; `changed`: a script changed the link under the load.
+    `tcp`: how the hosts' TCP was configured; `changed`: a script changed the link under the load.
     """
     counts = at_rest[-1]
     spec, ready = link.spec, link.ready
@@ -124,9 +124,9 @@ def link_receipt(
 def link_violations(
     link: Link, at_rest: Sequence[RttResult], stats: LinkStats | None, lateness: Lateness = OF_A_PLAN
 ) -> tuple[str, ...]:
-    """Where the link was not what was asked. A back-end without counters proves nothing, and is accused of nothing."""
+    """Where the link was not what was requested. A back-end without counters proves nothing, and is accused of nothing."""
     found: tuple[str, ...] = ()
-    if link.backend in SHAPING:  # a bare cable was asked for nothing
+    if link.backend in SHAPING:  # nothing is requested of a bare cable
         found = rtt_violations(link.spec, link.rest_rtt_ns(link.spec), at_rest, lateness)
     return (*found, *counter_violations(link.spec, stats, lateness))
 
@@ -134,11 +134,11 @@ def link_violations(
 def rtt_violations(
     spec: LinkSpec, rest_rtt_ns: int, at_rest: Sequence[RttResult], lateness: Lateness
 ) -> tuple[str, ...]:
-    """The part of them that the pings at rest tell; `rest_rtt_ns` is what they take over the asked link. The last probe counts."""
+    """The part of them that the pings at rest tell; `rest_rtt_ns` is what they take over the requested link. The last probe counts."""
     allowed_ns = max(RTT_VOID_NS, RTT_VOID_SHARE * spec.rtt_ns)
     if (
         lateness.rtt_to_tolerance and spec.rtt_ns
-    ):  # where no delay is asked, nothing can be taken off what the way itself takes
+    ):  # where no delay is requested, nothing can be taken off what the way itself takes
         allowed_ns = rtt_tolerance_ns(spec.rtt_ns)
     if abs(at_rest[-1].p50_ns - rest_rtt_ns) <= allowed_ns:
         return ()
@@ -215,12 +215,12 @@ def _direction_violations(spec: LinkSpec, name: str, direction: DirectionStats, 
 
 
 def effects_counted(spec: LinkSpec, stats: LinkStats) -> dict[DirectionName, dict[str, dict[str, Any]]]:
-    """Each random effect that was asked beside what was counted, as shares of the segments that came to it."""
+    """Each random effect that was requested beside what was counted, as shares of the segments that came to it."""
     return {name: _counted(spec.direction(name), getattr(stats, name)) for name in DIRECTIONS}
 
 
 def effect_warnings(spec: LinkSpec, stats: LinkStats | None) -> tuple[str, ...]:
-    """Where what was counted lies outside the 99 % interval of what was asked: by chance that is so once in a hundred times."""
+    """Where what was counted lies outside the 99 % interval of what was requested: by chance that is so once in a hundred times."""
     if stats is None:
         return ()
     return tuple(

@@ -82,7 +82,7 @@ def compensation_ns(spec: LinkSpec, present_ns: int, excess_ns: int) -> int:
 
 
 def calibrate(link: Calibrated, spec: LinkSpec, *, with_goodput: bool) -> dict[str, Any]:
-    """Take off both ways half of what the RTT has too much, until it is right or no more may be taken.
+    """Take off both directions half of what the RTT has too much, until it is right or no more may be taken.
 
     The last round measures what is then frozen. `with_goodput`: one bulk transfer each way as well, which takes seconds.
     """
@@ -157,7 +157,7 @@ class Link:
     with_goodput: bool = True
     """Calibration measures the goodput as well."""
     compensate_ns: int = 0
-    """Taken off the delay of each direction: what calibration found for `asked`, and nothing else, once there is one."""
+    """Taken off the delay of each direction: what calibration found for `spec`, and nothing else, once there is one."""
     calibrations: dict[LinkSpec, dict[str, Any]] = field(default_factory=dict)
     """By the link at rest."""
     armed: bool = False
@@ -173,7 +173,7 @@ class Link:
 
     @property
     def calibration(self) -> dict[str, Any]:
-        """Of the link as it is asked now."""
+        """Of the link as it is requested now."""
         return self.calibrations[self.spec.calm()]
 
     def alive(self) -> bool:
@@ -181,7 +181,7 @@ class Link:
         return self.backend_link.alive() and self.echo.alive()
 
     def shape(self, spec: LinkSpec) -> dict[str, Any]:
-        """Make the link at rest what is asked, calibrating the first time only. Raises LinkFailed, EngineError."""
+        """Make the link at rest what is requested, calibrating the first time only. Raises LinkFailed, EngineError."""
         known = self.calibrations.get(spec.calm())
         if known is None:
             known = calibrate(self, spec.calm(), with_goodput=self.with_goodput)
@@ -195,7 +195,7 @@ class Link:
         return spec.rest_rtt_ns if backends()[self.backend].CHARGES_LONE_PACKETS else spec.rtt_ns
 
     def queue_bytes(self, name: DirectionName) -> int:
-        """What the queue really is; asked for a shorter one, the back-end would have refused."""
+        """What the queue really is; a shorter one the back-end would have refused."""
         return max(self.spec.queue_bytes(name), backends()[self.backend].QUEUE_LEAST_BYTES)
 
     def measure_goodput(self) -> None:
@@ -252,7 +252,7 @@ class Link:
         return result
 
     def at_rest(self) -> tuple[RttResult, ...]:
-        """The RTT before a load, effects off; again, a few times over some time, while it is not as asked. The last one counts."""
+        """The RTT before a load, effects off; again, a few times over some time, while it is not as requested. The last one counts."""
         if self.armed:
             self.set_calm(self.spec, self.compensate_ns)
         probes = [self.ping()]

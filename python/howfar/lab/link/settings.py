@@ -1,6 +1,6 @@
 """The words in which a link is described: `rtt 85ms`, `loss 1%`. One vocabulary for options, named links and scripts.
 
-A value that begins with `to-server:` or `to-client:` holds for that way alone, any other for both.
+A value that begins with `to-server:` or `to-client:` holds for that direction alone, any other for both.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def schedule_ns(text: str) -> int:
 
 
 def check(links: Sequence[LinkSpec]) -> None:
-    """What was asked and would silently do nothing, or cannot be, in any of the links that follow each other. Raises QuantityError."""
+    """What was requested and would silently do nothing, or cannot be, in any of consecutive links. Raises QuantityError."""
     directions = [spec.direction(name) for spec in links for name in DIRECTIONS]
     if any(direction.reorder for direction in directions) and not any(
         direction.reorder and direction.jitter for direction in directions
@@ -134,7 +134,7 @@ def _check_queue(spec: LinkSpec, name: DirectionName) -> None:
 
 
 def _check_jitter(spec: LinkSpec, name: DirectionName) -> None:
-    """A delay is never negative: what a normal jitter takes below zero is cut, and its mean and deviation are not those asked."""
+    """A delay is never negative: what a normal jitter takes below zero is cut, and its mean and deviation are not those requested."""
     jitter, delay_ns = spec.direction(name).jitter, spec.delay_ns(name)
     if isinstance(jitter, NormalJitter) and jitter.deviation_ns > delay_ns:
         raise QuantityError(
@@ -148,7 +148,7 @@ def _rtt(spec: LinkSpec, text: str) -> LinkSpec:
     rtt_ns = _limited("an RTT", parse_duration_ns(text), 0, RTT_MAX_NS, text, format_duration_ns)
     if spec.delay_to_server_ns is None or spec.rtt_ns == 0:
         return replace(spec, rtt_ns=rtt_ns)
-    # A split that was asked for stays in proportion.
+    # A split that was requested stays in proportion.
     return replace(spec, rtt_ns=rtt_ns, delay_to_server_ns=spec.delay_to_server_ns * rtt_ns // spec.rtt_ns)
 
 
@@ -336,7 +336,7 @@ class Script:
 
 
 def read_script(text: str, spec: LinkSpec, source: str = "the script") -> Script:
-    """The script for a link that begins as `asked`. Raises UsageError with the number of the line."""
+    """The script for a link that begins as `spec`. Raises UsageError with the number of the line."""
     lines: list[tuple[int, int, list[tuple[str, str]]]] = []
     outages: list[Outage] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -398,13 +398,13 @@ class Player:
     """Plays a script in a thread of its own. Use as a context manager around the program."""
 
     def __init__(self, script: Script, change: Callable[[LinkSpec, int], None]) -> None:
-        """`change` is told the link and the time since the start."""
+        """`change` gets the link and the time since the start."""
         self.script, self._change = script, change
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._play, name="link script", daemon=True)
         self._start_ns = 0
         self.played: list[tuple[int, int]] = []
-        """When each change was asked for and when it was in force, in ns from the start."""
+        """When each change was requested and when it was in force, in ns from the start."""
         self.failure: HowfarError | None = None
         """Why a change could not be made; none was made after it."""
 

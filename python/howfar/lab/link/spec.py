@@ -29,14 +29,14 @@ _QUEUE_AT_LEAST_NS = 10_000_000
 QUEUE_MAX_BYTES = 64 * 2**30
 _UNSHAPED_QUEUE_BYTES = 64 * 2**20
 _UNSHAPED_RATE_BPS = 10**10
-"""What buffers are sized for where no rate is asked."""
+"""What buffers are sized for where no rate is requested."""
 _QUEUE_LEAST_BYTES = 2 * (MTU + FRAMING_BYTES)
 _S = 10**9
 
 
 @dataclass(frozen=True)
 class DirectionSpec:
-    """What is asked of one direction alone. An effect that is off is None, 0 or empty."""
+    """What is requested of one direction alone. An effect that is off is None, 0 or empty."""
 
     rate_bps: int | None = None
     """None: the link's."""
@@ -49,7 +49,7 @@ class DirectionSpec:
     reorder: bool = False
     loss: IndependentLoss | BurstLoss | None = None
     loss_burst: float | None = None
-    """Mean length of the bursts that any loss comes in, also one that is asked later. None: each segment for itself."""
+    """Mean length of the bursts that any loss comes in, also one that is requested later. None: each segment for itself."""
     duplicate: float = 0.0
     corrupt: float = 0.0
     outages: tuple[Outage, ...] = ()
@@ -71,7 +71,7 @@ class DirectionSpec:
 
 @dataclass(frozen=True)
 class LinkSpec:
-    """What the user asked of a link. `rate_bps` holds for each way that has none of its own; None: unshaped."""
+    """What the user requested of a link. `rate_bps` holds for each direction that has none of its own; None: unshaped."""
 
     rtt_ns: int
     rate_bps: int | None
@@ -124,14 +124,14 @@ class LinkSpec:
 
     @property
     def bdp_bytes(self) -> int:
-        """The larger one of both ways."""
+        """The larger one of both directions."""
         return max(self._in_flight(name) for name in DIRECTIONS)
 
     def _in_flight(self, name: DirectionName) -> int:
         return (self.mean_rate_bps(name) or _UNSHAPED_RATE_BPS) * self.rtt_ns // 8 // _S
 
     def queue_bytes(self, name: DirectionName) -> int:
-        """As asked; else one bandwidth-delay product, but never less than 10 ms at the rate."""
+        """As requested; else one bandwidth-delay product, but never less than 10 ms at the rate."""
         direction, rate_bps = self.direction(name), self.mean_rate_bps(name)
         if direction.queue_bytes is not None:
             return direction.queue_bytes

@@ -49,7 +49,7 @@ _LONGEST = 65_535
 
 @dataclass(frozen=True)
 class Answer:
-    """`told`: the integers of its header X-Howfar-Page."""
+    """`reported`: the integers of its header X-Howfar-Page."""
 
     status: int
     headers: Mapping[str, str]

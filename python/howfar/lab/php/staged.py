@@ -123,7 +123,7 @@ def _unlike_script(reported: Reported, script: PageScript, pages: int) -> list[s
 def _counted_alike(
     one: Reached, before: Counted, reported: Reported, script: PageScript, pages: int
 ) -> tuple[dict[str, int], list[str]]:
-    """What the server counted, and where that is not what the pages told."""
+    """What the server counted, and where that is not what the pages reported."""
     name, deadline, queries = one.name, time.monotonic() + _SETTLES_S, 1
     after = count(one)
     while script.connect == "per_page" and after.present > before.present and time.monotonic() < deadline:
@@ -150,7 +150,7 @@ def _counted_alike(
 
 
 def _seen(used: Sequence[Reached], page: Callable[[int], Answer]) -> dict[ServiceName, tuple[str, ...]]:
-    """Whom each server sees while a page has its connections; a page that was too quick for that is asked to stay longer."""
+    """Whom each server sees while a page has its connections; a page that was too quick for that is made to stay longer."""
     seen: dict[ServiceName, tuple[str, ...]] = {}
     for linger_us in (20_000, 200_000, 2_000_000):
         with ThreadPoolExecutor(max_workers=1) as executor:

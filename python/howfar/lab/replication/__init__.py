@@ -1,6 +1,6 @@
 """Replication in the laboratory: a primary and its replicas, each replica over a link of its own. Start at `pair.py`.
 
-`links.py`: what is requested, hosts and links; `dialect.py`, `mariadb.py`, `mysql.py`: how each server is told; `status.py`: what it
+`links.py`: what is requested, hosts and links; `dialect.py`, `mariadb.py`, `mysql.py`: statements of each server; `status.py`: what it
 reports; `proof.py`: whether it held over a window; `watch.py`: lag, and commits that hang.
 """
 

@@ -116,7 +116,7 @@ FOREVER_MS = 3_600_000
 
 @dataclass(frozen=True)
 class Preset:
-    """What a server is told of how it writes; the same on primary and replicas."""
+    """A server's settings of how it writes; the same on primary and replicas."""
 
     flush_log_at_commit: int
     sync_binlog: int

@@ -1,4 +1,4 @@
-"""How MariaDB is told to replicate. See `dialect.ReplicationDialect`."""
+"""MariaDB's replication statements. See `dialect.ReplicationDialect`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One server of a pair: its data from the template, its options, the questions that are asked of it again and again."""
+"""One server of a pair: its data from the template, its options, the queries that it answers again and again."""
 
 from __future__ import annotations
 

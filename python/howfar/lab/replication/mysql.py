@@ -1,4 +1,4 @@
-"""How MySQL is told to replicate. See `dialect.ReplicationDialect`."""
+"""MySQL's replication statements. See `dialect.ReplicationDialect`."""
 
 from __future__ import annotations
 

@@ -142,8 +142,8 @@ class Pair:
         wait_for(caught_up, self.patience_s, describe, "Is its link cut, or the machine overloaded?")
 
     def prove(self) -> Snapshot:
-        """A row written on the primary is read on every replica, every end says what was asked, and what crossed was that. Before any
-        other client is there. Raises LabError."""
+        """A row written on the primary is read on every replica, each end reports what was requested, and that is what crossed. Before
+        any other client is there. Raises LabError."""
         before, crossed = self.snapshot(), sent_bytes(self.wires)
         word = secrets.token_hex(8)
         row = f"REPLACE INTO {SCHEMA}.marker VALUES (1, '{word}', '{FILLING}')"
@@ -185,7 +185,7 @@ def open_pair(
     *,
     encrypted: bool = False,
 ) -> Iterator[Pair]:
-    """One replica on each of the first wires, as many as asked for. Call in the sandbox, with no other pair there. Everything
+    """One replica on each of the first wires, as many as requested. Call in the sandbox, with no other pair there. Everything
     is undone on leaving, also after a failure half-way. `encrypted`: other clients use TLS, whether or not the replicas do.
 
     Raises PlanError, LabError, ServerCrashed.
@@ -245,7 +245,7 @@ def _start(
     encrypted: bool,
     ledger: ExitStack,
 ) -> Pair:
-    """All servers up on equal data, each replica told whom to follow."""
+    """All servers up on equal data, each replica configured with its primary."""
     dialect = replication_dialect(program.kind)
     certificates = _certificates(directory, wires) if spec.tls or encrypted else None
     secret = secrets.token_urlsafe(18)

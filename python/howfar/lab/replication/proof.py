@@ -1,4 +1,4 @@
-"""Whether replication was what was asked over a window: facts at its beginning and its end, and what contradicts. Pure.
+"""Whether replication was what was requested over a window: facts at its beginning and its end, and what contradicts. Pure.
 
 A window whose semi-synchronous replication fell back for one commit is no measurement of it: the trial is void then.
 """
@@ -26,7 +26,7 @@ class ReplicaFacts:
     applied: str
     """A position."""
     behind: int
-    """Transactions that the primary had committed, asked before the replica was, and that are not applied."""
+    """Transactions that the primary had committed, read before the replica was, and that are not applied."""
     strangers: str = ""
     """Transactions that neither the primary nor anybody it follows has written."""
 
@@ -182,7 +182,7 @@ def sent_bytes(wires: Sequence[Wire]) -> dict[str, int]:
 
 
 def channel_violations(spec: ReplicationSpec, seen: ChannelFacts) -> tuple[str, ...]:
-    """Where asked and obtained differ. Pure."""
+    """Where requested and obtained differ. Pure."""
     found = []
     if spec.tls and seen.tls_handshakes < spec.replicas:
         found.append(f"{seen.tls_handshakes} of {spec.replicas} replicas came to the primary by TLS")

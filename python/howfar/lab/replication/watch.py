@@ -66,7 +66,7 @@ class LagSample:
     """Monotonic."""
     replica: str
     behind: int
-    """Transactions that the primary had committed, asked first, and that were not applied."""
+    """Transactions that the primary had committed, read first, and that were not applied."""
     heartbeat_ns: int | None
     """Age of the newest heartbeat that was applied; None: none has come yet."""
 

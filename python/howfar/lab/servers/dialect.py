@@ -22,7 +22,7 @@ _INITIALISE_TIMEOUT_S = 300
 
 @dataclass(frozen=True)
 class BinaryLog:
-    """What a server that takes part in replication is told beyond the rest."""
+    """What a server that takes part in replication gets beyond the rest."""
 
     server_id: int
     options: tuple[str, ...]

@@ -1,7 +1,7 @@
 """What a server program can do beyond answering: found by starting it once and asking it, never by its version.
 
 Calendar versions and builds of distributions make versions a poor guide: one and the same release comes with and without its
-plugins. What was found is kept in the cache under the program's content; a plugin that came later is seen only when asked again.
+plugins. What was found is kept in the cache under the program's content; a plugin that came later is seen only when queried again.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _loads(server: Server, name: str, file: str) -> bool:
 
 
 def features_or_reason(program: Program, *, again: bool = False) -> Features | str:
-    """As `features`, or why the server could not be asked."""
+    """As `features`, or why the server could not be queried."""
     try:
         return features(program, again=again)
     except HowfarError as error:

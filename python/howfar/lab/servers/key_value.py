@@ -182,7 +182,7 @@ class Door:
     plain: bool
     """It answers plain text."""
     tls: str | None
-    """It shakes hands with our certificate, and by this version; None: not asked, or it does not."""
+    """It shakes hands with our certificate, and by this version; None: not requested, or it does not."""
 
 
 def try_door(

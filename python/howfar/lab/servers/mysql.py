@@ -1,6 +1,6 @@
 """MySQL 8.0 and later: how it is initialised and started, and its accounts. Where to start reading of servers: `sql_store.py`.
 
-As like MariaDB's defaults as it goes, so that the two can be set side by side: no binary log, no TLS unless asked for, no X protocol.
+As like MariaDB's defaults as it goes, so that the two can be set side by side: no binary log, no TLS unless requested, no X protocol.
 """
 
 from __future__ import annotations

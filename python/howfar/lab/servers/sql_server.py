@@ -289,5 +289,5 @@ def _lost(error: pymysql.Error) -> bool:
 
 
 def _unquoted(error: pymysql.Error) -> str:
-    """What the server says, without the statement that it was asked."""
+    """What the server says, without the statement that it was sent."""
     return f"error {_SYNTAX}, which quotes it" if error.args[:1] == (_SYNTAX,) else str(error)

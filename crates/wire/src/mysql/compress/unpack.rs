@@ -200,7 +200,7 @@ mod tests {
         );
     }
 
-    /// The counters of a server that flushed after its first packet, and those of a second answer that was asked for in advance.
+    /// The counters of a server that flushed after its first packet, and those of a second answer that was requested in advance.
     #[test]
     fn packets_are_numbered_anew() {
         let mut codec = codec(ALL[0]);

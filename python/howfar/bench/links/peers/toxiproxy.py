@@ -1,6 +1,6 @@
 """toxiproxy: a TCP proxy with a latency and a bandwidth "toxic" each way, on the server's host, in front of the echo.
 
-Its latency is per direction in whole milliseconds, its bandwidth is payload in kB/s; the note says what it could not be asked for.
+Its latency is per direction in whole milliseconds, its bandwidth is payload in kB/s; the note says what it could not take.
 It is no network: the handshake is not delayed, and each connection has the full bandwidth.
 """
 

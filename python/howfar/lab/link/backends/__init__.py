@@ -16,7 +16,7 @@ from howfar.lab.network import Network
 
 DEFAULT = "packet"
 SHAPING = (DEFAULT, "kernel")
-"""Those that a rate can be asked of."""
+"""Those that can be given a rate."""
 NAMES = (*SHAPING, "none")
 """All, without loading them: command lines name them."""
 
@@ -52,13 +52,13 @@ class Backend(Protocol):
     CHARGES_LONE_PACKETS: bool
     """A packet that comes alone takes its time at the rate, too."""
     QUEUE_LEAST_BYTES: int
-    """No queue is shorter, also where none was asked for."""
+    """No queue is shorter, also where none was requested."""
     ARRIVAL: str | None
     """What lateness is counted from, for the receipt; None: lateness is not counted."""
 
     @staticmethod
     def refuses(spec: LinkSpec) -> str | None:
-        """Why it cannot be what is asked, known before trying; None: it can."""
+        """Why it cannot be what is requested, known before trying; None: it can."""
         ...
 
     @staticmethod
@@ -79,7 +79,7 @@ def backends() -> dict[str, Backend]:
 
 
 def find_backend(name: str, spec: LinkSpec) -> Backend:
-    """Raises UsageError when there is none of that name, or it cannot be what is asked."""
+    """Raises UsageError when there is none of that name, or it cannot be what is requested."""
     known = backends()
     if name not in known:
         raise UsageError(f"no link back-end is called {name!r}", f"Known: {', '.join(known)}.")

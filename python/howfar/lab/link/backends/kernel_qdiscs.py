@@ -77,8 +77,8 @@ def _device(name: DirectionName, ends: Ends) -> str:
 
 
 def tbf_rate(rate_bps: int, mtu: int) -> int:
-    """What tbf is told for a rate on the wire. It counts full frames without preamble, FCS and gap, and its own `overhead` is charged
-    once for a super-packet of up to 44 frames: so the rate is lowered instead."""
+    """The rate parameter of tbf for a rate on the wire. It counts full frames without preamble, FCS and gap, and its own `overhead` is
+    charged once for a super-packet of up to 44 frames: so the rate is lowered instead."""
     return rate_bps * (mtu + _ETHERNET_BYTES) // (mtu + FRAMING_BYTES)
 
 
@@ -105,7 +105,7 @@ def qdisc_batch(spec: LinkSpec, name: DirectionName, compensate_ns: int, ends: E
     if direction.corrupt:
         netem.append(f"corrupt {direction.corrupt:%}")
     elif netem:
-        netem.append("corrupt 0%")  # not told, a netem that is changed would keep what it had
+        netem.append("corrupt 0%")  # without it, a netem that is changed would keep what it had
     if netem:
         lines.append(f"qdisc replace dev {device} root handle 1: netem limit {_NETEM_PACKETS} {' '.join(netem)}")
         parent = "parent 1:1"
