@@ -202,7 +202,9 @@ def test_each_authentication_by_each_way(running: Running, transport: str) -> No
         accounts.forget_logins(running)
         target = _socket(running) if transport == "socket" else _tcp(running)
         session = Session(
-            tls=Tls() if transport == "tls" else None, fetch_server_key=True, allow_cleartext_password=transport == "tls"
+            tls=Tls() if transport == "tls" else None,
+            fetch_server_key=True,
+            allow_cleartext_password=transport == "tls",
         )
         first = _load(target, session, account.user, account.password)
         assert first.ready.receipt.auth_plugin == ENGINES_PLUGINS[authentication]
