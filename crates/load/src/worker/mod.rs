@@ -46,8 +46,11 @@ const WAKE: u64 = u64::MAX;
 /// Rings when a wait has lasted as long as it may: exact, where epoll's own limit is in whole milliseconds on older kernels.
 const ALARM: u64 = u64::MAX - 1;
 /// Reported once when bytes come, not again while they wait: spares epoll a second look at each socket. A receive that fills less
-/// than the buffer has emptied the socket; one that fills it is repeated.
-const INTEREST: EventFlags = EventFlags::IN.union(EventFlags::ET);
+/// than the buffer has emptied the socket; one that fills it is repeated. What closed the connection comes with the last bytes, and
+/// is not reported again.
+const INTEREST: EventFlags = EventFlags::IN
+    .union(EventFlags::RDHUP)
+    .union(EventFlags::ET);
 
 /// From the coordinator to a worker; each is followed by a write to its `wake_fd`.
 #[derive(Debug, Clone, Copy)]

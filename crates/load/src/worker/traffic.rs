@@ -17,6 +17,11 @@ use crate::tally::Ended;
 /// Longest turn of a connection that always has more: then the others have theirs, and somebody looks at the time limits.
 const TURN_NS: u64 = 5_000_000;
 
+/// No byte comes after those that are there.
+const CLOSED: EventFlags = EventFlags::RDHUP
+    .union(EventFlags::HUP)
+    .union(EventFlags::ERR);
+
 /// What a receive brought.
 enum Received {
     Nothing,
@@ -42,8 +47,14 @@ impl Worker<'_> {
         if flags.contains(EventFlags::OUT) {
             self.flush(index)?;
         }
+        let is_closed = flags.intersects(CLOSED);
         let mut until_ns = 0;
-        while let Received::Part { full: true } = self.receive(index, buffer)? {
+        loop {
+            match self.receive(index, buffer)? {
+                Received::Nothing => return Ok(()),
+                Received::Part { full: false } | Received::Over if !is_closed => return Ok(()),
+                _ => {}
+            }
             let now = now_ns();
             if until_ns == 0 {
                 until_ns = now + TURN_NS;
@@ -52,7 +63,6 @@ impl Worker<'_> {
                 return self.interest(index);
             }
         }
-        Ok(())
     }
 
     /// Take what came; after a whole answer go on.
