@@ -295,6 +295,9 @@ pub struct Finished {
     /// under `OTHER`; `disconnect`: connections lost and opened again.
     pub errors: BTreeMap<String, u64>,
     pub reconnects: u64,
+    /// Receives under `io_uring` that found no buffer for what had come, since the job began: each cost the client another one.
+    #[schemars(extend("default" = 0))]
+    pub starved_receives: u64,
     pub open_loop: Option<Account>,
     pub fairness: Fairness,
     pub tcp: Option<TcpFacts>,

@@ -1,4 +1,4 @@
-//! Latency histograms: nanoseconds, three significant digits, 1 ns to one hour.
+//! Latency histograms: nanoseconds, three significant digits, 1 ns to longer than any job.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,10 +7,11 @@ use hdrhistogram::serialization::{Serializer as _, V2DeflateSerializer};
 
 use crate::events::Histogram;
 
-const HIGHEST_NS: u64 = 3_600_000_000_000;
+/// A job is over after its connecting, its warm-up, its window and a stall.
+const HIGHEST_NS: u64 = 4 * crate::LONGEST_NS;
 const DIGITS: u8 = 3;
 
-/// One latency histogram. Recording allocates nothing; what is longer than an hour counts as an hour.
+/// One latency histogram. Recording allocates nothing.
 #[derive(Debug, Clone)]
 pub struct Latency(Hdr<u64>);
 
@@ -28,6 +29,7 @@ impl Latency {
         )
     }
 
+    /// Nothing in a job takes longer than the highest value; what did would count as that.
     #[inline]
     pub fn record(&mut self, ns: u64) {
         self.0.saturating_record(ns);
@@ -95,6 +97,16 @@ mod tests {
             .expect("HDR");
         assert_eq!(back.len(), 5);
         assert_eq!(back.value_at_quantile(0.5), latency.at(0.5));
+    }
+
+    #[test]
+    fn a_latency_of_hours_stays_what_it_is() {
+        for ns in [3_600_000_000_000, crate::LONGEST_NS, 3 * crate::LONGEST_NS] {
+            let mut latency = Latency::new();
+            latency.record(ns);
+            let off = latency.max().abs_diff(ns) as f64 / ns as f64;
+            assert!(off < 0.001, "{ns} ns became {}", latency.max());
+        }
     }
 
     #[test]

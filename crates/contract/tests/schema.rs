@@ -352,6 +352,7 @@ fn a_finished_event_is_written_as_the_contract_has_it() {
         rows: number(&example["rows"]),
         classes: Classes::default(),
         reconnects: 0,
+        starved_receives: 0,
         open_loop: Some(account()),
         fairness: Fairness::default(),
         tcp: Some(tcp_facts()),

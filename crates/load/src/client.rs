@@ -36,7 +36,7 @@ pub(crate) type Rows = Vec<Vec<Option<String>>>;
 pub(crate) struct Limits {
     /// For the connection and the login.
     pub(crate) connect_ns: u64,
-    /// For the next byte, either way.
+    /// For an answer, and for a statement to leave.
     pub(crate) stall_ns: u64,
 }
 
@@ -110,13 +110,17 @@ impl<'a> Client<'a> {
     }
 
     fn follow(&mut self, results: &mut Results) -> Result<(), Failed> {
+        // One limit for the whole answer: it is small, whatever comes instead of it.
+        let since_ns = now_ns();
         loop {
-            let ended = self.receive(|bytes| results.feed(bytes))?;
+            let ended = self.receive(since_ns, |bytes| results.feed(bytes))?;
             match ended {
-                None => self
-                    .channel
-                    .goes_on()
-                    .map_err(|error| channel::broken(self.target, &error))?,
+                None => {
+                    self.channel
+                        .goes_on()
+                        .map_err(|error| channel::broken(self.target, &error))?;
+                    self.in_time(since_ns)?;
+                }
                 Some(Ended::Done) => {
                     self.doing = None;
                     return Ok(());
@@ -160,9 +164,9 @@ impl<'a> Client<'a> {
     /// All bytes from the server come in here: `take` gets what there is, once there is some.
     fn receive<T>(
         &mut self,
+        since_ns: u64,
         take: impl FnOnce(&[u8]) -> Result<T, Malformed>,
     ) -> Result<T, Failed> {
-        let since_ns = now_ns();
         loop {
             match net::recv(&self.socket, &mut self.buffer[..], RecvFlags::DONTWAIT) {
                 Ok((0, _)) => {
@@ -193,18 +197,24 @@ impl<'a> Client<'a> {
         self.send_bytes(&own)
     }
 
+    /// What is waited for since `since_ns` has not come too late.
+    fn in_time(&self, since_ns: u64) -> Result<(), Failed> {
+        if now_ns() <= since_ns.saturating_add(self.stall_ns) {
+            return Ok(());
+        }
+        let mut failed = failure::stalled(self.target, 0, "statement", self.stall_ns);
+        failed.message = format!(
+            "`{}` on {} did not end within {:.1} s",
+            self.doing(),
+            failure::target_name(self.target),
+            self.stall_ns as f64 / 1e9
+        );
+        Err(failed)
+    }
+
     /// Until the socket is ready, or it is time to look again.
     fn wait(&self, what: PollFlags, since_ns: u64) -> Result<(), Failed> {
-        if now_ns() > since_ns.saturating_add(self.stall_ns) {
-            let mut failed = failure::stalled(self.target, 0, "statement", self.stall_ns);
-            failed.message = format!(
-                "`{}` on {} made no progress for {:.1} s",
-                self.doing(),
-                failure::target_name(self.target),
-                self.stall_ns as f64 / 1e9
-            );
-            return Err(failed);
-        }
+        self.in_time(since_ns)?;
         let patience = Timespec {
             tv_sec: 0,
             tv_nsec: LOOK_NS.min(self.stall_ns as i64),

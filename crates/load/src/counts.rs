@@ -123,6 +123,8 @@ pub(crate) struct Totals {
     pub(crate) used: Use,
     pub(crate) errors: BTreeMap<ErrorCode, u64>,
     pub(crate) reconnects: u64,
+    /// Receives of a ring that found no buffer, since the job began.
+    pub(crate) starved: u64,
     /// Open loop: requests due in the window; of them begun or not, those without an answer at its end.
     pub(crate) due: u64,
     pub(crate) unanswered_count: u64,
@@ -148,6 +150,7 @@ impl Totals {
             *self.errors.entry(*code).or_default() += count;
         }
         self.reconnects += other.reconnects;
+        self.starved += other.starved;
         self.due += other.due;
         self.unanswered_count += other.unanswered_count;
         self.backlog_max += other.backlog_max;

@@ -27,6 +27,8 @@ pub(crate) struct Exchange<'a> {
     pub(crate) channel: &'a mut Channel,
     /// How long nothing may move.
     pub(crate) limit_ns: u64,
+    /// How long one exchange may take, whatever moves.
+    pub(crate) most_ns: u64,
 }
 
 impl Exchange<'_> {
@@ -42,7 +44,8 @@ impl Exchange<'_> {
         let mut unsent = Vec::new();
         self.channel.seal(request, &mut unsent).map_err(broken)?;
         let (mut buffer, mut plain) = ([0; BUFFER], Vec::new());
-        let mut moved_ns = now_ns();
+        let began_ns = now_ns();
+        let mut moved_ns = began_ns;
         let mut sent = 0;
         loop {
             let count = send_some(self.socket, &unsent[sent..])
@@ -68,6 +71,9 @@ impl Exchange<'_> {
                 self.channel.goes_on().map_err(broken)?;
             }
             let now = now_ns();
+            if now.saturating_sub(began_ns) > self.most_ns {
+                return Err(failure::stalled(self.target, 0, doing, self.most_ns));
+            }
             if count + received > 0 {
                 moved_ns = now;
             } else if now > moved_ns.saturating_add(self.limit_ns) {

@@ -17,6 +17,10 @@ pub mod distribution;
 pub mod draws;
 mod exchange;
 mod failure;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing {
+    pub use crate::login::fuzzing::conversation;
+}
 mod handshake;
 mod login;
 mod page;

@@ -217,6 +217,7 @@ impl<'a> Collected<'a> {
             }),
             errors,
             reconnects: totals.reconnects,
+            starved_receives: totals.starved,
             open_loop,
             fairness: fairness(&totals.shares),
             tcp: tcp_facts(&totals.tcp),

@@ -239,6 +239,7 @@ class Reached:
                 password=started.password,
                 database=started.database,
                 tls=self.trust.tls(started.spec) if self.trust else None,
+                fetch_server_key=True,  # an account made up for the laboratory, in namespaces that nobody else is in
             ),
             server_kind=running.kind,
             server_version=running.version,

@@ -33,8 +33,8 @@ class LatencyMs(Part):
     max: float
 
 
-LONGEST_NS = 3_600_000_000_000
-"""One hour: more than any stall timeout of a trial."""
+LONGEST_NS = 345_600_000_000_000
+"""Four days, as the engine's histograms: connecting, warm-up, window and a stall last a day each at most."""
 
 DIGITS = 3
 """Significant digits kept in a merged histogram."""

@@ -29,6 +29,9 @@ pub struct Service {
     pub database: String,
     #[serde(default)]
     pub tls: Option<Tls>,
+    /// As in `Session`.
+    #[serde(default)]
+    pub fetch_server_key: bool,
 }
 
 impl Service {
@@ -36,6 +39,7 @@ impl Service {
     pub fn session(&self) -> SessionJob {
         SessionJob {
             tls: self.tls.clone(),
+            fetch_server_key: self.fetch_server_key,
             ..SessionJob::default()
         }
     }

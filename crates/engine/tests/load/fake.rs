@@ -108,7 +108,7 @@ pub(crate) fn no_status() -> Vec<u8> {
     .concat()
 }
 
-pub(crate) fn read_packet(stream: &mut UnixStream) -> Option<Vec<u8>> {
+pub(crate) fn read_packet(stream: &mut (impl Read + ?Sized)) -> Option<Vec<u8>> {
     let mut head = [0; 4];
     stream.read_exact(&mut head).ok()?;
     let mut payload = vec![0; u32::from_le_bytes([head[0], head[1], head[2], 0]) as usize];

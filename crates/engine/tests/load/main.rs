@@ -4,6 +4,7 @@ mod agreement;
 mod drivers;
 mod failures;
 mod fake;
+mod hostile;
 mod malice;
 mod mariadb;
 mod outages;

@@ -1,4 +1,4 @@
-//! The engine as a process that is watched: its peak memory, and an end that it must reach by itself.
+//! The engine as a process that is watched: its peak memory, its CPU time, and an end that it must reach by itself.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -11,22 +11,28 @@ use serde_json::Value;
 /// Far beyond every limit in the jobs: only an engine that hangs takes so long.
 const HANGS: Duration = Duration::from_secs(60);
 /// Of peak memory, whatever a server sends.
-const MOST_BYTES: u64 = 128 << 20;
+const MOST_BYTES: u64 = 64 << 20;
+/// Of CPU time, by all threads. Limits are 0.3 s where a peer keeps the engine busy; else the end comes at sight. Between two looks
+/// at the limits lies one receive, in which a compressed answer may swell a thousandfold: slow work without optimisation.
+const MOST_CPU: Duration = Duration::from_secs(if cfg!(debug_assertions) { 20 } else { 3 });
+/// A kernel counts CPU time for users in hundredths of a second.
+const TICK: Duration = Duration::from_millis(10);
 
-/// Run `job`, which fails: its `failed` event. The engine ends by itself, and its memory stays bounded.
+/// Run `job`, which fails: its `failed` event. The engine ends by itself, and its memory and CPU time stay bounded.
 pub(crate) fn bounded_failure(name: &str, job: &Value) -> Value {
     let mut engine = started(job);
     let began = Instant::now();
-    let mut peak = 0;
+    let (mut peak, mut cpu) = (0, Duration::ZERO);
     let code = loop {
         peak = peak.max(peak_bytes(engine.id()));
+        cpu = cpu.max(cpu_time(engine.id()));
         if let Some(status) = engine.try_wait().expect("our child") {
             break status.code();
         }
         if began.elapsed() > HANGS {
             engine.kill().expect("our child");
             engine.wait().expect("our child");
-            panic!("{name}: the engine hangs; peak memory {peak} bytes");
+            panic!("{name}: the engine hangs; peak memory {peak} bytes, CPU time {cpu:?}");
         }
         thread::sleep(Duration::from_millis(2));
     };
@@ -41,13 +47,19 @@ pub(crate) fn bounded_failure(name: &str, job: &Value) -> Value {
         text.len()
     );
     assert!(peak < MOST_BYTES, "{name}: peak memory {peak} bytes");
+    assert!(cpu < MOST_CPU, "{name}: CPU time {cpu:?}");
+    let (kib, took) = (peak >> 10, began.elapsed());
+    eprintln!(
+        "{name}: {kib} KiB, CPU {cpu:?} of {took:?}: {}",
+        failed["code"]
+    );
     failed
 }
 
 /// The engine with its job, events to come.
 pub(crate) fn started(job: &Value) -> Child {
     let mut engine = Command::new(Path::new(env!("CARGO_BIN_EXE_howfar-engine")))
-        .arg("load")
+        .arg(job["job"].as_str().expect("a kind of job"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -76,4 +88,20 @@ fn peak_bytes(pid: u32) -> u64 {
     line.and_then(|line| line.trim().strip_suffix(" kB"))
         .and_then(|kib| kib.trim().parse::<u64>().ok())
         .map_or(0, |kib| kib << 10)
+}
+
+/// Of all its threads; 0 when the process has just ended.
+fn cpu_time(pid: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // Behind the name, which may hold anything: state is the first word, user and system time are the twelfth and the next.
+    let words = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or_default()
+        .split_whitespace();
+    let ticks = words
+        .skip(11)
+        .take(2)
+        .filter_map(|word| word.parse::<u32>().ok());
+    TICK * ticks.sum::<u32>()
 }

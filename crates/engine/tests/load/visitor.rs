@@ -1,7 +1,6 @@
 //! Pages that are requested from an application over FastCGI: what its pages tell arrives in the result, and a bad page ends the job.
 
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -14,12 +13,12 @@ use crate::process::{engine_for, engine_telling};
 
 const PAGE: &str = "X-Howfar-Page: wall_ns=70,hits=3\r\n\r\npage done\n";
 
-fn record(kind: u8, content: &[u8]) -> Vec<u8> {
+pub(crate) fn record(kind: u8, content: &[u8]) -> Vec<u8> {
     let head = [1, kind, 0, 1, 0, content.len() as u8, 0, 0];
     [&head, content].concat()
 }
 
-fn read_request(stream: &mut UnixStream) -> std::io::Result<()> {
+pub(crate) fn read_request(stream: &mut (impl Read + ?Sized)) -> std::io::Result<()> {
     loop {
         let mut head = [0; 8];
         stream.read_exact(&mut head)?;

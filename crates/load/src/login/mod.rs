@@ -4,6 +4,8 @@
 //! the way: TLS begins after the greeting, compression after the OK.
 
 mod entering;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod preparing;
 #[cfg(test)]
 mod tests;
@@ -198,9 +200,11 @@ impl Handshake for Login {
         let ready = ready
             .map_err(Wrong::Channel)
             .and_then(|()| self.packets(&plain, entry, out))
-            .and_then(|ready| match ready {
-                true => Ok(true),
-                false => Ok(self.stream.channel.goes_on().map(|()| false)?),
+            .and_then(|ready| {
+                if !ready {
+                    self.stream.channel.goes_on()?;
+                }
+                Ok(ready)
             })
             .map_err(|wrong| wrong.translate(entry))?;
         self.plain = plain;

@@ -14,6 +14,7 @@ use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{self, RecvFlags, SendFlags, Shutdown};
 
 use crate::channel::{Channel, Wanted};
+use crate::clock::now_ns;
 use crate::connecting::open_one;
 use crate::connection::Broken;
 use crate::failure;
@@ -203,8 +204,14 @@ impl ServiceConnection {
             Errno::AGAIN => site.stalled(worker, doing),
             error => site.io(error),
         })?;
-        let mut came = 0;
+        let began_ns = now_ns();
+        let (mut came, mut pieces) = (0, 0_u64);
         loop {
+            if pieces > 0 && now_ns().saturating_sub(began_ns) > site.stall_ns {
+                // The kernel's own limit is one for silence: an answer that never ends is none.
+                return Err(site.stalled(worker, doing));
+            }
+            pieces += 1;
             let count = match net::recv(&self.socket, &mut room.buffer[..], RecvFlags::empty()) {
                 Ok((0, _)) => {
                     let during = format!("during {doing}");
@@ -250,6 +257,9 @@ impl ServiceConnection {
                 outcome = replies.decode(packets, &[], work)?.or(outcome.take());
                 Ok(())
             })?;
+        if outcome.is_none() {
+            self.channel.goes_on()?;
+        }
         send_all(&self.socket, &own).map_err(|error| Broken::Io(error.into()))?;
         Ok(outcome)
     }

@@ -106,6 +106,20 @@ fn a_server_that_ends_or_says_nothing_is_told() {
 }
 
 #[test]
+fn an_answer_that_drips_for_ever_is_none() {
+    let endless = ask_service("endless", 100_000_000, |mut stream| {
+        heard(&mut stream);
+        let mut sent = stream.write_all(b"$1000000\r\n");
+        // Never silent for long, until the other end has given up.
+        while sent.is_ok() {
+            thread::sleep(Duration::from_millis(5));
+            sent = stream.write_all(b"x");
+        }
+    });
+    assert_eq!(endless.expect_err("no end").code, FailCode::Stalled);
+}
+
+#[test]
 fn an_error_of_the_server_ends_the_job() {
     let refused = ask_service("refused", PATIENCE_NS, |mut stream| {
         heard(&mut stream);

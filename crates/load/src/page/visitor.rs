@@ -211,8 +211,13 @@ impl Visitor {
             Err(Errno::AGAIN) => return Err(self.stalled()),
             Err(error) => return Err(self.site.io(error)),
         }
+        let began_ns = now_ns();
         let mut came = 0;
         loop {
+            if came > 0 && now_ns().saturating_sub(began_ns) > self.site.stall_ns {
+                // The kernel's own limit is one for silence: a page that never ends is none.
+                return Err(self.stalled());
+            }
             let count = match net::recv(socket, &mut self.buffer[..], RecvFlags::empty()) {
                 Ok((0, _)) | Err(Errno::CONNRESET) if !fresh && came == 0 => {
                     return Ok(Heard::Closed);

@@ -29,6 +29,7 @@ pub(super) fn ask(
         socket,
         channel,
         limit_ns: of.limit_ns,
+        most_ns: of.limit_ns,
     };
     match protocol {
         Protocol::Resp2 | Protocol::Resp3 => redis(exchange, protocol),

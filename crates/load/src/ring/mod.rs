@@ -17,7 +17,7 @@ use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue};
 use rustix::io::Errno;
 use rustix::net::{self, Shutdown};
 
-use replies::{REPLIES, Replies};
+use replies::Replies;
 
 /// Entries for what is to be submitted: a longer batch goes out in parts.
 const SUBMISSIONS: u32 = 1024;
@@ -103,6 +103,9 @@ pub(crate) struct Ring {
     sends: Vec<Sent>,
     batch: u64,
     generation: u32,
+    starved: u64,
+    /// Since the last call.
+    short_of_buffers: bool,
     came: Vec<cqueue::Entry>,
     seen: usize,
     /// What the last call could not send; told before all else.
@@ -124,7 +127,8 @@ impl Ring {
     /// [`Ring::start`].
     pub(crate) fn new(connections: usize, piece: usize) -> io::Result<Self> {
         // Never more completions between two looks: each connection's receive ends once, its send fails once.
-        let completions = 2 * connections as u32 + 2 * u32::from(REPLIES);
+        let replies = Replies::new(connections, piece)?;
+        let completions = 2 * connections as u32 + 2 * u32::from(replies.entries());
         let uring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
@@ -133,12 +137,14 @@ impl Ring {
             .setup_clamp()
             .setup_cqsize(completions.next_power_of_two().max(SUBMISSIONS))
             .build(SUBMISSIONS)?;
-        let replies = Replies::new(piece)?;
-        // SAFETY: the address is that of REPLIES entries, initialised and aligned to a page, that live until after the ring.
+        // SAFETY: the address is that of so many entries, initialised and aligned to a page, that live until after the ring.
         unsafe {
-            uring
-                .submitter()
-                .register_buf_ring_with_flags(replies.address(), REPLIES, GROUP, 0)?;
+            uring.submitter().register_buf_ring_with_flags(
+                replies.address(),
+                replies.entries(),
+                GROUP,
+                0,
+            )?;
         }
         Ok(Self {
             uring,
@@ -147,7 +153,9 @@ impl Ring {
             sends: Vec::with_capacity(SUBMISSIONS as usize),
             batch: 1,
             generation: 0,
-            came: Vec::with_capacity(usize::from(REPLIES)),
+            starved: 0,
+            short_of_buffers: false,
+            came: Vec::with_capacity(SUBMISSIONS as usize),
             seen: 0,
             failed: Vec::new(),
             retired: Vec::new(),
@@ -157,6 +165,11 @@ impl Ring {
     /// Wake it: from now on it belongs to this thread.
     pub(crate) fn start(&self) -> io::Result<()> {
         self.uring.submitter().register_enable_rings()
+    }
+
+    /// Receives that found no buffer for what had come: each costs another one.
+    pub(crate) fn starved(&self) -> u64 {
+        self.starved
     }
 
     /// Changes with each call; of one connection only one send may lie in a batch.
@@ -251,6 +264,9 @@ impl Ring {
     /// Submit all, and wait for something to happen, for ever or so many nanoseconds.
     #[inline]
     pub(crate) fn wait(&mut self, patience_ns: Option<u64>) -> io::Result<()> {
+        if std::mem::take(&mut self.short_of_buffers) {
+            self.replies.grow();
+        }
         let outcome = match patience_ns {
             None => self.uring.submit_and_wait(1),
             Some(0) => self.look(),
@@ -345,7 +361,11 @@ impl Ring {
                         }
                     }
                     (None, 0) => Event::Over { token, error: None },
-                    (None, error) if error == -libc::ENOBUFS => Event::Starved { token },
+                    (None, error) if error == -libc::ENOBUFS => {
+                        self.starved += 1;
+                        self.short_of_buffers = true;
+                        Event::Starved { token }
+                    }
                     (None, error) => Event::Over {
                         token,
                         error: Some(Errno::from_raw_os_error(-error)),
@@ -353,5 +373,72 @@ impl Ring {
                 },
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    /// More replies at once than there are buffers to begin with.
+    const MANY: usize = 400;
+
+    /// Each peer says a byte before anybody looks: how often there was no buffer for one, until all have come.
+    fn round(ring: &mut Ring, pairs: &mut [(OwnedFd, UnixStream)]) -> u64 {
+        let (before, mut buffer, mut came) = (ring.starved(), [0; 64], 0);
+        for (_, peer) in &mut *pairs {
+            peer.write_all(b"x").expect("room for a byte");
+        }
+        while came < pairs.len() {
+            ring.wait(None).expect("a ring");
+            while let Some(event) = ring.next(&mut buffer) {
+                match event {
+                    Event::Received {
+                        token,
+                        count,
+                        armed,
+                    } => {
+                        came += count;
+                        if !armed {
+                            ring.arm(&pairs[token.index()].0, token)
+                                .expect("an open socket");
+                        }
+                    }
+                    Event::Starved { token } => ring
+                        .arm(&pairs[token.index()].0, token)
+                        .expect("an open socket"),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        ring.starved() - before
+    }
+
+    #[test]
+    fn buffers_become_as_many_as_replies_that_come_at_once() {
+        crate::socket::allow_descriptors(2 * MANY as u64).expect("descriptors");
+        let mut ring = match Ring::new(MANY, 1024) {
+            Ok(ring) => ring,
+            Err(error) => {
+                eprintln!("SKIPPED: io_uring cannot be had: {error}");
+                return;
+            }
+        };
+        ring.start().expect("a ring of this thread");
+        let mut pairs: Vec<(OwnedFd, UnixStream)> = (0..MANY)
+            .map(|_| UnixStream::pair().expect("two ends"))
+            .map(|(ours, peer)| (ours.into(), peer))
+            .collect();
+        for (index, (ours, _)) in pairs.iter().enumerate() {
+            ring.admit(ours, index).expect("an open socket");
+        }
+        if round(&mut ring, &mut pairs) == 0 {
+            eprintln!("SKIPPED: this kernel waits for buffers by itself");
+            return;
+        }
+        assert_eq!(round(&mut ring, &mut pairs), 0, "there are enough now");
     }
 }

@@ -9,13 +9,23 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use io_uring::types::BufRingEntry;
 
-/// Replies that one call can bring.
-pub(super) const REPLIES: u16 = 256;
+/// Buffers that are given to begin with: the fewer there are, the closer they lie in the CPU's cache.
+const FIRST: u16 = 256;
+/// Most buffers: what a kernel takes in one ring.
+const MOST: usize = 1 << 15;
+/// Bytes that all buffers may take.
+const MOST_BYTES: usize = 32 << 20;
 const PAGE: usize = 4096;
 
 /// Buffers for replies: the ring of entries that the kernel takes from, and behind it the buffers themselves.
+///
+/// There is room for one for each connection, within [`MOST_BYTES`]. How many of them are in use is found out: whenever the kernel has
+/// run out of them, there are twice as many.
 pub(super) struct Replies {
     base: NonNull<u8>,
+    /// A power of two.
+    entries: u16,
+    given: u16,
     /// Bytes that a buffer takes, and from one buffer to the next.
     size: usize,
     stride: usize,
@@ -25,31 +35,62 @@ pub(super) struct Replies {
 // SAFETY: it owns its memory, and whoever has the `&mut` alone writes there beside the kernel.
 unsafe impl Send for Replies {}
 
-const ENTRIES: usize = (REPLIES as usize * size_of::<BufRingEntry>()).next_multiple_of(PAGE);
 impl Replies {
-    pub(super) fn new(size: usize) -> io::Result<Self> {
+    /// For so many connections, of so many bytes each.
+    pub(super) fn new(connections: usize, size: usize) -> io::Result<Self> {
         // Buffers of whole pages would begin in the same few sets of the CPU's cache: shift them by an odd number of lines.
         let stride = if size < PAGE { size } else { size + 5 * 64 };
+        let fit = MOST.min(MOST_BYTES / stride);
+        // The greatest power of two that fits.
+        let most = (fit + 1).next_power_of_two() / 2;
+        let entries = connections
+            .next_power_of_two()
+            .min(most)
+            .max(usize::from(FIRST)) as u16;
         // SAFETY: the layout is not empty.
-        let base = unsafe { alloc_zeroed(Self::layout(stride)?) };
+        let base = unsafe { alloc_zeroed(Self::layout(entries, stride)?) };
         let Some(base) = NonNull::new(base) else {
             return Err(io::ErrorKind::OutOfMemory.into());
         };
         let mut replies = Self {
             base,
+            entries,
+            given: 0,
             size,
             stride,
             tail: 0,
         };
-        for id in 0..REPLIES {
-            replies.give(id);
-        }
+        replies.give_more(FIRST);
         Ok(replies)
     }
 
-    fn layout(stride: usize) -> io::Result<Layout> {
-        Layout::from_size_align(ENTRIES + usize::from(REPLIES) * stride, PAGE)
-            .map_err(io::Error::other)
+    /// Twice as many as there are, as far as there is room.
+    #[cold]
+    pub(super) fn grow(&mut self) {
+        self.give_more(self.given.saturating_mul(2));
+    }
+
+    fn give_more(&mut self, upto: u16) {
+        let upto = upto.min(self.entries);
+        for id in self.given..upto {
+            self.give(id);
+        }
+        self.given = upto;
+    }
+
+    /// Replies that one call can bring, at most.
+    pub(super) fn entries(&self) -> u16 {
+        self.entries
+    }
+
+    /// Where the buffers begin: behind the entries.
+    fn head(entries: u16) -> usize {
+        (usize::from(entries) * size_of::<BufRingEntry>()).next_multiple_of(PAGE)
+    }
+
+    fn layout(entries: u16, stride: usize) -> io::Result<Layout> {
+        let buffers = usize::from(entries) * stride;
+        Layout::from_size_align(Self::head(entries) + buffers, PAGE).map_err(io::Error::other)
     }
 
     /// Where the kernel finds the ring of entries, aligned to a page.
@@ -59,9 +100,13 @@ impl Replies {
 
     /// A buffer's address.
     fn buffer(&self, id: u16) -> NonNull<u8> {
-        assert!(id < REPLIES, "the kernel names buffers that it was given");
-        // SAFETY: inside the allocation, as the layout has REPLIES of them.
-        unsafe { self.base.add(ENTRIES + usize::from(id) * self.stride) }
+        assert!(
+            id < self.entries,
+            "the kernel names buffers that it was given"
+        );
+        let at = Self::head(self.entries) + usize::from(id) * self.stride;
+        // SAFETY: inside the allocation, as the layout has so many of them.
+        unsafe { self.base.add(at) }
     }
 
     /// Copy what a buffer holds, and give it back.
@@ -81,7 +126,7 @@ impl Replies {
         // SAFETY: the entry is inside the allocation, aligned, zeroed at the start, and not the kernel's before the tail has
         // passed it. The tail lies in the first entry where no field that is set here does; only this side writes it.
         unsafe {
-            let entry = &mut *first.add(usize::from(self.tail & (REPLIES - 1)));
+            let entry = &mut *first.add(usize::from(self.tail & (self.entries - 1)));
             entry.set_addr(address);
             entry.set_len(self.size as u32);
             entry.set_bid(id);
@@ -94,7 +139,7 @@ impl Replies {
 
 impl Drop for Replies {
     fn drop(&mut self) {
-        if let Ok(layout) = Self::layout(self.stride) {
+        if let Ok(layout) = Self::layout(self.entries, self.stride) {
             // SAFETY: allocated with this layout, and the ring that used it is gone.
             unsafe { dealloc(self.base.as_ptr(), layout) }
         }

@@ -35,6 +35,8 @@ pub(super) fn work(
         socket: &socket,
         channel: &mut session.channel,
         limit_ns: site.job.stall_timeout_ns,
+        // A batch of long values takes as long as its path does.
+        most_ns: u64::MAX,
     };
     let verb = match site.job.action {
         Action::Prepare => Verb::Set,

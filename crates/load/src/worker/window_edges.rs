@@ -48,7 +48,9 @@ impl Worker<'_> {
 
     /// The window is over: what is under way is written down.
     fn settle(&mut self, end_ns: u64) {
+        let starved = self.ring().map_or(0, |ring| ring.starved());
         let Some(load) = &mut self.load else { return };
+        load.tally.totals.starved = starved;
         let used = u64::from(self.plan.job.connections);
         let of_job = self.connections.iter().filter(|one| one.id < used);
         for connection in of_job {

@@ -1,0 +1,340 @@
+//! The check that a fuzzer and a property test drive: a login against any bytes of a server. Not in any other build.
+//!
+//! The first byte of the input says what the job allows, the second how: packets rightly numbered, each behind a byte of its length, or
+//! a raw stream in pieces of that size. The rest is what the server says.
+
+use howfar_contract::jobs::{KeyValue, PsMode, SessionJob, Sysbench, Tls, Workload};
+use serde::Deserialize;
+use serde::de::value::{Error, MapDeserializer};
+
+use super::*;
+use crate::protocol;
+
+const PASSWORD: &str = "a password of some length";
+/// What [`Entering`] lets a server say, and the packet that is one too many.
+const MOST_PACKETS: usize = 9;
+/// All that a login says, with the longest proof in each of its turns.
+const MOST_SENT: usize = 16 * 1024;
+/// Asks for the server's public key.
+const SEND_KEY: &[u8] = &[2];
+/// Says that the server wants the password itself.
+const FULL_NEEDED: &[u8] = &[1, 4];
+
+/// What the job allows, by the bits of a byte.
+#[derive(Debug, Clone, Copy)]
+struct Allowed(u8);
+
+impl Allowed {
+    fn is_unix(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    fn fetches(self) -> bool {
+        self.0 & 2 != 0
+    }
+
+    fn cleartext(self) -> bool {
+        self.0 & 4 != 0
+    }
+
+    fn encrypts(self) -> bool {
+        self.0 & 8 != 0
+    }
+
+    /// Redis, whose login is another one.
+    fn is_store(self) -> bool {
+        self.0 & 16 != 0
+    }
+
+    fn workload(self) -> Workload {
+        if self.is_store() {
+            return Workload::KeyValue(keys(self.fetches()));
+        }
+        Workload::OltpPointSelect(Sysbench {
+            db_ps_mode: PsMode::Disable,
+            ..Sysbench::default()
+        })
+    }
+
+    fn session(self) -> SessionJob {
+        SessionJob {
+            tls: self.encrypts().then(Tls::default),
+            fetch_server_key: self.fetches(),
+            allow_cleartext_password: self.cleartext(),
+            ..SessionJob::default()
+        }
+    }
+
+    fn target(self) -> Target {
+        if self.is_unix() {
+            return Target::Unix {
+                path: "/s".to_owned(),
+            };
+        }
+        Target::Tcp {
+            host: "127.0.0.1".to_owned(),
+            port: 1,
+        }
+    }
+}
+
+/// A login ends in an error or a session, whatever a server says: it takes so many packets and no more, sends little, and the password
+/// leaves only as the job allows.
+pub fn conversation(data: &[u8]) {
+    let Some((&[allowed, size], replies)) = data.split_first_chunk::<2>() else {
+        return;
+    };
+    let allowed = Allowed(allowed);
+    let (session, target) = (allowed.session(), allowed.target());
+    let wanted = Wanted::new(&session, &target).expect("no files are named");
+    let workload = allowed.workload();
+    let program = Program::new(&workload, 1, 1).expect("a good workload");
+    let entry = Entry {
+        target: &target,
+        account: Account {
+            user: "somebody",
+            password: PASSWORD,
+            database: if allowed.is_store() { "3" } else { "db" },
+        },
+        wanted: &wanted,
+        program: &program,
+        decode: false,
+    };
+    if allowed.is_store() {
+        return of_store(replies, usize::from(size), &entry);
+    }
+    let mut talk = Talk {
+        login: Login::new(&program),
+        sent: Vec::new(),
+        over: false,
+    };
+    let mut full = replies
+        .windows(FULL_NEEDED.len())
+        .any(|part| part == FULL_NEEDED);
+    if size == 0 {
+        full = packets(replies).any(|payload| payload == FULL_NEEDED);
+        talk.in_packets(replies, &entry);
+    } else {
+        for piece in replies.chunks(usize::from(size)) {
+            talk.hear(piece, &entry);
+        }
+    }
+    judge(&talk.sent, allowed, full);
+}
+
+/// Commands on keys, by default in all but the protocol.
+fn keys(resp2: bool) -> KeyValue {
+    let protocol = if resp2 { "resp2" } else { "resp3" };
+    let fields = MapDeserializer::<_, Error>::new([("protocol", protocol)].into_iter());
+    KeyValue::deserialize(fields).expect("all else has a default")
+}
+
+/// The same for a store, which is told the password by the client: nothing that it says makes the client say more.
+fn of_store(replies: &[u8], size: usize, entry: &Entry<'_>) {
+    let mut sent = Vec::new();
+    let mut login = protocol::login(entry, &mut sent).expect("a channel");
+    let begun = sent.len();
+    for piece in replies.chunks(size.max(1)) {
+        match login.feed(piece, entry, &mut sent) {
+            Ok(None) => {}
+            Ok(Some(_)) => break,
+            Err(failed) => {
+                assert!(
+                    !failed.message.contains(PASSWORD),
+                    "the password is in a message"
+                );
+                break;
+            }
+        }
+    }
+    // TLS may begin anew, or answer what breaks it with an alert.
+    assert!(sent.len() <= begun + 4096, "a store made the client speak");
+}
+
+/// Payloads, each behind a byte of its length; the last one may be short of it.
+fn packets(mut replies: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let (&length, rest) = replies.split_first()?;
+        let (payload, rest) = rest.split_at(rest.len().min(usize::from(length)));
+        replies = rest;
+        Some(payload)
+    })
+}
+
+struct Talk {
+    login: Login,
+    /// All that has left, unless TLS has begun.
+    sent: Vec<u8>,
+    over: bool,
+}
+
+impl Talk {
+    fn hear(&mut self, bytes: &[u8], entry: &Entry<'_>) {
+        if self.over {
+            return;
+        }
+        match self.login.feed(bytes, entry, &mut self.sent) {
+            Ok(None) => {}
+            Ok(Some(session)) => {
+                assert!(!session.channel.is_handshaking(), "ready before TLS is");
+                self.over = true;
+            }
+            Err(failed) => {
+                let message = format!("{}{}", failed.message, failed.advice);
+                assert!(!message.contains(PASSWORD), "the password is in a message");
+                self.over = true;
+            }
+        }
+    }
+
+    fn in_packets(&mut self, replies: &[u8], entry: &Entry<'_>) {
+        for (count, payload) in packets(replies).enumerate() {
+            if self.over {
+                return;
+            }
+            assert!(count < MOST_PACKETS, "a login without an end");
+            let mut packet = Vec::new();
+            let number = self.login.stream.framer.sequence();
+            frame::write_packet(&mut packet, number, payload);
+            self.hear(&packet, entry);
+        }
+    }
+}
+
+fn judge(sent: &[u8], allowed: Allowed, full: bool) {
+    assert!(sent.len() < MOST_SENT, "{} bytes left", sent.len());
+    let shown = sent
+        .windows(PASSWORD.len())
+        .any(|part| part == PASSWORD.as_bytes());
+    assert!(
+        !shown || (allowed.is_unix() && (allowed.cleartext() || full)),
+        "the password leaves"
+    );
+    if allowed.encrypts() {
+        // What follows the request for TLS are its records.
+        return;
+    }
+    let (mut framer, mut left) = (Framer::new(LONGEST_PACKET), sent);
+    framer.expect(1);
+    let mut first = true;
+    loop {
+        let number = left.get(3).copied().unwrap_or_default();
+        framer.expect(number);
+        match framer.next(&mut left) {
+            Ok(Some(payload)) => {
+                let requests = payload == SEND_KEY && !first;
+                assert!(
+                    !requests || (allowed.fetches() && !allowed.is_unix()),
+                    "a key is requested"
+                );
+                first = false;
+            }
+            Ok(None) => break,
+            Err(error) => panic!("what left is no packet: {error}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use howfar_wire::mysql::server;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What the fuzzer has found worth keeping.
+    #[test]
+    fn the_corpus_is_survived() {
+        let address = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/conversation");
+        let entries = std::fs::read_dir(address).expect("the corpus");
+        let mut count = 0;
+        for entry in entries {
+            conversation(&std::fs::read(entry.expect("an entry").path()).expect("a file"));
+            count += 1;
+        }
+        assert!(count > 0, "an empty corpus tests nothing");
+    }
+
+    fn greeting() -> Vec<u8> {
+        let mut packet = Vec::new();
+        server::greeting(&mut packet, "8.4.0", 7, [9; 20], false);
+        packet.split_off(4)
+    }
+
+    /// What a server may say, payload by payload.
+    fn steps() -> Vec<Vec<u8>> {
+        let switch = |plugin: &str| [b"\xFE", plugin.as_bytes(), b"\0", &[9; 20], b"\0"].concat();
+        vec![
+            greeting(),
+            switch("mysql_native_password"),
+            switch("caching_sha2_password"),
+            switch("mysql_clear_password"),
+            switch("sha256_password"),
+            switch("dialog"),
+            b"\x01\x03".to_vec(),
+            FULL_NEEDED.to_vec(),
+            b"\x01-----BEGIN PUBLIC KEY-----\nMAA=\n-----END PUBLIC KEY-----\n".to_vec(),
+            b"\0\0\0\x02\0\0\0".to_vec(),
+            b"\xFF\x15\x04#28000Access denied".to_vec(),
+            b"\x02\0".to_vec(),
+        ]
+    }
+
+    fn behind_lengths<'a>(payloads: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<u8> {
+        let each = payloads.into_iter().flat_map(|payload| {
+            let length = u8::try_from(payload.len()).expect("short");
+            [&[length], &payload[..]].concat()
+        });
+        each.collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn any_bytes_end_a_login(data in vec(any::<u8>(), 0..300)) {
+            conversation(&data);
+        }
+
+        /// Steps in any order, with some bytes of them changed.
+        #[test]
+        fn any_steps_end_a_login(
+            allowed in 0..16_u8,
+            greets in any::<bool>(),
+            order in vec(0..steps().len(), 0..12),
+            changes in vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+        ) {
+            let steps = steps();
+            let first = greets.then_some(&steps[0]);
+            let replies = first.into_iter().chain(order.iter().map(|&at| &steps[at]));
+            let mut data = [&[allowed, 0][..], &behind_lengths(replies)].concat();
+            for (at, byte) in changes {
+                let at = at.index(data.len());
+                if at > 1 {
+                    data[at] = byte;
+                }
+            }
+            conversation(&data);
+        }
+    }
+
+    /// The check is one: it sees the password where it does leave.
+    #[test]
+    fn what_leaves_is_seen() {
+        let steps = steps();
+        let sent = |allowed: u8| {
+            let replies = behind_lengths([&steps[0], &steps[3]]);
+            std::panic::catch_unwind(|| conversation(&[&[allowed, 0][..], &replies].concat()))
+                .is_ok()
+        };
+        assert!(sent(0) && sent(1 | 4));
+        let clear = [b"....", PASSWORD.as_bytes(), b"\0"].concat();
+        let seen = |allowed| std::panic::catch_unwind(|| judge(&clear, Allowed(allowed), false));
+        assert!(seen(2 | 4 | 8).is_err(), "not over TCP");
+        assert!(seen(1 | 8).is_err(), "not without consent");
+        assert!(seen(1 | 4 | 8).is_ok());
+    }
+}
