@@ -78,6 +78,8 @@ class Service(Message):
     password: str = Field(default="", repr=False)
     database: str = ""
     tls: Tls | None = None
+    fetch_server_key: bool = False
+    """As in `Session`."""
 
 
 class SequenceValues(Message):
@@ -944,6 +946,8 @@ class Finished(Message):
     """Ignored server errors by code; of a workload of keys by their first word, those that are not well known under `OTHER`;
     `disconnect`: connections lost and opened again."""
     reconnects: int
+    starved_receives: int = 0
+    """Receives under `io_uring` that found no buffer for what had come, since the job began: each cost the client another one."""
     open_loop: Account | None
     fairness: Fairness
     tcp: TcpFacts | None
