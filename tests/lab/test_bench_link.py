@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from howfar.bench.links.figures import LinkBench, Run
 from tests.lab.undisturbed import agree
 
-pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
+pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.thorough, pytest.mark.usefixtures("namespaces")]
 PATIENCE_S = 600
 """Half a minute on a quiet machine; minutes beside builds and other tests."""
 STARVED_SHARE = 0.05

@@ -135,6 +135,7 @@ def test_one_that_dies_is_named(seen: dict[str, Any]) -> None:
     assert set(seen["trials"]["death"]) == set(STORES)
 
 
+@pytest.mark.thorough
 def test_mysql_has_them_beside_it_too(cache: Path) -> None:
     try:
         program = find_server("mysql").path  # by its path: another cache has other private installs

@@ -165,6 +165,7 @@ def test_a_plan_of_which_a_server_can_nothing_is_refused(cache: Path, tmp_path: 
     assert "asks for compression zstd only" in done.stderr and "has no zstd" in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_run_of_such_cells_goes_on(cache: Path, tmp_path: Path) -> None:
     factors = 'path = "tcp"\ntls = "1.3"\ncompression = ["off", "zlib", "zstd"]\ncontent = "text"'
     run, _ = measure(tmp_path, cache, "mariadb", factors, 'compression = "off"')
@@ -202,6 +203,7 @@ def test_every_byte_of_a_content_comes_back(server: str, content: Content, tmp_p
         assert len(ordered) == 100
 
 
+@pytest.mark.thorough
 def test_two_thousand_connections_are_let_in(server: str, cache: Path, tmp_path: Path) -> None:
     run, _ = measure(
         tmp_path,

@@ -13,6 +13,7 @@ import pytest
 
 from tests.lab.howfar_runs import Session
 from tests.lab.sandboxes import run_lab, wait_until
+from tests.rarely import rarely_but
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
 ROWS = 20_000
@@ -51,7 +52,9 @@ MOMENTS: dict[str, Moment] = {
 }
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(
+    "moment", rarely_but(("the data directory is initialised", "the loaded template is copied"), MOMENTS)
+)
 def test_a_death_while_templates_are_made(
     moment: str, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:

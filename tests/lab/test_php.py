@@ -22,6 +22,7 @@ from howfar.lab.servers.kinds import find_server
 from tests.lab.php_scenario import CHILDREN, CPU_NS, PAGES, ROUNDS, VISITS
 from tests.lab.sandboxes import PATIENCE_S, wait_until
 from tests.lab.undisturbed import lasting
+from tests.rarely import rarely_but
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 CASES = {
@@ -31,7 +32,7 @@ CASES = {
 SEEN_FROM = {"socket": "localhost", "tcp": "127.0.0.1", "remote": "10.77.0.1", "forwarded-socket": "localhost"}
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(scope="module", params=rarely_but(("mariadb",), CASES))
 def name(request: pytest.FixtureRequest) -> str:
     _must_be_here(request.param)
     return str(request.param)

@@ -17,11 +17,11 @@ from tests.lab.replicated_scenario import RTT_NS
 from tests.lab.sandboxes import PATIENCE_S
 from tests.lab.undisturbed import skip_if_crowded, skip_if_disturbed
 
-pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
+pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.thorough, pytest.mark.usefixtures("namespaces")]
 RTT_S = RTT_NS / 1e9
 CRASHING = 8
 """Connections of a load that something is done to."""
-_BOTH = pytest.mark.parametrize("name", ["mariadb", pytest.param("mysql", marks=pytest.mark.thorough)], indirect=True)
+_BOTH = pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
 _LESS, _MORE = 0.96, 2.2
 """A commit takes a round trip at least, of a link that voids its trial where it is 3 % off; where commits wait for each other, and on
 a machine that is full, less than two and a bit."""

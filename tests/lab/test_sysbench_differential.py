@@ -25,6 +25,7 @@ from howfar.lab.servers.kinds import find_server
 from tests.lab.laws import chance, shares
 from tests.lab.servers_here import short_directory
 from tests.lab.sysbench_pair import ROWS, ROWS_TOUCHED, STATEMENTS, TABLES, TOOLS, Pair, Tool, pair
+from tests.rarely import rarely_but
 
 pytestmark = [
     pytest.mark.slow,
@@ -39,6 +40,7 @@ IMPROBABLE = 1e-6
 """A chi-square test fails below this: once in a million runs of a right program, and at once for a wrong one."""
 COLUMNS = {"select_random_points": 4}
 ONE_TABLE = ("select_random_points", "select_random_ranges")
+USUAL = ("oltp_read_write", "select_random_points")
 WRITES = (
     "oltp_read_write",
     "oltp_write_only",
@@ -68,7 +70,7 @@ def workload(kind: str, mode: str = "auto", law: Distribution = UNIFORM) -> Sysb
 
 
 @pytest.mark.parametrize(("mode", "connections"), [("auto", 1), ("auto", 3), ("disable", 1)])
-@pytest.mark.parametrize("kind", [kind for kind in SYSBENCH_KINDS if kind != "bulk_insert"])
+@pytest.mark.parametrize("kind", rarely_but(USUAL, [kind for kind in SYSBENCH_KINDS if kind != "bulk_insert"]))
 def test_statements_bytes_and_rows_are_the_same(both: Pair, kind: str, mode: str, connections: int) -> None:
     """Statements exactly, except that a QUIT is a question too and its reader may be gone before it. Bytes each way within 1 %, for
     they vary: as text an id has 1 to 5 digits (over 1..=10000 3.89 on average, standard deviation 0.34: of 300 transactions 0.02 of at
@@ -159,7 +161,7 @@ def test_rows_are_drawn_by_the_stated_law(both: Pair, tool: Tool, law: str) -> N
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-@pytest.mark.parametrize("kind", WRITES)
+@pytest.mark.parametrize("kind", rarely_but(USUAL, WRITES))
 def test_what_writes_leave_behind_adds_up(both: Pair, tool: Tool, kind: str) -> None:
     """From the same tables, on one connection, so many transactions of either tool."""
     events = 300
@@ -206,7 +208,7 @@ def checksums(both: Pair) -> list[object]:
     return [row["Checksum"] for row in both.running.execute(f"CHECKSUM TABLE {listed}")]
 
 
-@pytest.mark.parametrize("kind", WRITES)
+@pytest.mark.parametrize("kind", rarely_but(USUAL, WRITES))
 def test_our_stream_leaves_the_same_tables_however_it_travels(both: Pair, kind: str) -> None:
     """Prepared, as text, and replayed by another client from what the server logged of the prepared run."""
     sums = []
