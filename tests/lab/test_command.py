@@ -18,6 +18,7 @@ import pytest
 from howfar.runner.run import conduct
 from howfar.store.run_file import create
 from tests.lab.sandboxes import PATIENCE_S
+from tests.rarely import rarely_but
 from tests.unit.fake_lab import fake_info, fakes
 
 HOWFAR = str(Path(sys.executable).with_name("howfar"))
@@ -189,7 +190,7 @@ def _on_a_terminal(columns: int, where: Path, variables: dict[str, str], *argume
     return output.decode()
 
 
-@pytest.mark.parametrize("columns", [60, 80])
+@pytest.mark.parametrize("columns", rarely_but((60,), (60, 80)))
 @pytest.mark.parametrize(
     ("variables", "plain"),
     [({"TERM": "dumb"}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, True), ({"TERM": "xterm"}, False)],

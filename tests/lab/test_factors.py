@@ -133,6 +133,7 @@ def test_each_cell_is_encrypted_as_it_asks(server: str, cache: Path, tmp_path: P
                 assert fastest[level] < session["connect_turns"] + 0.9 or trial.block == 0, "in one of its trials"
 
 
+@pytest.mark.thorough
 def test_each_cell_is_compressed_as_it_asks_or_left_out(server: str, cache: Path, tmp_path: Path) -> None:
     factors = 'path = "tcp"\ncompression = ["off", "zlib", "zstd-1"]\ncontent = ["text", "incompressible"]'
     run, output = measure(tmp_path, cache, server, factors, 'compression = "off"\ncontent = "text"')

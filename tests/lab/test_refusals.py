@@ -14,6 +14,7 @@ import pytest
 
 import howfar
 from tests.lab.sandboxes import PATIENCE_S, lab_command, run_lab
+from tests.rarely import rarely_but
 
 pytestmark = pytest.mark.lab
 _SMALL = ("--tables", "1", "--table-size", "100")
@@ -81,7 +82,7 @@ def _python_for_nobody() -> list[str]:
 
 
 @pytest.mark.usefixtures("mariadb", "namespaces")
-@pytest.mark.parametrize("path", ["socket", "remote", "forwarded-socket"])
+@pytest.mark.parametrize("path", rarely_but(("remote",), ("socket", "remote", "forwarded-socket")))
 def test_an_ordinary_user_has_every_path(path: str, nobodys_home: Path) -> None:
     command = [
         *_python_for_nobody(),

@@ -16,8 +16,10 @@ from howfar.lab.servers.kinds import find_server
 from tests.lab.replication_acts import INSERTS, WRITERS
 from tests.lab.replication_breaks import PATIENCE_S as BREAKS_PATIENCE_S
 from tests.lab.sandboxes import PATIENCE_S
+from tests.rarely import rarely_but
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
+_BOTH = pytest.mark.parametrize("name", rarely_but(("mariadb",), ("mariadb", "mysql")), indirect=True)
 RTT_NS = 20_000_000
 _LESS = 0.96
 """A link whose round trip is 3 % off is void by itself; a commit that did not wait for it takes a hundredth."""
@@ -42,6 +44,7 @@ def _pairs(server: str, cache: Path, *cases: dict[str, Any], **environment: str)
     return results
 
 
+@_BOTH
 def test_an_acknowledgement_costs_a_round_trip(name: str, cache: Path) -> None:
     sync, late, alone, apart = _pairs(
         name,
@@ -71,9 +74,6 @@ def test_an_acknowledgement_costs_a_round_trip(name: str, cache: Path) -> None:
     assert max(sample["behind"] for sample in samples) >= 10, "ten commits while it had left"
     assert all(sample["heartbeat_ns"] >= _LESS * RTT_NS / 2 for sample in samples if sample["heartbeat_ns"])
     assert [seen["facts"]["durability"]["replica1"]["sync_binlog"] for seen in (sync, late, apart)] == ["1", "0", "1"]
-
-
-_BOTH = pytest.mark.parametrize("name", ["mariadb", pytest.param("mysql", marks=pytest.mark.thorough)], indirect=True)
 
 
 _SMALL_DISK = {"disk_fills": "little_room"}

@@ -27,8 +27,10 @@ from tests.lab import accounts, certificates
 from tests.lab.sandboxes import run_lab
 from tests.lab.servers_here import ONE_TABLE, Running, prepared, short_directory, started
 from tests.lab.undisturbed import lasting
+from tests.rarely import rarely_but
 
 pytestmark = pytest.mark.lab
+_RARELY_MYSQL = pytest.mark.parametrize("name", rarely_but(("mariadb",), ("mariadb", "mysql")), indirect=True)
 AUTHENTICATIONS = {
     "mariadb": {"mysql_native_password"},
     "mariadb-11": {"mysql_native_password", "ed25519", "parsec"},
@@ -146,6 +148,7 @@ def test_mysql_has_a_key_for_passwords_over_plain_tcp(running: Running, name: st
     assert "BEGIN PUBLIC KEY" in str(rows[0]["Value"])
 
 
+@_RARELY_MYSQL
 def test_without_tls_and_networking_it_has_neither(name: str, tmp_path: Path) -> None:
     work = short_directory(tmp_path)
     with started(prepared(name, work), networking=False) as alone:
@@ -159,6 +162,7 @@ def test_without_tls_and_networking_it_has_neither(name: str, tmp_path: Path) ->
             )
 
 
+@_RARELY_MYSQL
 def test_a_second_start_on_the_same_data_reads_no_files(name: str, tmp_path: Path) -> None:
     """A server is killed after each trial; the next one must have all pages in memory again before it is measured."""
     store = prepared(name, short_directory(tmp_path))
@@ -182,6 +186,7 @@ def test_mysqls_copies_have_identities_of_their_own(name: str, tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("namespaces")
+@_RARELY_MYSQL
 def test_the_laboratory_takes_it_by_name(name: str, tmp_path: Path) -> None:
     query = 'mariadb --defaults-file="$HOWFAR_CLIENT_CNF" "$HOWFAR_DATABASE" -BNe "SELECT COUNT(*) FROM sbtest1"'
     receipt = tmp_path / "receipt.json"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 ROOT = Path(__file__).parents[2]
 OTHERS = ("ruff", "lint-imports", "mypy", "cargo")
 """Programs that are told to find nothing wrong."""
