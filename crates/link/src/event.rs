@@ -36,6 +36,10 @@ pub(crate) struct DirectionStats {
     /// The most since the counters were last asked for, also without a reset. None: an engine of before.
     #[schemars(with = "Option<u64>", extend("default" = null))]
     pub(crate) queue_bytes_lately: u64,
+    /// Below 0: early. None: nothing left, or an engine of before.
+    #[schemars(extend("default" = null))]
+    pub(crate) lateness_mean_ns: Option<i64>,
+    /// How late packets left; 0 for those that left early.
     pub(crate) lateness_p50_ns: u64,
     pub(crate) lateness_p99_ns: u64,
     pub(crate) lateness_p999_ns: u64,

@@ -19,7 +19,7 @@ use crate::job::Direction;
 use crate::packet::{self, ETHERNET, Layout, VNET};
 use crate::port::{self, Receiver, Transmitter};
 use crate::shaper::{Shaper, Slice};
-use crate::sleep::{Sleeper, Until};
+use crate::sleep::{Ahead, Sleeper, Until};
 use crate::slicer;
 use crate::stats::Counters;
 use howfar_contract::Failed;
@@ -67,6 +67,7 @@ pub(crate) struct Pump {
     arena: Arena,
     counters: Counters,
     sleeper: Sleeper,
+    ahead: Ahead,
     deaf: Nanos,
     overtakes: bool,
     /// When the last packet came, and whether the one before it was close; a nap that brings none ends the burst.
@@ -121,6 +122,7 @@ impl Pump {
             arena: Arena::new(memory(direction)),
             counters: Counters::new(),
             sleeper: Sleeper::new(now()),
+            ahead: Ahead::new(direction.effective_delay()),
             deaf: deaf(direction),
             overtakes: overtakes(direction),
             arrival: 0,
@@ -152,6 +154,7 @@ impl Pump {
             }
             return self.hear(None).map(drop);
         };
+        let due = due.saturating_sub(self.ahead.time());
         if due <= moment {
             return Ok(());
         }
@@ -210,6 +213,7 @@ impl Pump {
                     self.arena.set_limit(memory(&direction));
                     self.shaper.set(now(), &direction);
                     self.deaf = deaf(&direction);
+                    self.ahead = Ahead::new(direction.effective_delay());
                     self.overtakes = overtakes(&direction);
                 }
                 Order::Stats {
@@ -282,11 +286,14 @@ impl Pump {
 
     fn transmit_due(&mut self) -> Result<(), Failed> {
         for _ in 0..BATCH {
-            let Some(slice) = self.shaper.take(now()) else {
+            let Some(slice) = self.shaper.take(now() + self.ahead.time()) else {
                 return Ok(());
             };
             let left = self.transmit(&slice)?;
             self.counters.left(slice.due, left);
+            if !slice.patient {
+                self.ahead.left(slice.due, left);
+            }
             self.arena.release(slice.packet);
         }
         Ok(())

@@ -26,6 +26,9 @@ pub(crate) struct Counters {
     /// Since somebody asked last, with or without a reset.
     pub(crate) queue_bytes_lately: u64,
     lateness: Histogram<u64>,
+    /// With packets that left early.
+    lateness_sum: i64,
+    slices: u64,
     cpu_start: Nanos,
     /// None: nobody knows what had been dropped before.
     socket_start: Option<u64>,
@@ -46,6 +49,8 @@ impl Counters {
             reordered: 0,
             queue_bytes_max: 0,
             queue_bytes_lately: 0,
+            lateness_sum: 0,
+            slices: 0,
             lateness: Histogram::new_with_bounds(1, LATENESS_MAX, 2).expect("the bounds are right"),
             cpu_start: thread_cpu(),
             socket_start: Some(0),
@@ -55,6 +60,8 @@ impl Counters {
     /// A slice that was due at `due` left at `now`, the moment just before the send that took it.
     pub(crate) fn left(&mut self, due: Nanos, now: Nanos) {
         self.lateness.saturating_record(now.saturating_sub(due));
+        self.lateness_sum += now as i64 - due as i64;
+        self.slices += 1;
     }
 
     /// The queue holds so much now.
@@ -82,6 +89,7 @@ impl Counters {
             reordered: self.reordered,
             queue_bytes_max: self.queue_bytes_max,
             queue_bytes_lately: self.queue_bytes_lately,
+            lateness_mean_ns: (self.slices > 0).then(|| self.lateness_sum / self.slices as i64),
             lateness_p50_ns: quantile(0.5),
             lateness_p99_ns: quantile(0.99),
             lateness_p999_ns: quantile(0.999),
@@ -101,6 +109,7 @@ impl Counters {
         (self.duplicated, self.corrupted, self.reordered) = (0, 0, 0);
         self.queue_bytes_max = 0;
         self.lateness.reset();
+        (self.lateness_sum, self.slices) = (0, 0);
         self.cpu_start = thread_cpu();
         self.socket_start = socket_drops;
     }

@@ -478,7 +478,10 @@ class DirectionStats(Message):
     queue_bytes_max: int
     queue_bytes_lately: int | None = None
     """The most since the counters were last asked for, also without a reset. None: an engine of before."""
+    lateness_mean_ns: int | None = None
+    """Below 0: early. None: nothing left, or an engine of before."""
     lateness_p50_ns: int
+    """How late packets left; 0 for those that left early."""
     lateness_p99_ns: int
     lateness_p999_ns: int
     lateness_max_ns: int

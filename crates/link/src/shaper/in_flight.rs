@@ -21,7 +21,7 @@ pub(crate) struct Slice<T> {
     pub(crate) count: u32,
     pub(crate) due: Nanos,
     pub(crate) wire_bytes: u64,
-    pub(super) patient: bool,
+    pub(crate) patient: bool,
     /// Which bit of it is spoilt.
     pub(crate) flaw: Option<u32>,
     /// Of the slice before it, whose times it shares.
