@@ -6,11 +6,11 @@ Merging counts is exact; averaging percentiles of trials would not be a percenti
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
 from typing import Any
 
+import numpy as np
 from hdrh.histogram import HdrHistogram
 
 from howfar.stats.estimate import Part
@@ -61,11 +61,14 @@ def latency_ms(merged: Any, records: Iterable[HistogramRecord]) -> LatencyMs:
 def _values_at(merged: Any, percentiles: Sequence[float]) -> list[float]:
     """What `get_value_at_percentile` gives for each, with the counts summed up once for all of them: that method counts
     from the first bucket again at every call. 0 for a histogram without samples."""
-    reached = list(accumulate(merged.counts))
-    indices = (bisect_left(reached, merged.get_target_count_at_percentile(each)) for each in percentiles)
+    reached = np.cumsum(np.ctypeslib.as_array(merged.counts), dtype=np.int64)
+    indices = np.searchsorted(reached, [merged.get_target_count_at_percentile(each) for each in percentiles])
+    equivalent = (
+        merged.get_highest_equivalent_value if each else merged.get_lowest_equivalent_value for each in percentiles
+    )
     return [
-        float(merged.get_highest_equivalent_value(merged.get_value_from_index(index))) if index < len(reached) else 0.0
-        for index in indices
+        float(value(merged.get_value_from_index(int(index)))) if index < len(reached) else 0.0
+        for index, value in zip(indices, equivalent, strict=True)
     ]
 
 
@@ -73,7 +76,7 @@ def share_over(merged: Any, limit_ns: int) -> float:
     """Of all samples, those that took longer, to the histogram's resolution."""
     total = int(merged.get_total_count())
     first = bisect_right(range(merged.counts_len), limit_ns, key=merged.get_value_from_index)
-    return sum(merged.counts[first:]) / total if total else 0.0
+    return int(np.ctypeslib.as_array(merged.counts)[first:].sum()) / total if total else 0.0
 
 
 def curve(merged: Any) -> tuple[CurvePoint, ...]:
@@ -84,7 +87,7 @@ def curve(merged: Any) -> tuple[CurvePoint, ...]:
     last = max(0.0, math.log10(count / 10))
     quantiles = [1 - 10 ** (-step / STEPS_PER_DECADE) for step in range(math.floor(last * STEPS_PER_DECADE) + 1)]
     # The first is the lowest sample: its percentile is 0, which the library reads from the lower end of its bucket.
-    values = [float(merged.get_value_at_percentile(0)), *_values_at(merged, [each * 100 for each in quantiles[1:]])]
+    values = _values_at(merged, [each * 100 for each in quantiles])
     return tuple(
         CurvePoint(quantile=round(quantile, 7), ms=ns / 1e6) for quantile, ns in zip(quantiles, values, strict=True)
     )
