@@ -98,7 +98,7 @@ def round_trips(script: PageScript) -> dict[str, int]:
 def test_cells_have_names_that_say_the_page_first(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, PLAN)
     names = [cell.name for cell in cells(plan)]
-    assert len(names) == len(set(names)) == 2**5 + 1
+    assert len(names) == len(set(names)) == 2**5 + 3
     assert names[0] == "large, socket, PHP, 8 in flight, 0 ms CPU"
     assert "small, remote, engine, 1 in flight, 2.5 ms CPU" in names
 
@@ -106,7 +106,7 @@ def test_cells_have_names_that_say_the_page_first(tmp_path: Path) -> None:
 def test_what_is_left_out_is_not_measured(tmp_path: Path) -> None:
     found = cells(plan_of(tmp_path, PLAN + LEFT_OUT))
     engines = [cell.factors for cell in found if cell.factors["application"] == "engine"]
-    assert len(found) == 2**4 + 2**2 + 1
+    assert len(found) == 2**4 + 2**2 + 3
     assert all((cell["app_cpu_ns"], cell["threads"]) == (0, 1) for cell in engines)
 
 
