@@ -30,7 +30,7 @@ from howfar.engine.messages import (
     UnixTarget,
 )
 from howfar.engine.process import Launcher, LoadOutcome
-from howfar.plan.load import LoadedPlan, load_plan
+from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.runner.run import run_info
 from howfar.runner.trial import Instruments
 from howfar.store.records import FactorValue, RunInfo, Window
@@ -244,10 +244,19 @@ def finish(elapsed_ns: int, transactions: int) -> Finished:
     )
 
 
+COUNTED = (Override("", ("timing", "controls"), False), Override("", ("timing", "measure"), "4s"))
+"""Of `paths --quick`, for tests that count arms and seconds."""
+
+
 def fake_info(laboratory: FakeLaboratory | None = None, seed: int = 42, loaded: LoadedPlan | None = None) -> RunInfo:
     """The head of a quick run of `paths`."""
     command = ("howfar", "run", "paths", "--quick", "--seed", str(seed))
-    return run_info(loaded or load_plan("paths", quick=True), seed, command, laboratory or FakeLaboratory())
+    return run_info(
+        loaded or load_plan("paths", quick=True, overrides=COUNTED),
+        seed,
+        command,
+        laboratory or FakeLaboratory(),
+    )
 
 
 def fakes(

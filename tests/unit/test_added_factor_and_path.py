@@ -68,6 +68,7 @@ path = "tcp"
 warmup = "1s"
 measure = "4s"
 target = "5%"
+controls = false
 """
 ARMS = {
     "tcp": {},

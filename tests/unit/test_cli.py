@@ -83,6 +83,7 @@ def test_options_reach_the_run(laboratory: Lab, howfar: Howfar, tmp_path: Path) 
         "server": "mariadb",
         "rtt_ns": 10_000_000,
         "rate_bps": 100_000_000,
+        "idle": "polling",
     }
     assert laboratory[1].jobs[0].connections == 4
     assert run.info.plan["timing"]["target_half_width"] == 0.08
@@ -165,10 +166,10 @@ def test_ctrl_c_then_resume(laboratory: Lab, howfar: Howfar, tmp_path: Path) -> 
     code, out, err = howfar("resume", "a.howfar")
     assert code == 0, err
     assert "12 trials done before" in err
-    assert len(read_run(tmp_path / "a.howfar").trials) == 40
+    assert len(read_run(tmp_path / "a.howfar").trials) == 56
     code, _, err = howfar("resume", "a.howfar")
     assert (code, "Nothing to do: the run is complete" in err) == (0, True)
-    assert len(engine.jobs) == 41
+    assert len(engine.jobs) == 57
 
 
 def test_an_arm_that_stays_void_is_an_error_of_the_laboratory(laboratory: Lab, howfar: Howfar) -> None:

@@ -40,7 +40,7 @@ def test_a_run_that_ran_out_of_time_offers_what_goes_on(laboratory: Lab, howfar:
     ("options", "expected", "advice"),
     [
         (("--target", "1%"), "the time budget of the run is used", "--time-budget 10min"),
-        (("--time-budget", "20s"), "too short: laboratory, report and 5 trials take about 43 s", "--time-budget 43s"),
+        (("--time-budget", "20s"), "too short: laboratory, report and 7 trials take about 40 s", "--time-budget 40s"),
     ],
 )
 def test_what_would_measure_nothing_is_refused(
@@ -75,8 +75,8 @@ def test_a_short_budget_is_answered_with_what_exists(laboratory: Lab, howfar: Ho
     code, _, err = howfar("run", "long.toml", "--time-budget", "100s")
     assert code == 2
     assert "a time budget of 100s is too short" in err
-    assert "take about 257 s\n" in err  # 5 + 10 + 2 x 5 x (3 + 20 + 1.2)
-    assert "Give at least --time-budget 257s.\n" in err
+    assert "take about 554 s\n" in err  # 5 + 6 + 10 + 2 x 11 x (3 + 20 + 1.2)
+    assert "Give at least --time-budget 554s.\n" in err
     assert "or use --quick" in howfar("run", "paths", "--time-budget", "100s")[2]
     assert "--quick" not in howfar("run", "paths", "--time-budget", "20s")[2].replace("paths --quick", "")
 

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.unit.fake_lab import RATES, FakeClock, fake_info, fakes
+from tests.unit.fake_lab import COUNTED, RATES, FakeClock, fake_info, fakes
 
 from howfar.engine.messages import LoadJob, Sysbench
 from howfar.errors import EngineError, LabError
@@ -96,6 +96,7 @@ def test_noise_runs_to_the_cap_on_blocks_when_time_allows(tmp_path: Path) -> Non
         "paths",
         quick=True,
         overrides=[
+            *COUNTED,
             Override("--time-budget", ("timing", "time_budget"), "10h"),
             Override("--target", ("timing", "target"), "0.1%"),
         ],
@@ -161,6 +162,7 @@ class Cut(BaseException):
 
 
 SHORT = [
+    *COUNTED,
     Override("", ("timing", "min_blocks"), 3),
     Override("", ("timing", "max_blocks"), 3),
 ]

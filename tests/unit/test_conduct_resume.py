@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.fake_lab import FakeLaboratory, FakeStage, FakeWindowWatch, fake_info, fakes
+from tests.unit.fake_lab import COUNTED, FakeLaboratory, FakeStage, FakeWindowWatch, fake_info, fakes
 
 from howfar.engine.messages import LoadJob, Measuring
 from howfar.errors import EngineError, LabError, RunFileError, ServerCrashed
@@ -124,7 +124,7 @@ def test_a_new_run_has_no_break(tmp_path: Path) -> None:
 
 def run_out_of_time(path: Path) -> Run:
     """Two blocks fit; the plan wants eight."""
-    loaded = load_plan("paths", True, [Override("", ("timing", "time_budget"), "75s")])
+    loaded = load_plan("paths", True, [*COUNTED, Override("", ("timing", "time_budget"), "75s")])
     laboratory, _, instruments = fakes()
     with create(path, fake_info(Elsewhere(facts=HERE), loaded=loaded)) as file:
         assert conduct(file, laboratory, laboratory.clock(), instruments) is StopReason.TIME

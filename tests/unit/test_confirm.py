@@ -44,7 +44,10 @@ def loaded(**timing: Any) -> LoadedPlan:
     settings: list[tuple[tuple[str, str], Any]] = [
         (("factors", "path"), ["socket", "remote"]),
         *threads,
-        *((("timing", key), value) for key, value in ({"confirm": True} | timing).items()),
+        *(
+            (("timing", key), value)
+            for key, value in ({"confirm": True, "controls": False, "measure": "4s"} | timing).items()
+        ),
     ]
     return load_plan("paths", True, [Override("", key, value) for key, value in settings])
 

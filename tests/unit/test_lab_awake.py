@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from howfar.lab import awake as module
 from howfar.lab.awake import awake, spinning
 
 
@@ -33,7 +36,8 @@ def _policy(pid: int) -> int | None:
         return None
 
 
-def test_processors_are_kept_awake_and_let_go() -> None:
+def test_processors_are_kept_awake_and_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "cannot_poll", lambda: "this one is no root")
     cpu = min(os.sched_getaffinity(0))
     before = _spinners()
     with awake([cpu]):
@@ -46,6 +50,23 @@ def test_processors_are_kept_awake_and_let_go() -> None:
     while _spinners() - before:
         assert time.monotonic() < deadline, "a spinner stayed"
         time.sleep(0.01)
+
+
+def test_nothing_spins_where_idle_cpus_can_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[str] = []
+
+    @contextmanager
+    def hold() -> Iterator[None]:
+        held.append("on")
+        yield
+        held.append("off")
+
+    monkeypatch.setattr(module, "cannot_poll", lambda: None)
+    monkeypatch.setattr(module, "polling", hold)
+    before = _spinners()
+    with awake([min(os.sched_getaffinity(0))]):
+        assert (held, _spinners()) == (["on"], before)
+    assert held == ["on", "off"]
 
 
 def test_nothing_is_left_of_one_that_does_not_pass_signals_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from howfar.engine.messages import (
 from howfar.engine.process import Launcher
 from howfar.errors import LabError, PlanError
 from howfar.lab import serving, staged
+from howfar.lab.idle import IdleWatch
 from howfar.lab.network import Host
 from howfar.lab.reached import SERVICES, Reached, ServerProof
 from howfar.lab.servers import ServerContext
@@ -108,7 +109,7 @@ def _stage(monkeypatch: pytest.MonkeyPatch, carried: int, others: int = 0) -> La
     values: dict[str, Any] = dict.fromkeys(LabStage.__dataclass_fields__)
     values |= {"main": _reached("mysql", 500_000), "serving": serving, "tcp": {}}
     values |= {"companions": (_reached("redis", 300_000), _reached("memcached", 200_000, "it is odd"))}
-    values |= {"link": link, "at_rest": ()}
+    values |= {"link": link, "at_rest": (), "idle": IdleWatch("as-found", ())}
     return LabStage(**values)
 
 

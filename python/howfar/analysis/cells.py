@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from howfar.analysis import signs
+from howfar.analysis.controls import SAME, Control
 from howfar.analysis.link_facts import level, link_facts
 from howfar.analysis.published import Published, find_published
 from howfar.analysis.signs import Warning
@@ -158,9 +159,15 @@ class Floors:
     throughput: float | None
     cpu: float | None
     target: float
+    link: float | None = None
+    """Of throughput, by the A/A over the link. None: there was none."""
+
+    def of(self, arm: Arm) -> float | None:
+        """By an A/A of the arm's own kind, where there was one: on a link more is uncertain than on a socket."""
+        return self.link if self.link is not None and _passes_link(arm) else self.throughput
 
 
-def floors(table: TrialTable) -> Floors:
+def floors(table: TrialTable, known: Sequence[Control] = ()) -> Floors:
     arm = next((arm for arm in table.run.info.arms if arm.role is ArmRole.DUPLICATE), None)
     aa, aa_cpu = (
         judged.quoted if arm and (judged := judge(table, arm, value)) else None
@@ -168,7 +175,9 @@ def floors(table: TrialTable) -> Floors:
     )
     timing = table.run.info.plan.get("timing")
     target = timing.get("target_half_width") if isinstance(timing, dict) else None
+    over_link = next((control.found for control in known if control.name == SAME), None)
     return Floors(
+        link=noise_floor(over_link) if over_link else None,
         aa=aa,
         throughput=noise_floor(aa) if aa else None,
         cpu=noise_floor(aa_cpu) if aa_cpu else None,
@@ -177,8 +186,9 @@ def floors(table: TrialTable) -> Floors:
 
 
 def judge(table: TrialTable, arm: Arm, value: Value) -> RatioJudgement | None:
-    """Over the baseline. None: no block has both."""
-    ratios = table.block_ratios(arm.name, table.baseline.name, value) if table.baseline else []
+    """Over the baseline, see `TrialTable.reference`. None: no block has both."""
+    reference = table.reference(arm)
+    ratios = table.block_ratios(arm.name, reference.name, value) if reference else []
     return judge_ratio(ratios) if ratios else None
 
 
@@ -197,7 +207,8 @@ def cell(table: TrialTable, arm: Arm, found: Floors, rests: bool, acknowledgemen
     rest_rtt_s = link.rest_rtt_ns / 1e9 if link.rest_rtt_ns is not None else None
     setting = setting_of(table.run.info, arm, threads_of(arm), rest_rtt_s, acknowledgement_s)
     _, cycle, limit = find_limit(whole, setting)
-    bound = _cpu_bound(arm, table.baseline)
+    reference = table.reference(arm)
+    bound = _cpu_bound(arm, reference)
     ratio = IDENTITY if baseline else judged.quoted if judged else None
     cpu_ratio = None if broken else _over_baseline(table, arm, table.path_cpu_us)
     warnings = [w for w in signs.arm_warnings(trials, link) if not (pages and w is Warning.CLIENT_LIMITED)]
@@ -212,9 +223,9 @@ def cell(table: TrialTable, arm: Arm, found: Floors, rests: bool, acknowledgemen
         ratio=ratio,
         mean_ratio=IDENTITY if baseline else judged.mean if judged else None,
         rank_ratio=IDENTITY if baseline else judged.rank if judged else None,
-        block_ratios=tuple(table.block_ratios(arm.name, table.baseline.name)) if table.baseline else (),
+        block_ratios=tuple(table.block_ratios(arm.name, reference.name)) if reference else (),
         blocks_needed=blocks_needed(judged.sd_log, found.target) if judged and judged.sd_log is not None else None,
-        resolution=Resolution.BASELINE if baseline else resolve(ratio, found.throughput),
+        resolution=Resolution.BASELINE if baseline else resolve(ratio, found.of(arm)),
         cpu_resolution=Resolution.BASELINE if baseline else _cpu_resolution(cpu_ratio, found.cpu, bound),
         cpu_us_per_query=_cpu(table, trials),
         cpu_ratio=cpu_ratio,

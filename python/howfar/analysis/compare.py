@@ -15,7 +15,7 @@ from howfar.plan.types import Data, Timing, Workload, factors_model
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import excludes_one, welch_ratio
 from howfar.stats.trials import TrialTable, Unit, trial_table
-from howfar.store.records import Arm, ArmRole, Measured, Run, plan_part
+from howfar.store.records import Arm, ArmRole, Measured, Run, compared_part
 from howfar.units import format_duration_ns, format_rate_bps
 
 NOT_INTERLEAVED = (
@@ -82,7 +82,7 @@ class Comparison:
 
 def compare(before: Run, after: Run) -> Comparison:
     """Arms are matched by name. Welch's interval on log values across blocks."""
-    before, after = plan_part(before), plan_part(after)
+    before, after = compared_part(before), compared_part(after)
     old, new = trial_table(before), trial_table(after)
     differences = _differences(before, after)
     shared = [arm.name for arm in before.info.arms if old.measured(arm.name) and new.measured(arm.name)]
@@ -180,6 +180,8 @@ def _plan_table(run: Run, table: str) -> Mapping[str, Any]:
     ordinary = {
         name: field.default for name, field in fields if isinstance(field.default, str | int | float | bool | tuple)
     }
+    if table == "factors":
+        ordinary |= {name: (level,) for name, level in ORDINARY.items()}
     return {**{name: list(v) if isinstance(v, tuple) else v for name, v in ordinary.items()}, **value}
 
 

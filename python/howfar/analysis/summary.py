@@ -16,6 +16,8 @@ from howfar.analysis import cells as cell_figures
 from howfar.analysis.advice import Advice, advise
 from howfar.analysis.cells import CellSummary, Floors, threads_of
 from howfar.analysis.confirmation import confirmations, doubted, refuted_sentence, unadvised, unconfirmed
+from howfar.analysis.controls import Control, controls
+from howfar.analysis.idle import IdleStates, idle_states
 from howfar.analysis.plateau import complete_blocks, settled
 from howfar.analysis.signs import Machine, Spread, Warning, baseline_spread, session_warnings
 from howfar.bottleneck.limit import Confirmation, Unconfirmed
@@ -24,7 +26,7 @@ from howfar.model.resource import NOT_THE_PATH
 from howfar.plan.page import PageShape
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.trials import TrialTable, Unit, others_cpus, others_in, trial_table
-from howfar.store.records import Arm, FactorValue, Run, TrialStatus, confirmation_part, plan_part
+from howfar.store.records import Arm, FactorValue, Run, TrialStatus, compared_part, confirmation_part, plan_part
 from howfar.units import format_duration_ns
 
 _WRITES = {"index_updates": "indexed updates", "non_index_updates": "updates", "delete_inserts": "delete-inserts"}
@@ -164,7 +166,13 @@ class Summary(Part):
     target_half_width: float
     stop: str | None
     void_trials: int
+    void_rate: float | None = None
+    """Of all trials. None: there was none."""
     void_reasons: dict[str, int]
+    idle: IdleStates | None = None
+    """None: a run file of before."""
+    controls: tuple[Control, ...] = ()
+    """What the run found where the truth is known. Empty: nothing crosses a link, or a run file of before."""
     others_cpus: float | None
     """Median over trials of the CPUs that others kept busy. None: this run does not say."""
     machine_cpus: int | None
@@ -230,9 +238,11 @@ class Analysis(Protocol):
 
 def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
     """Pure: the same run gives the same summary anywhere. Of the experiments that have something to say the first is heard."""
-    confirmed, run = confirmation_part(run), plan_part(run)
+    confirmed, whole = confirmation_part(run), plan_part(run)
+    run = compared_part(whole)
     table = trial_table(run)
-    floors = cell_figures.floors(table)
+    known = controls(whole)
+    floors = cell_figures.floors(table, known)
     rest = settled(run, floors.target)
     cells = tuple(
         cell_figures.cell(table, arm, floors, arm.name in rest, _acknowledgement_s(table, arm, experiments))
@@ -248,6 +258,7 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
     advised = (found for each in experiments if (found := each.advice(evidence, findings)) is not None)
     advice = next(advised, None)
     others = others_cpus(run.trials)
+    voids = sum(trial.status is TrialStatus.VOID for trial in whole.trials)
     return Summary(
         run=run.info.run_id,
         plan=run.info.plan_name,
@@ -265,8 +276,11 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
         cpu_noise_floor=floors.cpu,
         target_half_width=floors.target,
         stop=run.stop.value if run.stop else None,
-        void_trials=sum(trial.status is TrialStatus.VOID for trial in run.trials),
-        void_reasons=_reasons(run, None),
+        void_trials=voids,
+        void_rate=voids / len(whole.trials) if whole.trials else None,
+        idle=idle_states(run),
+        controls=known,
+        void_reasons=_reasons(whole, None),
         others_cpus=others,
         machine_cpus=_machine_cpus(run),
         baseline_spread=baseline_spread(table),

@@ -18,7 +18,7 @@ from howfar.cli.main import INTERRUPTED, VOID
 from howfar.cli.screen import has_colour, program, width
 from howfar.errors import DiskFull, RunFileError, UsageError
 from howfar.store.partial import NO_ROOM, unfinished
-from howfar.store.records import Run, StopReason, TrialStatus, confirmation, plan_part
+from howfar.store.records import Run, StopReason, TrialStatus, compared_part, confirmation
 from howfar.store.run_file import read_run
 
 FORMATS = ("html", "md", "csv", "json")
@@ -137,7 +137,7 @@ def _can_be_confirmed(run: Run, summary: Summary) -> bool:
     begun = confirmation(run.events)
     if begun is not None:
         return not begun.ended
-    return bool(choose(summary.cells, plan_part(run)).interventions)
+    return bool(choose(summary.cells, compared_part(run)).interventions)
 
 
 def more_command(path: Path, run: Run) -> str:

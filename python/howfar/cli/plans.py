@@ -32,7 +32,7 @@ def plans() -> None:
 
 def _arms(plan: Plan) -> str:
     """Every cell by its name; of a grid, what is varied."""
-    names = [cell.name for cell in cells(plan) if cell.role != "duplicate"]
+    names = [cell.name for cell in cells(plan) if cell.role in ("baseline", "contender")]
     if len(names) <= _MOST_NAMED:
         return f"Compares {', '.join(names)}."
     levels = []

@@ -56,8 +56,8 @@ def time_left(ns: int) -> str:
 
 def ratio(arm: ArmStanding) -> str:
     """`0.78 ±4 %`, `baseline`, `-` while unknown; `(settled)`: it is not measured any more."""
-    if arm.role is ArmRole.BASELINE:
-        return "baseline"
+    if arm.role in (ArmRole.BASELINE, ArmRole.CONTROL):
+        return arm.role.value
     if arm.ratio is None:
         return "-"
     half = "" if arm.half_width is None else f" ±{arm.half_width * 100:.3g} %"
@@ -137,7 +137,13 @@ class Lines:
         self._print(f"{block(trial.block)},{position} {trial.arm}: {trial_result(trial, self._unit)}")
 
     def block_ended(self, standing: Standing, forecast: Forecast) -> None:
-        ratios = _ratios([arm for arm in standing.arms if arm.role is not ArmRole.BASELINE and arm.ratio is not None])
+        ratios = _ratios(
+            [
+                arm
+                for arm in standing.arms
+                if arm.role in (ArmRole.DUPLICATE, ArmRole.CONTENDER) and arm.ratio is not None
+            ]
+        )
         left = f"; about {time_left(forecast.left_ns)} left" if forecast.left_ns else ""
         self._print(f"after block {standing.blocks} {blocks_of(forecast, self._max_blocks)}: {ratios}{left}")
 

@@ -32,6 +32,11 @@ _TIMING = ("target", "time_budget", "confirm")
 @click.option("--placement", type=click.Choice(["isolated", "machines"]), help="How CPUs are assigned.")
 @click.option("--rtt", metavar="TIME", help="Round trip time of the link, like 0.2ms.")
 @click.option("--rate", metavar="RATE", help="Bandwidth of the link, like 1gbit.")
+@click.option(
+    "--idle",
+    type=click.Choice(["as-found", "polling"]),
+    help="What idle CPUs do: what this machine does, or poll, so that nothing waits for one to wake (root).",
+)
 @click.option("--replica-rtt", metavar="TIME", help="Round trip time between primary and replica, like 85ms.")
 @click.option(
     "--durability", type=click.Choice(["strict", "relaxed", "off"]), help="Durability of primary and replica."

@@ -18,6 +18,7 @@ from howfar.lab import sandbox
 from howfar.lab.cache import file_system_of, work_directory
 from howfar.lab.certificates import make_certificates
 from howfar.lab.environment import allow_descriptors, data_fsync_ns, machine_facts, open_queues
+from howfar.lab.idle import IdleWatch, polling
 from howfar.lab.link import Link, LinkSpec, open_link
 from howfar.lab.link.receipt import goodput_warnings
 from howfar.lab.network import (
@@ -47,6 +48,7 @@ from howfar.lab.staged import LabStage, observed
 from howfar.lab.window import Scene
 from howfar.paths import Path as NetworkPath
 from howfar.paths import find_path
+from howfar.plan.factors import IDLE
 from howfar.plan.sessions import SessionSpec, session_spec
 from howfar.store.records import FactorValue
 
@@ -205,6 +207,9 @@ class Lab:
         client_host = self.client_host_of(path)
         spec = session_spec(factors)
         with ExitStack() as ledger:
+            idle = IDLE.of(factors)
+            if idle == "polling":
+                ledger.enter_context(polling())
             serving = ledger.enter_context(self._serving(factors, path, spec))
             clients_side = self.client_host.launcher(self.shares.client)
             servers_side = self.server_host.launcher(self.shares.server)
@@ -240,6 +245,7 @@ class Lab:
                 connections=_connections(factors),
                 scene=Scene(client_host, self.server_host, main.endpoint.server_port, link, main.running.snapshot),
                 application=application,
+                idle=IdleWatch(idle, usable_cpus()),
             )
 
     def _started(

@@ -12,6 +12,7 @@ from howfar.engine.messages import (
     ServiceName,
 )
 from howfar.engine.process import Launcher
+from howfar.lab.idle import IdleWatch, idle_violations
 from howfar.lab.link import Link
 from howfar.lab.link.receipt import crossing_violations, link_receipt, link_violations, of_a_trial
 from howfar.lab.reached import Reached, ServerProof, view_receipt
@@ -47,6 +48,7 @@ class LabStage:
     connections: int | None
     """How many the load opens; None: whatever it likes."""
     scene: Scene
+    idle: IdleWatch
     application: Application | None = None
 
     @property
@@ -58,6 +60,7 @@ class LabStage:
         return self.serving.pair
 
     def loading(self) -> None:
+        self.idle.begin()
         if self.link is not None:
             self.link.counters(reset=True)
         for one in (self.main, *self.companions):
@@ -70,7 +73,8 @@ class LabStage:
         served = self.serving.begun()
         found = [*self.main.unlike(session), *served.violations]
         content = self.main.started.spec.content
-        receipt = {_MAIN: {"session_view": view_receipt(self.main.view), "content": content}, **served.receipt}
+        view = {"session_view": view_receipt(self.main.view), "content": content}
+        receipt = {_MAIN: view, **served.receipt, "idle": self.idle.receipt()}
         if self.link is not None:
             stats = self.link.counters()
             receipt["link"] = link_receipt(self.link, self.at_rest, stats, self.tcp)
@@ -85,10 +89,12 @@ class LabStage:
         served = self.serving.obtained(load)
         proof = self.main.proof(sessions.get(self.main.name), load.commits, self.connections)
         content = self.main.started.spec.content
+        idle = self.idle.receipt()
         receipt: dict[str, Any] = {_MAIN: {"content": content, **proof.server}, **served.receipt, **applied.receipt}
+        receipt["idle"] = idle
         if proof.forwarder is not None:
             receipt["forwarder"] = proof.forwarder
-        found = [*applied.violations, *proof.violations, *served.violations]
+        found = [*applied.violations, *proof.violations, *served.violations, *idle_violations(idle)]
         found += _counted_less(self.main, proof, load)
         metrics = proof.metrics - self.serving.others()
         for one in self.companions:

@@ -11,11 +11,14 @@ from howfar.errors import PlanError
 from howfar.plan.factors import (
     CONNECT,
     FACTORS,
+    IDLE,
     NO_PAGE,
     PAGE,
     REPLICAS,
     REPLICATION,
+    RTT_NS,
     SEMI_SYNC,
+    THREADS,
     TLS,
     WAIT_FOR,
     Level,
@@ -39,10 +42,12 @@ def cell_name(cell: dict[str, Level], varied: list[str]) -> str:
     return name.removeprefix(f"{cell['path']}, ") if "path" not in varied and "replication" in varied else name
 
 
-Role = Literal["baseline", "duplicate", "contender"]
+Role = Literal["baseline", "duplicate", "contender", "control"]
 
 AGAIN = " (again)"
 """Ends the name of the duplicate of the baseline: the A/A arm."""
+CONTROL_SHARE = 0.05
+"""By which the control's RTT is longer: what howfar must find when it is there."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +99,27 @@ def cells(plan: Plan) -> tuple[Cell, ...]:
     contenders = [factors for factors in measured if factors is not baseline]
     # Where something breaks each trial is another accident, and no two of them a measure of noise.
     again = () if breaks(baseline) else (Cell(name + AGAIN, "duplicate", dict(baseline)),)
+    compared = [Cell(cell_name(factors, varied), "contender", factors) for factors in contenders]
     return (
         Cell(name, "baseline", baseline),
         *again,
-        *(Cell(cell_name(factors, varied), "contender", factors) for factors in contenders),
+        *compared,
+        *(_controls(baseline, compared) if plan.timing.controls else ()),
+    )
+
+
+def _controls(baseline: dict[str, Level], compared: list[Cell]) -> tuple[Cell, ...]:
+    """A cell over the link once more, and with a longer RTT: the one with the fewest connections, so that round trips are what it
+    waits for. None where nothing crosses the link, and where something breaks."""
+    idle = IDLE.of(baseline)
+    linked = [cell for cell in compared if RTT_NS.given(cell.factors) and IDLE.of(cell.factors) == idle]
+    if not linked or any(breaks(cell.factors) for cell in linked):
+        return ()
+    chosen = min(linked, key=lambda cell: THREADS.of(cell.factors))
+    longer = {**chosen.factors, RTT_NS.name: round(RTT_NS.of(chosen.factors) * (1 + CONTROL_SHARE))}
+    return (
+        Cell(chosen.name + AGAIN, "control", dict(chosen.factors)),
+        Cell(f"{chosen.name} (RTT +{CONTROL_SHARE:.0%})", "control", longer),
     )
 
 

@@ -106,5 +106,9 @@ def confirmation_ns(plan: Plan, trial_ns: int) -> int:
     """Of a plan that confirms: one limit is named for each curve, whatever its number of connections."""
     if not plan.timing.confirm:
         return 0
-    curves = {tuple((k, v) for k, v in sorted(cell.factors.items()) if k != "threads") for cell in cells(plan)}
+    curves = {
+        tuple((k, v) for k, v in sorted(cell.factors.items()) if k != "threads")
+        for cell in cells(plan)
+        if cell.role != "control"
+    }
     return min(CONFIRMED_LIMITS, len(curves)) * (2 * CONFIRMATION_BLOCKS * trial_ns + NEW_LINK_NS)

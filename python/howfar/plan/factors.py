@@ -72,6 +72,8 @@ class Factor(Generic[T]):
     """Whether the factor means something in a cell with these other levels."""
     absent: T | None = None
     """The level of cells of old run files that lack the factor. Default: ordinary."""
+    condition: bool = False
+    """A state of the machine and no property of a path: cells are compared with the baseline at their own level."""
 
     @property
     def key(self) -> str:
@@ -140,6 +142,7 @@ ReplicaCompression = Literal["off", "zlib", "zstd"]
 Fault = Literal["none", "kill-primary", "cut", "cut-to-replica", "cut-to-primary", "stop-replica", "replica-leaves"]
 ShapeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,29}$")]
 Application = Literal["php", "engine"]
+Idle = Literal["as-found", "polling"]
 
 
 def tls_label(level: object) -> str:
@@ -283,6 +286,16 @@ APPLICATION: Factor[str] = Factor(
 )
 """Who runs the page: PHP under PHP-FPM, or the engine itself."""
 
+IDLE: Factor[str] = Factor(
+    "idle",
+    Idle,
+    "polling",
+    "as-found",
+    label=lambda level: f"idle {level.replace('-', ' ')}",
+    condition=True,
+)
+"""What CPUs do while nothing runs on them: what this machine does, or poll, so that nothing waits for a CPU to wake."""
+
 FACTORS: dict[str, Factor[Any]] = {
     factor.name: factor
     for factor in (
@@ -308,6 +321,7 @@ FACTORS: dict[str, Factor[Any]] = {
         PAGE,
         APP_CPU_NS,
         APPLICATION,
+        IDLE,
     )
 }
 """In the order of a cell's levels."""
@@ -322,6 +336,7 @@ REPLICA_FACTORS = (
 """They mean nothing where there is no replica."""
 
 
+CONDITIONS = tuple(name for name, factor in FACTORS.items() if factor.condition)
 ORDINARY: dict[str, Level] = {name: factor.ordinary for name, factor in FACTORS.items() if factor.ordinary is not None}
 """What a cell is where it does not say."""
 

@@ -12,6 +12,7 @@ from typing import Any
 from howfar.errors import PlanError
 from howfar.paths import is_local
 from howfar.plan.cells import cells
+from howfar.plan.factors import FACTORS
 from howfar.plan.types import Plan
 
 _STEPS = (1, 2, 5)
@@ -35,7 +36,8 @@ class Fitted:
 
 
 def without_levels(plan: Plan, lacking: Mapping[str, Mapping[Any, str]]) -> Fitted:
-    """Leave out levels, given by factor with the reason for each. Raises PlanError when nothing is left to compare."""
+    """Leave out levels, given by factor with the reason for each. Of a state of the machine that cannot be had, the ordinary one is
+    left. Raises PlanError when nothing is left to compare."""
     changed, notes = {}, []
     for factor, reasons in lacking.items():
         levels = getattr(plan.factors, factor)
@@ -43,6 +45,8 @@ def without_levels(plan: Plan, lacking: Mapping[str, Mapping[Any, str]]) -> Fitt
         if not gone:
             continue
         left = tuple(level for level in levels if level not in reasons)
+        if not left and FACTORS[factor].condition:
+            left = (FACTORS[factor].ordinary,)
         why = "; ".join(dict.fromkeys(reasons[level] for level in gone))
         if not left:
             raise PlanError(
@@ -54,6 +58,9 @@ def without_levels(plan: Plan, lacking: Mapping[str, Mapping[Any, str]]) -> Fitt
     if not changed:
         return Fitted(plan)
     fitted = plan.model_copy(update={"factors": plan.factors.model_copy(update=changed)})
+    states = {name: left[0] for name, left in changed.items() if FACTORS[name].condition}
+    if named := {name: level for name, level in states.items() if getattr(plan.baseline, name) is not None}:
+        fitted = fitted.model_copy(update={"baseline": plan.baseline.model_copy(update=named)})
     try:
         contenders = sum(cell.role == "contender" for cell in cells(fitted))
     except PlanError as error:

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from howfar.paths import is_local
-from howfar.plan.factors import FACTORS, REPLICA_FACTORS, SEMI_SYNC, ShapeName, level_of, made_of, one_level_each
+from howfar.plan.factors import FACTORS, IDLE, REPLICA_FACTORS, SEMI_SYNC, ShapeName, level_of, made_of, one_level_each
 from howfar.plan.page import Keys, PageShape, check_pages
 from howfar.plan.quantities import STORED, BudgetNs, HalfWidth, MeasureNs, Part, WarmupNs, refuse
 
@@ -193,6 +193,9 @@ class Timing(Part):
     confirm: StrictBool = False
     """After the blocks, change the resources that were named as limits and check whether throughput changes as predicted."""
 
+    controls: StrictBool = True
+    """Over a link, measure in each block what shows the instrument's own bias: a cell twice, and with a known longer RTT."""
+
     @model_validator(mode="after")
     def _blocks_in_order(self) -> Self:
         if self.max_blocks < self.min_blocks:
@@ -257,7 +260,8 @@ class Plan(Part):
 
 def restore_plan(stored: dict[str, Any]) -> Plan:
     """The plan as kept in a run file (`Plan.model_dump(mode="json")`)."""
-    return Plan.model_validate(stored, context=STORED, by_alias=False, by_name=True)
+    factors = {IDLE.name: [IDLE.ordinary], **stored["factors"]}  # a run file of before
+    return Plan.model_validate({**stored, "factors": factors}, context=STORED, by_alias=False, by_name=True)
 
 
 def local_part(plan: Plan) -> Plan:

@@ -12,6 +12,7 @@ from typing import Any
 from howfar.analysis.advice import capital
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.confirmation import is_refuted
+from howfar.analysis.idle import IdleLevel
 from howfar.analysis.signs import MEANING, Warning
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.limit import Confirmation
@@ -49,6 +50,7 @@ from howfar.report.figures import (
     unmeasured_lines,
 )
 from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import interval_text
 from howfar.stats.trials import ONE
 from howfar.store.records import ArmRole, FactorValue
 from howfar.units import format_duration_ns, format_rate_bps
@@ -67,7 +69,9 @@ def setup_line(summary: Summary) -> str:
     if not shown_cells(summary):
         return ""
     return "; ".join(
-        part for part in (_connections(summary), _placement(summary), _link(summary), _replica(summary)) if part
+        part
+        for part in (_connections(summary), _placement(summary), idle_text(summary), _link(summary), _replica(summary))
+        if part
     )
 
 
@@ -102,6 +106,20 @@ def _placement(summary: Summary) -> str:
     if len(levels) > 1:
         return f"placement {_several(levels)}"
     return PLACEMENT.get(levels[0], f"placement {levels[0]}") if levels else ""
+
+
+def idle_text(summary: Summary) -> str:
+    """`idle CPUs as found (haltpoll, 4,100 sleeps/s)`. Empty: a run file of before."""
+    if summary.idle is None:
+        return ""
+    return f"idle CPUs {' and '.join(_idle_level(level, summary.idle.driver) for level in summary.idle.levels)}"
+
+
+def _idle_level(found: IdleLevel, driver: str | None) -> str:
+    if found.level == "polling":
+        return "polling"
+    halts = "" if found.halts_per_s is None else f", {found.halts_per_s:,.0f} sleeps/s"
+    return f"as found ({driver or 'no driver'}{halts})"
 
 
 def _link(summary: Summary) -> str:
@@ -191,7 +209,7 @@ def frame(
     blocks: list[Block] = [
         Answer(summary.verdict, cards),
         *first,
-        Text(f"{figures.session_line(summary)}.", quiet=True),
+        Text(_below_the_table(summary), quiet=True),
         Warnings(tuple(warning_lines(summary))),
         *shown,
         *below,
@@ -215,6 +233,25 @@ def frame(
         tuple(block for block in blocks if not isinstance(block, Warnings) or block.lines),
         tuple(cell_records(summary) if records is None else records),
     )
+
+
+def _below_the_table(summary: Summary) -> str:
+    found = (figures.session_line(summary), capital(idle_text(summary)), controls_text(summary))
+    return f"{'. '.join(each for each in found if each)}."
+
+
+def controls_text(summary: Summary) -> str:
+    """`Controls: remote against itself 1.01 [0.97, 1.05]; 10 µs of RTT put in, 11 [4, 18] µs found`. Empty: there were none."""
+    found = []
+    for control in summary.controls:
+        if control.unit == "ratio":
+            found.append(f"{control.reference} against itself {interval_text(control.found)}")
+        else:
+            low, high = control.found.low, control.found.high
+            limits = "(no interval)" if low is None or high is None else f"[{low:.3g}, {high:.3g}]"
+            missed = ", not the truth" if control.recovered is False else ""
+            found.append(f"{control.put_in:g} µs of RTT put in, {control.found.value:.3g} {limits} µs found{missed}")
+    return f"Controls: {'; '.join(found)}" if found else ""
 
 
 def _advice(summary: Summary) -> tuple[list[Block], list[Block]]:

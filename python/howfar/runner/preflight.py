@@ -114,8 +114,15 @@ def _most_rows(plan: Plan) -> int:
 
 
 def _lacking(plan: Plan) -> dict[str, dict[Level, str]]:
-    """Levels that the server has not, with the reason."""
-    return {**_of_sessions(plan), **_of_replication(plan)}
+    """Levels that server or machine has not, with the reason."""
+    return {**_of_sessions(plan), **_of_replication(plan), **_of_machine(plan)}
+
+
+def _of_machine(plan: Plan) -> dict[str, dict[Level, str]]:
+    from howfar.lab.idle import cannot_poll
+
+    reason = cannot_poll() if "polling" in plan.factors.idle else None
+    return {} if reason is None else {"idle": {"polling": reason}}
 
 
 def _of_replication(plan: Plan) -> dict[str, dict[Level, str]]:

@@ -46,6 +46,7 @@ from howfar.store.records import (
     StopReason,
     Trial,
     TrialStatus,
+    compared_part,
     confirmation_part,
     plan_part,
 )
@@ -122,13 +123,13 @@ def to_confirm(run: Run) -> tuple[str, ...]:
     begun = events.confirmation(run.events)
     if begun is not None:
         return tuple(Intervention.model_validate(chosen).arm for chosen in begun.interventions)
-    run = plan_part(run)
+    run = compared_part(run)
     return tuple(chosen.arm for chosen in choose(summarise(run).cells, run).interventions)
 
 
 def decide(file: RunFile, stop: StopReason) -> tuple[Arm, ...]:
     """Enter in the run file what will be confirmed. Gives the new arms."""
-    run = plan_part(file.read())
+    run = compared_part(file.read())
     choice = choose(summarise(run).cells, run)
     arms = tuple(arm for chosen in choice.interventions for arm in pair(chosen, run.info.arms))
     file.confirm(

@@ -116,7 +116,7 @@ class Standing:
 
     def narrow_enough(self, target: float) -> bool:
         """Every headline ratio and the A/A arm have an interval at most that wide, those of arms that rest included."""
-        compared = [arm for arm in self.arms if arm.role is not ArmRole.BASELINE]
+        compared = [arm for arm in self.arms if arm.role in (ArmRole.DUPLICATE, ArmRole.CONTENDER)]
         return bool(compared) and all(arm.half_width is not None and arm.half_width <= target for arm in compared)
 
     @property
@@ -126,7 +126,7 @@ class Standing:
 
     def blocks_expected(self, timing: Timing) -> int:
         """Blocks in all, by the present scatter, before the time budget is thought of."""
-        compared = [arm for arm in self.arms if arm.role is not ArmRole.BASELINE]
+        compared = [arm for arm in self.arms if arm.role in (ArmRole.DUPLICATE, ArmRole.CONTENDER)]
         if not compared or any(arm.blocks_needed is None for arm in compared):
             return timing.max_blocks
         most = max((arm.blocks_needed or 0 for arm in compared if not arm.rests), default=0)
@@ -138,12 +138,12 @@ class Standing:
 def standing(run: Run, blocks: int, target: float) -> Standing:
     """Where a run stands after `blocks` blocks."""
     table = trial_table(run)
-    baseline = table.baseline
     rest = resting(run, blocks, target)
     arms = []
     for arm in run.info.arms:
         rates = [rate for rate in (table.rate(measured) for measured in table.measured(arm.name)) if rate]
-        ratios = [] if baseline is None or arm.name == baseline.name else table.block_ratios(arm.name, baseline.name)
+        other = table.reference(arm)
+        ratios = [] if other is None or arm.name == other.name else table.block_ratios(arm.name, other.name)
         judged = judge_ratio(ratios) if ratios else None
         if breaks(arm.factors):
             judged = None  # crashes are counted, block by block: no width says when they are enough

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal, TypeVar
 
-from howfar.plan.factors import ORDINARY
+from howfar.plan.factors import CONDITIONS, ORDINARY
 from howfar.store.records import Arm, ArmRole, FactorValue, HistogramRecord, Measured, Run, Trial, TrialStatus
 
 PATH_ROLES = ("client", "application", "server", "redis", "memcached", "forwarder")
@@ -49,6 +49,17 @@ class TrialTable:
     @property
     def baseline(self) -> Arm | None:
         return next((arm for arm in self.run.info.arms if arm.role is ArmRole.BASELINE), None)
+
+    def reference(self, arm: Arm) -> Arm | None:
+        """What an arm is compared with: the baseline, under the same conditions of the machine where it was measured under them."""
+        baseline = self.baseline
+        if baseline is None:
+            return None
+        wanted = {**baseline.factors, **{name: arm.factors[name] for name in CONDITIONS if name in arm.factors}}
+        for other in self.run.info.arms:
+            if other.role is ArmRole.CONTENDER and other.factors == wanted and other.name != arm.name:
+                return other
+        return baseline
 
     @property
     def blocks(self) -> int:

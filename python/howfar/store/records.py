@@ -35,6 +35,8 @@ class ArmRole(StrEnum):
     DUPLICATE = "duplicate"
     """The baseline's cell under another name: the A/A arm."""
     CONTENDER = "contender"
+    CONTROL = "control"
+    """Measured to judge the instrument: what it should find is known. In no comparison of the plan."""
     CONFIRMATION = "confirmation"
     """Of a pair made when a limit was named: an arm once more, and with that resource changed. In no ratio of the plan's."""
 
@@ -399,6 +401,12 @@ class Run(Record):
 def plan_part(run: Run) -> Run:
     """The run as if nothing had been confirmed."""
     return _part(run, tuple(arm for arm in run.info.arms if arm.role is not ArmRole.CONFIRMATION))
+
+
+def compared_part(run: Run) -> Run:
+    """The plan's own arms, without what was measured to judge the instrument."""
+    compared = (ArmRole.BASELINE, ArmRole.DUPLICATE, ArmRole.CONTENDER)
+    return _part(run, tuple(arm for arm in run.info.arms if arm.role in compared))
 
 
 def confirmation_part(run: Run) -> Run:

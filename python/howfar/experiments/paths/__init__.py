@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 from howfar.analysis.cells import CellSummary
+from howfar.analysis.idle import Waking, waking
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.answer import floor_clause
-from howfar.experiments.experiment import Experiment
+from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.paths import charts
-from howfar.report.document import Document
+from howfar.plan.factors import IDLE
+from howfar.report import figures
+from howfar.report.document import Block, Cell, Column, Details, Document, Table
 from howfar.report.frame import cell_table, confirmations, frame, ratio_cards, trials
+from howfar.stats.estimate import Part
 from howfar.stats.intervals import Resolution, excludes_one, interval_text, share_text
 from howfar.stats.trials import ONE
 from howfar.store.records import ArmRole
@@ -21,6 +28,10 @@ class Paths(Experiment):
     """Applies to every run that no other experiment claims."""
 
     name = "paths"
+    findings: ClassVar[Keys] = {"waking": Waking}
+
+    def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
+        return {"waking": waking(evidence.table)}
 
     def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
         base = next((cell for cell in evidence.cells if cell.role is ArmRole.BASELINE), None)
@@ -36,8 +47,33 @@ class Paths(Experiment):
         return True
 
     def document(self, summary: Summary) -> Document:
-        below = (*charts.all_of(summary), *trials(summary), *confirmations(summary))
+        below = (*waking_blocks(summary), *charts.all_of(summary), *trials(summary), *confirmations(summary))
         return frame(summary, (cell_table(summary),), cards=ratio_cards(summary), below=below)
+
+
+def waking_blocks(summary: Summary) -> list[Block]:
+    """Empty: the run has one level of idle states only."""
+    if (found := summary.found(Waking)) is None:
+        return []
+    columns = (
+        Column("path", left=True),
+        Column("as found", "of polling"),
+        Column("of baseline", "as found"),
+        Column("of baseline", "polling"),
+        Column("moved by waking"),
+    )
+    rows = tuple(
+        (
+            Cell(each.arm.removesuffix(f", {IDLE.label('as-found')}")),
+            *(Cell(figures.point(ratio), figures.limits(ratio)) for ratio in each.ratios),
+        )
+        for each in found.paths
+    )
+    note = (
+        f"{summary.asked.capitalize()} per second with idle CPUs as this machine leaves them, over those with idle CPUs that poll; "
+        "below 1 is what waking CPUs takes. The last column is the factor by which it moves the comparison."
+    )
+    return [Details("What waking idle CPUs costs", (Table("", columns, rows, (note,), stack=True),), True)]
 
 
 def _compared(base: str, contenders: list[CellSummary], evidence: RunEvidence) -> str:

@@ -1,0 +1,99 @@
+"""What a run finds where the truth is known: the instrument's bias, and what it can recover. Measured in each block over a link."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from howfar.plan.factors import RTT_NS
+from howfar.stats.estimate import Estimate, Part
+from howfar.stats.intervals import judge_ratio, mean_interval
+from howfar.stats.trials import TrialTable, trial_table
+from howfar.store.records import Arm, ArmRole, Measured, Run
+
+SAME = "A/A over the link"
+LONGER = "RTT"
+
+
+class Control(Part):
+    """One control."""
+
+    name: str
+    arm: str
+    reference: str
+    """The arm that it differs from in nothing but what was put in."""
+    unit: str
+    """Of both figures: a ratio of operations per second, or µs for each round trip."""
+    put_in: float
+    """What is true."""
+    found: Estimate
+
+    @property
+    def recovered(self) -> bool | None:
+        """Whether the interval holds the truth. None: there is no interval."""
+        if self.found.low is None or self.found.high is None:
+            return None
+        return self.found.low <= self.put_in <= self.found.high
+
+
+def controls(run: Run) -> tuple[Control, ...]:
+    """Of a run with its control arms. Empty: it has none, or no block in which they and their reference were measured."""
+    table = trial_table(run)
+    found = (_control(table, arm) for arm in run.info.arms if arm.role is ArmRole.CONTROL)
+    return tuple(control for control in found if control is not None)
+
+
+def _control(table: TrialTable, arm: Arm) -> Control | None:
+    reference = _reference(table.run, arm)
+    if reference is None:
+        return None
+    if arm.factors == reference.factors:
+        ratios = table.block_ratios(arm.name, reference.name)
+        if not ratios:
+            return None
+        quoted = judge_ratio(ratios).quoted
+        return Control(name=SAME, arm=arm.name, reference=reference.name, unit="ratio", put_in=1.0, found=quoted)
+    put_in_us = (RTT_NS.of(arm.factors) - RTT_NS.of(reference.factors)) / 1e3
+    differences = _differences(table, arm, reference, cycle_us_each)
+    if not differences:
+        return None
+    return Control(
+        name=f"{LONGER} +{put_in_us:g} µs",
+        arm=arm.name,
+        reference=reference.name,
+        unit="µs per round trip",
+        put_in=put_in_us,
+        found=mean_interval(differences),
+    )
+
+
+def _reference(run: Run, arm: Arm) -> Arm | None:
+    """The contender that the control was made of: equal but for its RTT."""
+    plain = {**arm.factors, RTT_NS.name: 0}
+    same = [
+        other
+        for other in run.info.arms
+        if other.role is ArmRole.CONTENDER and {**other.factors, RTT_NS.name: 0} == plain
+    ]
+    return min(same, key=lambda other: abs(RTT_NS.of(other.factors) - RTT_NS.of(arm.factors)), default=None)
+
+
+def cycle_us_each(arm: Arm, measured: Measured) -> float | None:
+    """What one connection's time is for each round trip of its transactions."""
+    if not measured.turns:
+        return None
+    return int(arm.factors.get("threads", 1)) * measured.elapsed_ns / measured.turns / 1e3
+
+
+def _differences(
+    table: TrialTable, arm: Arm, reference: Arm, value: Callable[[Arm, Measured], float | None]
+) -> list[float]:
+    """`arm` less `reference`, for each block in which both are good."""
+    found = []
+    for block, measured in table.good.get(arm.name, {}).items():
+        other = table.good.get(reference.name, {}).get(block)
+        if other is None:
+            continue
+        mine, its = value(arm, measured), value(reference, other)
+        if mine is not None and its is not None:
+            found.append(mine - its)
+    return found

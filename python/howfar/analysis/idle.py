@@ -1,0 +1,122 @@
+"""What idle CPUs did in a run, by the receipts of its trials; and what waking them costs each path, where both were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
+
+from howfar.plan.factors import IDLE
+from howfar.stats.estimate import Estimate, Part
+from howfar.stats.intervals import judge_ratio
+from howfar.stats.trials import TrialTable
+from howfar.store.records import Arm, ArmRole, Run, TrialStatus
+
+
+class IdleLevel(Part):
+    """One level of the factor `idle`, over all its good trials."""
+
+    level: str
+    halts_per_s: float | None
+    """Median over trials of how often the busiest sleeper of the CPUs went to sleep. None: this kernel does not count."""
+
+
+class IdleStates(Part):
+    """What CPUs did while nothing ran on them."""
+
+    driver: str | None
+    """The kernel's driver of idle states. None: it has none."""
+    governor: str | None
+    levels: tuple[IdleLevel, ...]
+
+
+def idle_states(run: Run) -> IdleStates | None:
+    """None: a run file of before, or no good trial."""
+    receipts = [t.receipt["idle"] for t in run.trials if t.status is TrialStatus.OK and "idle" in t.receipt]
+    if not receipts:
+        return None
+    levels = dict.fromkeys(str(receipt["level"]) for receipt in receipts)
+    return IdleStates(
+        driver=receipts[-1]["driver"],
+        governor=receipts[-1]["governor"],
+        levels=tuple(
+            IdleLevel(
+                level=level, halts_per_s=_median(r["halts_per_s"].values() for r in receipts if r["level"] == level)
+            )
+            for level in levels
+        ),
+    )
+
+
+def _median(trials: Iterable[Iterable[float]]) -> float | None:
+    most = [max(halts) for each in trials if (halts := list(each))]
+    return median(most) if most else None
+
+
+class Woken(Part):
+    """One path, measured with idle CPUs as found and polling, paired by block."""
+
+    arm: str
+    """With idle CPUs as found."""
+    polling: str
+    speed: Estimate
+    """Operations a second as found over those with polling: below 1 is what waking takes."""
+    reference: str | None
+    """What the path is compared with. None: nothing, it is the baseline."""
+    of_reference: Estimate | None
+    """The path over its reference, as found; that ratio polling is `of_reference_polling`."""
+    of_reference_polling: Estimate | None
+    part: Estimate | None
+    """The first ratio over the second: the factor by which waking CPUs moves it."""
+
+    @property
+    def ratios(self) -> tuple[Estimate | None, ...]:
+        return self.speed, self.of_reference, self.of_reference_polling, self.part
+
+
+class Waking(Part):
+    """What waking idle CPUs costs."""
+
+    paths: tuple[Woken, ...]
+
+
+def waking(table: TrialTable) -> Waking | None:
+    """None: this run has not both levels."""
+    arms = [arm for arm in table.run.info.arms if arm.role is not ArmRole.DUPLICATE]
+    pairs = [(arm, twin) for arm in arms if IDLE.given(arm.factors) == "as-found" and (twin := _twin(arm, arms))]
+    found = [woken for arm, twin in pairs if (woken := _woken(table, arm, twin))]
+    return Waking(paths=tuple(found)) if found else None
+
+
+def _twin(arm: Arm, arms: list[Arm]) -> Arm | None:
+    wanted = {**arm.factors, IDLE.name: "polling"}
+    return next((other for other in arms if other.factors == wanted), None)
+
+
+def _woken(table: TrialTable, arm: Arm, twin: Arm) -> Woken | None:
+    speeds = table.block_ratios(arm.name, twin.name)
+    if not speeds:
+        return None
+    mine, its = table.reference(arm), table.reference(twin)
+    compared = mine is not None and its is not None and mine.name != arm.name and its.name != arm.name
+    both = _parts(table, (arm, mine), (twin, its)) if compared and mine and its else []
+    return Woken(
+        arm=arm.name,
+        polling=twin.name,
+        speed=judge_ratio(speeds).quoted,
+        reference=mine.name if both and mine else None,
+        of_reference=judge_ratio([above for above, _ in both]).quoted if both else None,
+        of_reference_polling=judge_ratio([below for _, below in both]).quoted if both else None,
+        part=judge_ratio([above / below for above, below in both]).quoted if both else None,
+    )
+
+
+def _parts(table: TrialTable, found: tuple[Arm, Arm], polling: tuple[Arm, Arm]) -> list[tuple[float, float]]:
+    """Both ratios of each block in which all four were measured."""
+    good = [table.good.get(arm.name, {}) for arm in (*found, *polling)]
+    ratios = []
+    for block in sorted(set.intersection(*(set(each) for each in good))):
+        rates = [table.rate(each[block]) for each in good]
+        if all(rates):
+            one, other, third, fourth = (rate or 1.0 for rate in rates)
+            ratios.append((one / other, third / fourth))
+    return ratios

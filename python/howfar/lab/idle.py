@@ -1,0 +1,147 @@
+"""Idle states: what a CPU does while nothing runs on it, and how to keep CPUs out of the states that take time to leave.
+
+A closed loop of small messages lets CPUs go idle between two messages, and each message then pays for waking one: 1 to 100 µs,
+most on virtual machines, where an idle CPU leaves to the hypervisor. That is a property of the machine and its settings, so it is a
+factor of a plan, recorded in each trial.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from howfar.errors import LabError
+
+DEVICE = Path("/dev/cpu_dma_latency")
+"""The kernel's limit for the time that leaving an idle state may take, in µs (Documentation/power/pm_qos_interface.rst). It holds
+while the file is open; the smallest limit of all programs counts."""
+_SYSTEM = Path("/sys/devices/system/cpu")
+_LIMIT = struct.Struct("=i")
+_POLL = "POLL"
+"""The name of the state in which a CPU does not sleep (drivers/cpuidle/poll_state.c)."""
+MOST_HALTS_PER_S = 10.0
+"""Of a CPU that polls. The limit counts from a CPU's next idle moment on; none is expected after that."""
+
+
+def cannot_poll() -> str | None:
+    """Why idle CPUs cannot be kept polling here. None: they can."""
+    if not _states(0):
+        return "this kernel has no idle driver whose states a limit could forbid (/sys/devices/system/cpu/cpuidle)"
+    try:
+        os.close(os.open(DEVICE, os.O_WRONLY))
+    except FileNotFoundError:
+        return f"{DEVICE} is not here; a container needs `--device {DEVICE}`"
+    except OSError:
+        return f"{DEVICE} may be opened by root only"
+    return None
+
+
+@contextmanager
+def polling() -> Iterator[None]:
+    """Idle CPUs poll inside. Nothing is left behind, also by SIGKILL: the limit ends with the descriptor. Raises LabError."""
+    try:
+        descriptor = os.open(DEVICE, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise LabError(
+            f"idle CPUs cannot be kept polling: {cannot_poll() or error}", 'Measure with idle = "as-found".'
+        ) from error
+    try:
+        os.write(descriptor, _LIMIT.pack(0))
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class Halts:
+    """How often each CPU has entered a state that it must be woken from, since boot, at one moment."""
+
+    at_ns: int
+    counts: Mapping[int, int]
+
+    @classmethod
+    def now(cls, cpus: Sequence[int]) -> Halts:
+        """Empty where the kernel does not count."""
+        counts: dict[int, int] = {}
+        for cpu in cpus:
+            with suppress(OSError, ValueError):
+                usage = [int((state / "usage").read_text()) for state, name in _states(cpu).items() if name != _POLL]
+                if usage:
+                    counts[cpu] = sum(usage)
+        return cls(time.monotonic_ns(), counts)
+
+    def per_s(self, before: Halts) -> dict[int, float]:
+        """Of each CPU, between two moments."""
+        elapsed_s = (self.at_ns - before.at_ns) / 1e9
+        return {
+            cpu: round((count - before.counts[cpu]) / elapsed_s, 1)
+            for cpu, count in self.counts.items()
+            if cpu in before.counts and elapsed_s > 0
+        }
+
+
+class IdleWatch:
+    """One trial's idle states: `begin` when its load does, `receipt` at its end."""
+
+    def __init__(self, level: str, cpus: Sequence[int]) -> None:
+        self._level = level
+        self._cpus = cpus
+        self._before = Halts.now(cpus)
+
+    def begin(self) -> None:
+        self._before = Halts.now(self._cpus)
+
+    def receipt(self) -> dict[str, Any]:
+        """What was requested and what was in force. `limit_us`: None where only root may read it."""
+        halts = Halts.now(self._cpus).per_s(self._before)
+        return {"level": self._level, **idle_driver(), "limit_us": _limit_us(), "halts_per_s": halts}
+
+
+def idle_driver() -> dict[str, Any]:
+    """The kernel's driver and governor of idle states. None: it has none, or does not say."""
+    found: dict[str, Any] = {"driver": None, "governor": None}
+    for name, file in (("driver", "current_driver"), ("governor", "current_governor")):
+        with suppress(OSError):
+            text = (_SYSTEM / "cpuidle" / file).read_text().strip()
+            found[name] = None if text == "none" else text
+    return found
+
+
+def idle_violations(receipt: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of a trial whose CPUs were to poll."""
+    if receipt["level"] != "polling":
+        return ()
+    found = []
+    if receipt["limit_us"] not in (0, None):
+        found.append(f"idle CPUs were not kept polling: the kernel's limit is {receipt['limit_us']} µs")
+    for cpu, rate in receipt["halts_per_s"].items():
+        if rate > MOST_HALTS_PER_S:
+            found.append(f"CPU {cpu} was to poll while idle and slept {rate:.0f} times a second")
+    return tuple(found)
+
+
+def _states(cpu: int) -> dict[Path, str]:
+    """Directory and name of each idle state."""
+    found = {}
+    with suppress(OSError):
+        for state in sorted((_SYSTEM / f"cpu{cpu}" / "cpuidle").iterdir()):
+            found[state] = (state / "name").read_text().strip()
+    return found
+
+
+def _limit_us() -> int | None:
+    """In force now, of all programs."""
+    try:
+        descriptor = os.open(DEVICE, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        return int(_LIMIT.unpack(os.read(descriptor, _LIMIT.size))[0])
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,92 @@
+"""Controls: which arms a plan gets for them, and that what was put in comes out, by arithmetic and by simulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.unit.rendered import terminal as terminal
+from tests.unit.synthetic_run import synthetic_run
+
+from howfar.analysis.controls import controls
+from howfar.experiments.registry import summarise
+from howfar.plan.cells import cells
+from howfar.plan.load import load_plan
+from howfar.store.records import Arm, ArmRole, Run, Trial
+
+RTT_NS, MORE_NS = 200_000, 10_000
+"""Of the reference, and what the control has more: 5 %."""
+
+
+def _with_controls(run: Run, excess_ns: float, scatter: float = 0.0, seed: int = 1) -> Run:
+    """`run` with two more arms made of its remote trials, one of them slower by `excess_ns` for each round trip."""
+    rng = np.random.default_rng(seed)
+    link = {"path": "remote", "threads": 2, "rtt_ns": RTT_NS, "rate_bps": 10**9}
+    arms = tuple(
+        arm.model_copy(update={"factors": dict(link)}) if arm.name == "remote" else arm for arm in run.info.arms
+    )
+    added = (
+        Arm(name="remote (again)", role=ArmRole.CONTROL, factors=dict(link)),
+        Arm(name="remote (RTT +5%)", role=ArmRole.CONTROL, factors={**link, "rtt_ns": RTT_NS + MORE_NS}),
+    )
+    trials = list(run.trials)
+    for trial in run.trials:
+        if trial.arm == "remote" and trial.measured is not None:
+            for arm, more_ns in zip(added, (0.0, excess_ns), strict=True):
+                trials.append(_slower(trial, arm.name, more_ns * float(np.exp(rng.normal(0, scatter))), len(trials)))
+    return run.model_copy(
+        update={"info": run.info.model_copy(update={"arms": (*arms, *added)}), "trials": tuple(trials)}
+    )
+
+
+def _slower(trial: Trial, arm: str, more_ns: float, number: int) -> Trial:
+    """The same transactions, each round trip of both connections longer by so much."""
+    measured = trial.measured
+    assert measured is not None
+    longer = measured.elapsed_ns + round(more_ns * measured.turns / 2)
+    return trial.model_copy(
+        update={"arm": arm, "number": number, "measured": measured.model_copy(update={"elapsed_ns": longer})}
+    )
+
+
+def test_a_plan_over_a_link_has_two_control_arms_and_others_none() -> None:
+    found = [cell for cell in cells(load_plan("paths", quick=True).plan) if cell.role == "control"]
+    assert [cell.name for cell in found] == ["remote (again)", "remote (RTT +5%)"]
+    assert [cell.factors["rtt_ns"] for cell in found] == [200_000, 210_000]
+    for plan in ("aa", "crash", "fallback"):
+        assert not [cell for cell in cells(load_plan(plan).plan) if cell.role == "control"], plan
+
+
+def test_what_was_put_in_is_found() -> None:
+    same, longer = controls(_with_controls(synthetic_run(blocks=8, void_every=0, samples=10), MORE_NS))
+    assert same.put_in == 1 and same.found.value == pytest.approx(1) and same.recovered is not False
+    assert longer.put_in == 10 and longer.unit == "µs per round trip"
+    assert longer.found.value == pytest.approx(10, rel=1e-3) and longer.reference == "remote"
+
+
+def test_a_bias_is_shown() -> None:
+    """The link adds 4 µs where 10 were asked for: the interval cannot hold the truth."""
+    longer = controls(_with_controls(synthetic_run(blocks=8, void_every=0, samples=10), 4_000, scatter=0.05))[1]
+    assert longer.recovered is False
+    text = terminal.render(summarise(_with_controls(synthetic_run(blocks=8, samples=10), 4_000, scatter=0.05)), 100)
+    assert "10 µs of RTT put in" in " ".join(text.split()) and "not the truth" in " ".join(text.split())
+
+
+def test_controls_are_in_no_comparison_and_change_none() -> None:
+    plain = synthetic_run(blocks=4, samples=10)
+    plain = plain.model_copy(update={"trials": tuple(t for t in plain.trials)})
+    before, after = summarise(plain), summarise(_with_controls(plain, MORE_NS))
+    assert [cell.arm for cell in after.cells] == [cell.arm for cell in before.cells]
+    assert [cell.ratio for cell in after.cells] == [cell.ratio for cell in before.cells]
+    assert before.controls == () and len(after.controls) == 2
+
+
+def test_the_truth_is_in_nineteen_of_twenty_intervals() -> None:
+    """A scatter of 30 % of what was put in; 200 runs of eight blocks: 95 % [91 %, 98 %]."""
+    run = synthetic_run(blocks=8, void_every=0, samples=10)
+    held = [controls(_with_controls(run, MORE_NS, 0.3, seed))[1] for seed in range(200)]
+    mean = float(np.exp(0.3**2 / 2)) * 10
+    inside = sum(
+        each.found.low is not None and each.found.high is not None and each.found.low <= mean <= each.found.high
+        for each in held
+    )
+    assert 0.88 <= inside / 200 <= 0.99

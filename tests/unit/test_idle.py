@@ -1,0 +1,167 @@
+"""Idle states: what a receipt proves, what is compared with what, and what waking CPUs takes, by arithmetic."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.synthetic_run import synthetic_run
+
+from howfar.analysis.idle import idle_states, waking
+from howfar.errors import LabError
+from howfar.lab import idle
+from howfar.lab.idle import Halts, IdleWatch, cannot_poll, idle_violations, polling
+from howfar.plan.cells import cells
+from howfar.plan.factors import IDLE
+from howfar.plan.fitting import without_levels
+from howfar.plan.load import load_plan
+from howfar.plan.types import restore_plan
+from howfar.stats.trials import TrialTable, trial_table
+from howfar.store.records import Arm, ArmRole, Run
+
+AS_FOUND, POLLING = {"idle": "as-found"}, {"idle": "polling"}
+LEVELS = {
+    "socket": AS_FOUND,
+    "socket (again)": AS_FOUND,
+    "remote": AS_FOUND,
+    "tcp": POLLING,
+    "forwarded-socket": POLLING,
+}
+PATHS = {
+    "socket": "socket",
+    "socket (again)": "socket",
+    "tcp": "socket",
+    "remote": "remote",
+    "forwarded-socket": "remote",
+}
+"""The synthetic run's arms, as if tcp were the socket and the forwarded socket were remote, while CPUs poll."""
+
+
+def _run(**receipt: Any) -> Run:
+    run = synthetic_run(blocks=8, scatter=0, void_every=0, samples=10)
+    arms = tuple(
+        arm.model_copy(update={"factors": {"path": PATHS[arm.name], "threads": 2, **LEVELS[arm.name]}})
+        for arm in run.info.arms
+    )
+    trials = tuple(
+        trial.model_copy(
+            update={"receipt": {"idle": {**LEVELS[trial.arm], "level": LEVELS[trial.arm]["idle"], **receipt}}}
+        )
+        for trial in run.trials
+    )
+    return run.model_copy(update={"info": run.info.model_copy(update={"arms": arms}), "trials": trials})
+
+
+def _table() -> TrialTable:
+    return trial_table(_run(driver="haltpoll", governor="haltpoll", limit_us=0, halts_per_s={0: 3.0, 1: 5.0}))
+
+
+def _arm(table: TrialTable, name: str) -> Arm:
+    return next(arm for arm in table.run.info.arms if arm.name == name)
+
+
+def test_a_cell_is_compared_with_the_baseline_under_its_own_condition() -> None:
+    table = _table()
+    found = {arm.name: reference.name for arm in table.run.info.arms if (reference := table.reference(arm))}
+    assert found == {
+        "socket": "socket",
+        "socket (again)": "socket",
+        "remote": "socket",
+        "tcp": "socket",
+        "forwarded-socket": "tcp",
+    }
+    assert _arm(table, "socket").role is ArmRole.BASELINE
+
+
+def test_what_waking_takes_is_the_ratio_of_the_ratios() -> None:
+    """1000, 815, 251 and 213 transactions a second, the disturbance of a block shared by all its trials."""
+    found = waking(_table())
+    assert found is not None
+    socket, remote = found.paths
+    assert socket.speed.value == pytest.approx(1000 / 815, rel=1e-3) and socket.of_reference is None
+    assert remote.of_reference is not None and remote.of_reference.value == pytest.approx(251 / 1000, rel=1e-3)
+    assert remote.of_reference_polling is not None
+    assert remote.of_reference_polling.value == pytest.approx(213 / 815, rel=1e-3)
+    assert remote.part is not None and remote.part.value == pytest.approx(251 / 1000 / (213 / 815), rel=1e-3)
+
+
+def test_one_level_alone_says_nothing_of_waking() -> None:
+    assert waking(trial_table(synthetic_run(blocks=2, samples=10))) is None
+
+
+def test_the_levels_are_told_apart() -> None:
+    found = idle_states(_table().run)
+    assert found is not None and found.driver == "haltpoll"
+    assert {level.level: level.halts_per_s for level in found.levels} == {"as-found": 5.0, "polling": 5.0}
+    assert idle_states(synthetic_run(blocks=2, samples=10)) is None, "a file of before"
+
+
+def test_a_rate_is_the_growth_over_the_time() -> None:
+    before, after = Halts(10**9, {0: 100, 1: 7}), Halts(3 * 10**9, {0: 500, 1: 7, 2: 9})
+    assert after.per_s(before) == {0: 200.0, 1: 0.0}
+    assert before.per_s(before) == {}
+
+
+@pytest.mark.parametrize(
+    ("level", "limit_us", "halts", "accused"),
+    [
+        ("polling", 0, 0.0, ()),
+        ("polling", None, 0.0, ()),
+        ("polling", 2_000_000_000, 0.0, ("limit",)),
+        ("polling", 0, 4000.0, ("CPU 1",)),
+        ("as-found", 2_000_000_000, 4000.0, ()),
+    ],
+)
+def test_polling_that_was_none_is_a_violation(
+    level: str, limit_us: int | None, halts: float, accused: tuple[str, ...]
+) -> None:
+    found = idle_violations({"level": level, "limit_us": limit_us, "halts_per_s": {1: halts}})
+    assert len(found) == len(accused) and all(word in line for word, line in zip(accused, found, strict=True))
+
+
+def test_where_polling_cannot_be_held_the_reason_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle, "_SYSTEM", tmp_path)
+    assert "no idle driver" in str(cannot_poll())
+    state = tmp_path / "cpu0" / "cpuidle" / "state0"
+    state.mkdir(parents=True)
+    (state / "name").write_text("POLL\n")
+    monkeypatch.setattr(idle, "DEVICE", tmp_path / "absent")
+    assert "--device" in str(cannot_poll())
+    with pytest.raises(LabError, match="cannot be kept polling"), polling():
+        pass
+
+
+def test_where_cpus_cannot_poll_a_plan_is_measured_as_found() -> None:
+    lacking = {"idle": {"polling": "root only"}}
+    for quick in (True, False):
+        fitted = without_levels(load_plan("paths", quick).plan, lacking)
+        assert fitted.plan.factors.idle == ("as-found",)
+        assert fitted.notes == ("left out: idle polling: root only",)
+        assert [cell.name for cell in cells(fitted.plan)][:3] == ["socket", "socket (again)", "tcp"]
+
+
+def test_a_plan_of_before_was_measured_as_found() -> None:
+    stored = load_plan("aa", quick=True).plan.model_dump(mode="json")
+    del stored["factors"]["idle"]
+    assert restore_plan(stored).factors.idle == ("as-found",)
+
+
+def test_a_held_limit_shows_in_the_receipt_and_ends_with_it() -> None:
+    if reason := cannot_poll():
+        pytest.skip(reason)
+    cpus = sorted(os.sched_getaffinity(0))
+    with polling():
+        # The limit counts from a CPU's next idle moment on.
+        for cpu in cpus:
+            os.sched_setaffinity(0, {cpu})
+            time.sleep(0.01)
+        os.sched_setaffinity(0, cpus)
+        watch = IdleWatch("polling", cpus)
+        time.sleep(0.2)
+        receipt = watch.receipt()
+    assert receipt["limit_us"] == 0 and idle_violations(receipt) == ()
+    assert IDLE.of({}) == "as-found"
+    assert IdleWatch("as-found", cpus).receipt()["limit_us"] != 0
