@@ -78,7 +78,13 @@ def test_the_published_ratio_stands_beside_ours(summary: Summary) -> None:
     assert remote.published is not None
     assert remote.published.ratio == pytest.approx(9463.20 / 33614.79)
     assert cell(summary, "socket (again)").published is None
-    assert find_published("another plan", {"path": "tcp"}) is None
+    theirs = next(entry for entry in published_sets() if entry.plan == "paths")
+    there = {"path": "remote", "threads": 2, "rtt_ns": 200_000, "rate_bps": 10**9}
+    assert find_published("paths", there, theirs.workload) == remote.published
+    assert find_published("another plan", there, theirs.workload) is None
+    for other in ({"threads": 64}, {"rtt_ns": 10**6}, {"rate_bps": 10**8}):
+        assert find_published("paths", there | other, theirs.workload) is None, "another experiment"
+    assert find_published("paths", there, {**theirs.workload, "range_size": 100}) is None
     assert all(entry.source and entry.setup for entry in published_sets())
 
 

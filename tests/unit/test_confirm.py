@@ -14,7 +14,7 @@ import pytest
 from tests.unit.fake_lab import FakeClock, FakeEngine, FakeLaboratory, fake_info, fakes
 
 from howfar.analysis.cells import BytesPerTxn, CellSummary
-from howfar.analysis.confirmation import choose, intervention, is_nearer, is_refuted
+from howfar.analysis.confirmation import choose, intervention, is_as_predicted, is_refuted
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.limit import FASTER, Confirmation, Intervention, Limit
 from howfar.engine.messages import LoadJob
@@ -214,11 +214,13 @@ def test_what_is_changed_of_each_limit_is_what_the_method_says(remote: Remote) -
 
 def test_an_interval_across_the_middle_shows_nothing() -> None:
     """The middle is 1.22."""
-    assert is_nearer(Estimate(value=1.4, low=1.23, high=1.6), 1.5, 1.0)
-    assert not is_nearer(Estimate(value=1.4, low=1.2, high=1.6), 1.5, 1.0)
-    assert is_nearer(Estimate(value=1.0, low=0.9, high=1.22), 1.0, 1.5)
-    assert not is_nearer(Estimate(value=1.0, low=0.8, high=1.3), 1.0, 1.5)
-    assert not is_nearer(Estimate(value=1.5, low=None, high=None), 1.5, 1.0), "one block shows nothing"
+    assert is_as_predicted(Estimate(value=1.4, low=1.23, high=1.6), 1.5, 1.0)
+    assert not is_as_predicted(Estimate(value=1.4, low=1.2, high=1.6), 1.5, 1.0)
+    assert is_as_predicted(Estimate(value=1.0, low=0.9, high=1.22), 1.0, 1.5)
+    assert not is_as_predicted(Estimate(value=1.0, low=0.8, high=1.3), 1.0, 1.5)
+    assert not is_as_predicted(Estimate(value=1.5, low=None, high=None), 1.5, 1.0), "one block shows nothing"
+    assert not is_as_predicted(Estimate(value=1.26, low=1.24, high=1.28), 1.5, 1.0), "nearer, and yet another figure"
+    assert not is_as_predicted(Estimate(value=0.75, low=0.72, high=0.78), 1.0, 1.5)
 
 
 def test_the_plans_own_figures_know_nothing_of_it(tmp_path: Path, named: dict[str, Resource]) -> None:
@@ -394,7 +396,7 @@ def confirmation(low: float, high: float, predicted: float = 1.5, otherwise: flo
         predicted=predicted,
         otherwise=otherwise,
         measured=measured,
-        confirmed=is_nearer(measured, predicted, otherwise),
+        confirmed=is_as_predicted(measured, predicted, otherwise),
         blocks=3,
     )
 

@@ -31,7 +31,7 @@ from howfar.stats.intervals import (
     resolve,
 )
 from howfar.stats.trials import TrialTable, Value, median_latency_ns, transaction_histogram
-from howfar.store.records import Arm, ArmRole, FactorValue, Measured, TrialStatus
+from howfar.store.records import Arm, ArmRole, FactorValue, Measured, Run, TrialStatus
 
 DEFAULT_TARGET = 0.02
 """Half-width of an interval where a plan does not say."""
@@ -239,7 +239,7 @@ def cell(table: TrialTable, arm: Arm, found: Floors, rests: bool, acknowledgemen
         time_split_us={} if pages else time_split_us(cycle),
         rest_rtt_ns=link.rest_rtt_ns,
         receipt=receipts[-1] if receipts else {},
-        published=find_published(table.run.info.plan_name, arm.factors) if arm.role is not ArmRole.DUPLICATE else None,
+        published=_published(table.run, arm),
         settled_after=len(trials) if rests else None,
         warnings=tuple(warnings),
         cycle=None if broken or pages else cycle,  # half of the window may be an outage: nothing limits it but that
@@ -262,6 +262,12 @@ def time_split_us(found: Cycle) -> dict[str, float]:
     for part in found.parts:
         split[LINK if part.name == cycles.ROUND_TRIPS else part.name if part.name in PARTS else REST] += part.us
     return split
+
+
+def _published(run: Run, arm: Arm) -> Published | None:
+    if arm.role not in (ArmRole.BASELINE, ArmRole.CONTENDER):
+        return None
+    return find_published(run.info.plan_name, arm.factors, run.info.plan.get("workload", {}))
 
 
 def _bytes(trials: Sequence[Measured], transactions: int, counted: bool) -> BytesPerTxn:

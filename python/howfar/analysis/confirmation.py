@@ -128,6 +128,8 @@ def _count(cpus: Any) -> int:
     return max(len(cpus), 1) if isinstance(cpus, list | tuple) else 1
 
 
+TOLERANCE = 0.1
+"""A prediction that is off by more is not confirmed, however far its alternative is."""
 LEAST_APART = 1.1
 """Predictions with and without the limit that are closer than this cannot be distinguished in so few blocks."""
 
@@ -187,7 +189,7 @@ def confirmations(part: Run) -> tuple[Confirmation, ...]:
                     otherwise=chosen.otherwise,
                     rules_out=chosen.rules_out,
                     measured=measured,
-                    confirmed=is_nearer(measured, chosen.predicted, chosen.otherwise),
+                    confirmed=is_as_predicted(measured, chosen.predicted, chosen.otherwise),
                     blocks=len(ratios),
                 )
             )
@@ -208,22 +210,32 @@ def unconfirmed(part: Run) -> tuple[Unconfirmed, ...]:
     return (*(Unconfirmed.model_validate(refused) for refused in begun.refused), *missed)
 
 
-def is_nearer(measured: Estimate, predicted: float, otherwise: float) -> bool:
-    """The whole interval lies on the prediction's side of the middle, on a scale of ratios."""
-    if measured.low is None or measured.high is None:
-        return False
-    middle = math.sqrt(predicted * otherwise)
-    return measured.low > middle if predicted > otherwise else measured.high < middle
+def is_as_predicted(measured: Estimate, predicted: float, otherwise: float) -> bool:
+    """The whole interval is nearer to the prediction than to its alternative, on a scale of ratios, and holds the prediction within
+    TOLERANCE of it."""
+    return _is_nearer(measured, predicted, otherwise) and _holds(measured, predicted, TOLERANCE)
 
 
 def is_refuted(found: Confirmation) -> bool:
-    """The interval lies on the other side of the middle, or holds what was expected otherwise and not what was predicted."""
+    """The interval is nearer to what was expected otherwise, or holds that and not what was predicted."""
     measured, otherwise = found.measured, found.otherwise
-    if found.confirmed or measured.low is None or measured.high is None:
-        return False
-    if is_nearer(measured, otherwise, found.predicted):
+    if _is_nearer(measured, otherwise, found.predicted):
         return True
-    return measured.low <= otherwise <= measured.high and not measured.low <= found.predicted <= measured.high
+    return not found.confirmed and _holds(measured, otherwise) and not _holds(measured, found.predicted)
+
+
+def _is_nearer(measured: Estimate, one: float, other: float) -> bool:
+    if measured.low is None or measured.high is None:
+        return False
+    middle = math.sqrt(one * other)
+    return measured.low > middle if one > other else measured.high < middle
+
+
+def _holds(measured: Estimate, ratio: float, tolerance: float = 0.0) -> bool:
+    """False: there is no interval."""
+    if measured.low is None or measured.high is None:
+        return False
+    return measured.low / (1 + tolerance) <= ratio <= measured.high * (1 + tolerance)
 
 
 def _ratios(table: TrialTable, chosen: Intervention) -> list[float]:

@@ -49,6 +49,8 @@ class PublishedSet(_Entry):
     setup: str
     workload: dict[str, FactorValue] = Field(default_factory=dict)
     """What shapes a transaction of theirs, by the names that plans have for it. Empty: not said."""
+    stands_for: dict[str, FactorValue] = Field(default_factory=dict)
+    """Levels of ours that stand for what they did not state; another level is another experiment."""
     baseline: dict[str, FactorValue]
     cells: tuple[PublishedCell, ...]
 
@@ -65,9 +67,13 @@ def published_sets() -> tuple[PublishedSet, ...]:
     return tuple(PublishedSet.model_validate_json(text) for _, text in texts)
 
 
-def find_published(plan: str, factors: Mapping[str, FactorValue]) -> Published | None:
-    """What was published for a cell of `plan`: every factor of the published row has the same level in ours."""
+def find_published(plan: str, factors: Mapping[str, FactorValue], workload: Mapping[str, Any]) -> Published | None:
+    """What was published for a cell of `plan`: the same transactions, and every factor of the published row at the same level."""
     for entry in published_sets():
+        if entry.differs(workload) or any(
+            factors.get(name, level) != level for name, level in entry.stands_for.items()
+        ):
+            continue
         base = next((cell for cell in entry.cells if cell.factors == entry.baseline), None)
         if entry.plan != plan or base is None or base.qps is None:
             continue
