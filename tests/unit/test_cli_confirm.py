@@ -17,6 +17,8 @@ from howfar.model.resource import Resource
 from howfar.store.records import StopReason, plan_part
 from howfar.store.run_file import read_run
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["howfar", "laboratory", "named"]  # fixtures
 
 PLAN_TRIALS = 8 * 7

@@ -28,6 +28,8 @@ from howfar.stats.estimate import Estimate
 from howfar.stats.trials import trial_table
 from howfar.store.records import Run, Trial
 
+pytestmark = pytest.mark.slow
+
 ROUND_TRIPS = 20
 FLOOR = 0.02
 FAR_NS = 2_000_000

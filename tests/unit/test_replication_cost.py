@@ -37,6 +37,8 @@ from howfar.experiments.replication.trade import ReplicationFindings, replicatio
 from howfar.stats.trials import trial_table
 from howfar.store.records import Run, Trial
 
+pytestmark = pytest.mark.slow
+
 MARIADB, MYSQL = Server("mariadb"), Server("mysql")
 _BAR = 0.10
 
