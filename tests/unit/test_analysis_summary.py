@@ -13,7 +13,7 @@ from howfar.analysis.signs import Warning
 from howfar.analysis.summary import Summary
 from howfar.experiments.registry import summarise
 from howfar.stats.intervals import Resolution
-from howfar.store.records import ArmRole, MachineLoad, Measured, Run, TrialStatus
+from howfar.store.records import ArmRole, FactorValue, MachineLoad, Measured, Run, TrialStatus
 
 
 def cell(summary: Summary, arm: str) -> CellSummary:
@@ -79,7 +79,7 @@ def test_the_published_ratio_stands_beside_ours(summary: Summary) -> None:
     assert remote.published.ratio == pytest.approx(9463.20 / 33614.79)
     assert cell(summary, "socket (again)").published is None
     theirs = next(entry for entry in published_sets() if entry.plan == "paths")
-    there = {"path": "remote", "threads": 2, "rtt_ns": 200_000, "rate_bps": 10**9}
+    there: dict[str, FactorValue] = {"path": "remote", "threads": 2, "rtt_ns": 200_000, "rate_bps": 10**9}
     assert find_published("paths", there, theirs.workload) == remote.published
     assert find_published("another plan", there, theirs.workload) is None
     for other in ({"threads": 64}, {"rtt_ns": 10**6}, {"rate_bps": 10**8}):
