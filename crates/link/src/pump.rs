@@ -89,6 +89,15 @@ fn overtakes(direction: &Direction) -> bool {
     direction.reorder && direction.jitter.is_some()
 }
 
+/// What each packet takes at least between the line and the other end. Jitter may leave nothing of it.
+fn steady_delay(direction: &Direction) -> Nanos {
+    if direction.jitter.is_some() {
+        0
+    } else {
+        direction.effective_delay()
+    }
+}
+
 /// While something is on the way that nothing overtakes, packets that come need no waking: they cannot be
 /// due before it, and the kernel's stamp says when they came. Orders wait until the thread wakes, too; no sleep is longer than [`DEAF_MAX`]. So this is
 /// a timer and nothing else, which costs less than to wait for a descriptor with a timeout.
@@ -122,7 +131,7 @@ impl Pump {
             arena: Arena::new(memory(direction)),
             counters: Counters::new(),
             sleeper: Sleeper::new(now()),
-            ahead: Ahead::new(direction.effective_delay()),
+            ahead: Ahead::new(steady_delay(direction)),
             deaf: deaf(direction),
             overtakes: overtakes(direction),
             arrival: 0,
@@ -213,7 +222,7 @@ impl Pump {
                     self.arena.set_limit(memory(&direction));
                     self.shaper.set(now(), &direction);
                     self.deaf = deaf(&direction);
-                    self.ahead = Ahead::new(direction.effective_delay());
+                    self.ahead = Ahead::new(steady_delay(&direction));
                     self.overtakes = overtakes(&direction);
                 }
                 Order::Stats {
