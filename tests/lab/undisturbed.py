@@ -20,7 +20,7 @@ from howfar.lab.environment import LoadWatch
 from howfar.store.records import MachineLoad, Trial
 
 Seen = TypeVar("Seen")
-DISTURBED = ("was late by", "RTT at rest was", "pages from files")
+DISTURBED = ("was late by", "longer in the mean", "RTT at rest was", "pages from files")
 """What a machine that is too busy makes the instrument say."""
 ATTEMPTS = 8
 _PAUSE_MOST_S = 5.0
