@@ -54,7 +54,7 @@ time_budget = "30min"
 PATHS = '["socket", "tcp", "remote", "forwarded-socket"]'
 LOCAL = TINY.replace(PATHS, '["socket", "tcp"]')
 """Without a link, which takes seconds to calibrate at each start; its arms are two and the baseline again."""
-_TRIAL = re.compile(r"block (\d+), (\d+)/\d+ ([a-z -]+(?: \(again\))?): (.*)")
+_TRIAL = re.compile(r"block (\d+), (\d+)/\d+ ([a-z -]+(?: \([^)]+\))?): (.*)")
 Reported = tuple[int, int, str, bool]
 """Block, position (both from 0), arm, void."""
 
