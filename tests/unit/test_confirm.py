@@ -220,6 +220,10 @@ def test_an_interval_across_the_middle_shows_nothing() -> None:
     assert not is_as_predicted(Estimate(value=1.0, low=0.8, high=1.3), 1.0, 1.5)
     assert not is_as_predicted(Estimate(value=1.5, low=None, high=None), 1.5, 1.0), "one block shows nothing"
     assert not is_as_predicted(Estimate(value=1.26, low=1.24, high=1.28), 1.5, 1.0), "nearer, and yet another figure"
+    assert not is_as_predicted(Estimate(value=1.3, low=1.24, high=1.37), 1.5, 1.0)
+    assert not is_as_predicted(Estimate(value=1.07, low=1.062, high=1.08), 1.12, 1.0), (
+        "close predictions have a narrow tolerance"
+    )
     assert not is_as_predicted(Estimate(value=0.75, low=0.72, high=0.78), 1.0, 1.5)
 
 

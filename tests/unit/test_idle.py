@@ -125,9 +125,13 @@ def test_polling_that_was_none_is_a_violation(
 def test_where_polling_cannot_be_held_the_reason_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idle, "_SYSTEM", tmp_path)
     assert "no idle driver" in str(cannot_poll())
-    state = tmp_path / "cpu0" / "cpuidle" / "state0"
-    state.mkdir(parents=True)
-    (state / "name").write_text("POLL\n")
+    states = [tmp_path / f"cpu{cpu}" / "cpuidle" / "state0" for cpu in os.sched_getaffinity(0)]
+    for state in states:
+        state.mkdir(parents=True)
+        (state / "name").write_text("WFI\n")
+    assert "no state in which a CPU polls" in str(cannot_poll()), "as on ARM"
+    for state in states:
+        (state / "name").write_text("POLL\n")
     monkeypatch.setattr(idle, "DEVICE", tmp_path / "absent")
     assert "--device" in str(cannot_poll())
     with pytest.raises(LabError, match="cannot be kept polling"), polling():

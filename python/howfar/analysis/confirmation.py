@@ -211,9 +211,11 @@ def unconfirmed(part: Run) -> tuple[Unconfirmed, ...]:
 
 
 def is_as_predicted(measured: Estimate, predicted: float, otherwise: float) -> bool:
-    """The whole interval is nearer to the prediction than to its alternative, on a scale of ratios, and holds the prediction within
-    TOLERANCE of it."""
-    return _is_nearer(measured, predicted, otherwise) and _holds(measured, predicted, TOLERANCE)
+    """The whole interval is nearer to the prediction than to its alternative, on a scale of ratios; and it holds the prediction, or
+    the estimate is off by no more than TOLERANCE and a quarter of the way to the alternative."""
+    allowed = min(math.log1p(TOLERANCE), abs(math.log(predicted / otherwise)) / 4)
+    is_close = abs(math.log(measured.value / predicted)) <= allowed
+    return _is_nearer(measured, predicted, otherwise) and (is_close or _holds(measured, predicted))
 
 
 def is_refuted(found: Confirmation) -> bool:
@@ -231,11 +233,9 @@ def _is_nearer(measured: Estimate, one: float, other: float) -> bool:
     return measured.low > middle if one > other else measured.high < middle
 
 
-def _holds(measured: Estimate, ratio: float, tolerance: float = 0.0) -> bool:
+def _holds(measured: Estimate, ratio: float) -> bool:
     """False: there is no interval."""
-    if measured.low is None or measured.high is None:
-        return False
-    return measured.low / (1 + tolerance) <= ratio <= measured.high * (1 + tolerance)
+    return measured.low is not None and measured.high is not None and measured.low <= ratio <= measured.high
 
 
 def _ratios(table: TrialTable, chosen: Intervention) -> list[float]:

@@ -34,6 +34,11 @@ class Control(Part):
             return None
         return self.found.low <= self.put_in <= self.found.high
 
+    @property
+    def shows_nothing(self) -> bool:
+        """The interval holds both what was put in and no effect at all: the run is too noisy to tell."""
+        return self.name != SAME and bool(self.recovered) and (self.found.low or 0.0) <= 0
+
 
 def controls(run: Run) -> tuple[Control, ...]:
     """Of a run with its control arms. Empty: it has none, or no block in which they and their reference were measured."""

@@ -31,8 +31,11 @@ MOST_HALTS_PER_S = 10.0
 
 def cannot_poll() -> str | None:
     """Why idle CPUs cannot be kept polling here. None: they can."""
-    if not _states(0):
+    states = [_states(cpu) for cpu in sorted(os.sched_getaffinity(0))]
+    if not all(states):
         return "this kernel has no idle driver whose states a limit could forbid (/sys/devices/system/cpu/cpuidle)"
+    if not all(_POLL in names.values() for names in states):
+        return "this kernel's idle driver has no state in which a CPU polls"
     try:
         os.close(os.open(DEVICE, os.O_WRONLY))
     except FileNotFoundError:

@@ -14,6 +14,7 @@ from howfar.plan.factors import (
     IDLE,
     NO_PAGE,
     PAGE,
+    RATE_BPS,
     REPLICAS,
     REPLICATION,
     RTT_NS,
@@ -48,6 +49,8 @@ AGAIN = " (again)"
 """Ends the name of the duplicate of the baseline: the A/A arm."""
 CONTROL_SHARE = 0.05
 """By which the control's RTT is longer: what howfar must find when it is there."""
+MOST_THREADS = 4
+"""More connections wait for each other, and a longer RTT shortens that."""
 
 
 @dataclass(frozen=True)
@@ -109,16 +112,20 @@ def cells(plan: Plan) -> tuple[Cell, ...]:
 
 
 def _controls(baseline: dict[str, Level], compared: list[Cell]) -> tuple[Cell, ...]:
-    """A cell over the link once more, and with a longer RTT: the one with the fewest connections, so that round trips are what it
-    waits for. None where nothing crosses the link, and where something breaks."""
+    """A cell over the link once more, and with a longer RTT: the one with the fewest connections and the highest rate, so that round
+    trips are what it waits for; no longer RTT where there are so many that it hides behind their waiting for each other. None where
+    nothing but the baseline crosses the link, and where something breaks."""
     idle = IDLE.of(baseline)
     linked = [cell for cell in compared if RTT_NS.given(cell.factors) and IDLE.of(cell.factors) == idle]
     if not linked or any(breaks(cell.factors) for cell in linked):
         return ()
-    chosen = min(linked, key=lambda cell: THREADS.of(cell.factors))
+    chosen = min(linked, key=lambda cell: (THREADS.of(cell.factors), -(RATE_BPS.given(cell.factors) or 0)))
+    again = Cell(chosen.name + AGAIN, "control", dict(chosen.factors))
+    if THREADS.of(chosen.factors) > MOST_THREADS:
+        return (again,)
     longer = {**chosen.factors, RTT_NS.name: round(RTT_NS.of(chosen.factors) * (1 + CONTROL_SHARE))}
     return (
-        Cell(chosen.name + AGAIN, "control", dict(chosen.factors)),
+        again,
         Cell(f"{chosen.name} (RTT +{CONTROL_SHARE:.0%})", "control", longer),
     )
 

@@ -249,7 +249,13 @@ def controls_text(summary: Summary) -> str:
         else:
             low, high = control.found.low, control.found.high
             limits = "(no interval)" if low is None or high is None else f"[{low:.3g}, {high:.3g}]"
-            missed = ", not the truth" if control.recovered is False else ""
+            missed = (
+                ", not the truth"
+                if control.recovered is False
+                else ", too noisy to tell"
+                if control.shows_nothing
+                else ""
+            )
             found.append(f"{control.put_in:g} µs of RTT put in, {control.found.value:.3g} {limits} µs found{missed}")
     return f"Controls: {'; '.join(found)}" if found else ""
 
