@@ -222,7 +222,7 @@ impl Pump {
                     self.arena.set_limit(memory(&direction));
                     self.shaper.set(now(), &direction);
                     self.deaf = deaf(&direction);
-                    self.ahead = Ahead::new(steady_delay(&direction));
+                    self.ahead.set(steady_delay(&direction));
                     self.overtakes = overtakes(&direction);
                 }
                 Order::Stats {

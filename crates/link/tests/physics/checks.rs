@@ -43,7 +43,8 @@ pub(crate) fn count(value: &Value) -> u64 {
         .unwrap_or_else(|| panic!("{value} is no count"))
 }
 
-/// Half of the round trip time each way; the link is never early, and not late by more than a busy machine's hiccup at best.
+/// Half of the round trip time each way; the link is not late by more than a busy machine's hiccup at best. A packet may leave early
+/// by what packets are usually late, at most 60 µs and a quarter of its delay: the mean is what is kept.
 fn round_trips(rig: &Rig) {
     let (_echo, port) = drive::echo(&rig.server);
     let mut link = drive::link(&usual(0, 0), &usual(0, 0));
@@ -51,7 +52,8 @@ fn round_trips(rig: &Rig) {
         drive::set(&mut link, &usual(1_000_000_000, rtt));
         let seen = drive::rtt(&rig.client, port, rounds);
         let least = count(&seen["min_ns"]);
-        assert!(least >= rtt, "{least} ns for {rtt} ns");
+        let early = (rtt / 4).min(120_000);
+        assert!(least >= rtt - early, "{least} ns for {rtt} ns");
         assert!(least <= rtt + 1_000_000, "{least} ns for {rtt} ns");
         assert_eq!(count(&seen["count"]), rounds);
         assert_eq!(drive::unmodelled(&drive::stats(&mut link)), 0);
