@@ -107,5 +107,26 @@ CASES: tuple[Case, ...] = (
     Case("right: memcached for other machines", "memcached", ("-l 0.0.0.0:{port}",)),
 )  # fmt: skip
 
+USUAL = tuple(
+    case
+    for case in CASES
+    if case.name
+    in {
+        "mariadb without a socket",
+        "mariadb and the bundle",
+        "mariadb compressed",
+        "mariadb behind socat",
+        "mysql encrypted in the socket",
+        "redis for itself alone",
+        "redis with a connection each",
+        "memcached whose socket is gone",
+        "memcached with a port in vain",
+        "right: mariadb by its socket",
+        "right: one of two redis of an account",
+        "right: the other of two redis of an account",
+        "right: memcached by its socket",
+    }
+)
+"""What `./test` starts: each check once, and each kind of server once without a finding."""
 WRONG = tuple(case for case in CASES if case.finds)
 RIGHT = tuple(case for case in CASES if not case.finds)

@@ -1,6 +1,6 @@
 """Many servers at once in namespaces of their own, set up wrong and right; looked at, changed as proposed, and looked at again.
 
-    unshare --net --pid --mount --fork --mount-proc --kill-child python -m tests.lab.doctor_scenario
+    unshare --net --pid --mount --fork --mount-proc --kill-child python -m tests.lab.doctor_scenario CASE...
 
 Prints JSON: by the name of each case what both looks found of its server. Whatever was started dies with the PID namespace.
 """
@@ -335,7 +335,7 @@ def main() -> None:
         _own_machine(base)
         absent = {server: why for server in ("mariadb", "mysql", *_PROGRAMS) if (why := _present(server))}
         templates, certificates = _made(base, absent)
-        cases = [case for case in CASES if case.server not in absent]
+        cases = [case for case in CASES if case.server not in absent and case.name in sys.argv[1:]]
         wards = [Ward(case, number, base, templates, certificates) for number, case in enumerate(cases)]
         for ward in wards:
             ward.start_server()

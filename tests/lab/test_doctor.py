@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from tests.lab.doctor_cases import CASES, RIGHT, WRONG, Case
+from tests.lab.doctor_cases import CASES, RIGHT, USUAL, WRONG, Case
+from tests.rarely import rarely_but
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = ROOT / "schema" / "doctor.json"
@@ -20,11 +21,14 @@ NAMESPACES = ("unshare", "--net", "--pid", "--mount", "--fork", "--mount-proc", 
 
 
 @pytest.fixture(scope="module")
-def seen(mariadb: None) -> dict[str, Any]:
+def seen(mariadb: None, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Of the usual cases and of those that were selected."""
     if os.geteuid() != 0:
         pytest.skip("servers and clients of several accounts need root")
+    cases = (item.callspec.params.get("case") for item in request.session.items if hasattr(item, "callspec"))
+    names = {case.name for case in (*USUAL, *cases) if isinstance(case, Case)}
     done = subprocess.run(
-        [*NAMESPACES, sys.executable, "-m", "tests.lab.doctor_scenario"],
+        [*NAMESPACES, sys.executable, "-m", "tests.lab.doctor_scenario", *names],
         capture_output=True,
         text=True,
         timeout=1100,
@@ -51,7 +55,7 @@ def test_there_are_twenty_ways_and_more() -> None:
     assert len(WRONG) >= 20 and len({case.name for case in CASES}) == len(CASES)
 
 
-@pytest.mark.parametrize("case", WRONG, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", rarely_but(USUAL, WRONG), ids=lambda case: case.name)
 def test_what_is_wrong_is_found_and_ends_when_it_is_changed(case: Case, seen: dict[str, Any]) -> None:
     before, after = of(seen, "first", case), of(seen, "second", case)
     assert checks(before, "change") == case.finds
@@ -61,13 +65,13 @@ def test_what_is_wrong_is_found_and_ends_when_it_is_changed(case: Case, seen: di
         assert finding["severity"] == "note" or finding["changes"], "whoever says change says to what"
 
 
-@pytest.mark.parametrize("case", RIGHT, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", rarely_but(USUAL, RIGHT), ids=lambda case: case.name)
 def test_a_correct_setup_has_no_findings(case: Case, seen: dict[str, Any]) -> None:
     for look in ("first", "second"):
         assert of(seen, look, case)["findings"] == []
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", rarely_but(USUAL, CASES), ids=lambda case: case.name)
 def test_an_account_without_privileges_sees_less_and_reports_nothing_wrong(case: Case, seen: dict[str, Any]) -> None:
     """Often it does not know which sockets are a server's; then it has to say so."""
     if case.server in seen["absent"]:
@@ -92,7 +96,7 @@ def test_nothing_else_is_a_server(seen: dict[str, Any]) -> None:
 MOVED = [case for case in WRONG if case.finds & {"loopback-tcp", "socket-off", "socket-out-of-reach"}]
 
 
-@pytest.mark.parametrize("case", MOVED, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", rarely_but(USUAL, MOVED), ids=lambda case: case.name)
 def test_a_client_with_the_proposed_lines_uses_the_socket(case: Case, seen: dict[str, Any]) -> None:
     before, after = of(seen, "first", case), of(seen, "second", case)
     assert {client["local"] for client in before["clients"] if client["by"] == "tcp"} == {True}
@@ -110,7 +114,9 @@ def test_the_socket_has_the_shorter_round_trip(seen: dict[str, Any]) -> None:
     assert sum(shorter) > len(shorter) / 2
 
 
-@pytest.mark.parametrize("case", [case for case in WRONG if "connect-churn" in case.finds], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", rarely_but(USUAL, [case for case in WRONG if "connect-churn" in case.finds]), ids=lambda case: case.name
+)
 def test_who_keeps_connections_opens_no_more(case: Case, seen: dict[str, Any]) -> None:
     before, after = of(seen, "first", case), of(seen, "second", case)
     assert seen["did_first"][case.name][0] > 0 and seen["did_second"][case.name][0] == 0

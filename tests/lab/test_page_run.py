@@ -27,7 +27,7 @@ warmup = "50ms"
 measure = "400ms"
 min_blocks = 2
 max_blocks = 2
-target = "0.01%"
+target = "0.1%"
 time_budget = "30min"
 """
 PAGES = f"""

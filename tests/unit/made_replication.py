@@ -441,7 +441,7 @@ def crash() -> Summary:
 
 
 def fallback() -> Summary:
-    trials = [fallback_trial().model_copy(update={"number": number, "block": number}) for number in range(3)]
+    trials = [fallback_trial().model_copy(update={"number": number, "block": number}) for number in range(4)]
     return summarise(run_of("mariadb", [FALLBACK_ARM], trials, "fallback"))
 
 

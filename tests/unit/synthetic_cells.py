@@ -44,7 +44,7 @@ def estimate(value: float, half: float = 0.015) -> Estimate:
     return Estimate(value=value, low=value * (1 - half), high=value * (1 + half))
 
 
-def grid_run(plan: str, wanted: list[Wanted], blocks: int = 3, seed: int = 1) -> Run:
+def grid_run(plan: str, wanted: list[Wanted], blocks: int = 6, seed: int = 1) -> Run:
     rng = random.Random(seed)
     arms = tuple(Arm(name=w.name, role=w.role, factors=w.factors) for w in wanted)
     trials = []

@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import (
+    MIN_BLOCKS,
     Resolution,
     blocks_needed,
     excludes_one,
     half_width,
     hodges_lehmann,
+    interval_text,
     judge_ratio,
     mean_interval,
     noise_floor,
@@ -57,17 +59,34 @@ def test_signed_rank_depth_against_enumeration() -> None:
 
 def test_one_value_has_no_interval() -> None:
     judged = judge_ratio([0.5])
-    assert judged.quoted == Estimate(value=0.5, low=None, high=None, n=1, how="mean")
+    assert judged.quoted == Estimate(value=0.5, low=None, high=None, n=1, how="mean", points=(0.5,))
     assert resolve(judged.quoted, 0.01) is Resolution.NOT_RESOLVED
 
 
 def test_t_interval_by_hand() -> None:
-    """Logs ln 2, ln 2, ln 8: mean 5/3 ln 2, s = 2/sqrt(3) ln 2, half = 4.3027 x 2/3 ln 2."""
-    mean = judge_ratio([2.0, 2.0, 8.0]).mean
-    assert mean.value == pytest.approx(2 ** (5 / 3))
+    """Logs ln 2, ln 2, ln 2, ln 32: mean 2 ln 2, s = 2 ln 2, half = 3.1824 ln 2."""
+    mean = judge_ratio([2.0, 2.0, 2.0, 32.0]).mean
+    assert mean.value == pytest.approx(4.0)
     assert mean.low is not None and mean.high is not None
-    assert math.log2(mean.high) - 5 / 3 == pytest.approx(4.30265 * 2 / 3, rel=1e-5)
-    assert math.log2(mean.low) - 5 / 3 == pytest.approx(-4.30265 * 2 / 3, rel=1e-5)
+    assert math.log2(mean.high) - 2 == pytest.approx(3.18245, rel=1e-5)
+    assert math.log2(mean.low) - 2 == pytest.approx(-3.18245, rel=1e-5)
+
+
+@pytest.mark.parametrize("few", [1, 2, 3])
+def test_below_four_blocks_the_blocks_stand_instead_of_an_interval(few: int) -> None:
+    """However well they agree: two blocks that differ by 0.1 % were once quoted as 1.48 [1.48, 1.49]."""
+    blocks = [1.481, 1.480, 1.482][:few]
+    for found in (judge_ratio(blocks).quoted, mean_interval(blocks)):
+        assert (found.low, found.high, found.n) == (None, None, few)
+        assert found.points == pytest.approx(tuple(blocks))
+        assert resolve(found, 0.01) is Resolution.NOT_RESOLVED
+    assert welch_ratio([0.0, 0.01, 0.02, 0.01], [0.0, 0.01, 0.02][:few]).low is None
+    assert judge_ratio([*blocks, *[1.48] * (4 - few)]).quoted.low is not None
+
+
+def test_few_blocks_are_shown() -> None:
+    assert interval_text(judge_ratio([0.81, 0.75]).quoted) == "0.78 (0.75, 0.81)"
+    assert interval_text(judge_ratio([0.81]).quoted) == "0.81 (no interval)"
 
 
 def test_hodges_lehmann_by_hand() -> None:
@@ -75,7 +94,7 @@ def test_hodges_lehmann_by_hand() -> None:
     assert hodges_lehmann([1.0, 2.0, 6.0]).value == 2.75
 
 
-ratios = st.lists(st.floats(0.05, 20), min_size=2, max_size=15)
+ratios = st.lists(st.floats(0.05, 20), min_size=MIN_BLOCKS, max_size=15)
 
 
 @given(ratios)
@@ -192,18 +211,18 @@ def test_blocks_needed_are_enough_and_not_one_too_many(sd: float, target: float)
 
 def test_half_width_and_mean_interval() -> None:
     assert half_width(Estimate(value=0.5, low=0.5 / 1.1, high=0.5 * 1.1)) == pytest.approx(0.1)
-    estimate = mean_interval([10.0, 12.0])
+    estimate = mean_interval([10.0, 12.0, 10.0, 12.0])
     assert estimate.value == 11
-    assert estimate.high == pytest.approx(11 + 12.7062, abs=1e-3)
+    assert estimate.high == pytest.approx(11 + 3.18245 / math.sqrt(3), abs=1e-3)
 
 
 def test_welch_by_hand() -> None:
     """Equal sizes and variances: Welch's degrees are 2n - 2."""
-    a, b = [1.0, 2.0, 3.0], [0.0, 1.0, 2.0]
+    a, b = [1.0, 2.0, 3.0, 2.0], [0.0, 1.0, 2.0, 1.0]
     estimate = welch_ratio(a, b)
     assert estimate.high is not None
     assert math.log(estimate.value) == pytest.approx(1.0)
-    assert math.log(estimate.high) - 1 == pytest.approx(t_quantile(4) * math.sqrt(2 / 3), rel=1e-9)
+    assert math.log(estimate.high) - 1 == pytest.approx(t_quantile(6) * math.sqrt(1 / 3), rel=1e-9)
 
 
 def test_an_estimate_knows_how_it_was_obtained() -> None:

@@ -23,12 +23,12 @@ def _alone(run: Run) -> Run:
 def test_one_block_is_no_answer_and_has_no_interval() -> None:
     """First of all on the screen; no width where there is none; and no list of arms that blocks may or may not resolve."""
     summary = summarise(synthetic_run(blocks=1, samples=5))
-    assert summary.verdict.startswith("One block: no answer yet. So far: ")
-    assert "no interval yet (requested ±5.0 %)" in session_line(summary)
+    assert summary.verdict.startswith("Fewer than 4 blocks: no answer yet. So far: ")
+    assert "no interval from fewer than 4 blocks" in session_line(summary)
     assert "±0.0" not in terminal.render(summary, 100)
     last = summary.advice[-1]
-    assert last.action == "Run longer: one block is not enough." and "remote" not in last.because
-    assert "no answer yet" not in summarise(synthetic_run(blocks=2, samples=5)).verdict
+    assert last.action == "Run longer: at least 4 blocks are needed." and "remote" not in last.because
+    assert "no answer yet" not in summarise(synthetic_run(blocks=4, samples=5)).verdict
 
 
 def test_a_path_against_itself_is_judged_and_shown() -> None:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 __all__ = ["howfar", "laboratory", "named"]  # fixtures
 
 PLAN_TRIALS = 8 * 7
-PAIR_TRIALS = 3 * 2
+PAIR_TRIALS = 4 * 2
 
 
 def test_it_is_part_of_the_command_that_repeats_the_run(

@@ -12,10 +12,13 @@ from tests.unit.fake_lab import COUNTED, RATES, FakeClock, fake_info, fakes
 
 from howfar.engine.messages import LoadJob, Sysbench
 from howfar.errors import EngineError, LabError
+from howfar.experiments.registry import summarise
 from howfar.plan.load import Override, load_plan
+from howfar.report.figures import void_line
 from howfar.runner.run import conduct
-from howfar.runner.stopping import ATTEMPTS_PER_PLACE, VOIDS_IN_A_ROW
-from howfar.store.records import StopReason, Trial, TrialStatus
+from howfar.runner.stopping import ATTEMPTS_PER_BLOCK, VOIDS_IN_A_ROW
+from howfar.stats.trials import trial_table
+from howfar.store.records import StopReason, Trial, TrialStatus, left_out, plan_part
 from howfar.store.run_file import RunFile, create, read_run
 
 ARMS = 5
@@ -106,18 +109,56 @@ def test_noise_runs_to_the_cap_on_blocks_when_time_allows(tmp_path: Path) -> Non
     assert len(read_run(tmp_path / "a.howfar").trials) == 30 * ARMS
 
 
-def test_a_void_trial_is_kept_and_tried_again_in_its_place(tmp_path: Path) -> None:
+def test_a_block_with_a_void_trial_is_measured_again_as_a_whole(tmp_path: Path) -> None:
     laboratory, _engine, instruments = fakes()
     laboratory.trouble = lambda path, number: ("the server spoke TLS",) if number == 3 else ()
     with create(tmp_path / "a.howfar", fake_info()) as file:
         conduct(file, laboratory, laboratory.clock(), instruments)
     run = read_run(tmp_path / "a.howfar")
-    void, again = run.trials[3], run.trials[4]
+    void = run.trials[3]
     assert (void.status, void.void_reason) == (TrialStatus.VOID, "the server spoke TLS")
     assert void.measured is not None, "raw data of a void trial are kept"
-    assert key(void) == key(again)
-    assert (void.attempt, again.attempt, again.status) == (0, 1, TrialStatus.OK)
-    assert len(run.trials) == 41
+    assert [trial.attempt for trial in run.trials[:4]] == [0] * 4
+    again = run.trials[4 : 4 + ARMS]
+    assert [(trial.block, trial.position, trial.attempt) for trial in again] == [(0, place, 1) for place in range(ARMS)]
+    assert [trial.arm for trial in again[:4]] == [trial.arm for trial in run.trials[:4]], "in the same order"
+    assert len(run.trials) == 40 + 4
+    assert left_out(run) == {0, 1, 2}
+    summary = summarise(run)
+    assert (summary.void_trials, summary.left_out_trials) == (1, 3)
+    assert {0, 1, 2}.isdisjoint(point.number for point in summary.trials)
+    assert "3 good trials of the same attempts at a block left out with them" in void_line(summary)
+
+
+def test_a_block_that_stays_void_is_left_out_as_a_whole(tmp_path: Path) -> None:
+    """Not one arm's trials of it count, and the run goes on with the next."""
+    laboratory, _engine, instruments = fakes()
+    voids: list[int] = []
+
+    def trouble(path: str, number: int) -> tuple[str, ...]:
+        if path != "tcp" or len(voids) == ATTEMPTS_PER_BLOCK:
+            return ()
+        voids.append(number)
+        return ("disturbed",)
+
+    laboratory.trouble = trouble
+    with create(tmp_path / "a.howfar", fake_info()) as file:
+        conduct(file, laboratory, laboratory.clock(), instruments)
+    run = read_run(tmp_path / "a.howfar")
+    first = [trial for trial in run.trials if trial.block == 0]
+    assert max(trial.attempt for trial in first) == ATTEMPTS_PER_BLOCK - 1
+    assert all(trial.number in left_out(run) for trial in first if trial.status is TrialStatus.OK)
+    assert all(0 not in blocks for blocks in trial_table(plan_part(run)).good.values())
+    assert any(trial.block == 1 for trial in run.trials)
+
+
+def test_a_file_of_before_keeps_all_good_trials(tmp_path: Path) -> None:
+    laboratory, _engine, instruments = fakes()
+    laboratory.trouble = lambda path, number: ("the server spoke TLS",) if number == 3 else ()
+    with create(tmp_path / "a.howfar", fake_info()) as file:
+        conduct(file, laboratory, laboratory.clock(), instruments)
+    run = read_run(tmp_path / "a.howfar")
+    assert not left_out(run.model_copy(update={"info": run.info.model_copy(update={"whole_blocks": False})}))
 
 
 @pytest.mark.parametrize("error", [LabError("the server died"), EngineError("the engine died")])
@@ -148,7 +189,7 @@ def test_an_arm_that_stays_void_ends_the_run_and_keeps_everything(tmp_path: Path
     assert run.stop is None
     voids = [trial for trial in run.trials if trial.status is TrialStatus.VOID]
     assert len(voids) == VOIDS_IN_A_ROW
-    assert all(trial.attempt < ATTEMPTS_PER_PLACE for trial in voids)
+    assert all(trial.attempt < ATTEMPTS_PER_BLOCK for trial in voids)
 
 
 def test_a_trial_without_a_transaction_is_void(tmp_path: Path) -> None:

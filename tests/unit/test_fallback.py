@@ -62,8 +62,8 @@ def test_a_primary_that_only_the_end_of_the_load_brings_back_is_named(ended_s: i
 
 def test_of_censored_trials_nothing_has_an_interval() -> None:
     late = fallback_trial(back_ns=45 * S, load_ended_ns=30 * S)
-    story = _story(fallback_trial(), late, late)
-    assert story.censored == 2 and story.degraded_ms is not None and story.after_return_ms is not None
+    story = _story(fallback_trial(), late, late, late)
+    assert story.censored == 3 and story.degraded_ms is not None and story.after_return_ms is not None
     for estimate in (story.degraded_ms, story.after_return_ms, story.unprotected):
         assert (estimate.low, estimate.high) == (None, None)
     assert story.stall_ms.low is not None, "that was seen to its end"

@@ -325,7 +325,7 @@ def swept(at_ms: Sequence[float], truth: float, scatter: float, blocks: int, rng
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("blocks", [3, 8])
+@pytest.mark.parametrize("blocks", [4, 8])
 def test_the_interval_holds_the_crossing_19_times_of_20(blocks: int) -> None:
     rng = random.Random(blocks)
     hits = runs = 0
@@ -345,7 +345,10 @@ def test_an_interval_that_nothing_closes_is_open() -> None:
 
 def test_where_no_level_is_resolved_from_1_there_is_no_figure() -> None:
     """The line goes through 1 somewhere, and might do so anywhere."""
-    wild = [Level(ms, {0: low, 1: high}) for ms, low, high in ((10, 0.3, 2.0), (20, 0.5, 2.4), (40, 0.6, 3.0))]
+    wild = [
+        Level(ms, dict(enumerate((low, high) * 2)))
+        for ms, low, high in ((10, 0.3, 2.0), (20, 0.5, 2.4), (40, 0.6, 3.0))
+    ]
     assert Curve(wild, FLOOR).found() == Found(None, None)
     assert Curve([], FLOOR).found() == Found(None, None)
 

@@ -58,10 +58,12 @@ def test_a_file_of_format_1_is_read_and_not_continued(tmp_path: Path) -> None:
     db = sqlite3.connect(path)
     for column in ("busy_cpus", "around", "fault", "services", "told"):
         db.execute(f"ALTER TABLE trial DROP COLUMN {column}")
+    db.execute("ALTER TABLE run DROP COLUMN whole_blocks")
     db.execute("PRAGMA user_version = 1")
     db.commit()
     db.close()
     assert read_run(path).trials == (void_trial(0),)
+    assert not read_run(path).info.whole_blocks
     with pytest.raises(RunFileError, match="older format 1"):
         RunFile(path)
 
@@ -74,6 +76,7 @@ def test_a_file_of_format_4_says_nothing_of_services(tmp_path: Path) -> None:
     db = sqlite3.connect(path)
     for column in ("services", "told"):
         db.execute(f"ALTER TABLE trial DROP COLUMN {column}")
+    db.execute("ALTER TABLE run DROP COLUMN whole_blocks")
     db.execute("PRAGMA user_version = 4")
     db.commit()
     db.close()

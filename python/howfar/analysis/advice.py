@@ -16,6 +16,7 @@ from howfar.model.resource import Resource
 from howfar.plan.factors import ORDINARY, breaks
 from howfar.stats.estimate import Part
 from howfar.stats.intervals import (
+    MIN_BLOCKS,
     Resolution,
     blocks_needed,
     interval_text,
@@ -267,10 +268,10 @@ def _more_blocks(session: _Session) -> Advice | None:
     ]
     if not unclear:
         return None
-    if session.table.blocks == 1:
+    if session.table.blocks < MIN_BLOCKS:
         return Advice(
-            action="Run longer: one block is not enough.",
-            because=f"A single block gives no interval. Intervals can be trusted from {FEW_BLOCKS} blocks on.",
+            action=f"Run longer: at least {MIN_BLOCKS} blocks are needed.",
+            because=f"Fewer give no interval. Intervals can be trusted from {FEW_BLOCKS} blocks on.",
         )
     needed = {cell.arm: _blocks_to_resolve(session, cell) for cell in unclear}
     within = {arm: blocks for arm, blocks in needed.items() if blocks is not None and blocks <= MAX_BLOCKS_ADVISED}

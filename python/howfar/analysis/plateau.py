@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from howfar.plan.factors import NO_PAGE, breaks
-from howfar.stats.intervals import half_width, judge_ratio
+from howfar.stats.intervals import MIN_BLOCKS, half_width, judge_ratio
 from howfar.stats.trials import TrialTable, alike, trial_table
 from howfar.store.records import Arm, ArmRole, Run
 
@@ -19,8 +19,8 @@ AGREEMENT = 0.03
 be. That an interval includes 1 shows nothing; a wide one always does."""
 LEVELS = 3
 """Fewer consecutive levels may agree by chance, and would leave nothing to rest: the ends of a plateau never do."""
-BLOCKS = 3
-"""That two levels have in common, at least. Two blocks give an interval with one degree of freedom."""
+BLOCKS = MIN_BLOCKS
+"""That two levels have in common, at least: what gives an interval."""
 
 
 def curves(arms: Sequence[Arm]) -> tuple[tuple[Arm, ...], ...]:

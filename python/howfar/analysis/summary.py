@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeVar
@@ -25,8 +26,19 @@ from howfar.model.facts import ArmFacts, arm_facts
 from howfar.model.resource import NOT_THE_PATH
 from howfar.plan.page import PageShape
 from howfar.stats.estimate import Estimate, Part
+from howfar.stats.intervals import MIN_BLOCKS
 from howfar.stats.trials import TrialTable, Unit, others_cpus, others_in, trial_table
-from howfar.store.records import Arm, FactorValue, Run, TrialStatus, compared_part, confirmation_part, plan_part
+from howfar.store.records import (
+    Arm,
+    FactorValue,
+    Measured,
+    Run,
+    TrialStatus,
+    compared_part,
+    confirmation_part,
+    left_out,
+    plan_part,
+)
 from howfar.units import format_duration_ns
 
 _WRITES = {"index_updates": "indexed updates", "non_index_updates": "updates", "delete_inserts": "delete-inserts"}
@@ -168,6 +180,10 @@ class Summary(Part):
     void_trials: int
     void_rate: float | None = None
     """Of all trials. None: there was none."""
+    left_out_trials: int = 0
+    """Good, but in an attempt at a block in which another trial was void."""
+    void_shift: float | None = None
+    """Most by which a cell's mean would differ, had its void trials counted, as a share. None: no void trial has a rate."""
     void_reasons: dict[str, int]
     idle: IdleStates | None = None
     """None: a run file of before."""
@@ -238,7 +254,7 @@ class Analysis(Protocol):
 
 def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
     """Pure: the same run gives the same summary anywhere. Of the experiments that have something to say the first is heard."""
-    confirmed, whole = confirmation_part(run), plan_part(run)
+    confirmed, whole, out = confirmation_part(run), plan_part(run), len(left_out(run))
     run = compared_part(whole)
     table = trial_table(run)
     known = controls(whole)
@@ -257,7 +273,6 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
     verdicts = (text for each in experiments if (text := each.verdict(evidence, findings)))
     advised = (found for each in experiments if (found := each.advice(evidence, findings)) is not None)
     advice = next(advised, None)
-    others = others_cpus(run.trials)
     voids = sum(trial.status is TrialStatus.VOID for trial in whole.trials)
     return Summary(
         run=run.info.run_id,
@@ -277,27 +292,29 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
         target_half_width=floors.target,
         stop=run.stop.value if run.stop else None,
         void_trials=voids,
-        void_rate=voids / len(whole.trials) if whole.trials else None,
+        void_rate=voids / (len(whole.trials) + out) if whole.trials else None,
+        left_out_trials=out,
+        void_shift=_void_shift(table),
         idle=idle_states(run),
         controls=known,
         void_reasons=_reasons(whole, None),
-        others_cpus=others,
+        others_cpus=others_cpus(run.trials),
         machine_cpus=_machine_cpus(run),
         baseline_spread=baseline_spread(table),
-        verdict=_ONE_BLOCK * (table.blocks == 1 and bool(cells)) + next(verdicts, ""),
+        verdict=_FEW_BLOCKS * (table.blocks < MIN_BLOCKS and bool(cells)) + next(verdicts, ""),
         advice=advise(unadvised(cells, tested), table) if advice is None else advice,
         cells=doubted(cells, tested),
         unmeasured=tuple(_unmeasured(table, arm) for arm in run.info.arms if not _good(run, arm.name)),
         trials=_points(table),
         environment=run.info.environment,
-        warnings=tuple(_session_warnings(run, floors.aa, others)),
+        warnings=tuple(_session_warnings(run, floors.aa)),
         confirmations=tested,
         unconfirmed=unconfirmed(confirmed),
         findings=findings,
     )
 
 
-_ONE_BLOCK = "One block: no answer yet. So far: "
+_FEW_BLOCKS = f"Fewer than {MIN_BLOCKS} blocks: no answer yet. So far: "
 """First of all, because it stands above figures that look like answers."""
 
 
@@ -337,6 +354,22 @@ def _unmeasured(table: TrialTable, arm: Arm) -> Unmeasured:
     return Unmeasured(arm=arm.name, factors=arm.factors, void_trials=voids, reasons=_reasons(table.run, arm.name))
 
 
+def _void_shift(table: TrialTable) -> float | None:
+    """Each void trial's rate is compared with the geometric mean of its arm's good ones."""
+    shifts = []
+    for arm in table.run.info.arms:
+        good = _logs(table, table.measured(arm.name))
+        void = _logs(table, (trial.measured for trial in table.void(arm.name)))
+        if good and void:
+            usual = sum(good) / len(good)
+            shifts.append(abs(sum(log - usual for log in void) / (len(good) + len(void))))
+    return math.expm1(max(shifts)) if shifts else None
+
+
+def _logs(table: TrialTable, measured: Iterable[Measured | None]) -> list[float]:
+    return [math.log(rate) for each in measured if each is not None and (rate := table.rate(each))]
+
+
 def _points(table: TrialTable) -> tuple[TrialPoint, ...]:
     points = []
     for trial in sorted(table.run.trials, key=lambda t: t.number):
@@ -354,10 +387,10 @@ def _points(table: TrialTable) -> tuple[TrialPoint, ...]:
     return tuple(points)
 
 
-def _session_warnings(run: Run, aa: Estimate | None, others: float | None) -> list[Warning]:
+def _session_warnings(run: Run, aa: Estimate | None) -> list[Warning]:
     loads = [trial.load for trial in run.trials if trial.load is not None]
     threads = max((threads_of(arm) for arm in run.info.arms), default=1)
-    return session_warnings(aa, loads, Machine(_machine_cpus(run), others), threads)
+    return session_warnings(aa, loads, Machine(_machine_cpus(run), others_cpus(run.trials)), threads)
 
 
 def _machine_cpus(run: Run) -> int | None:

@@ -18,7 +18,7 @@ from howfar.cli.main import INTERRUPTED, VOID
 from howfar.cli.screen import has_colour, program, width
 from howfar.errors import DiskFull, RunFileError, UsageError
 from howfar.store.partial import NO_ROOM, unfinished
-from howfar.store.records import Run, StopReason, TrialStatus, compared_part, confirmation
+from howfar.store.records import Run, StopReason, TrialStatus, compared_part, confirmation, plan_part
 from howfar.store.run_file import read_run
 
 FORMATS = ("html", "md", "csv", "json")
@@ -129,7 +129,8 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
         click.echo(f"Confirm:   {program()} confirm {name}")
     if run.info.quick:
         click.echo(f"In full:   {_full_command(run)}")
-    return VOID if run.trials and all(trial.status is TrialStatus.VOID for trial in run.trials) else 0
+    measured = any(trial.status is TrialStatus.OK for trial in plan_part(run).trials)
+    return 0 if measured or not run.trials else VOID
 
 
 def _can_be_confirmed(run: Run, summary: Summary) -> bool:

@@ -27,7 +27,7 @@ REPORT_NS = 10_000_000_000
 
 CONFIRMED_LIMITS = 3
 """Put to the test after a plan's blocks, at most. Each costs two trials a block."""
-CONFIRMATION_BLOCKS = 3
+CONFIRMATION_BLOCKS = 4
 _REPLICA_LINK_NS, _CALIBRATION_ROUND_TRIPS = 1_500_000_000, 40
 NEW_LINK_NS = 6_000_000_000
 """More for the first trial that asks for a link: it is then calibrated. Of a plan's links the first is the laboratory's."""

@@ -10,7 +10,15 @@ from howfar.analysis.cells import Bound, CellSummary
 from howfar.analysis.summary import Summary
 from howfar.plan.factors import breaks
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import Resolution, excludes_one, half_width, half_width_text, interval_text, share_text
+from howfar.stats.intervals import (
+    MIN_BLOCKS,
+    Resolution,
+    excludes_one,
+    half_width,
+    half_width_text,
+    interval_text,
+    share_text,
+)
 from howfar.stats.trials import ONE
 from howfar.store.records import ArmRole
 
@@ -205,7 +213,7 @@ def widest(summary: Summary) -> str:
     if not compared or only_broke(summary):
         return ""
     if not widths:
-        return f"no interval yet (requested {half_width_text(summary.target_half_width)})"
+        return f"no interval from fewer than {MIN_BLOCKS} blocks: their own values stand in parentheses"
     return f"widest interval {half_width_text(max(widths))} (requested {half_width_text(summary.target_half_width)})"
 
 
@@ -222,7 +230,23 @@ def void_line(summary: Summary) -> str:
     if not summary.void_trials:
         return ""
     reasons = "; ".join(f"{count} x {reason}" for reason, count in _kinds(summary.void_reasons))
-    return f"{summary.void_trials} void trial{'' if summary.void_trials == 1 else 's'}, in no figure above: {reasons}."
+    return f"{_counted(summary.void_trials, 'void trial')}, in no figure above: {reasons}.{_left_out(summary)}"
+
+
+def _left_out(summary: Summary) -> str:
+    """What was left out with the void trials, and what leaving them out may have moved."""
+    found = ""
+    if summary.left_out_trials:
+        found = (
+            f" {_counted(summary.left_out_trials, 'good trial')} of the same attempts at a block left out with them."
+        )
+    if summary.void_shift is not None:
+        found += f" Had the void trials counted, no cell's mean would differ by more than {share(summary.void_shift)}."
+    return found
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 _AMOUNT = re.compile(r"\d[\d.,]*\s?(?:[a-zµ%]+)?")
@@ -252,7 +276,8 @@ def published_sources(summary: Summary) -> list[str]:
 
 
 def unmeasured_lines(summary: Summary) -> list[str]:
-    lines = []
+    """Each arm without a good trial, and why. Where nothing at all was measured, first what made trials void."""
+    lines = [] if summary.cells or not summary.void_trials else [void_line(summary)]
     for arm in summary.unmeasured:
         reasons = "; ".join(kind for kind, _ in _kinds(arm.reasons)) or "it was never reached"
         lines.append(f"{arm.arm}: no good trial ({arm.void_trials} void): {reasons}.")

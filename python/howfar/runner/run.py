@@ -45,7 +45,6 @@ from howfar.store.records import (
     RunInfo,
     StopReason,
     Trial,
-    TrialStatus,
     compared_part,
     confirmation_part,
     plan_part,
@@ -267,7 +266,7 @@ class _Conductor:
     def _run_block(self, now: Standing) -> bool:
         """Measure what is left of a block; False: the time budget ended first."""
         while True:
-            # Evaluated after each trial: a void one leaves its place to be tried again, at once.
+            # Evaluated after each trial: with a void one the block begins anew.
             place = next(places_left(self._run(), now.blocks, self.plan.timing.target_half_width), None)
             if place is None:
                 return True
@@ -320,8 +319,8 @@ class _Conductor:
         return block_cost_ns(self.plan, now.places, self.trials)
 
     def _forecast(self, now: Standing) -> Forecast:
-        here = [trial for trial in self.trials if trial.block == now.blocks]
-        done = sum(trial.status is TrialStatus.OK for trial in here) / now.places
+        left = sum(1 for _ in places_left(self._run(), now.blocks, self.plan.timing.target_half_width))
+        done = max(1 - left / now.places, 0.0)
         return forecast(self.plan.timing, now, done, self._spoken_for_ns(), self._block_ns(now))
 
 
@@ -365,4 +364,5 @@ def run_info(
         environment=laboratory.environment() | dict(facts or {}),
         server_kind=kind,
         server_version=version,
+        whole_blocks=True,
     )

@@ -27,8 +27,8 @@ from howfar.store.records import (
     plan_part,
 )
 
-ATTEMPTS_PER_PLACE = 2
-"""A place in a block whose trial was void is tried once more; then the block goes on without it."""
+ATTEMPTS_PER_BLOCK = 3
+"""A block in which a trial was void is measured again as a whole, so often in all; then it is left out as a whole."""
 
 VOIDS_IN_A_ROW = 6
 """So many void trials of one arm, without a good one between: what is wrong will not pass by itself."""
@@ -45,25 +45,32 @@ class Slot:
 
 
 def places_left(run: Run, block: int, target: float) -> Iterator[Slot]:
-    """Places of `block` that have no good trial, attempts left and an arm that does not rest, in the block's order.
+    """Places of `block` that are not measured yet and have an arm that does not rest, in the block's order.
 
-    A resting arm keeps its place in the order, so that the others have the same ones with and without it. Raises NotARunFile.
+    A void trial ends an attempt at the block at once: arms that can be void more often than others would else be measured at other
+    times than these. A resting arm keeps its place in the order, so that the others have the same ones with and without it.
+    Raises NotARunFile.
     """
     confirming = block >= CONFIRMATION_BLOCK
     part = confirmation_part(run) if confirming else plan_part(run)
     order = block_order(part.info.seed, block, tuple(arm.name for arm in part.info.arms))
+    tried = [trial for trial in run.trials if trial.block == block]
+    if any(not 0 <= trial.position < len(order) or order[trial.position] != trial.arm for trial in tried):
+        raise NotARunFile(
+            f"block {block} of the run file is not in the order that its seed gives",
+            "It was changed by hand or by another version; begin a new run.",
+        )
+    attempt = max((trial.attempt for trial in tried), default=0)
+    here = [trial for trial in tried if trial.attempt == attempt]
+    if any(trial.status is TrialStatus.VOID for trial in here):
+        attempt, here = attempt + 1, []
+    if attempt >= ATTEMPTS_PER_BLOCK:
+        return
+    done = {trial.position for trial in here}
     rest = frozenset[str]() if confirming else resting(part, block, target)
     for position, arm in enumerate(order):
-        tried = [trial for trial in part.trials if trial.block == block and trial.position == position]
-        if any(trial.arm != arm for trial in tried):
-            raise NotARunFile(
-                f"block {block} of the run file is not in the order that its seed gives",
-                "It was changed by hand or by another version; begin a new run.",
-            )
-        if arm in rest:
-            continue
-        if len(tried) < ATTEMPTS_PER_PLACE and all(trial.status is TrialStatus.VOID for trial in tried):
-            yield Slot(block, position, len(tried), arm)
+        if position not in done and arm not in rest:
+            yield Slot(block, position, attempt, arm)
 
 
 def blocks_done(run: Run, target: float) -> int:

@@ -25,3 +25,5 @@ class Estimate(Part):
     n: int | None = Field(default=None, exclude=True)
     """Values behind it, blocks of a ratio; of two samples the smaller. None: not from a sample. Like `how`, in no report."""
     how: How = Field(default="given", exclude=True)
+    points: tuple[float, ...] = Field(default=(), exclude=True)
+    """The sample itself where it is too small for an interval: shown in its place."""

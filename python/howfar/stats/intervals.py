@@ -32,6 +32,10 @@ class Resolution(StrEnum):
 LEVEL = 0.95
 """Confidence of every interval in this program."""
 
+MIN_BLOCKS = 4
+"""Below this no interval is given: Student's limits of two or three values lean on the normal distribution of their errors alone
+(the quantile of two is 12.7), and a chance agreement of two blocks looks like certainty."""
+
 MIN_RANK_BLOCKS = 6
 """Below this, no pair of signed-rank limits has 95 % coverage: the whole range covers only 1 - 2/2^n."""
 
@@ -48,7 +52,7 @@ class RatioJudgement:
     quoted: Estimate
     """The t estimate, or the rank estimate where the two disagree."""
     mean: Estimate
-    """exp(mean of log ratios), Student's t limits (n >= 2)."""
+    """exp(mean of log ratios), Student's t limits (n >= 4)."""
     rank: Estimate
     """exp(Hodges-Lehmann), exact signed-rank limits (n >= 6)."""
     sd_log: float | None
@@ -73,12 +77,13 @@ def t_quantile(degrees: int, level: float = LEVEL) -> float:
 
 
 def mean_interval(values: Sequence[float], level: float = LEVEL) -> Estimate:
-    """Arithmetic mean with its t interval, in the unit of `values` (at least one)."""
+    """Arithmetic mean with its t interval, in the unit of `values` (at least one); below `MIN_BLOCKS` with the values instead."""
     x = np.asarray(values, dtype=np.float64)
     assert x.size >= 1, "a mean needs a value"
     mean = float(x.mean())
-    if x.size < 2:
-        return Estimate(value=mean, low=None, high=None, n=1, how="mean")
+    if x.size < MIN_BLOCKS:
+        points = tuple(float(value) for value in x)
+        return Estimate(value=mean, low=None, high=None, n=len(points), how="mean", points=points)
     half = t_quantile(x.size - 1, level) * float(x.std(ddof=1)) / math.sqrt(x.size)
     return Estimate(value=mean, low=mean - half, high=mean + half, n=int(x.size), how="mean")
 
@@ -138,7 +143,8 @@ def _outside(value: float, interval: Estimate) -> bool:
 def _exp(estimate: Estimate) -> Estimate:
     low = None if estimate.low is None else math.exp(estimate.low)
     high = None if estimate.high is None else math.exp(estimate.high)
-    return estimate.model_copy(update={"value": math.exp(estimate.value), "low": low, "high": high})
+    points = tuple(math.exp(point) for point in estimate.points)
+    return estimate.model_copy(update={"value": math.exp(estimate.value), "low": low, "high": high, "points": points})
 
 
 def judge_ratio(block_ratios: Sequence[float]) -> RatioJudgement:
@@ -178,12 +184,20 @@ NARROW = 0.02
 
 
 def interval_text(estimate: Estimate) -> str:
-    """`0.78 [0.76, 0.80]`: two decimals, three where two would hide the interval, leave one digit, or leave a limit at 0."""
+    """`0.78 [0.76, 0.80]`: two decimals, three where two would hide the interval, leave one digit, or leave a limit at 0.
+
+    `0.78 (0.75, 0.81)`: too few blocks for an interval, so their own values, ascending.
+    """
     low, high = estimate.low, estimate.high
+    if len(estimate.points) > 1:
+        low, high = min(estimate.points), max(estimate.points)
     narrow = low is not None and high is not None and high - low < NARROW and estimate.value < 1.1
     digits = 3 if narrow or estimate.value < 0.1 or (low is not None and low < 0.01) else 2
     if low is None or high is None:
         return f"{estimate.value:.{digits}f} (no interval)"
+    if estimate.low is None:
+        points = ", ".join(f"{point:.{digits}f}" for point in sorted(estimate.points))
+        return f"{estimate.value:.{digits}f} ({points})"
     return f"{estimate.value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
@@ -248,7 +262,7 @@ def welch_ratio(log_a: Sequence[float], log_b: Sequence[float]) -> Estimate:
     a, b = np.asarray(log_a, dtype=np.float64), np.asarray(log_b, dtype=np.float64)
     difference = float(a.mean() - b.mean())
     found = Estimate(value=difference, low=None, high=None, n=int(min(a.size, b.size)), how="Welch")
-    if a.size < 2 or b.size < 2:
+    if min(a.size, b.size) < MIN_BLOCKS:
         return _exp(found)
     from scipy.special import stdtrit
 

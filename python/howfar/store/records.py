@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 """Of the run file. A reader upgrades older files and refuses newer ones."""
 
 CONFIRMATION_BLOCK = 10_000
@@ -329,7 +329,7 @@ class Trial(Record):
     block: int
     position: int
     attempt: int = 0
-    """0, then one more each time the same place in the block was tried again after a void trial."""
+    """0, then one more each time the whole block was measured again after a void trial (before format 6, only the void trial)."""
     arm: str
     status: TrialStatus
     void_reason: str | None = None
@@ -379,6 +379,8 @@ class RunInfo(Record):
     """Kernel, CPU model and count, memory, governor, versions, placement, congestion control, file system of the data."""
     server_kind: str
     server_version: str
+    whole_blocks: bool = False
+    """A block with a void trial was measured again as a whole. Files of before repeated the void trial alone."""
 
 
 class RunEvent(Record):
@@ -398,6 +400,18 @@ class Run(Record):
     events: tuple[RunEvent, ...] = ()
 
 
+def left_out(run: Run) -> frozenset[int]:
+    """Numbers of the good trials that count for nothing: a trial of the same attempt at their block was void."""
+    if not run.info.whole_blocks:
+        return frozenset()
+    spoiled = {(trial.block, trial.attempt) for trial in run.trials if trial.status is TrialStatus.VOID}
+    return frozenset(
+        trial.number
+        for trial in run.trials
+        if trial.status is TrialStatus.OK and (trial.block, trial.attempt) in spoiled
+    )
+
+
 def plan_part(run: Run) -> Run:
     """The run as if nothing had been confirmed."""
     return _part(run, tuple(arm for arm in run.info.arms if arm.role is not ArmRole.CONFIRMATION))
@@ -415,13 +429,15 @@ def confirmation_part(run: Run) -> Run:
 
 
 def _part(run: Run, arms: tuple[Arm, ...]) -> Run:
-    if arms == run.info.arms:
+    """Without what is left out, which only the whole run can tell."""
+    out = left_out(run)
+    if arms == run.info.arms and not out:
         return run
     names = {arm.name for arm in arms}
     return run.model_copy(
         update={
             "info": run.info.model_copy(update={"arms": arms}),
-            "trials": tuple(trial for trial in run.trials if trial.arm in names),
+            "trials": tuple(trial for trial in run.trials if trial.arm in names and trial.number not in out),
         }
     )
 

@@ -43,6 +43,7 @@ CREATE TABLE run (
     environment TEXT NOT NULL,
     server_kind TEXT NOT NULL,
     server_version TEXT NOT NULL,
+    whole_blocks INTEGER NOT NULL,
     stop TEXT
 ) STRICT;
 CREATE TABLE arm (
@@ -107,8 +108,14 @@ def _part_table(name: str, record: type[Record]) -> str:
     return f"CREATE TABLE {name} ({key}, {', '.join(columns)}, PRIMARY KEY (trial, place)) {options};"
 
 
-UPGRADES = {1: ("busy_cpus REAL",), 2: ("around TEXT",), 3: ("fault TEXT",), 4: ("services TEXT", "told TEXT")}
-"""Columns of `trial` that the next format added: `around` is the window (a word of SQL); of older trials they are unknown."""
+UPGRADES = {
+    1: ("trial ADD COLUMN busy_cpus REAL",),
+    2: ("trial ADD COLUMN around TEXT",),
+    3: ("trial ADD COLUMN fault TEXT",),
+    4: ("trial ADD COLUMN services TEXT", "trial ADD COLUMN told TEXT"),
+    5: ("run ADD COLUMN whole_blocks INTEGER NOT NULL DEFAULT 0",),
+}
+"""What the next format added: `around` is the window (a word of SQL); of older trials these columns are unknown."""
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
@@ -122,8 +129,8 @@ def create_tables(connection: sqlite3.Connection) -> None:
 def upgrade(connection: sqlite3.Connection, version: int) -> None:
     """Bring a copy of an older file to the present format, one version at a time."""
     for step in range(version, FORMAT_VERSION):
-        for column in UPGRADES[step]:
-            connection.execute(f"ALTER TABLE trial ADD COLUMN {column}")
+        for added in UPGRADES[step]:
+            connection.execute(f"ALTER TABLE {added}")
         connection.execute(f"PRAGMA user_version = {step + 1}")
 
 
@@ -192,7 +199,7 @@ def read_info(connection: sqlite3.Connection) -> tuple[RunInfo, StopReason | Non
     stop = row.pop("stop")
     for name in _INFO_JSON:
         row[name] = json.loads(row[name])
-    row["quick"] = bool(row["quick"])
+    row |= {name: bool(row[name]) for name in ("quick", "whole_blocks")}
     arms = tuple(
         Arm.model_validate({"name": arm["name"], "role": arm["role"], "factors": json.loads(arm["factors"])})
         for arm in connection.execute("SELECT * FROM arm ORDER BY place")
