@@ -23,7 +23,7 @@ pytestmark = [
 
 def test_it_compares_with_sysbench_and_says_what_is_documented() -> None:
     command = [str(Path(sys.executable).with_name("howfar")), "bench", "engine", "--against", "sysbench"]
-    options = ["--connections", "1,16", "--blocks", "2", "--seconds", "0.3", "--json"]
+    options = ["--connections", "1,16", "--blocks", "4", "--seconds", "0.2", "--json"]
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     found = Comparison.model_validate_json(done.stdout)

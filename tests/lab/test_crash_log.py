@@ -95,7 +95,8 @@ def test_the_job_ends_by_itself_and_tells_all(crashed: Crashed) -> None:
     assert finished.interrupted.code == "server_gone"
     assert finished.elapsed_ns < 60 * SECOND
     event = log_event(crashed.events)
-    assert (event.refused, event.acknowledged) == (0, finished.transactions)
+    # The window ends with the interruption; what was acknowledged in that moment is in the log alone.
+    assert event.refused == 0 and 0 <= event.acknowledged - finished.transactions <= CONNECTIONS
     # Each connection had one commit under way.
     assert 0 < event.unknown <= CONNECTIONS
 

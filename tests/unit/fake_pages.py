@@ -18,6 +18,7 @@ from howfar.experiments.page.analysis import page_findings
 from howfar.experiments.page.findings import PageFindings
 from howfar.experiments.page.model import Host, Network, overlap
 from howfar.experiments.registry import summarise
+from howfar.stats.intervals import Threshold
 from howfar.stats.trials import trial_table
 from howfar.store.records import (
     Arm,
@@ -271,6 +272,6 @@ def page_findings_of(
 ) -> PageFindings:
     """`change`: of each measured trial."""
     trials = tuple(change(trial) if change and trial.measured else trial for trial in run.trials)
-    found = page_findings(trial_table(run.model_copy(update={"trials": trials})), floor)
+    found = page_findings(trial_table(run.model_copy(update={"trials": trials})), Threshold(floor))
     assert found is not None
     return found

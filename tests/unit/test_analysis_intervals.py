@@ -18,6 +18,7 @@ from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import (
     MIN_BLOCKS,
     Resolution,
+    Threshold,
     blocks_needed,
     excludes_one,
     half_width,
@@ -26,8 +27,8 @@ from howfar.stats.intervals import (
     judge_ratio,
     mean_interval,
     noise_floor,
-    resolve,
     signed_rank_depth,
+    simultaneous,
     t_quantile,
     welch_ratio,
 )
@@ -60,7 +61,7 @@ def test_signed_rank_depth_against_enumeration() -> None:
 def test_one_value_has_no_interval() -> None:
     judged = judge_ratio([0.5])
     assert judged.quoted == Estimate(value=0.5, low=None, high=None, n=1, how="mean", points=(0.5,))
-    assert resolve(judged.quoted, 0.01) is Resolution.NOT_RESOLVED
+    assert Threshold(0.01).resolve(judged.quoted) is Resolution.NOT_RESOLVED
 
 
 def test_t_interval_by_hand() -> None:
@@ -79,9 +80,24 @@ def test_below_four_blocks_the_blocks_stand_instead_of_an_interval(few: int) -> 
     for found in (judge_ratio(blocks).quoted, mean_interval(blocks)):
         assert (found.low, found.high, found.n) == (None, None, few)
         assert found.points == pytest.approx(tuple(blocks))
-        assert resolve(found, 0.01) is Resolution.NOT_RESOLVED
+        assert Threshold(0.01).resolve(found) is Resolution.NOT_RESOLVED
     assert welch_ratio([0.0, 0.01, 0.02, 0.01], [0.0, 0.01, 0.02][:few]).low is None
     assert judge_ratio([*blocks, *[1.48] * (4 - few)]).quoted.low is not None
+
+
+def test_a_claim_allows_for_all_claims_of_its_run() -> None:
+    """At 5 % / 10 Student's quantile of 7 degrees is 3.9 instead of 2.4: the limits are farther by as much, on the logarithm."""
+    ratio = judge_ratio([0.95, 0.96, 0.94, 0.97, 0.95, 0.93, 0.96, 0.98]).mean
+    wide = simultaneous(ratio, 10)
+    assert wide.low is not None and wide.high is not None and ratio.low is not None and ratio.high is not None
+    wider = t_quantile(7, 0.995) / t_quantile(7)
+    assert math.log(wide.high / ratio.value) == pytest.approx(wider * math.log(ratio.high / ratio.value))
+    assert math.log(wide.low / ratio.value) == pytest.approx(wider * math.log(ratio.low / ratio.value))
+    weak = judge_ratio([0.95, 0.99, 0.94, 1.01, 0.97, 0.96, 0.98, 0.94]).mean
+    assert [Threshold(0.01, claims).resolve(weak) for claims in (1, 100)] == [
+        Resolution.SLOWER,
+        Resolution.NOT_RESOLVED,
+    ]
 
 
 def test_few_blocks_are_shown() -> None:
@@ -183,7 +199,7 @@ def test_noise_floor_is_the_half_width_or_the_far_limit_of_a_biased_session() ->
     ],
 )
 def test_resolution(low: float, value: float, high: float, floor: float | None, expected: Resolution) -> None:
-    assert resolve(Estimate(value=value, low=low, high=high), floor) is expected
+    assert Threshold(floor).resolve(Estimate(value=value, low=low, high=high)) is expected
 
 
 @pytest.mark.parametrize(

@@ -25,13 +25,14 @@ from howfar.experiments.page.sentences import (
     tcp_is_slower,
 )
 from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import UNKNOWN, Threshold
 from howfar.stats.trials import trial_table
 from howfar.store.records import Run, Trial
 
 pytestmark = pytest.mark.slow
 
 ROUND_TRIPS = 20
-FLOOR = 0.02
+FLOOR = Threshold(0.02)
 FAR_NS = 2_000_000
 
 # ---------------------------------------------------------------- the model
@@ -227,7 +228,7 @@ def test_void_arms_are_left_out() -> None:
     found = page_findings_of(run)
     assert {arm.path for arm in found.arms if arm.predicted_p50_ms} == {"socket", "tcp"}
     nothing = page_run(2, wanted=heavy("php"), void=lambda cell, block: True)
-    assert page_findings(trial_table(nothing), None) is None
+    assert page_findings(trial_table(nothing), UNKNOWN) is None
 
 
 def test_blocks_that_were_never_the_same_compare_nothing() -> None:
@@ -354,19 +355,19 @@ def test_where_no_level_is_resolved_from_1_there_is_no_figure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("truth", "scatter", "floor", "always"),
+    ("truth", "scatter", "threshold", "always"),
     [
         (1000.0, 0.01, FLOOR, "one"),
-        (1000.0, 0.01, 1.1, None),  # beyond the noise floor at 5 ms alone
-        (1000.0, 0.01, None, None),
+        (1000.0, 0.01, Threshold(1.1), None),  # beyond the noise floor at 5 ms alone
+        (1000.0, 0.01, UNKNOWN, None),
         (0.1, 0.01, FLOOR, "two"),
         (11.0, 0.5, FLOOR, None),
     ],
 )
 def test_without_a_crossing_the_better_one_is_named_only_if_resolved(
-    truth: float, scatter: float, floor: float | None, always: str | None
+    truth: float, scatter: float, threshold: Threshold, always: str | None
 ) -> None:
-    assert Curve(swept((5, 10), truth, scatter, 6, random.Random(5)), floor).found().always == always
+    assert Curve(swept((5, 10), truth, scatter, 6, random.Random(5)), threshold).found().always == always
 
 
 # ---------------------------------------------------------------- sentences and advice
@@ -418,7 +419,7 @@ def test_what_the_model_predicts_without_a_crossing_stands_next_to_what_was_foun
 
 def test_loopback_is_slower_only_beyond_the_noise_floor(whole: PageFindings) -> None:
     choice = whole.choices[0].model_copy(update={"tcp_over_socket": Estimate(value=0.95, low=0.94, high=0.96)})
-    assert [tcp_is_slower(choice, floor) for floor in (0.02, 0.10, None)] == [True, False, False]
+    assert [tcp_is_slower(choice, Threshold(floor)) for floor in (0.02, 0.10, None)] == [True, False, False]
 
 
 def connecting(arm: PageArm, times: float) -> PageArm:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from howfar.analysis import plateau
+from howfar.analysis import advice, cells, plateau
 from howfar.cli.main import cli
 from howfar.stats import intervals
 
@@ -51,9 +51,12 @@ CHANGED: dict[str, str] = {
 
 @pytest.fixture(autouse=True)
 def intervals_of_few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When these runs were recorded, two blocks gave an interval, and three let an arm rest. Now it takes four."""
+    """When these runs were recorded, two blocks gave an interval and three let an arm rest, where it takes four now; and a claim
+    knew nothing of the others of its run."""
     monkeypatch.setattr(intervals, "MIN_BLOCKS", 2)
     monkeypatch.setattr(plateau, "BLOCKS", 3)
+    for module in (advice, cells):
+        monkeypatch.setattr(module, "claims", lambda table: 1)
 
 
 def unpacked(name: str) -> bytes:

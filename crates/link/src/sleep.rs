@@ -169,7 +169,7 @@ mod tests {
             let due = burst * 1_000_000;
             // All leave one after the other: the first is woken for, each costs 5 µs.
             let mut left = due - ahead.time() + burst * 7_919 % 30_000;
-            for _ in 0..(1 + burst % 20) {
+            for _ in 0..=(burst % 20) {
                 ahead.left(due, left);
                 sum += left as i64 - due as i64;
                 count += 1;

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from howfar.analysis.cells import LINK, CellSummary
+from howfar.analysis.cells import LINK, CellSummary, claims
 from howfar.analysis.signs import FEW_BLOCKS, Warning
 from howfar.bottleneck.cycle import LINK_QUEUE, ROUND_TRIPS, WIRE, part_us
 from howfar.bottleneck.limit import Limit
@@ -16,13 +16,14 @@ from howfar.model.resource import Resource
 from howfar.plan.factors import ORDINARY, breaks
 from howfar.stats.estimate import Part
 from howfar.stats.intervals import (
+    FAMILY,
     MIN_BLOCKS,
     Resolution,
+    Threshold,
     blocks_needed,
     interval_text,
     judge_ratio,
     noise_floor,
-    resolve,
 )
 from howfar.stats.trials import ONE, TrialTable, alike
 from howfar.store.records import ArmRole
@@ -246,11 +247,11 @@ def _no_forwarding(session: _Session) -> Advice | None:
     speed, cost = judge_ratio(speeds).quoted, judge_ratio(costs).quoted
     cpu_floor = noise_floor(duplicate.cpu_ratio) if duplicate.cpu_ratio else None
     reasons = []
-    if resolve(speed, noise_floor(duplicate.ratio)) is Resolution.SLOWER:
+    if Threshold(noise_floor(duplicate.ratio), claims(session.table)).resolve(speed) is Resolution.SLOWER:
         reasons.append(
             f"it reaches {interval_text(speed)} times the {table.unit} per second of plain TCP to the same machine"
         )
-    if resolve(cost, cpu_floor) is Resolution.FASTER:
+    if Threshold(cpu_floor, claims(session.table)).resolve(cost) is Resolution.FASTER:
         reasons.append(f"each {ONE[table.unit]} costs {interval_text(cost)} times the CPU")
     if not reasons:
         return None
@@ -316,7 +317,8 @@ def _blocks_to_resolve(session: _Session, cell: CellSummary) -> int | None:
         for arm in (cell.arm, session.duplicate.arm)
         if (ratios := session.table.block_ratios(arm, baseline.name))
     ]
-    needed = [None if sd is None else blocks_needed(sd, effect) for sd in scatter]
+    level = 1 - FAMILY / claims(session.table)
+    needed = [None if sd is None else blocks_needed(sd, effect, level) for sd in scatter]
     known = [blocks for blocks in needed if blocks is not None]
     measured = len(cell.block_ratios)  # which were not enough
     return max(*known, measured + 1) if len(known) == 2 else None

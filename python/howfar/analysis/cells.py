@@ -24,11 +24,11 @@ from howfar.stats.histograms import CurvePoint, LatencyMs
 from howfar.stats.intervals import (
     RatioJudgement,
     Resolution,
+    Threshold,
     blocks_needed,
     judge_ratio,
     mean_interval,
     noise_floor,
-    resolve,
 )
 from howfar.stats.trials import TrialTable, Value, median_latency_ns, transaction_histogram
 from howfar.store.records import Arm, ArmRole, FactorValue, Measured, Run, TrialStatus
@@ -151,6 +151,10 @@ class CellSummary(Part):
         return max(counted) * 8 * self.qps.value / self.queries_per_txn / rate
 
 
+COMPARISONS = 3
+"""Of each contender: with the baseline in throughput and in CPU, and with the cell that lacks what is tested."""
+
+
 @dataclass(frozen=True)
 class Floors:
     """What the A/A arm says about this session, and the requested half-width."""
@@ -161,10 +165,21 @@ class Floors:
     target: float
     link: float | None = None
     """Of throughput, by the A/A over the link. None: there was none."""
+    claims: int = 1
+    """Comparisons that this run's report may call resolved, at most."""
 
-    def of(self, arm: Arm) -> float | None:
+    def of(self, arm: Arm) -> Threshold:
         """By an A/A of the arm's own kind, where there was one: on a link more is uncertain than on a socket."""
-        return self.link if self.link is not None and _passes_link(arm) else self.throughput
+        return Threshold(self.link if self.link is not None and _passes_link(arm) else self.throughput, self.claims)
+
+    @property
+    def threshold(self) -> Threshold:
+        """Of throughput."""
+        return Threshold(self.throughput, self.claims)
+
+    @property
+    def cpu_threshold(self) -> Threshold:
+        return Threshold(self.cpu, self.claims)
 
 
 def floors(table: TrialTable, known: Sequence[Control] = ()) -> Floors:
@@ -182,7 +197,13 @@ def floors(table: TrialTable, known: Sequence[Control] = ()) -> Floors:
         throughput=noise_floor(aa) if aa else None,
         cpu=noise_floor(aa_cpu) if aa_cpu else None,
         target=float(target) if isinstance(target, int | float) and target > 0 else DEFAULT_TARGET,
+        claims=claims(table),
     )
+
+
+def claims(table: TrialTable) -> int:
+    """How many comparisons the report of this run may call resolved, at most."""
+    return COMPARISONS * max(sum(arm.role is ArmRole.CONTENDER for arm in table.run.info.arms), 1)
 
 
 def judge(table: TrialTable, arm: Arm, value: Value) -> RatioJudgement | None:
@@ -225,8 +246,8 @@ def cell(table: TrialTable, arm: Arm, found: Floors, rests: bool, acknowledgemen
         rank_ratio=IDENTITY if baseline else judged.rank if judged else None,
         block_ratios=tuple(table.block_ratios(arm.name, reference.name)) if reference else (),
         blocks_needed=blocks_needed(judged.sd_log, found.target) if judged and judged.sd_log is not None else None,
-        resolution=Resolution.BASELINE if baseline else resolve(ratio, found.of(arm)),
-        cpu_resolution=Resolution.BASELINE if baseline else _cpu_resolution(cpu_ratio, found.cpu, bound),
+        resolution=Resolution.BASELINE if baseline else found.of(arm).resolve(ratio),
+        cpu_resolution=Resolution.BASELINE if baseline else _cpu_resolution(cpu_ratio, found.cpu_threshold, bound),
         cpu_us_per_query=_cpu(table, trials),
         cpu_ratio=cpu_ratio,
         cpu_bound=bound,
@@ -299,9 +320,9 @@ def _cpu_bound(arm: Arm, baseline: Arm | None) -> Bound:
     return Bound.AT_LEAST if _passes_link(arm) else Bound.AT_MOST
 
 
-def _cpu_resolution(cpu_ratio: Estimate | None, floor: float | None, bound: Bound) -> Resolution:
+def _cpu_resolution(cpu_ratio: Estimate | None, threshold: Threshold, bound: Bound) -> Resolution:
     """More CPU an operation is slower. What a bound cannot show is not claimed: "at least 0.9" may be more than 1."""
-    found = resolve(cpu_ratio, floor)
+    found = threshold.resolve(cpu_ratio)
     turned = {Resolution.FASTER: Resolution.SLOWER, Resolution.SLOWER: Resolution.FASTER}
     claimed = turned.get(found, found)
     beyond = {Bound.AT_LEAST: Resolution.FASTER, Bound.AT_MOST: Resolution.SLOWER}

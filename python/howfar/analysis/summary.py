@@ -175,6 +175,8 @@ class Summary(Part):
     """Half-width of the A/A interval as a share (0.02: effects under 2 % are not resolved)."""
     aa_ratio: Estimate | None
     cpu_noise_floor: float | None
+    claims: int = 1
+    """Comparisons of the run that may be called resolved: each is held to 1 - 5 % / claims."""
     target_half_width: float
     stop: str | None
     void_trials: int
@@ -271,8 +273,7 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
     evidence = RunEvidence(table, cells, facts, floors, refuted_sentence(cells, tested))
     findings = _findings(evidence, experiments)
     verdicts = (text for each in experiments if (text := each.verdict(evidence, findings)))
-    advised = (found for each in experiments if (found := each.advice(evidence, findings)) is not None)
-    advice = next(advised, None)
+    advice = next((found for each in experiments if (found := each.advice(evidence, findings)) is not None), None)
     voids = sum(trial.status is TrialStatus.VOID for trial in whole.trials)
     return Summary(
         run=run.info.run_id,
@@ -289,6 +290,7 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
         noise_floor=floors.throughput,
         aa_ratio=floors.aa,
         cpu_noise_floor=floors.cpu,
+        claims=floors.claims,
         target_half_width=floors.target,
         stop=run.stop.value if run.stop else None,
         void_trials=voids,

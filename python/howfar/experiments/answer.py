@@ -12,7 +12,7 @@ from howfar.model.resource import NOT_THE_PATH, Resource
 from howfar.plan.factors import ORDINARY
 from howfar.report import figures
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import Resolution, excludes_one, judge_ratio, resolve, share_text
+from howfar.stats.intervals import Resolution, excludes_one, judge_ratio, share_text
 from howfar.stats.trials import alike
 from howfar.store.records import ArmRole, FactorValue
 
@@ -98,7 +98,7 @@ def ratio_of(evidence: RunEvidence, cell: CellSummary, reference: CellSummary) -
 
 
 def resolved(evidence: RunEvidence, ratio: Estimate) -> Resolution:
-    return resolve(ratio, evidence.floors.throughput)
+    return evidence.floors.threshold.resolve(ratio)
 
 
 def level(cell: CellSummary, name: str) -> FactorValue | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from howfar.model.facts import ArmFacts
 from howfar.plan.factors import ORDINARY
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import excludes_one, judge_ratio
+from howfar.stats.intervals import Resolution, Threshold, excludes_one, judge_ratio
 from howfar.stats.trials import rest_of
 from howfar.store.records import FactorValue
 
@@ -25,7 +25,7 @@ class Tried(Part):
     invalid: bool = False
     """One of the two cells is about other programs or errors: nothing follows from the ratio."""
     below_noise: bool = False
-    """No further from 1 than the run's noise floor."""
+    """No further from 1 than the run's noise floor, or not at the level that its number of claims asks for."""
 
     @property
     def resolved(self) -> bool:
@@ -59,9 +59,12 @@ class Pair:
         """Both cells are about the path."""
         return self.plain.valid and self.changed.valid
 
-    def below_noise(self, floor: float | None) -> bool:
-        """The same cell under two names differs by as much."""
-        return floor is not None and self.ratio is not None and abs(math.log(self.ratio.value)) < math.log1p(floor)
+    def below_noise(self, threshold: Threshold) -> bool:
+        """The same cell under two names differs by as much, or one claim of the run's many would by chance."""
+        if threshold.floor is None or self.ratio is None:
+            return False
+        small = abs(math.log(self.ratio.value)) < math.log1p(threshold.floor)
+        return small or (excludes_one(self.ratio) and threshold.resolve(self.ratio) is Resolution.NOT_RESOLVED)
 
     @property
     def ratio(self) -> Estimate | None:

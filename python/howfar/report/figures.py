@@ -329,7 +329,7 @@ def unresolved(cell: CellSummary) -> str:
     if cell.ratio.low is None or cell.ratio.high is None:
         return "not resolved, too few blocks for an interval"
     low, high = limits(cell.ratio).strip("[]").split(", ")
-    small = "; smaller than the noise floor" if excludes_one(cell.ratio) else ""
+    small = "; within noise, or within chance in so many comparisons" if excludes_one(cell.ratio) else ""
     return f"not resolved, anything from {low} to {high}{small}"
 
 

@@ -436,13 +436,20 @@ def method(summary: Summary) -> Details:
     return Details("How it was measured", (Bullets(tuple(line for line in lines if line)),))
 
 
+_CLAIMS = (
+    "Intervals are 95 % each. The run compares up to {0} pairs, and calls one slower or faster only if its interval at 1 - 5 % / {0} "
+    "excludes 1 too: the chance of one or more false differences in the whole run is 5 % at most."
+)
+
+
 def _design(summary: Summary) -> str:
     if figures.only_broke(summary) or not summary.complete_blocks:
         return ""
     settled = ", except cells that had settled on a plateau" if any(c.settled_after for c in summary.cells) else ""
     return (
         f"In each of {summary.complete_blocks} complete blocks every cell was measured once, in random order{settled}. A ratio "
-        "compares trials of the same block; its interval comes from the scatter between blocks."
+        "compares trials of the same block; its interval comes from the scatter between blocks. "
+        f"{_CLAIMS.format(summary.claims)}"
     )
 
 

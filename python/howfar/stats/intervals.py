@@ -229,22 +229,49 @@ def noise_floor(aa: Estimate) -> float | None:
     return half_width(aa)
 
 
-def resolve(ratio: Estimate | None, floor: float | None) -> Resolution:
-    """What may be said of a ratio. Without an interval, or without a noise floor, nothing is resolved."""
-    if ratio is None or ratio.low is None or ratio.high is None or floor is None or not excludes_one(ratio):
-        return Resolution.NOT_RESOLVED
-    if abs(math.log(ratio.value)) < math.log1p(floor):
-        return Resolution.NOT_RESOLVED
-    return Resolution.FASTER if ratio.value > 1 else Resolution.SLOWER
+FAMILY = 1 - LEVEL
+"""Chance at most of one or more false claims in a run without any true difference, whatever the number of its claims."""
 
 
-def blocks_needed(sd_log: float, target: float) -> int | None:
+@dataclass(frozen=True)
+class Threshold:
+    """What a ratio must exceed before it is called different from 1."""
+
+    floor: float | None
+    """The noise floor. None: unknown, and nothing is resolved."""
+    claims: int = 1
+    """Of the whole run. Each is made only where its interval at 1 - FAMILY / claims excludes 1 too (Bonferroni; Dunn 1961)."""
+
+    def resolve(self, ratio: Estimate | None) -> Resolution:
+        """What may be said of a ratio. Nothing is resolved without an interval."""
+        if ratio is None or ratio.low is None or ratio.high is None or self.floor is None:
+            return Resolution.NOT_RESOLVED
+        if not excludes_one(simultaneous(ratio, self.claims)) or abs(math.log(ratio.value)) < math.log1p(self.floor):
+            return Resolution.NOT_RESOLVED
+        return Resolution.FASTER if ratio.value > 1 else Resolution.SLOWER
+
+
+UNKNOWN = Threshold(None)
+"""No A/A arm was measured."""
+
+
+def simultaneous(ratio: Estimate, claims: int) -> Estimate:
+    """The interval of a ratio at 1 - FAMILY / claims: wider by as much as Student's quantile is, also for signed ranks, whose exact
+    limits do not exist at such a level for few blocks."""
+    if ratio.low is None or ratio.high is None or ratio.n is None or claims <= 1:
+        return ratio
+    wider = t_quantile(ratio.n - 1, 1 - FAMILY / claims) / t_quantile(ratio.n - 1)
+    low, high = (ratio.value * (limit / ratio.value) ** wider for limit in (ratio.low, ratio.high))
+    return ratio.model_copy(update={"low": low, "high": high})
+
+
+def blocks_needed(sd_log: float, target: float, level: float = LEVEL) -> int | None:
     """Blocks until the t interval's half-width is `target` (0.02: 2 %), at this scatter; at least 6. None: out of reach."""
     assert target > 0, "a target width is positive"
     goal = math.log1p(target)
 
     def reached(n: int) -> bool:
-        return t_quantile(n - 1) * sd_log / math.sqrt(n) <= goal
+        return t_quantile(n - 1, level) * sd_log / math.sqrt(n) <= goal
 
     low, high = MIN_RANK_BLOCKS, MIN_RANK_BLOCKS
     while not reached(high):

@@ -34,7 +34,7 @@ from howfar.model.fit import carried_payload, fit, series, settings_of
 from howfar.model.what_if import WhatIf, WhatIfCompression
 from howfar.paths import is_modelled
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import Resolution, interval_text
+from howfar.stats.intervals import UNKNOWN, Resolution, Threshold, interval_text
 from howfar.store.records import FactorValue
 from howfar.units import format_rate_bps
 
@@ -155,10 +155,10 @@ class _Content:
 
 
 def compression(
-    facts: Sequence[ArmFacts], workload: Mapping[str, Any], floor: float | None = None
+    facts: Sequence[ArmFacts], workload: Mapping[str, Any], threshold: Threshold = UNKNOWN
 ) -> CompressionEconomics | None:
-    """`floor`: the run's noise floor. None: nothing was compressed, or nothing that has its uncompressed cell."""
-    rows = tuple(row for content in _contents(facts, workload) for row in _rows(content, floor))
+    """`threshold`: of throughput. None: nothing was compressed, or nothing that has its uncompressed cell."""
+    rows = tuple(row for content in _contents(facts, workload) for row in _rows(content, threshold))
     return CompressionEconomics(rows=rows, says=compression_says(rows)) if rows else None
 
 
@@ -175,7 +175,7 @@ def _contents(facts: Sequence[ArmFacts], workload: Mapping[str, Any]) -> list[_C
     return found
 
 
-def _rows(content: _Content, floor: float | None) -> list[CompressionRow]:
+def _rows(content: _Content, threshold: Threshold) -> list[CompressionRow]:
     tried_of = {
         cost.algorithm: list(pairs(content.facts, "compression", cost.algorithm)) for cost in content.base.compression
     }
@@ -197,7 +197,9 @@ def _rows(content: _Content, floor: float | None) -> list[CompressionRow]:
                 break_even_bps=even_bps,
                 resolved=is_known,
                 everywhere=even_bps == FASTEST_BPS,
-                measured=tuple(each for pair in tried if (each := _tried(content, cost.algorithm, pair, tried, floor))),
+                measured=tuple(
+                    each for pair in tried if (each := _tried(content, cost.algorithm, pair, tried, threshold))
+                ),
                 level_advice=advice,
                 curve=tuple(_point(content, cost.algorithm, step) for step in range(_POINTS_A_DECADE * 4 + 1)),
             )
@@ -226,7 +228,7 @@ def _point(content: _Content, algorithm: str, step: int) -> BreakEvenPoint:
 
 
 def _tried(
-    content: _Content, algorithm: str, pair: Pair, tried: Sequence[Pair], floor: float | None
+    content: _Content, algorithm: str, pair: Pair, tried: Sequence[Pair], threshold: Threshold
 ) -> CompressionTried | None:
     """Predictions come from cells at other rates; without any there is none."""
     ratio, rate_bps = pair.ratio, pair.plain.rate_bps
@@ -245,7 +247,7 @@ def _tried(
         ratio=ratio,
         predicted=predicted,
         invalid=not pair.valid,
-        below_noise=pair.below_noise(floor),
+        below_noise=pair.below_noise(threshold),
         agrees=None if predicted is None else undecided or (predicted > 1) == (ratio.value > 1),
     )
 

@@ -170,7 +170,7 @@ class Compression(Experiment):
     findings: ClassVar[Keys] = {"compression": CompressionEconomics}
 
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
-        return {"compression": compression(evidence.facts, evidence.workload, evidence.floors.throughput)}
+        return {"compression": compression(evidence.facts, evidence.workload, evidence.floors.threshold)}
 
     def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
         return verdict(evidence)

@@ -34,7 +34,7 @@ from howfar.model.what_if import is_known
 from howfar.paths import is_modelled
 from howfar.plan.factors import tls_label
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import Resolution, interval_text
+from howfar.stats.intervals import UNKNOWN, Resolution, Threshold, interval_text
 from howfar.stats.trials import rest_of
 
 EACH = "per-transaction"
@@ -73,16 +73,16 @@ class EncryptionEconomics(Part):
 
 
 def encryption(
-    facts: Sequence[ArmFacts], workload: Mapping[str, Any], floor: float | None = None
+    facts: Sequence[ArmFacts], workload: Mapping[str, Any], threshold: Threshold = UNKNOWN
 ) -> EncryptionEconomics | None:
-    """`floor`: the run's noise floor. None: nothing was encrypted that has its plain cell."""
+    """`threshold`: of throughput. None: nothing was encrypted that has its plain cell."""
     found = [(str(version), list(pairs(facts, "tls", version))) for version in levels(facts, "tls")]
-    rows = tuple(_row(facts, workload, version, every, floor) for version, every in found if every)
+    rows = tuple(_row(facts, workload, version, every, threshold) for version, every in found if every)
     return EncryptionEconomics(rows=rows, says=" ".join(map(encryption_says, rows))) if rows else None
 
 
 def _row(
-    facts: Sequence[ArmFacts], workload: Mapping[str, Any], version: str, every: Sequence[Pair], floor: float | None
+    facts: Sequence[ArmFacts], workload: Mapping[str, Any], version: str, every: Sequence[Pair], threshold: Threshold
 ) -> EncryptionRow:
     persistent, each = _apart(every)
     connects = _connects(each, persistent)
@@ -96,7 +96,7 @@ def _row(
                 ratio=ratio,
                 predicted=_predicted(facts, workload, every, pair),
                 invalid=not pair.valid,
-                below_noise=pair.below_noise(floor),
+                below_noise=pair.below_noise(threshold),
             )
             for pair in sorted(found, key=lambda pair: pair.plain.threads)
             if (ratio := pair.ratio) is not None

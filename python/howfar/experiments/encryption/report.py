@@ -25,7 +25,7 @@ class Encryption(Experiment):
     findings: ClassVar[Keys] = {"encryption": EncryptionEconomics}
 
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
-        return {"encryption": encryption(evidence.facts, evidence.workload, evidence.floors.throughput)}
+        return {"encryption": encryption(evidence.facts, evidence.workload, evidence.floors.threshold)}
 
     def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
         return verdict(evidence)

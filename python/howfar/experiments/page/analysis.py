@@ -34,7 +34,7 @@ from howfar.experiments.page.sentences import page_sentences
 from howfar.plan.page import PageShape
 from howfar.stats import histograms
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import Resolution, judge_ratio, mean_interval, resolve
+from howfar.stats.intervals import Resolution, Threshold, judge_ratio, mean_interval
 from howfar.stats.trials import TrialTable
 
 NOTICED_NS = 13_000_000
@@ -57,8 +57,8 @@ Ratio = Callable[[float], float]
 """Two over one at an application CPU, by the model."""
 
 
-def page_findings(table: TrialTable, floor: float | None) -> PageFindings | None:
-    """None: this run is about something else, or has no good trial yet. `floor`: the noise floor of throughput."""
+def page_findings(table: TrialTable, threshold: Threshold) -> PageFindings | None:
+    """None: this run is about something else, or has no good trial yet. `threshold`: of throughput."""
     trials = page_arms(table)
     if not trials:
         return None
@@ -70,7 +70,7 @@ def page_findings(table: TrialTable, floor: float | None) -> PageFindings | None
     impossible = tuple(arm.arm.name for arm in trials if arm.key in models and models[arm.key].impossible(arm))
     choices, crossings = list[PageChoice](), list[Crossing]()
     for key, alike in grouped.items():
-        found, flips = _compared(alike, models.get(key), floor)
+        found, flips = _compared(alike, models.get(key), threshold)
         choices += found
         crossings += flips
     findings = PageFindings(
@@ -79,7 +79,8 @@ def page_findings(table: TrialTable, floor: float | None) -> PageFindings | None
         crossings=tuple(crossings),
         model=_model(arms, impossible),
         scripts=_scripts(table.run.info.plan),
-        noise_floor=floor,
+        noise_floor=threshold.floor,
+        claims=threshold.claims,
         published=_published(choices) if table.run.info.plan_name == PLAN else (),
         sentences=(),
     )
@@ -178,7 +179,7 @@ def _like_published(choice: PageChoice) -> tuple[object, ...]:
 
 
 def _compared(
-    arms: Sequence[ArmTrials], model: Predictor | None, floor: float | None
+    arms: Sequence[ArmTrials], model: Predictor | None, threshold: Threshold
 ) -> tuple[list[PageChoice], list[Crossing]]:
     """Of arms with one key: one machine with sockets and two, wherever both were measured in one block."""
     choices: list[PageChoice] = []
@@ -190,7 +191,7 @@ def _compared(
             judged = _ratio(two, one)
             if judged is None:
                 continue
-            better: Better = _BETTER.get(resolve(judged, floor), "not resolved")
+            better: Better = _BETTER.get(threshold.resolve(judged), "not resolved")
             predicted = model.ratio(two.route, one.threads) if model is not None else None
             choices.append(
                 PageChoice(
@@ -204,7 +205,7 @@ def _compared(
                 )
             )
             swept.setdefault((two.route, one.threads), []).append((one, two))
-    return choices, [_crossing(pairs, model, floor) for pairs in swept.values() if len(pairs) > 1]
+    return choices, [_crossing(pairs, model, threshold) for pairs in swept.values() if len(pairs) > 1]
 
 
 def _ratio(above: ArmTrials, below: ArmTrials) -> Estimate | None:
@@ -212,11 +213,11 @@ def _ratio(above: ArmTrials, below: ArmTrials) -> Estimate | None:
     return judge_ratio(found).quoted if found else None
 
 
-def _crossing(pairs: Sequence[tuple[ArmTrials, ArmTrials]], model: Predictor | None, floor: float | None) -> Crossing:
+def _crossing(pairs: Sequence[tuple[ArmTrials, ArmTrials]], model: Predictor | None, threshold: Threshold) -> Crossing:
     """Of pairs that differ in application CPU alone."""
     levels = [Level(one.computed_s * 1e3, ratios(two, one)) for one, two in pairs]
     swept = min(level.cpu_ms for level in levels), max(level.cpu_ms for level in levels)
-    measured = Curve(levels, floor).found()
+    measured = Curve(levels, threshold).found()
     two = pairs[0][1]
     return Crossing(
         **two.identity,
@@ -250,9 +251,8 @@ class Found(NamedTuple):
 class Curve:
     """Two over one, as application CPU grows; levels ascend."""
 
-    def __init__(self, levels: Sequence[Level], floor: float | None) -> None:
-        """`floor`: the noise floor of throughput."""
-        self._floor = floor
+    def __init__(self, levels: Sequence[Level], threshold: Threshold) -> None:
+        self._threshold = threshold
         self._levels = sorted((each for each in levels if each.ratios and each.cpu_ms > 0), key=lambda at: at.cpu_ms)
         self._at = [math.log(level.cpu_ms) for level in self._levels]
         self._logs = [{block: math.log(ratio) for block, ratio in level.ratios.items()} for level in self._levels]
@@ -278,7 +278,7 @@ class Curve:
 
     def _always(self) -> Literal["one", "two"] | None:
         """Only if each level is resolved from 1, and beyond the noise floor."""
-        found = {resolve(judge_ratio(list(level.ratios.values())).quoted, self._floor) for level in self._levels}
+        found = {self._threshold.resolve(judge_ratio(list(level.ratios.values())).quoted) for level in self._levels}
         return _BETTER.get(found.pop()) if len(found) == 1 else None
 
     def _judged(self, log_ms: float) -> Estimate:

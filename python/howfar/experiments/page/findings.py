@@ -11,6 +11,7 @@ from collections import Counter
 from typing import Literal, NamedTuple
 
 from howfar.stats.estimate import Estimate, Part
+from howfar.stats.intervals import Threshold
 
 Application = Literal["php", "engine"]
 """A real one, or the engine's own run of the same round trips."""
@@ -237,10 +238,16 @@ class PageFindings(Part):
     """Each page in a line: its round trips."""
     noise_floor: float | None = None
     """Of throughput, in this session; a smaller difference is not resolved."""
+    claims: int = 1
+    """Comparisons of the run: each is made at 1 - 5 % / claims."""
     published: tuple[tuple[str, float, float, float | None], ...]
     """Of set-up C: the page, its ms on two machines and on one, and our two over one for the corresponding page."""
     sentences: tuple[str, ...]
     """The findings in text; the first sentence answers "one machine or two?"."""
+
+    @property
+    def threshold(self) -> Threshold:
+        return Threshold(self.noise_floor, self.claims)
 
     def arms_of(self, setting: Setting) -> list[PageArm]:
         """One machine first, in the order of the run."""

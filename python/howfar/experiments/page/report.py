@@ -63,7 +63,7 @@ class Pages(Experiment):
     own_model = True
 
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
-        return {"pages": page_findings(evidence.table, evidence.floors.throughput)}
+        return {"pages": page_findings(evidence.table, evidence.floors.threshold)}
 
     def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
         found = findings["pages"]

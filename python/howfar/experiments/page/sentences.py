@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from howfar.analysis.advice import Advice
 from howfar.experiments.page.findings import PageArm, PageChoice, PageFindings, RouteError
 from howfar.experiments.page.labels import in_flight, listed, milliseconds, pays_from, prediction_note, several
-from howfar.stats.intervals import Resolution, excludes_one, interval_text, resolve
+from howfar.stats.intervals import Resolution, Threshold, excludes_one, interval_text
 from howfar.units import format_duration_ns
 
 _WORKERS = 20
@@ -44,7 +44,7 @@ def _answer(findings: PageFindings) -> str:
         return _no_answer(findings.arms)
     same = not several(choice.threads for choice in shown)
     clauses = [
-        _times(choice) + ("" if same else f" ({in_flight(choice.threads)})") + _unresolved(choice, findings.noise_floor)
+        _times(choice) + ("" if same else f" ({in_flight(choice.threads)})") + _unresolved(choice, findings.threshold)
         for choice in shown
     ]
     with_flight = f", with {in_flight(shown[0].threads)}" if same else ""
@@ -72,14 +72,18 @@ def _lead(shown: Sequence[PageChoice]) -> str:
     return lead if resolved == better else f"{lead} where the difference is resolved"
 
 
-def _unresolved(choice: PageChoice, floor: float | None) -> str:
+def _unresolved(choice: PageChoice, threshold: Threshold) -> str:
     """The reason. Empty: it is resolved, or one block has no interval, which stands next to the figure."""
     ratio = choice.two_over_one
     if choice.better != "not resolved" or ratio.low is None:
         return ""
     if not excludes_one(ratio):
         return " (interval includes 1)"
-    return " (unknown noise floor)" if floor is None else f" (within the noise floor of {floor * 100:.2g} %)"
+    if threshold.floor is None:
+        return " (unknown noise floor)"
+    if abs(math.log(ratio.value)) < math.log1p(threshold.floor):
+        return f" (within the noise floor of {threshold.floor * 100:.2g} %)"
+    return f" (within chance in {threshold.claims} comparisons)"
 
 
 def _no_answer(arms: Sequence[PageArm]) -> str:
@@ -117,16 +121,16 @@ def _link(findings: PageFindings) -> str:
     )
 
 
-def tcp_is_slower(choice: PageChoice, floor: float | None) -> bool:
+def tcp_is_slower(choice: PageChoice, threshold: Threshold) -> bool:
     """Resolved from 1, and beyond the noise floor."""
-    return resolve(choice.tcp_over_socket, floor) is Resolution.SLOWER
+    return threshold.resolve(choice.tcp_over_socket) is Resolution.SLOWER
 
 
 def _tcp(findings: PageFindings) -> str:
     known = [(c, ratio) for c in findings.headline_choices() if (ratio := c.tcp_over_socket) is not None]
     if not known:
         return ""
-    slower = [choice for choice, _ in known if tcp_is_slower(choice, findings.noise_floor)]
+    slower = [choice for choice, _ in known if tcp_is_slower(choice, findings.threshold)]
     served = [
         f"{interval_text(ratio)} times as many {choice.page} pages{'' if choice in slower else ' (not resolved)'}"
         for choice, ratio in known
@@ -295,7 +299,7 @@ def _sockets(findings: PageFindings, shown: Sequence[PageChoice]) -> Advice | No
     slower = [
         (ratio, choice)
         for choice in shown
-        if (ratio := choice.tcp_over_socket) is not None and tcp_is_slower(choice, findings.noise_floor)
+        if (ratio := choice.tcp_over_socket) is not None and tcp_is_slower(choice, findings.threshold)
     ]
     if not slower:
         return None
