@@ -50,6 +50,7 @@ min_blocks = {BLOCKS}
 max_blocks = {BLOCKS}
 target = "0.1%"
 time_budget = "30min"
+controls = false
 """
 PATHS = '["socket", "tcp", "remote", "forwarded-socket"]'
 LOCAL = TINY.replace(PATHS, '["socket", "tcp"]')

@@ -103,6 +103,7 @@ def good(run: Run, **levels: object) -> list[Trial]:
     return found
 
 
+@pytest.mark.thorough
 def test_each_cell_is_encrypted_as_it_asks(server: str, cache: Path, tmp_path: Path) -> None:
     run, _ = measure(
         tmp_path,

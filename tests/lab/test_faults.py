@@ -189,6 +189,7 @@ def test_two_runs_at_once_in_one_directory(where: Path, cache: Path) -> None:
     assert not list(where.glob(".*"))
 
 
+@pytest.mark.thorough
 def test_caches_with_odd_names(tmp_path_factory: pytest.TempPathFactory) -> None:
     where = tmp_path_factory.mktemp("o")
     odd = where / "mit Leer, (zeichen) ü!"

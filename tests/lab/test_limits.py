@@ -153,6 +153,7 @@ def _limit(found: dict[str, Any]) -> dict[str, Any]:
     return limit
 
 
+@pytest.mark.thorough
 def test_a_full_link(usual: dict[str, Any]) -> None:
     """43 kB a transaction: 54 a second are 20 Mb/s, which a server passes whatever else its machine does."""
     limit = _limit(usual["full link"])

@@ -15,7 +15,7 @@ from hdrh.histogram import HdrHistogram
 
 from tests.lab.load_scenario import EVENTS, OTHERS
 
-pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("namespaces", "mariadb")]
+pytestmark = pytest.mark.usefixtures("namespaces", "mariadb")
 ROOT = Path(__file__).parents[2]
 
 
