@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 from hdrh.histogram import HdrHistogram
 
 from howfar.engine.messages import (
+    Account,
     Bytes,
     Classes,
     CpuUse,
@@ -154,7 +156,9 @@ class FakeEngine:
         transactions = round(rate * job.measure_ns / 1e9 / QUERIES_A_TRANSACTION)
         slice_ = interval(job.measure_ns, transactions)
         on_event(slice_)
-        finished = finish(job.measure_ns, transactions)
+        finished = (
+            finish(job.measure_ns, transactions) if job.arrivals is None else paced(job, rate / QUERIES_A_TRANSACTION)
+        )
         on_event(finished)
         return LoadOutcome(ready, measuring, (slice_,), finished)
 
@@ -242,6 +246,31 @@ def finish(elapsed_ns: int, transactions: int) -> Finished:
             ),
         ),
     )
+
+
+def paced(job: LoadJob, capacity_per_s: float) -> Finished:
+    """One queue before one server (M/M/1): response times are exponential with a mean of 1 / (capacity - rate)."""
+    assert job.arrivals is not None
+    seconds, per_s = job.measure_ns / 1e9, job.arrivals.rate_per_s
+    due = round(per_s * seconds)
+    answered = min(due, round(capacity_per_s * seconds))
+    mean_ns = 1e9 / (capacity_per_s - per_s) if per_s < capacity_per_s else job.measure_ns / 2
+    histogram = HdrHistogram(1, 3_600_000_000_000, 3)
+    for step in range(1000):
+        histogram.record_value(int(-mean_ns * math.log(1 - (step + 0.5) / 1000)) + 1)
+    known = Histogram(
+        kind="transaction",
+        count=answered,
+        min_ns=1,
+        mean_ns=mean_ns,
+        p50_ns=int(mean_ns * math.log(2)),
+        p95_ns=int(mean_ns * math.log(20)),
+        p99_ns=int(mean_ns * math.log(100)),
+        max_ns=int(mean_ns * math.log(2000)) + 1,
+        data=histogram.encode().decode("ascii"),
+    )
+    account = Account(due=due, answered=answered, unanswered=due - answered, failed=0, backlog_max=1)
+    return finish(job.measure_ns, answered).model_copy(update={"open_loop": account, "histograms": (known,)})
 
 
 COUNTED = (Override("", ("timing", "controls"), False), Override("", ("timing", "measure"), "4s"))

@@ -20,14 +20,16 @@ BUDGET = ("--time-budget", "90s")
 def test_a_run_that_ran_out_of_time_offers_what_goes_on(laboratory: Lab, howfar: Howfar, tmp_path: Path) -> None:
     code, out, err = howfar("run", "--quick", *BUDGET, "--threads", "4", "--out", "a.howfar")
     assert code == 0, err
-    assert "Narrower:  howfar resume a.howfar --time-budget 10min\n" in out
-    assert out.endswith("In full:   howfar run paths --threads 4\n"), "neither the budget nor --quick nor the seed"
+    assert "Narrower intervals: howfar resume a.howfar --time-budget 10min\n" in out
+    assert out.endswith("The full plan:      howfar run paths --threads 4\n"), (
+        "neither the budget nor --quick nor the seed"
+    )
     first = len(read_run(tmp_path / "a.howfar").trials)
     code, out, err = howfar("resume", "a.howfar")
     assert code == 0
     assert "the run is complete (the time budget is used)" in err
     assert "To measure on: howfar resume a.howfar --time-budget 10min\n" in err
-    (offer,) = (line.split(": ", 1)[1] for line in err.splitlines() if "To measure on" in line)
+    (offer,) = (line.split(": ", 1)[1] for line in err.splitlines() if "To continue measuring" in line)
     code, _, err = howfar(*shlex.split(offer)[1:])
     assert code == 0, err
     run = read_run(tmp_path / "a.howfar")

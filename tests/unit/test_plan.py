@@ -139,7 +139,7 @@ BAD = [
     (
         'path = ["socket", "tcp"]',
         'path = "tcp"\nthreads = 0',
-        "9: factors.threads = 0: without at least one connection",
+        "9: factors.threads = 0: at least one connection",
     ),
     (
         'path = ["socket", "tcp"]',
@@ -159,7 +159,7 @@ BAD = [
         "9: factors.compression = 'zstd-77': compression is off, zlib, zlib-1 to zlib-9, zstd, or zstd-1 to zstd-22",
     ),
     ("[factors]", '[data]\nfit = "yes"\n[factors]', "8: data.fit = 'yes': Input should be a valid boolean"),
-    ('question = "Which?"', "", "1: the field question is missing"),
+    ('question = "Which?"', "", "1: the field `question` is missing"),
     ('question = "Which?"', 'question = "Which?', "2:19: malformed TOML"),
     ('question = "Which?"', "question = Which", "2:12: malformed TOML: invalid value, in: question = Which"),
     ("[factors]", "[factors", "7:9: malformed TOML"),

@@ -188,7 +188,7 @@ def test_a_directory_and_another_database_are_no_run_files(tmp_path: Path) -> No
     db = sqlite3.connect(tmp_path / "other.db")
     db.execute("CREATE TABLE t (x)")
     db.close()
-    with pytest.raises(NotARunFile, match="no run file"):
+    with pytest.raises(NotARunFile, match="not a howfar run file"):
         read_run(tmp_path / "other.db")
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from howfar.analysis.cells import LINK, CellSummary, claims
-from howfar.analysis.signs import FEW_BLOCKS, Warning
+from howfar.analysis.cells import LINK, CellSummary, claims, threads_of
+from howfar.analysis.signs import FEW_BLOCKS, Machine, Warning, busy_machine, machine_cpus
 from howfar.bottleneck.cycle import LINK_QUEUE, ROUND_TRIPS, WIRE, part_us
 from howfar.bottleneck.limit import Limit
 from howfar.model.resource import Resource
@@ -25,7 +25,7 @@ from howfar.stats.intervals import (
     judge_ratio,
     noise_floor,
 )
-from howfar.stats.trials import ONE, TrialTable, alike
+from howfar.stats.trials import ONE, TrialTable, alike, others_cpus
 from howfar.store.records import ArmRole
 
 _SQL = (
@@ -110,6 +110,14 @@ class _Session:
         """The one cell of a path; None when there is none or several: a rule for one would not hold for all."""
         found = [c for c in self.cells if c.factors.get("path") == path and c.role is not ArmRole.DUPLICATE]
         return found[0] if len(found) == 1 else None
+
+    @property
+    def busy(self) -> bool:
+        """Others used the CPUs, so that whatever needs them took longer."""
+        run = self.table.run
+        loads = [trial.load for trial in run.trials if trial.load is not None]
+        machine = Machine(machine_cpus(run), others_cpus(run.trials))
+        return busy_machine(loads, machine, max((threads_of(arm) for arm in run.info.arms), default=1))
 
     @property
     def duplicate(self) -> CellSummary | None:
@@ -225,6 +233,8 @@ def _cut_round_trips(session: _Session) -> Advice | None:
         + "."
     )
     if link / cycle < LATENCY_BOUND_SHARE:
+        if session.busy:
+            because += " Other programs used the CPUs: on a quiet machine round trips take a larger share."
         action = "Reduce the time in CPU and server first: round trips take less than half of the time."
         return Advice(action=action, because=because)
     bytes_us = part_us(remote.cycle, WIRE, LINK_QUEUE) if remote.cycle is not None else 0.0

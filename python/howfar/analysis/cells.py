@@ -17,7 +17,7 @@ from howfar.bottleneck.cycle import Cycle, setting_of
 from howfar.bottleneck.evidence import connect_round_trips
 from howfar.bottleneck.limit import Limit, find_limit
 from howfar.bottleneck.traffic import NetworkSeries, network_series
-from howfar.plan.factors import breaks
+from howfar.plan.factors import breaks, offered_per_s
 from howfar.stats import histograms
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import CurvePoint, LatencyMs
@@ -217,6 +217,7 @@ def cell(table: TrialTable, arm: Arm, found: Floors, rests: bool, acknowledgemen
     """`acknowledgement_s`: how long a commit of this arm waits for another machine. None: it does not."""
     trials, baseline = table.measured(arm.name), arm.role is ArmRole.BASELINE
     broken = breaks(arm.factors)  # each trial is another accident: no ratio of theirs is a result
+    paced = offered_per_s(arm.factors) is not None  # its rate is given: nothing limits it but that
     pages = table.unit == "pages"  # no rule about a load generator's sessions holds for an application or its visitors
     judged = None if baseline or broken else judge(table, arm, table.rate)
     transactions = sum(trial.transactions for trial in trials)
@@ -257,14 +258,16 @@ def cell(table: TrialTable, arm: Arm, found: Floors, rests: bool, acknowledgemen
         turns_per_txn=sum(trial.turns for trial in trials) / transactions + connect_round_trips(receipts, arm.factors),
         queries_per_txn=sum(table.operations(trial) for trial in trials) / transactions,
         bytes_per_txn=_bytes(trials, transactions, counted=arm.factors.get("application") != "php"),
-        time_split_us={} if pages else time_split_us(cycle),
+        time_split_us={} if pages or paced else time_split_us(cycle),
         rest_rtt_ns=link.rest_rtt_ns,
         receipt=receipts[-1] if receipts else {},
         published=_published(table.run, arm),
         settled_after=len(trials) if rests else None,
         warnings=tuple(warnings),
-        cycle=None if broken or pages else cycle,  # half of the window may be an outage: nothing limits it but that
-        limit=None if broken or pages else limit,
+        cycle=None
+        if broken or pages or paced
+        else cycle,  # half of the window may be an outage: nothing limits it but that
+        limit=None if broken or pages or paced else limit,
         network=network_series(whole[-1], arm.factors),
         keys=_key_reads(table, trials),
     )

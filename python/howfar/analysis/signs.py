@@ -12,7 +12,7 @@ from howfar.analysis.link_facts import LinkFacts
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import RatioJudgement, excludes_one, half_width, judge_ratio
 from howfar.stats.trials import TrialTable, Value
-from howfar.store.records import MachineLoad, Measured
+from howfar.store.records import MachineLoad, Measured, Run
 
 FEW_BLOCKS = 8
 """Below this the stopping rule never stops: intervals from fewer blocks missed the truth more often than 5 % in simulation."""
@@ -68,6 +68,11 @@ class Machine:
     cpus: int | None
     others_cpus: float | None
     """CPUs in the hands of others, median over trials."""
+
+
+def machine_cpus(run: Run) -> int | None:
+    """CPUs of the machine. None: the run file does not say."""
+    return next((v for k in ("cpu_count", "cpus") if isinstance(v := run.info.environment.get(k), int)), None)
 
 
 def busy_machine(loads: Sequence[MachineLoad], machine: Machine, connections: int) -> bool:

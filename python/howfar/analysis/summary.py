@@ -20,7 +20,7 @@ from howfar.analysis.confirmation import confirmations, doubted, refuted_sentenc
 from howfar.analysis.controls import Control, controls
 from howfar.analysis.idle import IdleStates, idle_states
 from howfar.analysis.plateau import complete_blocks, settled
-from howfar.analysis.signs import Machine, Spread, Warning, baseline_spread, session_warnings
+from howfar.analysis.signs import Machine, Spread, Warning, baseline_spread, machine_cpus, session_warnings
 from howfar.bottleneck.limit import Confirmation, Unconfirmed
 from howfar.model.facts import ArmFacts, arm_facts
 from howfar.model.resource import NOT_THE_PATH
@@ -182,6 +182,8 @@ class Summary(Part):
     void_trials: int
     void_rate: float | None = None
     """Of all trials. None: there was none."""
+    good_trials: int | None = None
+    """Trials that count, controls included. None: a summary of before."""
     left_out_trials: int = 0
     """Good, but in an attempt at a block in which another trial was void."""
     void_shift: float | None = None
@@ -257,8 +259,7 @@ class Analysis(Protocol):
 def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
     """Pure: the same run gives the same summary anywhere. Of the experiments that have something to say the first is heard."""
     confirmed, whole, out = confirmation_part(run), plan_part(run), len(left_out(run))
-    run = compared_part(whole)
-    table = trial_table(run)
+    table = trial_table(run := compared_part(whole))
     known = controls(whole)
     floors = cell_figures.floors(table, known)
     rest = settled(run, floors.target)
@@ -272,7 +273,7 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
     facts = tuple(replace(each, valid=each.arm.name in about) for each in arm_facts(run))
     evidence = RunEvidence(table, cells, facts, floors, refuted_sentence(cells, tested))
     findings = _findings(evidence, experiments)
-    verdicts = (text for each in experiments if (text := each.verdict(evidence, findings)))
+    verdict = next((text for each in experiments if (text := each.verdict(evidence, findings))), "")
     advice = next((found for each in experiments if (found := each.advice(evidence, findings)) is not None), None)
     voids = sum(trial.status is TrialStatus.VOID for trial in whole.trials)
     return Summary(
@@ -295,15 +296,16 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
         stop=run.stop.value if run.stop else None,
         void_trials=voids,
         void_rate=voids / (len(whole.trials) + out) if whole.trials else None,
+        good_trials=len(whole.trials) - voids,
         left_out_trials=out,
         void_shift=_void_shift(table),
         idle=idle_states(run),
         controls=known,
         void_reasons=_reasons(whole, None),
         others_cpus=others_cpus(run.trials),
-        machine_cpus=_machine_cpus(run),
+        machine_cpus=machine_cpus(run),
         baseline_spread=baseline_spread(table),
-        verdict=_FEW_BLOCKS * (table.blocks < MIN_BLOCKS and bool(cells)) + next(verdicts, ""),
+        verdict=_FEW_BLOCKS * (table.blocks < MIN_BLOCKS and bool(cells)) + verdict,
         advice=advise(unadvised(cells, tested), table) if advice is None else advice,
         cells=doubted(cells, tested),
         unmeasured=tuple(_unmeasured(table, arm) for arm in run.info.arms if not _good(run, arm.name)),
@@ -392,8 +394,4 @@ def _points(table: TrialTable) -> tuple[TrialPoint, ...]:
 def _session_warnings(run: Run, aa: Estimate | None) -> list[Warning]:
     loads = [trial.load for trial in run.trials if trial.load is not None]
     threads = max((threads_of(arm) for arm in run.info.arms), default=1)
-    return session_warnings(aa, loads, Machine(_machine_cpus(run), others_cpus(run.trials)), threads)
-
-
-def _machine_cpus(run: Run) -> int | None:
-    return next((v for k in ("cpu_count", "cpus") if isinstance(v := run.info.environment.get(k), int)), None)
+    return session_warnings(aa, loads, Machine(machine_cpus(run), others_cpus(run.trials)), threads)

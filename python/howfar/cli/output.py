@@ -116,19 +116,21 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
     name = shlex.quote(str(path))
     if run.stop is StopReason.INTERRUPTED:
         click.echo(f"howfar: interrupted; {len(run.trials)} trials are kept in {path}", err=True)
-        click.echo(f"  Go on with: {program()} resume {name}\n  See it so far: {program()} report {name}", err=True)
+        click.echo(
+            f"  To continue: {program()} resume {name}\n  The results so far: {program()} report {name}", err=True
+        )
         return INTERRUPTED
     summary = summarise(run)
     show(summary, no_colour)
     page = page_path(html, path)
     write(page, as_text(run, "html"))
-    click.echo(f"\nRun file:  {path}\nHTML page: {page}")
+    click.echo(f"\nRun file:           {path}\nHTML page:          {page}")
     if run.stop in (StopReason.TIME, StopReason.BLOCKS):
-        click.echo(f"Narrower:  {more_command(path, run)}")
+        click.echo(f"Narrower intervals: {more_command(path, run)}")
     if _can_be_confirmed(run, summary):
-        click.echo(f"Confirm:   {program()} confirm {name}")
+        click.echo(f"Confirm the limits: {program()} confirm {name}")
     if run.info.quick:
-        click.echo(f"In full:   {_full_command(run)}")
+        click.echo(f"The full plan:      {_full_command(run)}")
     measured = any(trial.status is TrialStatus.OK for trial in plan_part(run).trials)
     return 0 if measured or not run.trials else VOID
 

@@ -52,10 +52,10 @@ def _data(plan: Plan, forecast: Cost) -> str:
     if plan.workload.kind == "key_value":
         return f"{plan.keys.count} keys"
     tables = "a table" if plan.data.tables == 1 else f"{plan.data.tables} tables"
-    return (
-        f"{tables} of {plan.data.table_size} rows{' or what fits' if plan.data.fit else ''} "
-        f"(the first time about {_time(forecast.first_time_ns)} more, to load them)"
-    )
+    found = f"{tables} of {plan.data.table_size} rows{' or what fits' if plan.data.fit else ''}"
+    if forecast.first_time_ns < 10**9:
+        return found
+    return f"{found} (the first time about {_time(forecast.first_time_ns)} more, to load them)"
 
 
 def _enough(plan: Plan) -> str:

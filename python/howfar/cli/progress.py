@@ -19,7 +19,7 @@ from howfar.cli.screen import has_colour, is_terminal, width
 from howfar.engine.messages import Event, Finished, Interval, Measuring, Ready
 from howfar.plan.types import Plan
 from howfar.runner.observer import Observer
-from howfar.runner.stopping import ArmStanding, Forecast, Slot, Standing
+from howfar.runner.stopping import ATTEMPTS_PER_BLOCK, ArmStanding, Forecast, Slot, Standing
 from howfar.stats.trials import Unit, operations_in, unit_of
 from howfar.store.records import (
     CONFIRMATION_BLOCK,
@@ -94,6 +94,15 @@ def trial_result(trial: Trial, unit: Unit) -> str:
     return f"void: {trial.void_reason}"
 
 
+def _arms(run: Run) -> str:
+    """`4 cells and 3 controls`: what is measured in each block."""
+    roles = [arm.role for arm in run.info.arms]
+    controls = sum(role in (ArmRole.DUPLICATE, ArmRole.CONTROL) for role in roles)
+    cells = len(roles) - controls
+    text = f"{cells} cell{'' if cells == 1 else 's'}"
+    return text + (f" and {controls} control{'' if controls == 1 else 's'}" if controls else "")
+
+
 def _ratios(compared: Sequence[ArmStanding]) -> str:
     """Each ratio; of many only the widest, for which the run continues."""
     if not compared:
@@ -112,6 +121,8 @@ class Lines:
         self._unit: Unit = "queries"
         self._arms = 0
         self._max_blocks = 0
+        self._again = (0, 0)
+        self._left_out = 0
 
     def resumed(self, differs: Sequence[str]) -> None:
         if differs:
@@ -124,10 +135,18 @@ class Lines:
         done = f", {len(run.trials)} trials done before" if run.trials else ""
         self._print(f"{run.info.server_kind} {run.info.server_version}, seed {run.info.seed}{done}")
         blocks = blocks_of(forecast, self._max_blocks).removeprefix("of ")
-        self._print(f"measuring {self._arms} arms, {blocks} blocks, about {time_left(forecast.left_ns)}")
+        self._print(f"measuring {_arms(run)}, {blocks} blocks, about {time_left(forecast.left_ns)}")
 
     def trial_started(self, place: Slot, forecast: Forecast) -> None:
-        pass
+        self._say_again(place)
+
+    def _say_again(self, place: Slot) -> None:
+        """Once, when a block begins anew."""
+        if place.attempt and (place.block, place.attempt) != self._again:
+            self._again = place.block, place.attempt
+            self._print(
+                f"{block(place.block)} is repeated from its first trial, attempt {place.attempt + 1} of {ATTEMPTS_PER_BLOCK}"
+            )
 
     def engine_event(self, event: Event) -> None:
         pass
@@ -137,6 +156,7 @@ class Lines:
         self._print(f"{block(trial.block)},{position} {trial.arm}: {trial_result(trial, self._unit)}")
 
     def block_ended(self, standing: Standing, forecast: Forecast) -> None:
+        self._say_left_out(standing)
         ratios = _ratios(
             [
                 arm
@@ -146,6 +166,14 @@ class Lines:
         )
         left = f"; about {time_left(forecast.left_ns)} left" if forecast.left_ns else ""
         self._print(f"after block {standing.blocks} {blocks_of(forecast, self._max_blocks)}: {ratios}{left}")
+
+    def _say_left_out(self, standing: Standing) -> None:
+        if standing.left_out > self._left_out:
+            self._left_out = standing.left_out
+            self._print(
+                f"block {standing.blocks} is left out: each of {ATTEMPTS_PER_BLOCK} attempts had a void trial",
+                warning=True,
+            )
 
     def confirming(self, lines: Sequence[str]) -> None:
         for line in lines:
@@ -182,6 +210,7 @@ class LivePicture(Lines):
         self.block_ended(standing, forecast)
 
     def trial_started(self, place: Slot, forecast: Forecast) -> None:
+        self._say_again(place)
         again = f", attempt {place.attempt + 1}" if place.attempt else ""
         if place.block >= CONFIRMATION_BLOCK:
             at = f"of {forecast.blocks},"
@@ -208,6 +237,7 @@ class LivePicture(Lines):
             self._print(f"void: {block(trial.block)}, {trial.arm}: {trial.void_reason}", warning=True)
 
     def block_ended(self, standing: Standing, forecast: Forecast) -> None:
+        self._say_left_out(standing)
         self._standing = standing
         self._expect(forecast)
 

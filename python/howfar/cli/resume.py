@@ -62,7 +62,7 @@ def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colou
         click.echo(
             f"Nothing to do: the run is complete ({STOPPED[found.stop]}){_tested(found) if confirm else ''}.", err=True
         )
-        click.echo(f"  To measure on: {more_command(run, found)}", err=True)
+        click.echo(f"  To continue measuring: {more_command(run, found)}", err=True)
         return finish(run, html, no_colour)
     plan = restore_plan(found.info.plan)
     _check_helps(found, plan, more)

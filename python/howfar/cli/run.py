@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +17,7 @@ from howfar.errors import SandboxForbidden, UsageError
 from howfar.paths import is_local
 from howfar.plan.cells import cells
 from howfar.plan.estimate import cost
+from howfar.plan.factors import CLOSED, LOAD
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.plan.types import Plan, local_part
 from howfar.units import format_duration_ns
@@ -37,6 +39,11 @@ _TIMING = ("target", "time_budget", "confirm")
     type=click.Choice(["as-found", "polling"]),
     help="What idle CPUs do: what this machine does, or poll, so that nothing waits for one to wake (root).",
 )
+@click.option(
+    "--load",
+    metavar="LOADS",
+    help="Rates: 50% of the baseline's capacity, or 300/s; several with commas.",
+)
 @click.option("--replica-rtt", metavar="TIME", help="Round trip time between primary and replica, like 85ms.")
 @click.option(
     "--durability", type=click.Choice(["strict", "relaxed", "off"]), help="Durability of primary and replica."
@@ -56,13 +63,15 @@ _TIMING = ("target", "time_budget", "confirm")
 def run(
     plan: str, quick: bool, seed: int | None, out: Path | None, html: Path | None, no_colour: bool, **options: Any
 ) -> int:
-    """Measure PLAN (a name from `howfar plans`, or a TOML file) and report.
+    """Measure PLAN (a name from `howfar plans`, or a TOML file; `paths` unless given) and report.
 
     Everything runs in kernel namespaces; nothing is left behind. Ctrl-C keeps what was measured.
     """
     began_ns = time.monotonic_ns()
     overrides = [
-        Override(f"--{name.replace('_', '-')}", ("timing" if name in _TIMING else "factors", name), value)
+        Override(
+            f"--{name.replace('_', '-')}", ("timing" if name in _TIMING else "factors", name), _levels(name, value)
+        )
         for name, value in options.items()
         if value is not None
     ]
@@ -85,6 +94,7 @@ def _measure(
     from howfar.cli import session
     from howfar.cli.output import finish
     from howfar.cli.progress import observer
+    from howfar.runner.capacity import with_rates
     from howfar.runner.preflight import fit
     from howfar.runner.run import conduct, new_seed, run_info
     from howfar.store.run_file import check_absent
@@ -102,24 +112,43 @@ def _measure(
     if code is not None:
         return code
     for sentence in fitted.notes:
-        click.echo(f"howfar: {sentence}", err=True)
+        _say(sentence)
     seed = new_seed() if seed is None else seed
     tools = session.instruments()
     facts = {**tools.facts(), "not_as_asked": list(fitted.notes)}
+    if not sys.stderr.isatty():  # on a terminal the picture says so
+        data = loaded.plan.data
+        click.echo(
+            f"{loaded.plan.name}: building the laboratory; {data.tables} tables of {data.table_size} rows are loaded the first time",
+            err=True,
+        )
     with (
         observer(no_colour) as watching,
         session.open_testbed(loaded.plan) as laboratory,
-        session.new_file(path, out is None, run_info(loaded, seed, command(seed), laboratory, facts)) as file,
     ):
-        conduct(file, laboratory, began_ns, tools, watching)
+        rated, capacity = with_rates(loaded.plan, seed, laboratory, tools, _say)
+        info = run_info(replace(loaded, plan=rated), seed, command(seed), laboratory, facts | capacity)
+        with session.new_file(path, out is None, info) as file:
+            conduct(file, laboratory, began_ns, tools, watching)
     return finish(file.path, html, no_colour)
+
+
+def _say(sentence: str) -> None:
+    click.echo(f"howfar: {sentence}", err=True)
+
+
+def _levels(name: str, value: Any) -> Any:
+    """Loads are several, and the closed loop is always one: it shows from which rate on a path no longer keeps up."""
+    if name != LOAD.name:
+        return value
+    return tuple(dict.fromkeys((CLOSED, *(level.strip() for level in value.split(",")))))
 
 
 def _command(plan: str, quick: bool, seed: int, overrides: list[Override]) -> tuple[str, ...]:
     """What repeats this run, for the run file and the report."""
     arguments = ["howfar", "run", plan, *(["--quick"] if quick else [])]
     for override in overrides:
-        arguments += [override.option] if override.value is True else [override.option, str(override.value)]
+        arguments += [override.option] if override.value is True else [override.option, override.written]
     return (*arguments, "--seed", str(seed))
 
 

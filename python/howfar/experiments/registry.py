@@ -10,6 +10,7 @@ from howfar.experiments.crash.report import Crash
 from howfar.experiments.encryption.report import Encryption
 from howfar.experiments.experiment import Experiment
 from howfar.experiments.fallback.report import Fallback
+from howfar.experiments.latency.report import Latencies
 from howfar.experiments.page.report import Pages
 from howfar.experiments.paths import Paths
 from howfar.experiments.replication.report import Replication
@@ -22,6 +23,7 @@ EXPERIMENTS: list[Experiment] = [
     Crash(),
     Fallback(),
     Pages(),
+    Latencies(),
     Compression(),
     Encryption(),
     Bandwidth(),

@@ -84,6 +84,10 @@ def _find(name: str) -> Option:
     known = name.replace("_", "-").lower()
     if known in BY_NAME:
         return BY_NAME[known]
+    if known == "dsn":
+        raise UsageError(
+            "there is no option --dsn", f"Give the DSN alone: howfar load mysql://user@host/database. {HELP}"
+        )
     near = difflib.get_close_matches(known, BY_NAME, 1, cutoff=0.5)
     raise UsageError(f"unknown option --{name}", f"Did you mean --{near[0]}? {HELP}" if near else HELP)
 

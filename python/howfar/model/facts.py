@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from howfar.paths import is_local
-from howfar.plan.factors import ORDINARY
+from howfar.plan.factors import ORDINARY, offered_per_s
 from howfar.stats.estimate import Estimate
 from howfar.stats.host_cpus import HostCpus, cpus_used
 from howfar.stats.intervals import mean_interval
@@ -100,10 +100,10 @@ class ArmFacts:
 
 
 def arm_facts(run: Run) -> tuple[ArmFacts, ...]:
-    """Of every arm with a good trial that compares cells: not the duplicate, nor one made to confirm something."""
+    """Of every arm with a good trial that compares cells in a closed loop: not the duplicate, nor one made to confirm something."""
     found = []
     for arm in run.info.arms:
-        if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER):
+        if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER) and offered_per_s(arm.factors) is None:
             trials = [trial for trial in run.trials if trial.arm == arm.name and _good(trial)]
             if trials:
                 found.append(_facts(run, arm, trials))

@@ -9,9 +9,9 @@ from typing import Literal
 
 from howfar.errors import PlanError
 from howfar.plan.factors import (
+    CONDITIONS,
     CONNECT,
     FACTORS,
-    IDLE,
     NO_PAGE,
     PAGE,
     RATE_BPS,
@@ -115,8 +115,12 @@ def _controls(baseline: dict[str, Level], compared: list[Cell]) -> tuple[Cell, .
     """A cell over the link once more, and with a longer RTT: the one with the fewest connections and the highest rate, so that round
     trips are what it waits for; no longer RTT where there are so many that it hides behind their waiting for each other. None where
     nothing but the baseline crosses the link, and where something breaks."""
-    idle = IDLE.of(baseline)
-    linked = [cell for cell in compared if RTT_NS.given(cell.factors) and IDLE.of(cell.factors) == idle]
+    held = {name: level_of(baseline, name) for name in CONDITIONS}
+    linked = [
+        cell
+        for cell in compared
+        if RTT_NS.given(cell.factors) and all(level_of(cell.factors, name) == level for name, level in held.items())
+    ]
     if not linked or any(breaks(cell.factors) for cell in linked):
         return ()
     chosen = min(linked, key=lambda cell: (THREADS.of(cell.factors), -(RATE_BPS.given(cell.factors) or 0)))

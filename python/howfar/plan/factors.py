@@ -107,9 +107,9 @@ def _path(value: Any) -> Any:
 def _threads(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 1:
-            raise refuse("without at least one connection nothing is measured")
+            raise refuse("at least one connection is needed")
         if value > MAX_THREADS:
-            raise refuse(f"more than {MAX_THREADS}: the server would measure its own queue")
+            raise refuse(f"at most {MAX_THREADS} connections")
     return value
 
 
@@ -125,6 +125,15 @@ def _count(value: Any) -> Any:
     return value
 
 
+def _load(value: Any) -> Any:
+    known = _LOAD.fullmatch(value) if isinstance(value, str) else None
+    if isinstance(value, str) and (known is None or (known["share"] or known["per_s"] or "1").strip("0.") == ""):
+        raise refuse(f"{value!r} is no load: closed, a share of the baseline's capacity like 50%, or a rate like 300/s")
+    return value
+
+
+CLOSED = "closed"
+_LOAD = re.compile(rf"{CLOSED}|(?P<share>[0-9]{{1,3}}(\.[0-9]+)?)%|(?P<per_s>[0-9]+(\.[0-9]+)?)/s")
 _ALGORITHM = re.compile(r"off|zlib(-[1-9])?|zstd(-([1-9]|1[0-9]|2[0-2]))?")
 PathName = Annotated[str, BeforeValidator(_path)]
 Threads = Annotated[int, BeforeValidator(_threads), Field(strict=True)]
@@ -142,6 +151,7 @@ ReplicaCompression = Literal["off", "zlib", "zstd"]
 Fault = Literal["none", "kill-primary", "cut", "cut-to-replica", "cut-to-primary", "stop-replica", "replica-leaves"]
 ShapeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,29}$")]
 Application = Literal["php", "engine"]
+Load = Annotated[str, BeforeValidator(_load)]
 Idle = Literal["as-found", "polling"]
 
 
@@ -296,6 +306,12 @@ IDLE: Factor[str] = Factor(
 )
 """What CPUs do while nothing runs on them: what this machine does, or poll, so that nothing waits for a CPU to wake."""
 
+LOAD: Factor[str] = Factor(
+    "load", Load, CLOSED, CLOSED, label=lambda level: "closed loop" if level == CLOSED else str(level), condition=True
+)
+"""How transactions begin: each connection's next one when the last is answered, or at a rate of their own, whatever is answered. A
+share of the capacity is resolved to a rate before a run begins."""
+
 FACTORS: dict[str, Factor[Any]] = {
     factor.name: factor
     for factor in (
@@ -322,6 +338,7 @@ FACTORS: dict[str, Factor[Any]] = {
         APP_CPU_NS,
         APPLICATION,
         IDLE,
+        LOAD,
     )
 }
 """In the order of a cell's levels."""
@@ -344,6 +361,17 @@ ORDINARY: dict[str, Level] = {name: factor.ordinary for name, factor in FACTORS.
 def breaks(cell: Mapping[str, Any]) -> bool:
     """Something is broken on purpose in this cell."""
     return FAULT.of(cell) != "none"
+
+
+def share_of_capacity(level: str) -> float | None:
+    """0.5 for `50%`; None: the level is no share."""
+    return float(level[:-1]) / 100 if level.endswith("%") else None
+
+
+def offered_per_s(cell: Mapping[str, Any]) -> float | None:
+    """Transactions due each second. None: closed loop."""
+    level = LOAD.of(cell)
+    return float(level.removesuffix("/s")) if level.endswith("/s") else None
 
 
 def level_of(cell: Cell, name: str) -> Level | None:

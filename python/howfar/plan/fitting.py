@@ -6,13 +6,13 @@ Everything that is changed is said in a sentence, for the terminal and for the r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from howfar.errors import PlanError
 from howfar.paths import is_local
-from howfar.plan.cells import cells
-from howfar.plan.factors import FACTORS
+from howfar.plan.cells import Cell, cells
+from howfar.plan.factors import CLOSED, FACTORS, LOAD, share_of_capacity
 from howfar.plan.types import Plan
 
 _STEPS = (1, 2, 5)
@@ -148,3 +148,31 @@ def round_below(most: int) -> int:
     """The largest of 1, 2, 5, 10, 20, … that is not above."""
     power: int = 10 ** (len(str(max(most, 1))) - 1)
     return max(step * power for step in _STEPS if step * power <= max(most, 1))
+
+
+def needs_capacity(plan: Plan) -> bool:
+    """Some load is a share of the baseline's capacity."""
+    return any(share_of_capacity(level) is not None for level in plan.factors.load)
+
+
+def closed_loop(plan: Plan) -> Cell:
+    """The baseline without a rate of its own: whose capacity is meant."""
+    baseline = cells(plan)[0]
+    return replace(baseline, factors={**baseline.factors, LOAD.name: CLOSED})
+
+
+def with_capacity(plan: Plan, per_s: float) -> Plan:
+    """Every load that is a share of the capacity `per_s` as a rate of three digits."""
+
+    def rate(level: str) -> str:
+        share = share_of_capacity(level)
+        return level if share is None else f"{float(f'{share * per_s:.3g}'):g}/s"
+
+    levels = tuple(dict.fromkeys(rate(level) for level in plan.factors.load))
+    named = getattr(plan.baseline, LOAD.name)
+    return plan.model_copy(
+        update={
+            "factors": plan.factors.model_copy(update={LOAD.name: levels}),
+            "baseline": plan.baseline.model_copy(update={LOAD.name: None if named is None else rate(named)}),
+        }
+    )

@@ -64,7 +64,12 @@ class Override:
     """As typed, for messages: `--rtt`."""
     key: tuple[str, ...]
     """Where it goes in the TOML: `("factors", "rtt")`."""
-    value: str | int
+    value: str | int | tuple[str, ...]
+    """Several levels are written with commas."""
+
+    @property
+    def written(self) -> str:
+        return ",".join(self.value) if isinstance(self.value, tuple) else str(self.value)
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,9 @@ def load_plan(name_or_path: str, quick: bool = False, overrides: Sequence[Overri
             _check_left_out(source, text, brief, ("quick", "leave_out"))
         table = merged if quick else table
     for override in overrides:
-        table = _merged(table, _nested(override.key, override.value))
+        table = _merged(
+            table, _nested(override.key, list(override.value) if isinstance(override.value, tuple) else override.value)
+        )
     return LoadedPlan(_validate(source, text, table, overrides, quick), text, quick)
 
 
@@ -128,7 +135,7 @@ def _read(name_or_path: str) -> tuple[str, str]:
     except OSError as error:
         raise PlanError(
             f"cannot read the plan {path}: {error.strerror}",
-            "Check the name; `howfar plans` lists those that come along.",
+            "Check the name; `howfar plans` lists the shipped plans.",
         ) from error
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
@@ -160,7 +167,7 @@ def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _nested(key: tuple[str, ...], value: str | int) -> dict[str, Any]:
+def _nested(key: tuple[str, ...], value: str | int | list[str]) -> dict[str, Any]:
     nested: Any = value
     for part in reversed(key):
         nested = {part: nested}
@@ -203,13 +210,20 @@ def _translated(
     for override in overrides:
         if where[: len(override.key)] == override.key:
             return UsageError(
-                f"{override.option} {override.value}: {reason}", f"`howfar run --help` explains {override.option}."
+                f"{override.option} {override.written}: {reason}", f"`howfar run --help` explains {override.option}."
             )
+    blamed = next((override for override in overrides if override.key[-1] in reason), None)
+    if not where and blamed is not None:  # what contradicts each other is judged on the whole plan
+        return UsageError(
+            f"{blamed.option} {blamed.written}: {reason}", f"`howfar run --help` explains {blamed.option}."
+        )
     line = line_of(text, where, quick)
     if problem["type"] == "extra_forbidden":
         return PlanError(f"{source}:{line}: unknown field {field}", f"Known fields there: {_known(where[:-1])}.")
     if problem["type"] == "missing":
-        return PlanError(f"{source}:{line}: the field {field} is missing", f"Known fields there: {_known(where[:-1])}.")
+        return PlanError(
+            f"{source}:{line}: the field `{field}` is missing", f"Known fields there: {_known(where[:-1])}."
+        )
     shown = "" if isinstance(problem["input"], dict) else f" = {problem['input']!r}"
     return PlanError(
         f"{source}:{line}: {field}{shown}: {reason}", "Correct that line; `howfar plans` shows plans that work."

@@ -20,7 +20,18 @@ from pydantic import (
 )
 
 from howfar.paths import is_local
-from howfar.plan.factors import FACTORS, IDLE, REPLICA_FACTORS, SEMI_SYNC, ShapeName, level_of, made_of, one_level_each
+from howfar.plan.factors import (
+    CLOSED,
+    FACTORS,
+    IDLE,
+    LOAD,
+    REPLICA_FACTORS,
+    SEMI_SYNC,
+    ShapeName,
+    level_of,
+    made_of,
+    one_level_each,
+)
 from howfar.plan.page import Keys, PageShape, check_pages
 from howfar.plan.quantities import STORED, BudgetNs, HalfWidth, MeasureNs, Part, WarmupNs, refuse
 
@@ -239,6 +250,12 @@ class Plan(Part):
         return self
 
     @model_validator(mode="after")
+    def _loads_make_sense(self) -> Self:
+        if self.factors.load != (CLOSED,) and (self.workload.kind == "page" or self.factors.fault != ("none",)):
+            raise refuse("a load at a rate of its own is of transactions: not of pages, and not where something breaks")
+        return self
+
+    @model_validator(mode="after")
     def _faults_have_keys(self) -> Self:
         if self.factors.fault != ("none",) and self.workload.kind != "single_row_inserts":
             raise refuse("a fault needs the workload single_row_inserts: its clients log the keys that are looked for")
@@ -260,7 +277,7 @@ class Plan(Part):
 
 def restore_plan(stored: dict[str, Any]) -> Plan:
     """The plan as kept in a run file (`Plan.model_dump(mode="json")`)."""
-    factors = {IDLE.name: [IDLE.ordinary], **stored["factors"]}  # a run file of before
+    factors = {IDLE.name: [IDLE.ordinary], LOAD.name: [LOAD.ordinary], **stored["factors"]}  # a run file of before
     return Plan.model_validate({**stored, "factors": factors}, context=STORED, by_alias=False, by_name=True)
 
 

@@ -219,9 +219,10 @@ def widest(summary: Summary) -> str:
 
 def session_line(summary: Summary) -> str:
     """Server, blocks and how it ended."""
-    trials = len(summary.trials) - summary.void_trials
+    counted = len(summary.trials) - summary.void_trials if summary.good_trials is None else summary.good_trials
+    trials = _counted(counted, "trial") + (f", {summary.void_trials} more void" if summary.void_trials else "")
     server = f"{summary.server['kind']} {summary.server['version']}"
-    blocks = f"{summary.blocks} block{'' if summary.blocks == 1 else 's'} ({trials} trials)"
+    blocks = f"{_counted(summary.complete_blocks or summary.blocks, 'block')} ({trials})"
     return "; ".join(part for part in (server, blocks, STOPS[summary.stop], widest(summary)) if part)
 
 
@@ -229,17 +230,18 @@ def void_line(summary: Summary) -> str:
     """How many trials were void and why; empty when none was."""
     if not summary.void_trials:
         return ""
-    reasons = "; ".join(f"{count} x {reason}" for reason, count in _kinds(summary.void_reasons))
-    return f"{_counted(summary.void_trials, 'void trial')}, in no figure above: {reasons}.{_left_out(summary)}"
+    kinds = _kinds(summary.void_reasons)
+    reasons = "; ".join(f"{count} x {reason}" for reason, count in kinds)
+    several = " (a trial may have several reasons)" if sum(count for _, count in kinds) > summary.void_trials else ""
+    return f"{_counted(summary.void_trials, 'void trial')}, in no figure above{several}: {reasons}.{_left_out(summary)}"
 
 
 def _left_out(summary: Summary) -> str:
     """What was left out with the void trials, and what leaving them out may have moved."""
     found = ""
     if summary.left_out_trials:
-        found = (
-            f" {_counted(summary.left_out_trials, 'good trial')} of the same attempts at a block left out with them."
-        )
+        good = _counted(summary.left_out_trials, "good trial")
+        found = f" {good} left out because another trial of their block was void; the block was then repeated."
     if summary.void_shift is not None:
         found += f" Had the void trials counted, no cell's mean would differ by more than {share(summary.void_shift)}."
     return found

@@ -241,7 +241,7 @@ def _below_the_table(summary: Summary) -> str:
 
 
 def controls_text(summary: Summary) -> str:
-    """`Controls: remote against itself 1.01 [0.97, 1.05]; 10 µs of RTT put in, 11 [4, 18] µs found`. Empty: there were none."""
+    """`Controls: remote against itself 1.01 [0.97, 1.05]; an RTT longer by 10 µs measured as 11 [4, 18] µs`. Empty: none."""
     found = []
     for control in summary.controls:
         if control.unit == "ratio":
@@ -256,7 +256,9 @@ def controls_text(summary: Summary) -> str:
                 if control.shows_nothing
                 else ""
             )
-            found.append(f"{control.put_in:g} µs of RTT put in, {control.found.value:.3g} {limits} µs found{missed}")
+            found.append(
+                f"an RTT longer by {control.put_in:g} µs measured as {control.found.value:.3g} {limits} µs{missed}"
+            )
     return f"Controls: {'; '.join(found)}" if found else ""
 
 
@@ -395,7 +397,13 @@ def cell_table(summary: Summary, title: str = "", main: bool = True) -> Table:
     fields = [field for field in _fields(summary) if field.column]
     columns = (Column("path", left=True), *(field.column for field in fields if field.column))
     rows = tuple((Cell(cell.arm), *(field.cell(cell) for field in fields)) for cell in shown_cells(summary))
-    return Table(title, columns, rows, main=main)
+    return Table(title, columns, rows, _table_notes(summary), main=main)
+
+
+def _table_notes(summary: Summary) -> tuple[str, ...]:
+    sources = sorted({cell.published.source for cell in shown_cells(summary) if cell.published})
+    published = f" Published: {'; '.join(sources)}, on other machines and versions." if sources else ""
+    return (f"Ratios are means of the blocks' ratios, so they may differ from those of two rows.{published}",)
 
 
 def cell_records(summary: Summary) -> list[dict[str, object]]:

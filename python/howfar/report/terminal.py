@@ -251,6 +251,9 @@ def fact_text(key: str, value: object) -> str:
         return "off" if key in ("tls_version", "tls_cipher", "compression") else "unknown"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, list | tuple) and not any(isinstance(item, Mapping | list) for item in value):
-        return ", ".join(str(item) for item in value)
-    return str(value)
+    if isinstance(value, list | tuple):
+        nested = any(isinstance(item, Mapping | list | tuple) for item in value)
+        return ("; " if nested else ", ").join(fact_text(key, item) for item in value) or "none"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name.replace('_', ' ')} {fact_text(name, item)}" for name, item in value.items()) or "none"
+    return f"{value:,.10g}" if isinstance(value, float) else str(value)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from howfar.engine.messages import FastCgi, Finished, KeyValue, LoadJob, PageJob, ServiceName
 from howfar.engine.process import LoadOutcome
@@ -212,6 +214,28 @@ def _reported_round_trips(finished: Finished) -> dict[str, int]:
     return {name.removesuffix(end): count for name, count in finished.told.items() if name.endswith(end)}
 
 
+def arrivals_receipt(job: LoadJob | PageJob, outcome: LoadOutcome) -> dict[str, Any] | None:
+    """What was due in the window at the job's rate, and what came of it. None: closed loop."""
+    account = outcome.finished.open_loop
+    if job.arrivals is None or account is None:
+        return None
+    return {"per_s": job.arrivals.rate_per_s, "shape": job.arrivals.shape, **account.model_dump()}
+
+
+_SIGMAS = 6
+"""By which the number of Poisson arrivals in a window may differ from its mean; one window in 500 million differs by more."""
+
+
+def _unlike_rate(job: LoadJob | PageJob, outcome: LoadOutcome) -> tuple[str, ...]:
+    account = outcome.finished.open_loop
+    if job.arrivals is None or account is None:
+        return ()
+    expected = job.arrivals.rate_per_s * outcome.finished.elapsed_ns / 1e9
+    if abs(account.due - expected) <= _SIGMAS * math.sqrt(expected) + 1:
+        return ()
+    return (f"{account.due} transactions were due in the window where the rate makes {expected:.0f}",)
+
+
 def not_as_requested(job: LoadJob | PageJob, outcome: LoadOutcome, spec: PageSpec | None = None) -> tuple[str, ...]:
     """By the engine's own receipts and counts; each a sentence. `spec`: of its pages."""
     if isinstance(job, PageJob):
@@ -221,4 +245,4 @@ def not_as_requested(job: LoadJob | PageJob, outcome: LoadOutcome, spec: PageSpe
     missed: tuple[str, ...] = ()
     if lookups is not None and lookups.misses:
         missed = (f"{lookups.misses} keys were missed, all of which were set",)
-    return (*mismatches(job, outcome.ready.receipt, must_resume=True), *missed)
+    return (*mismatches(job, outcome.ready.receipt, must_resume=True), *missed, *_unlike_rate(job, outcome))

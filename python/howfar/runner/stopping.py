@@ -120,6 +120,8 @@ class Standing:
 
     arms: tuple[ArmStanding, ...]
     blocks: int
+    left_out: int = 0
+    """Blocks of them in which each attempt had a void trial."""
 
     def narrow_enough(self, target: float) -> bool:
         """Every headline ratio and the A/A arm have an interval at most that wide, those of arms that rest included."""
@@ -167,7 +169,14 @@ def standing(run: Run, blocks: int, target: float) -> Standing:
                 rests=arm.name in rest,
             )
         )
-    return Standing(tuple(arms), blocks)
+    return Standing(tuple(arms), blocks, _blocks_left_out(run, blocks))
+
+
+def _blocks_left_out(run: Run, blocks: int) -> int:
+    if not run.info.whole_blocks:
+        return 0
+    ends = {(trial.block, trial.attempt) for trial in run.trials if trial.status is TrialStatus.VOID}
+    return sum((block, ATTEMPTS_PER_BLOCK - 1) in ends for block in range(blocks))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,15 @@ from howfar.plan.types import Plan
 from howfar.runner.fault.crash import FaultContext, Replicated, fault_after_ns, run_crash
 from howfar.runner.fault.fallback import run_fallback
 from howfar.runner.jobs import commits_each, job_of
-from howfar.runner.outcome import PageSpec, load_facts, measured, not_as_requested, page_facts, page_spec
+from howfar.runner.outcome import (
+    PageSpec,
+    arrivals_receipt,
+    load_facts,
+    measured,
+    not_as_requested,
+    page_facts,
+    page_spec,
+)
 from howfar.runner.stopping import Slot
 from howfar.store.records import (
     Arm,
@@ -198,6 +206,8 @@ def _measure(
         facts = load_facts(outcome, job, commits_each)
     obtained = stage.obtained(session, facts)
     seen.receipt |= obtained.receipt
+    if (account := arrivals_receipt(job, outcome)) is not None:
+        seen.receipt["arrivals"] = account
     if unlike := (*obtained.violations, *not_as_requested(job, outcome, page)):
         seen.void_reason = "; ".join(unlike)
     elif seen.measured.transactions == 0:

@@ -72,6 +72,11 @@ def _values_at(merged: Any, percentiles: Sequence[float]) -> list[float]:
     ]
 
 
+def value_at(merged: Any, share: float) -> float:
+    """The value that this share of the samples does not exceed, in ns."""
+    return _values_at(merged, (share * 100,))[0]
+
+
 def share_over(merged: Any, limit_ns: int) -> float:
     """Of all samples, those that took longer, to the histogram's resolution."""
     total = int(merged.get_total_count())

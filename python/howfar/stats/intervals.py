@@ -140,7 +140,8 @@ def _outside(value: float, interval: Estimate) -> bool:
     return not interval.low - _ROUNDING <= value <= interval.high + _ROUNDING
 
 
-def _exp(estimate: Estimate) -> Estimate:
+def exponential(estimate: Estimate) -> Estimate:
+    """Of an estimate of logarithms."""
     low = None if estimate.low is None else math.exp(estimate.low)
     high = None if estimate.high is None else math.exp(estimate.high)
     points = tuple(math.exp(point) for point in estimate.points)
@@ -162,9 +163,9 @@ def judge_ratio(block_ratios: Sequence[float]) -> RatioJudgement:
     )
     sd = float(np.std(logs, ddof=1)) if len(logs) > 1 else None
     return RatioJudgement(
-        quoted=_exp(rank if contaminated else mean),
-        mean=_exp(mean),
-        rank=_exp(rank),
+        quoted=exponential(rank if contaminated else mean),
+        mean=exponential(mean),
+        rank=exponential(rank),
         sd_log=sd,
     )
 
@@ -290,7 +291,7 @@ def welch_ratio(log_a: Sequence[float], log_b: Sequence[float]) -> Estimate:
     difference = float(a.mean() - b.mean())
     found = Estimate(value=difference, low=None, high=None, n=int(min(a.size, b.size)), how="Welch")
     if min(a.size, b.size) < MIN_BLOCKS:
-        return _exp(found)
+        return exponential(found)
     from scipy.special import stdtrit
 
     error_a, error_b = float(a.var(ddof=1)) / a.size, float(b.var(ddof=1)) / b.size
@@ -298,4 +299,4 @@ def welch_ratio(log_a: Sequence[float], log_b: Sequence[float]) -> Estimate:
     if total > 0:
         degrees = total**2 / (error_a**2 / (a.size - 1) + error_b**2 / (b.size - 1))
         half = float(stdtrit(degrees, 0.5 + LEVEL / 2)) * math.sqrt(total)
-    return _exp(found.model_copy(update={"low": difference - half, "high": difference + half}))
+    return exponential(found.model_copy(update={"low": difference - half, "high": difference + half}))

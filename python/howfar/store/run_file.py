@@ -216,7 +216,7 @@ def _check_format(db: sqlite3.Connection, path: Path) -> int:
     application = db.execute("PRAGMA application_id").fetchone()[0]
     version: int = db.execute("PRAGMA user_version").fetchone()[0]
     if application != APPLICATION_ID:
-        raise NotARunFile(f"{path} is no run file of howfar", "Run files end in .howfar; `howfar run` writes them.")
+        raise NotARunFile(f"{path} is not a howfar run file", "Run files end in .howfar; `howfar run` writes them.")
     if version > FORMAT_VERSION:
         raise NewerRunFile(
             f"{path} has format {version}, this howfar reads up to {FORMAT_VERSION}", "Install a newer howfar."
@@ -254,7 +254,7 @@ def _translated(path: Path, doing: str) -> Iterator[None]:
             raise _full(path, doing, str(error)) from error
         if code & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
             raise NotARunFile(
-                f"{path} is no run file of howfar: {error}", "Run files end in .howfar; `howfar run` writes them."
+                f"{path} is not a howfar run file: {error}", "Run files end in .howfar; `howfar run` writes them."
             ) from error
         raise RunFileError(f"cannot {doing} {path}: {error}", "Check the permissions and the disk.") from error
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from howfar.engine.inserts import SINGLE_ROW_INSERTS
 from howfar.engine.messages import (
+    Arrivals,
     Compression,
     CpuStep,
     CustomStatement,
@@ -31,7 +32,7 @@ from howfar.engine.messages import (
 )
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import LabError
-from howfar.plan.factors import ORDINARY
+from howfar.plan.factors import ORDINARY, offered_per_s
 from howfar.plan.page import MULTI, Keys, PageShape
 from howfar.plan.sessions import SessionSpec, session_spec
 from howfar.plan.types import READS_ONLY, Plan
@@ -48,6 +49,7 @@ def load_job(plan: Plan, arm: Arm, stage: Stage, seed: int, workload: Workload) 
         session=session_of(session_spec(arm.factors), stage.trust),
         workload=workload,
         connections=int(arm.factors["threads"]),
+        arrivals=None if (per_s := offered_per_s(arm.factors)) is None else Arrivals(rate_per_s=per_s),
         seed=seed,
         warmup_ns=plan.timing.warmup_ns,
         measure_ns=plan.timing.measure_ns,

@@ -1,0 +1,194 @@
+"""Response times at rates of their own (open loop), counted from the moment at which each transaction was due.
+
+A closed loop waits for a slow answer and sends less; users do not. So a stall delays all that was due in it, and is counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from howfar.analysis.cells import CellSummary, Floors
+from howfar.analysis.summary import RunEvidence
+from howfar.plan.factors import LOAD, offered_per_s
+from howfar.stats.estimate import Estimate, Part
+from howfar.stats.histograms import CurvePoint, merge, value_at
+from howfar.stats.intervals import Resolution, exponential, judge_ratio, mean_interval
+from howfar.stats.trials import TrialTable, rest_of, transaction_histogram
+from howfar.store.records import Arm, ArmRole, Measured
+
+KEEPS_UP = 0.99
+"""Of what was due, answered within the window. The rest waited for a connection, so its response time grows with the window."""
+TAIL = 10
+"""Samples beyond a quantile, at least, in each trial: with fewer it is about single transactions."""
+QUANTILES = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999}
+
+
+class AtRate(Part):
+    """One path at one rate."""
+
+    arm: str
+    per_s: float
+    """Transactions due each second."""
+    share: float | None
+    """Of the baseline's capacity, as it was measured before the run. None: the rates are the user's own."""
+    answered: Estimate
+    """Share of what was due that was answered within the window; the mean of the blocks."""
+    keeps_up: bool
+    p50_ms: Estimate | None
+    """Geometric mean of the trials' quantiles. None: too few transactions for it, or the path does not keep up."""
+    p99_ms: Estimate | None
+    p999_ms: Estimate | None
+    p99_ratio: Estimate | None
+    """Over the baseline's path at the same rate, paired by block."""
+    resolution: Resolution
+    """Of `p99_ratio`. SLOWER: the response time is longer."""
+    curve: tuple[CurvePoint, ...]
+
+
+class PathLatency(Part):
+    """One path (and what else it was measured with)."""
+
+    name: str
+    capacity_per_s: Estimate | None
+    """In a closed loop with the plan's connections: the rate from which it no longer keeps up. None: not measured."""
+    rates: tuple[AtRate, ...]
+    """Ascending."""
+
+
+class Latency(Part):
+    """Response times at fixed rates, path by path in the order of the plan."""
+
+    baseline: str
+    paths: tuple[PathLatency, ...]
+
+
+def latency(evidence: RunEvidence) -> Latency | None:
+    """None: nothing was measured at a rate of its own."""
+    table = evidence.table
+    paced = [arm for arm in table.run.info.arms if _is_paced(arm) and table.measured(arm.name)]
+    if not paced:
+        return None
+    cells = {cell.arm: cell for cell in evidence.cells}
+    closed = {rest_of(arm.factors, LOAD.name): arm for arm in reversed(table.run.info.arms) if _is_closed(arm)}
+    groups: dict[object, list[Arm]] = {}
+    for arm in paced:
+        groups.setdefault(rest_of(arm.factors, LOAD.name), []).append(arm)
+    capacity = table.run.info.environment.get("capacity", {}).get("per_s")
+    reader = _Reader(table, cells, evidence.floors, capacity if isinstance(capacity, int | float) else None)
+    baseline = table.baseline
+    return Latency(
+        baseline="" if baseline is None else _plain_name(baseline),
+        paths=tuple(
+            PathLatency(
+                name=_plain_name(arms[0]),
+                capacity_per_s=reader.capacity_of(closed.get(rest)),  # type: ignore[call-overload]
+                rates=tuple(reader.at(arm) for arm in sorted(arms, key=lambda arm: offered_per_s(arm.factors) or 0.0)),
+            )
+            for rest, arms in groups.items()
+        ),
+    )
+
+
+def _is_paced(arm: Arm) -> bool:
+    return arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER) and offered_per_s(arm.factors) is not None
+
+
+def _is_closed(arm: Arm) -> bool:
+    return arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER) and offered_per_s(arm.factors) is None
+
+
+def _plain_name(arm: Arm) -> str:
+    """The cell's name without its load."""
+    label = LOAD.label(LOAD.of(arm.factors))
+    return ", ".join(part for part in arm.name.split(", ") if part != label)
+
+
+class _Reader:
+    def __init__(
+        self, table: TrialTable, cells: Mapping[str, CellSummary], floors: Floors, capacity: float | None
+    ) -> None:
+        self.table, self.cells, self.floors, self.capacity = table, cells, floors, capacity
+
+    def capacity_of(self, arm: Arm | None) -> Estimate | None:
+        trials = [] if arm is None else self.table.measured(arm.name)
+        return mean_interval([_per_s(trial) for trial in trials]) if trials else None
+
+    def at(self, arm: Arm) -> AtRate:
+        per_s = offered_per_s(arm.factors) or 0.0
+        answered = self._answered(arm)
+        keeps_up = answered.value >= KEEPS_UP
+        ratio = self._ratio(arm) if keeps_up else None
+        found = self.floors.threshold.resolve(ratio)
+        turned = {Resolution.FASTER: Resolution.SLOWER, Resolution.SLOWER: Resolution.FASTER}
+        return AtRate(
+            arm=arm.name,
+            per_s=per_s,
+            share=per_s / self.capacity if self.capacity else None,
+            answered=answered,
+            keeps_up=keeps_up,
+            **{name: self._quantile(arm, share) if keeps_up else None for name, share in QUANTILES.items()},
+            p99_ratio=ratio,
+            resolution=turned.get(found, found),
+            curve=self.cells[arm.name].latency_curve,
+        )
+
+    def _answered(self, arm: Arm) -> Estimate:
+        """By the receipts: all that was due and what came of it."""
+        accounts = [trial.receipt.get("arrivals", {}) for trial in self.table.trials[arm.name].values()]
+        return mean_interval(
+            [account["answered"] / account["due"] for account in accounts if account.get("due")] or [0.0]
+        )
+
+    def _quantile(self, arm: Arm, share: float) -> Estimate | None:
+        found = [ms for trial in self.table.measured(arm.name) if (ms := quantile_ms(trial, share)) is not None]
+        return exponential(mean_interval([math.log(ms) for ms in found])) if found else None
+
+    def _ratio(self, arm: Arm) -> Estimate | None:
+        reference = self.table.reference(arm)
+        if reference is None or offered_per_s(reference.factors) != offered_per_s(arm.factors):
+            return None  # it is the reference of its rate
+        ratios = self.table.block_ratios(arm.name, reference.name, lambda measured: quantile_ms(measured, 0.99))
+        return judge_ratio(ratios).quoted if ratios else None
+
+
+def _per_s(measured: Measured) -> float:
+    return measured.transactions * 1e9 / measured.elapsed_ns
+
+
+def quantile_ms(measured: Measured, share: float) -> float | None:
+    """A quantile of one trial. None: fewer than `TAIL` transactions lie beyond it."""
+    histogram = transaction_histogram(measured)
+    if histogram is None or histogram.count * (1 - share) < TAIL:
+        return None
+    return value_at(merge([histogram]), share) / 1e6
+
+
+# ---------------------------------------------------------------- the answer
+
+
+def verdict(found: Latency, text: Callable[[Estimate], str]) -> str:
+    """At the highest rate that every path keeps up with, and where each no longer does."""
+    common = _common(found)
+    clauses = []
+    if common is not None:
+        reads = [(path.name, at) for path in found.paths for at in path.rates if at.per_s == common and at.p99_ms]
+        share = next(
+            (f" ({at.share * 100:.0f} % of what {found.baseline} can do)" for _, at in reads if at.share is not None),
+            "",
+        )
+        named = ", ".join(f"{name} {text(at.p99_ms)} ms" for name, at in reads if at.p99_ms is not None)
+        clauses.append(f"At {common:,.0f} transactions/s{share}, 99 of 100 are answered within: {named}")
+    ends = [(path.name, path.capacity_per_s) for path in found.paths if path.capacity_per_s is not None]
+    if ends:
+        clauses.append(
+            "transactions queue from these rates on: " + ", ".join(f"{name} {end.value:,.0f}/s" for name, end in ends)
+        )
+    return "; ".join(clauses) + "." if clauses else ""
+
+
+def _common(found: Latency) -> float | None:
+    """The highest rate at which every path has a p99."""
+    rates = [{at.per_s for at in path.rates if at.p99_ms is not None} for path in found.paths]
+    shared = set.intersection(*rates) if rates else set()
+    return max(shared, default=None)

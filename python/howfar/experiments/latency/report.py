@@ -1,0 +1,172 @@
+"""The report of a plan with rates of its own: response times path by path, and what keeps up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from howfar.analysis.advice import Advice
+from howfar.analysis.summary import Findings, RunEvidence, Summary
+from howfar.experiments.experiment import Experiment, Keys
+from howfar.experiments.latency.analysis import AtRate, Latency, PathLatency, latency, verdict
+from howfar.report import figures, palette
+from howfar.report.charts import Drawable, percentiles, pick
+from howfar.report.document import Block, Cell, Chart, Column, Details, Document, Heading, Table
+from howfar.report.frame import cell_table, confirmations, frame, trials
+from howfar.stats.estimate import Estimate, Part
+from howfar.stats.intervals import Resolution, interval_text
+
+MOST_OF_CAPACITY = 0.8
+"""Of what a path can do: bursts of a steady stream of users take the rest."""
+READING = {Resolution.SLOWER: "longer", Resolution.FASTER: "shorter"}
+
+
+class Latencies(Experiment):
+    name = "latency"
+    findings: ClassVar[Keys] = {"latency": Latency}
+
+    def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
+        return {"latency": latency(evidence)}
+
+    def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
+        found = findings["latency"]
+        return verdict(found, milliseconds) if isinstance(found, Latency) else ""
+
+    def advice(self, evidence: RunEvidence, findings: Findings) -> tuple[Advice, ...] | None:
+        found = findings["latency"]
+        return _advice(found) if isinstance(found, Latency) else None
+
+    def applies(self, summary: Summary) -> bool:
+        return summary.found(Latency) is not None
+
+    def document(self, summary: Summary) -> Document:
+        found = summary.found(Latency)
+        assert found is not None, "only then it applies"
+        every = Details("All cells", (cell_table(summary, main=False),))
+        below = (*_charts(found), every, *trials(summary), *confirmations(summary))
+        return frame(summary, (main_table(found),), below=below, records=records(found))
+
+
+def milliseconds(found: Estimate | None) -> str:
+    """`2.1 [2.0, 2.3]`; three digits."""
+    if found is None:
+        return figures.UNKNOWN
+    value = figures.number(found.value)
+    if found.low is None or found.high is None:
+        return value if len(found.points) < 2 else f"{value} ({', '.join(map(figures.number, sorted(found.points)))})"
+    return f"{value} [{figures.number(found.low)}, {figures.number(found.high)}]"
+
+
+def main_table(found: Latency) -> Table:
+    columns = (
+        Column("path", left=True),
+        Column("due/s"),
+        Column("of capacity"),
+        Column("answered"),
+        Column("p50 ms", "[95 % interval]"),
+        Column("p99 ms", "[95 % interval]"),
+        Column("p99.9 ms", "[95 % interval]", optional=True),
+        Column("p99, times", f"that of {found.baseline}"),
+    )
+    rows = tuple(_row(path.name, at) for path in found.paths for at in path.rates)
+    note = (
+        "Response times count from when a transaction was due. Where less than 99 % was answered in time the rest queues, and "
+        "response times grow with the length of the trial: none is given. Nor is a quantile that fewer than 10 transactions of each "
+        "trial exceed."
+    )
+    return Table("", columns, rows, (note,), main=True, stack=True)
+
+
+def _row(name: str, at: AtRate) -> tuple[Cell, ...]:
+    return (
+        Cell(name),
+        Cell(f"{at.per_s:,.4g}" if at.per_s < 1000 else f"{at.per_s:,.0f}"),
+        Cell(figures.UNKNOWN if at.share is None else f"{at.share * 100:.0f} %"),
+        Cell(f"{at.answered.value * 100:.1f} %", "" if at.keeps_up else "queues"),
+        Cell(milliseconds(at.p50_ms)),
+        Cell(milliseconds(at.p99_ms)),
+        Cell(milliseconds(at.p999_ms)),
+        Cell(figures.UNKNOWN if at.p99_ratio is None else interval_text(at.p99_ratio), _reading(at)),
+    )
+
+
+def _reading(at: AtRate) -> str:
+    return "" if at.p99_ratio is None else READING.get(at.resolution, "not resolved")
+
+
+def _charts(found: Latency) -> list[Block]:
+    """One panel a rate, one line a path."""
+    names = [path.name for path in found.paths]
+    colours = dict(zip(names, pick(palette.SERIES, len(names)), strict=True))
+    panels: dict[str, list[dict[str, object]]] = {}
+    for path in found.paths:
+        for at in path.rates:
+            share = "" if at.share is None else f" ({at.share * 100:.0f} % of capacity)"
+            rows = [{"series": path.name, **point.model_dump()} for point in at.curve] if at.keeps_up else []
+            panels.setdefault(f"{at.per_s:,.0f}/s{share}", []).extend(rows)
+
+    def draw(width: int) -> Drawable | None:
+        return percentiles(panels, colours, titles=("share of transactions", "response time, ms"), width=width)
+
+    chart = Chart(
+        "latency",
+        "",
+        "Response times from when a transaction was due, all blocks together; as far as ten transactions lie beyond. A path that "
+        "does not keep up with a rate is left out there.",
+        draw,
+    )
+    return [Heading("How long answers take at each rate"), chart]
+
+
+def _advice(found: Latency) -> tuple[Advice, ...]:
+    queues = [(path, first) for path in found.paths if (first := _first_that_queues(path)) is not None]
+    advice = []
+    for path, first in queues:
+        if path.capacity_per_s is None:
+            continue
+        most = MOST_OF_CAPACITY * path.capacity_per_s.value
+        advice.append(
+            Advice(
+                action=f"On {path.name} keep below {most:,.0f} transactions/s, or give it more connections or fewer round trips.",
+                because=f"At {first.per_s:,.0f}/s it answered {first.answered.value * 100:.0f} % in time; in a closed loop with "
+                f"as many connections it does {path.capacity_per_s.value:,.0f}/s, of which 80 % leave room for bursts.",
+            )
+        )
+    return tuple(advice)
+
+
+def _first_that_queues(path: PathLatency) -> AtRate | None:
+    return next((at for at in path.rates if not at.keeps_up), None)
+
+
+def records(found: Latency) -> list[dict[str, object]]:
+    """One line of CSV a path and rate."""
+    made = []
+    for path in found.paths:
+        for at in path.rates:
+            record: dict[str, object] = {
+                "path": path.name,
+                "arm": at.arm,
+                "per_s": at.per_s,
+                "share": "" if at.share is None else at.share,
+                "keeps_up": at.keeps_up,
+            }
+            for name, estimate in (
+                ("answered", at.answered),
+                ("p50_ms", at.p50_ms),
+                ("p99_ms", at.p99_ms),
+                ("p999_ms", at.p999_ms),
+                ("p99_ratio", at.p99_ratio),
+                ("capacity_per_s", path.capacity_per_s),
+            ):
+                record |= _limits(name, estimate)
+            made.append(record | {"resolution": at.resolution.value})
+    return made
+
+
+def _limits(name: str, found: Estimate | None) -> dict[str, object]:
+    values = (None, None, None) if found is None else (found.value, found.low, found.high)
+    return {
+        key: "" if value is None else value
+        for key, value in zip((name, f"{name}_low", f"{name}_high"), values, strict=True)
+    }

@@ -1,0 +1,214 @@
+"""Response times at fixed rates, against the arithmetic of one queue before one server; and how loads are written and resolved."""
+
+from __future__ import annotations
+
+import csv as spreadsheet
+import io
+import json
+import math
+import random
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import pytest
+from tests.unit import rendered as reports
+from tests.unit.fake_lab import QUERIES_A_TRANSACTION, RATES, fake_info, fakes
+
+from howfar.analysis.summary import Summary
+from howfar.cli.run import _command, _levels
+from howfar.engine.messages import Event, LoadJob, PageJob
+from howfar.engine.process import Launcher, LoadOutcome
+from howfar.errors import LabError, UsageError
+from howfar.experiments.latency.analysis import Latency
+from howfar.experiments.registry import rendered, schema, summarise
+from howfar.plan.cells import cells
+from howfar.plan.fitting import closed_loop, needs_capacity, with_capacity
+from howfar.plan.load import LoadedPlan, Override, load_plan
+from howfar.plan.types import Plan, restore_plan
+from howfar.runner.capacity import TRIED, with_rates
+from howfar.runner.run import conduct
+from howfar.stats.intervals import Resolution
+from howfar.store.records import Run, TrialStatus
+from howfar.store.run_file import create, read_run
+
+CAPACITY = {path: rate / QUERIES_A_TRANSACTION for path, rate in RATES.items()}
+SHARES = (0.2, 0.5, 0.8)
+
+
+def loaded(**timing: str | int) -> LoadedPlan:
+    return load_plan(
+        "latency", quick=True, overrides=[Override("", ("timing", key), value) for key, value in timing.items()]
+    )
+
+
+def wobble(job: LoadJob) -> float:
+    """1 % of scatter, the same for the same job."""
+    return 1 + 0.02 * (random.Random(zlib.crc32(job.model_dump_json().encode())).random() - 0.5)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    path = tmp_path_factory.mktemp("latency") / "a.howfar"
+    laboratory, engine, instruments = fakes(jitter=wobble)
+    said: list[str] = []
+    plan = loaded(measure="60s", max_blocks=6, time_budget="10h")
+    rated, capacity = with_rates(plan.plan, 1, laboratory, instruments, said.append)
+    assert len(engine.jobs) == 3 and all(job.arrivals is None for job in engine.jobs)
+    assert said[0].startswith("capacity of the baseline (socket, closed loop): 1,0")
+    info = fake_info(loaded=LoadedPlan(rated, plan.text, plan.quick))
+    with create(path, info.model_copy(update={"environment": info.environment | capacity})) as file:
+        conduct(file, laboratory, laboratory.clock(), instruments)
+    return read_run(path)
+
+
+@pytest.fixture(scope="module")
+def summary(run: Run) -> Summary:
+    return summarise(run)
+
+
+def found_of(summary: Summary) -> Latency:
+    return reports.findings_of(summary, Latency)
+
+
+def test_each_trial_proves_its_rate(run: Run) -> None:
+    paced = [trial for trial in run.trials if "closed loop" not in trial.arm]
+    assert paced and all(trial.status is TrialStatus.OK for trial in run.trials)
+    for trial in paced:
+        account = trial.receipt["arrivals"]
+        assert account["due"] == account["answered"] + account["unanswered"]
+        assert f"{account['per_s']:g}/s" in trial.arm
+
+
+def test_quantiles_are_those_of_the_queue(summary: Summary) -> None:
+    """p = -ln(1 - share) / (capacity - rate)."""
+    for path in found_of(summary).paths:
+        for at in path.rates:
+            if at.per_s > 0.7 * CAPACITY[path.name]:
+                continue  # one per cent of scatter moves the queue by tens
+            mean_ms = 1e3 / (CAPACITY[path.name] - at.per_s)
+            assert at.p50_ms is not None and at.p50_ms.value == pytest.approx(mean_ms * math.log(2), rel=0.05)
+            assert at.p99_ms is not None and at.p99_ms.value == pytest.approx(mean_ms * math.log(100), rel=0.05)
+            assert at.p99_ms.low is not None and at.p99_ms.high is not None
+
+
+def test_who_does_not_keep_up_has_no_response_time(summary: Summary) -> None:
+    paths = {path.name: path for path in found_of(summary).paths}
+    assert [at.keeps_up for at in paths["socket"].rates] == [True, True, True]
+    assert [at.keeps_up for at in paths["remote"].rates] == [True, False, False]
+    late = paths["remote"].rates[1]
+    assert (late.p50_ms, late.p99_ms, late.p99_ratio) == (None, None, None)
+    assert late.answered.value == pytest.approx(CAPACITY["remote"] / late.per_s, rel=0.02)
+    capacity = paths["remote"].capacity_per_s
+    assert capacity is not None and capacity.value == pytest.approx(CAPACITY["remote"], rel=0.02)
+
+
+def test_paths_are_compared_at_the_same_rate(summary: Summary) -> None:
+    paths = {path.name: path for path in found_of(summary).paths}
+    assert all(at.p99_ratio is None for at in paths["socket"].rates), "it is what the others are compared with"
+    first = paths["remote"].rates[0]
+    expected = (CAPACITY["socket"] - first.per_s) / (CAPACITY["remote"] - first.per_s)
+    assert first.p99_ratio is not None and first.p99_ratio.value == pytest.approx(expected, rel=0.1)
+    assert first.resolution is Resolution.SLOWER
+    assert [at.share for at in paths["tcp"].rates] == pytest.approx(list(SHARES), rel=0.05)
+
+
+def test_a_quantile_needs_transactions_beyond_it(tmp_path: Path) -> None:
+    """207/s for 3 s: 6 transactions lie beyond the 99th percentile."""
+    laboratory, _, instruments = fakes(jitter=wobble)
+    plan = loaded(max_blocks=6, time_budget="10h")
+    rated, capacity = with_rates(plan.plan, 1, laboratory, instruments, lambda text: None)
+    info = fake_info(loaded=LoadedPlan(rated, plan.text, plan.quick))
+    with create(tmp_path / "a.howfar", info.model_copy(update={"environment": info.environment | capacity})) as file:
+        conduct(file, laboratory, laboratory.clock(), instruments)
+    at = found_of(summarise(read_run(tmp_path / "a.howfar"))).paths[0].rates[0]
+    assert at.p50_ms is not None and (at.p99_ms, at.p999_ms) == (None, None)
+
+
+def test_the_report_answers_in_every_form(summary: Summary) -> None:
+    text = reports.terminal.render(summary, 100, details=False)
+    assert (
+        "99 of 100 are answered within" in summary.verdict
+        and "transactions queue from these rates on" in summary.verdict
+    )
+    assert "remote 310/s" in summary.verdict or "remote 31" in summary.verdict
+    assert "queues" in text and len(text.splitlines()) <= 40
+    assert any("On remote keep below" in advice.action for advice in summary.advice)
+    assert "How long answers take at each rate" in reports.html.render(summary)
+    assert "of capacity" in reports.markdown.render(summary)
+    rows = list(spreadsheet.DictReader(io.StringIO(reports.csv.render(summary))))
+    assert len(rows) == 9 and {row["keeps_up"] for row in rows} == {"True", "False"}
+    jsonschema.validate(json.loads(rendered(summary, "json")), schema())
+
+
+def test_a_rate_that_was_not_offered_voids_the_trial(tmp_path: Path) -> None:
+    laboratory, engine, instruments = fakes()
+    plan = loaded(max_blocks=2, min_blocks=2, time_budget="10h")
+
+    def half(job: LoadJob | PageJob, launcher: Launcher, on_event: Callable[[Event], None]) -> LoadOutcome:
+        outcome = engine(job, launcher, on_event)
+        account = outcome.finished.open_loop
+        lost = None if account is None else account.model_copy(update={"due": account.due // 2})
+        return replace(outcome, finished=outcome.finished.model_copy(update={"open_loop": lost}))
+
+    head = fake_info(loaded=LoadedPlan(with_capacity(plan.plan, 1000), plan.text, plan.quick))
+    with create(tmp_path / "a.howfar", head) as file:
+        conduct(file, laboratory, laboratory.clock(), replace(instruments, measure=half))
+    voids = [trial for trial in read_run(tmp_path / "a.howfar").trials if trial.void_reason is not None]
+    assert voids and all("were due in the window where the rate makes" in str(trial.void_reason) for trial in voids)
+    assert all("closed loop" not in trial.arm for trial in voids)
+
+
+def test_a_capacity_that_cannot_be_measured_is_an_error() -> None:
+    laboratory, _, instruments = fakes()
+    laboratory.trouble = lambda path, number: ("TLS is on",)
+    with pytest.raises(LabError, match=f"{TRIED} trials were void, the last because: TLS is on"):
+        with_rates(loaded().plan, 1, laboratory, instruments, lambda text: None)
+
+
+def test_shares_become_rates_of_three_digits() -> None:
+    plan = loaded().plan
+    assert needs_capacity(plan) and closed_loop(plan).factors["load"] == "closed"
+    rated = with_capacity(plan, 5432.1)
+    assert rated.factors.load == ("closed", "1090/s", "2720/s", "4350/s")
+    assert not needs_capacity(rated)
+    assert "remote, 2720/s" in [cell.name for cell in cells(rated)]
+
+
+def test_own_rates_need_no_capacity() -> None:
+    plan = load_plan(
+        "latency",
+        quick=True,
+        overrides=[Override("--load", ("factors", "load"), _levels("load", "300/s, 12.5/s"))],
+    )
+    assert plan.plan.factors.load == ("closed", "300/s", "12.5/s")
+    assert not needs_capacity(plan.plan)
+    laboratory, engine, instruments = fakes()
+    assert with_rates(plan.plan, 1, laboratory, instruments, print) == (plan.plan, {})
+    assert engine.jobs == []
+
+
+def test_the_command_is_repeated_with_its_loads() -> None:
+    override = Override("--load", ("factors", "load"), _levels("load", "50%,300/s"))
+    assert _command("latency", True, 7, [override])[3:] == ("--quick", "--load", "closed,50%,300/s", "--seed", "7")
+
+
+@pytest.mark.parametrize("wrong", ["fast", "0%", "0/s", "-3/s", "50", "1e3/s", ""])
+def test_what_is_no_load_is_refused(wrong: str) -> None:
+    with pytest.raises(UsageError, match=f"--load closed,{wrong}: .* is no load: closed, a share"):
+        load_plan("latency", overrides=[Override("--load", ("factors", "load"), ("closed", wrong))])
+
+
+@pytest.mark.parametrize("plan", ["page", "crash"])
+def test_pages_and_crashes_have_no_rate(plan: str) -> None:
+    with pytest.raises(UsageError, match="is of transactions: not of pages"):
+        load_plan(plan, overrides=[Override("--load", ("factors", "load"), ("300/s",))])
+
+
+def test_a_file_of_before_is_a_closed_loop() -> None:
+    stored = load_plan("paths", quick=True).plan.model_dump(mode="json")
+    del stored["factors"]["load"]
+    restored: Plan = restore_plan(stored)
+    assert restored.factors.load == ("closed",)
