@@ -125,7 +125,7 @@ def test_it_is_offered_where_something_can_be_put_to_the_test(
     limits = {} if resource is None else {"remote": resource}
     monkeypatch.setattr(finish, "summarise", lambda run: with_limits(run, limits))
     _, out, err = howfar("run", "--quick", "--out", "a.howfar")
-    assert ("Confirm:   howfar confirm a.howfar\n" in out) is offered, err
+    assert ("Confirm the limits: howfar confirm a.howfar\n" in out) is offered, err
 
 
 def test_what_the_time_cut_short_is_offered_again(
@@ -141,7 +141,7 @@ def test_what_the_time_cut_short_is_offered_again(
 
     engine.jitter = jitter
     _, out, err = howfar("run", "--quick", "--confirm", "--time-budget", "300s", "--out", "a.howfar")
-    assert "Confirm:   howfar confirm a.howfar\n" in out, err
+    assert "Confirm the limits: howfar confirm a.howfar\n" in out, err
     slow["ns"] = 0
     for _ in range(2):
         _, out, err = howfar("confirm", "a.howfar")

@@ -28,7 +28,7 @@ def test_a_run_that_ran_out_of_time_offers_what_goes_on(laboratory: Lab, howfar:
     code, out, err = howfar("resume", "a.howfar")
     assert code == 0
     assert "the run is complete (the time budget is used)" in err
-    assert "To measure on: howfar resume a.howfar --time-budget 10min\n" in err
+    assert "To continue measuring: howfar resume a.howfar --time-budget 10min\n" in err
     (offer,) = (line.split(": ", 1)[1] for line in err.splitlines() if "To continue measuring" in line)
     code, _, err = howfar(*shlex.split(offer)[1:])
     assert code == 0, err
