@@ -8,13 +8,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.unit.fake_lab import COUNTED, RATES, FakeClock, fake_info, fakes
+from tests.unit.fake_lab import COUNTED, RATES, FakeClock, FakeLaboratory, fake_info, fakes
 
+from howfar.analysis.signs import Warning
 from howfar.engine.messages import LoadJob, Sysbench
 from howfar.errors import EngineError, LabError
 from howfar.experiments.registry import summarise
 from howfar.plan.load import Override, load_plan
 from howfar.report.figures import void_line
+from howfar.report.frame import warning_lines
 from howfar.runner.run import conduct
 from howfar.runner.stopping import ATTEMPTS_PER_BLOCK, VOIDS_IN_A_ROW
 from howfar.stats.trials import trial_table
@@ -130,26 +132,51 @@ def test_a_block_with_a_void_trial_is_measured_again_as_a_whole(tmp_path: Path) 
     assert "3 good trials left out because another trial of their block was void" in void_line(summary)
 
 
-def test_a_block_that_stays_void_is_left_out_as_a_whole(tmp_path: Path) -> None:
-    """Not one arm's trials of it count, and the run goes on with the next."""
-    laboratory, _engine, instruments = fakes()
+def stays_void(laboratory: FakeLaboratory, times: int) -> None:
+    """tcp is void so often."""
     voids: list[int] = []
 
     def trouble(path: str, number: int) -> tuple[str, ...]:
-        if path != "tcp" or len(voids) == ATTEMPTS_PER_BLOCK:
+        if path != "tcp" or len(voids) == times:
             return ()
         voids.append(number)
         return ("disturbed",)
 
     laboratory.trouble = trouble
+
+
+def test_a_block_that_stays_void_is_left_out_as_a_whole(tmp_path: Path) -> None:
+    """Its last attempt goes on to the end, and not one arm's trials of it count. The run goes on with the next."""
+    laboratory, _engine, instruments = fakes()
+    stays_void(laboratory, ATTEMPTS_PER_BLOCK)
     with create(tmp_path / "a.howfar", fake_info()) as file:
         conduct(file, laboratory, laboratory.clock(), instruments)
     run = read_run(tmp_path / "a.howfar")
     first = [trial for trial in run.trials if trial.block == 0]
-    assert max(trial.attempt for trial in first) == ATTEMPTS_PER_BLOCK - 1
+    assert sum(trial.attempt == ATTEMPTS_PER_BLOCK - 1 for trial in first) == ARMS
     assert all(trial.number in left_out(run) for trial in first if trial.status is TrialStatus.OK)
     assert all(0 not in blocks for blocks in trial_table(plan_part(run)).good.values())
     assert any(trial.block == 1 for trial in run.trials)
+    assert Warning.DISTURBED not in summarise(run).warnings
+
+
+def test_where_too_few_blocks_are_undisturbed_the_others_count_and_that_is_said(tmp_path: Path) -> None:
+    laboratory, _engine, instruments = fakes()
+    stays_void(laboratory, 5)
+    blocks = (Override("", ("timing", key), 4) for key in ("min_blocks", "max_blocks"))
+    loaded = load_plan("paths", quick=True, overrides=[*COUNTED, *blocks])
+    with create(tmp_path / "a.howfar", fake_info(loaded=loaded)) as file:
+        conduct(file, laboratory, laboratory.clock(), instruments)
+    run = read_run(tmp_path / "a.howfar")
+    table = trial_table(plan_part(run))
+    assert {arm: sorted(good) for arm, good in table.good.items()} == {
+        arm.name: [0, 1, 2, 3] if arm.name != "tcp" else [1, 2, 3] for arm in run.info.arms
+    }
+    good = [trial for trial in table.run.trials if trial.block == 0 and trial.status is TrialStatus.OK]
+    assert all(trial.attempt == ATTEMPTS_PER_BLOCK - 1 for trial in good)
+    summary = summarise(run)
+    assert Warning.DISTURBED in summary.warnings
+    assert "fewer than 4 blocks had no void trial" in " ".join(warning_lines(summary))
 
 
 def test_a_file_of_before_keeps_all_good_trials(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_the_report_answers_in_every_form(summary: Summary) -> None:
     assert "queues" in text and len(text.splitlines()) <= 40
     assert any("On remote keep below" in advice.action for advice in summary.advice)
     assert "How long answers take at each rate" in reports.html.render(summary)
-    assert "of capacity" in reports.markdown.render(summary)
+    assert "| load |" in reports.markdown.render(summary)
     rows = list(spreadsheet.DictReader(io.StringIO(reports.csv.render(summary))))
     assert len(rows) == 9 and {row["keeps_up"] for row in rows} == {"True", "False"}
     jsonschema.validate(json.loads(rendered(summary, "json")), schema())

@@ -36,6 +36,7 @@ from howfar.store.records import (
     TrialStatus,
     compared_part,
     confirmation_part,
+    is_disturbed,
     left_out,
     plan_part,
 )
@@ -259,7 +260,7 @@ class Analysis(Protocol):
 def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
     """Pure: the same run gives the same summary anywhere. Of the experiments that have something to say the first is heard."""
     confirmed, whole, out = confirmation_part(run), plan_part(run), len(left_out(run))
-    table = trial_table(run := compared_part(whole))
+    measured, table = run, trial_table(run := compared_part(whole))
     known = controls(whole)
     floors = cell_figures.floors(table, known)
     rest = settled(run, floors.target)
@@ -311,7 +312,7 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
         unmeasured=tuple(_unmeasured(table, arm) for arm in run.info.arms if not _good(run, arm.name)),
         trials=_points(table),
         environment=run.info.environment,
-        warnings=tuple(_session_warnings(run, floors.aa)),
+        warnings=tuple(_session_warnings(run, floors.aa, is_disturbed(measured))),
         confirmations=tested,
         unconfirmed=unconfirmed(confirmed),
         findings=findings,
@@ -391,7 +392,8 @@ def _points(table: TrialTable) -> tuple[TrialPoint, ...]:
     return tuple(points)
 
 
-def _session_warnings(run: Run, aa: Estimate | None) -> list[Warning]:
+def _session_warnings(run: Run, aa: Estimate | None, disturbed: bool) -> list[Warning]:
     loads = [trial.load for trial in run.trials if trial.load is not None]
     threads = max((threads_of(arm) for arm in run.info.arms), default=1)
-    return session_warnings(aa, loads, Machine(machine_cpus(run), others_cpus(run.trials)), threads)
+    found = [Warning.DISTURBED] if disturbed else []
+    return found + session_warnings(aa, loads, Machine(machine_cpus(run), others_cpus(run.trials)), threads)

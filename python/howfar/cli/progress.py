@@ -171,7 +171,7 @@ class Lines:
         if standing.left_out > self._left_out:
             self._left_out = standing.left_out
             self._print(
-                f"block {standing.blocks} is left out: each of {ATTEMPTS_PER_BLOCK} attempts had a void trial",
+                f"block {standing.blocks} had a void trial in each of {ATTEMPTS_PER_BLOCK} attempts",
                 warning=True,
             )
 

@@ -28,7 +28,8 @@ from howfar.store.records import (
 )
 
 ATTEMPTS_PER_BLOCK = 3
-"""A block in which a trial was void is measured again as a whole, so often in all; then it is left out as a whole."""
+"""A block in which a trial was void is measured again as a whole, so often in all. The last attempt goes on to the block's end, and
+is left out as a whole unless too few blocks have no void trial."""
 
 VOIDS_IN_A_ROW = 6
 """So many void trials of one arm, without a good one between: what is wrong will not pass by itself."""
@@ -62,10 +63,8 @@ def places_left(run: Run, block: int, target: float) -> Iterator[Slot]:
         )
     attempt = max((trial.attempt for trial in tried), default=0)
     here = [trial for trial in tried if trial.attempt == attempt]
-    if any(trial.status is TrialStatus.VOID for trial in here):
+    if attempt + 1 < ATTEMPTS_PER_BLOCK and any(trial.status is TrialStatus.VOID for trial in here):
         attempt, here = attempt + 1, []
-    if attempt >= ATTEMPTS_PER_BLOCK:
-        return
     done = {trial.position for trial in here}
     rest = frozenset[str]() if confirming else resting(part, block, target)
     for position, arm in enumerate(order):

@@ -400,16 +400,52 @@ class Run(Record):
     events: tuple[RunEvent, ...] = ()
 
 
+UNDISTURBED_BLOCKS = 4
+"""Without a void trial, from which on only such blocks count."""
+
+
+def is_disturbed(run: Run) -> bool:
+    """Fewer blocks than that have no void trial: blocks with one then count for the arms that were good in them."""
+    return run.info.whole_blocks and bool(_spoiled(run)) and len(_undisturbed(run)) < UNDISTURBED_BLOCKS
+
+
 def left_out(run: Run) -> frozenset[int]:
-    """Numbers of the good trials that count for nothing: a trial of the same attempt at their block was void."""
+    """Numbers of the good trials that count for nothing: of attempts at a block that a void trial ended, and, where enough blocks
+    have none, of blocks with a void trial in their last attempt."""
     if not run.info.whole_blocks:
         return frozenset()
-    spoiled = {(trial.block, trial.attempt) for trial in run.trials if trial.status is TrialStatus.VOID}
+    spoiled, last = _spoiled(run), _last_attempts(run)
+    disturbed = is_disturbed(run)
     return frozenset(
         trial.number
         for trial in run.trials
-        if trial.status is TrialStatus.OK and (trial.block, trial.attempt) in spoiled
+        if trial.status is TrialStatus.OK
+        and (
+            trial.attempt < last[trial.block]
+            or ((trial.block, trial.attempt) in spoiled and not (disturbed and trial.block < CONFIRMATION_BLOCK))
+        )
     )
+
+
+def _spoiled(run: Run) -> set[tuple[int, int]]:
+    return {(trial.block, trial.attempt) for trial in run.trials if trial.status is TrialStatus.VOID}
+
+
+def _last_attempts(run: Run) -> dict[int, int]:
+    last: dict[int, int] = {}
+    for trial in run.trials:
+        last[trial.block] = max(trial.attempt, last.get(trial.block, 0))
+    return last
+
+
+def _undisturbed(run: Run) -> set[int]:
+    """Of the plan's blocks."""
+    spoiled = _spoiled(run)
+    return {
+        block
+        for block, attempt in _last_attempts(run).items()
+        if block < CONFIRMATION_BLOCK and (block, attempt) not in spoiled
+    }
 
 
 def plan_part(run: Run) -> Run:

@@ -14,11 +14,10 @@ from howfar.report.charts import Drawable, percentiles, pick
 from howfar.report.document import Block, Cell, Chart, Column, Details, Document, Heading, Table
 from howfar.report.frame import cell_table, confirmations, frame, trials
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import Resolution, interval_text
+from howfar.stats.intervals import Resolution
 
 MOST_OF_CAPACITY = 0.8
 """Of what a path can do: bursts of a steady stream of users take the rest."""
-READING = {Resolution.SLOWER: "longer", Resolution.FASTER: "shorter"}
 
 
 class Latencies(Experiment):
@@ -30,7 +29,7 @@ class Latencies(Experiment):
 
     def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
         found = findings["latency"]
-        return verdict(found, milliseconds) if isinstance(found, Latency) else ""
+        return verdict(found, with_limits) if isinstance(found, Latency) else ""
 
     def advice(self, evidence: RunEvidence, findings: Findings) -> tuple[Advice, ...] | None:
         found = findings["latency"]
@@ -47,7 +46,7 @@ class Latencies(Experiment):
         return frame(summary, (main_table(found),), below=below, records=records(found))
 
 
-def milliseconds(found: Estimate | None) -> str:
+def with_limits(found: Estimate | None) -> str:
     """`2.1 [2.0, 2.3]`; three digits."""
     if found is None:
         return figures.UNKNOWN
@@ -61,18 +60,17 @@ def main_table(found: Latency) -> Table:
     columns = (
         Column("path", left=True),
         Column("due/s"),
-        Column("of capacity"),
-        Column("answered"),
+        Column("load"),
         Column("p50 ms", "[95 % interval]"),
         Column("p99 ms", "[95 % interval]"),
         Column("p99.9 ms", "[95 % interval]", optional=True),
-        Column("p99, times", f"that of {found.baseline}"),
+        Column("p99 over", f"{found.baseline}'s"),
     )
     rows = tuple(_row(path.name, at) for path in found.paths for at in path.rates)
     note = (
-        "Response times count from when a transaction was due. Where less than 99 % was answered in time the rest queues, and "
-        "response times grow with the length of the trial: none is given. Nor is a quantile that fewer than 10 transactions of each "
-        "trial exceed."
+        "Response times count from when a transaction was due. Where less than 99 % is answered in time they grow with the length of "
+        "the trial, so none is given; nor a quantile that fewer than 10 transactions of a trial exceed. Load: of the baseline in "
+        "a closed loop. *: resolved."
     )
     return Table("", columns, rows, (note,), main=True, stack=True)
 
@@ -82,16 +80,18 @@ def _row(name: str, at: AtRate) -> tuple[Cell, ...]:
         Cell(name),
         Cell(f"{at.per_s:,.4g}" if at.per_s < 1000 else f"{at.per_s:,.0f}"),
         Cell(figures.UNKNOWN if at.share is None else f"{at.share * 100:.0f} %"),
-        Cell(f"{at.answered.value * 100:.1f} %", "" if at.keeps_up else "queues"),
-        Cell(milliseconds(at.p50_ms)),
-        Cell(milliseconds(at.p99_ms)),
-        Cell(milliseconds(at.p999_ms)),
-        Cell(figures.UNKNOWN if at.p99_ratio is None else interval_text(at.p99_ratio), _reading(at)),
+        Cell(with_limits(at.p50_ms) if at.keeps_up else f"answers {at.answered.value * 100:.0f} %, queues"),
+        Cell(with_limits(at.p99_ms)),
+        Cell(with_limits(at.p999_ms)),
+        Cell(
+            figures.UNKNOWN
+            if at.p99_ratio is None
+            else f"{with_limits(at.p99_ratio)}{_RESOLVED.get(at.resolution, '')}"
+        ),
     )
 
 
-def _reading(at: AtRate) -> str:
-    return "" if at.p99_ratio is None else READING.get(at.resolution, "not resolved")
+_RESOLVED = {Resolution.SLOWER: " *", Resolution.FASTER: " *"}
 
 
 def _charts(found: Latency) -> list[Block]:
