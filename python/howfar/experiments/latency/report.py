@@ -80,7 +80,7 @@ def _row(name: str, at: AtRate) -> tuple[Cell, ...]:
         Cell(name),
         Cell(f"{at.per_s:,.4g}" if at.per_s < 1000 else f"{at.per_s:,.0f}"),
         Cell(figures.UNKNOWN if at.share is None else f"{at.share * 100:.0f} %"),
-        Cell(with_limits(at.p50_ms) if at.keeps_up else f"answers {at.answered.value * 100:.0f} %, queues"),
+        Cell(with_limits(at.p50_ms) if at.keeps_up else f"answers {at.answered.value * 100:.1f} %, queues"),
         Cell(with_limits(at.p99_ms)),
         Cell(with_limits(at.p999_ms)),
         Cell(
@@ -128,7 +128,7 @@ def _advice(found: Latency) -> tuple[Advice, ...]:
         advice.append(
             Advice(
                 action=f"On {path.name} keep below {most:,.0f} transactions/s, or give it more connections or fewer round trips.",
-                because=f"At {first.per_s:,.0f}/s it answered {first.answered.value * 100:.0f} % in time; in a closed loop with "
+                because=f"At {first.per_s:,.0f}/s it answered {first.answered.value * 100:.1f} % in time; in a closed loop with "
                 f"as many connections it does {path.capacity_per_s.value:,.0f}/s, of which 80 % leave room for bursts.",
             )
         )
