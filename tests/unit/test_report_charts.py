@@ -68,3 +68,10 @@ def test_trials_are_counted_from_nought(summary: Summary) -> None:
     drawn = drift(summary, 600)
     assert drawn is not None
     assert f"'domain': [-0.5, {len(summary.trials) - 0.5}]" in str(drawn)
+
+
+def test_trials_that_are_left_out_leave_gaps_and_nothing_is_drawn_outside(summary: Summary) -> None:
+    """Void trials, controls and repeated blocks have numbers too."""
+    later = tuple(trial.model_copy(update={"number": 2 * trial.number}) for trial in summary.trials)
+    drawn = drift(summary.model_copy(update={"trials": later}), 600)
+    assert f"'domain': [-0.5, {later[-1].number + 0.5}]" in str(drawn)

@@ -255,7 +255,7 @@ def drift(summary: Summary, width: int) -> Drawable | None:
         return None
     many = len(rows) > MOST_TRIALS
     title = "block" if many else "trial, in the order in which they ran; lines part the blocks"
-    last = max(row["block"] for row in rows) if many else len(summary.trials) - 1
+    last = max(row["block" if many else "trial"] for row in rows)
     x = alt.X(
         f"{'block' if many else 'trial'}:Q",
         title=title,
