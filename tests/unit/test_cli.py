@@ -262,6 +262,8 @@ def test_compare_says_what_differs(laboratory: Lab, howfar: Howfar) -> None:
     assert "0.500" in out
     assert "other factor levels" in out
     assert "not interleaved" in out
+    code, _, err = howfar("compare", "a.howfar", "a.howfar")
+    assert (code, "both files are of the same run" in err) == (0, True)
 
 
 def test_plans_lists_what_and_how_long(howfar: Howfar) -> None:

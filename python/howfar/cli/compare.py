@@ -22,7 +22,10 @@ from howfar.store.run_file import read_run
 @no_colour_option
 def compare(before: Path, after: Path, no_colour: bool) -> int:
     """Compare the runs in the files BEFORE and AFTER; ratios are AFTER over BEFORE."""
-    found = compare_runs(read_run(before), read_run(after))
+    one, other = read_run(before), read_run(after)
+    if one.info.run_id == other.info.run_id:
+        click.echo("howfar: both files are of the same run, so they differ only in how far it had come", err=True)
+    found = compare_runs(one, other)
     screen = console(no_colour)
     screen.print(Text(f"{before} -> {after}"))
     screen.print(_table(found) if found.arms else Text("The runs have no arm in common."))
