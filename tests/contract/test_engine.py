@@ -89,8 +89,8 @@ def test_a_good_job_gets_past_the_reading(example: Path) -> None:
     done = engine(held["job"], json.dumps(held) + "\n")
     assert done.stdout, done.stderr
     event = json.loads(done.stdout.splitlines()[0])
-    if held["job"] in ("echo", "null"):
-        assert event["event"] in ("listening", "null_ready")
+    if held["job"] in ("echo", "null", "tap"):
+        assert event["event"] in ("listening", "null_ready", "tap_ready")
         assert done.returncode == 0, "it ends with its stdin"
     else:
         failed = Failed.model_validate(event)

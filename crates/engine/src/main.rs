@@ -23,11 +23,12 @@ fn main() -> ExitCode {
         Some("link") => howfar_link::run(),
         Some("null") => howfar_null::serve(),
         Some("pingpong") => howfar_null::ping_pong(),
+        Some("tap") => howfar_tap::run(),
         Some("commit") => commit::print(),
         Some("echo" | "rtt" | "goodput") => howfar_link::probe::run(),
         _ => {
             eprintln!(
-                "usage: howfar-engine info|schema|load|page|tables|watch|link|echo|rtt|goodput|null|pingpong   (a job as JSON on stdin)"
+                "usage: howfar-engine info|schema|load|page|tables|watch|link|echo|rtt|goodput|null|pingpong|tap   (a job as JSON on stdin)"
             );
             ExitCode::from(2)
         }
@@ -60,6 +61,7 @@ fn schema() -> ExitCode {
     let mut contract = Contract::default();
     howfar_link::describe(&mut contract);
     howfar_null::describe(&mut contract);
+    howfar_tap::describe(&mut contract);
     contract.writes::<Info>();
     println!("{:#}", contract.schema());
     ExitCode::SUCCESS

@@ -1,7 +1,7 @@
 //! The jobs and events of this crate, as `messages.py` defines them. Closed: an unknown field is a contract broken.
 
 use howfar_contract::events::Histogram;
-use howfar_contract::jobs::Target;
+use howfar_contract::jobs::{Listen, Target};
 use howfar_contract::{FailCode, Failed, LONGEST_NS};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -21,31 +21,6 @@ pub(crate) enum Flavour {
     #[default]
     Mariadb,
     Mysql,
-}
-
-/// Where to listen, by numeric address; port 0: the kernel chooses one.
-#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum Listen {
-    /// A server, or the near end of a forwarder, on a Unix socket.
-    #[schemars(title = "UnixTarget")]
-    Unix { path: String },
-    /// Where to listen, by numeric address; port 0: the kernel chooses one.
-    #[schemars(title = "TcpListen")]
-    Tcp {
-        host: String,
-        #[serde(default)]
-        port: u16,
-    },
-}
-
-impl From<Listen> for Target {
-    fn from(listen: Listen) -> Self {
-        match listen {
-            Listen::Unix { path } => Self::Unix { path },
-            Listen::Tcp { host, port } => Self::Tcp { host, port },
-        }
-    }
 }
 
 /// A server that answers every statement from bytes made beforehand. Lives until stdin ends.

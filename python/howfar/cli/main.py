@@ -35,6 +35,10 @@ _COMMANDS = {
     "compare": ("howfar.cli.compare:compare", "Compare two runs."),
     "plans": ("howfar.cli.plans:plans", "List the experiments: what each answers, how long it takes."),
     "load": ("howfar.cli.load:load", "Load-test your own server with sysbench's options and workloads."),
+    "slope": (
+        "howfar.cli.slope:slope",
+        "Say how many round trips your application waits for, and its time on other paths.",
+    ),
     "doctor": ("howfar.cli.doctor:doctor", "Examine this machine's database servers and say what to change."),
     "lab": ("howfar.cli.lab:lab", "Run any program inside the laboratory."),
     "links": ("howfar.cli.links:links", "List the named links, and which back-ends work here."),

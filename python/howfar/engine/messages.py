@@ -852,6 +852,24 @@ class TablesJob(Message):
     stall_timeout_ns: int = Field(default=600_000_000_000, ge=1, le=86_400_000_000_000)
 
 
+class TapDelay(Message):
+    """Take the counts and begin new ones, with another delay."""
+
+    command: Literal["tap_delay"] = "tap_delay"
+    delay_ns: int = Field(ge=0, le=60_000_000_000)
+    """Added to each round trip, half of it in each direction."""
+
+
+class TapJob(Message):
+    """Pass connections on to a server, with an added delay a round trip. Lives until stdin ends."""
+
+    job: Literal["tap"] = "tap"
+    version: Literal[2] = 2
+    listen: Listen
+    server: Target
+    """Everybody may connect to the listening socket: the server itself decides who may."""
+
+
 class TcpFacts(Message):
     """`TCP_INFO` of the connections at the end of the window; None where the kernel does not tell."""
 
@@ -1103,6 +1121,32 @@ class TablesProgress(Message):
     doing: str
 
 
+class TapCounts(Message):
+    """What passed since the last command."""
+
+    event: Literal["tap_counts"] = "tap_counts"
+    connections: int
+    refused: int
+    """Connections that the tap could not make to the server, and why the last one failed."""
+    refusal: str | None
+    open: int
+    """Connections that are open now."""
+    round_trips: int
+    """A run of bytes to the server that bytes to the client answer."""
+    bytes_to_server: int
+    bytes_to_client: int
+    held_ns: int
+    """How long a round trip was held in both directions together, in the mean; 0 without one."""
+
+
+class TapReady(Message):
+    """Clients may connect."""
+
+    event: Literal["tap_ready"] = "tap_ready"
+    port: int | None
+    """None: a Unix socket."""
+
+
 class Watched(Message):
     """A watch job is done, and its log closed."""
 
@@ -1148,6 +1192,8 @@ Event = Annotated[
     | RttResult
     | TablesDone
     | TablesProgress
+    | TapCounts
+    | TapReady
     | Watched
     | Watching,
     Field(discriminator="event"),
@@ -1165,6 +1211,7 @@ JOBS: Final[dict[str, type[Message]]] = {
     "pingpong": PingPongJob,
     "rtt": RttJob,
     "tables": TablesJob,
+    "tap": TapJob,
     "watch": WatchJob,
 }
 """By the field `job`."""
@@ -1172,6 +1219,7 @@ JOBS: Final[dict[str, type[Message]]] = {
 COMMANDS: Final[dict[str, type[Message]]] = {
     "set": SetLink,
     "stats": AskStats,
+    "tap_delay": TapDelay,
 }
 """By the field `command`."""
 
@@ -1192,6 +1240,8 @@ EVENTS: Final[dict[str, type[Message]]] = {
     "rtt": RttResult,
     "tables_done": TablesDone,
     "tables_progress": TablesProgress,
+    "tap_counts": TapCounts,
+    "tap_ready": TapReady,
     "watched": Watched,
     "watching": Watching,
 }

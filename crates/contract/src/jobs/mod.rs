@@ -21,8 +21,8 @@ pub use key_value::{KeyValue, OnError, Protocol, Size, Sizes};
 pub use page::{Application, FastCgi, PageConnect, PageJob, PageScript, PageStep, Service, Store};
 pub use password::Password;
 pub use session::{
-    Algorithm, Compression, Connect, Driver, OnDisconnect, SessionJob, Target, Tls, TlsVerify,
-    TlsVersions,
+    Algorithm, Compression, Connect, Driver, Listen, OnDisconnect, SessionJob, Target, Tls,
+    TlsVerify, TlsVersions,
 };
 pub use tables::{Action, TablesJob};
 pub use watch::WatchJob;

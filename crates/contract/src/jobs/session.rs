@@ -21,6 +21,31 @@ pub enum Target {
     },
 }
 
+/// Where to listen, by numeric address; port 0: the kernel chooses one.
+#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Listen {
+    /// A server, or the near end of a forwarder, on a Unix socket.
+    #[schemars(title = "UnixTarget")]
+    Unix { path: String },
+    /// Where to listen, by numeric address; port 0: the kernel chooses one.
+    #[schemars(title = "TcpListen")]
+    Tcp {
+        host: String,
+        #[serde(default)]
+        port: u16,
+    },
+}
+
+impl From<Listen> for Target {
+    fn from(listen: Listen) -> Self {
+        match listen {
+            Listen::Unix { path } => Self::Unix { path },
+            Listen::Tcp { host, port } => Self::Tcp { host, port },
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum TlsVersions {
     #[default]

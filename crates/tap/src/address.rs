@@ -1,0 +1,151 @@
+//! Sockets: the one that the application connects to, and connections to the server as the user who asked for one.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+
+use howfar_contract::jobs::{Listen, Target};
+use howfar_contract::{FailCode, Failed};
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::process::{Signal, Uid, geteuid};
+use rustix::thread::set_thread_res_uid;
+
+/// What listening left to be undone.
+#[derive(Debug)]
+pub(crate) enum Opened {
+    Unix(String),
+    Tcp(u16),
+}
+
+impl Opened {
+    pub(crate) fn port(&self) -> Option<u16> {
+        match self {
+            Self::Unix(_) => None,
+            Self::Tcp(port) => Some(*port),
+        }
+    }
+
+    /// Take away what listening left in the file system.
+    pub(crate) fn clear(&self) {
+        if let Self::Unix(path) = self {
+            // Whoever removed it before us meant it.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// A listening socket that does not block. Everybody may connect to a Unix socket: the server decides who may.
+pub(crate) fn listen(listen: &Listen) -> Result<(OwnedFd, Opened), Failed> {
+    let opened = match listen {
+        Listen::Unix { path } => UnixListener::bind(path).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            fs::set_permissions(path, Permissions::from_mode(0o777))?;
+            Ok((listener.into(), Opened::Unix(path.clone())))
+        }),
+        Listen::Tcp { host, port } => TcpListener::bind(SocketAddr::new(numeric(host)?, *port))
+            .and_then(|listener| {
+                listener.set_nonblocking(true)?;
+                let port = listener.local_addr()?.port();
+                Ok((listener.into(), Opened::Tcp(port)))
+            }),
+    };
+    opened.map_err(|error| {
+        Failed::new(
+            FailCode::Connect,
+            format!("the tap cannot listen on {listen:?}: {error}"),
+            "Give it a path that does not exist yet in a directory that does, or an address of this host and a free port.",
+        )
+    })
+}
+
+fn numeric(host: &str) -> Result<IpAddr, Failed> {
+    host.parse().map_err(|_| {
+        Failed::new(
+            FailCode::BadJob,
+            format!("`{host}` is no numeric address"),
+            "Correct the address.",
+        )
+    })
+}
+
+/// Begin a connection to the server: connected, or (TCP) on the way. As the user of the client where the kernel names one, because a
+/// server may let in by user. `Errno::AGAIN`: the server's queue is full.
+pub(crate) fn connect(server: &Target, client: &OwnedFd) -> Result<OwnedFd, ConnectError> {
+    match server {
+        Target::Unix { path } => {
+            let address = SocketAddrUnix::new(path.as_str())?;
+            let socket = open(AddressFamily::UNIX)?;
+            as_user_of(client, || net::connect(&socket, &address))?;
+            Ok(socket)
+        }
+        Target::Tcp { host, port } => {
+            let ip: IpAddr = host.parse().map_err(|_| Errno::INVAL)?;
+            let socket = open(if ip.is_ipv4() {
+                AddressFamily::INET
+            } else {
+                AddressFamily::INET6
+            })?;
+            sockopt::set_tcp_nodelay(&socket, true)?;
+            match net::connect(&socket, &SocketAddr::new(ip, *port)) {
+                Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+                Err(error) => Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Why a connection to the server could not be made.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectError {
+    #[error("{0}")]
+    Kernel(#[from] Errno),
+    #[error(
+        "the client runs as user {0} and the tap cannot act as that user; run howfar as root or as that user"
+    )]
+    OtherUser(u32),
+}
+
+fn open(family: AddressFamily) -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    net::socket_with(family, SocketType::STREAM, flags, None)
+}
+
+/// Run `act` with the effective user of the process at the other end of `client`; the server sees that user.
+fn as_user_of(
+    client: &OwnedFd,
+    act: impl FnOnce() -> rustix::io::Result<()>,
+) -> Result<(), ConnectError> {
+    let ours = geteuid();
+    let theirs = match sockopt::socket_domain(client)? {
+        AddressFamily::UNIX => sockopt::socket_peercred(client.as_fd())?.uid,
+        _ => ours,
+    };
+    if theirs == ours {
+        return Ok(act()?);
+    }
+    let become_user = |uid: Uid| set_thread_res_uid(None, uid, None);
+    become_user(theirs).map_err(|_| ConnectError::OtherUser(theirs.as_raw()))?;
+    let outcome = act();
+    become_user(ours).expect("the saved user stays ours");
+    // The kernel forgets it when the effective user changes.
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    Ok(outcome?)
+}
+
+/// A client of the listening socket, ready for small messages; None when nobody waits.
+pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+    match net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+        Ok(socket) => {
+            if !matches!(sockopt::socket_domain(&socket)?, AddressFamily::UNIX) {
+                sockopt::set_tcp_nodelay(&socket, true)?;
+            }
+            Ok(Some(socket))
+        }
+        Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,198 @@
+//! One direction of a connection, without I/O: bytes wait until they are due. Pure; every call is given the time.
+
+use std::collections::VecDeque;
+
+/// Bytes of a direction that may wait; while there are more, the sender is not read.
+pub(crate) const MOST_WAITING: usize = 4 << 20;
+
+#[derive(Debug)]
+struct Chunk {
+    read_ns: u64,
+    due_ns: u64,
+    /// The first bytes after the other side spoke.
+    begins_turn: bool,
+    bytes: Vec<u8>,
+    written: usize,
+}
+
+/// What went through a direction since the counts were last taken.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Passed {
+    pub(crate) bytes: u64,
+    /// Runs of bytes that nothing of the other direction interrupts.
+    pub(crate) turns: u64,
+    /// How long the first bytes of these runs were held, in sum.
+    pub(crate) held_ns: u64,
+}
+
+impl Passed {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.bytes += other.bytes;
+        self.turns += other.turns;
+        self.held_ns += other.held_ns;
+    }
+}
+
+/// Bytes on their way, in order: none overtakes another, also when the delay becomes shorter.
+#[derive(Debug, Default)]
+pub(crate) struct Flow {
+    waiting: VecDeque<Chunk>,
+    held: usize,
+    last_due_ns: u64,
+    /// The sender has ended; the end is due after what waits.
+    end_due_ns: Option<u64>,
+}
+
+impl Flow {
+    /// Bytes were read at `now_ns`, due `delay_ns` later.
+    pub(crate) fn push(&mut self, bytes: &[u8], now_ns: u64, delay_ns: u64, begins_turn: bool) {
+        self.last_due_ns = self.last_due_ns.max(now_ns + delay_ns);
+        self.held += bytes.len();
+        self.waiting.push_back(Chunk {
+            read_ns: now_ns,
+            due_ns: self.last_due_ns,
+            begins_turn,
+            bytes: bytes.to_vec(),
+            written: 0,
+        });
+    }
+
+    /// The sender ended at `now_ns`.
+    pub(crate) fn end(&mut self, now_ns: u64, delay_ns: u64) {
+        self.last_due_ns = self.last_due_ns.max(now_ns + delay_ns);
+        self.end_due_ns.get_or_insert(self.last_due_ns);
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.held < MOST_WAITING && self.end_due_ns.is_none()
+    }
+
+    /// When something has to be done next.
+    pub(crate) fn next_due_ns(&self) -> Option<u64> {
+        match self.waiting.front() {
+            Some(chunk) => Some(chunk.due_ns),
+            None => self.end_due_ns,
+        }
+    }
+
+    /// Hand what is due to `write`, which returns how many bytes it took, until it takes no more. What passed, and whether all that
+    /// was due is gone.
+    pub(crate) fn drain<E>(
+        &mut self,
+        now_ns: u64,
+        mut write: impl FnMut(&[u8]) -> Result<usize, E>,
+    ) -> Result<(Passed, bool), E> {
+        let mut passed = Passed::default();
+        while let Some(chunk) = self.waiting.front_mut() {
+            if chunk.due_ns > now_ns {
+                break;
+            }
+            let rest = &chunk.bytes[chunk.written..];
+            let taken = write(rest)?;
+            if chunk.written == 0 && taken > 0 && chunk.begins_turn {
+                passed.turns += 1;
+                passed.held_ns += now_ns.saturating_sub(chunk.read_ns);
+            }
+            passed.bytes += taken as u64;
+            self.held -= taken;
+            chunk.written += taken;
+            if chunk.written < chunk.bytes.len() {
+                return Ok((passed, false));
+            }
+            self.waiting.pop_front();
+        }
+        Ok((passed, true))
+    }
+
+    /// All has been passed on and the end is due: the receiver is to be told. True once.
+    pub(crate) fn ends_now(&mut self, now_ns: u64) -> bool {
+        let ends = self.waiting.is_empty() && self.end_due_ns.is_some_and(|due| due <= now_ns);
+        if ends {
+            self.end_due_ns = Some(u64::MAX);
+        }
+        ends
+    }
+
+    /// Told.
+    pub(crate) fn is_over(&self) -> bool {
+        self.end_due_ns == Some(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn all(into: &mut Vec<u8>) -> impl FnMut(&[u8]) -> Result<usize, Infallible> {
+        |bytes| {
+            into.extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+    }
+
+    #[test]
+    fn bytes_wait_for_the_delay_and_not_longer() {
+        let (mut flow, mut out) = (Flow::default(), Vec::new());
+        flow.push(b"select", 1_000, 500, true);
+        let (passed, _) = flow.drain(1_499, all(&mut out)).expect("never");
+        assert_eq!(
+            (passed, flow.next_due_ns()),
+            (Passed::default(), Some(1_500))
+        );
+        let (passed, _) = flow.drain(1_520, all(&mut out)).expect("never");
+        assert_eq!((passed.bytes, passed.turns, passed.held_ns), (6, 1, 520));
+        assert_eq!(out, b"select");
+    }
+
+    #[test]
+    fn a_shorter_delay_lets_nothing_overtake() {
+        let (mut flow, mut out) = (Flow::default(), Vec::new());
+        flow.push(b"a", 0, 1_000, true);
+        flow.push(b"b", 10, 0, false);
+        flow.drain(999, all(&mut out)).expect("never");
+        assert!(out.is_empty());
+        flow.drain(1_000, all(&mut out)).expect("never");
+        assert_eq!(out, b"ab");
+    }
+
+    #[test]
+    fn the_end_comes_after_the_bytes_and_once() {
+        let (mut flow, mut out) = (Flow::default(), Vec::new());
+        flow.push(b"a", 0, 100, true);
+        flow.end(10, 100);
+        assert!(!flow.ends_now(200), "bytes wait");
+        flow.drain(200, all(&mut out)).expect("never");
+        assert!(flow.ends_now(200));
+        assert!(!flow.ends_now(300) && flow.is_over());
+    }
+
+    proptest! {
+        #[test]
+        fn what_comes_out_is_what_went_in(
+            pieces in prop::collection::vec((prop::collection::vec(any::<u8>(), 1..50), 0u64..1_000, 0u64..1_000), 0..20),
+            room in 1usize..40,
+        ) {
+            let (mut flow, mut out, mut now, mut sent) = (Flow::default(), Vec::new(), 0, Vec::new());
+            for (bytes, step, delay) in &pieces {
+                now += step;
+                flow.push(bytes, now, *delay, false);
+                sent.extend_from_slice(bytes);
+                flow.drain::<Infallible>(now, |bytes| {
+                    let taken = room.min(bytes.len());
+                    out.extend_from_slice(&bytes[..taken]);
+                    Ok(taken)
+                }).expect("never");
+            }
+            while let Some(due) = flow.next_due_ns() {
+                let before = out.len();
+                flow.drain(due, all(&mut out)).expect("never");
+                prop_assert!(out.len() > before);
+            }
+            prop_assert_eq!(out, sent);
+        }
+    }
+}

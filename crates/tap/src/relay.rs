@@ -1,0 +1,471 @@
+//! The thread that moves bytes: an epoll, the connections, and a timer for what is due.
+//!
+//! A timer is late by tens of microseconds, so the thread wakes a little early and looks again and again until the time has come. How
+//! long bytes were really held is counted.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use howfar_contract::jobs::Target;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{self, RecvFlags, SendFlags, Shutdown, sockopt};
+use rustix::time::{
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
+    timerfd_create, timerfd_settime,
+};
+
+use crate::address::{self, ConnectError};
+use crate::flow::{Flow, Passed};
+use crate::jobs::TapCounts;
+
+const EVENTS: usize = 256;
+const BUFFER: usize = 64 * 1024;
+const LISTENER: u64 = u64::MAX;
+const TIMER: u64 = u64::MAX - 1;
+const WAKE: u64 = u64::MAX - 2;
+/// Connections; one more is closed.
+const MOST_CONNECTIONS: usize = 65_536;
+/// Connections accepted, and chunks read of one sender, before others are served again.
+const AT_ONCE: usize = 16;
+/// How much earlier than needed the thread wakes.
+const EARLY_NS: u64 = 80_000;
+/// A server whose queue is full is tried again after this, for so long.
+const RETRY_NS: u64 = 1_000_000;
+const PATIENCE_NS: u64 = 10_000_000_000;
+/// Told once when bytes come or room is there.
+const INTEREST: EventFlags = EventFlags::IN
+    .union(EventFlags::OUT)
+    .union(EventFlags::RDHUP)
+    .union(EventFlags::ET);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    ToServer,
+    ToClient,
+}
+
+/// One end of a connection. What epoll told stays true until a call says otherwise.
+#[derive(Debug)]
+struct End {
+    socket: OwnedFd,
+    readable: bool,
+    writable: bool,
+}
+
+impl End {
+    const fn new(socket: OwnedFd) -> Self {
+        Self {
+            socket,
+            readable: false,
+            writable: false,
+        }
+    }
+
+    fn hear(&mut self, flags: EventFlags) {
+        self.readable |= flags
+            .intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
+        self.writable |= flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR);
+    }
+
+    /// Some bytes; `Ok(None)`: none are there now, `Some(0)`: the sender has ended.
+    fn read(&mut self, buffer: &mut [u8]) -> rustix::io::Result<Option<usize>> {
+        match net::recv(&self.socket, buffer, RecvFlags::empty()) {
+            Ok((count, _)) => Ok(Some(count)),
+            Err(Errno::AGAIN) => {
+                self.readable = false;
+                Ok(None)
+            }
+            Err(Errno::INTR) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> rustix::io::Result<usize> {
+        match net::send(&self.socket, bytes, SendFlags::NOSIGNAL) {
+            Err(Errno::AGAIN) => {
+                self.writable = false;
+                Ok(0)
+            }
+            Err(Errno::INTR) => Ok(0),
+            other => other,
+        }
+    }
+}
+
+/// How far the connection to the server has come.
+#[derive(Debug)]
+enum Upstream {
+    /// The connect is due, after the round trip that it takes on the path.
+    Due {
+        at_ns: u64,
+    },
+    /// TCP: the kernel is at it.
+    Connecting(End),
+    Open(End),
+}
+
+#[derive(Debug)]
+struct Connection {
+    client: End,
+    server: Upstream,
+    opened_ns: u64,
+    /// Before this time the client of a real path would still be connecting.
+    ready_ns: u64,
+    to_server: Flow,
+    to_client: Flow,
+    last: Option<Direction>,
+}
+
+/// Passes connections on to one server.
+#[derive(Debug)]
+pub(crate) struct Relay {
+    listener: OwnedFd,
+    target: Target,
+    epoll: OwnedFd,
+    timer: OwnedFd,
+    wake: Arc<OwnedFd>,
+    delay_ns: u64,
+    connections: Vec<Option<Connection>>,
+    free: Vec<usize>,
+    due: BinaryHeap<Reverse<(u64, usize)>>,
+    buffer: Vec<u8>,
+    to_server: Passed,
+    to_client: Passed,
+    counts: TapCounts,
+}
+
+impl Relay {
+    /// `wake` becomes readable when [`Relay::turn`] is to return.
+    pub(crate) fn new(listener: OwnedFd, target: Target, wake: Arc<OwnedFd>) -> io::Result<Self> {
+        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let timer = timerfd_create(
+            TimerfdClockId::Monotonic,
+            TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
+        )?;
+        epoll::add(
+            &epoll,
+            &listener,
+            EventData::new_u64(LISTENER),
+            EventFlags::IN,
+        )?;
+        epoll::add(&epoll, &timer, EventData::new_u64(TIMER), EventFlags::IN)?;
+        epoll::add(&epoll, &*wake, EventData::new_u64(WAKE), EventFlags::IN)?;
+        Ok(Self {
+            listener,
+            target,
+            epoll,
+            timer,
+            wake,
+            delay_ns: 0,
+            connections: Vec::new(),
+            free: Vec::new(),
+            due: BinaryHeap::new(),
+            buffer: vec![0; BUFFER],
+            to_server: Passed::default(),
+            to_client: Passed::default(),
+            counts: TapCounts::default(),
+        })
+    }
+
+    /// Another delay from now on; the counts up to now.
+    pub(crate) fn set_delay(&mut self, delay_ns: u64) -> TapCounts {
+        self.delay_ns = delay_ns;
+        let mut counts = std::mem::take(&mut self.counts);
+        let to_server = std::mem::take(&mut self.to_server);
+        let to_client = std::mem::take(&mut self.to_client);
+        counts.open = self.connections.iter().flatten().count() as u64;
+        counts.round_trips = to_client.turns;
+        counts.bytes_to_server = to_server.bytes;
+        counts.bytes_to_client = to_client.bytes;
+        counts.held_ns = [to_server, to_client]
+            .iter()
+            .map(|way| way.held_ns.checked_div(way.turns).unwrap_or(0))
+            .sum();
+        counts
+    }
+
+    /// Wait for something to do and do it. Returns after each wait.
+    pub(crate) fn turn(&mut self) -> io::Result<()> {
+        let spinning = self.arm()?;
+        let mut events = Vec::with_capacity(EVENTS);
+        let wait = spinning.then_some(Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        });
+        match epoll::wait(
+            &self.epoll,
+            rustix::buffer::spare_capacity(&mut events),
+            wait.as_ref(),
+        ) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for event in events {
+            match event.data.u64() {
+                LISTENER => self.accept()?,
+                TIMER => drain(&self.timer),
+                WAKE => drain(&self.wake),
+                token => self.hear(token, event.flags),
+            }
+        }
+        let now = now_ns();
+        while let Some(&Reverse((at_ns, index))) = self.due.peek() {
+            if at_ns > now {
+                break;
+            }
+            self.due.pop();
+            self.serve(index);
+        }
+        Ok(())
+    }
+
+    /// Set the timer for what is due next; true where that is so soon that waiting would be too late.
+    fn arm(&mut self) -> io::Result<bool> {
+        let Some(&Reverse((at_ns, _))) = self.due.peek() else {
+            return Ok(false);
+        };
+        let now = now_ns();
+        if at_ns <= now + EARLY_NS {
+            return Ok(true);
+        }
+        let at = at_ns - EARLY_NS;
+        let value = Timespec {
+            tv_sec: (at / 1_000_000_000) as i64,
+            tv_nsec: (at % 1_000_000_000) as i64,
+        };
+        let once = Itimerspec {
+            it_interval: Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            },
+            it_value: value,
+        };
+        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &once)?;
+        Ok(false)
+    }
+
+    fn accept(&mut self) -> io::Result<()> {
+        for _ in 0..AT_ONCE {
+            let Some(socket) = address::accept(&self.listener)? else {
+                return Ok(());
+            };
+            self.counts.connections += 1;
+            if self.connections.len() - self.free.len() >= MOST_CONNECTIONS {
+                self.refuse("the tap has no room for more connections".to_owned());
+                continue;
+            }
+            let now = now_ns();
+            let connection = Connection {
+                client: End::new(socket),
+                server: Upstream::Due {
+                    at_ns: now + self.delay_ns + self.delay_ns / 2,
+                },
+                opened_ns: now,
+                ready_ns: now + self.delay_ns,
+                to_server: Flow::default(),
+                to_client: Flow::default(),
+                last: None,
+            };
+            let index = self.free.pop().unwrap_or_else(|| {
+                self.connections.push(None);
+                self.connections.len() - 1
+            });
+            let token = EventData::new_u64(index as u64 * 2);
+            epoll::add(&self.epoll, &connection.client.socket, token, INTEREST)?;
+            self.connections[index] = Some(connection);
+            self.serve(index);
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, token: u64, flags: EventFlags) {
+        let index = (token / 2) as usize;
+        let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else {
+            return;
+        };
+        if token & 1 == 0 {
+            connection.client.hear(flags);
+        } else if let Upstream::Connecting(end) | Upstream::Open(end) = &mut connection.server {
+            end.hear(flags);
+        }
+        self.serve(index);
+    }
+
+    /// Move what can be moved now; a connection that is over or broken is closed.
+    fn serve(&mut self, index: usize) {
+        let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else {
+            return;
+        };
+        match self.advance(&mut connection, index) {
+            Ok(true) => {
+                let times = [
+                    connection.to_server.next_due_ns(),
+                    connection.to_client.next_due_ns(),
+                ];
+                let next = match connection.server {
+                    Upstream::Due { at_ns } => Some(at_ns),
+                    Upstream::Connecting(_) => None,
+                    Upstream::Open(_) => times
+                        .into_iter()
+                        .flatten()
+                        .filter(|&at| at != u64::MAX)
+                        .min(),
+                };
+                let now = now_ns();
+                if let Some(at_ns) = next
+                    && at_ns > now
+                {
+                    self.due.push(Reverse((at_ns, index)));
+                }
+                self.connections[index] = Some(connection);
+            }
+            Ok(false) => self.free.push(index),
+            Err(error) => {
+                if !matches!(connection.server, Upstream::Open(_)) {
+                    self.refuse(error.to_string());
+                }
+                self.free.push(index);
+            }
+        }
+    }
+
+    fn refuse(&mut self, reason: String) {
+        self.counts.refused += 1;
+        self.counts.refusal = Some(reason);
+    }
+
+    /// True while the connection lives.
+    fn advance(&mut self, connection: &mut Connection, index: usize) -> Result<bool, ConnectError> {
+        self.connect(connection, index)?;
+        let half = self.delay_ns / 2;
+        loop {
+            let read = self.read_both(connection, half)?;
+            let Upstream::Open(server) = &mut connection.server else {
+                return Ok(true);
+            };
+            let now = now_ns();
+            let written = pass(&mut connection.to_server, server, now, &mut self.to_server)?
+                | pass(
+                    &mut connection.to_client,
+                    &mut connection.client,
+                    now,
+                    &mut self.to_client,
+                )?;
+            if connection.to_server.is_over() && connection.to_client.is_over() {
+                return Ok(false);
+            }
+            if !read && !written {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn read_both(
+        &mut self,
+        connection: &mut Connection,
+        half_ns: u64,
+    ) -> Result<bool, ConnectError> {
+        let mut any = false;
+        while connection.client.readable && connection.to_server.has_room() {
+            let Some(count) = connection.client.read(&mut self.buffer)? else {
+                break;
+            };
+            let now = now_ns();
+            let from = now.max(connection.ready_ns);
+            any = true;
+            if count == 0 {
+                connection.to_server.end(from, half_ns);
+                break;
+            }
+            // What is sent during the connect waits for it as well: that is no round trip's delay.
+            let begins = connection.last != Some(Direction::ToServer) && now >= connection.ready_ns;
+            connection.last = Some(Direction::ToServer);
+            connection
+                .to_server
+                .push(&self.buffer[..count], from, half_ns, begins);
+        }
+        if let Upstream::Open(server) = &mut connection.server {
+            while server.readable && connection.to_client.has_room() {
+                let Some(count) = server.read(&mut self.buffer)? else {
+                    break;
+                };
+                let now = now_ns();
+                any = true;
+                if count == 0 {
+                    connection.to_client.end(now, half_ns);
+                    break;
+                }
+                let begins = connection.last == Some(Direction::ToServer);
+                connection.last = Some(Direction::ToClient);
+                connection
+                    .to_client
+                    .push(&self.buffer[..count], now, half_ns, begins);
+            }
+        }
+        Ok(any)
+    }
+
+    fn connect(&mut self, connection: &mut Connection, index: usize) -> Result<(), ConnectError> {
+        match &mut connection.server {
+            Upstream::Due { at_ns } if *at_ns <= now_ns() => {
+                match address::connect(&self.target, &connection.client.socket) {
+                    Ok(socket) => {
+                        let token = EventData::new_u64(index as u64 * 2 + 1);
+                        epoll::add(&self.epoll, &socket, token, INTEREST)?;
+                        let end = End::new(socket);
+                        connection.server = match &self.target {
+                            Target::Unix { .. } => Upstream::Open(end),
+                            Target::Tcp { .. } => Upstream::Connecting(end),
+                        };
+                    }
+                    Err(ConnectError::Kernel(Errno::AGAIN))
+                        if now_ns() < connection.opened_ns + PATIENCE_NS =>
+                    {
+                        *at_ns = now_ns() + RETRY_NS;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            Upstream::Connecting(end) if end.readable || end.writable => {
+                sockopt::socket_error(&end.socket)??;
+                let Upstream::Connecting(end) =
+                    std::mem::replace(&mut connection.server, Upstream::Due { at_ns: 0 })
+                else {
+                    unreachable!("looked at above")
+                };
+                connection.server = Upstream::Open(end);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Pass on what is due, and the end after it; true where something passed.
+fn pass(flow: &mut Flow, to: &mut End, now_ns: u64, total: &mut Passed) -> Result<bool, Errno> {
+    if flow.is_over() || flow.next_due_ns().is_none_or(|due| due > now_ns) {
+        return Ok(false);
+    }
+    let (passed, emptied) = flow.drain(now_ns, |bytes| to.write(bytes))?;
+    total.add(passed);
+    if emptied && flow.ends_now(now_ns) {
+        // A receiver that has gone needs no telling.
+        let _ = net::shutdown(&to.socket, Shutdown::Write);
+        return Ok(true);
+    }
+    Ok(passed.bytes > 0)
+}
+
+fn drain(descriptor: &OwnedFd) {
+    let _ = rustix::io::read(descriptor, &mut [0u8; 8]);
+}
+
+fn now_ns() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

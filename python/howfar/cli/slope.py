@@ -1,0 +1,122 @@
+"""`howfar slope`: the user's own application behind a tap that adds a delay to each round trip."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from howfar.cli.load_address import target_of
+from howfar.cli.screen import has_colour, json_option, no_colour_option, note, width
+from howfar.engine.messages import TcpTarget, UnixTarget
+from howfar.errors import UsageError
+from howfar.load.target import ServerAddress
+from howfar.units import parse_duration_ns
+
+_USUAL_SOCKETS = (
+    "/run/mysqld/mysqld.sock",
+    "/run/postgresql/.s.PGSQL.5432",
+    "/run/redis/redis-server.sock",
+    "/run/memcached/memcached.sock",
+)
+_LONGEST_DELAY_NS = 1_000_000_000
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.option("--url", help="Time requests of this page; the command, if any, is the web server that answers it.")
+@click.option("--server", metavar="ADDRESS",
+              help="The database's socket, or HOST:PORT.  [default: the one usual socket that exists]")  # fmt: skip
+@click.option("--listen", metavar="ADDRESS",
+              help="Where the tap listens, for an application that is configured to connect there.")  # fmt: skip
+@click.option(
+    "--delays", default="0ms,1ms,2ms,5ms", show_default=True, help="Added to each round trip, half in each direction."
+)
+@click.option(
+    "--blocks", type=click.IntRange(1, 1000), default=12, show_default=True, help="Each has every delay once."
+)
+@click.option("--time-budget", default="60s", show_default=True, help="After four blocks, stop when this time is over.")
+@json_option
+@no_colour_option
+def slope(
+    command: tuple[str, ...],
+    url: str | None,
+    server: str | None,
+    listen: str | None,
+    delays: str,
+    blocks: int,
+    time_budget: str,
+    as_json: bool,
+    no_colour: bool,
+) -> int:
+    """Say how many round trips your application waits for, and its time on other paths.
+
+    \b
+    howfar slope -- php page.php                         a command: its run time
+    howfar slope --url http://127.0.0.1:8080/ -- php -S 127.0.0.1:8080
+    howfar slope --url http://127.0.0.1/shop --listen /run/tap.sock --server /run/mysqld/mysqld.sock
+
+    The command is sent to the tap by a mount that it alone sees (Unix sockets), or by replacing HOST:PORT in its arguments and
+    environment (TCP). Nothing else on this machine changes. It needs no knowledge of the protocol and works through TLS.
+    """
+    from howfar.recording.slope import analyze, document  # numpy, which --help need not pay
+    from howfar.recording.trials import Requested, observe
+    from howfar.report import terminal
+
+    if not command and url is None:
+        raise UsageError("nothing to time", "Give a command after --, or --url, or both.")
+    if not command and listen is None:
+        raise UsageError(
+            "the application that answers the URL does not come through the tap",
+            "Give the command that starts it after --, or --listen and configure it to connect there.",
+        )
+    requested = Requested(
+        server=_address(server or _usual()),
+        command=command,
+        url=url,
+        listen=None if listen is None else _address(listen),
+        delays_ns=_delays(delays),
+        blocks=blocks,
+        budget_s=parse_duration_ns(time_budget) / 1e9,
+    )
+    observations, costs = observe(requested, note)
+    found = analyze(observations, costs)
+    if as_json:
+        click.echo(found.model_dump_json(indent=2))
+        return 0
+    what = url or Path(command[0]).name
+    text = terminal.render(document(found, what), width(), colour=has_colour(sys.stdout, no_colour))
+    click.echo(text)
+    return 0
+
+
+def _usual() -> str:
+    found = [path for path in _USUAL_SOCKETS if Path(path).is_socket()]
+    if len(found) == 1:
+        return found[0]
+    here = ", ".join(found) or "none"
+    raise UsageError(
+        f"which server? Of the usual sockets these are here: {here}",
+        "Name it with --server SOCKET or --server HOST:PORT.",
+    )
+
+
+def _address(text: str) -> UnixTarget | TcpTarget:
+    """`/path/of/a/socket`, `HOST:PORT` or `[::1]:PORT`. Raises UsageError."""
+    host, colon, port = text.rpartition(":")
+    if "/" in text:
+        return target_of(ServerAddress(socket=text), note)
+    if not colon or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise UsageError(f"{text!r} is no address", "Write /path/of/a/socket or HOST:PORT.")
+    return target_of(ServerAddress(host=host, port=int(port)), note)
+
+
+def _delays(text: str) -> tuple[int, ...]:
+    """Raises UsageError."""
+    found = sorted({parse_duration_ns(part) for part in text.split(",")})
+    if len(found) < 2 or found[0] != 0 or found[-1] > _LONGEST_DELAY_NS:
+        raise UsageError(
+            f"{text!r}: a slope needs 0ms and at least one more delay, none above 1 s", "Write for example 0ms,1ms,5ms."
+        )
+    return tuple(found)

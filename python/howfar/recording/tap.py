@@ -1,0 +1,165 @@
+"""The tap: a program of the engine between the application and its server, and how the application comes to use it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from howfar.engine.messages import TapCounts, TapDelay, TapJob, TapReady, TcpListen, TcpTarget, UnixTarget
+from howfar.engine.process import EngineProcess, Launcher
+from howfar.errors import EngineError, LabError, SandboxForbidden, UsageError
+
+Target = UnixTarget | TcpTarget
+
+
+class Tap:
+    """A running tap before `server`. Use as a context manager."""
+
+    def __init__(self, server: Target, listen: UnixTarget | TcpListen) -> None:
+        self._process = EngineProcess(TapJob(listen=listen, server=server), Launcher())
+        try:
+            ready = self._process.read()
+        except BaseException:
+            self._process.kill()
+            raise
+        assert isinstance(ready, TapReady), "a tap says first that it is ready"
+        self.address: Target = (
+            listen if isinstance(listen, UnixTarget) else TcpTarget(host=listen.host, port=ready.port or listen.port)
+        )
+
+    def set_delay(self, delay_ns: int) -> TapCounts:
+        """Add `delay_ns` to each round trip from now on. Returns what passed since the last call."""
+        self._process.send(TapDelay(delay_ns=delay_ns))
+        counts = self._process.read()
+        if not isinstance(counts, TapCounts):
+            raise EngineError("the tap answered something else than its counts", "Please report this.")
+        return counts
+
+    def __enter__(self) -> Tap:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.__exit__(kind, value, trace)
+
+
+@dataclass(frozen=True)
+class Insertion:
+    """How a command is made to use the tap: a mount that only it sees, or other words in its arguments and environment."""
+
+    prefix: tuple[str, ...] = ()
+    bind: tuple[str, str] | None = None
+    words: Mapping[str, str] | None = None
+    """What stands for the server in arguments and environment, and what replaces it."""
+
+    def argv(self, command: Sequence[str]) -> list[str]:
+        """The command with the words replaced."""
+        return [self._replaced(word) for word in command]
+
+    def environment(self) -> dict[str, str]:
+        """Ours, with the words replaced."""
+        return {name: self._replaced(value) for name, value in os.environ.items()}
+
+    def _replaced(self, text: str) -> str:
+        for old, new in (self.words or {}).items():
+            text = text.replace(old, new)
+        return text
+
+
+def insertion(server: Target, tap: Target | None) -> Insertion:
+    """What sends a command to `tap` instead of `server`; without a tap the same namespaces, nothing mounted. Raises UsageError."""
+    if isinstance(server, UnixTarget):
+        user = () if os.geteuid() == 0 else ("--user", "--map-current-user", "--keep-caps")
+        prefix = ("unshare", *user, "--mount", "--propagation", "private", "--")
+        bind = None if tap is None else (_path(tap), str(Path(server.path).resolve()))
+        return Insertion(prefix, bind)
+    if tap is None:
+        return Insertion(words={"{host}": server.host, "{port}": str(server.port)})
+    assert isinstance(tap, TcpTarget), "a TCP server has a TCP tap"
+    host = f"[{server.host}]" if ":" in server.host else server.host
+    names = [host, "localhost"] if server.host in ("127.0.0.1", "::1") else [host]
+    words = {f"{name}:{server.port}": f"{tap.host}:{tap.port}" for name in names}
+    return Insertion(words={**words, "{host}": tap.host, "{port}": str(tap.port)})
+
+
+def _path(target: Target) -> str:
+    assert isinstance(target, UnixTarget), "a server on a Unix socket has a tap on one"
+    return target.path
+
+
+class Application:
+    """Runs the user's command with an insertion. Use as a context manager; on leaving, what it started has ended."""
+
+    def __init__(self, inserted: Insertion) -> None:
+        self._inserted = inserted
+        helper = [sys.executable, "-I", str(Path(__file__).parent / "inside.py")]
+        bind = ["--bind", *inserted.bind] if inserted.bind else []
+        try:
+            self._process = subprocess.Popen(
+                [*inserted.prefix, *helper, *bind],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=inserted.environment(),
+            )
+        except OSError as error:
+            raise LabError(f"{inserted.prefix[0]}: {error.strerror}", "Install Debian's util-linux.") from error
+        self._answer()
+
+    def start(self, command: Sequence[str]) -> None:
+        """Start what goes on until this ends. Raises UsageError when it cannot be started."""
+        self._ask({"start": self._inserted.argv(command)})
+
+    def run(self, command: Sequence[str], longest_s: float) -> float:
+        """Run the command to its end; seconds. Raises UsageError when it fails."""
+        answer = self._ask({"run": self._inserted.argv(command), "longest_s": longest_s})
+        return float(answer["took_ns"]) / 1e9
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        except OSError:
+            pass  # `_answer` says what became of it
+        answer = self._answer()
+        if "error" in answer:
+            raise UsageError(f"the command failed: {answer['error']}", "Try it alone first, without howfar.")
+        return answer
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        line = self._process.stdout.readline()
+        if line:
+            answer: dict[str, Any] = json.loads(line)
+            return answer
+        self._process.wait()
+        said = self._process.stderr.read().strip()[-500:]
+        raise SandboxForbidden(
+            f"a mount namespace for the application could not be made: {said or 'no reason was given'}",
+            "Run as root, permit user namespaces, or let the application connect by itself with --listen.",
+        )
+
+    def __enter__(self) -> Application:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(15)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

@@ -1,0 +1,143 @@
+"""`howfar slope` and the tap on a real server, with an application of known round trips."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pwd
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from howfar.cli.main import cli
+from howfar.engine.messages import TcpListen, TcpTarget, UnixTarget
+from howfar.lab.servers import USER
+from howfar.recording.tap import Tap
+from tests.lab.servers_here import Running, prepared, short_directory, started
+
+QUERIES = 40
+CONNECT = 3
+"""TCP's handshake, the greeting, the login."""
+PAGE = """
+import os, pymysql
+to = os.environ["TO"]
+where = {"unix_socket": to} if to.startswith("/") else dict(zip(("host", "port"), (to.split(":")[0], int(to.split(":")[1]))))
+line = pymysql.connect(user=os.environ["DB_USER"], password=os.environ["DB_PASSWORD"], autocommit=None, charset="utf8mb4", **where)
+with line.cursor() as cursor:
+    for number in range(40):
+        cursor.execute("SELECT %s", (number,))
+os._exit(0)
+"""
+
+
+@pytest.fixture(scope="module")
+def server(mariadb: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    work = short_directory(tmp_path_factory.mktemp("p"))
+    with started(prepared("mariadb", work)) as running:
+        yield running
+
+
+def slope(server: Running, to: str, *options: str) -> Result:
+    environment = {"TO": to, "DB_USER": USER, "DB_PASSWORD": server.password}
+    command = ["slope", "--server", to, "--blocks", "6", "--json", *options, "--", sys.executable, "-c", PAGE]
+    return CliRunner(env=environment).invoke(cli, command)
+
+
+@pytest.mark.parametrize("kind", ["socket", "tcp"])
+def test_round_trips_of_a_real_client(server: Running, kind: str, namespaces: None) -> None:
+    """Its own statement that sets the character set, if any, is counted by the tap too. What a start of Python takes varies by more
+    than a round trip, so the interval is asked, within 3 %."""
+    host, port = server.address
+    done = slope(server, str(server.server.socket) if kind == "socket" else f"{host}:{port}")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    expected = found["round_trips"] + CONNECT - 1  # the tap has counted the login
+    assert found["round_trips"] in range(QUERIES + 1, QUERIES + 4)
+    assert 0.97 * found["slope"]["low"] <= expected <= 1.03 * found["slope"]["high"]
+    assert found["connections"] == 1
+    assert found["intercept_ms"]["low"] < found["intercept_ms"]["high"]
+    assert next(iter(found["times"])) == "now" and "85ms" in found["times"]
+
+
+def test_an_application_that_does_not_come_through_the_tap_is_refused(server: Running, namespaces: None) -> None:
+    done = CliRunner().invoke(cli, ["slope", "--server", str(server.server.socket), "--", "true"])
+    assert done.exit_code != 0
+    assert "no connection through the tap" in str(done.exception)
+
+
+def echo() -> tuple[socket.socket, int]:
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        line, _ = listener.accept()
+        with line:
+            while data := line.recv(1 << 16):
+                line.sendall(data)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return listener, listener.getsockname()[1]
+
+
+@pytest.mark.parametrize("delay_ns", [0, 300_000])
+def test_every_byte_passes_unchanged(delay_ns: int) -> None:
+    """10^8 bytes there and back; with a delay more than the tap holds at once is on its way."""
+    listener, port = echo()
+    block = os.urandom(1 << 20)
+    count = 100 if delay_ns == 0 else 20
+    with listener, Tap(TcpTarget(host="127.0.0.1", port=port), TcpListen(host="127.0.0.1", port=0)) as tap:
+        assert isinstance(tap.address, TcpTarget)
+        tap.set_delay(delay_ns)
+        line = socket.create_connection((tap.address.host, tap.address.port))
+
+        def send() -> None:
+            for _ in range(count):
+                line.sendall(block)
+            line.shutdown(socket.SHUT_WR)
+
+        threading.Thread(target=send, daemon=True).start()
+        found, expected = hashlib.sha256(), hashlib.sha256()
+        for _ in range(count):
+            expected.update(block)
+        while data := line.recv(1 << 16):
+            found.update(data)
+        assert found.digest() == expected.digest()
+        counts = tap.set_delay(0)
+        assert counts.bytes_to_server == counts.bytes_to_client == count << 20
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
+@pytest.mark.skipif(not Path("/usr/bin/python3").exists(), reason="no Python that an ordinary user may run")
+def test_the_server_sees_the_user_of_the_application(tmp_path: Path) -> None:
+    nobody = pwd.getpwnam("nobody").pw_uid
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == 0 and folder != Path("/"):
+            folder.chmod(folder.stat().st_mode | 0o711)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "server"))
+    (tmp_path / "server").chmod(0o777)
+    listener.listen()
+    with listener, Tap(UnixTarget(path=str(tmp_path / "server")), UnixTarget(path=str(tmp_path / "tap"))):
+        script = f"import socket; s = socket.socket(socket.AF_UNIX); s.connect({str(tmp_path / 'tap')!r}); s.recv(1)"
+        with subprocess.Popen(["/usr/bin/python3", "-I", "-c", script], user=nobody) as client:
+            line, _ = listener.accept()
+            seen = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            line.sendall(b"!")
+            assert int.from_bytes(seen[4:8], sys.byteorder) == nobody
+            assert client.wait(10) == 0
+
+
+def test_a_server_that_is_not_there_ends_the_connection_with_the_reason(tmp_path: Path) -> None:
+    with Tap(UnixTarget(path=str(tmp_path / "nothing")), UnixTarget(path=str(tmp_path / "tap"))) as tap:
+        with socket.socket(socket.AF_UNIX) as line:
+            line.connect(str(tmp_path / "tap"))
+            assert line.recv(1) == b""
+        counts = tap.set_delay(0)
+    assert counts.refused == 1
+    assert counts.refusal is not None and "No such file" in counts.refusal
