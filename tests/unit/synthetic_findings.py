@@ -61,6 +61,8 @@ def _prediction(basis: str, alone: float, most: float, errors: tuple[float, floa
         mean_error=mean,
         worst_error=worst,
         plateau_error=plateau,
+        tested=3,
+        by_construction=1,
     )
 
 

@@ -53,7 +53,7 @@ def test_a_full_link_passes_what_its_bytes_say() -> None:
 
 def test_bytes_on_the_way() -> None:
     assert headed_bytes(1448) == 1448 + 90 and headed_bytes(1449) == 1449 + 180
-    assert carried_bytes(20_000, tls=True) == 20_000 + 2 * 22, "two records"
+    assert carried_bytes(20_000, record_bytes=22) == 20_000 + 2 * 22, "two records"
     assert carried_bytes(20_000, ratio=0.5) == 10_000
 
 

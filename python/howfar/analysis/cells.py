@@ -227,7 +227,8 @@ def cell(table: TrialTable, arm: Arm, found: Floors, rests: bool, acknowledgemen
     link = link_facts(arm.factors, receipts)
     whole = list(table.trials[arm.name].values())
     rest_rtt_s = link.rest_rtt_ns / 1e9 if link.rest_rtt_ns is not None else None
-    setting = setting_of(table.run.info, arm, threads_of(arm), rest_rtt_s, acknowledgement_s)
+    hosts_rtt_s = link.hosts_rtt_ns / 1e9 if link.hosts_rtt_ns is not None else None
+    setting = setting_of(table.run.info, arm, threads_of(arm), rest_rtt_s, acknowledgement_s, hosts_rtt_s)
     _, cycle, limit = find_limit(whole, setting)
     reference = table.reference(arm)
     bound = _cpu_bound(arm, reference)

@@ -27,6 +27,9 @@ class LinkFacts:
     ping_rtt_ns: float | None = None
     """What a ping takes over the requested link, its own bytes at the rate included. None, in older receipts: `asked_rtt_ns`."""
 
+    hosts_rtt_ns: float | None = None
+    """What of it is hosts, by the calibration: twice what each direction leaves out of its delay. None: not known."""
+
     @property
     def as_requested(self) -> bool:
         """False only when requested and measured are both known and differ by more than the tolerance."""
@@ -64,5 +67,6 @@ def link_facts(factors: Mapping[str, FactorValue], receipts: Sequence[Mapping[st
         requested_rtt_ns=level(factors, "rtt_ns"),
         rest_rtt_ns=median(measured) if measured else None,
         ping_rtt_ns=next(iter(known("link", "asked", "rest_rtt_ns")), None),
+        hosts_rtt_ns=2 * median(left_out) if (left_out := known("link", "compensate_ns")) else None,
         goodput_share=next((share for receipt in receipts if (share := _goodput_share(receipt)) is not None), None),
     )

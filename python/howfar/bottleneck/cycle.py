@@ -12,8 +12,9 @@ known from something else than the clock, and claims its time in this order; a l
 - row locks, as the server counts them, and the disk: writes made durable x what one was measured to take, or one and a half for
   each commit where they share it (arrivals wait for the group under way, then for their own).
 - waiting for a CPU: the scheduler's count for these processes, also of threads that work for no transaction: an upper bound.
-- queue at the link, queue in the client: what others put before us. At a station with demand D and utilisation U, in a closed loop
-  of N, at most D x U / (1 - U) and never more than D x (N - 1).
+- queue at the link, queue in the client: what others put before us. At a station with demand D, utilisation U and services that
+  vary by C², at most D x U / (1 - U) x (1 + C²) / 2 (Pollaczek-Khinchine), and in a closed loop of N never more than D x (N - 2)
+  and the rest of the service under way.
 - windows: time in which TCP had data to send and was not allowed to.
 - loss: 200 ms and a round trip for each retransmission timer that ran out, a round trip for each other segment sent again, and the
   round trips that a reply takes more because loss keeps the sender's window small. Where nobody counted timers, each segment sent
@@ -27,6 +28,7 @@ import math
 from typing import Literal
 
 from howfar.bottleneck.evidence import RTO_S, Evidence, Setting
+from howfar.model.facts import unevenness
 from howfar.paths import crosses_link
 from howfar.stats.estimate import Part
 from howfar.store.receipts import cpus_in, number_in
@@ -151,16 +153,19 @@ def _commit(evidence: Evidence) -> tuple[float, Basis]:
     return GROUP_WAIT * evidence.commits * evidence.setting.fsync_s, "bounded"
 
 
-def behind_others(demand_s: float, used: float, connections: int) -> float:
-    """The longest wait before a station of that demand a transaction and that utilisation, in a closed loop."""
-    most = demand_s * (connections - 1)
-    return most if used >= 1 else min(most, demand_s * used / (1 - used))
+def behind_others(demand_s: float, used: float, connections: int, unevenness: float = 1.0) -> float:
+    """The longest mean wait before a station of that demand a transaction and that utilisation, in a closed loop. `unevenness`: the
+    rest of a service under way over the mean service, (1 + C²) / 2."""
+    most = demand_s * (connections - 2 + unevenness) if connections > 1 else 0.0
+    return most if used >= 1 else min(most, demand_s * used / (1 - used) * unevenness)
 
 
 def _link_queue(evidence: Evidence) -> float:
-    connections = evidence.setting.connections
+    setting = evidence.setting
     return sum(
-        behind_others(link.wire_s, link.used, connections) for link in evidence.directions if link.wire_s and link.used
+        behind_others(link.wire_s, link.used, setting.connections, setting.unevenness)
+        for link in evidence.directions
+        if link.wire_s and link.used
     )
 
 
@@ -192,7 +197,14 @@ def _client_queue(evidence: Evidence) -> float:
     client, workers = evidence.role("client"), evidence.client_workers
     busy_s = client.cpu_s + client.wait_s
     each = -(-evidence.setting.connections // workers)
-    return behind_others(busy_s / evidence.transactions, busy_s / (evidence.elapsed_s * workers), each)
+    used = busy_s / (evidence.elapsed_s * workers)
+    return behind_others(busy_s / evidence.transactions, used, each, evidence.setting.unevenness)
+
+
+def twice_share(evidence: Evidence, cycle: Cycle) -> float:
+    """The share of the cycle that may be claimed twice: a ping at rest holds work of both hosts' kernels, which is CPU time too."""
+    hosts_us = (evidence.setting.hosts_rtt_s or 0.0) * evidence.round_trips * 1e6
+    return min(hosts_us, part_us(cycle, *CPU_ROLES), part_us(cycle, ROUND_TRIPS)) / cycle.us
 
 
 def link_most_us(evidence: Evidence, cycle: Cycle) -> float:
@@ -216,7 +228,12 @@ _FSYNC = ("data_fsync_ns", "512", "p50")
 
 
 def setting_of(
-    info: RunInfo, arm: Arm, connections: int, rest_rtt_s: float | None, acknowledgement_s: float | None = None
+    info: RunInfo,
+    arm: Arm,
+    connections: int,
+    rest_rtt_s: float | None,
+    acknowledgement_s: float | None = None,
+    hosts_rtt_s: float | None = None,
 ) -> Setting:
     """Client and server share CPUs where the placement says so, as on a machine with one."""
     environment = info.environment
@@ -234,4 +251,6 @@ def setting_of(
         machine_cpus=next((n for key in ("cpu_count", "cpus") if isinstance(n := environment.get(key), int)), None),
         fsync_s=fsync_ns / 1e9 if fsync_ns else None,
         acknowledgement_s=acknowledgement_s,
+        hosts_rtt_s=hosts_rtt_s,
+        unevenness=unevenness(info.plan.get("workload", {})),
     )

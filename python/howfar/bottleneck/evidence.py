@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import mean
+from statistics import mean, median
 from typing import Any, Literal
 
 from howfar.bottleneck.traffic import CarriedTraffic, link_direction
 from howfar.plan.factors import ORDINARY
-from howfar.stats.host_cpus import HostCpus
+from howfar.stats.host_cpus import HostCpus, cpus_used
 from howfar.stats.trials import others_in
 from howfar.store.receipts import number_in
 from howfar.store.records import FactorValue, Measured, TcpRecord, Trial
@@ -41,6 +41,10 @@ class Setting:
     """One write made durable on the data's file system, median."""
     acknowledgement_s: float | None = None
     """Round trips to the replica that a semi-synchronous commit waits, at rest. None: no commit waits for one."""
+    hosts_rtt_s: float | None = None
+    """What of a ping over the link is hosts, not the delay that was requested. None: no link, or not known."""
+    unevenness: float = 1.0
+    """`model.facts.unevenness` of the workload."""
 
 
 @dataclass(frozen=True)
@@ -191,8 +195,8 @@ def gather(trials: Sequence[Trial], setting: Setting) -> Evidence:
         round_trips=round_trips,
         errors_share=sum(n for m in good for code, n in m.errors.items() if code not in LOCK_CONFLICTS) / transactions,
         roles=roles,
-        server_cpus=_cpu_set("server", trials, setting, _shares_of(roles, setting, "server", elapsed_s)),
-        client_cpus=_cpu_set("client", trials, setting, _shares_of(roles, setting, "client", elapsed_s)),
+        server_cpus=_cpu_set("server", trials, setting),
+        client_cpus=_cpu_set("client", trials, setting),
         to_client=to_client,
         to_server=to_server,
         tcp={} if connects_each_time(setting.factors) else _tcp(trials),
@@ -220,55 +224,35 @@ def _role(good: Sequence[Measured], name: str) -> Role | None:
     )
 
 
-def _shares_of(roles: Mapping[str, Role], setting: Setting, host: str, elapsed_s: float) -> dict[str, float]:
-    """CPU time by role on one host, over elapsed time. The halves of a forwarder are counted as one: half on each host."""
-    one_host = setting.client_cpus == setting.server_cpus
-    shares = {host: roles[host].cpu_s / elapsed_s} if host in roles else {}
-    if one_host and "client" in roles:
-        shares["client"] = roles["client"].cpu_s / elapsed_s
-    if "forwarder" in roles:
-        shares["forwarder"] = roles["forwarder"].cpu_s / elapsed_s / 2
-    if "link" in roles:
-        shares["link"] = roles["link"].cpu_s / elapsed_s * _part_of_all(setting, host)
-    return shares
-
-
-def _part_of_all(setting: Setting, host: str) -> float:
-    """The emulator's threads may run anywhere: where nobody looked, they are taken to have been everywhere alike."""
-    here = setting.server_cpus if host == "server" else setting.client_cpus
-    every = set(setting.server_cpus) | set(setting.client_cpus)
-    return len(here) / len(every) if every else 0.0
-
-
-def _cpu_set(
-    name: Literal["server", "client"], trials: Sequence[Trial], setting: Setting, used: Mapping[str, float]
-) -> CpuSet:
+def _cpu_set(name: Literal["server", "client"], trials: Sequence[Trial], setting: Setting) -> CpuSet:
+    """By the medians of `stats.host_cpus`, as everywhere. Where nobody looked, emulator and strangers are taken to have been on all
+    CPUs alike."""
     cpus = setting.server_cpus if name == "server" else setting.client_cpus
     number = max(len(cpus), 1)
-    owners = {role: cpu / number for role, cpu in used.items()}
-    host = HostCpus(frozenset(cpus), setting.machine_cpus or number)
-    seen = [window for trial in trials if (window := host.window(trial)) is not None]
-    if not seen:
-        others = _others_share(trials, setting.machine_cpus)
-        return CpuSet(name, number, None, owners | ({} if others is None else {"others": others}))
-    busy = sum(host.busy_cpus(window) for window in seen) / len(seen) / number
-    length_ns = sum(w.length_ns for w in seen)
-    if any(w.link_cpu_ns for w in seen):  # the windows know where its threads ran
-        owners["link"] = sum(host.link_ns(window) for window in seen) / length_ns / number
-    looks = (
-        sum(w.looks_cpu_ns / max(len(w.cpus_busy), 1) for w in seen) / length_ns
-    )  # anywhere: taken to be on all alike
-    ours = sum(owners.values())
-    owners["others"] = max(0.0, busy - looks - ours)
-    return CpuSet(
-        name, number, min(max(busy, ours), 1.0), owners
-    )  # sampled ticks miss short wakes, our own clocks do not
+    both = len({*setting.server_cpus, *setting.client_cpus})
+    host = HostCpus(frozenset(cpus), setting.machine_cpus or both or number)
+    roles = (name,) if setting.client_cpus != setting.server_cpus else ("server", "client")
+    share = dict.fromkeys(roles, 1.0) | {"forwarder": 0.5}  # its halves are counted as one: half on each host
+    seen = [(trial, trial.measured) for trial in trials if trial.measured is not None]
+    present = {use.role for _, measured in seen for use in measured.cpu}
+    owners = {
+        role: median(part * cpus_used(measured, (role,)) for _, measured in seen) / number
+        for role, part in share.items()
+        if role in present
+    }
+    if emulated := host.link_cpus(trials):
+        owners["link"] = emulated / number
+    counted = [trial for trial, _ in seen if host.window(trial) is not None or others_in(trial) is not None]
+    if counted:
+        owners["others"] = median(_others(host, trial, share) for trial in counted) / number
+    # Sampled ticks miss short wakes; our own clocks do not.
+    busy = host.busy(trials)
+    return CpuSet(name, number, None if busy is None else min(max(busy, sum(owners.values())), 1.0), owners)
 
 
-def _others_share(trials: Sequence[Trial], machine_cpus: int | None) -> float | None:
-    """Of a CPU, in other programs' hands: where no window says which, they are taken to have been on all alike."""
-    seen = [cpus for trial in trials if (cpus := others_in(trial)) is not None]
-    return sum(seen) / len(seen) / machine_cpus if seen and machine_cpus else None
+def _others(host: HostCpus, trial: Trial, share: Mapping[str, float]) -> float:
+    ours = sum(part * cpus_used(trial.measured, (role,)) for role, part in share.items())
+    return host.others_cpus(trial, ours)
 
 
 def _tcp(trials: Sequence[Trial]) -> dict[str, Tcp]:

@@ -26,6 +26,7 @@ from howfar.bottleneck.cycle import (
     Cycle,
     largest,
     part_us,
+    twice_share,
 )
 from howfar.bottleneck.evidence import CpuSet, Evidence, connects_each_time
 from howfar.bottleneck.traffic import (
@@ -235,7 +236,8 @@ def latency(evidence: Evidence, cycle: Cycle) -> Finding | None:
         return None
     each = milliseconds(evidence.setting.rest_rtt_s or 0)
     says = f"round trips take {percent(share)} of the cycle: {evidence.round_trips:.3g} x {each}"
-    sure: Confidence = "high" if cycle.rest_share <= REST_SHARE else "medium"
+    clear = cycle.rest_share <= REST_SHARE and share - twice_share(evidence, cycle) > HALF
+    sure: Confidence = "high" if clear else "medium"
     return _round(says, evidence, cycle, sure)
 
 

@@ -395,10 +395,13 @@ def predictions(summary: Summary) -> list[Block]:
         mean = figures.percent(fmean(mean for mean, _ in known))
         worst = figures.percent(max(worst for _, worst in known))
         notes.append(f"Over {len(known)} curves the model's mean error is {mean}, its worst {worst}.")
-    if any(curve.own for curve in curves):
+    if given := sum(found.by_construction for curve in curves if (found := curve.foreign or curve.own)):
         notes.append(
-            "Fitted: to the curve's own ends; its error, low end excluded, only shows whether the shape is right."
+            f"{given} measured points are not in these errors: they are right by construction (the model was fitted to them, or a "
+            "full link passed its rate)."
         )
+    if any(curve.own for curve in curves):
+        notes.append("Fitted: to the curve's own ends; its error only shows whether the shape is right.")
     return [Details("How good is the model?", (Table("", columns, tuple(rows), tuple(notes), stack=True),), open=True)]
 
 

@@ -229,22 +229,31 @@ def _guess(workload: Mapping[str, Any]) -> list[float] | None:
     return found
 
 
+def unevenness(workload: Mapping[str, Any]) -> float:
+    """(1 + C²) / 2 of the sizes of a transaction's answers: how much longer a queue before a station that works in proportion to
+    them is than one with exponential times (Pollaczek-Khinchine). At least 1: sizes are not all that varies."""
+    found = _guess(workload) or [1.0]
+    mean_square = sum(length * length for length in found) / len(found)
+    return max(1.0, mean_square / (sum(found) / len(found)) ** 2 / 2)
+
+
 SEGMENT_BYTES = 1448
 """Payload of a full TCP segment with timestamps at an MTU of 1500."""
 HEADER_BYTES = 90
 """Of each segment as a link's rate counts it: IP and TCP with timestamps 52, Ethernet 14, check sequence 4, preamble and gap 20."""
 TLS_RECORD_BYTES = 16_384
-TLS_BYTES = 22
-"""Of each record: header 5, kind 1, tag 16."""
+TLS_BYTES, TLS_12_BYTES = 22, 29
+"""Of each record: header 5 and tag 16, and of 1.3 the kind 1, of 1.2 with AES-GCM the nonce 8."""
 
 
-def carried_bytes(message: float, ratio: float | None = None, tls: bool = False) -> float:
-    """What TCP carries of one message. `ratio`: what compression leaves of it, its own headers in; None: not compressed."""
+def carried_bytes(message: float, ratio: float | None = None, record_bytes: int = 0) -> float:
+    """What TCP carries of one message. `ratio`: what compression leaves of it, its own headers in; None: not compressed.
+    `record_bytes`: what TLS adds to each of its records; 0: not encrypted."""
     carried = message
     if ratio is not None:
         carried *= ratio
-    if tls:
-        carried += TLS_BYTES * ceil(carried / TLS_RECORD_BYTES)
+    if record_bytes:
+        carried += record_bytes * ceil(carried / TLS_RECORD_BYTES)
     return carried
 
 

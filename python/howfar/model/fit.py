@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import log
 from typing import Any
 
-from howfar.model.facts import HEADER_BYTES, ArmFacts, End, replies, requests
+from howfar.model.facts import HEADER_BYTES, TLS_12_BYTES, TLS_BYTES, ArmFacts, End, replies, requests
 from howfar.model.queueing import at
 from howfar.model.what_if import Network, WhatIf, WhatIfCompression, WhatIfSettings, network
 from howfar.stats.estimate import Part
@@ -40,11 +40,16 @@ class Prediction(Part):
     """At the connections at which the curve was fastest."""
     knee: float
     """N*: connections that would fill the busiest station if nobody ever waited."""
+    tested: int
+    """Measured points that the model was compared with."""
+    by_construction: int
+    """Measured points that test nothing and are left out of the errors: those that the model was fitted to, and those of a full link,
+    whose rate is a given."""
     mean_error: float | None
-    """Mean absolute relative error over the measured points; None: nothing to compare with."""
+    """Mean absolute relative error over the tested points; None: there are none."""
     worst_error: float | None
     plateau_error: float | None
-    """Signed: `plateau_tps` against the largest measured throughput of the curve."""
+    """Signed: `plateau_tps` against the largest measured throughput of the curve. None: it is right by construction."""
 
 
 THREADS_MOST = 2048
@@ -85,6 +90,7 @@ def fit(curve: Sequence[ArmFacts], workload: Mapping[str, Any]) -> WhatIf:
         shared_cpu=top.shared_cpu,
         replies_bytes=replies(workload, low.round_trips, low.bytes_to_client),
         requests_bytes=requests(low.round_trips, low.bytes_to_server),
+        tls_record_bytes=TLS_12_BYTES if str(top.level("tls")).startswith("1.2") else TLS_BYTES,
         tls_byte_s=None,
         connect_turns=None,
         connect_client_s=None,
@@ -224,13 +230,13 @@ others, always; with k without end nobody ever waits. A convention between the t
 
 
 def predict(base: WhatIf, settings: WhatIfSettings, curve: Sequence[ArmFacts], basis: str, own: bool) -> Prediction:
-    """`curve` as `base` has it at `settings`. `own`: its low end is met by fitting, so no error is computed there."""
+    """`curve` as `base` has it at `settings`. `own`: it is the curve that the model was fitted to."""
     found = network(base, settings)
     threads = sorted(facts.threads for facts in curve)
     points = found.points(threads[-1])
     top = max(curve, key=lambda facts: facts.tps.value)
     drawn = tuple(_point(found, number, at(points, number).throughput) for number in _grid(threads[-1], threads))
-    compared = [facts for facts in curve if not (own and facts.threads == threads[0])]
+    compared = [facts for facts in curve if not facts.link_full and not (own and _fitted(facts, threads[0], top))]
     errors = [at(points, facts.threads).throughput / facts.tps.value - 1 for facts in compared]
     return Prediction(
         basis=basis,
@@ -238,9 +244,18 @@ def predict(base: WhatIf, settings: WhatIfSettings, curve: Sequence[ArmFacts], b
         ceiling_tps=found.ceiling,
         plateau_tps=at(points, top.threads).throughput,
         knee=found.knee,
+        tested=len(compared),
+        by_construction=len(curve) - len(compared),
         mean_error=sum(map(abs, errors)) / len(errors) if errors else None,
         worst_error=max(map(abs, errors)) if errors else None,
-        plateau_error=at(points, top.threads).throughput / top.tps.value - 1,
+        plateau_error=at(points, top.threads).throughput / top.tps.value - 1 if top in compared else None,
+    )
+
+
+def _fitted(facts: ArmFacts, fewest: int, top: ArmFacts) -> bool:
+    """The model meets this point of its own curve: the time of the low end, and the processors that were short at the top."""
+    return facts.threads == fewest or (
+        facts is top and any(_was_short(facts, end) for end in (facts.client, facts.server))
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from howfar.model.facts import carried_bytes, headed_bytes
+from howfar.model.facts import TLS_BYTES, carried_bytes, headed_bytes
 from howfar.model.queueing import Point, Station, at, ceiling, knee, line, processors, solve
 from howfar.model.resource import Resource
 from howfar.stats.estimate import Part
@@ -68,6 +68,8 @@ class WhatIf(Part):
     replies_bytes: tuple[float, ...]
     """Of one transaction, as the protocol has them: what compression, encryption and headers add is in `facts.py`."""
     requests_bytes: tuple[float, ...]
+    tls_record_bytes: int = TLS_BYTES
+    """What each record adds; more where the base itself was measured over TLS 1.2."""
     tls_byte_s: float | None
     """CPU seconds a payload byte, each end. None, here and below: this run did not measure it, and nothing is said of it."""
     connect_turns: float | None
@@ -119,8 +121,11 @@ def network(base: WhatIf, settings: WhatIfSettings) -> Network:
     `is_known` first."""
     how = next((each for each in base.compression if each.algorithm == settings.compression), _NONE)
     compressed, tls, each = settings.compression != "off", settings.tls, settings.connect_each
-    replies = [carried_bytes(m, how.ratio_to_client if compressed else None, tls) for m in base.replies_bytes]
-    requests = [carried_bytes(m, how.ratio_to_server if compressed else None, tls) for m in base.requests_bytes]
+    record_bytes = base.tls_record_bytes if tls else 0
+    replies = [carried_bytes(m, how.ratio_to_client if compressed else None, record_bytes) for m in base.replies_bytes]
+    requests = [
+        carried_bytes(m, how.ratio_to_server if compressed else None, record_bytes) for m in base.requests_bytes
+    ]
     plain, carried = sum(base.replies_bytes) + sum(base.requests_bytes), sum(replies) + sum(requests)
     round_trips, client_s, server_s = base.turns, base.client_cpu_s, base.server_cpu_s
     client_s += plain * how.client_byte_s + (carried * (base.tls_byte_s or 0.0) if tls else 0.0)

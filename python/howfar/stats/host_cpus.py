@@ -66,7 +66,9 @@ class HostCpus:
         window = self.window(trial)
         if window is None:
             return (others_in(trial) or 0.0) * self.count / self.machine
-        return max(self.busy_cpus(window) - ours - self.link_ns(window) / window.length_ns, 0.0)
+        # What looked at the trial ran anywhere: it is taken to be on all processors alike.
+        looks_ns = window.looks_cpu_ns / max(len(window.cpus_busy), 1) * len(self.cpus)
+        return max(self.busy_cpus(window) - ours - (self.link_ns(window) + looks_ns) / window.length_ns, 0.0)
 
 
 def cpus_used(measured: Measured | None, roles: Sequence[str]) -> float:
