@@ -162,6 +162,10 @@ class Testbed(Protocol):
         """Facts for the run file: hosts, CPUs, file system of the data, link and its calibration."""
         ...
 
+    def begin_block(self) -> None:
+        """A block begins, or begins anew: what is calibrated is calibrated again, so that its error differs from block to block."""
+        ...
+
     def stage(self, factors: Mapping[str, FactorValue]) -> AbstractContextManager[Stage]:
         """A freshly started server with its data in memory, and the path of `factors["path"]` to it."""
         ...

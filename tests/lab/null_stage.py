@@ -63,6 +63,9 @@ class NullLaboratory:
     def server(self) -> tuple[str, str]:
         return "null", "0"
 
+    def begin_block(self) -> None:
+        pass
+
     def environment(self) -> dict[str, Any]:
         return self.real.environment()
 

@@ -114,9 +114,14 @@ class FakeLaboratory:
     staging_ns: int = 500_000_000
     version: str = "10.11.6-fake"
     staged: list[dict[str, FactorValue]] = field(default_factory=list)
+    blocks: list[int] = field(default_factory=list)
+    """How many stages there were when each block, or attempt at one, began."""
 
     def server(self) -> tuple[str, str]:
         return ("mariadb", self.version)
+
+    def begin_block(self) -> None:
+        self.blocks.append(len(self.staged))
 
     def environment(self) -> dict[str, Any]:
         return {"kernel": "fake", "cpu_count": 2}

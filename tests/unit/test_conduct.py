@@ -125,6 +125,7 @@ def test_a_block_with_a_void_trial_is_measured_again_as_a_whole(tmp_path: Path) 
     assert [(trial.block, trial.position, trial.attempt) for trial in again] == [(0, place, 1) for place in range(ARMS)]
     assert [trial.arm for trial in again[:4]] == [trial.arm for trial in run.trials[:4]], "in the same order"
     assert len(run.trials) == 40 + 4
+    assert laboratory.blocks[:3] == [0, 4, 4 + ARMS], "each attempt is calibrated anew"
     assert left_out(run) == {0, 1, 2}
     summary = summarise(run)
     assert (summary.void_trials, summary.left_out_trials) == (1, 3)

@@ -52,8 +52,18 @@ def test_a_plan_over_a_link_has_two_control_arms_and_others_none() -> None:
     found = [cell for cell in cells(load_plan("paths", quick=True).plan) if cell.role == "control"]
     assert [cell.name for cell in found] == ["remote (again)", "remote (RTT +5%)"]
     assert [cell.factors["rtt_ns"] for cell in found] == [200_000, 210_000]
+    for plan in ("bandwidth", "compression", "encryption", "latency", "page", "replication"):
+        quick = [cell for cell in cells(load_plan(plan, quick=True).plan) if cell.role == "control"]
+        hidden = plan == "compression"  # 16 connections: a longer RTT hides behind their waiting for each other
+        assert len(quick) == (1 if hidden else 2), plan
     for plan in ("aa", "crash", "fallback"):
         assert not [cell for cell in cells(load_plan(plan).plan) if cell.role == "control"], plan
+
+
+def test_where_replicas_acknowledge_the_farthest_is_the_control() -> None:
+    again, longer = (cell for cell in cells(load_plan("replication").plan) if cell.role == "control")
+    assert again.factors["replication"] == "after-sync" and again.factors["threads"] == 1
+    assert (again.factors["replica_rtt_ns"], longer.factors["replica_rtt_ns"]) == (200_000_000, 210_000_000)
 
 
 def test_what_was_put_in_is_found() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 
 import numpy as np
@@ -320,13 +320,28 @@ def test_a_burst_before_a_trial_is_waited_for_and_a_change_is_not() -> None:
     assert violation.count("0.3515ms") == len(changed) == len(fake.slept) + 1
 
 
-def test_a_link_made_anew_gets_the_frozen_correction() -> None:
-    first = _fake(60_000)
-    frozen = first.shape(_ASKED)["compensate_ns"]
-    second = _fake(150_000)
-    second.calibrations = dict(first.calibrations)
-    assert second.shape(_ASKED)["compensate_ns"] == frozen
-    assert second.settings == [frozen]
+def test_each_batch_calibrates_anew_from_what_was_found() -> None:
+    fake = _fake(60_000)
+    assert fake.shape(_ASKED)["compensate_ns"] == 30_000
+    calibrated = len(fake.settings)
+    fake.shape(_ASKED)
+    assert fake.settings[calibrated:] == [30_000], "once a batch"
+    fake.noise = repeat(20_000)
+    fake.begin_batch()
+    assert 30_000 < fake.shape(_ASKED)["compensate_ns"] <= 40_000
+    assert len(fake.settings) <= calibrated + 4, "two rounds, and what is then in force"
+
+
+def test_links_of_nearly_the_same_rtt_share_a_correction() -> None:
+    """So that a control's RTT is longer by exactly what was put in."""
+    fake = _fake(60_000)
+    found = fake.shape(_ASKED)["compensate_ns"]
+    calibrated = len(fake.settings)
+    longer = fake.shape(replace(_ASKED, rtt_ns=_ASKED.rtt_ns * 105 // 100))
+    assert (longer["compensate_ns"], longer["of_rtt_ns"]) == (found, _ASKED.rtt_ns)
+    assert fake.settings[calibrated:] == [found]
+    fake.shape(replace(_ASKED, rtt_ns=2 * _ASKED.rtt_ns))
+    assert len(fake.settings) > calibrated + 2, "another distance has a calibration of its own"
 
 
 @pytest.mark.parametrize(

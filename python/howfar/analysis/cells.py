@@ -11,13 +11,14 @@ from howfar.analysis import signs
 from howfar.analysis.controls import SAME, Control
 from howfar.analysis.link_facts import level, link_facts
 from howfar.analysis.published import Published, find_published
+from howfar.analysis.scatter import Scatter, scatter
 from howfar.analysis.signs import Warning
 from howfar.bottleneck import cycle as cycles
-from howfar.bottleneck.cycle import Cycle, setting_of
+from howfar.bottleneck.cycle import ROUND_TRIPS, Cycle, part_us, setting_of
 from howfar.bottleneck.evidence import connect_round_trips
 from howfar.bottleneck.limit import Limit, find_limit
 from howfar.bottleneck.traffic import NetworkSeries, network_series
-from howfar.plan.factors import breaks, offered_per_s
+from howfar.plan.factors import breaks, offered_per_s, waited_rtt
 from howfar.stats import histograms
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import CurvePoint, LatencyMs
@@ -136,6 +137,8 @@ class CellSummary(Part):
     network: NetworkSeries | None = None
     keys: KeyReads | None = None
     """None: no stores of keys."""
+    scatter: Scatter | None = None
+    """What its ratio's scatter is made of. None: no link, or too few blocks."""
 
     @property
     def link_used(self) -> float | None:
@@ -170,7 +173,8 @@ class Floors:
 
     def of(self, arm: Arm) -> Threshold:
         """By an A/A of the arm's own kind, where there was one: on a link more is uncertain than on a socket."""
-        return Threshold(self.link if self.link is not None and _passes_link(arm) else self.throughput, self.claims)
+        over_link = self.link is not None and waited_rtt(arm.factors) is not None
+        return Threshold(self.link if over_link else self.throughput, self.claims)
 
     @property
     def threshold(self) -> Threshold:
@@ -271,6 +275,7 @@ def cell(table: TrialTable, arm: Arm, found: Floors, rests: bool, acknowledgemen
         limit=None if broken or pages or paced else limit,
         network=network_series(whole[-1], arm.factors),
         keys=_key_reads(table, trials),
+        scatter=scatter(whole, judged, part_us(cycle, ROUND_TRIPS) / cycle.us),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from howfar.plan.factors import RTT_NS
+from howfar.plan.factors import REPLICA_RTT_NS, waited_rtt
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import judge_ratio, mean_interval
 from howfar.stats.trials import TrialTable, trial_table
@@ -22,7 +22,7 @@ class Control(Part):
     reference: str
     """The arm that it differs from in nothing but what was put in."""
     unit: str
-    """Of both figures: a ratio of operations per second, or µs for each round trip."""
+    """Of both figures: a ratio of operations per second, or µs for each round trip or commit."""
     put_in: float
     """What is true."""
     found: Estimate
@@ -57,29 +57,42 @@ def _control(table: TrialTable, arm: Arm) -> Control | None:
             return None
         quoted = judge_ratio(ratios).quoted
         return Control(name=SAME, arm=arm.name, reference=reference.name, unit="ratio", put_in=1.0, found=quoted)
-    put_in_us = (RTT_NS.of(arm.factors) - RTT_NS.of(reference.factors)) / 1e3
-    differences = _differences(table, arm, reference, cycle_us_each)
+    waited = waited_rtt(arm.factors)
+    assert waited is not None, "a control that differs from its reference differs in the round trip that it waits for"
+    put_in_us = (waited.of(arm.factors) - waited.of(reference.factors)) / 1e3
+    commits = waited is REPLICA_RTT_NS
+    differences = _differences(table, arm, reference, commit_us if commits else cycle_us_each)
     if not differences:
         return None
     return Control(
         name=f"{LONGER} +{put_in_us:g} µs",
         arm=arm.name,
         reference=reference.name,
-        unit="µs per round trip",
+        unit="µs per commit" if commits else "µs per round trip",
         put_in=put_in_us,
         found=mean_interval(differences),
     )
 
 
 def _reference(run: Run, arm: Arm) -> Arm | None:
-    """The contender that the control was made of: equal but for its RTT."""
-    plain = {**arm.factors, RTT_NS.name: 0}
+    """The cell that the control was made of: equal but for the RTT that it waits for."""
+    waited = waited_rtt(arm.factors)
+    if waited is None:
+        return None
+    plain = {**arm.factors, waited.name: 0}
     same = [
         other
         for other in run.info.arms
-        if other.role is ArmRole.CONTENDER and {**other.factors, RTT_NS.name: 0} == plain
+        if other.role in (ArmRole.CONTENDER, ArmRole.BASELINE) and {**other.factors, waited.name: 0} == plain
     ]
-    return min(same, key=lambda other: abs(RTT_NS.of(other.factors) - RTT_NS.of(arm.factors)), default=None)
+    return min(same, key=lambda other: abs(waited.of(other.factors) - waited.of(arm.factors)), default=None)
+
+
+def commit_us(arm: Arm, measured: Measured) -> float | None:
+    """What one connection's time is for each of its transactions."""
+    if not measured.transactions:
+        return None
+    return int(arm.factors.get("threads", 1)) * measured.elapsed_ns / measured.transactions / 1e3
 
 
 def cycle_us_each(arm: Arm, measured: Measured) -> float | None:

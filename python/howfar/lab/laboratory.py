@@ -198,6 +198,12 @@ class Lab:
     def client_host_of(self, path: NetworkPath) -> Host:
         return self.server_host if path.machines == 1 else self.client_host
 
+    def begin_block(self) -> None:
+        if self.link:
+            self.link.begin_batch()
+        if self._replication:
+            self._replication.begin_batch()
+
     @contextmanager
     def stage(self, factors: Mapping[str, FactorValue]) -> Iterator[LabStage]:
         path = find_path(str(factors["path"]))
@@ -305,7 +311,7 @@ class Lab:
         if not self.link.alive():  # it died in the trial before, which is void for that; this one shall not be
             self.link = self._open_link(self.link.calibrations)
         self.size_buffers(spec.bdp_bytes)
-        if spec != self.link.spec:
+        if spec != self.link.spec or spec.calm() not in self.link.in_batch:
             self.link.shape(spec)
         return self.link
 

@@ -99,6 +99,11 @@ class Replication:
         opened = open_wires(self._context, self._spec.most, self._spec.link, calibrations)
         self.wires = self._ledger.enter_context(opened)
 
+    def begin_batch(self) -> None:
+        """Each wire's link is calibrated again when it is next requested."""
+        for wire in self.wires:
+            wire.link.begin_batch()
+
     def environment(self) -> dict[str, Any]:
         return {
             "replica_cpus": list(self._context.replica_cpus),

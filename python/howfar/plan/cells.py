@@ -15,9 +15,9 @@ from howfar.plan.factors import (
     NO_PAGE,
     PAGE,
     RATE_BPS,
+    REPLICA_RTT_NS,
     REPLICAS,
     REPLICATION,
-    RTT_NS,
     SEMI_SYNC,
     THREADS,
     TLS,
@@ -25,6 +25,7 @@ from howfar.plan.factors import (
     Level,
     breaks,
     level_of,
+    waited_rtt,
 )
 from howfar.plan.types import Plan
 
@@ -107,31 +108,38 @@ def cells(plan: Plan) -> tuple[Cell, ...]:
         Cell(name, "baseline", baseline),
         *again,
         *compared,
-        *(_controls(baseline, compared) if plan.timing.controls else ()),
+        *(_controls(Cell(name, "baseline", baseline), compared) if plan.timing.controls else ()),
     )
 
 
-def _controls(baseline: dict[str, Level], compared: list[Cell]) -> tuple[Cell, ...]:
-    """A cell over the link once more, and with a longer RTT: the one with the fewest connections and the highest rate, so that round
-    trips are what it waits for; no longer RTT where there are so many that it hides behind their waiting for each other. None where
-    nothing but the baseline crosses the link, and where something breaks."""
-    held = {name: level_of(baseline, name) for name in CONDITIONS}
+def _controls(baseline: Cell, compared: list[Cell]) -> tuple[Cell, ...]:
+    """A cell that waits for a link once more, and with a longer RTT: the one with the fewest connections and the highest rate, so that
+    round trips are what it waits for, and where replicas acknowledge the farthest; no longer RTT where there are so many connections
+    that it hides behind their waiting for each other. None where no cell waits for a link, and where something breaks."""
+    held = {name: level_of(baseline.factors, name) for name in CONDITIONS}
     linked = [
         cell
         for cell in compared
-        if RTT_NS.given(cell.factors) and all(level_of(cell.factors, name) == level for name, level in held.items())
-    ]
-    if not linked or any(breaks(cell.factors) for cell in linked):
+        if waited_rtt(cell.factors) and all(level_of(cell.factors, name) == level for name, level in held.items())
+    ] or [baseline]
+    if waited_rtt(linked[0].factors) is None or any(breaks(cell.factors) for cell in linked):
         return ()
-    chosen = min(linked, key=lambda cell: (THREADS.of(cell.factors), -(RATE_BPS.given(cell.factors) or 0)))
+    chosen = min(linked, key=_worth)
+    waited = waited_rtt(chosen.factors)
+    assert waited is not None, "only such cells are in the list"
     again = Cell(chosen.name + AGAIN, "control", dict(chosen.factors))
     if THREADS.of(chosen.factors) > MOST_THREADS:
         return (again,)
-    longer = {**chosen.factors, RTT_NS.name: round(RTT_NS.of(chosen.factors) * (1 + CONTROL_SHARE))}
+    longer = {**chosen.factors, waited.name: round(waited.of(chosen.factors) * (1 + CONTROL_SHARE))}
     return (
         again,
         Cell(f"{chosen.name} (RTT +{CONTROL_SHARE:.0%})", "control", longer),
     )
+
+
+def _worth(cell: Cell) -> tuple[int, int, int]:
+    """The smaller, the better as a control's reference."""
+    return THREADS.of(cell.factors), -REPLICA_RTT_NS.of(cell.factors), -(RATE_BPS.given(cell.factors) or 0)
 
 
 def _check_baseline_measured(plan: Plan, wanted: dict[str, Level]) -> None:

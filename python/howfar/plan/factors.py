@@ -358,6 +358,13 @@ ORDINARY: dict[str, Level] = {name: factor.ordinary for name, factor in FACTORS.
 """What a cell is where it does not say."""
 
 
+def waited_rtt(cell: Mapping[str, Any]) -> Factor[int] | None:
+    """The round trip that each request, or each commit, of the cell waits for over a link. None: it waits for none."""
+    if REPLICATION.of(cell) in SEMI_SYNC and REPLICA_RTT_NS.given(cell):
+        return REPLICA_RTT_NS
+    return RTT_NS if RTT_NS.given(cell) else None
+
+
 def breaks(cell: Mapping[str, Any]) -> bool:
     """Something is broken on purpose in this cell."""
     return FAULT.of(cell) != "none"

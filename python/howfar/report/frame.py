@@ -509,6 +509,13 @@ def _instrument(summary: Summary) -> list[str]:
         arm = max(used, key=lambda name: used[name])
         machine = f" of {summary.machine_cpus}" if summary.machine_cpus else ""
         found.append(f"The link's emulator used at most {figures.cpus(used[arm])}{machine} CPUs ({arm}).")
+    scattered = [(cell.scatter, cell.arm) for cell in cells if cell.scatter]
+    if scattered:
+        most, arm = max(scattered, key=lambda each: each[0].calibration)
+        found.append(
+            f"The link's RTT at rest differed from block to block by {figures.percent(most.rtt)} (standard deviation), which "
+            f"explains {figures.percent(most.calibration)} of the {figures.percent(most.total)} by which the ratio of {arm} differed."
+        )
     limited = [cell.limit.resource for cell in cells if cell.limit]
     if limited:
         load, emulator = limited.count(Resource.CLIENT_CPU), limited.count(Resource.INSTRUMENT_CPU)

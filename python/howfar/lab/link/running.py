@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from howfar.engine.messages import (
@@ -31,6 +31,11 @@ from howfar.lab.network import Network, usable_cpus
 from howfar.plan.quantities import rtt_tolerance_ns
 
 _ROUNDS = 4
+_ROUNDS_AGAIN = 2
+"""Of a calibration that begins with what an earlier one found."""
+ALIKE_SHARE = 0.1
+"""Links whose RTTs differ by no more have the same correction: it is what hosts and emulator cost, which is no matter of the delay. So
+what differs between them, as a control's RTT, is exactly what was requested."""
 _DAMPING = 2
 """The first round takes off all that is too much, each later one this part of what is left: one noisy round cannot undo the others."""
 _PROBE_NS = 100_000_000
@@ -81,12 +86,16 @@ def compensation_ns(spec: LinkSpec, present_ns: int, excess_ns: int) -> int:
     return min(max(present_ns + excess_ns // 2, 0), _MOST_NS, *(spec.delay_ns(name) for name in DIRECTIONS))
 
 
-def calibrate(link: Calibrated, spec: LinkSpec, *, with_goodput: bool) -> dict[str, Any]:
+def calibrate(
+    link: Calibrated, spec: LinkSpec, *, with_goodput: bool, before: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Take off both directions half of what the RTT has too much, until it is right or no more may be taken.
 
-    The last round measures what is then frozen. `with_goodput`: one bulk transfer each way as well, which takes seconds.
+    The last round measures what is then frozen. `with_goodput`: one bulk transfer each way as well, which takes seconds. `before`:
+    what an earlier calibration found, to begin with; what does not change from block to block is taken from it.
     """
-    compensate, rest_rtt_ns = 0, link.rest_rtt_ns(spec)
+    compensate, rest_rtt_ns = int(before["compensate_ns"]) if before else 0, link.rest_rtt_ns(spec)
+    most = _ROUNDS_AGAIN if before else _ROUNDS
     rounds: list[dict[str, Any]] = []
     while True:
         link.set_calm(spec, compensate)
@@ -101,8 +110,8 @@ def calibrate(link: Calibrated, spec: LinkSpec, *, with_goodput: bool) -> dict[s
         )
         # Whatever else runs only adds to a round trip: the probe that saw least of it knows best what the way itself costs.
         excess = min(probe.p50_ns for probe in probes) - rest_rtt_ns
-        better = compensation_ns(spec, compensate, excess if len(rounds) == 1 else excess // _DAMPING)
-        if len(rounds) == _ROUNDS or better == compensate or abs(excess) < spec.rtt_ns // 100:
+        better = compensation_ns(spec, compensate, excess if len(rounds) == 1 and not before else excess // _DAMPING)
+        if len(rounds) == most or better == compensate or abs(excess) < spec.rtt_ns // 100:
             break
         compensate = better
     found: dict[str, Any] = {
@@ -111,6 +120,10 @@ def calibrate(link: Calibrated, spec: LinkSpec, *, with_goodput: bool) -> dict[s
         "rounds": rounds,
         "rtt_p50_ns": rtt_ns,
         "rtt_p99_ns": int(statistics.median(probe.p99_ns for probe in probes)),
+    }
+    if before:
+        return {**before, **found}
+    found |= {
         "rtt_from_idle_p50_ns": link.ping_from_idle().p50_ns,
     }
     return {**found, **measure_goodput(link, spec)} if with_goodput else found
@@ -136,6 +149,12 @@ def measure_goodput(link: Calibrated, spec: LinkSpec) -> dict[str, Any]:
     }
 
 
+def _alike(one: LinkSpec, other: LinkSpec) -> bool:
+    """The same but for RTTs that hardly differ."""
+    near = abs(one.rtt_ns - other.rtt_ns) <= ALIKE_SHARE * min(one.rtt_ns, other.rtt_ns)
+    return near and replace(one, rtt_ns=other.rtt_ns) == other
+
+
 _PAUSES_S = (0.1, 0.2, 0.4, 0.8)
 """Before a trial the RTT is measured, and again after each of these when it was off: a neighbour's burst passes in that time."""
 
@@ -159,7 +178,9 @@ class Link:
     compensate_ns: int = 0
     """Taken off the delay of each direction: what calibration found for `spec`, and nothing else, once there is one."""
     calibrations: dict[LinkSpec, dict[str, Any]] = field(default_factory=dict)
-    """By the link at rest."""
+    """By the link at rest: the last one of each."""
+    in_batch: set[LinkSpec] = field(default_factory=set)
+    """Those that were calibrated, or took over a calibration, since `begin_batch`."""
     armed: bool = False
     sleep: Callable[[float], None] = time.sleep
 
@@ -180,12 +201,23 @@ class Link:
         """Emulator and echo both."""
         return self.backend_link.alive() and self.echo.alive()
 
+    def begin_batch(self) -> None:
+        """From here on each link is calibrated again when it is next requested."""
+        self.in_batch.clear()
+
     def shape(self, spec: LinkSpec) -> dict[str, Any]:
-        """Make the link at rest what is requested, calibrating the first time only. Raises LinkFailed, EngineError."""
-        known = self.calibrations.get(spec.calm())
-        if known is None:
-            known = calibrate(self, spec.calm(), with_goodput=self.with_goodput)
-            self.calibrations[spec.calm()] = known
+        """Make the link at rest what is requested, calibrating once a batch. Raises LinkFailed, EngineError."""
+        calm = spec.calm()
+        if calm not in self.in_batch:
+            alike = next((other for other in self.in_batch if _alike(calm, other)), None)
+            if alike is None:
+                before = self.calibrations.get(calm)
+                found = calibrate(self, calm, with_goodput=self.with_goodput, before=before)
+            else:
+                found = {**self.calibrations[alike], "of_rtt_ns": alike.rtt_ns}
+            self.calibrations[calm] = found
+            self.in_batch.add(calm)
+        known = self.calibrations[calm]
         self.set_calm(spec, int(known["compensate_ns"]))
         return known
 
