@@ -14,7 +14,7 @@ from howfar.bottleneck.cycle import LINK_QUEUE, ROUND_TRIPS, WIRE, part_us
 from howfar.bottleneck.limit import Limit
 from howfar.model.resource import Resource
 from howfar.plan.factors import ORDINARY, breaks
-from howfar.stats.estimate import Part
+from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import (
     FAMILY,
     MIN_BLOCKS,
@@ -23,6 +23,7 @@ from howfar.stats.intervals import (
     blocks_needed,
     interval_text,
     judge_ratio,
+    mean_interval,
     noise_floor,
 )
 from howfar.stats.trials import ONE, TrialTable, alike, others_cpus
@@ -232,6 +233,12 @@ def _cut_round_trips(session: _Session) -> Advice | None:
         + (f", while its bytes use {used * 100:.1f} % of the link's rate" if used is not None and idle else "")
         + "."
     )
+    share = _round_trips_share(session, remote)
+    if share.low is not None and share.high is not None and share.low < LATENCY_BOUND_SHARE < share.high:
+        because += (
+            f" Their share is {share.value * 100:.0f} [{share.low * 100:.0f}, {share.high * 100:.0f}] %, so whether round trips or "
+            "CPU time is the larger part is not resolved."
+        )
     if link / cycle < LATENCY_BOUND_SHARE:
         if session.busy:
             because += " Other programs used the CPUs: on a quiet machine round trips take a larger share."
@@ -242,6 +249,14 @@ def _cut_round_trips(session: _Session) -> Advice | None:
     fewer = fewer_round_trips(session.table.run.info.server_kind)
     action = f"With the server on another machine, cut round trips ({fewer}) or move the application next to its data{no_bandwidth}."
     return Advice(action=action, because=because)
+
+
+def _round_trips_share(session: _Session, cell: CellSummary) -> Estimate:
+    """Of a transaction's time, by blocks."""
+    rtt_ns, threads = cell.rest_rtt_ns or 0.0, int(cell.factors.get("threads", 1))
+    return mean_interval([
+        min(seen.turns * rtt_ns / (threads * seen.elapsed_ns), 1.0) for seen in session.table.measured(cell.arm)
+    ])  # fmt: skip
 
 
 def _no_forwarding(session: _Session) -> Advice | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from howfar.plan.factors import ORDINARY
@@ -13,7 +13,7 @@ from howfar.plan.page import Keys
 from howfar.plan.quantities import Part
 from howfar.plan.types import Data, Timing, Workload, factors_model
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import excludes_one, welch_ratio
+from howfar.stats.intervals import excludes_one, simultaneous, welch_ratio
 from howfar.stats.trials import TrialTable, Unit, trial_table
 from howfar.store.records import Arm, ArmRole, Measured, Run, compared_part
 from howfar.units import format_duration_ns, format_rate_bps
@@ -59,9 +59,12 @@ class ArmComparison:
     """Factor levels are equal; when not, the two arms only share a name."""
     trials: tuple[int, int]
 
+    claims: int = 1
+    """Arms that both runs have: each is called different only where its interval at 1 - 5 % / claims excludes 1."""
+
     @property
     def qps_differs(self) -> bool:
-        return excludes_one(self.qps)
+        return excludes_one(simultaneous(self.qps, self.claims))
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ def compare(before: Run, after: Run) -> Comparison:
         after=after.info.run_id,
         comparable=not differences,
         differences=differences,
-        arms=tuple(_arm(old, new, name) for name in shared),
+        arms=tuple(replace(_arm(old, new, name), claims=len(shared)) for name in shared),
         only_before=tuple(sorted(old_names - new_names)),
         only_after=tuple(sorted(new_names - old_names)),
         counted=new.unit,

@@ -27,6 +27,7 @@ from howfar.model.resource import NOT_THE_PATH
 from howfar.plan.page import PageShape
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS
+from howfar.stats.resample import found_by
 from howfar.stats.trials import TrialTable, Unit, others_cpus, others_in, trial_table
 from howfar.store.records import (
     Arm,
@@ -229,6 +230,16 @@ class RunEvidence:
     refuted: str
     """What a sentence that names limits has to add, after they were tested."""
 
+    def without(self, blocks: frozenset[int]) -> RunEvidence:
+        """The same of the run without these blocks. `cells` stay as they are: no derived figure is made of them."""
+        if not blocks:
+            return self
+        run = self.table.run
+        kept = run.model_copy(update={"trials": tuple(trial for trial in run.trials if trial.block not in blocks)})
+        valid = {facts.arm.name: facts.valid for facts in self.facts}
+        facts = tuple(replace(each, valid=valid.get(each.arm.name, True)) for each in arm_facts(kept))
+        return replace(self, table=trial_table(kept), facts=facts)
+
     @property
     def plan(self) -> Mapping[str, Any]:
         return self.table.run.info.plan
@@ -251,6 +262,8 @@ class Analysis(Protocol):
     def acknowledgement_s(self, table: TrialTable, arm: Arm) -> float | None: ...
 
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]: ...
+
+    def worded(self, found: Part) -> Part: ...
 
     def verdict(self, evidence: RunEvidence, findings: Findings) -> str: ...
 
@@ -331,8 +344,10 @@ def _acknowledgement_s(table: TrialTable, arm: Arm, experiments: Sequence[Analys
 def _findings(evidence: RunEvidence, experiments: Sequence[Analysis]) -> Findings:
     """Those with a model of their own come first; what they explain is not explained by the model of sessions as well."""
     found: Findings = {key: None for each in experiments for key in each.findings}
+    blocks = sorted({block for good in evidence.table.good.values() for block in good})
     for each in experiments:
-        made = dict(each.analyse(evidence))
+        made = found_by(lambda out, each=each: each.analyse(evidence.without(out)), blocks, each.findings)
+        made = {key: None if part is None else each.worded(part) for key, part in made.items()}
         found |= made
         if each.own_model and any(value is not None for value in made.values()):
             break

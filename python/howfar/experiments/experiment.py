@@ -34,6 +34,10 @@ class Experiment(ABC):
         """Findings by the keys of `findings`. None: this run does not answer the question."""
         return {}
 
+    def worded(self, found: Part) -> Part:
+        """A finding with its sentences, which are made once its figures have their intervals."""
+        return found
+
     def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
         """The answer in a sentence or two. Empty: it belongs to another experiment."""
         return ""

@@ -473,7 +473,7 @@ def what_if(summary: Summary) -> list[Block]:
             "on" if worked.settings.tls else "off",
             "each transaction" if worked.settings.connect_each else "persistent",
             worked.settings.compression,
-            figures.number(worked.answer.tps),
+            f"{figures.number(worked.answer.tps)} {figures.between(worked.answer.tps_interval)}".strip(),
             f"x {worked.answer.tps / own:.2f}",
             worked.answer.limits,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from howfar.analysis.cells import Bound, CellSummary
 from howfar.analysis.summary import Summary
@@ -38,6 +38,11 @@ def number(value: float | None) -> str:
     if size >= 1 or size == 0:
         return f"{value:.2f}"
     return f"{value:.3g}"
+
+
+def between(interval: tuple[float, float] | None, form: Callable[[float], str] = number) -> str:
+    """`[0.41, 0.44]`, the second line of a figure; empty without an interval."""
+    return "" if interval is None else f"[{form(interval[0])}, {form(interval[1])}]"
 
 
 def whole(value: float | None) -> str:

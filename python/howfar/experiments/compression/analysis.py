@@ -35,6 +35,7 @@ from howfar.model.what_if import WhatIf, WhatIfCompression
 from howfar.paths import is_modelled
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import UNKNOWN, Resolution, Threshold, interval_text
+from howfar.stats.resample import Interval
 from howfar.store.records import FactorValue
 from howfar.units import format_rate_bps
 
@@ -63,6 +64,7 @@ class CompressionTried(Tried):
     rate_bps: float | None
     """None: no link."""
     predicted: float | None
+    predicted_interval: Interval | None = None
     agrees: bool | None
     """The prediction of better or worse was right, or the interval holds both. None: nothing was predicted."""
 
@@ -77,11 +79,17 @@ class CompressionRow(Part):
     ratio_to_server: float
     client_ns_per_byte: float
     """CPU beyond the uncompressed session's, per uncompressed byte."""
+    client_ns_per_byte_interval: Interval | None = None
     server_ns_per_byte: float
+    server_ns_per_byte_interval: Interval | None = None
     break_even_bps: float | None
     """Below this link rate it pays on this machine and data, when the link is the limit; None: it never does, or see `resolved`."""
+    break_even_bps_interval: Interval | None = None
+    """None: too few blocks, or without one of them there is no break-even."""
+    extrapolated: bool = False
+    """The break-even lies beyond the rates that were measured."""
     resolved: bool = True
-    """Its CPU cost is above the noise; below it there is no break-even."""
+    """Its CPU cost is above the noise in each pair of cells, and by its interval where it has one. Else there is no break-even."""
     everywhere: bool = False
     """It pays at every rate that was looked at, `break_even_bps` being the fastest of them."""
     measured: tuple[CompressionTried, ...]
@@ -162,6 +170,21 @@ def compression(
     return CompressionEconomics(rows=rows, says=compression_says(rows)) if rows else None
 
 
+def worded(found: CompressionEconomics) -> CompressionEconomics:
+    """Once there are intervals: its sentence with them, and without break-evens of costs whose interval holds nothing."""
+    rows = tuple(_judged(row) for row in found.rows)
+    return found.model_copy(update={"rows": rows, "says": compression_says(rows)})
+
+
+def _judged(row: CompressionRow) -> CompressionRow:
+    limits = (row.client_ns_per_byte_interval, row.server_ns_per_byte_interval)
+    if not row.resolved or None in limits or any(limit is not None and limit[0] > 0 for limit in limits):
+        return row
+    return row.model_copy(
+        update={"resolved": False, "everywhere": False, "break_even_bps": None, "break_even_bps_interval": None}
+    )
+
+
 def _contents(facts: Sequence[ArmFacts], workload: Mapping[str, Any]) -> list[_Content]:
     found = []
     modelled = [each for each in facts if is_modelled(each.arm.factors.get("path")) and each.level("tls") == "off"]
@@ -197,6 +220,7 @@ def _rows(content: _Content, threshold: Threshold) -> list[CompressionRow]:
                 break_even_bps=even_bps,
                 resolved=is_known,
                 everywhere=even_bps == FASTEST_BPS,
+                extrapolated=bool(rates) and even_bps is not None and not rates[0] <= even_bps <= rates[-1],
                 measured=tuple(
                     each for pair in tried if (each := _tried(content, cost.algorithm, pair, tried, threshold))
                 ),
@@ -291,8 +315,16 @@ def _pays(row: CompressionRow) -> str:
         return NOT_RESOLVED
     if row.everywhere:
         return EVERYWHERE
-    bps = row.break_even_bps
-    return "never" if bps is None else f"below {format_rate_bps(float(f'{bps:.2g}'))}"
+    if row.break_even_bps is None:
+        return "never"
+    within = row.break_even_bps_interval
+    limits = f" [{_rough(within[0])}, {_rough(within[1])}]" if within else ""
+    beyond = ", which is beyond the rates measured" if row.extrapolated else ""
+    return f"below {_rough(row.break_even_bps)}{limits}{beyond}"
+
+
+def _rough(bps: float) -> str:
+    return format_rate_bps(float(f"{bps:.2g}"))
 
 
 def verdict(evidence: RunEvidence) -> str:

@@ -17,6 +17,7 @@ from howfar.experiments.compression.analysis import (
     CompressionRow,
     compression,
     verdict,
+    worded,
 )
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.grid import NOT_VALID, grid_document, modelled
@@ -172,6 +173,9 @@ class Compression(Experiment):
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
         return {"compression": compression(evidence.facts, evidence.workload, evidence.floors.threshold)}
 
+    def worded(self, found: Part) -> Part:
+        return worded(found) if isinstance(found, CompressionEconomics) else found
+
     def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
         return verdict(evidence)
 
@@ -221,7 +225,10 @@ def costs(found: CompressionEconomics) -> list[Block]:
             Cell(f"{row.content}, {row.algorithm}"),
             Cell(f"{row.ratio_to_client:.2f}"),
             Cell(f"{figures.number(row.client_ns_per_byte)}+{figures.number(row.server_ns_per_byte)}"),
-            Cell(_pays_below(row)),
+            Cell(
+                _pays_below(row) + (" *" if row.extrapolated else ""),
+                figures.between(row.break_even_bps_interval, figures.rate),
+            ),
             *(_tried(row, bps) for bps in rates),
         )
         for row in found.rows
@@ -231,6 +238,8 @@ def costs(found: CompressionEconomics) -> list[Block]:
         if row.level_advice:
             advice.setdefault(row.level_advice, []).append(f"{row.algorithm} on {row.content}")
     notes = [found.says]
+    if any(row.extrapolated for row in found.rows):
+        notes.append("* beyond the rates that were measured: an extrapolation.")
     if any(tried.agrees is False and not tried.invalid for row in found.rows for tried in row.measured):
         notes.append("! the model predicted a gain where there was a loss, or the other way round.")
     notes += [f"{', '.join(names)}: {text.rstrip('.')}." for text, names in advice.items()]

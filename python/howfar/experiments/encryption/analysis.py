@@ -35,6 +35,7 @@ from howfar.paths import is_modelled
 from howfar.plan.factors import tls_label
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import UNKNOWN, Resolution, Threshold, interval_text
+from howfar.stats.resample import Interval
 from howfar.stats.trials import rest_of
 
 EACH = "per-transaction"
@@ -49,6 +50,8 @@ HALF_A_ROUND_TRIP = 0.5
 class EncryptionTried(Tried):
     """Throughput over the same cell without TLS; `predicted` from cells with other numbers of connections."""
 
+    predicted_interval: Interval | None = None
+
 
 class EncryptionRow(Part):
     """One TLS version against none, CPU of both ends and time."""
@@ -56,10 +59,13 @@ class EncryptionRow(Part):
     version: str
     connect_us: float | None
     """CPU of a connect beyond the plain one's, both ends. None: not measured with a connection per transaction."""
+    connect_us_interval: Interval | None = None
     connect_turns: float | None
     """Round trips of a connect beyond the plain one's."""
+    connect_turns_interval: Interval | None = None
     byte_ns: float | None
     """CPU per payload byte beyond the plain session's, both ends. None: no persistent cells."""
+    byte_ns_interval: Interval | None = None
     persistent: tuple[EncryptionTried, ...]
     per_transaction: tuple[EncryptionTried, ...]
     resumed: bool | None
@@ -78,7 +84,16 @@ def encryption(
     """`threshold`: of throughput. None: nothing was encrypted that has its plain cell."""
     found = [(str(version), list(pairs(facts, "tls", version))) for version in levels(facts, "tls")]
     rows = tuple(_row(facts, workload, version, every, threshold) for version, every in found if every)
-    return EncryptionEconomics(rows=rows, says=" ".join(map(encryption_says, rows))) if rows else None
+    return _says(rows) if rows else None
+
+
+def worded(found: EncryptionEconomics) -> EncryptionEconomics:
+    """Once there are intervals: its sentences with them."""
+    return _says(found.rows)
+
+
+def _says(rows: tuple[EncryptionRow, ...]) -> EncryptionEconomics:
+    return EncryptionEconomics(rows=rows, says=" ".join(map(encryption_says, rows)))
 
 
 def _row(
@@ -217,9 +232,13 @@ def _predicted(
 
 
 def encryption_says(row: EncryptionRow) -> str:
-    costs = [] if row.byte_ns is None else [f"{row.byte_ns:.2f} ns of CPU a byte"]
+    costs = []
+    if row.byte_ns is not None:
+        costs.append(f"{row.byte_ns:.2f}{_limits(row.byte_ns_interval, '.2f')} ns of CPU a byte")
     if row.connect_us is not None:
-        costs.append(f"{row.connect_us:.0f} µs of CPU a connect{_round_trips(row)}")
+        costs.append(
+            f"{row.connect_us:.0f}{_limits(row.connect_us_interval, '.0f')} µs of CPU a connect{_round_trips(row)}"
+        )
     what = f"costs {' and '.join(costs)}" if costs else "has costs per byte and connect that were not measured"
     sentences = (
         (row.persistent, "With persistent connections"),
@@ -227,6 +246,10 @@ def encryption_says(row: EncryptionRow) -> str:
     )
     shares = [f"{how} {_throughput(tried)}." for tried, how in sentences if tried]
     return " ".join([f"{row.version} {what}.", *shares, *_model_says([*row.persistent, *row.per_transaction])])
+
+
+def _limits(interval: Interval | None, form: str) -> str:
+    return "" if interval is None else f" [{interval[0]:{form}}, {interval[1]:{form}}]"
 
 
 def _round_trips(row: EncryptionRow) -> str:

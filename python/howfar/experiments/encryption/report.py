@@ -12,6 +12,7 @@ from howfar.experiments.encryption.analysis import (
     EncryptionTried,
     encryption,
     verdict,
+    worded,
 )
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.grid import NOT_VALID, grid_document, modelled, scaling
@@ -26,6 +27,9 @@ class Encryption(Experiment):
 
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
         return {"encryption": encryption(evidence.facts, evidence.workload, evidence.floors.threshold)}
+
+    def worded(self, found: Part) -> Part:
+        return worded(found) if isinstance(found, EncryptionEconomics) else found
 
     def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
         return verdict(evidence)
@@ -62,9 +66,12 @@ def costs(found: EncryptionEconomics) -> list[Block]:
 def _row(row: EncryptionRow, persistent: Sequence[int], churned: Sequence[int]) -> tuple[Cell, ...]:
     return (
         Cell(row.version),
-        Cell(figures.UNKNOWN if row.connect_us is None else f"{row.connect_us:,.0f}"),
+        Cell(
+            figures.UNKNOWN if row.connect_us is None else f"{row.connect_us:,.0f}",
+            figures.between(row.connect_us_interval),
+        ),
         Cell(figures.UNKNOWN if row.connect_turns is None else f"{row.connect_turns:+.2g}"),
-        Cell(figures.UNKNOWN if row.byte_ns is None else f"{row.byte_ns:.2f}"),
+        Cell(figures.UNKNOWN if row.byte_ns is None else f"{row.byte_ns:.2f}", figures.between(row.byte_ns_interval)),
         Cell("unknown" if row.resumed is None else "yes" if row.resumed else "no"),
         *(_tried(row.persistent, threads) for threads in persistent),
         *(_tried(row.per_transaction, threads) for threads in churned),

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import Threshold
+from howfar.stats.resample import Interval
 
 Application = Literal["php", "engine"]
 """A real one, or the engine's own run of the same round trips."""
@@ -151,6 +152,7 @@ class PageArm(AtCpu):
     """Of the link at rest. None: no link."""
     predicted_p50_ms: float | None
     """By the model, from other arms only. None: an arm that the model is built from."""
+    predicted_p50_ms_interval: Interval | None = None
     predicted_error: float | None
     """predicted / measured - 1."""
 
@@ -177,6 +179,7 @@ class PageChoice(AtCpu):
     better: Better
     predicted: float | None
     """`two_over_one` by the model."""
+    predicted_interval: Interval | None = None
 
 
 class Crossing(OnRoute):
@@ -188,6 +191,7 @@ class Crossing(OnRoute):
     """Where there is none: which one is better at every level, resolved from 1 and beyond the noise floor."""
     predicted_ms: float | None
     """The same by the model. None: the model sees no crossing in its range, or there is no model (`curve_ms` is empty)."""
+    predicted_ms_interval: Interval | None = None
     predicted_always: Literal["one", "two"] | None = None
     """Where the model sees none: which one it says is better throughout. None: there is no model."""
     swept_ms: tuple[float, float]
@@ -198,8 +202,10 @@ class Crossing(OnRoute):
     without_link_cpu_ms: float | None = None
     """The model's crossing if the emulated link took no CPU from the machines. Where two machines would then be ahead throughout: the
     least that the application computes."""
+    without_link_cpu_ms_interval: Interval | None = None
     half_turns_ms: float | None = None
     """The model's crossing if the page did the same with half as many round trips; the same rule."""
+    half_turns_ms_interval: Interval | None = None
 
 
 class RouteError(Part):

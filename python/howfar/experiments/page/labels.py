@@ -70,6 +70,12 @@ def milliseconds(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.2g}" if value < 10 else f"{value:.3g}"
 
 
+def within(value: float, interval: tuple[float, float] | None) -> str:
+    """`12 [10, 14.5] ms`: a figure of the model, with its interval by blocks where there is one."""
+    limits = "" if interval is None else f" [{milliseconds(interval[0])}, {milliseconds(interval[1])}]"
+    return f"{milliseconds(value)}{limits} ms"
+
+
 def in_flight(threads: int) -> str:
     return f"{threads} in flight"
 
@@ -96,7 +102,9 @@ def pays_from(crossing: Crossing) -> str:
 def predicted_from(crossing: Crossing) -> str:
     """The same by the model: `39 ms`, `none`, `4.9 ms or less`. Empty: no model, or it changes more than once."""
     if crossing.predicted_ms is not None:
-        return f"{milliseconds(crossing.predicted_ms)} ms"
+        least, most = crossing.swept_ms
+        beyond = "" if least <= crossing.predicted_ms <= most else ", beyond what was measured"
+        return f"{within(crossing.predicted_ms, crossing.predicted_ms_interval)}{beyond}"
     known = {"one": "none", "two": f"{milliseconds(crossing.swept_ms[0])} ms or less"}
     return known.get(crossing.predicted_always or "", "")
 

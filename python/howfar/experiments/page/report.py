@@ -40,7 +40,7 @@ from howfar.experiments.page.labels import (
     share_of_pages,
     where,
 )
-from howfar.experiments.page.sentences import page_advice, page_verdict
+from howfar.experiments.page.sentences import page_advice, page_sentences, page_verdict
 from howfar.report.document import Block, Bullets, Card, Chart, Column, Details, Document, Table, Text, plain
 from howfar.report.figures import UNKNOWN, number, percent, ratio, share
 from howfar.report.frame import cell_records, frame, trials
@@ -64,6 +64,11 @@ class Pages(Experiment):
 
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
         return {"pages": page_findings(evidence.table, evidence.floors.threshold)}
+
+    def worded(self, found: Part) -> Part:
+        if not isinstance(found, PageFindings):
+            return found
+        return found.model_copy(update={"sentences": page_sentences(found)})
 
     def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
         found = findings["pages"]

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 
 from howfar.analysis.advice import Advice
 from howfar.experiments.page.findings import PageArm, PageChoice, PageFindings, RouteError
-from howfar.experiments.page.labels import in_flight, listed, milliseconds, pays_from, prediction_note, several
+from howfar.experiments.page.labels import (
+    in_flight,
+    listed,
+    milliseconds,
+    pays_from,
+    prediction_note,
+    several,
+    within,
+)
 from howfar.stats.intervals import Resolution, Threshold, excludes_one, interval_text
 from howfar.units import format_duration_ns
 
@@ -107,8 +115,12 @@ def _link(findings: PageFindings) -> str:
     arm = max(two, key=lambda each: each.emulator_cpus)
     text = f"The emulated link used {arm.emulator_cpus:.2f} CPUs of this machine ({arm.arm}); a real network would not."
     moved = [
-        f"{milliseconds(crossing.without_link_cpu_ms)} ms for the {crossing.page} page"
-        + (f" (instead of {milliseconds(crossing.predicted_ms)})" if crossing.predicted_ms is not None else "")
+        f"{within(crossing.without_link_cpu_ms, crossing.without_link_cpu_ms_interval)} for the {crossing.page} page"
+        + (
+            f" (instead of {within(crossing.predicted_ms, crossing.predicted_ms_interval)})"
+            if crossing.predicted_ms is not None
+            else ""
+        )
         for choice in shown
         if (crossing := findings.crossing(choice)) is not None
         and crossing.without_link_cpu_ms is not None
@@ -158,8 +170,8 @@ def round_trips_sentence(findings: PageFindings) -> str:
     if crossing is None or crossing.predicted_ms is None or crossing.half_turns_ms is None:
         return text + "."
     return (
-        f"{text}; half as many would move the crossing from {milliseconds(crossing.predicted_ms)} to "
-        f"{milliseconds(crossing.half_turns_ms)} ms (model, {in_flight(crossing.threads)})."
+        f"{text}; half as many would move the crossing from {within(crossing.predicted_ms, crossing.predicted_ms_interval)} to "
+        f"{within(crossing.half_turns_ms, crossing.half_turns_ms_interval)} (model, {in_flight(crossing.threads)})."
     )
 
 
@@ -283,9 +295,12 @@ def _flip(findings: PageFindings, choice: PageChoice) -> str:
     without = ""
     if choice.better == "one" and crossing.without_link_cpu_ms is not None:
         # Two machines here share their processors with the emulator: advice against them has to say so.
-        from_ms = milliseconds(crossing.without_link_cpu_ms)
+        limits = crossing.without_link_cpu_ms_interval
+        holds = limits is not None and limits[0] <= choice.app_cpu_total_ms
+        near = "this page may be beyond that" if holds else "near there"
         without = (
-            f" (from {from_ms} ms without the emulator's CPU, by the model: near there, measure on two real machines)"
+            f" (from {within(crossing.without_link_cpu_ms, limits)} without the emulator's CPU, by the model: {near}, measure on two "
+            "real machines)"
         )
     if crossing.measured_ms is not None:
         return f" and pay from {pays_from(crossing)} of application CPU a page{without}"

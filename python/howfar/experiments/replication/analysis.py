@@ -32,6 +32,7 @@ from howfar.plan.factors import ORDINARY, REPLICA_FACTORS, SEMI_SYNC
 from howfar.stats import histograms
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import judge_ratio, mean_interval
+from howfar.stats.resample import Interval
 from howfar.stats.trials import TrialTable, transaction_histogram
 from howfar.store.receipts import number_in
 from howfar.store.records import Arm, FactorValue, Trial
@@ -161,6 +162,7 @@ class CommitCost(Part):
     group: float | None
     """Commits a group of the binary log. None: the server does not count groups."""
     predicted: float | None
+    predicted_interval: Interval | None = None
     """Commits/s by the model. None: an arm that the model is made of."""
     predicted_error: float | None
     """predicted / measured - 1."""
