@@ -106,7 +106,9 @@ def test_cards_say_which_is_better_and_from_when_the_other_is() -> None:
         return report.cards(findings().model_copy(update={"crossings": (crossing(**parts),)}))[0]
 
     assert card().label == "heavy page" and card().figure == "one machine"
-    assert re.search(r"pays: [\d.]+ \[[\d.]+, [\d.]+\] ms \(predicted: [\d.]+( \[[\d.]+, [\d.]+\])? ms\)", card().lines[0])
+    assert re.search(
+        r"pays: [\d.]+ \[[\d.]+, [\d.]+\] ms \(predicted: [\d.]+( \[[\d.]+, [\d.]+\])? ms\)", card().lines[0]
+    )
     assert "without the emulator's CPU" in card().lines[1]
     unknown = card(measured_ms=None, predicted_ms=None, without_link_cpu_ms=None)
     assert "not resolved between" in unknown.lines[0] and "predicted" not in " ".join(unknown.lines)

@@ -118,7 +118,7 @@ impl<T: Copy> Shaper<T> {
             faults: Faults::new(direction),
             jitter,
             propagation: propagation(direction, 0),
-            in_flight: InFlight::new(),
+            in_flight: InFlight::new(direction.effective_delay()),
             lost: VecDeque::new(),
             order: 0,
             last_arrival: 0,
@@ -181,7 +181,7 @@ impl<T: Copy> Shaper<T> {
         self.in_flight.next_due()
     }
 
-    /// When to look again for what is due: just then, or up to [`in_flight::PATIENCE`] later if it is patient and company follows.
+    /// When to look again for what is due: just then, or a little later if it is patient and company follows.
     pub(crate) fn next_wake(&self) -> Option<Nanos> {
         self.in_flight.next_wake()
     }
@@ -205,6 +205,7 @@ impl<T: Copy> Shaper<T> {
         let last_due = self.in_flight.last_due().unwrap_or(0).max(now);
         self.outages = Outages::new(&direction.outages, now);
         self.queue = DropTail::new(direction.queue_bytes);
+        self.in_flight.set_delay(direction.effective_delay());
         self.bottleneck = Bottleneck::new(direction, now, self.free_at(now));
         self.faults.set(direction);
         self.jitter

@@ -218,9 +218,10 @@ proptest! {
     }
 }
 
-/// 1 Gb/s, 1538 bytes take 12.304 µs; one way takes no time.
-fn wakes(patient: &[bool], apart: Nanos) -> Vec<Nanos> {
-    let mut shaper = Shaper::new(0, &way(1_000_000_000, 0, 1 << 20));
+/// 1 Gb/s, 1538 bytes take 12.304 µs.
+fn wakes(patient: &[bool], apart: Nanos, delay: Nanos) -> Vec<Nanos> {
+    let mut shaper = Shaper::new(0, &way(1_000_000_000, delay, 1 << 20));
+    let patience = (delay / 50).clamp(PATIENCE, 300_000);
     for (index, patient) in patient.iter().enumerate() {
         let train = Train {
             patient: *patient,
@@ -233,7 +234,7 @@ fn wakes(patient: &[bool], apart: Nanos) -> Vec<Nanos> {
         assert!(
             shaper
                 .next_due()
-                .is_some_and(|due| wake >= due && wake <= due + PATIENCE)
+                .is_some_and(|due| wake >= due && wake <= due + patience)
         );
         found.push(wake);
         while shaper.take(wake).is_some() {}
@@ -245,13 +246,19 @@ fn wakes(patient: &[bool], apart: Nanos) -> Vec<Nanos> {
 fn the_patient_leave_in_company_and_the_others_on_time() {
     let sent = |index: u64| index * 20_000 + 12_304;
     // Four of them within 60 µs: 0, 20, 40, 60; then three more.
-    assert_eq!(wakes(&[true; 7], 20_000), [sent(3), sent(6)]);
+    assert_eq!(wakes(&[true; 7], 20_000, 0), [sent(3), sent(6)]);
     // Nobody waits with one who is in a hurry; those before leave with it.
     assert_eq!(
-        wakes(&[true, false, true, true], 20_000),
+        wakes(&[true, false, true, true], 20_000, 0),
         [sent(1), sent(3)]
     );
-    assert_eq!(wakes(&[false; 3], 20_000), [sent(0), sent(1), sent(2)]);
+    assert_eq!(wakes(&[false; 3], 20_000, 0), [sent(0), sent(1), sent(2)]);
     // Without company nobody is late.
-    assert_eq!(wakes(&[true; 3], 70_000), [12_304, 82_304, 152_304]);
+    assert_eq!(wakes(&[true; 3], 70_000, 0), [12_304, 82_304, 152_304]);
+    // A fiftieth of 5 ms is 100 µs, and that of a second is too long.
+    assert_eq!(wakes(&[true; 3], 70_000, 5_000_000), [5_082_304, 5_152_304]);
+    assert_eq!(
+        wakes(&[true; 6], 70_000, 1_000_000_000),
+        [1_000_292_304, 1_000_362_304]
+    );
 }
