@@ -18,11 +18,13 @@ from howfar.doctor.findings import (
     Examination,
     Finding,
     Floor,
+    IdleCost,
     Interval,
     Kind,
     Listener,
     Rates,
     Server,
+    Severity,
     SocketFile,
     Transport,
     schema_text,
@@ -63,7 +65,8 @@ def server(*clients: Client, **changes: object) -> Server:
         kind=Kind.MYSQL, name="MariaDB 10.11.19", pid=1, user="mysql", named=False, logged_in=True, listeners=(SOCKET, PORT),
         listeners_complete=True,
         tls="none", compression="zlib", config_file=None, socket_connections=0, rates=Rates(connects=0, statements=0, tls_connects=0),
-        clients=clients, floors=(floor(Transport.SOCKET, 20e3, 150e3), floor(Transport.TCP, 26e3, 220e3)), bundle_ns=None, ignored=(),
+        clients=clients, floors=(floor(Transport.SOCKET, 20e3, 150e3), floor(Transport.TCP, 26e3, 220e3)),
+        idle=None, bundle_ns=None, ignored=(),
         findings=(), unseen=(),
     )  # fmt: skip
     return made.model_copy(update=changes)
@@ -79,6 +82,29 @@ def found(seen: Server) -> set[str]:
 
 def test_the_schema_is_what_the_types_say() -> None:
     assert (ROOT / "schema" / "doctor.json").read_text() == schema_text(), "python -m howfar.doctor.findings"
+
+
+def idle(as_found_ns: float, polling_ns: float, noise_ns: float = 100) -> IdleCost:
+    rounds = [as_found_ns - polling_ns + noise_ns * (number % 5 - 2) for number in range(24)]
+    return IdleCost(
+        transport=Transport.SOCKET, as_found=interval([as_found_ns] * 24), polling=interval([polling_ns] * 24),
+        waking=interval(rounds), driver="haltpoll", governor="haltpoll",
+    )  # fmt: skip
+
+
+def test_cpus_that_take_long_to_wake_are_a_note_with_its_price() -> None:
+    (finding,) = looked(server(idle=idle(60e3, 25e3)))
+    assert finding.check == "idle-states" and finding.severity is Severity.NOTE
+    assert "58 % of a round trip" in finding.says
+    assert finding.gain is not None and finding.gain.saves_ns is not None
+    assert finding.gain.saves_ns.median == pytest.approx(35e3)
+    lines = " ".join(line for change in finding.changes for line in change.lines)
+    assert "tuned-adm" in lines and "/dev/cpu_dma_latency" in lines
+
+
+@pytest.mark.parametrize("cost", [None, idle(25e3, 24.5e3), idle(60e3, 50e3, noise_ns=20e3)])
+def test_waking_that_hardly_costs_or_is_not_resolved_is_no_finding(cost: IdleCost | None) -> None:
+    assert found(server(idle=cost)) == set()
 
 
 def test_a_loopback_client_gets_its_lines_and_the_gain() -> None:

@@ -22,12 +22,13 @@ from howfar.doctor.discovery import (
     ignored_options,
     tls_by_listener,
 )
-from howfar.doctor.findings import FORMAT, Examination, Interval, Kind, Rates, Server, Transport, Unseen
+from howfar.doctor.findings import FORMAT, Examination, IdleCost, Interval, Kind, Rates, Server, Transport, Unseen
 from howfar.doctor.proposals import own_paths
 from howfar.doctor.protocols import PROTOCOLS
 from howfar.doctor.protocols.session import Counters, Endpoint, NotThis, Refused, SelfReport, Session
 from howfar.doctor.targets import Login, Logins, Target
-from howfar.errors import MissingError
+from howfar.errors import HowfarError, MissingError
+from howfar.lab.idle import cannot_poll
 
 _NO_REPORT = SelfReport(None, (), (), {})
 _BUNDLE_READS = 6
@@ -176,6 +177,7 @@ def _watching(key: int, known: Known) -> Watching:
 def _server(key: int, state: _ServerState, watched: Watched, programs: dict[int, procfs.Process]) -> Server:
     known = state.known
     measured, reasons = floors.measure(PROTOCOLS[known.kind], known.endpoints, known.login)
+    idle = _idle_cost(known, [floor.transport for floor in measured])
     sight = Sight(
         sessions=state.reported.sessions,
         listeners=known.listeners,
@@ -200,11 +202,27 @@ def _server(key: int, state: _ServerState, watched: Watched, programs: dict[int,
         rates=rates,
         clients=using,
         floors=measured,
+        idle=idle,
         bundle_ns=_bundle() if any(client.bundle_looks for client in using) else None,
         ignored=ignored_options(known),
         findings=(),
         unseen=(*known.unseen, *_unseen(state, reasons)),
     )
+
+
+def _idle_cost(known: Known, measured: Sequence[Transport]) -> IdleCost | None:
+    """By the transport that costs least of those that work. Of a server on this machine only."""
+    transport = next((each for each in (Transport.SOCKET, Transport.TCP, Transport.TLS) if each in measured), None)
+    if known.process is None or transport is None:
+        return None
+    why = cannot_poll()
+    if why is None:
+        try:
+            return floors.idle_cost(PROTOCOLS[known.kind], transport, known.endpoints[transport], known.login)
+        except (HowfarError, Refused, NotThis, OSError) as error:
+            why = str(error)
+    known.unseen.append(Unseen(what="what waking idle CPUs costs", why=why, how="root, on the machine itself"))
+    return None
 
 
 def _on_socket(key: int, state: _ServerState, watched: Watched) -> int | None:

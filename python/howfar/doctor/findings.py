@@ -176,6 +176,20 @@ class Finding(_Value):
     gain: Gain | None
 
 
+class IdleCost(_Value):
+    """What the waking of idle CPUs costs a round trip to this server, after a pause of a millisecond."""
+
+    transport: Transport
+    as_found: Interval
+    """A round trip with the machine as it is, ns."""
+    polling: Interval
+    """With idle CPUs kept polling, rounds alternated."""
+    waking: Interval
+    """The difference, round by round."""
+    driver: str | None
+    governor: str | None
+
+
 class Server(_Value):
     kind: Kind
     name: str
@@ -195,6 +209,8 @@ class Server(_Value):
     rates: Rates | None
     clients: tuple[Client, ...]
     floors: tuple[Floor, ...]
+    idle: IdleCost | None
+    """None: not measured, `unseen` says why, or the server is on another machine."""
     bundle_ns: Interval | None
     """What reading this machine's CA bundle costs, where a client does it."""
     ignored: tuple[str, ...]

@@ -12,11 +12,12 @@ import socket
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 
-from howfar.doctor.findings import Floor, Interval, Transport
+from howfar.doctor.findings import Floor, IdleCost, Interval, Transport
 from howfar.doctor.protocols.session import Endpoint, NotThis, Refused, ServerProtocol, make_blocking
 from howfar.doctor.targets import Login
+from howfar.lab.idle import idle_driver, polling
 from howfar.stats.intervals import LEVEL
 
 ROUNDS = 24
@@ -24,6 +25,7 @@ PINGS = 15
 """In each round: 360 on each transport."""
 _WARM = 5
 """Pings before the first that counts."""
+_PAUSE_S, _PAUSED_PINGS = 0.001, 5
 _FAR_NS = 20e6
 """Of a connect: beyond this the server is remote, and fewer pings suffice."""
 _FAR_PINGS = 3
@@ -70,6 +72,38 @@ def _round(protocol: ServerProtocol, endpoint: Endpoint, login: Login, pings: in
         return statistics.median(_times(session.ping, pings)), float(connect)
     finally:
         session.close()
+
+
+def idle_cost(protocol: ServerProtocol, transport: Transport, endpoint: Endpoint, login: Login) -> IdleCost:
+    """Rounds of pings over one connection, half of them with idle CPUs kept polling. Before each ping a millisecond passes: that is
+    when CPUs fall asleep, and when a request comes in daily life. Raises LabError, Refused, NotThis, OSError."""
+    found: dict[bool, list[float]] = {False: [], True: []}
+    session = protocol.open(endpoint, login)
+    try:
+        for number in range(2 * ROUNDS):
+            polls = (number % 2 == 1) != (number // 2 % 2 == 1)  # neither is always the first of its pair
+            with polling() if polls else nullcontext():
+                _times(session.ping, _WARM)
+                found[polls].append(statistics.median(_after_pauses(session.ping)))
+    finally:
+        session.close()
+    driver = idle_driver()
+    return IdleCost(
+        transport=transport,
+        as_found=interval(found[False]),
+        polling=interval(found[True]),
+        waking=interval([one - other for one, other in zip(found[False], found[True], strict=True)]),
+        driver=driver["driver"],
+        governor=driver["governor"],
+    )
+
+
+def _after_pauses(act: Callable[[], None]) -> list[float]:
+    took = []
+    for _ in range(_PAUSED_PINGS):
+        time.sleep(_PAUSE_S)
+        took += _times(act, 1)
+    return took
 
 
 def between_processes() -> tuple[Floor, ...]:

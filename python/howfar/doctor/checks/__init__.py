@@ -8,6 +8,7 @@ from __future__ import annotations
 from howfar.doctor.checks.connections import authority_bundle, connect_churn
 from howfar.doctor.checks.context import Check, Context
 from howfar.doctor.checks.encryption import compressed_local, encrypted_local, encrypted_socket
+from howfar.doctor.checks.idle import idle_states
 from howfar.doctor.checks.sockets import (
     forwarder,
     loopback_tcp,
@@ -30,6 +31,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("encrypted-local", encrypted_local),
     ("encrypted-socket", encrypted_socket),
     ("options-ignored", options_ignored),
+    ("idle-states", idle_states),
 )
 """By the name under which a finding is shown, in the order in which findings are shown."""
 
