@@ -23,6 +23,8 @@ pub(crate) struct Wire {
     /// Bytes that the socket did not take at once; nearly always empty.
     pub(crate) unsent: Vec<u8>,
     pub(crate) registration: Registration,
+    /// A receive without `DONTWAIT` waits.
+    pub(crate) blocks: bool,
 }
 
 impl Wire {
@@ -34,6 +36,7 @@ impl Wire {
             statements: session.statements,
             unsent: Vec::new(),
             registration: Registration::default(),
+            blocks: false,
         }
     }
 

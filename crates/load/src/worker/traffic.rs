@@ -1,8 +1,12 @@
 //! The hot path: bytes come, an answer is whole, the next statement goes out.
 
+use std::time::Duration;
+
 use howfar_contract::{FailCode, Failed};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
+use rustix::io::ioctl_fionbio;
+use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{self, RecvFlags};
 
 use super::driver::Driver;
@@ -16,6 +20,9 @@ use crate::tally::Ended;
 
 /// Longest turn of a connection that always has more: then the others have theirs, and somebody looks at the time limits.
 const TURN_NS: u64 = 5_000_000;
+
+/// Longest that the only connection is waited for at a time: then somebody looks at orders and time limits.
+const WAIT: Duration = Duration::from_millis(10);
 
 /// No byte comes after those that are there.
 const CLOSED: EventFlags = EventFlags::RDHUP
@@ -50,7 +57,7 @@ impl Worker<'_> {
         let is_closed = flags.intersects(CLOSED);
         let mut until_ns = 0;
         loop {
-            match self.receive(index, buffer)? {
+            match self.receive(index, buffer, RecvFlags::DONTWAIT)? {
                 Received::Nothing => return Ok(()),
                 Received::Part { full: false } | Received::Over if !is_closed => return Ok(()),
                 _ => {}
@@ -65,13 +72,32 @@ impl Worker<'_> {
         }
     }
 
+    /// Wait for the next part of the answer of the only connection, for [`WAIT`] at most. False: nothing came.
+    #[inline]
+    pub(super) fn await_answer(&mut self, index: usize, buffer: &mut [u8]) -> Result<bool, Failed> {
+        let wire = self.connections[index].wire.as_mut();
+        if let Some(wire) = wire.filter(|wire| !wire.blocks) {
+            sockopt::set_socket_timeout(&wire.socket, Timeout::Recv, Some(WAIT))
+                .and_then(|()| ioctl_fionbio(&wire.socket, false))
+                .map_err(|error| internal(format!("setting a socket up: {error}")))?;
+            wire.blocks = true;
+        }
+        let received = self.receive(index, buffer, RecvFlags::empty())?;
+        Ok(!matches!(received, Received::Nothing))
+    }
+
     /// Take what came; after a whole answer go on.
     #[inline]
-    fn receive(&mut self, index: usize, buffer: &mut [u8]) -> Result<Received, Failed> {
+    fn receive(
+        &mut self,
+        index: usize,
+        buffer: &mut [u8],
+        how: RecvFlags,
+    ) -> Result<Received, Failed> {
         let Some(wire) = &self.connections[index].wire else {
             return Ok(Received::Nothing);
         };
-        let count = match net::recv(&wire.socket, &mut *buffer, RecvFlags::DONTWAIT) {
+        let count = match net::recv(&wire.socket, &mut *buffer, how) {
             Ok((0, _)) => {
                 let failed = failure::gone(&self.plan.job.target, "in the middle of the load");
                 return self.lost(index, failed).map(|()| Received::Over);
