@@ -10,7 +10,13 @@ import pytest
 from tests.unit.made_curves import REPLIES, REQUESTS, Cell, run_of
 from tests.unit.rendered import findings_of
 
-from howfar.experiments.compression.analysis import CompressionEconomics, CompressionRow, level_advice
+from howfar.experiments.compression.analysis import (
+    CompressionEconomics,
+    CompressionGain,
+    CompressionRow,
+    level_advice,
+    worded,
+)
 from howfar.experiments.encryption.analysis import EncryptionEconomics, EncryptionRow, EncryptionTried, encryption_says
 from howfar.experiments.registry import summarise
 from howfar.model.what_if import WhatIf, answer, is_known
@@ -149,7 +155,49 @@ def test_a_gain_of_a_thousandth_is_not_advised() -> None:
         return answer(base, plain.model_copy(update={"compression": algorithm})).tps / answer(base, plain).tps
 
     assert 1 < gain(1e9, "zlib") < 1.01
-    assert level_advice(gain, [1e9], ["zlib"]) == "at 1gbit none pays"
+    row = _rows(_compressed())["digits"]
+    thousandth = CompressionGain(rate_bps=1e9, times=gain(1e9, "zlib"))
+    assert level_advice([row.model_copy(update={"gains": (thousandth,)})]) == "at 1gbit none pays"
+
+
+def test_advice_says_what_its_intervals_leave_open() -> None:
+    row = _rows(_compressed())["digits"]
+
+    def advice(**times: tuple[float, tuple[float, float] | None]) -> str:
+        return level_advice([
+            row.model_copy(
+                update={
+                    "algorithm": name,
+                    "gains": (CompressionGain(rate_bps=1e8, times=value, times_interval=limits),),
+                }
+            )
+            for name, (value, limits) in times.items()
+        ])  # fmt: skip
+
+    assert (
+        advice(zlib=(1.5, (1.4, 1.6)), zstd=(1.2, (1.1, 1.3))) == "at 100mbit zlib gives most (1.50 [1.40, 1.60] times)"
+    )
+    assert "not resolved from zstd" in advice(zlib=(1.5, (1.2, 1.8)), zstd=(1.4, (1.1, 1.7)))
+    assert "whether it pays is not resolved" in advice(zlib=(1.2, (0.9, 1.5)))
+    assert advice(zlib=(0.9, (0.8, 1.0))) == "at 100mbit none pays"
+    assert advice(zlib=(0.9, (0.7, 1.2))) == "at 100mbit none pays (zlib may, 0.90 [0.70, 1.20] times)"
+
+
+def test_a_cost_is_resolved_by_its_interval_and_not_by_signs() -> None:
+    def judged(cost: tuple[float, float] | None, *, signs: bool = True) -> CompressionRow:
+        row = _rows(_compressed())["digits"]
+        update = {"resolved": signs, "cost_ns_per_byte_interval": cost, "break_even_bps_interval": (1e5, 1e12)}
+        return worded(CompressionEconomics(rows=(row.model_copy(update=update),), says="")).rows[0]
+
+    open_ended = judged((0.1, 9.0))
+    assert open_ended.resolved and open_ended.break_even_bps_interval == (1e6, 1e11)
+    assert "or never or at every rate looked at" in worded(CompressionEconomics(rows=(open_ended,), says="")).says
+    hidden = judged((-0.1, 9.0))
+    assert not hidden.resolved and hidden.break_even_bps is None and hidden.level_advice == ""
+    assert judged((0.1, 9.0), signs=False).resolved, "one cell in which noise was larger does not hide it"
+    assert judged(None).resolved and not judged(None, signs=False).resolved, (
+        "without an interval signs are all there is"
+    )
 
 
 def _what_if(run: Run) -> WhatIf:

@@ -180,7 +180,7 @@ def test_the_crossing_is_where_it_is(whole: PageFindings) -> None:
 
 def test_the_first_sentence_answers(whole: PageFindings) -> None:
     answer = whole.sentences[0]
-    assert re.search(r"heavy page [\d.]+ \[.*\] ms \(predicted: [\d.]+ ms\)", answer)
+    assert re.search(r"heavy page [\d.]+ \[.*\] ms \(predicted: [\d.]+ \[[\d.]+, [\d.]+\] ms\)", answer)
     assert len(answer) < 450
     better = {(choice.page, choice.threads): choice.better for choice in whole.choices if choice.app_cpu_ns == 0}
     assert better["heavy", 1] == better["heavy", 4] == "one"

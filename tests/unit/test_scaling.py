@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tests.unit.rendered import findings_of
 
 from howfar.analysis import plateau
 from howfar.experiments.bandwidth.analysis import Curve, Scaling, scaling
+from howfar.experiments.bandwidth.report import what_if
 from howfar.experiments.grid import published
 from howfar.experiments.registry import summarise
 from howfar.model.facts import arm_facts
@@ -54,6 +56,28 @@ def _scaling(run: Run) -> Scaling:
 def _named(found: Scaling, **factors: Any) -> Curve:
     (curve,) = [each for each in found.curves if factors.items() <= each.factors.items()]
     return curve
+
+
+def test_without_a_block_the_same_settings_of_the_same_curve_are_computed() -> None:
+    """Where the highest throughput lies may be chance; the computed settings must not move with it."""
+    run = _bandwidth()
+    facts, workload = arm_facts(run), run.info.plan["workload"]
+    whole = what_if(facts, workload)
+    assert whole is not None
+    fewer = [each for each in facts if each.arm.name != whole.arm]
+    elsewhere, alike = what_if(fewer, workload), what_if(fewer, workload, whole)
+    assert elsewhere is not None and elsewhere.worked[0].settings != whole.worked[0].settings
+    assert alike is None, "its curve is gone with its arm"
+    slower = [
+        replace(each, tps=each.tps.model_copy(update={"value": each.tps.value / 3}))
+        if each.arm.name == whole.arm
+        else each
+        for each in facts
+    ]
+    other, same = what_if(slower, workload), what_if(slower, workload, whole)
+    assert other is not None and same is not None and other.arm != whole.arm
+    assert [each.settings for each in same.worked] == [each.settings for each in whole.worked]
+    assert same.worked[0].answer.tps != whole.worked[0].answer.tps
 
 
 def test_cells_that_differ_in_connections_only_are_one_curve() -> None:

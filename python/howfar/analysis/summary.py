@@ -7,8 +7,9 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cache, partial
 from typing import Any, Protocol, TypeVar
 
 from pydantic import Field, SerializeAsAny, ValidationError
@@ -229,6 +230,9 @@ class RunEvidence:
     floors: Floors
     refuted: str
     """What a sentence that names limits has to add, after they were tested."""
+    whole: Mapping[str, Part | None] = field(default_factory=dict)
+    """What the experiment found of the whole run, where this is the run without some of its blocks: only figures with an interval are
+    wanted then, and at the same settings. Empty: this is the whole run."""
 
     def without(self, blocks: frozenset[int]) -> RunEvidence:
         """The same of the run without these blocks. `cells` stay as they are: no derived figure is made of them."""
@@ -345,8 +349,13 @@ def _findings(evidence: RunEvidence, experiments: Sequence[Analysis]) -> Finding
     """Those with a model of their own come first; what they explain is not explained by the model of sessions as well."""
     found: Findings = {key: None for each in experiments for key in each.findings}
     blocks = sorted({block for good in evidence.table.good.values() for block in good})
+    without = cache(evidence.without)
+
+    def analyse(each: Analysis, out: frozenset[int], whole: Mapping[str, Part | None]) -> Mapping[str, Part | None]:
+        return each.analyse(replace(without(out), whole=whole))
+
     for each in experiments:
-        made = found_by(lambda out, each=each: each.analyse(evidence.without(out)), blocks, each.findings)
+        made = found_by(partial(analyse, each), blocks, each.findings)
         made = {key: None if part is None else each.worded(part) for key, part in made.items()}
         found |= made
         if each.own_model and any(value is not None for value in made.values()):

@@ -38,7 +38,8 @@ from howfar.report.figures import tps
 from howfar.report.frame import cell_table, confirmations, frame, trials
 from howfar.report.grid import Grid, grid
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import half_width_text
+from howfar.stats.intervals import half_width, half_width_text
+from howfar.stats.resample import Interval
 
 MOST_BARS = 30
 """More bars than this are no picture: rows of the grid are left out evenly, the first and the last stay."""
@@ -375,7 +376,7 @@ def predictions(summary: Summary) -> list[Block]:
     for curve in curves:
         for kind, found in (("predicted", curve.foreign), ("fitted", curve.own)):
             if found is not None:
-                rows.append(plain(curve.name, kind, *_errors(found)))
+                rows.append((*plain(curve.name, kind), *_errors(found)))
         if curve.foreign is not None:
             bases.setdefault(curve.foreign.basis, []).append(curve.name)
     if not rows:
@@ -405,14 +406,25 @@ def predictions(summary: Summary) -> list[Block]:
     return [Details("How good is the model?", (Table("", columns, tuple(rows), tuple(notes), stack=True),), open=True)]
 
 
-def _errors(found: Prediction) -> tuple[str, ...]:
+def _errors(found: Prediction) -> tuple[Cell, ...]:
     return (
-        figures.number(found.knee),
-        figures.number(found.plateau_tps),
-        figures.percent(found.plateau_error, signed=True),
-        figures.percent(found.mean_error),
-        figures.percent(found.worst_error),
+        Cell(figures.number(found.knee), _spread(found.knee_interval)),
+        Cell(figures.number(found.plateau_tps), _spread(found.plateau_tps_interval)),
+        *plain(
+            figures.percent(found.plateau_error, signed=True),
+            figures.percent(found.mean_error),
+            figures.percent(found.worst_error),
+        ),
     )
+
+
+def _spread(interval: Interval | None) -> str:
+    """Half the interval's width, where a column has no room for its ends."""
+    if interval is None:
+        return ""
+    low, high = interval
+    width = half_width(Estimate(value=low, low=low, high=high))
+    return "" if width is None else half_width_text(width)
 
 
 def _published_tps(curve: Curve, point: ThreadsPoint) -> str:

@@ -16,7 +16,7 @@ from howfar.model.facts import HEADER_BYTES, TLS_12_BYTES, TLS_BYTES, ArmFacts, 
 from howfar.model.queueing import at
 from howfar.model.what_if import Network, WhatIf, WhatIfCompression, WhatIfSettings, network
 from howfar.stats.estimate import Part
-from howfar.stats.resample import Interval
+from howfar.stats.resample import Derived
 from howfar.stats.trials import alike
 from howfar.store.records import FactorValue
 
@@ -24,7 +24,7 @@ from howfar.store.records import FactorValue
 class ModelPoint(Part):
     threads: int
     tps: float
-    tps_interval: Interval | None = None
+    tps_interval: Derived = None
     low: float
     high: float
     """The band: a convention (two ways to soften the bounds), and no interval."""
@@ -40,10 +40,10 @@ class Prediction(Part):
     """What the busiest station passes at most, with however many connections."""
     plateau_tps: float
     """At the connections at which the curve was fastest."""
-    plateau_tps_interval: Interval | None = None
+    plateau_tps_interval: Derived = None
     knee: float
     """N*: connections that would fill the busiest station if nobody ever waited."""
-    knee_interval: Interval | None = None
+    knee_interval: Derived = None
     tested: int
     """Measured points that the model was compared with."""
     by_construction: int

@@ -9,7 +9,7 @@ from howfar.model.facts import TLS_BYTES, carried_bytes, headed_bytes
 from howfar.model.queueing import Point, Station, at, ceiling, knee, line, processors, solve
 from howfar.model.resource import Resource
 from howfar.stats.estimate import Part
-from howfar.stats.resample import Interval
+from howfar.stats.resample import Derived
 
 
 class WhatIfCompression(Part):
@@ -37,7 +37,7 @@ class WhatIfAnswer(Part):
     """What `howfarWhatIf` gives back, by these names."""
 
     tps: float
-    tps_interval: Interval | None = None
+    tps_interval: Derived = None
     """By the blocks that the base is fitted to; the model's own error is not in it."""
     limits: str
     """The busiest station's name, or `latency` where none is near its ceiling."""

@@ -41,8 +41,9 @@ def number(value: float | None) -> str:
 
 
 def between(interval: tuple[float, float] | None, form: Callable[[float], str] = number) -> str:
-    """`[0.41, 0.44]`, the second line of a figure; empty without an interval."""
-    return "" if interval is None else f"[{form(interval[0])}, {form(interval[1])}]"
+    """`[0.41, 0.44]`, the second line of a figure; empty without an interval, or where it is narrower than its digits."""
+    low, high = ("", "") if interval is None else map(form, interval)
+    return f"[{low}, {high}]" if low != high else ""
 
 
 def whole(value: float | None) -> str:

@@ -1,8 +1,11 @@
 """Intervals of figures that are computed from a whole run, such as a crossing or a prediction: the jackknife over blocks.
 
-A part declares what it wants: beside a figure `x`, a field `x_interval`. The same analysis is made of the run without each block in
-turn; the pseudo-values n x whole - (n - 1) x without scatter as independent estimates would (Tukey 1958; Efron and Tibshirani, "An
-Introduction to the Bootstrap", chapter 11), and Student's limits are taken of them. Of positive figures on logarithms.
+A part declares what it wants: beside a figure `x`, a field `x_interval` of the type `Derived` or `Difference`. The same analysis is
+made of the run without each block in turn; the pseudo-values n x whole - (n - 1) x without scatter as independent estimates would
+(Tukey 1958; Efron and Tibshirani, "An Introduction to the Bootstrap", chapter 11), and Student's limits are taken of them.
+
+The jackknife fails for a median over blocks, which leaving one out moves by one step or not at all (chapter 10.6 there). Such a
+figure is made of each block alone instead, see `of_blocks`; its field is a plain `Interval | None` that the analysis fills.
 """
 
 from __future__ import annotations
@@ -10,12 +13,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 from howfar.stats.estimate import Part
-from howfar.stats.intervals import LEVEL, MIN_BLOCKS, t_quantile
+from howfar.stats.intervals import LEVEL, MIN_BLOCKS, mean_interval, t_quantile
 
 Interval = tuple[float, float]
+_JACKKNIFE, _SIGNED = "jackknife", "signed"
+Derived = Annotated[Interval | None, _JACKKNIFE]
+"""Of a figure that is positive by nature: limits on logarithms."""
+Difference = Annotated[Interval | None, _JACKKNIFE, _SIGNED]
+"""Of a figure that noise may put on either side of 0, as a cost beyond another's. On logarithms its limits would never reach 0."""
 
 SUFFIX = "_interval"
 MOST_GROUPS = 12
@@ -34,6 +42,8 @@ _IDENTITY = frozenset(
         "rate_bps",
         "mode",
         "label",
+        "resource",
+        "settings",
     }
 )
 """Fields that say what a part is about: parts that differ in one are not the same part."""
@@ -49,40 +59,65 @@ def groups(blocks: Sequence[int]) -> list[frozenset[int]]:
     return [frozenset(blocks[first::count]) for first in range(count)]
 
 
-def derived(whole: float, without: Sequence[float | None]) -> Interval | None:
-    """95 % limits of `whole`, given the same figure without each group. None: too few groups, or a figure that does not exist without
-    one of them: whether it exists is then a matter of chance."""
+def derived(whole: float, without: Sequence[float | None], *, signed: bool = False) -> Interval | None:
+    """95 % limits of `whole`, given the same figure without each group. None: too few groups, a figure that does not exist without
+    one of them (whether it exists is then a matter of chance), or one that no block moves, because it is at a bound."""
     n = len(without)
     known = [value for value in without if value is not None]
     if n < MIN_BLOCKS or len(known) < n or not all(map(math.isfinite, (whole, *known))):
         return None
-    positive = whole > 0 and min(known) > 0
-    scale: Callable[[float], float] = math.log if positive else float
+    if not signed and min(whole, *known) <= 0:
+        return None
+    scale: Callable[[float], float] = float if signed else math.log
     centre = scale(whole)
     pseudo = [n * centre - (n - 1) * scale(value) for value in known]
     mean = sum(pseudo) / n
     half = t_quantile(n - 1, LEVEL) * math.sqrt(sum((value - mean) ** 2 for value in pseudo) / (n * (n - 1)))
-    low, high = centre - half, centre + half
-    return (math.exp(low), math.exp(high)) if positive else (low, high)
+    if half <= _ROUNDING * max(abs(centre), 1.0):
+        return None
+    return (centre - half, centre + half) if signed else (math.exp(centre - half), math.exp(centre + half))
+
+
+_ROUNDING = 1e-12
+"""What arithmetic may move."""
+
+
+def of_blocks(whole: float, each: Sequence[float | None]) -> Interval | None:
+    """95 % limits of a positive figure that is a median over blocks, by its values in each block alone: Student's on logarithms, and
+    never without `whole`, which follows a disturbed block less. None: fewer blocks have the figure than an interval takes."""
+    found = mean_interval([math.log(value) for value in each if value is not None and value > 0] or [0.0])
+    if found.low is None or found.high is None or whole <= 0:
+        return None
+    return min(math.exp(found.low), whole), max(math.exp(found.high), whole)
 
 
 @lru_cache(maxsize=64)
 def wants_intervals(kind: type[Part]) -> bool:
-    """Whether such a part, or a part within it, declares an interval of a derived figure."""
-    return f'{SUFFIX}"' in str(kind.model_json_schema(mode="validation")).replace("'", '"')
+    """Whether such a part, or a part within it, declares a jackknife's interval."""
+    return any(
+        _JACKKNIFE in field.metadata or any(map(wants_intervals, _parts_in(field.annotation)))
+        for field in kind.model_fields.values()
+    )
+
+
+def _parts_in(annotation: object) -> list[type[Part]]:
+    if isinstance(annotation, type) and issubclass(annotation, Part):
+        return [annotation]
+    return [part for inner in get_args(annotation) for part in _parts_in(inner)]
 
 
 def with_intervals(whole: P, without: Sequence[Part | None]) -> P:
     """`whole` with each declared interval, from the same part of the run without each group."""
     others = [other if _is_same(whole, other) else None for other in without]
     update: dict[str, Any] = {}
-    for name in type(whole).model_fields:
+    for name, field in type(whole).model_fields.items():
         value = getattr(whole, name)
         beside = [None if other is None else getattr(other, name) for other in others]
-        if name.endswith(SUFFIX):
+        if _JACKKNIFE in field.metadata:
             figure = name.removesuffix(SUFFIX)
             if isinstance(found := getattr(whole, figure), int | float):
-                update[name] = derived(found, [None if other is None else getattr(other, figure) for other in others])
+                figures = [None if other is None else getattr(other, figure) for other in others]
+                update[name] = derived(found, figures, signed=_SIGNED in field.metadata)
         elif isinstance(value, Part):
             update[name] = with_intervals(value, [_part(other) for other in beside])
         elif isinstance(value, tuple) and value and isinstance(value[0], Part):
@@ -113,16 +148,24 @@ def _is_same(one: Part, other: object) -> bool:
     return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
+def within(value: float, interval: Interval | None, form: Callable[[float], str]) -> str:
+    """`2.1 [1.9, 2.3]`; the figure alone where it has no interval, or one that is narrower than its digits."""
+    shown = [] if interval is None else [form(end) for end in interval]
+    return form(value) + (f" [{', '.join(shown)}]" if set(shown) - {form(value)} else "")
+
+
+Findings = Mapping[str, Part | None]
+
+
 def found_by(
-    analyse: Callable[[frozenset[int]], Mapping[str, Part | None]],
-    blocks: Sequence[int],
-    kinds: Mapping[str, type[Part]],
+    analyse: Callable[[frozenset[int], Findings], Findings], blocks: Sequence[int], kinds: Mapping[str, type[Part]]
 ) -> dict[str, Part | None]:
-    """The findings of `analyse`, which leaves out the blocks that it is given, with the intervals that their types declare."""
-    whole = dict(analyse(frozenset()))
+    """The findings of `analyse`, with the intervals that their types declare. It is given the blocks to leave out and, where there are
+    such, what it found of the whole run."""
+    whole = dict(analyse(frozenset(), {}))
     if not any(part is not None and wants_intervals(kinds[key]) for key, part in whole.items()):
         return whole
-    without = [analyse(group) for group in groups(blocks)]
+    without = [analyse(group, whole) for group in groups(blocks)]
     return {
         key: part if part is None else with_intervals(part, [one.get(key) for one in without])
         for key, part in whole.items()

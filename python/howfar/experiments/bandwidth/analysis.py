@@ -21,6 +21,7 @@ from howfar.model.resource import Resource
 from howfar.model.what_if import SHARED_CPU, network
 from howfar.paths import is_modelled
 from howfar.stats.estimate import Estimate, Part
+from howfar.stats.resample import Derived, within
 from howfar.store.records import FactorValue, Run
 from howfar.units import format_rate_bps
 
@@ -39,6 +40,7 @@ class Ceiling(Part):
 
     resource: Resource
     tps: float
+    tps_interval: Derived = None
     says: str
 
 
@@ -59,6 +61,10 @@ class Curve(Part):
     """Whose figures `published_tps` are."""
     published_differs: bool = False
     """Theirs are of another workload: where the curve bends can be compared, transactions a second cannot."""
+
+    @property
+    def top(self) -> ThreadsPoint:
+        return max(self.points, key=lambda point: point.tps.value)
 
 
 class Scaling(Part):
@@ -85,7 +91,12 @@ def scaling(run: Run, facts: Sequence[ArmFacts]) -> Scaling | None:
     if not drawn:
         return None
     curves = tuple(_curve(run, each, every, workload) for each in drawn)
-    return Scaling(curves=curves, says=_says(drawn, curves))
+    return worded(Scaling(curves=curves, says=""))
+
+
+def worded(found: Scaling) -> Scaling:
+    """With its sentence, which has the intervals that its figures have."""
+    return found.model_copy(update={"says": _says(found.curves)})
 
 
 def _curve(run: Run, one: Series, every: Sequence[Series], workload: Mapping[str, Any]) -> Curve:
@@ -172,8 +183,8 @@ def foreign(one: Series, every: Sequence[Series], workload: Mapping[str, Any]) -
     return predict(base, settings_of(one.top), one.arms, text, own=False)
 
 
-def _says(drawn: Sequence[Series], curves: Sequence[Curve]) -> str:
-    parts = [_curve_says(one, curve) for one, curve in zip(drawn, curves, strict=True)]
+def _says(curves: Sequence[Curve]) -> str:
+    parts = [_curve_says(curve) for curve in curves]
     predicted = [curve.foreign for curve in curves if curve.foreign and curve.foreign.mean_error is not None]
     if predicted:
         points = sum(len(curve.points) for curve in curves if curve.foreign)
@@ -186,20 +197,21 @@ def _says(drawn: Sequence[Series], curves: Sequence[Curve]) -> str:
     return ". ".join(parts).replace("%", " %") + "."
 
 
-def _curve_says(one: Series, curve: Curve) -> str:
-    top, binding = one.top, curve.ceilings[0] if curve.ceilings else None
+def _curve_says(curve: Curve) -> str:
+    top, binding = curve.top, curve.ceilings[0] if curve.ceilings else None
     text = f"{curve.name}: at most {top.tps.value:.4g} transactions/s, at {top.threads} connections"
     if binding is None or curve.own is None:
         return text
-    share = top.tps.value / binding.tps
+    share, ceiling = top.tps.value / binding.tps, within(binding.tps, binding.tps_interval, "{:.4g}".format)
     if _is_its_own(binding, top):
         return f"{text}, where {binding.resource} was full; no ceiling can be predicted from that point"
     if share >= 0.9:
-        return f"{text}; the {binding.resource} is the ceiling ({binding.tps:.4g}), N* {curve.own.knee:.3g}"
-    return f"{text}, {share:.0%} of the lowest known ceiling ({binding.resource}, {binding.tps:.4g})"
+        knee = within(curve.own.knee, curve.own.knee_interval, "{:.3g}".format)
+        return f"{text}; the {binding.resource} is the ceiling ({ceiling}), N* {knee}"
+    return f"{text}, {share:.0%} of the lowest known ceiling ({binding.resource}, {ceiling})"
 
 
-def _is_its_own(ceiling: Ceiling, top: ArmFacts) -> bool:
+def _is_its_own(ceiling: Ceiling, top: ArmFacts | ThreadsPoint) -> bool:
     """Read off the highest throughput itself (what a full processor let through), so that reaching it says nothing."""
     return ceiling.resource in _CPUS and abs(ceiling.tps / top.tps.value - 1) < _SAME
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from howfar.analysis.summary import Findings, RunEvidence, Summary
-from howfar.experiments.bandwidth.analysis import Scaling, scaling, verdict
+from howfar.experiments.bandwidth.analysis import Scaling, scaling, verdict, worded
 from howfar.experiments.compression.analysis import costs as compression_costs
 from howfar.experiments.encryption.analysis import connecting
 from howfar.experiments.experiment import Experiment, Keys
@@ -27,21 +27,27 @@ _FAST_BPS, _SLOW_BPS = 10e9, 100e6
 _FAR_S = 0.001
 
 
-def what_if(facts: Sequence[ArmFacts], workload: Mapping[str, Any]) -> WhatIf | None:
-    """From the plain curve over a link with the highest throughput, else from loopback. None: no plain cell that the model knows, or
-    a plan that varies nothing that the sliders do."""
+def what_if(facts: Sequence[ArmFacts], workload: Mapping[str, Any], like: Part | None = None) -> WhatIf | None:
+    """From the plain curve over a link with the highest throughput, else from loopback. `like`: of the whole run, whose curve and
+    settings are taken. None: no plain cell that the model knows, or a plan that varies nothing that the settings do."""
     if not any(levels(facts, name) for name in VARIED) and len({each.threads for each in facts}) < 2:
         return None
     plain = [each for each in series(facts) if is_modelled(each.factors.get("path")) and _is_plain(each)]
+    linked = [each for each in plain if not each.local]
+    whole = like if isinstance(like, WhatIf) else None
+    if whole is not None:
+        linked = plain = [each for each in plain if whole.arm in (facts.arm.name for facts in each.arms)]
     if not plain:
         return None
-    linked = [each for each in plain if not each.local]
     chosen = max(linked or plain, key=lambda each: (len(each.arms) > 1, each.top.tps.value))
-    base = fit(chosen.arms, workload)
     content = chosen.top.level("content")
-    base = base.model_copy(update={"compression": compression_costs(facts, content), **connecting(facts)})
-    worked = [WhatIfWorked(settings=each, answer=answer(base, each)) for each in _settings(base, chosen.top)]
-    return base.model_copy(update={"worked": tuple(worked)})
+    costs = {"compression": compression_costs(facts, content), **connecting(facts)}
+    base = fit(chosen.arms, workload).model_copy(update=costs)
+    settings = _settings(base, chosen.top) if whole is None else [each.settings for each in whole.worked]
+    known = {"off", *(each.algorithm for each in base.compression)}
+    settings = [one for one in settings if one.compression in known and is_known(base, one.tls, one.connect_each)]
+    worked = tuple(WhatIfWorked(settings=each, answer=answer(base, each)) for each in settings)
+    return (whole or base).model_copy(update={"worked": worked})
 
 
 def _is_plain(one: Series) -> bool:
@@ -78,8 +84,11 @@ class Bandwidth(Experiment):
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
         return {
             "scaling": scaling(evidence.table.run, evidence.facts),
-            "what_if": what_if(evidence.facts, evidence.workload),
+            "what_if": what_if(evidence.facts, evidence.workload, evidence.whole.get("what_if")),
         }
+
+    def worded(self, found: Part) -> Part:
+        return worded(found) if isinstance(found, Scaling) else found
 
     def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
         return verdict(evidence)

@@ -7,7 +7,7 @@ long as sending it: while many connections work, the processors and the link wor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -35,7 +35,7 @@ from howfar.model.what_if import WhatIf, WhatIfCompression
 from howfar.paths import is_modelled
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import UNKNOWN, Resolution, Threshold, interval_text
-from howfar.stats.resample import Interval
+from howfar.stats.resample import Derived, Difference, within
 from howfar.store.records import FactorValue
 from howfar.units import format_rate_bps
 
@@ -64,9 +64,17 @@ class CompressionTried(Tried):
     rate_bps: float | None
     """None: no link."""
     predicted: float | None
-    predicted_interval: Interval | None = None
+    predicted_interval: Derived = None
     agrees: bool | None
     """The prediction of better or worse was right, or the interval holds both. None: nothing was predicted."""
+
+
+class CompressionGain(Part):
+    """Throughput with over throughput without, by the model, at one of the measured rates."""
+
+    rate_bps: float
+    times: float
+    times_interval: Derived = None
 
 
 class CompressionRow(Part):
@@ -79,20 +87,24 @@ class CompressionRow(Part):
     ratio_to_server: float
     client_ns_per_byte: float
     """CPU beyond the uncompressed session's, per uncompressed byte."""
-    client_ns_per_byte_interval: Interval | None = None
+    client_ns_per_byte_interval: Difference = None
     server_ns_per_byte: float
-    server_ns_per_byte_interval: Interval | None = None
+    server_ns_per_byte_interval: Difference = None
+    cost_ns_per_byte: float | None = None
+    """Of both ends together; below nothing where noise is larger, while each end's figure ends at 0."""
+    cost_ns_per_byte_interval: Difference = None
     break_even_bps: float | None
     """Below this link rate it pays on this machine and data, when the link is the limit; None: it never does, or see `resolved`."""
-    break_even_bps_interval: Interval | None = None
-    """None: too few blocks, or without one of them there is no break-even."""
+    break_even_bps_interval: Derived = None
+    """Its ends are at most those of the rates looked at: there it may pay nowhere, or everywhere."""
     extrapolated: bool = False
     """The break-even lies beyond the rates that were measured."""
     resolved: bool = True
-    """Its CPU cost is above the noise in each pair of cells, and by its interval where it has one. Else there is no break-even."""
+    """The interval of its CPU cost is above 0; where there is none, the cost is in each pair of cells. Else there is no break-even."""
     everywhere: bool = False
     """It pays at every rate that was looked at, `break_even_bps` being the fastest of them."""
     measured: tuple[CompressionTried, ...]
+    gains: tuple[CompressionGain, ...] = ()
     level_advice: str
     curve: tuple[BreakEvenPoint, ...] = ()
     """By the model, ascending rates: what a chart draws between the measured points. The lines cross at `break_even_bps`."""
@@ -163,26 +175,31 @@ class _Content:
 
 
 def compression(
-    facts: Sequence[ArmFacts], workload: Mapping[str, Any], threshold: Threshold = UNKNOWN
+    facts: Sequence[ArmFacts], workload: Mapping[str, Any], threshold: Threshold = UNKNOWN, *, again: bool = False
 ) -> CompressionEconomics | None:
-    """`threshold`: of throughput. None: nothing was compressed, or nothing that has its uncompressed cell."""
-    rows = tuple(row for content in _contents(facts, workload) for row in _rows(content, threshold))
-    return CompressionEconomics(rows=rows, says=compression_says(rows)) if rows else None
+    """`threshold`: of throughput. `again`: for the intervals' sake, without curves. Before it is quoted it is `worded`. None: nothing
+    was compressed, or nothing that has its uncompressed cell."""
+    rows = tuple(row for content in _contents(facts, workload) for row in _rows(content, threshold, again))
+    return CompressionEconomics(rows=rows, says="") if rows else None
 
 
 def worded(found: CompressionEconomics) -> CompressionEconomics:
-    """Once there are intervals: its sentence with them, and without break-evens of costs whose interval holds nothing."""
+    """Once there are intervals: with sentences, and without break-evens of costs that are not resolved."""
     rows = tuple(_judged(row) for row in found.rows)
+    advice = {
+        name: level_advice([row for row in rows if row.content == name]) for name in {row.content for row in rows}
+    }
+    rows = tuple(row.model_copy(update={"level_advice": advice[row.content]}) for row in rows)
     return found.model_copy(update={"rows": rows, "says": compression_says(rows)})
 
 
 def _judged(row: CompressionRow) -> CompressionRow:
-    limits = (row.client_ns_per_byte_interval, row.server_ns_per_byte_interval)
-    if not row.resolved or None in limits or any(limit is not None and limit[0] > 0 for limit in limits):
-        return row
-    return row.model_copy(
-        update={"resolved": False, "everywhere": False, "break_even_bps": None, "break_even_bps_interval": None}
-    )
+    cost, even = row.cost_ns_per_byte_interval, row.break_even_bps_interval
+    if not (row.resolved if cost is None else cost[0] > 0):
+        nothing = {"break_even_bps": None, "break_even_bps_interval": None, "everywhere": False, "extrapolated": False}
+        return row.model_copy(update={"resolved": False, **nothing})
+    within_looked = None if even is None else (max(even[0], SLOWEST_BPS), min(even[1], FASTEST_BPS))
+    return row.model_copy(update={"resolved": True, "break_even_bps_interval": within_looked})
 
 
 def _contents(facts: Sequence[ArmFacts], workload: Mapping[str, Any]) -> list[_Content]:
@@ -198,17 +215,14 @@ def _contents(facts: Sequence[ArmFacts], workload: Mapping[str, Any]) -> list[_C
     return found
 
 
-def _rows(content: _Content, threshold: Threshold) -> list[CompressionRow]:
-    tried_of = {
-        cost.algorithm: list(pairs(content.facts, "compression", cost.algorithm)) for cost in content.base.compression
-    }
-    known = [algorithm for algorithm, tried in tried_of.items() if _is_resolved(tried)]
+def _rows(content: _Content, threshold: Threshold, again: bool) -> list[CompressionRow]:
     rates = sorted({each.rate_bps for each in content.facts if each.rate_bps is not None})
-    advice = level_advice(content.gain, rates, known)
     rows = []
     for cost in content.base.compression:
-        tried, is_known = tried_of[cost.algorithm], cost.algorithm in known
-        even_bps = break_even_bps(content, cost.algorithm) if is_known else None
+        tried = list(pairs(content.facts, "compression", cost.algorithm))
+        even_bps = break_even_bps(content, cost.algorithm)
+        if again and even_bps is None:
+            even_bps = SLOWEST_BPS  # nowhere: an end of what is looked at, as everywhere is
         rows.append(
             CompressionRow(
                 content=content.name,
@@ -217,15 +231,19 @@ def _rows(content: _Content, threshold: Threshold) -> list[CompressionRow]:
                 ratio_to_server=cost.ratio_to_server,
                 client_ns_per_byte=cost.client_byte_s * 1e9,
                 server_ns_per_byte=cost.server_byte_s * 1e9,
+                cost_ns_per_byte=median((pair.client_s + pair.server_s) / pair.payload for pair in tried) * 1e9,
                 break_even_bps=even_bps,
-                resolved=is_known,
+                resolved=_is_resolved(tried),
                 everywhere=even_bps == FASTEST_BPS,
                 extrapolated=bool(rates) and even_bps is not None and not rates[0] <= even_bps <= rates[-1],
                 measured=tuple(
                     each for pair in tried if (each := _tried(content, cost.algorithm, pair, tried, threshold))
                 ),
-                level_advice=advice,
-                curve=tuple(_point(content, cost.algorithm, step) for step in range(_POINTS_A_DECADE * 4 + 1)),
+                gains=tuple(CompressionGain(rate_bps=rate, times=content.gain(rate, cost.algorithm)) for rate in rates),
+                level_advice="",
+                curve=tuple(
+                    _point(content, cost.algorithm, step) for step in range(0 if again else _POINTS_A_DECADE * 4 + 1)
+                ),
             )
         )
     return rows
@@ -279,16 +297,38 @@ def _tried(
 # ---------------------------------------------------------------- sentences
 
 
-def level_advice(gain: Callable[[float, str], float], rates: Sequence[float], algorithms: Sequence[str]) -> str:
-    """Which of the algorithms gives most, by the model, on each link tried."""
-    if not algorithms:
-        return ""
-    parts = []
-    for rate in rates:
-        times, best = max((gain(rate, algorithm), algorithm) for algorithm in algorithms)
-        what = f"{best} gives most ({times:.2f} times)" if times > WORTH else "none pays"
-        parts.append(f"at {format_rate_bps(rate)} {what}")
-    return "; ".join(parts)
+def level_advice(rows: Sequence[CompressionRow]) -> str:
+    """Which of the algorithms gives most on each link tried, by the model, and where the intervals leave that open. Of rows of one
+    content; empty: no cost is resolved."""
+    known = [(gain, row.algorithm) for row in rows if row.resolved for gain in row.gains]
+    rates = sorted({gain.rate_bps for gain, _ in known})
+    return "; ".join(
+        f"at {format_rate_bps(rate)} {_best_at([each for each in known if each[0].rate_bps == rate])}" for rate in rates
+    )
+
+
+def _best_at(gains: Sequence[tuple[CompressionGain, str]]) -> str:
+    best, name = max(gains, key=lambda each: each[0].times)
+    if best.times <= WORTH:
+        may = [
+            f"{algorithm} may, {_times(gain)}"
+            for gain, algorithm in gains
+            if gain.times_interval is not None and gain.times_interval[1] > WORTH
+        ]
+        return "none pays" + (f" ({'; '.join(may)})" if may else "")
+    doubts = []
+    if best.times_interval is not None:
+        low = best.times_interval[0]
+        if low <= 1:
+            doubts.append("whether it pays is not resolved")
+        rivals = [other for gain, other in gains if gain is not best and (gain.times_interval or (0.0, 0.0))[1] >= low]
+        if rivals:
+            doubts.append(f"not resolved from {', '.join(rivals)}")
+    return f"{name} gives most ({'; '.join([_times(best), *doubts])})"
+
+
+def _times(gain: CompressionGain) -> str:
+    return f"{within(gain.times, gain.times_interval, '{:.2f}'.format)} times"
 
 
 def compression_says(rows: Sequence[CompressionRow]) -> str:
@@ -317,10 +357,11 @@ def _pays(row: CompressionRow) -> str:
         return EVERYWHERE
     if row.break_even_bps is None:
         return "never"
-    within = row.break_even_bps_interval
-    limits = f" [{_rough(within[0])}, {_rough(within[1])}]" if within else ""
-    beyond = ", which is beyond the rates measured" if row.extrapolated else ""
-    return f"below {_rough(row.break_even_bps)}{limits}{beyond}"
+    text = f"below {within(row.break_even_bps, row.break_even_bps_interval, _rough)}"
+    low, high = row.break_even_bps_interval or (row.break_even_bps, row.break_even_bps)
+    text += " or never" if low <= SLOWEST_BPS else ""
+    text += f" or {EVERYWHERE}" if high >= FASTEST_BPS else ""
+    return text + (", which is beyond the rates measured" if row.extrapolated else "")
 
 
 def _rough(bps: float) -> str:

@@ -171,7 +171,8 @@ class Compression(Experiment):
     findings: ClassVar[Keys] = {"compression": CompressionEconomics}
 
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
-        return {"compression": compression(evidence.facts, evidence.workload, evidence.floors.threshold)}
+        again = bool(evidence.whole)
+        return {"compression": compression(evidence.facts, evidence.workload, evidence.floors.threshold, again=again)}
 
     def worded(self, found: Part) -> Part:
         return worded(found) if isinstance(found, CompressionEconomics) else found
@@ -224,7 +225,10 @@ def costs(found: CompressionEconomics) -> list[Block]:
         (
             Cell(f"{row.content}, {row.algorithm}"),
             Cell(f"{row.ratio_to_client:.2f}"),
-            Cell(f"{figures.number(row.client_ns_per_byte)}+{figures.number(row.server_ns_per_byte)}"),
+            Cell(
+                f"{figures.number(row.client_ns_per_byte)}+{figures.number(row.server_ns_per_byte)}",
+                figures.between(row.cost_ns_per_byte_interval),
+            ),
             Cell(
                 _pays_below(row) + (" *" if row.extrapolated else ""),
                 figures.between(row.break_even_bps_interval, figures.rate),

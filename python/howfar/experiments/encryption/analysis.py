@@ -35,7 +35,7 @@ from howfar.paths import is_modelled
 from howfar.plan.factors import tls_label
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import UNKNOWN, Resolution, Threshold, interval_text
-from howfar.stats.resample import Interval
+from howfar.stats.resample import Derived, Difference, Interval, within
 from howfar.stats.trials import rest_of
 
 EACH = "per-transaction"
@@ -50,7 +50,7 @@ HALF_A_ROUND_TRIP = 0.5
 class EncryptionTried(Tried):
     """Throughput over the same cell without TLS; `predicted` from cells with other numbers of connections."""
 
-    predicted_interval: Interval | None = None
+    predicted_interval: Derived = None
 
 
 class EncryptionRow(Part):
@@ -59,13 +59,13 @@ class EncryptionRow(Part):
     version: str
     connect_us: float | None
     """CPU of a connect beyond the plain one's, both ends. None: not measured with a connection per transaction."""
-    connect_us_interval: Interval | None = None
+    connect_us_interval: Difference = None
     connect_turns: float | None
     """Round trips of a connect beyond the plain one's."""
-    connect_turns_interval: Interval | None = None
+    connect_turns_interval: Difference = None
     byte_ns: float | None
     """CPU per payload byte beyond the plain session's, both ends. None: no persistent cells."""
-    byte_ns_interval: Interval | None = None
+    byte_ns_interval: Difference = None
     persistent: tuple[EncryptionTried, ...]
     per_transaction: tuple[EncryptionTried, ...]
     resumed: bool | None
@@ -234,11 +234,12 @@ def _predicted(
 def encryption_says(row: EncryptionRow) -> str:
     costs = []
     if row.byte_ns is not None:
-        costs.append(f"{row.byte_ns:.2f}{_limits(row.byte_ns_interval, '.2f')} ns of CPU a byte")
-    if row.connect_us is not None:
         costs.append(
-            f"{row.connect_us:.0f}{_limits(row.connect_us_interval, '.0f')} µs of CPU a connect{_round_trips(row)}"
+            f"{within(row.byte_ns, row.byte_ns_interval, '{:.2f}'.format)} ns of CPU a byte{_doubt(row.byte_ns_interval)}"
         )
+    if row.connect_us is not None:
+        cost = within(row.connect_us, row.connect_us_interval, "{:.0f}".format)
+        costs.append(f"{cost} µs of CPU a connect{_doubt(row.connect_us_interval)}{_round_trips(row)}")
     what = f"costs {' and '.join(costs)}" if costs else "has costs per byte and connect that were not measured"
     sentences = (
         (row.persistent, "With persistent connections"),
@@ -248,13 +249,15 @@ def encryption_says(row: EncryptionRow) -> str:
     return " ".join([f"{row.version} {what}.", *shares, *_model_says([*row.persistent, *row.per_transaction])])
 
 
-def _limits(interval: Interval | None, form: str) -> str:
-    return "" if interval is None else f" [{interval[0]:{form}}, {interval[1]:{form}}]"
+def _doubt(interval: Interval | None) -> str:
+    """Of a cost whose interval holds none."""
+    return " (not resolved)" if interval is not None and interval[0] <= 0 <= interval[1] else ""
 
 
 def _round_trips(row: EncryptionRow) -> str:
     known = row.connect_turns is not None and row.connect_turns >= HALF_A_ROUND_TRIP
-    text = f" with {row.connect_turns:.1f} round trips" if known else ""
+    count = within(row.connect_turns or 0.0, row.connect_turns_interval, "{:.1f}".format)
+    text = f" with {count} round trips" if known else ""
     if not row.retried:
         return text
     which = "one of them because" if known else "a round trip more, for"

@@ -70,7 +70,10 @@ def _row(row: EncryptionRow, persistent: Sequence[int], churned: Sequence[int]) 
             figures.UNKNOWN if row.connect_us is None else f"{row.connect_us:,.0f}",
             figures.between(row.connect_us_interval),
         ),
-        Cell(figures.UNKNOWN if row.connect_turns is None else f"{row.connect_turns:+.2g}"),
+        Cell(
+            figures.UNKNOWN if row.connect_turns is None else f"{row.connect_turns:+.2g}",
+            figures.between(row.connect_turns_interval),
+        ),
         Cell(figures.UNKNOWN if row.byte_ns is None else f"{row.byte_ns:.2f}", figures.between(row.byte_ns_interval)),
         Cell("unknown" if row.resumed is None else "yes" if row.resumed else "no"),
         *(_tried(row.persistent, threads) for threads in persistent),

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationError
@@ -20,8 +20,10 @@ from pydantic import ValidationError
 from howfar.analysis.published import published_sets
 from howfar.experiments.page.arms import ArmTrials, ComparisonKey, page_arms, ratios
 from howfar.experiments.page.findings import (
+    BEYOND,
     Better,
     Crossing,
+    OpenInterval,
     PageArm,
     PageChoice,
     PageFindings,
@@ -29,12 +31,13 @@ from howfar.experiments.page.findings import (
     Route,
     RouteError,
 )
-from howfar.experiments.page.model import SOCKET, ModelRatio, Predictor, bisected, predictors
+from howfar.experiments.page.model import BISECTIONS, SOCKET, ModelRatio, Predictor, bisected, predictors
 from howfar.experiments.page.sentences import page_sentences
 from howfar.plan.page import PageShape
 from howfar.stats import histograms
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import Resolution, Threshold, judge_ratio, mean_interval
+from howfar.stats.intervals import MIN_BLOCKS, Resolution, Threshold, judge_ratio, mean_interval
+from howfar.stats.resample import SUFFIX, of_blocks
 from howfar.stats.trials import TrialTable
 
 NOTICED_NS = 13_000_000
@@ -49,8 +52,8 @@ _STEPS = 16
 """Points between two levels at which an end of the interval is searched before it is narrowed."""
 POINTS = 33
 """Of the model's curve."""
-BEYOND = 8.0
-"""How many times beyond the measured range the model is evaluated."""
+_COARSE = 20
+"""Bisections for an end of a model's interval: a millionth of a step."""
 _RANGE_SIZE = 100
 """If a plan does not say; sysbench's."""
 Ratio = Callable[[float], float]
@@ -90,7 +93,9 @@ def page_findings(table: TrialTable, threshold: Threshold) -> PageFindings | Non
 def _arm(arm: ArmTrials, predictor: Predictor | None) -> PageArm:
     merged = histograms.merge(arm.histograms)
     latency = histograms.latency_ms(merged, arm.histograms)
-    predicted_s = predictor.p50_s(arm) if predictor is not None else None
+    each_s = predictor.p50_s(arm) if predictor is not None else []
+    predicted_s = median(each_s) if each_s else None
+    predicted_ms = predicted_s and predicted_s * 1e3
     return PageArm(
         **arm.identity,
         arm=arm.arm.name,
@@ -108,7 +113,8 @@ def _arm(arm: ArmTrials, predictor: Predictor | None) -> PageArm:
         turns=arm.costs(),
         busy={side.name: min(side.busy, 1.0) for side in arm.sides},
         rtt_ms=_ms(arm.rest_rtt_s),
-        predicted_p50_ms=_ms(predicted_s),
+        predicted_p50_ms=predicted_ms,
+        predicted_p50_ms_interval=of_blocks(predicted_ms or 0.0, [1e3 * each for each in each_s]),
         predicted_error=None if predicted_s is None else predicted_s / arm.p50_s - 1,
     )
 
@@ -192,7 +198,9 @@ def _compared(
             if judged is None:
                 continue
             better: Better = _BETTER.get(threshold.resolve(judged), "not resolved")
-            predicted = model.ratio(two.route, one.threads) if model is not None else None
+            by_model = model.ratio(two.route, one.threads) if model is not None else None
+            each = by_model.beyond_least(model.extra_s(one)) if model and by_model else ()
+            predicted = median(each) if each else None
             choices.append(
                 PageChoice(
                     **two.identity,
@@ -201,7 +209,8 @@ def _compared(
                     two_over_one=judged,
                     tcp_over_socket=_ratio(tcp, one) if tcp is not None else None,
                     better=better,
-                    predicted=predicted.beyond_least(model.extra_s(one)) if model and predicted else None,
+                    predicted=predicted,
+                    predicted_interval=of_blocks(predicted or 0.0, each),
                 )
             )
             swept.setdefault((two.route, one.threads), []).append((one, two))
@@ -265,7 +274,8 @@ class Curve:
         if bracket is None:
             return Found(None, self._always())
         log_ms = bisected(lambda at: self._judged(at).value, self._at[bracket - 1], self._at[bracket])
-        low, high = (self._limit(log_ms, end) for end in (self._at[0], self._at[-1]))
+        steps = _STEPS * max(len(self._at) - 1, 1)
+        low, high = (_limit(self._judged, log_ms, end, steps) for end in (self._at[0], self._at[-1]))
         if low is None and high is None and any(each.low is not None for each in judged):
             return Found(None)  # no level is resolved from 1, so the line may cross it anywhere
         return Found(
@@ -296,21 +306,22 @@ class Curve:
             return Estimate(value=value, low=None, high=None)
         return mean_interval(both)
 
-    def _limit(self, log_ms: float, end: float) -> float | None:
-        """The farthest point towards `end` that is still not resolved from 1. None: `end` itself is not."""
 
-        def resolved(at: float) -> bool:
-            judged = self._judged(at)
-            return judged.low is not None and judged.high is not None and not judged.low <= 0 <= judged.high
+def _resolved(judged: Estimate) -> bool:
+    return judged.low is not None and judged.high is not None and not judged.low <= 0 <= judged.high
 
-        steps = _STEPS * max(len(self._at) - 1, 1)
-        inside = log_ms
-        for step in range(1, steps + 1):
-            at = log_ms + (end - log_ms) * step / steps
-            if resolved(at):
-                return bisected(lambda x: 1.0 if resolved(x) else -1.0, inside, at)
-            inside = at
-        return None
+
+def _limit(
+    judged: Callable[[float], Estimate], log_ms: float, end: float, steps: int, bisections: int = BISECTIONS
+) -> float | None:
+    """The farthest point towards `end` whose log ratio is still not resolved from 0. None: `end` itself is not."""
+    inside = log_ms
+    for step in range(1, steps + 1):
+        at = log_ms + (end - log_ms) * step / steps
+        if _resolved(judged(at)):
+            return bisected(lambda x: 1.0 if _resolved(judged(x)) else -1.0, inside, at, bisections)
+        inside = at
+    return None
 
 
 # ---------------------------------------------------------------- the crossing, by the model
@@ -318,19 +329,40 @@ class Curve:
 
 def _predicted(model: Predictor, two: ArmTrials, swept: tuple[float, float]) -> dict[str, Any]:
     """The model's fields of a `Crossing`; none where it has no answer."""
-    found = model.ratio(two.route, two.threads)
+    found, half = (model.ratio(two.route, two.threads, share) for share in (1.0, 0.5))
     if found is None:
         return {}
     ratio, ends = cache(found.at), (found.least_ms, swept[1] * BEYOND)
     curve_ms = tuple(_grid(*swept, POINTS))
+    free = found.without_link_cpu()
+    crossings = {
+        "predicted_ms": (found, model_crossing(ratio, *ends)),
+        "without_link_cpu_ms": (free, _pays_from(free, *ends)),
+        "half_turns_ms": (half, _pays_from(half, *ends)),
+    }
     return {
-        "predicted_ms": model_crossing(ratio, *ends),
+        **{name: at_ms for name, (_, at_ms) in crossings.items()},
+        **{f"{name}{SUFFIX}": _limits(of, at_ms, *ends) for name, (of, at_ms) in crossings.items()},
         "predicted_always": model_always(ratio, *ends),
         "curve_ms": curve_ms,
         "curve_ratio": tuple(ratio(cpu_ms) for cpu_ms in curve_ms),
-        "without_link_cpu_ms": _pays_from(found.without_link_cpu(), *ends),
-        "half_turns_ms": _pays_from(model.ratio(two.route, two.threads, share=0.5), *ends),
     }
+
+
+def _limits(found: ModelRatio | None, at_ms: float | None, least_ms: float, most_ms: float) -> OpenInterval | None:
+    """Fieller's, as of the measured crossing: every application CPU at which the blocks' ratios by the model are not resolved from 1.
+    None: too few blocks, or no crossing."""
+    if found is None or at_ms is None or len(found.blocks) < MIN_BLOCKS:
+        return None
+
+    def judged(log_ms: float) -> Estimate:
+        return mean_interval([math.log(ratio) for ratio in found.each_at(math.exp(log_ms))])
+
+    at = math.log(at_ms)
+    if at_ms <= least_ms and _resolved(judged(at)):
+        return None, at_ms
+    low, high = (_limit(judged, at, math.log(end), 2 * _STEPS, _COARSE) for end in (least_ms, most_ms))
+    return None if low is None else math.exp(low), None if high is None else math.exp(high)
 
 
 def model_crossing(ratio: Ratio, least_ms: float, most_ms: float) -> float | None:

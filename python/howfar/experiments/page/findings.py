@@ -18,6 +18,10 @@ Application = Literal["php", "engine"]
 """A real one, or the engine's own run of the same round trips."""
 Machines = Literal[1, 2]
 Better = Literal["one", "two", "not resolved"]
+OpenInterval = tuple[float | None, float | None]
+"""None: open, for no end of what was looked at closes it."""
+BEYOND = 8.0
+"""How many times beyond the measured range the model is evaluated."""
 _PLAINEST = ("socket", "tcp", "remote", "forwarded-socket")
 
 
@@ -153,6 +157,7 @@ class PageArm(AtCpu):
     predicted_p50_ms: float | None
     """By the model, from other arms only. None: an arm that the model is built from."""
     predicted_p50_ms_interval: Interval | None = None
+    """By the predictions of each block, as every interval of the model's figures here."""
     predicted_error: float | None
     """predicted / measured - 1."""
 
@@ -191,7 +196,8 @@ class Crossing(OnRoute):
     """Where there is none: which one is better at every level, resolved from 1 and beyond the noise floor."""
     predicted_ms: float | None
     """The same by the model. None: the model sees no crossing in its range, or there is no model (`curve_ms` is empty)."""
-    predicted_ms_interval: Interval | None = None
+    predicted_ms_interval: OpenInterval | None = None
+    """Where the blocks' ratios by the model are not resolved from 1. None: too few blocks."""
     predicted_always: Literal["one", "two"] | None = None
     """Where the model sees none: which one it says is better throughout. None: there is no model."""
     swept_ms: tuple[float, float]
@@ -202,10 +208,10 @@ class Crossing(OnRoute):
     without_link_cpu_ms: float | None = None
     """The model's crossing if the emulated link took no CPU from the machines. Where two machines would then be ahead throughout: the
     least that the application computes."""
-    without_link_cpu_ms_interval: Interval | None = None
+    without_link_cpu_ms_interval: OpenInterval | None = None
     half_turns_ms: float | None = None
     """The model's crossing if the page did the same with half as many round trips; the same rule."""
-    half_turns_ms_interval: Interval | None = None
+    half_turns_ms_interval: OpenInterval | None = None
 
 
 class RouteError(Part):

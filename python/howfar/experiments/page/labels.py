@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from howfar.experiments.page.findings import AtCpu, Crossing, OnRoute, PageArm, PageFindings, Route
+from howfar.experiments.page.findings import (
+    BEYOND,
+    AtCpu,
+    Crossing,
+    OnRoute,
+    PageArm,
+    PageFindings,
+    Route,
+)
+from howfar.stats.resample import SUFFIX
 from howfar.units import format_duration_ns, format_rate_bps
 
 NOTICED_MS, DEGRADED_MS = 13, 75
@@ -70,10 +79,16 @@ def milliseconds(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.2g}" if value < 10 else f"{value:.3g}"
 
 
-def within(value: float, interval: tuple[float, float] | None) -> str:
-    """`12 [10, 14.5] ms`: a figure of the model, with its interval by blocks where there is one."""
-    limits = "" if interval is None else f" [{milliseconds(interval[0])}, {milliseconds(interval[1])}]"
-    return f"{milliseconds(value)}{limits} ms"
+def by_model(crossing: Crossing, figure: str) -> str:
+    """`figure` of a crossing by the model, which has one: `12 [10, 14.5] ms`; `12 [< 4.9, > 519] ms` where an end is open; `4.9 ms
+    or less`."""
+    value, interval = getattr(crossing, figure), getattr(crossing, f"{figure}{SUFFIX}")
+    least, most = crossing.swept_ms[0], crossing.swept_ms[1] * BEYOND
+    if interval is None or interval == (None, value):
+        return f"{milliseconds(value)} ms" + (" or less" if interval or value <= least else "")
+    low = f"< {milliseconds(min(least, value))}" if interval[0] is None else milliseconds(interval[0])
+    high = f"> {milliseconds(most)}" if interval[1] is None else milliseconds(interval[1])
+    return f"{milliseconds(value)} [{low}, {high}] ms"
 
 
 def in_flight(threads: int) -> str:
@@ -104,7 +119,7 @@ def predicted_from(crossing: Crossing) -> str:
     if crossing.predicted_ms is not None:
         least, most = crossing.swept_ms
         beyond = "" if least <= crossing.predicted_ms <= most else ", beyond what was measured"
-        return f"{within(crossing.predicted_ms, crossing.predicted_ms_interval)}{beyond}"
+        return f"{by_model(crossing, 'predicted_ms')}{beyond}"
     known = {"one": "none", "two": f"{milliseconds(crossing.swept_ms[0])} ms or less"}
     return known.get(crossing.predicted_always or "", "")
 

@@ -26,7 +26,7 @@ from howfar.model.queueing import Station, processors, solve
 
 SOCKET = "socket"
 ON_SOCKETS = Route(SOCKET, None, None)
-_BISECTIONS = 60
+BISECTIONS = 60
 """Beyond the resolution of a double."""
 _ROUNDS = 6
 """Of a fixed-point iteration that converges fast."""
@@ -135,9 +135,9 @@ def work_of_each(pages: int, on_wire: float, over_alone: float) -> float:
     return min(max((over_alone - watching) / (1 - watching), 0.0), 1.0) if watching < 1 else 0.0
 
 
-def bisected(of: Callable[[float], float], low: float, high: float) -> float:
+def bisected(of: Callable[[float], float], low: float, high: float, bisections: int = BISECTIONS) -> float:
     """Where `of` becomes positive between two ends; the nearer end if it does not."""
-    for _ in range(_BISECTIONS):
+    for _ in range(bisections):
         middle = (low + high) / 2
         if of(middle) < 0:
             low = middle
@@ -306,21 +306,21 @@ class Predictor:
         blocks = sorted({block for arm in self._built_from for block in arm.trials})
         self._blocks = [_Block(_only(self._built_from, block), _only(engine, block), link_each) for block in blocks]
 
-    def p50_s(self, arm: ArmTrials) -> float | None:
-        """None: it is built from this arm, or lacks what the prediction needs."""
+    def p50_s(self, arm: ArmTrials) -> list[float]:
+        """In each block that has what the prediction needs. Empty: none has, or it is built from this arm."""
         if arm in self._built_from:
-            return None
+            return []
         found = []
         for block in self._blocks:
             if (network := block.network(arm.route, arm.threads)) is not None:
                 base = block.base(arm.threads)
                 cycle_s = network.with_own(self.extra_s(arm)).cycle_s(arm.threads)
                 found.append(cycle_s * (base.p50_s / base.page_s))
-        return median(found) if found else None
+        return found
 
     def impossible(self, arm: ArmTrials) -> bool:
         """The measurements that a prediction would use contradict each other, in each block that has them."""
-        if arm in self._built_from or self.p50_s(arm) is not None:
+        if arm in self._built_from or self.p50_s(arm):
             return False
         return any(arm.route in block.impossible for block in self._blocks)
 
@@ -350,15 +350,19 @@ class ModelRatio:
     def least_ms(self) -> float:
         return max(least_s for least_s, _, _ in self.blocks) * 1e3
 
-    def beyond_least(self, extra_s: float) -> float:
-        return self._median([extra_s for _ in self.blocks])
+    def beyond_least(self, extra_s: float) -> tuple[float, ...]:
+        """In each block, with so much more application CPU."""
+        return self._each([extra_s for _ in self.blocks])
+
+    def each_at(self, cpu_ms: float) -> tuple[float, ...]:
+        """In each block, with this application CPU a page in all."""
+        return self._each([cpu_ms / 1e3 - least_s for least_s, _, _ in self.blocks])
 
     def at(self, cpu_ms: float) -> float:
-        """With this application CPU a page in all."""
-        return self._median([cpu_ms / 1e3 - least_s for least_s, _, _ in self.blocks])
+        return median(self.each_at(cpu_ms))
 
-    def _median(self, extra_s: Sequence[float]) -> float:
-        return median(
+    def _each(self, extra_s: Sequence[float]) -> tuple[float, ...]:
+        return tuple(
             one.with_own(extra).cycle_s(self.threads) / two.with_own(extra).cycle_s(self.threads)
             for extra, (_, one, two) in zip(extra_s, self.blocks, strict=True)
         )

@@ -28,6 +28,7 @@ from howfar.experiments.page.labels import (
     DEGRADED_MS,
     NOTICED_MS,
     SERVICES,
+    by_model,
     in_flight,
     listed,
     milliseconds,
@@ -40,11 +41,12 @@ from howfar.experiments.page.labels import (
     share_of_pages,
     where,
 )
-from howfar.experiments.page.sentences import page_advice, page_sentences, page_verdict
+from howfar.experiments.page.sentences import page_advice, page_verdict
 from howfar.report.document import Block, Bullets, Card, Chart, Column, Details, Document, Table, Text, plain
 from howfar.report.figures import UNKNOWN, number, percent, ratio, share
 from howfar.report.frame import cell_records, frame, trials
 from howfar.stats.estimate import Estimate, Part
+from howfar.stats.resample import within
 
 QUANTILES = (0.9, 0.95, 0.99, 0.999)
 """Of the pages of all trials together; the p50 next to them is that of every other table."""
@@ -64,11 +66,6 @@ class Pages(Experiment):
 
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
         return {"pages": page_findings(evidence.table, evidence.floors.threshold)}
-
-    def worded(self, found: Part) -> Part:
-        if not isinstance(found, PageFindings):
-            return found
-        return found.model_copy(update={"sentences": page_sentences(found)})
 
     def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
         found = findings["pages"]
@@ -156,8 +153,8 @@ def cards(findings: PageFindings) -> tuple[Card, ...]:
             found_ms = f"{pays_from(crossing)}{prediction_note(crossing)}"
             lines.append(f"application CPU from which the second machine pays: {found_ms}")
             if crossing.without_link_cpu_ms is not None and crossing.predicted_always != "two":
-                free = milliseconds(crossing.without_link_cpu_ms)
-                lines.append(f"without the emulator's CPU, by the model: {free} ms")
+                free = by_model(crossing, "without_link_cpu_ms")
+                lines.append(f"without the emulator's CPU, by the model: {free}")
         lines += [script] if (script := findings.scripts.get(choice.page, "")) else []
         found.append(Card(f"{choice.page} page", BETTER[choice.better], meaning, tuple(lines)))
     return tuple(found)
@@ -229,7 +226,7 @@ def crossings_table(crossings: Sequence[Crossing]) -> Table | None:
     ]
     if any(crossing.without_link_cpu_ms is not None for crossing in crossings):
         fields["without the\nemulator"] = lambda each: (
-            UNKNOWN if each.without_link_cpu_ms is None else f"{milliseconds(each.without_link_cpu_ms)} ms"
+            UNKNOWN if each.without_link_cpu_ms is None else by_model(each, "without_link_cpu_ms")
         )
         notes.append("Without the emulator: by the model, if the emulated link took no CPU from the machines.")
     fields["measured\nfrom, to"] = lambda each: ", ".join(milliseconds(end) for end in each.swept_ms)
@@ -247,7 +244,9 @@ def choices_table(found: Sequence[PageChoice], tcp: bool = False) -> Table | Non
         "page": lambda each: names[id(each)],
         "application\nCPU ms": lambda each: number(each.app_cpu_total_ms),
         "two over one\n[95 %]": lambda each: ratio(each.two_over_one),
-        "predicted": lambda each: UNKNOWN if each.predicted is None else f"{each.predicted:.2f}",
+        "predicted\n[95 %]": lambda each: (
+            UNKNOWN if each.predicted is None else within(each.predicted, each.predicted_interval, "{:.2f}".format)
+        ),
         "better": lambda each: each.better,
     }
     if tcp:
@@ -369,7 +368,7 @@ def _model_blocks(findings: PageFindings) -> list[Block | None]:
     fields: Fields[PageArm] = {
         "page": lambda arm: arm.arm,
         "p50 ms": lambda arm: number(arm.p50_ms),
-        "predicted": lambda arm: number(arm.predicted_p50_ms),
+        "predicted [95 %]": lambda arm: within(arm.predicted_p50_ms or 0.0, arm.predicted_p50_ms_interval, number),
         "error": lambda arm: percent(arm.predicted_error, signed=True),
     }
     made = "Predicted from the real page on sockets, the engine's page on each path, and the link's RTT at rest."

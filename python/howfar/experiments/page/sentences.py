@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from howfar.analysis.advice import Advice
 from howfar.experiments.page.findings import PageArm, PageChoice, PageFindings, RouteError
 from howfar.experiments.page.labels import (
+    by_model,
     in_flight,
     listed,
     milliseconds,
     pays_from,
     prediction_note,
     several,
-    within,
 )
 from howfar.stats.intervals import Resolution, Threshold, excludes_one, interval_text
 from howfar.units import format_duration_ns
@@ -115,12 +115,8 @@ def _link(findings: PageFindings) -> str:
     arm = max(two, key=lambda each: each.emulator_cpus)
     text = f"The emulated link used {arm.emulator_cpus:.2f} CPUs of this machine ({arm.arm}); a real network would not."
     moved = [
-        f"{within(crossing.without_link_cpu_ms, crossing.without_link_cpu_ms_interval)} for the {crossing.page} page"
-        + (
-            f" (instead of {within(crossing.predicted_ms, crossing.predicted_ms_interval)})"
-            if crossing.predicted_ms is not None
-            else ""
-        )
+        f"{by_model(crossing, 'without_link_cpu_ms')} for the {crossing.page} page"
+        + (f" (instead of {by_model(crossing, 'predicted_ms')})" if crossing.predicted_ms is not None else "")
         for choice in shown
         if (crossing := findings.crossing(choice)) is not None
         and crossing.without_link_cpu_ms is not None
@@ -170,8 +166,8 @@ def round_trips_sentence(findings: PageFindings) -> str:
     if crossing is None or crossing.predicted_ms is None or crossing.half_turns_ms is None:
         return text + "."
     return (
-        f"{text}; half as many would move the crossing from {within(crossing.predicted_ms, crossing.predicted_ms_interval)} to "
-        f"{within(crossing.half_turns_ms, crossing.half_turns_ms_interval)} (model, {in_flight(crossing.threads)})."
+        f"{text}; half as many would move the crossing from {by_model(crossing, 'predicted_ms')} to "
+        f"{by_model(crossing, 'half_turns_ms')} (model, {in_flight(crossing.threads)})."
     )
 
 
@@ -296,10 +292,10 @@ def _flip(findings: PageFindings, choice: PageChoice) -> str:
     if choice.better == "one" and crossing.without_link_cpu_ms is not None:
         # Two machines here share their processors with the emulator: advice against them has to say so.
         limits = crossing.without_link_cpu_ms_interval
-        holds = limits is not None and limits[0] <= choice.app_cpu_total_ms
+        holds = limits is not None and (limits[0] or 0.0) <= choice.app_cpu_total_ms
         near = "this page may be beyond that" if holds else "near there"
         without = (
-            f" (from {within(crossing.without_link_cpu_ms, limits)} without the emulator's CPU, by the model: {near}, measure on two "
+            f" (from {by_model(crossing, 'without_link_cpu_ms')} without the emulator's CPU, by the model: {near}, measure on two "
             "real machines)"
         )
     if crossing.measured_ms is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from statistics import median
 from typing import Any, Literal
@@ -32,7 +33,7 @@ from howfar.plan.factors import ORDINARY, REPLICA_FACTORS, SEMI_SYNC
 from howfar.stats import histograms
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import judge_ratio, mean_interval
-from howfar.stats.resample import Interval
+from howfar.stats.resample import Interval, of_blocks, within
 from howfar.stats.trials import TrialTable, transaction_histogram
 from howfar.store.receipts import number_in
 from howfar.store.records import Arm, FactorValue, Trial
@@ -161,9 +162,11 @@ class CommitCost(Part):
     """Time beyond `local_ms` in round trips. None: no acknowledgement is waited for, or the link has no delay."""
     group: float | None
     """Commits a group of the binary log. None: the server does not count groups."""
+    local_ms_interval: Interval | None = None
+    """By the figures of each block, as the interval of `predicted`. None: too few blocks, or no such arms."""
     predicted: float | None
-    predicted_interval: Interval | None = None
     """Commits/s by the model. None: an arm that the model is made of."""
+    predicted_interval: Interval | None = None
     predicted_error: float | None
     """predicted / measured - 1."""
 
@@ -253,6 +256,7 @@ class _LocalArms:
     """Arms whose commits do not wait, by what a local commit depends on."""
 
     def __init__(self, arms: Sequence[ReplicationArm]) -> None:
+        self._arms = arms
         self._commit_s: dict[tuple[str, object], dict[int, dict[int, float]]] = {}
         for arm in arms:
             if not arm.waits:
@@ -262,6 +266,10 @@ class _LocalArms:
     def _found(self, arm: ReplicationArm) -> dict[int, dict[int, float]]:
         keys = ((mode, arm.local_levels) for mode in (ALONE, ASYNC))
         return next((self._commit_s[key] for key in keys if key in self._commit_s), {})
+
+    def only(self, block: int) -> _LocalArms:
+        """Those of one block."""
+        return _LocalArms([arm.only(block) for arm in self._arms if block in arm.trials])
 
     def of(self, arm: ReplicationArm) -> Local:
         """Without a replica, or else asynchronous. Empty: the run has neither."""
@@ -324,9 +332,7 @@ class _Curve:
     def _cost(self, arm: ReplicationArm) -> CommitCost:
         per_s, local_s = arm.commits_per_s, self._local_s(arm)
         commit_s, rtt_s = arm.threads / per_s.value, self._waiting.rtt_s if self._waiting else 0.0
-        predicted = None
-        if self._waiting is not None and local_s is not None:
-            predicted = arm.threads / (local_s + self._waiting.wait_s(arm.threads))
+        predicted, blocks = self._predicted(arm), self._by_block
         own_s = local_s if local_s is not None else max(0.0, commit_s - rtt_s)
         measured = [trial.measured for trial in arm.trials.values() if trial.measured]
         records = [record for each in measured if (record := transaction_histogram(each))]
@@ -343,9 +349,32 @@ class _Curve:
             waiting_ms=(commit_s - own_s - rtt_s) * 1e3,
             rtts=self._rtts(arm, local_s, rtt_s),
             group=commits_a_group(arm),
+            local_ms_interval=of_blocks(
+                own_s * 1e3, [1e3 * each for block in blocks if local_s and (each := block._local_s(arm))]
+            ),
             predicted=predicted,
+            predicted_interval=of_blocks(predicted or 0.0, [block._predicted(arm) for block in blocks]),
             predicted_error=predicted / per_s.value - 1 if predicted else None,
         )
+
+    def _predicted(self, arm: ReplicationArm) -> float | None:
+        """Commits/s by the model."""
+        local_s = self._local_s(arm)
+        if self._waiting is None or local_s is None:
+            return None
+        return arm.threads / (local_s + self._waiting.wait_s(arm.threads))
+
+    @cached_property
+    def _by_block(self) -> list[_Curve]:
+        """The same of each block alone. No prediction takes more of it than its first arm and its local ones."""
+        return [
+            _Curve(
+                [arm.only(block) for arm in self._arms if block in arm.trials],
+                self._local_arms.only(block),
+                self._other,
+            )
+            for block in self._first.trials
+        ]
 
     def _rtts(self, arm: ReplicationArm, local_s: float | None, rtt_s: float) -> Estimate | None:
         """Time beyond the local commit in round trips: in each block beyond that block's own, so that the interval has the scatter
@@ -568,8 +597,11 @@ def _one_connection(quoted: Sequence[ReplicationCurve], published: Published) ->
     if one.predicted is None:
         text += f"a round trip of {one.wire_ms:.3g} ms allows {rate(1e3 / one.wire_ms)} at most"
     else:
-        text += f"1 / ({one.local_ms:.2g} ms local work + {one.wire_ms:.3g} ms round trip) = "
-        text += rate(1e3 / (one.local_ms + one.wire_ms))
+        local = within(one.local_ms, one.local_ms_interval, "{:.2g}".format)
+        limits = one.local_ms_interval
+        between = None if limits is None else (1e3 / (limits[1] + one.wire_ms), 1e3 / (limits[0] + one.wire_ms))
+        text += f"1 / ({local} ms local work + {one.wire_ms:.3g} ms round trip) = "
+        text += within(1e3 / (one.local_ms + one.wire_ms), between, rate)
     theirs = next(((mode, per_s) for mode, per_s, ours in published if mode in SEMI_SYNC and ours is not None), None)
     if theirs is not None:
         text += f". Published for one connection: {rate(theirs[1])} ({SEMI_SYNC[theirs[0]]})"

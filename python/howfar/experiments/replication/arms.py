@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final, TypeVar
 
@@ -84,6 +84,10 @@ class ReplicationArm:
         """Commits/s."""
         measured = {block: trial.measured for block, trial in self.trials.items() if trial.measured is not None}
         return {block: commits_per_s(found, self.threads) for block, found in measured.items()}
+
+    def only(self, block: int) -> ReplicationArm:
+        """This arm in one block; without trials where it was not good there."""
+        return replace(self, trials={at: trial for at, trial in self.trials.items() if at == block})
 
     @property
     def commits_per_s(self) -> Estimate:
