@@ -30,6 +30,7 @@ from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.plan.types import Plan, restore_plan
 from howfar.runner.capacity import TRIED, with_rates
 from howfar.runner.run import conduct
+from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import Resolution
 from howfar.store.records import Run, TrialStatus
 from howfar.store.run_file import create, read_run
@@ -103,6 +104,16 @@ def test_who_does_not_keep_up_has_no_response_time(summary: Summary) -> None:
     assert late.answered.value == pytest.approx(CAPACITY["remote"] / late.per_s, rel=0.02)
     capacity = paths["remote"].capacity_per_s
     assert capacity is not None and capacity.value == pytest.approx(CAPACITY["remote"], rel=0.02)
+
+
+def test_whether_a_path_keeps_up_may_be_unresolved(summary: Summary) -> None:
+    at = found_of(summary).paths[0].rates[0]
+
+    def sure(value: float, low: float | None, high: float | None) -> bool:
+        return at.model_copy(update={"answered": Estimate(value=value, low=low, high=high)}).sure
+
+    assert sure(0.999, 0.995, 1.0) and sure(0.9, 0.8, 0.98)
+    assert not sure(0.985, 0.97, 0.995) and not sure(0.995, 0.98, 1.0) and not sure(0.5, None, None)
 
 
 def test_paths_are_compared_at_the_same_rate(summary: Summary) -> None:

@@ -35,6 +35,7 @@ class AtRate(Part):
     answered: Estimate
     """Share of what was due that was answered within the window; the mean of the blocks."""
     keeps_up: bool
+    """`answered` is at least `KEEPS_UP`; its interval may hold the opposite, see `sure`."""
     p50_ms: Estimate | None
     """Geometric mean of the trials' quantiles. None: too few transactions for it, or the path does not keep up."""
     p99_ms: Estimate | None
@@ -44,6 +45,12 @@ class AtRate(Part):
     resolution: Resolution
     """Of `p99_ratio`. SLOWER: the response time is longer."""
     curve: tuple[CurvePoint, ...]
+
+    @property
+    def sure(self) -> bool:
+        """Whether the interval of `answered` leaves no doubt that the path keeps up, or that it does not."""
+        low, high = self.answered.low, self.answered.high
+        return low is not None and high is not None and (low >= KEEPS_UP or high < KEEPS_UP)
 
 
 class PathLatency(Part):
@@ -182,7 +189,7 @@ def verdict(found: Latency, text: Callable[[Estimate], str]) -> str:
     ends = [(path.name, path.capacity_per_s) for path in found.paths if path.capacity_per_s is not None]
     if ends:
         clauses.append(
-            "transactions queue from these rates on: " + ", ".join(f"{name} {end.value:,.0f}/s" for name, end in ends)
+            "transactions queue from these rates on: " + ", ".join(f"{name} {text(end)}/s" for name, end in ends)
         )
     return "; ".join(clauses) + "." if clauses else ""
 

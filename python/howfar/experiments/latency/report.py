@@ -15,6 +15,7 @@ from howfar.report.document import Block, Cell, Chart, Column, Details, Document
 from howfar.report.frame import cell_table, confirmations, frame, trials
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import Resolution
+from howfar.stats.resample import within
 
 MOST_OF_CAPACITY = 0.8
 """Of what a path can do: bursts of a steady stream of users take the rest."""
@@ -70,7 +71,7 @@ def main_table(found: Latency) -> Table:
     note = (
         "Response times count from when a transaction was due. Where less than 99 % is answered in time they grow with the length of "
         "the trial, so none is given; nor a quantile that fewer than 10 transactions of a trial exceed. Load: of the baseline in "
-        "a closed loop. *: resolved."
+        "a closed loop. *: resolved. ?: whether it keeps up is not resolved."
     )
     return Table("", columns, rows, (note,), main=True, stack=True)
 
@@ -80,7 +81,11 @@ def _row(name: str, at: AtRate) -> tuple[Cell, ...]:
         Cell(name),
         Cell(f"{at.per_s:,.4g}" if at.per_s < 1000 else f"{at.per_s:,.0f}"),
         Cell(figures.UNKNOWN if at.share is None else f"{at.share * 100:.0f} %"),
-        Cell(with_limits(at.p50_ms) if at.keeps_up else f"answers {at.answered.value * 100:.1f} %, queues"),
+        Cell(
+            with_limits(at.p50_ms)
+            if at.keeps_up
+            else f"answers {_percent(at.answered)}, queues{'' if at.sure else ' ?'}"
+        ),
         Cell(with_limits(at.p99_ms)),
         Cell(with_limits(at.p999_ms)),
         Cell(
@@ -122,17 +127,31 @@ def _advice(found: Latency) -> tuple[Advice, ...]:
     queues = [(path, first) for path in found.paths if (first := _first_that_queues(path)) is not None]
     advice = []
     for path, first in queues:
-        if path.capacity_per_s is None:
+        capacity = path.capacity_per_s
+        if capacity is None:
             continue
-        most = MOST_OF_CAPACITY * path.capacity_per_s.value
+        doubt = "" if first.sure else ", so whether it keeps up there is not resolved"
         advice.append(
             Advice(
-                action=f"On {path.name} keep below {most:,.0f} transactions/s, or give it more connections or fewer round trips.",
-                because=f"At {first.per_s:,.0f}/s it answered {first.answered.value * 100:.1f} % in time; in a closed loop with "
-                f"as many connections it does {path.capacity_per_s.value:,.0f}/s, of which 80 % leave room for bursts.",
+                action=f"On {path.name} keep below {with_limits(_with_room(capacity))} transactions/s, or give it more connections or "
+                "fewer round trips.",
+                because=f"At {first.per_s:,.0f}/s it answered {_percent(first.answered)} in time{doubt}; in a closed loop with as "
+                f"many connections it does {with_limits(capacity)}/s, of which 80 % leave room for bursts.",
             )
         )
     return tuple(advice)
+
+
+def _with_room(capacity: Estimate) -> Estimate:
+    low, high = (None if end is None else MOST_OF_CAPACITY * end for end in (capacity.low, capacity.high))
+    return Estimate(value=MOST_OF_CAPACITY * capacity.value, low=low, high=high)
+
+
+def _percent(share: Estimate) -> str:
+    """`97.1 [96.4, 97.8] %`; no more than all."""
+    low, high = ((None if end is None else min(end, 1.0) * 100) for end in (share.low, share.high))
+    limits = None if low is None or high is None else (low, high)
+    return f"{within(share.value * 100, limits, '{:.1f}'.format)} %"
 
 
 def _first_that_queues(path: PathLatency) -> AtRate | None:
