@@ -50,6 +50,9 @@ class Watched:
     def server(self) -> tuple[str, str]:
         return self.real.server()
 
+    def begin_block(self) -> None:
+        self.real.begin_block()
+
     def environment(self) -> dict[str, Any]:
         return self.real.environment()
 

@@ -145,7 +145,7 @@ def test_the_workload_says_when_a_commit_is_on_the_disk() -> None:
 
 def test_a_trial_costs_more_where_the_replica_is_far() -> None:
     near, far = plan(replica_rtt_ns=(MS,)), plan(replica_rtt_ns=(200 * MS,))
-    near_ns, far_ns = (sum(cell.factors.get("replica_rtt_ns", 0) for cell in cells(each)) for each in (near, far))
+    near_ns, far_ns = (sum(int(cell.factors.get("replica_rtt_ns", 0)) for cell in cells(each)) for each in (near, far))
     assert cost(far).block_ns - cost(near).block_ns == 30 * (far_ns - near_ns)
     assert cost(near).around_ns > LABORATORY_NS + REPORT_NS, "its link is calibrated"
     assert cost(far).around_ns > cost(near).around_ns
