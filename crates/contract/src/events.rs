@@ -67,16 +67,19 @@ pub struct Receipt {
     pub local_address: Option<String>,
     /// Socket path, or `host:port`.
     pub peer_address: String,
+    /// PostgreSQL's `inet_server_addr()` and port: where its own end of the connection is; None: on a Unix socket, or not asked.
+    #[schemars(extend("default" = null))]
+    pub server_address: Option<String>,
     /// `SO_PEERCRED`, Unix sockets only.
     pub peer_pid: Option<u32>,
     pub server_version: String,
     /// None: Memcached, which does not number them, and FastCGI.
     pub server_connection_id: Option<u32>,
-    /// Of Redis and Memcached: `password` or `none`. Of FastCGI: `none`.
+    /// Of PostgreSQL: `scram-sha-256`, `md5`, `password`, `none`. Of Redis and Memcached: `password`, `none`. Of FastCGI: `none`.
     pub auth_plugin: String,
-    #[schemars(extend("enum" = ["prepared", "text", "multi", "resp2", "resp3", "memcached_text", "memcached_meta", "fastcgi"]))]
+    #[schemars(extend("enum" = ["prepared", "text", "multi", "extended", "resp2", "resp3", "memcached_text", "memcached_meta", "fastcgi"]))]
     pub protocol_mode: &'static str,
-    /// From the server's session status `Ssl_version`; None: plain, or a key-value store, which does not tell.
+    /// From the server's session status `Ssl_version` or its `pg_stat_ssl`; None: plain, or a key-value store, which does not tell.
     pub tls_version: Option<String>,
     pub tls_cipher: Option<String>,
     /// As our side negotiated it; not the server's where something between ends the encryption.

@@ -162,6 +162,7 @@ fn receipt() -> Receipt {
         address_family: "inet",
         local_address: Some("127.0.0.1:50122".to_owned()),
         peer_address: "127.0.0.1:3306".to_owned(),
+        server_address: None,
         peer_pid: None,
         server_version: "10.11.19-MariaDB".to_owned(),
         server_connection_id: Some(7),

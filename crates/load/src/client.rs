@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 
 use howfar_contract::Failed;
 use howfar_contract::jobs::Target;
-use howfar_wire::mysql::{Malformed, ServerError, command};
+use howfar_wire::mysql::ServerError;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags};
@@ -17,8 +17,10 @@ use rustix::time::Timespec;
 use crate::channel::{self, Channel};
 use crate::clock::now_ns;
 use crate::connecting::open_one;
+use crate::connection::Broken;
 use crate::failure;
 use crate::login::Entry;
+use crate::protocol::Replies;
 use crate::socket::Address;
 use crate::wire::send_some;
 
@@ -45,6 +47,7 @@ pub(crate) struct Limits {
 pub(crate) struct Client<'a> {
     socket: OwnedFd,
     channel: Channel,
+    replies: Replies,
     target: &'a Target,
     stall_ns: u64,
     /// The statement under way, in a few words; none between statements.
@@ -65,6 +68,7 @@ impl<'a> Client<'a> {
         Ok(Self {
             socket,
             channel: session.channel,
+            replies: session.replies,
             target: entry.target,
             stall_ns: limits.stall_ns,
             doing: None,
@@ -83,15 +87,20 @@ impl<'a> Client<'a> {
     /// Run `sql` and keep its rows: for answers that are small by their nature.
     pub(crate) fn query(&mut self, sql: &str) -> Result<Rows, Failed> {
         self.start(sql.as_bytes())?;
-        let mut results = Results::keeping();
+        let mut results = Results::of(&self.replies, true);
         self.follow(&mut results)?;
         Ok(results.into_rows())
+    }
+
+    /// Append a request to run the SQL that `write` appends.
+    pub(crate) fn query_with(&self, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+        self.replies.query_with(out, write);
     }
 
     /// Send `sql` and come back when it has left: the next statement can be made while the server works.
     pub(crate) fn start(&mut self, sql: &[u8]) -> Result<(), Failed> {
         let mut packet = Vec::with_capacity(sql.len() + 8);
-        command::query(&mut packet, sql);
+        self.replies.query(&mut packet, sql);
         self.start_packet(&packet, sql)
     }
 
@@ -104,7 +113,7 @@ impl<'a> Client<'a> {
 
     /// Wait for the end of what was started.
     pub(crate) fn finish(&mut self) -> Result<Answered, Failed> {
-        let mut results = Results::counting();
+        let mut results = Results::of(&self.replies, false);
         self.follow(&mut results)?;
         Ok(results.answered())
     }
@@ -165,7 +174,7 @@ impl<'a> Client<'a> {
     fn receive<T>(
         &mut self,
         since_ns: u64,
-        take: impl FnOnce(&[u8]) -> Result<T, Malformed>,
+        take: impl FnOnce(&[u8]) -> Result<T, Broken>,
     ) -> Result<T, Failed> {
         loop {
             match net::recv(&self.socket, &mut self.buffer[..], RecvFlags::DONTWAIT) {
@@ -177,7 +186,7 @@ impl<'a> Client<'a> {
                     let mut packets = std::mem::take(&mut self.opened);
                     packets.clear();
                     let answer = self.unseal(count, &mut packets).and_then(|()| {
-                        take(&packets).map_err(|error| failure::malformed(self.target, error))
+                        take(&packets).map_err(|broken| broken.translate(self.target, None))
                     });
                     self.opened = packets;
                     return answer;
@@ -231,14 +240,16 @@ impl<'a> Client<'a> {
     fn refused(&self, error: &ServerError) -> Failed {
         let doing = format!("`{}`", self.doing());
         let mut failed = failure::server(self.target, &doing, error);
-        let advice = match error.code.number().unwrap_or(0) {
-            1050 => "Drop the tables first (`cleanup`), or use another database.",
-            1044 | 1142 | 1227 => {
+        let advice = match error.code.to_string().as_str() {
+            "1050" | "42P07" => "Drop the tables first (`cleanup`), or use another database.",
+            "1044" | "1142" | "1227" | "42501" => {
                 "Give the account the privileges CREATE, DROP, INDEX, INSERT and SELECT on the database."
             }
-            1146 => "Make the tables first (`prepare`), at least as many as asked for.",
-            1114 | 1021 | 1030 => "Give the server more room on its disk, or ask for fewer rows.",
-            1286 => "Name a storage engine that the server has (SHOW ENGINES).",
+            "1146" | "42P01" => "Make the tables first (`prepare`), at least as many as asked for.",
+            "1114" | "1021" | "1030" | "53100" => {
+                "Give the server more room on its disk, or ask for fewer rows."
+            }
+            "1286" => "Name a storage engine that the server has (SHOW ENGINES).",
             _ => return failed,
         };
         advice.clone_into(&mut failed.advice);
@@ -250,7 +261,7 @@ impl Drop for Client<'_> {
     fn drop(&mut self) {
         if self.doing.is_none() {
             let mut quit = Vec::new();
-            command::quit(&mut quit);
+            self.replies.goodbye(&mut quit);
             let mut bytes = Vec::new();
             // The work is done: a server that is gone by now changes nothing.
             let _ = self.channel.seal(&quit, &mut bytes);

@@ -8,6 +8,7 @@ use howfar_contract::jobs::{ClientWork, IgnoredErrors, Protocol, Target};
 use howfar_wire::keyvalue;
 use howfar_wire::mysql::Malformed;
 use howfar_wire::mysql::row::Work;
+use howfar_wire::postgres;
 
 use crate::channel::{self, ChannelError};
 use crate::connecting::Connecting;
@@ -59,6 +60,8 @@ pub(crate) enum Broken {
     Malformed(Malformed),
     /// The same of a key-value store.
     NotSpoken(keyvalue::Malformed),
+    /// The same of PostgreSQL.
+    NotPostgres(postgres::Malformed),
     Io(io::Error),
 }
 
@@ -69,6 +72,7 @@ impl Broken {
             Self::Io(error) => failure::broken(target, error),
             Self::Channel(error) => channel::broken(target, error),
             Self::Malformed(error) => failure::malformed(target, *error),
+            Self::NotPostgres(error) => failure::not_postgres(target, *error),
             Self::NotSpoken(error) => failure::not_spoken(target, protocol, error),
         }
     }
@@ -283,7 +287,7 @@ impl Connection {
                 self.step(&tools.program)
             }
             Outcome::Commands => self.commands_answered(tools),
-            Outcome::Failed(error) if tools.ignored.holds(error.code.number()) => {
+            Outcome::Failed(error) if tools.ignored.holds(&error.code.to_string()) => {
                 self.used.errors += 1;
                 self.restart(&tools.program);
                 After::Statement

@@ -47,13 +47,7 @@ pub(crate) fn run(job: LoadJob) -> Result<(), Failed> {
     }
     let address = Address::parse(&job.target)?;
     let wanted = Wanted::new(&job.session, &job.target)?;
-    let program = Program::new(&job.workload, job.connections, job.seed).map_err(|wrong| {
-        Failed::new(
-            FailCode::BadJob,
-            format!("the job does not follow the contract: {wrong}"),
-            "Correct the workload.",
-        )
-    })?;
+    let program = program(&job)?;
     let plan = Arc::new(Plan {
         job,
         address,
@@ -98,6 +92,19 @@ pub(crate) fn run(job: LoadJob) -> Result<(), Failed> {
     let finished = finished?;
     logged?;
     emit_event(&finished)
+}
+
+/// What the job's connections do.
+fn program(job: &LoadJob) -> Result<Program, Failed> {
+    let (protocol, pipeline) = (job.protocol, job.session.pipeline);
+    let program = Program::speaking(protocol, pipeline, &job.workload, job.connections, job.seed);
+    program.map_err(|wrong| {
+        Failed::new(
+            FailCode::BadJob,
+            format!("the job does not follow the contract: {wrong}"),
+            "Correct the workload.",
+        )
+    })
 }
 
 fn begin_log(plan: &Plan, origin_ns: u64) -> Result<(), Failed> {

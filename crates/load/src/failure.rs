@@ -7,9 +7,12 @@ use howfar_contract::{FailCode, Failed};
 use howfar_wire::keyvalue::{self, Refusal};
 use howfar_wire::mysql::auth::Refused;
 use howfar_wire::mysql::{Malformed, ServerError};
+use howfar_wire::postgres;
 
 /// Server errors that are the end of the session: shutdown, killed connection, idle too long.
-const SESSION_ENDS: [u16; 5] = [1053, 1077, 1079, 1927, 4031];
+const SESSION_ENDS: [&str; 10] = [
+    "1053", "1077", "1079", "1927", "4031", "57P01", "57P02", "57P03", "57P05", "25P03",
+];
 
 /// A target in words.
 pub(crate) fn target_name(target: &Target) -> String {
@@ -67,6 +70,18 @@ pub(crate) fn malformed(target: &Target, error: Malformed) -> Failed {
     )
 }
 
+/// The same of PostgreSQL.
+pub(crate) fn not_postgres(target: &Target, error: postgres::Malformed) -> Failed {
+    Failed::new(
+        FailCode::Protocol,
+        format!(
+            "{} sent what is not the PostgreSQL protocol: {error}",
+            target_name(target)
+        ),
+        "Check that the address is that of a PostgreSQL server, and nothing between changes the bytes.",
+    )
+}
+
 /// The same of a key-value store.
 pub(crate) fn not_spoken(
     target: &Target,
@@ -113,12 +128,12 @@ pub(crate) fn stalled(target: &Target, connection: u64, kind: &str, limit_ns: u6
 
 /// An error that came instead of a login.
 pub(crate) fn login(target: &Target, user: &str, error: &ServerError) -> Failed {
-    let (code, advice) = match error.code.number().unwrap_or(0) {
-        1040 | 1203 | 1226 => (
+    let (code, advice) = match error.code.to_string().as_str() {
+        "1040" | "1203" | "1226" | "53300" => (
             FailCode::Connect,
             "Raise the server's max_connections, or use fewer connections.",
         ),
-        1129 | 1130 => (
+        "1129" | "1130" => (
             FailCode::Connect,
             "The server refuses this host: allow it, or run FLUSH HOSTS there.",
         ),
@@ -126,11 +141,11 @@ pub(crate) fn login(target: &Target, user: &str, error: &ServerError) -> Failed 
             FailCode::ServerGone,
             "The server shuts down, or ends sessions: look into its error log.",
         ),
-        1049 => (
+        "1049" | "3D000" => (
             FailCode::ServerError,
             "Create the database, or name another.",
         ),
-        1044 => (
+        "1044" | "42501" => (
             FailCode::Auth,
             "Give the account privileges on the database, or name another.",
         ),
@@ -190,23 +205,65 @@ pub(crate) fn refused_login(target: &Target, user: &str, refused: Refused) -> Fa
     Failed::new(FailCode::Auth, message, advice)
 }
 
+/// The same with PostgreSQL.
+pub(crate) fn refused_by_postgres(
+    target: &Target,
+    user: &str,
+    refused: postgres::auth::Refused,
+) -> Failed {
+    use postgres::auth::Refused;
+    let name = target_name(target);
+    let (message, advice) = match refused {
+        Refused::Malformed(error) => return not_postgres(target, error),
+        Refused::Method(method) => (
+            format!("{name} wants `{user}` to log in by {method}, which is not spoken here"),
+            "Let the account log in by scram-sha-256, md5, password, peer or trust (pg_hba.conf).",
+        ),
+        Refused::Clear => (
+            format!(
+                "{name} wants the password of `{user}` in clear, and the channel is not encrypted: it was not sent"
+            ),
+            "Let the account log in by scram-sha-256 (pg_hba.conf), or ask for TLS that is verified (sslmode=verify-ca).",
+        ),
+        Refused::Unverified => (
+            format!(
+                "{name} wants the password of `{user}` itself, and the certificate was not verified: it was not sent"
+            ),
+            "Verify the server (sslmode=verify-ca with sslrootcert), or allow it to whoever answers (--allow-cleartext-password; allow_cleartext_password in a job).",
+        ),
+        Refused::NoPassword => (
+            format!("{name} wants a password of `{user}`, and none was given"),
+            "Use --password-file, HOWFAR_PASSWORD, PGPASSWORD or ~/.pgpass.",
+        ),
+        Refused::Iterations(count) => (
+            format!("{name} asks for {count} rounds to prove the password of `{user}`"),
+            "Lower the server's scram_iterations and set the password again.",
+        ),
+        Refused::Impostor => (
+            format!("{name} did not prove that it knows the password of `{user}`"),
+            "Check that the address is that of your server: somebody may be between.",
+        ),
+    };
+    Failed::new(FailCode::Auth, message, advice)
+}
+
 /// An error that came instead of an answer.
 pub(crate) fn server(target: &Target, doing: &str, error: &ServerError) -> Failed {
-    let advice = match error.code.number().unwrap_or(0) {
-        1146 => {
+    let text = error.code.to_string();
+    let advice = match text.as_str() {
+        "1146" | "42P01" => {
             "Load the tables first (`howfar load … prepare`, or sysbench's), with at least as many tables as asked for."
         }
-        1461 => {
+        "26000" | "42P05" => {
+            "A pooler between gives statements to other sessions than the one that prepared them: use --db-ps-mode=extended, or session pooling."
+        }
+        "1461" => {
             "Raise the server's max_prepared_stmt_count: connections times statements are needed."
         }
-        1142 | 1044 => "Give the account the SELECT privilege on the tables.",
+        "1142" | "1044" | "42501" => "Give the account the SELECT privilege on the tables.",
         _ => "Look the error up in the server's documentation; its error log may say more.",
     };
-    let code = if error
-        .code
-        .number()
-        .is_some_and(|code| SESSION_ENDS.contains(&code))
-    {
+    let code = if SESSION_ENDS.contains(&text.as_str()) {
         FailCode::ServerGone
     } else {
         FailCode::ServerError

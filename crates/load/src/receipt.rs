@@ -1,5 +1,6 @@
 //! What the first connection really is: read from the socket and from the server, never from the job.
 
+mod postgres;
 mod store;
 
 use std::collections::BTreeMap;
@@ -9,19 +10,21 @@ use std::path::Path;
 use howfar_contract::events::Receipt;
 use howfar_contract::jobs::{PsMode, Target};
 use howfar_contract::{FailCode, Failed};
-use howfar_wire::mysql::{Malformed, command};
+use howfar_wire::mysql::Malformed;
 use rustix::net::{self, SocketAddrAny, sockopt};
 
 use crate::channel::Channel;
 use crate::client::{Ended, Results, Rows};
+use crate::connection::Broken;
 use crate::exchange::Exchange;
 use crate::failure;
-use crate::login::{Entry, Session, internal};
+use crate::login::{Entry, Facts, Session, internal};
+use crate::protocol::Replies;
 use crate::socket::Address;
 use crate::sockopt::max_segment;
 
-const STATUS_QUERY: &[u8] =
-    b"SHOW SESSION STATUS WHERE Variable_name IN ('Ssl_cipher','Ssl_version','Compression','Compression_algorithm','Compression_level')";
+const STATUS_QUERY: &str = "SHOW SESSION STATUS WHERE Variable_name IN ('Ssl_cipher','Ssl_version','Compression','Compression_algorithm','Compression_level')";
+const STATUS: &str = "SHOW SESSION STATUS";
 /// Bytes of the answer: five rows and what is around them, and room for more.
 const LONGEST: usize = 1 << 12;
 
@@ -63,6 +66,7 @@ pub(crate) fn take(
         address_family: of.address.family(),
         local_address: text(net::getsockname(socket).ok()),
         peer_address: peer.unwrap_or_else(|| requested_address(of.entry.target)),
+        server_address: postgres::server_address(&facts.status),
         peer_pid: if tcp { None } else { peer_pid(socket) },
         server_version: facts.version,
         server_connection_id: facts.connection,
@@ -102,12 +106,22 @@ fn ask_server(
     session: &mut Session,
 ) -> Result<ServerFacts, Failed> {
     let channel = &mut session.channel;
+    let replies = &session.replies;
     match (&session.facts, of.entry.program.commands()) {
-        (Some(facts), _) => Ok(ServerFacts {
+        (Some(Facts::MySql(facts)), _) => Ok(ServerFacts {
             version: plain_version(&facts.greeting.version).to_owned(),
             connection: Some(facts.greeting.connection),
-            status: ask(of, socket, channel)?,
+            status: ask(of, socket, channel, replies, (STATUS_QUERY, STATUS))?,
         }),
+        (Some(Facts::Postgres(facts)), _) => {
+            let question = (postgres::QUERY, postgres::DOING);
+            let status = ask(of, socket, channel, replies, question)?;
+            Ok(ServerFacts {
+                version: facts.version.clone(),
+                connection: status.get("pid").and_then(|pid| pid.parse().ok()),
+                status,
+            })
+        }
         (None, Some(commands)) => {
             let protocol = commands.protocol();
             let (version, connection) = store::ask(of, socket, channel, protocol)?;
@@ -127,13 +141,15 @@ fn protocol_mode(of: ReceiptContext<'_>) -> &'static str {
         (None, PsMode::Auto) => "prepared",
         (None, PsMode::Disable) => "text",
         (None, PsMode::Multi) => "multi",
+        (None, PsMode::Extended) => "extended",
     }
 }
 
 /// How the session was entered.
 fn login_method(entry: &Entry<'_>, session: &Session) -> &'static str {
     match &session.facts {
-        Some(facts) => facts.auth_plugin,
+        Some(Facts::MySql(facts)) => facts.auth_plugin,
+        Some(Facts::Postgres(facts)) => facts.method,
         None if entry.account.password.is_empty() => "none",
         None => "password",
     }
@@ -184,13 +200,14 @@ fn ask(
     of: ReceiptContext<'_>,
     socket: &OwnedFd,
     channel: &mut Channel,
+    replies: &Replies,
+    (sql, doing): (&str, &str),
 ) -> Result<BTreeMap<String, String>, Failed> {
-    const DOING: &str = "SHOW SESSION STATUS";
     let (target, limit_ns) = (of.entry.target, of.limit_ns);
-    let late = || failure::too_slow(target, "answering SHOW SESSION STATUS", limit_ns);
+    let late = || failure::too_slow(target, &format!("answering {doing}"), limit_ns);
     let mut packet = Vec::new();
-    command::query(&mut packet, STATUS_QUERY);
-    let (mut results, mut came, mut ended) = (Results::keeping(), 0, None);
+    replies.query(&mut packet, sql.as_bytes());
+    let (mut results, mut came, mut ended) = (Results::of(replies, true), 0, None);
     let mut exchange = Exchange {
         target,
         socket,
@@ -198,20 +215,21 @@ fn ask(
         limit_ns,
         most_ns: limit_ns,
     };
-    let exchanged = exchange.ask(&packet, DOING, |bytes| {
+    let exchanged = exchange.ask(&packet, doing, |bytes| {
         came += bytes.len();
         ended = if came > LONGEST {
-            Err(Malformed::Unexpected("more rows than were asked for"))
+            let more = Malformed::Unexpected("more rows than were asked for");
+            Err(Broken::Malformed(more))
         } else {
             results.feed(bytes)
         }
-        .map_err(|error| failure::malformed(target, error))?;
+        .map_err(|broken| broken.translate(target, None))?;
         Ok(ended.is_some())
     });
     match (exchanged, ended) {
         (Err(failed), _) if failed.code == FailCode::Stalled => Err(late()),
         (Err(failed), _) => Err(failed),
-        (Ok(()), Some(Ended::Failed(error))) => Err(failure::server(target, DOING, &error)),
+        (Ok(()), Some(Ended::Failed(error))) => Err(failure::server(target, doing, &error)),
         (Ok(()), _) => Ok(by_name(results.into_rows())),
     }
 }

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use howfar_contract::events::{Watched, Watching};
-use howfar_contract::jobs::WatchJob;
+use howfar_contract::jobs::{SqlProtocol, WatchJob};
 use howfar_contract::{FailCode, Failed};
 use howfar_wire::mysql::handshake::Account;
 
@@ -33,7 +33,7 @@ pub(crate) fn run(job: &WatchJob) -> Result<(), Failed> {
     LogFile::must_be_new(&job.seen)?;
     let address = Address::parse(&job.target)?;
     let wanted = Wanted::new(&job.session, &job.target)?;
-    let program = nothing_prepared();
+    let program = nothing_prepared(job.protocol);
     let entry = Entry {
         target: &job.target,
         account: Account {
@@ -170,12 +170,17 @@ struct Awaited {
 
 impl Awaited {
     fn new(job: &WatchJob) -> Self {
+        let (column, table) = (&job.column, &job.table);
         Self {
-            ask: format!(
-                "SELECT `{column}` FROM `{table}` WHERE `{column}` IN (",
-                column = job.column,
-                table = job.table
-            ),
+            ask: match job.protocol {
+                SqlProtocol::Mysql => {
+                    format!("SELECT `{column}` FROM `{table}` WHERE `{column}` IN (")
+                }
+                // Without quotes names are in lower case, as the statements that made them say them.
+                SqlProtocol::Postgresql => {
+                    format!("SELECT {column} FROM {table} WHERE {column} IN (")
+                }
+            },
             first: job.first,
             step: job.step,
             next: vec![0; job.connections as usize],
@@ -214,7 +219,7 @@ fn unexpected_key() -> Failed {
     Failed::new(
         FailCode::Protocol,
         "the server answered a poll for keys with something else",
-        "Check that the address is that of a MySQL or MariaDB server, and that the column holds whole numbers.",
+        "Check that the address is that of the server, and that the column holds whole numbers.",
     )
 }
 

@@ -68,6 +68,8 @@ class Tls(Message):
     """Later connections may resume the session of an earlier one."""
     server_name: str | None = None
     """The name or address that the certificate must carry under `full`."""
+    direct: bool = False
+    """Of PostgreSQL from version 17 on: TLS begins with the first byte, and is not asked for (`sslnegotiation=direct`)."""
 
 
 class Service(Message):
@@ -354,7 +356,7 @@ class CustomTransaction(Message):
     steps: tuple[CustomStep, ...] = Field(min_length=1, max_length=1024)
 
 
-PsMode = Literal["auto", "disable", "multi"]
+PsMode = Literal["auto", "disable", "multi", "extended"]
 
 
 class Custom(Message):
@@ -583,9 +585,12 @@ class Session(Message):
     """Without that file, ask the server for its key: the key of whoever answers."""
     allow_cleartext_password: bool = False
     """The password itself may leave when the server asks for it: by `mysql_clear_password` over TLS or a Unix socket, and over TLS
-    whose certificate is not verified. Never in clear over plain TCP."""
+    whose certificate is not verified, to PostgreSQL too. Never in clear over plain TCP."""
     multi_statements: bool = True
     """Ask for `CLIENT_MULTI_STATEMENTS`, as sysbench does."""
+    pipeline: int = Field(default=1, ge=1, le=1000)
+    """Of PostgreSQL: so many statements of a transaction leave at once, with one Sync at their end. A transaction of a single
+    statement is repeated as often."""
     connect: Literal["persistent", "per_transaction"] = "persistent"
     reconnect_after: int = Field(default=0, ge=0)
     """Transactions after which a connection is closed and opened anew, outside every latency; 0: never."""
@@ -638,7 +643,17 @@ class Sysbench(Message):
     distribution: Distribution = Distribution()
 
 
-Workload = Annotated[Sysbench | Custom | KeyValue, Field(discriminator="kind")]
+class Pgbench(Message):
+    """One of pgbench's built-in scripts, on pgbench's own tables; rows are drawn uniformly."""
+
+    kind: Literal["select_only", "simple_update", "tpcb_like"]
+    scale: int = Field(default=1, ge=1, le=20_000)
+    """Branches; each has 10 tellers and 100,000 accounts."""
+    db_ps_mode: PsMode = "auto"
+    """`auto` is pgbench's `-M prepared`, `extended` and `disable` (`-M simple`) are its other modes."""
+
+
+Workload = Annotated[Sysbench | Pgbench | Custom | KeyValue, Field(discriminator="kind")]
 
 
 class Observed(Message):
@@ -653,6 +668,8 @@ class LoadJob(Message):
 
     job: Literal["load"] = "load"
     version: Literal[2] = 2
+    protocol: Literal["mysql", "postgresql"] = "mysql"
+    """What the server speaks, where the workload is of statements."""
     target: Target
     user: str
     """Of Redis: empty for the default user. Of Memcached: empty, as password and database."""
@@ -680,10 +697,12 @@ class LoadJob(Message):
     client_work: Literal["skip", "touch", "decode"] = "touch"
     breakdown: bool = False
     """Record the stages of each query; costs up to two more readings of the clock a query."""
-    ignore_errors: tuple[Annotated[int, Field(ge=0, le=65_535)], ...] | Literal["all"] = (
+    ignore_errors: tuple[int | str, ...] | Literal["all"] = (
         1213,
         1020,
         1205,
+        "40001",
+        "40P01",
     )
     """Server errors after which a transaction begins anew, with other values, inside its latency. Any other ends the job."""
     observe: tuple[Observed, ...] = ()
@@ -755,16 +774,20 @@ class Receipt(Message):
     local_address: str | None
     peer_address: str
     """Socket path, or `host:port`."""
+    server_address: str | None = None
+    """PostgreSQL's `inet_server_addr()` and port: where its own end of the connection is; None: on a Unix socket, or not asked."""
     peer_pid: int | None
     """`SO_PEERCRED`, Unix sockets only."""
     server_version: str
     server_connection_id: int | None
     """None: Memcached, which does not number them, and FastCGI."""
     auth_plugin: str
-    """Of Redis and Memcached: `password` or `none`. Of FastCGI: `none`."""
-    protocol_mode: Literal["prepared", "text", "multi", "resp2", "resp3", "memcached_text", "memcached_meta", "fastcgi"]
+    """Of PostgreSQL: `scram-sha-256`, `md5`, `password`, `none`. Of Redis and Memcached: `password`, `none`. Of FastCGI: `none`."""
+    protocol_mode: Literal[
+        "prepared", "text", "multi", "extended", "resp2", "resp3", "memcached_text", "memcached_meta", "fastcgi"
+    ]
     tls_version: str | None
-    """From the server's session status `Ssl_version`; None: plain, or a key-value store, which does not tell."""
+    """From the server's session status `Ssl_version` or its `pg_stat_ssl`; None: plain, or a key-value store, which does not tell."""
     tls_cipher: str | None
     tls_client_version: str | None = None
     """As our side negotiated it; not the server's where something between ends the encryption."""
@@ -839,6 +862,7 @@ class TablesJob(Message):
     job: Literal["tables"] = "tables"
     version: Literal[2] = 2
     action: Literal["prepare", "warmup", "cleanup"]
+    protocol: Literal["mysql", "postgresql"] = "mysql"
     target: Target
     user: str
     password: str = Field(default="", repr=False)
@@ -893,6 +917,7 @@ class WatchJob(Message):
 
     job: Literal["watch"] = "watch"
     version: Literal[2] = 2
+    protocol: Literal["mysql", "postgresql"] = "mysql"
     target: Target
     user: str
     password: str = Field(default="", repr=False)

@@ -21,6 +21,7 @@ from howfar.engine.messages import (
     LoadJob,
     LognormalSize,
     PageScript,
+    Pgbench,
     QueryStep,
     SameValue,
     SequenceValues,
@@ -140,10 +141,12 @@ def check_statements(statements: Sequence[CustomStatement]) -> frozenset[str]:
     return frozenset(known)
 
 
-def is_keyed(workload: Sysbench | Custom) -> bool:
+def is_keyed(workload: Workload) -> bool:
     """Each transaction draws at most one number that no other transaction of the job draws, and some do."""
     if isinstance(workload, Sysbench):
         return workload.kind == "oltp_insert" and not workload.auto_inc
+    if not isinstance(workload, Custom):
+        return False
     drawing = [
         statement.name
         for statement in workload.statements
@@ -165,13 +168,33 @@ def _load_job(job: LoadJob) -> None:
     if job.ramp_ns > job.warmup_ns:
         raise ValueError("ramp_ns is part of the warm-up and cannot be longer")
     _must_fit(job.workload, job.session, job.user, job.password, job.database)
-    if job.acknowledged is not None and (isinstance(job.workload, KeyValue) or not is_keyed(job.workload)):
+    _must_speak(job)
+    if job.acknowledged is not None and not is_keyed(job.workload):
         raise ValueError("a log of acknowledged keys needs a workload that gives each transaction one key")
 
 
 @_rule_of(TablesJob)
 def _tables_job(job: TablesJob) -> None:
+    _must_speak(job)
     _must_fit(job.workload, job.session, job.user, job.password, job.database)
+
+
+def _must_speak(job: LoadJob | TablesJob) -> None:
+    """What only one of the SQL protocols has."""
+    workload, session = job.workload, job.session
+    mode = None if isinstance(workload, KeyValue) else workload.db_ps_mode
+    if job.protocol == "postgresql":
+        if session.compression is not None:
+            raise ValueError("PostgreSQL does not compress its protocol")
+        if mode is None:
+            raise ValueError("a workload of keys has a protocol of its own")
+        if session.pipeline > 1 and mode not in ("auto", "extended"):
+            raise ValueError("a pipeline needs db_ps_mode auto or extended")
+        return
+    if isinstance(workload, Pgbench):
+        raise ValueError("pgbench's workloads need PostgreSQL")
+    if mode == "extended" or session.pipeline > 1 or (session.tls is not None and session.tls.direct):
+        raise ValueError("db_ps_mode=extended, a pipeline and direct TLS need PostgreSQL")
 
 
 def _must_fit(workload: Workload, session: Session, user: str, password: str, database: str) -> None:

@@ -5,6 +5,7 @@ mod keys;
 mod page;
 mod password;
 mod session;
+mod sql;
 mod tables;
 mod watch;
 mod workload;
@@ -24,11 +25,12 @@ pub use session::{
     Algorithm, Compression, Connect, Driver, Listen, OnDisconnect, SessionJob, Target, Tls,
     TlsVerify, TlsVersions,
 };
+pub use sql::SqlProtocol;
 pub use tables::{Action, TablesJob};
 pub use watch::WatchJob;
 pub use workload::{
     Alphabet, Constant, Custom, CustomStatement, CustomStep, CustomTransaction, Distribution,
-    DistributionKind, PsMode, Sysbench, Values, Workload,
+    DistributionKind, Pgbench, PsMode, Sysbench, Values, Workload,
 };
 
 /// What the client does with rows: hop over them, copy them, or decode their columns.
@@ -74,8 +76,25 @@ const fn ten() -> u64 {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum IgnoredErrors {
-    Codes(Vec<u16>),
+    Codes(Vec<IgnoredCode>),
     All(All),
+}
+
+/// A number of MySQL's, or a SQLSTATE of PostgreSQL's.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(untagged)]
+pub enum IgnoredCode {
+    Number(u16),
+    State(#[schemars(regex(pattern = r"^[0-9A-Z]{5}$"))] String),
+}
+
+impl IgnoredCode {
+    fn is(&self, code: &str) -> bool {
+        match self {
+            Self::Number(number) => number.to_string() == code,
+            Self::State(state) => state == code,
+        }
+    }
 }
 
 /// The word `all`.
@@ -86,17 +105,19 @@ pub enum All {
 }
 
 impl Default for IgnoredErrors {
-    /// Deadlock, record changed, lock wait timeout: those of sysbench.
+    /// Deadlock, record changed, lock wait timeout; serialization failure, deadlock: those of sysbench.
     fn default() -> Self {
-        Self::Codes(vec![1213, 1020, 1205])
+        let numbers = [1213, 1020, 1205].map(IgnoredCode::Number);
+        let states = ["40001", "40P01"].map(|state| IgnoredCode::State(state.to_owned()));
+        Self::Codes(numbers.into_iter().chain(states).collect())
     }
 }
 
 impl IgnoredErrors {
-    /// `number`: of an error that has one.
-    pub fn holds(&self, number: Option<u16>) -> bool {
+    /// `code`: a number, or a SQLSTATE.
+    pub fn holds(&self, code: &str) -> bool {
         match self {
-            Self::Codes(codes) => number.is_some_and(|number| codes.contains(&number)),
+            Self::Codes(codes) => codes.iter().any(|one| one.is(code)),
             Self::All(_) => true,
         }
     }
@@ -119,6 +140,9 @@ pub struct LoadJob {
     pub job: String,
     #[schemars(extend("const" = 2))]
     pub version: u32,
+    /// What the server speaks, where the workload is of statements.
+    #[serde(default)]
+    pub protocol: SqlProtocol,
     pub target: Target,
     /// Of Redis: empty for the default user. Of Memcached: empty, as password and database.
     pub user: String,
@@ -255,6 +279,7 @@ impl LoadJob {
                 .into_iter()
                 .chain(self.session.rules())
                 .chain(self.workload.rules())
+                .chain(self.protocol.rules(&self.session, &self.workload))
                 .chain(
                     self.workload
                         .session_rules(&self.session, (&self.user, &self.password, &self.database)),
@@ -297,8 +322,8 @@ mod tests {
         let job = parse(JOB).expect("a good job");
         let load = job.workload.sysbench().expect("one of sysbench's");
         assert_eq!((load.tables, load.point_selects), (3, 10));
-        let ignored = |number| job.ignore_errors.holds(Some(number));
-        assert!(ignored(1213) && !ignored(1064));
+        let ignored = |code| job.ignore_errors.holds(code);
+        assert!(ignored("1213") && ignored("40001") && !ignored("1064"));
         assert_eq!(job.client_work, ClientWork::Touch);
         job.check().expect("in bounds");
         assert!(!format!("{job:?}").contains("secret"));
@@ -346,6 +371,19 @@ mod tests {
             (
                 "\"seed\":7",
                 "\"seed\":7,\"session\":{\"tls\":{\"verify\":\"ca\"}}",
+            ),
+            ("\"seed\":7", "\"seed\":7,\"session\":{\"pipeline\":2}"),
+            (
+                "\"seed\":7",
+                "\"seed\":7,\"session\":{\"tls\":{\"direct\":true}}",
+            ),
+            (
+                "\"seed\":7",
+                "\"seed\":7,\"protocol\":\"postgresql\",\"session\":{\"compression\":{}}",
+            ),
+            (
+                "{\"kind\":\"oltp_read_only\",\"tables\":3}",
+                "{\"kind\":\"select_only\"}",
             ),
         ] {
             let job = parse(&JOB.replace(from, to)).expect("well formed");

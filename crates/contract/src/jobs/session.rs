@@ -84,6 +84,8 @@ pub struct Tls {
     pub resumption: bool,
     /// The name or address that the certificate must carry under `full`.
     pub server_name: Option<String>,
+    /// Of PostgreSQL from version 17 on: TLS begins with the first byte, and is not asked for (`sslnegotiation=direct`).
+    pub direct: bool,
 }
 
 impl Default for Tls {
@@ -97,6 +99,7 @@ impl Default for Tls {
             cipher: None,
             resumption: true,
             server_name: None,
+            direct: false,
         }
     }
 }
@@ -148,10 +151,14 @@ pub struct SessionJob {
     /// Without that file, ask the server for its key: the key of whoever answers.
     pub fetch_server_key: bool,
     /// The password itself may leave when the server asks for it: by `mysql_clear_password` over TLS or a Unix socket, and over
-    /// TLS whose certificate is not verified. Never in clear over plain TCP.
+    /// TLS whose certificate is not verified, to PostgreSQL too. Never in clear over plain TCP.
     pub allow_cleartext_password: bool,
     /// Ask for `CLIENT_MULTI_STATEMENTS`, as sysbench does.
     pub multi_statements: bool,
+    /// Of PostgreSQL: so many statements of a transaction leave at once, with one Sync at their end. A transaction of a single
+    /// statement is repeated as often.
+    #[schemars(range(min = 1, max = 1000))]
+    pub pipeline: u16,
     pub connect: Connect,
     /// Transactions after which a connection is closed and opened anew, outside every latency; 0: never.
     pub reconnect_after: u64,
@@ -170,6 +177,7 @@ impl Default for SessionJob {
             fetch_server_key: false,
             allow_cleartext_password: false,
             multi_statements: true,
+            pipeline: 1,
             connect: Connect::Persistent,
             reconnect_after: 0,
             on_disconnect: OnDisconnect::Stop,

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Password, SessionJob, Target, Workload, judge, ten_seconds};
+use super::{Password, SessionJob, SqlProtocol, Target, Workload, judge, ten_seconds};
 use crate::events::Failed;
 
 /// What is done with a workload's tables.
@@ -26,6 +26,8 @@ pub struct TablesJob {
     #[schemars(extend("const" = 2))]
     pub version: u32,
     pub action: Action,
+    #[serde(default)]
+    pub protocol: SqlProtocol,
     pub target: Target,
     pub user: String,
     #[serde(default)]
@@ -65,6 +67,7 @@ impl TablesJob {
                 .rules()
                 .into_iter()
                 .chain(self.workload.rules())
+                .chain(self.protocol.rules(&self.session, &self.workload))
                 .chain(
                     self.workload
                         .session_rules(&self.session, (&self.user, &self.password, &self.database)),

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Password, SessionJob, Target, judge, one, ten_seconds, thirty_seconds};
+use super::{Password, SessionJob, SqlProtocol, Target, judge, one, ten_seconds, thirty_seconds};
 use crate::events::Failed;
 
 /// Poll for the next keys of each connection of a load job, on a connection of its own, and log when each is first
@@ -17,6 +17,8 @@ pub struct WatchJob {
     pub job: String,
     #[schemars(extend("const" = 2))]
     pub version: u32,
+    #[serde(default)]
+    pub protocol: SqlProtocol,
     pub target: Target,
     pub user: String,
     #[serde(default)]
@@ -70,7 +72,13 @@ impl WatchJob {
             is_name(&self.table) && is_name(&self.column),
             "a table and a column are named by letters, digits and underscores",
         )];
-        judge(self, rules.into_iter().chain(self.session.rules()))
+        judge(
+            self,
+            rules
+                .into_iter()
+                .chain(self.session.rules())
+                .chain(self.protocol.session_rules(&self.session)),
+        )
     }
 }
 

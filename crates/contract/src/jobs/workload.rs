@@ -67,6 +67,8 @@ pub enum PsMode {
     Disable,
     /// Text, all statements of a transaction in one request.
     Multi,
+    /// Of PostgreSQL: parsed anew and unnamed for each request, the values bound.
+    Extended,
 }
 
 /// What each connection repeats. Closed by its parts: serde cannot deny unknown fields of a tagged enum itself.
@@ -95,6 +97,12 @@ pub enum Workload {
     SelectRandomRanges(Sysbench),
     #[schemars(title = "Sysbench")]
     BulkInsert(Sysbench),
+    #[schemars(title = "Pgbench")]
+    SelectOnly(Pgbench),
+    #[schemars(title = "Pgbench")]
+    SimpleUpdate(Pgbench),
+    #[schemars(title = "Pgbench")]
+    TpcbLike(Pgbench),
     #[schemars(title = "Custom")]
     Custom(Custom),
     #[schemars(title = "KeyValue")]
@@ -172,6 +180,26 @@ impl Default for Sysbench {
             delta: 5,
             db_ps_mode: PsMode::Auto,
             distribution: Distribution::default(),
+        }
+    }
+}
+
+/// One of pgbench's built-in scripts, on pgbench's own tables; rows are drawn uniformly.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Pgbench {
+    /// Branches; each has 10 tellers and 100,000 accounts.
+    #[schemars(range(min = 1, max = 20_000))]
+    pub scale: u32,
+    /// `auto` is pgbench's `-M prepared`, `extended` and `disable` (`-M simple`) are its other modes.
+    pub db_ps_mode: PsMode,
+}
+
+impl Default for Pgbench {
+    fn default() -> Self {
+        Self {
+            scale: 1,
+            db_ps_mode: PsMode::Auto,
         }
     }
 }
@@ -307,6 +335,9 @@ impl Workload {
     pub fn ps_mode(&self) -> PsMode {
         match self {
             Self::Custom(custom) => custom.db_ps_mode,
+            Self::SelectOnly(load) | Self::SimpleUpdate(load) | Self::TpcbLike(load) => {
+                load.db_ps_mode
+            }
             _ => self.sysbench().map_or(PsMode::Auto, |one| one.db_ps_mode),
         }
     }
@@ -325,7 +356,15 @@ impl Workload {
             | Self::SelectRandomPoints(load)
             | Self::SelectRandomRanges(load)
             | Self::BulkInsert(load) => Some(load),
-            Self::Custom(_) | Self::KeyValue(_) => None,
+            _ => None,
+        }
+    }
+
+    /// The options, when it is one of pgbench's.
+    pub fn pgbench(&self) -> Option<&Pgbench> {
+        match self {
+            Self::SelectOnly(load) | Self::SimpleUpdate(load) | Self::TpcbLike(load) => Some(load),
+            _ => None,
         }
     }
 

@@ -272,6 +272,12 @@ impl Channel {
         self.tls().is_some()
     }
 
+    /// TLS agreed on PostgreSQL's protocol by name.
+    pub(crate) fn speaks_postgres(&self) -> bool {
+        let name = self.tls().and_then(|tls| tls.session.alpn_protocol());
+        name == Some(tls::POSTGRES)
+    }
+
     /// What TLS agreed on; `None` without TLS and before its handshake has ended.
     pub(crate) fn tls_facts(&self) -> Option<TlsFacts> {
         let tls = &self.tls()?.session;

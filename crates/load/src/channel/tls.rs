@@ -56,6 +56,9 @@ impl Setup {
                 })?,
             _ => builder.with_no_client_auth(),
         };
+        if tls.direct {
+            config.alpn_protocols = vec![POSTGRES.to_vec()];
+        }
         config.resumption = if tls.resumption {
             Resumption::store(Arc::new(Tickets::default()))
                 .tls12_resumption(Tls12Resumption::SessionIdOrTickets)
@@ -68,6 +71,11 @@ impl Setup {
         })
     }
 
+    /// Nobody is asked for it before.
+    pub(super) fn begins_directly(&self) -> bool {
+        !self.config.alpn_protocols.is_empty()
+    }
+
     pub(super) fn connection(&self) -> Result<ClientConnection, ChannelError> {
         Ok(ClientConnection::new(
             Arc::clone(&self.config),
@@ -75,6 +83,9 @@ impl Setup {
         )?)
     }
 }
+
+/// The protocol that direct TLS to PostgreSQL names.
+pub(super) const POSTGRES: &[u8] = b"postgresql";
 
 const CA: &str =
     "Name a file with the certificate of the authority (PEM) that signed the server's.";

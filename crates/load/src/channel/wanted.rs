@@ -61,6 +61,11 @@ impl Wanted {
         self.wish
     }
 
+    /// TLS begins with the first byte, and names its protocol.
+    pub(crate) fn begins_directly(&self) -> bool {
+        self.tls.as_ref().is_some_and(Setup::begins_directly)
+    }
+
     /// Begin TLS on `channel` if it is wanted; what must be sent first is appended to `out`.
     pub(crate) fn encrypt(
         &self,

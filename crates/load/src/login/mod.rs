@@ -6,6 +6,7 @@
 mod entering;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+mod postgres;
 mod preparing;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ use crate::protocol::{Handshake, Replies};
 use crate::statements::Statements;
 use crate::workload::Program;
 use entering::Entering;
+pub(crate) use postgres::PostgresLogin;
 use preparing::Preparing;
 
 /// Packets of a login or a prepare are small.
@@ -42,10 +44,25 @@ pub(crate) struct Session {
     pub(crate) replies: Replies,
     pub(crate) statements: Statements,
     /// None: a key-value store, which tells nothing by itself.
-    pub(crate) facts: Option<SessionFacts>,
+    pub(crate) facts: Option<Facts>,
     pub(crate) tls: Option<TlsFacts>,
     /// Round trips since the transport was there: see [`PacketStream::turns`].
     pub(crate) turns: u32,
+}
+
+/// What a server told of itself while it let somebody in.
+#[derive(Debug, Clone)]
+pub(crate) enum Facts {
+    MySql(SessionFacts),
+    Postgres(PostgresFacts),
+}
+
+/// What PostgreSQL told.
+#[derive(Debug, Clone)]
+pub(crate) struct PostgresFacts {
+    pub(crate) version: String,
+    /// How the password was proved.
+    pub(crate) method: &'static str,
 }
 
 /// What both sides agreed on.
@@ -172,7 +189,7 @@ impl Login {
             channel: std::mem::take(&mut self.stream.channel),
             replies: Replies::MySql(Answer::new(facts.agreed.caches_metadata())),
             statements: std::mem::take(&mut self.statements),
-            facts: Some(facts),
+            facts: Some(Facts::MySql(facts)),
             tls,
             turns: self.stream.turns + handshake,
         })

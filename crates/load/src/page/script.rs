@@ -5,7 +5,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use howfar_contract::events::ServiceUse;
-use howfar_contract::jobs::{PageConnect, PageJob, PageScript, PageStep, Service, Store, Workload};
+use howfar_contract::jobs::{
+    PageConnect, PageJob, PageScript, PageStep, Service, SqlProtocol, Store, Workload,
+};
 use howfar_contract::{FailCode, Failed};
 
 use super::cpu::{Burner, Pace, thread_cpu_ns};
@@ -142,7 +144,7 @@ fn plan(job: &PageJob, script: &PageScript) -> Result<Plan, Failed> {
 
 fn program(job: &PageJob, requested: Option<Workload>) -> Result<Program, Failed> {
     let Some(workload) = requested else {
-        return Ok(nothing_prepared());
+        return Ok(nothing_prepared(SqlProtocol::Mysql));
     };
     Program::new(&workload, job.workers, job.seed).map_err(|wrong| {
         Failed::new(
@@ -182,7 +184,7 @@ impl Script {
         lines: [Option<ServiceConnection>; SERVICES],
         speed: Pace,
     ) -> Self {
-        let nothing = nothing_prepared();
+        let nothing = nothing_prepared(SqlProtocol::Mysql);
         let program = plan.sites[MYSQL]
             .as_ref()
             .map_or(&nothing, |site| &site.program);

@@ -162,6 +162,7 @@ impl ApplicationEndpoint {
             address_family: "unix",
             local_address: None,
             peer_address: requested_address(&self.fastcgi.target),
+            server_address: None,
             peer_pid: peer_pid(socket),
             server_version: String::new(),
             server_connection_id: None,

@@ -5,10 +5,11 @@
 
 mod memcached;
 mod mysql;
+mod postgresql;
 mod redis;
 
 use howfar_contract::Failed;
-use howfar_contract::jobs;
+use howfar_contract::jobs::{self, SqlProtocol};
 use howfar_wire::keyvalue::{self, CommandCounts, Expects, Refusal};
 use howfar_wire::mysql::ServerError;
 use howfar_wire::mysql::answer::Done;
@@ -148,16 +149,39 @@ macro_rules! protocols {
 
 protocols! {
     MySql(howfar_wire::mysql::Answer),
+    Postgres(howfar_wire::postgres::Answer),
     Redis(howfar_wire::redis::Replies),
     Memcached(howfar_wire::memcached::Replies),
 }
 
+impl Replies {
+    /// Append a request to run the SQL that `write` appends, as text.
+    pub(crate) fn query_with(&self, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+        match self {
+            Self::MySql(_) => howfar_wire::mysql::command::query_with(out, write),
+            Self::Postgres(_) => howfar_wire::postgres::request::query_with(out, write),
+            Self::Redis(_) | Self::Memcached(_) => unreachable!("a store of keys speaks no SQL"),
+        }
+    }
+
+    /// The same for SQL of any length.
+    pub(crate) fn query(&self, out: &mut Vec<u8>, sql: &[u8]) {
+        match self {
+            Self::MySql(_) => howfar_wire::mysql::command::query(out, sql),
+            _ => self.query_with(out, |out| out.extend_from_slice(sql)),
+        }
+    }
+}
+
 /// Begin to log in with the protocol of the workload.
 pub(crate) fn login(entry: &Entry<'_>, out: &mut Vec<u8>) -> Result<Box<dyn Handshake>, Failed> {
-    use howfar_wire::{memcached, mysql, redis};
+    use howfar_wire::{memcached, mysql, postgres, redis};
     let protocol = entry.program.commands().map(Commands::protocol);
     match protocol {
-        None => mysql::Answer::login(entry, out),
+        None => match entry.program.protocol() {
+            SqlProtocol::Mysql => mysql::Answer::login(entry, out),
+            SqlProtocol::Postgresql => postgres::Answer::login(entry, out),
+        },
         Some(jobs::Protocol::Resp2 | jobs::Protocol::Resp3) => redis::Replies::login(entry, out),
         Some(jobs::Protocol::MemcachedText | jobs::Protocol::MemcachedMeta) => {
             memcached::Replies::login(entry, out)

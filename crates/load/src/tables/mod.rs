@@ -4,6 +4,7 @@
 //! progress is told. Nothing here is measured load.
 
 mod keys;
+mod pgbench;
 mod rows;
 mod schema;
 
@@ -15,8 +16,7 @@ use std::time::Duration;
 
 use howfar_contract::Failed;
 use howfar_contract::events::{TablesDone, TablesProgress};
-use howfar_contract::jobs::{PsMode, Sysbench, TablesJob, Workload};
-use howfar_wire::mysql::command;
+use howfar_contract::jobs::{PsMode, SqlProtocol, Sysbench, TablesJob, Workload};
 use howfar_wire::mysql::handshake::Account;
 
 use crate::channel::Wanted;
@@ -148,7 +148,7 @@ impl Site {
     /// What connection `number` does: every n-th piece.
     fn work(&self, number: u64) -> Result<(), Failed> {
         let program = match self.job.workload.key_value() {
-            None => nothing_prepared(),
+            None => nothing_prepared(self.job.protocol),
             Some(_) => Program::new(&self.job.workload, self.connections, self.job.seed)
                 .map_err(internal)?,
         };
@@ -218,12 +218,13 @@ impl Site {
 }
 
 /// A login that prepares no statement.
-pub(crate) fn nothing_prepared() -> Program {
+pub(crate) fn nothing_prepared(protocol: SqlProtocol) -> Program {
     let none = Sysbench {
         db_ps_mode: PsMode::Disable,
         ..Sysbench::default()
     };
-    Program::new(&Workload::OltpPointSelect(none), 1, 0).expect("the defaults are a workload")
+    Program::speaking(protocol, 1, &Workload::OltpPointSelect(none), 1, 0)
+        .expect("the defaults are a workload")
 }
 
 /// Fills tables over one connection.
@@ -238,12 +239,10 @@ struct Loader {
 
 impl Loader {
     fn new(client: &mut Client<'_>, load: &Sysbench, site: &Site) -> Result<Self, Failed> {
-        let answer = client.query("SELECT @@max_allowed_packet")?;
-        let value = answer
-            .first()
-            .and_then(|row| row.first()?.as_deref()?.parse::<usize>().ok());
-        let allowed =
-            value.ok_or_else(|| internal("the server did not say its max_allowed_packet"))?;
+        let allowed = match site.job.protocol {
+            SqlProtocol::Mysql => longest_packet(client)?,
+            SqlProtocol::Postgresql => usize::MAX,
+        };
         Ok(Self {
             ids: Ids::new(&load.distribution, load.table_size),
             size: load.table_size,
@@ -262,7 +261,7 @@ impl Loader {
         loop {
             packet.clear();
             let mut made = 0;
-            command::query_with(&mut packet, |out| made = rows.insert(self.limit, out));
+            client.query_with(&mut packet, |out| made = rows.insert(self.limit, out));
             if waiting > 0 {
                 client.finish()?;
                 site.inserted.fetch_add(waiting, Ordering::Relaxed);
@@ -274,4 +273,13 @@ impl Loader {
             waiting = made;
         }
     }
+}
+
+/// What a server of MySQL's protocol takes.
+fn longest_packet(client: &mut Client<'_>) -> Result<usize, Failed> {
+    let answer = client.query("SELECT @@max_allowed_packet")?;
+    let value = answer
+        .first()
+        .and_then(|row| row.first()?.as_deref()?.parse::<usize>().ok());
+    value.ok_or_else(|| internal("the server did not say its max_allowed_packet"))
 }

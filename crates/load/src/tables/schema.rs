@@ -1,8 +1,12 @@
 //! What is said to the server for each table: the statements of sysbench 1.0.20's `oltp_common.lua` and `bulk_insert.lua`,
 //! letter by letter, or a custom workload's own lists.
 
-use howfar_contract::jobs::{Action, Custom, Sysbench, TablesJob, Workload};
+use std::borrow::Cow;
+
+use howfar_contract::jobs::{Action, Custom, SqlProtocol, Sysbench, TablesJob, Workload};
 use howfar_contract::{FailCode, Failed};
+
+use super::pgbench;
 
 /// One piece of work, done by one connection without a pause: a table, or a statement of a list.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,10 +29,11 @@ pub(super) enum Work<'a> {
         rows: u64,
         /// Tables of `bulk_insert`, which have columns of their own.
         bulk: bool,
+        protocol: SqlProtocol,
     },
     List {
         name: &'static str,
-        statements: &'a [String],
+        statements: Cow<'a, [String]>,
     },
 }
 
@@ -36,6 +41,12 @@ impl<'a> Work<'a> {
     pub(super) fn of(job: &'a TablesJob) -> Result<Self, Failed> {
         if let Workload::Custom(custom) = &job.workload {
             return list(job.action, custom);
+        }
+        if let Some(load) = job.workload.pgbench() {
+            return Ok(Self::List {
+                name: "pgbench",
+                statements: pgbench::statements(job.action, load).into(),
+            });
         }
         let load = job
             .workload
@@ -54,6 +65,7 @@ impl<'a> Work<'a> {
             count: if bulk { job.connections } else { load.tables },
             rows: if empty { 0 } else { load.table_size },
             bulk,
+            protocol: job.protocol,
         })
     }
 
@@ -62,6 +74,7 @@ impl<'a> Work<'a> {
         match self {
             Self::Tables {
                 action: Action::Warmup,
+                protocol: SqlProtocol::Mysql,
                 ..
             } => &[
                 // No derived table is to go to the disk.
@@ -113,6 +126,7 @@ impl<'a> Work<'a> {
                 load,
                 rows,
                 bulk,
+                protocol,
                 ..
             } => {
                 let table = at as u32 + 1;
@@ -120,7 +134,7 @@ impl<'a> Work<'a> {
                     Action::Prepare if *bulk => plain(table, "making", vec![create_bulk(table)]),
                     Action::Prepare => Piece {
                         doing: format!("loading sbtest{table}"),
-                        before: vec![create(table, load)],
+                        before: create(table, load, *protocol),
                         load: (*rows > 0).then_some(table),
                         after: load
                             .create_secondary
@@ -128,7 +142,14 @@ impl<'a> Work<'a> {
                             .into_iter()
                             .collect(),
                     },
-                    Action::Warmup => plain(table, "warming", warm(table, load).into()),
+                    Action::Warmup => plain(
+                        table,
+                        "warming",
+                        match protocol {
+                            SqlProtocol::Mysql => warm(table, load).into(),
+                            SqlProtocol::Postgresql => warm_postgres(table).into(),
+                        },
+                    ),
                     Action::Cleanup => plain(
                         table,
                         "dropping",
@@ -151,8 +172,8 @@ fn plain(table: u32, verb: &str, statements: Vec<String>) -> Piece {
 
 fn list(action: Action, custom: &Custom) -> Result<Work<'_>, Failed> {
     let (name, statements) = match action {
-        Action::Prepare => ("prepare", &custom.prepare),
-        Action::Cleanup => ("cleanup", &custom.cleanup),
+        Action::Prepare => ("prepare", Cow::Borrowed(&custom.prepare[..])),
+        Action::Cleanup => ("cleanup", Cow::Borrowed(&custom.cleanup[..])),
         Action::Warmup => return Err(nothing_to_warm("a custom workload's tables are not known")),
     };
     Ok(Work::List { name, statements })
@@ -166,22 +187,34 @@ fn nothing_to_warm(reason: &str) -> Failed {
     )
 }
 
-fn create(table: u32, load: &Sysbench) -> String {
-    let id = if load.auto_inc {
-        "INTEGER NOT NULL AUTO_INCREMENT"
-    } else {
-        "INTEGER NOT NULL"
+fn create(table: u32, load: &Sysbench, protocol: SqlProtocol) -> Vec<String> {
+    let postgres = protocol == SqlProtocol::Postgresql;
+    let id = match (load.auto_inc, postgres) {
+        (true, true) => "SERIAL",
+        (true, false) => "INTEGER NOT NULL AUTO_INCREMENT",
+        (false, _) => "INTEGER NOT NULL",
     };
-    let key = if load.secondary {
-        "KEY xid"
-    } else {
-        "PRIMARY KEY"
+    let key = match (load.secondary, postgres) {
+        (true, false) => ",\n  KEY xid (id)",
+        // An index of its own; sysbench fails here.
+        (true, true) => "",
+        (false, _) => ",\n  PRIMARY KEY (id)",
     };
-    format!(
+    let engine = if postgres {
+        String::new()
+    } else {
+        format!("/*! ENGINE = {} */", load.mysql_storage_engine)
+    };
+    let table_of = format!(
         "CREATE TABLE sbtest{table}(\n  id {id},\n  k INTEGER DEFAULT '0' NOT NULL,\n  c CHAR(120) DEFAULT '' NOT NULL,\n  \
-         pad CHAR(60) DEFAULT '' NOT NULL,\n  {key} (id)\n) /*! ENGINE = {} */ {}",
-        load.mysql_storage_engine, load.create_table_options
-    )
+         pad CHAR(60) DEFAULT '' NOT NULL{key}\n) {engine} {}",
+        load.create_table_options
+    );
+    let index = format!("CREATE INDEX xid_{table} ON sbtest{table}(id)");
+    [table_of]
+        .into_iter()
+        .chain((postgres && load.secondary).then_some(index))
+        .collect()
 }
 
 fn create_bulk(table: u32) -> String {
@@ -211,6 +244,18 @@ fn warm(table: u32, load: &Sysbench) -> [String; 3] {
     ]
 }
 
+/// The same for PostgreSQL: the heap, then both indexes.
+fn warm_postgres(table: u32) -> [String; 6] {
+    [
+        format!("VACUUM ANALYZE sbtest{table}"),
+        format!("SELECT sum(length(c)) FROM sbtest{table}"),
+        "SET enable_seqscan = off".to_owned(),
+        format!("SELECT count(id) FROM sbtest{table} WHERE id > 0"),
+        format!("SELECT count(k) FROM sbtest{table} WHERE k > 0"),
+        "RESET enable_seqscan".to_owned(),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,6 +267,7 @@ mod tests {
             count: 4,
             rows: load.table_size,
             bulk: false,
+            protocol: SqlProtocol::Mysql,
         }
     }
 

@@ -14,7 +14,8 @@ impl Worker<'_> {
         let connection = &self.connections[index];
         let Some(load) = &mut self.load else { return };
         match outcome {
-            Outcome::Done(_) if self.tools.program.is_multi() => {}
+            // Several statements have their time together.
+            Outcome::Done(_) if self.tools.program.sends_several() => {}
             Outcome::Done(_) => {
                 load.tally
                     .statement(connection.kind(), now - connection.sent_ns);

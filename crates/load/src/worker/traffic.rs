@@ -131,7 +131,9 @@ impl Worker<'_> {
         let is_asking = matches!(connection.state, State::Asking);
         let outcome = match connection.received(bytes, &mut self.tools) {
             Ok(outcome) => outcome,
-            Err(Broken::Malformed(_) | Broken::NotSpoken(_)) if !is_asking => {
+            Err(Broken::Malformed(_) | Broken::NotSpoken(_) | Broken::NotPostgres(_))
+                if !is_asking =>
+            {
                 let failed = failure::gone(&self.plan.job.target, "while nothing was asked");
                 return self.lost(index, failed).map(|()| true);
             }

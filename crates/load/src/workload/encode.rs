@@ -2,22 +2,68 @@
 
 use std::io::Write as _;
 
+use howfar_contract::jobs::SqlProtocol;
 use howfar_wire::mysql::command::Execute;
+use howfar_wire::postgres::request::{self, Bind};
 
 use super::{Cursor, Due, Kind, Memory, Piece, Program, Value};
 
-/// Append the SQL to prepare.
-pub(super) fn write_prepare(kind: &Kind, table: u32, out: &mut Vec<u8>) {
-    for piece in &kind.pieces {
-        match piece {
-            Piece::Text(text) => out.extend_from_slice(text.as_bytes()),
-            Piece::Table => number(out, i64::from(table)),
-            Piece::Value => out.push(b'?'),
+impl Program {
+    /// Append the SQL to prepare.
+    pub(super) fn write_template(&self, kind: &Kind, table: u32, out: &mut Vec<u8>) {
+        let mut values = 0;
+        for piece in &kind.pieces {
+            match (piece, self.protocol) {
+                (Piece::Text(text), _) => out.extend_from_slice(text.as_bytes()),
+                (Piece::Table, _) => number(out, i64::from(table)),
+                (Piece::Value, SqlProtocol::Mysql) => out.push(b'?'),
+                (Piece::Value, SqlProtocol::Postgresql) => {
+                    values += 1;
+                    out.push(b'$');
+                    number(out, values);
+                }
+            }
         }
     }
-}
 
-impl Program {
+    /// Append a bind of the values of `due` to what PostgreSQL keeps as `statement`; `None`: to what it parsed last.
+    #[inline]
+    pub(crate) fn write_bind(
+        &self,
+        due: Due,
+        cursor: &mut Cursor,
+        memory: &mut Memory,
+        statement: Option<u32>,
+        out: &mut Vec<u8>,
+    ) {
+        let mut bind = Bind::begin(out, statement, cursor.count(self, due));
+        cursor.values(self, due, memory, |value| match value {
+            Value::Integer(integer) => bind.integer(integer),
+            Value::Bytes(bytes) | Value::Raw(bytes) => bind.bytes(bytes),
+        });
+        bind.end();
+    }
+
+    /// Append a parse of `due`, and a bind of its values.
+    pub(crate) fn write_unnamed(
+        &self,
+        due: Due,
+        cursor: &mut Cursor,
+        memory: &mut Memory,
+        out: &mut Vec<u8>,
+        quote: impl Fn(&mut Vec<u8>, &[u8]),
+    ) {
+        let kind = &self.kinds[due.kind];
+        if kind.always_text {
+            request::parse_with(out, None, |sql| {
+                self.write_text(due, cursor, memory, sql, quote);
+            });
+            return Bind::begin(out, None, 0).end();
+        }
+        request::parse_with(out, None, |sql| self.write_template(kind, due.table, sql));
+        self.write_bind(due, cursor, memory, None, out);
+    }
+
     /// Append the SQL of `due` with its values; `quote` appends a text as the server reads it.
     pub fn write_text(
         &self,

@@ -8,11 +8,12 @@ pub(crate) mod commands;
 mod cursor;
 mod custom;
 mod encode;
+pub(crate) mod pgbench;
 mod sizes;
 mod source;
 mod sysbench;
 
-use howfar_contract::jobs::{PsMode, Workload};
+use howfar_contract::jobs::{PsMode, SqlProtocol, Workload};
 
 use crate::draws::Draws;
 
@@ -127,6 +128,9 @@ pub struct Program {
     seed: u64,
     connections: u64,
     mode: PsMode,
+    protocol: SqlProtocol,
+    /// Statements that leave at once.
+    pipeline: u16,
     slots: usize,
     memories: usize,
     /// What is requested instead of statements.
@@ -136,12 +140,27 @@ pub struct Program {
 impl Program {
     /// The transactions of `workload` on `connections` connections. The message says what is wrong with it.
     pub fn new(workload: &Workload, connections: u32, seed: u64) -> Result<Self, String> {
-        let mut program = match (workload, workload.sysbench()) {
-            (Workload::Custom(custom), _) => custom::program(custom)?,
-            (Workload::KeyValue(load), _) => commands::program(load),
-            (_, Some(load)) => sysbench::program(workload, load, connections)?,
-            (_, None) => unreachable!("every other workload is one of sysbench's"),
+        Self::speaking(SqlProtocol::Mysql, 1, workload, connections, seed)
+    }
+
+    /// The same in a protocol's own SQL, `pipeline` statements at once.
+    pub fn speaking(
+        protocol: SqlProtocol,
+        pipeline: u16,
+        workload: &Workload,
+        connections: u32,
+        seed: u64,
+    ) -> Result<Self, String> {
+        let mut program = match (workload, workload.sysbench(), workload.pgbench()) {
+            (Workload::Custom(custom), ..) => custom::program(custom)?,
+            (Workload::KeyValue(load), ..) => commands::program(load),
+            (_, Some(load), _) => sysbench::program(workload, load, connections, protocol)?,
+            (_, _, Some(load)) => pgbench::program(workload, load),
+            (_, None, None) => unreachable!("every other workload is one of sysbench's"),
         };
+        program.protocol = protocol;
+        program.pipeline = pipeline;
+        program.repeat_single_statements();
         program.connections = u64::from(connections);
         program.seed = seed;
         program.mode = workload.ps_mode();
@@ -161,6 +180,8 @@ impl Program {
             seed: 0,
             connections: 1,
             mode: PsMode::Auto,
+            protocol: SqlProtocol::Mysql,
+            pipeline: 1,
             slots: 0,
             memories: 0,
             commands: None,
@@ -175,6 +196,42 @@ impl Program {
     /// Statements go to the server prepared where it can.
     pub fn is_prepared(&self) -> bool {
         self.mode == PsMode::Auto && self.commands.is_none()
+    }
+
+    /// A pipeline has something to send at once: a transaction of a single statement is made of as many.
+    fn repeat_single_statements(&mut self) {
+        for (_, groups) in &mut self.transactions {
+            if let [group] = groups.as_mut_slice() {
+                if group.repeat == 1 && group.steps.len() == 1 {
+                    group.repeat = u32::from(self.pipeline);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn protocol(&self) -> SqlProtocol {
+        self.protocol
+    }
+
+    /// Statements that leave at once.
+    pub(crate) fn pipeline(&self) -> u16 {
+        self.pipeline
+    }
+
+    /// More than one statement travels in a request.
+    #[inline]
+    pub(crate) fn sends_several(&self) -> bool {
+        self.is_multi() || self.pipeline > 1
+    }
+
+    /// `due` goes as text with its values in it, by the protocol's own way for that.
+    #[inline]
+    pub(crate) fn is_text(&self, due: Due) -> bool {
+        match self.mode {
+            PsMode::Disable | PsMode::Multi => true,
+            PsMode::Auto => self.pipeline == 1 && self.kinds[due.kind].always_text,
+            PsMode::Extended => false,
+        }
     }
 
     /// All statements of a transaction travel in one request.
@@ -207,7 +264,7 @@ impl Program {
             .iter()
             .find(|kind| (kind.first_slot..kind.first_slot + kind.tables as usize).contains(&slot));
         let kind = found.expect("slots are counted from the kinds");
-        encode::write_prepare(kind, (slot - kind.first_slot) as u32 + 1, out);
+        self.write_template(kind, (slot - kind.first_slot) as u32 + 1, out);
     }
 
     /// The start of transaction `number` of `connection`.

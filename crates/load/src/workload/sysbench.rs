@@ -3,7 +3,7 @@
 //! Of each kind of statement the table is drawn once a transaction and the ids for each query, as sysbench does. Its
 //! `bulk_insert` calls each row an event; here a transaction is one INSERT of as many rows as it sends at once (512 KiB).
 
-use howfar_contract::jobs::{Sysbench, Workload};
+use howfar_contract::jobs::{SqlProtocol, Sysbench, Workload};
 
 use super::{Group, Kind, Program, Source, Step, Table};
 use crate::distribution::Ids;
@@ -15,9 +15,11 @@ pub(super) fn program(
     workload: &Workload,
     load: &Sysbench,
     connections: u32,
+    protocol: SqlProtocol,
 ) -> Result<Program, String> {
     let mut script = Script {
         load,
+        protocol,
         kinds: Vec::new(),
         groups: Vec::new(),
         ids: Ids::new(&load.distribution, load.table_size),
@@ -45,7 +47,7 @@ pub(super) fn program(
         Workload::SelectRandomPoints(_) => script.random_points(connections)?,
         Workload::SelectRandomRanges(_) => script.random_ranges(connections)?,
         Workload::BulkInsert(_) => script.bulk(connections),
-        Workload::Custom(_) | Workload::KeyValue(_) => unreachable!("made elsewhere"),
+        _ => unreachable!("made elsewhere"),
     }
     if in_transaction {
         script.bare("commit", "COMMIT");
@@ -62,6 +64,7 @@ pub(super) fn program(
 
 struct Script<'a> {
     load: &'a Sysbench,
+    protocol: SqlProtocol,
     kinds: Vec<Kind>,
     groups: Vec<Group>,
     ids: Ids,
@@ -216,18 +219,20 @@ impl Script<'_> {
 
     /// sysbench sends these as text in every mode.
     fn inserts(&mut self) {
-        let id = if self.load.auto_inc {
-            Source::Integer(0)
+        let mut sources = vec![self.k(), Source::C, Source::Pad];
+        // A serial number of PostgreSQL's is drawn where no id is given.
+        let sql = if self.load.auto_inc && self.protocol == SqlProtocol::Postgresql {
+            "INSERT INTO sbtest{} (k, c, pad) VALUES (?, ?, ?)"
         } else {
-            Source::Unique
+            let id = if self.load.auto_inc {
+                Source::Integer(0)
+            } else {
+                Source::Unique
+            };
+            sources.insert(0, id);
+            "INSERT INTO sbtest{} (id, k, c, pad) VALUES (?, ?, ?, ?)"
         };
-        let sources = vec![id, self.k(), Source::C, Source::Pad];
-        self.repeated(
-            "insert",
-            "INSERT INTO sbtest{} (id, k, c, pad) VALUES (?, ?, ?, ?)",
-            1,
-            sources,
-        );
+        self.repeated("insert", sql, 1, sources);
         self.kinds[0].always_text = true;
     }
 

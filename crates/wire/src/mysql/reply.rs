@@ -1,5 +1,7 @@
 //! Single packets that a server sends outside of rows: OK, ERR, end of part, the head of a prepare, a column's definition.
 
+use std::fmt;
+
 use super::Malformed;
 use super::read::Fields;
 use crate::ErrorCode;
@@ -17,12 +19,23 @@ const LONGEST_TEXT: usize = 1024;
 
 /// What a server said instead of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("error {code} ({state}): {message}")]
+#[error("error {code}{}: {message}", StateShown(.state))]
 pub struct ServerError {
     pub code: ErrorCode,
-    /// Five characters of SQLSTATE; empty before login, where servers leave it out.
+    /// Five characters of SQLSTATE; empty before login, where servers leave it out, and where it is the code.
     pub state: String,
     pub message: String,
+}
+
+struct StateShown<'a>(&'a str);
+
+impl fmt::Display for StateShown<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        write!(out, " ({})", self.0)
+    }
 }
 
 impl ServerError {

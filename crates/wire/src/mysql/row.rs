@@ -107,7 +107,7 @@ impl Work {
         })
     }
 
-    pub(super) fn decodes(&self) -> bool {
+    pub(crate) fn decodes(&self) -> bool {
         matches!(self, Self::Decode)
     }
 

@@ -1,31 +1,13 @@
-//! Follows the answer to one text query through a stream cut anywhere: counts, or keeps the rows.
+//! Answers of MySQL and MariaDB, packet by packet.
 
 use howfar_wire::mysql::reply::{self, OkPacket, ServerError};
 use howfar_wire::mysql::row::{self, Value};
 use howfar_wire::mysql::{Framer, Malformed};
 
-use super::Rows;
+use super::{Answered, Ended, MOST_KEPT, Rows};
 
 /// Longest packet that is taken: no answer to what is requested here comes near.
 const LONGEST: usize = 1 << 24;
-/// Most rows that are kept.
-const MOST_KEPT: usize = 1 << 16;
-
-/// What a statement came to.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Answered {
-    /// Rows that came back.
-    pub(crate) rows: u64,
-    /// Rows that the server changed.
-    pub(crate) affected: u64,
-}
-
-/// How an answer ended.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
-    Done,
-    Failed(ServerError),
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -47,7 +29,7 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    pub(crate) fn counting() -> Self {
+    pub(super) fn counting() -> Self {
         let mut framer = Framer::new(LONGEST);
         framer.expect(1);
         Self {
@@ -58,23 +40,23 @@ impl Results {
         }
     }
 
-    pub(crate) fn keeping() -> Self {
+    pub(super) fn keeping() -> Self {
         Self {
             kept: Some(Vec::new()),
             ..Self::counting()
         }
     }
 
-    pub(crate) fn answered(&self) -> Answered {
+    pub(super) fn answered(&self) -> Answered {
         self.answered
     }
 
-    pub(crate) fn into_rows(self) -> Rows {
+    pub(super) fn into_rows(self) -> Rows {
         self.kept.unwrap_or_default()
     }
 
     /// Take all of `input`; how the answer ended, once it did.
-    pub(crate) fn feed(&mut self, mut input: &[u8]) -> Result<Option<Ended>, Malformed> {
+    pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<Option<Ended>, Malformed> {
         while let Some(payload) = self.framer.next(&mut input)? {
             let ended = packet(
                 payload,

@@ -1,0 +1,69 @@
+//! Follows the answer to one text query through a stream cut anywhere: counts, or keeps the rows.
+
+mod mysql;
+mod postgres;
+
+use howfar_wire::mysql::ServerError;
+
+use super::Rows;
+use crate::connection::Broken;
+use crate::protocol::Replies;
+
+/// Most rows that are kept.
+const MOST_KEPT: usize = 1 << 16;
+
+/// What a statement came to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Answered {
+    /// Rows that came back.
+    pub(crate) rows: u64,
+    /// Rows that the server changed.
+    pub(crate) affected: u64,
+}
+
+/// How an answer ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    Done,
+    Failed(ServerError),
+}
+
+/// The answer as far as it came.
+#[derive(Debug)]
+pub(crate) enum Results {
+    MySql(mysql::Results),
+    Postgres(postgres::Results),
+}
+
+impl Results {
+    /// For an answer by the protocol of `replies`, whose rows are counted or kept.
+    pub(crate) fn of(replies: &Replies, keep: bool) -> Self {
+        match replies {
+            Replies::Postgres(_) => Self::Postgres(postgres::Results::new(keep)),
+            _ if keep => Self::MySql(mysql::Results::keeping()),
+            _ => Self::MySql(mysql::Results::counting()),
+        }
+    }
+
+    /// Take all of `input`; how the answer ended, once it did.
+    pub(crate) fn feed(&mut self, input: &[u8]) -> Result<Option<Ended>, Broken> {
+        match self {
+            Self::MySql(one) => one.feed(input).map_err(Broken::Malformed),
+            Self::Postgres(one) => one.feed(input).map_err(Broken::NotPostgres),
+        }
+    }
+
+    pub(crate) fn answered(&self) -> Answered {
+        match self {
+            Self::MySql(one) => one.answered(),
+            Self::Postgres(one) => one.answered(),
+        }
+    }
+
+    pub(crate) fn into_rows(self) -> Rows {
+        match self {
+            Self::MySql(one) => one.into_rows(),
+            Self::Postgres(one) => one.into_rows(),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! PostgreSQL's answers, by whole messages: they are small, or their rows are.
+
+use howfar_wire::postgres::reply::{self, Block, Failure, Tag};
+use howfar_wire::postgres::{Framer, Malformed};
+
+use super::{Answered, Ended, MOST_KEPT, Rows};
+
+/// Longest message that is taken: no answer to what is requested here comes near.
+const LONGEST: usize = 1 << 24;
+
+/// The answer as far as it came.
+#[derive(Debug)]
+pub(crate) struct Results {
+    framer: Framer,
+    answered: Answered,
+    failed: Option<Failure>,
+    kept: Option<Rows>,
+}
+
+impl Results {
+    pub(super) fn new(keep: bool) -> Self {
+        Self {
+            framer: Framer::new(LONGEST),
+            answered: Answered::default(),
+            failed: None,
+            kept: keep.then(Vec::new),
+        }
+    }
+
+    pub(super) fn answered(&self) -> Answered {
+        self.answered
+    }
+
+    pub(super) fn into_rows(self) -> Rows {
+        self.kept.unwrap_or_default()
+    }
+
+    /// Take all of `input`; how the answer ended, once it did. What a server says unasked may follow the end.
+    pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<Option<Ended>, Malformed> {
+        let mut ended = None;
+        while let Some((kind, body)) = self.framer.next(&mut input)? {
+            if ended.is_some() && !matches!(kind, b'N' | b'S' | b'A') {
+                return Err(Malformed::Unexpected("bytes follow the end of an answer"));
+            }
+            ended = self.message(kind, &body)?.or(ended);
+        }
+        Ok(ended)
+    }
+
+    fn message(&mut self, kind: u8, body: &[u8]) -> Result<Option<Ended>, Malformed> {
+        match kind {
+            // Beside what is said unasked: columns, nothing, and a COPY to the client.
+            b'N' | b'S' | b'A' | b'T' | b'I' | b'H' | b'd' | b'c' => {}
+            b'D' => {
+                self.answered.rows += 1;
+                if let Some(kept) = &mut self.kept {
+                    if kept.len() == MOST_KEPT {
+                        return Err(Malformed::Unexpected("more rows than are kept"));
+                    }
+                    kept.push(values(body)?);
+                }
+            }
+            b'C' => {
+                let tag = Tag::parse(body)?;
+                if !tag.reads {
+                    self.answered.affected = self.answered.affected.saturating_add(tag.rows);
+                }
+            }
+            b'E' => {
+                let failure = Failure::parse(body)?;
+                if failure.is_fatal {
+                    return Ok(Some(Ended::Failed(failure.error)));
+                }
+                self.failed.get_or_insert(failure);
+            }
+            b'Z' => {
+                Block::parse(body)?;
+                let failed = self.failed.take();
+                return Ok(Some(
+                    failed.map_or(Ended::Done, |failure| Ended::Failed(failure.error)),
+                ));
+            }
+            b'G' | b'W' => {
+                return Err(Malformed::Unexpected(
+                    "the server asks for the rows of a COPY",
+                ));
+            }
+            _ => return Err(Malformed::Kind(kind)),
+        }
+        Ok(None)
+    }
+}
+
+fn values(body: &[u8]) -> Result<Vec<Option<String>>, Malformed> {
+    let mut values = Vec::new();
+    reply::row(body, |value| {
+        values.push(value.map(|bytes| String::from_utf8_lossy(bytes).into_owned()));
+    })?;
+    Ok(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+        let length = (body.len() as u32 + 4).to_be_bytes();
+        [&[kind][..], &length, body].concat()
+    }
+
+    #[test]
+    fn rows_are_kept_however_the_stream_is_cut() {
+        let stream = [
+            message(b'T', b""),
+            message(b'D', b"\0\x02\0\0\0\x01a\xff\xff\xff\xff"),
+            message(b'N', b"\0"),
+            message(b'C', b"SELECT 1\0"),
+            message(b'C', b"DELETE 5\0"),
+            message(b'Z', b"I"),
+        ]
+        .concat();
+        for cut in 0..stream.len() {
+            let mut results = Results::new(true);
+            assert_eq!(results.feed(&stream[..cut]), Ok(None));
+            assert_eq!(results.feed(&stream[cut..]), Ok(Some(Ended::Done)));
+            let answered = Answered {
+                rows: 1,
+                affected: 5,
+            };
+            assert_eq!(results.answered(), answered);
+            assert_eq!(results.into_rows(), [vec![Some("a".to_owned()), None]]);
+        }
+    }
+
+    #[test]
+    fn errors_and_nonsense_are_told_apart() {
+        let refused = [
+            message(b'E', b"SERROR\0C42P01\0Mno table\0\0"),
+            message(b'Z', b"I"),
+        ];
+        assert!(matches!(
+            Results::new(false).feed(&refused.concat()),
+            Ok(Some(Ended::Failed(error))) if error.code.to_string() == "42P01"
+        ));
+        assert!(Results::new(false).feed(&message(b'G', b"")).is_err());
+        assert!(Results::new(false).feed(&message(b'R', b"")).is_err());
+        let twice = [message(b'Z', b"I"), message(b'Z', b"I")].concat();
+        assert!(Results::new(false).feed(&twice).is_err());
+    }
+}

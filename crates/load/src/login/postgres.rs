@@ -1,0 +1,317 @@
+//! From the first byte of a connection to PostgreSQL to its last prepared statement, without I/O: bytes in, bytes out.
+//!
+//! TLS is asked for in clear and answered with one byte, or begins at once; then the client names its account, proves its password as
+//! the server asks, and prepares its statements.
+
+use howfar_contract::{FailCode, Failed};
+use howfar_wire::mysql::ServerError;
+use howfar_wire::mysql::handshake::Lacking;
+use howfar_wire::mysql::row::Work;
+use howfar_wire::postgres::reply::{self, Failure};
+use howfar_wire::postgres::{Answer, Framer, Malformed, auth, request};
+
+use super::{Entry, Facts, PostgresFacts, Session};
+use crate::channel::{self, Channel, ChannelError, TlsFacts};
+use crate::failure;
+use crate::protocol::{Handshake, Replies};
+use crate::statements::{Slot, Statements};
+
+/// Messages of a login or a prepare are small.
+const LONGEST_MESSAGE: usize = 1 << 16;
+/// Messages from the first byte to the end of the login. A server says some twenty; more is one that plays.
+const MOST_MESSAGES: u32 = 256;
+/// Bytes of a version that are kept.
+const LONGEST_VERSION: usize = 128;
+/// Statements parsed without waiting for answers, as for MySQL.
+const AHEAD: usize = 64;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// TLS was asked for.
+    Requesting,
+    Entering,
+    /// Statements are parsed in order: so many are sent, so many are answered.
+    Preparing {
+        sent: usize,
+        done: usize,
+    },
+}
+
+/// One connection on its way in.
+pub(crate) struct PostgresLogin {
+    channel: Channel,
+    stage: Stage,
+    framer: Framer,
+    exchange: auth::Exchange,
+    messages: u32,
+    version: String,
+    wanted: Vec<usize>,
+    statements: Statements,
+    /// Whole messages that have not gone into the channel.
+    unsealed: Vec<u8>,
+    /// Times that the server was waited for; those of TLS are its own.
+    turns: u32,
+    plain: Vec<u8>,
+}
+
+/// A login that failed, before it is told.
+enum Wrong {
+    Malformed(Malformed),
+    Channel(ChannelError),
+    NoTls,
+    /// TLS began directly, and the server did not say that it speaks PostgreSQL.
+    NoAlpn,
+    Login(ServerError),
+    Refused(auth::Refused),
+    Prepare(ServerError),
+}
+
+impl From<Malformed> for Wrong {
+    fn from(error: Malformed) -> Self {
+        Self::Malformed(error)
+    }
+}
+
+impl From<ChannelError> for Wrong {
+    fn from(error: ChannelError) -> Self {
+        Self::Channel(error)
+    }
+}
+
+impl From<auth::Refused> for Wrong {
+    fn from(error: auth::Refused) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl Wrong {
+    fn translate(self, entry: &Entry<'_>) -> Failed {
+        let (target, user) = (entry.target, entry.account.user);
+        match self {
+            Self::Malformed(error) => failure::not_postgres(target, error),
+            Self::Channel(error) => channel::broken(target, &error),
+            Self::NoTls => channel::lacking(target, Lacking::Tls),
+            Self::NoAlpn => Failed::new(
+                FailCode::Tls,
+                format!(
+                    "{} did not agree on the protocol `postgresql` in TLS (ALPN)",
+                    failure::target_name(target)
+                ),
+                "Direct TLS needs PostgreSQL 17 or later: use sslnegotiation=postgres.",
+            ),
+            Self::Login(error) => failure::login(target, user, &error),
+            Self::Refused(error) => failure::refused_by_postgres(target, user, error),
+            Self::Prepare(error) => failure::server(target, "a prepare", &error),
+        }
+    }
+}
+
+impl PostgresLogin {
+    /// Append to `out` what must be sent first.
+    pub(crate) fn begin(entry: &Entry<'_>, out: &mut Vec<u8>) -> Result<Self, Failed> {
+        let mut login = Self {
+            channel: Channel::Plain,
+            stage: Stage::Entering,
+            framer: Framer::new(LONGEST_MESSAGE),
+            exchange: auth::Exchange::default(),
+            messages: 0,
+            version: String::new(),
+            wanted: entry.program.to_prepare(),
+            statements: Statements::new(entry.program),
+            unsealed: Vec::new(),
+            turns: 1,
+            plain: Vec::new(),
+        };
+        if entry.wanted.wish().tls && !entry.wanted.begins_directly() {
+            login.stage = Stage::Requesting;
+            request::ssl(out);
+            return Ok(login);
+        }
+        let entered = login.enter(entry, out);
+        entered.map_err(|wrong| wrong.translate(entry))?;
+        Ok(login)
+    }
+
+    /// Name the account; with TLS it is sealed, and leaves when the handshake has ended well.
+    fn enter(&mut self, entry: &Entry<'_>, out: &mut Vec<u8>) -> Result<(), Wrong> {
+        self.stage = Stage::Entering;
+        entry.wanted.encrypt(&mut self.channel, out)?;
+        let account = &entry.account;
+        request::startup(&mut self.unsealed, account.user, account.database);
+        self.flush(out)
+    }
+
+    fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), Wrong> {
+        self.channel.seal(&self.unsealed, out)?;
+        self.unsealed.clear();
+        Ok(())
+    }
+
+    /// The byte that answers the request for TLS.
+    fn requested(&mut self, raw: &[u8], entry: &Entry<'_>, out: &mut Vec<u8>) -> Result<(), Wrong> {
+        match raw {
+            [] => Ok(()),
+            [b'S'] => {
+                self.turns += 1;
+                self.enter(entry, out)
+            }
+            [b'N'] => Err(Wrong::NoTls),
+            // Whoever sends in clear what is to be encrypted is not the server, or would be believed to be.
+            [b'S' | b'N', ..] => {
+                Err(Malformed::Unexpected("bytes follow the end of a step").into())
+            }
+            [kind, ..] => Err(Malformed::Kind(*kind).into()),
+        }
+    }
+
+    /// The session's state once nothing is left to do.
+    fn messages(
+        &mut self,
+        mut input: &[u8],
+        entry: &Entry<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Answer>, Wrong> {
+        if !input.is_empty() && entry.wanted.begins_directly() && !self.channel.speaks_postgres() {
+            return Err(Wrong::NoAlpn);
+        }
+        while let Some((kind, body)) = self.framer.next(&mut input)? {
+            if !self.message(kind, &body, entry)? {
+                continue;
+            }
+            // What a server says unasked may be there already; anything else is refused.
+            let mut answer = Answer::default();
+            answer.feed(input, &mut Work::Skip)?;
+            return Ok(Some(answer));
+        }
+        self.flush(out)?;
+        Ok(None)
+    }
+
+    /// True when nothing is left to do.
+    fn message(&mut self, kind: u8, body: &[u8], entry: &Entry<'_>) -> Result<bool, Wrong> {
+        if self.stage == Stage::Entering {
+            self.messages += 1;
+            if self.messages > MOST_MESSAGES {
+                return Err(Malformed::Unexpected("a login without an end").into());
+            }
+        }
+        let accepted = self.exchange.is_accepted();
+        match (kind, &mut self.stage) {
+            (b'E', Stage::Preparing { .. }) => Err(Wrong::Prepare(Failure::parse(body)?.error)),
+            (b'E', _) => Err(Wrong::Login(Failure::parse(body)?.error)),
+            (b'N' | b'A', _) => Ok(false),
+            (b'S', _) => {
+                self.parameter(body)?;
+                Ok(false)
+            }
+            (b'R', Stage::Entering) if !accepted => {
+                let account = (entry.account.user, entry.account.password);
+                let secrecy = entry.wanted.secrecy(&self.channel, entry.target);
+                let before = self.unsealed.len();
+                self.exchange
+                    .request(body, account, secrecy, &mut self.unsealed)?;
+                self.turns += u32::from(self.unsealed.len() > before);
+                Ok(false)
+            }
+            // The key that cancels is not used.
+            (b'K', Stage::Entering) if accepted => Ok(false),
+            (b'Z', Stage::Entering) if accepted => {
+                self.stage = Stage::Preparing { sent: 0, done: 0 };
+                Ok(self.ask_ahead(entry))
+            }
+            (b'1', Stage::Preparing { sent, done }) if *done < *sent => {
+                let slot = self.wanted[*done];
+                *done += 1;
+                let id = slot as u32;
+                self.statements.set(slot, Slot::Prepared { id, used: true });
+                Ok(false)
+            }
+            (b'Z', Stage::Preparing { sent, done }) if *done == *sent => Ok(self.ask_ahead(entry)),
+            _ => Err(Malformed::Kind(kind).into()),
+        }
+    }
+
+    fn parameter(&mut self, body: &[u8]) -> Result<(), Malformed> {
+        let (name, value) = reply::parameter(body)?;
+        if name == b"server_version" {
+            let shown = &value[..value.len().min(LONGEST_VERSION)];
+            self.version = String::from_utf8_lossy(shown).into_owned();
+        }
+        Ok(())
+    }
+
+    /// Have more statements parsed; true when there are none.
+    fn ask_ahead(&mut self, entry: &Entry<'_>) -> bool {
+        let Stage::Preparing { sent, .. } = &mut self.stage else {
+            return false;
+        };
+        let upto = self.wanted.len().min(*sent + AHEAD);
+        if upto == *sent {
+            return true;
+        }
+        for &slot in &self.wanted[*sent..upto] {
+            request::parse_with(&mut self.unsealed, Some(slot as u32), |sql| {
+                entry.program.write_prepare(slot, sql);
+            });
+        }
+        request::sync(&mut self.unsealed);
+        *sent = upto;
+        self.turns += 1;
+        false
+    }
+
+    fn session(&mut self, answer: Answer) -> Session {
+        let tls = self.channel.tls_facts();
+        let handshake = tls.as_ref().map_or(0, TlsFacts::turns);
+        Session {
+            channel: std::mem::take(&mut self.channel),
+            replies: Replies::Postgres(answer),
+            statements: std::mem::take(&mut self.statements),
+            facts: Some(Facts::Postgres(PostgresFacts {
+                version: std::mem::take(&mut self.version),
+                method: self.exchange.method(),
+            })),
+            tls,
+            turns: self.turns + handshake,
+        }
+    }
+}
+
+impl Handshake for PostgresLogin {
+    fn doing(&self) -> &'static str {
+        match self.stage {
+            Stage::Requesting => "its answer to the request for TLS",
+            _ if self.channel.is_handshaking() => "the TLS handshake",
+            Stage::Entering => "the login",
+            Stage::Preparing { .. } => "preparing the statements",
+        }
+    }
+
+    fn feed(
+        &mut self,
+        raw: &[u8],
+        entry: &Entry<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Session>, Failed> {
+        let told = |wrong: Wrong| wrong.translate(entry);
+        if self.stage == Stage::Requesting {
+            self.requested(raw, entry, out).map_err(told)?;
+            return Ok(None);
+        }
+        let mut plain = std::mem::take(&mut self.plain);
+        plain.clear();
+        let opened = self.channel.open(raw, &mut plain, out);
+        let ready = opened
+            .map_err(Wrong::Channel)
+            .and_then(|()| self.messages(&plain, entry, out))
+            .and_then(|ready| {
+                if ready.is_none() {
+                    self.channel.goes_on()?;
+                }
+                Ok(ready)
+            })
+            .map_err(told)?;
+        self.plain = plain;
+        Ok(ready.map(|answer| self.session(answer)))
+    }
+}

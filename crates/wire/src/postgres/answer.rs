@@ -1,0 +1,344 @@
+//! Follows the answer to one request through a stream cut anywhere, without keeping it: this is what runs millions of times.
+//!
+//! Most messages are rows, and of a row only its header matters here; the rest is handed to [`Work`] in whatever parts it comes. An
+//! answer ends with as many `ReadyForQuery` as its request has parts. Notices, parameters and notifications may come at any time,
+//! also between answers.
+
+use std::hint::black_box;
+
+use super::Malformed;
+use super::frame::{HEADER, header};
+use super::reply::{self, Block, Failure, Tag};
+use crate::mysql::ServerError;
+use crate::mysql::answer::Done;
+use crate::mysql::row::Work;
+
+/// How an answer ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    Done(Done),
+    /// The first error of it.
+    Failed(ServerError),
+}
+
+/// Longest row that is put together from parts.
+const LONGEST_ROW: usize = 1 << 24;
+/// The same for all other messages whose content matters.
+const LONGEST_OTHER: usize = 1 << 16;
+/// Longest message that is passed by; the server's own bound.
+const LONGEST: usize = 1 << 30;
+/// Memory for parts that an answer keeps when a longer message is done.
+const KEPT: usize = 1 << 12;
+
+/// The state of one connection's present answer.
+#[derive(Debug, Default)]
+pub struct Answer {
+    /// Ends that are still to come; 0: nothing was asked.
+    due: u32,
+    /// Rows came since the last command was complete.
+    gives_rows: bool,
+    done: Done,
+    error: Option<ServerError>,
+    has_failed_block: bool,
+    /// Bytes still to come of a message that is passed by.
+    skip: usize,
+    /// It is a row.
+    skip_row: bool,
+    /// The part of a message that came so far, header included.
+    kept: Vec<u8>,
+}
+
+impl Answer {
+    /// An answer of `parts` is expected.
+    #[inline]
+    pub fn begin(&mut self, parts: u32) {
+        self.due = parts;
+        self.gives_rows = false;
+        self.done = Done::default();
+        self.error = None;
+    }
+
+    /// The transaction block takes nothing but ROLLBACK, because a statement in it failed.
+    #[inline]
+    pub fn has_failed_block(&self) -> bool {
+        self.has_failed_block
+    }
+
+    /// Take the bytes of `input`, all of them, and say how the answer ended once it did.
+    #[inline]
+    pub fn feed(
+        &mut self,
+        mut input: &[u8],
+        work: &mut Work,
+    ) -> Result<Option<Outcome>, Malformed> {
+        let mut ended = None;
+        while !input.is_empty() {
+            if self.skip > 0 {
+                input = self.stream(input, work);
+                continue;
+            }
+            let whole = match input.first_chunk::<HEADER>() {
+                Some(&head) if self.kept.is_empty() => {
+                    let (kind, length) = header(head)?;
+                    (input.len() >= HEADER + length).then_some((kind, length))
+                }
+                _ => None,
+            };
+            let outcome = if let Some((kind, length)) = whole {
+                let (message, rest) = input.split_at(HEADER + length);
+                input = rest;
+                self.message(kind, &message[HEADER..], work)?
+            } else {
+                self.piece(&mut input, work)?
+            };
+            ended = outcome.or(ended);
+        }
+        Ok(ended)
+    }
+
+    /// Pass by what is streamed.
+    fn stream<'a>(&mut self, input: &'a [u8], work: &mut Work) -> &'a [u8] {
+        let (part, rest) = input.split_at(self.skip.min(input.len()));
+        if self.skip_row {
+            work.bytes(part);
+        }
+        self.skip -= part.len();
+        rest
+    }
+
+    /// Go on with a message that is not whole in `input`.
+    fn piece(&mut self, input: &mut &[u8], work: &mut Work) -> Result<Option<Outcome>, Malformed> {
+        self.keep_up_to(HEADER, input);
+        let Some(&head) = self.kept.first_chunk::<HEADER>() else {
+            return Ok(None);
+        };
+        let (kind, length) = header(head)?;
+        let row = matches!(kind, b'D' | b'd');
+        let limit = match kind {
+            b'D' if work.decodes() => LONGEST_ROW,
+            b'C' | b'E' | b'Z' | b'I' => LONGEST_OTHER,
+            _ => LONGEST,
+        };
+        if length > limit {
+            return Err(Malformed::TooLong {
+                size: length,
+                limit,
+            });
+        }
+        if limit == LONGEST {
+            self.pass_by(kind)?;
+            (self.skip, self.skip_row) = (length, row);
+            self.kept.clear();
+            return Ok(None);
+        }
+        self.keep_up_to(HEADER + length, input);
+        if self.kept.len() < HEADER + length {
+            return Ok(None);
+        }
+        let message = std::mem::take(&mut self.kept);
+        let outcome = self.message(kind, &message[HEADER..], work);
+        self.kept = message;
+        self.kept.clear();
+        self.kept.shrink_to(KEPT);
+        outcome
+    }
+
+    fn keep_up_to(&mut self, length: usize, input: &mut &[u8]) {
+        let missing = length.saturating_sub(self.kept.len());
+        let (part, rest) = input.split_at(missing.min(input.len()));
+        self.kept.extend_from_slice(part);
+        *input = rest;
+    }
+
+    /// A whole message.
+    #[inline]
+    fn message(
+        &mut self,
+        kind: u8,
+        body: &[u8],
+        work: &mut Work,
+    ) -> Result<Option<Outcome>, Malformed> {
+        match kind {
+            b'C' | b'I' | b'E' | b'Z' if self.due == 0 => return Err(NOT_ASKED),
+            b'D' => {
+                self.pass_by(kind)?;
+                if work.decodes() {
+                    reply::row(body, |value| {
+                        black_box(value);
+                    })?;
+                } else {
+                    work.bytes(body);
+                }
+            }
+            b'd' => {
+                self.pass_by(kind)?;
+                work.bytes(body);
+            }
+            b'C' => self.completed(Tag::parse(body)?),
+            b'I' => self.done.others += 1,
+            b'E' => {
+                let failure = Failure::parse(body)?;
+                let error = self.error.get_or_insert(failure.error);
+                if failure.is_fatal {
+                    // Nothing follows but the end of the connection.
+                    self.due = 0;
+                    return Ok(Some(Outcome::Failed(error.clone())));
+                }
+            }
+            b'Z' => return Ok(self.part_ended(Block::parse(body)?)),
+            _ => self.pass_by(kind)?,
+        }
+        Ok(None)
+    }
+
+    /// A message whose content does not matter.
+    #[inline]
+    fn pass_by(&mut self, kind: u8) -> Result<(), Malformed> {
+        match kind {
+            // Notice, parameter, notification.
+            b'N' | b'S' | b'A' => Ok(()),
+            _ if self.due == 0 => Err(NOT_ASKED),
+            // A row, or a row of a COPY to the client.
+            b'D' | b'd' => {
+                self.gives_rows = true;
+                self.done.rows += 1;
+                Ok(())
+            }
+            // Columns and parameters; what was parsed, bound, closed; the beginning and the end of a COPY to the client.
+            b'T' | b't' | b'n' | b'1' | b'2' | b'3' | b'H' | b'c' => Ok(()),
+            b'G' | b'W' => Err(Malformed::Unexpected(
+                "the server asks for the rows of a COPY",
+            )),
+            _ => Err(Malformed::Kind(kind)),
+        }
+    }
+
+    #[inline]
+    fn completed(&mut self, tag: Tag) {
+        if !tag.reads {
+            self.done.affected = self.done.affected.saturating_add(tag.rows);
+        }
+        if tag.reads || self.gives_rows {
+            self.done.reads += 1;
+        } else if tag.rows > 0 {
+            self.done.writes += 1;
+        } else {
+            self.done.others += 1;
+        }
+        self.gives_rows = false;
+    }
+
+    #[inline]
+    fn part_ended(&mut self, block: Block) -> Option<Outcome> {
+        self.has_failed_block = block == Block::Failed;
+        self.due -= 1;
+        if self.due > 0 {
+            return None;
+        }
+        Some(match self.error.take() {
+            None => Outcome::Done(self.done),
+            Some(error) => Outcome::Failed(error),
+        })
+    }
+}
+
+const NOT_ASKED: Malformed = Malformed::Unexpected("bytes came although nothing was asked");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+        let length = (body.len() as u32 + 4).to_be_bytes();
+        [&[kind][..], &length, body].concat()
+    }
+
+    fn all(parts: u32, stream: &[u8], size: usize, mut work: Work) -> Vec<Outcome> {
+        let mut answer = Answer::default();
+        answer.begin(parts);
+        let fed = stream.chunks(size).filter_map(|piece| {
+            let fed = answer.feed(piece, &mut work);
+            fed.expect("well formed")
+        });
+        fed.collect()
+    }
+
+    fn answered() -> Vec<u8> {
+        [
+            message(b'N', b"SNOTICE\0\0"),
+            message(b'2', b""),
+            message(b'D', b"\0\x01\0\0\0\x03abc"),
+            message(b'D', b"\0\x01\xff\xff\xff\xff"),
+            message(b'C', b"SELECT 2\0"),
+            message(b'S', b"TimeZone\0UTC\0"),
+            message(b'C', b"UPDATE 7\0"),
+            message(b'I', b""),
+            message(b'Z', b"T"),
+            message(b'A', b"\0\0\0\x01channel\0\0"),
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn an_answer_counts_however_it_is_cut() {
+        let stream = answered();
+        let done = Done {
+            rows: 2,
+            affected: 7,
+            reads: 1,
+            writes: 1,
+            others: 1,
+        };
+        for size in 1..=stream.len() {
+            for work in [Work::Skip, Work::touch(), Work::Decode] {
+                assert_eq!(all(1, &stream, size, work), [Outcome::Done(done)]);
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_is_told_when_the_server_is_ready() {
+        let error = message(b'E', b"SERROR\0C40001\0Magain\0\0");
+        let ready = message(b'Z', b"E");
+        let mut answer = Answer::default();
+        answer.begin(1);
+        assert_eq!(answer.feed(&error, &mut Work::Skip), Ok(None));
+        let ended = answer.feed(&ready, &mut Work::Skip);
+        assert!(matches!(ended, Ok(Some(Outcome::Failed(_)))), "{ended:?}");
+        assert!(answer.has_failed_block());
+        // ROLLBACK and what follows it.
+        answer.begin(2);
+        let rest = [
+            message(b'C', b"ROLLBACK\0"),
+            message(b'Z', b"I"),
+            message(b'C', b"SELECT 0\0"),
+        ];
+        assert_eq!(answer.feed(&rest.concat(), &mut Work::Skip), Ok(None));
+        let ended = answer.feed(&message(b'Z', b"I"), &mut Work::Skip);
+        assert!(matches!(ended, Ok(Some(Outcome::Done(done))) if done.reads == 1));
+        assert!(!answer.has_failed_block());
+    }
+
+    #[test]
+    fn a_fatal_error_ends_at_once() {
+        let fatal = message(b'E', b"SFATAL\0VFATAL\0C57P01\0Mbye\0\0");
+        assert_eq!(all(1, &fatal, 3, Work::Skip).len(), 1);
+    }
+
+    #[test]
+    fn what_nobody_asked_for_is_refused() {
+        for kind in [b'D', b'C', b'E', b'Z', b'1', b'T'] {
+            let fed = Answer::default().feed(&message(kind, b"I"), &mut Work::Skip);
+            assert!(fed.is_err(), "{}", char::from(kind));
+        }
+        for kind in [b'R', b'K', b'G', b'W', b'?'] {
+            let mut answer = Answer::default();
+            answer.begin(1);
+            assert!(answer.feed(&message(kind, b""), &mut Work::Skip).is_err());
+        }
+        let mut answer = Answer::default();
+        answer.begin(1);
+        let twice = [message(b'Z', b"I"), message(b'Z', b"I")].concat();
+        assert!(answer.feed(&twice, &mut Work::Skip).is_err());
+    }
+}

@@ -1,0 +1,478 @@
+//! Proofs of a password. The server says which it wants; all but one show knowledge of the password without sending it.
+//!
+//! [`Exchange`] is one login, without I/O. Every step that a server asks for is bounded: it comes once, in its order, and the work that
+//! it causes is limited.
+
+use std::num::NonZeroU32;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use md5::{Digest, Md5};
+use ring::rand::{SecureRandom, SystemRandom};
+use ring::{digest, hmac, pbkdf2};
+
+use super::frame::Fields;
+use super::{Malformed, request};
+use crate::mysql::auth::{Channel, Secrecy};
+
+const SCRAM: &str = "SCRAM-SHA-256";
+/// Without channel binding, in the header and in its base64.
+const UNBOUND: &str = "n,,";
+const UNBOUND_BASE64: &str = "biws";
+/// Servers have 4096 by default. More than this would keep a client busy on behalf of whoever answered.
+const MOST_ITERATIONS: u32 = 1_000_000;
+/// Bytes of randomness in a nonce.
+const NONCE: usize = 18;
+const KEY: usize = digest::SHA256_OUTPUT_LEN;
+
+/// Why a login cannot go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refused {
+    Malformed(Malformed),
+    /// Not spoken here.
+    Method(String),
+    /// The password would go out in clear, for anybody to read.
+    Clear,
+    /// The password would go to a server that was not verified, and nobody has consented to that.
+    Unverified,
+    /// The server wants a password and there is none.
+    NoPassword,
+    /// The server asks for more rounds than are done here.
+    Iterations(u32),
+    /// The server did not prove that it knows the password.
+    Impostor,
+}
+
+impl From<Malformed> for Refused {
+    fn from(error: Malformed) -> Self {
+        Self::Malformed(error)
+    }
+}
+
+#[derive(Debug)]
+enum State {
+    /// Nothing was said.
+    Begun,
+    /// A proof was sent, and the server may only accept or refuse it.
+    Proved,
+    /// SCRAM's first message was sent, with this nonce.
+    Scram(String),
+    /// Its second was sent; the server must prove itself by this signature.
+    Proving([u8; KEY]),
+    Accepted,
+}
+
+/// One login.
+#[derive(Debug)]
+pub struct Exchange {
+    state: State,
+    method: &'static str,
+}
+
+impl Default for Exchange {
+    fn default() -> Self {
+        Self {
+            state: State::Begun,
+            method: "none",
+        }
+    }
+}
+
+impl Exchange {
+    /// How the password was proved, in the words of `pg_hba.conf`; `none`: it was not asked for.
+    pub fn method(&self) -> &'static str {
+        self.method
+    }
+
+    /// True once the server has accepted the login.
+    pub fn is_accepted(&self) -> bool {
+        matches!(self.state, State::Accepted)
+    }
+
+    /// The server asks, by the `body` of an authentication message. Appends the answer to `out` if there is one.
+    pub fn request(
+        &mut self,
+        body: &[u8],
+        (user, password): (&str, &str),
+        secrecy: Secrecy<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Refused> {
+        let mut fields = Fields(body);
+        let code = fields.int32("authentication")?;
+        if matches!(code, 3 | 5 | 10) && password.is_empty() {
+            return Err(Refused::NoPassword);
+        }
+        let state = std::mem::replace(&mut self.state, State::Proved);
+        self.state = match (code, state) {
+            (0, State::Begun | State::Proved) => State::Accepted,
+            (3, State::Begun) => {
+                may_show(secrecy)?;
+                self.method = "password";
+                request::password(out, password.as_bytes());
+                State::Proved
+            }
+            (5, State::Begun) => {
+                let salt = fields.take(4, "salt")?;
+                self.method = "md5";
+                request::password(out, &md5(user, password, salt));
+                State::Proved
+            }
+            (10, State::Begun) => {
+                offers_scram(fields)?;
+                self.method = "scram-sha-256";
+                let nonce = nonce()?;
+                let first = format!("{UNBOUND}{}", first_bare(&nonce));
+                request::sasl_initial(out, SCRAM, first.as_bytes());
+                State::Scram(nonce)
+            }
+            (11, State::Scram(nonce)) => {
+                let (last, signature) = prove(&nonce, fields.0, password)?;
+                request::sasl(out, last.as_bytes());
+                State::Proving(signature)
+            }
+            (12, State::Proving(signature)) => {
+                let proof = fields.0.strip_prefix(b"v=").ok_or(Refused::Impostor)?;
+                let proof = STANDARD.decode(proof).map_err(|_| Refused::Impostor)?;
+                if !is_same(&proof, &signature) {
+                    return Err(Refused::Impostor);
+                }
+                State::Proved
+            }
+            // A server that skips its own proof does not know the password.
+            (0, State::Scram(_) | State::Proving(_)) => return Err(Refused::Impostor),
+            (0..=12, _) if SPOKEN.contains(&code) => {
+                return Err(Malformed::Unexpected("a step of a login out of its order").into());
+            }
+            (code, _) => return Err(Refused::Method(method_name(code))),
+        };
+        Ok(())
+    }
+}
+
+const SPOKEN: [i32; 6] = [0, 3, 5, 10, 11, 12];
+
+fn method_name(code: i32) -> String {
+    match code {
+        2 => "Kerberos V5".to_owned(),
+        7 | 8 => "GSSAPI".to_owned(),
+        9 => "SSPI".to_owned(),
+        _ => format!("authentication method {code}"),
+    }
+}
+
+/// Whether the password itself may leave.
+fn may_show(secrecy: Secrecy<'_>) -> Result<(), Refused> {
+    match (secrecy.channel, secrecy.cleartext) {
+        (Channel::Private, _) | (Channel::Unverified, true) => Ok(()),
+        (Channel::Unverified, false) => Err(Refused::Unverified),
+        (Channel::Open { .. }, _) => Err(Refused::Clear),
+    }
+}
+
+/// "md5" and the hex digits of MD5(hex digits of MD5(password, user), salt).
+fn md5(user: &str, password: &str, salt: &[u8]) -> Vec<u8> {
+    let inner = Md5::new().chain_update(password).chain_update(user);
+    let outer = Md5::new()
+        .chain_update(format!("{:x}", inner.finalize()))
+        .chain_update(salt);
+    format!("md5{:x}", outer.finalize()).into_bytes()
+}
+
+/// Among the mechanisms, each of which ends with a zero byte, as their list does.
+fn offers_scram(mut fields: Fields<'_>) -> Result<(), Refused> {
+    let mut names = Vec::new();
+    loop {
+        let name = fields.text("mechanism")?;
+        if name == SCRAM.as_bytes() {
+            return Ok(());
+        }
+        if name.is_empty() {
+            return Err(Refused::Method(format!("SASL {}", names.join(" or "))));
+        }
+        if names.len() < 4 {
+            names.push(String::from_utf8_lossy(&name[..name.len().min(40)]).into_owned());
+        }
+    }
+}
+
+fn nonce() -> Result<String, Refused> {
+    let mut bytes = [0; NONCE];
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_| Refused::Method("randomness, which cannot be had,".to_owned()))?;
+    Ok(STANDARD.encode(bytes))
+}
+
+/// PostgreSQL takes the user of the session, whatever is said here.
+fn first_bare(nonce: &str) -> String {
+    format!("n=,r={nonce}")
+}
+
+/// What the server's first message says.
+struct Challenge<'a> {
+    nonce: &'a str,
+    salt: Vec<u8>,
+    iterations: NonZeroU32,
+}
+
+impl<'a> Challenge<'a> {
+    fn parse(message: &'a str, own_nonce: &str) -> Result<Self, Refused> {
+        let odd = Malformed::Unexpected("a challenge of SCRAM that has not its form");
+        let mut parts = message.split(',');
+        let mut part = |name: &str| parts.next().and_then(|part| part.strip_prefix(name));
+        let nonce = part("r=").ok_or(odd)?;
+        let salt = part("s=").and_then(|salt| STANDARD.decode(salt).ok());
+        let iterations = part("i=").and_then(|count| count.parse::<NonZeroU32>().ok());
+        let (Some(salt), Some(iterations)) = (salt, iterations) else {
+            return Err(odd.into());
+        };
+        if !nonce.starts_with(own_nonce) || nonce.len() == own_nonce.len() {
+            return Err(Refused::Impostor);
+        }
+        if iterations.get() > MOST_ITERATIONS {
+            return Err(Refused::Iterations(iterations.get()));
+        }
+        Ok(Self {
+            nonce,
+            salt,
+            iterations,
+        })
+    }
+}
+
+/// The client's last message, and the signature that the server must then show (RFC 5802).
+fn prove(
+    own_nonce: &str,
+    challenge: &[u8],
+    password: &str,
+) -> Result<(String, [u8; KEY]), Refused> {
+    let text = std::str::from_utf8(challenge)
+        .map_err(|_| Malformed::Unexpected("a challenge of SCRAM that is not text"))?;
+    let asked = Challenge::parse(text, own_nonce)?;
+    // What cannot be prepared is taken as it is, as servers do.
+    let prepared = stringprep::saslprep(password);
+    let secret = prepared.as_deref().unwrap_or(password).as_bytes();
+    let mut salted = [0; KEY];
+    pbkdf2::derive(
+        pbkdf2::PBKDF2_HMAC_SHA256,
+        asked.iterations,
+        &asked.salt,
+        secret,
+        &mut salted,
+    );
+    let client_key = sign(&salted, b"Client Key");
+    let stored_key = digest::digest(&digest::SHA256, &client_key);
+    let without_proof = format!("c={UNBOUND_BASE64},r={}", asked.nonce);
+    let signed = format!("{},{text},{without_proof}", first_bare(own_nonce));
+    let signature = sign(stored_key.as_ref(), signed.as_bytes());
+    let proof: Vec<u8> = client_key
+        .iter()
+        .zip(signature)
+        .map(|(left, right)| left ^ right)
+        .collect();
+    let server = sign(&sign(&salted, b"Server Key"), signed.as_bytes());
+    let last = format!("{without_proof},p={}", STANDARD.encode(proof));
+    Ok((last, server))
+}
+
+fn sign(key: &[u8], text: &[u8]) -> [u8; KEY] {
+    let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text);
+    let mut bytes = [0; KEY];
+    bytes.copy_from_slice(tag.as_ref());
+    bytes
+}
+
+/// In a time that does not depend on where they differ.
+fn is_same(left: &[u8], right: &[u8; KEY]) -> bool {
+    left.len() == KEY
+        && left
+            .iter()
+            .zip(right)
+            .fold(0, |all, (one, other)| all | (one ^ other))
+            == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mysql::auth::KeySource;
+
+    const PRIVATE: Secrecy<'_> = Secrecy {
+        channel: Channel::Private,
+        cleartext: false,
+    };
+    const UNVERIFIED: Secrecy<'_> = Secrecy {
+        channel: Channel::Unverified,
+        cleartext: false,
+    };
+    const OPEN: Secrecy<'_> = Secrecy {
+        channel: Channel::Open {
+            key: KeySource::None,
+        },
+        cleartext: false,
+    };
+
+    const fn consented(secrecy: Secrecy<'_>) -> Secrecy<'_> {
+        Secrecy {
+            cleartext: true,
+            ..secrecy
+        }
+    }
+
+    fn message(code: i32, rest: &[u8]) -> Vec<u8> {
+        [&code.to_be_bytes()[..], rest].concat()
+    }
+
+    fn step(exchange: &mut Exchange, code: i32, rest: &[u8]) -> Result<Vec<u8>, Refused> {
+        let mut out = Vec::new();
+        exchange.request(&message(code, rest), ("user", "pencil"), OPEN, &mut out)?;
+        Ok(out)
+    }
+
+    /// The example of RFC 7677, whose client names itself; PostgreSQL's clients do not, so the proof is checked by its parts.
+    #[test]
+    fn scram_agrees_with_its_rfc() {
+        let salt = STANDARD.decode("W22ZaJ0SNY7soEsUEjb6gQ==").expect("base64");
+        let mut salted = [0; KEY];
+        let rounds = NonZeroU32::new(4096).expect("not 0");
+        pbkdf2::derive(
+            pbkdf2::PBKDF2_HMAC_SHA256,
+            rounds,
+            &salt,
+            b"pencil",
+            &mut salted,
+        );
+        let nonce = "rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0";
+        let signed = format!(
+            "n=user,r=rOprNGfwEbeRWgbNEkqO,r={nonce},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096,c=biws,r={nonce}"
+        );
+        let server = sign(&sign(&salted, b"Server Key"), signed.as_bytes());
+        assert_eq!(
+            STANDARD.encode(server),
+            "6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+        );
+    }
+
+    /// A server that keeps only the stored key and the server key, as they do.
+    #[test]
+    fn a_server_can_verify_a_scram_proof_and_prove_itself() {
+        let mut exchange = Exchange::default();
+        let first =
+            step(&mut exchange, 10, b"SCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0").expect("sent");
+        let first = String::from_utf8_lossy(&first).into_owned();
+        let own = first.split("r=").nth(1).expect("a nonce").to_owned();
+        let challenge = format!("r={own}server,s=c2FsdA==,i=4096");
+        let last = step(&mut exchange, 11, challenge.as_bytes()).expect("sent");
+        let last = String::from_utf8_lossy(&last[5..]).into_owned();
+        let (without_proof, proof) = last.split_once(",p=").expect("a proof");
+        assert_eq!(without_proof, format!("c=biws,r={own}server"));
+        let signed = format!("n=,r={own},{challenge},{without_proof}");
+        let mut salted = [0; KEY];
+        let rounds = NonZeroU32::new(4096).expect("not 0");
+        pbkdf2::derive(
+            pbkdf2::PBKDF2_HMAC_SHA256,
+            rounds,
+            b"salt",
+            b"pencil",
+            &mut salted,
+        );
+        let stored = digest::digest(&digest::SHA256, &sign(&salted, b"Client Key"));
+        let proof = STANDARD.decode(proof).expect("base64");
+        let signature = sign(stored.as_ref(), signed.as_bytes());
+        let key: Vec<u8> = proof
+            .iter()
+            .zip(signature)
+            .map(|(left, right)| left ^ right)
+            .collect();
+        assert_eq!(
+            digest::digest(&digest::SHA256, &key).as_ref(),
+            stored.as_ref()
+        );
+        let server = sign(&sign(&salted, b"Server Key"), signed.as_bytes());
+        let proved = format!("v={}", STANDARD.encode(server));
+        step(&mut exchange, 12, proved.as_bytes()).expect("believed");
+        step(&mut exchange, 0, b"").expect("accepted");
+        assert!(exchange.is_accepted());
+        assert_eq!(exchange.method(), "scram-sha-256");
+    }
+
+    #[test]
+    fn a_server_that_does_not_prove_itself_is_refused() {
+        let begun = || {
+            let mut exchange = Exchange::default();
+            let first = step(&mut exchange, 10, b"SCRAM-SHA-256\0\0").expect("sent");
+            let first = String::from_utf8_lossy(&first).into_owned();
+            let own = first.split("r=").nth(1).expect("a nonce").to_owned();
+            (exchange, own)
+        };
+        let (mut exchange, _) = begun();
+        assert_eq!(step(&mut exchange, 0, b""), Err(Refused::Impostor));
+        let (mut exchange, own) = begun();
+        let same = format!("r={own},s=c2FsdA==,i=1");
+        assert_eq!(
+            step(&mut exchange, 11, same.as_bytes()),
+            Err(Refused::Impostor)
+        );
+        let (mut exchange, own) = begun();
+        let many = format!("r={own}x,s=c2FsdA==,i=4000000000");
+        let refused = step(&mut exchange, 11, many.as_bytes());
+        assert_eq!(refused, Err(Refused::Iterations(4_000_000_000)));
+        for last in ["v=", "v=AAAA", "e=invalid-proof", ""] {
+            let (mut exchange, own) = begun();
+            let challenge = format!("r={own}x,s=c2FsdA==,i=1");
+            step(&mut exchange, 11, challenge.as_bytes()).expect("sent");
+            assert_eq!(
+                step(&mut exchange, 12, last.as_bytes()),
+                Err(Refused::Impostor)
+            );
+        }
+    }
+
+    /// `md5` || MD5(MD5("secret" || "howfar") || "abcd") by md5sum.
+    #[test]
+    fn md5_is_that_of_the_manual() {
+        assert_eq!(
+            md5("howfar", "secret", b"abcd"),
+            b"md54e253c201ece6889b12e70fc5f3c549d"
+        );
+    }
+
+    #[test]
+    fn the_password_leaves_only_by_a_private_channel_or_by_consent() {
+        for (secrecy, expected) in [
+            (PRIVATE, Ok(())),
+            (consented(PRIVATE), Ok(())),
+            (UNVERIFIED, Err(Refused::Unverified)),
+            (consented(UNVERIFIED), Ok(())),
+            (OPEN, Err(Refused::Clear)),
+            (consented(OPEN), Err(Refused::Clear)),
+        ] {
+            let mut out = Vec::new();
+            let asked =
+                Exchange::default().request(&message(3, b""), ("u", "secret"), secrecy, &mut out);
+            assert_eq!(asked, expected, "{secrecy:?}");
+            assert_eq!(!out.is_empty(), expected.is_ok());
+        }
+    }
+
+    #[test]
+    fn steps_out_of_order_and_unknown_ones_are_refused() {
+        for code in [11, 12] {
+            let refused = step(&mut Exchange::default(), code, b"");
+            assert!(matches!(refused, Err(Refused::Malformed(_))), "{code}");
+        }
+        let mut exchange = Exchange::default();
+        step(&mut exchange, 5, b"salt").expect("sent");
+        assert!(matches!(
+            step(&mut exchange, 5, b"salt"),
+            Err(Refused::Malformed(_))
+        ));
+        for code in [2, 7, 9, 77, -1] {
+            let refused = step(&mut Exchange::default(), code, b"");
+            assert!(matches!(refused, Err(Refused::Method(_))), "{code}");
+        }
+        let mut out = Vec::new();
+        let empty = Exchange::default().request(&message(5, b"salt"), ("u", ""), PRIVATE, &mut out);
+        assert_eq!(empty, Err(Refused::NoPassword));
+    }
+}

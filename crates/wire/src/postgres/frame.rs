@@ -1,0 +1,134 @@
+//! Messages of a stream that is cut anywhere: a type, a length that counts itself, and a body.
+
+use super::Malformed;
+
+/// Type and length.
+pub const HEADER: usize = 5;
+/// What the length counts beside the body.
+const LENGTH: i32 = 4;
+
+/// Type and length of the body.
+#[inline]
+pub(super) fn header(bytes: [u8; HEADER]) -> Result<(u8, usize), Malformed> {
+    let [kind, length @ ..] = bytes;
+    let length = i32::from_be_bytes(length);
+    if length < LENGTH {
+        return Err(Malformed::Length(length));
+    }
+    Ok((kind, (length - LENGTH) as usize))
+}
+
+/// Puts messages together that are short by their nature: those of a login, and small answers.
+#[derive(Debug)]
+pub struct Framer {
+    /// Of a body.
+    limit: usize,
+    kept: Vec<u8>,
+}
+
+impl Framer {
+    pub fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            kept: Vec::new(),
+        }
+    }
+
+    /// The next whole message of `input`, which is taken from it; `None`: it needs more bytes, and all of these are kept.
+    pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<(u8, Vec<u8>)>, Malformed> {
+        self.keep_up_to(HEADER, input);
+        let Some(&head) = self.kept.first_chunk::<HEADER>() else {
+            return Ok(None);
+        };
+        let (kind, length) = header(head)?;
+        if length > self.limit {
+            return Err(Malformed::TooLong {
+                size: length,
+                limit: self.limit,
+            });
+        }
+        self.keep_up_to(HEADER + length, input);
+        if self.kept.len() < HEADER + length {
+            return Ok(None);
+        }
+        let body = self.kept.split_off(HEADER);
+        self.kept.clear();
+        Ok(Some((kind, body)))
+    }
+
+    fn keep_up_to(&mut self, length: usize, input: &mut &[u8]) {
+        let missing = length.saturating_sub(self.kept.len());
+        let (part, rest) = input.split_at(missing.min(input.len()));
+        self.kept.extend_from_slice(part);
+        *input = rest;
+    }
+}
+
+/// Reads a body from its front.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fields<'a>(pub(super) &'a [u8]);
+
+impl<'a> Fields<'a> {
+    pub(super) fn take(&mut self, count: usize, name: &'static str) -> Result<&'a [u8], Malformed> {
+        let (part, rest) = self
+            .0
+            .split_at_checked(count)
+            .ok_or(Malformed::Short(name))?;
+        self.0 = rest;
+        Ok(part)
+    }
+
+    pub(super) fn byte(&mut self, name: &'static str) -> Result<u8, Malformed> {
+        Ok(self.take(1, name)?[0])
+    }
+
+    pub(super) fn int16(&mut self, name: &'static str) -> Result<i16, Malformed> {
+        let bytes = self.take(2, name)?;
+        Ok(i16::from_be_bytes([bytes[0], bytes[1]]))
+    }
+
+    pub(super) fn int32(&mut self, name: &'static str) -> Result<i32, Malformed> {
+        let bytes = self.take(4, name)?;
+        Ok(i32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+    }
+
+    /// Up to a zero byte, which is taken too.
+    pub(super) fn text(&mut self, name: &'static str) -> Result<&'a [u8], Malformed> {
+        let end = self.0.iter().position(|&byte| byte == 0);
+        let text = self.take(end.ok_or(Malformed::Short(name))?, name)?;
+        self.0 = &self.0[1..];
+        Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_cut_out_of_any_stream() {
+        let stream = b"Z\0\0\0\x05IS\0\0\0\x07abcN\0\0\0\x04";
+        for size in 1..=stream.len() {
+            let (mut framer, mut found) = (Framer::new(3), Vec::new());
+            for mut piece in stream.chunks(size) {
+                while let Some(message) = framer.next(&mut piece).expect("well formed") {
+                    found.push(message);
+                }
+            }
+            let whole = [(b'Z', &b"I"[..]), (b'S', b"abc"), (b'N', b"")];
+            assert_eq!(found, whole.map(|(kind, body)| (kind, body.to_vec())));
+        }
+    }
+
+    #[test]
+    fn a_length_that_lies_is_found_out_by_its_header() {
+        let next = |stream: &[u8]| Framer::new(100).next(&mut &stream[..]);
+        assert_eq!(next(b"Z\0\0\0\x03"), Err(Malformed::Length(3)));
+        assert_eq!(next(b"Z\xff\xff\xff\xff"), Err(Malformed::Length(-1)));
+        let long = Malformed::TooLong {
+            size: 101,
+            limit: 100,
+        };
+        assert_eq!(next(b"Z\0\0\0\x69"), Err(long));
+    }
+}

@@ -1,0 +1,28 @@
+//! The client side of PostgreSQL's protocol, version 3.0. TLS lies below it and is not here.
+//!
+//! [`frame`] cuts the byte stream into messages, [`auth`] proves a password, [`request`] encodes what a client says, [`reply`] decodes
+//! single messages, and [`answer`] follows the answer to a request at the lowest cost.
+
+pub mod answer;
+pub mod auth;
+pub mod frame;
+pub mod reply;
+pub mod request;
+
+pub use answer::{Answer, Outcome};
+pub use frame::Framer;
+
+/// Bytes that do not follow the protocol. Nothing after them can be trusted: close the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    #[error("a message ended before its field `{0}`")]
+    Short(&'static str),
+    #[error("a message of {size} bytes, more than the {limit} accepted here")]
+    TooLong { size: usize, limit: usize },
+    #[error("a message of length {0}, which is less than its own header")]
+    Length(i32),
+    #[error("a message of type {:?}, which does not belong there", char::from(*.0))]
+    Kind(u8),
+    #[error("{0}")]
+    Unexpected(&'static str),
+}

@@ -1,0 +1,246 @@
+//! What a client says. Values travel as text: the server infers their types from the statement.
+
+use std::io::Write as _;
+
+/// Version 3.0.
+const VERSION: u32 = 3 << 16;
+const SSL_REQUEST: u32 = 0x04D2_162F;
+
+/// Append a message of type `kind` with the body that `write` appends.
+#[inline]
+fn message(out: &mut Vec<u8>, kind: u8, write: impl FnOnce(&mut Vec<u8>)) {
+    out.extend_from_slice(&[kind, 0, 0, 0, 0]);
+    let start = out.len() - 4;
+    write(out);
+    patch(out, start);
+}
+
+/// Write the length that is at `start` and counts itself.
+#[inline]
+fn patch(out: &mut [u8], start: usize) {
+    let length = out.len() - start;
+    assert!(length < 1 << 30, "requests are shorter than a server takes");
+    out[start..start + 4].copy_from_slice(&(length as u32).to_be_bytes());
+}
+
+fn text(out: &mut Vec<u8>, text: &[u8]) {
+    out.extend_from_slice(text);
+    out.push(0);
+}
+
+/// Ask for TLS; the answer is one byte.
+pub fn ssl(out: &mut Vec<u8>) {
+    out.extend_from_slice(&8_u32.to_be_bytes());
+    out.extend_from_slice(&SSL_REQUEST.to_be_bytes());
+}
+
+/// Begin a session.
+pub fn startup(out: &mut Vec<u8>, user: &str, database: &str) {
+    let start = out.len();
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&VERSION.to_be_bytes());
+    for (name, value) in [
+        ("user", user),
+        ("database", database),
+        ("application_name", "howfar"),
+    ] {
+        if !value.is_empty() {
+            text(out, name.as_bytes());
+            text(out, value.as_bytes());
+        }
+    }
+    out.push(0);
+    patch(out, start);
+}
+
+/// A password, or a proof of one, with its zero byte.
+pub fn password(out: &mut Vec<u8>, secret: &[u8]) {
+    message(out, b'p', |out| text(out, secret));
+}
+
+/// The first message of a SASL exchange.
+pub fn sasl_initial(out: &mut Vec<u8>, mechanism: &str, data: &[u8]) {
+    message(out, b'p', |out| {
+        text(out, mechanism.as_bytes());
+        out.extend_from_slice(&(data.len() as u32).to_be_bytes());
+        out.extend_from_slice(data);
+    });
+}
+
+/// The messages after it.
+pub fn sasl(out: &mut Vec<u8>, data: &[u8]) {
+    message(out, b'p', |out| out.extend_from_slice(data));
+}
+
+/// Run the SQL that `write` appends by the simple protocol.
+#[inline]
+pub fn query_with(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    message(out, b'Q', |out| {
+        write(out);
+        out.push(0);
+    });
+}
+
+/// The name of the statement that is kept as number `id`.
+fn name(out: &mut Vec<u8>, id: Option<u32>) {
+    if let Some(id) = id {
+        write!(out, "s{id}").expect("writing to memory cannot fail");
+    }
+    out.push(0);
+}
+
+/// Parse the SQL that `write` appends; without an `id` the server keeps it until the next one without.
+pub fn parse_with(out: &mut Vec<u8>, id: Option<u32>, write: impl FnOnce(&mut Vec<u8>)) {
+    message(out, b'P', |out| {
+        name(out, id);
+        write(out);
+        // No type is given.
+        out.extend_from_slice(&[0, 0, 0]);
+    });
+}
+
+/// Writes a bind of the unnamed portal, value by value.
+#[derive(Debug)]
+pub struct Bind<'a> {
+    out: &'a mut Vec<u8>,
+    start: usize,
+}
+
+impl<'a> Bind<'a> {
+    /// Begin to bind `parameters` values to a statement.
+    #[inline]
+    pub fn begin(out: &'a mut Vec<u8>, id: Option<u32>, parameters: usize) -> Self {
+        assert!(parameters <= 0xFFFF, "workloads bind fewer values");
+        out.extend_from_slice(&[b'B', 0, 0, 0, 0, 0]);
+        let start = out.len() - 5;
+        name(out, id);
+        let [high, low] = (parameters as u16).to_be_bytes();
+        out.extend_from_slice(&[0, 0, high, low]);
+        Self { out, start }
+    }
+
+    #[inline]
+    pub fn integer(&mut self, value: i64) {
+        let (mut digits, mut at, mut rest) = ([0; 20], 20, value.unsigned_abs());
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        if value < 0 {
+            at -= 1;
+            digits[at] = b'-';
+        }
+        self.bytes(&digits[at..]);
+    }
+
+    #[inline]
+    pub fn bytes(&mut self, value: &[u8]) {
+        self.out
+            .extend_from_slice(&(value.len() as u32).to_be_bytes());
+        self.out.extend_from_slice(value);
+    }
+
+    /// Write the end, and ask for rows in text.
+    #[inline]
+    pub fn end(self) {
+        self.out.extend_from_slice(&[0, 0]);
+        patch(self.out, self.start);
+    }
+}
+
+/// Run the unnamed portal to its end.
+#[inline]
+pub fn execute(out: &mut Vec<u8>) {
+    out.extend_from_slice(b"E\0\0\0\x09\0\0\0\0\0");
+}
+
+/// The end of a request by the extended protocol: the server answers all before it, and is ready.
+#[inline]
+pub fn sync(out: &mut Vec<u8>) {
+    out.extend_from_slice(b"S\0\0\0\x04");
+}
+
+/// End the session; has no answer.
+pub fn terminate(out: &mut Vec<u8>) {
+    out.extend_from_slice(b"X\0\0\0\x04");
+}
+
+/// Append a text literal, as a server with `standard_conforming_strings` reads it.
+pub fn quote(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.push(b'\'');
+    for &byte in bytes {
+        if byte == b'\'' {
+            out.push(byte);
+        }
+        out.push(byte);
+    }
+    out.push(b'\'');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(write: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+        let mut out = b"before".to_vec();
+        write(&mut out);
+        out.split_off(6)
+    }
+
+    #[test]
+    fn messages_have_the_bytes_that_servers_expect() {
+        assert_eq!(written(ssl), b"\0\0\0\x08\x04\xd2\x16\x2f");
+        assert_eq!(
+            written(|out| startup(out, "u", "d")),
+            b"\0\0\0\x33\0\x03\0\0user\0u\0database\0d\0application_name\0howfar\0\0"
+        );
+        assert_eq!(
+            written(|out| query_with(out, |sql| sql.extend_from_slice(b"BEGIN"))),
+            b"Q\0\0\0\x0aBEGIN\0"
+        );
+        assert_eq!(
+            written(|out| parse_with(out, Some(12), |sql| sql.extend_from_slice(b"END"))),
+            b"P\0\0\0\x0es12\0END\0\0\0"
+        );
+        assert_eq!(
+            written(|out| sasl_initial(out, "SCRAM-SHA-256", b"abc")),
+            b"p\0\0\0\x19SCRAM-SHA-256\0\0\0\0\x03abc"
+        );
+        assert_eq!(
+            written(|out| password(out, b"secret")),
+            b"p\0\0\0\x0bsecret\0"
+        );
+    }
+
+    #[test]
+    fn values_are_bound_as_text() {
+        let bound = |id, values: &[i64]| {
+            written(|out| {
+                let mut bind = Bind::begin(out, id, values.len());
+                for &value in values {
+                    bind.integer(value);
+                }
+                bind.end();
+            })
+        };
+        assert_eq!(
+            bound(Some(3), &[-50]),
+            b"B\0\0\0\x15\0s3\0\0\0\0\x01\0\0\0\x03-50\0\0"
+        );
+        assert_eq!(bound(None, &[]), b"B\0\0\0\x0c\0\0\0\0\0\0\0\0");
+        for value in [0, 9, 10, i64::MAX, i64::MIN] {
+            let text = value.to_string();
+            let bytes = bound(None, &[value]);
+            assert_eq!(&bytes[15..bytes.len() - 2], text.as_bytes());
+        }
+    }
+
+    #[test]
+    fn quotes_are_doubled_and_backslashes_are_not() {
+        assert_eq!(written(|out| quote(out, b"a'b\\c")), b"'a''b\\c'");
+    }
+}
