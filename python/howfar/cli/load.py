@@ -22,7 +22,7 @@ from howfar.engine.messages import Custom, Event, Interval, LoadJob, Ready, Tabl
 from howfar.engine.process import EngineFailed, Launcher, run_load, run_tables
 from howfar.engine.receipt_check import mismatches
 from howfar.errors import EngineError, RunFileError, UsageError
-from howfar.load import export, report_human, report_sysbench, workload_file
+from howfar.load import export, report_human, report_pgbench, report_sysbench, workload_file
 from howfar.load.cmdline import Options, parse_command_line
 from howfar.load.job import (
     arrivals,
@@ -172,6 +172,8 @@ def head(options: Options, job: LoadJob | TablesJob) -> None:
     """What is shown before the engine starts."""
     if options.value("json"):
         click.echo(export.job_line(job))
+    elif options.value("report") == "pgbench":
+        _echo(report_pgbench.first_line(howfar.__version__))
     elif options.value("report") == "sysbench":
         _echo(report_sysbench.first_line(howfar.__version__, options.dialect))
         if isinstance(job, LoadJob):
@@ -186,6 +188,10 @@ def show(options: Options, result: Result, name: str) -> None:
     elif options.value("report") == "sysbench":
         _echo(report_sysbench.report(result, options.dialect, options.value("percentile"), options.value("histogram")))
         for finding in result.verdict.findings:  # sysbench's layout has no line for a verdict
+            note(f"{finding.stamp}: {finding.because}")
+    elif options.value("report") == "pgbench":
+        _echo(report_pgbench.report(result, name))
+        for finding in result.verdict.findings:
             note(f"{finding.stamp}: {finding.because}")
     else:
         _echo(report_human.report(result, name))
@@ -316,8 +322,10 @@ def _help_row(option: Option) -> tuple[str, str]:
 def load(arguments: tuple[str, ...]) -> int:
     """Load-test your own server: throughput, latencies, and whether to trust them.
 
-    DSN: mysql://user@host:3306/db?ssl-mode=REQUIRED or mysql:///path/to.sock?user=u&db=d, or sysbench's --mysql-… options.
-    WORKLOAD: oltp_read_only, oltp_read_write and the other workloads of sysbench. A sysbench command line works with the
+    DSN: mysql://user@host:3306/db?ssl-mode=REQUIRED or mysql:///path/to.sock?user=u&db=d, or sysbench's --mysql-… options;
+    postgresql://user@host/db?sslmode=require or postgresql:///db?host=/run/postgresql, with libpq's parameters and files.
+    WORKLOAD: oltp_read_only, oltp_read_write and the other workloads of sysbench; on PostgreSQL also pgbench's select-only,
+    simple-update and tpcb-like. A sysbench command line works with the
     program name changed, except for the password: use --password-file, --ask-password or HOWFAR_PASSWORD.
     """
     options = parse_command_line(arguments)

@@ -8,9 +8,11 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+import struct
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from howfar.engine.messages import (
     UnixTarget,
 )
 from howfar.errors import EngineError, UsageError
+from howfar.load import libpq
 from howfar.load.cmdline import Options
 from howfar.load.job import Login, address_of_options, joined
 from howfar.load.target import DEFAULT_PORT, ServerAddress, parse_dsn, parse_option_file
@@ -41,8 +44,12 @@ def find_login(options: Options, say: Say, environment: Mapping[str, str] = os.e
     if options.given("defaults-file"):
         path = Path(options.value("defaults-file"))
         file, of_file = parse_option_file(str(path), read_text(path, "--defaults-file", MAX_FILE_BYTES))
-    dsn = parse_dsn(options.dsn) if options.dsn is not None else None
     named = address_of_options(options)
+    if options.dsn is not None and libpq.looks_like_uri(options.dsn):
+        return _postgres(options, joined(libpq.parse_uri(options.dsn), named, None), say, environment)
+    if named.protocol == "postgresql":
+        return _postgres(options, joined(None, named, None), say, environment)
+    dsn = parse_dsn(options.dsn) if options.dsn is not None else None
     laboratory = not any(source is not None and source.names_a_server for source in (dsn, named, file))
     if laboratory and ("HOWFAR_SOCKET" in environment or "HOWFAR_HOST" in environment):
         file = _of_laboratory(environment).over(file or ServerAddress())
@@ -90,6 +97,61 @@ def password(
     if of_file is not None:
         return of_file
     return environment.get("HOWFAR_PASSWORD", environment.get("MYSQL_PWD", ""))
+
+
+def _postgres(options: Options, address: ServerAddress, say: Say, environment: Mapping[str, str]) -> Login:
+    """With libpq's other sources: the service, the environment, the password file. Raises UsageError, EngineError."""
+    home = Path(environment.get("HOME", "/nonexistent"))
+    outside = libpq.of_environment(environment)
+    of_service: str | None = None
+    if (service := address.service or outside.service) is not None:
+        found, of_service = _service(service, home, environment)
+        address = libpq.over(address, found)
+    own_ca = home / ".postgresql" / "root.crt"
+    root_cert = str(own_ca) if own_ca.exists() else None
+    address = libpq.completed(libpq.over(address, outside), getpass.getuser(), root_cert)
+    target = target_of(replace(address, host=address.hostaddr or address.host), say)
+    if address.ssl_mode == "PREFERRED":
+        offered = isinstance(target, TcpTarget) and _offers_tls(target)
+        say(f"sslmode=prefer: TLS is {'used, because the server offers it' if offered else 'not used'}")
+        address = replace(address, ssl_mode="REQUIRED" if offered else "DISABLED")
+    known = of_service or environment.get("HOWFAR_PASSWORD", environment.get("PGPASSWORD"))
+    if known is None:
+        known = _of_passfile(Path(address.passfile or home / ".pgpass"), address, say)
+    return Login(address, target, _password(options, known or "", False, environment, say))
+
+
+def _service(service: str, home: Path, environment: Mapping[str, str]) -> tuple[ServerAddress, str | None]:
+    own = Path(environment.get("PGSERVICEFILE", home / ".pg_service.conf"))
+    files = (own, Path(environment.get("PGSYSCONFDIR", "/etc/postgresql-common"), "pg_service.conf"))
+    for file in files:
+        if file.exists():
+            found = libpq.parse_services(str(file), read_text(file, "the service file", MAX_FILE_BYTES), service)
+            if found is not None:
+                return found
+    raise UsageError(f"the service {service} is in no service file", f"Looked into {files[0]} and {files[1]}.")
+
+
+def _of_passfile(file: Path, address: ServerAddress, say: Say) -> str | None:
+    if not file.is_file():
+        return None
+    if file.stat().st_mode & 0o077:
+        say(f"{file} is ignored, because others may read it: chmod 600 it")
+        return None
+    return libpq.password_of(read_text(file, "the password file", MAX_FILE_BYTES), address)
+
+
+def _offers_tls(target: TcpTarget) -> bool:
+    """Ask as libpq does, on a connection of its own. Raises EngineError."""
+    try:
+        with closing(socket.create_connection((target.host, target.port), TRY_S)) as asked:
+            asked.sendall(struct.pack("!II", 8, 80877103))
+            return asked.recv(1) == b"S"
+    except OSError as error:
+        raise EngineError(
+            f"{target.host} port {target.port} did not say whether it offers TLS: {error.strerror or error}",
+            "Start the server, or correct host and port; or give sslmode=disable or require.",
+        ) from error
 
 
 def target_of(address: ServerAddress, say: Say) -> Target:

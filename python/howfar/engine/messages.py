@@ -703,6 +703,7 @@ class LoadJob(Message):
         1205,
         "40001",
         "40P01",
+        "23505",
     )
     """Server errors after which a transaction begins anew, with other values, inside its latency. Any other ends the job."""
     observe: tuple[Observed, ...] = ()

@@ -10,14 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import PurePath
-from typing import Any
+from typing import Any, get_args
 
-from howfar.engine.messages import SYSBENCH_KINDS
+from howfar.engine.messages import SYSBENCH_KINDS, Pgbench
 from howfar.errors import QuantityError, UsageError
 from howfar.load.options import BY_NAME, Option
 from howfar.load.target import PASSWORD_ADVICE, looks_like_dsn, switch
 from howfar.units import parse_duration_ns
 
+PGBENCH_KINDS: tuple[str, ...] = get_args(Pgbench.model_fields["kind"].annotation)
+KINDS = (*SYSBENCH_KINDS, *PGBENCH_KINDS)
 ACTIONS = ("prepare", "warmup", "prewarm", "run", "cleanup")
 HELP = "`howfar load --help` lists all options."
 SECOND_NS = 1_000_000_000
@@ -29,7 +31,7 @@ class Options:
 
     dsn: str | None
     kind: str | None
-    """One of sysbench's workloads; None with --workload."""
+    """One of sysbench's or pgbench's workloads; None with --workload."""
     action: str
     values: Mapping[str, Any]
     notes: tuple[str, ...]
@@ -118,7 +120,7 @@ def _positional(positional: list[str], values: dict[str, Any], notes: list[str])
         else:
             raise _misplaced(argument)
     if kind is None and "workload" not in values:
-        raise UsageError("no workload given", f"Known: {', '.join(SYSBENCH_KINDS)}; or --workload FILE.toml.")
+        raise UsageError("no workload given", f"Known: {', '.join(KINDS)}; or --workload FILE.toml.")
     if kind is not None and "workload" in values:
         raise UsageError(f"{kind} and --workload are two workloads", "Give one of them.")
     return Options(dsn, kind, {"prewarm": "warmup", None: "run"}.get(action, action or "run"), values, tuple(notes))
@@ -127,19 +129,21 @@ def _positional(positional: list[str], values: dict[str, Any], notes: list[str])
 def _workload(argument: str) -> str | None:
     """Also as the path of sysbench's script: `/usr/share/sysbench/oltp_read_only.lua`."""
     name = PurePath(argument).name.removesuffix(".lua").replace("-", "_")
-    return name if name in SYSBENCH_KINDS else None
+    return name if name in KINDS else None
 
 
 def _misplaced(argument: str) -> UsageError:
     shown = argument.partition("://")[0] + "://…" if looks_like_dsn(argument) else argument
-    known = (*SYSBENCH_KINDS, *ACTIONS)
+    known = (*KINDS, *ACTIONS)
     near = difflib.get_close_matches(argument.replace("-", "_"), known, 1)
     if argument.endswith(".lua"):
         return UsageError(
             f"{argument} is a Lua script, and Lua is not supported",
             "Write its statements as a workload in TOML (docs/load.md) and pass it with --workload.",
         )
-    advice = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known)}, and one DSN (mysql://…)."
+    advice = (
+        f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known)}, and one DSN (mysql://… or postgresql://…)."
+    )
     return UsageError(f"{shown!r} is not a known argument", advice)
 
 

@@ -16,6 +16,7 @@ from howfar.engine.messages import (
     Custom,
     Distribution,
     LoadJob,
+    Pgbench,
     Session,
     Sysbench,
     TablesJob,
@@ -26,12 +27,15 @@ from howfar.engine.messages import (
     Workload,
 )
 from howfar.errors import UsageError
-from howfar.load.cmdline import HELP, Options
+from howfar.load import libpq
+from howfar.load.cmdline import HELP, PGBENCH_KINDS, Options
 from howfar.load.options import BY_NAME, DRAWS, MIX, OPTIONS, TABLES
 from howfar.load.target import DEFAULT_NAME, DEFAULT_PORT, ServerAddress, algorithm, ssl_mode, switch
 
 SECOND_NS = 1_000_000_000
 ONE_TABLE = ("select_random_points", "select_random_ranges")
+POSTGRES_IGNORED = ("40001", "40P01", "23505")
+"""What restarts a transaction of sysbench's on PostgreSQL: serialization failure, deadlock, duplicate key."""
 MOST_LOADERS = 1024
 """Connections of a tables job, except for bulk_insert, which has a table for each."""
 
@@ -65,6 +69,8 @@ def address_of_options(options: Options) -> ServerAddress:
             )
         return values[0] if values else None
 
+    if options.value("db-driver") == "pgsql":
+        return _of_pgsql_options(options)
     port = one("mysql-port")
     if port is not None and not (port.isdigit() and 1 <= int(port) <= 65535):
         raise UsageError(f"--mysql-port={port} is not a port", "Ports are 1 to 65535.")
@@ -81,6 +87,23 @@ def address_of_options(options: Options) -> ServerAddress:
         compression=compression,
         **fields(options, "server"),
     )
+
+
+def _of_pgsql_options(options: Options) -> ServerAddress:
+    """sysbench's options for PostgreSQL, whose user and database are `sbtest` too."""
+    try:
+        mode = options.value("pgsql-sslmode")
+        return ServerAddress(
+            protocol="postgresql",
+            host=options.value("pgsql-host") or "localhost",
+            port=int(options.value("pgsql-port") or libpq.PORT),
+            user=options.value("pgsql-user") or DEFAULT_NAME,
+            database=options.value("pgsql-db") or DEFAULT_NAME,
+            ssl_mode=None if mode is None else libpq.ssl_mode(mode),  # type: ignore[arg-type]
+            allow_cleartext_password=options.value("allow-cleartext-password"),
+        )
+    except ValueError as error:
+        raise UsageError(f"--pgsql-…: {error}", HELP) from error
 
 
 def _mode_of(options: Options) -> Any:
@@ -122,6 +145,8 @@ def joined(dsn: ServerAddress | None, options: ServerAddress, file: ServerAddres
     if options.host is not None and options.socket is not None:
         options = replace(options, host=None, port=None)  # as in sysbench, the socket takes precedence
     address = consent.over((dsn or options).over(file or ServerAddress()))
+    if address.protocol == "postgresql":
+        return address
     address = replace(address, user=address.user or DEFAULT_NAME, database=address.database or DEFAULT_NAME)
     if address.socket is not None:
         return address
@@ -169,6 +194,7 @@ def _tls(address: ServerAddress, mode: str) -> Tls:
     return Tls(
         versions=address.tls_versions or "any",
         verify=verify,
+        direct=address.tls_direct is True,
         ca_file=address.ssl_ca,
         cert_file=address.ssl_cert,
         key_file=address.ssl_key,
@@ -185,6 +211,9 @@ def workload_of(options: Options, custom: Custom | None) -> Workload:
             if options.given("db-ps-mode")
             else custom
         )
+    if options.kind in PGBENCH_KINDS:
+        mode = options.value("db-ps-mode")
+        return Pgbench(kind=options.kind, scale=options.value("scale"), db_ps_mode=mode)
     if options.kind in ONE_TABLE and options.value("tables") > 1:
         raise UsageError(
             f"--tables={options.value('tables')}: {options.kind} uses one table, as in sysbench", "Omit the option."
@@ -205,6 +234,7 @@ def without_effect(options: Options) -> tuple[str, ...]:
 
 def _common(options: Options, login: Login, workload: Workload, seed: int) -> dict[str, Any]:
     return {
+        "protocol": login.address.protocol or "mysql",
         "target": login.target,
         "user": login.address.user or DEFAULT_NAME,
         "password": login.password,
@@ -218,6 +248,8 @@ def _common(options: Options, login: Login, workload: Workload, seed: int) -> di
 def load_job(options: Options, login: Login, workload: Workload, seed: int) -> LoadJob:
     """Raises UsageError."""
     time_ns, rate, ignored = (options.value(name) for name in ("time", "rate", "mysql-ignore-errors"))
+    if login.address.protocol == "postgresql" and not options.given("mysql-ignore-errors"):
+        ignored = POSTGRES_IGNORED
     if time_ns == 0 and options.value("events") == 0:
         raise UsageError("--time=0 without --events would never end", "Give --time or --events.")
     try:
@@ -253,11 +285,17 @@ def tables_job(options: Options, login: Login, workload: Workload, seed: int) ->
         raise _translated(error) from error
 
 
-def _codes(codes: tuple[str, ...]) -> tuple[int, ...]:
+def _codes(codes: tuple[str, ...]) -> tuple[int | str, ...]:
+    """MySQL's numbers have four digits, SQLSTATEs five digits or letters."""
     for code in codes:
-        if not code.isdigit():
-            raise UsageError(f"--mysql-ignore-errors: {code!r} is not an error code", "Give numbers, or `all` alone.")
-    return tuple(int(code) for code in codes)
+        if not code.isdigit() and _SQLSTATE.fullmatch(code) is None:
+            raise UsageError(
+                f"--mysql-ignore-errors: {code!r} is not an error code", "Give numbers, SQLSTATEs, or `all` alone."
+            )
+    return tuple(code if _SQLSTATE.fullmatch(code) else int(code) for code in codes)
+
+
+_SQLSTATE = re.compile(r"[0-9A-Z]{5}")
 
 
 _FIELD_OPTIONS = {option.field.partition(".")[2]: option.name for option in OPTIONS if option.field} | {
@@ -294,11 +332,14 @@ def transport_line(login: Login, session: Session) -> str:
         checks = {"none": "certificate not verified", "ca": "CA verified", "full": "CA and host name verified"}
         version = "TLS" if session.tls.versions == "any" else f"TLS {session.tls.versions}"
         tls = f"{version}, {checks[session.tls.verify]}"
+    shown = f"{where}, user {login.address.user}, database {login.address.database}, {tls}"
+    if login.address.protocol == "postgresql":
+        return f"PostgreSQL by {shown}"
     packed = "no compression" if session.compression is None else f"{session.compression.algorithm} compression"
-    return f"{where}, user {login.address.user}, database {login.address.database}, {tls}, {packed}"
+    return f"{shown}, {packed}"
 
 
-_CODE = re.compile(r"\b(1040|1203|1461)\b")
+_CODE = re.compile(r"\b(1040|1203|1461|53300)\b")
 _SPARE = 10
 """Connections for others who use the server meanwhile."""
 
@@ -345,6 +386,12 @@ def limit_advice(job: LoadJob | TablesJob, message: str) -> str | None:
             f"{_many(job.connections, 'connection')} x {_many(each, 'statement')}: "
             f"run `SET GLOBAL max_prepared_stmt_count = {job.connections * each};` "
             "on the server, or use --db-ps-mode=disable."
+        )
+    if found.group(1) == "53300":
+        return (
+            f"{_many(connections, 'connection')} {'is' if connections == 1 else 'are'} requested: "
+            f"run `ALTER SYSTEM SET max_connections = {connections + _SPARE};` on the server and restart it, "
+            "or use fewer --threads."
         )
     return (
         f"{_many(connections, 'connection')} {'is' if connections == 1 else 'are'} requested: "

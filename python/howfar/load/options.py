@@ -71,7 +71,8 @@ _LOAD = _in(
            field="job.connect_timeout_ns"),
     Option("reconnect", "int", "0", "reconnect after this many transactions; 0: never",
            field="session.reconnect_after"),
-    Option("mysql-ignore-errors", "list", "1213,1020,1205", "errors that restart a transaction, or `all`"),
+    Option("mysql-ignore-errors", "list", "1213,1020,1205",
+           "errors that restart a transaction, or `all`; SQLSTATEs too [PostgreSQL: 40001,40P01,23505]"),
     Option("tx-rate", "number", None, "", same_as="rate"),
     Option("max-requests", "int", None, "", same_as="events"),
     Option("max-time", "seconds", None, "", same_as="time"),
@@ -116,15 +117,24 @@ _SERVER = _in(
            choices=("persistent", "per-transaction")),
     Option("on-disconnect", "choice", "stop", "what to do when a connection is lost",
            choices=("stop", "reconnect"), field="session.on_disconnect"),
-    Option("db-ps-mode", "choice", "auto", "prepared statements; text; several text statements per request",
-           choices=("auto", "disable", "multi"), field="workload.db_ps_mode"),
-    Option("db-driver", "choice", "mysql", "the only driver", choices=("mysql",)),
+    Option("db-ps-mode", "choice", "auto",
+           "prepared statements; text; several text statements per request; PostgreSQL: parsed for each request",
+           choices=("auto", "disable", "multi", "extended"), field="workload.db_ps_mode"),
+    Option("pipeline", "int", "1", "PostgreSQL: statements of a transaction that are sent at once", low=1,
+           field="session.pipeline"),
+    Option("db-driver", "choice", "mysql", "whose protocol, without a DSN", choices=("mysql", "pgsql")),
+    Option("pgsql-host", "text", None, "with --db-driver=pgsql: host, or directory of the socket"),
+    Option("pgsql-port", "text", None, "port"),
+    Option("pgsql-user", "text", None, "user [sbtest]"),
+    Option("pgsql-db", "text", None, "database [sbtest]"),
+    Option("pgsql-sslmode", "text", None, "as sslmode in a postgresql:// DSN"),
 )  # fmt: skip
 
 _TABLES = _in(
     TABLES,
     Option("tables", "int", "1", "number of tables", low=1),
     Option("table-size", "int", "10000", "rows in each", low=1),
+    Option("scale", "int", "1", "of pgbench's tables: 100,000 accounts each", low=1, field="pgbench.scale"),
     Option("auto-inc", "switch", "on", "ids from AUTO_INCREMENT; off: from the client"),
     Option("secondary", "switch", "off", "a secondary key instead of the primary key"),
     Option("create-secondary", "switch", "on", "an index on k"),
@@ -183,7 +193,7 @@ _MEASURE = _in(
 
 _OUTPUT = _in(
     OUTPUT,
-    Option("report", "choice", "human", "layout of the report", choices=("human", "sysbench")),
+    Option("report", "choice", "human", "layout of the report", choices=("human", "sysbench", "pgbench")),
     Option("report-interval", "seconds", "0", "seconds between progress lines (with --interval: every interval); 0: none"),
     Option("histogram", "switch", "off", "print the latency histogram, with sysbench's buckets"),
     Option("json", "switch", "off", "all events and a summary as JSON lines, instead of the report"),
@@ -196,10 +206,6 @@ def _without_effect(group: str, fate: Fate, *rows: tuple[str, Kind, str]) -> tup
     return tuple(Option(name, kind, None, "", group, fate=fate, why=why) for name, kind, why in rows)
 
 
-_PGSQL: tuple[tuple[str, Kind, str], ...] = tuple(
-    (f"pgsql-{name}", "text", "only MySQL and MariaDB are supported")
-    for name in ("host", "port", "user", "db", "sslmode", "variant")
-)
 _IGNORED = _without_effect(
     IGNORED,
     "ignored",
@@ -211,14 +217,14 @@ _IGNORED = _without_effect(
     ("db-debug", "switch", "--json reports everything"),
     ("mysql-debug", "switch", "no client library is called"),
     ("luajit-cmd", "text", "there is no Lua"),
-    *_PGSQL,
+    ("pgsql-variant", "text", "Redshift is not supported"),
 )  # fmt: skip
 
 _REFUSED = _without_effect(
     REFUSED,
     "refused",
     ("mysql-password", "text", "every user of this machine could read it"),
-    ("pgsql-password", "text", "every user of this machine could read it, and only MySQL and MariaDB are supported"),
+    ("pgsql-password", "text", "every user of this machine could read it"),
     ("mysql-dry-run", "switch", "nothing would be measured; see --help and the receipt"),
     ("config-file", "file", "put its options on the command line, and the server into --defaults-file"),
     ("report-checkpoints", "text", "run once per window, or use --json with --interval"),

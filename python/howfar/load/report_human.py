@@ -15,6 +15,9 @@ _ERRORS = {
     "1020": "record changed since last read",
     "1205": "lock wait timeout",
     "1062": "duplicate key",
+    "40001": "serialization failure",
+    "40P01": "deadlock",
+    "23505": "duplicate key",
     "disconnect": "connection lost",
 }
 _LABEL = 12

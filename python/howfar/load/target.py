@@ -14,7 +14,8 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from howfar.errors import UsageError
 
-SslMode = Literal["DISABLED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"]
+SslMode = Literal["DISABLED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY", "PREFERRED"]
+"""PREFERRED: of PostgreSQL, until the server was asked."""
 SSL_MODES: tuple[SslMode, ...] = ("DISABLED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
 DEFAULT_PORT = 3306
 DEFAULT_NAME = "sbtest"
@@ -25,6 +26,7 @@ DEFAULT_NAME = "sbtest"
 class ServerAddress:
     """What one source says about the server. It holds no password, so it may be printed."""
 
+    protocol: Literal["mysql", "postgresql"] | None = None
     host: str | None = None
     port: int | None = None
     socket: str | None = None
@@ -41,6 +43,11 @@ class ServerAddress:
     fetch_server_key: bool | None = None
     allow_cleartext_password: bool | None = None
     server_key_file: str | None = None
+    tls_direct: bool | None = None
+    hostaddr: str | None = None
+    """PostgreSQL's: the address of `host`, which then only names it."""
+    service: str | None = None
+    passfile: str | None = None
 
     def over(self, below: ServerAddress) -> ServerAddress:
         """This one, with `below` where this one is silent. A host here silences a socket below, and vice versa."""
@@ -73,7 +80,7 @@ def parse_dsn(text: str) -> ServerAddress:
     except ValueError as error:
         raise UsageError(f"the DSN cannot be read: {error}", _EXAMPLES) from error
     if parts.scheme not in SCHEMES:
-        raise UsageError(f"a DSN begins with mysql:// or mariadb://, not {parts.scheme}://", _EXAMPLES)
+        raise UsageError(f"a DSN begins with mysql://, mariadb:// or postgresql://, not {parts.scheme}://", _EXAMPLES)
     if parts.password is not None:
         raise UsageError("the DSN contains a password, which every user of this machine could read", PASSWORD_ADVICE)
     if parts.fragment:

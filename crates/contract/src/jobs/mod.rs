@@ -105,10 +105,10 @@ pub enum All {
 }
 
 impl Default for IgnoredErrors {
-    /// Deadlock, record changed, lock wait timeout; serialization failure, deadlock: those of sysbench.
+    /// Deadlock, record changed, lock wait timeout; serialization failure, deadlock, duplicate key: those of sysbench.
     fn default() -> Self {
         let numbers = [1213, 1020, 1205].map(IgnoredCode::Number);
-        let states = ["40001", "40P01"].map(|state| IgnoredCode::State(state.to_owned()));
+        let states = ["40001", "40P01", "23505"].map(|state| IgnoredCode::State(state.to_owned()));
         Self::Codes(numbers.into_iter().chain(states).collect())
     }
 }

@@ -1,0 +1,236 @@
+"""PostgreSQL's own words for a server: the URI, the service file, the environment and the password file, as libpq reads them. Pure.
+
+Each source becomes a `ServerAddress`. What leaves open what is measured is decided once, before the job is made (`sslmode=prefer`), or
+refused; a password in a URI is refused, as in any DSN.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from howfar.errors import UsageError
+from howfar.load.target import PASSWORD_ADVICE, ServerAddress
+
+SCHEMES: Final = ("postgresql", "postgres")
+PORT: Final = 5432
+SOCKETS: Final = "/var/run/postgresql"
+"""Where Debian's server has its socket."""
+SYSTEM_CA: Final = "/etc/ssl/certs/ca-certificates.crt"
+_EXAMPLES = "Examples: postgresql://user@host:5432/db?sslmode=verify-full&sslrootcert=ca.pem or postgresql:///db?host=/run/postgresql."
+_MODES: Final = {
+    "disable": "DISABLED",
+    "prefer": "PREFERRED",
+    "require": "REQUIRED",
+    "verify-ca": "VERIFY_CA",
+    "verify-full": "VERIFY_IDENTITY",
+}
+
+
+def ssl_mode(value: str) -> str:
+    """libpq's word as MySQL's. Raises ValueError."""
+    if value == "allow":
+        raise ValueError("allow leaves open what is measured: use disable or require")
+    if value not in _MODES:
+        raise ValueError(f"known modes: {', '.join(_MODES)}")
+    return _MODES[value]
+
+
+def _port(value: str) -> int:
+    if not value.isdigit() or not 1 <= int(value) <= 65535:
+        raise ValueError("ports are 1 to 65535")
+    return int(value)
+
+
+def _negotiation(value: str) -> bool:
+    if value not in ("postgres", "direct"):
+        raise ValueError("known: postgres, direct")
+    return value == "direct"
+
+
+def _host(value: str) -> str:
+    if "," in value:
+        raise ValueError("only one server can be loaded")
+    return value
+
+
+_PARAMETERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "host": ("host", _host),
+    "hostaddr": ("hostaddr", _host),
+    "port": ("port", _port),
+    "dbname": ("database", str),
+    "user": ("user", str),
+    "sslmode": ("ssl_mode", ssl_mode),
+    "sslrootcert": ("ssl_ca", str),
+    "sslcert": ("ssl_cert", str),
+    "sslkey": ("ssl_key", str),
+    "sslnegotiation": ("tls_direct", _negotiation),
+    "service": ("service", str),
+    "passfile": ("passfile", str),
+}
+"""libpq's parameters: field, and how the value is read."""
+_ENVIRONMENT: Final = {
+    "PGHOST": "host",
+    "PGHOSTADDR": "hostaddr",
+    "PGPORT": "port",
+    "PGDATABASE": "dbname",
+    "PGUSER": "user",
+    "PGSSLMODE": "sslmode",
+    "PGSSLROOTCERT": "sslrootcert",
+    "PGSSLCERT": "sslcert",
+    "PGSSLKEY": "sslkey",
+    "PGSSLNEGOTIATION": "sslnegotiation",
+    "PGSERVICE": "service",
+    "PGPASSFILE": "passfile",
+}
+_WITHOUT_EFFECT: Final = (
+    "application_name",
+    "connect_timeout",
+    "client_encoding",
+    "fallback_application_name",
+    "options",
+)
+
+
+def looks_like_uri(text: str) -> bool:
+    return text.partition("://")[0] in SCHEMES
+
+
+def _read(source: str, pairs: Mapping[str, str]) -> ServerAddress:
+    """Parameters of one source. Raises UsageError."""
+    given: dict[str, Any] = {}
+    for name, value in pairs.items():
+        if name in _WITHOUT_EFFECT or not value:
+            continue
+        if name not in _PARAMETERS:
+            near = difflib.get_close_matches(name, _PARAMETERS, 1)
+            meant = f"Did you mean {near[0]}? " if near else ""
+            raise UsageError(f"{source}: unknown parameter {name}", f"{meant}Known: {', '.join(_PARAMETERS)}.")
+        field, read = _PARAMETERS[name]
+        try:
+            given[field] = read(value)
+        except ValueError as error:
+            raise UsageError(f"{source}: {name}={value}: {error}", _EXAMPLES) from error
+    return ServerAddress(protocol="postgresql", **given)
+
+
+def parse_uri(text: str) -> ServerAddress:
+    """`postgresql://user@host:port/db?parameters`. Raises UsageError; its message never repeats what may be a password."""
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise UsageError(f"the DSN cannot be read: {error}", _EXAMPLES) from error
+    pairs = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if parts.password is not None or "password" in pairs:
+        raise UsageError("the DSN contains a password, which every user of this machine could read", PASSWORD_ADVICE)
+    if parts.fragment:
+        raise UsageError("the DSN contains a #, which ends a URL", "Write %23 for the character itself.")
+    named = {
+        "host": unquote(parts.hostname or "") if "%" not in parts.netloc else _quoted_host(parts.netloc),
+        "port": "" if port is None else str(port),
+        "user": unquote(parts.username or ""),
+        "dbname": unquote(parts.path).strip("/"),
+    }
+    for name, value in named.items():
+        if value and pairs.setdefault(name, value) != value:
+            raise UsageError(f"the DSN gives {name} twice, with different values", _EXAMPLES)
+    return _read("the DSN", pairs)
+
+
+def _quoted_host(netloc: str) -> str:
+    """A directory as host, `%2Frun%2Fpostgresql`: urlsplit would have it in lower case."""
+    host = netloc.rpartition("@")[2]
+    if not host.startswith("["):
+        host = host.partition(":")[0]
+    return unquote(host.strip("[]"))
+
+
+def of_environment(environment: Mapping[str, str]) -> ServerAddress:
+    """Raises UsageError."""
+    return _read(
+        "PG… in the environment",
+        {_ENVIRONMENT[name]: value for name, value in environment.items() if name in _ENVIRONMENT},
+    )
+
+
+def parse_services(source: str, text: str, service: str) -> tuple[ServerAddress, str | None] | None:
+    """What a service file says of one service, and its password; None when it does not name it. Raises UsageError."""
+    pairs: dict[str, str] = {}
+    group, found = "", False
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = line.strip()
+        if not bare or bare.startswith("#"):
+            continue
+        if bare.startswith("[") and bare.endswith("]"):
+            group = bare[1:-1]
+            found = found or group == service
+            continue
+        name, equals, value = bare.partition("=")
+        if not equals:
+            raise UsageError(f"{source}:{number} is no NAME=VALUE", "Correct that line.")
+        if group == service:
+            pairs.setdefault(name.strip(), value.strip())
+    if not found:
+        return None
+    password = pairs.pop("password", None)
+    return _read(f"{source}, service {service}", pairs), password
+
+
+def over(address: ServerAddress, below: ServerAddress) -> ServerAddress:
+    """As `ServerAddress.over`, but a port below holds for a host above, as libpq has it."""
+    return replace(address.over(below), port=address.port or below.port)
+
+
+def completed(address: ServerAddress, os_user: str, root_cert: str | None) -> ServerAddress:
+    """With libpq's defaults, and a directory made into a socket. `root_cert`: the user's own, if it is there. Raises UsageError."""
+    port = address.port or PORT
+    user = address.user or os_user
+    address = replace(address, user=user, database=address.database or user)
+    if address.ssl_ca == "system":
+        address = replace(address, ssl_ca=SYSTEM_CA, ssl_mode="VERIFY_IDENTITY")
+    mode = address.ssl_mode
+    if mode in ("VERIFY_CA", "VERIFY_IDENTITY") and address.ssl_ca is None:
+        if root_cert is None:
+            raise UsageError(
+                "sslmode=verify-… needs the CA that signed the server's certificate", "Add sslrootcert=FILE.pem."
+            )
+        address = replace(address, ssl_ca=root_cert)
+    if mode == "REQUIRED" and address.ssl_ca is not None:
+        address = replace(address, ssl_mode="VERIFY_CA")  # as libpq does
+    if address.tls_direct and mode in (None, "DISABLED", "PREFERRED"):
+        raise UsageError("sslnegotiation=direct needs sslmode=require, verify-ca or verify-full", _EXAMPLES)
+    host = address.host or (None if address.hostaddr else SOCKETS)
+    if address.socket is not None:
+        return address
+    if host is not None and host.startswith("/"):
+        return replace(address, host=None, port=port, socket=f"{host.rstrip('/')}/.s.PGSQL.{port}")
+    return replace(address, host=host or address.hostaddr, port=port)
+
+
+def password_of(text: str, address: ServerAddress) -> str | None:
+    """The password file's answer for a completed address: the first line whose four fields fit."""
+    directory = None if address.socket is None else address.socket.rpartition("/")[0]
+    host = address.host if directory is None else "localhost" if directory == SOCKETS else directory
+    asked = (host, str(address.port or PORT), address.database, address.user)
+    for line in text.splitlines():
+        fields = _fields(line)
+        if line.startswith("#") or len(fields) < 5:
+            continue
+        if all(field in ("*", wanted) for field, wanted in zip(fields, asked, strict=False)):
+            return fields[4]
+    return None
+
+
+def _fields(line: str) -> list[str]:
+    """Separated by colons; a backslash takes what follows as it is."""
+    fields, rest = [""], iter(line)
+    for character in rest:
+        if character == ":" and len(fields) < 5:
+            fields.append("")
+        else:
+            fields[-1] += next(rest, "") if character == "\\" else character
+    return fields
