@@ -8,6 +8,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use rustix::net::{RecvFlags, recv};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection};
@@ -15,6 +16,7 @@ use serde_json::{Value, json};
 
 use crate::fake::{Fake, greeting, packet};
 use crate::malice::{drip, ends, flood_of, harmful, head_of_result, heard, hurried, until_queried};
+use crate::rogue_postgres;
 use crate::visitor::{read_request, record};
 
 /// A connection, whatever lies between.
@@ -39,7 +41,7 @@ struct Script {
     job: fn(&str) -> Value,
 }
 
-static SCRIPTS: [Script; 4] = [
+static SCRIPTS: [Script; 5] = [
     Script {
         name: "mysql",
         before_tls: Some(|stream| {
@@ -64,6 +66,43 @@ static SCRIPTS: [Script; 4] = [
             ]
         },
         job: hurried,
+    },
+    Script {
+        name: "postgres",
+        before_tls: Some(|stream| {
+            rogue_postgres::first(stream)?;
+            stream.write_all(b"S")?;
+            // What follows is said in the handshake, and not in one breath with this.
+            recv(stream, &mut [0; 1][..], RecvFlags::PEEK)?;
+            Ok(())
+        }),
+        enter: |stream, _| rogue_postgres::until_bound(stream),
+        answer: rogue_postgres::answer,
+        endless: || {
+            let row = rogue_postgres::message(b'D', b"\0\x01\0\0\0\x01a");
+            let notice = rogue_postgres::message(b'N', b"\0");
+            vec![
+                ("rows", Vec::new(), row.repeat(5000)),
+                ("row", b"D\x3b\x9a\xca\0".to_vec(), vec![0; 60_000]),
+                ("notices", Vec::new(), notice.repeat(5000)),
+            ]
+        },
+        lies: || {
+            let message = rogue_postgres::message;
+            vec![
+                ("length", b"D\x7f\xff\xff\xff".to_vec()),
+                ("below-zero", b"D\xff\xff\xff\xff".to_vec()),
+                ("below-four", b"Z\0\0\0\x03I".to_vec()),
+                ("long-tag", b"C\0\x10\0\0".to_vec()),
+                ("long-error", b"E\0\x10\0\0".to_vec()),
+                ("error", message(b'E', b"SERROR")),
+                ("kind", message(b'?', b"")),
+                ("login", message(b'R', &[0; 4])),
+                ("copy-in", message(b'G', b"\0\0\0")),
+                ("state", message(b'Z', b"X")),
+            ]
+        },
+        job: rogue_postgres::hurried_job,
     },
     Script {
         name: "resp",

@@ -9,5 +9,7 @@ mod malice;
 mod mariadb;
 mod outages;
 mod peak;
+mod postgres;
 mod process;
+mod rogue_postgres;
 mod visitor;

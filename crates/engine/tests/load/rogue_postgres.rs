@@ -1,0 +1,254 @@
+//! PostgreSQL's server side as far as its rogues need it, and harm that only its protocol has room for.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+
+use serde_json::{Value, json};
+
+use crate::malice::{drip, ends, flood_of, harmful, hurried};
+
+/// A message of this type.
+pub(crate) fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+    let length = (body.len() as u32 + 4).to_be_bytes();
+    [&[kind][..], &length, body].concat()
+}
+
+pub(crate) fn ready() -> Vec<u8> {
+    message(b'Z', b"I")
+}
+
+/// The answer to a bind of a statement that gives one row.
+pub(crate) fn answer() -> Vec<u8> {
+    [
+        message(b'2', b""),
+        message(b'D', b"\0\x01\0\0\0\x01a"),
+        message(b'C', b"SELECT 1\0"),
+        ready(),
+    ]
+    .concat()
+}
+
+pub(crate) fn hurried_job(path: &str) -> Value {
+    let mut job = hurried(path);
+    job["protocol"] = "postgresql".into();
+    job
+}
+
+/// The client's first message, or its request for TLS.
+pub(crate) fn first(stream: &mut (impl Read + ?Sized)) -> io::Result<Vec<u8>> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length)?;
+    let mut body = vec![0; u32::from_be_bytes(length) as usize - 4];
+    stream.read_exact(&mut body)?;
+    Ok(body)
+}
+
+fn heard(stream: &mut (impl Read + ?Sized)) -> io::Result<(u8, Vec<u8>)> {
+    let mut kind = [0];
+    stream.read_exact(&mut kind)?;
+    Ok((kind[0], first(stream)?))
+}
+
+/// From the startup to the first request of the load, which is heard and not answered.
+pub(crate) fn until_bound(stream: &mut (impl Read + Write + ?Sized)) -> io::Result<()> {
+    first(stream)?;
+    stream.write_all(&message(b'R', &[0; 4]))?;
+    stream.write_all(&ready())?;
+    let mut bound = false;
+    loop {
+        match heard(stream)?.0 {
+            b'P' => stream.write_all(&message(b'1', b""))?,
+            b'Q' => stream.write_all(&[message(b'C', b"SELECT 0\0"), ready()].concat())?,
+            b'S' if bound => return Ok(()),
+            b'S' => stream.write_all(&ready())?,
+            b'B' => bound = true,
+            _ => {}
+        }
+    }
+}
+
+/// As `ends`, for a server that does harm to everybody.
+#[track_caller]
+fn harm_ends(
+    (name, session): (&str, Value),
+    code: &str,
+    fragment: &str,
+    harm: impl Fn(&mut UnixStream) -> io::Result<()> + Send + Sync + Clone + 'static,
+) {
+    let fake = harmful(&format!("pg-{name}"), harm);
+    let mut job = hurried_job(&fake.path);
+    job["session"] = session;
+    if code != "connect" {
+        // What is told at sight must not be overtaken by the limits on a busy machine.
+        job["connect_timeout_ns"] = 20_000_000_000_u64.into();
+        job["stall_timeout_ns"] = 20_000_000_000_u64.into();
+    }
+    ends(name, &job, &[code], fragment);
+}
+
+/// The authentication message of this code.
+fn asks(code: u8, rest: &[u8]) -> Vec<u8> {
+    message(b'R', &[&[0, 0, 0, code], rest].concat())
+}
+
+#[test]
+fn logins_that_do_not_end_well() {
+    let plain = || json!({});
+    harm_ends(
+        ("statuses", plain()),
+        "protocol",
+        "without an end",
+        |stream| {
+            first(stream)?;
+            flood_of(stream, &message(b'S', b"a\0b\0").repeat(1000))
+        },
+    );
+    harm_ends(
+        ("notices", plain()),
+        "protocol",
+        "without an end",
+        |stream| {
+            first(stream)?;
+            flood_of(stream, &message(b'N', b"\0").repeat(1000))
+        },
+    );
+    harm_ends(("huge", plain()), "protocol", "accepted here", |stream| {
+        first(stream)?;
+        flood_of(stream, b"E\x3f\0\0\0")
+    });
+    harm_ends(
+        ("ready-at-once", plain()),
+        "protocol",
+        "does not belong",
+        |stream| {
+            first(stream)?;
+            stream.write_all(&ready())?;
+            first(stream).map(drop)
+        },
+    );
+    harm_ends(("dripping", plain()), "connect", "the login", |stream| {
+        first(stream)?;
+        stream.write_all(b"E\0\0\xff\0")?;
+        drip(stream, b"S")
+    });
+    harm_ends(
+        ("silent-about-tls", json!({"tls": {}})),
+        "connect",
+        "request for TLS",
+        |stream| {
+            first(stream)?;
+            heard(stream).map(drop)
+        },
+    );
+    harm_ends(
+        ("more-than-s", json!({"tls": {}})),
+        "protocol",
+        "end of a step",
+        |stream| {
+            first(stream)?;
+            stream.write_all(&[b"S".to_vec(), asks(0, b"")].concat())?;
+            heard(stream).map(drop)
+        },
+    );
+    harm_ends(
+        ("no-tls", json!({"tls": {}})),
+        "tls",
+        "offers no TLS",
+        |stream| {
+            first(stream)?;
+            stream.write_all(b"N")?;
+            heard(stream).map(drop)
+        },
+    );
+}
+
+/// A server that asks for the password in ways that it should not.
+#[test]
+fn passwords_that_are_asked_for_by_rogues() {
+    let plain = || json!({});
+    harm_ends(("impostor", plain()), "auth", "did not prove", |stream| {
+        first(stream)?;
+        stream.write_all(&asks(10, b"SCRAM-SHA-256\0\0"))?;
+        heard(stream)?;
+        stream.write_all(&asks(0, b""))?;
+        heard(stream).map(drop)
+    });
+    harm_ends(("busy", plain()), "auth", "4294967295 rounds", |stream| {
+        first(stream)?;
+        stream.write_all(&asks(10, b"SCRAM-SHA-256\0\0"))?;
+        let (_, begun) = heard(stream)?;
+        let begun = String::from_utf8_lossy(&begun).into_owned();
+        let nonce = begun.split("r=").nth(1).unwrap_or_default();
+        let challenge = format!("r={nonce}x,s=c2FsdA==,i=4294967295");
+        stream.write_all(&asks(11, challenge.as_bytes()))?;
+        heard(stream).map(drop)
+    });
+    harm_ends(
+        ("again", plain()),
+        "protocol",
+        "out of its order",
+        |stream| {
+            first(stream)?;
+            loop {
+                stream.write_all(&asks(5, b"salt"))?;
+                heard(stream)?;
+            }
+        },
+    );
+    harm_ends(("kerberos", plain()), "auth", "Kerberos V5", |stream| {
+        first(stream)?;
+        stream.write_all(&asks(2, b""))?;
+        heard(stream).map(drop)
+    });
+}
+
+/// Closed after every byte of what lets a client in.
+#[test]
+fn a_login_cut_anywhere() {
+    let told = [asks(0, b""), message(b'K', &[0; 8]), ready()].concat();
+    for cut in 0..told.len() {
+        let told = told.clone();
+        let fake = harmful(&format!("pg-cut-{cut}"), move |stream| {
+            first(stream)?;
+            stream.write_all(&told[..cut])
+        });
+        let job = hurried_job(&fake.path);
+        ends("a cut login", &job, &["server_gone"], "closed");
+    }
+}
+
+/// What a server may say unasked does no harm, wherever it comes.
+#[test]
+fn notices_in_the_way_do_no_harm() {
+    let unasked = || {
+        [
+            message(b'N', b"SNOTICE\0\0"),
+            message(b'S', b"TimeZone\0UTC\0"),
+            message(b'A', b"\0\0\0\x01c\0\0"),
+        ]
+        .concat()
+    };
+    let fake = harmful("pg-notices", move |stream| {
+        first(stream)?;
+        let begun = [asks(0, b""), unasked(), ready(), unasked()];
+        stream.write_all(&begun.concat())?;
+        loop {
+            let said = match heard(stream)?.0 {
+                b'P' => message(b'1', b""),
+                b'Q' => [message(b'C', b"SELECT 0\0"), ready()].concat(),
+                b'B' => message(b'2', b""),
+                b'E' => message(b'C', b"SELECT 0\0"),
+                b'S' => ready(),
+                _ => return Ok(()),
+            };
+            stream.write_all(&[unasked(), said, unasked()].concat())?;
+        }
+    });
+    let mut job = hurried_job(&fake.path);
+    job["measure_ns"] = 100_000_000.into();
+    job["connect_timeout_ns"] = 20_000_000_000_u64.into();
+    job["stall_timeout_ns"] = 20_000_000_000_u64.into();
+    let events = crate::process::success(&job);
+    let finished = events.last().expect("events");
+    assert!(finished["transactions"].as_u64() > Some(0), "{finished}");
+}
