@@ -10,6 +10,10 @@ mod checks;
 #[allow(unreachable_pub)] // what the fuzzers call from outside
 mod keyvalue;
 
+#[path = "../../../fuzz/src/postgres.rs"]
+#[allow(unreachable_pub)] // what the fuzzers call from outside
+mod postgres;
+
 #[path = "../../../fuzz/src/fastcgi.rs"]
 #[allow(unreachable_pub)] // what the fuzzers call from outside
 mod fastcgi;
@@ -43,6 +47,11 @@ fn logins() {
 #[test]
 fn compressed_frames() {
     replay("frames", checks::frames);
+}
+
+#[test]
+fn answers_of_postgresql() {
+    replay("postgres", postgres::postgres);
 }
 
 #[test]

@@ -131,6 +131,10 @@ fn logins_that_do_not_end_well() {
         stream.write_all(b"E\0\0\xff\0")?;
         drip(stream, b"S")
     });
+}
+
+#[test]
+fn answers_to_the_request_for_tls_that_are_none() {
     harm_ends(
         ("silent-about-tls", json!({"tls": {}})),
         "connect",

@@ -3,7 +3,7 @@
 //! The first byte of the input says what the job allows, the second how: packets rightly numbered, each behind a byte of its length, or
 //! a raw stream in pieces of that size. The rest is what the server says.
 
-use howfar_contract::jobs::{KeyValue, PsMode, SessionJob, Sysbench, Tls, Workload};
+use howfar_contract::jobs::{KeyValue, PsMode, SessionJob, SqlProtocol, Sysbench, Tls, Workload};
 use serde::Deserialize;
 use serde::de::value::{Error, MapDeserializer};
 
@@ -46,19 +46,36 @@ impl Allowed {
         self.0 & 16 != 0
     }
 
+    /// PostgreSQL, whose login is a third one.
+    fn is_postgres(self) -> bool {
+        self.0 & 32 != 0 && !self.is_store()
+    }
+
+    /// It has statements to prepare.
+    fn prepares(self) -> bool {
+        self.0 & 64 != 0
+    }
+
     fn workload(self) -> Workload {
         if self.is_store() {
             return Workload::KeyValue(keys(self.fetches()));
         }
         Workload::OltpPointSelect(Sysbench {
-            db_ps_mode: PsMode::Disable,
+            db_ps_mode: if self.is_postgres() && self.prepares() {
+                PsMode::Auto
+            } else {
+                PsMode::Disable
+            },
             ..Sysbench::default()
         })
     }
 
     fn session(self) -> SessionJob {
         SessionJob {
-            tls: self.encrypts().then(Tls::default),
+            tls: self.encrypts().then(|| Tls {
+                direct: self.is_postgres() && self.fetches(),
+                ..Tls::default()
+            }),
             fetch_server_key: self.fetches(),
             allow_cleartext_password: self.cleartext(),
             ..SessionJob::default()
@@ -88,7 +105,12 @@ pub fn conversation(data: &[u8]) {
     let (session, target) = (allowed.session(), allowed.target());
     let wanted = Wanted::new(&session, &target).expect("no files are named");
     let workload = allowed.workload();
-    let program = Program::new(&workload, 1, 1).expect("a good workload");
+    let protocol = if allowed.is_postgres() {
+        SqlProtocol::Postgresql
+    } else {
+        SqlProtocol::Mysql
+    };
+    let program = Program::speaking(protocol, 1, &workload, 1, 1).expect("a good workload");
     let entry = Entry {
         target: &target,
         account: Account {
@@ -102,6 +124,9 @@ pub fn conversation(data: &[u8]) {
     };
     if allowed.is_store() {
         return of_store(replies, usize::from(size), &entry);
+    }
+    if allowed.is_postgres() {
+        return of_postgres(replies, usize::from(size), &entry, allowed);
     }
     let mut talk = Talk {
         login: Login::new(&program),
@@ -149,6 +174,42 @@ fn of_store(replies: &[u8], size: usize, entry: &Entry<'_>) {
     }
     // TLS may begin anew, or answer what breaks it with an alert.
     assert!(sent.len() <= begun + 4096, "a store made the client speak");
+}
+
+/// The same for PostgreSQL: packets are messages, of which each begins with its type.
+fn of_postgres(replies: &[u8], size: usize, entry: &Entry<'_>, allowed: Allowed) {
+    let mut sent = Vec::new();
+    let mut login = protocol::login(entry, &mut sent).expect("a channel");
+    let told: Vec<Vec<u8>> = if size == 0 {
+        packets(replies).filter_map(as_message).collect()
+    } else {
+        replies.chunks(size).map(<[u8]>::to_vec).collect()
+    };
+    for piece in told {
+        match login.feed(&piece, entry, &mut sent) {
+            Ok(None) => {}
+            Ok(Some(session)) => {
+                assert!(!session.channel.is_handshaking(), "ready before TLS is");
+                break;
+            }
+            Err(failed) => {
+                let message = format!("{}{}", failed.message, failed.advice);
+                assert!(!message.contains(PASSWORD), "the password is in a message");
+                break;
+            }
+        }
+    }
+    assert!(sent.len() < MOST_SENT, "{} bytes left", sent.len());
+    let shown = sent
+        .windows(PASSWORD.len())
+        .any(|part| part == PASSWORD.as_bytes());
+    assert!(!shown || allowed.is_unix(), "the password leaves");
+}
+
+fn as_message(payload: &[u8]) -> Option<Vec<u8>> {
+    let (&kind, body) = payload.split_first()?;
+    let length = (body.len() as u32 + 4).to_be_bytes();
+    Some([&[kind][..], &length, body].concat())
 }
 
 /// Payloads, each behind a byte of its length; the last one may be short of it.
@@ -311,6 +372,51 @@ mod tests {
             let first = greets.then_some(&steps[0]);
             let replies = first.into_iter().chain(order.iter().map(|&at| &steps[at]));
             let mut data = [&[allowed, 0][..], &behind_lengths(replies)].concat();
+            for (at, byte) in changes {
+                let at = at.index(data.len());
+                if at > 1 {
+                    data[at] = byte;
+                }
+            }
+            conversation(&data);
+        }
+    }
+
+    /// What PostgreSQL may say, message by message, each of its type and body.
+    fn postgres_steps() -> Vec<Vec<u8>> {
+        [
+            &b"R\0\0\0\0"[..],
+            b"R\0\0\0\x03",
+            b"R\0\0\0\x05salt",
+            b"R\0\0\0\x0aSCRAM-SHA-256\0\0",
+            b"R\0\0\0\x0br=x,s=c2FsdA==,i=1",
+            b"R\0\0\0\x0cv=AAAA",
+            b"Sserver_version\x0015\0",
+            b"K\0\0\0\x01\0\0\0\x02",
+            b"ZI",
+            b"1",
+            b"NSNOTICE\0\0",
+            b"ESFATAL\0VFATAL\0C28P01\0Mno\0\0",
+        ]
+        .map(<[u8]>::to_vec)
+        .to_vec()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        /// Steps of PostgreSQL in any order, with some bytes of them changed.
+        #[test]
+        fn any_steps_end_a_login_to_postgresql(
+            allowed in 0..16_u8,
+            prepares in any::<bool>(),
+            order in vec(0..postgres_steps().len(), 0..12),
+            changes in vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+        ) {
+            let steps = postgres_steps();
+            let replies = behind_lengths(order.iter().map(|&at| &steps[at]));
+            let allowed = allowed | 32 | (u8::from(prepares) << 6);
+            let mut data = [&[allowed, 0][..], &replies].concat();
             for (at, byte) in changes {
                 let at = at.index(data.len());
                 if at > 1 {
