@@ -84,7 +84,7 @@ def _row(name: str, at: AtRate) -> tuple[Cell, ...]:
         Cell(
             with_limits(at.p50_ms)
             if at.keeps_up
-            else f"answers {_percent(at.answered)}, queues{'' if at.sure else ' ?'}"
+            else f"answers {at.answered.value * 100:.1f} %, queues{'' if at.sure else ' ?'}"
         ),
         Cell(with_limits(at.p99_ms)),
         Cell(with_limits(at.p999_ms)),
