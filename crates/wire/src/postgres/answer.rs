@@ -113,6 +113,9 @@ impl Answer {
             return Ok(None);
         };
         let (kind, length) = header(head)?;
+        if self.due == 0 && !is_unasked(kind) {
+            return Err(NOT_ASKED);
+        }
         let row = matches!(kind, b'D' | b'd');
         let limit = match kind {
             b'D' if work.decodes() => LONGEST_ROW,
@@ -195,8 +198,7 @@ impl Answer {
     #[inline]
     fn pass_by(&mut self, kind: u8) -> Result<(), Malformed> {
         match kind {
-            // Notice, parameter, notification.
-            b'N' | b'S' | b'A' => Ok(()),
+            _ if is_unasked(kind) => Ok(()),
             _ if self.due == 0 => Err(NOT_ASKED),
             // A row, or a row of a COPY to the client.
             b'D' | b'd' => {
@@ -240,6 +242,12 @@ impl Answer {
             Some(error) => Outcome::Failed(error),
         })
     }
+}
+
+/// Notice, parameter, notification.
+#[inline]
+fn is_unasked(kind: u8) -> bool {
+    matches!(kind, b'N' | b'S' | b'A')
 }
 
 const NOT_ASKED: Malformed = Malformed::Unexpected("bytes came although nothing was asked");
