@@ -41,17 +41,19 @@ impl Server {
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let directory =
             std::env::temp_dir().join(format!("howfar-db-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&directory).expect("a temporary directory");
         let data = format!("--datadir={}", directory.join("data").display());
+        // A server that starts removes what lies in its directory for temporary tables: one that it shares is another server's too.
+        let temporary = directory.join("tmp");
+        std::fs::create_dir_all(&temporary).expect("a temporary directory");
         let mut installer = Command::new(install);
-        installer.args([
+        installer.env("TMPDIR", &temporary).args([
             "--no-defaults",
             &data,
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
         ]);
         let mut command = Command::new(server);
-        command.args([
+        command.env("TMPDIR", &temporary).args([
             "--no-defaults",
             &data,
             "--bind-address=127.0.0.1",
@@ -69,9 +71,10 @@ impl Server {
         command.arg(format!("--port={port}"));
         command.arg(format!("--socket={}", directory.join("s").display()));
         command.arg(format!("--pid-file={}", directory.join("pid").display()));
+        let installed = installer.output().expect("it runs");
         assert!(
-            installer.output().expect("it runs").status.success(),
-            "mariadb-install-db failed"
+            installed.status.success(),
+            "mariadb-install-db failed: {installed:?}"
         );
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let process = command.spawn().expect("mariadbd starts");
