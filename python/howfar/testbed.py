@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from howfar.engine.messages import (
     FastCgi,
@@ -20,6 +20,9 @@ from howfar.engine.messages import (
 from howfar.engine.process import Launcher
 from howfar.plan.sessions import SessionSpec
 from howfar.store.records import FactorValue, Window
+
+SqlProtocol = Literal["mysql", "postgresql"]
+"""What a server of statements speaks."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,8 @@ class Stage(Protocol):
     """One path, ready for use: the server has answered a query on it."""
 
     target: Target
+    protocol: SqlProtocol
+    """Of statements; a store of keys has one of its own."""
     user: str
     password: str
     database: str

@@ -19,7 +19,7 @@ from howfar.engine.process import EngineProcess, Launcher
 from howfar.lab.laboratory import Lab
 from howfar.lab.window import Scene, WindowWatch
 from howfar.store.records import FactorValue
-from howfar.testbed import NO_FACTS, LoadFacts, ServiceEndpoint, StageReceipt, Trust
+from howfar.testbed import NO_FACTS, LoadFacts, ServiceEndpoint, SqlProtocol, StageReceipt, Trust
 
 ADDRESS = "127.0.0.1"
 
@@ -34,6 +34,7 @@ class NullStage:
     scene: Scene
     trust: Trust | None = None
     services: Mapping[ServiceName, ServiceEndpoint] = field(default_factory=dict)
+    protocol: SqlProtocol = "mysql"
     user: str = "null"
     password: str = ""
     database: str = "null"

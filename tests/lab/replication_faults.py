@@ -18,7 +18,7 @@ from howfar.lab.replication import Pair, Wire, pair
 from howfar.lab.replication.dialect import replication_dialect
 from howfar.lab.replication.member import Member, begin_member
 from howfar.lab.servers import ServerContext
-from howfar.lab.servers.sql_store import LOADED
+from howfar.lab.servers.table_store import LOADED
 
 Wires = Sequence[Wire]
 Context = AbstractContextManager[Any]

@@ -36,7 +36,7 @@ from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.runner.run import run_info
 from howfar.runner.trial import Instruments
 from howfar.store.records import FactorValue, RunInfo, Window
-from howfar.testbed import NO_FACTS, Application, LoadFacts, ServiceEndpoint, StageReceipt, Trust
+from howfar.testbed import NO_FACTS, Application, LoadFacts, ServiceEndpoint, SqlProtocol, StageReceipt, Trust
 
 RATES = {"socket": 30_000, "tcp": 24_000, "remote": 9_000, "forwarded-socket": 7_500}
 """Queries a second of each path, exact when `jitter` is 0."""
@@ -82,6 +82,7 @@ class FakeWindowWatch:
 class FakeStage:
     target: Target
     violations: tuple[str, ...] = ()
+    protocol: SqlProtocol = "mysql"
     user: str = "howfar"
     password: str = "secret-of-the-fake"
     database: str = "sbtest"

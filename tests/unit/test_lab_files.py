@@ -16,7 +16,7 @@ from howfar.lab.environment import LoadWatch, busy_cpus, cpu_ticks, machine_fact
 from howfar.lab.laboratory import LabRequest
 from howfar.lab.network import host_batch, loopback_batch, middle_batch, tcp_memory_warning
 from howfar.lab.sandbox import TCP_MEMORY
-from howfar.lab.servers.sql_store import from_template, tidy
+from howfar.lab.servers.table_store import from_template, tidy
 
 
 def test_a_template_is_built_once(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import pytest
 
 from howfar.lab import room
 from howfar.lab.room import memory_limit, rows_at_all, rows_in, rows_that_fit, sizes_kept
+from howfar.lab.servers import ready_timeout_s
 from howfar.lab.servers.contents import find_rows
 from howfar.lab.servers.program import Program
-from howfar.lab.servers.sql_server import ready_timeout_s
-from howfar.lab.servers.sql_store import LOADED, template_name
+from howfar.lab.servers.table_store import LOADED, template_name
 from howfar.plan.factors import Content
 from howfar.plan.types import Data
 

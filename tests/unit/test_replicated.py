@@ -29,7 +29,7 @@ from howfar.lab.replicated import SERVERS_TIMEOUT_MS, contradictions, lag_record
 from howfar.lab.replication import ReplicationSpec
 from howfar.lab.replication.watch import LagSample
 from howfar.lab.request import LabRequest, ReplicasSpec
-from howfar.lab.servers.sql_server import pages_allowed
+from howfar.lab.servers import pages_allowed
 from howfar.plan.cells import cells
 from howfar.plan.estimate import LABORATORY_NS, REPORT_NS, cost
 from howfar.plan.fitting import without_levels

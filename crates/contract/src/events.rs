@@ -184,7 +184,7 @@ pub struct Lookups {
 /// What the pages of the measured window did with one service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ServiceUse {
-    #[schemars(extend("enum" = ["mysql", "redis", "memcached"]))]
+    #[schemars(extend("enum" = ["mysql", "postgresql", "redis", "memcached"]))]
     pub service: &'static str,
     /// Connections opened within pages.
     pub connects: u64,

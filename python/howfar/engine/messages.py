@@ -826,7 +826,7 @@ class RttJob(Message):
     timeout_ns: int = Field(default=10_000_000_000, ge=1)
 
 
-ServiceName = Literal["mysql", "redis", "memcached"]
+ServiceName = Literal["mysql", "postgresql", "redis", "memcached"]
 
 
 class ServiceUse(Message):

@@ -236,6 +236,7 @@ class Lab:
             seen = observed(main, companions, link) + (() if application is None else (application.observed,))
             yield LabStage(
                 target=main.target,
+                protocol=main.protocol,
                 user=main.started.user,
                 password=main.started.password,
                 database=main.started.database,

@@ -18,12 +18,13 @@ from howfar.lab.certificates import KEY_TYPE, pinned_context
 from howfar.lab.network import CLIENT_ADDRESS, LOOPBACK_ADDRESS, SERVER_ADDRESS, Companion, Host
 from howfar.lab.servers import CertificatePaths, Server
 from howfar.lab.servers.key_value import KeyValueServer
+from howfar.lab.servers.kinds import KINDS
 from howfar.lab.sockets import listening_ports
 from howfar.paths import Endpoint, Path, Process
 from howfar.paths.path import Side
 from howfar.plan.sessions import SessionSpec
 from howfar.store.server_metrics import ServerMetrics, server_metrics
-from howfar.testbed import ServiceEndpoint, Trust
+from howfar.testbed import ServiceEndpoint, SqlProtocol, Trust
 
 _SILENT = ("resp2", "resp3", "memcached_text", "memcached_meta")
 """Protocols in which a server tells its client nothing of TLS."""
@@ -137,16 +138,6 @@ def fork_violations(most: Mapping[str, int | None], connections: int | None) -> 
     )
 
 
-SERVICES: dict[str, ServiceName] = {
-    "mariadb": "mysql",
-    "mysql": "mysql",
-    "redis": "redis",
-    "valkey": "redis",
-    "memcached": "memcached",
-}
-"""What an application knows each kind of server as: by the protocol."""
-PORTS: dict[ServiceName, int] = {"mysql": 3306, "redis": 6379, "memcached": 11211}
-"""Where clients look for each."""
 _READY_TIMEOUT_S = 10.0
 _POLL_S = 0.003
 
@@ -165,7 +156,7 @@ class Started:
 
     @property
     def name(self) -> ServiceName:
-        return SERVICES[self.running.kind]
+        return KINDS[self.running.kind].service
 
 
 @dataclass(frozen=True)
@@ -211,6 +202,11 @@ class Reached:
     @property
     def running(self) -> Server:
         return self.started.running
+
+    @property
+    def protocol(self) -> SqlProtocol:
+        """Of statements; a store of keys has one of its own."""
+        return "postgresql" if KINDS[self.running.kind].speaks == "postgresql" else "mysql"
 
     @property
     def trust(self) -> Trust | None:
@@ -344,7 +340,7 @@ class LabPathContext:
 def reach(started: Started, path: Path, ends: Ends, ledger: ExitStack) -> Reached:
     """Open the path to a server and see how it is seen there. Raises LabError."""
     running, spec = started.running, started.spec
-    endpoint = path.open(LabPathContext(ends, running, PORTS[started.name], ledger))
+    endpoint = path.open(LabPathContext(ends, running, KINDS[running.kind].port, ledger))
     certificates = started.certificates
     encrypted = pinned_context(certificates, spec.tls_version) if certificates and spec.tls_version else None
     return Reached(started, endpoint, running.session_view(endpoint.connection, ends.client, encrypted))

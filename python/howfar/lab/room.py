@@ -15,7 +15,7 @@ from howfar.lab.cache import cache_home
 from howfar.lab.environment import memory_bytes
 from howfar.lab.servers.contents import find_rows
 from howfar.lab.servers.program import Program
-from howfar.lab.servers.sql_store import LOADED, POOL_PER_DATA, ROW_BYTES, template_name
+from howfar.lab.servers.table_store import LOADED, POOL_PER_DATA, ROW_BYTES, template_name
 from howfar.plan.factors import Content
 from howfar.plan.fitting import round_below
 from howfar.plan.types import Data

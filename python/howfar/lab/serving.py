@@ -10,10 +10,10 @@ from pathlib import Path
 from howfar.engine.messages import Observed, ServiceName
 from howfar.errors import PlanError
 from howfar.lab.cache import check_name
-from howfar.lab.reached import SERVICES, Started
+from howfar.lab.reached import Started
 from howfar.lab.replication import Pair
 from howfar.lab.servers import CertificatePaths, Server, ServerContext, Store, Tables, find_store
-from howfar.lab.servers.kinds import STORES
+from howfar.lab.servers.kinds import KINDS, STORES
 from howfar.paths import Path as NetworkPath
 from howfar.plan.sessions import SessionSpec
 from howfar.store.server_metrics import ServerMetrics
@@ -85,12 +85,12 @@ class Companions:
     def __init__(self, servers: Sequence[str], main: str | None, context: ServerContext) -> None:
         """`servers`: kinds, names or paths, as of the main server, whose kind is `main`. Raises PlanError, ServerMissing."""
         self._stores: list[Store] = []
-        taken = set() if main is None else {SERVICES[main]}
+        taken = set() if main is None else {KINDS[main].service}
         for server in servers:
             store = find_store(server, Tables(0, 0))
             if store.kind not in STORES:
                 raise PlanError(f"{server} cannot stand beside another server", f"Those that can: {', '.join(STORES)}.")
-            name = SERVICES[store.kind]
+            name = KINDS[store.kind].service
             if name in taken:
                 raise PlanError(f"two servers would be the application's {name}", "Name one of them.")
             taken.add(name)
@@ -103,11 +103,15 @@ class Companions:
     @staticmethod
     def work(of: Path, kind: str) -> Path:
         """Where one's sockets and logs are, below the laboratory's own directory."""
-        return of / SERVICES[kind]
+        return of / KINDS[kind].service
 
     def environment(self) -> dict[str, dict[str, str]]:
         return {
-            SERVICES[store.kind]: {"kind": store.kind, "version": store.version, "program": str(store.program.path)}
+            KINDS[store.kind].service: {
+                "kind": store.kind,
+                "version": store.version,
+                "program": str(store.program.path),
+            }
             for store in self._stores
         }
 

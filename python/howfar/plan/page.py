@@ -23,7 +23,7 @@ MULTI = 10
 """Keys of a multi-get."""
 
 Count = Annotated[int, Field(ge=0, le=1000)]
-ServiceName = Literal["mysql", "redis", "memcached"]
+ServiceName = Literal["mysql", "postgresql", "redis", "memcached"]
 
 
 class PageShape(Part):

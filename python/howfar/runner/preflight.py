@@ -29,11 +29,11 @@ def fit(plan: Plan) -> Fitted:
 
 def _check_server(plan: Plan) -> None:
     """The workload is of its kind. Raises PlanError, ServerMissing, ServerCrashed."""
-    from howfar.lab.servers.kinds import DIALECTS, STORES, find_server
+    from howfar.lab.servers.kinds import KINDS, STORES, find_server
 
     of_keys = plan.workload.kind == "key_value"
     for server in plan.factors.server:
-        kind = server if server in (*DIALECTS, *STORES) else find_server(server).kind
+        kind = server if server in KINDS else find_server(server).kind
         if of_keys == (kind in STORES):
             continue
         if of_keys:

@@ -37,7 +37,7 @@ from howfar.lab.replication.proof import (
 )
 from howfar.lab.servers import CertificatePaths, ServerContext, Tables
 from howfar.lab.servers.program import Program
-from howfar.lab.servers.sql_store import LOADED
+from howfar.lab.servers.table_store import LOADED
 
 SCHEMA = "howfar_replication"
 """Apart from the tables that are measured."""

@@ -24,7 +24,7 @@ from howfar.store.server_metrics import ServerMetrics, server_metrics
 
 DATABASE = "sbtest"
 USER = "howfar"
-GAUGES = ("Threads_running",)
+GAUGES = ("Threads_running", "active_backends", "client_backends")
 """Among the counters of a server those that tell how much there is now, and do not grow."""
 
 SOCKET = "s.sock"
@@ -41,6 +41,24 @@ _LINE_CHARACTERS = 400
 _SECRETS = ("PASSWORD", "IDENTIFIED")
 """Of statements that a server quotes when it crashes in one, or refuses one at its start."""
 _WITHHELD = "(a line with a password)"
+
+
+_READY_TIMEOUT_S = 60.0
+_READ_BYTES_PER_S = 50e6
+"""At the least: a server reads its tables into memory before it is ready."""
+_READ_BY_ITSELF = 16
+"""Pages that may be read under a load that writes: MySQL was seen to read one to six of its own, undo and dictionary."""
+_COMMITS_A_PAGE = 1000
+
+
+def ready_timeout_s(pool_bytes: int) -> float:
+    """How long a server with such a buffer pool may take to start."""
+    return _READY_TIMEOUT_S + pool_bytes / _READ_BYTES_PER_S
+
+
+def pages_allowed(commits: int | None) -> int:
+    """Read from files during a trial. A load that only reads finds everything in memory."""
+    return 0 if commits is None else max(_READ_BY_ITSELF, commits // _COMMITS_A_PAGE)
 
 
 Reach = Literal["socket", "tcp"]
@@ -90,12 +108,15 @@ class Server(ABC):
 
     kind: str
 
-    def __init__(self, program: Path, context: ServerContext, port: int | None, command: Sequence[str]) -> None:
+    def __init__(
+        self, program: Path, context: ServerContext, port: int | None, command: Sequence[str], *, socket: str = SOCKET
+    ) -> None:
+        """`socket`: what its Unix socket is called in the work directory."""
         self.program = program
         self.context = context
         self.port = port
         self.address = None if port is None else context.listen_address
-        self.socket = context.work / SOCKET
+        self.socket = context.work / socket
         self.version = "unknown"
         self._log = context.work / "server.log"
         self._listen_queue: int | None = None
@@ -273,11 +294,7 @@ def ready(server: _Started) -> _Started:
 
 def find_store(server: str, tables: Tables) -> Store:
     """`server`: a kind (`mariadb`), the name of a private install or a path to a server program. Raises ServerMissing."""
-    from howfar.lab.servers.key_value import KeyValueStore
-    from howfar.lab.servers.kinds import DIALECTS, STORES, find_server
-    from howfar.lab.servers.sql_store import SqlStore
+    from howfar.lab.servers.kinds import KINDS, find_server
 
     program = find_server(server)
-    if program.kind in STORES:
-        return KeyValueStore(program, STORES[program.kind])
-    return SqlStore(program, DIALECTS[program.kind], tables)
+    return KINDS[program.kind].store(program, tables)

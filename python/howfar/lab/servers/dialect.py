@@ -128,8 +128,8 @@ def start_sql(settings: Settings, dialect: Dialect) -> str:
     return unlogged + dialect.init_sql(settings.password) + settings.binary_log.init_sql
 
 
-def run_initialiser(command: Sequence[str], data: Path, *, pass_fds: Sequence[int] = ()) -> None:
-    """Run what makes system tables in `data`. Raises ServerCrashed with its last words, LabError."""
+def run_initialiser(command: Sequence[str], made: Path, *, pass_fds: Sequence[int] = ()) -> None:
+    """Run what makes the directory `made`, which holds system tables. Raises ServerCrashed with its last words, LabError."""
     try:
         tried = subprocess.run(
             command, capture_output=True, text=True, timeout=_INITIALISE_TIMEOUT_S, pass_fds=tuple(pass_fds)
@@ -142,8 +142,8 @@ def run_initialiser(command: Sequence[str], data: Path, *, pass_fds: Sequence[in
             f"initialising a data directory with {command[0]} ended with exit code {tried.returncode}:\n{output}",
             "Does this server program work outside howfar?",
         )
-    if not (data / "mysql").is_dir():
-        raise LabError(f"{command[0]} made no system tables in {data}")
+    if not made.is_dir():
+        raise LabError(f"{command[0]} made no {made}")
 
 
 def quotable(password: str) -> str:

@@ -1,52 +1,96 @@
-"""The kinds of server that there are, and which program a name means: one line a kind."""
+"""The kinds of server that there are, and which program a name means: one entry a kind."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from howfar.engine.messages import ServiceName
 from howfar.errors import ServerMissing
-from howfar.lab.servers import mariadb, memcached, mysql, redis
+from howfar.lab.servers import Store, Tables, mariadb, memcached, mysql, postgresql, redis
 from howfar.lab.servers.dialect import Dialect
-from howfar.lab.servers.key_value import StoreDialect
+from howfar.lab.servers.key_value import KeyValueStore, StoreDialect
 from howfar.lab.servers.private import RECIPES, installs, named
 from howfar.lab.servers.program import PLACES, Program, find_program, identify
+from howfar.lab.servers.sql_store import SqlStore
+
+Speaks = Literal["mysql", "postgresql", "keys"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of server."""
+
+    names: tuple[str, ...]
+    """Of its program."""
+    remedy: str
+    """What to do where there is none."""
+    service: ServiceName
+    """What an application knows it as: by the protocol."""
+    port: int
+    """Where clients look for it."""
+    speaks: Speaks
+    store: Callable[[Program, Tables], Store]
+
 
 DIALECTS: dict[str, Dialect] = {"mariadb": mariadb.MariadbDialect(), "mysql": mysql.MysqlDialect()}
-STORES: dict[str, StoreDialect] = {
-    "redis": redis.RedisDialect("redis"),
-    "valkey": redis.RedisDialect("valkey"),
-    "memcached": memcached.MemcachedDialect(),
+
+
+def _of_mysql(kind: str, names: tuple[str, ...], remedy: str) -> Kind:
+    dialect = DIALECTS[kind]
+    return Kind(names, remedy, "mysql", 3306, "mysql", lambda program, tables: SqlStore(program, dialect, tables))
+
+
+def _of_keys(dialect: StoreDialect, names: tuple[str, ...], remedy: str, service: ServiceName) -> Kind:
+    return Kind(names, remedy, service, dialect.port, "keys", lambda program, _: KeyValueStore(program, dialect))
+
+
+_PAGE = "Install {} (./setup --page does it), or name one with --server PATH."
+KINDS: dict[str, Kind] = {
+    "mariadb": _of_mysql(
+        "mariadb",
+        mariadb.NAMES,
+        f"Install {mariadb.PACKAGE}, get a private one (`howfar servers get mariadb-11`), or name one with --server PATH.",
+    ),
+    "mysql": _of_mysql(
+        "mysql", mysql.NAMES, "Get a private one (`howfar servers get mysql`), or name one with --server PATH."
+    ),
+    "postgresql": Kind(
+        postgresql.NAMES,
+        f"Install {postgresql.PACKAGE} (./setup --postgresql does it), or name one with --server PATH.",
+        "postgresql",
+        5432,
+        "postgresql",
+        postgresql.PostgresStore,
+    ),
+    "redis": _of_keys(redis.RedisDialect("redis"), redis.REDIS_NAMES, _PAGE.format(redis.PACKAGE), "redis"),
+    "valkey": _of_keys(
+        redis.RedisDialect("valkey"),
+        redis.VALKEY_NAMES,
+        "Install Valkey where your distribution has it, or name one with --server PATH.",
+        "redis",
+    ),
+    "memcached": _of_keys(memcached.MemcachedDialect(), memcached.NAMES, _PAGE.format(memcached.PACKAGE), "memcached"),
 }
-KINDS = (*DIALECTS, *STORES)
-_NAMES = {
-    "mariadb": mariadb.NAMES,
-    "mysql": mysql.NAMES,
-    "redis": redis.REDIS_NAMES,
-    "valkey": redis.VALKEY_NAMES,
-    "memcached": memcached.NAMES,
-}
-_REMEDIES = {
-    "mariadb": f"Install {mariadb.PACKAGE}, get a private one (`howfar servers get mariadb-11`), or name one with --server PATH.",
-    "mysql": "Get a private one (`howfar servers get mysql`), or name one with --server PATH.",
-    "redis": f"Install {redis.PACKAGE} (./setup --page does it), or name one with --server PATH.",
-    "valkey": "Install Valkey where your distribution has it, or name one with --server PATH.",
-    "memcached": f"Install {memcached.PACKAGE} (./setup --page does it), or name one with --server PATH.",
-}
+STORES = tuple(name for name, kind in KINDS.items() if kind.speaks == "keys")
 
 
 def find_server(server: str) -> Program:
     """A kind: the machine's own, else the newest private install. Raises ServerMissing, ServerCrashed."""
     if "/" in server:
         return identify(Path(server))
-    if server in KINDS and (own := find_program(_NAMES[server], server)) is not None:
+    kind = KINDS.get(server)
+    if kind is not None and (own := find_program(kind.names, server)) is not None:
         return identify(own)
     if (private := named(server, installs())) is not None:
         return identify(private.program)
-    if server in KINDS:
+    if kind is not None:
         raise ServerMissing(
-            f"no {server} server was found (looked for {' and '.join(_NAMES[server])} in PATH and {', '.join(PLACES)}, "
+            f"no {server} server was found (looked for {' and '.join(kind.names)} in PATH and {', '.join(PLACES)}, "
             "and among the private installs)",
-            _REMEDIES[server],
+            kind.remedy,
         )
     if server in RECIPES:
         raise ServerMissing(f"the private install {server} is not here", f"Get it: howfar servers get {server}")

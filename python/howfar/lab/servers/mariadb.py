@@ -39,7 +39,7 @@ class MariadbDialect:
         if os.geteuid() == 0:
             command.append("--user=root")
         try:
-            run_initialiser(command, data, pass_fds=(descriptor,))
+            run_initialiser(command, data / "mysql", pass_fds=(descriptor,))
         finally:
             os.close(descriptor)
 

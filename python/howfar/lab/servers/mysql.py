@@ -37,7 +37,7 @@ class MysqlDialect:
         ]
         if os.geteuid() == 0:
             command.append("--user=root")
-        run_initialiser(command, data)
+        run_initialiser(command, data / "mysql")
 
     def adopt(self, data: Path) -> None:
         """The server's identity is in a file; copies that share one could not replicate from each other."""

@@ -14,13 +14,16 @@ from pathlib import Path
 from howfar.errors import ServerCrashed, ServerMissing
 
 PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/libexec")
+_VERSIONED = Path("/usr/lib/postgresql")
+"""Where Debian has the programs of each version of PostgreSQL, in no PATH."""
 _VERSION = re.compile(r"Ver (\d\S*)")
-_STORES = {
+_BY_WORDS = {
+    "postgresql": re.compile(r"^postgres \(PostgreSQL\) (\d\S*)"),
     "redis": re.compile(r"^Redis server v=(\d\S*)"),
     "valkey": re.compile(r"^Valkey server v=(\d\S*)"),
     "memcached": re.compile(r"^memcached (\d\S*)"),
 }
-"""What key-value stores answer."""
+"""What those answer that name themselves first."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,13 @@ class Program:
 
 def find_program(names: Sequence[str], kind: str) -> Path | None:
     """The first of `names` in PATH, /usr/sbin and the like which says that it is of this kind. Raises ServerCrashed."""
-    path = os.pathsep.join([os.environ.get("PATH", ""), *PLACES])
+    versions = sorted(_VERSIONED.glob("[0-9]*/bin"), key=lambda place: float(place.parent.name), reverse=True)
+    path = os.pathsep.join([os.environ.get("PATH", ""), *PLACES, *map(str, versions)])
     for name in names:
         found = shutil.which(name, path=path)
         if found is not None and kind_of(_version_output(Path(found))) == kind:
             # redis-server is often a link to a program that does what its name says.
-            return Path(found).absolute() if kind in _STORES else Path(found).resolve()
+            return Path(found).absolute() if kind in _BY_WORDS else Path(found).resolve()
     return None
 
 
@@ -52,7 +56,7 @@ def identify(path: Path) -> Program:
     kind, version = kind_of(output), version_of(output)
     if kind is None or version is None:
         raise ServerMissing(
-            f"{path} does not say that it is MariaDB, MySQL, Redis, Valkey or Memcached; asked for its version it said"
+            f"{path} does not say that it is MariaDB, MySQL, PostgreSQL, Redis, Valkey or Memcached; asked for its version it said"
             f" {output[:200]!r}",
             "Give the path of a mariadbd or mysqld.",
         )
@@ -66,7 +70,7 @@ def sha256_of(path: Path) -> str:
 
 def kind_of(output: str) -> str | None:
     """From the answer to `--version`. MySQL names itself in no fixed word, but only servers that descend from it say `Ver`."""
-    for kind, pattern in _STORES.items():
+    for kind, pattern in _BY_WORDS.items():
         if pattern.search(output):
             return kind
     if _VERSION.search(output) is None:
@@ -76,12 +80,12 @@ def kind_of(output: str) -> str | None:
 
 def version_of(output: str) -> str | None:
     """From the same answer."""
-    matches = (pattern.search(output) for pattern in (*_STORES.values(), _VERSION))
+    matches = (pattern.search(output) for pattern in (*_BY_WORDS.values(), _VERSION))
     return next((match.group(1) for match in matches if match is not None), None)
 
 
 def _version_output(path: Path) -> str:
-    """Key-value stores refuse the option that MariaDB and MySQL want to come first, without which they read files of the machine.
+    """The others refuse the option that MariaDB and MySQL want to come first, without which they read files of the machine.
     Raises ServerCrashed with what was said to that."""
     try:
         return _ask_version(path)
@@ -90,7 +94,7 @@ def _version_output(path: Path) -> str:
             output = _ask_version(path, ())
         except ServerCrashed:
             output = ""
-        if kind_of(output) not in _STORES:
+        if kind_of(output) not in _BY_WORDS:
             raise
         return output
 

@@ -16,22 +16,16 @@ from pymysql.cursors import DictCursor
 
 from howfar.errors import LabError, ServerCrashed
 from howfar.lab.network import Host
-from howfar.lab.servers import DATABASE, GAUGES, USER, Server
+from howfar.lab.servers import DATABASE, GAUGES, USER, Server, pages_allowed, ready_timeout_s
 from howfar.lab.servers.dialect import PREPARED_STATEMENTS, Dialect, Settings, start_sql
 from howfar.lab.sockets import listening_ports
 from howfar.store.server_metrics import server_metrics
 
-_READY_TIMEOUT_S = 60.0
-_READ_BYTES_PER_S = 50e6
-"""At the least: a server reads its tables into memory before it is ready."""
 _SHUTDOWN_TIMEOUT_S = 300.0
 _VIEW_TIMEOUT_S = 30.0
 """For an answer over the path. A link or a forwarder that died meanwhile says nothing, not even that it is gone."""
 _CONNECTION_LOST = (2002, 2003, 2006, 2013)
 """Client errors: two of no connection, server gone, server lost."""
-_READ_BY_ITSELF = 16
-"""Pages that may be read under a load that writes: MySQL was seen to read one to six of its own, undo and dictionary."""
-_COMMITS_A_PAGE = 1000
 _SYNTAX = 1064
 """An error whose message quotes the statement."""
 _COUNTERS = (
@@ -59,7 +53,7 @@ _COUNTERS = (
     "Binlog_commits",
     "Binlog_group_commits",
     "Handler_commit",
-    *GAUGES,
+    "Threads_running",
 )
 """Those that a server does not have are left out. Innodb_row_lock_time is in milliseconds."""
 _FACTS = (
@@ -80,16 +74,6 @@ _FACTS = (
     "max_prepared_stmt_count",
     "back_log",
 )
-
-
-def ready_timeout_s(pool_bytes: int) -> float:
-    """How long a server with such a buffer pool may take to start."""
-    return _READY_TIMEOUT_S + pool_bytes / _READ_BYTES_PER_S
-
-
-def pages_allowed(commits: int | None) -> int:
-    """Read from files during a trial. A load that only reads finds everything in memory."""
-    return 0 if commits is None else max(_READ_BY_ITSELF, commits // _COMMITS_A_PAGE)
 
 
 class SqlServer(Server):

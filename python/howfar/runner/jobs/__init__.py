@@ -46,6 +46,7 @@ def load_job(plan: Plan, arm: Arm, stage: Stage, seed: int, workload: Workload) 
         user=stage.user,
         password=stage.password,
         database=stage.database,
+        protocol=stage.protocol,
         session=session_of(session_spec(arm.factors), stage.trust),
         workload=workload,
         connections=int(arm.factors["threads"]),

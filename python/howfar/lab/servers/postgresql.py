@@ -1,0 +1,488 @@
+"""PostgreSQL: initialised and started as another user than root, loaded once, asked for its counters.
+
+It refuses to run as user 0, which the laboratory is. So it runs in a user namespace of its own, in which that same user is called
+nobody: no user of the machine is needed, its files stay ours, and it works with and without root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
+import signal
+import ssl
+import subprocess
+import time
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pg8000.native
+from pg8000.exceptions import DatabaseError, InterfaceError
+
+from howfar.errors import LabError, PlanError, ServerCrashed, ServerMissing
+from howfar.lab.network import Host
+from howfar.lab.servers import (
+    DATABASE,
+    GAUGES,
+    SPARE_CONNECTIONS,
+    USER,
+    CertificatePaths,
+    Server,
+    ServerContext,
+    Tables,
+    pages_allowed,
+    ready,
+    ready_timeout_s,
+)
+from howfar.lab.servers.contents import Rows, row_chunks
+from howfar.lab.servers.dialect import run_initialiser
+from howfar.lab.servers.program import Program
+from howfar.lab.servers.table_store import TableStore
+from howfar.lab.sockets import listening_ports
+
+NAMES = ("postgres",)
+PACKAGE = "postgresql"
+_ADMIN = "postgres"
+"""The laboratory's own role: let in without a password by the socket, which lies in a directory that is ours alone."""
+_FIRST_DATABASE = "postgres"
+_PORT = 5432
+"""Also in the name of its socket, when it has no network."""
+_NOBODY = "65534"
+_USER_NAMESPACE = ("unshare", "--user", "--ipc", f"--map-user={_NOBODY}", f"--map-group={_NOBODY}", "--")
+"""The IPC namespace takes its System V segment away, however it ends."""
+_PAGE_BYTES = 8192
+_LEAST_POOL_BYTES = 16 * 2**20
+_STOPS_S = 5.0
+"""It kills its processes itself when they take longer."""
+_ANSWER_S = 30.0
+"""For an answer over the path; a link or a forwarder that died says nothing."""
+_SHUTDOWN_S = 300.0
+_SETTLES_S = 5.0
+"""For processes of clients that have gone; each reports its counters as it ends."""
+_POLL_S = 0.005
+_ITERATIONS = 4096
+"""Its own, by default."""
+_COUNTERS = (
+    "xact_commit",
+    "xact_rollback",
+    "blks_read",
+    "blks_hit",
+    "tup_returned",
+    "tup_fetched",
+    "tup_inserted",
+    "tup_updated",
+    "tup_deleted",
+    "deadlocks",
+    "temp_files",
+    "sessions",
+    "sessions_abandoned",
+    "sessions_killed",
+    "wal_records",
+    "wal_bytes",
+    "wal_write",
+    "wal_sync",
+)
+"""Of pg_stat_database and pg_stat_wal; those that a version does not have are left out."""
+_SNAPSHOT = (
+    "SELECT to_jsonb(d) || to_jsonb(w) || jsonb_build_object("
+    "'client_backends', (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()), "
+    "'active_backends', (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND state = 'active')) AS c "
+    f"FROM pg_stat_database d, pg_stat_wal w WHERE d.datname = '{DATABASE}'"
+)
+_FACTS = (
+    "server_version",
+    "max_connections",
+    "shared_buffers",
+    "fsync",
+    "synchronous_commit",
+    "full_page_writes",
+    "wal_level",
+    "ssl",
+    "password_encryption",
+    "jit",
+    "max_parallel_workers_per_gather",
+    "autovacuum",
+    "lc_collate",
+    "listen_addresses",
+)
+_WARM = (
+    "SELECT sum(pg_prewarm(c.oid, 'buffer', fork)) FROM pg_class c, unnest(ARRAY['main', 'vm', 'fsm']) AS fork "
+    "WHERE c.relkind IN ('r', 'i', 't', 'm') AND pg_relation_size(c.oid, fork) > 0"
+)
+"""The catalogs too: the first session would read them from files otherwise."""
+
+
+def as_other_user(command: Sequence[str]) -> list[str]:
+    """How to start it here: it refuses user 0."""
+    return [*_USER_NAMESPACE, *command] if os.geteuid() == 0 else list(command)
+
+
+def password_verifier(password: str) -> str:
+    """What the server keeps of a password (RFC 5803): with it the password itself is in no statement."""
+    salt = secrets.token_bytes(16)
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, _ITERATIONS)
+    stored = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
+    shown = [b64encode(part).decode() for part in (salt, stored, hmac.digest(salted, b"Server Key", "sha256"))]
+    return f"SCRAM-SHA-256${_ITERATIONS}:{shown[0]}${shown[1]}:{shown[2]}"
+
+
+@dataclass(frozen=True)
+class PostgresSettings:
+    """How to start one."""
+
+    program: Path
+    data: Path
+    context: ServerContext
+    password: str
+    pool_bytes: int
+    networking: bool
+    loading: bool = False
+    """For a template: nothing of it needs to survive a crash."""
+    tls: CertificatePaths | None = None
+    database: str = DATABASE
+    """Where the laboratory's own session is."""
+
+    def options(self, port: int) -> dict[str, str]:
+        """Its configuration beside the defaults."""
+        work, context = self.context.work, self.context
+        chosen = {
+            "port": str(port),
+            "unix_socket_directories": str(work),
+            "listen_addresses": context.listen_address if self.networking else "",
+            "hba_file": str(work / "pg_hba.conf"),
+            "max_connections": str(context.connections + SPARE_CONNECTIONS),
+            "shared_buffers": str(max(self.pool_bytes, _LEAST_POOL_BYTES) // _PAGE_BYTES),
+            "huge_pages": "off",
+            # In /dev/shm a killed server would leave segments.
+            "dynamic_shared_memory_type": "mmap",
+            # For queries of single rows both cost and bring nothing.
+            "jit": "off",
+            "max_parallel_workers_per_gather": "0",
+            # A checkpoint would be in some trials and not in others.
+            "checkpoint_timeout": "1h",
+            "max_wal_size": "2GB",
+            # A statement may hold a secret.
+            "log_min_error_statement": "panic",
+        }
+        if self.tls is not None:
+            chosen |= {
+                "ssl": "on",
+                "ssl_ca_file": str(self.tls.ca),
+                "ssl_cert_file": str(self.tls.certificate),
+                "ssl_key_file": str(self.tls.key),
+            }
+        if self.loading:
+            chosen |= {
+                "fsync": "off",
+                "full_page_writes": "off",
+                "wal_level": "minimal",
+                "max_wal_senders": "0",
+                "autovacuum": "off",
+                "maintenance_work_mem": "256MB",
+            }
+        return chosen
+
+    def command_line(self, port: int) -> list[str]:
+        options = [word for name, value in self.options(port).items() for word in ("-c", f"{name}={value}")]
+        return as_other_user([str(self.program), "-D", str(self.data), *options])
+
+
+class PostgresServer(Server):
+    """See `servers.Server`."""
+
+    kind = "postgresql"
+
+    def __init__(self, settings: PostgresSettings) -> None:
+        self._settings = settings
+        self._admin: pg8000.native.Connection | None = None
+        context = settings.context
+        port = context.port(_PORT) if settings.networking else _PORT
+        hba = context.work / "pg_hba.conf"
+        hba.write_text(
+            f"local all {_ADMIN} trust\nlocal all all scram-sha-256\n"
+            f"host all {USER} 0.0.0.0/0 scram-sha-256\nhost all {USER} ::/0 scram-sha-256\n"
+        )
+        # Of a server that was killed: it has ended, and its process number may be another's by now.
+        (settings.data / "postmaster.pid").unlink(missing_ok=True)
+        (context.work / f".s.PGSQL.{port}.lock").unlink(missing_ok=True)
+        super().__init__(
+            settings.program,
+            context,
+            port if settings.networking else None,
+            settings.command_line(port),
+            socket=f".s.PGSQL.{port}",
+        )
+
+    def become_ready(self) -> None:
+        patience_s = ready_timeout_s(self._settings.pool_bytes)
+        refused: list[LabError] = []
+
+        def connected() -> bool:
+            try:
+                self._admin = self._own_session()
+            except LabError as error:
+                refused[:] = [error]
+            return self._admin is not None
+
+        self._wait_until(
+            connected,
+            time.monotonic() + patience_s,
+            lambda: ServerCrashed(
+                f"{self.program} did not answer within {patience_s:.0f} s: {refused[0].message}{self._last_output()}",
+                "Is the machine overloaded?",
+            ),
+        )
+        shown = self._facts()
+        self.version = shown["server_version"].partition(" ")[0]
+        self._check_capacity(int(shown["max_connections"]))
+        if self._settings.loading:
+            return
+        verifier = password_verifier(self._settings.password)
+        self.query(f"ALTER ROLE {USER} PASSWORD '{verifier}'", called="its password")
+        self.query(_WARM)
+        # What a session read is counted when it ends: this one's pages shall not be found in a trial.
+        self.disconnect()
+        self._admin = self._own_session()
+        self._settle()
+
+    def _own_session(self) -> pg8000.native.Connection:
+        return self._connect({"socket": str(self.socket)}, _ADMIN, self._settings.database)
+
+    def _connect(
+        self, connection: Mapping[str, Any], user: str, database: str, encrypted: ssl.SSLContext | None = None
+    ) -> pg8000.native.Connection:
+        try:
+            return pg8000.native.Connection(
+                user,
+                unix_sock=connection.get("socket"),
+                host=connection.get("host"),
+                port=connection.get("port", _PORT),
+                database=database,
+                password=None if user == _ADMIN else self._settings.password,
+                ssl_context=encrypted,
+                timeout=_ANSWER_S,
+            )
+        except (DatabaseError, InterfaceError, OSError) as error:
+            raise LabError(f"connecting to the server by {dict(connection)} failed: {_said(error)}") from error
+
+    def query(self, sql: str, called: str | None = None) -> list[dict[str, Any]]:
+        """See `servers.Server`. `called`: names a statement that holds a secret."""
+        assert self._admin is not None, "not ready yet"
+        try:
+            return _rows(self._admin, sql)
+        except (DatabaseError, InterfaceError, OSError) as error:
+            what = called or repr(sql[:200])
+            self._check_alive(f"during {what}", lost=not isinstance(error, DatabaseError))
+            raise LabError(f"the server refused {what}: {_said(error)}{self._last_output()}") from error
+
+    def snapshot(self) -> dict[str, int]:
+        counted = self.query(_SNAPSHOT)[0]["c"]
+        return {name: int(counted[name]) for name in (*_COUNTERS, *GAUGES) if counted.get(name) is not None}
+
+    def _facts(self) -> dict[str, str]:
+        names = ", ".join(f"'{name}'" for name in _FACTS)
+        rows = self.query(f"SELECT name, current_setting(name) AS setting FROM pg_settings WHERE name IN ({names})")
+        return {str(row["name"]): str(row["setting"]) for row in rows}
+
+    def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
+        self._check_alive("during the trial")
+        self._settle()
+        after = self.snapshot()
+        counters = {name: after[name] - before.get(name, 0) for name in after if name not in GAUGES}
+        ports = self.context.host.within(lambda: listening_ports(self.pid))
+        found = []
+        if (read := counters["blks_read"]) > pages_allowed(commits):
+            found.append(f"the server read {read} pages from files during the trial: the data was not all in memory")
+        if commits is not None and counters["xact_commit"] < commits:
+            found.append(f"the server counted {counters['xact_commit']} commits, the load at least {commits}")
+        if not self._settings.networking and ports:
+            found.append(f"the server was to have no network but listens on TCP port {ports}")
+        receipt = {
+            "kind": self.kind,
+            "pid": self.pid,
+            "facts": self._facts(),
+            "counters": counters,
+            "tcp_ports": list(ports),
+            "listen_queue": self._listen_queue,
+        }
+        return receipt, tuple(found)
+
+    def _settle(self) -> None:
+        """Until the sessions of the load have ended: a session reports what it counted once a second, and as it ends."""
+        deadline = time.monotonic() + _SETTLES_S
+        while self.snapshot().get("client_backends") and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+
+    def session_view(
+        self, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None = None
+    ) -> dict[str, Any]:
+        def ask() -> dict[str, Any]:
+            with contextlib.closing(self._connect(connection, USER, DATABASE, encrypted)) as probe:
+                return _rows(
+                    probe,
+                    "SELECT coalesce(host(a.client_addr), 'localhost') AS host, s.version AS ssl_version, s.cipher AS ssl_cipher "
+                    "FROM pg_stat_activity a LEFT JOIN pg_stat_ssl s ON s.pid = a.pid WHERE a.pid = pg_backend_pid()",
+                )[0]
+
+        try:
+            return host.within(ask)
+        except (DatabaseError, InterfaceError, OSError) as error:
+            self._check_alive("when asked how it sees its client", lost=True)
+            raise LabError(f"the server did not say how it sees a client: {_said(error)}") from error
+
+    def shut_down(self) -> None:
+        """Cleanly, so that the next start needs no recovery. Raises ServerCrashed."""
+        self.disconnect()
+        self._companion.process.send_signal(signal.SIGINT)
+        try:
+            code = self._companion.process.wait(_SHUTDOWN_S)
+        except subprocess.TimeoutExpired as error:
+            raise ServerCrashed(f"the server did not shut down within {_SHUTDOWN_S:.0f} s") from error
+        if code != 0:
+            raise ServerCrashed(f"the server ended with exit code {code} on shutdown{self._last_output()}")
+
+    def kill(self) -> None:
+        """SIGKILL to all of its processes at once, the first one before those that it would start again."""
+        with contextlib.suppress(OSError):
+            children = [
+                int(pid)
+                for path in Path(f"/proc/{self.pid}/task").glob("*/children")
+                for pid in path.read_text().split()
+            ]
+            self._companion.process.kill()
+            for pid in children:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        super().kill()
+
+    def stop(self) -> None:
+        # Its processes have sessions of their own; told so, it ends them before itself.
+        self.disconnect()
+        self._companion.process.send_signal(signal.SIGQUIT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._companion.process.wait(_STOPS_S)
+        super().stop()
+
+    def disconnect(self) -> None:
+        if self._admin is not None:
+            with contextlib.suppress(DatabaseError, InterfaceError, OSError):
+                self._admin.close()
+            self._admin = None
+
+
+def _rows(connection: pg8000.native.Connection, sql: str) -> list[dict[str, Any]]:
+    rows = connection.run(sql) or []
+    names = [column["name"] for column in connection.columns or ()]
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _said(error: Exception) -> str:
+    """The server's message alone: pg8000 gives all fields of an error."""
+    fields = error.args[0] if error.args else None
+    return str(fields.get("M", fields)) if isinstance(fields, dict) else str(error)
+
+
+class PostgresStore(TableStore):
+    """See `servers.Store`."""
+
+    pool_slack_bytes = 64 * 2**20
+
+    def __init__(self, program: Program, tables: Tables) -> None:
+        super().__init__(program, tables)
+        if "incompressible" in tables.contents:
+            raise PlanError(
+                "the content incompressible is of MariaDB and MySQL: PostgreSQL sends bytes that are no text as twice as many digits",
+                "Name the content digits or text.",
+            )
+
+    def _initialise(self, data: Path) -> None:
+        initdb = self.program.path.parent / "initdb"
+        if not initdb.is_file():
+            raise ServerMissing(f"initdb was not found beside {self.program.path}", f"Install {PACKAGE}.")
+        options = [f"--username={_ADMIN}", "--auth=scram-sha-256", "--auth-local=trust"]
+        command = [str(initdb), "-D", str(data), *options, "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"]
+        run_initialiser(as_other_user(command), data / "base")
+
+        def make(server: PostgresServer) -> None:
+            server.query(f"CREATE ROLE {USER} LOGIN")
+            server.query(f"CREATE DATABASE {DATABASE} OWNER {USER}")
+
+        self._loading(data, make, _FIRST_DATABASE)
+        self._loading(data, lambda server: server.query("CREATE EXTENSION pg_prewarm"))
+
+    def _adopt(self, data: Path) -> None:
+        """Nothing in a copy has to be another than in its template."""
+
+    def _load(self, data: Path, rows: Rows) -> None:
+        self._empty(data)
+
+        def load(server: PostgresServer) -> None:
+            _load_first(server, self.tables.size, rows, data.parent / "tmp" / "rows")
+            for number in range(2, self.tables.count + 1):
+                server.query(f"CREATE TABLE sbtest{number} AS TABLE sbtest1")
+            for number in range(1, self.tables.count + 1):
+                _finish(server, number, self.tables.size)
+
+        self._loading(data, load)
+
+    def _loading(self, data: Path, work: Callable[[PostgresServer], object], database: str = DATABASE) -> None:
+        """Start it for a template, do `work`, shut it down."""
+        server = ready(self._server(data, networking=False, loading=True, database=database))
+        try:
+            work(server)
+            server.shut_down()
+        finally:
+            server.stop()
+
+    def _serve(self, data: Path, *, networking: bool, tls: CertificatePaths | None) -> PostgresServer:
+        return self._server(data, networking=networking, tls=tls)
+
+    def _server(
+        self,
+        data: Path,
+        *,
+        networking: bool,
+        tls: CertificatePaths | None = None,
+        loading: bool = False,
+        database: str = DATABASE,
+    ) -> PostgresServer:
+        return PostgresServer(
+            PostgresSettings(
+                program=self.program.path,
+                data=data,
+                context=self.context,
+                password=self.password,
+                pool_bytes=self.pool_bytes,
+                networking=networking,
+                loading=loading,
+                tls=tls,
+                database=database,
+            )
+        )
+
+
+def _load_first(server: PostgresServer, size: int, rows: Rows, stream: Path) -> None:
+    server.query(f"CREATE TABLE sbtest1 (id INTEGER, k INTEGER, c {rows.c_type}, pad {rows.pad_type})")
+    for chunk in row_chunks(rows, size):
+        stream.write_bytes(chunk)
+        server.query(f"COPY sbtest1 FROM '{stream}'")
+    stream.unlink(missing_ok=True)
+
+
+def _finish(server: PostgresServer, number: int, size: int) -> None:
+    """Keys, defaults and owner as sysbench makes them; frozen, so that no trial is the first to touch a row."""
+    name = f"sbtest{number}"
+    for statement in (
+        f"CREATE SEQUENCE {name}_id_seq START {size + 1} OWNED BY {name}.id",
+        f"ALTER TABLE {name} ALTER id SET DEFAULT nextval('{name}_id_seq'), ALTER k SET DEFAULT 0, ALTER k SET NOT NULL, "
+        "ALTER c SET DEFAULT '', ALTER c SET NOT NULL, ALTER pad SET DEFAULT '', ALTER pad SET NOT NULL, ADD PRIMARY KEY (id)",
+        f"CREATE INDEX k_{number} ON {name} (k)",
+        f"ALTER TABLE {name} OWNER TO {USER}",
+        f"VACUUM (FREEZE, ANALYZE) {name}",
+    ):
+        server.query(statement)
