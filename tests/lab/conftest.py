@@ -32,6 +32,15 @@ def mariadb() -> None:
 
 
 @pytest.fixture(scope="session")
+def postgresql() -> None:
+    """For tests that need the server."""
+    try:
+        find_server("postgresql")
+    except HowfarError as error:
+        pytest.skip(f"{error.message} {error.advice}")
+
+
+@pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache home of our own; short, because sockets live below it."""
     return tmp_path_factory.mktemp("c")

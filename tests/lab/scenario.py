@@ -1,6 +1,8 @@
 """A program for the tests: build a laboratory in the sandbox, open each requested path twice, print what was obtained as JSON.
 
 python -m tests.lab.scenario REQUEST_JSON PATH...
+
+A path may be JSON instead: the levels of a cell, and `kind` of a workload other than oltp_read_only.
 """
 
 from __future__ import annotations
@@ -13,16 +15,23 @@ from howfar.engine.messages import LoadJob, Sysbench
 from howfar.engine.process import run_load
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
+from howfar.plan.sessions import session_spec
+from howfar.runner.jobs import session_of
+from howfar.testbed import LoadFacts
 
 
-def _trial(laboratory: Lab, path: str, request: LabRequest) -> dict[str, Any]:
-    with laboratory.stage({"path": path}) as stage:
+def _trial(laboratory: Lab, cell: dict[str, Any], request: LabRequest) -> dict[str, Any]:
+    factors = {name: level for name, level in cell.items() if name != "kind"}
+    kind = cell.get("kind", "oltp_read_only")
+    with laboratory.stage(factors) as stage:
         job = LoadJob(
+            protocol=stage.protocol,
+            session=session_of(session_spec(factors), stage.trust),
             target=stage.target,
             user=stage.user,
             password=stage.password,
             database=stage.database,
-            workload=Sysbench(tables=request.tables, table_size=request.table_size),
+            workload=Sysbench(kind=kind, tables=request.tables, table_size=request.table_size),
             connections=2,
             seed=1,
             warmup_ns=200_000_000,
@@ -30,11 +39,13 @@ def _trial(laboratory: Lab, path: str, request: LabRequest) -> dict[str, Any]:
             observe=stage.observe,
         )
         outcome = run_load(job, stage.client)
-        obtained = stage.obtained(outcome.ready.receipt.model_dump())
+        commits = None if kind == "oltp_read_only" else outcome.finished.transactions
+        obtained = stage.obtained(outcome.ready.receipt.model_dump(), LoadFacts(commits=commits))
         return {
-            "path": path,
+            **cell,
             "session": outcome.ready.receipt.model_dump(),
             "transactions": outcome.finished.transactions,
+            "cpu": {use.role: use.cpu_ns for use in outcome.finished.cpu},
             "roles": sorted({use.role for use in outcome.finished.cpu if use.cpu_ns > 0}),
             "receipt": obtained.receipt,
             "violations": obtained.violations,
@@ -44,9 +55,10 @@ def _trial(laboratory: Lab, path: str, request: LabRequest) -> dict[str, Any]:
 def main() -> int:
     if not sandbox.inside():
         return sandbox.run_inside()
-    request = LabRequest(**json.loads(sys.argv[1]), paths=tuple(sys.argv[2:]))
+    cells = [json.loads(word) if word.startswith("{") else {"path": word} for word in sys.argv[2:]]
+    request = LabRequest(**json.loads(sys.argv[1]), paths=tuple({cell["path"] for cell in cells}))
     with open_laboratory(request) as laboratory:
-        trials = [_trial(laboratory, path, request) for path in sys.argv[2:] for _ in range(2)]
+        trials = [_trial(laboratory, cell, request) for cell in cells for _ in range(2)]
         print(json.dumps({"environment": laboratory.environment(), "server": laboratory.server(), "trials": trials}))
     return 0
 

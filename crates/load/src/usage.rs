@@ -1,7 +1,9 @@
 //! CPU time and context switches of processes and all their descendants, from /proc.
 //!
 //! Read at both ends of the measured window, by a thread that is not under load. A thread that ends inside the window takes
-//! its time with it: servers keep a connection's thread until the connection ends, which is after the window.
+//! its time with it: servers keep a connection's thread until the connection ends, which is after the window. A process that
+//! ends leaves its time to the one that waits for it, in ticks of the clock: that is how servers and forwarders that fork for
+//! each connection are counted where connections come and go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,14 +18,31 @@ const OURS: &str = "client";
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Thread {
+    /// Whose it is.
+    pid: u32,
     cpu_ns: u64,
     wait_ns: u64,
     voluntary: u64,
     involuntary: u64,
 }
 
-/// All threads of a role at one moment.
-type Threads = BTreeMap<u32, Thread>;
+/// All threads of a role at one moment, by their ids.
+#[derive(Debug, Default)]
+struct Threads {
+    alive: BTreeMap<u32, Thread>,
+    /// CPU time of each process's children that have ended.
+    ended_ns: BTreeMap<u32, u64>,
+}
+
+impl Threads {
+    /// Of children that have ended by `self` and were not counted while they lived, at `earlier`.
+    fn ended_since(&self, earlier: &Self) -> u64 {
+        let sum = |all: &Self| all.ended_ns.values().sum::<u64>();
+        let counted = earlier.alive.values();
+        let counted = counted.filter(|thread| !self.ended_ns.contains_key(&thread.pid));
+        (sum(self)).saturating_sub(sum(earlier) + counted.map(|thread| thread.cpu_ns).sum::<u64>())
+    }
+}
 
 /// All roles at one moment, in the order in which they are told.
 #[derive(Debug)]
@@ -48,7 +67,7 @@ impl Usage {
 
     /// What was used since `earlier`.
     pub(crate) fn since(&self, earlier: &Self) -> Vec<CpuUse> {
-        let none = Threads::new();
+        let none = Threads::default();
         self.roles
             .iter()
             .map(|(role, threads)| {
@@ -77,7 +96,10 @@ fn observed(observe: &[Observed]) -> Result<Vec<(String, Threads)>, Failed> {
     for one in observe {
         let threads = tree(one.pid).map_err(|error| unreadable(one, &error))?;
         match roles.iter_mut().find(|(role, _)| *role == one.role) {
-            Some((_, known)) => known.extend(threads),
+            Some((_, known)) => {
+                known.alive.extend(threads.alive);
+                known.ended_ns.extend(threads.ended_ns);
+            }
             None => roles.push((one.role.clone(), threads)),
         }
     }
@@ -87,12 +109,13 @@ fn observed(observe: &[Observed]) -> Result<Vec<(String, Threads)>, Failed> {
 fn difference(role: &str, before: &Threads, after: &Threads) -> CpuUse {
     let mut sum = CpuUse {
         role: role.to_owned(),
-        threads: after.len() as u32,
+        threads: after.alive.len() as u32,
+        cpu_ns: after.ended_since(before),
         ..CpuUse::default()
     };
-    for (id, now) in after {
+    for (id, now) in &after.alive {
         // A thread that is new began inside the window.
-        let then = before.get(id).copied().unwrap_or_default();
+        let then = before.alive.get(id).copied().unwrap_or_default();
         let cpu_ns = now.cpu_ns.saturating_sub(then.cpu_ns);
         sum.cpu_ns += cpu_ns;
         sum.busiest_thread_ns = sum.busiest_thread_ns.max(cpu_ns);
@@ -105,7 +128,7 @@ fn difference(role: &str, before: &Threads, after: &Threads) -> CpuUse {
 
 /// Threads of a process and of all its descendants.
 fn tree(root: u32) -> io::Result<Threads> {
-    let mut threads = Threads::new();
+    let mut threads = Threads::default();
     let mut seen = BTreeSet::from([root]);
     let mut left = vec![root];
     while let Some(pid) = left.pop() {
@@ -115,6 +138,7 @@ fn tree(root: u32) -> io::Result<Threads> {
             Err(_) if pid != root => continue,
             Err(error) => return Err(error),
         };
+        threads.ended_ns.insert(pid, ended_children_ns(pid));
         for entry in entries {
             let Some(id) = entry?
                 .file_name()
@@ -124,8 +148,8 @@ fn tree(root: u32) -> io::Result<Threads> {
                 continue;
             };
             let task = format!("/proc/{pid}/task/{id}");
-            match thread(&task) {
-                Ok(thread) => drop(threads.insert(id, thread)),
+            match thread(pid, &task) {
+                Ok(thread) => drop(threads.alive.insert(id, thread)),
                 Err(error) if is_gone(&error) => continue,
                 Err(error) => return Err(error),
             }
@@ -147,7 +171,21 @@ fn is_gone(error: &io::Error) -> bool {
         || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
-fn thread(task: &str) -> io::Result<Thread> {
+/// CPU time of the children of `pid` that have ended and were waited for, and of theirs; 0 for a process that has ended itself.
+fn ended_children_ns(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name before the last parenthesis may hold anything. After it, cutime and cstime are the fields 14 and 15.
+    let fields = stat.rsplit(')').next().unwrap_or_default();
+    let ticks: u64 = fields
+        .split_whitespace()
+        .skip(13)
+        .take(2)
+        .filter_map(|ticks| ticks.parse::<u64>().ok())
+        .sum();
+    ticks * 1_000_000_000 / rustix::param::clock_ticks_per_second()
+}
+
+fn thread(pid: u32, task: &str) -> io::Result<Thread> {
     let schedstat = fs::read_to_string(format!("{task}/schedstat"))?;
     let mut numbers = schedstat
         .split_whitespace()
@@ -161,6 +199,7 @@ fn thread(task: &str) -> io::Result<Thread> {
             .unwrap_or(0)
     };
     Ok(Thread {
+        pid,
         cpu_ns: numbers.next().unwrap_or(0),
         wait_ns: numbers.next().unwrap_or(0),
         voluntary: field("voluntary_ctxt_switches:"),
@@ -214,6 +253,42 @@ mod tests {
         );
         assert!(used[0].busiest_thread_ns <= used[0].cpu_ns);
         assert!(used[0].threads >= 1 && used[1].threads == 1);
+    }
+
+    /// A server that forks for each connection: no child is left to be looked at.
+    #[test]
+    fn time_of_children_that_have_ended_is_seen_once() {
+        let burn = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
+        let mut parent = std::process::Command::new("sh")
+            .args([
+                "-c",
+                &format!("read go; sh -c '{burn}'; sh -c '{burn}'; echo done; read end"),
+            ])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .expect("a shell exists everywhere");
+        let observe = [Observed {
+            role: "server".to_owned(),
+            pid: parent.id(),
+        }];
+        let before = Usage::at_start(&observe).expect("readable");
+        let mut stdin = parent.stdin.take().expect("piped");
+        std::io::Write::write_all(&mut stdin, b"go\n").expect("it reads");
+        let mut line = String::new();
+        let stdout = parent.stdout.take().expect("piped");
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line)
+            .expect("it writes");
+        let after = Usage::at_end(&observe).expect("readable");
+        drop(stdin);
+        parent.wait().expect("it was ours");
+        let used = after.since(&before)[1].clone();
+        assert!(used.cpu_ns >= 20_000_000, "{used:?}");
+        assert_eq!(
+            after.since(&after)[1].cpu_ns,
+            0,
+            "what was there before is nobody's"
+        );
     }
 
     #[test]

@@ -37,6 +37,12 @@ _SQL = (
     "# PHP, PDO",
     "mysql:unix_socket=/run/mysqld/mysqld.sock;dbname=shop",
 )
+_POSTGRESQL = (
+    "# libpq and what is built on it: the socket's directory as host",
+    "postgresql:///shop?host=/var/run/postgresql",
+    "# PHP, PDO",
+    "pgsql:host=/var/run/postgresql;dbname=shop",
+)
 _REDIS = (
     "# redis.conf; clients must be of its group",
     "unixsocket /run/redis/redis-server.sock",
@@ -51,8 +57,9 @@ _MEMCACHED = (
     "# PHP",
     "$memcached->addServer('/run/memcached/memcached.sock', 0);",
 )
-_LINES = {"redis": _REDIS, "valkey": _REDIS, "memcached": _MEMCACHED}
+_LINES = {"postgresql": _POSTGRESQL, "redis": _REDIS, "valkey": _REDIS, "memcached": _MEMCACHED}
 _FEWER = {
+    "postgresql": "one query with IN or JOIN for many, multi-row INSERT, a pipeline of statements",
     "redis": "MGET for many GET, pipelines",
     "valkey": "MGET for many GET, pipelines",
     "memcached": "one get of many keys",
@@ -64,7 +71,7 @@ def socket_lines(server_kind: str) -> tuple[str, ...]:
 
 
 def socket_action(server_kind: str) -> str:
-    """Clients of MySQL take `localhost` for the socket; those of stores want its path."""
+    """Clients of MySQL take `localhost` for the socket; others want its path, or that of its directory."""
     how = "give it as the host" if server_kind in _LINES else "write host=localhost, not 127.0.0.1"
     return f"Where application and server share a machine, connect through the socket: {how}."
 

@@ -297,7 +297,7 @@ def time_split_us(found: Cycle) -> dict[str, float]:
 def _published(run: Run, arm: Arm) -> Published | None:
     if arm.role not in (ArmRole.BASELINE, ArmRole.CONTENDER):
         return None
-    return find_published(run.info.plan_name, arm.factors, run.info.plan.get("workload", {}))
+    return find_published(run.info.plan_name, arm.factors, run.info.plan.get("workload", {}), run.info.server_kind)
 
 
 def _bytes(trials: Sequence[Measured], transactions: int, counted: bool) -> BytesPerTxn:

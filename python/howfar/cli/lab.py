@@ -158,6 +158,8 @@ def _both(values: list[str]) -> str:
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """As shells have it."""
 
+_LIBPQ_PORT = 5432
+
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
@@ -219,6 +221,7 @@ def lab(
 
     CMD finds the server in HOWFAR_SOCKET, or HOWFAR_HOST and HOWFAR_PORT, with HOWFAR_USER, HOWFAR_PASSWORD_FILE and
     HOWFAR_DATABASE; HOWFAR_CLIENT_CNF names an option file with all of these, for `mariadb --defaults-file` and similar programs.
+    With PostgreSQL libpq's own variables (PGHOST, PGPASSFILE, …) are set instead, so that psql and pgbench need no option.
     Redis and Memcached have no accounts; with --tls, HOWFAR_CA_FILE is the CA of their certificate. Servers added by --beside
     are in HOWFAR_REDIS_SOCKET or HOWFAR_REDIS_HOST and HOWFAR_REDIS_PORT, and likewise HOWFAR_MEMCACHED_…. The exit code is CMD's.
     On `remote`, HOWFAR_HOST and HOWFAR_HOST6 address the server's host even if no server runs there.
@@ -319,6 +322,8 @@ def _where(prefix: str, target: UnixTarget | TcpTarget) -> dict[str, str]:
 
 def _account(laboratory: Lab, stage: LabStage) -> dict[str, str]:
     """Of a server that knows accounts."""
+    if stage.protocol == "postgresql":
+        return _libpq(laboratory, stage)
     secret = laboratory.work / "password"
     options = laboratory.work / "client.cnf"
     for file, text in ((secret, stage.password), (options, client_options(stage.user, stage.password, stage.target))):
@@ -329,6 +334,34 @@ def _account(laboratory: Lab, stage: LabStage) -> dict[str, str]:
         "HOWFAR_PASSWORD_FILE": str(secret),
         "HOWFAR_CLIENT_CNF": str(options),
         "HOWFAR_DATABASE": stage.database,
+    }
+
+
+def _libpq(laboratory: Lab, stage: LabStage) -> dict[str, str]:
+    """The variables that libpq reads too: psql and pgbench need no option."""
+    secret, passwords = laboratory.work / "password", laboratory.work / "pgpass"
+    line = f"*:*:{stage.database}:{stage.user}:{stage.password}\n"
+    for file, text in ((secret, stage.password), (passwords, line)):
+        file.touch(mode=0o600)
+        file.write_text(text)
+    target = stage.target
+    if isinstance(target, UnixTarget):
+        # It takes a directory, and looks for one name in there: a forwarded socket has another.
+        named = laboratory.work / "libpq" / f".s.PGSQL.{_LIBPQ_PORT}"
+        named.parent.mkdir()
+        named.symlink_to(target.path)
+        host, port = str(named.parent), str(_LIBPQ_PORT)
+    else:
+        host, port = target.host, str(target.port)
+    return {
+        "HOWFAR_USER": stage.user,
+        "HOWFAR_PASSWORD_FILE": str(secret),
+        "HOWFAR_DATABASE": stage.database,
+        "PGHOST": host,
+        "PGPORT": port,
+        "PGUSER": stage.user,
+        "PGDATABASE": stage.database,
+        "PGPASSFILE": str(passwords),
     }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from howfar.errors import MissingError, PlanError, ServerMissing
+from howfar.paths import find_path
+from howfar.plan.cells import cells
 from howfar.plan.factors import SEMI_SYNC, Level
 from howfar.plan.fitting import Fitted, check_keys, check_rows, resumed_in_full, with_rows, without_levels
 from howfar.plan.sessions import session_spec
@@ -35,6 +37,8 @@ def _check_server(plan: Plan) -> None:
     for server in plan.factors.server:
         kind = server if server in KINDS else find_server(server).kind
         if of_keys == (kind in STORES):
+            if KINDS[kind].speaks == "postgresql":
+                _check_without_mysql(plan, kind)
             continue
         if of_keys:
             raise PlanError(
@@ -44,6 +48,22 @@ def _check_server(plan: Plan) -> None:
         raise PlanError(
             f"{kind} stores keys, and the workload of the plan {plan.name} is of SQL",
             "Name a server that speaks SQL, or give the plan the workload key_value.",
+        )
+
+
+def _check_without_mysql(plan: Plan, kind: str) -> None:
+    """Of another server of SQL. Raises PlanError."""
+    if plan.workload.kind == "page":
+        raise PlanError(
+            f"the pages of plan {plan.name} ask MariaDB or MySQL, not {kind}", "Name one of them with --server."
+        )
+    if set(plan.factors.replication) - {"off", "none"}:
+        raise PlanError(f"the replication of {kind} is not measured yet", "Name MariaDB or MySQL with --server.")
+    encrypted = [cell.factors for cell in cells(plan) if session_spec(cell.factors).tls]
+    if any(find_path(str(factors["path"])).by_socket for factors in encrypted):
+        raise PlanError(
+            f"{kind} encrypts TCP alone, and plan {plan.name} asks for TLS over its Unix socket",
+            "Leave those cells out: [[leave_out]] with path and tls.",
         )
 
 
@@ -156,7 +176,7 @@ def _of_replication(plan: Plan) -> dict[str, dict[Level, str]]:
 def _of_sessions(plan: Plan) -> dict[str, dict[Level, str]]:
     """Of the encryption and compression of sessions."""
     from howfar.lab.servers.features import features
-    from howfar.lab.servers.kinds import find_server
+    from howfar.lab.servers.kinds import KINDS, find_server
 
     algorithms = {level: session_spec({"compression": level}).algorithm for level in plan.factors.compression}
     versions = {level: session_spec({"tls": level}).tls for level in plan.factors.tls}
@@ -165,13 +185,18 @@ def _of_sessions(plan: Plan) -> dict[str, dict[Level, str]]:
     program = find_server(plan.factors.server[0])
     found = features(program)
     who = f"{program.kind} {program.version}"
+    only = f"only {' and '.join(found.compression)}" if found.compression else "its protocol has no compression"
+    resumed = (
+        ()
+        if KINDS[program.kind].resumes_tls
+        else tuple(level for level in plan.factors.tls if session_spec({"tls": level}).resumption)
+    )
     return {
         "compression": {
-            level: f"{who} has no {algorithm}, only {' and '.join(found.compression) or 'no compression'}"
+            level: f"{who} has no {algorithm}, {only}"
             for level, algorithm in algorithms.items()
             if algorithm and algorithm not in found.compression
         },
-        "tls": {
-            level: f"{who} was built without TLS" for level, version in versions.items() if version and not found.tls
-        },
+        "tls": dict.fromkeys(resumed, f"{who} resumes no TLS session")
+        | {level: f"{who} was built without TLS" for level, version in versions.items() if version and not found.tls},
     }

@@ -47,6 +47,8 @@ class PublishedSet(_Entry):
     """The plan that repeats it."""
     source: str
     setup: str
+    servers: tuple[str, ...] = ("mariadb", "mysql")
+    """Kinds that stand for theirs."""
     workload: dict[str, FactorValue] = Field(default_factory=dict)
     """What shapes a transaction of theirs, by the names that plans have for it. Empty: not said."""
     stands_for: dict[str, FactorValue] = Field(default_factory=dict)
@@ -54,9 +56,12 @@ class PublishedSet(_Entry):
     baseline: dict[str, FactorValue]
     cells: tuple[PublishedCell, ...]
 
-    def differs(self, workload: Mapping[str, Any]) -> bool:
-        """A transaction of theirs asks for something else than one of `workload`: then their figures are no figures of it."""
-        return any(workload.get(name, level) != level for name, level in self.workload.items())
+    def differs(self, workload: Mapping[str, Any], server_kind: str = "mariadb") -> bool:
+        """Another kind of server, or a transaction of theirs asks for something else than one of `workload`: then their figures are
+        no figures of it."""
+        return server_kind not in self.servers or any(
+            workload.get(name, level) != level for name, level in self.workload.items()
+        )
 
 
 @cache
@@ -67,10 +72,12 @@ def published_sets() -> tuple[PublishedSet, ...]:
     return tuple(PublishedSet.model_validate_json(text) for _, text in texts)
 
 
-def find_published(plan: str, factors: Mapping[str, FactorValue], workload: Mapping[str, Any]) -> Published | None:
+def find_published(
+    plan: str, factors: Mapping[str, FactorValue], workload: Mapping[str, Any], server_kind: str = "mariadb"
+) -> Published | None:
     """What was published for a cell of `plan`: the same transactions, and every factor of the published row at the same level."""
     for entry in published_sets():
-        if entry.differs(workload) or any(
+        if entry.differs(workload, server_kind) or any(
             factors.get(name, level) != level for name, level in entry.stands_for.items()
         ):
             continue

@@ -16,12 +16,13 @@ from howfar.lab.network import Host, usable_cpus
 from howfar.lab.replication.dialect import replication_dialect
 from howfar.lab.servers import Server, ServerContext, Tables, find_store
 from howfar.lab.servers.key_value import KeyValueServer
+from howfar.lab.servers.postgresql import PostgresServer
 from howfar.lab.servers.program import Program
 
 _TLS_LIBRARY = ("version_ssl_library", "Tls_library_version")
 """A variable of MariaDB's and a status of MySQL's: the TLS library that was built in, TLS being on or off."""
 _ONLY_TLS = "OpenSSL"
-"""No other library can be built into Redis, Valkey or Memcached."""
+"""No other library can be built into PostgreSQL, Redis, Valkey or Memcached."""
 _SEMI_SYNC = ("rpl_semi_sync_master_enabled", "rpl_semi_sync_source_enabled")
 _CLONE = ("clone", "mysql_clone.so")
 """MySQL's plugin, by name and file; MariaDB has no clone."""
@@ -62,7 +63,7 @@ def _found(program: Program) -> Features:
         store.prepare(ServerContext(work=work, host=host, cpus=usable_cpus(), connections=1, namespaced=False))
         server = store.start(networking=False)
         try:
-            if isinstance(server, KeyValueServer):
+            if isinstance(server, KeyValueServer | PostgresServer):
                 # They have no compression of their protocols, and their replication is not used.
                 tls = _ONLY_TLS if server.has_tls() else None
                 return Features(tls=tls, compression=(), semi_sync=False, clone=False)

@@ -33,6 +33,10 @@ class Kind:
     """Where clients look for it."""
     speaks: Speaks
     store: Callable[[Program, Tables], Store]
+    resumes_tls: bool = True
+    """A later connection can resume the TLS session of an earlier one."""
+    encrypts_socket: bool = True
+    """Over its Unix socket too."""
 
 
 DIALECTS: dict[str, Dialect] = {"mariadb": mariadb.MariadbDialect(), "mysql": mysql.MysqlDialect()}
@@ -64,6 +68,8 @@ KINDS: dict[str, Kind] = {
         5432,
         "postgresql",
         postgresql.PostgresStore,
+        resumes_tls=False,
+        encrypts_socket=False,
     ),
     "redis": _of_keys(redis.RedisDialect("redis"), redis.REDIS_NAMES, _PAGE.format(redis.PACKAGE), "redis"),
     "valkey": _of_keys(

@@ -335,6 +335,10 @@ class PostgresServer(Server):
             self._check_alive("when asked how it sees its client", lost=True)
             raise LabError(f"the server did not say how it sees a client: {_said(error)}") from error
 
+    def has_tls(self) -> bool:
+        """Whether TLS was built in."""
+        return bool(self.query("SELECT 1 FROM pg_settings WHERE name = 'ssl_library' AND setting <> ''"))
+
     def shut_down(self) -> None:
         """Cleanly, so that the next start needs no recovery. Raises ServerCrashed."""
         self.disconnect()
@@ -348,17 +352,15 @@ class PostgresServer(Server):
 
     def kill(self) -> None:
         """SIGKILL to all of its processes at once, the first one before those that it would start again."""
-        with contextlib.suppress(OSError):
-            children = [
-                int(pid)
-                for path in Path(f"/proc/{self.pid}/task").glob("*/children")
-                for pid in path.read_text().split()
-            ]
-            self._companion.process.kill()
-            for pid in children:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        children = _children(self.pid)
+        self._companion.process.kill()
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         super().kill()
+        deadline = time.monotonic() + _STOPS_S
+        while any(map(_runs, children)) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
 
     def stop(self) -> None:
         # Its processes have sessions of their own; told so, it ends them before itself.
@@ -373,6 +375,20 @@ class PostgresServer(Server):
             with contextlib.suppress(DatabaseError, InterfaceError, OSError):
                 self._admin.close()
             self._admin = None
+
+
+def _children(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        lists = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+        return [int(child) for children in lists for child in children]
+    return []
+
+
+def _runs(pid: int) -> bool:
+    """Also while nobody has waited for it yet, a process that has ended does not."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
 
 
 def _rows(connection: pg8000.native.Connection, sql: str) -> list[dict[str, Any]]:
@@ -479,8 +495,9 @@ def _finish(server: PostgresServer, number: int, size: int) -> None:
     name = f"sbtest{number}"
     for statement in (
         f"CREATE SEQUENCE {name}_id_seq START {size + 1} OWNED BY {name}.id",
-        f"ALTER TABLE {name} ALTER id SET DEFAULT nextval('{name}_id_seq'), ALTER k SET DEFAULT 0, ALTER k SET NOT NULL, "
-        "ALTER c SET DEFAULT '', ALTER c SET NOT NULL, ALTER pad SET DEFAULT '', ALTER pad SET NOT NULL, ADD PRIMARY KEY (id)",
+        f"ALTER TABLE {name} ALTER id SET DEFAULT nextval('{name}_id_seq'), ADD PRIMARY KEY (id)",
+        f"ALTER TABLE {name} ALTER k SET DEFAULT 0, ALTER c SET DEFAULT '', ALTER pad SET DEFAULT ''",
+        f"ALTER TABLE {name} ALTER k SET NOT NULL, ALTER c SET NOT NULL, ALTER pad SET NOT NULL",
         f"CREATE INDEX k_{number} ON {name} (k)",
         f"ALTER TABLE {name} OWNER TO {USER}",
         f"VACUUM (FREEZE, ANALYZE) {name}",

@@ -17,6 +17,7 @@ PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/libexec")
 _VERSIONED = Path("/usr/lib/postgresql")
 """Where Debian has the programs of each version of PostgreSQL, in no PATH."""
 _VERSION = re.compile(r"Ver (\d\S*)")
+_LINKED = ("redis", "valkey", "memcached")
 _BY_WORDS = {
     "postgresql": re.compile(r"^postgres \(PostgreSQL\) (\d\S*)"),
     "redis": re.compile(r"^Redis server v=(\d\S*)"),
@@ -44,7 +45,7 @@ def find_program(names: Sequence[str], kind: str) -> Path | None:
         found = shutil.which(name, path=path)
         if found is not None and kind_of(_version_output(Path(found))) == kind:
             # redis-server is often a link to a program that does what its name says.
-            return Path(found).absolute() if kind in _BY_WORDS else Path(found).resolve()
+            return Path(found).absolute() if kind in _LINKED else Path(found).resolve()
     return None
 
 

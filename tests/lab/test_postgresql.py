@@ -1,0 +1,150 @@
+"""PostgreSQL in the laboratory: every path, TLS, a connection for each transaction, writes, a crash; each receipt proves its cell."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from howfar.errors import PlanError
+from howfar.lab.servers import Tables, find_store
+from howfar.lab.servers.features import features
+from howfar.lab.servers.kinds import find_server
+from howfar.lab.servers.postgresql import _runs
+from tests.lab.sandboxes import PATIENCE_S, run_lab
+from tests.lab.servers_here import prepared, short_directory
+from tests.lab.undisturbed import lasting
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "postgresql")]
+_TABLES, _SIZE = 2, 1000
+_PATHS = ("socket", "tcp", "remote", "forwarded-socket")
+_ENCRYPTED = {"path": "remote", "tls": "1.3"}
+_CONNECTING = {"path": "tcp", "connect": "per-transaction"}
+_WRITING = {"path": "socket", "kind": "oltp_read_write"}
+
+
+@pytest.fixture(scope="module")
+def seen(cache: Path) -> dict[str, Any]:
+    request = json.dumps({"server": "postgresql", "tables": _TABLES, "table_size": _SIZE, "connections": 8})
+    cells = [*_PATHS, *map(json.dumps, (_ENCRYPTED, _CONNECTING, _WRITING))]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.lab.scenario", request, *cells],
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_S,
+        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+    )
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def _trials(seen: dict[str, Any], **cell: str) -> list[dict[str, Any]]:
+    special = {"tls", "connect", "kind"}
+    found = [
+        trial for trial in seen["trials"] if {name: trial[name] for name in (special | {"path"}) & set(trial)} == cell
+    ]
+    assert len(found) == 2
+    return found
+
+
+def test_every_cell_works_and_is_what_was_asked(seen: dict[str, Any]) -> None:
+    for trial in seen["trials"]:
+        assert trial["transactions"] > 0
+        assert lasting(trial["violations"]) == [], trial
+
+
+@pytest.mark.parametrize(
+    ("path", "family", "host", "ports"),
+    [
+        ("socket", "unix", "localhost", [5432]),
+        ("tcp", "inet", "127.0.0.1", [5432]),
+        ("remote", "inet", "10.77.0.1", [5432]),
+        ("forwarded-socket", "unix", "localhost", []),
+    ],
+)
+def test_both_ends_tell_the_same(seen: dict[str, Any], path: str, family: str, host: str, ports: list[int]) -> None:
+    for trial in _trials(seen, path=path):
+        server = trial["receipt"]["server"]
+        assert trial["session"]["address_family"] == family
+        assert server["session_view"]["host"] == host
+        assert server["tcp_ports"] == ports
+        assert server["counters"]["blks_read"] == 0, "all pages are in memory before the load"
+
+
+def test_tls_is_what_both_ends_negotiated(seen: dict[str, Any]) -> None:
+    for trial in _trials(seen, **_ENCRYPTED):
+        assert trial["session"]["tls_version"] == trial["session"]["tls_client_version"] == "TLSv1.3"
+        assert trial["receipt"]["server"]["session_view"]["ssl_version"] == "TLSv1.3"
+
+
+def test_sessions_that_have_ended_are_counted_with_their_cpu_time(seen: dict[str, Any]) -> None:
+    """A process a session: without the time of those that ended the server would seem to need almost none."""
+    for trial in _trials(seen, **_CONNECTING):
+        counters = trial["receipt"]["server"]["counters"]
+        assert counters["sessions"] >= trial["transactions"]
+        assert trial["cpu"]["server"] > trial["cpu"]["client"]
+
+
+def test_the_server_counts_the_commits_of_the_load(seen: dict[str, Any]) -> None:
+    for trial in _trials(seen, **_WRITING):
+        assert trial["receipt"]["server"]["counters"]["xact_commit"] >= trial["transactions"]
+        assert trial["receipt"]["server"]["counters"]["tup_updated"] > 0
+
+
+def test_a_foreign_program_finds_the_server(cache: Path) -> None:
+    script = (
+        "import os, pg8000.native as n; e = os.environ; "
+        "c = n.Connection(e['HOWFAR_USER'], password=open(e['HOWFAR_PASSWORD_FILE']).read(), "
+        "database=e['HOWFAR_DATABASE'], host=e['HOWFAR_HOST'], port=int(e['HOWFAR_PORT'])); "
+        f"print(c.run('SELECT COUNT(*), MIN(LENGTH(c)), MAX(id) FROM sbtest{_TABLES}'))"
+    )
+    arguments = ("--server", "postgresql", "--path", "remote", "--tables", str(_TABLES), "--table-size", str(_SIZE))
+    done = run_lab(*arguments, "--", sys.executable, "-c", script, env={"XDG_CACHE_HOME": str(cache)})
+    assert done.stdout.strip() == f"[[{_SIZE}, 119, {_SIZE}]]", done.stderr
+
+
+@pytest.mark.parametrize("path", ["socket", "forwarded-socket"])
+def test_libpqs_own_variables_lead_there(cache: Path, path: str) -> None:
+    arguments = ("--server", "postgresql", "--path", path, "--tables", "1", "--table-size", "10")
+    script = "import os; e = os.environ; print(e['PGHOST'], e['PGPORT'], e['PGUSER'], e['PGDATABASE'], "
+    script += (
+        "open(e['PGPASSFILE']).read(), os.readlink(e['PGHOST'] + '/.s.PGSQL.' + e['PGPORT']) == e['HOWFAR_SOCKET'])"
+    )
+    done = run_lab(*arguments, "--", sys.executable, "-c", script, env={"XDG_CACHE_HOME": str(cache)})
+    directory, port, user, database, password, same = done.stdout.split()
+    assert same == "True"
+    assert (port, user, database) == ("5432", "howfar", "sbtest")
+    assert password.startswith("*:*:sbtest:howfar:") and directory.startswith("/")
+
+
+def test_a_crash_leaves_no_process_and_the_next_start_has_the_data(
+    cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Also as the ordinary user that tests may be run by: without a sandbox."""
+    store = prepared("postgresql", short_directory(tmp_path_factory.mktemp("s", numbered=True)), tables=Tables(1, 100))
+    server = store.start(networking=True)
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+    server.query("UPDATE sbtest1 SET k = 0")
+    server.kill()
+    assert children and not [pid for pid in children if _runs(int(pid))]
+    again = store.start(networking=False)
+    try:
+        assert again.query("SELECT count(*) AS n FROM sbtest1 WHERE k = 0")[0]["n"] == 100
+    finally:
+        again.stop()
+
+
+def test_what_it_can_do_is_found_by_asking_it() -> None:
+    able = features(find_server("postgresql"))
+    assert able.compression == () and not able.semi_sync and not able.clone
+
+
+def test_content_that_it_would_send_as_digits_is_refused() -> None:
+    with pytest.raises(PlanError, match="incompressible"):
+        find_store("postgresql", Tables(1, 100, ("incompressible",)))
