@@ -220,14 +220,13 @@ def lab(
     """Run CMD (default: a shell) on the laboratory's client host, or, for a local path, on its server host.
 
     CMD finds the server in HOWFAR_SOCKET, or HOWFAR_HOST and HOWFAR_PORT, with HOWFAR_USER, HOWFAR_PASSWORD_FILE and
-    HOWFAR_DATABASE; HOWFAR_CLIENT_CNF names an option file with all of these, for `mariadb --defaults-file` and similar programs.
-    With PostgreSQL libpq's own variables (PGHOST, PGPASSFILE, …) are set instead, so that psql and pgbench need no option.
+    HOWFAR_DATABASE; HOWFAR_CLIENT_CNF names an option file with all of these, for `mariadb --defaults-file` and similar programs;
+    with PostgreSQL libpq's own variables (PGHOST, PGPASSFILE, …) are set instead, so that psql and pgbench need no option.
     Redis and Memcached have no accounts; with --tls, HOWFAR_CA_FILE is the CA of their certificate. Servers added by --beside
     are in HOWFAR_REDIS_SOCKET or HOWFAR_REDIS_HOST and HOWFAR_REDIS_PORT, and likewise HOWFAR_MEMCACHED_…. The exit code is CMD's.
     On `remote`, HOWFAR_HOST and HOWFAR_HOST6 address the server's host even if no server runs there.
 
-    Any link option implies `--path remote`. Without --path, all link options except --rtt, --rate, --tcp and --congestion-control
-    also imply `--server none`.
+    Link options imply `--path remote`; without --path, all but --rtt, --rate, --tcp and --congestion-control imply `--server none`.
     """
     if beside and server == "none":
         raise UsageError("--beside adds servers to another server", "Leave out --server none.")

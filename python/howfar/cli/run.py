@@ -29,7 +29,9 @@ _TIMING = ("target", "time_budget", "confirm")
 @click.command()
 @click.argument("plan", default="paths")
 @click.option("--quick", is_flag=True, help="Smaller tables, shorter trials, wider intervals: minutes, not hours.")
-@click.option("--server", metavar="KIND|PATH", help="mariadb, mysql, another name from `howfar servers`, or a path.")
+@click.option(
+    "--server", metavar="KIND|PATH", help="mariadb, mysql, postgresql, another name from `howfar servers`, or a path."
+)
 @click.option("--threads", type=int, metavar="N", help="Number of concurrent connections.")
 @click.option("--placement", type=click.Choice(["isolated", "machines"]), help="How CPUs are assigned.")
 @click.option("--rtt", metavar="TIME", help="Round trip time of the link, like 0.2ms.")

@@ -71,10 +71,10 @@ impl Server {
         command.arg(format!("--port={port}"));
         command.arg(format!("--socket={}", directory.join("s").display()));
         command.arg(format!("--pid-file={}", directory.join("pid").display()));
-        let installed = installer.output().expect("it runs");
+        let outcome = installer.output().expect("it runs");
         assert!(
-            installed.status.success(),
-            "mariadb-install-db failed: {installed:?}"
+            outcome.status.success(),
+            "mariadb-install-db failed: {outcome:?}"
         );
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let process = command.spawn().expect("mariadbd starts");
