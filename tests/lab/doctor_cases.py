@@ -45,6 +45,7 @@ def _sets(*names: str) -> frozenset[str]:
 _MARIADB = ("port = {port}", "bind-address = 127.0.0.1")
 _MYSQL = ("port = {port}", "bind-address = 127.0.0.1", "mysqlx = OFF", "disable-log-bin", "secure-file-priv =")
 _REDIS = ("port {port}", "bind 127.0.0.1", "save ''", "dir {base}")
+_POSTGRESQL = ("port = {port}", "listen_addresses = '127.0.0.1'")
 _TCP, _SOCKET = User("tcp"), User("unix")
 
 CASES: tuple[Case, ...] = (
@@ -90,10 +91,23 @@ CASES: tuple[Case, ...] = (
          removed="{base}/s.sock"),
     Case("memcached with a connection each", "memcached", ("-s {base}/s.sock", "-a 0777"), _sets("connect-churn"),
          user=User("unix", "each")),
+    Case("postgresql without a socket", "postgresql", (*_POSTGRESQL, "unix_socket_directories = ''"), _sets("socket-off"),
+         user=_TCP, account="postgres"),
+    Case("postgresql by loopback", "postgresql", (*_POSTGRESQL, "unix_socket_directories = '{base}'"), _sets("loopback-tcp"),
+         user=_TCP, account="postgres"),
+    Case("postgresql for itself alone", "postgresql",
+         (*_POSTGRESQL, "unix_socket_directories = '{base}'", "unix_socket_permissions = 0700"), _sets("socket-out-of-reach"),
+         user=_TCP, account="postgres"),
+    Case("postgresql whose socket is gone", "postgresql", (*_POSTGRESQL, "unix_socket_directories = '{base}'"),
+         _sets("socket-gone"), removed="{base}/.s.PGSQL.{port}", account="postgres"),
+    Case("postgresql with a connection each", "postgresql", (*_POSTGRESQL, "unix_socket_directories = '{base}'"),
+         _sets("connect-churn"), user=User("unix", "each"), account="postgres"),
     # Right: nothing may be proposed.
     Case("right: mariadb by its socket", "mariadb", (*_MARIADB, "socket = {base}/s.sock"), user=_SOCKET),
     Case("right: mariadb, java knows no sockets", "mariadb", (*_MARIADB, "socket = {base}/s.sock"), user=User("tcp", name="java")),
     Case("right: mysql by its socket", "mysql", (*_MYSQL, "socket = {base}/s.sock"), user=_SOCKET),
+    Case("right: postgresql by its socket", "postgresql", (*_POSTGRESQL, "unix_socket_directories = '{base}'"), user=_SOCKET,
+         account="postgres"),
     Case("right: redis by its socket", "redis", (*_REDIS, "unixsocket {base}/s.sock", "unixsocketperm 777"), user=_SOCKET),
     # Without root nobody sees which socket is whose, and both are tried for each.
     Case("right: one of two redis of an account", "redis", (*_REDIS, "unixsocket {base}/redis.sock", "unixsocketperm 777"),
@@ -121,6 +135,9 @@ USUAL = tuple(
         "redis with a connection each",
         "memcached whose socket is gone",
         "memcached with a port in vain",
+        "postgresql without a socket",
+        "postgresql with a connection each",
+        "right: postgresql by its socket",
         "right: mariadb by its socket",
         "right: one of two redis of an account",
         "right: the other of two redis of an account",

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pg8000.native
 import pymysql
 
 _PAUSE_S = {"hold": 0.005, "each": 0.001, "seldom": 0.2, "seldom-default": 0.2}
@@ -65,6 +66,16 @@ def _mysql(transport: str, where: str, context: ssl.SSLContext, defaults: bool) 
     return ask
 
 
+def _postgresql(transport: str, where: str) -> Callable[[], None]:
+    place: dict[str, Any] = {"unix_sock": where} if transport == "unix" else {"host": "127.0.0.1", "port": int(where)}
+    connection = pg8000.native.Connection("app", database="postgres", ssl_context=False, **place)
+
+    def ask() -> None:
+        connection.run("SELECT 1")
+
+    return ask
+
+
 def _main(kind: str, transport: str, mode: str, account: str, report: Path, name: str = "") -> None:
     transport, _, where = transport.partition(":")
     context = _anybody()
@@ -79,11 +90,12 @@ def _main(kind: str, transport: str, mode: str, account: str, report: Path, name
     connects, held, reported_at = 0, None, 0.0
     while True:
         if held is None or mode != "hold":
-            held = (
-                _mysql(transport, where, context, mode == "seldom-default")
-                if kind == "mysql"
-                else _cache(kind, transport, where, context)
-            )
+            if kind == "mysql":
+                held = _mysql(transport, where, context, mode == "seldom-default")
+            elif kind == "postgresql":
+                held = _postgresql(transport, where)
+            else:
+                held = _cache(kind, transport, where, context)
             connects += 1
         held()
         time.sleep(_PAUSE_S[mode])

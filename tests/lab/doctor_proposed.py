@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _PATH = re.compile(r"(/[\w./-]+\.sock)")
+_DIRECTORY = re.compile(r"psycopg\.connect\(host='(/[\w./-]+)', port=(\d+)")
 
 
 @dataclass
@@ -44,6 +45,8 @@ class Proposed:
                 self.client_options += [word for word in line.split(" ") if word.startswith("--")]
             if found := _PATH.search(line):
                 self.path = found.group(1)
+            if found := _DIRECTORY.search(line):
+                self.path = f"{found.group(1)}/.s.PGSQL.{found.group(2)}"
             if "persistent" in line.lower() or "pool" in line or "once for each process" in line:
                 self.mode = "hold"
             if line == "ssl_disabled=True":

@@ -31,6 +31,8 @@ from tests.lab.doctor_proposed import Proposed
 LOOKS = 3
 WATCH_S = 2.0
 _PATIENCE_S = 90.0
+_HBA = "local all postgres peer\nlocal all all trust\nhost all all 127.0.0.1/32 trust\n"
+"""The first line is that of Debian's package: root gets in as the account of the server only."""
 _PROGRAMS = {"redis": "redis-server", "memcached": "memcached"}
 
 
@@ -94,6 +96,11 @@ class Ward:
             file.write_text("\n".join(options) + "\n")
             file.chmod(0o644)
             return ["redis-server", str(file)]
+        if self.case.server == "postgresql":
+            (self.base / "hba.conf").write_text(_HBA)
+            file = self.base / "postgresql.conf"
+            file.write_text("\n".join([*options, f"hba_file = '{self.base}/hba.conf'"]) + "\n")
+            return [str(find_server("postgresql").path), "-D", f"{self.base}/data", "-c", f"config_file={file}"]
         file = self.base / "my.cnf"
         file.write_text("\n".join(["[mysqld]", f"datadir = {self.base}/data", "user = root", *options]) + "\n")
         return [str(find_server(self.case.server).path), f"--defaults-file={file}"]
@@ -130,6 +137,9 @@ class Ward:
         found = ""
         for option in self.options:
             name, _, value = option.replace("=", " ", 1).partition(" ")
+            if name == "unix_socket_directories":
+                folder = value.strip(" '")
+                found = f"{folder}/.s.PGSQL.{self.placeholders['port']}" if folder else ""
             if name in ("socket", "unixsocket", "-s"):
                 found = value.strip()
         return found
@@ -261,7 +271,7 @@ sys.exit(run_command_line())
 
 
 def _look(as_nobody: bool = False) -> dict[str, Any]:
-    arguments = ["doctor", "--json", "--watch", str(WATCH_S), "--user", "root"]
+    arguments = ["doctor", "--json", "--watch", str(WATCH_S), *(("--user", "root") if as_nobody else ())]
     done = subprocess.run(
         [sys.executable, "-c", _AS_NOBODY if as_nobody else _COMMAND, *arguments],
         capture_output=True,
@@ -333,7 +343,7 @@ def main() -> None:
     try:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0755", "none", str(base)], check=True)
         _own_machine(base)
-        absent = {server: why for server in ("mariadb", "mysql", *_PROGRAMS) if (why := _present(server))}
+        absent = {server: why for server in ("mariadb", "mysql", "postgresql", *_PROGRAMS) if (why := _present(server))}
         templates, certificates = _made(base, absent)
         cases = [case for case in CASES if case.server not in absent and case.name in sys.argv[1:]]
         wards = [Ward(case, number, base, templates, certificates) for number, case in enumerate(cases)]
@@ -370,8 +380,27 @@ def _made(base: Path, absent: Mapping[str, str]) -> tuple[dict[str, Path], dict[
     for kind, where in templates.items():
         DIALECTS[kind].initialise(find_server(kind).path, where)
         DIALECTS[kind].adopt(where)
+    if "postgresql" not in absent:
+        templates["postgresql"] = base / "postgresql"
+        _initialise_postgresql(find_server("postgresql").path, templates["postgresql"])
     tls = make_certificates(base, ["127.0.0.1"])
     return templates, {"certificate": str(tls.certificate), "key": str(tls.key), "ca": str(tls.ca)}
+
+
+def _initialise_postgresql(program: Path, where: Path) -> None:
+    """As its package does, with a role for clients; it refuses to run as root."""
+    where.mkdir(mode=0o700)
+    shutil.chown(where, "postgres", "postgres")
+    account: dict[str, Any] = {
+        "user": "postgres",
+        "group": account_group("postgres"),
+        "extra_groups": [],
+        "check": True,
+    }
+    account |= {"cwd": "/", "stdout": subprocess.DEVNULL}
+    subprocess.run([program.parent / "initdb", "--no-sync", "--auth=trust", "-D", where], **account)
+    single = [str(program), "--single", "-D", str(where), "postgres"]
+    subprocess.run(single, input=b"CREATE ROLE app LOGIN\n", **account)
 
 
 def _change(wards: Sequence[Ward], looks: Mapping[str, Any]) -> None:

@@ -282,6 +282,36 @@ def test_churn_is_priced_on_the_transport_in_use() -> None:
     assert finding.gain.saves_ns is not None and finding.gain.saves_ns.median == 220e3
 
 
+def postgres(*clients: Client, **changes: object) -> Server:
+    return server(*clients, kind=Kind.POSTGRESQL, name="PostgreSQL 15.18", **changes)
+
+
+def rates_of(waiting: float, working: float, statements: float = 100) -> Rates:
+    return Rates(connects=0, statements=statements, tls_connects=None, working=working, waiting=waiting)
+
+
+def test_sessions_that_idle_are_a_pooler_that_is_missing_or_keeps_them() -> None:
+    (finding,) = looked(postgres(sessions=120, idle_sessions=110))
+    assert finding.check == "idle-sessions" and "pgbouncer (" not in finding.says
+    pooler = client(program="pgbouncer", connections=110)
+    (finding,) = [
+        each
+        for each in looked(postgres(client(), pooler, sessions=120, idle_sessions=110))
+        if each.check == "idle-sessions"
+    ]
+    assert "pgbouncer (www-data, pid 7) keeps sessions, as with pool_mode = session" in finding.says
+    assert found(postgres(sessions=49, idle_sessions=49)) == found(postgres(sessions=120, idle_sessions=100)) == set()
+    assert found(postgres(sessions=None, idle_sessions=None)) == set()
+
+
+def test_transactions_that_wait_for_their_client_are_told_with_the_most_that_a_pipeline_can_save() -> None:
+    (finding,) = looked(postgres(rates=rates_of(waiting=0.6, working=0.2)))
+    assert finding.says.startswith("75 % of the time") and finding.gain is not None
+    assert finding.gain.says.startswith("at most 6 ms of a transaction; a round trip here takes 20 µs")
+    assert found(postgres(rates=rates_of(waiting=0.2, working=0.3))) == set()
+    assert found(postgres(rates=rates_of(waiting=0.6, working=0.2, statements=5))) == set()
+
+
 def test_each_check_has_a_unique_name_and_a_row_in_the_document() -> None:
     names = [name for name, _ in CHECKS]
     document = (ROOT / "docs" / "doctor.md").read_text()
@@ -379,6 +409,13 @@ def test_an_interval_holds_its_median(values: list[float]) -> None:
         assert min(values) <= made.low <= made.median <= made.high <= max(values)
 
 
+def test_clients_of_postgresql_name_the_directory_and_the_port() -> None:
+    changes = by_socket(Kind.POSTGRESQL, "/run/a b/.s.PGSQL.5433", [client(program="psql"), client(program="orders")])
+    lines = [line for change in changes for line in change.lines]
+    assert "psql -h /run/a b -p 5433 …" in lines and "host=/run/a b port=5433 dbname=DB user=USER" in lines
+    assert "scram-sha-256" in lines[0], "before the client changes over"
+
+
 def test_differences_are_within_rounds() -> None:
     drifting = [float(number) for number in range(24)]
     assert savings([value + 5 for value in drifting], drifting) == Interval(median=5, low=5, high=5)
@@ -390,5 +427,5 @@ def test_lines_hold_the_path_and_no_placeholder(kind: Kind) -> None:
     for change in by_socket(kind, "/run/a b.sock", [client(program="unseen")]):
         text = "\n".join(change.lines)
         assert "{" not in text.replace("{ socket: { path:", "").replace("redis.Options{", "") or kind is not Kind.MYSQL
-        assert "/run/a b.sock" in text
+        assert "/run/a b.sock" in text or kind is Kind.POSTGRESQL
     assert family("php-fpm8.2") == "php" and family("unseen") is None and family("orders") == "native"

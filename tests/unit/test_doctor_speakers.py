@@ -35,6 +35,10 @@ BEGINNINGS = (
     b"+PONG\r\n$5\r\n",
     b"+PONG\r\n*99\r\n",
     b"+PONG\r\n*0\r\n",
+    b"N",
+    b"R\0\0\0\x08\0\0\0\0",
+    b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I",
+    b"E\xff\xff\xff\xff",
 )
 
 
@@ -91,6 +95,7 @@ def test_whoever_answers_is_told_apart(beginning: bytes, rest: bytes, kind: Kind
         (Kind.MYSQL, GREETING + b"\0\x02" + b"\0" * 40),
         (Kind.REDIS, b"-NOAUTH x\r\n" * 9),
         (Kind.MEMCACHED, b"VERSION 1\r\n" * 9),
+        (Kind.POSTGRESQL, b"N" + b"R\0\0\0\x08\0\0\0\x03"),
     ],
 )
 def test_who_asked_for_tls_sends_no_login_in_plain(kind: Kind, answer: bytes) -> None:
@@ -177,6 +182,56 @@ def test_the_password_itself_leaves_by_consent_alone(plugin: str, tls: bool) -> 
         assert heard.endswith((b"\x02", b"\x01")) == ("sha" in plugin), "the key was asked for"
 
 
+def _message(letter: bytes, body: bytes) -> bytes:
+    return letter + (len(body) + 4).to_bytes(4, "big") + body
+
+
+def _authentication(code: int, rest: bytes = b"") -> bytes:
+    return _message(b"R", code.to_bytes(4, "big") + rest)
+
+
+ENDLESS = {
+    "a password in clear": (_authentication(3), "it was not sent"),
+    "an endless login": (_authentication(0) * 2000, "no end"),
+    "an hour of hashing": (
+        _authentication(10, b"SCRAM-SHA-256\0\0") + _authentication(11, b"r=x,s=c2FsdA==,i=999999999"),
+        "too many iterations",
+    ),
+    "an answer of a gigabyte": (b"E\x40\0\0\0", "too long"),
+    "an answer of less than nothing": (b"S\0\0\0\0", "too long"),
+    "notices without end": (_message(b"N", b"SWARNING\0M" + b"x" * 80 + b"\0\0") * 100_000, "too long"),
+}
+"""What a peer that claims to be PostgreSQL answers to a login, and what is said of it."""
+
+
+@pytest.mark.parametrize("what", list(ENDLESS))
+def test_who_claims_to_be_postgresql_gets_no_password_and_no_time(what: str) -> None:
+    """Its first byte is for the request for TLS, which has a connection of its own."""
+    answer, says = ENDLESS[what]
+    answers = iter([b"N", answer])
+    heard: list[bytes] = []
+
+    def serve(listening: socket.socket) -> None:
+        for each in answers:
+            made, _ = listening.accept()
+            with made, suppress(OSError):
+                heard.append(made.recv(4096))
+                made.sendall(each)
+                while got := made.recv(4096):
+                    heard.append(got)
+
+    with closing(_listening(None)) as listening:
+        thread = threading.Thread(target=serve, args=(listening,), daemon=True)
+        thread.start()
+        endpoint = Endpoint(None, "127.0.0.1", listening.getsockname()[1])
+        try:
+            why = str(PROTOCOLS[Kind.POSTGRESQL].greet(endpoint, NOBODY).refused)
+        except NotThis as error:
+            why = str(error)
+        thread.join(5)
+    assert says in why and b"hush" not in b"".join(heard)
+
+
 @pytest.mark.parametrize("kind", list(Kind))
 def test_nobody_there(kind: Kind) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
@@ -188,7 +243,9 @@ def test_nobody_there(kind: Kind) -> None:
 def _of(path: Path, pid: int, kind: Kind, certain: bool = True) -> Known | None:
     """What is known of a server of our own account that is said to listen there."""
     process = Process(pid, "mysqld", os.geteuid(), ())
-    return identify(Candidate(kind, process, (ListenAddress(str(path)),), certain), Logins(NOBODY, NOBODY), None)
+    return identify(
+        Candidate(kind, process, (ListenAddress(str(path)),), certain), Logins(NOBODY, NOBODY, NOBODY), None
+    )
 
 
 @pytest.mark.parametrize("kind", list(Kind))
@@ -232,5 +289,5 @@ def test_a_port_that_may_be_anothers_is_not_taken_for_its_own(shared: bool) -> N
     with answering(GREETING + b"\0\x02" + b"\0" * 40) as (port, _):
         process = Process(os.getpid(), "mysqld", os.geteuid(), ())
         address = ListenAddress(None, "127.0.0.1", port, shared=shared)
-        known = identify(Candidate(Kind.MYSQL, process, (address,), False), Logins(NOBODY, NOBODY), None)
+        known = identify(Candidate(Kind.MYSQL, process, (address,), False), Logins(NOBODY, NOBODY, NOBODY), None)
     assert (known is None) == shared

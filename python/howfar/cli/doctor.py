@@ -25,7 +25,10 @@ _WIDTH_MOST = 120
 @click.argument("dsns", metavar="[DSN]...", nargs=-1)
 @click.option("--watch", "seconds", type=click.FloatRange(0.2, 600), default=3.0, show_default=True, metavar="SECONDS",
               help="How long to watch connections.")  # fmt: skip
-@click.option("--user", help="User for MySQL and MariaDB.  [default: the name of your account]")
+@click.option(
+    "--user",
+    help="User for MySQL, MariaDB and PostgreSQL.  [default: the name of your account; for PostgreSQL as root, its own]",
+)
 @click.option(
     "--password-file", type=click.Path(path_type=Path), metavar="FILE", help="Its first line is the password."
 )
@@ -44,16 +47,16 @@ def doctor(
     as_json: bool,
     strict: bool,
 ) -> int:
-    """Examine the MySQL, MariaDB, Redis and Memcached servers of this machine and say what to change.
+    """Examine the MySQL, MariaDB, PostgreSQL, Redis and Memcached servers of this machine and say what to change.
 
     Without a DSN it examines every server that it finds. DSN: mysql://user@127.0.0.1:3306/, mysql:///run/mysqld/mysqld.sock?user=u,
-    redis://127.0.0.1:6379, redis:///run/redis/redis-server.sock, memcached://127.0.0.1:11211. It only reads: it logs in, pings
-    a few hundred times, reads counters, and connects 24 times over each transport. It reports what it is not permitted to
-    see.
+    postgresql://user@127.0.0.1:5432/, postgresql:///?host=/run/postgresql, redis://127.0.0.1:6379,
+    redis:///run/redis/redis-server.sock, memcached://127.0.0.1:11211. It only reads: it logs in, pings a few hundred times, reads
+    counters, and connects 24 times over each transport. It reports what it is not permitted to see.
 
-    A DSN never holds a password: use --password-file, --ask-password, --defaults-file, HOWFAR_PASSWORD or MYSQL_PWD; for Redis,
-    HOWFAR_REDIS_PASSWORD or REDISCLI_AUTH. Passwords are sent only to servers that are named, or that run as root, a system
-    account or yourself.
+    A DSN never holds a password: use --password-file, --ask-password, --defaults-file, HOWFAR_PASSWORD, or the variable of the
+    server's own client: MYSQL_PWD, PGPASSWORD, HOWFAR_REDIS_PASSWORD or REDISCLI_AUTH. Passwords are sent only to servers that are
+    named, or that run as root, a system account or yourself.
     """
     from howfar.doctor.examine import examine  # numpy and pymysql, which --help need not pay
     from howfar.doctor.screen import screen
@@ -84,9 +87,11 @@ def _logins(user: str | None, password_file: Path | None, ask: bool, defaults_fi
     if defaults_file is not None:
         text = read_text(defaults_file, "--defaults-file", MAX_FILE_BYTES)
         address, of_file = parse_option_file(str(defaults_file), text)
-    mysql = Login(user or address.user or _own_name(), password(password_file, ask, of_file, note))
+    given = password(password_file, ask, of_file, note, {**os.environ, "MYSQL_PWD": ""})
+    mysql = Login(user or address.user or _own_name(), given or os.environ.get("MYSQL_PWD", ""))
+    postgresql = Login(user or os.environ.get("PGUSER", ""), given or os.environ.get("PGPASSWORD", ""))
     redis = os.environ.get("HOWFAR_REDIS_PASSWORD", os.environ.get("REDISCLI_AUTH", ""))
-    return Logins(mysql, Login("", redis))
+    return Logins(mysql, Login("", redis), postgresql)
 
 
 def _own_name() -> str:

@@ -26,13 +26,20 @@ PROGRAMS = {
     "redis-server": Kind.REDIS,
     "valkey-server": Kind.REDIS,
     "memcached": Kind.MEMCACHED,
+    "postgres": Kind.POSTGRESQL,
 }
 USUAL_SOCKETS = {
     Kind.MYSQL: ("/run/mysqld/mysqld.sock", "/var/lib/mysql/mysql.sock", "/tmp/mysql.sock"),
     Kind.REDIS: ("/run/redis/redis-server.sock", "/run/redis/redis.sock", "/run/valkey/valkey.sock", "/tmp/redis.sock"),
     Kind.MEMCACHED: ("/run/memcached/memcached.sock", "/tmp/memcached.sock"),
+    Kind.POSTGRESQL: ("/run/postgresql/.s.PGSQL.5432", "/tmp/.s.PGSQL.5432"),
 }
-_SOCKET_NAMES = {Kind.MYSQL: ("mysql", "maria"), Kind.REDIS: ("redis", "valkey"), Kind.MEMCACHED: ("memcache",)}
+_SOCKET_NAMES = {
+    Kind.MYSQL: ("mysql", "maria"),
+    Kind.REDIS: ("redis", "valkey"),
+    Kind.MEMCACHED: ("memcache",),
+    Kind.POSTGRESQL: (".s.PGSQL.",),
+}
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -85,9 +92,13 @@ def discover() -> tuple[tuple[Candidate, ...], tuple[Unseen, ...]]:
     unix = [row for row in procfs.unix_rows() if row.listens]
     here = {row.inode for row in tcp} | {row.inode for row in unix}
     candidates, foreign, hidden = [], [], []
-    for process in procfs.processes():
-        if (kind := kind_of(process)) is None:
-            continue
+    servers = {process.pid: process for process in procfs.processes() if kind_of(process) is not None}
+    for process in servers.values():
+        kind = kind_of(process)
+        assert kind is not None, "only such were kept"
+        parent = servers.get(process.parent)
+        if parent is not None and program_of(parent) == program_of(process):
+            continue  # a process of a server, such as PostgreSQL's for a session
         own = procfs.socket_inodes(process.pid)
         if own is None:
             hidden.append(process)
@@ -245,7 +256,7 @@ def identify(candidate: Candidate, logins: Logins, target: Target | None) -> Kno
         return None
     for address in silent:
         _not_answering(known, address, candidate.certain)
-    known.name = known.name or candidate.kind.value
+    known.name = known.name or candidate.kind.shown
     return known
 
 
@@ -257,7 +268,17 @@ def _is_trusted(process: Process | None) -> bool:
 def _login(candidate: Candidate, logins: Logins, target: Target | None, trusted: bool) -> Login:
     login = logins.of(candidate.kind)
     user = (target.user if target is not None else None) or login.user
-    return Login(user, login.password if trusted else "", target.consent if target is not None else login.consent)
+    of_server = not user and candidate.kind is Kind.POSTGRESQL
+    if of_server:
+        uid = candidate.process.uid if candidate.process is not None and os.geteuid() == 0 else os.geteuid()
+        user = procfs.account(uid)
+    return Login(
+        user,
+        login.password if trusted else "",
+        target.consent if target is not None else login.consent,
+        target.database if target is not None else None,
+        of_server,
+    )
 
 
 def _greeted(known: Known, address: ListenAddress) -> bool:

@@ -119,7 +119,7 @@ def _no_answer(target: Target) -> MissingError:
     except NotThis as reason:
         why = str(reason)
     return MissingError(
-        f"no {target.kind.value} server answers at {where}: {why}",
+        f"no {target.kind.shown} server answers at {where}: {why}",
         "Is the server running, and does it listen there? Without a DSN, howfar doctor searches this machine for servers.",
     )
 
@@ -200,6 +200,8 @@ def _server(key: int, state: _ServerState, watched: Watched, programs: dict[int,
         config_file=state.reported.config_file,
         socket_connections=_on_socket(key, state, watched),
         rates=rates,
+        sessions=state.reported.counted[0] if state.reported.counted is not None else None,
+        idle_sessions=state.reported.counted[1] if state.reported.counted is not None else None,
         clients=using,
         floors=measured,
         idle=idle,
@@ -271,7 +273,11 @@ def _how_to_log_in(known: Known) -> str:
         return ""
     if known.trusted:
         return "howfar doctor --user USER --password-file FILE"
-    dsn = f"mysql://{where}?user=USER" if endpoint.path is not None else f"mysql://USER@{where}/"
+    scheme, query = known.kind.value, "?user=USER"
+    if known.kind is Kind.POSTGRESQL and endpoint.path is not None:
+        folder, _, name = endpoint.path.rpartition("/")
+        where, query = "", f"/?host={folder}&port={name.rpartition('.')[2]}&user=USER"
+    dsn = f"{scheme}://{where}{query}" if endpoint.path is not None else f"{scheme}://USER@{where}/"
     return f"howfar doctor {dsn} --password-file FILE"
 
 

@@ -32,6 +32,17 @@ class Kind(StrEnum):
     MYSQL = "mysql"
     REDIS = "redis"
     MEMCACHED = "memcached"
+    POSTGRESQL = "postgresql"
+
+    @property
+    def shown(self) -> str:
+        """Where the server itself has not said what it is."""
+        return "PostgreSQL" if self is Kind.POSTGRESQL else self.value
+
+    @property
+    def counts(self) -> str:
+        """What the server's counter of work counts."""
+        return "transactions" if self is Kind.POSTGRESQL else "statements"
 
 
 class Transport(StrEnum):
@@ -149,7 +160,12 @@ class Rates(_Value):
 
     connects: float
     statements: float
+    """Transactions, of PostgreSQL."""
     tls_connects: float | None
+    working: float | None = None
+    """Sessions that ran a statement, on average; of PostgreSQL, as the next."""
+    waiting: float | None = None
+    """Sessions that waited for their client inside a transaction, on average."""
 
 
 class Change(_Value):
@@ -207,6 +223,9 @@ class Server(_Value):
     config_file: str | None
     socket_connections: int | None
     rates: Rates | None
+    sessions: int | None = None
+    """Of PostgreSQL, where the login may see them; with those that are idle."""
+    idle_sessions: int | None = None
     clients: tuple[Client, ...]
     floors: tuple[Floor, ...]
     idle: IdleCost | None

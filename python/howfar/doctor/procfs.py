@@ -43,6 +43,7 @@ class Process:
     uid: int
     arguments: tuple[str, ...]
     """May hold secrets: never shown, only searched for options."""
+    parent: int = 0
 
     @property
     def shown(self) -> str:
@@ -103,7 +104,7 @@ def process(pid: int) -> Process | None:
     if not name or not status or status["State"][0] == "Z":
         return None
     # Not the owner of the directory: that is root for a server that dropped its privileges itself.
-    return Process(pid, name[0], int(status["Uid"][1]), tuple(arguments[:-1]))
+    return Process(pid, name[0], int(status["Uid"][1]), tuple(arguments[:-1]), int(status["PPid"][0]))
 
 
 def processes() -> Iterator[Process]:

@@ -24,6 +24,7 @@ PATHS = {
     Kind.MYSQL: "/run/mysqld/mysqld.sock",
     Kind.REDIS: "/run/redis/redis-server.sock",
     Kind.MEMCACHED: "/run/memcached/memcached.sock",
+    Kind.POSTGRESQL: "/run/postgresql/.s.PGSQL.5432",
 }
 """Debian's paths, whose directories its packages create. A further server of the kind gets a directory named after its port."""
 _FILES = {
@@ -33,8 +34,10 @@ _FILES = {
     ),
     Kind.REDIS: ("/etc/redis/redis.conf", "/etc/valkey/valkey.conf", "/etc/redis.conf"),
     Kind.MEMCACHED: ("/etc/memcached.conf",),
+    Kind.POSTGRESQL: ("/var/lib/pgsql/data/postgresql.conf",),
 }  # fmt: skip
-_NAMES = {Kind.MYSQL: "my.cnf", Kind.REDIS: "redis.conf", Kind.MEMCACHED: "memcached.conf (one option a line)"}
+_NAMES = {Kind.MYSQL: "my.cnf", Kind.REDIS: "redis.conf", Kind.MEMCACHED: "memcached.conf (one option a line)",
+          Kind.POSTGRESQL: "postgresql.conf"}  # fmt: skip
 _CLIENT_LINES: dict[str, dict[str, dict[str, list[list[str]]]]] = tomllib.loads(
     (resources.files("howfar.doctor") / "client_lines.toml").read_text(encoding="utf-8")
 )
@@ -81,7 +84,9 @@ def own_paths(servers: Sequence[Server], in_use: Iterable[str]) -> list[str]:
 
 def _names(server: Server) -> Iterator[str]:
     folder, _, file = PATHS[server.kind].rpartition("/")
-    yield PATHS[server.kind]
+    if server.kind is Kind.POSTGRESQL:  # it adds the name itself, by its port
+        file = f".s.PGSQL.{next((listener.port for listener in server.listeners if listener.port), DEFAULT_PORTS[server.kind])}"
+    yield f"{folder}/{file}"
     for port in sorted({listener.port for listener in server.listeners if listener.port is not None}):
         yield f"{folder}-{port}/{file}"
     for number in count(2):
@@ -91,8 +96,7 @@ def _names(server: Server) -> Iterator[str]:
 def socket_again(server: Server, path: str) -> tuple[Change, ...]:
     """An existing socket at another path or, by the restart alone, where it was. Its mode stays as configured."""
     is_old = any(listener.path == path for listener in server.sockets)
-    name = {Kind.MYSQL: "socket = ", Kind.REDIS: "unixsocket ", Kind.MEMCACHED: "-s "}[server.kind]
-    lines = (f"{name}{path}",) if server.kind is not Kind.MYSQL else ("[mysqld]", f"{name}{path}")
+    lines = _socket_lines(server.kind, path)
     where = f"{file_of(server)}{', as it is' if is_old else ''}"
     return Change(where=where, lines=lines, restarts=True), *_folder(server, path)
 
@@ -103,15 +107,26 @@ def socket_on(server: Server, using: Iterable[Client], path: str) -> tuple[Chang
     mode = "0700"
     if others:  # nobody should join root's group, and every local account can use the loopback anyway
         mode = "0777" if server.user in (None, "root") else "0770"
-    lines = {
-        Kind.MYSQL: ("[mysqld]", f"socket = {path}"),
-        Kind.REDIS: (f"unixsocket {path}", f"unixsocketperm {mode.removeprefix('0')}"),
-        Kind.MEMCACHED: (f"-s {path}", f"-a {mode}"),
+    lines = _socket_lines(server.kind, path)
+    lines += {
+        Kind.MYSQL: (),
+        Kind.REDIS: (f"unixsocketperm {mode.removeprefix('0')}",),
+        Kind.MEMCACHED: (f"-a {mode}",),
+        Kind.POSTGRESQL: ("unix_socket_permissions = 0777   # its default: pg_hba.conf decides who is let in",),
     }[server.kind]
     changes = [Change(where=file_of(server), lines=lines, restarts=True), *_folder(server, path)]
-    if server.kind is not Kind.MYSQL and mode == "0770":  # MySQL's socket is open to all
+    if server.kind in (Kind.REDIS, Kind.MEMCACHED) and mode == "0770":  # the others' sockets are open to all
         changes += _joining(server, others)
     return tuple(changes)
+
+
+def _socket_lines(kind: Kind, path: str) -> tuple[str, ...]:
+    return {
+        Kind.MYSQL: ("[mysqld]", f"socket = {path}"),
+        Kind.REDIS: (f"unixsocket {path}",),
+        Kind.MEMCACHED: (f"-s {path}",),
+        Kind.POSTGRESQL: (f"unix_socket_directories = '{path.rpartition('/')[0]}'",),
+    }[kind]
 
 
 def other_accounts(server: Server, using: Iterable[Client]) -> tuple[str, ...]:
@@ -163,14 +178,22 @@ FAMILIES = {
 }
 """By how the program's name begins."""
 _SHELL = (
-    "mariadb", "mariadb-dump", "mariadb-admin", "mysql", "mysqldump", "mysqladmin", "redis-cli", "valkey-cli", "mytop",
+    "psql", "pg_dump", "pgbench", "mariadb", "mariadb-dump", "mariadb-admin", "mysql", "mysqldump", "mysqladmin", "redis-cli",
+    "valkey-cli", "mytop",
 )  # fmt: skip
 """Whole names: mysqlrouter and mysqld_exporter are no shells."""
 
-_ACCOUNT = (
-    "SQL, first: over the socket the account is 'USER'@'localhost', which may differ from the one used over TCP",
-    "SHOW CREATE USER 'USER'@'localhost';  -- it must exist, with password and privileges, before {path} is used",
-)
+_ACCOUNTS = {
+    Kind.MYSQL: (
+        "SQL, first: over the socket the account is 'USER'@'localhost', which may differ from the one used over TCP",
+        "SHOW CREATE USER 'USER'@'localhost';  -- it must exist, with password and privileges, before {path} is used",
+    ),
+    Kind.POSTGRESQL: (
+        "pg_hba.conf, first: Debian's has peer for the socket, which refuses a role that is not named as the account; then reload",
+        "local   DB   USER   scram-sha-256   # above the line 'local all all peer'",
+    ),
+}
+"""What must be right before a client changes over."""
 _OF_BRAND = {
     "MariaDB": {"ssl": "--skip-ssl", "compress": "--loose-skip-compress"},
     "MySQL": {"ssl": "--ssl-mode=DISABLED", "compress": "--loose-skip-compress"},
@@ -190,7 +213,8 @@ def family(program: str) -> str | None:
 
 def by_socket(kind: Kind, path: str, using: Iterable[Client]) -> tuple[Change, ...]:
     rows = _rows("socket", kind, using, path)
-    return (_change(*_ACCOUNT, path=path), *rows) if kind is Kind.MYSQL else rows
+    first = _ACCOUNTS.get(kind)
+    return (_change(*first, path=path), *rows) if first is not None else rows
 
 
 def keeping_connections(kind: Kind, using: Iterable[Client]) -> tuple[Change, ...]:
@@ -226,5 +250,12 @@ def _rows(purpose: str, kind: Kind, using: Iterable[Client], path: str) -> tuple
     return tuple(_change(*row, path=path) for found in chosen for row in table[found])
 
 
+def with_socket(line: str, path: str) -> str:
+    """PostgreSQL's clients name the directory and the port of its socket's path."""
+    folder, _, name = path.rpartition("/")
+    filled = line.replace("{path}", path).replace("{folder}", folder)
+    return filled.replace("{port}", name.rpartition(".")[2])
+
+
 def _change(where: str, *lines: str, path: str) -> Change:
-    return Change(where=where, lines=tuple(line.replace("{path}", path) for line in lines), restarts=False)
+    return Change(where=where, lines=tuple(with_socket(line, path) for line in lines), restarts=False)

@@ -6,11 +6,11 @@ import textwrap
 from collections.abc import Iterable, Iterator
 
 from howfar.doctor.checks.context import format_interval, named
-from howfar.doctor.findings import Change, Client, Examination, Finding, Listener, Rates, Server, Severity, Unseen
+from howfar.doctor.findings import Change, Client, Examination, Finding, Kind, Listener, Rates, Server, Severity, Unseen
 
 NOWHERE = (
-    "Looked for mysqld, mariadbd, redis-server, valkey-server and memcached among the processes, and at their usual ports "
-    "and sockets."
+    "Looked for mysqld, mariadbd, postgres, redis-server, valkey-server and memcached among the processes, and at their usual "
+    "ports and sockets."
 )
 _INDENT = 12
 _TLS = {"none": "no TLS", "offered": "TLS offered", "always": "TLS only", "unknown": "TLS unknown"}
@@ -40,7 +40,7 @@ def _lines(seen: Examination, width: int) -> Iterator[str]:
 
 def _head(seen: Examination, width: int) -> Iterator[str]:
     if not seen.servers:
-        yield "No MySQL, MariaDB, Redis or Memcached server was found that can be reached from here."
+        yield "No MySQL, MariaDB, PostgreSQL, Redis or Memcached server was found that can be reached from here."
         yield from textwrap.wrap(NOWHERE, width)
         return
     changes = _many(seen.to_change, "change") if seen.to_change else "nothing to change"
@@ -97,7 +97,7 @@ def _facts(server: Server) -> Iterator[tuple[str, str]]:
         rows.append(f"{_many(server.socket_connections, 'connection')} over the socket")
     yield from _block("clients", rows or ["none seen" if server.listeners else "none: it does not listen"])
     if server.rates is not None:
-        yield "per second", _rates(server.rates)
+        yield "per second", _rates(server.rates, server.kind)
     floors = []
     for floor in server.floors:
         name = floor.transport.value.replace("-tls", " with TLS")
@@ -131,8 +131,8 @@ def _client(client: Client) -> str:
     return f"{named([client]) if client.local else client.address}: {', '.join(parts)}"
 
 
-def _rates(rates: Rates) -> str:
-    parts = [f"{rates.connects:.3g} connects", f"{rates.statements:.3g} statements"]
+def _rates(rates: Rates, kind: Kind) -> str:
+    parts = [f"{rates.connects:.3g} connects", f"{rates.statements:.3g} {kind.counts}"]
     if rates.tls_connects:
         parts.append(f"{rates.tls_connects:.3g} TLS handshakes")
     return ", ".join(parts)

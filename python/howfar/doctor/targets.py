@@ -1,28 +1,32 @@
-"""DSNs of MySQL, MariaDB, Redis and Memcached, and logins. Pure.
+"""DSNs of MySQL, MariaDB, PostgreSQL, Redis and Memcached, and logins. Pure.
 
-MySQL's DSNs are those of `howfar load`. A password in a DSN is refused, because `ps` shows it to every local user.
+Those of MySQL and PostgreSQL are the same as for `howfar load`.
+A password in a DSN is refused, because `ps` shows it to every local user.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import unquote, urlsplit
 
 from howfar.doctor.findings import Kind
 from howfar.errors import UsageError
-from howfar.load.target import DEFAULT_PORT, PASSWORD_ADVICE, parse_dsn
+from howfar.load import libpq
+from howfar.load.target import DEFAULT_PORT, PASSWORD_ADVICE, ServerAddress, parse_dsn
 from howfar.load.target import SCHEMES as MYSQL_SCHEMES
 
 SCHEMES = {
     **dict.fromkeys(MYSQL_SCHEMES, Kind.MYSQL),
+    **dict.fromkeys(libpq.SCHEMES, Kind.POSTGRESQL),
     **dict.fromkeys(("redis", "rediss", "valkey", "valkeys"), Kind.REDIS),
     "memcached": Kind.MEMCACHED,
     "memcacheds": Kind.MEMCACHED,
 }
 ENCRYPTED = {"rediss", "valkeys", "memcacheds"}
-DEFAULT_PORTS = {Kind.MYSQL: DEFAULT_PORT, Kind.REDIS: 6379, Kind.MEMCACHED: 11211}
+DEFAULT_PORTS = {Kind.MYSQL: DEFAULT_PORT, Kind.REDIS: 6379, Kind.MEMCACHED: 11211, Kind.POSTGRESQL: libpq.PORT}
 _EXAMPLES = (
-    "Write for example mysql://user@127.0.0.1:3306/, mysql:///run/mysqld/mysqld.sock?user=u, redis://127.0.0.1:6379, "
+    "Write for example mysql://user@127.0.0.1:3306/, mysql:///run/mysqld/mysqld.sock?user=u, postgresql://user@127.0.0.1:5432/, "
+    "postgresql:///?host=/run/postgresql&user=u, redis://127.0.0.1:6379, "
     "redis:///run/redis/redis-server.sock, memcached://127.0.0.1:11211 or memcached:///run/memcached/memcached.sock."
 )
 
@@ -42,6 +46,10 @@ class Login:
     user: str
     password: str = field(repr=False)
     consent: Consent = Consent()
+    database: str | None = None
+    """Of PostgreSQL."""
+    of_server: bool = False
+    """Nobody named a user: root logs in to PostgreSQL as the account under which the server runs, as its package sets it up."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +58,10 @@ class Logins:
 
     mysql: Login
     redis: Login
+    postgresql: Login
 
     def of(self, kind: Kind) -> Login:
-        return self.redis if kind is Kind.REDIS else self.mysql
+        return {Kind.REDIS: self.redis, Kind.POSTGRESQL: self.postgresql}.get(kind, self.mysql)
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,7 @@ class Target:
     user: str | None
     tls: bool
     consent: Consent = Consent()
+    database: str | None = None
 
 
 def parse_target(text: str) -> Target:
@@ -75,18 +85,27 @@ def parse_target(text: str) -> Target:
         shown = "that" if "@" in text else repr(text)
         raise UsageError(f"{shown} is not a DSN; a DSN begins with {', '.join(f'{s}://' for s in SCHEMES)}", _EXAMPLES)
     kind = SCHEMES[scheme]
-    if kind is Kind.MYSQL:
-        address = parse_dsn(text)
+    if kind in (Kind.MYSQL, Kind.POSTGRESQL):
+        address = parse_dsn(text) if kind is Kind.MYSQL else _of_libpq(text)
         port = None if address.socket is not None else address.port or DEFAULT_PORTS[kind]
         if address.ssl_mode is not None and address.ssl_mode.startswith("VERIFY"):
             raise UsageError(
                 f"howfar doctor does not verify certificates, so ssl-mode={address.ssl_mode} is not supported",
                 "Use ssl-mode=REQUIRED, or name the server's socket.",
             )
-        tls = address.ssl_mode not in (None, "DISABLED")
+        tls = address.ssl_mode not in (None, "DISABLED", "PREFERRED")
         consent = Consent(address.fetch_server_key is True, address.allow_cleartext_password is True)
-        return Target(kind, address.socket, address.host, port, address.user, tls, consent)
+        return Target(kind, address.socket, address.host, port, address.user, tls, consent, address.database)
     return _of_cache(kind, scheme, text)
+
+
+def _of_libpq(text: str) -> ServerAddress:
+    """With libpq's default for the socket; user and database only where the DSN names them. Raises UsageError."""
+    named = libpq.parse_uri(text)
+    if named.service is not None:
+        raise UsageError("howfar doctor does not read service files", _EXAMPLES)
+    found = libpq.completed(named, "", None)
+    return replace(found, host=named.hostaddr or found.host, user=named.user, database=named.database)
 
 
 def _of_cache(kind: Kind, scheme: str, text: str) -> Target:

@@ -9,6 +9,7 @@ from howfar.doctor.checks.connections import authority_bundle, connect_churn
 from howfar.doctor.checks.context import Check, Context
 from howfar.doctor.checks.encryption import compressed_local, encrypted_local, encrypted_socket
 from howfar.doctor.checks.idle import idle_states
+from howfar.doctor.checks.sessions import idle_sessions, statement_by_statement
 from howfar.doctor.checks.sockets import (
     forwarder,
     loopback_tcp,
@@ -30,6 +31,8 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("compressed-local", compressed_local),
     ("encrypted-local", encrypted_local),
     ("encrypted-socket", encrypted_socket),
+    ("idle-sessions", idle_sessions),
+    ("statement-by-statement", statement_by_statement),
     ("options-ignored", options_ignored),
     ("idle-states", idle_states),
 )

@@ -31,10 +31,11 @@ def connect_churn(context: Context) -> list[Draft]:
         return []
     using = _reconnecting(context)
     who = do(using, "opens", "open") if using else "clients open"
+    work = f"{rates.statements:.3g} {context.server.kind.counts}/s"
     by = f"{format_interval(floor.connect_ns)} per connect over {_NAMES[floor.transport]}"
     return [
         Draft(
-            f"{who} a new connection for each use: {rates.connects:.3g} connects/s and {rates.statements:.3g} statements/s",
+            f"{who} a new connection for each use: {rates.connects:.3g} connects/s and {work}",
             keeping_connections(context.server.kind, using),
             Gain(
                 says=f"handshakes take about {share * 100:.2g} % of one CPU or of a client's waiting time",

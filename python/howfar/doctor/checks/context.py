@@ -23,10 +23,10 @@ from howfar.doctor.proposals import family
 
 FORWARDERS = (
     "socat", "haproxy", "proxysql", "maxscale", "stunnel", "envoy", "docker-proxy", "ssh", "sshd", "nginx", "twemproxy",
-    "nutcracker", "mcrouter", "mysqlrouter", "systemd-socket-", "rootlessport",
+    "nutcracker", "mcrouter", "mysqlrouter", "pgbouncer", "odyssey", "pgcat", "systemd-socket-", "rootlessport",
 )  # fmt: skip
 """As the kernel names them, which cuts names at 15 characters: systemd-socket-proxyd is one of these."""
-_SERVERS = ("mysqld", "mariadbd", "redis-server", "valkey-server", "redis-sentinel", "valkey-sentinel")
+_SERVERS = ("mysqld", "mariadbd", "redis-server", "valkey-server", "redis-sentinel", "valkey-sentinel", "postgres")
 """A replica connects to its primary, and a sentinel to the servers it monitors; they support only TCP."""
 
 
@@ -171,7 +171,8 @@ def _saving(context: Context, socket: Floor, tcp: Floor) -> str:
     else:
         parts = [f"{format_interval(trip)} of each round trip's {format_time(tcp.round_trip_ns.median)}"]
         rates = context.server.rates
-        if rates is not None and rates.statements >= 1:
+        # A transaction is several round trips: of PostgreSQL no bound is known.
+        if rates is not None and rates.statements >= 1 and context.server.kind.counts == "statements":
             total = format_time(rates.statements * trip.median)
             parts.append(f"at most {total} per second at the {rates.statements:.3g} statements/s of all its clients")
     if connect is not None and resolved(connect) and tcp.connect_ns is not None:

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from howfar.doctor.checks.context import Context, Draft, do, forwards, named, severity_for, socket_gain
 from howfar.doctor.findings import Change, Gain, Kind, Listener, Severity
 from howfar.doctor.procfs import CLEANED
-from howfar.doctor.proposals import by_socket, file_of, socket_again, socket_on
+from howfar.doctor.proposals import by_socket, file_of, socket_again, socket_on, with_socket
 
 _FORWARDER_LINES = {
     "socat": "UNIX-CONNECT:{path}   in place of TCP:…",
@@ -16,6 +16,7 @@ _FORWARDER_LINES = {
     "proxysql": "INSERT INTO mysql_servers (hostname, port) VALUES ('{path}', 0);",
     "maxscale": "socket={path}",
     "stunnel": "connect = {path}",
+    "pgbouncer": "DB = host={folder} port={port}   ; in [databases]",
 }
 """Forwarders that can connect to a socket."""
 _IGNORED = {
@@ -115,7 +116,7 @@ def forwarder(context: Context) -> list[Draft]:
     path = socket.path if socket is not None and socket.path is not None else context.path
     changes = () if socket is not None else socket_on(server, using, path)
     for client in using:
-        line = _FORWARDER_LINES[client.program].format(path=path)
+        line = with_socket(_FORWARDER_LINES[client.program], path)
         changes += (Change(where=client.program, lines=(line,), restarts=False),)
     says = f"{do(using, 'forwards', 'forward')} to it over TCP on this machine"
     return [Draft(says, changes, socket_gain(context, using))]

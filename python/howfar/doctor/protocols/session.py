@@ -92,16 +92,25 @@ class Counters:
     connects: int
     statements: int
     tls_connects: int | None
+    working_ms: float | None = None
+    """Of sessions running statements; PostgreSQL's, as the next."""
+    waiting_ms: float | None = None
+    """Of sessions waiting for their client inside a transaction."""
 
     def rates(self, before: Counters, seconds: float, own_statements: int) -> Rates:
-        def rate(now: int, then: int) -> float:
+        def rate(now: float, then: float) -> float:
             return max(now - then, 0) / seconds
+
+        def share(now: float | None, then: float | None) -> float | None:
+            return rate(now / 1e3, then / 1e3) if now is not None and then is not None else None
 
         counted = self.tls_connects is not None and before.tls_connects is not None
         return Rates(
             connects=rate(self.connects, before.connects),
             statements=rate(self.statements, before.statements + own_statements),
             tls_connects=rate(self.tls_connects or 0, before.tls_connects or 0) if counted else None,
+            working=share(self.working_ms, before.working_ms),
+            waiting=share(self.waiting_ms, before.waiting_ms),
         )
 
 
@@ -114,6 +123,8 @@ class SelfReport:
     hidden: tuple[tuple[str, str, str], ...]
     """What it did not report, why, and what would show it."""
     settings: dict[str, str]
+    counted: tuple[int, int] | None = None
+    """Its sessions, and how many of them are idle; PostgreSQL's."""
 
 
 class Session(Protocol):

@@ -1,0 +1,295 @@
+"""PostgreSQL. pg8000 logs in, over a stream that bounds what a peer may send; pings use the socket directly."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import socket
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pg8000.core import CoreConnection
+from pg8000.exceptions import DatabaseError, InterfaceError
+from scramp import ScramException  # type: ignore[import-untyped]
+
+from howfar.doctor.findings import Kind
+from howfar.doctor.protocols.session import (
+    PATIENCE_S,
+    Counters,
+    Endpoint,
+    Greeting,
+    ListedSession,
+    NotThis,
+    Refused,
+    SelfReport,
+    Tls,
+    any_certificate,
+    dial,
+    make_blocking,
+)
+from howfar.doctor.targets import Login
+
+_SSL_REQUEST = struct.pack("!ii", 8, 80877103)
+_PING = b"Q\0\0\0\x05\0"
+"""An empty query; the answer is EmptyQueryResponse and ReadyForQuery."""
+_PONG = (b"I\0\0\0\x04Z\0\0\0\x05I", 11)
+_NOT_UNDERSTOOD = (
+    OSError,
+    LookupError,
+    ValueError,
+    AssertionError,
+    TypeError,
+    AttributeError,
+    struct.error,
+    ScramException,
+)
+"""What pg8000 raises when an answer breaks off or is not one."""
+_MOST_BYTES = 8 << 20
+"""Of one answer, and of a login."""
+_MOST_ITERATIONS = 1_000_000
+"""Of SCRAM; the default is 4096, and a peer that asks for 2^31 would keep the client busy for an hour."""
+_MOST_ROUNDS = 8
+_CLEAR_TEXT, _SASL_CONTINUE = 3, 11
+_DATABASE = "postgres"
+_TLS_NAMES: dict[bytes, Tls] = {b"S": "offered", b"N": "none"}
+_COUNTERS = (
+    "SELECT sum(sessions)::bigint, sum(xact_commit + xact_rollback)::bigint, sum(active_time)::float8, "
+    "sum(idle_in_transaction_time)::float8 FROM pg_catalog.pg_stat_database"
+)
+_COUNTED_SINCE = 14
+_SETTINGS = (
+    "SELECT name, setting FROM pg_catalog.pg_settings WHERE name IN "
+    "('unix_socket_directories', 'port', 'listen_addresses', 'ssl', 'config_file', 'max_connections')"
+)
+_SESSIONS = (
+    "SELECT a.client_port, s.ssl, a.backend_start IS NULL, a.state = 'idle' FROM pg_catalog.pg_stat_activity a "
+    "LEFT JOIN pg_catalog.pg_stat_ssl s USING (pid) "
+    "WHERE a.pid <> pg_catalog.pg_backend_pid() AND (a.backend_type = 'client backend' OR a.backend_type IS NULL)"
+)
+
+
+class _Bounded(io.RawIOBase):
+    """A socket's stream that ends when a peer sends more than an answer may have, or takes too long for it."""
+
+    def __init__(self, made: socket.socket) -> None:
+        self._socket = made
+        self.renew()
+
+    def renew(self) -> None:
+        self._left = _MOST_BYTES
+        self._until = time.monotonic() + 2 * PATIENCE_S
+
+    def read(self, size: int = -1) -> bytes:
+        """Exactly `size` bytes. Raises OSError."""
+        if not 0 <= size <= self._left:
+            raise OSError("an answer that is too long")
+        self._left -= size
+        parts = []
+        while size:
+            if time.monotonic() > self._until:
+                raise TimeoutError("no whole answer in time")
+            part = self._socket.recv(min(size, 1 << 16))
+            if not part:
+                raise ConnectionResetError("the connection was closed")
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def write(self, data: Any) -> int:
+        self._socket.sendall(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
+
+
+class _Stream:
+    """What pg8000 takes for a socket."""
+
+    def __init__(self, made: socket.socket) -> None:
+        self.bounded, self._socket = _Bounded(made), made
+
+    def makefile(self, mode: str) -> io.RawIOBase:
+        assert mode == "rwb", "as pg8000 asks for it"
+        return self.bounded
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class _Connection(CoreConnection):  # type: ignore[misc]  # it has no types
+    """Sends the password itself only where it was allowed, and does not answer for ever."""
+
+    def __init__(self, made: socket.socket, login: Login, clear_text: bool) -> None:
+        self._clear_text, self._rounds = clear_text, _MOST_ROUNDS
+        self.stream = _Stream(made)
+        super().__init__(
+            login.user,
+            host=None,
+            database=login.database or _DATABASE,
+            password=login.password,
+            application_name="howfar doctor",
+            ssl_context=False,
+            sock=self.stream,
+        )
+
+    def handle_AUTHENTICATION_REQUEST(self, data: bytes, context: Any) -> None:  # noqa: N802  # pg8000's name
+        self._rounds -= 1
+        if self._rounds < 0:
+            raise InterfaceError("the server's login has no end")
+        (code,) = struct.unpack_from("!i", data)
+        if code == _CLEAR_TEXT and not self._clear_text:
+            raise InterfaceError("the server asks for the password itself, over TCP: it was not sent")
+        if code == _SASL_CONTINUE:
+            found = re.search(rb"(?:^|,)i=(\d{1,9})(?:,|$)", data[4:])
+            if found is None or int(found[1]) > _MOST_ITERATIONS:
+                raise InterfaceError("the server asks for too many iterations of SCRAM")
+        super().handle_AUTHENTICATION_REQUEST(data, context)
+
+
+class Postgresql:
+    def greet(self, endpoint: Endpoint, login: Login) -> Greeting:
+        tls = _tls_of(endpoint)
+        try:
+            connection = _connected(endpoint, login)
+        except Refused as refused:
+            return Greeting("PostgreSQL", tls, "none", str(refused))
+        version = named(connection.parameter_statuses.get("server_version", ""))
+        _close(connection)
+        return Greeting(version, tls, "none", None)
+
+    def open(self, endpoint: Endpoint, login: Login) -> PostgresqlSession:
+        return PostgresqlSession(_connected(endpoint, login))
+
+
+def _tls_of(endpoint: Endpoint) -> Tls:
+    """A connection for one question, which only such a server answers with this one letter. Raises NotThis."""
+    if endpoint.path is not None:
+        return "none"
+    made = dial(replace(endpoint, tls=False))
+    with made:
+        return _TLS_NAMES[_asked_for_tls(made)]
+
+
+def _asked_for_tls(made: socket.socket) -> bytes:
+    try:
+        made.sendall(_SSL_REQUEST)
+        answer = made.recv(1)
+    except OSError as error:
+        raise NotThis(f"no answer to a request for TLS: {error.strerror or error}") from error
+    if answer not in _TLS_NAMES:
+        raise NotThis("it does not answer a request for TLS as PostgreSQL does")
+    return answer
+
+
+def _connected(endpoint: Endpoint, login: Login) -> _Connection:
+    """Raises NotThis, Refused."""
+    with _as_account(endpoint, login):
+        made = dial(replace(endpoint, tls=False))
+    try:
+        if endpoint.tls:
+            if _asked_for_tls(made) != b"S":
+                raise NotThis("it offers no TLS")
+            made = any_certificate().wrap_socket(made, server_hostname=endpoint.host)
+            make_blocking(made)
+        allowed = endpoint.path is not None or (endpoint.tls and login.consent.cleartext_password)
+        return _Connection(made, login, allowed)
+    except DatabaseError as error:
+        raise Refused(_message(error)) from error
+    except InterfaceError as error:
+        raise Refused(str(error)) from error
+    except NotThis:
+        made.close()
+        raise
+    except _NOT_UNDERSTOOD as error:
+        made.close()
+        raise NotThis(str(error)) from error
+
+
+@contextlib.contextmanager
+def _as_account(endpoint: Endpoint, login: Login) -> Iterator[None]:
+    """Root dials the socket as the account of the server when it logs in under that name: peer authentication looks at who dials."""
+    by_peer = endpoint.path is not None and endpoint.owner is not None and login.of_server and os.geteuid() == 0
+    if not by_peer:
+        yield
+        return
+    assert endpoint.owner is not None, "checked above"
+    os.seteuid(endpoint.owner.uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+class PostgresqlSession:
+    statements_by_counters = 1
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+        self._socket: socket.socket = connection.stream._socket
+
+    def ping(self) -> None:
+        self._socket.sendall(_PING)
+        expected, size = _PONG
+        answer = self._socket.recv(512)
+        while 0 < len(answer) < size:
+            more = self._socket.recv(512)
+            answer = answer + more if more else b""
+        if answer != expected:
+            raise NotThis("it stopped answering an empty query")
+
+    def _rows(self, statement: str) -> Sequence[Sequence[Any]]:
+        self._connection.stream.bounded.renew()
+        try:
+            rows: Sequence[Sequence[Any]] = self._connection.execute_simple(statement).rows or []
+            return rows
+        except DatabaseError as error:
+            raise Refused(_message(error)) from error
+        except (InterfaceError, *_NOT_UNDERSTOOD) as error:
+            raise NotThis(str(error)) from error
+
+    def counters(self) -> Counters:
+        """Sessions and transactions of all databases; TLS handshakes are not counted by the server."""
+        version = self._connection.parameter_statuses.get("server_version", "")
+        if int(re.match(r"\d*", version)[0] or 0) < _COUNTED_SINCE:  # type: ignore[index]  # it matches nothing at least
+            raise Refused(f"PostgreSQL before {_COUNTED_SINCE} does not count connections")
+        ((sessions, transactions, working, waiting),) = self._rows(_COUNTERS)
+        return Counters(int(sessions), int(transactions), None, float(working), float(waiting))
+
+    def report(self) -> SelfReport:
+        settings = {name: str(value) for name, value in self._rows(_SETTINGS)}
+        listed = self._rows(_SESSIONS)
+        sessions = [ListedSession(port, None, tls, None) for port, tls, *_ in listed if port is not None and port > 0]
+        are_hidden = any(row[2] for row in listed)
+        hidden = []
+        if are_hidden:
+            how = "GRANT pg_read_all_stats TO it"
+            hidden.append(("other sessions", "the role is not a member of pg_read_all_stats", how))
+        no_socket = {"socket": ""} if settings.get("unix_socket_directories") == "" else {}
+        counted = None if are_hidden else (len(listed), sum(bool(row[3]) for row in listed))
+        return SelfReport(settings.get("config_file"), tuple(sessions), tuple(hidden), settings | no_socket, counted)
+
+    def close(self) -> None:
+        _close(self._connection)
+
+
+def _close(connection: _Connection) -> None:
+    with contextlib.suppress(InterfaceError, OSError, ValueError):
+        connection.close()
+
+
+def _message(error: DatabaseError) -> str:
+    """Its message and SQLSTATE; pg8000 gives all fields."""
+    fields = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
+    return f"{fields.get('M', 'no message')} ({fields.get('C', 'no code')})"
+
+
+def named(version: str) -> str:
+    """`15.18 (Debian 15.18-0+deb12u1)` is PostgreSQL 15.18."""
+    found = re.match(r"[\w.]+", version)
+    return f"{Kind.POSTGRESQL.shown} {found.group()}" if found else Kind.POSTGRESQL.shown
