@@ -14,15 +14,17 @@ from howfar.bench.comparison import Comparison
 pytestmark = [
     pytest.mark.alone,
     pytest.mark.lab,
-    pytest.mark.usefixtures("mariadb"),
-    pytest.mark.skipif(
-        shutil.which("sysbench") is None, reason="sysbench is not installed (./setup --tests brings it)"
-    ),
 ]
 
 
-def test_it_compares_with_sysbench_and_says_what_is_documented() -> None:
-    command = [str(Path(sys.executable).with_name("howfar")), "bench", "engine", "--against", "sysbench"]
+@pytest.mark.parametrize(("peer", "server"), [("sysbench", "mariadb"), ("pgbench", "postgresql")])
+def test_it_compares_with_a_peer_and_says_what_is_documented(
+    peer: str, server: str, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue(server)
+    if shutil.which(peer) is None:
+        pytest.skip(f"{peer} is not installed (./setup --tests brings it)")
+    command = [str(Path(sys.executable).with_name("howfar")), "bench", "engine", "--against", peer]
     options = ["--connections", "1,16", "--blocks", "4", "--seconds", "0.2", "--json"]
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""`howfar bench engine --against sysbench`: both clients in turn on the same server with the same statements.
+"""`howfar bench engine --against sysbench|pgbench`: both clients in turn on the same server with the same statements.
 
 The server is the laboratory's, on its Unix socket, without a sandbox. Each client is measured from outside (`meter.py`) in a window
 that begins when all its connections run, because the cost of starting would favour the engine. A block measures each client once
@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import random
 import resource
-import shutil
 import subprocess
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Final, Literal
 import howfar
 from howfar.bench import meter
 from howfar.bench.meter import Trial
+from howfar.bench.peers import CLIENTS, Counters, Peer
 from howfar.engine.messages import (
     LoadJob,
     Ready,
@@ -41,11 +41,6 @@ from howfar.stats.intervals import judge_ratio
 
 Placement = Literal["shared", "apart", "one-cpu"]
 """Client and server on all CPUs, each on its half, or both on one."""
-
-CPU_BARS: Final[Mapping[int, float]] = {1: 0.55, 64: 0.35, 512: 0.20, 2048: 0.08}
-"""The bars: client CPU per query relative to the peer's, by connections."""
-MEMORY_BARS: Final[Mapping[int, float]] = {64: 0.5, 512: 0.2, 2048: 0.1}
-"""The same for peak memory."""
 
 
 class Block(Part):
@@ -76,12 +71,15 @@ class Row(Part):
     rss_ratio: float
     driver: str | None
     """Of ours: `epoll` or `io_uring`."""
+    cpu_bar: float | None = None
+    memory_bar: float | None = None
+    """The most that the ratio should be; None: no bar stands for this number of connections."""
     blocks: tuple[Block, ...]
 
     @property
     def misses(self) -> tuple[str, ...]:
         """Bars that the whole interval of the ratio misses. Memory has no interval and is judged by its median."""
-        cpu, memory = CPU_BARS.get(self.connections), MEMORY_BARS.get(self.connections)
+        cpu, memory = self.cpu_bar, self.memory_bar
         found = []
         if cpu is not None and self.cpu_ratio.low is not None and self.cpu_ratio.low > cpu:
             found.append(f"client CPU {self.cpu_ratio.value:.3f}, not {cpu:.2f}")
@@ -94,7 +92,7 @@ class Row(Part):
     @property
     def unresolved(self) -> tuple[str, ...]:
         """Bars inside the interval of their ratio, or without one: neither met nor missed."""
-        bars = (("client CPU", self.cpu_ratio, CPU_BARS.get(self.connections)), ("throughput", self.qps_ratio, 1.0))
+        bars = (("client CPU", self.cpu_ratio, self.cpu_bar), ("throughput", self.qps_ratio, 1.0))
         return tuple(
             f"{name} {ratio.value:.3f}, bar {bar:g}"
             for name, ratio, bar in bars
@@ -144,7 +142,7 @@ def side(trials: Sequence[Trial]) -> Side:
     )
 
 
-def row(connections: int, ours: Sequence[Trial], peer: Sequence[Trial]) -> Row:
+def row(connections: int, ours: Sequence[Trial], peer: Sequence[Trial], against: Peer = CLIENTS["sysbench"]) -> Row:
     """From the blocks of both, in the same order."""
     pairs = list(zip(ours, peer, strict=True))
     return Row(
@@ -155,6 +153,8 @@ def row(connections: int, ours: Sequence[Trial], peer: Sequence[Trial]) -> Row:
         qps_ratio=judge_ratio([_qps(one) / _qps(other) for one, other in pairs]).quoted,
         rss_ratio=median(one.rss_bytes / other.rss_bytes for one, other in pairs),
         driver=ours[-1].driver,
+        cpu_bar=against.cpu_bars.get(connections),
+        memory_bar=against.memory_bars.get(connections),
         blocks=tuple(Block(ours=one, peer=other) for one, other in pairs),
     )
 
@@ -169,7 +169,6 @@ def _qps(trial: Trial) -> float:
 
 Tool = Literal["ours", "peer"]
 TOOLS: Final[tuple[Tool, ...]] = ("ours", "peer")
-WORKLOAD: Final = Sysbench(kind="oltp_point_select", tables=1, table_size=10_000)
 SETTLE_S: Final = 0.5
 """Between the first answers and the window."""
 PATIENCE_S: Final = 60.0
@@ -183,8 +182,11 @@ class Request:
     blocks: int = 8
     seconds: float = 4.0
     placement: Placement = "shared"
-    server: str = "mariadb"
+    server: str | None = None
+    """None: the kind that the peer is for."""
     driver: Literal["auto", "epoll", "io_uring"] = "auto"
+    against: str = "sysbench"
+    """One of CLIENTS."""
 
 
 @dataclass(frozen=True)
@@ -194,9 +196,11 @@ class Testbed:
     server: Server
     password: str
     launcher: Launcher
-    options: Path
-    """sysbench's options file: every user can read a password on a command line."""
-    counters: meter.Counters
+    peer: Peer
+    folder: Path
+    """With the peer's file of options or passwords."""
+    client_cpus: int
+    counters: Counters
     driver: Literal["auto", "epoll", "io_uring"]
 
 
@@ -211,7 +215,8 @@ class Client:
 
 def compare(request: Request, on_trial: Callable[[int, int], None] = lambda done, of: None) -> Comparison:
     """Measure and summarize. Raises MissingError, LabError, EngineError."""
-    peer = sysbench_version()
+    peer = CLIENTS[request.against]
+    version = peer.version()
     _allow_files(max(request.connections))
     cpus = splits(request.placement)
     measured: dict[tuple[int, Tool], list[Trial]] = defaultdict(list)
@@ -222,8 +227,8 @@ def compare(request: Request, on_trial: Callable[[int, int], None] = lambda done
             for number, (connections, tool) in enumerate(order.sample(todo, len(todo)), start=1):
                 on_trial(block * len(todo) + number, request.blocks * len(todo))
                 measured[connections, tool].append(_trial(tool, connections, request.seconds, testbed))
-        setting = _setting(request, cpus, peer, testbed.server)
-    rows = tuple(row(n, measured[n, "ours"], measured[n, "peer"]) for n in request.connections)
+        setting = _setting(request, cpus, version, testbed.server)
+    rows = tuple(row(n, measured[n, "ours"], measured[n, "peer"], peer) for n in request.connections)
     return Comparison(setting=setting, rows=rows)
 
 
@@ -233,14 +238,6 @@ def splits(placement: Placement) -> Shares:
         return share_cpus(cpus)
     both = cpus[-1:] if placement == "one-cpu" else cpus  # the last: interrupts and other programs prefer the first
     return Shares(both, both)
-
-
-def sysbench_version() -> str:
-    """`sysbench 1.0.20`. Raises MissingError."""
-    program = shutil.which("sysbench")
-    if program is None:
-        raise MissingError("the program sysbench was not found", "Install Debian's package sysbench.")
-    return subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def many(connections: int) -> str:
@@ -261,9 +258,17 @@ def _allow_files(connections: int) -> None:
 
 @contextmanager
 def _testbed(request: Request, cpus: Shares) -> Iterator[Testbed]:
-    store: Store = find_store(request.server, Tables(WORKLOAD.tables, WORKLOAD.table_size))
-    if store.kind in STORES:
-        raise PlanError(f"sysbench uses SQL, which {store.kind} does not support", "Choose an SQL server.")
+    peer = CLIENTS[request.against]
+    tables = (
+        Tables(peer.workload.tables, peer.workload.table_size) if isinstance(peer.workload, Sysbench) else Tables(0, 1)
+    )
+    store: Store = find_store(request.server or peer.server, tables)
+    if store.kind in STORES or (store.kind == "postgresql") != (peer.protocol == "postgresql"):
+        kinds = "PostgreSQL" if peer.protocol == "postgresql" else "MySQL and MariaDB"
+        raise PlanError(
+            f"this comparison with {peer.program} is for {kinds}, not for {store.kind}",
+            f"Leave --server out: {peer.server}.",
+        )
     with ExitStack() as stack:
         work = stack.enter_context(work_directory(store.data_bytes()))
         connections = max(request.connections)
@@ -274,20 +279,20 @@ def _testbed(request: Request, cpus: Shares) -> Iterator[Testbed]:
         )
         running = store.start(networking=False)
         stack.callback(running.stop)
-        counters = stack.enter_context(meter.Counters(running.socket, USER, store.password))
-        options = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="howfar-bench-"))) / "sysbench.cnf"
-        options.touch(mode=0o600)
-        options.write_text(f"mysql-password={store.password}\n")
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="howfar-bench-")))
+        peer.prepare(running, store.password, folder)
+        counters = stack.enter_context(peer.counters(running, store.password))
         # Both clients stay in this session, and so in one scheduling group.
         prefix = ("setpriv", "--pdeathsig", "KILL", "--", "taskset", "-c", format_cpus(cpus.client))
-        yield Testbed(running, store.password, Launcher(prefix=prefix), options, counters, request.driver)
+        launcher = Launcher(prefix=prefix)
+        yield Testbed(running, store.password, launcher, peer, folder, len(cpus.client), counters, request.driver)
 
 
 # ---------------------------------------------------------------- one client, once
 
 
 def _trial(tool: Tool, connections: int, seconds: float, testbed: Testbed) -> Trial:
-    start = _ours if tool == "ours" else _sysbench
+    start = _ours if tool == "ours" else _peer
     counters = testbed.counters
     meter.wait_until(lambda: counters.connected() == 0, "the sessions of the previous client to end", PATIENCE_S)
     began = counters.executed()
@@ -303,7 +308,7 @@ def _trial(tool: Tool, connections: int, seconds: float, testbed: Testbed) -> Tr
         open_now = counters.connected()
         if open_now != connections:
             raise LabError(f"{many(open_now)} open, {connections} requested")
-        trial = meter.measure(client.pid, counters, seconds, began)
+        trial = meter.measure(client.pid, counters, seconds, began, counters.align)
         client.check()
         return trial.model_copy(update={"driver": client.driver})
 
@@ -315,7 +320,8 @@ def _ours(connections: int, testbed: Testbed) -> Iterator[Client]:
         user=USER,
         password=testbed.password,
         database=DATABASE,
-        workload=WORKLOAD,
+        protocol=testbed.peer.protocol,
+        workload=testbed.peer.workload,
         connections=connections,
         seed=1,
         warmup_ns=0,
@@ -343,27 +349,19 @@ def _ours(connections: int, testbed: Testbed) -> Iterator[Client]:
 
 
 @contextmanager
-def _sysbench(connections: int, testbed: Testbed) -> Iterator[Client]:
-    command = [
-        "sysbench",
-        f"--config-file={testbed.options}",
-        WORKLOAD.kind,
-        f"--mysql-socket={testbed.server.socket}",
-        f"--mysql-user={USER}",
-        f"--mysql-db={DATABASE}",
-        f"--tables={WORKLOAD.tables}",
-        f"--table-size={WORKLOAD.table_size}",
-        f"--threads={connections}",
-        "--time=3600",
-        "run",
-    ]
+def _peer(connections: int, testbed: Testbed) -> Iterator[Client]:
+    peer, server = testbed.peer, testbed.server
+    command = peer.command(server, testbed.folder, connections, testbed.client_cpus)
+    environment = peer.environment(server, testbed.folder)
     with tempfile.TemporaryFile("w+") as output:
-        process = testbed.launcher.popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        process = testbed.launcher.popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
+        )
 
         def check() -> None:
             if process.poll() is not None:
                 output.seek(0)
-                raise LabError(f"sysbench ended before its window did: {output.read()[-2000:].strip()}")
+                raise LabError(f"{peer.program} ended before its window did: {output.read()[-2000:].strip()}")
 
         try:
             yield Client(process.pid, check)
@@ -385,7 +383,7 @@ def _setting(request: Request, cpus: Shares, peer: str, running: Server) -> Sett
         client_cpus=cpus.client,
         server_cpus=cpus.server,
         autogroup=_autogroup(),
-        workload=f"{WORKLOAD.kind}, {WORKLOAD.tables} table of {WORKLOAD.table_size} rows, prepared, Unix socket",
+        workload=CLIENTS[request.against].described,
         blocks=request.blocks,
         seconds=request.seconds,
     )

@@ -10,10 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol
-
-import pymysql
 
 from howfar.errors import LabError
 from howfar.stats.estimate import Part
@@ -48,43 +45,6 @@ class Counting(Protocol):
     """A server that counts its answers."""
 
     def executed(self) -> int: ...
-
-
-class Counters:
-    """The server's counters, over a separate connection."""
-
-    def __init__(self, socket: Path, user: str, password: str) -> None:
-        self._connection = pymysql.connect(
-            unix_socket=str(socket), user=user, password=password, ssl_disabled=True, connect_timeout=60
-        )
-        self._own = self._status("Threads_connected")
-
-    def executed(self) -> int:
-        return self._status("Com_stmt_execute")
-
-    def connected(self) -> int:
-        """Sessions beyond the fewest ever seen, which are this one and the laboratory's. One may be ending at the start."""
-        now = self._status("Threads_connected")
-        self._own = min(self._own, now)
-        return now - self._own
-
-    def _status(self, name: str) -> int:
-        try:
-            with self._connection.cursor() as cursor:
-                cursor.execute("SHOW GLOBAL STATUS WHERE Variable_name = %s", (name,))
-                found = cursor.fetchone()
-        except pymysql.Error as error:
-            raise LabError(f"the server did not report its counter {name}: {error}") from error
-        assert found is not None, "every server counts this"
-        return int(found[1])
-
-    def __enter__(self) -> Counters:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._connection.close()
 
 
 @dataclass(frozen=True)
@@ -128,10 +88,14 @@ def read(pid: int, counters: Counting) -> Reading:
     return Reading((before[0] + after[0]) // 2, (before[1] + after[1]) // 2, executed, switches)
 
 
-def measure(pid: int, counters: Counting, seconds: float, began: int) -> Trial:
-    """A window of a running client; `began`: the server's counter before the client was started."""
+def measure(pid: int, counters: Counting, seconds: float, began: int, align: Callable[[], None] | None = None) -> Trial:
+    """A window of a running client; `began`: the server's counter before the client was started. `align` precedes each reading."""
+    if align is not None:
+        align()
     first = read(pid, counters)
     time.sleep(seconds)
+    if align is not None:
+        align()
     last = read(pid, counters)
     if last.executed == first.executed:
         raise LabError(

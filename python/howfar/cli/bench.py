@@ -34,6 +34,7 @@ from howfar.bench.links.figures import (
 from howfar.bench.links.figures import (
     Row as LinkRow,
 )
+from howfar.bench.peers import CLIENTS
 from howfar.cli.screen import console, cpu_list, is_terminal, json_option, no_colour_option
 from howfar.errors import MissingError, UsageError
 from howfar.lab.link.backends import DEFAULT, SHAPING
@@ -335,7 +336,7 @@ def _verdicts(found: Calibration) -> list[str]:
 
 
 @bench.command()
-@click.option("--against", type=click.Choice(["sysbench"]), required=True, help="The other load generator.")
+@click.option("--against", type=click.Choice(list(CLIENTS)), required=True, help="The other load generator.")
 @click.option(
     "--connections", default=CONNECTIONS, show_default=True, help="Numbers of connections, separated by commas."
 )
@@ -347,7 +348,9 @@ def _verdicts(found: Calibration) -> list[str]:
 )
 @click.option("--placement", type=click.Choice(get_args(Placement)), default="shared", show_default=True,
               help="Client and server on all CPUs, each on its half, or both on one.")  # fmt: skip
-@click.option("--server", default="mariadb", show_default=True, help="A kind of server, or the path of its program.")
+@click.option(
+    "--server", help="A kind of server, or the path of its program.  [default: mariadb; with pgbench, postgresql]"
+)
 @click.option("--driver", type=click.Choice(get_args(Driver)), default="auto", show_default=True,
               help="How our engine waits for its connections.")  # fmt: skip
 @json_option
@@ -358,18 +361,17 @@ def engine(
     blocks: int,
     seconds: float,
     placement: Placement,
-    server: str,
+    server: str | None,
     driver: Driver,
     as_json: bool,
     no_colour: bool,
 ) -> None:
-    """Compare what a point select costs the engine and sysbench.
+    """Compare what a point select costs the engine and sysbench, or pgbench.
 
     Both run on one server in turn, in blocks in random order. CPU, memory and context switches are the kernel's figures for each
     process while all connections work; the server counts the queries. It needs no privileges, because the server is a private one.
     """
-    assert against == "sysbench", "the only choice"
-    request = Request(_numbers(connections), blocks, seconds, placement, server, driver)
+    request = Request(_numbers(connections), blocks, seconds, placement, server, driver, against)
     found = compare(request, progress("measurement"))
     setting = found.setting
     heading = (

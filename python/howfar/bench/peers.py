@@ -1,0 +1,257 @@
+"""The load generators that `howfar bench engine --against` compares with: each with the server, tables and statements that both run.
+
+A peer counts by the server, from outside; what it prints itself is not used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Literal, Protocol, Self
+
+import pg8000.native
+import pymysql
+from pg8000.exceptions import DatabaseError, InterfaceError
+
+from howfar.engine.messages import Pgbench, Sysbench
+from howfar.errors import LabError, MissingError
+from howfar.lab.servers import DATABASE, USER, Server
+
+_FLUSH_S = 1.5
+"""PostgreSQL's sessions publish what they counted once a second."""
+_FLUSH_POLL_S = 0.002
+
+
+class Counters(Protocol):
+    """A server's counters, over a separate connection."""
+
+    def align(self) -> None:
+        """Wait for a moment at which the counters say what was done, where a server publishes them now and then."""
+        ...
+
+    def executed(self) -> int:
+        """Queries or transactions of the workload since the server began."""
+        ...
+
+    def connected(self) -> int:
+        """Sessions beyond the fewest ever seen, which are this one and the laboratory's. One may be ending at the start."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Peer(Protocol):
+    program: str
+    server: str
+    """The kind that is started unless another is named."""
+    protocol: Literal["mysql", "postgresql"]
+    described: str
+    cpu_bars: Mapping[int, float]
+    """Client CPU per query relative to the peer's, by connections."""
+    memory_bars: Mapping[int, float]
+
+    @property
+    def workload(self) -> Sysbench | Pgbench: ...
+
+    def version(self) -> str:
+        """Raises MissingError."""
+        ...
+
+    def prepare(self, server: Server, password: str, folder: Path) -> None:
+        """Tables that the laboratory does not load, and a file for the password: every user can read a command line."""
+        ...
+
+    def command(self, server: Server, folder: Path, connections: int, threads: int) -> list[str]: ...
+
+    def environment(self, server: Server, folder: Path) -> dict[str, str]: ...
+
+    def counters(self, server: Server, password: str) -> Counters: ...
+
+
+def _version(program: str, package: str) -> str:
+    found = shutil.which(program)
+    if found is None:
+        raise MissingError(f"the program {program} was not found", f"Install Debian's package {package}.")
+    return subprocess.run([found, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def _secret(path: Path, text: str) -> None:
+    path.touch(mode=0o600)
+    path.write_text(text)
+
+
+class SysbenchPeer:
+    program = "sysbench"
+    server = "mariadb"
+    protocol: Literal["mysql", "postgresql"] = "mysql"
+    workload = Sysbench(kind="oltp_point_select", tables=1, table_size=10_000)
+    described = f"{workload.kind}, {workload.tables} table of {workload.table_size} rows, prepared, Unix socket"
+    cpu_bars: Mapping[int, float] = {1: 0.55, 64: 0.35, 512: 0.20, 2048: 0.08}
+    memory_bars: Mapping[int, float] = {64: 0.5, 512: 0.2, 2048: 0.1}
+
+    def version(self) -> str:
+        return _version("sysbench", "sysbench")
+
+    def prepare(self, server: Server, password: str, folder: Path) -> None:
+        _secret(folder / "sysbench.cnf", f"mysql-password={password}\n")
+
+    def command(self, server: Server, folder: Path, connections: int, threads: int) -> list[str]:
+        """It has a thread for each connection."""
+        return [
+            "sysbench",
+            f"--config-file={folder / 'sysbench.cnf'}",
+            self.workload.kind,
+            f"--mysql-socket={server.socket}",
+            f"--mysql-user={USER}",
+            f"--mysql-db={DATABASE}",
+            f"--tables={self.workload.tables}",
+            f"--table-size={self.workload.table_size}",
+            f"--threads={connections}",
+            "--time=3600",
+            "run",
+        ]
+
+    def environment(self, server: Server, folder: Path) -> dict[str, str]:
+        return dict(os.environ)
+
+    def counters(self, server: Server, password: str) -> Counters:
+        return MysqlCounters(server.socket, USER, password)
+
+
+class MysqlCounters:
+    def __init__(self, socket: Path, user: str, password: str) -> None:
+        self._connection = pymysql.connect(
+            unix_socket=str(socket), user=user, password=password, ssl_disabled=True, connect_timeout=60
+        )
+        self._own = self._status("Threads_connected")
+
+    def align(self) -> None:
+        """They are up to date at any time."""
+
+    def executed(self) -> int:
+        return self._status("Com_stmt_execute")
+
+    def connected(self) -> int:
+        now = self._status("Threads_connected")
+        self._own = min(self._own, now)
+        return now - self._own
+
+    def _status(self, name: str) -> int:
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.execute("SHOW GLOBAL STATUS WHERE Variable_name = %s", (name,))
+                found = cursor.fetchone()
+        except pymysql.Error as error:
+            raise LabError(f"the server did not report its counter {name}: {error}") from error
+        assert found is not None, "every server counts this"
+        return int(found[1])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+
+
+class PgbenchPeer:
+    program = "pgbench"
+    server = "postgresql"
+    protocol: Literal["mysql", "postgresql"] = "postgresql"
+    workload = Pgbench(kind="select_only", scale=1)
+    described = "pgbench's select-only, scale 1, prepared, Unix socket"
+    cpu_bars: Mapping[int, float] = {1: 0.6, 64: 0.35, 512: 0.2}
+    memory_bars: Mapping[int, float] = {}
+
+    def version(self) -> str:
+        return _version("pgbench", "postgresql")
+
+    def prepare(self, server: Server, password: str, folder: Path) -> None:
+        _secret(folder / "pgpass", f"*:*:*:*:{password}\n")
+        made = subprocess.run(
+            ["pgbench", "--initialize", "--quiet", f"--scale={self.workload.scale}"],
+            env=self.environment(server, folder),
+            capture_output=True,
+            text=True,
+        )
+        if made.returncode != 0:
+            raise LabError(f"pgbench did not make its tables: {made.stderr.strip()[-500:]}")
+
+    def command(self, server: Server, folder: Path, connections: int, threads: int) -> list[str]:
+        return [
+            "pgbench",
+            "--builtin=select-only",
+            "--protocol=prepared",
+            "--no-vacuum",
+            f"--client={connections}",
+            f"--jobs={min(connections, threads)}",
+            "--time=3600",
+        ]
+
+    def environment(self, server: Server, folder: Path) -> dict[str, str]:
+        name = server.socket.name  # .s.PGSQL.5432
+        place = {"PGHOST": str(server.socket.parent), "PGPORT": name.rpartition(".")[2]}
+        return {**os.environ, **place, "PGUSER": USER, "PGDATABASE": DATABASE, "PGPASSFILE": str(folder / "pgpass")}
+
+    def counters(self, server: Server, password: str) -> Counters:
+        return PostgresCounters(server.socket, password)
+
+
+class PostgresCounters:
+    def __init__(self, socket: Path, password: str) -> None:
+        self._connection = pg8000.native.Connection(
+            USER, unix_sock=str(socket), database=DATABASE, password=password, ssl_context=False, timeout=60
+        )
+        self._own = self._backends()
+
+    def align(self) -> None:
+        """Until a session has just published its own. Of many, each is as late at the end of a window as at its start."""
+        before = self.executed()
+        until = time.monotonic() + _FLUSH_S
+        while self.executed() == before and time.monotonic() < until:
+            time.sleep(_FLUSH_POLL_S)
+
+    def connected(self) -> int:
+        now = self._backends()
+        self._own = min(self._own, now)
+        return now - self._own
+
+    def executed(self) -> int:
+        """Through an index, which nothing else uses: this connection's own and the laboratory's are not in it."""
+        return self._one(
+            "SELECT coalesce(sum(idx_scan), 0)::bigint FROM pg_stat_user_tables WHERE relname = 'pgbench_accounts'"
+        )
+
+    def _backends(self) -> int:
+        return self._one("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
+
+    def _one(self, statement: str) -> int:
+        try:
+            rows = self._connection.run(statement)
+        except (DatabaseError, InterfaceError, OSError) as error:
+            raise LabError(f"the server did not report its counters: {error}") from error
+        return int(rows[0][0])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(InterfaceError, OSError):
+            self._connection.close()
+
+
+CLIENTS: Final[Mapping[str, Peer]] = {peer.program: peer for peer in (SysbenchPeer(), PgbenchPeer())}
+"""By the word that `--against` takes."""
