@@ -38,7 +38,14 @@ from howfar.runner.trial import Instruments
 from howfar.store.records import FactorValue, RunInfo, Window
 from howfar.testbed import NO_FACTS, Application, LoadFacts, ServiceEndpoint, SqlProtocol, StageReceipt, Trust
 
-RATES = {"socket": 30_000, "tcp": 24_000, "remote": 9_000, "forwarded-socket": 7_500}
+RATES = {
+    "socket": 30_000,
+    "tcp": 24_000,
+    "remote": 9_000,
+    "forwarded-socket": 7_500,
+    "haproxy": 8_000,
+    "sidecar": 7_000,
+}
 """Queries a second of each path, exact when `jitter` is 0."""
 
 QUERIES_A_TRANSACTION = 29

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from howfar.errors import PlanError
-from howfar.lab.reached import session_violations, view_receipt, view_violations
+from howfar.lab.reached import carried_violations, session_violations, view_receipt, view_violations
 from howfar.paths import PATHS, Endpoint, find_path, path_names
 from howfar.plan.sessions import SessionSpec
 
@@ -66,7 +66,7 @@ def test_the_servers_own_view_is_compared_too() -> None:
 
 
 def test_paths_are_found_by_name() -> None:
-    assert path_names() == ("socket", "tcp", "remote", "forwarded-socket")
+    assert path_names() == ("socket", "tcp", "remote", "forwarded-socket", "haproxy", "sidecar")
     assert all(name == find_path(name).name for name in path_names())
     with pytest.raises(PlanError):
         find_path("pigeon")
@@ -79,6 +79,8 @@ def test_only_the_forwarded_server_has_no_network_and_only_remote_clients_cross_
         "tcp": (True, False, True),
         "remote": (True, True, False),
         "forwarded-socket": (False, True, False),
+        "haproxy": (True, True, False),
+        "sidecar": (True, True, False),
     }
 
 
@@ -87,3 +89,14 @@ def test_a_receipt_does_not_say_of_a_compressed_load_that_a_session_beside_it_is
     kept = view_receipt(view)
     assert "compression" not in kept and kept["ssl_version"] == "TLSv1.3"
     assert "beside the load's" in kept["of"]
+
+
+def test_a_hop_that_was_passed_by_is_found() -> None:
+    carried = {"connections": 9, "connections_most": 8, "bytes_to_server": 1, "bytes_to_client": 1}
+    assert carried_violations("client_side", carried, 8) == carried_violations("client_side", carried, None) == ()
+    assert carried_violations("client_side", carried, 9) == (
+        "the hop of the client side: 8 connections went through it at once, not 9",
+    )
+    for direction in ("bytes_to_server", "bytes_to_client"):
+        (found,) = carried_violations("client_side", {**carried, direction: 0}, 8)
+        assert found == f"the hop of the client side: it carried no {direction.replace('_', ' ')}"

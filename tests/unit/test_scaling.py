@@ -199,6 +199,13 @@ def test_published_figures_of_another_workload_are_compared_as_shapes_only(rows:
     assert ("workload differs" in " ".join(table.notes)) is differs
 
 
+def test_published_figures_of_another_server_do_not_stand_beside() -> None:
+    run = _bandwidth()
+    info = run.info.model_copy(update={"plan_name": "bandwidth", "server_kind": "postgresql"})
+    curves = _scaling(run.model_copy(update={"info": info})).curves
+    assert curves and all(curve.published is None for curve in curves)
+
+
 def test_without_loopback_another_link_is_the_basis() -> None:
     run = _bandwidth()
     cells = [arm for arm in run.info.arms if arm.factors["path"] == "remote"]

@@ -10,6 +10,7 @@ from howfar.experiments.crash.report import Crash
 from howfar.experiments.encryption.report import Encryption
 from howfar.experiments.experiment import Experiment
 from howfar.experiments.fallback.report import Fallback
+from howfar.experiments.hops.report import Hops
 from howfar.experiments.latency.report import Latencies
 from howfar.experiments.page.report import Pages
 from howfar.experiments.paths import Paths
@@ -23,6 +24,7 @@ EXPERIMENTS: list[Experiment] = [
     Crash(),
     Fallback(),
     Pages(),
+    Hops(),
     Latencies(),
     Compression(),
     Encryption(),

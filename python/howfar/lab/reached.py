@@ -20,7 +20,7 @@ from howfar.lab.servers import CertificatePaths, Server
 from howfar.lab.servers.key_value import KeyValueServer
 from howfar.lab.servers.kinds import KINDS
 from howfar.lab.sockets import listening_ports
-from howfar.paths import Endpoint, Path, Process
+from howfar.paths import Endpoint, Hop, Path, Process
 from howfar.paths.path import Side
 from howfar.plan.sessions import SessionSpec
 from howfar.store.server_metrics import ServerMetrics, server_metrics
@@ -138,6 +138,19 @@ def fork_violations(most: Mapping[str, int | None], connections: int | None) -> 
     )
 
 
+def carried_violations(name: str, carried: Mapping[str, int], connections: int | None) -> tuple[str, ...]:
+    """`carried`: what a hop counted since the load began, and the most connections at once. A hop that was passed by counted less."""
+    found = []
+    if connections is not None and carried["connections_most"] < connections:
+        found.append(f"{carried['connections_most']} connections went through it at once, not {connections}")
+    found += [
+        f"it carried no {name.replace('_', ' ')}"
+        for name in ("bytes_to_server", "bytes_to_client")
+        if not carried[name]
+    ]
+    return tuple(f"the hop of the {name.replace('_', ' ')}: {what}" for what in found)
+
+
 _READY_TIMEOUT_S = 10.0
 _POLL_S = 0.003
 
@@ -194,6 +207,8 @@ class Reached:
     before: dict[str, int] = field(default_factory=dict)
     """Its counters when the stage was ready, or, where keys were set or an application proven after that, when the load began."""
     _forks: ForkWatch | None = None
+    _carried: dict[str, Mapping[str, int]] = field(default_factory=dict)
+    """By hop, when the load began."""
 
     @property
     def name(self) -> ServiceName:
@@ -251,6 +266,7 @@ class Reached:
         """The path is open, and nothing has been sent over it but what the laboratory wanted to know."""
         self._forks = ForkWatch({hop.label: hop.process.pid for hop in self.endpoint.hops if hop.forks})
         ledger.callback(self._forks.finish)
+        self._carried = {hop.label: hop.carried() for hop in self.endpoint.hops if hop.carried is not None}
         self.before = self.running.snapshot()
 
     def unlike(self, session: Mapping[str, Any] | None) -> tuple[str, ...]:
@@ -277,7 +293,18 @@ class Reached:
             dead = [hop.process.pid for hop in self.endpoint.hops if not hop.process.alive()]
             if dead:
                 raise LabError(f"a forwarder (process {dead[0]}) died during the trial", "See if memory ran out.")
+            carried = {hop.label: self._carried_since(hop) for hop in self.endpoint.hops if hop.carried is not None}
+            for label, counted in carried.items():
+                found += carried_violations(label, counted, connections)
+            if carried:
+                forwarder["carried"] = carried
         return ServerProof(server, forwarder, server_metrics(facts["counters"]), tuple(found))
+
+    def _carried_since(self, hop: Hop) -> dict[str, int]:
+        """Raises LabError."""
+        assert hop.carried is not None, "the caller looked"
+        before, now = self._carried[hop.label], hop.carried()
+        return {name: count if name.endswith("_most") else count - before[name] for name, count in now.items()}
 
 
 @dataclass(frozen=True)
@@ -286,7 +313,6 @@ class LabPathContext:
 
     ends: Ends
     running: Server
-    hop_port: int
     ledger: ExitStack
     """Ends what was started, in reverse order."""
     loopback_address: str = LOOPBACK_ADDRESS
@@ -308,6 +334,10 @@ class LabPathContext:
     @property
     def server_port(self) -> int | None:
         return self.running.port
+
+    @property
+    def hop_port(self) -> int:
+        return KINDS[self.running.kind].port if self.running.port is None else self.running.port + 1
 
     def start(self, side: Side, command: Sequence[str], log: str) -> Process:
         launcher = self.ends.clients_side if side == "client" else self.ends.servers_side
@@ -340,7 +370,7 @@ class LabPathContext:
 def reach(started: Started, path: Path, ends: Ends, ledger: ExitStack) -> Reached:
     """Open the path to a server and see how it is seen there. Raises LabError."""
     running, spec = started.running, started.spec
-    endpoint = path.open(LabPathContext(ends, running, KINDS[running.kind].port, ledger))
+    endpoint = path.open(LabPathContext(ends, running, ledger))
     certificates = started.certificates
     encrypted = pinned_context(certificates, spec.tls_version) if certificates and spec.tls_version else None
     return Reached(started, endpoint, running.session_view(endpoint.connection, ends.client, encrypted))

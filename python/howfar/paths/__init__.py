@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from howfar.errors import PlanError
 from howfar.paths.forwarded_socket import ForwardedSocketPath
+from howfar.paths.haproxy import HaproxyPath, SidecarPath
 from howfar.paths.path import Endpoint, Hop, Path, PathContext, Process
 from howfar.paths.remote import RemotePath
 from howfar.paths.socket import SocketPath
@@ -16,6 +17,8 @@ PATHS: dict[str, Path] = {
         TcpPath(),
         RemotePath(),
         ForwardedSocketPath(),
+        HaproxyPath(),
+        SidecarPath(),
     )
 }
 """In the order of tables and charts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any, ClassVar, Literal, Protocol
@@ -29,6 +29,9 @@ class Hop:
     process: Process
     forks: bool = False
     """It has a process for each connection, which the receipt checks."""
+    carried: Callable[[], Mapping[str, int]] | None = None
+    """Its own counters since it started: `connections`, `connections_most` (at once), `bytes_to_server`, `bytes_to_client`.
+    None: it has none. Raises LabError."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class PathContext(Protocol):
 
     @property
     def hop_port(self) -> int:
-        """Free on the server's host, for a hop to listen on."""
+        """Free on both hosts, for a hop to listen on."""
         ...
 
     @property

@@ -22,7 +22,7 @@ from howfar.model.what_if import SHARED_CPU, network
 from howfar.paths import is_modelled
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.resample import Derived, within
-from howfar.store.records import FactorValue, Run
+from howfar.store.records import FactorValue, Run, RunInfo
 from howfar.units import format_rate_bps
 
 
@@ -102,7 +102,7 @@ def worded(found: Scaling) -> Scaling:
 def _curve(run: Run, one: Series, every: Sequence[Series], workload: Mapping[str, Any]) -> Curve:
     base = fit(one.arms, workload)
     settings = settings_of(one.top)
-    published, entry = _published(run.info.plan_name, one)
+    published, entry = _published(run.info, one)
     own = predict(base, settings, one.arms, f"from {_ends(one)} of the curve itself", own=True)
     return Curve(
         name=one.name,
@@ -216,10 +216,10 @@ def _is_its_own(ceiling: Ceiling, top: ArmFacts | ThreadsPoint) -> bool:
     return ceiling.resource in _CPUS and abs(ceiling.tps / top.tps.value - 1) < _SAME
 
 
-def _published(plan: str, one: Series) -> tuple[dict[int, float], PublishedSet | None]:
-    """What others published for this curve, by connections, and what they measured."""
+def _published(info: RunInfo, one: Series) -> tuple[dict[int, float], PublishedSet | None]:
+    """What others published for this curve on such a server, by connections, and what they measured."""
     for entry in published_sets():
-        if entry.plan != plan:
+        if entry.plan != info.plan_name or info.server_kind not in entry.servers:
             continue
         found = {}
         for cell in entry.cells:

@@ -43,7 +43,7 @@ class Latencies(Experiment):
         found = summary.found(Latency)
         assert found is not None, "only then it applies"
         every = Details("All cells", (cell_table(summary, main=False),))
-        below = (*_charts(found), every, *trials(summary), *confirmations(summary))
+        below = (*charts(found), every, *trials(summary), *confirmations(summary))
         return frame(summary, (main_table(found),), below=below, records=records(found))
 
 
@@ -99,7 +99,7 @@ def _row(name: str, at: AtRate) -> tuple[Cell, ...]:
 _RESOLVED = {Resolution.SLOWER: " *", Resolution.FASTER: " *"}
 
 
-def _charts(found: Latency) -> list[Block]:
+def charts(found: Latency) -> list[Block]:
     """One panel a rate, one line a path."""
     names = [path.name for path in found.paths]
     colours = dict(zip(names, pick(palette.SERIES, len(names)), strict=True))

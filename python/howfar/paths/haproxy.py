@@ -1,0 +1,154 @@
+"""`haproxy` and `sidecar`: HAProxy in TCP mode on the client's host, and one on each host, as a service mesh has them.
+
+HAProxy reads no bytes of the protocol, so sessions, TLS and compression are those of the client and the server. Its own counters say
+what it carried. Its CPU belongs to the path and is counted with it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import resource
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from functools import cache
+
+from howfar.errors import LabError
+from howfar.paths.path import Endpoint, Hop, Path, PathContext, Side
+
+_OWN_FILES = 200
+"""Beside two for each connection."""
+_ANSWER_S = 5.0
+_POLL_S = 0.01
+_CONFIGURATION = """\
+global
+    stats socket {control} mode 600 level user
+    maxconn {most}
+defaults
+    mode tcp
+    timeout connect 10s
+    # Nothing ends an idle connection but its client or server.
+    timeout client 24h
+    timeout server 24h
+listen {name}
+    bind {listen}
+    maxconn {most}
+    server server {connect}
+"""
+
+
+class _Proxy:
+    """One HAProxy: where it listens and connects, and what it says of itself."""
+
+    def __init__(self, context: PathContext, side: Side, listen: tuple[str, int], connect: tuple[str, int]) -> None:
+        self._control = context.work / f"haproxy-{side}.sock"
+        self._control.unlink(missing_ok=True)
+        file, log = context.work / f"haproxy-{side}.cfg", f"haproxy-{side}.log"
+        made = _CONFIGURATION.format(
+            control=self._control,
+            most=_most_connections(),
+            name=side,
+            listen=_address(listen),
+            connect=_address(connect),
+        )
+        file.write_text(made)
+        # -db: in the foreground, one process.
+        self.process = context.start(side, ["haproxy", "-db", "-f", str(file)], log)
+        context.wait_until(self.process, log, lambda: context.listens(self.process, listen[1]))
+        self.facts = f"listens at {_address(listen)}, connects to {_address(connect)}"
+        self.hop = Hop(f"{side}_side", self.process, carried=self._carried)
+
+    def _carried(self) -> Mapping[str, int]:
+        """Connections since it started and the most at once, bytes to and from the server. Raises LabError.
+
+        It counts the bytes of a connection when that has ended on both sides, so this waits for the last one.
+        """
+        until = time.monotonic() + _ANSWER_S
+        while int((counted := self._counters())["scur"]) and time.monotonic() < until:
+            time.sleep(_POLL_S)
+        names = {"connections": "stot", "connections_most": "smax", "bytes_to_server": "bin", "bytes_to_client": "bout"}
+        return {name: int(counted[theirs]) for name, theirs in names.items()}
+
+    def _counters(self) -> Mapping[str, str]:
+        """Of its frontend, by HAProxy's names."""
+        try:
+            with socket.socket(socket.AF_UNIX) as asking:
+                asking.settimeout(_ANSWER_S)
+                asking.connect(str(self._control))
+                asking.sendall(b"show stat -1 1 -1\n")
+                answer = b"".join(iter(lambda: asking.recv(65536), b""))
+        except OSError as error:
+            raise LabError(f"HAProxy does not answer on its control socket: {error}") from error
+        rows = list(csv.DictReader(io.StringIO(answer.decode().removeprefix("# "))))
+        if not rows:
+            raise LabError(f"HAProxy's counters cannot be read: {answer[:200]!r}")
+        return rows[0]
+
+
+class HaproxyPath(Path):
+    name = "haproxy"
+    label = "TCP from a second machine through HAProxy beside the client"
+    machines = 2
+    crosses_link = True
+    networking = True
+    by_socket = False
+    hops = ("haproxy",)
+    modelled = False
+
+    def open(self, context: PathContext) -> Endpoint:
+        assert context.server_port is not None, "this path needs a server that listens on TCP"
+        near = (context.loopback_address, context.hop_port)
+        proxy = _Proxy(context, "client", near, (context.server_address, context.server_port))
+        return Endpoint(
+            host=near[0],
+            port=near[1],
+            seen_from=context.client_address,
+            server_port=context.server_port,
+            hops=(proxy.hop,),
+            facts={"program": _version(), "client_side": proxy.facts},
+        )
+
+
+class SidecarPath(Path):
+    name = "sidecar"
+    label = "TCP from a second machine through a HAProxy on each"
+    machines = 2
+    crosses_link = True
+    networking = True
+    by_socket = False
+    hops = ("haproxy", "haproxy")
+    modelled = False
+
+    def open(self, context: PathContext) -> Endpoint:
+        assert context.server_port is not None, "this path needs a server that listens on TCP"
+        far = (context.server_address, context.hop_port)
+        near = (context.loopback_address, context.hop_port)
+        server_side = _Proxy(context, "server", far, (context.loopback_address, context.server_port))
+        client_side = _Proxy(context, "client", near, far)
+        return Endpoint(
+            host=near[0],
+            port=near[1],
+            seen_from=context.loopback_address,
+            server_port=far[1],
+            hops=(server_side.hop, client_side.hop),
+            facts={"program": _version(), "server_side": server_side.facts, "client_side": client_side.facts},
+        )
+
+
+def _most_connections() -> int:
+    """As many as it may open files for; it refuses to start with more."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (min(hard, 65536) if hard != resource.RLIM_INFINITY else 65536) // 2 - _OWN_FILES
+
+
+def _address(place: tuple[str, int]) -> str:
+    return f"{place[0]}:{place[1]}"
+
+
+@cache
+def _version() -> str:
+    """`HAProxy version 2.6.12-1+deb12u4`. A missing program was found missing when it was to be started."""
+    output = subprocess.run(["haproxy", "-v"], capture_output=True, text=True).stdout
+    return " ".join(output.partition("\n")[0].split()[:3])

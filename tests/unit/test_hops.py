@@ -1,0 +1,86 @@
+"""What a program on the path costs, against the arithmetic of one queue before one server."""
+
+from __future__ import annotations
+
+import math
+import random
+import zlib
+
+import pytest
+from tests.unit import rendered as reports
+from tests.unit.fake_lab import QUERIES_A_TRANSACTION, RATES, fake_info, fakes
+
+from howfar.analysis.summary import Summary
+from howfar.engine.messages import LoadJob
+from howfar.experiments.hops.analysis import HopCosts
+from howfar.experiments.registry import experiment_of, in_terminal, summarise
+from howfar.plan.load import LoadedPlan, Override, load_plan
+from howfar.runner.capacity import with_rates
+from howfar.runner.run import conduct
+from howfar.store.records import ArmRole, Run
+from howfar.store.run_file import create, read_run
+
+CAPACITY = {path: rate / QUERIES_A_TRANSACTION for path, rate in RATES.items()}
+
+
+def _wobble(job: LoadJob) -> float:
+    """1 % of scatter, the same for the same job."""
+    return 1 + 0.02 * (random.Random(zlib.crc32(job.model_dump_json().encode())).random() - 0.5)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    path = tmp_path_factory.mktemp("hops") / "a.howfar"
+    laboratory, _, instruments = fakes(jitter=_wobble)
+    timing: dict[str, str | int] = {"measure": "60s", "max_blocks": 6, "time_budget": "10h"}
+    plan = load_plan("hops", quick=True, overrides=[Override("", ("timing", key), at) for key, at in timing.items()])
+    rated, capacity = with_rates(plan.plan, 1, laboratory, instruments, lambda _: None)
+    info = fake_info(loaded=LoadedPlan(rated, plan.text, plan.quick))
+    with create(path, info.model_copy(update={"environment": info.environment | capacity})) as file:
+        conduct(file, laboratory, laboratory.clock(), instruments)
+    return read_run(path)
+
+
+@pytest.fixture(scope="module")
+def summary(run: Run) -> Summary:
+    return summarise(run)
+
+
+def test_each_path_with_a_program_is_set_against_the_one_without(summary: Summary) -> None:
+    found = reports.findings_of(summary, HopCosts)
+    assert found.baseline == "remote" and [hop.path for hop in found.hops] == ["haproxy", "sidecar", "forwarded-socket"]
+    assert found.per_s == pytest.approx(0.3 * CAPACITY["remote"], rel=0.02)
+    assert [hop.programs for hop in found.hops] == [("haproxy",), ("haproxy", "haproxy"), ("socat", "socat")]
+    for hop in found.hops:
+        assert hop.throughput_ratio is not None
+        assert hop.throughput_ratio.value == pytest.approx(RATES[hop.path] / RATES["remote"], rel=0.02)
+        assert hop.throughput_ratio.low is not None and hop.throughput_ratio.high is not None
+        assert hop.cpu_us_per_query is None, "the stand-in has no programs"
+
+
+def test_what_it_adds_is_the_difference_of_the_quantiles(summary: Summary) -> None:
+    """p = -ln(1 - share) / (capacity - rate)."""
+    found = reports.findings_of(summary, HopCosts)
+    assert found.per_s is not None
+    for hop in found.hops:
+        for added, share in ((hop.added_p50_us, 0.5), (hop.added_p99_us, 0.99)):
+            expected = -math.log(1 - share) * 1e6
+            expected *= 1 / (CAPACITY[hop.path] - found.per_s) - 1 / (CAPACITY["remote"] - found.per_s)
+            assert added is not None and added.value == pytest.approx(expected, rel=0.2)
+            assert added.low is not None and added.high is not None and added.low < added.value < added.high
+
+
+def test_the_report_begins_with_it(summary: Summary) -> None:
+    assert experiment_of(summary).name == "hops"
+    shown = in_terminal(summary, 100, False, False, False)
+    assert shown.startswith("Against remote: haproxy leaves 0.8") and "added p99" in shown
+
+
+def test_paths_from_one_machine_to_another_are_no_hops(run: Run) -> None:
+    """Beside a path on one machine the program's part could not be told from the network's."""
+    arms = tuple(
+        arm.model_copy(update={"factors": {**arm.factors, "path": "socket"}}) if arm.role is ArmRole.BASELINE else arm
+        for arm in run.info.arms
+    )
+    changed = summarise(run.model_copy(update={"info": run.info.model_copy(update={"arms": arms})}))
+    assert changed.findings["hops"] is None and experiment_of(changed).name == "latency"
