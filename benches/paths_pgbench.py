@@ -4,8 +4,8 @@
                                               [--rtt 0.2ms] [--rate 1Gbit] [-- MORE OPTIONS OF `howfar lab`]
 
 Each path is a `howfar lab` with PostgreSQL, in which this program runs again: the same tables, statement (select-only, prepared) and
-number of threads. Both print pgbench's report, whose `tps` leaves connecting out. Beside each ratio stands what either takes of a CPU
-for a transaction: where a client shares the CPUs with the server, the dearer one gets less of both.
+number of threads. Both print pgbench's report, whose `tps` leaves connecting out. Where a client shares the CPUs with the server, the
+dearer one gets less; `howfar bench engine --against pgbench` has the CPU time of both.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import json
 import os
 import random
 import re
-import resource
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
+from statistics import median
 
 from howfar.stats.intervals import judge_ratio
 
@@ -27,15 +27,12 @@ HOWFAR = [sys.executable, "-c", "import sys; from howfar.cli import main; sys.ex
 PATHS = ("socket", "tcp", "remote", "forwarded-socket")
 
 
-def run(command: Sequence[str], seconds: float) -> tuple[float, float]:
-    """Transactions a second, and CPU microseconds for each, connecting included."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+def run(command: Sequence[str], seconds: float) -> float:
+    """Transactions a second."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 120)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode != 0:
         sys.exit(f"{command[0]} failed: {done.stderr[-800:]}")
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return _number(done.stdout, r"^tps = ([\d.]+)"), cpu_s * 1e6 / _number(done.stdout, r"actually processed: (\d+)")
+    return _number(done.stdout, r"^tps = ([\d.]+)")
 
 
 def _number(text: str, pattern: str) -> float:
@@ -77,9 +74,7 @@ def main() -> None:
         return
     own = [f"--connections={given.connections}", f"--blocks={given.blocks}", f"--seconds={given.seconds}", "--inside"]
     print(f"{given.connections} connections, {given.blocks} blocks of {given.seconds} s")
-    print(
-        "path               tps ours / pgbench   ratio                    CPU a transaction, µs (connecting included)"
-    )
+    print("path               tps ours / pgbench   ratio")
     for path in given.paths.split(","):
         link = ["--rtt", given.rtt, "--rate", given.rate] if path in ("remote", "forwarded-socket") else []
         lab = [
@@ -99,17 +94,10 @@ def main() -> None:
             sys.exit(done.stderr[-2000:])
         found = json.loads(done.stdout.splitlines()[-1])
         pairs = list(zip(found["ours"], found["pgbench"], strict=True))
-        ratio = judge_ratio([ours[0] / theirs[0] for ours, theirs in pairs]).quoted
+        ratio = judge_ratio([ours / theirs for ours, theirs in pairs]).quoted
         ends = f"[{ratio.low:.3f}, {ratio.high:.3f}]" if ratio.low is not None and ratio.high is not None else ""
-        ours, theirs = (_medians(found[name]) for name in ("ours", "pgbench"))
-        print(
-            f"{path:18} {ours[0]:8.0f} / {theirs[0]:<8.0f} {ratio.value:7.3f} {ends:18} {ours[1]:7.1f} / {theirs[1]:.1f}",
-            flush=True,
-        )
-
-
-def _medians(pairs: Sequence[Sequence[float]]) -> list[float]:
-    return [sorted(values)[len(values) // 2] for values in zip(*pairs, strict=True)]
+        ours, theirs = (median(found[name]) for name in ("ours", "pgbench"))
+        print(f"{path:18} {ours:8.0f} / {theirs:<8.0f} {ratio.value:7.3f} {ends}", flush=True)
 
 
 if __name__ == "__main__":

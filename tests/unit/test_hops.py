@@ -70,6 +70,14 @@ def test_what_it_adds_is_the_difference_of_the_quantiles(summary: Summary) -> No
             assert added.low is not None and added.high is not None and added.low < added.value < added.high
 
 
+def test_what_a_connect_costs_is_said_for_each_path(summary: Summary) -> None:
+    """The stand-in connects for nothing; its scatter is one per cent."""
+    found = reports.findings_of(summary, HopCosts)
+    for connect in (found.connect_us, *(hop.connect_us for hop in found.hops)):
+        assert connect is not None and connect.low is not None and connect.high is not None
+        assert abs(connect.value) < 0.02 * 4e6 / CAPACITY["sidecar"], "of a transaction's time with four connections"
+
+
 def test_the_report_begins_with_it(summary: Summary) -> None:
     assert experiment_of(summary).name == "hops"
     shown = in_terminal(summary, 100, False, False, False)

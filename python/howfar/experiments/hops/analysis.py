@@ -8,11 +8,11 @@ from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import RunEvidence
 from howfar.experiments.latency.analysis import quantile_ms
 from howfar.paths import PATHS
-from howfar.plan.factors import offered_per_s
+from howfar.plan.factors import CONNECT, THREADS, offered_per_s
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import mean_interval
 from howfar.stats.trials import TrialTable
-from howfar.store.records import Arm, ArmRole
+from howfar.store.records import Arm, ArmRole, Measured
 
 
 class HopCost(Part):
@@ -27,6 +27,8 @@ class HopCost(Part):
     added_p99_us: Estimate | None
     cpu_us_per_query: Estimate | None
     """Of all its programs together, in the closed loop."""
+    connect_us: Estimate | None = None
+    """See `HopCosts.connect_us`; through this path."""
 
 
 class HopCosts(Part):
@@ -36,6 +38,8 @@ class HopCosts(Part):
     """The highest rate that was measured on every path. None: no rate was."""
     hops: tuple[HopCost, ...]
     """In the order of the plan."""
+    connect_us: Estimate | None = None
+    """What a transaction takes longer that opens a connection of its own, in the closed loop: the login too. None: not measured."""
 
 
 def hop_costs(evidence: RunEvidence) -> HopCosts | None:
@@ -53,12 +57,16 @@ def hop_costs(evidence: RunEvidence) -> HopCosts | None:
     per_s = max((rate for rate in set.intersection(*rates) if rate is not None), default=None)
     cells = {cell.arm: cell for cell in evidence.cells}
     return HopCosts(
-        baseline=base, per_s=per_s, hops=tuple(_cost(name, per_s, arms, cells, table) for name in with_hops)
+        baseline=base,
+        per_s=per_s,
+        hops=tuple(_cost(name, per_s, arms, cells, table) for name in with_hops),
+        connect_us=_connect_us(table, [arm for arm in arms if arm.factors.get("path") == base]),
     )
 
 
 def _cost(path: str, per_s: float | None, arms: list[Arm], cells: dict[str, CellSummary], table: TrialTable) -> HopCost:
-    own = [arm for arm in arms if arm.factors.get("path") == path]
+    every = [arm for arm in arms if arm.factors.get("path") == path]
+    own = [arm for arm in every if _keeps(arm)]
     closed = next((cells.get(arm.name) for arm in own if offered_per_s(arm.factors) is None), None)
     paced = next((arm for arm in own if per_s is not None and offered_per_s(arm.factors) == per_s), None)
     return HopCost(
@@ -68,7 +76,34 @@ def _cost(path: str, per_s: float | None, arms: list[Arm], cells: dict[str, Cell
         added_p50_us=_added_us(table, paced, 0.5),
         added_p99_us=_added_us(table, paced, 0.99),
         cpu_us_per_query=closed.cpu_us_per_query.forwarder if closed is not None else None,
+        connect_us=_connect_us(table, every),
     )
+
+
+def _keeps(arm: Arm) -> bool:
+    """Its connections."""
+    return CONNECT.of(arm.factors) == "persistent"
+
+
+def _connect_us(table: TrialTable, arms: list[Arm]) -> Estimate | None:
+    """Connections times time over transactions, with a connection each less with connections kept; the mean of the blocks."""
+    closed = [arm for arm in arms if offered_per_s(arm.factors) is None]
+    kept, each = next(filter(_keeps, closed), None), next((arm for arm in closed if not _keeps(arm)), None)
+    if kept is None or each is None:
+        return None
+    longer = _within_blocks(table, each, kept, lambda trial: trial.elapsed_ns / trial.transactions / 1e3)
+    threads = THREADS.of(kept.factors)
+    return mean_interval([threads * us for us in longer]) if longer else None
+
+
+def _within_blocks(
+    table: TrialTable, arm: Arm, reference: Arm, figure: Callable[[Measured], float | None]
+) -> list[float]:
+    """A figure less the reference's in the same block, block by block."""
+    here, there = table.trials[arm.name], table.trials[reference.name]
+    pairs = ((here[block].measured, there[block].measured) for block in sorted(here.keys() & there.keys()))
+    figures = [(figure(one), figure(other)) for one, other in pairs if one is not None and other is not None]
+    return [one - other for one, other in figures if one is not None and other is not None]
 
 
 def _added_us(table: TrialTable, arm: Arm | None, share: float) -> Estimate | None:
@@ -76,14 +111,8 @@ def _added_us(table: TrialTable, arm: Arm | None, share: float) -> Estimate | No
     reference = table.reference(arm) if arm is not None else None
     if arm is None or reference is None or offered_per_s(reference.factors) != offered_per_s(arm.factors):
         return None
-    here, there = table.trials[arm.name], table.trials[reference.name]
-    added = []
-    for block in here.keys() & there.keys():
-        pair = [trial.measured for trial in (here[block], there[block])]
-        quantiles = [quantile_ms(measured, share) for measured in pair if measured is not None]
-        if len(quantiles) == 2 and None not in quantiles:
-            added.append((quantiles[0] - quantiles[1]) * 1e3)  # type: ignore[operator]  # neither is None
-    return mean_interval(added) if added else None
+    added = _within_blocks(table, arm, reference, lambda trial: quantile_ms(trial, share))
+    return mean_interval([ms * 1e3 for ms in added]) if added else None
 
 
 def verdict(found: HopCosts, unit: str, text: Callable[[Estimate], str]) -> str:

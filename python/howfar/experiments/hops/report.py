@@ -49,14 +49,16 @@ def costs(found: HopCosts) -> Table:
         Column("added p50 µs", at),
         Column("added p99 µs", at),
         Column("hop CPU µs", "per query"),
+        Column("a connect µs", f"{found.baseline}: {with_limits(found.connect_us)}", optional=True),
     )
     note = (
         f"Against {found.baseline}, within blocks, with 95 % intervals. Throughput and CPU time: in a closed loop. CPU time is that "
-        "of all programs of the path; on the same CPUs it is taken from the client or the server."
+        "of all programs of the path; on the same CPUs it is taken from the client or the server. A connect: what a transaction takes "
+        "longer that opens a connection of its own."
     )
     return Table("", columns, tuple(_row(hop) for hop in found.hops), (note,), main=True, stack=True)
 
 
 def _row(hop: HopCost) -> tuple[Cell, ...]:
-    figures = (hop.throughput_ratio, hop.added_p50_us, hop.added_p99_us, hop.cpu_us_per_query)
+    figures = (hop.throughput_ratio, hop.added_p50_us, hop.added_p99_us, hop.cpu_us_per_query, hop.connect_us)
     return (Cell(hop.path), Cell(", ".join(hop.programs)), *(Cell(with_limits(figure)) for figure in figures))
