@@ -70,6 +70,12 @@ def test_what_it_adds_is_the_difference_of_the_quantiles(summary: Summary) -> No
             assert added.low is not None and added.high is not None and added.low < added.value < added.high
 
 
+def test_rates_are_left_out_as_the_plan_says_although_they_were_shares(run: Run) -> None:
+    """Four paths in a closed loop, at a rate, and with a connection each; the A/A arm and the link's two controls."""
+    assert len(run.info.arms) == 4 * 3 + 3
+    assert not [arm.name for arm in run.info.arms if "connect per transaction" in arm.name and "/s" in arm.name]
+
+
 def test_what_a_connect_costs_is_said_for_each_path(summary: Summary) -> None:
     """The stand-in connects for nothing; its scatter is one per cent."""
     found = reports.findings_of(summary, HopCosts)

@@ -13,7 +13,7 @@ from howfar.errors import PlanError
 from howfar.paths import is_local
 from howfar.plan.cells import Cell, cells
 from howfar.plan.factors import CLOSED, FACTORS, LOAD, share_of_capacity
-from howfar.plan.types import Plan
+from howfar.plan.types import LeftOut, Plan
 
 _STEPS = (1, 2, 5)
 """Table sizes to choose from, times powers of ten: the same on the next day, when a little more or less is free."""
@@ -168,11 +168,17 @@ def with_capacity(plan: Plan, per_s: float) -> Plan:
         share = share_of_capacity(level)
         return level if share is None else f"{float(f'{share * per_s:.3g}'):g}/s"
 
+    def rated(out: LeftOut) -> LeftOut:
+        if LOAD.name not in out.model_fields_set:
+            return out
+        return out.model_copy(update={LOAD.name: tuple(map(rate, getattr(out, LOAD.name)))})
+
     levels = tuple(dict.fromkeys(rate(level) for level in plan.factors.load))
     named = getattr(plan.baseline, LOAD.name)
     return plan.model_copy(
         update={
             "factors": plan.factors.model_copy(update={LOAD.name: levels}),
             "baseline": plan.baseline.model_copy(update={LOAD.name: None if named is None else rate(named)}),
+            "leave_out": tuple(map(rated, plan.leave_out)),
         }
     )
