@@ -180,11 +180,13 @@ def test_quiet_blocks_are_not_called_disturbed() -> None:
     assert judged.quoted == judged.mean
 
 
-def test_noise_floor_is_the_half_width_or_the_far_limit_of_a_biased_session() -> None:
+def test_noise_floor_is_the_limit_farthest_from_one() -> None:
     fair = Estimate(value=1.0, low=1 / 1.03, high=1.03)
     assert noise_floor(fair) == pytest.approx(0.03)
     biased = Estimate(value=1.05, low=1.02, high=1.08)
     assert noise_floor(biased) == pytest.approx(0.08)
+    offset = Estimate(value=1.02, low=0.99, high=1.06)
+    assert noise_floor(offset) == pytest.approx(0.06)
     assert noise_floor(Estimate(value=1.0, low=None, high=None)) is None
 
 

@@ -220,14 +220,11 @@ def excludes_one(ratio: Estimate) -> bool:
 def noise_floor(aa: Estimate) -> float | None:
     """The effect below which everything is within noise in this session, as a share, from the A/A arm's ratio.
 
-    The half-width of its interval. When the interval excludes 1 the session itself is biased by that much, and the floor
-    is the limit farthest from 1.
+    The limit of its interval that is farthest from 1, so that an offset between two equal arms is part of it.
     """
     if aa.low is None or aa.high is None:
         return None
-    if excludes_one(aa):
-        return math.expm1(max(abs(math.log(aa.low)), abs(math.log(aa.high))))
-    return half_width(aa)
+    return math.expm1(max(abs(math.log(aa.low)), abs(math.log(aa.high))))
 
 
 FAMILY = 1 - LEVEL
