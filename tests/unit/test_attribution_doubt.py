@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -61,6 +62,36 @@ def test_more_bandwidth_helps_replies_that_wait_for_their_own_bytes(connections:
     assert limit.resource is Resource.LATENCY
     assert limit.would_change.startswith("a far faster link: at most x3")
     assert "bandwidth" not in limit.would_not
+
+
+def test_what_would_change_a_limit_has_its_interval_over_blocks() -> None:
+    """Four fifths of the round are bytes on the wire, so a link of any rate gives at most about 3.5 times as much."""
+    limit = limit_of(*(replace(OWN_BYTES, connections=2, tps=tps) for tps in (80.0, 84.5, 88.0, 82.0, 86.0)))
+    assert limit.gain is not None and limit.gain.low is not None and limit.gain.high is not None
+    assert limit.gain.low < limit.gain.value < limit.gain.high
+    assert re.match(r"a far faster link: at most x3\.\d \[x[23]\.?\d?, x[34]\.?\d?\]", limit.would_change), (
+        limit.would_change
+    )
+
+
+def test_of_few_blocks_the_gains_themselves_are_shown() -> None:
+    limit = limit_of(*(replace(OWN_BYTES, connections=2, tps=tps) for tps in (78.0, 90.0)))
+    assert limit.gain is not None and limit.gain.low is None and len(limit.gain.points) == 2
+    assert re.match(r"a far faster link: at most x\d\.\d \(x\d\.?\d?, x\d\.?\d?\)", limit.would_change), (
+        limit.would_change
+    )
+
+
+def test_alternatives_that_the_blocks_cannot_tell_apart_are_called_so() -> None:
+    """About half of a round is bytes on the wire: taking them away gives as much as a second connection beside them."""
+    even = replace(OWN_BYTES, connections=1, tps=46, client_us=3000, server_us=3000)
+    alike = [replace(even, bytes_to_client=size) for size in (110_000, 150_000, 120_000, 140_000, 127_000)]
+    doubt = "gives more is not resolved"
+    limit = limit_of(*alike)
+    assert limit.resource is Resource.LATENCY
+    assert limit.would_change.endswith(doubt), limit.would_change
+    steady = [replace(OWN_BYTES, connections=1, tps=tps) for tps in (80.0, 80.5, 81.0, 80.2, 80.4)]
+    assert doubt not in limit_of(*steady).would_change
 
 
 @pytest.mark.parametrize(("server", "others"), [(0.34, 0.33), (0.33, 0.34)])

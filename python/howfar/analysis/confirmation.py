@@ -295,8 +295,12 @@ def _is_of(cell: CellSummary, found: dict[str, Confirmation]) -> bool:
 def _doubted(cell: CellSummary, found: Confirmation) -> CellSummary:
     assert cell.limit is not None, "a cell without a limit has none to doubt"
     note = f"refuted by a test: {_came_out(found)}"
-    changed = {"confidence": "low", "says": f"{cell.limit.says}; {note}", "evidence": (*cell.limit.evidence, note)}
-    changed |= {"would_change": "", "would_not": ""}  # they follow from the limit
+    changed: dict[str, object] = {
+        "confidence": "low",
+        "says": f"{cell.limit.says}; {note}",
+        "evidence": (*cell.limit.evidence, note),
+    }
+    changed |= {"would_change": "", "would_not": "", "gain": None}  # they follow from the limit
     return cell.model_copy(update={"limit": cell.limit.model_copy(update=changed)})
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from howfar.bottleneck.cycle import (
@@ -25,6 +26,7 @@ from howfar.bottleneck.rules import HALF, Confidence, Finding, judge
 from howfar.bottleneck.traffic import DIRECTION_LABELS, percent, times
 from howfar.model.resource import Resource
 from howfar.stats.estimate import Estimate, Part
+from howfar.stats.resample import of_blocks
 from howfar.store.records import FactorValue, Trial
 
 
@@ -41,6 +43,8 @@ class Limit(Part):
     """The counterfactual: what moves throughput, and about how far."""
     would_not: str
     """What will not help, though people try it; empty: nothing to warn of."""
+    gain: Estimate | None = None
+    """Throughput without this limit over the arm's own, at most: until something else is full. None: not known."""
     divided: bool = False
     """Of CPUs: `resource` says who has the largest share, which is neither half of what is in use nor twice the next."""
 
@@ -102,6 +106,9 @@ SHARED_CPUS = "CPUs of their own for each of these; which of them that helps mos
 _LINKS = frozenset({Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER})
 
 
+_GAIN_UNKNOWN = frozenset({Resource.SERVER_WAIT, Resource.ERRORS, Resource.INVALID, Resource.NOT_ESTABLISHED})
+"""No counter says how much of a cycle such a limit is."""
+
 HELD_PARTS: dict[Resource, tuple[str, ...]] = {
     Resource.RECEIVE_WINDOW: (WINDOWS,),
     Resource.SEND_BUFFER: (WINDOWS,),
@@ -120,6 +127,63 @@ class Bound:
     factor: float
     then: str
     """What is full then."""
+
+
+Figure = Callable[[Evidence, Cycle], Bound]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What an arm's trials say together, and each alone: its blocks, which the intervals are made of."""
+
+    evidence: Evidence
+    cycle: Cycle
+    each: tuple[tuple[Evidence, Cycle], ...] = ()
+
+    def gain(self, figure: Figure, most: float = _UNBOUNDED) -> Gain:
+        """A CPU's owners are medians over trials, so the interval is that of the figure in each block alone. It ends at `most`."""
+        whole, each = figure(self.evidence, self.cycle), [figure(*one).factor for one in self.each]
+        bound = whole if whole.factor <= most else Bound(most, "")
+        found = of_blocks(bound.factor, [min(factor, most) for factor in each])
+        # Nothing that is taken away makes it slower.
+        low, high = (None, None) if found is None else (max(1.0, found[0]), min(most, found[1]))
+        points = tuple(min(factor, most) for factor in each) if found is None else ()
+        return Gain(Estimate(value=bound.factor, low=low, high=high, n=len(each), points=points), bound.then)
+
+    def undecided(self, one: Figure, other: Figure) -> bool:
+        """The interval of the ratio of two gains, paired by block, has both sides of 1."""
+        whole = one(self.evidence, self.cycle).factor / other(self.evidence, self.cycle).factor
+        found = of_blocks(whole, [one(*block).factor / other(*block).factor for block in self.each])
+        return found is not None and found[0] <= 1 <= found[1]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A bound with its interval."""
+
+    estimate: Estimate
+    then: str
+
+    @property
+    def least(self) -> float:
+        """By the lower end of its interval, where it has one."""
+        return self.estimate.value if self.estimate.low is None else self.estimate.low
+
+    @property
+    def most(self) -> float:
+        """By the upper end."""
+        return self.estimate.value if self.estimate.high is None else self.estimate.high
+
+    def __str__(self) -> str:
+        """`x1.8 [x1.6, x2]`; of few blocks their own values: `x1.8 (x1.7, x1.9)`. Ends that look like the value are left out."""
+        value, low, high = self.estimate.value, self.estimate.low, self.estimate.high
+        if self.estimate.n == 1:
+            return f"{times(value)} (one block)"
+        ends = sorted(self.estimate.points) if low is None or high is None else [low, high]
+        shown = [times(end) for end in ends]
+        if not set(shown) - {times(value)}:
+            return times(value)
+        return f"{times(value)} ({', '.join(shown)})" if low is None else f"{times(value)} [{', '.join(shown)}]"
 
 
 def next_ceiling(evidence: Evidence, without: frozenset[Resource]) -> Bound:
@@ -154,7 +218,9 @@ def without_parts(cycle: Cycle, us: float) -> float:
 
 def gain(resource: Resource, evidence: Evidence, cycle: Cycle) -> Bound:
     """The most that comes of a limit's absence."""
-    after = next_ceiling(evidence, _thought_away(resource))
+    if resource is Resource.INSTRUMENT_CPU:
+        return _emulator_gone(evidence)
+    after = next_ceiling(evidence, frozenset({resource}))
     parts: tuple[str, ...] = HELD_PARTS.get(resource, ())
     if resource in _LINKS:
         return _least(after, without_parts(cycle, link_most_us(evidence, cycle)))
@@ -176,34 +242,32 @@ def bandwidth(evidence: Evidence, cycle: Cycle) -> Bound | None:
     return _least(next_ceiling(evidence, _LINKS), without_parts(cycle, link_most_us(evidence, cycle)))
 
 
-def _thought_away(resource: Resource) -> frozenset[Resource]:
-    """A CPU that is full by the emulator's work may be both hosts'."""
-    if resource is Resource.INSTRUMENT_CPU:
-        return frozenset({Resource.SERVER_CPU, Resource.CLIENT_CPU})
-    return frozenset({resource})
+_HARDLY_ANYTHING = 1.02
 
 
-def _up_to(bound: Bound) -> str:
-    if bound.factor <= 1.02:
-        return f"hardly anything: {bound.then} is full too" if bound.then else "hardly anything"
-    return f"at most {times(bound.factor)}" + (f", then {bound.then} is full" if bound.then else "")
+def _up_to(found: Gain) -> str:
+    """Hardly anything only if the whole interval says so; where it may be, that is said."""
+    if found.most <= _HARDLY_ANYTHING:
+        return f"hardly anything: {found.then} is full too" if found.then else "hardly anything"
+    perhaps = ", perhaps hardly anything" if found.least <= _HARDLY_ANYTHING else ""
+    return f"at most {found}" + (f", then {found.then} is full" if found.then else "") + perhaps
 
 
-def would_change(resource: Resource, evidence: Evidence, cycle: Cycle) -> str:
-    """What moves throughput, with a number."""
-    most = gain(resource, evidence, cycle)
+def would_change(resource: Resource, sample: Sample) -> str:
+    """What moves throughput, with a number and its interval."""
+    most = sample.gain(partial(gain, resource))
     match resource:
         case Resource.LINK_TO_CLIENT | Resource.LINK_TO_SERVER:
-            first = min(FASTER, most.factor)
+            first = sample.gain(partial(gain, resource), FASTER)
             what = "compression, fewer columns or rows" if resource is Resource.LINK_TO_CLIENT else "compression"
-            return f"a link of {FASTER:g} times the rate: about {times(first)}; a far faster one: {_up_to(most)}; fewer bytes ({what})"
+            return f"a link of {FASTER:g} times the rate: about {first}; a far faster one: {_up_to(most)}; fewer bytes ({what})"
         case Resource.SERVER_CPU:
-            twice = most if most.factor < 2 else type(most)(2.0, "")
-            return f"twice the CPU for the server: {_up_to(twice)}" + _without_emulator(evidence)
+            twice = sample.gain(partial(gain, resource), 2.0)
+            return f"twice the CPU for the server: {_up_to(twice)}" + _without_emulator(sample)
         case Resource.CLIENT_CPU:
             return f"more CPU for the load generator, or a second one: {_up_to(most)}"
         case Resource.INSTRUMENT_CPU:
-            return f"a machine with spare CPUs for the emulator: {_up_to(_emulator_gone(evidence))}"
+            return f"a machine with spare CPUs for the emulator: {_up_to(most)}"
         case Resource.FORWARDER_CPU | Resource.ONE_THREAD:
             return "plain TCP instead of a forwarder, or more connections where one thread serves each: " + _up_to(most)
         case Resource.RECEIVE_WINDOW:
@@ -215,15 +279,15 @@ def would_change(resource: Resource, evidence: Evidence, cycle: Cycle) -> str:
         case Resource.COMMIT:
             return f"commits without waiting for the disk: {_up_to(most)}; more connections, which share a write; a faster disk"
         case Resource.ACKNOWLEDGEMENT:
-            half = without_parts(cycle, part_us(cycle, ACKNOWLEDGEMENT) / 2)
+            half = sample.gain(lambda _, cycle: Bound(without_parts(cycle, part_us(cycle, ACKNOWLEDGEMENT) / 2), ""))
             return (
-                f"a replica at half the distance: about {times(half)}; more connections, which wait together; "
+                f"a replica at half the distance: about {half}; more connections, which wait together; "
                 f"asynchronous, which may lose commits in a crash: {_up_to(most)}"
             )
         case Resource.LOCK:
             return f"no waiting for locks (shorter transactions, other rows): {_up_to(most)}"
         case Resource.LATENCY:
-            return _latency(evidence, cycle)
+            return _latency(sample)
         case Resource.SERVER_WAIT:
             return "what the sessions wait for: ask the server's performance_schema or processlist during the load"
         case Resource.ERRORS:
@@ -234,17 +298,40 @@ def would_change(resource: Resource, evidence: Evidence, cycle: Cycle) -> str:
             return "not known: change one thing at a time (--confirm does so for a limit that is established)"
 
 
-def _latency(evidence: Evidence, cycle: Cycle) -> str:
-    after = next_ceiling(evidence, frozenset())
-    rtt_us = part_us(cycle, ROUND_TRIPS)
-    more = f"twice the connections: {_up_to(after if after.factor < 2 else type(after)(2.0, ''))}"
-    wide = bandwidth(evidence, cycle)
-    if wide is not None and wide.factor >= _HARDLY:
-        more = f"a far faster link: {_up_to(wide)}; {more}"
-    if rtt_us <= HALF * cycle.us:
-        return more
-    half = min(without_parts(cycle, rtt_us / 2), after.factor)
-    return f"half the RTT or half the turns: about {times(half)}; {more}"
+def _at_most(factor: float, most: Bound) -> Bound:
+    return most if most.factor < factor else Bound(factor, "")
+
+
+def _twice_the_connections(evidence: Evidence, _: Cycle) -> Bound:
+    return _at_most(2.0, next_ceiling(evidence, frozenset()))
+
+
+def _half_the_round_trips(evidence: Evidence, cycle: Cycle) -> Bound:
+    faster = without_parts(cycle, part_us(cycle, ROUND_TRIPS) / 2)
+    return Bound(min(faster, next_ceiling(evidence, frozenset()).factor), "")
+
+
+def _far_faster_link(evidence: Evidence, cycle: Cycle) -> Bound:
+    return bandwidth(evidence, cycle) or Bound(1.0, "")
+
+
+def _latency(sample: Sample) -> str:
+    """What helps, each with its bound, and whether the blocks tell apart the two that give most."""
+    half, wide = sample.gain(_half_the_round_trips, 2.0), sample.gain(_far_faster_link)
+    twice = sample.gain(_twice_the_connections, 2.0)
+    ways: list[tuple[Figure, Gain, str, str]] = [
+        (_half_the_round_trips, half, "half the RTT or half the turns", f"about {half}"),
+        (_far_faster_link, wide, "a far faster link", _up_to(wide)),
+        (_twice_the_connections, twice, "twice the connections", _up_to(twice)),
+    ]
+    left = [part_us(sample.cycle, ROUND_TRIPS) > HALF * sample.cycle.us, wide.most >= _HARDLY, True]
+    ways = [way for way, helps in zip(ways, left, strict=True) if helps]
+    says = [f"{what}: {gives}" for _, _, what, gives in ways]
+    if len(ways) > 1:
+        one, other = sorted(ways, key=lambda way: -way[1].estimate.value)[:2]
+        if sample.undecided(one[0], other[0]):
+            says.append(f"whether {one[2]} or {other[2]} gives more is not resolved")
+    return "; ".join(says)
 
 
 def _emulator_gone(evidence: Evidence) -> Bound:
@@ -254,19 +341,21 @@ def _emulator_gone(evidence: Evidence) -> Bound:
     return Bound(min([_UNBOUNDED, 1 / (1 - min(share, 0.99)), *links]), "")
 
 
-def _without_emulator(evidence: Evidence) -> str:
-    cpus = evidence.server_cpus
+def _without_emulator(sample: Sample) -> str:
+    cpus = sample.evidence.server_cpus
     share = cpus.owners.get("link", 0.0)
     if share < _EMULATOR_SHARE or not cpus.used:
         return ""
-    return f"; the emulator had {percent(share)} of it: where it has CPUs of its own {_up_to(_emulator_gone(evidence))}"
+    gone = sample.gain(lambda evidence, _: _emulator_gone(evidence))
+    return f"; the emulator had {percent(share)} of it: where it has CPUs of its own {_up_to(gone)}"
 
 
-def would_not(resource: Resource, evidence: Evidence, cycle: Cycle) -> str:
-    """What will not help, though people try it."""
+def would_not(resource: Resource, sample: Sample) -> str:
+    """What will not help, though people try it. Of bandwidth only if the whole interval says so."""
+    evidence = sample.evidence
     used = max((link.used for link in evidence.directions if link.used is not None), default=None)
-    wide = bandwidth(evidence, cycle)
-    idle = f"more bandwidth: the link is {percent(used)} used" if used and wide and wide.factor < _HARDLY else ""
+    no_help = bool(used) and sample.gain(_far_faster_link).most < _HARDLY
+    idle = f"more bandwidth: the link is {percent(used)} used" if used and no_help else ""
     match resource:
         case Resource.LINK_TO_CLIENT | Resource.LINK_TO_SERVER:
             return "more connections, or more CPU on either side"
@@ -303,35 +392,41 @@ def find_limit(trials: Sequence[Trial], setting: Setting) -> tuple[Evidence, Cyc
     the evidence of those: a block in which the machine was disturbed does not speak for the others."""
     everything = gather(trials, setting)
     cycle = cycle_of(everything)
-    named = [_finding([trial], setting).resource for trial in trials]
-    agreeing = _of_most(trials, named)
-    evidence = gather(agreeing, setting)
-    found = judge(evidence, cycle_of(evidence))
+    alone = [gather([trial], setting) for trial in trials]
+    each = [(evidence, cycle_of(evidence)) for evidence in alone]
+    named = [judge(*one).resource for one in each]
+    agreeing = _of_most(named)
+    evidence = gather([trials[place] for place in agreeing], setting)
+    sample = Sample(evidence, cycle_of(evidence), tuple(each[place] for place in agreeing))
+    found = judge(sample.evidence, sample.cycle)
     share = named.count(found.resource) / len(trials)
     if not share and found.resource is not Resource.NOT_ESTABLISHED:
         found = _named_by_none(found.resource, named)
     facts = found.evidence
     if share and len(trials) > 1:
         facts += (f"{named.count(found.resource)} of {len(trials)} trials name it when judged alone",)
-    changes = SHARED_CPUS if found.divided else would_change(found.resource, evidence, cycle)
+    changes = SHARED_CPUS if found.divided else would_change(found.resource, sample)
     limit = Limit(
         resource=found.resource,
         says=found.says,
         evidence=facts,
         confidence=_confidence(found.confidence, share),
         would_change=changes,
-        would_not=would_not(found.resource, evidence, cycle),
+        would_not=would_not(found.resource, sample),
+        gain=None
+        if found.divided or found.resource in _GAIN_UNKNOWN
+        else sample.gain(partial(gain, found.resource)).estimate,
         divided=found.divided,
     )
     return everything, cycle, limit
 
 
-def _of_most(trials: Sequence[Trial], named: Sequence[Resource]) -> list[Trial]:
-    """Those that name the same limit, if they are more than half; else all."""
+def _of_most(named: Sequence[Resource]) -> list[int]:
+    """The places of those that name the same limit, if they are more than half; else all."""
     first = max(named, key=named.count)
-    if named.count(first) <= MOST_SHARE * len(trials):
-        return list(trials)
-    return [trial for trial, resource in zip(trials, named, strict=True) if resource is first]
+    if named.count(first) <= MOST_SHARE * len(named):
+        return list(range(len(named)))
+    return [place for place, resource in enumerate(named) if resource is first]
 
 
 def _named_by_none(together: Resource, named: Sequence[Resource]) -> Finding:
@@ -340,11 +435,6 @@ def _named_by_none(together: Resource, named: Sequence[Resource]) -> Finding:
     says = f"not established: the {len(named)} trials differ, and together look like none of them: {each}"
     fact = f"taken together they look like {together.value}, which none of them names"
     return Finding(Resource.NOT_ESTABLISHED, says, (fact,), "low")
-
-
-def _finding(trials: Sequence[Trial], setting: Setting) -> Finding:
-    evidence = gather(trials, setting)
-    return judge(evidence, cycle_of(evidence))
 
 
 def _confidence(found: Confidence, agreeing_share: float) -> Confidence:
