@@ -17,19 +17,21 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize(("peer", "server"), [("sysbench", "mariadb"), ("pgbench", "postgresql")])
+@pytest.mark.parametrize(
+    ("peer", "server", "connections"), [("sysbench", "mariadb", [1, 16]), ("pgbench", "postgresql", [16])]
+)
 def test_it_compares_with_a_peer_and_says_what_is_documented(
-    peer: str, server: str, request: pytest.FixtureRequest
+    peer: str, server: str, connections: list[int], request: pytest.FixtureRequest
 ) -> None:
     request.getfixturevalue(server)
     if shutil.which(peer) is None:
         pytest.skip(f"{peer} is not installed (./setup --tests brings it)")
     command = [str(Path(sys.executable).with_name("howfar")), "bench", "engine", "--against", peer]
-    options = ["--connections", "1,16", "--blocks", "4", "--seconds", "0.2", "--json"]
+    options = ["--connections", ",".join(map(str, connections)), "--blocks", "4", "--seconds", "0.2", "--json"]
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     found = Comparison.model_validate_json(done.stdout)
-    assert [row.connections for row in found.rows] == [1, 16]
+    assert [row.connections for row in found.rows] == connections
     for row in found.rows:
         for side in (row.ours, row.peer):
             assert min(side.client_cpu_us_per_query, side.qps, side.rss_mib) > 0
