@@ -49,7 +49,7 @@ def costs(found: HopCosts) -> Table:
         Column("added p50 µs", at),
         Column("added p99 µs", at),
         Column("hop CPU µs", "per query"),
-        Column("a connect µs", f"{found.baseline}: {with_limits(found.connect_us)}", optional=True),
+        Column("a connect µs", f"{found.baseline}: {with_limits(found.connect_us)}"),
     )
     note = (
         f"Against {found.baseline}, within blocks, with 95 % intervals. Throughput and CPU time: in a closed loop. CPU time is that "
