@@ -1,0 +1,314 @@
+"""A recording: the round trips that an application really made, as values and as one SQLite file (docs/recording.md).
+
+It holds no literal of a statement, no key and no value: who writes it never receives one. While it is written the file is in WAL
+mode; what a killed recorder leaves is a recording that says that it is not complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+from urllib.parse import quote
+
+from howfar.errors import DiskFull, NewerRunFile, NotARunFile, RunFileError
+
+FORMAT = 1
+SUFFIX = ".recording"
+APPLICATION_ID = 0x48574652 + 1
+"""In the file's header: tells a recording from any other SQLite file."""
+Phase = Literal["connect", "operation", "close"]
+PageMethod = Literal["mark", "php", "http", "command", "gap"]
+PAGE_METHODS: tuple[PageMethod, ...] = get_args(PageMethod)
+KILLED = "the recorder ended before it could complete the recording"
+
+_TABLES = """
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE connections (
+    id INTEGER PRIMARY KEY, protocol TEXT NOT NULL, opened_ns INTEGER NOT NULL, closed_ns INTEGER, pid INTEGER, uid INTEGER,
+    tls INTEGER NOT NULL, login_round_trips INTEGER NOT NULL, login_ns INTEGER NOT NULL
+) STRICT;
+CREATE TABLE digests (id INTEGER PRIMARY KEY, protocol TEXT NOT NULL, text TEXT NOT NULL) STRICT;
+CREATE TABLE round_trips (
+    id INTEGER PRIMARY KEY, connection_id INTEGER NOT NULL, page_id INTEGER, begun_ns INTEGER NOT NULL,
+    sent_ns INTEGER NOT NULL, answered_ns INTEGER NOT NULL, ended_ns INTEGER NOT NULL, bytes_to_server INTEGER NOT NULL,
+    bytes_to_client INTEGER NOT NULL, requests INTEGER NOT NULL, command TEXT NOT NULL, digest_id INTEGER, keys INTEGER,
+    phase TEXT NOT NULL, rows INTEGER, failed INTEGER NOT NULL
+) STRICT;
+CREATE TABLE pages (
+    id INTEGER PRIMARY KEY, name TEXT NOT NULL, method TEXT NOT NULL, confidence REAL NOT NULL, pid INTEGER,
+    begun_ns INTEGER NOT NULL, ended_ns INTEGER NOT NULL
+) STRICT;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A connection of the application to its server."""
+
+    id: int
+    protocol: str
+    opened_ns: int
+    closed_ns: int | None
+    pid: int | None
+    uid: int | None
+    tls: bool
+    login_round_trips: int
+    """Of phase `connect`, what the server says first included."""
+    login_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """A statement with `?` for its literals, or a command's name."""
+
+    id: int
+    protocol: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTrip:
+    """A run of bytes to the server and the run of bytes that came back; without an answer, all four times are the request's."""
+
+    id: int
+    connection_id: int
+    page_id: int | None
+    begun_ns: int
+    sent_ns: int
+    answered_ns: int
+    ended_ns: int
+    bytes_to_server: int
+    bytes_to_client: int
+    requests: int
+    command: str
+    digest_id: int | None
+    keys: int | None
+    phase: Phase
+    rows: int | None
+    failed: bool
+    server_ns: int = 0
+    """From the request's last byte to the answer's last, without the floor; derived."""
+    gap_ns: int = 0
+    """From the end of the previous round trip of the page (or its beginning) to here; 0 where they overlap; derived."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a user waits for: a page, a run of a command, a piece between marks."""
+
+    id: int
+    name: str
+    method: PageMethod
+    confidence: float
+    """That its borders are right, 0 to 1; 1 where the application or the user marked them."""
+    pid: int | None
+    begun_ns: int
+    ended_ns: int
+    round_trips: tuple[RoundTrip, ...] = ()
+    """In the order of their beginning."""
+
+    @property
+    def took_ns(self) -> int:
+        return self.ended_ns - self.begun_ns
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A whole recording."""
+
+    facts: Mapping[str, Any]
+    connections: tuple[Connection, ...] = ()
+    digests: tuple[Digest, ...] = ()
+    round_trips: tuple[RoundTrip, ...] = ()
+    """All of them, in the order of their beginning, also those of no page."""
+    pages: tuple[Page, ...] = ()
+    digest_by_id: Mapping[int, Digest] = field(default_factory=dict)
+    connection_by_id: Mapping[int, Connection] = field(default_factory=dict)
+
+
+class RecordingFile:
+    """A recording that is being written. One writer; `finish` or `close` it."""
+
+    def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
+        """Make the file, readable by its owner alone. Raises RunFileError where it exists or cannot be made."""
+        self.path = path
+        try:
+            path.touch(0o600, exist_ok=False)
+        except OSError as error:
+            raise RunFileError(
+                f"{path} cannot be made: {error.strerror}", "Name another file with --out, in a folder that exists."
+            ) from error
+        with _translated(path, "write"):
+            self._db = sqlite3.connect(path, isolation_level=None)
+            self._db.executescript(
+                f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT}; PRAGMA journal_mode = WAL;"
+                f"PRAGMA synchronous = OFF; BEGIN; {_TABLES} COMMIT;"
+            )
+        self.set_facts({"format": FORMAT, **facts, "complete": False, "stopped": KILLED})
+
+    def set_facts(self, facts: Mapping[str, Any]) -> None:
+        """Add or replace facts."""
+        self._many("facts", [(name, json.dumps(value)) for name, value in facts.items()])
+
+    def add_connections(self, connections: Iterable[Connection]) -> None:
+        """Add, or replace those that have gone on since."""
+        self._many("connections", [astuple(one) for one in connections])
+
+    def add_digests(self, digests: Iterable[Digest]) -> None:
+        self._many("digests", [astuple(one) for one in digests])
+
+    def add_round_trips(self, round_trips: Iterable[RoundTrip]) -> None:
+        """Their derived values are not stored."""
+        stored = len(fields(RoundTrip)) - 2
+        self._many("round_trips", [astuple(one)[:stored] for one in round_trips])
+
+    def add_pages(self, pages: Iterable[Page]) -> None:
+        """Without their round trips, which refer to them."""
+        self._many("pages", [(*astuple(one)[:-1],) for one in pages])
+
+    def assign_pages(self) -> int:
+        """Give each round trip its page: that of its process, or of all processes, in whose time it began. Returns how many have
+        none because two pages claim them."""
+        ambiguous = 0
+        with _translated(self.path, "write"):
+            claims = _Claims(self._db.execute("SELECT id, pid, begun_ns, ended_ns FROM pages").fetchall())
+            found = []
+            sql = "SELECT r.id, c.pid, r.begun_ns FROM round_trips r JOIN connections c ON c.id = r.connection_id"
+            for number, pid, begun_ns in self._db.execute(sql):
+                pages = claims.of(pid, begun_ns)
+                ambiguous += len(pages) > 1
+                found.append((pages[0] if len(pages) == 1 else None, number))
+            self._db.execute("BEGIN")
+            self._db.executemany("UPDATE round_trips SET page_id = ? WHERE id = ?", found)
+            self._db.execute("COMMIT")
+        return ambiguous
+
+    def finish(self, facts: Mapping[str, Any]) -> None:
+        """Write the last facts and make it one plain file."""
+        self.set_facts({"complete": True, "stopped": None, **facts})
+        self.close()
+
+    def close(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            self._db.execute("PRAGMA journal_mode = DELETE")
+        with contextlib.suppress(sqlite3.Error):
+            self._db.close()
+
+    def _many(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        if not rows:
+            return
+        marks = ", ".join("?" * len(rows[0]))
+        with _translated(self.path, "write"):
+            self._db.execute("BEGIN")
+            self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", rows)
+            self._db.execute("COMMIT")
+
+
+class _Claims:
+    """Which pages claim a moment of a process."""
+
+    def __init__(self, pages: Sequence[tuple[int, int | None, int, int]]) -> None:
+        self._by_pid: dict[int | None, list[tuple[int, int, int]]] = defaultdict(list)
+        for number, pid, begun_ns, ended_ns in pages:
+            self._by_pid[pid].append((begun_ns, ended_ns, number))
+        self._longest = {pid: max(end - begin for begin, end, _ in found) for pid, found in self._by_pid.items()}
+        for found in self._by_pid.values():
+            found.sort()
+
+    def of(self, pid: int | None, at_ns: int) -> list[int]:
+        """Those of the process; where it has none, those of all processes."""
+        own = self._within(pid, at_ns) if pid is not None else []
+        return own or self._within(None, at_ns)
+
+    def _within(self, pid: int | None, at_ns: int) -> list[int]:
+        found = self._by_pid.get(pid, [])
+        first = bisect_left(found, (at_ns - self._longest.get(pid, 0),))
+        last = bisect_right(found, (at_ns + 1,))
+        return [number for begin, end, number in found[first:last] if begin <= at_ns <= end]
+
+
+def read(path: Path) -> Recording:
+    """Everything that was recorded. Raises NotARunFile, NewerRunFile, RunFileError."""
+    if not path.is_file():
+        raise RunFileError(f"{path} does not exist", "Name a file that `howfar record` wrote.")
+    with (
+        _translated(path, "read"),
+        contextlib.closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as db,
+    ):
+        _check_format(db, path)
+        facts = {name: json.loads(value) for name, value in db.execute("SELECT name, value FROM facts")}
+        connections = tuple(
+            Connection(*(*row[:6], bool(row[6]), *row[7:]))
+            for row in db.execute("SELECT * FROM connections ORDER BY id")
+        )
+        digests = tuple(Digest(*row) for row in db.execute("SELECT * FROM digests ORDER BY id"))
+        trips = [
+            (*row[:-1], bool(row[-1])) for row in db.execute("SELECT * FROM round_trips ORDER BY begun_ns, sent_ns, id")
+        ]
+        pages = [Page(*row) for row in db.execute("SELECT * FROM pages ORDER BY begun_ns, id")]
+    return _joined(facts, connections, digests, trips, pages)
+
+
+def _joined(
+    facts: Mapping[str, Any],
+    connections: tuple[Connection, ...],
+    digests: tuple[Digest, ...],
+    rows: Sequence[tuple[Any, ...]],
+    pages: Sequence[Page],
+) -> Recording:
+    floor_ns = int(facts.get("floor_ns") or 0)
+    ends = {page.id: page.begun_ns for page in pages}
+    by_page: dict[int, list[RoundTrip]] = defaultdict(list)
+    trips = []
+    for row in rows:
+        one = RoundTrip(*row)
+        gap_ns = 0
+        if one.page_id is not None:
+            previous = ends.get(one.page_id, one.begun_ns)
+            gap_ns = max(one.begun_ns - previous, 0)
+            ends[one.page_id] = max(previous, one.ended_ns)
+        server_ns = max(one.ended_ns - one.sent_ns - floor_ns, 0)
+        one = RoundTrip(*(*row, server_ns, gap_ns))
+        trips.append(one)
+        if one.page_id is not None:
+            by_page[one.page_id].append(one)
+    whole = tuple(Page(*(*astuple(page)[:-1], tuple(by_page[page.id]))) for page in pages)
+    return Recording(
+        facts,
+        connections,
+        digests,
+        tuple(trips),
+        whole,
+        {one.id: one for one in digests},
+        {one.id: one for one in connections},
+    )
+
+
+def _check_format(db: sqlite3.Connection, path: Path) -> None:
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if application != APPLICATION_ID:
+        raise NotARunFile(f"{path} is not a recording", "Name a file that `howfar record` wrote.")
+    if version > FORMAT:
+        raise NewerRunFile(f"{path} has format {version}, this howfar reads up to {FORMAT}", "Use a newer howfar.")
+
+
+@contextmanager
+def _translated(path: Path, verb: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", None)
+        if code == sqlite3.SQLITE_FULL:
+            raise DiskFull(f"there is no space left to {verb} {path}", "Make space, or name another place.") from error
+        if code == sqlite3.SQLITE_NOTADB:
+            raise NotARunFile(f"{path} is not a recording", "Name a file that `howfar record` wrote.") from error
+        raise RunFileError(f"cannot {verb} {path}: {error}", "Name a file that `howfar record` wrote.") from error

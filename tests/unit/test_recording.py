@@ -1,0 +1,90 @@
+"""A recording as values and as a file."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from howfar.errors import NewerRunFile, NotARunFile, RunFileError
+from howfar.recording.recording import KILLED, Connection, Digest, Page, RecordingFile, RoundTrip, read
+
+
+def trip(number: int, begun_ns: int, connection: int = 1, took_ns: int = 100) -> RoundTrip:
+    ended_ns = begun_ns + took_ns
+    return RoundTrip(
+        number, connection, None, begun_ns, begun_ns + 10, ended_ns - 5, ended_ns, 30, 60, 1, "select", 1, -7,
+        "operation", 2, False,
+    )  # fmt: skip
+
+
+def recorded(path: Path, pages: tuple[Page, ...], trips: tuple[RoundTrip, ...]) -> RecordingFile:
+    file = RecordingFile(path, {"method": "tap", "floor_ns": 20})
+    file.add_connections(
+        [
+            Connection(1, "mysql", 0, None, 41, 1000, False, 2, 300),
+            Connection(2, "mysql", 0, None, 42, 1000, False, 2, 300),
+        ]
+    )
+    file.add_digests([Digest(1, "mysql", "SELECT c FROM t WHERE id = ?")])
+    file.add_round_trips(trips)
+    file.add_pages(pages)
+    return file
+
+
+def test_what_is_written_is_read_with_server_times_and_gaps(tmp_path: Path) -> None:
+    path = tmp_path / "a.recording"
+    page = Page(1, "/shop", "php", 1.0, 41, 1_000, 2_000)
+    file = recorded(path, (page,), (trip(1, 1_050), trip(2, 1_200), trip(3, 1_250), trip(4, 2_500)))
+    assert file.assign_pages() == 0
+    file.finish({"unknown": {}})
+    recording = read(path)
+    assert recording.facts["complete"] is True
+    (found,) = recording.pages
+    assert [(one.id, one.gap_ns, one.server_ns) for one in found.round_trips] == [(1, 50, 70), (2, 50, 70), (3, 0, 70)]
+    assert [one.id for one in recording.round_trips] == [1, 2, 3, 4]
+    assert found.took_ns == 1_000
+    assert recording.digest_by_id[1].text.endswith("= ?")
+    assert path.stat().st_mode & 0o077 == 0
+    assert [one.name for one in tmp_path.iterdir()] == ["a.recording"]
+
+
+def test_a_round_trip_belongs_to_the_page_of_its_process_before_that_of_all(tmp_path: Path) -> None:
+    pages = (
+        Page(1, "all", "mark", 1.0, None, 0, 10_000),
+        Page(2, "one", "php", 1.0, 41, 1_000, 2_000),
+        Page(3, "other", "php", 1.0, 42, 1_000, 2_000),
+        Page(4, "threads", "http", 1.0, 42, 1_500, 2_000),
+    )
+    file = recorded(tmp_path / "a", pages, (trip(1, 1_100), trip(2, 1_100, 2), trip(3, 1_600, 2), trip(4, 3_000, 2)))
+    assert file.assign_pages() == 1, "two pages of a process claim the third"
+    file.finish({})
+    assert {one.id: one.page_id for one in read(tmp_path / "a").round_trips} == {1: 2, 2: 3, 3: None, 4: 1}
+
+
+def test_what_a_killed_recorder_leaves_says_that_it_is_not_complete(tmp_path: Path) -> None:
+    file = recorded(tmp_path / "a", (), (trip(1, 1_000),))
+    recording = read(tmp_path / "a")
+    assert (recording.facts["complete"], recording.facts["stopped"]) == (False, KILLED)
+    assert len(recording.round_trips) == 1
+    file.close()
+
+
+def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
+    text, other = tmp_path / "text", tmp_path / "other"
+    text.write_text("no database " * 100)
+    with sqlite3.connect(other) as db:
+        db.execute("CREATE TABLE facts (a)")
+    for path in (text, other):
+        with pytest.raises(NotARunFile):
+            read(path)
+    with pytest.raises(RunFileError):
+        read(tmp_path / "none")
+    with pytest.raises(RunFileError):
+        RecordingFile(text, {})
+    RecordingFile(tmp_path / "new", {}).close()
+    with sqlite3.connect(tmp_path / "new") as db:
+        db.execute("PRAGMA user_version = 9")
+    with pytest.raises(NewerRunFile):
+        read(tmp_path / "new")
