@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from howfar.doctor import procfs
-from howfar.doctor.checks import CHECKS, findings
-from howfar.doctor.checks.context import Context
+from howfar.doctor.checks import CHECKS, Context, findings
 from howfar.doctor.clients import Holder, Sight, Watch, Watching, clients
 from howfar.doctor.discovery import options
 from howfar.doctor.findings import (

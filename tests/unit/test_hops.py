@@ -15,7 +15,7 @@ from howfar.engine.messages import LoadJob
 from howfar.experiments.hops.analysis import HopCosts
 from howfar.experiments.registry import experiment_of, in_terminal, summarise
 from howfar.plan.load import LoadedPlan, Override, load_plan
-from howfar.runner.capacity import with_rates
+from howfar.runner.preflight import with_rates
 from howfar.runner.run import conduct
 from howfar.store.records import ArmRole, Run
 from howfar.store.run_file import create, read_run

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from howfar.lab import room
-from howfar.lab.room import memory_limit, rows_at_all, rows_in, rows_that_fit, sizes_kept
 from howfar.lab.servers import ready_timeout_s
 from howfar.lab.servers.contents import find_rows
 from howfar.lab.servers.program import Program
 from howfar.lab.servers.table_store import LOADED, template_name
 from howfar.plan.factors import Content
 from howfar.plan.types import Data
+from howfar.runner import preflight
+from howfar.runner.preflight import memory_limit, rows_at_all, rows_in, rows_that_fit, sizes_kept
 
 GIB = 2**30
 PROGRAM = Program(kind="mariadb", path=Path("/fake/mariadbd"), version="10.11.6", key="mariadb-10.11.6-ab")
@@ -48,8 +48,8 @@ def test_only_the_very_templates_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: tuple[Content, ...], rows: int
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(room, "memory_bytes", lambda what: 10**12)
-    monkeypatch.setattr(room, "memory_limit", lambda membership, root: float("inf"))
+    monkeypatch.setattr(preflight, "memory_bytes", lambda what: 10**12)
+    monkeypatch.setattr(preflight, "memory_limit", lambda membership, root: float("inf"))
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 0}))
     shelf = tmp_path / "howfar" / LOADED
     other = Program(kind="mariadb", path=Path("/fake/mariadbd"), version="11.4.2", key="mariadb-11.4.2-cd")
@@ -94,8 +94,8 @@ def test_the_scarcest_of_the_machine_its_group_and_what_is_free_decides(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     memory = {"MemTotal": total * GIB, "MemAvailable": available * GIB}
-    monkeypatch.setattr(room, "memory_bytes", memory.__getitem__)
-    monkeypatch.setattr(room, "memory_limit", lambda membership, root: limit * GIB)
+    monkeypatch.setattr(preflight, "memory_bytes", memory.__getitem__)
+    monkeypatch.setattr(preflight, "memory_limit", lambda membership, root: limit * GIB)
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 10**14}))
     found = rows_that_fit(PUBLISHED, ("digits",), PROGRAM)
     assert found == pytest.approx(rows_in(64 * GIB * 0.7, 10**14, 20, 1), rel=1e-3)
@@ -115,6 +115,6 @@ def test_more_than_the_servers_pool_has_room_for_is_too_much_whatever_lies_on_di
     def size(what: str) -> int:
         return 64 * 10**9 if what == scarce else 10**15
 
-    monkeypatch.setattr(room, "memory_bytes", size)
-    monkeypatch.setattr(room, "memory_limit", lambda membership, root: size("limit"))
+    monkeypatch.setattr(preflight, "memory_bytes", size)
+    monkeypatch.setattr(preflight, "memory_limit", lambda membership, root: size("limit"))
     assert rows_at_all(PUBLISHED) == 64 * 10**9 // 6250

@@ -28,7 +28,7 @@ from howfar.plan.cells import cells
 from howfar.plan.fitting import closed_loop, needs_capacity, with_capacity
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.plan.types import Plan, restore_plan
-from howfar.runner.capacity import TRIED, with_rates
+from howfar.runner.preflight import CAPACITY_TRIED, with_rates
 from howfar.runner.run import conduct
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import Resolution
@@ -175,7 +175,7 @@ def test_a_rate_that_was_not_offered_voids_the_trial(tmp_path: Path) -> None:
 def test_a_capacity_that_cannot_be_measured_is_an_error() -> None:
     laboratory, _, instruments = fakes()
     laboratory.trouble = lambda path, number: ("TLS is on",)
-    with pytest.raises(LabError, match=f"{TRIED} trials were void, the last because: TLS is on"):
+    with pytest.raises(LabError, match=f"{CAPACITY_TRIED} trials were void, the last because: TLS is on"):
         with_rates(loaded().plan, 1, laboratory, instruments, lambda text: None)
 
 

@@ -8,7 +8,7 @@ import random
 import pytest
 from tests.unit.synthetic_run import synthetic_run
 
-from howfar.analysis.scatter import scatter
+from howfar.analysis.cells import scatter
 from howfar.stats.intervals import judge_ratio
 from howfar.store.records import Trial
 

@@ -1,17 +1,17 @@
-"""One arm of a run as its figures: `cell`. With everything that may be said beside a number."""
+"""One arm of a run as its figures: `cell`. With everything that may be said about a number."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import fmean, pvariance
 from typing import Any
 
 from howfar.analysis import signs
 from howfar.analysis.controls import SAME, Control
 from howfar.analysis.link_facts import level, link_facts
 from howfar.analysis.published import Published, find_published
-from howfar.analysis.scatter import Scatter, scatter
 from howfar.analysis.signs import Warning
 from howfar.bottleneck import cycle as cycles
 from howfar.bottleneck.cycle import ROUND_TRIPS, Cycle, part_us, setting_of
@@ -23,6 +23,7 @@ from howfar.stats import histograms
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import CurvePoint, LatencyMs
 from howfar.stats.intervals import (
+    MIN_BLOCKS,
     RatioJudgement,
     Resolution,
     Threshold,
@@ -32,7 +33,8 @@ from howfar.stats.intervals import (
     noise_floor,
 )
 from howfar.stats.trials import TrialTable, Value, median_latency_ns, transaction_histogram
-from howfar.store.records import Arm, ArmRole, FactorValue, Measured, Run, TrialStatus
+from howfar.store.receipts import number_in
+from howfar.store.records import Arm, ArmRole, FactorValue, Measured, Run, Trial, TrialStatus
 
 DEFAULT_TARGET = 0.02
 """Half-width of an interval where a plan does not say."""
@@ -355,3 +357,37 @@ def _cpu(table: TrialTable, trials: Sequence[Measured]) -> CpuPerQuery:
         forwarder=role("forwarder"),
         link=role("link"),
     )
+
+
+class Scatter(Part):
+    """What the scatter of a link arm's blocks is made of, as standard deviations of the logarithm of a block's ratio: 0.02 is 2 %.
+
+    Each block calibrates the link anew, so the error of calibration differs from block to block. Its part follows from the round trip
+    that each trial measured at rest: a share s of the cycle in round trips turns a relative error e of the RTT into s x e of the
+    throughput.
+    """
+
+    blocks: int
+    total: float
+    calibration: float
+    """By the error of the link's calibration; at most `total`."""
+    other: float
+    """`total` without it: total² = calibration² + other²."""
+    rtt: float
+    """Relative standard deviation of the RTT at rest from block to block."""
+
+
+def scatter(trials: Sequence[Trial], judged: RatioJudgement | None, round_trips_share: float) -> Scatter | None:
+    """Of an arm's good trials; None: no link, or too few blocks. `round_trips_share`: of its cycle."""
+    rtts = {
+        trial.block: rtt_ns
+        for trial in trials
+        if (rtt_ns := number_in(trial.receipt, "link", "rtt_at_rest_ns", "p50")) is not None
+    }
+    if judged is None or judged.sd_log is None or len(rtts) < MIN_BLOCKS:
+        return None
+    mean = fmean(rtts.values())
+    rtt = (pvariance(rtts.values()) * len(rtts) / (len(rtts) - 1)) ** 0.5 / mean
+    calibration = min(round_trips_share * rtt, judged.sd_log)
+    other = max(judged.sd_log**2 - calibration**2, 0.0) ** 0.5
+    return Scatter(blocks=len(rtts), total=judged.sd_log, calibration=calibration, other=other, rtt=rtt)

@@ -196,7 +196,7 @@ def _figure(value: float | None) -> str:
 TRANSPORTS: tuple[Transport, ...] = get_args(Transport)
 CONNECTIONS = "1,64,512,2048"
 MOST = 10_000
-PEERS = ("toxiproxy", "mahimahi", "tbf", "veth")
+PEERS = ("toxiproxy", "tbf", "veth")
 RTTS = ",".join(f"{rtt:g}ms" for rtt in RTTS_MS)
 RATES = ",".join(f"{rate:g}gbit" for rate in RATES_GBIT)
 _LIMITS = {

@@ -80,11 +80,38 @@ class _Lazy(click.Group):
             formatter.write_dl([(name, short) for name, (_, short) in _COMMANDS.items()])
 
 
+UNKNOWN = "unknown"
+
+
+def version_text() -> str:
+    """Package, engine and the commit of the engine, a line each; what cannot be found out is unknown, never an error."""
+    import subprocess
+    from importlib import metadata
+    from pathlib import Path
+
+    from howfar.engine.process import engine_info, find_engine
+
+    engine = commit = UNKNOWN
+    try:
+        info = engine_info()
+        engine = f"{info.version} (contract {info.protocol}), {find_engine()}"
+        # Baked into the engine when it was built; an older engine does not say.
+        done = subprocess.run([find_engine(), "commit"], capture_output=True, text=True, timeout=20, check=True)
+        commit = done.stdout.strip() or UNKNOWN
+    except HowfarError as error:
+        engine = f"{UNKNOWN}: {error.message}"
+    except (OSError, subprocess.SubprocessError):
+        pass
+    try:
+        wheel = metadata.version("howfar")
+    except metadata.PackageNotFoundError:
+        wheel = "not installed"
+    return f"engine {engine}\nwheel  {wheel}, {Path(howfar.__file__).parent}\ncommit {commit}"
+
+
 def _version(context: click.Context, _: click.Parameter, value: bool) -> None:
     """Asks the engine too, so that only `--version` pays for it."""
     if value and not context.resilient_parsing:
-        from howfar.cli.version import version_text
-
         click.echo(f"howfar {howfar.__version__}\n{version_text()}")
         context.exit()
 

@@ -96,8 +96,7 @@ def _measure(
     from howfar.cli import session
     from howfar.cli.output import finish
     from howfar.cli.progress import observer
-    from howfar.runner.capacity import with_rates
-    from howfar.runner.preflight import fit
+    from howfar.runner.preflight import fit, with_rates
     from howfar.runner.run import conduct, new_seed, run_info
     from howfar.store.run_file import check_absent
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import howfar
 from howfar.doctor import floors, procfs
-from howfar.doctor.checks import findings
-from howfar.doctor.checks.context import Context
+from howfar.doctor.checks import Context, findings
 from howfar.doctor.clients import Sight, Watch, Watched, Watching, clients
 from howfar.doctor.discovery import (
     Candidate,

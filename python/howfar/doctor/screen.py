@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from howfar.doctor.checks.context import format_interval, named
+from howfar.doctor.checks import format_interval, named
 from howfar.doctor.findings import Change, Client, Examination, Finding, Kind, Listener, Rates, Server, Severity, Unseen
 
 NOWHERE = (

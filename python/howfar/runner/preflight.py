@@ -1,14 +1,46 @@
-"""Ask this machine and the plan's server what they can do, and fit the plan to it."""
+"""Ask this machine and the plan's server what they can do, and fit the plan to it.
+
+How many rows there is room for follows from memory, which holds each table twice (as a file and in the server's pool), and from the
+disk, which holds its template. What a plan makes of that number is in `plan/fitting.py`. The capacity of the baseline is measured
+where loads are shares of it.
+"""
 
 from __future__ import annotations
 
-from howfar.errors import MissingError, PlanError, ServerMissing
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from howfar.errors import LabError, MissingError, PlanError, ServerMissing
+from howfar.lab.cache import cache_home
+from howfar.lab.environment import memory_bytes
+from howfar.lab.servers.contents import find_rows
+from howfar.lab.servers.program import Program
+from howfar.lab.servers.table_store import LOADED, POOL_PER_DATA, ROW_BYTES, template_name
 from howfar.paths import find_path
 from howfar.plan.cells import cells
-from howfar.plan.factors import SEMI_SYNC, Level
-from howfar.plan.fitting import Fitted, check_keys, check_rows, resumed_in_full, with_rows, without_levels
+from howfar.plan.factors import CLOSED, SEMI_SYNC, Content, Level
+from howfar.plan.fitting import (
+    Fitted,
+    check_keys,
+    check_rows,
+    closed_loop,
+    needs_capacity,
+    resumed_in_full,
+    round_below,
+    with_capacity,
+    with_rows,
+    without_levels,
+)
 from howfar.plan.sessions import session_spec
-from howfar.plan.types import Plan
+from howfar.plan.types import Data, Plan
+from howfar.runner.stopping import Slot
+from howfar.runner.trial import Instruments, run_trial
+from howfar.store.records import Arm, ArmRole
+from howfar.testbed import Testbed
 
 
 def fit(plan: Plan) -> Fitted:
@@ -23,7 +55,7 @@ def fit(plan: Plan) -> Fitted:
     if plan.workload.kind == "page":
         _check_page_servers(plan)
     if not plan.data.fit:
-        check_rows(plan, _rows_at_all(plan))
+        check_rows(plan, rows_at_all(plan.data))
     able = without_levels(plan, _lacking(plan))
     sized = with_rows(able.plan, _most_rows(plan) if plan.data.fit else 0)
     return Fitted(sized.plan, (*able.notes, *sized.notes, *resumed_in_full(sized.plan)))
@@ -69,7 +101,6 @@ def _check_without_mysql(plan: Plan, kind: str) -> None:
 
 def _check_keys(plan: Plan) -> None:
     """Raises PlanError, ServerMissing, ServerCrashed."""
-    from howfar.lab.room import memory_at_all
     from howfar.lab.servers.kinds import STORES, find_server
 
     stores = companions(plan)
@@ -119,14 +150,7 @@ def companions(plan: Plan) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _rows_at_all(plan: Plan) -> int:
-    from howfar.lab.room import rows_at_all
-
-    return rows_at_all(plan.data)
-
-
 def _most_rows(plan: Plan) -> int:
-    from howfar.lab.room import rows_that_fit
     from howfar.lab.servers.kinds import find_server
 
     servers = 1 if plan.factors.replication == ("off",) else 1 + max(plan.factors.replicas)
@@ -200,3 +224,121 @@ def _of_sessions(plan: Plan) -> dict[str, dict[Level, str]]:
         "tls": dict.fromkeys(resumed, f"{who} resumes no TLS session")
         | {level: f"{who} was built without TLS" for level, version in versions.items() if version and not found.tls},
     }
+
+
+_MEMORY_SHARE = 0.7
+"""Of all memory: so much less is stable from day to day, and the rest is for what else runs."""
+_AVAILABLE_SHARE = 0.9
+"""Of what is free now, on a machine where more is taken than that rest."""
+_SERVER_BYTES = 1536 * 2**20
+"""A server beside its pool, 2048 connections included (MySQL with 2048 was seen to take 1 GB)."""
+_DISK_SHARE = 0.9
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def rows_that_fit(data: Data, contents: Sequence[Content], program: Program, servers: int = 1) -> int:
+    """Of each table, with a data directory for each content, on so many servers at once. 0: none."""
+    memory = min(_total() * _MEMORY_SHARE, memory_bytes("MemAvailable") * _AVAILABLE_SHARE)
+    kept = sizes_kept(cache_home() / LOADED, program, data.tables, contents)
+    sizes = [size for size in kept if size == data.table_size or (size < data.table_size and size == round_below(size))]
+    return rows_in(memory, shutil.disk_usage(cache_home()).free, data.tables, len(contents), sizes, servers)
+
+
+def rows_at_all(data: Data) -> int:
+    """Of each table, where only the server's pool is in memory and all of it is given to that: of more it would die."""
+    return max(int(memory_at_all() / POOL_PER_DATA / (data.tables * ROW_BYTES)), 0)
+
+
+def memory_at_all() -> float:
+    """Bytes that one program could take now."""
+    return min(_total(), memory_bytes("MemAvailable"))
+
+
+def _total() -> float:
+    return min(memory_bytes("MemTotal"), memory_limit(Path("/proc/self/cgroup").read_text(), _CGROUPS))
+
+
+def rows_in(
+    memory_bytes: float, disk_bytes: float, tables: int, contents: int, kept: Sequence[int] = (), servers: int = 1
+) -> int:
+    """`kept`: sizes of which there are templates already: they need no more disk."""
+    row_bytes = tables * ROW_BYTES
+    in_memory = int((memory_bytes / servers - _SERVER_BYTES) / (contents + POOL_PER_DATA) / row_bytes)
+    on_disk = int(disk_bytes * _DISK_SHARE / contents / row_bytes)
+    there = max((size for size in kept if size <= in_memory), default=0)
+    return max(min(in_memory, max(on_disk, there)), 0)
+
+
+def sizes_kept(shelf: Path, program: Program, tables: int, contents: Sequence[Content]) -> tuple[int, ...]:
+    """Rows of the tables of which a template lies there for every content."""
+    names = [path.name for path in shelf.iterdir()] if shelf.is_dir() else []
+    common: set[int] | None = None
+    for content in contents:
+        rows = find_rows(content)
+        found = ((name, int(size)) for name in names for size in re.findall(r"x(\d+)-", name))
+        sizes = {size for name, size in found if name == template_name(program, tables, size, rows)}
+        common = sizes if common is None else common & sizes
+    return tuple(sorted(common or ()))
+
+
+def memory_limit(membership: str, root: Path) -> float:
+    """The least that this process's control groups allow, of version 1 or 2. `membership`: /proc/self/cgroup. Infinite: no limit."""
+    limit = float("inf")
+    for line in membership.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        base, name = (root / "memory", "memory.limit_in_bytes") if controllers else (root, "memory.max")
+        group = base / path.lstrip("/")
+        # Inside a container the path may be one of outside, and its own group is the root that it sees.
+        for folder in (group, *group.parents):
+            if folder == base or base in folder.parents:
+                limit = min(limit, _bytes_in(folder / name))
+    return limit
+
+
+def _bytes_in(file: Path) -> float:
+    try:
+        return float(file.read_text())
+    except (OSError, ValueError):  # not there, or "max"
+        return float("inf")
+
+
+CAPACITY_TRIALS = 3
+CAPACITY_TRIED = 6
+"""Void trials included."""
+
+
+def with_rates(
+    plan: Plan, seed: int, laboratory: Testbed, instruments: Instruments, say: Callable[[str], None]
+) -> tuple[Plan, dict[str, Any]]:
+    """The plan with every load as a rate, and how the capacity was found, for the run file. Raises LabError.
+
+    The capacity is the median of a few trials of the baseline in a closed loop. It only sets the rates: what each cell is compared
+    with is measured in its own block.
+    """
+    if not needs_capacity(plan):
+        return plan, {}
+    cell = closed_loop(plan)
+    arm = Arm(name=cell.name, role=ArmRole.BASELINE, factors=dict(cell.factors))
+    rates: list[float] = []
+    reason = ""
+    for number in range(CAPACITY_TRIED):
+        trial = run_trial(
+            number, Slot(0, 0, number, arm.name), arm, plan, seed, laboratory, instruments, lambda event: None
+        )
+        if trial.measured is not None and trial.void_reason is None:
+            rates.append(trial.measured.transactions * 1e9 / trial.measured.elapsed_ns)
+        reason = trial.void_reason or reason
+        if len(rates) == CAPACITY_TRIALS:
+            break
+    if not rates:
+        raise LabError(
+            f"the capacity of {arm.name} could not be measured: {CAPACITY_TRIED} trials were void, the last because: {reason}",
+            "Mend the cause, or give rates instead of shares: --load 300/s.",
+        )
+    per_s = median(rates)
+    rated = with_capacity(plan, per_s)
+    loads = ", ".join(level for level in rated.factors.load if level != CLOSED)
+    say(f"capacity of the baseline ({arm.name}): {per_s:,.0f} transactions/s; loads: {loads}")
+    return rated, {"capacity": {"arm": arm.name, "per_s": per_s, "trials": rates}}

@@ -5,14 +5,19 @@ from __future__ import annotations
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
 from howfar.engine.messages import DELAY_MAX_NS, LONGEST_NS, RATE_MAX_BPS, EmpiricalJitter, RateStep
-from howfar.errors import QuantityError
+from howfar.errors import HowfarError, LabError, QuantityError
+from howfar.lab import sandbox
+from howfar.lab.link.backends import Backend, backends
+from howfar.lab.link.running import Link, open_link
 from howfar.lab.link.settings import RTT_MAX_NS, apply, schedule_ns
 from howfar.lab.link.spec import FRAMING_BYTES, MTU, LinkSpec
+from howfar.lab.network import Host, build_network, share_cpus, usable_cpus
 from howfar.units import parse_duration_ns, parse_rate_bps
 
 _DESCRIPTION = ("about", "source", "stated", "ours")
@@ -142,3 +147,79 @@ def _mahimahi(lines: list[tuple[int, str]]) -> list[RateStep]:
         else:
             steps.append(RateStep(for_ns=_MS, rate_bps=rate_bps))
     return steps
+
+
+_QDISCS = {
+    "tbf": "tbf rate 1gbit burst 128kb limit 1mb",
+    "htb": "htb default 1",
+    "netem": "netem delay 1ms",
+}
+_SCRATCH = "scratch0"
+
+
+@dataclass(frozen=True)
+class Presence:
+    name: str
+    about: str
+    works: bool
+    notes: tuple[str, ...]
+    """What was found, or why it does not work."""
+
+
+def try_all() -> tuple[Presence, ...]:
+    """Call in the sandbox."""
+    assert sandbox.inside(), "a trial elsewhere would touch the machine's network"
+    return tuple(_try(backend) for backend in backends().values())
+
+
+def _try(backend: Backend) -> Presence:
+    notes: list[str] = []
+    try:
+        with ExitStack() as ledger:
+            network = build_network(ledger)
+            shares = share_cpus(usable_cpus())
+            bare = LinkSpec(rtt_ns=0, rate_bps=None)
+            spec = bare if backend.NAME == "none" else replace(bare, rate_bps=10**9)
+            client, server = network.client.launcher(shares.client), network.server.launcher(shares.server)
+            known = {spec.calm(): {"compensate_ns": 0}}
+            link = ledger.enter_context(open_link(network, spec, client, server, known, backend=backend.NAME))
+            notes += _notes(link)
+            if backend.NAME == "kernel":
+                notes += _qdiscs()
+    except HowfarError as error:
+        return Presence(backend.NAME, backend.ABOUT, False, (error.message,))
+    return Presence(backend.NAME, backend.ABOUT, True, tuple(notes))
+
+
+def _notes(link: Link) -> list[str]:
+    link.ping_from_idle()  # a packet crosses it, there and back
+    ready = link.ready
+    if ready is None:
+        return []
+    scheduling = (
+        "real-time class" if ready.realtime else "short time slice" if ready.short_slice else "ordinary scheduling"
+    )
+    return [scheduling, "super-packets kept" if ready.offload else "no offload: slower"]
+
+
+def _qdiscs() -> list[str]:
+    missing = missing_qdiscs()
+    return [f"{name} is not here ({missing[name]})" if name in missing else f"{name} works" for name in _QDISCS]
+
+
+def missing_qdiscs() -> dict[str, str]:
+    """Which disciplines this kernel lacks, and what it says: each is added to an interface made for that. Call in the sandbox."""
+    base = Host("base", None)
+    missing: dict[str, str] = {}
+    base.ip([f"link add name {_SCRATCH} type veth peer name {_SCRATCH}p"])
+    try:
+        for name, arguments in _QDISCS.items():
+            try:
+                base.tc([f"qdisc add dev {_SCRATCH} root {arguments}"])
+            except LabError as error:
+                missing[name] = error.message.rpartition("failed: ")[2].splitlines()[0]
+                continue
+            base.tc([f"qdisc del dev {_SCRATCH} root"])
+    finally:
+        base.ip([f"link del dev {_SCRATCH}"])
+    return missing

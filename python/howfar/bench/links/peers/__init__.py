@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from howfar.bench.links.figures import LinkPoint
-from howfar.bench.links.peers.kernel import Mahimahi, Tbf, Veth
+from howfar.bench.links.peers.kernel import Tbf, Veth
 from howfar.bench.links.peers.toxiproxy import Toxiproxy
 from howfar.bench.links.probes import BareCable, ProbedLink
 from howfar.errors import MissingError
@@ -31,7 +31,6 @@ class PeerKind(Protocol):
 
 PEERS: Final[dict[str, Callable[[], PeerKind]]] = {
     "toxiproxy": Toxiproxy,
-    "mahimahi": Mahimahi,
     "tbf": Tbf,
     "veth": Veth,
 }

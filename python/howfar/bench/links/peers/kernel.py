@@ -1,8 +1,7 @@
-"""Peers on a bare cable: nothing (the ceiling), the kernel's token bucket (a rate, no delay); and mahimahi, which is only detected."""
+"""Peers that the kernel has: nothing on the bare cable (the ceiling), and its token bucket (a rate, no delay)."""
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -76,26 +75,3 @@ def _tc(host: Host, arguments: tuple[str, ...]) -> None:
         raise MissingError("the program tc was not found", "Install iproute2.") from error
     if tried.returncode != 0:
         raise LabError(f"`tc {' '.join(arguments)}` on host {host.name} failed: {tried.stderr.strip()}")
-
-
-class Mahimahi:
-    NAME = "mahimahi"
-    DELAYS = True
-
-    def find(self) -> str:
-        """Raises MissingError, always: with the reason."""
-        absent = [name for name in ("mm-delay", "mm-link") if shutil.which(name) is None]
-        if absent:
-            raise MissingError(
-                f"{' and '.join(absent)} {'is' if len(absent) == 1 else 'are'} not installed;",
-                "Debian 12 has no package of mahimahi.",
-            )
-        raise MissingError(
-            "mahimahi's programs are setuid root and refuse root; each makes a network of its own with a TUN device, iptables and",
-            "dnsmasq, which this laboratory does not prepare.",
-        )
-
-    @contextmanager
-    def open(self, cable: BareCable) -> Iterator[Callable[[LinkPoint], tuple[ProbedLink, str]]]:
-        raise MissingError("mahimahi cannot be opened")
-        yield  # a context manager has one

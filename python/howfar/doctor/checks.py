@@ -1,0 +1,627 @@
+"""What can be wrong. A new check is a function from a `Context` to findings, and one line in CHECKS.
+
+A check asks nobody anything, and where it cannot know it reports nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+from howfar.doctor.findings import (
+    SHORT,
+    UNSEEN,
+    Change,
+    Client,
+    Finding,
+    Floor,
+    Gain,
+    Interval,
+    Kind,
+    Listener,
+    Server,
+    Severity,
+    Transport,
+)
+from howfar.doctor.floors import savings
+from howfar.doctor.procfs import CLEANED
+from howfar.doctor.proposals import (
+    by_socket,
+    commands_without,
+    family,
+    file_of,
+    keeping_connections,
+    naming_an_authority,
+    socket_again,
+    socket_on,
+    with_socket,
+)
+
+FORWARDERS = (
+    "socat", "haproxy", "proxysql", "maxscale", "stunnel", "envoy", "docker-proxy", "ssh", "sshd", "nginx", "twemproxy",
+    "nutcracker", "mcrouter", "mysqlrouter", "pgbouncer", "odyssey", "pgcat", "systemd-socket-", "rootlessport",
+)  # fmt: skip
+"""As the kernel names them, which cuts names at 15 characters: systemd-socket-proxyd is one of these."""
+_SERVERS = ("mysqld", "mariadbd", "redis-server", "valkey-server", "redis-sentinel", "valkey-sentinel", "postgres")
+"""A replica connects to its primary, and a sentinel to the servers it monitors; they support only TCP."""
+
+
+@dataclass(frozen=True)
+class Context:
+    server: Server
+    pure: tuple[Floor, ...]
+    """Floors between two processes of howfar, without a server."""
+    looks: int
+    seconds: float
+    path: str
+    """A path for a socket of this server on which nothing else listens."""
+
+    def by_tcp(self) -> list[Client]:
+        """Local TCP clients that could use a socket: forwarders, replicas and Java are left out."""
+        return [client for client in self._local_tcp() if not needs_tcp(client)]
+
+    def only_by_tcp(self) -> list[Client]:
+        """Clients that cannot use a socket: remote ones, and local ones that need TCP."""
+        remote = [client for client in self.server.clients if not client.local]
+        return remote + [client for client in self._local_tcp() if needs_tcp(client)]
+
+    def _local_tcp(self) -> list[Client]:
+        return [client for client in self.server.clients if client.local and client.by == "tcp"]
+
+    def difference(self, worse: Transport, better: Transport) -> tuple[Interval | None, Interval | None, str] | None:
+        """Savings per round trip and per connect, and as text; None where one of the two was not measured."""
+        slow, fast = self.server.floor(worse), self.server.floor(better)
+        if slow is None or fast is None:
+            return None
+        trip, connect = savings(slow.round_trips_ns, fast.round_trips_ns), savings(slow.connects_ns, fast.connects_ns)
+        parts = [
+            f"{format_interval(found)} per {what}"
+            for what, found in (("round trip", trip), ("connect", connect))
+            if found is not None and resolved(found)
+        ]
+        return trip, connect, "; ".join(parts) or "no difference above the noise"
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A finding before it has a name."""
+
+    says: str
+    changes: tuple[Change, ...] = ()
+    gain: Gain | None = None
+    severity: Severity = Severity.CHANGE
+
+    def finding(self, name: str) -> Finding:
+        return Finding(check=name, severity=self.severity, says=self.says, changes=self.changes, gain=self.gain)
+
+
+Check = Callable[[Context], list[Draft]]
+
+
+def needs_tcp(client: Client) -> bool:
+    """It uses TCP for another reason than its configuration. Forwarders have a check; Java's drivers have no sockets."""
+    return forwards(client) or _name(client) in _SERVERS or family(client.program) == "java"
+
+
+def forwards(client: Client) -> bool:
+    return _name(client) in FORWARDERS
+
+
+def _name(client: Client) -> str:
+    return client.program.partition(" ")[0]
+
+
+def severity_for(using: Iterable[Client]) -> Severity:
+    """A hidden program may be one that needs TCP, such as a replica: then it is only a note."""
+    return Severity.NOTE if all(client.program == UNSEEN for client in using) else Severity.CHANGE
+
+
+def do(using: Sequence[Client], one: str, several: str) -> str:
+    """Subject and verb."""
+    return f"{named(using)} {one if len(using) == 1 else several}"
+
+
+def named(using: Iterable[Client]) -> str:
+    """`php-fpm8.2 (www-data, pid 812, 815) and mariadb (app)`."""
+    return " and ".join(_one(client) for client in using)
+
+
+def _one(client: Client) -> str:
+    pids = ", ".join(map(str, client.pids[:4])) + (", …" if len(client.pids) > 4 else "")
+    owner = [client.user or client.address or "", f"pid {pids}" if client.pids else ""]
+    hidden = {UNSEEN: "a process that cannot be identified", SHORT: "a process that ended before it was identified"}
+    return f"{hidden.get(client.program, client.program)} ({', '.join(part for part in owner if part)})"
+
+
+def format_interval(found: Interval) -> str:
+    """`5.3 µs [4.0, 6.6]`, the limits in the unit of the median."""
+    size, unit = _unit(found.median)
+    if found.low is None or found.high is None:
+        return f"{_short(found.median / size)} {unit}"
+    return f"{_short(found.median / size)} {unit} [{_short(found.low / size)}, {_short(found.high / size)}]"
+
+
+def format_time(ns: float) -> str:
+    """`26.3 µs`."""
+    size, unit = _unit(ns)
+    return f"{_short(ns / size)} {unit}"
+
+
+def _unit(ns: float) -> tuple[float, str]:
+    return next(((size, unit) for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")) if abs(ns) >= size), (1.0, "ns"))
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def resolved(found: Interval | None) -> bool:
+    """The whole interval is a saving."""
+    return found is not None and found.low is not None and found.low > 0
+
+
+def socket_gain(context: Context, using: Sequence[Client]) -> Gain:
+    """What the socket saves against the transport in use: from pings of the server, else between two processes."""
+    encrypted = bool(using) and all(client.tls for client in using)
+    now = (Transport.TLS, Transport.TCP) if encrypted else (Transport.TCP, Transport.TLS)
+    socket, tcp = context.server.floor(Transport.SOCKET), context.server.floor(*now)
+    basis = f"{'TLS' if tcp and tcp.transport is Transport.TLS else 'TCP'} against the socket, pinged here in turn"
+    if socket is None or tcp is None:
+        by_name = {floor.transport: floor for floor in context.pure}
+        if len(by_name) < 2:
+            return Gain(says="not measured", basis="the server does not answer on both transports", saves_ns=None)
+        socket, tcp = by_name[Transport.SOCKET], by_name[Transport.TCP]
+        basis = "TCP against a socket between two processes here, as the server cannot be pinged on both"
+    return Gain(
+        says=_saving(context, socket, tcp),
+        basis=f"{basis}: {len(tcp.round_trips_ns)} rounds of {tcp.pings_per_round} pings",
+        saves_ns=savings(tcp.round_trips_ns, socket.round_trips_ns),
+    )
+
+
+def _saving(context: Context, socket: Floor, tcp: Floor) -> str:
+    trip, connect = savings(tcp.round_trips_ns, socket.round_trips_ns), savings(tcp.connects_ns, socket.connects_ns)
+    assert trip is not None, "floors of one examination have as many rounds"
+    if not resolved(trip):
+        parts = [f"no difference per round trip above the noise ({format_interval(trip)})"]
+    else:
+        parts = [f"{format_interval(trip)} of each round trip's {format_time(tcp.round_trip_ns.median)}"]
+        rates = context.server.rates
+        # A transaction is several round trips: of PostgreSQL no bound is known.
+        if rates is not None and rates.statements >= 1 and context.server.kind.counts == "statements":
+            total = format_time(rates.statements * trip.median)
+            parts.append(f"at most {total} per second at the {rates.statements:.3g} statements/s of all its clients")
+    if connect is not None and resolved(connect) and tcp.connect_ns is not None:
+        parts.append(f"{format_interval(connect)} of each connect's {format_time(tcp.connect_ns.median)}")
+    return "; ".join(parts)
+
+
+_FORWARDER_LINES = {
+    "socat": "UNIX-CONNECT:{path}   in place of TCP:…",
+    "haproxy": "server db unix@{path}",
+    "nginx": "server unix:{path};",
+    "proxysql": "INSERT INTO mysql_servers (hostname, port) VALUES ('{path}', 0);",
+    "maxscale": "socket={path}",
+    "stunnel": "connect = {path}",
+    "pgbouncer": "DB = host={folder} port={port}   ; in [databases]",
+}
+"""Forwarders that can connect to a socket."""
+_IGNORED = {
+    "-p": "nothing listens on that port",
+    "-l": "nothing listens on that address",
+    "-Z": "the socket is not encrypted",
+}
+
+
+def loopback_tcp(context: Context) -> list[Draft]:
+    """A local client uses TCP although there is a socket that it may use."""
+    socket = context.server.socket()
+    using = [client for client in context.by_tcp() if client.may_use_socket is not False]
+    if socket is None or not using:
+        return []
+    assert socket.path is not None, "a socket has a path"
+    unsure = "" if all(client.may_use_socket for client in using) else " (whether it has access is unknown)"
+    says = f"{do(using, 'connects', 'connect')} over TCP from this machine, although there is the socket {socket.path}{unsure}"
+    changes = by_socket(context.server.kind, socket.path, using)
+    return [Draft(says, changes, socket_gain(context, using), severity_for(using))]
+
+
+def socket_off(context: Context) -> list[Draft]:
+    """The server has no socket, and local clients could use one."""
+    server, using = context.server, context.by_tcp()
+    if server.sockets or not server.listeners_complete or not server.listeners or not using:
+        return []
+    says = f"there is no Unix socket, so {do(using, 'connects', 'connect')} over TCP from this machine"
+    gain = socket_gain(context, using)
+    if server.kind is Kind.MEMCACHED and (others := _others(context)):
+        # With -s it listens nowhere else, which would cut them off.
+        says = f"{says}; but memcached serves either a socket or TCP, and TCP also serves {others}"
+        return [Draft(says, (), gain, Severity.NOTE)]
+    changes = socket_on(server, using, context.path)
+    if server.kind is Kind.MEMCACHED:
+        removed = ("# remove -p, -l and -Z, which it ignores with -s",)
+        changes = (Change(where=file_of(server), lines=removed, restarts=True), *changes)
+    return [Draft(says, (*changes, *by_socket(server.kind, context.path, using)), gain, severity_for(using))]
+
+
+def _others(context: Context) -> str:
+    """Who needs TCP; empty when the server listens on the loopback only and no such client was seen."""
+    if needs := context.only_by_tcp():
+        return named(needs)
+    listeners = context.server.listeners
+    addresses = [found.where for found in listeners if found.host and not ip_address(found.host).is_loopback]
+    return f"other machines ({', '.join(addresses)})" if addresses else ""
+
+
+def socket_out_of_reach(context: Context) -> list[Draft]:
+    """The mode of the socket or of a directory above it keeps a local client out."""
+    socket = context.server.socket()
+    using = [client for client in context.by_tcp() if client.may_use_socket is False]
+    if socket is None or not using or socket.file is None:
+        return []
+    assert socket.path is not None, "a socket has a path"
+    path = _accessible_path(context, socket)
+    says = f"{named(using)} may not use the socket {socket.path} (open to {socket.file.who}) and so uses TCP"
+    changes = (*socket_on(context.server, using, path), *by_socket(context.server.kind, path, using))
+    return [Draft(says, changes, socket_gain(context, using), severity_for(using))]
+
+
+def _accessible_path(context: Context, socket: Listener) -> str:
+    """A socket in a closed directory, often the data directory, moves out of it; the directory stays closed."""
+    assert socket.path is not None and socket.file is not None, "a socket with a file"
+    return context.path if socket.file.in_closed_directory or socket.file.mode & 0o002 else socket.path
+
+
+def socket_gone(context: Context) -> list[Draft]:
+    """The server listens on a path that was removed or belongs to another server."""
+    drafts = []
+    for listener in context.server.sockets:
+        if listener.state not in ("gone", "elsewhere"):
+            continue
+        assert listener.path is not None, "a socket has a path"
+        cleaned = listener.path.startswith(CLEANED)
+        what = "does not exist any more" if listener.state == "gone" else "belongs to another process"
+        why = ", perhaps removed by a cleaner of temporary files or hidden by PrivateTmp" if cleaned else ""
+        path = context.path if cleaned or listener.state == "elsewhere" else listener.path
+        gain = Gain(says="the socket can be used again", basis="the path was tried just now", saves_ns=None)
+        says = f"it listens on the socket {listener.path}, which {what}{why}"
+        drafts.append(Draft(says, socket_again(context.server, path), gain))
+    return drafts
+
+
+def forwarder(context: Context) -> list[Draft]:
+    """A local forwarder connects over TCP: its clients may need TCP, its last hop does not."""
+    server = context.server
+    using = [
+        client
+        for client in server.clients
+        if client.local and client.by == "tcp" and forwards(client) and client.program in _FORWARDER_LINES
+    ]
+    if not using or (server.kind is Kind.MEMCACHED and not server.sockets):
+        return []
+    socket = server.socket()
+    path = socket.path if socket is not None and socket.path is not None else context.path
+    changes = () if socket is not None else socket_on(server, using, path)
+    for client in using:
+        line = with_socket(_FORWARDER_LINES[client.program], path)
+        changes += (Change(where=client.program, lines=(line,), restarts=False),)
+    says = f"{do(using, 'forwards', 'forward')} to it over TCP on this machine"
+    return [Draft(says, changes, socket_gain(context, using))]
+
+
+def options_ignored(context: Context) -> list[Draft]:
+    """Options that memcached silently ignores with -s."""
+    ignored = context.server.ignored
+    if not ignored:
+        return []
+    means = "; ".join(f"{option}: {_IGNORED[option]}" for option in ignored)
+    removed = tuple(f"# remove {option}" for option in ignored)
+    change = Change(where=file_of(context.server), lines=removed, restarts=True)
+    gain = Gain(
+        says="its command line says what it does", basis="every address on which it listens was tried", saves_ns=None
+    )
+    return [Draft(f"with -s it ignores {', '.join(ignored)} ({means})", (change,), gain)]
+
+
+HANDSHAKE_SHARE = 0.01
+"""Of the time, spent in handshakes. Less is no reason to change an application."""
+_MOST_STATEMENTS = 100
+"""Per connection. A connection that carries more is not opened for each use."""
+FEWEST_LOOKS = 2
+"""A single look with the bundle open may be a program that starts."""
+_FEWEST_CONNECTS = 2
+_NAMES = {
+    Transport.SOCKET: "the socket",
+    Transport.TCP: "TCP",
+    Transport.TLS: "TLS",
+    Transport.SOCKET_TLS: "TLS in the socket",
+}
+
+
+def connect_churn(context: Context) -> list[Draft]:
+    """Connections that are opened for each use."""
+    rates, floor = context.server.rates, _floor_in_use(context)
+    if rates is None or floor is None or floor.connect_ns is None or rates.connects == 0:
+        return []
+    share = rates.connects * floor.connect_ns.median / 1e9
+    if share < HANDSHAKE_SHARE or rates.statements / rates.connects > _MOST_STATEMENTS:
+        return []
+    using = _reconnecting(context)
+    who = do(using, "opens", "open") if using else "clients open"
+    work = f"{rates.statements:.3g} {context.server.kind.counts}/s"
+    by = f"{format_interval(floor.connect_ns)} per connect over {_NAMES[floor.transport]}"
+    return [
+        Draft(
+            f"{who} a new connection for each use: {rates.connects:.3g} connects/s and {work}",
+            keeping_connections(context.server.kind, using),
+            Gain(
+                says=f"handshakes take about {share * 100:.2g} % of one CPU or of a client's waiting time",
+                basis=f"{by} with howfar's own client, without a network",
+                saves_ns=floor.connect_ns,
+            ),
+        )
+    ]
+
+
+def _reconnecting(context: Context) -> list[Client]:
+    """Clients that alone made half of the connects that the server counted."""
+    assert context.server.rates is not None, "checked before"
+    half = context.server.rates.connects * context.seconds / 2
+    return [client for client in context.server.clients if client.connects_seen - client.connections >= max(half, 1)]
+
+
+def _floor_in_use(context: Context) -> Floor | None:
+    """The floor of the transport that reconnecting clients use, else of the cheapest one."""
+    server, rates = context.server, context.server.rates
+    if (
+        rates is not None
+        and server.kind is Kind.MYSQL
+        and rates.tls_connects
+        and rates.tls_connects >= 0.9 * rates.connects
+    ):
+        return server.floor(Transport.TLS, Transport.SOCKET_TLS)
+    using = _reconnecting(context) if rates is not None else []
+    if any(client.by == "tcp" for client in using):
+        encrypted = any(client.tls for client in using)
+        return server.floor(*((Transport.TLS,) if encrypted else ()), Transport.TCP, Transport.TLS)
+    return server.floor(Transport.SOCKET, Transport.TCP, Transport.TLS)
+
+
+def authority_bundle(context: Context) -> list[Draft]:
+    """MySQL clients that read the system's whole bundle of certificate authorities for each connect.
+
+    Libraries do so when TLS is possible and no authority is named. Programs read it for HTTPS too; PHP reads none.
+    """
+    if context.server.kind is not Kind.MYSQL or context.server.bundle_ns is None:
+        return []
+    using = [
+        client
+        for client in context.server.clients
+        if client.bundle_looks >= FEWEST_LOOKS
+        and client.connects_seen > client.connections
+        and family(client.program) != "php"
+    ]
+    sure = [client for client in using if _coincides(client)]
+    unsure = [client for client in using if client not in sure]
+    return [_bundle_draft(context, clients, clients is sure) for clients in (sure, unsure) if clients]
+
+
+def _coincides(client: Client) -> bool:
+    """Most readings of the bundle come with a new connection to this server."""
+    return client.bundle_connects >= _FEWEST_CONNECTS and 2 * client.bundle_connects >= client.bundle_reads
+
+
+def _bundle_draft(context: Context, using: list[Client], sure: bool) -> Draft:
+    price = context.server.bundle_ns
+    assert price is not None, "checked before"
+    most = min(max(client.bundle_looks for client in using), context.looks)
+    says = f"{do(using, 'was', 'were')} reading the system's CA bundle at {most} of {context.looks} looks"
+    gain = Gain(
+        says=f"{format_interval(price)} of client CPU per {'connect' if sure else 'reading'}",
+        basis="reading that bundle here, six times",
+        saves_ns=price,
+    )
+    if not sure:
+        return Draft(f"{says}; whether for this server is unknown", (), gain, Severity.NOTE)
+    changes = naming_an_authority(using)
+    severity = Severity.CHANGE if changes else Severity.NOTE
+    return Draft(f"{says}, next to new connections: no authority is configured", changes, gain, severity)
+
+
+_COMPRESSION_OPTIONS = Change(
+    where="the client's own options",
+    lines=("without MYSQL_CLIENT_COMPRESS, PDO::MYSQL_ATTR_COMPRESS, compress=true, --compress",),
+    restarts=False,
+)
+"""No line for [client]: that would also apply to connections to other machines."""
+
+
+def compressed_local(context: Context) -> list[Draft]:
+    """Compression on this machine: CPU time spent to spare a network that is not used."""
+    using = [client for client in context.server.clients if client.local and client.compressed and not forwards(client)]
+    if not using:
+        return []
+    gain = Gain(
+        says="the CPU time of compressing and expanding each result",
+        basis="measured elsewhere: 3 ms of server CPU per 100 kB with zlib, 0.5 to 1 ms with zstd; not measured here",
+        saves_ns=None,
+    )
+    changes = (*commands_without("compress", using), _COMPRESSION_OPTIONS)
+    return [Draft(f"{do(using, 'compresses', 'compress')} traffic that never leaves this machine", changes, gain)]
+
+
+def encrypted_local(context: Context) -> list[Draft]:
+    """TLS over the loopback."""
+    server = context.server
+    using = [
+        client
+        for client in server.clients
+        if client.local and client.by == "tcp" and client.tls and not forwards(client)
+    ]
+    if not using:
+        return []
+    difference, gain = context.difference(Transport.TLS, Transport.TCP), None
+    if difference is not None:
+        trip, _, text = difference
+        gain = Gain(says=text, basis="TLS against plain TCP, pinged here in turn", saves_ns=trip)
+    says = f"{do(using, 'encrypts', 'encrypt')} traffic that never leaves this machine"
+    if server.socket() is not None or server.kind is Kind.MEMCACHED:
+        return [Draft(f"{says}; over the socket there would be nothing to encrypt", (), gain, Severity.NOTE)]
+    return [Draft(says, _plain_url(context), gain, Severity.NOTE)]
+
+
+def _plain_url(context: Context) -> tuple[Change, ...]:
+    """None for MySQL: accounts may require TLS, and without it new logins over TCP need the server's RSA key."""
+    plain = next((found for found in context.server.listeners if found.path is None and found.tls == "none"), None)
+    if context.server.kind is not Kind.REDIS or plain is None:
+        return ()
+    lines = (f"redis://{plain.where}   in place of rediss://…",)
+    return (Change(where="the client's URL", lines=lines, restarts=False),)
+
+
+def encrypted_socket(context: Context) -> list[Draft]:
+    """MySQL sessions encrypted inside a Unix socket, which only root could intercept. Some clients do so by default."""
+    using = [client for client in context.server.clients if client.by == "socket" and client.tls]
+    if not using:
+        return []
+    difference, gain = context.difference(Transport.SOCKET_TLS, Transport.SOCKET), None
+    if difference is not None:
+        _, connect, text = difference
+        gain = Gain(says=text, basis="the socket with and without TLS, pinged here in turn", saves_ns=connect)
+    changes = commands_without("ssl", using)
+    says = f"{do(using, 'encrypts', 'encrypt')} inside the socket, which only root could intercept"
+    return [Draft(says, changes, gain, Severity.CHANGE if changes else Severity.NOTE)]
+
+
+FEWEST_SESSIONS = 50
+IDLE_SHARE = 0.9
+"""Of the sessions. A pool of the application's own that is sized for its peak has fewer."""
+WAITING_SHARE = 0.5
+"""Of the time in transactions, spent waiting for the client. It holds the client's own work too."""
+_FEWEST_PER_S = 10
+_POOLERS = ("pgbouncer", "odyssey", "pgcat")
+_POOLER = Change(
+    where="a pooler between the clients and the server, pgbouncer.ini",
+    lines=(
+        "[pgbouncer]",
+        "pool_mode = transaction   # prepared statements need pgbouncer 1.21; SET and LISTEN need session",
+        "default_pool_size = 20   # sessions per user and database",
+    ),
+    restarts=False,
+)
+_PIPELINE = Change(
+    where="the client's code, where a statement does not need the answer to the one before",
+    lines=(
+        "libpq: PQenterPipelineMode; psycopg: with connection.pipeline(): …; pgx: SendBatch",
+        "or one statement for the transaction: a function, or a query with a CTE",
+    ),
+    restarts=False,
+)
+
+
+def idle_sessions(context: Context) -> list[Draft]:
+    """No pooler, or one that keeps a session for each of its clients."""
+    server = context.server
+    if server.sessions is None or server.idle_sessions is None or server.sessions < FEWEST_SESSIONS:
+        return []
+    if server.idle_sessions < IDLE_SHARE * server.sessions:
+        return []
+    poolers = [client for client in server.clients if client.program in _POOLERS]
+    says = f"{server.idle_sessions} of its {server.sessions} sessions are idle, and each is a process of the server"
+    if poolers:
+        says = f"{says}; {do(poolers, 'keeps', 'keep')} sessions, as with pool_mode = session"
+    gain = Gain(
+        says="the memory of a process each, and snapshots that look at fewer of them",
+        basis="pg_stat_activity, seen once; not measured here",
+        saves_ns=None,
+    )
+    return [Draft(says, (_POOLER,), gain, Severity.NOTE)]
+
+
+def statement_by_statement(context: Context) -> list[Draft]:
+    """Transactions that wait for their client more than they work: each statement is a round trip."""
+    rates = context.server.rates
+    if rates is None or not rates.waiting or rates.working is None or rates.statements < _FEWEST_PER_S:
+        return []
+    share = rates.waiting / (rates.waiting + rates.working)
+    if share < WAITING_SHARE:
+        return []
+    floor = context.server.floor(Transport.SOCKET, Transport.TCP, Transport.TLS)
+    beside = f"; a round trip here takes {format_time(floor.round_trip_ns.median)}" if floor is not None else ""
+    gain = Gain(
+        says=f"at most {format_time(rates.waiting / rates.statements * 1e9)} of a transaction{beside}; the client's own work is in it",
+        basis="pg_stat_database: idle_in_transaction_time beside active_time, while watched",
+        saves_ns=None,
+    )
+    says = f"{share * 100:.0f} % of the time in transactions it waits for its client's next statement"
+    return [Draft(says, (_PIPELINE,), gain, Severity.NOTE)]
+
+
+MATTERS_SHARE = 0.05
+"""Of a round trip: less is not worth the power."""
+
+_LINES = (
+    Change(
+        where="tuned, for the whole machine",
+        lines=("tuned-adm profile latency-performance   # or network-latency",),
+        restarts=False,
+    ),
+    Change(
+        where="/etc/systemd/system/no-deep-idle.service, without tuned",
+        lines=(
+            "[Service]",
+            "ExecStart=/bin/sh -c 'exec 3>/dev/cpu_dma_latency; printf \"\\\\0\\\\0\\\\0\\\\0\" >&3; exec sleep infinity'",
+            "[Install]",
+            "WantedBy=multi-user.target",
+        ),
+        restarts=False,
+    ),
+    Change(
+        where="the kernel's command line, from the next boot on",
+        lines=("cpuidle_haltpoll.force=1   # a guest polls for a moment, then sleeps", "idle=poll   # never sleeps"),
+        restarts=False,
+    ),
+)
+
+
+def idle_states(context: Context) -> list[Draft]:
+    """Waking CPUs is a resolved part of a round trip. A note: what it costs in power is for the owner to weigh."""
+    cost = context.server.idle
+    if cost is None or not resolved(cost.waking) or cost.waking.median < MATTERS_SHARE * cost.as_found.median:
+        return []
+    share = cost.waking.median / cost.as_found.median
+    says = (
+        f"waking idle CPUs is {share:.0%} of a round trip to it after a pause of 1 ms ({format_interval(cost.waking)} of "
+        f"{format_interval(cost.as_found)}; idle driver {cost.driver or 'unknown'}, governor {cost.governor or 'unknown'})"
+    ).replace("%", " %", 1)
+    gain = Gain(
+        says=f"{format_interval(cost.waking)} per round trip; the price: CPUs that never sleep use the power of busy ones",
+        basis=f"pings over {cost.transport.value}, alternately with 0 held in /dev/cpu_dma_latency",
+        saves_ns=cost.waking,
+    )
+    return [Draft(says, _LINES, gain, Severity.NOTE)]
+
+
+CHECKS: tuple[tuple[str, Check], ...] = (
+    ("socket-gone", socket_gone),
+    ("authority-bundle", authority_bundle),
+    ("loopback-tcp", loopback_tcp),
+    ("socket-off", socket_off),
+    ("socket-out-of-reach", socket_out_of_reach),
+    ("forwarder", forwarder),
+    ("connect-churn", connect_churn),
+    ("compressed-local", compressed_local),
+    ("encrypted-local", encrypted_local),
+    ("encrypted-socket", encrypted_socket),
+    ("idle-sessions", idle_sessions),
+    ("statement-by-statement", statement_by_statement),
+    ("options-ignored", options_ignored),
+    ("idle-states", idle_states),
+)
+"""By the name under which a finding is shown, in the order in which findings are shown."""
+
+
+def findings(context: Context) -> tuple[Finding, ...]:
+    found = [draft.finding(name) for name, check in CHECKS for draft in check(context)]
+    return tuple(sorted(found, key=lambda finding: finding.severity is not Severity.CHANGE))
