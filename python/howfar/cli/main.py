@@ -40,6 +40,7 @@ _COMMANDS = {
         "Say how many round trips your application waits for, and its time on other paths.",
     ),
     "doctor": ("howfar.cli.doctor:doctor", "Examine this machine's database servers and say what to change."),
+    "hosts": ("howfar.cli.hosts:hosts", "Join your own hosts, show what lies between them, let them go."),
     "lab": ("howfar.cli.lab:lab", "Run any program inside the laboratory."),
     "links": ("howfar.cli.links:links", "List the named links, and which back-ends work here."),
     "servers": ("howfar.cli.servers:servers", "List the servers that can be measured, or install another."),

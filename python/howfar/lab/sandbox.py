@@ -97,9 +97,10 @@ def _watch_lifeline(descriptor: int) -> None:
     os._exit(1)
 
 
-def namespace_flags() -> tuple[str, ...]:
+def namespace_flags(*, network: bool = True) -> tuple[str, ...]:
     """What `unshare` must be told on this machine, found by really trying. Raises SandboxForbidden, MissingError."""
-    attempts = [_FLAGS, (*_FLAGS, *_USER_FLAGS)] if os.geteuid() == 0 else [(*_FLAGS, *_USER_FLAGS)]
+    wanted = _FLAGS if network else tuple(flag for flag in _FLAGS if flag != "--net")
+    attempts = [wanted, (*wanted, *_USER_FLAGS)] if os.geteuid() == 0 else [(*wanted, *_USER_FLAGS)]
     output = ""
     for flags in attempts:
         try:
@@ -167,13 +168,13 @@ def _in_chroot() -> bool:
         return False
 
 
-def run_inside(argv: Sequence[str] | None = None) -> int:
+def run_inside(argv: Sequence[str] | None = None, *, network: bool = True) -> int:
     """Run `argv` (default: this very command) in the sandbox and give back its exit code (128 + N for signal N).
 
-    Standard streams are shared. Raises SandboxForbidden, MissingError.
+    Standard streams are shared. `network` False: the machine's own stays in sight. Raises SandboxForbidden, MissingError.
     """
     command = list(argv) if argv is not None else [sys.executable, *sys.orig_argv[1:]]
-    flags = namespace_flags()
+    flags = namespace_flags(network=network)
     read_end, write_end = os.pipe()
     guarded = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, guarded)
@@ -229,11 +230,11 @@ def children_of(pid: int) -> tuple[int, ...]:
         return ()
 
 
-def mount_memory(where: Path, size_bytes: int) -> None:
-    """Mount a tmpfs over the empty directory `where`; only the sandbox sees it. Raises LabError."""
+def mount_memory(where: Path, size_bytes: int, mode: str = "0700") -> None:
+    """Mount a tmpfs over the directory `where`; only the sandbox sees it. Raises LabError."""
     assert inside(), "a mount outside the sandbox would outlive us"
     tried = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"mode=0700,size={size_bytes}", "howfar", str(where)],
+        ["mount", "-t", "tmpfs", "-o", f"mode={mode},size={size_bytes}", "howfar", str(where)],
         capture_output=True,
         text=True,
     )

@@ -1,0 +1,173 @@
+"""What keeps a cluster between two commands: Ray's head in a sandbox here, and for each other host an ssh that carries heartbeats.
+
+`python -m howfar.fleet.guard DIRECTORY` reads its settings from stdin and lives until it is ended; `cluster.py` starts and ends it.
+Whatever kills it, the hosts hear nothing more and keep nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from howfar.errors import HowfarError
+from howfar.fleet import node
+from howfar.fleet.hosts_file import HostsFile, HostSpec
+from howfar.fleet.node import BEAT_S, NodeSettings
+from howfar.fleet.ship import script
+from howfar.fleet.ssh import command_on
+from howfar.lab import sandbox
+
+_AGAIN_S = 2.0
+_GIVES_UP_S = 900.0
+"""On a host that has not joined for so long."""
+
+
+class GuardSettings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    file: HostsFile
+    address: str
+    """Of this machine."""
+
+
+def resources(name: str | None, host: HostSpec | None) -> dict[str, float]:
+    """As Ray knows a host: its name, and what it may be."""
+    if name is None or host is None:
+        return {}
+    return {f"host:{name}": 1.0, **{f"role:{role}": 1.0 for role in host.roles}}
+
+
+class State:
+    """`state.json`: what each host's part is at, for who waits for it."""
+
+    def __init__(self, directory: Path, names: list[str]) -> None:
+        self._file = directory / "state.json"
+        self._lock = threading.Lock()
+        self._state: dict[str, Any] = {name: {"state": "joining"} for name in names}
+        self.put()
+
+    def put(self, name: str | None = None, **facts: Any) -> None:
+        with self._lock:
+            if name is not None:
+                self._state[name] = facts
+            new = self._file.with_suffix(".new")
+            new.write_text(json.dumps(self._state))
+            new.replace(self._file)
+
+
+class _Join:
+    """One host, joined again whenever it was lost."""
+
+    def __init__(self, name: str, host: HostSpec, settings: GuardSettings, token: str, state: State) -> None:
+        self._name, self._host, self._state = name, host, state
+        self._settings = NodeSettings(
+            token=token,
+            address=host.address,
+            head=settings.address,
+            first_port=settings.file.first_port,
+            resources=resources(name, host),
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+        threading.Thread(target=self._keep, name=f"host-{name}", daemon=True).start()
+
+    def beat(self) -> None:
+        process = self._process
+        if process is not None and process.stdin is not None:
+            with contextlib.suppress(OSError, ValueError):
+                process.stdin.write(b"\n")
+                process.stdin.flush()
+
+    def _keep(self) -> None:
+        joined = time.monotonic()
+        while time.monotonic() - joined < _GIVES_UP_S:
+            if self._join_once():
+                joined = time.monotonic()
+            time.sleep(_AGAIN_S)  # a host that restarts is given a moment
+
+    def _join_once(self) -> bool:
+        """Until it is lost. False: it never was there."""
+        line = command_on(self._host, script(self._host, "-m howfar.fleet.node"))
+        process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        started, why = False, ""
+        with contextlib.suppress(OSError):
+            process.stdin.write(self._settings.model_dump_json().encode() + b"\n")
+            process.stdin.flush()
+        self._process = process
+        for text in process.stdout:
+            with contextlib.suppress(ValueError):
+                event = json.loads(text)
+                if event.get("started"):
+                    started = True
+                    self._state.put(self._name, state="started")
+                why = event.get("failed", why)
+        why = why or process.stderr.read().decode(errors="replace").strip()[-300:] or "its connection ended"
+        self._process = None
+        process.kill()
+        self._state.put(self._name, state="lost", why=why)
+        return started
+
+
+def _inside(directory: Path) -> int:
+    settings = GuardSettings.model_validate_json(sys.stdin.read())
+    file, token = settings.file, secrets.token_hex(32)
+    state = State(directory, list(file.hosts))
+    local = next((name for name, host in file.hosts.items() if host.is_local), None)
+    head = NodeSettings(
+        token=token,
+        address=settings.address,
+        head=None,
+        first_port=file.first_port,
+        resources=resources(local, file.hosts.get(local or "")),
+    )
+    node.prepare(head)
+    ray = node.start_ray(head)
+    joins = [_Join(name, host, settings, token, state) for name, host in file.hosts.items() if not host.is_local]
+    if local is not None:
+        state.put(local, state="started")
+    threading.Thread(target=_beat, args=(joins,), name="heartbeat", daemon=True).start()
+    node.watch(ray)
+    state.put("head", state="lost", why=f"Ray's head ended: {node.last_words()}")
+    return 1
+
+
+def _beat(joins: list[_Join]) -> None:
+    while True:
+        for join in joins:
+            join.beat()
+        time.sleep(BEAT_S)
+
+
+def _hold(directory: Path) -> int:
+    """Outside: a lock that says that we live, and our number, for who wants to end us."""
+    descriptor = os.open(directory / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    (directory / "pid").write_text(str(os.getpid()))
+    return sandbox.run_inside(network=False)
+
+
+def main() -> int:
+    directory = Path(sys.argv[1])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        return _inside(directory) if sandbox.inside() else _hold(directory)
+    except HowfarError as error:
+        State(directory, []).put("head", state="lost", why=error.message)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""`hosts.toml`: which hosts there are, how they are reached, and what each may be."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from howfar.errors import UsageError
+
+Role = Literal["client", "server"]
+ROLES: tuple[Role, ...] = ("client", "server")
+LOCAL = "local"
+"""As `ssh`: this machine."""
+FIRST_PORT = 6379
+PORTS = 6
+"""In a row: Ray's head, node manager, object manager, agents, and where hosts measure what lies between them."""
+WORKER_PORTS = (20000, 20099)
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+
+
+def _address(word: str) -> str:
+    try:
+        found = ipaddress.IPv4Address(word)
+    except ValueError as error:
+        raise ValueError("give an IPv4 address, by which all other hosts reach this one") from error
+    if found.is_loopback or found.is_unspecified:
+        raise ValueError("the other hosts cannot reach this address")
+    return str(found)
+
+
+def _cpus(word: str) -> str:
+    parse_cpus(word)
+    return word
+
+
+def parse_cpus(word: str) -> tuple[int, ...]:
+    """`0-3,8` as taskset takes it. Raises ValueError."""
+    found: list[int] = []
+    for part in word.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise ValueError(f"{word!r} is no list of CPUs such as 0-3,8")
+        found += range(int(first), int(last or first) + 1)
+    if not found:
+        raise ValueError(f"{word!r} names no CPU")
+    return tuple(dict.fromkeys(found))
+
+
+class HostSpec(BaseModel):
+    """One host as the file has it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    address: Annotated[str, AfterValidator(_address)]
+    ssh: str = ""
+    """Arguments of ssh; empty: the address. `local`: this machine."""
+    roles: tuple[Role, ...] = ROLES
+    cpus: Annotated[str, AfterValidator(_cpus)] | None = None
+    """Those that it may use; None: all."""
+    python: str | None = None
+    """Of an environment with `howfar[hosts]`. None: one of howfar's own on that host."""
+
+    @property
+    def is_local(self) -> bool:
+        return self.ssh == LOCAL
+
+
+class HostsFile(BaseModel):
+    """The whole file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    hosts: dict[str, HostSpec] = Field(min_length=1)
+    address: Annotated[str, AfterValidator(_address)] | None = None
+    """Of this machine, as the hosts reach it. None: the local host's, else what the way to the first host says."""
+    first_port: int = Field(FIRST_PORT, ge=1024, le=65535 - PORTS)
+
+    def with_role(self, role: Role) -> tuple[str, ...]:
+        return tuple(name for name, host in self.hosts.items() if role in host.roles)
+
+
+def read_hosts(path: Path) -> HostsFile:
+    """Raises UsageError."""
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the file of hosts {path} cannot be read: {error}", "docs/hosts.md shows one.") from error
+    return parse_hosts(text, str(path))
+
+
+def parse_hosts(text: str, name: str = "hosts.toml") -> HostsFile:
+    """Raises UsageError."""
+    try:
+        found = HostsFile.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{name} is no TOML: {error}", "docs/hosts.md shows a file of hosts.") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UsageError(f"{name}: {where}: {first['msg']}", "docs/hosts.md shows a file of hosts.") from error
+    _check(found, name)
+    return found
+
+
+def _check(file: HostsFile, name: str) -> None:
+    for host in file.hosts:
+        if not _NAME.fullmatch(host):
+            raise UsageError(
+                f"{name}: {host!r} is no name for a host", "Use small letters, digits and -, a letter first."
+            )
+    by_address: dict[str, str] = {}
+    for host, spec in file.hosts.items():
+        if spec.address in by_address:
+            raise UsageError(
+                f"{name}: {by_address[spec.address]} and {host} have one address, {spec.address}",
+                "Two hosts are two machines. On one machine, use `howfar run` without --on: the laboratory has two hosts.",
+            )
+        by_address[spec.address] = host
+    local = [host for host, spec in file.hosts.items() if spec.is_local]
+    if len(local) > 1:
+        raise UsageError(f"{name}: {' and '.join(local)} are both this machine", 'One host may have ssh = "local".')
+    if local and file.address not in (None, file.hosts[local[0]].address):
+        raise UsageError(
+            f"{name}: this machine has the address {file.address} and, as host {local[0]}, {file.hosts[local[0]].address}",
+            "Leave the first one out.",
+        )

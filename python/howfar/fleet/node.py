@@ -1,0 +1,179 @@
+"""One host's part of a cluster: Ray in namespaces of its own, alive as long as the other end of its stdin says so.
+
+`python -m howfar.fleet.node` reads a line of settings, then heartbeats. It starts this program again as process 1 of new PID and mount
+namespaces, in which Ray, the agents, servers and engines live; their files are in memory that only they see. When stdin ends, or is
+silent for `SILENCE_S`, or this process is killed, the kernel removes all of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from howfar.errors import HowfarError
+from howfar.fleet.hosts_file import WORKER_PORTS
+from howfar.lab import sandbox
+from howfar.lab.environment import memory_bytes
+
+SILENCE_S = 8.0
+"""A link that was down for 5 s is forgiven; a host that heard nothing for longer keeps nothing, within 10 s."""
+BEAT_S = 1.0
+MEMORY = Path("/dev/shm")
+"""Where Ray has its object store, and we all other files: a tmpfs of the host's own sandbox."""
+TOKEN = MEMORY / "token"
+RAY = MEMORY / "ray"
+WORK = MEMORY / "work"
+_OBJECT_STORE_BYTES = 80_000_000
+_LOG = MEMORY / "ray-start.log"
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN_PATH": str(TOKEN),
+    # A host that is gone is known to be after 8 s, not 60.
+    "RAY_health_check_initial_delay_ms": "2000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "2000",
+    "RAY_health_check_failure_threshold": "3",
+    # Nothing is reported that nobody reads.
+    "RAY_enable_metrics_collection": "0",
+    "RAY_event_stats": "0",
+    "RAY_task_events_report_interval_ms": "0",
+}
+
+
+class NodeSettings(BaseModel):
+    """What a host is told on its stdin: a token has no place in a command line or an environment."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    token: str
+    address: str
+    head: str | None
+    """Of whom it joins; None: it is the head."""
+    first_port: int
+    resources: dict[str, float] = {}
+
+
+def ray_environment() -> dict[str, str]:
+    """For Ray's programs and the driver, inside."""
+    return {**os.environ, **_ENVIRONMENT}
+
+
+def prepare(settings: NodeSettings) -> None:
+    """Inside: memory of our own, the token in it. Raises LabError."""
+    sandbox.mount_memory(MEMORY, memory_bytes("MemAvailable"), "1777")
+    for directory in (RAY, WORK):
+        directory.mkdir(mode=0o700)
+    with os.fdopen(os.open(TOKEN, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(settings.token)
+
+
+def ray_command(settings: NodeSettings) -> list[str]:
+    port = settings.first_port
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", f"--node-ip-address={settings.address}"]
+    if settings.head is None:
+        command += ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={RAY}"]
+    else:
+        command += [f"--address={settings.head}:{port}", f"--temp-dir={RAY}"]
+    return [
+        *command,
+        "--num-cpus=0",
+        f"--resources={json.dumps(settings.resources)}",
+        f"--object-store-memory={_OBJECT_STORE_BYTES}",
+        "--include-log-monitor=false",
+        "--disable-usage-stats",
+        f"--node-manager-port={port + 1}",
+        f"--object-manager-port={port + 2}",
+        f"--runtime-env-agent-port={port + 3}",
+        f"--dashboard-agent-grpc-port={port + 4}",
+        f"--min-worker-port={WORKER_PORTS[0]}",
+        f"--max-worker-port={WORKER_PORTS[1]}",
+    ]
+
+
+def start_ray(settings: NodeSettings) -> subprocess.Popen[bytes]:
+    """Inside, after `prepare`. It ends when one of Ray's programs does."""
+    with _LOG.open("wb") as log:
+        return subprocess.Popen(
+            ray_command(settings), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=ray_environment()
+        )
+
+
+def last_words() -> str:
+    """Of Ray, when it has ended: one line."""
+    lines = [line.strip() for line in _LOG.read_text(errors="replace").splitlines() if line.strip()]
+    telling = [line for line in lines if "rror" in line or "ismatch" in line] or lines
+    return telling[-1][:300] if telling else "it said nothing"
+
+
+def _follow_stdin(descriptor: int) -> None:
+    """Until it is silent or ends: then nothing here may live on."""
+    while True:
+        readable, _, _ = select.select([descriptor], [], [], SILENCE_S)
+        if not readable or not os.read(descriptor, 4096):
+            os._exit(0)
+
+
+def say(**what: Any) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+def _inside() -> int:
+    settings = NodeSettings.model_validate_json(_read_line(0))
+    threading.Thread(target=_follow_stdin, args=(0,), name="heartbeat", daemon=True).start()
+    prepare(settings)
+    ray = start_ray(settings)
+    say(started=True)
+    watch(ray)
+    say(failed=f"Ray ended: {last_words()}")
+    return 1
+
+
+def watch(ray: subprocess.Popen[bytes]) -> None:
+    """Until it ends; children of others that died are taken away meanwhile."""
+    while True:
+        try:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        assert ended is not None
+        if ended.si_pid == ray.pid:
+            ray.wait()
+            return
+        os.waitpid(ended.si_pid, 0)
+
+
+def _read_line(descriptor: int) -> bytes:
+    """Byte by byte: what follows is another reader's."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(descriptor, 1)
+        if not byte:
+            raise SystemExit(0)
+        line += byte
+    return line
+
+
+def main() -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        if not sandbox.inside():
+            return sandbox.run_inside(network=False)
+        return _inside()
+    except HowfarError as error:
+        say(failed=error.message, advice=error.advice)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""The same howfar on every host: what is there is asked, what is not is brought, and versions must agree.
+
+What travels is this very package with its engine, below a name made of their content: a host that has that name has these bytes.
+The environment that it runs in, with Ray and the other dependencies, is the host's own, or is made there once with pip.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import platform
+import shlex
+import sys
+import tarfile
+from functools import cache
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Any
+
+import howfar
+from howfar.engine.process import find_engine
+from howfar.errors import LabError, MissingError
+from howfar.fleet.hosts_file import HostSpec
+from howfar.fleet.ssh import ask, said
+
+_HOME = ".cache/howfar/hosts"
+"""Below the home directory there."""
+_PACK_S = 120.0
+_INSTALL_S = 900.0
+_GREETING = """
+import json, os, platform, sys
+from importlib.metadata import version
+import howfar
+from howfar.engine.process import engine_info
+print(json.dumps({
+    "howfar": howfar.__version__, "engine": engine_info().version, "ray": version("ray"), "python": platform.python_version(),
+    "kernel": platform.release(), "machine": platform.machine(), "cpus": len(os.sched_getaffinity(0)), "program": sys.executable,
+}))
+"""
+
+
+@cache
+def _packed() -> tuple[str, bytes]:
+    """A name made of the content, and the archive: the package and `bin/howfar-engine`, where `find_engine` looks first."""
+    root = Path(howfar.__file__).parent
+    digest, buffer = hashlib.sha256(), io.BytesIO()
+    files = [(f"howfar/{path.relative_to(root)}", path) for path in sorted(root.rglob("*")) if _belongs(path)]
+    with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as archive:
+        for name, path in (*files, ("bin/howfar-engine", find_engine())):
+            content = path.read_bytes()
+            digest.update(f"{name}\0{len(content)}\0".encode() + content)
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o755 if name.startswith("bin/") else 0o644
+            archive.addfile(entry, io.BytesIO(content))
+    return f"{howfar.__version__}-{digest.hexdigest()[:16]}", buffer.getvalue()
+
+
+def _belongs(path: Path) -> bool:
+    return path.is_file() and "__pycache__" not in path.parts
+
+
+def ray_version() -> str:
+    """Raises MissingError."""
+    try:
+        return version("ray")
+    except PackageNotFoundError as error:
+        raise MissingError(
+            "Ray, which joins hosts, is not installed here", "pip install 'howfar[hosts]', or ./setup --hosts."
+        ) from error
+
+
+def python_of(host: HostSpec) -> str:
+    """The interpreter there, as a word for its shell."""
+    if host.python is not None:
+        return shlex.quote(host.python)
+    return shlex.quote(sys.executable) if host.is_local else f'"$HOME/{_HOME}/environment-{_environment()}/bin/python"'
+
+
+def _environment() -> str:
+    """A name for what an environment of ours has: other dependencies are another environment."""
+    listed = "\n".join((*_dependencies(), f"ray=={ray_version()}", platform.python_version()))
+    return hashlib.sha256(listed.encode()).hexdigest()[:12]
+
+
+def _dependencies() -> tuple[str, ...]:
+    return tuple(sorted(line for line in requires("howfar") or () if "extra ==" not in line))
+
+
+def script(host: HostSpec, arguments: str) -> list[str]:
+    """A command for ssh that runs Python with what was brought."""
+    name, _ = _packed()
+    python = f"PYTHONPATH=$HOME/{_HOME}/{name} PYTHONSAFEPATH=1 exec {python_of(host)}"
+    return ["sh", "-c", f"unset HOWFAR_ENGINE; {python} {arguments}"]
+
+
+def bring(name: str, host: HostSpec, install: bool = True) -> dict[str, Any]:
+    """Bring what is not there and ask what is. Returns versions and CPUs. Raises LabError, MissingError."""
+    packed, archive = _packed()
+    unpack = (
+        f'd="$HOME/{_HOME}/{packed}"; [ ! -d "$d" ] || exit 0; [ -n "$1" ] || exit 9; umask 077; mkdir -p "$d.$$" && '
+        'tar -xzf - -C "$d.$$" && { mv -T "$d.$$" "$d" 2>/dev/null || rm -rf "$d.$$"; }'
+    )
+    if ask(name, host, ["sh", "-c", unpack, "sh", ""]).returncode != 0:
+        done = ask(name, host, ["sh", "-c", unpack, "sh", "now"], archive, _PACK_S)
+        if done.returncode != 0:
+            raise LabError(f"howfar could not be copied to host {name}: {said(done.stderr)}", "Is its disk full?")
+    if host.python is None and not host.is_local and install:
+        _make_environment(name, host)
+    return _greet(name, host)
+
+
+def _make_environment(name: str, host: HostSpec) -> None:
+    """Once for each set of dependencies, by that host's own Python and pip. Raises LabError."""
+    minor = ".".join(platform.python_version_tuple()[:2])
+    wanted = [*_dependencies(), f"ray=={ray_version()}"]
+    make = (
+        f'd="$HOME/{_HOME}/environment-{_environment()}"; [ ! -x "$d/bin/python" ] || exit 0; rm -rf "$d.new"; '
+        f'p=$(command -v python{minor} || command -v python3) && "$p" -m venv "$d.new" && '
+        '"$d.new/bin/python" -m pip install -q --no-input --disable-pip-version-check "$@" && mv -T "$d.new" "$d"'
+    )
+    done = ask(name, host, ["sh", "-c", make, "sh", *wanted], patience_s=_INSTALL_S)
+    if done.returncode != 0:
+        raise LabError(
+            f"host {name} could not install what howfar needs: {said(done.stderr)}",
+            f'Install `howfar[hosts]` there with Python {minor} and name its interpreter: python = "/…/bin/python".',
+        )
+
+
+def _greet(name: str, host: HostSpec) -> dict[str, Any]:
+    done = ask(name, host, script(host, f"-c {shlex.quote(_GREETING)}"))
+    if done.returncode != 0:
+        raise MissingError(
+            f"howfar does not start on host {name} with {host.python or 'its own environment'}: {said(done.stderr)}",
+            "Its `python` must be of an environment with `howfar[hosts]`.",
+        )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    check_versions(name, found, here())
+    return found
+
+
+def here() -> dict[str, str]:
+    """What every host must have too. Raises MissingError."""
+    return {"howfar": howfar.__version__, "ray": ray_version(), "python": platform.python_version()}
+
+
+def check_versions(name: str, there: dict[str, Any], ours: dict[str, str]) -> None:
+    """Ray joins only equal versions, and Python's of one minor version. Raises LabError."""
+    for what, mine in ours.items():
+        theirs = str(there[what])
+        same = theirs.split(".")[:2] == mine.split(".")[:2] if what == "python" else theirs == mine
+        if not same:
+            raise LabError(
+                f"host {name} has {what} {theirs}, this machine has {mine}",
+                "All hosts must have the same: install it there, or leave `python` out and howfar makes an environment.",
+            )

@@ -1,0 +1,52 @@
+"""Commands on a host by plain ssh, or here. What a person's ssh can reach, this can; it never asks for a password."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Sequence
+
+from howfar.errors import LabError
+from howfar.fleet.hosts_file import HostSpec
+
+_OPTIONS = (
+    "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=2", "-o", "ServerAliveCountMax=4",
+    "-T",
+)  # fmt: skip
+_FAILED = 255
+"""Ssh's own exit code."""
+_PATIENCE_S = 60.0
+
+
+def command_on(host: HostSpec, command: Sequence[str]) -> list[str]:
+    """What runs `command` there, with standard streams passed on."""
+    if host.is_local:
+        return list(command)
+    return ["ssh", *_OPTIONS, *shlex.split(host.ssh or host.address), "--", shlex.join(command)]
+
+
+def ask(
+    name: str, host: HostSpec, command: Sequence[str], given: bytes = b"", patience_s: float = _PATIENCE_S
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command there to its end. Raises LabError where the host cannot be reached."""
+    line = command_on(host, command)
+    try:
+        done = subprocess.run(line, input=given, capture_output=True, timeout=patience_s)
+    except FileNotFoundError as error:
+        raise LabError(f"the program {error.filename} was not found", "Install openssh-client.") from error
+    except subprocess.TimeoutExpired as error:
+        raise LabError(
+            f"host {name} did not answer within {patience_s:.0f} s to: {shlex.join(line[:12])}",
+            "Does that command work in a terminal, without a password?",
+        ) from error
+    if done.returncode == _FAILED and not host.is_local:
+        raise LabError(
+            f"host {name} cannot be reached by `ssh {host.ssh or host.address}`: {said(done.stderr)}",
+            "It must work in a terminal without a password (a key, an agent), and the host's key must be known.",
+        )
+    return done
+
+
+def said(stderr: bytes) -> str:
+    """The end of what a program complained of."""
+    return stderr.decode(errors="replace").strip()[-400:] or "it said nothing"

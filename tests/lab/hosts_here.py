@@ -1,0 +1,139 @@
+"""A program for the tests: hosts as namespaces, each with an address, an sshd and a way to the others; then a command in the first.
+
+python -m tests.lab.hosts_here REQUEST_JSON COMMAND...
+
+Without a `link` all hosts are on one bridge and COMMAND runs beside them; with one there are two, a (where COMMAND runs) and b, cabled
+by the laboratory's emulated link.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from howfar.lab import kernel, sandbox
+from howfar.lab.link import LinkSpec, open_link
+from howfar.lab.network import Companion, Host, build_network, usable_cpus
+
+BRIDGE_ADDRESS = "10.78.0.1"
+_READY_S = 20.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """One host."""
+
+    name: str
+    host: Host
+    address: str
+
+
+def _on_bridge(names: Sequence[str], ledger: ExitStack) -> list[Place]:
+    base = Host("base", None)
+    base.ip(
+        [
+            "link set dev lo up",
+            "link add br0 type bridge",
+            f"addr add {BRIDGE_ADDRESS}/24 dev br0",
+            "link set dev br0 up",
+        ]
+    )
+    found = []
+    for number, name in enumerate(names):
+        descriptor = kernel.new_network_namespace()
+        ledger.callback(os.close, descriptor)
+        host, address = Host(name, descriptor), f"10.78.0.{10 + number}"
+        base.ip(
+            [
+                f"link add v{number} type veth peer name e0",
+                f"link set dev e0 netns /proc/self/fd/{descriptor}",
+                f"link set dev v{number} master br0 up",
+            ],
+            pass_fds=(descriptor,),
+        )
+        host.ip(["link set dev lo up", f"addr add {address}/24 dev e0", "link set dev e0 up"])
+        found.append(Place(name, host, address))
+    return found
+
+
+def _on_link(rtt_ns: int, rate_bps: int | None, ledger: ExitStack) -> list[Place]:
+    network = build_network(ledger)
+    every = usable_cpus()
+    sides = (network.client.launcher(every), network.server.launcher(every))
+    ledger.enter_context(open_link(network, LinkSpec(rtt_ns, rate_bps), *sides, {}, with_goodput=False))
+    return [Place("a", network.client, "10.77.0.1"), Place("b", network.server, "10.77.0.2")]
+
+
+class Sshd:
+    """A key for everybody, and an sshd on each host."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        for name in ("host", "user"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(directory / name)], check=True)
+        (directory / "known").write_text("* " + (directory / "host.pub").read_text())
+        Path("/run/sshd").mkdir(exist_ok=True)
+
+    def start(self, place: Place) -> Companion:
+        file = self.directory / f"sshd-{place.name}"
+        file.write_text(
+            f"ListenAddress {place.address}\nHostKey {self.directory / 'host'}\nPidFile none\nUsePAM no\n"
+            f"AuthorizedKeysFile {self.directory / 'user.pub'}\nStrictModes no\nPermitRootLogin yes\n"
+            "PasswordAuthentication no\nLogLevel VERBOSE\n"
+        )
+        with (self.directory / f"sshd-{place.name}.log").open("wb") as log:
+            command = ["/usr/sbin/sshd", "-D", "-e", "-f", str(file)]
+            # In the foreground it may start processes that outlive a session's end, as on any machine.
+            return Companion(place.host.launcher(usable_cpus()), command, stdout=log, stderr=log)
+
+    @property
+    def arguments(self) -> str:
+        return f"-i {self.directory / 'user'} -o UserKnownHostsFile={self.directory / 'known'} -o IdentitiesOnly=yes"
+
+
+def _await_listening(place: Place) -> None:
+    deadline = time.monotonic() + _READY_S
+    while time.monotonic() < deadline:
+        if b":22 " in place.host.within(lambda: subprocess.run(["ss", "-ltn"], capture_output=True).stdout):
+            return
+        time.sleep(0.02)
+    raise SystemExit(f"no sshd on {place.name}")
+
+
+def main() -> int:
+    if not sandbox.inside():
+        return sandbox.run_inside()
+    request = json.loads(sys.argv[1])
+    directory = Path(request["directory"])
+    with ExitStack() as ledger:
+        link = request.get("link")
+        places = _on_link(**link, ledger=ledger) if link else _on_bridge(request["hosts"], ledger)
+        sshd = Sshd(directory)
+        lines = []
+        for place in places:
+            local = bool(link) and place is places[0]
+            if not local:
+                ledger.callback(sshd.start(place).end)
+                _await_listening(place)
+            ssh = "local" if local else f"{sshd.arguments} root@{place.address}"
+            lines.append(
+                f'[hosts.{place.name}]\naddress = "{place.address}"\nssh = "{ssh}"\npython = "{sys.executable}"\n'
+                + request.get("more", {}).get(place.name, "")
+            )
+        (directory / "hosts.toml").write_text("\n".join(lines))
+        for place in places:  # so that a test can do something to it
+            (directory / f"{place.name}.net").write_text(str(place.host.network))
+        where = places[0].host if link else Host("base", None)
+        launcher = where.launcher(usable_cpus(), foreground=True)
+        return launcher.popen(sys.argv[2:], cwd=directory).wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
