@@ -15,6 +15,7 @@ from howfar.engine.messages import LoadJob, Sysbench
 from howfar.engine.process import run_load
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
+from howfar.paths import find_path
 from howfar.plan.sessions import session_spec
 from howfar.runner.jobs import session_of
 from howfar.testbed import LoadFacts
@@ -31,7 +32,12 @@ def _trial(laboratory: Lab, cell: dict[str, Any], request: LabRequest) -> dict[s
             user=stage.user,
             password=stage.password,
             database=stage.database,
-            workload=Sysbench(kind=kind, tables=request.tables, table_size=request.table_size),
+            workload=Sysbench(
+                kind=kind,
+                tables=request.tables,
+                table_size=request.table_size,
+                db_ps_mode="auto" if find_path(str(factors["path"])).keeps_sessions else "disable",
+            ),
             connections=2,
             seed=1,
             warmup_ns=200_000_000,

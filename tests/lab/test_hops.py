@@ -1,93 +1,146 @@
-"""Programs on the path, real ones: receipts prove that they carried the load, their CPU is counted, and their death voids a trial."""
+"""Programs on the path, real ones: receipts prove that they carried the load, their CPU is counted, and their death voids a trial.
+
+Every path of the registry with a program on it is here by itself, with the first server that it carries.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
+from functools import cache as kept
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from howfar.errors import HowfarError
+from howfar.lab.servers.kinds import find_server
+from howfar.paths import PATHS
+from howfar.paths import Path as NetworkPath
+from howfar.paths.path import find_program
 from howfar.store.records import StopReason, TrialStatus
 from howfar.store.run_file import read_run
-from tests.lab.howfar_runs import BLOCKS, PATHS, TINY, Session, came_through
+from tests.lab import howfar_runs
+from tests.lab.howfar_runs import BLOCKS, TINY, Session, all_namespaces, came_through
 from tests.lab.sandboxes import PATIENCE_S, wait_until
 from tests.lab.undisturbed import lasting
 
-pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.lab,
-    pytest.mark.usefixtures("namespaces", "mariadb"),
-    pytest.mark.skipif(
-        shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin") is None,
-        reason="haproxy is not installed (./setup --tests brings it)",
-    ),
-]
-_HOPS = {"haproxy": ("client_side",), "sidecar": ("client_side", "server_side")}
-_SEEN_FROM = {"haproxy": "10.77.0.1", "sidecar": "127.0.0.1"}
+pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 CONNECTIONS = 2
 """Of the scenario."""
+_HOPS = tuple(name for name, path in PATHS.items() if path.hops)
+
+
+def _server(path: NetworkPath) -> str:
+    return next((kind for kind in path.protocols if kind in ("postgresql", "redis", "memcached")), "mariadb")
+
+
+def _needs(name: str) -> None:
+    """Skips where a program of the path, or its server, is not here."""
+    try:
+        for program in PATHS[name].hops:
+            find_program(program)
+        find_server(_server(PATHS[name]))
+    except HowfarError as error:
+        pytest.skip(f"{error.message}: {error.advice} (./setup --tests brings it)")
 
 
 @pytest.fixture(scope="module")
-def seen(cache: Path) -> list[dict[str, Any]]:
-    request = json.dumps({"tables": 1, "table_size": 1000, "connections": 8})
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.lab.scenario", request, "remote", *_HOPS],
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE_S,
-        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
-    )
-    assert done.returncode == 0, done.stderr
-    found: list[dict[str, Any]] = json.loads(done.stdout)["trials"]
-    return found
+def seen(cache: Path) -> Any:
+    """The trials of a path."""
+
+    @kept
+    def measured(server: str) -> Mapping[str, list[dict[str, Any]]]:
+        names = [name for name in _HOPS if _server(PATHS[name]) == server]
+        request = json.dumps({"server": server, "tables": 1, "table_size": 1000, "connections": 8})
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.lab.scenario", request, *names],
+            capture_output=True,
+            text=True,
+            timeout=2 * PATIENCE_S,
+            env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+        )
+        assert done.returncode == 0, done.stderr
+        trials = json.loads(done.stdout)["trials"]
+        return {name: [trial for trial in trials if trial["path"] == name] for name in names}
+
+    def of(name: str) -> list[dict[str, Any]]:
+        _needs(name)
+        return measured(_server(PATHS[name]))[name]
+
+    return of
 
 
-@pytest.mark.parametrize("path", list(_HOPS))
-def test_its_own_counters_prove_that_it_carried_the_load(seen: list[dict[str, Any]], path: str) -> None:
-    for trial in (each for each in seen if each["path"] == path):
+@pytest.mark.parametrize("path", _HOPS)
+def test_a_receipt_proves_that_its_programs_carried_the_load(seen: Any, path: str) -> None:
+    for trial in seen(path):
         assert trial["transactions"] > 0 and lasting(trial["violations"]) == []
-        carried = trial["receipt"]["forwarder"]["carried"]
-        assert tuple(sorted(carried)) == _HOPS[path]
+        receipt = trial["receipt"]["forwarder"]
+        assert receipt["program"]
+        for hop in receipt.get("carried", {}).values():
+            assert hop.get("connections_most", CONNECTIONS) >= CONNECTIONS
+            assert hop["bytes_to_client"] > hop["bytes_to_server"] > 0
+        assert set(trial["roles"]) - {"link"} == {"client", "server", "forwarder"}
+        if PATHS[path].crosses_link:
+            assert trial["receipt"]["link"]["counters"]["to_server"]["segments"] > 0
+
+
+@pytest.mark.parametrize("path", ("haproxy", "sidecar"))
+def test_its_own_counters_agree_with_the_servers(seen: Any, path: str) -> None:
+    """The server counts the laboratory's own session too."""
+    for trial in seen(path):
         counters = trial["receipt"]["server"]["counters"]
-        for hop in carried.values():
-            assert hop["connections_most"] >= CONNECTIONS
-            # The server counts the laboratory's own session too, and no headers of packets it compresses: none here.
+        for hop in trial["receipt"]["forwarder"]["carried"].values():
             assert hop["bytes_to_server"] == pytest.approx(counters["Bytes_received"], rel=0.05)
             assert hop["bytes_to_client"] == pytest.approx(counters["Bytes_sent"], rel=0.05)
 
 
-@pytest.mark.parametrize("path", list(_HOPS))
-def test_the_server_sees_the_hop_and_its_cpu_is_counted(seen: list[dict[str, Any]], path: str) -> None:
-    for trial in (each for each in seen if each["path"] == path):
-        assert trial["receipt"]["server"]["session_view"]["host"].partition(":")[0] == _SEEN_FROM[path]
-        assert set(trial["roles"]) == {"client", "server", "forwarder", "link"}
-        assert trial["receipt"]["link"]["counters"]["to_server"]["segments"] > 0
+@pytest.mark.parametrize("path", [name for name in _HOPS if PATHS[name].pools])
+def test_a_pooler_tells_its_connections_on_both_sides(seen: Any, path: str) -> None:
+    for trial in seen(path):
+        for hop in trial["receipt"]["forwarder"]["at_once"].values():
+            assert hop["to_clients"] == CONNECTIONS and 1 <= hop["to_server"] <= CONNECTIONS
 
 
-def test_two_hops_take_more_cpu_than_one(seen: list[dict[str, Any]]) -> None:
+def test_two_hops_take_more_cpu_than_one(seen: Any) -> None:
     def per_query(path: str) -> float:
-        return min(float(each["cpu"]["forwarder"] / each["transactions"]) for each in seen if each["path"] == path)
+        return min(float(each["cpu"]["forwarder"] / each["transactions"]) for each in seen(path))
 
     assert per_query("sidecar") > 1.3 * per_query("haproxy")
 
 
-def test_a_hop_that_is_killed_voids_its_trial_and_the_run_goes_on(tmp_path: Path, cache: Path) -> None:
-    plan = TINY.replace(PATHS, '["remote", "haproxy"]').replace('path = "socket"', 'path = "remote"')
-    (tmp_path / "hops.toml").write_text(plan.replace(f"blocks = {BLOCKS}", "blocks = 3"))
-    session = Session(["run", "hops.toml", "--out", "a.howfar"], cache, tmp_path)
+_PLAN = (
+    TINY.replace(howfar_runs.PATHS, '["{base}", "{path}"]')
+    .replace('path = "socket"', 'path = "{base}"')
+    .replace("skip_trx = true", 'skip_trx = true\ndb_ps_mode = "disable"')
+    .replace(f"blocks = {BLOCKS}", "blocks = 3")
+)
+
+
+def _session(path: str, where: Path, cache: Path) -> Session:
+    base = "remote" if PATHS[path].crosses_link else "socket"
+    (where / "hops.toml").write_text(_PLAN.replace("{base}", base).replace("{path}", path))
+    return Session(["run", "hops.toml", "--server", _server(PATHS[path]), "--out", "a.howfar"], cache, where)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(name, marks=() if name in ("haproxy", "ssh", "pgbouncer") else pytest.mark.thorough)
+        for name in _HOPS
+    ],
+)
+def test_a_hop_that_is_killed_voids_its_trial_and_the_run_goes_on(tmp_path: Path, cache: Path, path: str) -> None:
+    _needs(path)
+    session = _session(path, tmp_path, cache)
     try:
         wait_until(partial(_under_way, session), "a trial")
-        victim = session.await_part("haproxy -db", PATIENCE_S)
-        assert victim is not None, session.say()
-        os.kill(victim, signal.SIGKILL)
+        _kill(session, PATHS[path].hops[0])
         code = session.code()
         wait_until(lambda: not session.marked.pids(), f"the end of {session.marked.pids()}")
     finally:
@@ -97,6 +150,47 @@ def test_a_hop_that_is_killed_voids_its_trial_and_the_run_goes_on(tmp_path: Path
     assert run.stop is StopReason.BLOCKS
     reasons = [trial.void_reason or "" for trial in run.trials if trial.status is TrialStatus.VOID]
     assert all(reasons) and len(lasting(reasons)) <= 1, reasons
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("path", _HOPS)
+def test_a_server_that_is_killed_behind_a_hop_is_named(tmp_path: Path, cache: Path, path: str) -> None:
+    _needs(path)
+    session = _session(path, tmp_path, cache)
+    try:
+        wait_until(partial(_under_way, session), "a trial")
+        _kill(session, find_server(_server(PATHS[path])).path.name)
+        code = session.code()
+        wait_until(lambda: not session.marked.pids(), f"the end of {session.marked.pids()}")
+    finally:
+        session.end()
+    came_through(code, session.say())
+    run = read_run(tmp_path / "a.howfar")
+    reasons = lasting([trial.void_reason or "" for trial in run.trials if trial.status is TrialStatus.VOID])
+    assert len(reasons) == 1 and "signal 9" in reasons[0], session.say()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("path", _HOPS)
+def test_nothing_is_left_of_a_run_that_is_killed_with_a_hop(tmp_path: Path, cache: Path, path: str) -> None:
+    _needs(path)
+    session = _session(path, tmp_path, cache)
+    try:
+        wait_until(partial(_under_way, session), "a trial")
+        assert session.await_part(PATHS[path].hops[0], PATIENCE_S) is not None, session.say()
+        own = session.namespaces()
+        session.process.kill()
+        # sshd writes over its environment, and with it over the mark: namespaces tell of it too.
+        wait_until(lambda: not session.marked.pids() and not own & all_namespaces(), "the end of all of it")
+    finally:
+        session.end()
+    assert read_run(tmp_path / "a.howfar").trials
+
+
+def _kill(session: Session, words: str) -> None:
+    victim = session.await_part(words, PATIENCE_S)
+    assert victim is not None, session.say()
+    os.kill(victim, signal.SIGKILL)
 
 
 def _under_way(session: Session) -> bool:

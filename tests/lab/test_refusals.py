@@ -82,7 +82,7 @@ def _python_for_nobody() -> list[str]:
 
 
 @pytest.mark.usefixtures("mariadb", "namespaces")
-@pytest.mark.parametrize("path", rarely_but(("remote",), ("socket", "remote", "forwarded-socket")))
+@pytest.mark.parametrize("path", rarely_but(("remote",), ("socket", "remote", "forwarded-socket", "ssh")))
 def test_an_ordinary_user_has_every_path(path: str, nobodys_home: Path) -> None:
     command = [
         *_python_for_nobody(),

@@ -8,7 +8,7 @@ import pytest
 
 from howfar.errors import PlanError
 from howfar.lab.reached import carried_violations, session_violations, view_receipt, view_violations
-from howfar.paths import PATHS, Endpoint, find_path, path_names
+from howfar.paths import PATHS, Endpoint, check_carries, find_path, path_names
 from howfar.plan.sessions import SessionSpec
 
 _SOCKET = Endpoint(socket="/w/s.sock", peer_pid=77)
@@ -66,22 +66,22 @@ def test_the_servers_own_view_is_compared_too() -> None:
 
 
 def test_paths_are_found_by_name() -> None:
-    assert path_names() == ("socket", "tcp", "remote", "forwarded-socket", "haproxy", "sidecar")
+    assert path_names()[:6] == ("socket", "tcp", "remote", "forwarded-socket", "haproxy", "sidecar")
     assert all(name == find_path(name).name for name in path_names())
     with pytest.raises(PlanError):
         find_path("pigeon")
 
 
-def test_only_the_forwarded_server_has_no_network_and_only_remote_clients_cross_the_link() -> None:
-    facts = {path.name: (path.networking, path.crosses_link, path.machines == 1) for path in PATHS.values()}
-    assert facts == {
-        "socket": (True, False, True),
-        "tcp": (True, False, True),
-        "remote": (True, True, False),
-        "forwarded-socket": (False, True, False),
-        "haproxy": (True, True, False),
-        "sidecar": (True, True, False),
-    }
+def test_whose_socket_is_forwarded_has_no_network_and_only_clients_on_a_second_machine_cross_the_link() -> None:
+    assert {path.name for path in PATHS.values() if not path.networking} == {"forwarded-socket", "ssh"}
+    assert all(path.crosses_link == (path.machines == 2) for path in PATHS.values())
+    assert all(path.by_socket for path in PATHS.values() if not path.networking)
+
+
+def test_a_server_that_a_hop_does_not_read_is_refused_before_anything_is_started() -> None:
+    with pytest.raises(PlanError, match="carries postgresql only, and the server speaks mysql"):
+        check_carries(find_path("pgbouncer"), ("mysql",))
+    check_carries(find_path("remote"), ("mysql", "redis"))
 
 
 def test_a_receipt_does_not_say_of_a_compressed_load_that_a_session_beside_it_is_not() -> None:

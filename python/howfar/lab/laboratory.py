@@ -43,11 +43,12 @@ from howfar.lab.replicated import Replication, replicates
 from howfar.lab.replication import PairContext
 from howfar.lab.request import LabRequest, ReplicasSpec
 from howfar.lab.servers import CertificatePaths, ServerContext, Store, Tables, find_store
+from howfar.lab.servers.kinds import KINDS
 from howfar.lab.serving import Companions, Serving, alone
 from howfar.lab.staged import LabStage, observed
 from howfar.lab.window import Scene
 from howfar.paths import Path as NetworkPath
-from howfar.paths import find_path
+from howfar.paths import check_carries, find_path
 from howfar.plan.factors import IDLE
 from howfar.plan.sessions import SessionSpec, session_spec
 from howfar.store.records import FactorValue
@@ -69,6 +70,8 @@ class Lab:
         self.store: Store | None = None
         if request.server != "none":
             self.store = find_store(request.server, Tables(request.tables, request.table_size, request.contents))
+            for name in request.paths:
+                check_carries(find_path(name), (KINDS[self.store.kind].service,))
         data_bytes = self.store.data_bytes() if self.store else 0
         self.work: Path = ledger.enter_context(work_directory(data_bytes, request.copies))
         self._fsync_ns = data_fsync_ns(self.work)
@@ -220,7 +223,7 @@ class Lab:
             clients_side = self.client_host.launcher(self.shares.client)
             servers_side = self.server_host.launcher(self.shares.server)
             main, *others = (
-                reach(started, path, Ends(work, client_host, clients_side, servers_side), ledger)
+                reach(started, path, Ends(work, client_host, self.server_host, clients_side, servers_side), ledger)
                 for started, work in self._started(serving, path, spec, ledger)
             )
             companions = tuple(others)

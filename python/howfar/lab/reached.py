@@ -6,20 +6,22 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
 
 from howfar.engine.messages import Observed, Service, ServiceName, TcpTarget, UnixTarget
 from howfar.engine.process import Launcher
-from howfar.errors import LabError, MissingError
+from howfar.errors import LabError
 from howfar.lab.certificates import KEY_TYPE, pinned_context
 from howfar.lab.network import CLIENT_ADDRESS, LOOPBACK_ADDRESS, SERVER_ADDRESS, Companion, Host
+from howfar.lab.sandbox import as_other_user
 from howfar.lab.servers import CertificatePaths, Server
 from howfar.lab.servers.key_value import KeyValueServer
 from howfar.lab.servers.kinds import KINDS
 from howfar.lab.sockets import listening_ports
+from howfar.lab.window import Diag, parse
 from howfar.paths import Endpoint, Hop, Path, Process
 from howfar.paths.path import Side
 from howfar.plan.sessions import SessionSpec
@@ -100,31 +102,48 @@ def child_count(pid: int) -> int | None:
     return sum(map(len, lists)) if lists else None
 
 
-class ForkWatch:
-    """Watches processes by name from its making until `finish()`, which gives the most children that each had at once."""
+Look = Callable[[], Mapping[str, int]]
 
-    def __init__(self, pids: Mapping[str, int]) -> None:
-        self._pids = dict(pids)
-        self._most: dict[str, int | None] = dict.fromkeys(pids)
+
+def look_at(hop: Hop) -> Look | None:
+    """At what a hop has at the moment: `processes`, `to_clients`, `to_server`. None: it does not tell."""
+    if not hop.forks:
+        return hop.now
+    pid = hop.process.pid
+
+    def processes() -> Mapping[str, int]:
+        count = child_count(pid)
+        return {} if count is None else {"processes": count}
+
+    return processes
+
+
+class HopWatch:
+    """Looks at hops by name from its making until `finish()`, which gives the most that each was seen to have at once."""
+
+    def __init__(self, looks: Mapping[str, Look]) -> None:
+        self._looks = dict(looks)
+        self._most: dict[str, dict[str, int]] = {name: {} for name in looks}
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="forwarders", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="hops", daemon=True)
         self._look()
         self._thread.start()
 
     def _look(self) -> None:
-        for name, pid in self._pids.items():
-            now, most = child_count(pid), self._most[name]
-            self._most[name] = now if most is None else max(most, now or 0)
+        for name, look in self._looks.items():
+            with suppress(LabError):  # one that has died is found by who asks for its counters
+                seen, most = look(), self._most[name]
+                most.update({what: max(count, most.get(what, 0)) for what, count in seen.items()})
 
     def _watch(self) -> None:
         while not self._end.wait(_EVERY_S):
             self._look()
 
-    def finish(self) -> dict[str, int | None]:
-        """Stops watching; may be called again. None: unknown."""
+    def finish(self) -> dict[str, dict[str, int]]:
+        """Stops watching; may be called again. What is unknown is not in it."""
         self._end.set()
         self._thread.join()
-        return dict(self._most)
+        return {name: dict(most) for name, most in self._most.items()}
 
 
 def fork_violations(most: Mapping[str, int | None], connections: int | None) -> tuple[str, ...]:
@@ -141,7 +160,7 @@ def fork_violations(most: Mapping[str, int | None], connections: int | None) -> 
 def carried_violations(name: str, carried: Mapping[str, int], connections: int | None) -> tuple[str, ...]:
     """`carried`: what a hop counted since the load began, and the most connections at once. A hop that was passed by counted less."""
     found = []
-    if connections is not None and carried["connections_most"] < connections:
+    if connections is not None and carried.get("connections_most", connections) < connections:
         found.append(f"{carried['connections_most']} connections went through it at once, not {connections}")
     found += [
         f"it carried no {name.replace('_', ' ')}"
@@ -179,6 +198,7 @@ class Ends:
     work: FilePath
     client: Host
     """Of the load: on local paths the server's."""
+    server: Host
     clients_side: Launcher
     """Background processes at the client's end of the link."""
     servers_side: Launcher
@@ -206,7 +226,7 @@ class Reached:
     """How the server sees a session beside the load's."""
     before: dict[str, int] = field(default_factory=dict)
     """Its counters when the stage was ready, or, where keys were set or an application proven after that, when the load began."""
-    _forks: ForkWatch | None = None
+    _watch: HopWatch | None = None
     _carried: dict[str, Mapping[str, int]] = field(default_factory=dict)
     """By hop, when the load began."""
 
@@ -264,9 +284,9 @@ class Reached:
 
     def begin(self, ledger: ExitStack) -> None:
         """The path is open, and nothing has been sent over it but what the laboratory wanted to know."""
-        self._forks = ForkWatch({hop.label: hop.process.pid for hop in self.endpoint.hops if hop.forks})
-        ledger.callback(self._forks.finish)
         self._carried = {hop.label: hop.carried() for hop in self.endpoint.hops if hop.carried is not None}
+        self._watch = HopWatch({hop.label: look for hop in self.endpoint.hops if (look := look_at(hop)) is not None})
+        ledger.callback(self._watch.finish)
         self.before = self.running.snapshot()
 
     def unlike(self, session: Mapping[str, Any] | None) -> tuple[str, ...]:
@@ -279,26 +299,39 @@ class Reached:
     ) -> ServerProof:
         """After the load. `connections`: how many it had at once; None: who knows. Raises LabError when a part has died."""
         found = [*self.unlike(session)]
+        forwarder: dict[str, Any] | None = None
+        lacking: tuple[str, ...] = ()
+        if self.endpoint.hops and self.running.alive():  # of one that has died its receipt says so
+            forwarder, lacking = self._hops_proof(connections)
         facts, unlike = self.running.receipt(self.before, commits)
-        found += unlike
+        found += [*unlike, *lacking]
         server = {**facts, "session_view": view_receipt(self.view)}
         if self.started.certificates is not None:
             server["certificate"] = KEY_TYPE
-        forwarder = None
-        if self.endpoint.hops:
-            assert self._forks is not None, "begin() comes first"
-            most = self._forks.finish()
-            forwarder = {**self.endpoint.facts, "processes_most": most, "connections": connections}
-            found += fork_violations(most, connections)
-            dead = [hop.process.pid for hop in self.endpoint.hops if not hop.process.alive()]
-            if dead:
-                raise LabError(f"a forwarder (process {dead[0]}) died during the trial", "See if memory ran out.")
-            carried = {hop.label: self._carried_since(hop) for hop in self.endpoint.hops if hop.carried is not None}
-            for label, counted in carried.items():
-                found += carried_violations(label, counted, connections)
-            if carried:
-                forwarder["carried"] = carried
         return ServerProof(server, forwarder, server_metrics(facts["counters"]), tuple(found))
+
+    def _hops_proof(self, connections: int | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Their part of the receipt, and what they did not carry. Raises LabError."""
+        assert self._watch is not None, "begin() comes first"
+        most = self._watch.finish()
+        processes = {hop.label: most[hop.label].get("processes") for hop in self.endpoint.hops if hop.forks}
+        receipt = {**self.endpoint.facts, "processes_most": processes, "connections": connections}
+        found = [*fork_violations(processes, connections)]
+        dead = [hop.process.pid for hop in self.endpoint.hops if not hop.process.alive()]
+        if dead:
+            raise LabError(f"a forwarder (process {dead[0]}) died during the trial", "See if memory ran out.")
+        carried = {hop.label: self._carried_since(hop) for hop in self.endpoint.hops if hop.carried is not None}
+        for label, counted in carried.items():
+            found += carried_violations(label, counted, connections)
+        if carried:
+            receipt["carried"] = carried
+        at_once = {hop.label: most[hop.label] for hop in self.endpoint.hops if hop.now is not None}
+        if at_once:
+            receipt["at_once"] = at_once
+        for hop in self.endpoint.hops:
+            if hop.let_go is not None:
+                hop.let_go()
+        return receipt, tuple(found)
 
     def _carried_since(self, hop: Hop) -> dict[str, int]:
         """Raises LabError."""
@@ -312,12 +345,16 @@ class LabPathContext:
     """See `howfar.paths.PathContext`: one running server and the hosts of a laboratory."""
 
     ends: Ends
-    running: Server
+    started: Started
     ledger: ExitStack
     """Ends what was started, in reverse order."""
     loopback_address: str = LOOPBACK_ADDRESS
     client_address: str = CLIENT_ADDRESS
     server_address: str = SERVER_ADDRESS
+
+    @property
+    def running(self) -> Server:
+        return self.started.running
 
     @property
     def work(self) -> FilePath:
@@ -336,16 +373,29 @@ class LabPathContext:
         return self.running.port
 
     @property
+    def user(self) -> str:
+        return self.started.user
+
+    @property
+    def password(self) -> str:
+        return self.started.password
+
+    @property
+    def database(self) -> str:
+        return self.started.database
+
+    @property
     def hop_port(self) -> int:
         return KINDS[self.running.kind].port if self.running.port is None else self.running.port + 1
 
-    def start(self, side: Side, command: Sequence[str], log: str) -> Process:
+    def query(self, sql: str) -> list[dict[str, Any]]:
+        return self.running.query(sql)
+
+    def start(self, side: Side, command: Sequence[str], log: str, *, as_user: int = 0) -> Process:
         launcher = self.ends.clients_side if side == "client" else self.ends.servers_side
-        try:
-            with (self.work / log).open("wb") as file:
-                companion = Companion(launcher, command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
-        except FileNotFoundError as error:
-            raise MissingError(f"starting {command[0]} failed: {error}", f"Install {command[0]}.") from error
+        with (self.work / log).open("wb") as file:
+            started = as_other_user(command, as_user) if as_user else command
+            companion = Companion(launcher, started, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
         self.ledger.callback(companion.end)
         return companion
 
@@ -366,11 +416,23 @@ class LabPathContext:
     def listens(self, process: Process, port: int) -> bool:
         return port in listening_ports(process.pid)
 
+    def tcp_bytes(self, port: int) -> Mapping[str, int]:
+        try:
+            diag = Diag(self.ends.server, port, "server")
+            with closing(diag):
+                seen = parse(diag.ask()).values()
+        except OSError as error:
+            raise LabError(f"the kernel does not tell about TCP connections: {error}") from error
+        return {
+            "bytes_to_server": sum(one.bytes_received or 0 for one in seen),
+            "bytes_to_client": sum(one.bytes_acked or 0 for one in seen),
+        }
+
 
 def reach(started: Started, path: Path, ends: Ends, ledger: ExitStack) -> Reached:
     """Open the path to a server and see how it is seen there. Raises LabError."""
     running, spec = started.running, started.spec
-    endpoint = path.open(LabPathContext(ends, running, ledger))
+    endpoint = path.open(LabPathContext(ends, started, ledger))
     certificates = started.certificates
     encrypted = pinned_context(certificates, spec.tls_version) if certificates and spec.tls_version else None
     return Reached(started, endpoint, running.session_view(endpoint.connection, ends.client, encrypted))

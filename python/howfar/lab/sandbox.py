@@ -230,6 +230,17 @@ def children_of(pid: int) -> tuple[int, ...]:
         return ()
 
 
+_NOBODY = 65534
+
+
+def as_other_user(command: Sequence[str], user: int = _NOBODY) -> list[str]:
+    """How to start a program that refuses user 0: in a user namespace in which this same user has another number. Its IPC namespace
+    takes System V segments away, however their owner ends."""
+    if os.geteuid() != 0:
+        return list(command)
+    return ["unshare", "--user", "--ipc", f"--map-user={user}", f"--map-group={user}", "--", *command]
+
+
 def mount_memory(where: Path, size_bytes: int, mode: str = "0700") -> None:
     """Mount a tmpfs over the directory `where`; only the sandbox sees it. Raises LabError."""
     assert inside(), "a mount outside the sandbox would outlive us"

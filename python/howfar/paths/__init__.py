@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from howfar.errors import PlanError
 from howfar.paths.forwarded_socket import ForwardedSocketPath
 from howfar.paths.haproxy import HaproxyPath, SidecarPath
-from howfar.paths.path import Endpoint, Hop, Path, PathContext, Process
+from howfar.paths.path import Endpoint, Hop, Path, PathContext, Process, find_program
+from howfar.paths.pgbouncer import PGBOUNCER_PATHS
 from howfar.paths.remote import RemotePath
 from howfar.paths.socket import SocketPath
+from howfar.paths.ssh import SSH_PATHS
 from howfar.paths.tcp import TcpPath
 
 PATHS: dict[str, Path] = {
@@ -19,6 +23,8 @@ PATHS: dict[str, Path] = {
         ForwardedSocketPath(),
         HaproxyPath(),
         SidecarPath(),
+        *SSH_PATHS,
+        *PGBOUNCER_PATHS,
     )
 }
 """In the order of tables and charts."""
@@ -34,6 +40,18 @@ def find_path(name: str) -> Path:
 def path_names() -> tuple[str, ...]:
     """In the order of tables and charts."""
     return tuple(PATHS)
+
+
+def check_carries(path: Path, services: Collection[str]) -> None:
+    """The programs of this path are here, and carry what these servers speak. Raises PlanError, MissingError."""
+    for service in services:
+        if path.protocols and service not in path.protocols:
+            raise PlanError(
+                f"the path {path.name} carries {' and '.join(path.protocols)} only, and the server speaks {service}",
+                "Name another path, or another server with --server.",
+            )
+    for program in path.hops:
+        find_program(program)
 
 
 def crosses_link(name: object) -> bool:
@@ -61,6 +79,7 @@ __all__ = [
     "Path",
     "PathContext",
     "Process",
+    "check_carries",
     "crosses_link",
     "find_path",
     "is_local",

@@ -11,7 +11,7 @@ import subprocess
 from functools import cache
 from pathlib import Path as FilePath
 
-from howfar.paths.path import Endpoint, Hop, Path, PathContext
+from howfar.paths.path import Endpoint, Hop, Path, PathContext, find_program
 
 
 class ForwardedSocketPath(Path):
@@ -28,12 +28,12 @@ class ForwardedSocketPath(Path):
         near, port = context.work / "forward.sock", context.hop_port
         near.unlink(missing_ok=True)
         to_server = [
-            "socat",
+            find_program("socat"),
             f"TCP-LISTEN:{port},reuseaddr,fork,backlog=1024",
             f"UNIX-CONNECT:{_escaped(context.server_socket)}",
         ]
         to_client = [
-            "socat",
+            find_program("socat"),
             f"UNIX-LISTEN:{_escaped(near)},fork,reuseaddr,unlink-early,backlog=1024",
             f"TCP:{context.server_address}:{port}",
         ]
@@ -69,5 +69,5 @@ def _is_socket(path: FilePath) -> bool:
 
 @cache
 def _version() -> str:
-    output = subprocess.run(["socat", "-V"], capture_output=True, text=True).stdout
+    output = subprocess.run([find_program("socat"), "-V"], capture_output=True, text=True).stdout
     return next((line for line in output.splitlines() if line.startswith("socat version")), "socat").strip()

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from howfar.errors import LabError
-from howfar.paths.path import Endpoint, Hop, Path, PathContext, Side
+from howfar.paths.path import Endpoint, Hop, Path, PathContext, Side, find_program
 
 _OWN_FILES = 200
 """Beside two for each connection."""
@@ -55,7 +55,7 @@ class _Proxy:
         )
         file.write_text(made)
         # -db: in the foreground, one process.
-        self.process = context.start(side, ["haproxy", "-db", "-f", str(file)], log)
+        self.process = context.start(side, [find_program("haproxy"), "-db", "-f", str(file)], log)
         context.wait_until(self.process, log, lambda: context.listens(self.process, listen[1]))
         self.facts = f"listens at {_address(listen)}, connects to {_address(connect)}"
         self.hop = Hop(f"{side}_side", self.process, carried=self._carried)
@@ -149,6 +149,6 @@ def _address(place: tuple[str, int]) -> str:
 
 @cache
 def _version() -> str:
-    """`HAProxy version 2.6.12-1+deb12u4`. A missing program was found missing when it was to be started."""
-    output = subprocess.run(["haproxy", "-v"], capture_output=True, text=True).stdout
+    """`HAProxy version 2.6.12-1+deb12u4`."""
+    output = subprocess.run([find_program("haproxy"), "-v"], capture_output=True, text=True).stdout
     return " ".join(output.partition("\n")[0].split()[:3])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, Literal, Protocol
+
+from howfar.errors import MissingError
 
 Side = Literal["client", "server"]
 """At which end of the link."""
@@ -30,8 +34,12 @@ class Hop:
     forks: bool = False
     """It has a process for each connection, which the receipt checks."""
     carried: Callable[[], Mapping[str, int]] | None = None
-    """Its own counters since it started: `connections`, `connections_most` (at once), `bytes_to_server`, `bytes_to_client`.
-    None: it has none. Raises LabError."""
+    """Its own counters since it started: `bytes_to_server`, `bytes_to_client` and, where it counts them, `connections` and
+    `connections_most` (at once). None: it has none. Raises LabError."""
+    now: Callable[[], Mapping[str, int]] | None = None
+    """How many connections it has at the moment: `to_clients`, `to_server`; watched under the load. None: it does not tell."""
+    let_go: Callable[[], None] | None = None
+    """Ends the connections to the server that it keeps without a client. Called once, after the load. Raises LabError."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +88,32 @@ class PathContext(Protocol):
         ...
 
     @property
+    def user(self) -> str:
+        """The load's account at the server; empty, as its password and its database, where the server knows none."""
+        ...
+
+    @property
+    def password(self) -> str: ...
+    @property
+    def database(self) -> str: ...
+    @property
     def loopback_address(self) -> str: ...
     @property
     def client_address(self) -> str: ...
     @property
     def server_address(self) -> str: ...
 
-    def start(self, side: Side, command: Sequence[str], log: str) -> Process:
-        """Start a program that ends with the path. Raises MissingError."""
+    def query(self, sql: str) -> list[dict[str, Any]]:
+        """As the server's administrator. Raises LabError."""
+        ...
+
+    def start(self, side: Side, command: Sequence[str], log: str, *, as_user: int = 0) -> Process:
+        """Start a program that ends with the path. `as_user`: what our own user is called for it; some refuse to be 0."""
+        ...
+
+    def tcp_bytes(self, port: int) -> Mapping[str, int]:
+        """`bytes_to_server` and `bytes_to_client` of the connections at a port of the server's host, since each began: what the
+        kernel knows of a program that keeps its connections and has no counters. Raises LabError."""
         ...
 
     def wait_until(self, process: Process, log: str, ready: Callable[[], bool]) -> None:
@@ -97,24 +123,46 @@ class PathContext(Protocol):
     def listens(self, process: Process, port: int) -> bool: ...
 
 
+_PLACES = ("/usr/sbin", "/usr/local/sbin")
+"""Not on every user's PATH."""
+
+
+def find_program(name: str) -> str:
+    """Where a hop's program is. Raises MissingError."""
+    found = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_PLACES]))
+    if found is None:
+        raise MissingError(f"the program {name} was not found", f"Install {name} (./setup --hops does it).")
+    return found
+
+
 class Path(ABC):
     """A path before it is open: facts about it, and how to open it. One file of this package each."""
 
-    name: ClassVar[str]
+    name: str
     """In plans, commands and run files."""
-    label: ClassVar[str]
+    label: str
     """In sentences."""
-    machines: ClassVar[int]
+    machines: int
     """1: the client runs on the server's host."""
-    crosses_link: ClassVar[bool]
+    crosses_link: bool
     """Bytes cross the link: a delay and a rate mean something."""
-    networking: ClassVar[bool]
+    networking: bool
     """The server listens on TCP."""
-    by_socket: ClassVar[bool]
+    by_socket: bool
     """It leads to the server's Unix socket."""
-    hops: ClassVar[tuple[str, ...]] = ()
+    hops: tuple[str, ...] = ()
     """Programs in between."""
-    modelled: ClassVar[bool]
+    protocols: tuple[str, ...] = ()
+    """Services whose protocol its programs read, as `postgresql`: they carry no other. Empty: they read none and carry all."""
+    pools: bool = False
+    """A connection to the server serves several clients."""
+    encrypts: bool = False
+    """Its programs encrypt what is between them."""
+    passes_tls: bool = True
+    """A session can be encrypted or compressed between client and server."""
+    keeps_sessions: bool = True
+    """A client keeps its session at the server for longer than a transaction, and with it statements that it prepared."""
+    modelled: bool
     """The queueing model describes it: it has no process for each connection, whose cost the model does not know."""
 
     @abstractmethod

@@ -20,7 +20,7 @@ from howfar.lab.environment import memory_bytes
 from howfar.lab.servers.contents import find_rows
 from howfar.lab.servers.program import Program
 from howfar.lab.servers.table_store import LOADED, POOL_PER_DATA, ROW_BYTES, template_name
-from howfar.paths import find_path
+from howfar.paths import check_carries, find_path
 from howfar.plan.cells import cells
 from howfar.plan.factors import CLOSED, SEMI_SYNC, Content, Level
 from howfar.plan.fitting import (
@@ -50,6 +50,7 @@ def fit(plan: Plan) -> Fitted:
     """
     _check_server(plan)
     _check_keys(plan)
+    _check_paths(plan)
     if plan.workload.kind == "key_value":
         return Fitted(plan)
     if plan.workload.kind == "page":
@@ -81,6 +82,30 @@ def _check_server(plan: Plan) -> None:
             f"{kind} stores keys, and the workload of the plan {plan.name} is of SQL",
             "Name a server that speaks SQL, or give the plan the workload key_value.",
         )
+
+
+def _check_paths(plan: Plan) -> None:
+    """Programs on the way are here and carry the plan's sessions. Raises PlanError, MissingError, ServerMissing, ServerCrashed."""
+    from howfar.lab.servers.kinds import KINDS, find_server
+
+    servers = (*plan.factors.server, *companions(plan))
+    services = {KINDS[server if server in KINDS else find_server(server).kind].service for server in servers}
+    prepares = plan.workload.kind not in ("key_value", "page") and plan.workload.db_ps_mode == "auto"
+    for cell in cells(plan):
+        path = find_path(str(cell.factors["path"]))
+        check_carries(path, services)
+        spec = session_spec(cell.factors)
+        if (spec.tls or spec.algorithm) and not path.passes_tls:
+            raise PlanError(
+                f"the path {path.name} reads what it carries, and plan {plan.name} encrypts or compresses it there",
+                "Leave those cells out: [[leave_out]] with path, tls and compression.",
+            )
+        if prepares and not path.keeps_sessions:
+            raise PlanError(
+                f"on the path {path.name} a client's transactions go to the server by one connection or another, where what it "
+                f"prepared is not known, and plan {plan.name} prepares its statements",
+                'Set db_ps_mode = "disable" in [workload], or name a path that pools sessions.',
+            )
 
 
 def _check_without_mysql(plan: Plan, kind: str) -> None:

@@ -16,7 +16,7 @@ import ssl
 import subprocess
 import time
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from pg8000.exceptions import DatabaseError, InterfaceError
 
 from howfar.errors import LabError, PlanError, ServerCrashed, ServerMissing
 from howfar.lab.network import Host
+from howfar.lab.sandbox import as_other_user
 from howfar.lab.servers import (
     DATABASE,
     GAUGES,
@@ -52,9 +53,6 @@ _ADMIN = "postgres"
 _FIRST_DATABASE = "postgres"
 _PORT = 5432
 """Also in the name of its socket, when it has no network."""
-_NOBODY = "65534"
-_USER_NAMESPACE = ("unshare", "--user", "--ipc", f"--map-user={_NOBODY}", f"--map-group={_NOBODY}", "--")
-"""The IPC namespace takes its System V segment away, however it ends."""
 _PAGE_BYTES = 8192
 _LEAST_POOL_BYTES = 16 * 2**20
 _STOPS_S = 5.0
@@ -115,11 +113,6 @@ _WARM = (
     "WHERE c.relkind IN ('r', 'i', 't', 'm') AND pg_relation_size(c.oid, fork) > 0"
 )
 """The catalogs too: the first session would read them from files otherwise."""
-
-
-def as_other_user(command: Sequence[str]) -> list[str]:
-    """How to start it here: it refuses user 0."""
-    return [*_USER_NAMESPACE, *command] if os.geteuid() == 0 else list(command)
 
 
 def password_verifier(password: str) -> str:

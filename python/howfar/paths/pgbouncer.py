@@ -1,0 +1,231 @@
+"""`pgbouncer` and its variants: PgBouncer on the server's host, on the client's, or on their one machine.
+
+It reads PostgreSQL's protocol and gives a connection to the server to several clients in turn, for a transaction or a session each.
+Clients log in by SCRAM, and it to the server with the same keys: its file of accounts has what the server keeps of the password, and
+no password. Its own counters say what it carried. Its CPU belongs to the path and is counted with it.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Literal
+
+import pg8000.native
+from pg8000.exceptions import DatabaseError, InterfaceError
+
+from howfar.errors import LabError
+from howfar.paths.path import Endpoint, Hop, Path, PathContext, Side, find_program
+
+Leg = Literal["socket", "tcp"]
+_PROGRAM = "pgbouncer"
+_USER = 65534
+"""Nobody: it refuses to run as root."""
+_POOL = 20
+"""Its own default: so many connections to the server take the transactions of all clients in turn."""
+_FILES_BESIDE = 200
+_MOST_CLIENTS = 32_000
+_ANSWER_S = 5.0
+_CONFIGURATION = """\
+[databases]
+{database} = host={host} port={server_port}
+[pgbouncer]
+listen_addr = {listen}
+listen_port = {port}
+unix_socket_dir = {work}
+listen_backlog = 4096
+pool_mode = {mode}
+default_pool_size = {pool}
+max_client_conn = {most}
+auth_type = scram-sha-256
+auth_file = {accounts}
+log_connections = 0
+log_disconnections = 0
+# Nothing ends an idle connection but its client or server.
+server_lifetime = 86400
+server_idle_timeout = 0
+query_wait_timeout = 0
+"""
+
+
+class PgbouncerPath(Path):
+    """One place and mode of it. `listens`: its leg to the clients; `connects`: to the server."""
+
+    networking = True
+    hops = (_PROGRAM,)
+    protocols = ("postgresql",)
+    pools = True
+    passes_tls = False
+    modelled = False
+
+    def __init__(
+        self, name: str, label: str, *, side: Side, machines: int = 2, listens: Leg, connects: Leg, mode: str
+    ) -> None:
+        self.name = name
+        self.label = label
+        self.machines = machines
+        self.crosses_link = machines == 2
+        self.by_socket = connects == "socket"
+        self.keeps_sessions = mode == "session"
+        self._side: Side = side
+        self._listens, self._connects, self._mode = listens, connects, mode
+
+    def open(self, context: PathContext) -> Endpoint:
+        assert context.server_port is not None, "its server listens on TCP too"
+        across = self.crosses_link
+        address = context.server_address if across and self._side == "server" else context.loopback_address
+        target = context.server_address if across and self._side == "client" else context.loopback_address
+        bouncer = _Bouncer(
+            context,
+            self._side,
+            listen=address if self._listens == "tcp" else "",
+            connect=str(context.server_socket.parent) if self.by_socket else target,
+            mode=self._mode,
+        )
+        near = bouncer.socket if self._listens == "socket" else None
+        seen_from = context.client_address if across and self._side == "client" else context.loopback_address
+        return Endpoint(
+            socket=near,
+            host=None if near else address,
+            port=None if near else context.hop_port,
+            peer_pid=bouncer.process.pid if near else None,
+            seen_from="localhost" if self.by_socket else seen_from,
+            server_port=(context.hop_port if self._side == "server" else context.server_port) if across else None,
+            hops=(bouncer.hop,),
+            facts={"program": _version(), f"{self._side}_side": bouncer.facts},
+        )
+
+
+PGBOUNCER_PATHS = (
+    PgbouncerPath(
+        "pgbouncer",
+        "TCP from a second machine to PgBouncer, which has the server's socket",
+        side="server",
+        listens="tcp",
+        connects="socket",
+        mode="transaction",
+    ),
+    PgbouncerPath(
+        "pgbouncer-session",
+        "TCP from a second machine to PgBouncer, which pools sessions",
+        side="server",
+        listens="tcp",
+        connects="socket",
+        mode="session",
+    ),
+    PgbouncerPath(
+        "pgbouncer-tcp",
+        "TCP from a second machine to PgBouncer, which reaches the server by TCP",
+        side="server",
+        listens="tcp",
+        connects="tcp",
+        mode="transaction",
+    ),
+    PgbouncerPath(
+        "pgbouncer-near",
+        "PgBouncer's socket beside the client, and TCP to a second machine",
+        side="client",
+        listens="socket",
+        connects="tcp",
+        mode="transaction",
+    ),
+    PgbouncerPath(
+        "pgbouncer-local",
+        "PgBouncer's socket on the same machine",
+        side="server",
+        machines=1,
+        listens="socket",
+        connects="socket",
+        mode="transaction",
+    ),
+)
+
+
+class _Bouncer:
+    """One running PgBouncer: where it listens and connects, and what it says of itself."""
+
+    def __init__(self, context: PathContext, side: Side, *, listen: str, connect: str, mode: str) -> None:
+        work, port, database = context.work, context.hop_port, context.database
+        log, accounts, file = "pgbouncer.log", work / "pgbouncer.users", work / "pgbouncer.ini"
+        # The key of a client's login opens the server too only if both keep the same of the password.
+        (kept,) = context.query(f"SELECT rolpassword FROM pg_authid WHERE rolname = '{context.user}'")
+        accounts.touch(mode=0o600)
+        accounts.write_text(f'"{context.user}" "{kept["rolpassword"]}"\n')
+        most = _most_clients()
+        file.write_text(
+            _CONFIGURATION.format(
+                database=database,
+                host=connect,
+                server_port=context.server_port,
+                listen=listen,
+                port=port,
+                work=work,
+                mode=mode,
+                pool=_POOL if mode == "transaction" else most,
+                most=most,
+                accounts=accounts,
+            )
+        )
+        near = work / f".s.PGSQL.{port}"
+        near.unlink(missing_ok=True)
+        self.process = context.start(side, [find_program(_PROGRAM), str(file)], log, as_user=_USER)
+        context.wait_until(self.process, log, near.is_socket)
+        self.socket = str(near)
+        self.facts = (
+            f"pools {mode}s, at most {_POOL if mode == 'transaction' else most} connections; "
+            f"listens at {listen or near}:{port}, connects to {connect}:{context.server_port}"
+        )
+        self._database = database
+        self._admin: pg8000.native.Connection | None = None
+        self.hop = Hop(f"{side}_side", self.process, carried=self._carried, now=self._now, let_go=self._let_go)
+
+    def _ask(self, command: str) -> list[dict[str, Any]]:
+        """Its console answers whoever runs it. Raises LabError."""
+        try:
+            if self._admin is None:
+                self._admin = pg8000.native.Connection(
+                    _PROGRAM, unix_sock=self.socket, database=_PROGRAM, timeout=_ANSWER_S
+                )
+            rows = self._admin.run(command) or []
+            names = [column["name"] for column in self._admin.columns or ()]
+        except (DatabaseError, InterfaceError, OSError) as error:
+            raise LabError(f"PgBouncer's console does not answer {command}: {error}") from error
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def _own(self, command: str) -> list[dict[str, Any]]:
+        return [row for row in self._ask(command) if row["database"] == self._database]
+
+    def _carried(self) -> Mapping[str, int]:
+        """What it received from clients, and from the server. Raises LabError."""
+        names = {"total_received": "bytes_to_server", "total_sent": "bytes_to_client"}
+        names |= {"total_xact_count": "transactions", "total_query_count": "queries"}
+        totals = self._own("SHOW STATS")
+        return {ours: sum(int(row[theirs]) for row in totals) for theirs, ours in names.items()}
+
+    def _now(self) -> Mapping[str, int]:
+        """Raises LabError."""
+        pools = self._own("SHOW POOLS")
+        sides = {"to_clients": ("cl_active", "cl_waiting"), "to_server": ("sv_active", "sv_idle", "sv_used")}
+        return {side: sum(int(row[name]) for row in pools for name in names) for side, names in sides.items()}
+
+    def _let_go(self) -> None:
+        """A session of PostgreSQL says what it did when it ends. Raises LabError."""
+        self._ask("PAUSE")
+        if self._admin is not None:
+            self._admin.close()
+            self._admin = None
+
+
+def _most_clients() -> int:
+    """As many as it may open two files for: it counts on one more for each connection to the server."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_CLIENTS if hard == resource.RLIM_INFINITY else min(_MOST_CLIENTS, hard // 2 - _FILES_BESIDE)
+
+
+@cache
+def _version() -> str:
+    """`PgBouncer 1.18.0`."""
+    output = subprocess.run([find_program(_PROGRAM), "--version"], capture_output=True, text=True).stdout
+    return output.partition("\n")[0]
