@@ -23,12 +23,14 @@ fn main() -> ExitCode {
         Some("link") => howfar_link::run(),
         Some("null") => howfar_null::serve(),
         Some("pingpong") => howfar_null::ping_pong(),
+        Some("answer") => howfar_null::answer(),
+        Some("replay") => howfar_null::replay(),
         Some("tap") => howfar_tap::run(),
         Some("commit") => commit::print(),
         Some("echo" | "rtt" | "goodput") => howfar_link::probe::run(),
         _ => {
             eprintln!(
-                "usage: howfar-engine info|schema|load|page|tables|watch|link|echo|rtt|goodput|null|pingpong|tap   (a job as JSON on stdin)"
+                "usage: howfar-engine info|schema|load|page|tables|watch|link|echo|rtt|goodput|null|pingpong|answer|replay|tap   (a job as JSON on stdin)"
             );
             ExitCode::from(2)
         }

@@ -145,7 +145,7 @@ impl PingPongJob {
     }
 }
 
-fn held(rules: &[(bool, &str)]) -> Result<(), Failed> {
+pub(crate) fn held(rules: &[(bool, &str)]) -> Result<(), Failed> {
     match rules.iter().find(|(holds, _)| !holds) {
         None => Ok(()),
         Some((_, rule)) => Err(Failed::new(

@@ -3,7 +3,7 @@
 //! [`serve`] is the null server: it speaks the protocol of MySQL and MariaDB well enough for any client to log in, prepare,
 //! query and execute, and answers from bytes made beforehand. [`ping_pong`] is the floor: a blocking send and receive of the same bytes on
 //! one connection, with nothing around it. `statement` looks at SQL as far as needed, `canned` holds the answers, `session` is
-//! one client's conversation without I/O, `server` moves bytes. Not here: SQL, storage, passwords.
+//! one client's conversation without I/O, `server` moves bytes. [`answer`] and [`replay`] do the same for sizes alone. Not here: SQL, storage, passwords.
 
 mod address;
 mod canned;
@@ -11,6 +11,7 @@ mod canned;
 pub mod fuzzing;
 mod jobs;
 mod pingpong;
+mod replay;
 mod server;
 mod session;
 mod statement;
@@ -25,6 +26,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use canned::Book;
 use jobs::{NullJob, NullReady, PingPongJob};
+use replay::jobs::{AnswerJob, ReplayJob, Replayed};
 use server::Server;
 
 /// Add the messages of this crate.
@@ -33,6 +35,9 @@ pub fn describe(contract: &mut Contract) {
     contract.reads::<PingPongJob>();
     contract.writes::<NullReady>();
     contract.writes::<jobs::PingPong>();
+    contract.reads::<AnswerJob>();
+    contract.reads::<ReplayJob>();
+    contract.writes::<Replayed>();
 }
 
 /// Read a null job on stdin and serve until stdin ends.
@@ -46,6 +51,16 @@ pub fn ping_pong() -> ExitCode {
         job.check()?;
         tell(&pingpong::measure(&job)?)
     }))
+}
+
+/// Read an answer job on stdin and serve until stdin ends.
+pub fn answer() -> ExitCode {
+    ended(read_job("answer").and_then(|job| replay::serve(&job)))
+}
+
+/// Read a replay job on stdin, run it, write an event for each page on stdout.
+pub fn replay() -> ExitCode {
+    ended(read_job("replay").and_then(|job| replay::replay(&job)))
 }
 
 fn ended(outcome: Result<(), Failed>) -> ExitCode {

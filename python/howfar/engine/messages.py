@@ -42,6 +42,34 @@ class UnixTarget(Message):
     path: str
 
 
+class TcpListen(Message):
+    """Where to listen, by numeric address; port 0: the kernel chooses one."""
+
+    kind: Literal["tcp"] = "tcp"
+    host: str
+    port: int = Field(default=0, ge=0, le=65_535)
+
+
+Listen = Annotated[UnixTarget | TcpListen, Field(discriminator="kind")]
+
+
+class ServerTls(Message):
+    """What a server proves itself with."""
+
+    cert_file: str
+    key_file: str
+    versions: Literal["any", "1.2", "1.3"]
+
+
+class AnswerJob(Message):
+    """A server that answers each request with as many bytes, after as long, as the request says. Lives until stdin ends."""
+
+    job: Literal["answer"] = "answer"
+    version: Literal[2] = 2
+    listen: Listen
+    tls: ServerTls | None = None
+
+
 class TcpTarget(Message):
     """A server by numeric address; names are resolved before a job is made."""
 
@@ -563,17 +591,6 @@ class LinkJob(Message):
     realtime: Literal["off", "auto"] = "auto"
 
 
-class TcpListen(Message):
-    """Where to listen, by numeric address; port 0: the kernel chooses one."""
-
-    kind: Literal["tcp"] = "tcp"
-    host: str
-    port: int = Field(default=0, ge=0, le=65_535)
-
-
-Listen = Annotated[UnixTarget | TcpListen, Field(discriminator="kind")]
-
-
 class Session(Message):
     """How each connection talks to the server."""
 
@@ -813,6 +830,39 @@ class Receipt(Message):
     """Who served the sockets; `threads`: each of its own, blocking, as a page job's."""
     client_threads: int
     client_cpus: tuple[int, ...]
+
+
+class ReplayStep(Message):
+    """One round trip, begun `gap_ns` after the one before it ended."""
+
+    connection: int = Field(ge=0, le=10_000)
+    """Which of the replay's connections. One that no step opens is opened before the first page."""
+    opens: bool = False
+    """Open the connection first, again if it is open."""
+    gap_ns: int = Field(default=0, ge=0, le=86_400_000_000_000)
+    server_ns: int = Field(default=0, ge=0, le=86_400_000_000_000)
+    bytes_to_server: int = Field(ge=0, le=1_073_741_824)
+    """At least 16 are sent."""
+    bytes_to_client: int = Field(ge=0, le=1_073_741_824)
+    """At least 8 are sent."""
+
+
+class ReplayPage(Message):
+    """The round trips of one page, and the time after the last of them."""
+
+    steps: tuple[ReplayStep, ...] = Field(min_length=1)
+    rest_ns: int = Field(default=0, ge=0, le=86_400_000_000_000)
+
+
+class ReplayJob(Message):
+    """Pages, one after the other, against a server that was started with an `answer` job."""
+
+    job: Literal["replay"] = "replay"
+    version: Literal[2] = 2
+    target: Target
+    tls: Tls | None = None
+    """Verified against `ca_file` and `server_name`."""
+    pages: tuple[ReplayPage, ...] = Field(min_length=1)
 
 
 class RttJob(Message):
@@ -1121,6 +1171,21 @@ class Ready(Message):
     """Of a page job that runs a script: each service's receipt by its name; `receipt` is then the first one's."""
 
 
+class Replayed(Message):
+    """One page of a replay, in the order of the job."""
+
+    event: Literal["replayed"] = "replayed"
+    took_ns: int
+    opened_ns: tuple[int, ...]
+    """Of each connection that was opened: the socket, then TLS."""
+    round_trips_ns: tuple[int, ...]
+    """Of each step, from its first byte sent to its answer's last."""
+    client_late_ns: int
+    """Of all steps together: how long after its gap a request was sent."""
+    server_late_ns: int
+    """How long after its service time an answer was sent."""
+
+
 class RttResult(Message):
     event: Literal["rtt"] = "rtt"
     count: int
@@ -1215,6 +1280,7 @@ Event = Annotated[
     | NullReady
     | PingPong
     | Ready
+    | Replayed
     | RttResult
     | TablesDone
     | TablesProgress
@@ -1228,6 +1294,7 @@ Event = Annotated[
 SYSBENCH_KINDS: Final[tuple[SysbenchKind, ...]] = get_args(SysbenchKind)
 
 JOBS: Final[dict[str, type[Message]]] = {
+    "answer": AnswerJob,
     "echo": EchoJob,
     "goodput": GoodputJob,
     "link": LinkJob,
@@ -1235,6 +1302,7 @@ JOBS: Final[dict[str, type[Message]]] = {
     "null": NullJob,
     "page": PageJob,
     "pingpong": PingPongJob,
+    "replay": ReplayJob,
     "rtt": RttJob,
     "tables": TablesJob,
     "tap": TapJob,
@@ -1263,6 +1331,7 @@ EVENTS: Final[dict[str, type[Message]]] = {
     "null_ready": NullReady,
     "pingpong": PingPong,
     "ready": Ready,
+    "replayed": Replayed,
     "rtt": RttResult,
     "tables_done": TablesDone,
     "tables_progress": TablesProgress,

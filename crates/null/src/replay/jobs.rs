@@ -1,0 +1,171 @@
+//! The jobs and events of a replay, as `messages.py` defines them.
+
+use howfar_contract::jobs::{Listen, Target, Tls, TlsVersions};
+use howfar_contract::{Failed, LONGEST_NS};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::jobs::held;
+
+const MOST_STEPS: usize = 1_000_000;
+const MOST_CONNECTIONS: u32 = 10_000;
+
+/// What a server proves itself with.
+#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ServerTls {
+    pub(crate) cert_file: String,
+    pub(crate) key_file: String,
+    pub(crate) versions: TlsVersions,
+}
+
+/// A server that answers each request with as many bytes, after as long, as the request says. Lives until stdin ends.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AnswerJob {
+    #[serde(rename = "job")]
+    #[schemars(extend("const" = "answer"))]
+    _job: String,
+    #[serde(rename = "version")]
+    #[schemars(extend("const" = 2))]
+    _version: u32,
+    pub(crate) listen: Listen,
+    #[serde(default)]
+    pub(crate) tls: Option<ServerTls>,
+}
+
+/// One round trip, begun `gap_ns` after the one before it ended.
+#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReplayStep {
+    /// Which of the replay's connections. One that no step opens is opened before the first page.
+    #[schemars(range(max = 10_000))]
+    pub(crate) connection: u32,
+    /// Open the connection first, again if it is open.
+    #[serde(default)]
+    pub(crate) opens: bool,
+    #[serde(default)]
+    #[schemars(range(max = howfar_contract::LONGEST_NS))]
+    pub(crate) gap_ns: u64,
+    #[serde(default)]
+    #[schemars(range(max = howfar_contract::LONGEST_NS))]
+    pub(crate) server_ns: u64,
+    /// At least 16 are sent.
+    #[schemars(range(max = 1_073_741_824))]
+    pub(crate) bytes_to_server: u32,
+    /// At least 8 are sent.
+    #[schemars(range(max = 1_073_741_824))]
+    pub(crate) bytes_to_client: u32,
+}
+
+/// The round trips of one page, and the time after the last of them.
+#[derive(Debug, Clone, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReplayPage {
+    #[schemars(length(min = 1))]
+    pub(crate) steps: Vec<ReplayStep>,
+    #[serde(default)]
+    #[schemars(range(max = howfar_contract::LONGEST_NS))]
+    pub(crate) rest_ns: u64,
+}
+
+/// Pages, one after the other, against a server that was started with an `answer` job.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReplayJob {
+    #[serde(rename = "job")]
+    #[schemars(extend("const" = "replay"))]
+    _job: String,
+    #[serde(rename = "version")]
+    #[schemars(extend("const" = 2))]
+    _version: u32,
+    pub(crate) target: Target,
+    /// Verified against `ca_file` and `server_name`.
+    #[serde(default)]
+    pub(crate) tls: Option<Tls>,
+    #[schemars(length(min = 1))]
+    pub(crate) pages: Vec<ReplayPage>,
+}
+
+/// One page of a replay, in the order of the job.
+#[derive(Debug, Serialize, JsonSchema)]
+#[serde(tag = "event", rename = "replayed")]
+#[schemars(title = "Replayed")]
+#[allow(clippy::struct_field_names)] // times all of them, and named so
+pub(crate) struct Replayed {
+    pub(crate) took_ns: u64,
+    /// Of each connection that was opened: the socket, then TLS.
+    pub(crate) opened_ns: Vec<u64>,
+    /// Of each step, from its first byte sent to its answer's last.
+    pub(crate) round_trips_ns: Vec<u64>,
+    /// Of all steps together: how long after its gap a request was sent.
+    pub(crate) client_late_ns: u64,
+    /// How long after its service time an answer was sent.
+    pub(crate) server_late_ns: u64,
+}
+
+impl ReplayJob {
+    /// The bounds that the types do not hold.
+    pub(crate) fn check(&self) -> Result<(), Failed> {
+        let steps = || self.pages.iter().flat_map(|page| &page.steps);
+        held(&[
+            (
+                !self.pages.is_empty() && self.pages.iter().all(|page| !page.steps.is_empty()),
+                "a replay has pages, and each has steps",
+            ),
+            (
+                steps().count() <= MOST_STEPS,
+                "a replay has at most 1000000 steps",
+            ),
+            (
+                steps().all(|step| step.connection <= MOST_CONNECTIONS),
+                "connection must be at most 10000",
+            ),
+            (
+                steps().all(|step| step.gap_ns.max(step.server_ns) <= LONGEST_NS)
+                    && self.pages.iter().all(|page| page.rest_ns <= LONGEST_NS),
+                "gap_ns, server_ns and rest_ns must be at most a day",
+            ),
+            (
+                steps().all(|step| step.bytes_to_server.max(step.bytes_to_client) <= 1 << 30),
+                "bytes_to_server and bytes_to_client must be at most 1073741824",
+            ),
+            (
+                self.tls
+                    .as_ref()
+                    .is_none_or(|tls| tls.ca_file.is_some() && tls.server_name.is_some()),
+                "tls needs ca_file and server_name",
+            ),
+        ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use howfar_contract::parse_job;
+
+    use super::*;
+
+    fn text(name: &str) -> String {
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../schema/examples");
+        fs::read_to_string(examples.join(name)).expect("an example beside the schemas")
+    }
+
+    #[test]
+    fn the_examples_are_read() {
+        let job: ReplayJob = parse_job("replay", &text("job.replay.json")).expect("a good job");
+        job.check().expect("in bounds");
+        let job: AnswerJob = parse_job("answer", &text("job.answer.json")).expect("a good job");
+        assert!(job.tls.is_some());
+    }
+
+    #[test]
+    fn a_page_without_steps_is_refused() {
+        let text = text("refused/job.replay.no-steps.json");
+        let job: ReplayJob = parse_job("replay", &text).expect("well formed");
+        assert!(job.check().is_err());
+    }
+}

@@ -1,0 +1,46 @@
+//! Round trips of a recording, sizes and times without words: a server that answers each request with as many bytes, after as long, as
+//! the request says, and a client that makes the round trips one after the other and keeps the gaps between them.
+//!
+//! With neither gaps nor service times this measures what a round trip of each size costs on a path. `stream` is the socket, with TLS or
+//! without. A request begins with [`HEADER`] bytes: its length, its answer's, the service time. An answer begins with how late the server
+//! was with it. Both sides spin, as the application and the server compute: a processor that sleeps would have to be woken.
+
+mod client;
+pub(crate) mod jobs;
+mod server;
+mod stream;
+
+use rustix::time::{ClockId, clock_gettime};
+
+pub(crate) use client::replay;
+pub(crate) use server::serve;
+
+/// Shortest request: two lengths of 4 bytes and a time of 8.
+const HEADER: usize = 16;
+/// Shortest answer: how late the server was.
+const LATENESS: usize = 8;
+/// Longer waits sleep first: a timer, not a computation.
+const LONGEST_SPIN_NS: u64 = 20_000_000;
+const BUFFER: usize = 64 * 1024;
+
+fn now_ns() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Wait until then; the time it was when that was over.
+fn wait_until(due_ns: u64) -> u64 {
+    loop {
+        let now = now_ns();
+        if now >= due_ns {
+            return now;
+        }
+        if due_ns - now > LONGEST_SPIN_NS {
+            std::thread::sleep(std::time::Duration::from_nanos(
+                due_ns - now - LONGEST_SPIN_NS,
+            ));
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! The server: a thread for each connection, as many requests as come.
+
+use std::io::{self, Read};
+use std::thread;
+use std::time::Duration;
+
+use howfar_contract::Failed;
+use howfar_contract::jobs::{Listen, Target};
+use rustix::io::Errno;
+use rustix::net::{self, SocketFlags};
+
+use super::jobs::AnswerJob;
+use super::stream::{Duplex, Plain, ServerSide, socket};
+use super::{BUFFER, HEADER, LATENESS, now_ns, wait_until};
+use crate::address;
+use crate::jobs::NullReady;
+use crate::{internal, tell};
+
+/// More wait to be accepted.
+const MOST_CONNECTIONS: usize = 4096;
+/// As the contract has it.
+const LONGEST: usize = 1 << 30;
+static OPEN: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+
+/// Serve until stdin ends.
+pub(crate) fn serve(job: &AnswerJob) -> Result<(), Failed> {
+    let tls = job.tls.as_ref().map(ServerSide::new).transpose()?;
+    let is_tcp = matches!(job.listen, Listen::Tcp { .. });
+    let (listener, opened) = address::listen(&Target::from(job.listen.clone()))?;
+    rustix::io::ioctl_fionbio(&listener, false)
+        .map_err(|error| internal(format!("setting up the listener: {error}")))?;
+    thread::Builder::new()
+        .name("accept".to_owned())
+        .spawn(move || {
+            loop {
+                match net::accept_with(&listener, SocketFlags::CLOEXEC) {
+                    Ok(descriptor) => admit(socket(descriptor, is_tcp), tls.clone()),
+                    Err(Errno::INTR | Errno::CONNABORTED) => {}
+                    // Out of descriptors: connections that end give some back.
+                    Err(_) => thread::sleep(Duration::from_millis(10)),
+                }
+            }
+        })
+        .map_err(|error| internal(format!("starting a thread: {error}")))?;
+    tell(&NullReady {
+        port: opened.port(),
+    })?;
+    // Whatever comes is ignored; the end ends the server, with its threads.
+    let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+    opened.clear();
+    Ok(())
+}
+
+/// A client that is refused sees its connection closed.
+fn admit(plain: Box<dyn Plain>, tls: Option<ServerSide>) {
+    use std::sync::atomic::Ordering::Relaxed;
+    if OPEN.load(Relaxed) >= MOST_CONNECTIONS {
+        return;
+    }
+    OPEN.fetch_add(1, Relaxed);
+    let work = move || {
+        // A connection ends by its client, by its socket, or because it does not follow the rules. There is nobody to tell.
+        let _ = match &tls {
+            None => answer(Box::new(plain)),
+            Some(tls) => tls.begin(plain).and_then(answer),
+        };
+        OPEN.fetch_sub(1, Relaxed);
+    };
+    if thread::Builder::new()
+        .name("answers".to_owned())
+        .spawn(work)
+        .is_err()
+    {
+        OPEN.fetch_sub(1, Relaxed);
+    }
+}
+
+fn answer(mut stream: Box<dyn Duplex>) -> io::Result<()> {
+    let mut input = vec![0; BUFFER];
+    let mut output = Vec::new();
+    loop {
+        let mut had = 0;
+        while had < HEADER {
+            had += some(&mut stream, &mut input[had..])?;
+        }
+        let length = |at: usize| {
+            u32::from_be_bytes([input[at], input[at + 1], input[at + 2], input[at + 3]]) as usize
+        };
+        let (request, reply) = (length(0), length(4));
+        let mut time = [0; 8];
+        time.copy_from_slice(&input[8..HEADER]);
+        if request > LONGEST || reply > LONGEST || had > request {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        while had < request {
+            let room = BUFFER.min(request - had);
+            had += some(&mut stream, &mut input[..room])?;
+        }
+        let due = now_ns().saturating_add(u64::from_be_bytes(time));
+        output.clear();
+        output.resize(reply.max(LATENESS), 0);
+        let late = wait_until(due) - due;
+        output[..LATENESS].copy_from_slice(&late.to_be_bytes());
+        stream.write_all(&output)?;
+        stream.flush()?;
+    }
+}
+
+/// At least a byte; an end is an error.
+fn some(stream: &mut Box<dyn Duplex>, room: &mut [u8]) -> io::Result<usize> {
+    match stream.read(room)? {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        count => Ok(count),
+    }
+}

@@ -1,0 +1,130 @@
+//! A connected socket, plain or inside TLS, for blocking reads and writes.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use howfar_contract::jobs::{Tls, TlsVersions};
+use howfar_contract::{FailCode, Failed};
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::version::{TLS12, TLS13};
+use rustls::{
+    ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection, StreamOwned,
+    SupportedProtocolVersion,
+};
+
+use super::jobs::ServerTls;
+
+/// Bytes go to and fro.
+pub(super) trait Duplex: Read + Write + Send {}
+impl<T: Read + Write + Send> Duplex for T {}
+
+/// A socket as std knows it: what `read` and `write` need is the same for both kinds.
+pub(super) fn socket(descriptor: OwnedFd, is_tcp: bool) -> Box<dyn Plain> {
+    if is_tcp {
+        Box::new(TcpStream::from(descriptor))
+    } else {
+        Box::new(UnixStream::from(descriptor))
+    }
+}
+
+pub(super) trait Plain: Duplex {}
+impl Plain for TcpStream {}
+impl Plain for UnixStream {}
+
+fn versions(wanted: TlsVersions) -> Vec<&'static SupportedProtocolVersion> {
+    match wanted {
+        TlsVersions::Any => vec![&TLS13, &TLS12],
+        TlsVersions::Tls12 => vec![&TLS12],
+        TlsVersions::Tls13 => vec![&TLS13],
+    }
+}
+
+fn bad(what: &str, error: impl std::fmt::Display) -> Failed {
+    Failed::new(
+        FailCode::BadJob,
+        format!("{what} cannot be used for TLS: {error}"),
+        "Correct the file or the name.",
+    )
+}
+
+/// TLS as clients begin it.
+#[derive(Debug, Clone)]
+pub(super) struct ClientSide {
+    config: Arc<ClientConfig>,
+    name: ServerName<'static>,
+}
+
+impl ClientSide {
+    pub(super) fn new(tls: &Tls) -> Result<Self, Failed> {
+        let file = tls.ca_file.as_deref().unwrap_or_default();
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_file_iter(file).map_err(|error| bad(file, error))? {
+            roots
+                .add(certificate.map_err(|error| bad(file, error))?)
+                .map_err(|error| bad(file, error))?;
+        }
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(&versions(tls.versions))
+            .map_err(|error| bad("the version", error))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let name = tls.server_name.clone().unwrap_or_default();
+        let name = match name.parse::<IpAddr>() {
+            Ok(address) => ServerName::from(address),
+            Err(_) => ServerName::try_from(name.clone()).map_err(|error| bad(&name, error))?,
+        };
+        let mut config = config;
+        if !tls.resumption {
+            config.resumption = rustls::client::Resumption::disabled();
+        }
+        Ok(Self {
+            config: Arc::new(config),
+            name,
+        })
+    }
+
+    /// The handshake is over when this returns.
+    pub(super) fn begin(&self, mut plain: Box<dyn Plain>) -> io::Result<Box<dyn Duplex>> {
+        let mut session = ClientConnection::new(Arc::clone(&self.config), self.name.clone())
+            .map_err(io::Error::other)?;
+        while session.is_handshaking() {
+            session.complete_io(&mut plain)?;
+        }
+        Ok(Box::new(StreamOwned::new(session, plain)))
+    }
+}
+
+/// TLS as servers answer it.
+#[derive(Debug, Clone)]
+pub(super) struct ServerSide(Arc<ServerConfig>);
+
+impl ServerSide {
+    pub(super) fn new(tls: &ServerTls) -> Result<Self, Failed> {
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_file_iter(&tls.cert_file)
+            .map_err(|error| bad(&tls.cert_file, error))?
+            .collect();
+        let chain = chain.map_err(|error| bad(&tls.cert_file, error))?;
+        let key = PrivateKeyDer::from_pem_file(&tls.key_file)
+            .map_err(|error| bad(&tls.key_file, error))?;
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_protocol_versions(&versions(tls.versions))
+            .map_err(|error| bad("the version", error))?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .map_err(|error| bad(&tls.cert_file, error))?;
+        Ok(Self(Arc::new(config)))
+    }
+
+    pub(super) fn begin(&self, mut plain: Box<dyn Plain>) -> io::Result<Box<dyn Duplex>> {
+        let mut session = ServerConnection::new(Arc::clone(&self.0)).map_err(io::Error::other)?;
+        while session.is_handshaking() {
+            session.complete_io(&mut plain)?;
+        }
+        Ok(Box::new(StreamOwned::new(session, plain)))
+    }
+}
