@@ -8,11 +8,10 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from howfar.bench.links import extras as link_extras
+from howfar.bench.links import bench as link_bench
 from howfar.bench.links import figures
 from howfar.bench.links.bars import judge_hogs, judge_link, judge_redis, judge_unlimited
-from howfar.bench.links.bench import Grid, OurLink, Request, Setup, in_blocks
-from howfar.bench.links.extras import Extras, OpenPeer
+from howfar.bench.links.bench import Extras, Grid, OpenPeer, OurLink, Request, Setup, in_blocks
 from howfar.bench.links.figures import (
     FULL_TIMES,
     RATES_GBIT,
@@ -339,8 +338,8 @@ def test_the_bare_cable_is_reset_for_the_extras(monkeypatch: pytest.MonkeyPatch,
         )
         return Transfer(result, None, None, None)
 
-    monkeypatch.setattr(link_extras, "transfer", transfer)
-    monkeypatch.setattr(link_extras, "missing_program", lambda: "no redis")
+    monkeypatch.setattr(link_bench, "transfer", transfer)
+    monkeypatch.setattr(link_bench, "missing_program", lambda: "no redis")
     peer = OpenPeer("tbf", shape, delays)
     extras = Extras(cast(OurLink, FakeShaped()), cast(BareCable, FakeCable()), peer, 0, FULL_TIMES, 0)
     for effect in ("_loss", "_jitter"):
@@ -349,7 +348,7 @@ def test_the_bare_cable_is_reset_for_the_extras(monkeypatch: pytest.MonkeyPatch,
         step()
     unlimited, redis, *_ = extras.found("packet", True)
     assert went == ({"ours", "cable", "peer"} if delays else {"ours", "cable"})
-    assert set(shaped) == {link_extras.UNLIMITED}
+    assert set(shaped) == {link_bench.UNLIMITED}
     assert [(bar.bar, bar.met) for bar in unlimited.bars] == [
         ("unlimited, one stream, Gb/s", True),
         ("unmodelled drops", False),

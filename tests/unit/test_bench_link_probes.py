@@ -10,13 +10,12 @@ from typing import cast
 
 import pytest
 
-from howfar.bench.links import extras as link_extras
+from howfar.bench.links import bench as link_bench
 from howfar.bench.links import probes
 from howfar.bench.links.bars import judge_jitter, judge_loss
-from howfar.bench.links.bench import OurLink, Request
-from howfar.bench.links.extras import Extras, Lost, Spread, jittery, lossy, read_rate
+from howfar.bench.links.bench import Extras, Lost, OurLink, Request, Spread, jittery, lossy, read_rate
 from howfar.bench.links.figures import FULL_TIMES, LinkPoint
-from howfar.bench.links.peers import find_peer, kernel, toxiproxy
+from howfar.bench.links.peers import find_peer, tbf_arguments, toxiproxy
 from howfar.bench.links.peers.toxiproxy import toxics
 from howfar.bench.links.probes import BareCable, ping_patience_ns, runs_on
 from howfar.engine.process import Launcher
@@ -76,9 +75,9 @@ class FakeLink:
 
 
 def effects_of(monkeypatch: pytest.MonkeyPatch, backend: str) -> tuple[FakeLink, Extras]:
-    monkeypatch.setattr(link_extras, "missing_program", lambda: "no redis")
-    monkeypatch.setattr(link_extras, "count_lost", lambda client, server, count: Lost(count // 100, count))
-    monkeypatch.setattr(link_extras, "spread", lambda client, server, count: Spread(2e6, count))
+    monkeypatch.setattr(link_bench, "missing_program", lambda: "no redis")
+    monkeypatch.setattr(link_bench, "count_lost", lambda client, server, count: Lost(count // 100, count))
+    monkeypatch.setattr(link_bench, "spread", lambda client, server, count: Spread(2e6, count))
     link = FakeLink(backend)
     cable = cast(BareCable, SimpleNamespace(client_host=None, server_host=None))
     ours = cast(OurLink, SimpleNamespace(link=link))
@@ -167,10 +166,10 @@ def test_toxiproxy_is_asked_for_whole_milliseconds_and_payload() -> None:
 
 
 def test_tbf_is_asked_for_the_rate_of_whole_frames() -> None:
-    arguments = kernel.tbf_arguments("c0", 10**9)
+    arguments = tbf_arguments("c0", 10**9)
     assert arguments[arguments.index("rate") + 1] == f"{10**9 * 1514 // 1538}bit"
     assert int(arguments[arguments.index("burst") + 1]) >= 65536, "a super-packet must pass whole"
-    assert "tbf" not in kernel.tbf_arguments("c0", None)
+    assert "tbf" not in tbf_arguments("c0", None)
 
 
 def test_a_missing_peer_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:

@@ -2,31 +2,79 @@
 
 Every run measures each link once with either, in random order, with the same probes. Ours is the laboratory's link, calibrated as
 for any experiment; the peer works on a bare cable between two other hosts. Start at `measure_links`.
+
+The extras are measured once per run, over our link and over the bare cable, or over the peer where it can do the same.
 """
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import os
 import random
 import secrets
+import shutil
+import socket
+import statistics
+import subprocess
+import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import howfar
 from howfar.bench.links import figures
-from howfar.bench.links.extras import Extras, OpenPeer
-from howfar.bench.links.figures import FULL_TIMES, LinkBench, LinkPoint, Row, Run, RunsOn, Setting, Times
+from howfar.bench.links.bars import (
+    Verdict,
+    judge_drops,
+    judge_hogs,
+    judge_jitter,
+    judge_loss,
+    judge_redis,
+    judge_unlimited,
+)
+from howfar.bench.links.figures import (
+    FULL_TIMES,
+    Compared,
+    Extra,
+    ExtraName,
+    Figure,
+    LinkBench,
+    LinkPoint,
+    Row,
+    Run,
+    RunsOn,
+    Setting,
+    Times,
+)
 from howfar.bench.links.peers import Found, Shape, find_peer
-from howfar.bench.links.probes import BareCable, ProbedLink, measure, open_cable, runs_on, with_counters
-from howfar.bench.meter import kernel
+from howfar.bench.links.probes import (
+    BareCable,
+    ProbedLink,
+    datagrams,
+    measure,
+    open_cable,
+    ping,
+    runs_on,
+    timer_lateness_us,
+    transfer,
+    udp_errors,
+    unmodelled_drops,
+    with_counters,
+)
+from howfar.bench.meter import kernel, wait_until
+from howfar.engine.messages import IndependentLoss, NormalJitter
+from howfar.engine.process import Launcher
 from howfar.errors import EngineError, LabError, MissingError
 from howfar.lab import sandbox
-from howfar.lab.link import Link, open_link
-from howfar.lab.link.backends import SHAPING
-from howfar.lab.network import SERVER_ADDRESS, build_network, share_cpus, size_buffers, usable_cpus
+from howfar.lab.awake import spinning
+from howfar.lab.link import DirectionSpec, Link, LinkSpec, open_link
+from howfar.lab.link.backends import SHAPING, backends
+from howfar.lab.network import SERVER_ADDRESS, Companion, Host, build_network, share_cpus, size_buffers, usable_cpus
 
 
 @dataclass(frozen=True)
@@ -201,3 +249,347 @@ def _setting(request: Request, setup: Setup, load_average: float, grid: Grid) ->
         seed=request.seed,
         load_average=load_average,
     )
+
+
+LOSS_SHARE: Final = 0.01
+DEVIATION_NS: Final = 2_000_000
+_JITTERY_RTT_NS: Final = 20_000_000
+"""Half of it is five deviations, so no draw is cut off at zero delay."""
+_PAUSE_S: Final = 0.001
+"""Between datagrams that are timed individually."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    count: int
+    of: int
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of the one-way times of `of` datagrams."""
+
+    deviation_ns: float
+    of: int
+
+
+def lossy(seed: int) -> LinkSpec:
+    return LinkSpec(0, None, to_server=DirectionSpec(loss=IndependentLoss(probability=LOSS_SHARE)), seed=seed)
+
+
+def jittery(seed: int) -> LinkSpec:
+    """With `reorder` each datagram has its own draw; otherwise a late one delays those behind it."""
+    direction = DirectionSpec(jitter=NormalJitter(deviation_ns=DEVIATION_NS), reorder=True)
+    return LinkSpec(_JITTERY_RTT_NS, None, to_server=direction, seed=seed)
+
+
+def start_effect(link: Link, point: LinkSpec) -> None:
+    """Resets its counters. Raises LinkFailed, EngineError."""
+    link.shape(point)
+    link.counters(reset=True)
+    link.arm()
+
+
+def count_lost(client: Host, server: Host, count: int) -> Lost:
+    """Datagrams that the receiver's socket had no room for count as not sent."""
+    before = udp_errors(server)["RcvbufErrors"]
+    with datagrams(client, server) as udp:
+        udp.send_all(count)
+        came = len(set(udp.finish(0.0).numbers))
+    of = count - (udp_errors(server)["RcvbufErrors"] - before)
+    return Lost(max(of - came, 0), of)
+
+
+def spread(client: Host, server: Host, count: int) -> Spread:
+    with datagrams(client, server) as udp:
+        for number in range(count):
+            udp.send(number, 100)
+            time.sleep(_PAUSE_S)
+        times = udp.finish(0.0).one_way_ns
+    return Spread(statistics.stdev(times) if len(times) > 1 else 0.0, len(times))
+
+
+_PROGRAMS: Final = ("redis-server", "redis-benchmark")
+_PORT: Final = 6379
+_CONNECTIONS: Final = 50
+_REQUESTS, _REQUESTS_QUICK = 200_000, 20_000
+_READY_S: Final = 20.0
+_BENCHMARK_S: Final = 120.0
+
+
+def missing_program() -> str | None:
+    """Why there is no figure; None: both programs are installed."""
+    absent = [name for name in _PROGRAMS if shutil.which(name) is None]
+    if not absent:
+        return None
+    return f"{' and '.join(absent)} not found (Debian's packages redis-server, redis-tools)"
+
+
+def gets_per_s(host: Host, server: Launcher, client: Launcher, *, quick: bool) -> float:
+    """Raises LabError."""
+    quiet = subprocess.DEVNULL
+    with tempfile.TemporaryDirectory(prefix="howfar-redis-") as folder:
+        command = ["redis-server", "--bind", SERVER_ADDRESS, "--port", str(_PORT), "--protected-mode", "no"]
+        command += ["--save", "", "--appendonly", "no", "--dir", folder]
+        running = Companion(server, command, stdin=quiet, stdout=quiet, stderr=quiet)
+        try:
+            wait_until(lambda: _responds(host, running), "redis-server to answer", _READY_S)
+            return _benchmark(client, _REQUESTS_QUICK if quick else _REQUESTS)
+        finally:
+            running.end()
+
+
+def _responds(host: Host, running: Companion) -> bool:
+    def ping() -> bytes:
+        with socket.create_connection((SERVER_ADDRESS, _PORT), timeout=1) as connection:
+            connection.sendall(b"PING\r\n")
+            return connection.recv(64)
+
+    if not running.alive():
+        raise LabError("redis-server ended before it answered", "Try to start it by hand.")
+    with contextlib.suppress(OSError):
+        return host.within(ping).startswith(b"+PONG")
+    return False
+
+
+def _benchmark(client: Launcher, requests: int) -> float:
+    command = ["redis-benchmark", "-h", SERVER_ADDRESS, "-p", str(_PORT), "-c", str(_CONNECTIONS)]
+    command += ["-n", str(requests), "-t", "get", "--csv"]
+    process = client.popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        output, wrong = process.communicate(timeout=_BENCHMARK_S)
+    except subprocess.TimeoutExpired as error:
+        raise LabError(f"redis-benchmark did not end within {_BENCHMARK_S:.0f} s") from error
+    finally:
+        process.kill()
+        process.wait()
+    if process.returncode != 0:
+        raise LabError(f"redis-benchmark failed: {wrong.strip()[-300:]}")
+    return read_rate(output)
+
+
+def read_rate(text: str) -> float:
+    """Requests per second from its CSV, with or without a header. Raises LabError."""
+    for fields in csv.reader(text.splitlines()):
+        if len(fields) >= 2 and fields[0] == "GET":
+            with contextlib.suppress(ValueError):
+                return float(fields[1])
+    raise LabError(f"redis-benchmark reported no rate: {text[-300:]!r}")
+
+
+UNLIMITED: Final = LinkPoint(rtt_ms=0, rate_gbit=None)
+BESIDE_HOGS: Final = LinkPoint(rtt_ms=1, rate_gbit=1)
+_LONGEST_S: Final = 120
+"""A hog ends by itself if nothing ends it."""
+_PINGS: Final = 3000
+"""Two packets and their acknowledgements each, so that p99.9 is no single packet."""
+_PINGS_QUICK: Final = 300
+_LOST_OF, _LOST_OF_QUICK = 10_000, 3_000
+_SPREAD_OF, _SPREAD_OF_QUICK = 1_000, 300
+"""Datagrams."""
+VETH: Final = "veth"
+
+
+@dataclass(frozen=True)
+class OpenPeer:
+    name: str
+    shape: Callable[[LinkPoint], tuple[ProbedLink, str]]
+    delays: bool
+
+
+class Extras:
+    """Its steps measure; `found` summarizes."""
+
+    def __init__(
+        self, ours: OurLink, cable: BareCable, peer: OpenPeer | None, hogs: int, times: Times, seed: int
+    ) -> None:
+        """`seed`: of loss and jitter in the first run."""
+        self._ours, self._cable, self._times, self._hogs = ours, cable, times, hogs
+        self._peer, self._seed_of_first = peer, seed
+        self._order = random.Random(1)
+        self._drops: dict[str, list[int]] = defaultdict(list)
+        self._runs: dict[tuple[str, str], list[float]] = defaultdict(list)
+        self._no_redis = missing_program()
+        self._lost: list[Lost] = []
+        self._spreads: list[Spread] = []
+        self._refused: dict[ExtraName, str] = {}
+        """Why our back-end does not support it."""
+
+    def steps(self) -> Sequence[Callable[[], None]]:
+        made: list[Callable[[], None]] = [self._unlimited]
+        if self._no_redis is None:
+            made.append(self._redis)
+        if self._hogs:
+            made.append(self._with_hogs)
+        made += [self._loss, self._jitter]
+        return tuple(made)
+
+    def found(self, backend: str, privileged: bool) -> tuple[Extra, ...]:
+        """What was measured; empty when extras were not requested."""
+        if not self._runs:
+            return ()
+        unlimited = self._runs["unlimited", "ours"]
+        made = [self._extra("unlimited", "one stream, no rate", "Gb/s", judge_unlimited(backend, unlimited))]
+        if self._no_redis is None:
+            pairs = zip(self._runs["redis", "ours"], self._runs["redis", VETH], strict=True)
+            bars = judge_redis([ours / bare for ours, bare in pairs])
+            made.append(self._extra("redis", "redis GET, 50 connections, no delay", "requests/s", bars))
+        else:
+            what = "redis GET, 50 connections, no delay"
+            made.append(Extra(name="redis", what=what, unit="requests/s", skipped=self._no_redis))
+        if self._hogs:
+            late = self._runs["hogs", "ours"]
+            bars = judge_hogs(late, privileged) if late else ()
+            what = f"lateness p99.9 beside {self._hogs} CPU hogs, RTT {BESIDE_HOGS.rtt_ms:g} ms"
+            made.append(self._extra("hogs", what, "µs", bars, best=min))
+        return (*made, *self._effects())
+
+    def _effects(self) -> Sequence[Extra]:
+        def nearest(point: float) -> Callable[[Sequence[float]], float]:
+            return lambda runs: min(runs, key=lambda one: abs(one - point))
+
+        percent, expected_ms = LOSS_SHARE * 100, DEVIATION_NS / 1e6
+        lost = judge_loss([run.count for run in self._lost], [run.of for run in self._lost], LOSS_SHARE)
+        jitter = judge_jitter(self._runs["jitter", "ours"], [run.of for run in self._spreads], expected_ms)
+        return (
+            self._extra("loss", f"datagrams lost of a loss of {percent:g} %", "%", lost, best=nearest(percent)),
+            self._extra(
+                "jitter",
+                f"standard deviation of the one-way time, of a normal jitter of {expected_ms:g} ms",
+                "ms",
+                jitter,
+                best=nearest(expected_ms),
+            ),
+        )
+
+    def _extra(
+        self,
+        name: ExtraName,
+        what: str,
+        unit: str,
+        bars: tuple[Verdict, ...],
+        best: Callable[[Sequence[float]], float] = max,
+    ) -> Extra:
+        sides = {side: Figure.of(runs, best) for (kind, side), runs in self._runs.items() if kind == name and runs}
+        ours = sides.pop("ours", None)
+        beside = tuple(Compared(name=side, figure=figure) for side, figure in sides.items())
+        skipped = None if ours is not None else self._refused.get(name, "this back-end counts none")
+        return Extra(
+            name=name,
+            what=what,
+            unit=unit,
+            ours=ours,
+            beside=beside,
+            bars=(*bars, *judge_drops(self._drops[name])),
+            skipped=skipped,
+        )
+
+    def _bare(self) -> BareCable:
+        """The cable without a peer's shaping."""
+        if self._peer is not None:
+            self._peer.shape(UNLIMITED)
+        return self._cable
+
+    def _count_drops(self, name: str) -> None:
+        stats = self._ours.link.counters()
+        drops = None if stats is None else unmodelled_drops(stats)
+        if drops is not None:
+            self._drops[name].append(drops)
+
+    def _unlimited(self) -> None:
+        window = self._times.transfer(UNLIMITED)
+        links = {"ours": self._ours.shape(UNLIMITED), VETH: self._bare().probed()}
+        if self._peer is not None and self._peer.delays:
+            links[self._peer.name], _ = self._peer.shape(UNLIMITED)
+        for side in self._order.sample(list(links), len(links)):
+            gbit = transfer(links[side], *window).result.bits_per_second / 1e9
+            self._runs["unlimited", side].append(gbit)
+        self._count_drops("unlimited")
+
+    def _redis(self) -> None:
+        """A failure of redis or its benchmark is reported, and the rest continues."""
+        if self._no_redis is not None:
+            return
+        try:
+            self._both_redis()
+        except LabError as error:
+            self._no_redis = error.message
+
+    def _both_redis(self) -> None:
+        self._ours.shape(UNLIMITED)
+        ours, bare, shares = self._ours.link.network, self._bare(), share_cpus(usable_cpus())
+        hosts = {"ours": (ours.client, ours.server), VETH: (bare.client_host, bare.server_host)}
+        measured = {}
+        for side in self._order.sample(list(hosts), len(hosts)):
+            client, server = hosts[side]
+            launchers = server.launcher(shares.server), client.launcher(shares.client)
+            measured[side] = gets_per_s(server, *launchers, quick=self._times != FULL_TIMES)
+        self._count_drops("redis")
+        for side, rate in measured.items():  # both or neither: the ratio is formed within a run
+            self._runs["redis", side].append(rate)
+
+    def _with_hogs(self) -> None:
+        """The emulator's count over our link; a peer counts none, so the RTT of both is reported too."""
+        count = self._count(_PINGS, _PINGS_QUICK)
+        probed = self._ours.shape(BESIDE_HOGS)
+        with hogs(self._hogs):
+            excess_us = _excess_us(probed, count)
+            timer_us = timer_lateness_us(count)
+        stats = self._ours.link.counters()
+        if stats is not None:
+            lateness_ns = max(stats.to_server.lateness_p999_ns, stats.to_client.lateness_p999_ns)
+            self._runs["hogs", "ours"].append(lateness_ns / 1e3)
+        self._count_drops("hogs")
+        self._runs["hogs", "RTT p99 excess of ours"].append(excess_us)
+        self._runs["hogs", "a timer of its class beside them"].append(timer_us)
+        self._runs["hogs", "that timer alone"].append(timer_lateness_us(count))
+        bare = ping(self._bare().probed(), count, UNLIMITED.rtt_ns)
+        self._runs["hogs", "RTT p99 - p50 of the bare cable, alone"].append((bare.p99_ns - bare.p50_ns) / 1e3)
+        if self._peer is not None and self._peer.delays:
+            probed, _ = self._peer.shape(BESIDE_HOGS)
+            with hogs(self._hogs):
+                self._runs["hogs", f"RTT p99 excess of {self._peer.name}"].append(_excess_us(probed, count))
+
+    def _loss(self) -> None:
+        if self._start("loss", lossy(self._seed(len(self._lost)))):
+            network = self._ours.link.network
+            found = count_lost(network.client, network.server, self._count(_LOST_OF, _LOST_OF_QUICK))
+            self._lost.append(found)
+            self._runs["loss", "ours"].append(found.count / max(found.of, 1) * 100)
+            self._count_drops("loss")
+
+    def _jitter(self) -> None:
+        """Over the bare cable as well, which shows the machine's own scatter."""
+        if self._start("jitter", jittery(self._seed(len(self._spreads)))):
+            network, bare = self._ours.link.network, self._bare()
+            count = self._count(_SPREAD_OF, _SPREAD_OF_QUICK)
+            found = spread(network.client, network.server, count)
+            self._spreads.append(found)
+            self._runs["jitter", "ours"].append(found.deviation_ns / 1e6)
+            self._count_drops("jitter")
+            self._runs["jitter", VETH].append(spread(bare.client_host, bare.server_host, count).deviation_ns / 1e6)
+
+    def _start(self, name: ExtraName, point: LinkSpec) -> bool:
+        """Start the effect, or note why this back-end does not support it. Raises LinkFailed, EngineError."""
+        why = backends()[self._ours.link.backend].refuses(point)
+        if why is not None:
+            self._refused[name] = why
+            return False
+        start_effect(self._ours.link, point)
+        return True
+
+    def _seed(self, run: int) -> int:
+        """A new seed for each run. The kernel's back-end takes no seed."""
+        return 0 if self._ours.link.ready is None else self._seed_of_first + run
+
+    def _count(self, full: int, quick: int) -> int:
+        return full if self._times == FULL_TIMES else quick
+
+
+def _excess_us(probed: ProbedLink, count: int) -> float:
+    return (ping(probed, count, BESIDE_HOGS.rtt_ns, keep_awake=False).p99_ns - BESIDE_HOGS.rtt_ns) / 1e3
+
+
+def hogs(count: int) -> AbstractContextManager[None]:
+    """`count` ordinary programs that each keep a CPU busy."""
+    return spinning([()] * count, _LONGEST_S)

@@ -1,18 +1,18 @@
-"""How packets get from one host to the other: one file a back-end, one line of registration.
+"""How packets get from one host to the other: one file a back-end, one line of registration; the bare cable is here.
 
 A back-end is opened for a network whose hosts are not cabled yet; it cables them, and what it gives back is a `BackendLink`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from howfar.engine.messages import LinkReady, LinkStats
-from howfar.errors import UsageError
-from howfar.lab.link.spec import LinkSpec
-from howfar.lab.network import Network
+from howfar.errors import LinkFailed, UsageError
+from howfar.lab.link.spec import DIRECTIONS, LinkSpec
+from howfar.lab.network import Network, cable_directly
 
 DEFAULT = "packet"
 SHAPING = (DEFAULT, "kernel")
@@ -68,12 +68,12 @@ class Backend(Protocol):
 
 
 def backends() -> dict[str, Backend]:
-    from howfar.lab.link.backends import bare, kernel_qdiscs, packet
+    from howfar.lab.link.backends import kernel_qdiscs, packet
 
     listed: tuple[Callable[[], Backend], ...] = (
         packet.PacketBackend,
         kernel_qdiscs.KernelBackend,
-        bare.BareBackend,
+        BareBackend,
     )
     return {backend.NAME: backend for backend in (make() for make in listed)}
 
@@ -87,3 +87,41 @@ def find_backend(name: str, spec: LinkSpec) -> Backend:
     if why:
         raise UsageError(f"the link back-end {name} cannot do that: {why}", f"Use --link-backend {DEFAULT}.")
     return known[name]
+
+
+class BareLink:
+    """See `backends.BackendLink`."""
+
+    ready: LinkReady | None = None
+    pid: int | None = None
+
+    def alive(self) -> bool:
+        return True
+
+    def set(self, spec: LinkSpec, compensate_ns: int, elapsed_ns: int) -> None:
+        why = BareBackend.refuses(spec)
+        if why:
+            raise LinkFailed(f"a bare cable cannot do that: {why}")
+
+    def stats(self, *, reset: bool = False) -> LinkStats | None:
+        return None
+
+
+class BareBackend:
+    NAME = "none"
+    ABOUT = "a bare veth cable, no effect at all"
+    CHARGES_LONE_PACKETS = False
+    QUEUE_LEAST_BYTES = 0
+    ARRIVAL: str | None = None
+
+    @staticmethod
+    def refuses(spec: LinkSpec) -> str | None:
+        if spec.rtt_ns or spec.has_effects or any(spec.mean_rate_bps(name) for name in DIRECTIONS):
+            return "a bare cable has no delay, no rate and no effect"
+        return None
+
+    @staticmethod
+    @contextmanager
+    def connect(network: Network, spec: LinkSpec) -> Iterator[BackendLink]:
+        with cable_directly(network):
+            yield BareLink()
