@@ -16,10 +16,11 @@ from howfar.errors import LabError, PlanError, ServerCrashed, ServerMissing
 from howfar.lab.network import Host
 from howfar.lab.reached import session_violations
 from howfar.lab.servers import CertificatePaths, ServerContext
-from howfar.lab.servers.key_value import Door, Lines, StoreSettings, _turned_away, door_violations
+from howfar.lab.servers.key_value import Door, StoreSettings, _turned_away, door_violations
 from howfar.lab.servers.memcached import MemcachedDialect
 from howfar.lab.servers.program import identify, kind_of, version_of
-from howfar.lab.servers.redis import RedisDialect, ask
+from howfar.lab.servers.redis import RedisDialect
+from howfar.lab.servers.text_protocol import Lines, ask
 from howfar.plan.sessions import SessionSpec
 
 TLS = CertificatePaths(Path("/c/ca"), Path("/c/cert"), Path("/c/key"))
@@ -147,7 +148,7 @@ def answering(directory: Path, *answers: bytes) -> Iterator[Lines]:
 
         server = threading.Thread(target=serve, daemon=True)
         server.start()
-        with Lines({"socket": path}, 10.0) as lines:
+        with Lines.connect({"socket": path}, 10.0) as lines:
             yield lines
         server.join(10)
 

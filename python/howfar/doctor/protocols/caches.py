@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from howfar.doctor.protocols.session import (
-    PATIENCE_S,
     Counters,
     Endpoint,
     Greeting,
@@ -21,22 +19,22 @@ from howfar.doctor.protocols.session import (
     dial,
 )
 from howfar.doctor.targets import Login
+from howfar.errors import LabError
+from howfar.lab.servers.text_protocol import Lines, ServerError, ask, pairs, stats
 
-MOST_BYTES = 8 * 2**20
-"""Of one answer; a list of sessions may be long."""
 _PING = b"*1\r\n$4\r\nPING\r\n"
 _REDIS_ANSWERS = (
-    b"+PONG",
-    b"-NOAUTH",
-    b"-NOPERM",
-    b"-DENIED",
-    b"-LOADING",
-    b"-MASTERDOWN",
-    b"-ERR max number of clients",
+    "+PONG",
+    "-NOAUTH",
+    "-NOPERM",
+    "-DENIED",
+    "-LOADING",
+    "-MASTERDOWN",
+    "-ERR max number of clients",
 )
 _SETTINGS = ("unixsocket", "unixsocketperm", "port", "tls-port", "bind")
 _VERSION = b"version\r\n"
-_MEMCACHED_ANSWERS = (b"VERSION ", b"CLIENT_ERROR unauth", b"ERROR Too many open connections")
+_MEMCACHED_ANSWERS = ("VERSION ", "CLIENT_ERROR unauth", "ERROR Too many open connections")
 _STATEMENTS = (
     "cmd_get", "cmd_set", "cmd_touch", "cmd_meta", "delete_hits", "delete_misses", "incr_hits", "incr_misses", "decr_hits",
     "decr_misses",
@@ -46,17 +44,28 @@ _STATEMENTS = (
 S = TypeVar("S")
 
 
-class _Lines:
-    """A session of lines that end in CR LF, with counted bytes between them. Its first answer shows what the server speaks."""
+@contextlib.contextmanager
+def _understood() -> Iterator[None]:
+    """Errors of the protocol in the doctor's terms. Raises Refused with the server's error, else NotThis."""
+    try:
+        yield
+    except ServerError as error:
+        raise Refused(error.reply) from error
+    except LabError as error:
+        raise NotThis(error.message) from error
 
-    def __init__(self, endpoint: Endpoint, question: bytes, expected: tuple[bytes, ...]) -> None:
-        """Raises NotThis when the answer begins with none of `answers`."""
-        self.socket: socket.socket = dial(endpoint)
-        self._held = b""
+
+class _Session:
+    """A session of lines. Its first answer shows what the server speaks."""
+
+    def __init__(self, endpoint: Endpoint, question: bytes, expected: tuple[str, ...]) -> None:
+        """Raises NotThis when the answer begins with none of `expected`."""
+        self.lines = Lines(dial(endpoint), endpoint.where)
         try:
-            with contextlib.suppress(NotThis):  # a server with too many clients says so and closes without reading
-                self.send(question)
-            self.first = self.line()
+            with contextlib.suppress(LabError):  # a server with too many clients says so and closes without reading
+                self.lines.send(question)
+            with _understood():
+                self.first = self.lines.line()
             if not self.first.startswith(expected):
                 raise NotThis("it speaks another protocol")
         except NotThis:
@@ -65,46 +74,12 @@ class _Lines:
 
     def exchange(self, question: bytes, answer: bytes) -> None:
         """One send and one recv, which is what a ping measures."""
-        self.socket.sendall(question)
-        if not self.socket.recv(256).startswith(answer):
+        self.lines.socket.sendall(question)
+        if not self.lines.socket.recv(256).startswith(answer):
             raise NotThis("it stopped answering pings")
 
-    def send(self, request: bytes) -> None:
-        try:
-            self.socket.sendall(request)
-        except OSError as error:
-            raise NotThis(f"sending failed: {error.strerror or error}") from error
-
-    def line(self) -> bytes:
-        while b"\r\n" not in self._held:
-            self._more()
-        line, _, self._held = self._held.partition(b"\r\n")
-        return line
-
-    def exactly(self, count: int) -> bytes:
-        if count > MOST_BYTES:
-            raise NotThis(f"an answer of {count} bytes")
-        while len(self._held) < count + 2:
-            self._more()
-        taken, self._held = self._held[:count], self._held[count + 2 :]
-        return taken
-
-    def _more(self) -> None:
-        try:
-            got = self.socket.recv(65_536)
-        except BlockingIOError as error:
-            raise NotThis(f"no answer within {PATIENCE_S:g} s") from error
-        except OSError as error:
-            raise NotThis(error.strerror or str(error)) from error
-        if not got:
-            raise NotThis("it closed the connection")
-        self._held += got
-        if len(self._held) > MOST_BYTES:
-            raise NotThis(f"an answer of more than {MOST_BYTES} bytes")
-
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self.socket.close()
+        self.lines.close()
 
 
 def _first_answering(endpoint: Endpoint, open_session: Callable[[Endpoint], S]) -> tuple[S, Tls]:
@@ -145,16 +120,16 @@ class Redis:
         return session
 
 
-class RedisSession(_Lines):
+class RedisSession(_Session):
     statements_by_counters = 1
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint, _PING, _REDIS_ANSWERS)
 
     def log_in(self, login: Login) -> None:
-        if not self.first.startswith(b"-"):
+        if not self.first.startswith("-"):
             return
-        refusal = self.first[1:].decode(errors="replace")
+        refusal = self.first[1:]
         if not (login.password and refusal.startswith("NOAUTH")):
             raise Refused(refusal)
         self.request("AUTH", *([login.user] if login.user else []), login.password)
@@ -164,28 +139,8 @@ class RedisSession(_Lines):
 
     def request(self, *arguments: str) -> Any:
         """Raises Refused with the server's error, NotThis."""
-        encoded = [word.encode() for word in arguments]
-        self.send(b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in encoded))
-        try:
-            return self._read()
-        except (ValueError, RecursionError) as error:
-            raise NotThis("it does not speak RESP") from error
-
-    def _read(self) -> Any:
-        line = self.line()
-        kind, rest = line[:1], line[1:]
-        match kind:
-            case b"-":
-                raise Refused(rest.decode(errors="replace"))
-            case b"+":
-                return rest.decode(errors="replace")
-            case b":":
-                return int(rest)
-            case b"$":
-                return None if rest == b"-1" else self.exactly(int(rest)).decode(errors="replace")
-            case b"*":
-                return [self._read() for _ in range(max(int(rest), 0))]
-        raise NotThis("it does not speak RESP")
+        with _understood():
+            return ask(self.lines, *arguments)
 
     def _text(self, *arguments: str) -> str:
         answer = self.request(*arguments)
@@ -194,7 +149,7 @@ class RedisSession(_Lines):
         return answer
 
     def info(self, section: str) -> dict[str, str]:
-        return _pairs(self._text("INFO", section), "\r\n", ":")
+        return pairs(self._text("INFO", section), "\r\n", ":")
 
     def counters(self) -> Counters:
         info = self.info("stats")
@@ -216,17 +171,12 @@ class RedisSession(_Lines):
             hidden.append(("its configuration", str(refused), "an account that may CONFIG GET"))
         try:
             own = self.request("CLIENT", "ID")
-            listed = [_pairs(line, " ", "=") for line in self._text("CLIENT", "LIST").splitlines()]
+            listed = [pairs(line, " ", "=") for line in self._text("CLIENT", "LIST").splitlines()]
             tls_port = settings.get("tls-port", "0")
             sessions = tuple(_listed(client, tls_port) for client in listed if client.get("id") != str(own))
         except Refused as refused:
             hidden.append(("its sessions", str(refused), "an account that may CLIENT LIST"))
         return SelfReport(config_file, sessions, tuple(hidden), settings)
-
-
-def _pairs(text: str, between: str, middle: str) -> dict[str, str]:
-    split = (part.partition(middle) for part in text.split(between))
-    return {name.strip(): value for name, separator, value in split if separator}
 
 
 def _listed(client: dict[str, str], tls_port: str) -> ListedSession:
@@ -244,7 +194,7 @@ class Memcached:
             if session.refusal is not None:
                 return Greeting("Memcached", tls, "none", session.refusal)
             pid = _pid(session.stats().get("pid", ""))
-        return Greeting(f"Memcached {session.answer.removeprefix('VERSION ')}", tls, "none", None, pid)
+        return Greeting(f"Memcached {session.first.removeprefix('VERSION ')}", tls, "none", None, pid)
 
     def open(self, endpoint: Endpoint, login: Login) -> MemcachedSession:
         session = MemcachedSession(endpoint)
@@ -254,33 +204,25 @@ class Memcached:
         return session
 
 
-class MemcachedSession(_Lines):
+class MemcachedSession(_Session):
     statements_by_counters = 0
     """`statements` are gets, sets and the like, not `stats`."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint, _VERSION, _MEMCACHED_ANSWERS)
-        self.answer = self.first.decode(errors="replace")
-        self.refusal = None if self.answer.startswith("VERSION ") else self.answer
+        self.refusal = None if self.first.startswith("VERSION ") else self.first
 
     def ping(self) -> None:
         self.exchange(_VERSION, b"VERSION ")
 
     def stats(self, about: str = "") -> dict[str, str]:
-        self.send(f"stats {about}".strip().encode() + b"\r\n")
-        found: dict[str, str] = {}
-        while (line := self.line().decode(errors="replace")) != "END":
-            kind, _, rest = line.partition(" ")
-            name, _, value = rest.partition(" ")
-            if kind != "STAT" or not name:
-                raise Refused(line)
-            found[name] = value
-        return found
+        with _understood():
+            return stats(self.lines, about)
 
     def counters(self) -> Counters:
-        stats = self.stats()
-        done = sum(int(stats.get(name, "0")) for name in _STATEMENTS)
-        return Counters(int(stats["total_connections"]), done, None)
+        seen = self.stats()
+        done = sum(int(seen.get(name, "0")) for name in _STATEMENTS)
+        return Counters(int(seen["total_connections"]), done, None)
 
     def report(self) -> SelfReport:
         return SelfReport(None, (), (), self.stats("settings"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -15,88 +13,9 @@ from howfar.errors import LabError, PlanError, ServerCrashed
 from howfar.lab.network import LOOPBACK_ADDRESS, Host
 from howfar.lab.servers import SOCKET, SPARE_CONNECTIONS, CertificatePaths, Reach, Server, ServerContext, Store, ready
 from howfar.lab.servers.program import Program
+from howfar.lab.servers.text_protocol import Lines
 from howfar.lab.sockets import listening_paths, listening_ports
 from howfar.plan.factors import Content
-
-MOST_BYTES = 16 * 2**20
-"""Of one answer: a list of ten thousand sessions is 3 MB."""
-
-
-class Lines:
-    """One connection. All that goes wrong with it is a LabError."""
-
-    def __init__(
-        self, connection: Mapping[str, Any], patience_s: float, encrypted: ssl.SSLContext | None = None
-    ) -> None:
-        """`connection`: `socket`, or `host` and `port`. Raises LabError."""
-        self._where = str(connection.get("socket") or f"{connection.get('host')}:{connection.get('port')}")
-        self._held = b""
-        made: socket.socket | None = None
-        try:
-            if "socket" in connection:
-                made = socket.socket(socket.AF_UNIX)
-                made.settimeout(patience_s)
-                made.connect(str(connection["socket"]))
-            else:
-                made = socket.create_connection((connection["host"], connection["port"]), patience_s)
-            if encrypted is not None:
-                made = encrypted.wrap_socket(made, server_hostname=str(connection.get("host", "localhost")))
-        except OSError as error:
-            if made is not None:
-                made.close()
-            what = "connecting" if encrypted is None else "connecting with TLS"
-            raise LabError(f"{what} to {self._where} failed: {error}") from error
-        self.socket = made
-
-    def __enter__(self) -> Lines:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def tls(self) -> tuple[str | None, str | None]:
-        """Version and cipher suite of this session; none when it is plain."""
-        if not isinstance(self.socket, ssl.SSLSocket):
-            return None, None
-        cipher = self.socket.cipher()
-        return self.socket.version(), cipher[0] if cipher else None
-
-    def send(self, request: bytes) -> None:
-        try:
-            self.socket.sendall(request)
-        except OSError as error:
-            raise LabError(f"sending to {self._where} failed: {error}") from error
-
-    def line(self) -> str:
-        while b"\r\n" not in self._held:
-            self._more()
-        line, _, self._held = self._held.partition(b"\r\n")
-        return line.decode(errors="replace")
-
-    def exactly(self, count: int) -> str:
-        """So many bytes and the end of line after them."""
-        if not 0 <= count <= MOST_BYTES:
-            raise LabError(f"{self._where} announces an answer of {count} bytes")
-        while len(self._held) < count + 2:
-            self._more()
-        taken, self._held = self._held[:count], self._held[count + 2 :]
-        return taken.decode(errors="replace")
-
-    def _more(self) -> None:
-        try:
-            got = self.socket.recv(65_536)
-        except OSError as error:
-            raise LabError(f"{self._where} did not answer: {error}") from error
-        if not got:
-            raise LabError(f"{self._where} closed the connection")
-        self._held += got
-        if len(self._held) > MOST_BYTES:
-            raise LabError(f"{self._where} gives an answer of more than {MOST_BYTES} bytes")
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self.socket.close()
 
 
 @dataclass(frozen=True)
@@ -201,7 +120,7 @@ def _responds(
     """The version of TLS, `plain` for none; None: no answer."""
 
     def ask() -> str:
-        with Lines(connection, _PATIENCE_S, encrypted) as lines:
+        with Lines.connect(connection, _PATIENCE_S, encrypted) as lines:
             dialect.version(lines)
             return lines.tls[0] or "plain"
 
@@ -319,7 +238,7 @@ class KeyValueServer(Server):
         self, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None = None
     ) -> dict[str, Any]:
         def ask() -> dict[str, Any]:
-            with Lines(connection, _ANSWER_S, encrypted) as lines:
+            with Lines.connect(connection, _ANSWER_S, encrypted) as lines:
                 return self._dialect.view(lines, self._settings)
 
         # Plain text first: Redis would wait for the end of what is a handshake to us and half a line to it.
@@ -353,8 +272,8 @@ class KeyValueServer(Server):
     def _open(self) -> Lines:
         """To ask it for its state: by its socket if it has one."""
         if self._settings.socket is not None:
-            return Lines(self._own("socket"), _ANSWER_S)
-        return Lines(self._own("tcp"), _ANSWER_S, self._context())
+            return Lines.connect(self._own("socket"), _ANSWER_S)
+        return Lines.connect(self._own("tcp"), _ANSWER_S, self._context())
 
     def _context(self) -> ssl.SSLContext | None:
         tls = self._settings.tls

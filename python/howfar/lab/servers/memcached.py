@@ -1,6 +1,6 @@
 """Memcached as the laboratory starts and asks it.
 
-It listens on a Unix socket or on TCP: told both, it takes the socket and says nothing. TLS is of TCP only: with `-Z` its socket
+It listens on a Unix socket or on TCP: given both, it takes the socket and says nothing. TLS is of TCP only: with `-Z` its socket
 speaks plain text, and it says nothing of that either. So what it listens on and what it speaks there is proven from outside
 (`key_value.py`), never read from its settings.
 """
@@ -13,7 +13,8 @@ from typing import Any
 
 from howfar.errors import LabError
 from howfar.lab.environment import LEAST_QUEUE
-from howfar.lab.servers.key_value import Lines, StoreSettings
+from howfar.lab.servers.key_value import StoreSettings
+from howfar.lab.servers.text_protocol import Lines, stats
 from howfar.plan.fitting import MEMCACHED_BYTES
 
 NAMES = ("memcached",)
@@ -64,7 +65,7 @@ class MemcachedDialect:
             f"--threads={max(len(context.cpus), 1)}",
         ]
         if os.geteuid() == 0:
-            command.append("--user=root")  # it refuses to start as root without being told
+            command.append("--user=root")  # without it, it refuses to start as root
         if settings.socket is not None:
             command += [f"--unix-socket={settings.socket}", "--unix-mask=0700"]
         else:
@@ -83,25 +84,25 @@ class MemcachedDialect:
 
     def counters(self, lines: Lines) -> dict[str, int]:
         """It counts keys that were looked for, stored and deleted; requests it does not count."""
-        stats = _stats(lines)
-        found = {ours: int(stats[theirs]) for theirs, ours in _COUNTERS.items() if theirs in stats}
-        found["Calls_delete"] = sum(int(stats.get(name, 0)) for name in _DELETES)
+        seen = stats(lines)
+        found = {ours: int(seen[theirs]) for theirs, ours in _COUNTERS.items() if theirs in seen}
+        found["Calls_delete"] = sum(int(seen.get(name, 0)) for name in _DELETES)
         return found
 
     def count_keys(self, lines: Lines) -> int:
-        return int(_stats(lines)["curr_items"])
+        return int(stats(lines)["curr_items"])
 
     def others(self, lines: Lines) -> tuple[str, ...]:
         """The one that is being answered is ours."""
-        seen = [one for one in _sessions(_stats(lines, "conns")) if one.get("state") != _ANSWERED]
+        seen = [one for one in _sessions(stats(lines, "conns")) if one.get("state") != _ANSWERED]
         return tuple(
             "localhost" if one.get("listen_addr", "").startswith("unix:") else one.get("addr", "").removeprefix("tcp:")
             for one in seen
         )
 
     def facts(self, lines: Lines) -> dict[str, str]:
-        stats = _stats(lines, "settings")
-        return {name: stats[name] for name in _FACTS if name in stats}
+        seen = stats(lines, "settings")
+        return {name: seen[name] for name in _FACTS if name in seen}
 
     def clients_allowed(self, facts: Mapping[str, str]) -> int:
         return int(facts["maxconns"])
@@ -112,13 +113,13 @@ class MemcachedDialect:
         return []
 
     def has_tls(self, lines: Lines) -> bool:
-        return "ssl_enabled" in _stats(lines, "settings")
+        return "ssl_enabled" in stats(lines, "settings")
 
     def view(self, lines: Lines, settings: StoreSettings) -> dict[str, Any]:
         """Of its sessions ours is found by its address; over the socket, where they have none, it is the one that is being answered.
-        Encryption is not told: who has spoken TLS with it says so."""
+        Memcached does not report encryption: the client that spoke TLS with it does."""
         version, cipher = lines.tls
-        seen = _sessions(_stats(lines, "conns"))
+        seen = _sessions(stats(lines, "conns"))
         found = {"host": "", "ssl_version": version, "ssl_cipher": cipher, "listener": ""}
         if settings.socket is not None:
             own = [one for one in seen if one.get("listen_addr") == f"unix:{settings.socket}"]
@@ -129,18 +130,6 @@ class MemcachedDialect:
         if not own:
             return found
         return found | {"host": own[0]["addr"].removeprefix("tcp:"), "listener": own[0].get("listen_addr", "")}
-
-
-def _stats(lines: Lines, about: str = "") -> dict[str, str]:
-    """Raises LabError."""
-    lines.send(f"stats {about}".strip().encode() + b"\r\n")
-    found: dict[str, str] = {}
-    while (line := lines.line()) != "END":
-        fields = line.split(" ", 2)
-        if fields[0] != "STAT" or len(fields) < 2:
-            raise LabError(f"asked for its statistics the server said {line[:200]!r}")
-        found[fields[1]] = fields[2] if len(fields) > 2 else ""
-    return found
 
 
 def _sessions(conns: Mapping[str, str]) -> list[dict[str, str]]:

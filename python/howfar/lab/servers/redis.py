@@ -11,7 +11,8 @@ from typing import Any
 
 from howfar.errors import LabError
 from howfar.lab.environment import LEAST_QUEUE
-from howfar.lab.servers.key_value import Lines, StoreSettings
+from howfar.lab.servers.key_value import StoreSettings
+from howfar.lab.servers.text_protocol import Lines, ask, pairs
 
 REDIS_NAMES = ("redis-server",)
 VALKEY_NAMES = ("valkey-server",)
@@ -89,18 +90,18 @@ class RedisDialect:
         return [str(settings.program), *(word for name, value in options.items() for word in (f"--{name}", value))]
 
     def version(self, lines: Lines) -> str:
-        info = _pairs(ask(lines, "INFO", "server"), "\r\n", ":")
+        info = pairs(ask(lines, "INFO", "server"), "\r\n", ":")
         found = info.get("valkey_version", info.get("redis_version"))
         if found is None:
             raise LabError("the server does not tell its version as Redis does")
         return found
 
     def counters(self, lines: Lines) -> dict[str, int]:
-        info = _pairs(ask(lines, "INFO", "all"), "\r\n", ":")
+        info = pairs(ask(lines, "INFO", "all"), "\r\n", ":")
         found = {ours: int(info[theirs]) for theirs, ours in _COUNTERS.items() if theirs in info}
         for name, value in info.items():
             if name.startswith("cmdstat_"):
-                calls = _pairs(value, ",", "=").get("calls", "0")
+                calls = pairs(value, ",", "=").get("calls", "0")
                 found[f"Calls_{name.removeprefix('cmdstat_')}"] = int(calls)
         return found
 
@@ -109,7 +110,7 @@ class RedisDialect:
 
     def others(self, lines: Lines) -> tuple[str, ...]:
         own = str(ask(lines, "CLIENT", "ID"))
-        seen = (_pairs(line, " ", "=") for line in ask(lines, "CLIENT", "LIST").splitlines())
+        seen = (pairs(line, " ", "=") for line in ask(lines, "CLIENT", "LIST").splitlines())
         return tuple(_host(client) for client in seen if client.get("id") != own)
 
     def facts(self, lines: Lines) -> dict[str, str]:
@@ -135,7 +136,7 @@ class RedisDialect:
 
     def view(self, lines: Lines, settings: StoreSettings) -> dict[str, Any]:
         """It does not say that a session is encrypted, but at which of its ports the session is: that of TLS speaks nothing else."""
-        seen = _pairs(ask(lines, "CLIENT", "INFO").strip(), " ", "=")
+        seen = pairs(ask(lines, "CLIENT", "INFO").strip(), " ", "=")
         at_tls = settings.tls is not None and seen.get("laddr", "").endswith(f":{settings.port}")
         version, cipher = lines.tls if at_tls else (None, None)
         return {"host": _host(seen), "ssl_version": version, "ssl_cipher": cipher, "listener": seen.get("laddr", "")}
@@ -143,32 +144,3 @@ class RedisDialect:
 
 def _host(client: Mapping[str, str]) -> str:
     return "localhost" if "U" in client.get("flags", "") else client.get("addr", "")
-
-
-def ask(lines: Lines, *arguments: str) -> Any:
-    """Raises LabError, with the server's error where it gives one."""
-    encoded = [word.encode() for word in arguments]
-    lines.send(b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in encoded))
-    return _answer(lines, arguments)
-
-
-def _answer(lines: Lines, arguments: tuple[str, ...]) -> Any:
-    line = lines.line()
-    kind, rest = line[:1], line[1:]
-    try:
-        if kind == "+":
-            return rest
-        if kind == ":":
-            return int(rest)
-        if kind == "$":
-            return None if rest == "-1" else lines.exactly(int(rest))
-        if kind == "*":
-            return [_answer(lines, arguments) for _ in range(max(int(rest), 0))]
-    except ValueError:
-        pass
-    raise LabError(f"asked for {' '.join(arguments)!r} the server said {line[:200]!r}")
-
-
-def _pairs(text: str, between: str, middle: str) -> dict[str, str]:
-    pairs = (word.partition(middle) for word in text.split(between))
-    return {name: value for name, separator, value in pairs if separator}
