@@ -55,7 +55,7 @@ def test_every_kind_of_server_is_a_service_to_an_application() -> None:
 @pytest.mark.parametrize(
     ("servers", "main", "expected"),
     [
-        (("mariadb",), "mysql", "cannot stand beside"),
+        (("mariadb",), "mysql", "cannot be added"),
         (("redis",), "redis", "two servers"),
         (("redis", "valkey"), "mariadb", "the application's redis"),
     ],

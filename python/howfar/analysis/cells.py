@@ -362,9 +362,9 @@ def _cpu(table: TrialTable, trials: Sequence[Measured]) -> CpuPerQuery:
 class Scatter(Part):
     """What the scatter of a link arm's blocks is made of, as standard deviations of the logarithm of a block's ratio: 0.02 is 2 %.
 
-    Each block calibrates the link anew, so the error of calibration differs from block to block. Its part follows from the round trip
-    that each trial measured at rest: a share s of the cycle in round trips turns a relative error e of the RTT into s x e of the
-    throughput.
+    The link is calibrated again in each block, so the error of calibration differs from block to block. Its part follows from the
+    round trip that each trial measured at rest: a share s of the cycle in round trips turns a relative error e of the RTT into s x e
+    of the throughput.
     """
 
     blocks: int

@@ -141,7 +141,7 @@ class Lines:
         self._say_again(place)
 
     def _say_again(self, place: Slot) -> None:
-        """Once, when a block begins anew."""
+        """Once, when a block starts again."""
         if place.attempt and (place.block, place.attempt) != self._again:
             self._again = place.block, place.attempt
             self._print(

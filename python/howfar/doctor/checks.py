@@ -198,7 +198,7 @@ def _saving(context: Context, socket: Floor, tcp: Floor) -> str:
 
 
 _FORWARDER_LINES = {
-    "socat": "UNIX-CONNECT:{path}   in place of TCP:…",
+    "socat": "UNIX-CONNECT:{path}   instead of TCP:…",
     "haproxy": "server db unix@{path}",
     "nginx": "server unix:{path};",
     "proxysql": "INSERT INTO mysql_servers (hostname, port) VALUES ('{path}', 0);",
@@ -476,7 +476,7 @@ def _plain_url(context: Context) -> tuple[Change, ...]:
     plain = next((found for found in context.server.listeners if found.path is None and found.tls == "none"), None)
     if context.server.kind is not Kind.REDIS or plain is None:
         return ()
-    lines = (f"redis://{plain.where}   in place of rediss://…",)
+    lines = (f"redis://{plain.where}   instead of rediss://…",)
     return (Change(where="the client's URL", lines=lines, restarts=False),)
 
 
@@ -551,7 +551,7 @@ def statement_by_statement(context: Context) -> list[Draft]:
     beside = f"; a round trip here takes {format_time(floor.round_trip_ns.median)}" if floor is not None else ""
     gain = Gain(
         says=f"at most {format_time(rates.waiting / rates.statements * 1e9)} of a transaction{beside}; the client's own work is in it",
-        basis="pg_stat_database: idle_in_transaction_time beside active_time, while watched",
+        basis="pg_stat_database: idle_in_transaction_time and active_time, while watched",
         saves_ns=None,
     )
     says = f"{share * 100:.0f} % of the time in transactions it waits for its client's next statement"

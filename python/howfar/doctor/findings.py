@@ -21,9 +21,9 @@ FORMAT = 1
 
 CLOSED_DIRECTORY = "accounts that may enter "
 UNSEEN = "unseen"
-"""In place of a program of another account, whose open files may not be read."""
+"""Instead of the name of another account's program, whose open files may not be read."""
 SHORT = "not caught"
-"""In place of a program whose connection ended before it was looked up."""
+"""Instead of the name of a program whose connection ended before it was looked up."""
 
 
 class Kind(StrEnum):

@@ -1,7 +1,7 @@
 """Python types of the contract, from the schema that the engine prints.
 
     howfar-engine schema > schema/contract.json
-    python -m howfar.engine.generate            # writes messages.py beside this file
+    python -m howfar.engine.generate            # writes messages.py next to this file
 
 The schema describes each message under its name. What Python adds is here: names for some types, and unions of events. Rules that
 concern several fields are in `rules.py`.

@@ -99,7 +99,7 @@ def _tls(requested: Tls | None, receipt: Receipt) -> tuple[str, ...]:
 
 
 def _not_resumed(job: LoadJob | TablesJob, receipt: Receipt) -> tuple[str, ...]:
-    """Of an encrypted session only: that it is plain is told elsewhere."""
+    """Of an encrypted session only: that it is plain is reported elsewhere."""
     requested = job.session.tls is not None and job.session.tls.resumption and job.session.connect == "per_transaction"
     if requested and receipt.tls_version is not None and not receipt.tls_resumed:
         return ("sessions were to be resumed, but the second connection's was not",)

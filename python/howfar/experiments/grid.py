@@ -433,7 +433,7 @@ def _published_tps(curve: Curve, point: ThreadsPoint) -> str:
 
 
 def published(summary: Summary) -> list[Block]:
-    """Published transactions a second beside these; each also as a share of its own largest, which is what can be compared."""
+    """Published transactions per second next to these; each also as a share of its own largest, which is what can be compared."""
     curves = [curve for curve in curves_of(summary) if curve.published]
     rows = []
     for curve in curves:
@@ -545,7 +545,7 @@ def budgets(summary: Summary) -> list[Block]:
     ]
     caption = (
         "Each bar is one cycle of a connection: from one transaction to the next. Grey, last: the rest, which none of the others "
-        f"explains. Beside it the length of the cycle, and the limit. {' '.join(how)}"
+        f"explains. Next to it the length of the cycle, and the limit. {' '.join(how)}"
     ).rstrip()
     rows = []
     for label, cell in cells:

@@ -23,7 +23,7 @@ from howfar.lab import sandbox
 from howfar.lab.environment import memory_bytes
 
 WORK = "HOWFAR_WORK"
-"""Environment: the directory below which servers' data goes, in place of memory."""
+"""Environment: the directory below which servers' data goes, instead of memory."""
 SOCKET_PATH_MAX = 107
 """Bytes: `sun_path` has 108 with its final zero."""
 _NOT_IN_NAMES = frozenset(":'\"\\\n")

@@ -1,4 +1,4 @@
-"""Certificates of a laboratory: an authority and a server's certificate, made anew for each one and believed nowhere else.
+"""Certificates of a laboratory: an authority and a server's certificate, made for each one and trusted nowhere else.
 
 EC P-256, as sites use it today: what a handshake costs depends on the kind of key, so the kind is in every receipt.
 """

@@ -161,7 +161,7 @@ def _summary(times: list[int]) -> dict[str, int]:
 
 
 _OTHER_DESCRIPTORS = 8192
-"""Of a server beside its clients: tables and their logs, each table open more than once."""
+"""Of a server in addition to its clients: tables and their logs, each table open more than once."""
 LEAST_QUEUE = 4096
 """The kernel's own somaxconn of today; an older one has 128."""
 _PORTS = "10000 65535"

@@ -50,7 +50,7 @@ class LabRequest:
     prepare: tuple[str, ...] = ()
     """SQL for each stage's server before the load, as for an empty table."""
     companions: tuple[str, ...] = ()
-    """Kinds of servers, or programs, that each stage has beside the main one, on its host and CPUs: `redis`, `memcached`."""
+    """Kinds of servers, or programs, that each stage has in addition to the main one, on its host and CPUs: `redis`, `memcached`."""
     application: bool = False
     """Some stages have a real application, which asks these servers."""
 

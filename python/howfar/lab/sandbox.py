@@ -46,7 +46,7 @@ _interrupted_at = float("-inf")
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM in the sandbox: as Ctrl-C, but nobody else was told."""
+    """SIGTERM in the sandbox: as Ctrl-C, but nobody else received it."""
 
 
 def inside() -> bool:
@@ -98,7 +98,7 @@ def _watch_lifeline(descriptor: int) -> None:
 
 
 def namespace_flags(*, network: bool = True) -> tuple[str, ...]:
-    """What `unshare` must be told on this machine, found by really trying. Raises SandboxForbidden, MissingError."""
+    """The options that `unshare` needs on this machine, found by trying. Raises SandboxForbidden, MissingError."""
     wanted = _FLAGS if network else tuple(flag for flag in _FLAGS if flag != "--net")
     attempts = [wanted, (*wanted, *_USER_FLAGS)] if os.geteuid() == 0 else [(*wanted, *_USER_FLAGS)]
     output = ""

@@ -1,6 +1,6 @@
 """Looks at hosts, link and server around the measured window, from a thread of its own, and makes a `Window` of what it saw.
 
-It reads open files four times a second and leaves all reckoning for afterwards: looking must not cost what is measured. What cannot be
+It reads open files four times a second and leaves all computing for afterwards: looking must not cost what is measured. What cannot be
 looked at is left out; a watch never makes a trial fail. Not here: the engine's view of its own connections, and whether a trial
 counts.
 """

@@ -59,7 +59,7 @@ class Login:
 
 
 def address_of_options(options: Options) -> ServerAddress:
-    """sysbench's options as one source beside DSN and option file. Raises UsageError."""
+    """sysbench's options as one source, like DSN and option file. Raises UsageError."""
 
     def one(name: str) -> str | None:
         values = options.value(name) or ()

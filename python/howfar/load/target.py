@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from howfar.errors import UsageError
 
 SslMode = Literal["DISABLED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY", "PREFERRED"]
-"""PREFERRED: of PostgreSQL, until the server was asked."""
+"""PREFERRED: of PostgreSQL, until the server has answered."""
 SSL_MODES: tuple[SslMode, ...] = ("DISABLED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
 DEFAULT_PORT = 3306
 DEFAULT_NAME = "sbtest"

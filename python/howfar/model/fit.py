@@ -31,7 +31,7 @@ class ModelPoint(Part):
 
 
 class Prediction(Part):
-    """A curve as the model predicts it, beside what was then measured."""
+    """A curve as the model predicts it, and what was then measured."""
 
     basis: str
     """What went in, in words: `from tcp at 1 and 64 threads, and 43.3 kB a transaction`."""
@@ -293,11 +293,11 @@ def onto_link(local: WhatIf, lone: ArmFacts, target: ArmFacts, others: Sequence[
     A lone connection on loopback waits in every turn for kernels and for being woken. The link's round trip at rest is measured by a
     ping and holds the same: what the calibration found of that is taken off, so that it does not count twice.
 
-    A host sends to a link by another way through the kernel than to itself, so the CPU of a transaction is taken from `others`, arms
-    over other links of this run, where there are any: from the one with the nearest rate. So is what the emulator leaves of the hosts'
-    processors. That is a share, not a price a packet: while anything is on the link its threads wait in short naps and loops for the
-    next to be due, and what they take hardly depends on how much passes. Where there is no other link, the load is taken to have what
-    it had on loopback less the emulator's share over the target.
+    A host's packets to a link take another path through the kernel than those to itself, so the CPU of a transaction is taken
+    from `others`, arms over other links of this run, where there are any: from the one with the nearest rate. So is what the
+    emulator leaves of the hosts' processors. That is a share, not a price a packet: while anything is on the link its threads
+    wait in short naps and loops for the next to be due, and what they take hardly depends on how much passes. Where there is no
+    other link, the load is taken to have what it had on loopback less the emulator's share over the target.
     """
     twice_s = local.turns * max(min(lone.idle_s / lone.round_trips, target.way_s), 0.0) if lone.threads == 1 else 0.0
     other = nearest(target.rate_bps, others)

@@ -76,7 +76,7 @@ class WhatIf(Part):
     tls_byte_s: float | None
     """CPU seconds a payload byte, each end. None, here and below: this run did not measure it, and nothing is said of it."""
     connect_turns: float | None
-    """Of a connect a transaction, plain TCP; so is the CPU beside it. TLS adds to each."""
+    """Of plain TCP with a connect per transaction, as the CPU below. TLS adds to each."""
     connect_client_s: float | None
     connect_server_s: float | None
     tls_connect_turns: float | None

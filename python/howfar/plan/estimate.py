@@ -13,11 +13,11 @@ _TRIAL_OVERHEAD_NS, _MYSQL_OVERHEAD_NS = 1_200_000_000, 3_300_000_000
 """Fresh server from the template, its data read into memory, the path, connections, statements; then all ended again. Medians of
 runs with 10 x 100000 rows on two CPUs: MariaDB 0.4 to 3 s, MySQL 2.2 on local paths and 3.3 over a link."""
 _REPLICA_NS, _MYSQL_REPLICA_NS = 300_000_000, 1_500_000_000
-"""More where there are replicas: their servers, started beside the primary, and the proof, without the link's part."""
+"""More where there are replicas: their servers, and the proof of replication, without the link's part."""
 _REPLICA_ROUND_TRIPS = 30
 """Of the replica's link in a trial: to connect and log in (17), to prove it, and the probe of the link at rest."""
 _BESIDE_NS = 800_000_000
-"""More where Redis, Memcached and an application are started beside the server, and keys are set."""
+"""More where Redis, Memcached and an application are started too, and keys are set."""
 LABORATORY_NS = 5_000_000_000
 """Hosts, link and its calibration, the server's template found ready."""
 ROWS_PER_S = 150_000

@@ -20,7 +20,7 @@ _STEPS = (1, 2, 5)
 
 
 _KEY_BYTES = 100
-"""What a store takes for a key beside its value: the key and its own books (Redis 90 to 100, Memcached 60 to 80)."""
+"""What a store takes for a key in addition to its value: the key and its own books (Redis 90 to 100, Memcached 60 to 80)."""
 MEMCACHED_BYTES = 2**30
 """What the laboratory's Memcached may take for its items; what is more it would throw out again."""
 _LEAST_RANGES = 100
@@ -99,7 +99,7 @@ def with_rows(plan: Plan, most: int) -> Fitted:
 
 
 def resumed_in_full(plan: Plan) -> tuple[str, ...]:
-    """What is said where `1.3-resumed` was requested and connections that stay give plain 1.3 in its place (`cells.py`)."""
+    """What is said where `1.3-resumed` was requested and persistent connections give plain 1.3 instead (`cells.py`)."""
     factors = plan.factors
     if "1.3-resumed" not in factors.tls or "persistent" not in factors.connect:
         return ()

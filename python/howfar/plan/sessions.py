@@ -22,7 +22,7 @@ class SessionSpec:
 
     tls: TlsVersion | None = None
     resumption: bool = False
-    """Later connections may resume the session of an earlier one. Clients do not unless they are told how."""
+    """Later connections may resume the session of an earlier one. Clients do so only if they are set up for it."""
     algorithm: Algorithm | None = None
     level: int | None = None
     """None: the algorithm's own (zlib 6, zstd 3)."""

@@ -48,7 +48,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer in one or two sentences, with cards beside it where a renderer has room for them."""
+    """The answer in one or two sentences, with cards next to it where a renderer has room for them."""
 
     text: str
     cards: tuple[Card, ...] = ()

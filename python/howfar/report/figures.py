@@ -278,7 +278,7 @@ def _kinds(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def published_sources(summary: Summary) -> list[str]:
-    """Whose figures stand beside ours, and what they measured; each once."""
+    """Whose figures are shown next to ours, and what they measured; each once."""
     found = {f"{cell.published.source}: {cell.published.setup}" for cell in summary.cells if cell.published}
     return sorted(found)
 

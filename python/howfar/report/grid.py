@@ -82,7 +82,7 @@ _SHORT: dict[tuple[str, object], str] = {
     ("fault", "none"): "no fault",
 }
 _BARE = ("threads", "replication", "fault", "content")
-"""Their levels need no words beside their own, in a column of them."""
+"""Their levels need no factor's name in a column of them."""
 
 
 def level_text(factor: str, value: FactorValue | None) -> str:

@@ -17,8 +17,8 @@ REPORT_VERSION = 1
 
 
 def document(summary: Summary) -> dict[str, Any]:
-    """The summary as plain values. CPU a query is a number there, its interval stands beside it. Cells that broke something are not
-    in it: their rates would be over the outage too. What came of them is in `replication`."""
+    """The summary as plain values. CPU per query is a number there, its interval has a key of its own. Cells that broke something are
+    not in it: their rates would include the outage. Their result is in `replication`."""
     plain = summary.model_dump(mode="json")
     plain |= plain.pop("findings")
     plain["cells"] = [_cell(cell) for cell in summary.cells if not breaks(cell.factors)]

@@ -1,4 +1,4 @@
-"""Limits as reports write them: a letter beside each figure, its legend, and the sentences, like ones together."""
+"""Limits as reports write them: a letter next to each figure, its legend, and the sentences, equal ones together."""
 
 from __future__ import annotations
 

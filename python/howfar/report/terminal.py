@@ -18,7 +18,7 @@ PROSE = 44
 
 
 def lay_out(table: Table, width: int, *, brief: bool = False) -> list[str]:
-    """Lines no longer than `width`, as long as the names and any one column fit beside each other. `brief`: optional columns may be
+    """Lines no longer than `width`, as long as the names and any one column fit next to each other. `brief`: optional columns may be
     left out."""
     if any(len(cell.text) > PROSE for row in table.rows for cell in row[1:]):
         return _listed(table, width)
@@ -107,7 +107,7 @@ def _folded(table: Table, columns: Sequence[int], width: int) -> list[str]:
 
 
 def _listed(table: Table, width: int) -> list[str]:
-    """Short fields beside the row's name, sentences below it."""
+    """Short fields after the row's name, sentences below it."""
     lines: list[str] = []
     for row in table.rows:
         named = list(zip(table.columns, row, strict=True))[1:]

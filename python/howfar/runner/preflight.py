@@ -136,7 +136,7 @@ def _check_keys(plan: Plan) -> None:
 
 
 def _check_page_servers(plan: Plan) -> None:
-    """All that stands beside the plan's server is here. Raises ServerMissing, ServerCrashed, MissingError."""
+    """The other servers that the plan's pages need are here. Raises ServerMissing, ServerCrashed, MissingError."""
     from howfar.lab.php.php_fpm import find_php_fpm
     from howfar.lab.servers.kinds import find_server
 
@@ -256,7 +256,7 @@ _MEMORY_SHARE = 0.7
 _AVAILABLE_SHARE = 0.9
 """Of what is free now, on a machine where more is taken than that rest."""
 _SERVER_BYTES = 1536 * 2**20
-"""A server beside its pool, 2048 connections included (MySQL with 2048 was seen to take 1 GB)."""
+"""A server without its pool, 2048 connections included (MySQL with 2048 was seen to take 1 GB)."""
 _DISK_SHARE = 0.9
 _CGROUPS = Path("/sys/fs/cgroup")
 

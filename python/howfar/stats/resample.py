@@ -1,6 +1,6 @@
 """Intervals of figures that are computed from a whole run, such as a crossing or a prediction: the jackknife over blocks.
 
-A part declares what it wants: beside a figure `x`, a field `x_interval` of the type `Derived` or `Difference`. The same analysis is
+A part declares what it wants: next to a figure `x`, a field `x_interval` of the type `Derived` or `Difference`. The same analysis is
 made of the run without each block in turn; the pseudo-values n x whole - (n - 1) x without scatter as independent estimates would
 (Tukey 1958; Efron and Tibshirani, "An Introduction to the Bootstrap", chapter 11), and Student's limits are taken of them.
 
@@ -133,7 +133,7 @@ def _part(value: object) -> Part | None:
 
 
 def _at(parts: object, number: int, like: Part) -> Part | None:
-    """The part about the same thing: at the same place, else wherever it is."""
+    """The part about the same thing: at the same index, else at any."""
     if not isinstance(parts, tuple):
         return None
     if number < len(parts) and _is_same(like, parts[number]):

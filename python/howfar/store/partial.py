@@ -1,6 +1,6 @@
 """Files that get their name only when they are complete, and leave nothing behind when their maker is killed.
 
-An unfinished file lies beside its place, held by a lock of its maker. The kernel drops the lock of the dead, and whoever next
+An unfinished file lies next to its final path, held by a lock of its maker. The kernel drops the lock of the dead, and whoever next
 makes a file in that directory removes theirs. Process numbers would not do: in a sandbox each maker is number 1.
 """
 

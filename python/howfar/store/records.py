@@ -183,8 +183,8 @@ class LagRecord(Record):
 
 
 class Window(Record):
-    """What was seen around the measured window, beside the load itself. Times since it began. It ends up to 20 ms before the engine's
-    own window, so that connections are still there to be queried."""
+    """What was observed around the measured window, in addition to the load itself. Times since it began. It ends up to 20 ms before
+    the engine's own window, so that connections are still there to be queried."""
 
     length_ns: int
     interface: str
@@ -235,7 +235,7 @@ class CrashRecord(Record):
     unknown: int
     """Under way when the primary died: no client has heard of them."""
     applied_unknown: int
-    """Of the unknown, on the survivor: done, and nobody was told."""
+    """Of the unknown, on the survivor: committed, and not reported to a client."""
     applied_refused: int
     seen: int
     """Keys that another connection saw on the primary."""

@@ -107,7 +107,7 @@ class RunFile:
             return _read(self._db, self.path)
 
     def close(self) -> None:
-        """Fold the log into the file. When that fails (readers, a full disk) the log stays beside it and nothing is lost."""
+        """Fold the log into the file. When that fails (readers, a full disk) the log stays next to it and nothing is lost."""
         with contextlib.suppress(sqlite3.Error):
             self._db.execute("PRAGMA journal_mode = DELETE")
         with contextlib.suppress(sqlite3.Error):

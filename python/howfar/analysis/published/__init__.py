@@ -1,6 +1,6 @@
 """Figures that others published, as data with their sources (`data/*.json`; `published/` at the root shows the same folder).
 
-They stand beside ours and are never mixed with them: another machine, another server, another link.
+They are shown next to ours and never mixed with them: another machine, another server, another link.
 """
 
 from __future__ import annotations

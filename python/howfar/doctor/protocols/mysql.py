@@ -147,8 +147,8 @@ class _Connection(pymysql.Connection):
 
 
 def _not_sent(how: str, allowed_by: str) -> err.OperationalError:
-    told = f"the server asks for the password itself, {how}: it was not sent; the DSN's {allowed_by} allows it"
-    return err.OperationalError(CR.CR_AUTH_PLUGIN_ERR, told)
+    message = f"the server asks for the password itself, {how}: it was not sent; the DSN's {allowed_by} allows it"
+    return err.OperationalError(CR.CR_AUTH_PLUGIN_ERR, message)
 
 
 class _ByAccount:
@@ -178,7 +178,7 @@ class Mysql:
         with contextlib.suppress(err.MySQLError):
             connection.close()
         if not getattr(connection, "server_version", ""):
-            # In place of a greeting: too many connections, or the host is blocked. The brand is not known then.
+            # Instead of a greeting: too many connections, or the host is blocked. The brand is not known then.
             return Greeting(Kind.MYSQL.value, "unknown", "unknown", refused)
         able: int = getattr(connection, "server_capabilities", 0)
         names = [name for name, bit in (("zlib", CLIENT.COMPRESS), ("zstd", _ZSTD)) if able & bit]

@@ -138,7 +138,7 @@ def rtt_violations(
     allowed_ns = max(RTT_VOID_NS, RTT_VOID_SHARE * spec.rtt_ns)
     if (
         lateness.rtt_to_tolerance and spec.rtt_ns
-    ):  # where no delay is requested, nothing can be taken off what the way itself takes
+    ):  # where no delay is requested, nothing can be subtracted from the path's own time
         allowed_ns = rtt_tolerance_ns(spec.rtt_ns)
     if abs(at_rest[-1].p50_ns - rest_rtt_ns) <= allowed_ns:
         return ()
@@ -218,14 +218,14 @@ def _mean_violations(stats: LinkStats, lateness: Lateness) -> list[str]:
     off_ns = sum(means)
     if abs(off_ns) <= lateness.mean_ns:
         return []
-    way, allowed = "longer" if off_ns > 0 else "shorter", format_duration_ns(lateness.mean_ns)
-    sentence = f"the link made each round trip {format_duration_ns(abs(off_ns))} {way} in the mean"
+    changed, allowed = "longer" if off_ns > 0 else "shorter", format_duration_ns(lateness.mean_ns)
+    sentence = f"the link made each round trip {format_duration_ns(abs(off_ns))} {changed} in the mean"
     why = "the machine was too busy for the emulator"
     return [f"{sentence} (allowed {allowed}, {MEAN_MAX_SHARE:.0%} of a round trip): {why}"]
 
 
 def effects_counted(spec: LinkSpec, stats: LinkStats) -> dict[DirectionName, dict[str, dict[str, Any]]]:
-    """Each random effect that was requested beside what was counted, as shares of the segments that came to it."""
+    """Each random effect that was requested and what was counted, as shares of the segments that came to it."""
     return {name: _counted(spec.direction(name), getattr(stats, name)) for name in DIRECTIONS}
 
 

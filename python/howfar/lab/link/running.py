@@ -50,8 +50,9 @@ _WARMUP_RTTS = 70
 2 % off, with 1 s it was right; at 100 ms and 1 Gb/s 3 s left it at 91 %, 8 s did not."""
 _GOODPUT_RTTS = 10
 _MOST_NS = 75_000
-"""Taken off each way at most. The way to and from the emulator costs some tens of microseconds; what is seen beyond that is a machine
-that was busy just then. Taken off for good, it would leave a link that is too short once the machine is quiet."""
+"""The most that is subtracted from each direction. The path to and from the emulator costs some tens of microseconds; what is seen
+beyond that is a machine that was busy just then. Taken off for good, it would leave a link that is too short once the machine
+is quiet."""
 
 
 def ping_count(rtt_ns: int) -> int:
@@ -108,7 +109,7 @@ def calibrate(
                 "rtt_p50s_ns": [probe.p50_ns for probe in probes],
             }
         )
-        # Whatever else runs only adds to a round trip: the probe that saw least of it knows best what the way itself costs.
+        # Whatever else runs only adds to a round trip: the probe that saw least of it knows best what the path itself costs.
         excess = min(probe.p50_ns for probe in probes) - rest_rtt_ns
         better = compensation_ns(spec, compensate, excess if len(rounds) == 1 and not before else excess // _DAMPING)
         if len(rounds) == most or better == compensate or abs(excess) < spec.rtt_ns // 100:

@@ -78,7 +78,7 @@ class LinkSpec:
     to_server: DirectionSpec = DirectionSpec()
     to_client: DirectionSpec = DirectionSpec()
     delay_to_server_ns: int | None = None
-    """The part of the RTT on the way to the server; None: half."""
+    """The part of the RTT towards the server; None: half."""
     mtu: int = MTU
     seed: int = 0
 
@@ -142,7 +142,7 @@ class LinkSpec:
         return max(self._in_flight(name), rate_bps * _QUEUE_AT_LEAST_NS // 8 // _S, _QUEUE_LEAST_BYTES)
 
     def direction_message(self, name: DirectionName, compensate_ns: int = 0, elapsed_ns: int = 0) -> Direction:
-        """As the engine takes it, `elapsed_ns` after schedules began: they go on where they are, not anew."""
+        """As the engine takes it, `elapsed_ns` after schedules began: they continue where they are, not from the start."""
         direction = self.direction(name)
         return Direction(
             rate_bps=None if direction.rate_trace else self.mean_rate_bps(name),

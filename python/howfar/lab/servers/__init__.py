@@ -190,7 +190,7 @@ class Server(ABC):
             time.sleep(_POLL_S)
 
     def _check_capacity(self, connections_allowed: int) -> None:
-        """Servers lower what they were told without failing. Raises LabError."""
+        """Servers lower requested limits without failing. Raises LabError."""
         connections = self.context.connections
         if connections_allowed < connections + SPARE_CONNECTIONS:
             raise LabError(

@@ -55,7 +55,7 @@ class Dialect(Protocol):
 
     kind: str
     pool_slack_bytes: int
-    """Beside the tables, in the buffer pool and on disk."""
+    """In addition to the tables, in the buffer pool and on disk."""
     left_to_do_sql: str | None
     """Asks for `n`, which is 0 once a server has done with what the killed one before it left undone; None: nothing is left."""
 

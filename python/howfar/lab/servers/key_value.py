@@ -94,7 +94,7 @@ _PATIENCE_S = 3.0
 
 @dataclass(frozen=True)
 class Door:
-    """One place where it listens."""
+    """One address where it listens."""
 
     at: str
     """A path or an address with its port."""
@@ -138,7 +138,7 @@ def door_violations(door: Door, encrypted: bool) -> tuple[str, ...]:
     if door.tls is None:
         found.append(f"the server was to speak TLS at {door.at} and does not")
     if door.plain:
-        found.append(f"the server speaks plain text at {door.at}, where it was told to speak TLS only")
+        found.append(f"the server speaks plain text at {door.at}, where it was to speak TLS only")
     return tuple(found)
 
 
@@ -245,7 +245,7 @@ class KeyValueServer(Server):
         if encrypted is not None and (door := try_door(self._dialect, connection, host, None)).plain:
             raise LabError(
                 f"{self.kind} was to speak TLS at {door.at}, and it answers plain text there",
-                "It encrypts TCP only: its socket is plain whatever it is told.",
+                "It encrypts TCP only: its socket is always plain.",
             )
         try:
             return host.within(ask)

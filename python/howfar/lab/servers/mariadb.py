@@ -70,7 +70,7 @@ class MariadbDialect:
 
 
 def _install_script(program: Path) -> tuple[Path, list[str]]:
-    """The script beside the program, else from PATH; a server outside /usr needs to be told its base directory."""
+    """The script in the program's directory, else from PATH; a server outside /usr needs its base directory as an option."""
     prefix = program.resolve().parent.parent
     for folder in ("bin", "scripts"):
         for name in ("mariadb-install-db", "mysql_install_db"):

@@ -25,7 +25,7 @@ class MysqlDialect:
     """Purge: a second after the start it reads undo pages of earlier starts from the file, in mid-trial unless waited for."""
 
     def initialise(self, program: Path, data: Path) -> None:
-        # Debian's build insists on a directory of its own for files unless told that there is none.
+        # Debian's build insists on a directory of its own for files unless an option says that there is none.
         command = [
             str(program),
             "--no-defaults",

@@ -47,7 +47,7 @@ _FACTS = (
     "disable-thp",
 )
 _IN_MEMORY = {"save": "", "appendonly": "no", "maxmemory": "0"}
-"""What would write files, or throw keys out, beside the load."""
+"""What would write files, or evict keys, during the load."""
 
 
 class RedisDialect:
@@ -93,7 +93,7 @@ class RedisDialect:
         info = pairs(ask(lines, "INFO", "server"), "\r\n", ":")
         found = info.get("valkey_version", info.get("redis_version"))
         if found is None:
-            raise LabError("the server does not tell its version as Redis does")
+            raise LabError("the server does not report its version as Redis does")
         return found
 
     def counters(self, lines: Lines) -> dict[str, int]:

@@ -111,7 +111,7 @@ class TableStore(Store):
     user = USER
     database = DATABASE
     pool_slack_bytes = 128 * 2**20
-    """Beside the tables, in the buffer pool and on disk."""
+    """In addition to the tables, in the buffer pool and on disk."""
 
     def __init__(self, program: Program, tables: Tables) -> None:
         super().__init__(program)
