@@ -18,13 +18,14 @@ pytestmark = [
 
 
 @pytest.mark.parametrize(
-    ("peer", "server", "connections"), [("sysbench", "mariadb", [1, 16]), ("pgbench", "postgresql", [16])]
+    ("peer", "server", "connections"),
+    [("sysbench", "mariadb", [1, 16]), ("pgbench", "postgresql", [16]), ("bare", "mariadb", [1, 16])],
 )
 def test_it_compares_with_a_peer_and_says_what_is_documented(
     peer: str, server: str, connections: list[int], request: pytest.FixtureRequest
 ) -> None:
     request.getfixturevalue(server)
-    if shutil.which(peer) is None:
+    if peer != "bare" and shutil.which(peer) is None:
         pytest.skip(f"{peer} is not installed (./setup --tests brings it)")
     command = [str(Path(sys.executable).with_name("howfar")), "bench", "engine", "--against", peer]
     options = ["--connections", ",".join(map(str, connections)), "--blocks", "4", "--seconds", "0.2", "--json"]

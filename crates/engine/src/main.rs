@@ -17,6 +17,7 @@ fn main() -> ExitCode {
         Some("info") => info(),
         Some("schema") => schema(),
         Some("load") => howfar_load::run(),
+        Some("bare") => howfar_load::run_bare(),
         Some("page") => howfar_load::run_page(),
         Some("tables") => howfar_load::run_tables(),
         Some("watch") => howfar_load::run_watch(),
@@ -30,7 +31,7 @@ fn main() -> ExitCode {
         Some("echo" | "rtt" | "goodput") => howfar_link::probe::run(),
         _ => {
             eprintln!(
-                "usage: howfar-engine info|schema|load|page|tables|watch|link|echo|rtt|goodput|null|pingpong|answer|replay|tap   (a job as JSON on stdin)"
+                "usage: howfar-engine info|schema|load|bare|page|tables|watch|link|echo|rtt|goodput|null|pingpong|answer|replay|tap   (a job as JSON on stdin)"
             );
             ExitCode::from(2)
         }

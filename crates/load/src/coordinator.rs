@@ -39,12 +39,9 @@ const PATROL_NS: u64 = 1_000_000_000;
 /// The same while connections open.
 const OPENING: Duration = Duration::from_millis(50);
 
-/// Run a job to its end, emitting its events.
-pub(crate) fn run(job: LoadJob) -> Result<(), Failed> {
+/// What a job says, understood, and the CPUs for it.
+pub(crate) fn planned(job: LoadJob) -> Result<(Arc<Plan>, Vec<u32>), Failed> {
     job.check()?;
-    if let Some(path) = &job.acknowledged {
-        LogFile::must_be_new(path)?;
-    }
     let address = Address::parse(&job.target)?;
     let wanted = Wanted::new(&job.session, &job.target)?;
     let program = program(&job)?;
@@ -57,8 +54,15 @@ pub(crate) fn run(job: LoadJob) -> Result<(), Failed> {
         log: OnceLock::new(),
     });
     allow_descriptors(plan.all_connections())?;
-    let cpus = own_cpus()?;
+    Ok((plan, own_cpus()?))
+}
 
+/// Run a job to its end, emitting its events.
+pub(crate) fn run(job: LoadJob) -> Result<(), Failed> {
+    if let Some(path) = &job.acknowledged {
+        LogFile::must_be_new(path)?;
+    }
+    let (plan, cpus) = planned(job)?;
     let rings = rings(&plan, plan.workers(&cpus))?;
     let began = now_ns();
     let (first, mut receipt) = first_connections(&plan, &cpus)?;
@@ -128,7 +132,7 @@ pub(crate) fn own_cpus() -> Result<Vec<u32>, Failed> {
 
 /// Connection 0, queried for what it really is. Connection 1 shows what later ones find: whether TLS sessions are resumed, and how many
 /// round trips opening takes.
-fn first_connections(
+pub(crate) fn first_connections(
     plan: &Plan,
     cpus: &[u32],
 ) -> Result<(Vec<Connection>, howfar_contract::events::Receipt), Failed> {

@@ -5,6 +5,7 @@
 //! (`howfar-contract`).
 
 mod acknowledged;
+mod bare;
 mod channel;
 mod client;
 mod clock;
@@ -50,6 +51,11 @@ use howfar_contract::{Failed, read_job};
 /// Read a load job on stdin, run it, write events on stdout.
 pub fn run() -> ExitCode {
     guarded(|| read_job("load").and_then(coordinator::run))
+}
+
+/// The same job, but only the bytes of one request and its answer for each connection: what any client must do at least.
+pub fn run_bare() -> ExitCode {
+    guarded(|| read_job("load").and_then(bare::run))
 }
 
 /// The same for a job of pages.

@@ -1,4 +1,4 @@
-"""`howfar bench engine --against sysbench|pgbench`: both clients in turn on the same server with the same statements.
+"""`howfar bench engine --against sysbench|pgbench|bare`: both clients in turn on the same server with the same statements.
 
 The server is the laboratory's, on its Unix socket, without a sandbox. Each client is measured from outside (`meter.py`) in a window
 that begins when all its connections run, because the cost of starting would favour the engine. A block measures each client once
@@ -23,7 +23,7 @@ from typing import Final, Literal
 import howfar
 from howfar.bench import meter
 from howfar.bench.meter import Trial
-from howfar.bench.peers import CLIENTS, Counters, Peer
+from howfar.bench.peers import CLIENTS, Counters, Peer, client_of
 from howfar.engine.messages import (
     LoadJob,
     Ready,
@@ -74,6 +74,8 @@ class Row(Part):
     cpu_bar: float | None = None
     memory_bar: float | None = None
     """The most that the ratio should be; None: no bar stands for this number of connections."""
+    qps_bar: float | None = 1.0
+    """The least that the ratio of throughputs should be; None against a bare loop, which nothing overtakes."""
     blocks: tuple[Block, ...]
 
     @property
@@ -85,14 +87,14 @@ class Row(Part):
             found.append(f"client CPU {self.cpu_ratio.value:.3f}, not {cpu:.2f}")
         if memory is not None and self.rss_ratio > memory:
             found.append(f"memory {self.rss_ratio:.3f}, not {memory:.2f}")
-        if self.qps_ratio.high is not None and self.qps_ratio.high < 1:
+        if self.qps_bar is not None and self.qps_ratio.high is not None and self.qps_ratio.high < self.qps_bar:
             found.append(f"throughput {self.qps_ratio.value:.3f}, below the peer's")
         return tuple(found)
 
     @property
     def unresolved(self) -> tuple[str, ...]:
         """Bars inside the interval of their ratio, or without one: neither met nor missed."""
-        bars = (("client CPU", self.cpu_ratio, self.cpu_bar), ("throughput", self.qps_ratio, 1.0))
+        bars = (("client CPU", self.cpu_ratio, self.cpu_bar), ("throughput", self.qps_ratio, self.qps_bar))
         return tuple(
             f"{name} {ratio.value:.3f}, bar {bar:g}"
             for name, ratio, bar in bars
@@ -155,6 +157,7 @@ def row(connections: int, ours: Sequence[Trial], peer: Sequence[Trial], against:
         driver=ours[-1].driver,
         cpu_bar=against.cpu_bars.get(connections),
         memory_bar=against.memory_bars.get(connections),
+        qps_bar=None if against.bare else 1.0,
         blocks=tuple(Block(ours=one, peer=other) for one, other in pairs),
     )
 
@@ -188,6 +191,10 @@ class Request:
     against: str = "sysbench"
     """One of CLIENTS."""
 
+    @property
+    def peer(self) -> Peer:
+        return client_of(self.against, self.server)
+
 
 @dataclass(frozen=True)
 class Testbed:
@@ -215,7 +222,7 @@ class Client:
 
 def compare(request: Request, on_trial: Callable[[int, int], None] = lambda done, of: None) -> Comparison:
     """Measure and summarize. Raises MissingError, LabError, EngineError."""
-    peer = CLIENTS[request.against]
+    peer = request.peer
     version = peer.version()
     _allow_files(max(request.connections))
     cpus = splits(request.placement)
@@ -258,7 +265,7 @@ def _allow_files(connections: int) -> None:
 
 @contextmanager
 def _testbed(request: Request, cpus: Shares) -> Iterator[Testbed]:
-    peer = CLIENTS[request.against]
+    peer = request.peer
     tables = (
         Tables(peer.workload.tables, peer.workload.table_size) if isinstance(peer.workload, Sysbench) else Tables(0, 1)
     )
@@ -314,7 +321,7 @@ def _trial(tool: Tool, connections: int, seconds: float, testbed: Testbed) -> Tr
 
 
 @contextmanager
-def _ours(connections: int, testbed: Testbed) -> Iterator[Client]:
+def _ours(connections: int, testbed: Testbed, subcommand: Literal["load", "bare"] = "load") -> Iterator[Client]:
     job = LoadJob(
         target=UnixTarget(path=str(testbed.server.socket)),
         user=USER,
@@ -331,7 +338,7 @@ def _ours(connections: int, testbed: Testbed) -> Iterator[Client]:
         driver=testbed.driver,
         connect_timeout_ns=round(PATIENCE_S * 1e9),
     )
-    with EngineProcess(job, testbed.launcher) as engine:
+    with EngineProcess(job, testbed.launcher, subcommand) as engine:
         ready = engine.read()
         if not isinstance(ready, Ready):
             raise EngineError(f"the engine reported {ready!r} before it was ready", "Please report this.")
@@ -351,6 +358,10 @@ def _ours(connections: int, testbed: Testbed) -> Iterator[Client]:
 @contextmanager
 def _peer(connections: int, testbed: Testbed) -> Iterator[Client]:
     peer, server = testbed.peer, testbed.server
+    if peer.bare:
+        with _ours(connections, testbed, "bare") as client:
+            yield client
+        return
     command = peer.command(server, testbed.folder, connections, testbed.client_cpus)
     environment = peer.environment(server, testbed.folder)
     with tempfile.TemporaryFile("w+") as output:
@@ -383,7 +394,7 @@ def _setting(request: Request, cpus: Shares, peer: str, running: Server) -> Sett
         client_cpus=cpus.client,
         server_cpus=cpus.server,
         autogroup=_autogroup(),
-        workload=CLIENTS[request.against].described,
+        workload=request.peer.described,
         blocks=request.blocks,
         seconds=request.seconds,
     )

@@ -59,6 +59,8 @@ class Peer(Protocol):
     cpu_bars: Mapping[int, float]
     """Client CPU per query relative to the peer's, by connections."""
     memory_bars: Mapping[int, float]
+    bare: bool
+    """The engine's own loop that only moves the bytes. It starts as the engine does, and no client is faster."""
 
     @property
     def workload(self) -> Sysbench | Pgbench: ...
@@ -98,6 +100,7 @@ class SysbenchPeer:
     described = f"{workload.kind}, {workload.tables} table of {workload.table_size} rows, prepared, Unix socket"
     cpu_bars: Mapping[int, float] = {1: 0.55, 64: 0.35, 512: 0.20, 2048: 0.08}
     memory_bars: Mapping[int, float] = {64: 0.5, 512: 0.2, 2048: 0.1}
+    bare = False
 
     def version(self) -> str:
         return _version("sysbench", "sysbench")
@@ -173,6 +176,7 @@ class PgbenchPeer:
     described = "pgbench's select-only, scale 1, prepared, Unix socket"
     cpu_bars: Mapping[int, float] = {1: 0.6, 64: 0.35, 512: 0.2}
     memory_bars: Mapping[int, float] = {}
+    bare = False
 
     def version(self) -> str:
         return _version("pgbench", "postgresql")
@@ -253,5 +257,32 @@ class PostgresCounters:
             self._connection.close()
 
 
-CLIENTS: Final[Mapping[str, Peer]] = {peer.program: peer for peer in (SysbenchPeer(), PgbenchPeer())}
+_BARE_CPU_BARS: Final[Mapping[int, float]] = {1: 1.5, 64: 1.3, 512: 1.3, 2048: 1.3}
+
+
+class BareSysbenchPeer(SysbenchPeer):
+    program = "a bare loop"
+    cpu_bars = _BARE_CPU_BARS
+    memory_bars: Mapping[int, float] = {}
+    bare = True
+
+    def version(self) -> str:
+        return self.program
+
+
+class BarePgbenchPeer(PgbenchPeer):
+    program = "a bare loop"
+    cpu_bars = _BARE_CPU_BARS
+    bare = True
+
+    def version(self) -> str:
+        return self.program
+
+
+CLIENTS: Final[Mapping[str, Peer]] = {"sysbench": SysbenchPeer(), "pgbench": PgbenchPeer(), "bare": BareSysbenchPeer()}
 """By the word that `--against` takes."""
+
+
+def client_of(against: str, server: str | None) -> Peer:
+    """The peer for a kind of server, or for its own kind."""
+    return BarePgbenchPeer() if (against, server) == ("bare", "postgresql") else CLIENTS[against]

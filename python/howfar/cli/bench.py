@@ -366,7 +366,7 @@ def engine(
     as_json: bool,
     no_colour: bool,
 ) -> None:
-    """Compare what a point select costs the engine and sysbench, or pgbench.
+    """Compare what a point select costs the engine and sysbench, pgbench, or a bare loop that only moves its bytes.
 
     Both run on one server in turn, in blocks in random order. CPU, memory and context switches are the kernel's figures for each
     process while all connections work; the server counts the queries. It needs no privileges, because the server is a private one.

@@ -136,9 +136,10 @@ def engine_info() -> Info:
 class EngineProcess:
     """One running engine. Use as a context manager: on leaving, its stdin ends, and it is killed if it does not follow."""
 
-    def __init__(self, job: Message, launcher: Launcher | None = None) -> None:
+    def __init__(self, job: Message, launcher: Launcher | None = None, subcommand: str | None = None) -> None:
+        """`subcommand`: who runs the job, if not the one that it names."""
         engine_info()
-        self._subcommand = str(getattr(job, "job"))  # noqa: B009 - every job message carries its discriminator
+        self._subcommand = subcommand or str(getattr(job, "job"))  # noqa: B009 - every job message carries its discriminator
         launcher = launcher or Launcher()
         self._process = launcher.popen(
             [str(find_engine()), self._subcommand],

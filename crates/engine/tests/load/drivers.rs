@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::fake::{Fake, Reply, packet};
-use crate::process::{engine_on, failure, job, success};
+use crate::process::{engine_for, engine_on, failure, job, success};
 
 /// The drivers that can be had here.
 pub(crate) fn drivers() -> Vec<&'static str> {
@@ -202,5 +202,58 @@ fn nobody_is_waited_for_who_waits_for_nothing() {
             .collect();
         let least = took.iter().min().expect("three");
         assert!(*least < Duration::from_millis(1500), "{took:?}");
+    }
+}
+
+/// It has no results: the server counts. Eight connections are served by a ring, one alone by none.
+#[test]
+fn a_bare_loop_moves_bytes_until_its_window_is_over() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    let most = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::clone(&most);
+    let fake = Fake::new("bare", move |query| {
+        seen.fetch_max(query, Ordering::Relaxed);
+        Reply::Ok
+    });
+    let mut job = job(&fake.path);
+    for connections in [1, 8] {
+        if connections > 1 && drivers().len() < 2 {
+            continue;
+        }
+        most.store(0, Ordering::Relaxed);
+        job["connections"] = connections.into();
+        let (code, events) = engine_for("bare", &format!("{job}\n"));
+        assert_eq!((code, events.len()), (Some(0), 1), "{events:?}");
+        assert_eq!(events[0]["connections"], connections);
+        let asked = most.load(Ordering::Relaxed);
+        assert!(asked > 20, "{asked} by {connections}");
+    }
+}
+
+#[test]
+fn a_bare_loop_ends_with_its_server() {
+    for connections in [1, 8] {
+        if connections > 1 && drivers().len() < 2 {
+            continue;
+        }
+        for then in [
+            || Reply::Close,
+            || Reply::Silence,
+            || Reply::Error(1146, "no table"),
+        ] {
+            let fake = Fake::new(
+                "bare-ends",
+                move |query| if query > 20 { then() } else { Reply::Ok },
+            );
+            let mut job = job(&fake.path);
+            job["connections"] = connections.into();
+            job["measure_ns"] = 60_000_000_000_u64.into();
+            job["stall_timeout_ns"] = 300_000_000.into();
+            let (code, events) = engine_for("bare", &format!("{job}\n"));
+            let last = events.last().expect("an event");
+            assert_eq!(code, Some(1), "{last}");
+            assert_eq!(last["event"], "failed", "{last}");
+        }
     }
 }

@@ -1,0 +1,237 @@
+//! The least that a client of a load job can do: each connection sends the same bytes again as soon as their answer is there.
+//!
+//! For comparison: nothing is chosen, decoded or recorded, and an answer is known by its length, which is that of the first. One
+//! connection alone sends and receives, blocking; more are served by rings, with as many threads as the load would have. The clock is
+//! read once an answer, as by every client that tells a latency.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use howfar_contract::events::Ready;
+use howfar_contract::jobs::{Driver as Requested, LoadJob};
+use howfar_contract::{FailCode, Failed};
+use rustix::io::{Errno, ioctl_fionbio};
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{self, RecvFlags, SendFlags};
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use crate::clock::now_ns;
+use crate::connecting::open_one;
+use crate::connection::{After, Broken, Connection, State, Tools};
+use crate::coordinator;
+use crate::failure;
+use crate::login::internal;
+use crate::ring::{Event, Ring, Token};
+use crate::window::emit_event;
+use crate::wire::Wire;
+use crate::worker::Plan;
+use crate::worker::driver::{Driver, rings};
+
+const BUFFER: usize = 64 * 1024;
+
+/// A connection without what makes it one of the engine's.
+struct Line {
+    socket: OwnedFd,
+    request: Vec<u8>,
+    /// Bytes of an answer.
+    length: usize,
+    /// Of them still to come.
+    missing: usize,
+    token: Token,
+}
+
+/// Open a job's connections, say so, and exchange bytes until the end of its window.
+pub(crate) fn run(mut job: LoadJob) -> Result<(), Failed> {
+    job.driver = if job.connections > 1 {
+        Requested::IoUring
+    } else {
+        Requested::Epoll
+    };
+    let (plan, cpus) = coordinator::planned(job)?;
+    let workers = plan.workers(&cpus);
+    let rings = rings(&plan, workers)?;
+    let began = now_ns();
+    let (first, mut receipt) = coordinator::first_connections(&plan, &cpus)?;
+    receipt.driver = Driver::name(&rings);
+    let mut shares: Vec<Vec<Line>> = (0..workers).map(|_| Vec::new()).collect();
+    let mut first = first.into_iter();
+    for id in 0..u64::from(plan.job.connections) {
+        let connection = match first.next() {
+            Some(connection) => connection,
+            None => opened(&plan, id)?,
+        };
+        shares[id as usize % workers].push(line(&plan, connection)?);
+    }
+    emit_event(&Ready {
+        services: BTreeMap::new(),
+        receipt,
+        connections: plan.job.connections,
+        prepared_statements: 0,
+        connect_ns: now_ns() - began,
+    })?;
+    let mut rings = rings.into_iter();
+    let threads: Vec<_> = shares
+        .into_iter()
+        .enumerate()
+        .map(|(index, lines)| {
+            let pinned = (workers == cpus.len()).then_some(cpus[index]);
+            let (plan, ring) = (Arc::clone(&plan), rings.next());
+            thread::spawn(move || exchange(&plan, pinned, lines, ring))
+        })
+        .collect();
+    threads.into_iter().try_for_each(|thread| {
+        let ended = thread.join();
+        ended.unwrap_or_else(|_| Err(internal("a bare loop panicked")))
+    })
+}
+
+fn opened(plan: &Plan, id: u64) -> Result<Connection, Failed> {
+    let (socket, session) = open_one(&plan.entry(), &plan.address, plan.job.connect_timeout_ns)?;
+    let mut connection = Connection::new(id, &plan.program);
+    connection.wire = Some(Box::new(Wire::new(socket, session)));
+    connection.state = State::Resting;
+    Ok(connection)
+}
+
+/// Ask twice, since the first request may have to say more, and learn how long the answer is.
+fn line(plan: &Plan, mut connection: Connection) -> Result<Line, Failed> {
+    let mut tools = Tools::new(
+        Arc::clone(&plan.program),
+        plan.job.client_work,
+        plan.job.ignore_errors.clone(),
+    );
+    let target = &plan.job.target;
+    let translate = |broken: Broken| broken.translate(target, None);
+    let mut buffer = vec![0; BUFFER];
+    let mut length = 0;
+    for _ in 0..2 {
+        connection.begin(0, 0, &plan.program);
+        connection
+            .send(0, &mut tools, &mut Driver::Epoll)
+            .map_err(translate)?;
+        length = 0;
+        let outcome = loop {
+            let Some(wire) = &connection.wire else {
+                return Err(internal("an open connection has a socket"));
+            };
+            ioctl_fionbio(&wire.socket, false)
+                .map_err(|error| failure::broken(target, &error.into()))?;
+            let (count, _) = net::recv(&wire.socket, buffer.as_mut_slice(), RecvFlags::empty())
+                .map_err(|error| failure::broken(target, &error.into()))?;
+            if count == 0 {
+                return Err(failure::gone(target, "before the bare loop began"));
+            }
+            length += count;
+            if let Some(outcome) = connection
+                .received(&buffer[..count], &mut tools)
+                .map_err(translate)?
+            {
+                break outcome;
+            }
+        };
+        if let After::Refused(_) = connection.answered(outcome, &tools) {
+            let refused = "the server refuses what the bare loop would send";
+            return Err(Failed::new(
+                FailCode::ServerError,
+                refused.to_owned(),
+                "Make the tables of the workload first.",
+            ));
+        }
+    }
+    let Some(wire) = connection.wire else {
+        return Err(internal("an open connection has a socket"));
+    };
+    Ok(Line {
+        socket: wire.socket,
+        request: tools.packet,
+        length,
+        missing: length,
+        token: Token::default(),
+    })
+}
+
+/// One thread's share, until its time is over.
+fn exchange(
+    plan: &Plan,
+    pinned: Option<u32>,
+    mut lines: Vec<Line>,
+    ring: Option<Ring>,
+) -> Result<(), Failed> {
+    if let Some(cpu) = pinned {
+        let mut cpus = CpuSet::new();
+        cpus.set(cpu as usize);
+        sched_setaffinity(None, &cpus)
+            .map_err(|error| internal(format!("pinning to CPU {cpu}: {error}")))?;
+    }
+    let until_ns = now_ns() + plan.job.warmup_ns + plan.job.measure_ns;
+    let mut buffer = vec![0; BUFFER];
+    let done = match ring {
+        None => alone(plan, &lines[0], until_ns, &mut buffer),
+        Some(ring) => together(plan, ring, &mut lines, until_ns, &mut buffer),
+    };
+    done.map_err(|error| failure::broken(&plan.job.target, &error))
+}
+
+/// Send and receive, blocking.
+fn alone(plan: &Plan, line: &Line, until_ns: u64, buffer: &mut [u8]) -> io::Result<()> {
+    let patience = Duration::from_nanos(plan.job.stall_timeout_ns);
+    sockopt::set_socket_timeout(&line.socket, Timeout::Recv, Some(patience))?;
+    while now_ns() < until_ns {
+        net::send(&line.socket, &line.request, SendFlags::NOSIGNAL)?;
+        let mut missing = line.length;
+        while missing > 0 {
+            let (count, _) = net::recv(&line.socket, &mut *buffer, RecvFlags::empty())?;
+            if count == 0 {
+                return Err(Errno::CONNRESET.into());
+            }
+            missing = missing.checked_sub(count).ok_or(Errno::BADMSG)?;
+        }
+    }
+    Ok(())
+}
+
+/// Over a ring: the requests that follow all answers that came go out in one call.
+fn together(
+    plan: &Plan,
+    mut ring: Ring,
+    lines: &mut [Line],
+    until_ns: u64,
+    buffer: &mut [u8],
+) -> io::Result<()> {
+    ring.start()?;
+    for (index, line) in lines.iter_mut().enumerate() {
+        line.token = ring.admit(&line.socket, index)?;
+        ring.send(&line.socket, line.token, &line.request)?;
+    }
+    let mut now = now_ns();
+    while now < until_ns {
+        ring.wait(Some(plan.job.stall_timeout_ns))?;
+        let mut heard = false;
+        while let Some(event) = ring.next(buffer) {
+            heard = true;
+            let (Event::Received { token, .. } | Event::Starved { token }) = event else {
+                return Err(Errno::CONNRESET.into());
+            };
+            let line = &mut lines[token.index()];
+            if let Event::Received { count, .. } = event {
+                line.missing = line.missing.checked_sub(count).ok_or(Errno::BADMSG)?;
+            }
+            if line.missing == 0 {
+                now = now_ns();
+                line.missing = line.length;
+                ring.send(&line.socket, token, &line.request)?;
+            }
+            if !matches!(event, Event::Received { armed: true, .. }) {
+                ring.arm(&line.socket, token)?;
+            }
+        }
+        if !heard {
+            return Err(Errno::TIMEDOUT.into());
+        }
+    }
+    Ok(())
+}
