@@ -4,4 +4,5 @@
 pub mod fastcgi;
 pub mod keyvalue;
 pub mod postgres;
+pub mod recorded;
 pub mod wire;

@@ -1,0 +1,611 @@
+//! Statements without their literals. The lexer lets words, quoted identifiers and punctuation through and nothing else, so what it
+//! does not understand becomes `?` as well.
+
+use crate::salt::{Keys, Salt};
+
+/// Bytes of a digest; what is longer ends in an ellipsis.
+const LONGEST: usize = 1024;
+/// Tokens that are looked at for a digest; literals beyond count as keys.
+const MOST_TOKENS: usize = 4096;
+
+const STATEMENTS: &[&str] = &[
+    "select",
+    "insert",
+    "update",
+    "delete",
+    "replace",
+    "begin",
+    "commit",
+    "rollback",
+    "savepoint",
+    "release",
+    "set",
+    "show",
+    "use",
+    "create",
+    "drop",
+    "alter",
+    "truncate",
+    "call",
+    "do",
+    "with",
+    "explain",
+    "describe",
+    "desc",
+    "analyze",
+    "optimize",
+    "check",
+    "repair",
+    "lock",
+    "unlock",
+    "flush",
+    "kill",
+    "load",
+    "handler",
+    "prepare",
+    "execute",
+    "deallocate",
+    "declare",
+    "fetch",
+    "close",
+    "move",
+    "copy",
+    "vacuum",
+    "listen",
+    "notify",
+    "unlisten",
+    "discard",
+    "reset",
+    "grant",
+    "revoke",
+    "merge",
+    "values",
+    "table",
+    "refresh",
+    "reindex",
+    "cluster",
+    "comment",
+    "checkpoint",
+    "xa",
+    "change",
+    "start",
+    "stop",
+    "rename",
+    "signal",
+    "import",
+    "cache",
+    "purge",
+    "install",
+    "uninstall",
+    "get",
+]; // fmt: one line each would be sixty
+
+/// Whose literals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// Whether a backslash escapes in strings.
+    Mysql { backslash: bool },
+    /// Whether it does in plain ones.
+    Postgres { backslash: bool },
+}
+
+/// What is left of a statement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Statement {
+    pub text: String,
+    /// Its first word.
+    pub command: &'static str,
+    /// The hash of its literals.
+    pub keys: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Token<'a> {
+    Literal,
+    Word(&'a [u8]),
+    Symbol(&'a [u8]),
+    /// `(...)`: a list of literals.
+    List,
+    /// The rows after the first.
+    Rows,
+}
+
+/// Take the literals out of `sql`.
+pub fn digest(sql: &[u8], dialect: Dialect, salt: &Salt) -> Statement {
+    let mut lexer = Lexer {
+        rest: sql,
+        dialect,
+        keys: salt.keys(),
+    };
+    let mut tokens: Vec<Token> = Vec::new();
+    while let Some(token) = lexer.next() {
+        if tokens.len() < MOST_TOKENS {
+            push(&mut tokens, token);
+        }
+    }
+    Statement {
+        command: command(&tokens),
+        text: print(&fold(&tokens)),
+        keys: lexer.keys.finish(),
+    }
+}
+
+fn command(tokens: &[Token]) -> &'static str {
+    let first = tokens.iter().find_map(|token| match token {
+        Token::Word(word) => Some(*word),
+        _ => None,
+    });
+    match first.map(|word| crate::known(STATEMENTS, word)) {
+        None => "other",
+        Some("start") if second_is(tokens, b"transaction") => "begin",
+        Some("desc") => "describe",
+        Some(name) => name,
+    }
+}
+
+fn second_is(tokens: &[Token], word: &[u8]) -> bool {
+    matches!(tokens.get(1), Some(Token::Word(second)) if second.eq_ignore_ascii_case(word))
+}
+
+/// Strings in a row are one; a sign belongs to its number.
+fn push<'a>(tokens: &mut Vec<Token<'a>>, token: Token<'a>) {
+    if token == Token::Literal {
+        if tokens.last() == Some(&Token::Literal) {
+            return;
+        }
+        if let [.., before, Token::Symbol(b"-" | b"+")] = tokens.as_slice()
+            && matches!(before, Token::Symbol(symbol) if *symbol != b")")
+        {
+            tokens.pop();
+        }
+    }
+    tokens.push(token);
+}
+
+/// Lists of literals after IN become one thing, and so do rows of the same shape after VALUES.
+fn fold<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
+    let mut folded: Vec<Token> = Vec::with_capacity(tokens.len());
+    let (mut at, mut in_values, mut last_row) = (0, false, 0..0);
+    while at < tokens.len() {
+        let token = tokens[at];
+        let is_open = token == Token::Symbol(b"(");
+        if is_open
+            && is_word(folded.last(), b"in")
+            && let Some(end) = list_end(tokens, at)
+        {
+            folded.push(Token::List);
+            at = end;
+            continue;
+        }
+        if is_open
+            && in_values
+            && let Some(end) = group_end(tokens, at)
+        {
+            if tokens[at..end] == tokens[last_row.clone()] {
+                // After the comma, which goes as well.
+                folded.pop();
+                if folded.last() != Some(&Token::Rows) {
+                    folded.push(Token::Rows);
+                }
+            } else {
+                folded.extend_from_slice(&tokens[at..end]);
+            }
+            last_row = at..end;
+            at = end;
+            continue;
+        }
+        if let Token::Word(word) = token {
+            in_values = word.eq_ignore_ascii_case(b"values") || word.eq_ignore_ascii_case(b"value");
+            last_row = 0..0;
+        }
+        folded.push(token);
+        at += 1;
+    }
+    folded
+}
+
+fn is_word(token: Option<&Token>, word: &[u8]) -> bool {
+    matches!(token, Some(Token::Word(found)) if found.eq_ignore_ascii_case(word))
+}
+
+/// Behind the bracket that closes the one at `open`, if there are only literals and commas between.
+fn list_end(tokens: &[Token], open: usize) -> Option<usize> {
+    let end = tokens[open + 1..]
+        .iter()
+        .position(|token| !matches!(token, Token::Literal | Token::Symbol(b",")))?;
+    (end > 0 && tokens[open + 1 + end] == Token::Symbol(b")")).then_some(open + end + 2)
+}
+
+fn group_end(tokens: &[Token], open: usize) -> Option<usize> {
+    let mut depth = 0_usize;
+    for (at, token) in tokens.iter().enumerate().skip(open) {
+        match token {
+            Token::Symbol(b"(") => depth += 1,
+            Token::Symbol(b")") if depth == 1 => return Some(at + 1),
+            Token::Symbol(b")") => depth -= 1,
+            _ => {}
+        }
+    }
+    None
+}
+
+fn print(tokens: &[Token]) -> String {
+    let mut out: Vec<u8> = Vec::new();
+    let mut before: Option<Token> = None;
+    for &token in tokens {
+        let piece: &[u8] = match token {
+            Token::Literal => b"?",
+            Token::Word(word) => word,
+            Token::Symbol(symbol) => symbol,
+            Token::List => b"(...)",
+            Token::Rows => b", ...",
+        };
+        let sticks_back = matches!(
+            token,
+            Token::Symbol(b"," | b")" | b"." | b";") | Token::Rows
+        ) || (token == Token::Symbol(b"(")
+            && matches!(before, Some(Token::Word(word)) if !is_keyword(word)));
+        let sticks_on = matches!(
+            before,
+            None | Some(Token::Symbol(b"(" | b"." | b"@" | b"@@"))
+        );
+        if !sticks_back && !sticks_on {
+            out.push(b' ');
+        }
+        if out.len() + piece.len() > LONGEST {
+            out.extend_from_slice("…".as_bytes());
+            break;
+        }
+        out.extend_from_slice(piece);
+        before = Some(token);
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// Before a bracket they are no function's name.
+fn is_keyword(word: &[u8]) -> bool {
+    const WORDS: &[&str] = &[
+        "in", "values", "value", "and", "or", "not", "where", "from", "join", "on", "as", "select",
+        "exists", "set", "by", "union", "all", "having", "when",
+    ];
+    crate::known(WORDS, word) != "other"
+}
+
+struct Lexer<'a> {
+    rest: &'a [u8],
+    dialect: Dialect,
+    keys: Keys,
+}
+
+impl<'a> Lexer<'a> {
+    fn next(&mut self) -> Option<Token<'a>> {
+        self.skip_space();
+        let (&first, tail) = self.rest.split_first()?;
+        let mysql = matches!(self.dialect, Dialect::Mysql { .. });
+        Some(match first {
+            b'\'' => self.string(b'\'', self.backslash(), 1),
+            b'"' if mysql => self.string(b'"', self.backslash(), 1),
+            b'"' => self.identifier(b'"'),
+            b'`' => self.identifier(b'`'),
+            b'$' if !mysql => self.dollar(),
+            b'0'..=b'9' => self.number(),
+            b'.' if tail.first().is_some_and(u8::is_ascii_digit) => self.number(),
+            _ if begins_word(first) => self.word(),
+            b'?' => self.take_literal(1),
+            b'=' | b'<' | b'>' | b'!' | b'*' | b'/' | b'%' | b'&' | b'|' | b'^' | b'~' | b':'
+            | b'@' => {
+                let length = self
+                    .rest
+                    .iter()
+                    .take_while(|byte| b"=<>!*/%&|^~:@".contains(byte))
+                    .count();
+                // A comment may begin in the middle.
+                let length = self.rest[..length]
+                    .windows(2)
+                    .position(|pair| pair == b"/*")
+                    .unwrap_or(length)
+                    .max(1);
+                self.symbol(length)
+            }
+            b'(' | b')' | b',' | b';' | b'.' | b'+' | b'-' | b'[' | b']' | b'{' | b'}' => {
+                self.symbol(1)
+            }
+            _ => self.everything(),
+        })
+    }
+
+    fn backslash(&self) -> bool {
+        match self.dialect {
+            Dialect::Mysql { backslash } | Dialect::Postgres { backslash } => backslash,
+        }
+    }
+
+    fn skip_space(&mut self) {
+        loop {
+            let spaces = self
+                .rest
+                .iter()
+                .take_while(|byte| byte.is_ascii_whitespace() || **byte == 0)
+                .count();
+            self.rest = &self.rest[spaces..];
+            let mysql = matches!(self.dialect, Dialect::Mysql { .. });
+            let dashes = self.rest.starts_with(b"--")
+                && (!mysql || self.rest.get(2).is_none_or(u8::is_ascii_whitespace));
+            if dashes || (mysql && self.rest.starts_with(b"#")) {
+                let end = self
+                    .rest
+                    .iter()
+                    .position(|&byte| byte == b'\n')
+                    .unwrap_or(self.rest.len());
+                self.rest = &self.rest[end..];
+            } else if self.rest.starts_with(b"/*") {
+                self.comment(mysql);
+            } else if spaces == 0 {
+                return;
+            }
+        }
+    }
+
+    /// What stands in a comment is nobody's business. PostgreSQL nests them; MySQL runs those that begin with `!`: of these, the
+    /// beginning alone is skipped, and what closes them reads as punctuation.
+    fn comment(&mut self, mysql: bool) {
+        if mysql && (self.rest.starts_with(b"/*!") || self.rest.starts_with(b"/*M!")) {
+            let begins = self
+                .rest
+                .iter()
+                .position(|&byte| byte == b'!')
+                .map_or(3, |at| at + 1);
+            let digits = self.rest[begins..]
+                .iter()
+                .take_while(|byte| byte.is_ascii_digit())
+                .count();
+            self.rest = &self.rest[begins + digits..];
+            return;
+        }
+        let (mut at, mut depth) = (2, 1_usize);
+        while depth > 0 && at < self.rest.len() {
+            if self.rest[at..].starts_with(b"*/") {
+                depth -= 1;
+                at += 2;
+            } else if !mysql && self.rest[at..].starts_with(b"/*") {
+                depth += 1;
+                at += 2;
+            } else {
+                at += 1;
+            }
+        }
+        self.rest = &self.rest[at.min(self.rest.len())..];
+    }
+
+    fn symbol(&mut self, length: usize) -> Token<'a> {
+        let (symbol, rest) = self.rest.split_at(length);
+        self.rest = rest;
+        Token::Symbol(symbol)
+    }
+
+    fn take_literal(&mut self, length: usize) -> Token<'a> {
+        let (literal, rest) = self.rest.split_at(length);
+        self.keys.add(literal);
+        self.rest = rest;
+        Token::Literal
+    }
+
+    /// What cannot be understood is a literal to its end.
+    fn everything(&mut self) -> Token<'a> {
+        self.take_literal(self.rest.len())
+    }
+
+    /// A string whose body begins at `from`. Where a backslash stands before a quote and the dialect says that it means nothing, the
+    /// server may see it otherwise: then the rest is a literal.
+    fn string(&mut self, quote: u8, backslash: bool, from: usize) -> Token<'a> {
+        let mut at = from;
+        while let Some(&byte) = self.rest.get(at) {
+            if byte == b'\\' && backslash {
+                at += 2;
+            } else if byte == b'\\' && self.rest.get(at + 1) == Some(&quote) {
+                return self.everything();
+            } else if byte != quote {
+                at += 1;
+            } else if self.rest.get(at + 1) == Some(&quote) {
+                at += 2;
+            } else {
+                return self.take_literal(at + 1);
+            }
+        }
+        self.everything()
+    }
+
+    fn identifier(&mut self, quote: u8) -> Token<'a> {
+        let mut at = 1;
+        while let Some(&byte) = self.rest.get(at) {
+            if byte != quote {
+                at += 1;
+            } else if self.rest.get(at + 1) == Some(&quote) {
+                at += 2;
+            } else {
+                let (name, rest) = self.rest.split_at(at + 1);
+                self.rest = rest;
+                return Token::Word(name);
+            }
+        }
+        self.everything()
+    }
+
+    /// `$1`, or a string between two equal tags.
+    fn dollar(&mut self) -> Token<'a> {
+        let name = self.rest[1..]
+            .iter()
+            .take_while(|byte| in_word(**byte) && **byte != b'$')
+            .count();
+        if self.rest.get(1).is_some_and(u8::is_ascii_digit) {
+            return self.take_literal(1 + name);
+        }
+        if self.rest.get(1 + name) != Some(&b'$') {
+            return self.everything();
+        }
+        let tag = &self.rest[..name + 2];
+        let body = &self.rest[tag.len()..];
+        match body.windows(tag.len()).position(|window| window == tag) {
+            Some(end) => self.take_literal(end + 2 * tag.len()),
+            None => self.everything(),
+        }
+    }
+
+    fn number(&mut self) -> Token<'a> {
+        let mut at = 1;
+        while let Some(&byte) = self.rest.get(at) {
+            let exponent = matches!(self.rest[at - 1], b'e' | b'E')
+                && matches!(byte, b'+' | b'-')
+                && !self.rest.starts_with(b"0x");
+            if !exponent && !in_word(byte) && byte != b'.' {
+                break;
+            }
+            at += 1;
+        }
+        self.take_literal(at)
+    }
+
+    /// A word, or the prefix of a string.
+    fn word(&mut self) -> Token<'a> {
+        let length = self.rest.iter().take_while(|byte| in_word(**byte)).count();
+        let (word, tail) = self.rest.split_at(length);
+        let prefixes = [b"x".as_slice(), b"b", b"n", b"e", b"u"];
+        let is_prefix =
+            word[0] == b'_' || prefixes.iter().any(|one| word.eq_ignore_ascii_case(one));
+        let quoted = tail.first() == Some(&b'\'');
+        if is_prefix && quoted {
+            let escapes = self.backslash() || word.eq_ignore_ascii_case(b"e");
+            return self.string(b'\'', escapes, length + 1);
+        }
+        if word.eq_ignore_ascii_case(b"u") && tail.starts_with(b"&'") {
+            return self.string(b'\'', self.backslash(), length + 2);
+        }
+        self.rest = tail;
+        Token::Word(word)
+    }
+}
+
+fn begins_word(byte: u8) -> bool {
+    byte.is_ascii_alphabetic() || matches!(byte, b'_' | b'$' | 0x80..)
+}
+
+fn in_word(byte: u8) -> bool {
+    begins_word(byte) || byte.is_ascii_digit()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MYSQL: Dialect = Dialect::Mysql { backslash: true };
+    const POSTGRES: Dialect = Dialect::Postgres { backslash: false };
+
+    fn text(sql: &str, dialect: Dialect) -> String {
+        digest(sql.as_bytes(), dialect, &Salt::default()).text
+    }
+
+    #[test]
+    fn literals_become_question_marks() {
+        for (dialect, sql, expected) in [
+            (
+                MYSQL,
+                "SELECT c  FROM t WHERE id=5",
+                "SELECT c FROM t WHERE id = ?",
+            ),
+            (
+                MYSQL,
+                "select 'a''b\\'c', \"d\", -1.5e-3, 0xAF, x'00', _utf8'z' from `t`.u",
+                "select ?, ?, ?, ?, ?, ? from `t`.u",
+            ),
+            (
+                MYSQL,
+                "SELECT * FROM t WHERE id IN (1, 2,3) AND x IN (SELECT 1)",
+                "SELECT * FROM t WHERE id IN (...) AND x IN (SELECT ?)",
+            ),
+            (
+                MYSQL,
+                "INSERT INTO t (a,b) VALUES (1,'x'),(2,'y'),(3,'z')",
+                "INSERT INTO t(a, b) VALUES (?, ?), ...",
+            ),
+            (
+                MYSQL,
+                "SELECT count(*), @@x, @y /* secret */ -- secret\n FROM t # secret",
+                "SELECT count(*), @@x, @y FROM t",
+            ),
+            (MYSQL, "/*!40101 SET NAMES utf8 */", "SET NAMES utf8 */"),
+            (MYSQL, "SELECT 'unterminated secret", "SELECT ?"),
+            (
+                POSTGRES,
+                "SELECT \"Name\" FROM t WHERE a = $1 AND b = $$it's$$ AND c = $t$x$$y$t$",
+                "SELECT \"Name\" FROM t WHERE a = ? AND b = ? AND c = ?",
+            ),
+            (
+                POSTGRES,
+                "SELECT E'it\\'s' || U&'d' || 'x', 1::int",
+                "SELECT ? || ? || ?, ? :: int",
+            ),
+            (POSTGRES, "SELECT 'a\\' secret", "SELECT ?"),
+            (
+                POSTGRES,
+                "SELECT 1 /* a /* b */ secret */ + 2",
+                "SELECT ? + ?",
+            ),
+        ] {
+            assert_eq!(text(sql, dialect), expected, "{sql}");
+        }
+    }
+
+    #[test]
+    fn commands_are_of_a_list() {
+        for (sql, expected) in [
+            ("  (SELECT 1)", "select"),
+            ("START TRANSACTION", "begin"),
+            ("secret", "other"),
+            ("", "other"),
+        ] {
+            assert_eq!(
+                digest(sql.as_bytes(), MYSQL, &Salt::default()).command,
+                expected
+            );
+        }
+    }
+
+    #[test]
+    fn keys_are_equal_for_equal_literals_alone() {
+        let salt = Salt::default();
+        let keys = |sql: &str| digest(sql.as_bytes(), MYSQL, &salt).keys;
+        assert_eq!(keys("SELECT 1, 'a'"), keys("select  1,'a'"));
+        assert_ne!(keys("SELECT 1, 'a'"), keys("SELECT 1, 'b'"));
+        assert_ne!(keys("SELECT '1', '23'"), keys("SELECT '12', '3'"));
+        assert_ne!(
+            keys("SELECT 1"),
+            digest(b"SELECT 1", MYSQL, &Salt::default()).keys
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_quoted_literal_comes_out(
+            before in "[ a-z=(,]{0,12}", secret in "[a-zA-Z0-9 '\\\\\"`$;]{0,30}", after in "[ a-z=),0-9]{0,12}", which in 0..4,
+        ) {
+            let secret = format!("Zq9{secret}Zq9");
+            let (quoted, dialect) = match which {
+                0 => (format!("'{}'", secret.replace('\\', "\\\\").replace('\'', "''")), MYSQL),
+                1 => (format!("\"{}\"", secret.replace('\\', "\\\\").replace('"', "\\\"")), MYSQL),
+                2 => (format!("'{}'", secret.replace('\'', "''")), POSTGRES),
+                _ => (format!("E'{}'", secret.replace('\\', "\\\\").replace('\'', "\\'")), POSTGRES),
+            };
+            let found = text(&format!("SELECT {before} {quoted} {after}"), dialect);
+            prop_assert!(!found.contains("Zq9"), "{found}");
+        }
+
+        #[test]
+        fn anything_has_a_digest(sql in prop::collection::vec(any::<u8>(), 0..300), mysql in any::<bool>(), backslash in any::<bool>()) {
+            let dialect = if mysql { Dialect::Mysql { backslash } } else { Dialect::Postgres { backslash } };
+            let found = digest(&sql, dialect, &Salt::default());
+            prop_assert!(found.text.len() <= 3 * LONGEST + 8);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Messages with a length in front, of a stream that is cut anywhere and of which pieces may not have been kept.
+
+/// How a header is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Style {
+    /// Three bytes of length, little-endian, then the sequence number.
+    Mysql,
+    /// A type, then a big-endian length that counts itself.
+    Postgres,
+    /// The first message of a client: a length without a type.
+    PostgresStartup,
+    /// Memcached's binary protocol: 24 bytes that end in nothing of interest; the header counts as part of the message.
+    Memcached,
+}
+
+impl Style {
+    const fn header(self) -> usize {
+        match self {
+            Self::Mysql | Self::PostgresStartup => 4,
+            Self::Postgres => 5,
+            Self::Memcached => 24,
+        }
+    }
+
+    /// What kind of message, and the length of its body. None: that is no header.
+    fn parse(self, head: &[u8]) -> Option<(u8, usize)> {
+        let big = |from: usize| {
+            let bytes: [u8; 4] = head[from..from + 4].try_into().expect("four bytes");
+            u32::from_be_bytes(bytes) as usize
+        };
+        match self {
+            Self::Mysql => {
+                let length = usize::from(head[0])
+                    | (usize::from(head[1]) << 8)
+                    | (usize::from(head[2]) << 16);
+                Some((head[3], length))
+            }
+            Self::Postgres => Some((head[0], big(1).checked_sub(4)?)),
+            Self::PostgresStartup => Some((0, big(0).checked_sub(4)?)),
+            Self::Memcached => Some((head[1], big(8))),
+        }
+    }
+}
+
+/// A message that has ended.
+#[derive(Debug)]
+pub(crate) struct Message<'a> {
+    pub(crate) kind: u8,
+    pub(crate) length: usize,
+    /// Its first bytes, up to what is kept.
+    pub(crate) head: &'a [u8],
+}
+
+impl Message<'_> {
+    pub(crate) fn is_whole(&self) -> bool {
+        self.head.len() == self.length
+    }
+}
+
+/// Finds messages.
+#[derive(Debug)]
+pub(crate) struct Framer {
+    pub(crate) style: Style,
+    keep: usize,
+    header: [u8; 24],
+    header_len: usize,
+    missing: usize,
+    kind: u8,
+    length: usize,
+    head: Vec<u8>,
+    /// Bytes of the message's middle were not seen.
+    has_hole: bool,
+    lost: bool,
+}
+
+impl Framer {
+    /// Keeps the first `keep` bytes of each message.
+    pub(crate) fn new(style: Style, keep: usize) -> Self {
+        Self {
+            style,
+            keep,
+            header: [0; 24],
+            header_len: 0,
+            missing: 0,
+            kind: 0,
+            length: 0,
+            head: Vec::new(),
+            has_hole: false,
+            lost: false,
+        }
+    }
+
+    /// A new turn begins: a place where a message begins.
+    pub(crate) fn restart_if_lost(&mut self) {
+        if self.lost {
+            self.lost = false;
+            self.header_len = 0;
+        }
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost
+    }
+
+    pub(crate) fn lose(&mut self) {
+        self.lost = true;
+    }
+
+    /// `count` bytes went by that were not kept.
+    pub(crate) fn skip(&mut self, count: usize) {
+        if count == 0 {
+            return;
+        }
+        if self.header_len == self.style.header() && self.missing > count {
+            self.missing -= count;
+            self.has_hole = true;
+        } else {
+            self.lost = true;
+        }
+    }
+
+    /// Take bytes off `input` until a message has ended; None when more must come.
+    pub(crate) fn next<'a>(&'a mut self, input: &mut &[u8]) -> Option<Message<'a>> {
+        if self.lost {
+            return None;
+        }
+        let size = self.style.header();
+        if self.header_len < size {
+            let part = (size - self.header_len).min(input.len());
+            self.header[self.header_len..self.header_len + part].copy_from_slice(&input[..part]);
+            self.header_len += part;
+            *input = &input[part..];
+            if self.header_len < size {
+                return None;
+            }
+            let Some((kind, length)) = self.style.parse(&self.header[..size]) else {
+                self.lost = true;
+                return None;
+            };
+            (self.kind, self.length, self.missing) = (kind, length, length);
+            self.head.clear();
+            self.has_hole = false;
+        }
+        let part = self.missing.min(input.len());
+        if !self.has_hole {
+            let kept = part.min(self.keep - self.head.len());
+            self.head.extend_from_slice(&input[..kept]);
+        }
+        self.missing -= part;
+        *input = &input[part..];
+        if self.missing > 0 {
+            return None;
+        }
+        self.header_len = 0;
+        Some(Message {
+            kind: self.kind,
+            length: self.length,
+            head: &self.head,
+        })
+    }
+
+    /// The header of the message that [`Framer::next`] gave last.
+    pub(crate) fn last_header(&self) -> &[u8] {
+        &self.header[..self.style.header()]
+    }
+}

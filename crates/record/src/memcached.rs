@@ -1,0 +1,326 @@
+//! Memcached's commands, text and binary, and whether they were refused.
+
+use crate::frame::{Framer, Style};
+use crate::salt::Salt;
+use crate::{Dark, Heard, NOT_UNDERSTOOD, Request, known};
+
+const LINE: usize = 64 * 1024;
+/// Bytes of a binary message that are kept: of a request up to the end of the longest key.
+const KEPT: usize = 512;
+const TEXT: &[&str] = &[
+    "get",
+    "gets",
+    "gat",
+    "gats",
+    "set",
+    "add",
+    "replace",
+    "append",
+    "prepend",
+    "cas",
+    "delete",
+    "incr",
+    "decr",
+    "touch",
+    "flush_all",
+    "version",
+    "verbosity",
+    "stats",
+    "quit",
+    "mg",
+    "ms",
+    "md",
+    "ma",
+    "mn",
+    "me",
+    "cache_memlimit",
+    "slabs",
+    "lru",
+    "lru_crawler",
+    "watch",
+];
+/// By code; what is not here is "other".
+const BINARY: [&str; 37] = [
+    "get",
+    "set",
+    "add",
+    "replace",
+    "delete",
+    "incr",
+    "decr",
+    "quit",
+    "flush_all",
+    "get",
+    "noop",
+    "version",
+    "get",
+    "get",
+    "append",
+    "prepend",
+    "stats",
+    "set",
+    "add",
+    "replace",
+    "delete",
+    "incr",
+    "decr",
+    "quit",
+    "flush_all",
+    "append",
+    "prepend",
+    "verbosity",
+    "touch",
+    "gat",
+    "gat",
+    "other",
+    "login",
+    "login",
+    "login",
+    "other",
+    "other",
+];
+
+#[derive(Debug)]
+pub(crate) enum Memcached {
+    Text {
+        line: Vec<u8>,
+        body: usize,
+        answer: Vec<u8>,
+        answer_body: usize,
+        lost: bool,
+    },
+    Binary {
+        to_server: Framer,
+        to_client: Framer,
+    },
+}
+
+impl Memcached {
+    pub(crate) fn new(first: u8) -> Self {
+        if first == 0x80 {
+            let framer = || Framer::new(Style::Memcached, KEPT);
+            Self::Binary {
+                to_server: framer(),
+                to_client: framer(),
+            }
+        } else {
+            Self::Text {
+                line: Vec::new(),
+                body: 0,
+                answer: Vec::new(),
+                answer_body: 0,
+                lost: false,
+            }
+        }
+    }
+
+    pub(crate) fn turn(&mut self) {
+        match self {
+            Self::Text {
+                line,
+                body,
+                answer,
+                answer_body,
+                lost,
+            } => {
+                if std::mem::take(lost) {
+                    line.clear();
+                    *body = 0;
+                }
+                answer.clear();
+                *answer_body = 0;
+            }
+            Self::Binary {
+                to_server,
+                to_client,
+            } => {
+                to_server.restart_if_lost();
+                to_client.restart_if_lost();
+            }
+        }
+    }
+
+    pub(crate) fn client_said(
+        &mut self,
+        bytes: &[u8],
+        skipped: usize,
+        salt: &Salt,
+        out: &mut Heard,
+    ) -> Result<(), Dark> {
+        let mut rest = bytes;
+        match self {
+            Self::Text {
+                line, body, lost, ..
+            } => {
+                while !rest.is_empty() && !*lost {
+                    take_text(&mut rest, line, body, salt, out)?;
+                }
+                skip(body, skipped, lost);
+            }
+            Self::Binary { to_server, .. } => {
+                while let Some(message) = to_server.next(&mut rest) {
+                    let name = BINARY
+                        .get(usize::from(message.kind))
+                        .copied()
+                        .unwrap_or("other");
+                    let keys = Some(salt.of(message.head));
+                    out.requests.push(Request {
+                        keys,
+                        digest: Some(name.to_owned()),
+                        ..Request::new(name)
+                    });
+                }
+                to_server.skip(skipped);
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn server_said(&mut self, bytes: &[u8], skipped: usize, out: &mut Heard) {
+        let mut rest = bytes;
+        match self {
+            Self::Text {
+                answer,
+                answer_body,
+                lost,
+                ..
+            } => {
+                while !rest.is_empty() && !*lost {
+                    take_answer(&mut rest, answer, answer_body, out);
+                }
+                skip(answer_body, skipped, lost);
+            }
+            Self::Binary { to_client, .. } => {
+                while to_client.next(&mut rest).is_some() {
+                    let header = to_client.last_header();
+                    // 1: no such key, which is no failure.
+                    out.failed |= !matches!((header[6], header[7]), (0, 0 | 1));
+                }
+                to_client.skip(skipped);
+            }
+        }
+    }
+}
+
+fn skip(body: &mut usize, skipped: usize, lost: &mut bool) {
+    if *body > skipped {
+        *body -= skipped;
+    } else if skipped > 0 {
+        *lost = true;
+    }
+}
+
+/// Take a line, or a part of what follows one.
+fn take_text(
+    rest: &mut &[u8],
+    line: &mut Vec<u8>,
+    body: &mut usize,
+    salt: &Salt,
+    out: &mut Heard,
+) -> Result<(), Dark> {
+    if *body > 0 {
+        let taken = (*body).min(rest.len());
+        *rest = &rest[taken..];
+        *body -= taken;
+        return Ok(());
+    }
+    let Some(whole) = take_line(rest, line, LINE)? else {
+        return Ok(());
+    };
+    let words: Vec<&[u8]> = whole
+        .split(|&byte| byte == b' ')
+        .filter(|word| !word.is_empty())
+        .collect();
+    let Some((first, arguments)) = words.split_first() else {
+        return Ok(());
+    };
+    let name = known(TEXT, first);
+    let size = match name {
+        "set" | "add" | "replace" | "append" | "prepend" | "cas" => arguments.get(3),
+        "ms" => arguments.get(1),
+        _ => None,
+    };
+    *body = size
+        .and_then(|size| number(size))
+        .map_or(0, |size| size.saturating_add(2));
+    let keyed = match name {
+        "get" | "gets" => arguments,
+        "gat" | "gats" => arguments.get(1..).unwrap_or_default(),
+        _ => arguments.get(..1).unwrap_or_default(),
+    };
+    let mut keys = salt.keys();
+    for key in keyed {
+        keys.add(key);
+    }
+    let quiet = arguments.last() == Some(&b"noreply".as_slice()) || name == "quit";
+    let request = if quiet {
+        Request::follows(name)
+    } else {
+        Request::new(name)
+    };
+    out.requests.push(Request {
+        keys: Some(keys.finish()),
+        digest: Some(name.to_owned()),
+        ..request
+    });
+    Ok(())
+}
+
+fn take_line(rest: &mut &[u8], line: &mut Vec<u8>, most: usize) -> Result<Option<Vec<u8>>, Dark> {
+    let end = rest.iter().position(|&byte| byte == b'\n');
+    let taken = end.map_or(rest.len(), |end| end + 1);
+    if line.len() + taken > most {
+        return Err(NOT_UNDERSTOOD);
+    }
+    line.extend_from_slice(&rest[..taken]);
+    *rest = &rest[taken..];
+    Ok(end.map(|_| std::mem::take(line).trim_ascii_end().to_vec()))
+}
+
+fn take_answer(rest: &mut &[u8], line: &mut Vec<u8>, body: &mut usize, out: &mut Heard) {
+    if *body > 0 {
+        let taken = (*body).min(rest.len());
+        *rest = &rest[taken..];
+        *body -= taken;
+        return;
+    }
+    let Ok(Some(whole)) = take_line(rest, line, LINE) else {
+        if line.len() >= LINE || rest.is_empty() {
+            return;
+        }
+        *rest = &[];
+        return;
+    };
+    let words: Vec<&[u8]> = whole.split(|&byte| byte == b' ').collect();
+    match words[0] {
+        b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR" => out.failed = true,
+        b"VALUE" => {
+            *body = words
+                .get(3)
+                .and_then(|size| number(size))
+                .map_or(0, |size| size.saturating_add(2));
+        }
+        b"VA" => {
+            *body = words
+                .get(1)
+                .and_then(|size| number(size))
+                .map_or(0, |size| size.saturating_add(2));
+        }
+        _ => {}
+    }
+}
+
+fn number(text: &[u8]) -> Option<usize> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// Whether the first bytes of a client begin this protocol. None: too few.
+pub(crate) fn begins(bytes: &[u8]) -> Option<bool> {
+    if bytes.first() == Some(&0x80) {
+        return Some(true);
+    }
+    let end = bytes
+        .iter()
+        .position(|byte| matches!(byte, b' ' | b'\r' | b'\n'))?;
+    Some(known(TEXT, &bytes[..end]) != "other")
+}

@@ -1,0 +1,581 @@
+//! Commands of MySQL's and MariaDB's protocol, and as much of the answers as says what became of them.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::digest::{Dialect, digest};
+use crate::frame::{Framer, Message, Style};
+use crate::salt::Salt;
+use crate::{COMPRESSED, Dark, ENCRYPTED, Heard, Phase, REPLICATION, Request};
+
+const PROTOCOL_41: u64 = 1 << 9;
+const SSL: u64 = 1 << 11;
+const COMPRESS: u64 = 1 << 5;
+const ZSTD: u64 = 1 << 26;
+const DEPRECATE_EOF: u64 = 1 << 24;
+const QUERY_ATTRIBUTES: u64 = 1 << 27;
+const CACHE_METADATA: u64 = 1 << 36;
+const MORE_RESULTS: u16 = 1 << 3;
+const CURSOR_EXISTS: u16 = 1 << 6;
+const NO_BACKSLASH_ESCAPES: u16 = 1 << 9;
+/// The longest packet; one of this length is continued by the next.
+const FULL: usize = 0xFF_FFFF;
+const REQUEST_KEPT: usize = 1 << 20;
+const ANSWER_KEPT: usize = 64;
+/// Prepared statements of a connection that are remembered.
+const MOST_STATEMENTS: usize = 16_384;
+const MOST_PENDING: usize = 4096;
+/// "The statement that was prepared last", in MariaDB's protocol.
+const LAST: u32 = u32::MAX;
+
+/// Before the command phase bytes say who one is, then what is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Greeting,
+    Login,
+    /// Credentials go back and forth.
+    Proving,
+    Commands,
+}
+
+/// What comes next in an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Expect {
+    First,
+    /// Definitions of columns or parameters, then perhaps an EOF, then what `rows` says.
+    Definitions {
+        left: u64,
+        then_rows: bool,
+    },
+    DefinitionsEnd {
+        then_rows: bool,
+    },
+    Rows,
+}
+
+/// A request that will be answered.
+#[derive(Debug)]
+enum Pending {
+    Result,
+    Prepare(Option<String>),
+    Fields,
+    Line,
+    Fetch,
+}
+
+#[derive(Debug)]
+pub(crate) struct Mysql {
+    stage: Stage,
+    to_server: Framer,
+    to_client: Framer,
+    server_can: u64,
+    can: u64,
+    backslash: bool,
+    continued: bool,
+    statements: HashMap<u32, Option<String>>,
+    last: Option<String>,
+    pending: VecDeque<Pending>,
+    expect: Expect,
+    parameters_then: Option<u64>,
+}
+
+impl Mysql {
+    pub(crate) fn new() -> Self {
+        Self {
+            stage: Stage::Greeting,
+            to_server: Framer::new(Style::Mysql, REQUEST_KEPT),
+            to_client: Framer::new(Style::Mysql, ANSWER_KEPT),
+            server_can: 0,
+            can: 0,
+            backslash: true,
+            continued: false,
+            statements: HashMap::new(),
+            last: None,
+            pending: VecDeque::new(),
+            expect: Expect::First,
+            parameters_then: None,
+        }
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        if self.stage == Stage::Commands {
+            Phase::Operation
+        } else {
+            Phase::Connect
+        }
+    }
+
+    /// The client speaks after the server did.
+    pub(crate) fn turn(&mut self) {
+        if self.to_client.is_lost() || self.to_server.is_lost() {
+            self.pending.clear();
+            self.expect = Expect::First;
+            self.to_client.lose();
+            self.to_client.restart_if_lost();
+            self.to_server.restart_if_lost();
+        }
+    }
+
+    pub(crate) fn client_said(
+        &mut self,
+        mut bytes: &[u8],
+        skipped: usize,
+        salt: &Salt,
+        out: &mut Heard,
+    ) -> Result<(), Dark> {
+        // One at a time, as a message borrows the framer.
+        let mut framer = std::mem::replace(&mut self.to_server, Framer::new(Style::Mysql, 0));
+        let mut outcome = Ok(());
+        while let Some(message) = framer.next(&mut bytes) {
+            outcome = self.request(&message, salt, out);
+            if outcome.is_err() {
+                break;
+            }
+        }
+        framer.skip(skipped);
+        self.to_server = framer;
+        outcome
+    }
+
+    fn request(&mut self, message: &Message, salt: &Salt, out: &mut Heard) -> Result<(), Dark> {
+        match self.stage {
+            Stage::Greeting | Stage::Login => return self.login(message, out),
+            Stage::Proving => {
+                out.requests
+                    .push(Request::new("login").in_phase(Phase::Connect));
+                return Ok(());
+            }
+            Stage::Commands => {}
+        }
+        let continues = std::mem::replace(&mut self.continued, message.length == FULL);
+        // Other numbers than 0: the file of LOAD DATA LOCAL.
+        if continues || message.kind != 0 {
+            return Ok(());
+        }
+        let Some((&code, body)) = message.head.split_first() else {
+            return Ok(());
+        };
+        if !message.is_whole() {
+            out.unknown.push("statement longer than kept");
+        }
+        self.command(code, body, message.is_whole(), salt, out)
+    }
+
+    fn login(&mut self, message: &Message, out: &mut Heard) -> Result<(), Dark> {
+        let head = message.head;
+        let number = |from: usize| {
+            head.get(from..from + 4).map_or(0, |four| {
+                u64::from(u32::from_le_bytes(four.try_into().expect("four bytes")))
+            })
+        };
+        self.can = number(0);
+        if self.can & PROTOCOL_41 == 0 {
+            return Err(crate::NOT_UNDERSTOOD);
+        }
+        self.can |= number(28) << 32;
+        out.requests
+            .push(Request::new("login").in_phase(Phase::Connect));
+        if message.length == 32 && self.can & SSL != 0 {
+            return Err(ENCRYPTED);
+        }
+        self.can &= self.server_can;
+        self.stage = Stage::Proving;
+        Ok(())
+    }
+
+    fn command(
+        &mut self,
+        code: u8,
+        body: &[u8],
+        whole: bool,
+        salt: &Salt,
+        out: &mut Heard,
+    ) -> Result<(), Dark> {
+        let unanswered = match code {
+            0x01 => Request::follows("quit").in_phase(Phase::Close),
+            0x18 => Request::follows("send_long_data"),
+            0x19 => {
+                if let Some(id) = id_of(body) {
+                    self.statements.remove(&id);
+                }
+                Request::follows("close_statement")
+            }
+            0x11 => {
+                self.stage = Stage::Proving;
+                Request::new("change_user").in_phase(Phase::Connect)
+            }
+            0x12 | 0x1E => {
+                out.requests.push(Request::new("binlog_dump"));
+                return Err(REPLICATION);
+            }
+            0x03 => {
+                self.query(body, whole, salt, out);
+                return Ok(());
+            }
+            0x16 => {
+                self.prepare(body, whole, salt, out);
+                return Ok(());
+            }
+            0x17 | 0xFA => {
+                self.execute(body, whole, salt, out);
+                return Ok(());
+            }
+            _ => {
+                self.simple(code, out);
+                return Ok(());
+            }
+        };
+        out.requests.push(unanswered);
+        Ok(())
+    }
+
+    fn simple(&mut self, code: u8, out: &mut Heard) {
+        let (name, pending) = match code {
+            0x02 => ("init_db", Pending::Result),
+            0x04 => ("field_list", Pending::Fields),
+            0x09 => ("statistics", Pending::Line),
+            0x0E => ("ping", Pending::Result),
+            0x1A => ("reset_statement", Pending::Result),
+            0x1B => ("set_option", Pending::Result),
+            0x1C => ("fetch", Pending::Fetch),
+            0x1F => ("reset_connection", Pending::Result),
+            _ => ("other", Pending::Result),
+        };
+        out.requests.push(Request::new(name));
+        self.wait_for(pending);
+    }
+
+    fn wait_for(&mut self, pending: Pending) {
+        if self.pending.is_empty() {
+            self.expect = if matches!(pending, Pending::Fetch) {
+                Expect::Rows
+            } else {
+                Expect::First
+            };
+        }
+        if self.pending.len() < MOST_PENDING {
+            self.pending.push_back(pending);
+        } else {
+            self.to_client.lose();
+        }
+    }
+
+    fn dialect(&self) -> Dialect {
+        Dialect::Mysql {
+            backslash: self.backslash,
+        }
+    }
+
+    fn query(&mut self, body: &[u8], whole: bool, salt: &Salt, out: &mut Heard) {
+        let sql = if self.can & QUERY_ATTRIBUTES == 0 {
+            Some(body)
+        } else {
+            // None given: a count of 0 and one set.
+            body.strip_prefix(&[0, 1])
+        };
+        if let Some(sql) = sql {
+            let mut request = Request::of(digest(sql, self.dialect(), salt));
+            request.keys = request.keys.filter(|_| whole);
+            out.requests.push(request);
+        } else {
+            out.unknown.push("query with attributes");
+            out.requests.push(Request::new("query"));
+        }
+        self.wait_for(Pending::Result);
+    }
+
+    fn prepare(&mut self, sql: &[u8], whole: bool, salt: &Salt, out: &mut Heard) {
+        let statement = digest(sql, self.dialect(), salt);
+        self.last = Some(statement.text.clone());
+        out.requests.push(Request {
+            digest: Some(statement.text.clone()),
+            keys: whole.then_some(statement.keys),
+            ..Request::new("prepare")
+        });
+        self.wait_for(Pending::Prepare(Some(statement.text)));
+    }
+
+    fn execute(&mut self, body: &[u8], whole: bool, salt: &Salt, out: &mut Heard) {
+        let id = id_of(body).unwrap_or(0);
+        let digest = if id == LAST {
+            self.last.clone()
+        } else {
+            self.statements.get(&id).cloned().flatten()
+        };
+        if digest.is_none() {
+            out.unknown.push("statement prepared before the recording");
+        }
+        out.requests.push(Request {
+            digest,
+            keys: whole.then(|| salt.of(body.get(4..).unwrap_or_default())),
+            ..Request::new("execute")
+        });
+        self.wait_for(Pending::Result);
+    }
+
+    pub(crate) fn server_said(
+        &mut self,
+        mut bytes: &[u8],
+        skipped: usize,
+        out: &mut Heard,
+    ) -> Result<(), Dark> {
+        let mut framer = std::mem::replace(&mut self.to_client, Framer::new(Style::Mysql, 0));
+        let mut outcome = Ok(());
+        while let Some(message) = framer.next(&mut bytes) {
+            outcome = self.answer(&message, out);
+            if outcome.is_err() {
+                break;
+            }
+        }
+        framer.skip(skipped);
+        out.counts_rows &= !framer.is_lost();
+        self.to_client = framer;
+        outcome
+    }
+
+    fn answer(&mut self, message: &Message, out: &mut Heard) -> Result<(), Dark> {
+        let head = message.head;
+        let first = head.first().copied().unwrap_or(0);
+        match self.stage {
+            Stage::Greeting => {
+                self.server_can = capabilities(head);
+                self.stage = Stage::Login;
+                out.failed |= first == 0xFF;
+                return Ok(());
+            }
+            Stage::Login | Stage::Proving => {
+                out.failed |= first == 0xFF;
+                if first == 0 {
+                    self.stage = Stage::Commands;
+                    self.status(status_of_ok(head));
+                    if self.can & (COMPRESS | ZSTD) != 0 {
+                        return Err(COMPRESSED);
+                    }
+                }
+                return Ok(());
+            }
+            Stage::Commands => {}
+        }
+        self.result(first, message, out);
+        Ok(())
+    }
+
+    fn result(&mut self, first: u8, message: &Message, out: &mut Heard) {
+        if first == 0xFF && !matches!(self.expect, Expect::Definitions { .. }) {
+            out.failed = true;
+            return self.next_pending();
+        }
+        match self.expect {
+            Expect::First => self.first(first, message, out),
+            Expect::Definitions { left, then_rows } => {
+                if left > 1 {
+                    self.expect = Expect::Definitions {
+                        left: left - 1,
+                        then_rows,
+                    };
+                } else {
+                    self.defined(then_rows);
+                }
+            }
+            Expect::DefinitionsEnd { then_rows } => {
+                let cursor =
+                    status_of_eof(message.head).is_some_and(|status| status & CURSOR_EXISTS != 0);
+                if cursor {
+                    self.next_pending();
+                } else {
+                    self.after_definitions(then_rows);
+                }
+            }
+            Expect::Rows => self.row(first, message, out),
+        }
+    }
+
+    fn first(&mut self, first: u8, message: &Message, out: &mut Heard) {
+        let head = message.head;
+        match (self.pending.front(), first) {
+            (Some(Pending::Prepare(_)), 0) => self.prepared(head),
+            (Some(Pending::Line), _) => self.next_pending(),
+            (Some(Pending::Fields), _) if first != 0xFE || message.length >= 9 => {}
+            (_, 0) => self.ended(status_of_ok(head), out),
+            (_, 0xFE) if message.length < 9 => self.ended(status_of_eof(head), out),
+            // The client sends a file now.
+            (_, 0xFB) => {}
+            _ => {
+                out.counts_rows = true;
+                let Some((columns, rest)) = lenenc(head) else {
+                    return self.to_client.lose();
+                };
+                let defined = self.can & CACHE_METADATA == 0 || rest.first() != Some(&0);
+                if defined {
+                    self.expect = Expect::Definitions {
+                        left: columns,
+                        then_rows: true,
+                    };
+                } else if self.can & DEPRECATE_EOF == 0 {
+                    self.expect = Expect::DefinitionsEnd { then_rows: true };
+                } else {
+                    self.expect = Expect::Rows;
+                }
+            }
+        }
+    }
+
+    fn prepared(&mut self, head: &[u8]) {
+        let Some(Pending::Prepare(digest)) = self.pending.front_mut() else {
+            return;
+        };
+        let digest = digest.take();
+        if let Some(id) = head.get(1..).and_then(id_of)
+            && self.statements.len() < MOST_STATEMENTS
+        {
+            self.statements.insert(id, digest);
+        }
+        let count = |at: usize| {
+            head.get(at..at + 2)
+                .map_or(0, |two| u64::from(u16::from_le_bytes([two[0], two[1]])))
+        };
+        let (columns, parameters) = (count(5), count(7));
+        self.parameters_then = None;
+        match (parameters, columns) {
+            (0, 0) => self.next_pending(),
+            (0, left) => {
+                self.expect = Expect::Definitions {
+                    left,
+                    then_rows: false,
+                }
+            }
+            (left, columns) => {
+                self.parameters_then = (columns > 0).then_some(columns);
+                self.expect = Expect::Definitions {
+                    left,
+                    then_rows: false,
+                };
+            }
+        }
+    }
+
+    fn defined(&mut self, then_rows: bool) {
+        if self.can & DEPRECATE_EOF == 0 {
+            self.expect = Expect::DefinitionsEnd { then_rows };
+        } else {
+            self.after_definitions(then_rows);
+        }
+    }
+
+    fn after_definitions(&mut self, then_rows: bool) {
+        if then_rows {
+            self.expect = Expect::Rows;
+        } else if let Some(left) = self.parameters_then.take() {
+            self.expect = Expect::Definitions {
+                left,
+                then_rows: false,
+            };
+        } else {
+            self.next_pending();
+        }
+    }
+
+    fn row(&mut self, first: u8, message: &Message, out: &mut Heard) {
+        let deprecated = self.can & DEPRECATE_EOF != 0;
+        let ends = first == 0xFE
+            && if deprecated {
+                message.length < FULL
+            } else {
+                message.length < 9
+            };
+        if !ends {
+            out.counts_rows = true;
+            out.rows += 1;
+        } else if deprecated {
+            self.ended(status_of_ok(message.head), out);
+        } else {
+            self.ended(status_of_eof(message.head), out);
+        }
+    }
+
+    fn ended(&mut self, status: Option<u16>, _: &mut Heard) {
+        self.status(status);
+        if status.is_some_and(|status| status & MORE_RESULTS != 0) {
+            self.expect = Expect::First;
+        } else {
+            self.next_pending();
+        }
+    }
+
+    fn status(&mut self, status: Option<u16>) {
+        if let Some(status) = status {
+            self.backslash = status & NO_BACKSLASH_ESCAPES == 0;
+        }
+    }
+
+    fn next_pending(&mut self) {
+        self.pending.pop_front();
+        self.expect = if matches!(self.pending.front(), Some(Pending::Fetch)) {
+            Expect::Rows
+        } else {
+            Expect::First
+        };
+    }
+}
+
+/// Whether the first bytes of a server are a greeting. None: too few.
+pub(crate) fn is_greeting(bytes: &[u8]) -> Option<bool> {
+    let first = bytes.first_chunk::<5>()?;
+    Some(matches!(first, [_, _, 0, 0, 0x0A | 0xFF]))
+}
+
+fn id_of(body: &[u8]) -> Option<u32> {
+    body.first_chunk::<4>()
+        .map(|four| u32::from_le_bytes(*four))
+}
+
+fn capabilities(greeting: &[u8]) -> u64 {
+    let text = greeting
+        .iter()
+        .skip(1)
+        .position(|&byte| byte == 0)
+        .map_or(greeting.len(), |at| at + 2);
+    let Some(fixed) = greeting.get(text..) else {
+        return 0;
+    };
+    let two = |at: usize| {
+        fixed
+            .get(at..at + 2)
+            .map_or(0, |two| u64::from(u16::from_le_bytes([two[0], two[1]])))
+    };
+    // Thread, salt, filler; flags; character set; status; flags; length; six bytes; MariaDB's own flags.
+    let low = two(13) | (two(18) << 16);
+    let mariadb = if low & 1 == 0 {
+        two(27) | (two(29) << 16)
+    } else {
+        0
+    };
+    low | (mariadb << 32)
+}
+
+fn lenenc(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let (&first, rest) = bytes.split_first()?;
+    let size = match first {
+        0..=0xFA => return Some((u64::from(first), rest)),
+        0xFC => 2,
+        0xFD => 3,
+        0xFE => 8,
+        _ => return None,
+    };
+    let (number, rest) = rest.split_at_checked(size)?;
+    let value = number
+        .iter()
+        .rev()
+        .fold(0_u64, |value, &byte| (value << 8) | u64::from(byte));
+    Some((value, rest))
+}
+
+fn status_of_ok(head: &[u8]) -> Option<u16> {
+    let (_, rest) = lenenc(head.get(1..)?)?;
+    let (_, rest) = lenenc(rest)?;
+    rest.first_chunk::<2>().map(|two| u16::from_le_bytes(*two))
+}
+
+fn status_of_eof(head: &[u8]) -> Option<u16> {
+    head.get(3..5)
+        .map(|two| u16::from_le_bytes([two[0], two[1]]))
+}

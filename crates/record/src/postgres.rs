@@ -1,0 +1,338 @@
+//! Messages of PostgreSQL's protocol: simple and extended queries, pipelines, COPY.
+
+use std::collections::HashMap;
+
+use crate::digest::{Dialect, Statement, digest};
+use crate::frame::{Framer, Message, Style};
+use crate::salt::Salt;
+use crate::{Dark, ENCRYPTED, Heard, NOT_UNDERSTOOD, Phase, REPLICATION, Request};
+
+const VERSION_3: u32 = 3;
+const CANCEL: u32 = 80_877_102;
+const SSL: u32 = 80_877_103;
+const GSS: u32 = 80_877_104;
+const REQUEST_KEPT: usize = 1 << 20;
+const ANSWER_KEPT: usize = 64;
+/// Prepared statements and portals of a connection that are remembered.
+const MOST_NAMES: usize = 16_384;
+
+/// What a name stands for. The name itself is the client's, so it is kept in memory alone.
+#[derive(Debug, Clone)]
+struct Known {
+    command: &'static str,
+    text: String,
+    keys: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Postgres {
+    to_server: Framer,
+    to_client: Framer,
+    /// The server answers a request for encryption with one byte.
+    byte_awaited: bool,
+    phase: Phase,
+    backslash: bool,
+    failed: bool,
+    statements: HashMap<Vec<u8>, Known>,
+    portals: HashMap<Vec<u8>, Known>,
+    /// What will be answered by "ready".
+    ready_awaited: u32,
+    /// Messages that no Sync has followed yet.
+    unsynced: u32,
+}
+
+impl Postgres {
+    pub(crate) fn new() -> Self {
+        Self {
+            to_server: Framer::new(Style::PostgresStartup, REQUEST_KEPT),
+            to_client: Framer::new(Style::Postgres, ANSWER_KEPT),
+            byte_awaited: false,
+            phase: Phase::Connect,
+            backslash: false,
+            failed: false,
+            statements: HashMap::new(),
+            portals: HashMap::new(),
+            ready_awaited: 0,
+            unsynced: 0,
+        }
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Nothing is awaited: what the server says now, it says by itself.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.phase == Phase::Operation
+            && self.ready_awaited == 0
+            && self.unsynced == 0
+            && !self.to_client.is_lost()
+            && !self.to_server.is_lost()
+    }
+
+    pub(crate) fn turn(&mut self) -> Result<(), Dark> {
+        if self.to_server.is_lost() && self.failed {
+            // The client may be in the middle of a COPY that the server has given up: a message need not begin here.
+            return Err(NOT_UNDERSTOOD);
+        }
+        if self.to_client.is_lost() || self.to_server.is_lost() {
+            self.ready_awaited = 0;
+            self.unsynced = 0;
+        }
+        self.failed = false;
+        self.to_server.restart_if_lost();
+        self.to_client.restart_if_lost();
+        Ok(())
+    }
+
+    pub(crate) fn client_said(
+        &mut self,
+        mut bytes: &[u8],
+        skipped: usize,
+        salt: &Salt,
+        out: &mut Heard,
+    ) -> Result<(), Dark> {
+        let mut framer = std::mem::replace(&mut self.to_server, Framer::new(Style::Postgres, 0));
+        let mut outcome = Ok(());
+        loop {
+            let style = framer.style;
+            let Some(message) = framer.next(&mut bytes) else {
+                break;
+            };
+            let next = if style == Style::PostgresStartup {
+                self.startup(&message, out)
+            } else {
+                self.message(&message, salt, out).map(|()| Style::Postgres)
+            };
+            match next {
+                Ok(style) => framer.style = style,
+                Err(dark) => {
+                    outcome = Err(dark);
+                    break;
+                }
+            }
+        }
+        framer.skip(skipped);
+        self.to_server = framer;
+        outcome
+    }
+
+    fn startup(&mut self, message: &Message, out: &mut Heard) -> Result<Style, Dark> {
+        let code = message
+            .head
+            .first_chunk::<4>()
+            .map_or(0, |four| u32::from_be_bytes(*four));
+        let (name, next) = match code {
+            SSL | GSS => ("encryption", Style::PostgresStartup),
+            CANCEL => ("cancel", Style::PostgresStartup),
+            _ if code >> 16 == VERSION_3 => ("login", Style::Postgres),
+            _ => return Err(NOT_UNDERSTOOD),
+        };
+        self.byte_awaited = matches!(code, SSL | GSS);
+        out.requests
+            .push(Request::new(name).in_phase(Phase::Connect));
+        Ok(next)
+    }
+
+    fn message(&mut self, message: &Message, salt: &Salt, out: &mut Heard) -> Result<(), Dark> {
+        if message.kind == b'p' {
+            out.requests
+                .push(Request::new("login").in_phase(Phase::Connect));
+            return Ok(());
+        }
+        let named = matches!(message.kind, b'Q' | b'P' | b'B');
+        if named && !message.is_whole() {
+            out.unknown.push("statement longer than kept");
+        }
+        let keys = |keys: u64| message.is_whole().then_some(keys);
+        let body = message.head;
+        let request = match message.kind {
+            b'Q' => {
+                self.ready_awaited += 1;
+                let statement = self.statement(body.strip_suffix(&[0]).unwrap_or(body), salt);
+                Request {
+                    keys: keys(statement.keys),
+                    ..Request::of(statement)
+                }
+            }
+            b'P' => {
+                self.unsynced = self.unsynced.saturating_add(1);
+                let (name, rest) = text(body);
+                let statement = self.statement(text(rest).0, salt);
+                remember(
+                    &mut self.statements,
+                    name,
+                    Known {
+                        command: statement.command,
+                        text: statement.text.clone(),
+                        keys: statement.keys,
+                    },
+                );
+                Request {
+                    digest: Some(statement.text),
+                    keys: keys(statement.keys),
+                    ..Request::follows("prepare")
+                }
+            }
+            b'B' => {
+                self.bind(body, message.is_whole(), salt);
+                return Ok(());
+            }
+            b'E' => self.execute(text(body).0, out),
+            b'C' => {
+                self.unsynced = self.unsynced.saturating_add(1);
+                if let Some((&kind, name)) = body.split_first() {
+                    let map = if kind == b'S' {
+                        &mut self.statements
+                    } else {
+                        &mut self.portals
+                    };
+                    map.remove(text(name).0);
+                }
+                Request::follows("close_statement")
+            }
+            b'D' => {
+                self.unsynced = self.unsynced.saturating_add(1);
+                Request::follows("describe")
+            }
+            b'F' => {
+                self.ready_awaited += 1;
+                Request::new("function")
+            }
+            b'S' => {
+                self.ready_awaited += 1;
+                self.unsynced = 0;
+                return Ok(());
+            }
+            b'X' => Request::follows("quit").in_phase(Phase::Close),
+            b'H' | b'd' | b'c' | b'f' => return Ok(()),
+            _ => return Err(NOT_UNDERSTOOD),
+        };
+        out.requests.push(request);
+        Ok(())
+    }
+
+    fn statement(&self, sql: &[u8], salt: &Salt) -> Statement {
+        digest(
+            sql,
+            Dialect::Postgres {
+                backslash: self.backslash,
+            },
+            salt,
+        )
+    }
+
+    fn bind(&mut self, body: &[u8], whole: bool, salt: &Salt) {
+        self.unsynced = self.unsynced.saturating_add(1);
+        let (portal, rest) = text(body);
+        let (name, values) = text(rest);
+        match self.statements.get(name) {
+            Some(known) => {
+                let mut keys = salt.keys();
+                keys.mark(known.keys);
+                keys.add(if whole { values } else { b"" });
+                let keys = keys.finish();
+                let known = Known {
+                    keys,
+                    ..known.clone()
+                };
+                remember(&mut self.portals, portal, known);
+            }
+            None => {
+                self.portals.remove(portal);
+            }
+        }
+    }
+
+    fn execute(&mut self, portal: &[u8], out: &mut Heard) -> Request {
+        self.unsynced = self.unsynced.saturating_add(1);
+        if let Some(known) = self.portals.get(portal) {
+            return Request {
+                digest: Some(known.text.clone()),
+                keys: Some(known.keys),
+                ..Request::new(known.command)
+            };
+        }
+        out.unknown.push("statement prepared before the recording");
+        Request::new("execute")
+    }
+
+    pub(crate) fn server_said(
+        &mut self,
+        mut bytes: &[u8],
+        skipped: usize,
+        out: &mut Heard,
+    ) -> Result<(), Dark> {
+        if self.byte_awaited
+            && let Some((&byte, rest)) = bytes.split_first()
+        {
+            self.byte_awaited = false;
+            match byte {
+                b'S' | b'G' => return Err(ENCRYPTED),
+                b'N' => bytes = rest,
+                _ => {}
+            }
+        }
+        let mut framer = std::mem::replace(&mut self.to_client, Framer::new(Style::Postgres, 0));
+        let mut outcome = Ok(());
+        while let Some(message) = framer.next(&mut bytes) {
+            outcome = self.answer(&message, out);
+            if outcome.is_err() {
+                break;
+            }
+        }
+        framer.skip(skipped);
+        if framer.is_lost() {
+            out.counts_rows = false;
+        }
+        self.to_client = framer;
+        outcome
+    }
+
+    fn answer(&mut self, message: &Message, out: &mut Heard) -> Result<(), Dark> {
+        match message.kind {
+            b'E' => {
+                out.failed = true;
+                self.failed = true;
+            }
+            b'D' => out.rows += 1,
+            b'T' | b'C' => out.counts_rows = true,
+            b'Z' => {
+                self.ready_awaited = self
+                    .ready_awaited
+                    .saturating_sub(u32::from(self.phase == Phase::Operation));
+                self.phase = Phase::Operation;
+            }
+            b'S' => {
+                let (name, value) = text(message.head);
+                if name == b"standard_conforming_strings" {
+                    self.backslash = value.starts_with(b"off");
+                }
+            }
+            b'W' => return Err(REPLICATION),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Up to a zero byte, and what follows it.
+fn text(bytes: &[u8]) -> (&[u8], &[u8]) {
+    match bytes.iter().position(|&byte| byte == 0) {
+        Some(end) => (&bytes[..end], &bytes[end + 1..]),
+        None => (bytes, &[]),
+    }
+}
+
+fn remember(names: &mut HashMap<Vec<u8>, Known>, name: &[u8], known: Known) {
+    if names.len() < MOST_NAMES || names.contains_key(name) {
+        names.insert(name.to_vec(), known);
+    }
+}
+
+/// Whether the first bytes of a client begin this protocol. None: too few.
+pub(crate) fn begins(bytes: &[u8]) -> Option<bool> {
+    let code: [u8; 4] = bytes.get(4..8)?.try_into().expect("four bytes");
+    let code = u32::from_be_bytes(code);
+    Some(bytes[0] == 0 && (code >> 16 == VERSION_3 || (CANCEL..=GSS).contains(&code)))
+}

@@ -1,0 +1,410 @@
+//! Conversations as real clients have them, and what no bytes may do.
+
+use howfar_record::{Conversation, Direction, Phase, RoundTrip, Salt};
+use proptest::prelude::*;
+
+use Direction::{ToClient, ToServer};
+
+fn packet(sequence: u8, payload: &[u8]) -> Vec<u8> {
+    let length = (payload.len() as u32).to_le_bytes();
+    [&length[..3], &[sequence], payload].concat()
+}
+
+fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+    [&[kind][..], &(body.len() as u32 + 4).to_be_bytes(), body].concat()
+}
+
+type Script = Vec<(Direction, Vec<u8>)>;
+
+/// Each piece of the script in pieces of `size`, a microsecond apart.
+fn play(script: &Script, size: usize, salt: &Salt) -> (Vec<RoundTrip>, Conversation) {
+    let mut conversation = Conversation::new(0, true);
+    let (mut found, mut now) = (Vec::new(), 0);
+    for (direction, bytes) in script {
+        for piece in bytes.chunks(size) {
+            now += 1_000;
+            found.extend(conversation.feed(*direction, now, piece, 0, salt));
+        }
+    }
+    found.extend(conversation.close());
+    (found, conversation)
+}
+
+fn shown(found: &[RoundTrip]) -> Vec<String> {
+    found
+        .iter()
+        .map(|one| {
+            let phase = match one.phase {
+                Phase::Connect => "connect ",
+                Phase::Operation => "",
+                Phase::Close => "close ",
+            };
+            let rows = one
+                .rows
+                .map_or_else(String::new, |rows| format!(" rows {rows}"));
+            let failed = if one.failed { " failed" } else { "" };
+            let digest = one.digest.as_deref().unwrap_or("-");
+            format!(
+                "{phase}{} x{}: {digest}{rows}{failed}",
+                one.command, one.requests
+            )
+        })
+        .collect()
+}
+
+/// A login of MariaDB without the EOF between columns and rows (`deprecated`), or with it.
+fn mysql(deprecated: bool) -> Script {
+    let mut greeting = b"\x0a8.0\0".to_vec();
+    greeting.extend_from_slice(&[1, 0, 0, 0]);
+    greeting.extend_from_slice(b"saltsalt\0\xff\xf7\x08\x02\x00\xff\xdf\x15");
+    greeting.extend_from_slice(&[0; 10]);
+    greeting.extend_from_slice(b"saltsaltsalt\0mysql_native_password\0");
+    let can: u32 = 0x200 | 0x8000 | if deprecated { 1 << 24 } else { 0 };
+    let mut login = can.to_le_bytes().to_vec();
+    login.extend_from_slice(&[0; 28]);
+    login.extend_from_slice(b"user\0\0");
+    let eof = |sequence: u8| packet(sequence, b"\xfe\0\0\x02\0");
+    let end = |sequence: u8| {
+        if deprecated {
+            packet(sequence, b"\xfe\0\0\x02\0\0\0")
+        } else {
+            eof(sequence)
+        }
+    };
+    let middle = |sequence: u8| {
+        if deprecated {
+            Vec::new()
+        } else {
+            eof(sequence)
+        }
+    };
+    let ok = packet(1, b"\0\0\0\x02\0\0\0");
+    let prepared = [
+        packet(1, b"\0\x07\0\0\0\x01\0\x01\0\0\0\0"),
+        packet(2, b"parameter"),
+        middle(3),
+        packet(4, b"column"),
+        middle(5),
+    ]
+    .concat();
+    let row = [
+        packet(1, b"\x01"),
+        packet(2, b"column"),
+        middle(3),
+        packet(4, b"\x03abc"),
+        packet(5, b"\x03def"),
+        end(6),
+    ]
+    .concat();
+    vec![
+        (ToClient, packet(0, &greeting)),
+        (ToServer, packet(1, &login)),
+        (ToClient, packet(2, b"\0\0\0\x02\0\0\0")),
+        (ToServer, packet(0, b"\x03SELECT c FROM t WHERE id = 4711")),
+        (ToClient, row.clone()),
+        (ToServer, packet(0, b"\x16SELECT c FROM t WHERE id = ?")),
+        (ToClient, prepared),
+        (ToServer, packet(0, b"\x17\x07\0\0\0\0\x01\0\0\0secret")),
+        (ToClient, row),
+        (
+            ToServer,
+            [packet(0, b"\x19\x07\0\0\0"), packet(0, b"\x0e")].concat(),
+        ),
+        (ToClient, ok),
+        (ToServer, packet(0, b"\x03INSERT INTO t VALUES (1)")),
+        (
+            ToClient,
+            packet(1, b"\xff\x26\x04#23000Duplicate entry 'secret'"),
+        ),
+        (ToServer, packet(0, b"\x01")),
+    ]
+}
+
+#[test]
+fn mysql_is_understood_with_and_without_the_old_eof() {
+    for deprecated in [false, true] {
+        let (found, conversation) = play(&mysql(deprecated), 1 << 16, &Salt::default());
+        assert_eq!(
+            shown(&found),
+            [
+                "connect greeting x0: -",
+                "connect login x1: -",
+                "select x1: SELECT c FROM t WHERE id = ? rows 2",
+                "prepare x1: SELECT c FROM t WHERE id = ?",
+                "execute x1: SELECT c FROM t WHERE id = ? rows 2",
+                "ping x1: -",
+                "insert x1: INSERT INTO t VALUES (?) failed",
+                "close quit x1: -",
+            ]
+        );
+        let summary = conversation.summary();
+        assert_eq!(
+            (
+                summary.protocol,
+                summary.login_round_trips,
+                summary.login_ns
+            ),
+            ("mysql", 2, 3_000)
+        );
+        assert_eq!((found[0].begun_ns, found[0].answered_ns), (0, 1_000));
+    }
+}
+
+#[test]
+fn encryption_makes_a_connection_blind_and_it_is_counted_on() {
+    let mut script = mysql(true);
+    script.truncate(1);
+    let mut request = (0x200_u32 | 0x800 | 1 << 24).to_le_bytes().to_vec();
+    request.extend_from_slice(&[0; 28]);
+    script.push((ToServer, packet(1, &request)));
+    script.push((ToServer, b"\x16\x03\x01 hello".to_vec()));
+    script.push((ToClient, b"\x16\x03\x03 hello".to_vec()));
+    script.push((ToServer, b"\x17\x03\x03 secret".to_vec()));
+    script.push((ToClient, b"\x17\x03\x03 secret".to_vec()));
+    let (found, mut conversation) = play(&script, 1 << 16, &Salt::default());
+    assert_eq!(
+        shown(&found),
+        [
+            "connect greeting x0: -",
+            "connect login x1: -",
+            "blind x0: blind"
+        ]
+    );
+    assert!(conversation.summary().tls);
+    assert_eq!(conversation.take_counts().1["encrypted"], 1);
+}
+
+fn postgres() -> Script {
+    let startup = [
+        &[0, 0, 0, 21][..],
+        &(3_u32 << 16).to_be_bytes(),
+        b"user\0me\0\0xxxx",
+    ]
+    .concat();
+    let ready = message(b'Z', b"I");
+    let bound = [
+        message(b'B', b"\0s1\0\0\0\0\x01\0\0\0\x06secret\0\0"),
+        message(b'E', b"\0\0\0\0\0"),
+    ]
+    .concat();
+    vec![
+        (ToServer, startup),
+        (ToClient, message(b'R', &[0, 0, 0, 10])),
+        (ToServer, message(b'p', b"SCRAM")),
+        (
+            ToClient,
+            [
+                message(b'R', &[0; 4]),
+                message(b'S', b"standard_conforming_strings\0on\0"),
+                ready.clone(),
+            ]
+            .concat(),
+        ),
+        (ToServer, message(b'Q', b"SELECT 'secret'\0")),
+        (
+            ToClient,
+            [
+                message(b'T', b"x"),
+                message(b'D', b"secret"),
+                message(b'C', b"SELECT 1\0"),
+                ready.clone(),
+            ]
+            .concat(),
+        ),
+        (
+            ToServer,
+            [
+                message(b'P', b"s1\0UPDATE t SET a = $1\0\0\0"),
+                message(b'H', b""),
+            ]
+            .concat(),
+        ),
+        (ToClient, message(b'1', b"")),
+        (
+            ToServer,
+            [bound.clone(), bound.clone(), bound, message(b'S', b"")].concat(),
+        ),
+        (
+            ToClient,
+            [
+                message(b'2', b""),
+                message(b'C', b"UPDATE 1\0"),
+                ready.clone(),
+            ]
+            .concat(),
+        ),
+        (ToClient, message(b'A', b"secret")),
+        (ToServer, message(b'Q', b"COPY t FROM STDIN\0")),
+        (ToClient, message(b'G', b"\0\0\0")),
+        (
+            ToServer,
+            [message(b'd', b"secret"), message(b'c', b"")].concat(),
+        ),
+        (ToClient, [message(b'E', b"secret"), ready].concat()),
+        (ToServer, message(b'X', b"")),
+    ]
+}
+
+#[test]
+fn postgresql_is_understood_simple_extended_in_a_pipeline_and_with_copy() {
+    let (found, mut conversation) = play(&postgres(), 1 << 16, &Salt::default());
+    assert_eq!(
+        shown(&found),
+        [
+            "connect login x1: -",
+            "connect login x1: -",
+            "select x1: SELECT ? rows 1",
+            "prepare x1: UPDATE t SET a = ?",
+            "update x3: UPDATE t SET a = ? rows 0",
+            "copy x1: COPY t FROM STDIN",
+            "data x0: data failed",
+            "close quit x1: -",
+        ]
+    );
+    let (commands, unknown) = conversation.take_counts();
+    assert_eq!(
+        (commands["update"], unknown["pushed by the server"]),
+        (3, 1)
+    );
+    assert_eq!(
+        found[4].ended_ns, found[4].answered_ns,
+        "what was pushed later is not its answer"
+    );
+}
+
+fn redis() -> Script {
+    vec![
+        (ToServer, b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n".to_vec()),
+        (ToClient, b"%1\r\n+server\r\n+redis\r\n".to_vec()),
+        (
+            ToServer,
+            b"*2\r\n$3\r\nget\r\n$6\r\nsecret\r\n*2\r\n$3\r\nGET\r\n$6\r\nsecreT\r\n".to_vec(),
+        ),
+        (ToClient, b"$6\r\nsecret\r\n$-1\r\n".to_vec()),
+        (ToServer, b"*2\r\n$6\r\nSECRET\r\n$1\r\nx\r\n".to_vec()),
+        (ToClient, b"-ERR unknown command 'SECRET'\r\n".to_vec()),
+        (ToServer, b"*1\r\n$4\r\nEXEC\r\n".to_vec()),
+        (ToClient, b"*2\r\n*1\r\n:1\r\n-ERR in it\r\n".to_vec()),
+        (ToClient, b">2\r\n+invalidate\r\n*0\r\n".to_vec()),
+    ]
+}
+
+#[test]
+fn redis_is_understood_in_pipelines_and_with_what_is_pushed() {
+    let (found, mut conversation) = play(&redis(), 1 << 16, &Salt::default());
+    assert_eq!(
+        shown(&found),
+        [
+            "connect hello x1: HELLO",
+            "get x2: GET",
+            "other x1: OTHER failed",
+            "exec x1: EXEC"
+        ]
+    );
+    assert_eq!(conversation.take_counts().1["pushed by the server"], 1);
+}
+
+fn memcached() -> Script {
+    vec![
+        (ToServer, b"set secret 0 0 6\r\nsecret\r\n".to_vec()),
+        (ToClient, b"STORED\r\n".to_vec()),
+        (ToServer, b"get secret other\r\n".to_vec()),
+        (ToClient, b"VALUE secret 0 5\r\nERROR\r\nEND\r\n".to_vec()),
+        (ToServer, b"incr secret 1\r\n".to_vec()),
+        (ToClient, b"CLIENT_ERROR not a number\r\n".to_vec()),
+        (
+            ToServer,
+            b"set secret 0 0 1 noreply\r\nx\r\nmg secret v\r\n".to_vec(),
+        ),
+        (ToClient, b"VA 1\r\nx\r\n".to_vec()),
+        (ToServer, b"quit\r\n".to_vec()),
+    ]
+}
+
+#[test]
+fn memcached_is_understood() {
+    let (found, conversation) = play(&memcached(), 1 << 16, &Salt::default());
+    assert_eq!(
+        shown(&found),
+        [
+            "set x1: set",
+            "get x1: get",
+            "incr x1: incr failed",
+            "mg x1: mg",
+            "quit x1: quit"
+        ]
+    );
+    assert_eq!(conversation.summary().protocol, "memcached");
+}
+
+#[test]
+fn memcached_in_binary_is_understood() {
+    let get = [
+        &b"\x80\0\0\x06"[..],
+        &[0; 4],
+        &[0, 0, 0, 6],
+        &[0; 12],
+        b"secret",
+    ]
+    .concat();
+    let missing = [&b"\x81\0\0\0\0\0\0\x01"[..], &[0; 16]].concat();
+    let (found, _) = play(
+        &vec![(ToServer, get), (ToClient, missing)],
+        7,
+        &Salt::default(),
+    );
+    assert_eq!(shown(&found), ["get x1: get"]);
+}
+
+#[test]
+fn equal_keys_are_seen_as_equal() {
+    let salt = Salt::default();
+    let keys = |sql: &[u8]| {
+        let mut script = mysql(true);
+        script.truncate(3);
+        script.push((ToServer, packet(0, &[b"\x03", sql].concat())));
+        script.push((ToClient, packet(1, b"\0\0\0\x02\0\0\0")));
+        play(&script, 1 << 16, &salt).0.pop().expect("it").keys
+    };
+    assert_eq!(keys(b"SELECT 1"), keys(b"SELECT  1"));
+    assert_ne!(keys(b"SELECT 1"), keys(b"SELECT 2"));
+}
+
+proptest! {
+    /// However the bytes are cut, the round trips are the same but for their times.
+    #[test]
+    fn any_split_means_the_same(size in 1_usize..40, which in 0..4) {
+        let script = match which { 0 => mysql(true), 1 => postgres(), 2 => redis(), _ => memcached() };
+        let salt = Salt::default();
+        let timeless = |mut found: Vec<RoundTrip>| {
+            for one in &mut found {
+                (one.begun_ns, one.sent_ns, one.answered_ns, one.ended_ns) = (0, 0, 0, 0);
+            }
+            found
+        };
+        prop_assert_eq!(timeless(play(&script, size, &salt).0), timeless(play(&script, 1 << 16, &salt).0));
+    }
+
+    /// Whatever is said, cut and left out: nothing panics, no byte is lost from the counts, and no secret comes out.
+    #[test]
+    fn anything_can_be_said(
+        which in 0..5,
+        said in prop::collection::vec((any::<bool>(), prop::collection::vec(any::<u8>(), 0..40), 0_usize..100), 0..20),
+        kept in 0_usize..9,
+    ) {
+        let mut script = match which { 0 => mysql(false), 1 => postgres(), 2 => redis(), 3 => memcached(), _ => Vec::new() };
+        script.truncate(kept);
+        let salt = Salt::default();
+        let mut conversation = Conversation::new(0, true);
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        let pieces = script.into_iter().map(|(direction, bytes)| (direction == ToServer, bytes, 0)).chain(said);
+        for (to_server, piece, skipped) in pieces.filter(|(_, piece, skipped)| piece.len() + skipped > 0) {
+            bytes += (piece.len() + skipped) as u64;
+            let direction = if to_server { ToServer } else { ToClient };
+            found.extend(conversation.feed(direction, 1, &piece, skipped, &salt));
+        }
+        found.extend(conversation.close());
+        let counted: u64 = found.iter().map(|one| one.bytes_to_server + one.bytes_to_client).sum();
+        prop_assert!(counted <= bytes);
+    }
+}
