@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from howfar.errors import NewerRunFile, NotARunFile, RunFileError
+from howfar.recording.marks import page_of
 from howfar.recording.recording import KILLED, Connection, Digest, Page, RecordingFile, RoundTrip, read
+from howfar.recording.summary import waiting_ns
 
 
 def trip(number: int, begun_ns: int, connection: int = 1, took_ns: int = 100) -> RoundTrip:
@@ -88,3 +90,18 @@ def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
         db.execute("PRAGMA user_version = 9")
     with pytest.raises(NewerRunFile):
         read(tmp_path / "new")
+
+
+def test_a_mark_groups_by_what_is_the_same_and_keeps_no_query() -> None:
+    marked = page_of(1, "page 41 100 200 php /post/4711/comments?token=secret")
+    assert marked is not None
+    assert (marked.name, marked.pid, marked.took_ns) == ("/post/*/comments", 41, 100)
+    named = page_of(1, "page 0 100 200 mark shop 2")
+    assert named is not None
+    assert (named.name, named.pid) == ("shop 2", None)
+    for text in ("", "page", "page 1 200 100 php /", "page 1 2 3 other x", "page 1 2 99999999999999999999 php /"):
+        assert page_of(1, text) is None
+
+
+def test_waiting_counts_overlapping_round_trips_once() -> None:
+    assert waiting_ns([trip(1, 0), trip(2, 50, 2), trip(3, 400)]) == 250

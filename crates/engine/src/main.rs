@@ -11,9 +11,12 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 fn main() -> ExitCode {
-    // The engine must never outlive the process that requested it.
-    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).ok();
-    match std::env::args().nth(1).as_deref() {
+    let what = std::env::args().nth(1);
+    // The engine must never outlive the process that requested it, except where an application depends on it.
+    if !matches!(what.as_deref(), Some("record" | "keep")) {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).ok();
+    }
+    match what.as_deref() {
         Some("info") => info(),
         Some("schema") => schema(),
         Some("load") => howfar_load::run(),
@@ -27,6 +30,8 @@ fn main() -> ExitCode {
         Some("answer") => howfar_null::answer(),
         Some("replay") => howfar_null::replay(),
         Some("tap") => howfar_tap::run(),
+        Some("record") => howfar_tap::record(),
+        Some("keep") => howfar_tap::keep(),
         Some("commit") => commit::print(),
         Some("echo" | "rtt" | "goodput") => howfar_link::probe::run(),
         _ => {

@@ -135,81 +135,76 @@ impl Postgres {
     }
 
     fn message(&mut self, message: &Message, salt: &Salt, out: &mut Heard) -> Result<(), Dark> {
-        if message.kind == b'p' {
-            out.requests
-                .push(Request::new("login").in_phase(Phase::Connect));
-            return Ok(());
-        }
-        let named = matches!(message.kind, b'Q' | b'P' | b'B');
-        if named && !message.is_whole() {
+        let (body, whole) = (message.head, message.is_whole());
+        if matches!(message.kind, b'Q' | b'P' | b'B') && !whole {
             out.unknown.push("statement longer than kept");
         }
-        let keys = |keys: u64| message.is_whole().then_some(keys);
-        let body = message.head;
+        self.count(message.kind);
         let request = match message.kind {
             b'Q' => {
-                self.ready_awaited += 1;
                 let statement = self.statement(body.strip_suffix(&[0]).unwrap_or(body), salt);
                 Request {
-                    keys: keys(statement.keys),
+                    keys: whole.then_some(statement.keys),
                     ..Request::of(statement)
                 }
             }
-            b'P' => {
-                self.unsynced = self.unsynced.saturating_add(1);
-                let (name, rest) = text(body);
-                let statement = self.statement(text(rest).0, salt);
-                remember(
-                    &mut self.statements,
-                    name,
-                    Known {
-                        command: statement.command,
-                        text: statement.text.clone(),
-                        keys: statement.keys,
-                    },
-                );
-                Request {
-                    digest: Some(statement.text),
-                    keys: keys(statement.keys),
-                    ..Request::follows("prepare")
-                }
-            }
-            b'B' => {
-                self.bind(body, message.is_whole(), salt);
-                return Ok(());
-            }
+            b'P' => self.parse(body, whole, salt),
             b'E' => self.execute(text(body).0, out),
-            b'C' => {
-                self.unsynced = self.unsynced.saturating_add(1);
-                if let Some((&kind, name)) = body.split_first() {
-                    let map = if kind == b'S' {
-                        &mut self.statements
-                    } else {
-                        &mut self.portals
-                    };
-                    map.remove(text(name).0);
-                }
-                Request::follows("close_statement")
-            }
-            b'D' => {
-                self.unsynced = self.unsynced.saturating_add(1);
-                Request::follows("describe")
-            }
-            b'F' => {
-                self.ready_awaited += 1;
-                Request::new("function")
-            }
-            b'S' => {
-                self.ready_awaited += 1;
-                self.unsynced = 0;
+            b'C' => self.forget(body),
+            b'D' => Request::follows("describe"),
+            b'F' => Request::new("function"),
+            b'p' => Request::new("login").in_phase(Phase::Connect),
+            b'X' => Request::follows("quit").in_phase(Phase::Close),
+            b'B' => {
+                self.bind(body, whole, salt);
                 return Ok(());
             }
-            b'X' => Request::follows("quit").in_phase(Phase::Close),
-            b'H' | b'd' | b'c' | b'f' => return Ok(()),
+            b'S' | b'H' | b'd' | b'c' | b'f' => return Ok(()),
             _ => return Err(NOT_UNDERSTOOD),
         };
         out.requests.push(request);
         Ok(())
+    }
+
+    /// What the server will say that it is ready after.
+    fn count(&mut self, kind: u8) {
+        match kind {
+            b'Q' | b'F' => self.ready_awaited = self.ready_awaited.saturating_add(1),
+            b'S' => {
+                self.ready_awaited = self.ready_awaited.saturating_add(1);
+                self.unsynced = 0;
+            }
+            b'P' | b'B' | b'E' | b'C' | b'D' => self.unsynced = self.unsynced.saturating_add(1),
+            _ => {}
+        }
+    }
+
+    fn parse(&mut self, body: &[u8], whole: bool, salt: &Salt) -> Request {
+        let (name, rest) = text(body);
+        let statement = self.statement(text(rest).0, salt);
+        let known = Known {
+            command: statement.command,
+            text: statement.text.clone(),
+            keys: statement.keys,
+        };
+        remember(&mut self.statements, name, known);
+        Request {
+            digest: Some(statement.text),
+            keys: whole.then_some(statement.keys),
+            ..Request::follows("prepare")
+        }
+    }
+
+    fn forget(&mut self, body: &[u8]) -> Request {
+        if let Some((&kind, name)) = body.split_first() {
+            let map = if kind == b'S' {
+                &mut self.statements
+            } else {
+                &mut self.portals
+            };
+            map.remove(text(name).0);
+        }
+        Request::follows("close_statement")
     }
 
     fn statement(&self, sql: &[u8], salt: &Salt) -> Statement {
@@ -223,7 +218,6 @@ impl Postgres {
     }
 
     fn bind(&mut self, body: &[u8], whole: bool, salt: &Salt) {
-        self.unsynced = self.unsynced.saturating_add(1);
         let (portal, rest) = text(body);
         let (name, values) = text(rest);
         match self.statements.get(name) {
@@ -245,7 +239,6 @@ impl Postgres {
     }
 
     fn execute(&mut self, portal: &[u8], out: &mut Heard) -> Request {
-        self.unsynced = self.unsynced.saturating_add(1);
         if let Some(known) = self.portals.get(portal) {
             return Request {
                 digest: Some(known.text.clone()),

@@ -52,8 +52,9 @@ fn shown(found: &[RoundTrip]) -> Vec<String> {
         .collect()
 }
 
-/// A login of MariaDB without the EOF between columns and rows (`deprecated`), or with it.
-fn mysql(deprecated: bool) -> Script {
+const OK: &[u8] = b"\0\0\0\x02\0\0\0";
+
+fn greeting_and_login(deprecated: bool) -> Script {
     let mut greeting = b"\x0a8.0\0".to_vec();
     greeting.extend_from_slice(&[1, 0, 0, 0]);
     greeting.extend_from_slice(b"saltsalt\0\xff\xf7\x08\x02\x00\xff\xdf\x15");
@@ -63,61 +64,51 @@ fn mysql(deprecated: bool) -> Script {
     let mut login = can.to_le_bytes().to_vec();
     login.extend_from_slice(&[0; 28]);
     login.extend_from_slice(b"user\0\0");
-    let eof = |sequence: u8| packet(sequence, b"\xfe\0\0\x02\0");
-    let end = |sequence: u8| {
-        if deprecated {
-            packet(sequence, b"\xfe\0\0\x02\0\0\0")
-        } else {
-            eof(sequence)
-        }
-    };
-    let middle = |sequence: u8| {
-        if deprecated {
-            Vec::new()
-        } else {
-            eof(sequence)
-        }
-    };
-    let ok = packet(1, b"\0\0\0\x02\0\0\0");
-    let prepared = [
-        packet(1, b"\0\x07\0\0\0\x01\0\x01\0\0\0\0"),
-        packet(2, b"parameter"),
-        middle(3),
-        packet(4, b"column"),
-        middle(5),
-    ]
-    .concat();
-    let row = [
-        packet(1, b"\x01"),
-        packet(2, b"column"),
-        middle(3),
-        packet(4, b"\x03abc"),
-        packet(5, b"\x03def"),
-        end(6),
-    ]
-    .concat();
     vec![
         (ToClient, packet(0, &greeting)),
         (ToServer, packet(1, &login)),
-        (ToClient, packet(2, b"\0\0\0\x02\0\0\0")),
-        (ToServer, packet(0, b"\x03SELECT c FROM t WHERE id = 4711")),
-        (ToClient, row.clone()),
-        (ToServer, packet(0, b"\x16SELECT c FROM t WHERE id = ?")),
-        (ToClient, prepared),
-        (ToServer, packet(0, b"\x17\x07\0\0\0\0\x01\0\0\0secret")),
-        (ToClient, row),
-        (
-            ToServer,
-            [packet(0, b"\x19\x07\0\0\0"), packet(0, b"\x0e")].concat(),
-        ),
-        (ToClient, ok),
-        (ToServer, packet(0, b"\x03INSERT INTO t VALUES (1)")),
-        (
-            ToClient,
-            packet(1, b"\xff\x26\x04#23000Duplicate entry 'secret'"),
-        ),
-        (ToServer, packet(0, b"\x01")),
+        (ToClient, packet(2, OK)),
     ]
+}
+
+/// With the EOF between columns and rows, or without it (`deprecated`).
+fn mysql(deprecated: bool) -> Script {
+    let packets = |payloads: &[&[u8]]| {
+        let kept = payloads.iter().filter(|payload| !payload.is_empty());
+        let packets = kept
+            .zip(1..)
+            .map(|(payload, number)| packet(number, payload));
+        packets.flatten().collect::<Vec<u8>>()
+    };
+    let eof: &[u8] = b"\xfe\0\0\x02\0";
+    let end: &[u8] = if deprecated {
+        b"\xfe\0\0\x02\0\0\0"
+    } else {
+        eof
+    };
+    let middle: &[u8] = if deprecated { b"" } else { eof };
+    let rows = packets(&[b"\x01", b"column", middle, b"\x03abc", b"\x03def", end]);
+    let head: &[u8] = b"\0\x07\0\0\0\x01\0\x01\0\0\0\0";
+    let prepared = packets(&[head, b"parameter", middle, b"column", middle]);
+    let close_and_ping = [packet(0, b"\x19\x07\0\0\0"), packet(0, b"\x0e")].concat();
+    let mut script = greeting_and_login(deprecated);
+    for (request, answer) in [
+        (
+            packet(0, b"\x03SELECT c FROM t WHERE id = 4711"),
+            rows.clone(),
+        ),
+        (packet(0, b"\x16SELECT c FROM t WHERE id = ?"), prepared),
+        (packet(0, b"\x17\x07\0\0\0\0\x01\0\0\0secret"), rows),
+        (close_and_ping, packet(1, OK)),
+        (
+            packet(0, b"\x03INSERT INTO t VALUES (1)"),
+            packet(1, b"\xff\x26\x04#23000secret"),
+        ),
+    ] {
+        script.extend([(ToServer, request), (ToClient, answer)]);
+    }
+    script.push((ToServer, packet(0, b"\x01")));
+    script
 }
 
 #[test]
@@ -174,73 +165,52 @@ fn encryption_makes_a_connection_blind_and_it_is_counted_on() {
     assert_eq!(conversation.take_counts().1["encrypted"], 1);
 }
 
+fn messages(all: &[(u8, &[u8])]) -> Vec<u8> {
+    all.iter()
+        .flat_map(|(kind, body)| message(*kind, body))
+        .collect()
+}
+
 fn postgres() -> Script {
-    let startup = [
-        &[0, 0, 0, 21][..],
-        &(3_u32 << 16).to_be_bytes(),
-        b"user\0me\0\0xxxx",
-    ]
-    .concat();
-    let ready = message(b'Z', b"I");
-    let bound = [
-        message(b'B', b"\0s1\0\0\0\0\x01\0\0\0\x06secret\0\0"),
-        message(b'E', b"\0\0\0\0\0"),
-    ]
-    .concat();
+    let startup = b"\0\0\0\x15\0\x03\0\0user\0me\0\0xxxx".to_vec();
+    let setting: &[u8] = b"standard_conforming_strings\0on\0";
+    let bind: (u8, &[u8]) = (b'B', b"\0s1\0\0\0\0\x01\0\0\0\x06secret\0\0");
+    let execute: (u8, &[u8]) = (b'E', b"\0\0\0\0\0");
+    let pipeline = messages(&[bind, execute, bind, execute, bind, execute, (b'S', b"")]);
+    let ready: (u8, &[u8]) = (b'Z', b"I");
     vec![
         (ToServer, startup),
         (ToClient, message(b'R', &[0, 0, 0, 10])),
         (ToServer, message(b'p', b"SCRAM")),
         (
             ToClient,
-            [
-                message(b'R', &[0; 4]),
-                message(b'S', b"standard_conforming_strings\0on\0"),
-                ready.clone(),
-            ]
-            .concat(),
+            messages(&[(b'R', &[0; 4]), (b'S', setting), ready]),
         ),
         (ToServer, message(b'Q', b"SELECT 'secret'\0")),
         (
             ToClient,
-            [
-                message(b'T', b"x"),
-                message(b'D', b"secret"),
-                message(b'C', b"SELECT 1\0"),
-                ready.clone(),
-            ]
-            .concat(),
+            messages(&[
+                (b'T', b"x"),
+                (b'D', b"secret"),
+                (b'C', b"SELECT 1\0"),
+                ready,
+            ]),
         ),
         (
             ToServer,
-            [
-                message(b'P', b"s1\0UPDATE t SET a = $1\0\0\0"),
-                message(b'H', b""),
-            ]
-            .concat(),
+            messages(&[(b'P', b"s1\0UPDATE t SET a = $1\0\0\0"), (b'H', b"")]),
         ),
         (ToClient, message(b'1', b"")),
-        (
-            ToServer,
-            [bound.clone(), bound.clone(), bound, message(b'S', b"")].concat(),
-        ),
+        (ToServer, pipeline),
         (
             ToClient,
-            [
-                message(b'2', b""),
-                message(b'C', b"UPDATE 1\0"),
-                ready.clone(),
-            ]
-            .concat(),
+            messages(&[(b'2', b""), (b'C', b"UPDATE 1\0"), ready]),
         ),
         (ToClient, message(b'A', b"secret")),
         (ToServer, message(b'Q', b"COPY t FROM STDIN\0")),
         (ToClient, message(b'G', b"\0\0\0")),
-        (
-            ToServer,
-            [message(b'd', b"secret"), message(b'c', b"")].concat(),
-        ),
-        (ToClient, [message(b'E', b"secret"), ready].concat()),
+        (ToServer, messages(&[(b'd', b"secret"), (b'c', b"")])),
+        (ToClient, messages(&[(b'E', b"secret"), ready])),
         (ToServer, message(b'X', b"")),
     ]
 }

@@ -38,6 +38,13 @@ impl Opened {
     }
 }
 
+/// The same for a listening socket that another process opened.
+pub(crate) fn forget(listen: &Listen) {
+    if let Listen::Unix { path } = listen {
+        let _ = fs::remove_file(path);
+    }
+}
+
 /// A listening socket that does not block. Everybody may connect to a Unix socket: the server decides who may.
 pub(crate) fn listen(listen: &Listen) -> Result<(OwnedFd, Opened), Failed> {
     let opened = match listen {

@@ -1,5 +1,7 @@
 //! The job, the command and the events of the tap. Closed: an unknown field is a contract broken.
 
+use std::collections::BTreeMap;
+
 use howfar_contract::jobs::{Listen, Target};
 use howfar_contract::{FailCode, Failed};
 use schemars::JsonSchema;
@@ -79,4 +81,137 @@ pub(crate) struct TapCounts {
     pub(crate) bytes_to_client: u64,
     /// How long a round trip was held in both directions together, in the mean; 0 without one.
     pub(crate) held_ns: u64,
+}
+
+/// Pass connections on to a server and record what passes. Outlives its stdin: it goes on, without recording, until no connection is
+/// open and the application has ended.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RecordJob {
+    #[serde(rename = "job")]
+    #[schemars(extend("const" = "record"))]
+    _job: String,
+    #[serde(rename = "version")]
+    #[schemars(extend("const" = 2))]
+    _version: u32,
+    pub(crate) listen: Listen,
+    pub(crate) server: Target,
+}
+
+/// What a recorder is told while it runs.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields, tag = "command", rename_all = "snake_case")]
+pub(crate) enum RecordCommand {
+    /// The application is in this mount namespace: as long as that has a process, connections are passed on.
+    #[schemars(title = "RecordFor")]
+    RecordFor { namespace: u64 },
+    /// The recording is complete: write what is left and say how it ended. Connections are passed on as before.
+    #[schemars(title = "RecordFinish")]
+    RecordFinish {},
+}
+
+/// In which part of a connection's life.
+#[derive(Debug, Clone, Copy, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "RoundTripPhase")]
+pub(crate) enum Phase {
+    Connect,
+    Operation,
+    Close,
+}
+
+impl From<howfar_record::Phase> for Phase {
+    fn from(phase: howfar_record::Phase) -> Self {
+        match phase {
+            howfar_record::Phase::Connect => Self::Connect,
+            howfar_record::Phase::Operation => Self::Operation,
+            howfar_record::Phase::Close => Self::Close,
+        }
+    }
+}
+
+/// A connection that has ended, or was open when the recording ended.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(crate) struct RecordedConnection {
+    pub(crate) id: u64,
+    pub(crate) protocol: &'static str,
+    pub(crate) opened_ns: u64,
+    pub(crate) closed_ns: Option<u64>,
+    pub(crate) pid: Option<i32>,
+    pub(crate) uid: Option<u32>,
+    pub(crate) tls: bool,
+    pub(crate) login_round_trips: u32,
+    pub(crate) login_ns: u64,
+}
+
+/// A statement without its literals, or a command's name.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(crate) struct RecordedDigest {
+    pub(crate) id: u64,
+    pub(crate) protocol: &'static str,
+    pub(crate) text: String,
+}
+
+/// A run of bytes to the server, and the run that answers it.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub(crate) struct RecordedRoundTrip {
+    pub(crate) id: u64,
+    pub(crate) connection_id: u64,
+    pub(crate) begun_ns: u64,
+    pub(crate) sent_ns: u64,
+    pub(crate) answered_ns: u64,
+    pub(crate) ended_ns: u64,
+    pub(crate) bytes_to_server: u64,
+    pub(crate) bytes_to_client: u64,
+    pub(crate) requests: u32,
+    pub(crate) command: &'static str,
+    pub(crate) digest_id: Option<u64>,
+    /// A salted hash of the literals.
+    pub(crate) keys: Option<i64>,
+    pub(crate) phase: Phase,
+    pub(crate) rows: Option<u64>,
+    pub(crate) failed: bool,
+}
+
+/// What came since the last such event.
+#[derive(Debug, Clone, Default, Serialize, JsonSchema)]
+#[serde(tag = "event", rename = "recorded")]
+#[schemars(title = "Recorded")]
+pub(crate) struct Recorded {
+    pub(crate) connections: Vec<RecordedConnection>,
+    pub(crate) digests: Vec<RecordedDigest>,
+    pub(crate) round_trips: Vec<RecordedRoundTrip>,
+}
+
+impl Recorded {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.connections.is_empty() && self.digests.is_empty() && self.round_trips.is_empty()
+    }
+}
+
+/// The recording's last event.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[serde(tag = "event", rename = "record_ended")]
+#[schemars(title = "RecordEnded")]
+pub(crate) struct RecordEnded {
+    /// Every request that was read, also those that shared a flight.
+    pub(crate) commands: BTreeMap<&'static str, u64>,
+    /// What is not known, by reason.
+    pub(crate) unknown: BTreeMap<&'static str, u64>,
+    /// Bytes taken from one side and given to the other. Equal: all that came went on.
+    pub(crate) taken_to_server: u64,
+    pub(crate) taken_to_client: u64,
+    pub(crate) passed_to_server: u64,
+    pub(crate) passed_to_client: u64,
+    /// CRC-32 of the bytes of each connection, of all connections combined by exclusive or.
+    pub(crate) crc32_to_server: u32,
+    pub(crate) crc32_to_client: u32,
+    /// Connections that are open.
+    pub(crate) open: u64,
+    pub(crate) refused: u64,
+    pub(crate) refusal: Option<String>,
+    /// Why the recording ended before the traffic did.
+    pub(crate) stopped: Option<String>,
+    /// A second process would go on with the connections if this one were killed.
+    pub(crate) survives_kill: bool,
 }

@@ -1,13 +1,18 @@
 //! The tap: a program between an application and its server that passes every byte on unchanged, counts round trips, and can add a
 //! delay to each of them.
 //!
-//! `flow` is the pure part, one direction of a connection; `relay` moves the bytes in one thread; `address` opens sockets. The added
+//! There are two. The one that delays: `flow` is the pure part, one direction of a connection; `relay` moves the bytes in one thread; `address` opens sockets. The added
 //! delay is that of a network path: half of it in each direction, and one round trip for a connect before the server hears of it. Not
 //! here: how the tap gets into the application's path.
 
 mod address;
+mod application;
+mod end;
 mod flow;
 mod jobs;
+mod keep;
+mod pass;
+mod record;
 mod relay;
 
 use std::io::BufRead;
@@ -20,8 +25,17 @@ use std::thread;
 use howfar_contract::{Contract, FailCode, Failed, emit, parse_job};
 use rustix::event::{EventfdFlags, eventfd};
 
-use jobs::{TapCounts, TapDelay, TapJob, TapReady};
+use application::{Application, raise_limits};
+use jobs::{
+    RecordCommand, RecordEnded, RecordJob, Recorded, TapCounts, TapDelay, TapJob, TapReady,
+};
+use keep::Keeper;
+use pass::Passer;
+use record::Recorder;
 use relay::Relay;
+
+/// A queue that was full at the end is tried again after this.
+const FINISH_AGAIN_NS: u64 = 5_000_000;
 
 /// Add the messages of this crate.
 pub fn describe(contract: &mut Contract) {
@@ -29,6 +43,10 @@ pub fn describe(contract: &mut Contract) {
     contract.reads::<TapDelay>();
     contract.writes::<TapReady>();
     contract.writes::<TapCounts>();
+    contract.reads::<RecordJob>();
+    contract.reads::<RecordCommand>();
+    contract.writes::<Recorded>();
+    contract.writes::<RecordEnded>();
 }
 
 /// Read a tap job on stdin, pass connections on until stdin ends; each command on stdin is answered by the counts on stdout.
@@ -37,6 +55,19 @@ pub fn run() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failed) => failed.report(),
     }
+}
+
+/// Read a record job on stdin, pass connections on and record them; without stdin pass them on until the application has ended.
+pub fn record() -> ExitCode {
+    match serve_recorded() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failed) => failed.report(),
+    }
+}
+
+/// Be the keeper of a recording tap; its descriptors come by stdin.
+pub fn keep() -> ExitCode {
+    keep::run()
 }
 
 /// Lines of stdin, and the descriptor that wakes the relay for them.
@@ -81,6 +112,68 @@ fn obey(commands: &Commands, relay: &mut Relay) -> Result<bool, Failed> {
         tell(&relay.set_delay(command.delay_ns))?;
     }
     Ok(true)
+}
+
+fn serve_recorded() -> Result<(), Failed> {
+    raise_limits();
+    let setting_up = |error| internal(format!("setting up the recorder: {error}"));
+    let commands = read_stdin().map_err(setting_up)?;
+    let Ok(Some(text)) = commands.lines.recv() else {
+        return Err(Failed::bad_job("stdin ended before a job came"));
+    };
+    let job: RecordJob = parse_job("record", &text)?;
+    let (listener, opened) = address::listen(&job.listen)?;
+    let keeper = Keeper::start(&job, &listener).map_err(setting_up)?;
+    let mut passer =
+        Passer::new(listener, job.server, Arc::clone(&commands.wake)).map_err(setting_up)?;
+    passer.keeper = Some(keeper);
+    passer.recorder = Some(Recorder::start().map_err(setting_up)?);
+    let outcome = tell(&TapReady {
+        port: opened.port(),
+    })
+    .and_then(|()| {
+        let application = listen_to(&commands, &mut passer)?;
+        passer.recorder = None;
+        application
+            .serve(&mut passer)
+            .map_err(|error| internal(format!("the recorder: {error}")))
+    });
+    opened.clear();
+    if let Some(keeper) = passer.keeper.take() {
+        keeper.goodbye();
+    }
+    outcome
+}
+
+/// Pass on and record until stdin ends; gives the application that is to be served from then on.
+fn listen_to(commands: &Commands, passer: &mut Passer) -> Result<Application, Failed> {
+    let mut application = Application::default();
+    let mut is_finishing = false;
+    loop {
+        passer
+            .turn(is_finishing.then_some(FINISH_AGAIN_NS))
+            .map_err(|error| internal(format!("the recorder: {error}")))?;
+        while let Ok(line) = commands.lines.try_recv() {
+            let Some(line) = line else {
+                return Ok(application);
+            };
+            let command = serde_json::from_str(&line).map_err(|error| {
+                Failed::bad_job(format!("the command does not follow the contract: {error}"))
+            })?;
+            match command {
+                RecordCommand::RecordFor { namespace } => {
+                    application = Application::of(namespace);
+                    if let Some(keeper) = &mut passer.keeper {
+                        keeper.application(namespace);
+                    }
+                }
+                RecordCommand::RecordFinish {} => is_finishing = true,
+            }
+        }
+        if is_finishing {
+            is_finishing = !passer.finish_recording();
+        }
+    }
 }
 
 fn read_stdin() -> std::io::Result<Commands> {

@@ -14,11 +14,12 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags, Shutdown, sockopt};
 use rustix::time::{
-    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
-    timerfd_create, timerfd_settime,
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
 };
 
 use crate::address::{self, ConnectError};
+use crate::end::{End, INTEREST, now_ns};
 use crate::flow::{Flow, Passed};
 use crate::jobs::TapCounts;
 
@@ -36,41 +37,13 @@ const EARLY_NS: u64 = 80_000;
 /// A server whose queue is full is tried again after this, for so long.
 const RETRY_NS: u64 = 1_000_000;
 const PATIENCE_NS: u64 = 10_000_000_000;
-/// Told once when bytes come or room is there.
-const INTEREST: EventFlags = EventFlags::IN
-    .union(EventFlags::OUT)
-    .union(EventFlags::RDHUP)
-    .union(EventFlags::ET);
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Direction {
     ToServer,
     ToClient,
 }
 
-/// One end of a connection. What epoll told stays true until a call says otherwise.
-#[derive(Debug)]
-struct End {
-    socket: OwnedFd,
-    readable: bool,
-    writable: bool,
-}
-
 impl End {
-    const fn new(socket: OwnedFd) -> Self {
-        Self {
-            socket,
-            readable: false,
-            writable: false,
-        }
-    }
-
-    fn hear(&mut self, flags: EventFlags) {
-        self.readable |= flags
-            .intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
-        self.writable |= flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR);
-    }
-
     /// Some bytes; `Ok(None)`: none are there now, `Some(0)`: the sender has ended.
     fn read(&mut self, buffer: &mut [u8]) -> rustix::io::Result<Option<usize>> {
         match net::recv(&self.socket, buffer, RecvFlags::empty()) {
@@ -463,9 +436,4 @@ fn pass(flow: &mut Flow, to: &mut End, now_ns: u64, total: &mut Passed) -> Resul
 
 fn drain(descriptor: &OwnedFd) {
     let _ = rustix::io::read(descriptor, &mut [0u8; 8]);
-}
-
-fn now_ns() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

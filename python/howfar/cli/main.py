@@ -39,6 +39,8 @@ _COMMANDS = {
         "howfar.cli.slope:slope",
         "Say how many round trips your application waits for, and its time on other paths.",
     ),
+    "record": ("howfar.cli.record:record", "Record the round trips that your application makes to its database."),
+    "mark": ("howfar.cli.mark:mark", "Name what a command does as a page of the recording that it runs in."),
     "doctor": ("howfar.cli.doctor:doctor", "Examine this machine's database servers and say what to change."),
     "hosts": ("howfar.cli.hosts:hosts", "Join your own hosts, show what lies between them, let them go."),
     "lab": ("howfar.cli.lab:lab", "Run any program inside the laboratory."),

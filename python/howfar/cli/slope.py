@@ -72,10 +72,10 @@ def slope(
             "Give the command that starts it after --, or --listen and configure it to connect there.",
         )
     requested = Requested(
-        server=_address(server or _usual()),
+        server=address_of(server or usual_server()),
         command=command,
         url=url,
-        listen=None if listen is None else _address(listen),
+        listen=None if listen is None else address_of(listen),
         delays_ns=_delays(delays),
         blocks=blocks,
         budget_s=parse_duration_ns(time_budget) / 1e9,
@@ -91,7 +91,8 @@ def slope(
     return 0
 
 
-def _usual() -> str:
+def usual_server() -> str:
+    """The one usual socket that exists. Raises UsageError."""
     found = [path for path in _USUAL_SOCKETS if Path(path).is_socket()]
     if len(found) == 1:
         return found[0]
@@ -102,7 +103,7 @@ def _usual() -> str:
     )
 
 
-def _address(text: str) -> UnixTarget | TcpTarget:
+def address_of(text: str) -> UnixTarget | TcpTarget:
     """`/path/of/a/socket`, `HOST:PORT` or `[::1]:PORT`. Raises UsageError."""
     host, colon, port = text.rpartition(":")
     if "/" in text:

@@ -832,6 +832,72 @@ class Receipt(Message):
     client_cpus: tuple[int, ...]
 
 
+class RecordFinish(Message):
+    """The recording is complete: write what is left and say how it ended. Connections are passed on as before."""
+
+    command: Literal["record_finish"] = "record_finish"
+
+
+class RecordFor(Message):
+    """The application is in this mount namespace: as long as that has a process, connections are passed on."""
+
+    command: Literal["record_for"] = "record_for"
+    namespace: int = Field(ge=0)
+
+
+class RecordJob(Message):
+    """Pass connections on to a server and record what passes. Outlives its stdin: it goes on, without recording, until no connection
+    is open and the application has ended."""
+
+    job: Literal["record"] = "record"
+    version: Literal[2] = 2
+    listen: Listen
+    server: Target
+
+
+class RecordedConnection(Message):
+    """A connection that has ended, or was open when the recording ended."""
+
+    id: int
+    protocol: str
+    opened_ns: int
+    closed_ns: int | None
+    pid: int | None
+    uid: int | None
+    tls: bool
+    login_round_trips: int
+    login_ns: int
+
+
+class RecordedDigest(Message):
+    """A statement without its literals, or a command's name."""
+
+    id: int
+    protocol: str
+    text: str
+
+
+class RecordedRoundTrip(Message):
+    """A run of bytes to the server, and the run that answers it."""
+
+    id: int = Field(ge=0)
+    connection_id: int = Field(ge=0)
+    begun_ns: int = Field(ge=0)
+    sent_ns: int = Field(ge=0)
+    answered_ns: int = Field(ge=0)
+    ended_ns: int = Field(ge=0)
+    bytes_to_server: int = Field(ge=0)
+    bytes_to_client: int = Field(ge=0)
+    requests: int = Field(ge=0)
+    command: str
+    digest_id: int | None = Field(ge=0)
+    keys: int | None
+    """A salted hash of the literals."""
+    phase: Literal["connect", "operation", "close"]
+    rows: int | None = Field(ge=0)
+    failed: bool
+
+
 class ReplayStep(Message):
     """One round trip, begun `gap_ns` after the one before it ended."""
 
@@ -1171,6 +1237,41 @@ class Ready(Message):
     """Of a page job that runs a script: each service's receipt by its name; `receipt` is then the first one's."""
 
 
+class RecordEnded(Message):
+    """The recording's last event."""
+
+    event: Literal["record_ended"] = "record_ended"
+    commands: dict[str, int]
+    """Every request that was read, also those that shared a flight."""
+    unknown: dict[str, int]
+    """What is not known, by reason."""
+    taken_to_server: int
+    """Bytes taken from one side and given to the other. Equal: all that came went on."""
+    taken_to_client: int
+    passed_to_server: int
+    passed_to_client: int
+    crc32_to_server: int
+    """CRC-32 of the bytes of each connection, of all connections combined by exclusive or."""
+    crc32_to_client: int
+    open: int
+    """Connections that are open."""
+    refused: int
+    refusal: str | None
+    stopped: str | None
+    """Why the recording ended before the traffic did."""
+    survives_kill: bool
+    """A second process would go on with the connections if this one were killed."""
+
+
+class Recorded(Message):
+    """What came since the last such event."""
+
+    event: Literal["recorded"] = "recorded"
+    connections: tuple[RecordedConnection, ...]
+    digests: tuple[RecordedDigest, ...]
+    round_trips: tuple[RecordedRoundTrip, ...]
+
+
 class Replayed(Message):
     """One page of a replay, in the order of the job."""
 
@@ -1280,6 +1381,8 @@ Event = Annotated[
     | NullReady
     | PingPong
     | Ready
+    | RecordEnded
+    | Recorded
     | Replayed
     | RttResult
     | TablesDone
@@ -1302,6 +1405,7 @@ JOBS: Final[dict[str, type[Message]]] = {
     "null": NullJob,
     "page": PageJob,
     "pingpong": PingPongJob,
+    "record": RecordJob,
     "replay": ReplayJob,
     "rtt": RttJob,
     "tables": TablesJob,
@@ -1311,6 +1415,8 @@ JOBS: Final[dict[str, type[Message]]] = {
 """By the field `job`."""
 
 COMMANDS: Final[dict[str, type[Message]]] = {
+    "record_finish": RecordFinish,
+    "record_for": RecordFor,
     "set": SetLink,
     "stats": AskStats,
     "tap_delay": TapDelay,
@@ -1331,6 +1437,8 @@ EVENTS: Final[dict[str, type[Message]]] = {
     "null_ready": NullReady,
     "pingpong": PingPong,
     "ready": Ready,
+    "record_ended": RecordEnded,
+    "recorded": Recorded,
     "replayed": Replayed,
     "rtt": RttResult,
     "tables_done": TablesDone,

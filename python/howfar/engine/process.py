@@ -197,6 +197,15 @@ class EngineProcess:
         with contextlib.suppress(OSError):
             self._process.stdin.close()
 
+    def leave(self, patience_s: float) -> bool:
+        """Read no more of it. True when it has ended by itself within that time."""
+        assert self._process.stdout is not None
+        self.end_input()
+        self._process.stdout.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(patience_s)
+        return not self.alive()
+
     def close(self, patience_s: float = 5.0) -> None:
         """End it: close stdin, wait, kill."""
         self.end_input()

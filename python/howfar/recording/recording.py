@@ -135,7 +135,7 @@ class Recording:
 
 
 class RecordingFile:
-    """A recording that is being written. One writer; `finish` or `close` it."""
+    """A recording that is being written, by one thread at a time; `finish` or `close` it."""
 
     def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
         """Make the file, readable by its owner alone. Raises RunFileError where it exists or cannot be made."""
@@ -147,7 +147,7 @@ class RecordingFile:
                 f"{path} cannot be made: {error.strerror}", "Name another file with --out, in a folder that exists."
             ) from error
         with _translated(path, "write"):
-            self._db = sqlite3.connect(path, isolation_level=None)
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._db.executescript(
                 f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT}; PRAGMA journal_mode = WAL;"
                 f"PRAGMA synchronous = OFF; BEGIN; {_TABLES} COMMIT;"
@@ -196,7 +196,14 @@ class RecordingFile:
         self.set_facts({"complete": True, "stopped": None, **facts})
         self.close()
 
+    def has_round_trips(self) -> bool:
+        """Whether it is worth anything."""
+        with contextlib.suppress(sqlite3.Error):
+            return self._db.execute("SELECT 1 FROM round_trips LIMIT 1").fetchone() is not None
+        return True
+
     def close(self) -> None:
+        """Make it one plain file."""
         with contextlib.suppress(sqlite3.Error):
             self._db.execute("PRAGMA journal_mode = DELETE")
         with contextlib.suppress(sqlite3.Error):

@@ -202,11 +202,11 @@ class Echo:
 
     def __init__(self, stack: ExitStack, on_socket: bool) -> None:
         folder = _folder(stack)
-        tcp = stack.enter_context(_echo(f"{folder}/echo"))
+        tcp = stack.enter_context(echo(f"{folder}/echo"))
         plain: Target = UnixTarget(path=f"{folder}/echo") if on_socket else tcp
         listen = UnixTarget(path=f"{folder}/tap") if on_socket else TcpListen(host=tcp.host, port=0)
         self._tap = stack.enter_context(Tap(plain, listen))
-        direct, tapped, loopback = (stack.enter_context(_connected(each)) for each in (plain, self._tap.address, tcp))
+        direct, tapped, loopback = (stack.enter_context(connected(each)) for each in (plain, self._tap.address, tcp))
         self._tapped, self._at_rest = tapped, (direct, tapped, loopback)
         self._on_socket = on_socket
 
@@ -248,7 +248,7 @@ while True:
 
 
 @contextmanager
-def _echo(path: str) -> Iterator[TcpTarget]:
+def echo(path: str) -> Iterator[TcpTarget]:
     """A program that answers each byte, on a Unix socket and on TCP; it ends with its stdin."""
     process = subprocess.Popen(
         [sys.executable, "-I", "-c", _ECHO, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -265,7 +265,7 @@ def _echo(path: str) -> Iterator[TcpTarget]:
 
 
 @contextmanager
-def _connected(target: Target) -> Iterator[socket.socket]:
+def connected(target: Target) -> Iterator[socket.socket]:
     if isinstance(target, UnixTarget):
         line = socket.socket(socket.AF_UNIX)
         line.connect(target.path)

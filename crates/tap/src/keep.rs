@@ -1,0 +1,230 @@
+//! The keeper: a second process that holds every descriptor of the tap and does nothing, until the tap is killed. Then it passes the
+//! connections on, unrecorded, for as long as the application needs them.
+//!
+//! What the tap was in the middle of is in pipes, of which the keeper has both ends.
+
+use std::collections::HashMap;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+
+use rustix::cmsg_space;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use rustix::net::{
+    self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, socketpair,
+};
+
+use crate::application::Application;
+use crate::jobs::RecordJob;
+use crate::pass::{Passer, Way};
+
+const LISTENS: u8 = b'L';
+const OPENED: u8 = b'O';
+const CONNECTED: u8 = b'S';
+const CLOSED: u8 = b'C';
+const APPLICATION: u8 = b'A';
+const GOODBYE: u8 = b'G';
+/// Descriptors that one message carries.
+const MOST_DESCRIPTORS: usize = 5;
+/// A job with two long paths.
+const LONGEST: usize = 16 * 1024;
+
+/// The tap's side.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    socket: OwnedFd,
+    process: Child,
+    is_lost: bool,
+}
+
+impl Keeper {
+    /// Start it, and give it the listening socket.
+    pub(crate) fn start(job: &RecordJob, listener: &OwnedFd) -> io::Result<Self> {
+        let (ours, theirs) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        let process = Command::new("/proc/self/exe")
+            .arg0("howfar-engine")
+            .arg("keep")
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let mut keeper = Self {
+            socket: ours,
+            process,
+            is_lost: false,
+        };
+        let job = serde_json::to_vec(job)?;
+        keeper.say(LISTENS, 0, &job, &[listener.as_fd()]);
+        Ok(keeper)
+    }
+
+    pub(crate) fn opened(&mut self, id: u64, client: &OwnedFd, ways: [&Way; 2]) {
+        let [up, down] = ways;
+        let held = [client, &up.read, &up.write, &down.read, &down.write].map(AsFd::as_fd);
+        self.say(OPENED, id, &[], &held);
+    }
+
+    pub(crate) fn connected(&mut self, id: u64, server: &OwnedFd) {
+        self.say(CONNECTED, id, &[], &[server.as_fd()]);
+    }
+
+    pub(crate) fn closed(&mut self, id: u64) {
+        self.say(CLOSED, id, &[], &[]);
+    }
+
+    pub(crate) fn application(&mut self, namespace: u64) {
+        self.say(APPLICATION, namespace, &[], &[]);
+    }
+
+    /// The tap ends because it is no longer needed.
+    pub(crate) fn goodbye(mut self) {
+        self.say(GOODBYE, 0, &[], &[]);
+        let _ = self.process.wait();
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost
+    }
+
+    /// A keeper that does not listen is ended: it must never act beside a tap that lives.
+    fn say(&mut self, what: u8, id: u64, more: &[u8], descriptors: &[BorrowedFd]) {
+        if self.is_lost {
+            return;
+        }
+        let mut head = [what; 9];
+        head[1..].copy_from_slice(&id.to_le_bytes());
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+        let mut rights = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() {
+            rights.push(SendAncillaryMessage::ScmRights(descriptors));
+        }
+        let pieces = [IoSlice::new(&head), IoSlice::new(more)];
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        if net::sendmsg(&self.socket, &pieces, &mut rights, flags).is_err() {
+            self.is_lost = true;
+            let _ = self.process.kill();
+            let _ = self.process.wait();
+        }
+    }
+}
+
+/// What the keeper holds of one connection.
+#[derive(Debug)]
+struct Held {
+    client: OwnedFd,
+    server: Option<OwnedFd>,
+    to_server: [OwnedFd; 2],
+    to_client: [OwnedFd; 2],
+}
+
+#[derive(Debug, Default)]
+struct Estate {
+    job: Option<(RecordJob, OwnedFd)>,
+    held: HashMap<u64, Held>,
+    application: Application,
+}
+
+/// The keeper's process: hold what comes by stdin; when the tap is gone without a goodbye, take over.
+pub(crate) fn run() -> ExitCode {
+    crate::application::raise_limits();
+    let mut estate = Estate::default();
+    let stdin = io::stdin();
+    loop {
+        match hear(stdin.as_fd(), &mut estate) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(()) => return ExitCode::SUCCESS,
+        }
+    }
+    let Some((job, listener)) = estate.job else {
+        return ExitCode::SUCCESS;
+    };
+    match take_over(job, listener, estate.held, &estate.application) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// One message; false when the tap has gone. The error is its goodbye.
+fn hear(socket: BorrowedFd, estate: &mut Estate) -> Result<bool, ()> {
+    let mut bytes = [0; LONGEST];
+    let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut rights = RecvAncillaryBuffer::new(&mut space);
+    let count = loop {
+        let mut into = [IoSliceMut::new(&mut bytes)];
+        match net::recvmsg(socket, &mut into, &mut rights, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            Err(_) => return Ok(false),
+            Ok(message) => break message.bytes,
+        }
+    };
+    let Some((head, more)) = bytes[..count].split_first_chunk::<9>() else {
+        return Ok(false);
+    };
+    let id = u64::from_le_bytes(head[1..].try_into().expect("eight bytes"));
+    let mut descriptors: Vec<OwnedFd> = Vec::new();
+    for message in rights.drain() {
+        if let RecvAncillaryMessage::ScmRights(more) = message {
+            descriptors.extend(more);
+        }
+    }
+    match head[0] {
+        LISTENS => {
+            estate.job = serde_json::from_slice(more).ok().zip(descriptors.pop());
+        }
+        OPENED => {
+            if let Ok([client, up_read, up_write, down_read, down_write]) =
+                <[OwnedFd; 5]>::try_from(descriptors)
+            {
+                let one = Held {
+                    client,
+                    server: None,
+                    to_server: [up_read, up_write],
+                    to_client: [down_read, down_write],
+                };
+                estate.held.insert(id, one);
+            }
+        }
+        CONNECTED => {
+            if let Some(held) = estate.held.get_mut(&id) {
+                held.server = descriptors.pop();
+            }
+        }
+        CLOSED => {
+            estate.held.remove(&id);
+        }
+        APPLICATION => estate.application = Application::of(id),
+        _ => return Err(()),
+    }
+    Ok(true)
+}
+
+fn take_over(
+    job: RecordJob,
+    listener: OwnedFd,
+    held: HashMap<u64, Held>,
+    application: &Application,
+) -> io::Result<()> {
+    let nobody = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    let mut passer = Passer::new(listener, job.server, nobody)?;
+    for (id, one) in held {
+        let [read, write] = one.to_server;
+        let to_server = Way::adopt(read, write)?;
+        let [read, write] = one.to_client;
+        let to_client = Way::adopt(read, write)?;
+        passer.add(id, one.client, one.server, to_server, to_client)?;
+    }
+    let outcome = application.serve(&mut passer);
+    crate::address::forget(&job.listen);
+    outcome
+}

@@ -1,0 +1,458 @@
+//! Passes connections on so that no byte is ever in this process's hands alone: from the socket into a pipe, from the pipe into the
+//! other socket, by the kernel. Whoever holds the same descriptors can go on where this process is killed.
+//!
+//! A pipe is filled only when it is empty, so what it holds is what is on its way. The recorder sees a copy (`tee`).
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use howfar_contract::jobs::Target;
+use howfar_record::Direction;
+use rustix::event::epoll::{self, EventData};
+use rustix::io::Errno;
+use rustix::net::{self, Shutdown, sockopt};
+use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
+use rustix::time::Timespec;
+
+use crate::address::{self, ConnectError};
+use crate::end::{End, INTEREST, now_ns};
+use crate::keep::Keeper;
+use crate::record::Recorder;
+
+const EVENTS: usize = 256;
+const AT_ONCE: usize = 16;
+/// What a pipe holds by default; splicing more at once gains nothing.
+const PIPE: usize = 64 * 1024;
+const LISTENER: u64 = u64::MAX;
+const WAKE: u64 = u64::MAX - 1;
+/// Connections; one more is closed. Each needs six descriptors.
+const MOST_LINES: usize = 16_384;
+/// A server whose queue is full is tried again after this, for so long.
+const RETRY_NS: u64 = 1_000_000;
+const PATIENCE_NS: u64 = 10_000_000_000;
+
+/// One direction: the pipe, and what became of the bytes.
+#[derive(Debug)]
+pub(crate) struct Way {
+    pub(crate) read: OwnedFd,
+    pub(crate) write: OwnedFd,
+    held: usize,
+    /// The sender has ended; the receiver has been told.
+    ended: bool,
+    told: bool,
+}
+
+impl Way {
+    fn new() -> rustix::io::Result<Self> {
+        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        Ok(Self::of(read, write, 0))
+    }
+
+    /// A pipe that somebody else filled.
+    pub(crate) fn adopt(read: OwnedFd, write: OwnedFd) -> rustix::io::Result<Self> {
+        let held = rustix::io::ioctl_fionread(&read)? as usize;
+        Ok(Self::of(read, write, held))
+    }
+
+    const fn of(read: OwnedFd, write: OwnedFd, held: usize) -> Self {
+        Self {
+            read,
+            write,
+            held,
+            ended: false,
+            told: false,
+        }
+    }
+}
+
+/// How far the connection to the server has come.
+#[derive(Debug)]
+enum Upstream {
+    Due { at_ns: u64 },
+    Connecting(End),
+    Open(End),
+}
+
+/// A connection of the application and its connection to the server.
+#[derive(Debug)]
+struct Line {
+    id: u64,
+    client: End,
+    server: Upstream,
+    opened_ns: u64,
+    to_server: Way,
+    to_client: Way,
+}
+
+/// What went through.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Totals {
+    pub(crate) taken_to_server: u64,
+    pub(crate) taken_to_client: u64,
+    pub(crate) passed_to_server: u64,
+    pub(crate) passed_to_client: u64,
+    pub(crate) refused: u64,
+    pub(crate) refusal: Option<String>,
+}
+
+/// Passes connections on to one server.
+#[derive(Debug)]
+pub(crate) struct Passer {
+    listener: OwnedFd,
+    target: Target,
+    epoll: OwnedFd,
+    wake: Arc<OwnedFd>,
+    lines: Vec<Option<Line>>,
+    free: Vec<usize>,
+    /// Lines that have more to do; lines that try to connect again.
+    busy: Vec<usize>,
+    waiting: Vec<usize>,
+    spare: Option<(Way, Way)>,
+    next_id: u64,
+    pub(crate) totals: Totals,
+    pub(crate) keeper: Option<Keeper>,
+    pub(crate) recorder: Option<Recorder>,
+}
+
+impl Passer {
+    /// `wake` becomes readable when [`Passer::turn`] is to return.
+    pub(crate) fn new(listener: OwnedFd, target: Target, wake: Arc<OwnedFd>) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let level = epoll::EventFlags::IN;
+        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), level)?;
+        epoll::add(&epoll, &*wake, EventData::new_u64(WAKE), level)?;
+        Ok(Self {
+            listener,
+            target,
+            epoll,
+            wake,
+            lines: Vec::new(),
+            free: Vec::new(),
+            busy: Vec::new(),
+            waiting: Vec::new(),
+            spare: None,
+            next_id: 1,
+            totals: Totals::default(),
+            keeper: None,
+            recorder: None,
+        })
+    }
+
+    /// Ask the recorder for its last event; false: it has no room for that now.
+    pub(crate) fn finish_recording(&mut self) -> bool {
+        let survives = self.keeper.as_ref().is_some_and(|keeper| !keeper.is_lost());
+        let (open, totals) = (self.open(), &self.totals);
+        let is_done = self
+            .recorder
+            .as_mut()
+            .is_none_or(|recorder| recorder.finish(totals, open, survives));
+        if is_done {
+            self.recorder = None;
+        }
+        is_done
+    }
+
+    pub(crate) fn open(&self) -> usize {
+        self.lines.len() - self.free.len()
+    }
+
+    /// Wait for something to do, at most `patience_ns`, and do it.
+    pub(crate) fn turn(&mut self, patience_ns: Option<u64>) -> io::Result<()> {
+        let patience_ns = if !self.busy.is_empty() {
+            Some(0)
+        } else if !self.waiting.is_empty() {
+            Some(RETRY_NS)
+        } else {
+            patience_ns
+        };
+        let wait = patience_ns.map(|ns| Timespec {
+            tv_sec: (ns / 1_000_000_000) as i64,
+            tv_nsec: (ns % 1_000_000_000) as i64,
+        });
+        let mut events = Vec::with_capacity(EVENTS);
+        match epoll::wait(
+            &self.epoll,
+            rustix::buffer::spare_capacity(&mut events),
+            wait.as_ref(),
+        ) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let again = std::mem::take(&mut self.busy)
+            .into_iter()
+            .chain(std::mem::take(&mut self.waiting));
+        for index in again {
+            self.serve(index);
+        }
+        for event in events {
+            match event.data.u64() {
+                LISTENER => self.accept()?,
+                WAKE => drain(&self.wake),
+                token => self.hear(token, event.flags),
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self) -> io::Result<()> {
+        for _ in 0..AT_ONCE {
+            // Made before: between accepting a connection and sharing it with the keeper is one system call.
+            if self.spare.is_none() {
+                self.spare = Some((Way::new()?, Way::new()?));
+            }
+            let Some(socket) = address::accept(&self.listener)? else {
+                return Ok(());
+            };
+            if self.open() >= MOST_LINES {
+                self.refuse("the tap has no room for more connections".to_owned());
+                continue;
+            }
+            let (to_server, to_client) = self.spare.take().expect("made above");
+            let id = self.next_id;
+            if let Some(keeper) = &mut self.keeper {
+                keeper.opened(id, &socket, [&to_server, &to_client]);
+            }
+            let opened_ns = now_ns();
+            if let Some(recorder) = &mut self.recorder {
+                recorder.opened(id, opened_ns, &socket);
+            }
+            self.add(id, socket, None, to_server, to_client)?;
+        }
+        Ok(())
+    }
+
+    /// Pass on a connection that has been accepted; `server`: its other half, where it has one already.
+    pub(crate) fn add(
+        &mut self,
+        id: u64,
+        client: OwnedFd,
+        server: Option<OwnedFd>,
+        to_server: Way,
+        to_client: Way,
+    ) -> io::Result<()> {
+        self.next_id = self.next_id.max(id + 1);
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.lines.push(None);
+            self.lines.len() - 1
+        });
+        let now = now_ns();
+        epoll::add(
+            &self.epoll,
+            &client,
+            EventData::new_u64(index as u64 * 2),
+            INTEREST,
+        )?;
+        let server = match server {
+            Some(socket) => {
+                epoll::add(
+                    &self.epoll,
+                    &socket,
+                    EventData::new_u64(index as u64 * 2 + 1),
+                    INTEREST,
+                )?;
+                Upstream::Connecting(End::ready(socket))
+            }
+            None => Upstream::Due { at_ns: now },
+        };
+        self.lines[index] = Some(Line {
+            id,
+            client: End::ready(client),
+            server,
+            opened_ns: now,
+            to_server,
+            to_client,
+        });
+        self.serve(index);
+        Ok(())
+    }
+
+    fn hear(&mut self, token: u64, flags: epoll::EventFlags) {
+        let index = (token / 2) as usize;
+        let Some(line) = self.lines.get_mut(index).and_then(Option::as_mut) else {
+            return;
+        };
+        if token & 1 == 0 {
+            line.client.hear(flags);
+        } else if let Upstream::Connecting(end) | Upstream::Open(end) = &mut line.server {
+            end.hear(flags);
+        }
+        self.serve(index);
+    }
+
+    /// Move what can be moved now; a connection that is over or broken is closed.
+    fn serve(&mut self, index: usize) {
+        let Some(mut line) = self.lines.get_mut(index).and_then(Option::take) else {
+            return;
+        };
+        let outcome = self
+            .connect(&mut line, index)
+            .and_then(|()| Ok(self.advance(&mut line, index)?));
+        if matches!(outcome, Ok(true)) {
+            self.lines[index] = Some(line);
+            return;
+        }
+        if let Err(error) = outcome
+            && !matches!(line.server, Upstream::Open(_))
+        {
+            self.refuse(error.to_string());
+        }
+        self.free.push(index);
+        if let Some(keeper) = &mut self.keeper {
+            keeper.closed(line.id);
+        }
+        if let Some(recorder) = &mut self.recorder {
+            recorder.closed(line.id, now_ns());
+        }
+    }
+
+    fn refuse(&mut self, reason: String) {
+        self.totals.refused += 1;
+        self.totals.refusal = Some(reason);
+    }
+
+    /// True while the connection lives.
+    fn advance(&mut self, line: &mut Line, index: usize) -> Result<bool, Errno> {
+        let Upstream::Open(server) = &mut line.server else {
+            if matches!(line.server, Upstream::Due { .. }) {
+                self.waiting.push(index);
+            }
+            return Ok(true);
+        };
+        let client = &mut line.client;
+        for _ in 0..AT_ONCE {
+            let mut moved = false;
+            let (taken, passed) = carry(&mut line.to_server, client, server)?;
+            if taken > 0 {
+                self.totals.taken_to_server += taken as u64;
+                if let Some(recorder) = &mut self.recorder {
+                    recorder.passes(
+                        line.id,
+                        Direction::ToServer,
+                        now_ns(),
+                        &line.to_server.read,
+                        taken,
+                    );
+                }
+            }
+            self.totals.passed_to_server += passed as u64;
+            moved |= taken + passed > 0;
+            let (taken, passed) = carry(&mut line.to_client, server, client)?;
+            if taken > 0 {
+                self.totals.taken_to_client += taken as u64;
+                if let Some(recorder) = &mut self.recorder {
+                    recorder.passes(
+                        line.id,
+                        Direction::ToClient,
+                        now_ns(),
+                        &line.to_client.read,
+                        taken,
+                    );
+                }
+            }
+            self.totals.passed_to_client += passed as u64;
+            moved |= taken + passed > 0;
+            let gone =
+                (client.hung_up && line.to_server.told) || (server.hung_up && line.to_client.told);
+            if gone || (line.to_server.told && line.to_client.told) {
+                return Ok(false);
+            }
+            if !moved {
+                return Ok(true);
+            }
+        }
+        self.busy.push(index);
+        Ok(true)
+    }
+
+    fn connect(&mut self, line: &mut Line, index: usize) -> Result<(), ConnectError> {
+        match &mut line.server {
+            Upstream::Due { at_ns } if *at_ns <= now_ns() => {
+                match address::connect(&self.target, &line.client.socket) {
+                    Ok(socket) => {
+                        let token = EventData::new_u64(index as u64 * 2 + 1);
+                        epoll::add(&self.epoll, &socket, token, INTEREST)?;
+                        if let Some(keeper) = &mut self.keeper {
+                            keeper.connected(line.id, &socket);
+                        }
+                        line.server = match &self.target {
+                            Target::Unix { .. } => Upstream::Open(End::new(socket)),
+                            Target::Tcp { .. } => Upstream::Connecting(End::new(socket)),
+                        };
+                    }
+                    Err(ConnectError::Kernel(Errno::AGAIN))
+                        if now_ns() < line.opened_ns + PATIENCE_NS =>
+                    {
+                        *at_ns = now_ns() + RETRY_NS;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            Upstream::Connecting(end) if end.readable || end.writable => {
+                sockopt::socket_error(&end.socket)??;
+                if net::getpeername(&end.socket).is_ok() {
+                    let connecting =
+                        std::mem::replace(&mut line.server, Upstream::Due { at_ns: 0 });
+                    if let Upstream::Connecting(end) = connecting {
+                        line.server = Upstream::Open(end);
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Move bytes from one end into the pipe if it is empty, else from the pipe to the other end, and the end of the stream after them. How
+/// many went in and out. What goes in waits for the next call, so that it can be looked at before.
+fn carry(way: &mut Way, from: &mut End, to: &mut End) -> Result<(usize, usize), Errno> {
+    if way.held == 0 && !way.ended && from.readable {
+        match splice(
+            &from.socket,
+            None,
+            &way.write,
+            None,
+            PIPE,
+            SpliceFlags::NONBLOCK,
+        ) {
+            Ok(0) => way.ended = true,
+            Ok(count) => {
+                way.held = count;
+                return Ok((count, 0));
+            }
+            Err(Errno::AGAIN) => from.readable = false,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let mut passed = 0;
+    if way.held > 0 && to.writable {
+        match splice(
+            &way.read,
+            None,
+            &to.socket,
+            None,
+            way.held,
+            SpliceFlags::NONBLOCK,
+        ) {
+            Ok(count) => {
+                passed = count;
+                way.held -= count;
+            }
+            Err(Errno::AGAIN) => to.writable = false,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if way.ended && way.held == 0 && !way.told {
+        way.told = true;
+        // A receiver that has gone needs no telling.
+        let _ = net::shutdown(&to.socket, Shutdown::Write);
+    }
+    Ok((0, passed))
+}
+
+fn drain(descriptor: &OwnedFd) {
+    let _ = rustix::io::read(descriptor, &mut [0u8; 8]);
+}

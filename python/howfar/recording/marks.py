@@ -1,0 +1,85 @@
+"""Pages that say when they begin and end: one datagram each, to the address in $HOWFAR_MARKS.
+
+`page PID BEGUN_NS ENDED_NS METHOD NAME`, times of CLOCK_MONOTONIC, PID 0 for all processes. Whoever sends it sends it at the end and
+waits for nothing, so a page never fails for lack of a recorder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import threading
+from types import TracebackType
+
+from howfar.recording.recording import Page
+
+VARIABLE = "HOWFAR_MARKS"
+_LONGEST = 2048
+_LONGEST_NAME = 120
+_MOST = 1_000_000
+_ROOM = 4 << 20
+_FORM = re.compile(r"page (\d{1,10}) (\d{1,19}) (\d{1,19}) (mark|php|http) (.+)", re.DOTALL)
+_NUMBERED = re.compile(r"[^/]*\d[^/]*")
+
+
+def send(pid: int, begun_ns: int, ended_ns: int, method: str, name: str) -> bool:
+    """Mark a page, if somebody records. False: nobody is named in the environment."""
+    host, _, port = os.environ.get(VARIABLE, "").rpartition(":")
+    if not port.isdigit():
+        return False
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line, contextlib.suppress(OSError):
+        line.sendto(f"page {pid} {begun_ns} {ended_ns} {method} {name}".encode()[:_LONGEST], (host, int(port)))
+    return True
+
+
+def page_of(number: int, text: str) -> Page | None:
+    """The page that a datagram marks; None when it marks none.
+
+    A name is what groups pages: of an address the query goes, and each part with a digit, which stands for one thing among many.
+    """
+    found = _FORM.fullmatch(text)
+    if found is None:
+        return None
+    pid, begun_ns, ended_ns, method, name = found.groups()
+    if method != "mark":
+        name = _NUMBERED.sub("*", name.split("?")[0].split("#")[0])
+    name = "".join(char if char.isprintable() else "?" for char in name.strip())[:_LONGEST_NAME] or "page"
+    if int(ended_ns) < int(begun_ns) or int(ended_ns) >= 1 << 63:
+        return None
+    return Page(number, name, method, 1.0, int(pid) or None, int(begun_ns), int(ended_ns))  # type: ignore[arg-type]
+
+
+class Marks:
+    """Takes marks until it is left. Use as a context manager."""
+
+    def __init__(self) -> None:
+        self.pages: list[Page] = []
+        self.malformed = 0
+        self._line = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _ROOM)
+        self._line.bind(("127.0.0.1", 0))
+        host, port = self._line.getsockname()
+        self.address = f"{host}:{port}"
+        self._thread = threading.Thread(target=self._take, name="marks", daemon=True)
+
+    def _take(self) -> None:
+        while text := self._line.recv(_LONGEST):
+            page = page_of(len(self.pages) + 1, text.decode(errors="replace")) if len(self.pages) < _MOST else None
+            if page is None:
+                self.malformed += 1
+            else:
+                self.pages.append(page)
+
+    def __enter__(self) -> Marks:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Empty, and behind all that was sent before it.
+        self._line.sendto(b"", self._line.getsockname())
+        self._thread.join(5)
+        self._line.close()

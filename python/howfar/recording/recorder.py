@@ -1,0 +1,385 @@
+"""Run the user's application with a recorder between it and its server.
+
+Who dies leaves the application running: the tap goes on without this program, a keeper goes on without the tap, and both end when the
+application has ended. The application's namespace takes the mount with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import howfar
+from howfar.engine.messages import (
+    Recorded,
+    RecordEnded,
+    RecordFinish,
+    RecordFor,
+    RecordJob,
+    TapReady,
+    TcpListen,
+    TcpTarget,
+    UnixTarget,
+)
+from howfar.engine.process import EngineProcess, Launcher
+from howfar.errors import EngineError, HowfarError, LabError, SandboxForbidden, UsageError
+from howfar.recording.marks import VARIABLE, Marks
+from howfar.recording.recording import Connection, Digest, Page, RecordingFile, RoundTrip
+from howfar.recording.tap import Insertion, Target, insertion
+from howfar.recording.trials import connected, echo
+
+_PHP = Path(__file__).parent / "php"
+_DETACHED = Launcher(prefix=("setsid",))
+"""A terminal's signals are for the application, and so is its end."""
+_PINGS = 200
+_ROUNDS = 5
+_SETTLE_S = 2.0
+_LOST = "the tap was killed; connections went on unrecorded"
+
+
+@dataclass(frozen=True)
+class Requested:
+    """What is recorded, and where to."""
+
+    server: Target
+    command: tuple[str, ...]
+    out: Path
+    php: bool = False
+    output: int | None = None
+    """Where the command's standard output goes; None: to ours."""
+
+
+class RecordTap:
+    """A running recorder. On leaving it is not ended: it ends with the last of those whom it serves."""
+
+    def __init__(self, server: Target, listen: UnixTarget | TcpListen) -> None:
+        self._process = EngineProcess(RecordJob(listen=listen, server=server), _DETACHED)
+        try:
+            ready = self._process.read()
+        except BaseException:
+            self._process.kill()
+            raise
+        assert isinstance(ready, TapReady), "a recorder says first that it is ready"
+        self.address: Target = (
+            listen if isinstance(listen, UnixTarget) else TcpTarget(host=listen.host, port=ready.port or listen.port)
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def serve(self, namespace: int) -> None:
+        """Go on as long as this mount namespace has a process."""
+        self._process.send(RecordFor(namespace=namespace))
+
+    def finish(self) -> None:
+        """Ask for the last event."""
+        self._process.send(RecordFinish())
+
+    def events(self) -> Iterator[Recorded | RecordEnded]:
+        """Up to the last. Raises EngineError when the tap died before."""
+        while True:
+            event = self._process.read()
+            assert isinstance(event, Recorded | RecordEnded), "a recorder says nothing else"
+            yield event
+            if isinstance(event, RecordEnded):
+                return
+
+    def leave(self, patience_s: float = _SETTLE_S) -> bool:
+        """It is on its own now. True when it has ended, as nobody needs it."""
+        return self._process.leave(patience_s)
+
+
+@dataclass
+class Collected:
+    """What the events said."""
+
+    ended: RecordEnded | None = None
+    stopped: str | None = None
+    protocols: Counter[str] = field(default_factory=Counter)
+    tls: bool = False
+    round_trips: int = 0
+
+
+def collect(tap: RecordTap, file: RecordingFile, into: Collected) -> None:
+    """Write the events to the file until the last. What goes wrong with the file or the tap ends the recording alone."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)  # the application comes first
+    try:
+        for event in tap.events():
+            if isinstance(event, RecordEnded):
+                into.ended = event
+                into.stopped = into.stopped or event.stopped
+            elif into.stopped is None:
+                try:
+                    _add(event, file, into)
+                except HowfarError as error:
+                    into.stopped = error.message
+    except EngineError:
+        into.stopped = _LOST
+
+
+def _add(event: Recorded, file: RecordingFile, into: Collected) -> None:
+    file.add_digests([Digest(one.id, one.protocol, one.text) for one in event.digests])
+    file.add_round_trips(
+        [
+            RoundTrip(
+                one.id,
+                one.connection_id,
+                None,
+                one.begun_ns,
+                one.sent_ns,
+                one.answered_ns,
+                one.ended_ns,
+                one.bytes_to_server,
+                one.bytes_to_client,
+                one.requests,
+                one.command,
+                one.digest_id,
+                one.keys,
+                one.phase,
+                one.rows,
+                one.failed,
+            )
+            for one in event.round_trips
+        ]
+    )
+    file.add_connections(
+        [
+            Connection(
+                one.id,
+                one.protocol,
+                one.opened_ns,
+                one.closed_ns,
+                one.pid,
+                one.uid,
+                one.tls,
+                one.login_round_trips,
+                one.login_ns,
+            )
+            for one in event.connections
+        ]
+    )
+    into.protocols.update(one.protocol for one in event.connections)
+    into.tls |= any(one.tls for one in event.connections)
+    into.round_trips += len(event.round_trips)
+
+
+def record(requested: Requested, say: Callable[[str], None]) -> int:
+    """Run the command and record it; gives its exit code. Raises UsageError, LabError, EngineError, RunFileError."""
+    kind = "unix" if isinstance(requested.server, UnixTarget) else "tcp"
+    floor_ns, tap_ns = calibrate(kind == "unix")
+    facts: dict[str, Any] = {
+        "howfar": howfar.__version__,
+        "began_unix_ns": time.time_ns(),
+        "method": "tap",
+        "command": Path(requested.command[0]).name,
+        "transport": kind,
+        "idle": "as-found",
+        "floor_ns": floor_ns,
+        "tap_ns": tap_ns,
+    }
+    file = RecordingFile(requested.out, facts)
+    try:
+        code = _record(requested, file, say)
+    except BaseException:
+        is_worth_it = file.has_round_trips()
+        file.close()
+        if not is_worth_it:
+            requested.out.unlink(missing_ok=True)
+        raise
+    return code
+
+
+def _record(requested: Requested, file: RecordingFile, say: Callable[[str], None]) -> int:
+    collected = Collected()
+    with Marks() as marks:
+        tap, page = None, None
+        try:
+            with _folder() as folder:
+                tap = RecordTap(requested.server, _listen(requested.server, folder))
+                collector = threading.Thread(target=collect, args=(tap, file, collected), name="collect", daemon=True)
+                collector.start()
+                say("recording")
+                code, page = _run(requested, tap, marks)
+            with contextlib.suppress(EngineError):
+                tap.finish()
+            collector.join()
+        finally:
+            if tap is not None and not tap.leave():
+                say("the application left processes behind; the tap goes on for them and ends with them")
+    if not collected.round_trips and collected.stopped is None:
+        refusal = collected.ended.refusal if collected.ended else None
+        raise UsageError(
+            f"the tap could not connect to the server for the application: {refusal}"
+            if refusal
+            else f"the command (exit code {code}) made no round trip through the tap",
+            "Is --server the address that it uses? A TCP address is replaced only where HOST:PORT, {host} or {port} stands in the "
+            "command or its environment. Else record its packets with --interface.",
+        )
+    _finish(file, collected, marks, page, code)
+    return code
+
+
+def _finish(file: RecordingFile, collected: Collected, marks: Marks, page: Page, code: int) -> None:
+    file.add_pages(marks.pages or [page])
+    ambiguous = file.assign_pages()
+    ended = collected.ended
+    unknown = Counter(ended.unknown if ended else {})
+    unknown.update({reason: count for reason, count in _more_unknown(marks, ambiguous).items() if count})
+    facts: dict[str, Any] = {
+        "protocol": collected.protocols.most_common(1)[0][0] if collected.protocols else "unknown",
+        "tls": collected.tls,
+        "round_trips": collected.round_trips,
+        "unknown": dict(unknown),
+        "exit_code": code,
+        "stopped": collected.stopped,
+        "complete": collected.stopped is None,
+    }
+    if ended:
+        facts |= {
+            "commands": ended.commands,
+            "refused": ended.refused,
+            "bytes": {
+                "to_server": ended.passed_to_server,
+                "to_client": ended.passed_to_client,
+                "all_passed_on": (ended.taken_to_server, ended.taken_to_client)
+                == (ended.passed_to_server, ended.passed_to_client),
+                "crc32_to_server": ended.crc32_to_server,
+                "crc32_to_client": ended.crc32_to_client,
+            },
+        }
+    file.finish(facts)
+
+
+def _more_unknown(marks: Marks, ambiguous: int) -> dict[str, int]:
+    return {"claimed by two pages": ambiguous, "marks that were not understood": marks.malformed}
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """For the tap's socket, until that is mounted."""
+    with tempfile.TemporaryDirectory(prefix="howfar-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        folder.chmod(0o711)
+        yield folder
+
+
+def _listen(server: Target, folder: Path) -> UnixTarget | TcpListen:
+    if isinstance(server, UnixTarget):
+        return UnixTarget(path=str(folder / "tap.sock"))
+    return TcpListen(host="::1" if ":" in server.host else "127.0.0.1", port=0)
+
+
+def _environment(inserted: Insertion, marks: Marks, php: bool) -> Mapping[str, str]:
+    environment = {**inserted.environment(), VARIABLE: marks.address}
+    if php:
+        # An empty entry is PHP's own directory.
+        environment["PHP_INI_SCAN_DIR"] = f"{os.environ.get('PHP_INI_SCAN_DIR', '')}:{_PHP}"
+        environment["HOWFAR_PREPEND"] = str(_PHP / "prepend.php")
+    return environment
+
+
+def _run(requested: Requested, tap: RecordTap, marks: Marks) -> tuple[int, Page]:
+    """Run the command to its end."""
+    inserted = insertion(requested.server, tap.address)
+    # A mount namespace also where nothing is mounted: by it the tap knows whom it serves.
+    prefix = insertion(UnixTarget(path="/"), None).prefix
+    report, report_theirs = os.pipe()
+    leave_theirs, leave = os.pipe()
+    helper = [sys.executable, "-I", str(Path(__file__).parent / "enter.py"), str(report_theirs), str(leave_theirs)]
+    with ExitStack() as stack:
+        stack.callback(os.close, report)
+        stack.callback(os.close, leave)
+        try:
+            process = subprocess.Popen(
+                [*prefix, *helper, *(inserted.bind or ("", "")), *inserted.argv(requested.command)],
+                stdout=requested.output,
+                env=_environment(inserted, marks, requested.php),
+                pass_fds=(report_theirs, leave_theirs),
+            )
+        except OSError as error:
+            raise LabError(f"{prefix[0]}: {error.strerror}", "Install Debian's util-linux.") from error
+        finally:
+            os.close(report_theirs)
+            os.close(leave_theirs)
+        namespace = os.read(report, 32)
+        if not namespace:
+            process.wait()
+            raise SandboxForbidden(
+                "a mount namespace for the application could not be made",
+                "Run as root, or permit user namespaces; what was said about it stands above.",
+            )
+        tap.serve(int(namespace))
+        with _signals_for(process):
+            begun_ns = time.monotonic_ns()
+            os.write(leave, b"!")
+            code = process.wait()
+            ended_ns = time.monotonic_ns()
+    name = Path(requested.command[0]).name
+    if code == 127:
+        raise UsageError(f"{name} could not be started", "Try the command alone first, without howfar.")
+    return code, Page(1, name, "command", 1.0, None, begun_ns, ended_ns)
+
+
+@contextmanager
+def _signals_for(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """The terminal interrupts the command by itself; a request to end is passed on. We end after it."""
+    handlers = {
+        signal.SIGINT: lambda *_: None,
+        signal.SIGTERM: lambda *_: process.send_signal(signal.SIGTERM),
+    }
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def calibrate(on_socket: bool) -> tuple[int, int]:
+    """What a round trip takes between tap and server without any work of the server, and what recording adds to one; ns, medians."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(_folder())
+        tcp = stack.enter_context(echo(f"{folder}/echo"))
+        plain: Target = UnixTarget(path=f"{folder}/echo") if on_socket else tcp
+        tap = RecordTap(plain, UnixTarget(path=f"{folder}/tap") if on_socket else TcpListen(host=tcp.host, port=0))
+        stack.callback(tap.leave)
+        direct, tapped = (stack.enter_context(connected(target)) for target in (plain, tap.address))
+        took: tuple[list[int], list[int]] = ([], [])
+        for _ in range(_ROUNDS):
+            for line, into in zip((direct, tapped), took, strict=True):
+                into.extend(_pings_ns(line))
+        tap.finish()
+        upstream = [
+            one.ended_ns - one.sent_ns
+            for event in tap.events()
+            if isinstance(event, Recorded)
+            for one in event.round_trips
+        ]
+    floor_ns = round(statistics.median(upstream))
+    return floor_ns, round(statistics.median(took[1]) - statistics.median(took[0]))
+
+
+def _pings_ns(line: socket.socket) -> Sequence[int]:
+    took = []
+    for _ in range(_PINGS):
+        began = time.perf_counter_ns()
+        line.send(b"?")
+        line.recv(1)
+        took.append(time.perf_counter_ns() - began)
+    return took

@@ -1,0 +1,258 @@
+"""The first look at a recording: its pages, their round trips, how long they wait for the database, what recording cost. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+from howfar.recording.recording import Page, Recording, RoundTrip
+from howfar.report.document import Answer, Cell, Column, Document, Heading, Table, Text, Warnings
+from howfar.stats.estimate import Estimate, Part
+from howfar.stats.intervals import mean_interval
+
+_TOP = 10
+_COST_SAID_FIRST = 0.05
+"""A recording that takes more than this share of a page's time says so before anything else."""
+_CLIPPED = 78
+
+
+class PageSummary(Part):
+    """Pages of one name; figures a page, milliseconds."""
+
+    name: str
+    method: str
+    count: int
+    took_ms: Estimate
+    round_trips: Estimate
+    connections: Estimate
+    waiting: Estimate
+    """Share of the time in which a round trip was on its way."""
+    recording: Estimate
+    """Share of the time that recording added, by the cost of a round trip of an echo."""
+
+
+class Statement(Part):
+    """What was asked most, by the time that it was waited for."""
+
+    text: str
+    count: int
+    keys: int | None
+    """Different sets of literals; None: not known."""
+    waited_ms: float
+    share: float
+
+
+class Summary(Part):
+    """What was found."""
+
+    protocol: str
+    transport: str
+    tls: bool
+    round_trips: int
+    connections: int
+    pages: tuple[PageSummary, ...]
+    statements: tuple[Statement, ...]
+    unknown: dict[str, int]
+    tap_us: float
+    floor_us: float
+    no_page: int
+    """Round trips that belong to no page."""
+    complete: bool
+    stopped: str | None
+    all_passed_on: bool | None
+    exit_code: int | None
+
+
+def summarize(recording: Recording) -> Summary:
+    """The figures of a recording."""
+    facts = recording.facts
+    by_name: dict[tuple[str, str], list[Page]] = defaultdict(list)
+    for page in recording.pages:
+        by_name[page.name, page.method].append(page)
+    tap_ns = max(int(facts.get("tap_ns") or 0), 0)
+    passed = facts.get("bytes")
+    return Summary(
+        protocol=facts.get("protocol", "unknown"),
+        transport=facts.get("transport", "unknown"),
+        tls=bool(facts.get("tls")),
+        round_trips=len(recording.round_trips),
+        connections=len(recording.connections),
+        pages=tuple(_page(name, method, pages, tap_ns) for (name, method), pages in by_name.items()),
+        statements=_statements(recording),
+        unknown=facts.get("unknown", {}),
+        tap_us=tap_ns / 1e3,
+        floor_us=int(facts.get("floor_ns") or 0) / 1e3,
+        no_page=sum(one.page_id is None for one in recording.round_trips),
+        complete=bool(facts.get("complete")),
+        stopped=facts.get("stopped"),
+        all_passed_on=passed.get("all_passed_on") if passed else None,
+        exit_code=facts.get("exit_code"),
+    )
+
+
+def _page(name: str, method: str, pages: Sequence[Page], tap_ns: int) -> PageSummary:
+    took = [max(page.took_ns, 1) for page in pages]
+    trips = [len(page.round_trips) for page in pages]
+    return PageSummary(
+        name=name,
+        method=method,
+        count=len(pages),
+        took_ms=mean_interval([ns / 1e6 for ns in took]),
+        round_trips=mean_interval(trips),
+        connections=mean_interval([len({one.connection_id for one in page.round_trips}) for page in pages]),
+        waiting=mean_interval([waiting_ns(page.round_trips) / ns for page, ns in zip(pages, took, strict=True)]),
+        recording=mean_interval([count * tap_ns / ns for count, ns in zip(trips, took, strict=True)]),
+    )
+
+
+def waiting_ns(round_trips: Iterable[RoundTrip]) -> int:
+    """How long at least one of them was on its way."""
+    total, until = 0, 0
+    for one in sorted(round_trips, key=lambda one: one.begun_ns):
+        total += max(one.ended_ns - max(one.begun_ns, until), 0)
+        until = max(until, one.ended_ns)
+    return total
+
+
+def _statements(recording: Recording) -> tuple[Statement, ...]:
+    by_text: dict[str, list[RoundTrip]] = defaultdict(list)
+    for one in recording.round_trips:
+        digest = recording.digest_by_id.get(one.digest_id or 0)
+        by_text[digest.text if digest else one.command].append(one)
+    waited = Counter({text: sum(one.ended_ns - one.begun_ns for one in trips) for text, trips in by_text.items()})
+    whole = max(waited.total(), 1)
+    return tuple(
+        Statement(
+            text=text,
+            count=len(by_text[text]),
+            keys=_keys(by_text[text]),
+            waited_ms=ns / 1e6,
+            share=ns / whole,
+        )
+        for text, ns in waited.most_common(_TOP)
+    )
+
+
+def _keys(trips: Sequence[RoundTrip]) -> int | None:
+    known = {one.keys for one in trips}
+    return None if None in known else len(known)
+
+
+def document(found: Summary, where: str) -> Document:
+    """The first screen; `where` names the recording's file."""
+    head = Answer(_cost(found) + _answer(found))
+    columns = (
+        Column("page", left=True),
+        Column("pages"),
+        Column("time", "95 % interval"),
+        Column("round trips"),
+        Column("connections"),
+        Column("waiting", "for the database"),
+        Column("recording", "of the time"),
+    )
+    rows = tuple(
+        (
+            Cell(page.name),
+            Cell(f"{page.count:,}"),
+            Cell(_ms(page.took_ms.value), _limits(page.took_ms)),
+            Cell(f"{page.round_trips.value:,.1f}"),
+            Cell(f"{page.connections.value:,.1f}"),
+            Cell(_percent(page.waiting.value)),
+            Cell(_percent(page.recording.value)),
+        )
+        for page in found.pages[:_TOP]
+    )
+    more = len(found.pages) - _TOP
+    notes = (f"{more} more in the recording.",) if more > 0 else ()
+    statements = Table(
+        "",
+        (
+            Column("statement or command", left=True),
+            Column("times"),
+            Column("with keys"),
+            Column("waited"),
+            Column("share"),
+        ),
+        tuple(
+            (
+                Cell(_clipped(one.text)),
+                Cell(f"{one.count:,}"),
+                Cell("" if one.keys is None else f"{one.keys:,}"),
+                Cell(_ms(one.waited_ms)),
+                Cell(_percent(one.share)),
+            )
+            for one in found.statements
+        ),
+    )
+    return Document(
+        "howfar record",
+        (
+            head,
+            Heading("Pages"),
+            Table("", columns, rows, notes, main=True),
+            *_warnings(found),
+            Heading("What is waited for"),
+            statements,
+            Heading("How it was recorded"),
+            Text(_how(found, where)),
+        ),
+    )
+
+
+def _answer(found: Summary) -> str:
+    kind = f"{found.protocol} over {'a Unix socket' if found.transport == 'unix' else 'TCP'}"
+    if not found.pages:
+        return f"{found.round_trips:,} round trips over {found.connections:,} connections were recorded ({kind})."
+    page = max(found.pages, key=lambda page: page.took_ms.value * page.count)
+    return (
+        f"{page.name} takes {_ms(page.took_ms.value)} {_limits(page.took_ms)}".rstrip()
+        + f" and makes {page.round_trips.value:,.1f} round trips over {page.connections.value:,.1f} connections ({kind}); "
+        f"{_percent(page.waiting.value)} of its time it waits for the database."
+    )
+
+
+def _cost(found: Summary) -> str:
+    costs = [page.recording.value for page in found.pages]
+    if not costs or max(costs) <= _COST_SAID_FIRST:
+        return ""
+    return f"Recording itself took about {_percent(max(costs))} of the time of a page. "
+
+
+def _warnings(found: Summary) -> tuple[Warnings, ...]:
+    lines = []
+    if found.stopped is not None:
+        lines.append(f"The recording is not complete: {found.stopped}. The application was not disturbed.")
+    if found.all_passed_on is False:
+        lines.append("Not every byte that came was passed on: a connection broke while bytes were on their way.")
+    if found.exit_code:
+        lines.append(f"The command ended with exit code {found.exit_code}.")
+    if found.pages and found.no_page:
+        lines.append(f"{found.no_page:,} round trips belong to no page.")
+    lines += [f"Not known: {reason} ({count:,})." for reason, count in sorted(found.unknown.items())]
+    return (Warnings(tuple(lines)),) if lines else ()
+
+
+def _how(found: Summary, where: str) -> str:
+    tls = "Connections were encrypted, so round trips have no names. " if found.tls else ""
+    return (
+        f"{tls}A round trip to an echo takes {found.tap_us:.0f} us more through the tap, and {found.floor_us:.0f} us between tap and "
+        f"echo, which is taken off the server's time. The recording, {where}, holds no literal, key or value."
+    )
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _CLIPPED else text[: _CLIPPED - 1] + "…"
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.0f} %" if share >= 0.1 else f"{share * 100:.1f} %"
+
+
+def _ms(value: float) -> str:
+    return f"{value:,.0f} ms" if value >= 100 else f"{value:.1f} ms" if value >= 10 else f"{value:.2f} ms"
+
+
+def _limits(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return ""
+    return f"[{_ms(estimate.low)}, {_ms(estimate.high)}]"
