@@ -80,7 +80,7 @@ def _broken(pair: Pair, context: PairContext, case: Mapping[str, Any]) -> dict[s
 
 
 def account_password(pair: Pair) -> str:
-    return pair.primary.server._settings.password
+    return pair.primary.server.password
 
 
 def plant(log: Path) -> None:

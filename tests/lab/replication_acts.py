@@ -9,10 +9,9 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-import pymysql
-
-from howfar.errors import LabError
+from howfar.errors import HowfarError, LabError
 from howfar.lab.replication import Pair
+from howfar.lab.replication.binary_log import BinaryLogReplication, status, variables
 from howfar.lab.replication.member import Member, wait_for
 from howfar.lab.replication.pair import promote
 from howfar.lab.replication.proof import latency_violation, violations
@@ -27,13 +26,17 @@ Answer = dict[str, Any]
 def _insert(pair: Pair, count: int, patience_s: float = PATIENCE_S) -> list[int]:
     """Single-row inserts of one connection over the primary's socket: how long each took."""
     times = []
-    connection = pair.primary.server.session(patience_s)
-    with connection, connection.cursor() as cursor:
+    with pair.primary.server.asking(patience_s, as_client=True) as ask:
         for _ in range(count):
             began = time.monotonic_ns()
-            cursor.execute("INSERT INTO sbtest1 (k, c, pad) VALUES (1, 'howfar', '')")
+            ask("INSERT INTO sbtest1 (k, c, pad) VALUES (1, 'howfar', '')")
             times.append(time.monotonic_ns() - began)
     return sorted(times)
+
+
+def _binary_log(pair: Pair) -> BinaryLogReplication:
+    assert isinstance(pair.dialect, BinaryLogReplication)
+    return pair.dialect
 
 
 def _refused(tried: Callable[[], object]) -> str | None:
@@ -59,9 +62,9 @@ def commits(pair: Pair) -> Answer:
 def recorded(pair: Pair) -> Answer:
     """What unit tests are fed with."""
     return {
-        "primary": [pair.primary.variables(), pair.primary.status()],
-        "replicas": [[replica.variables(), replica.status()] for replica in pair.replicas],
-        "statuses": [replica.ask(pair.dialect.status_sql) for replica in pair.replicas],
+        "primary": [variables(pair.primary.ask), status(pair.primary.ask)],
+        "replicas": [[variables(replica.ask), status(replica.ask)] for replica in pair.replicas],
+        "statuses": [replica.ask(_binary_log(pair).status_sql) for replica in pair.replicas],
         "states": [member.position(pair.dialect.state_sql) for member in (pair.primary, *pair.replicas)],
     }
 
@@ -89,9 +92,24 @@ def half_cut(pair: Pair) -> Answer:
     error = _refused(
         lambda: pair.primary.write("INSERT INTO sbtest1 (k, c, pad) VALUES (4242, '', '')", patience_s=3.0)
     )
-    rows = pair.replicas[0].ask("SELECT COUNT(*) AS n FROM sbtest.sbtest1 WHERE k = 4242")
+    rows = pair.replicas[0].ask("SELECT COUNT(*) AS n FROM sbtest1 WHERE k = 4242")
     pair.wires[0].mend()
     return {"error": error, "rows": rows[0]["n"]}
+
+
+def cancelled(pair: Pair) -> Answer:
+    """The line is cut; somebody cancels the wait of a commit, and its client hears that it is done."""
+    before = pair.snapshot()
+    pair.wires[0].cut()
+    errors: list[str | None] = []
+    writing = threading.Thread(target=lambda: errors.append(_refused(lambda: _insert(pair, 1))))
+    writing.start()
+    cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    wait_for(lambda: bool(pair.primary.ask(cancel)), PATIENCE_S, lambda: "no commit waited")
+    writing.join(PATIENCE_S)
+    pair.wires[0].mend()
+    pair.await_caught_up(pair.replicas[0])
+    return {"error": errors[0], "violations": violations(pair.spec, before, pair.snapshot(), 1)}
 
 
 def hang(pair: Pair) -> Answer:
@@ -112,13 +130,13 @@ def calm(pair: Pair) -> Answer:
 
 def _leave(pair: Pair, replica: Member) -> None:
     """It stops replicating; the primary is not told otherwise than by its connection."""
-    replica.ask(pair.dialect.stop_sql)
+    replica.ask(_binary_log(pair).stop_sql)
 
 
 def _rejoin(pair: Pair, replica: Member) -> None:
     """It goes on from where it is. Raises LabError when it has written on its own."""
     pair.refuse_strangers(replica)
-    replica.ask(pair.dialect.start_sql)
+    replica.ask(_binary_log(pair).start_sql)
     pair.await_replicating(replica)
 
 
@@ -137,15 +155,15 @@ def lag(pair: Pair) -> Answer:
 def promotion(pair: Pair) -> Answer:
     """Refused while the replica cannot apply, done when it can, with the primary dead."""
     replica = pair.replicas[0]
-    with replica.server.session(PATIENCE_S) as lock, lock.cursor() as cursor:
-        cursor.execute("LOCK TABLES sbtest1 READ")
+    with replica.server.asking(PATIENCE_S) as lock:
+        lock("LOCK TABLES sbtest1 READ")
         _insert(pair, 4)
         wait_for(lambda: _received_all(pair, replica), PATIENCE_S, lambda: "it did not receive all")
         pair.primary.server.kill()
         refused = _refused(lambda: promote(replica, patience_s=1.0))
-        cursor.execute("UNLOCK TABLES")
+        lock("UNLOCK TABLES")
     promoted = promote(replica)
-    before = replica.ask("SELECT COUNT(*) AS n FROM sbtest.sbtest1")[0]["n"]
+    before = replica.ask("SELECT COUNT(*) AS n FROM sbtest1")[0]["n"]
     replica.write("INSERT INTO sbtest1 (k, c, pad) VALUES (1, 'mine', '')", patience_s=PATIENCE_S)
     again = _refused(lambda: promote(replica))
     return {"refused": refused, "promoted": asdict(promoted), "rows": before, "again": again}
@@ -161,7 +179,7 @@ def diverge(pair: Pair) -> Answer:
     """The replica writes on its own and comes back."""
     replica = pair.replicas[0]
     _leave(pair, replica)
-    replica.ask(pair.dialect.writable_sql)
+    replica.ask(_binary_log(pair).writable_sql)
     replica.write("INSERT INTO sbtest1 (k, c, pad) VALUES (1, 'own', '')", patience_s=PATIENCE_S)
     return {"refused": _refused(lambda: _rejoin(pair, replica))}
 
@@ -172,12 +190,11 @@ def crash(pair: Pair) -> Answer:
 
     def insert(first: int) -> None:
         with (
-            suppress(pymysql.Error, OSError),
-            pair.primary.server.session(PATIENCE_S) as connection,
-            connection.cursor() as cursor,
+            suppress(HowfarError, OSError),
+            pair.primary.server.asking(PATIENCE_S, as_client=True) as ask,
         ):
             for key in range(first, first + 100_000):
-                cursor.execute(f"INSERT INTO sbtest1 (id, k, c, pad) VALUES ({key}, 1, '', '')")
+                ask(f"INSERT INTO sbtest1 (id, k, c, pad) VALUES ({key}, 1, '', '')")
                 acknowledged.append(key)
 
     writers = [threading.Thread(target=insert, args=(1_000_000 * number,)) for number in range(1, WRITERS + 1)]
@@ -194,7 +211,7 @@ def crash(pair: Pair) -> Answer:
     for writer in writers:
         writer.join(PATIENCE_S)
     promoted = promote(pair.replicas[0])
-    found = {int(row["id"]) for row in pair.replicas[0].ask("SELECT id FROM sbtest.sbtest1 WHERE id >= 1000000")}
+    found = {int(row["id"]) for row in pair.replicas[0].ask("SELECT id FROM sbtest1 WHERE id >= 1000000")}
     pair.wires[0].mend()
     return {
         "acknowledged": len(acknowledged),
@@ -225,5 +242,5 @@ def _bytes_to_replica(pair: Pair) -> int:
 
 ACTS: dict[str, Callable[[Pair], Answer]] = {
     act.__name__: act
-    for act in (commits, recorded, fallback, half_cut, hang, calm, lag, promotion, diverge, crash, torn)
+    for act in (commits, recorded, fallback, half_cut, cancelled, hang, calm, lag, promotion, diverge, crash, torn)
 }

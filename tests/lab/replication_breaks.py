@@ -11,10 +11,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import pymysql
-
 from howfar.errors import HowfarError
 from howfar.lab.replication import Pair
+from howfar.lab.replication.binary_log import BinaryLogReplication
 from howfar.lab.replication.member import wait_for
 from howfar.lab.replication.proof import violations
 from howfar.lab.replication.watch import CommitWatch, LagWatch
@@ -42,13 +41,13 @@ class Writers:
 
     def _run(self, first: int) -> None:
         try:
-            with self._pair.primary.server.session(PATIENCE_S) as connection, connection.cursor() as cursor:
+            with self._pair.primary.server.asking(PATIENCE_S, as_client=True) as ask:
                 for key in range(first, first + 1_000_000):
                     if self._stop.is_set():
                         return
-                    cursor.execute(self._write(key))
+                    ask(self._write(key))
                     self.acknowledged.append(key)
-        except (HowfarError, pymysql.Error, OSError) as error:
+        except (HowfarError, OSError) as error:
             self.errors.append(str(error)[:300])
 
     def have_written(self, count: int) -> None:
@@ -122,6 +121,7 @@ def clash(pair: Pair) -> Answer:
 
     def how(pair: Pair) -> None:
         replica = pair.replicas[0]
+        assert isinstance(pair.dialect, BinaryLogReplication)
         replica.ask(pair.dialect.writable_sql)
         keys = ",".join(f"({1_000_000 * number + 900}, '')" for number in range(1, WRITERS + 1))
         near = ",".join(f"({1_000_000 + number}, '')" for number in range(60, 900))
@@ -137,6 +137,7 @@ def own_write(pair: Pair) -> Answer:
 
     def how(pair: Pair) -> None:
         replica = pair.replicas[0]
+        assert isinstance(pair.dialect, BinaryLogReplication)
         replica.ask(pair.dialect.writable_sql)
         replica.write("INSERT INTO sbtest.sbtest1 (k, c, pad) VALUES (1, 'own', '')", patience_s=PATIENCE_S)
 

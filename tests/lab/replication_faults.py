@@ -15,7 +15,8 @@ from unittest import mock
 from howfar.lab import sandbox
 from howfar.lab.cache import cache_home
 from howfar.lab.replication import Pair, Wire, pair
-from howfar.lab.replication.dialect import replication_dialect
+from howfar.lab.replication.binary_log import BinaryLogReplication
+from howfar.lab.replication.dialect import Seed, replication_dialect
 from howfar.lab.replication.member import Member, begin_member
 from howfar.lab.servers import ServerContext
 from howfar.lab.servers.table_store import LOADED
@@ -48,6 +49,7 @@ def bad_option(wires: Wires) -> Context:
 
     def around(name: str, kind: str, context: ServerContext) -> Context:
         dialect = type(replication_dialect(kind))
+        assert issubclass(dialect, BinaryLogReplication)
         really = dialect.options
         changed = mock.patch.object(dialect, "options", lambda *arguments: (*really(*arguments), "--no-such-option=1"))
         return nullcontext() if name == "primary" else changed
@@ -81,9 +83,9 @@ def little_room(wires: Wires) -> Iterator[None]:
 def dies(wires: Wires) -> Context:
     """The replica, before it answers."""
 
-    def begin(name: str, *rest: Any) -> Member:
-        member = begin_member(name, *rest)
-        if name != "primary":
+    def begin(seed: Seed, *rest: Any) -> Member:
+        member = begin_member(seed, *rest)
+        if seed.number:
             member.server.kill()
         return member
 
@@ -116,9 +118,9 @@ def stranger(wires: Wires) -> Context:
 
 
 def _around_begin(around: Callable[[str, str, ServerContext], Context]) -> Context:
-    def begin(name: str, number: int, context: ServerContext, program: Any, *rest: Any) -> Member:
-        with around(name, program.kind, context):
-            return begin_member(name, number, context, program, *rest)
+    def begin(seed: Seed, context: ServerContext, program: Any, *rest: Any) -> Member:
+        with around(seed.name, program.kind, context):
+            return begin_member(seed, context, program, *rest)
 
     return mock.patch.object(pair, "begin_member", begin)
 

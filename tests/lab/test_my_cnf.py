@@ -14,7 +14,8 @@ import pymysql
 import pytest
 from pymysql.cursors import DictCursor
 
-from howfar.experiments.replication.report import STATUS, my_cnf, primary_lines, replica_lines, timeout_lines
+from howfar.experiments.replication.configuration import STATUS, my_cnf, primary_lines, replica_lines, timeout_lines
+from howfar.lab.replication.binary_log import BinaryLogReplication
 from howfar.lab.replication.dialect import Source, replication_dialect
 from howfar.lab.replication.member import wait_for
 from howfar.lab.servers import USER
@@ -54,6 +55,7 @@ def test_a_pair_replicates_with_the_advised_lines(name: str, tmp_path_factory: p
 
 def _follow(kind: str, primary: Connection, replica: Connection, port: int) -> None:
     dialect = replication_dialect(kind)
+    assert isinstance(dialect, BinaryLogReplication)
     primary.cursor().execute("SET SESSION sql_log_bin = 0")
     for statement in dialect.account_sql("secret", tls=False).splitlines():
         primary.cursor().execute(statement)

@@ -25,7 +25,7 @@ _LESS = 0.96
 """A link whose round trip is 3 % off is void by itself; a commit that did not wait for it takes a hundredth."""
 
 
-def _pairs(server: str, cache: Path, *cases: dict[str, Any], **environment: str) -> list[dict[str, Any]]:
+def pairs(server: str, cache: Path, *cases: dict[str, Any], **environment: str) -> list[dict[str, Any]]:
     """Each case's answer; all are over the same links, one after the other. The program by its path: private installs are in the cache
     that these tests do not share."""
     program = str(find_server(server).path)
@@ -46,7 +46,7 @@ def _pairs(server: str, cache: Path, *cases: dict[str, Any], **environment: str)
 
 @_BOTH
 def test_an_acknowledgement_costs_a_round_trip(name: str, cache: Path) -> None:
-    sync, late, alone, apart = _pairs(
+    sync, late, alone, apart = pairs(
         name,
         cache,
         {"settings": {"wait_point": "AFTER_SYNC"}, "acts": ["commits", "calm"]},
@@ -81,7 +81,7 @@ _SMALL_DISK = {"disk_fills": "little_room"}
 
 @_BOTH
 def test_what_breaks_is_seen(name: str, cache: Path) -> None:
-    fallen, half, hung, squeezed = _pairs(
+    fallen, half, hung, squeezed = pairs(
         name,
         cache,
         {"settings": {"timeout_ms": 500}, "acts": ["fallback"]},
@@ -123,7 +123,7 @@ def test_what_is_wrong_beforehand_is_said(name: str, cache: Path) -> None:
     )  # what is alike on both is tried on the quicker one
     slow = {"cut"}  # found when somebody's patience ends
     tried = [fault for fault in expected if fault not in rare]
-    results = _pairs(name, cache, *({"wrong": fault, "patience_s": 5 if fault in slow else 60} for fault in tried))
+    results = pairs(name, cache, *({"wrong": fault, "patience_s": 5 if fault in slow else 60} for fault in tried))
     for fault, answer in zip(tried, results, strict=True):
         kind, begin, fragment = expected[fault]
         found, message, advice = answer["error"]
@@ -137,7 +137,7 @@ def test_what_breaks_under_writes_voids_the_window(name: str, cache: Path) -> No
     rare = ("primary_dies", "replica_dies") if name == "mariadb" else ()
     acts = ("clash", "own_write", *rare, "disk_fills", "emulator_dies")
     cases = [{"settings": {"mode": "async"}, "acts": [act], "wrong": _SMALL_DISK.get(act)} for act in acts]
-    results = _pairs(name, cache, *cases[:-1], {"acts": ["emulator_dies"]})
+    results = pairs(name, cache, *cases[:-1], {"acts": ["emulator_dies"]})
     found = {act: answer[act] for act, answer in zip(acts, results, strict=True)}
     (clash,) = found["clash"]["violations"]
     assert "applying No" in clash and "Duplicate entry" in clash, "the replica's own sentence"
@@ -158,7 +158,7 @@ def test_what_breaks_under_writes_voids_the_window(name: str, cache: Path) -> No
 
 @_BOTH
 def test_histories_that_part_and_a_replica_that_takes_over(name: str, cache: Path) -> None:
-    taken, parted = _pairs(
+    taken, parted = pairs(
         name,
         cache,
         {"acts": ["promotion"]},
@@ -176,7 +176,7 @@ def test_histories_that_part_and_a_replica_that_takes_over(name: str, cache: Pat
 def test_what_was_acknowledged_survives_its_primary(name: str, cache: Path) -> None:
     """Semi-synchronous only. Asynchronous, at least what was on the way is gone; a row of which half has come is none."""
     tear = {"settings": {"mode": "async"}, "acts": ["torn"]}
-    sync, late, apart, torn = _pairs(
+    sync, late, apart, torn = pairs(
         name,
         cache,
         {"settings": {"wait_point": "AFTER_SYNC"}, "acts": ["crash"]},
@@ -192,7 +192,7 @@ def test_what_was_acknowledged_survives_its_primary(name: str, cache: Path) -> N
     for _ in range(2):  # on a busy machine all of it may be there before the link is cut; torn, it never is
         if torn["torn"]["rows"] == 0:
             break
-        (torn,) = _pairs(name, cache, tear)
+        (torn,) = pairs(name, cache, tear)
     assert torn["torn"]["rows"] == 0
     assert torn["torn"]["promoted"]["took_ns"] < 45_000_000_000, (
         "an applier that is left alone waits 60 s for the other half"
@@ -202,7 +202,7 @@ def test_what_was_acknowledged_survives_its_primary(name: str, cache: Path) -> N
 @pytest.mark.parametrize("name", [pytest.param("mysql", marks=pytest.mark.thorough)], indirect=True)
 def test_two_replicas_of_which_both_must_acknowledge(name: str, cache: Path) -> None:
     settings = {"replicas": 2, "wait_for": 2, "compression": "zstd", "tls": True}
-    (seen,) = _pairs(name, cache, {"settings": settings, "acts": ["commits"]}, HOWFAR_WORK=str(cache))
+    (seen,) = pairs(name, cache, {"settings": settings, "acts": ["commits"]}, HOWFAR_WORK=str(cache))
     assert seen["facts"]["data_file_system"] == file_system_of(cache), "where the user wants it"
     end = seen["commits"]["after"]["primary"]
     assert (end["clients"], end["wait_for"], seen["commits"]["violations"]) == (2, 2, [])

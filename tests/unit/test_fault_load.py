@@ -105,7 +105,7 @@ def test_a_load_that_is_left_ends_with_its_server() -> None:
 
 def stand_in(done: list[Any]) -> Pair:
     def replica(name: str) -> Any:
-        return SimpleNamespace(name=name, tell=lambda sql, patience_s: done.append((name, sql)))
+        return SimpleNamespace(name=name)
 
     def wire(number: int) -> Any:
         return SimpleNamespace(
@@ -113,7 +113,7 @@ def stand_in(done: list[Any]) -> Pair:
         )
 
     primary = SimpleNamespace(server=SimpleNamespace(kill=lambda: done.append("killed")))
-    dialect = SimpleNamespace(stop_receiving_sql="STOP")
+    dialect = SimpleNamespace(stop_receiving=lambda replica, _: done.append((replica.name, "STOP")))
     replicas, wires = (replica("replica1"), replica("replica2")), (wire(1), wire(2))
     return cast(Pair, SimpleNamespace(primary=primary, replicas=replicas, wires=wires, dialect=dialect))
 

@@ -14,8 +14,8 @@ from howfar.lab.link import LinkSpec
 from howfar.lab.link.backends.kernel_qdiscs import qdisc_batch
 from howfar.lab.network import REPLICAS_MOST, host_batch, middle_batch, numbered
 from howfar.lab.replication import ReplicationSpec
+from howfar.lab.replication.binary_log import BinaryLogReplication
 from howfar.lab.replication.dialect import Source, replication_dialect
-from howfar.lab.replication.member import read_state
 from howfar.lab.replication.proof import (
     FILLING,
     ChannelFacts,
@@ -35,9 +35,15 @@ KINDS = ("mariadb", "mysql")
 ASKED = ReplicationSpec()
 
 
+def binary_log(kind: str) -> BinaryLogReplication:
+    dialect = replication_dialect(kind)
+    assert isinstance(dialect, BinaryLogReplication)
+    return dialect
+
+
 def snapshot(kind: str, *, add: dict[str, int] | None = None, replica: dict[str, str] | None = None) -> Snapshot:
     """As recorded, with so much added to counters of the primary, and columns of the replica's status changed."""
-    seen, dialect = RECORDED[kind], replication_dialect(kind)
+    seen, dialect = RECORDED[kind], binary_log(kind)
     (variables, status), (replica_variables, replica_status_rows) = seen["primary"], seen["replica"]
     ending = {name.rpartition("source_" if kind == "mysql" else "master_")[2]: name for name in status}
     status = status | {ending[name]: str(int(status[ending[name]]) + more) for name, more in (add or {}).items()}
@@ -136,14 +142,14 @@ def test_each_end_must_say_what_was_asked(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_replica_that_stopped_says_why(kind: str) -> None:
     """MySQL's status names a worker, and the worker's row the reason."""
-    dialect = replication_dialect(kind)
+    dialect = binary_log(kind)
     applying = "Replica_SQL_Running" if kind == "mysql" else "Slave_SQL_Running"
     status = RECORDED[kind]["replica_status"] | {applying: "No", "Last_SQL_Error": "it stopped"}
     answers = {dialect.status_sql: [status], dialect.reasons_sql: [{"said": "Duplicate entry"}]}
-    state = read_state(dialect, answers.__getitem__)
+    state = dialect.read_state(answers.__getitem__)
     assert state is not None
     assert state.errors == (("Duplicate entry", "it stopped") if kind == "mysql" else ("it stopped",))
-    assert read_state(dialect, lambda _: []) is None
+    assert dialect.read_state(lambda _: []) is None
 
 
 def test_the_channel_is_what_was_asked() -> None:
@@ -204,12 +210,12 @@ def test_positions_of_mariadb() -> None:
 
 def test_a_hung_commit_is_told_from_a_slow_one() -> None:
     end, clock = snapshot("mysql").primary, HangClock()
-    assert end is not None
+    assert end is not None and end.yes_tx is not None
     waiting = replace(end, waiting=3)
     assert clock.look(0, waiting) == 0
     assert clock.look(5, waiting) == 5
-    assert clock.look(9, replace(waiting, yes_tx=waiting.yes_tx + 1)) == 0, "somebody was answered"
-    assert clock.look(12, replace(waiting, yes_tx=waiting.yes_tx + 1)) == 3
+    assert clock.look(9, replace(waiting, yes_tx=end.yes_tx + 1)) == 0, "somebody was answered"
+    assert clock.look(12, replace(waiting, yes_tx=end.yes_tx + 1)) == 3
     assert clock.look(20, end) == 0, "nobody waits"
     assert clock.look(30, waiting) == 10
 
@@ -231,7 +237,7 @@ def test_what_makes_no_sense_is_refused(spec: ReplicationSpec, expected: str) ->
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_server_is_told_in_its_words(kind: str) -> None:
-    dialect = replication_dialect(kind)
+    dialect = binary_log(kind)
     plain = dialect.follow_sql(Source("10.77.1.2", 3306, "secret", None, None))
     assert "'10.77.1.2'" in plain and "_SSL = 0" in plain, "never left to a default, which differs between versions"
     encrypted = dialect.follow_sql(Source("10.77.1.2", 3306, "secret", "ca.pem", dialect.compressions[0]))

@@ -10,6 +10,7 @@ import pymysql
 import pytest
 
 from howfar.errors import LabError, ServerCrashed
+from howfar.lab.replication.binary_log import BinaryLogReplication
 from howfar.lab.replication.dialect import Source, replication_dialect
 from howfar.lab.servers.sql_server import SqlServer
 
@@ -53,9 +54,9 @@ def _server(refusing: Refusing, log: Path, lines: Sequence[str] = ("ready",)) ->
 @pytest.mark.parametrize("kind", ["mariadb", "mysql"])
 @pytest.mark.parametrize(("code", "kept"), [(1201, "no more than that"), (1064, "error 1064")])
 def test_a_statement_with_a_password_is_called_by_its_name(kind: str, code: int, kept: str, tmp_path: Path) -> None:
-    sql = replication_dialect(kind).follow_sql(
-        Source(address="198.51.100.1", port=3306, password=SECRET, ca=None, compression=None)
-    )
+    dialect = replication_dialect(kind)
+    assert isinstance(dialect, BinaryLogReplication)
+    sql = dialect.follow_sql(Source(address="198.51.100.1", port=3306, password=SECRET, ca=None, compression=None))
     error = pymysql.Error(code, "no more than that" if code != 1064 else f"You have an error near '{sql}'")
     with pytest.raises(LabError) as caught:
         _server(Refusing(error), tmp_path / "log").query(sql, CALLED)

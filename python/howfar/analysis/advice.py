@@ -96,8 +96,8 @@ MAX_ARMS_NAMED = 6
 
 
 def capital(text: str) -> str:
-    """As a sentence begins; the rest stays as it is."""
-    return text[:1].upper() + text[1:]
+    """As a sentence begins; the rest stays as it is, and so does a name like `synchronous_commit`."""
+    return text if "_" in text.partition(" ")[0] else text[:1].upper() + text[1:]
 
 
 class Advice(Part):

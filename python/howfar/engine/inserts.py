@@ -28,7 +28,7 @@ SINGLE_ROW_INSERTS = Custom(
     transactions=(CustomTransaction(name="insert", steps=(CustomStep(statement="insert"),)),),
     prepare=(
         f"DROP TABLE IF EXISTS {TABLE}",
-        f"CREATE TABLE {TABLE} (id INT UNSIGNED AUTO_INCREMENT PRIMARY KEY, text VARCHAR(8)) ENGINE=InnoDB",
+        f"CREATE TABLE {TABLE} (id INT PRIMARY KEY, text VARCHAR(8))",
     ),
     cleanup=(f"DROP TABLE IF EXISTS {TABLE}",),
 )

@@ -37,7 +37,7 @@ from howfar.lab.request import ReplicasSpec
 from howfar.lab.servers import CertificatePaths, Tables
 from howfar.lab.servers.program import Program
 from howfar.lab.serving import Serving
-from howfar.plan.factors import ORDINARY, SEMI_SYNC
+from howfar.plan.factors import COMMIT_OFF, ORDINARY, SEMI_SYNC
 from howfar.plan.sessions import SessionSpec
 from howfar.store.records import FactorValue, LagRecord, Window
 from howfar.store.server_metrics import ServerMetrics
@@ -61,12 +61,13 @@ def replication_spec(factors: Mapping[str, FactorValue]) -> ReplicationSpec:
     mode = str(level["replication"])
     compression = str(level["replica_compression"])
     return ReplicationSpec(
-        mode="semi_sync" if mode in SEMI_SYNC else cast(Mode, mode),
+        mode="semi_sync" if mode in SEMI_SYNC else "async" if mode == COMMIT_OFF else cast(Mode, mode),
         replicas=0 if mode == "none" else int(level["replicas"]),
         wait_point=cast(WaitPoint, SEMI_SYNC.get(mode, "AFTER_SYNC")),
         wait_for=int(level["wait_for"]),
         timeout_ms=SERVERS_TIMEOUT_MS if level["fault"] == "replica-leaves" else FOREVER_MS,
         durability=cast(Durability, level["durability"]),
+        flushes=mode != COMMIT_OFF,
         tls=level["replica_tls"] == "on",
         compression=None if compression == "off" else cast(Compression, compression),
     )

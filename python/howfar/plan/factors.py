@@ -25,14 +25,27 @@ T = TypeVar("T")
 MAX_THREADS = 4096
 MAX_REPLICAS = 9
 NO_PAGE = "none"
-SEMI_SYNC: dict[str, str] = {"after-sync": "AFTER_SYNC", "after-commit": "AFTER_COMMIT"}
-"""Levels of `replication` with an acknowledgement, and the servers' name of the wait point."""
+SEMI_SYNC: dict[str, str] = {
+    "after-sync": "AFTER_SYNC",
+    "after-commit": "AFTER_COMMIT",
+    "remote-flush": "on",
+    "remote-apply": "remote_apply",
+    "remote-write": "remote_write",
+}
+"""Levels of `replication` with an acknowledgement, and the servers' name of what is waited for: two of MariaDB and MySQL, the rest
+PostgreSQL's `synchronous_commit`. Of each server the one that shows and loses least comes first."""
+COMMIT_OFF = "commit-off"
+"""A level without an acknowledgement, in which a commit does not wait for its own log either."""
 MODE_LABELS = {
     "off": "no binary log",
     "none": "no replica",
     "async": "asynchronous",
     "after-sync": "semi-sync AFTER_SYNC",
     "after-commit": "semi-sync AFTER_COMMIT",
+    COMMIT_OFF: "synchronous_commit off",
+    "remote-write": "synchronous_commit remote_write",
+    "remote-flush": "synchronous_commit on",
+    "remote-apply": "synchronous_commit remote_apply",
 }
 APPLICATION_LABELS = {"php": "PHP", "engine": "engine"}
 
@@ -143,7 +156,9 @@ Tls = Literal["off", "1.2", "1.3", "1.3-resumed"]
 Compression = Annotated[str, BeforeValidator(_compression)]
 Connect = Literal["persistent", "per-transaction"]
 Content = Literal["digits", "text", "incompressible"]
-Replication = Literal["off", "none", "async", "after-sync", "after-commit"]
+Replication = Literal[
+    "off", "none", "async", "after-sync", "after-commit", "commit-off", "remote-write", "remote-flush", "remote-apply"
+]
 Durability = Literal["strict", "relaxed", "off"]
 Replicas = Annotated[int, BeforeValidator(_count), Field(strict=True)]
 ReplicaTls = Literal["off", "on"]

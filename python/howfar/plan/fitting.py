@@ -73,6 +73,23 @@ def without_levels(plan: Plan, lacking: Mapping[str, Mapping[Any, str]]) -> Fitt
     return Fitted(fitted, tuple(notes))
 
 
+def with_instead(plan: Plan, factor: str, instead: Mapping[str, Sequence[Any]]) -> Fitted:
+    """Levels of a factor replaced, each by those in its place. A plan that names one of those itself is left alone."""
+    levels = getattr(plan.factors, factor)
+    own = {other for level, others in instead.items() for other in others if other != level}
+    if own & set(levels) or not set(instead) & set(levels):
+        return Fitted(plan)
+    changed = tuple(dict.fromkeys(other for level in levels for other in instead.get(level, (level,))))
+    fitted = plan.model_copy(update={"factors": plan.factors.model_copy(update={factor: changed})})
+    baseline = getattr(plan.baseline, factor)
+    if baseline in instead:
+        named = plan.baseline.model_copy(update={factor: instead[baseline][0]})
+        fitted = fitted.model_copy(update={"baseline": named})
+    new = ", ".join(level for level in changed if level not in levels)
+    old = ", ".join(level for level in levels if level not in changed)
+    return Fitted(fitted, (f"{factor} {new}{f' in place of {old}' if old else ''}: the server's own",))
+
+
 def with_rows(plan: Plan, most: int) -> Fitted:
     """Tables of at most so many rows, where the plan says that they may be smaller (`fit`); a round number of them.
 

@@ -22,6 +22,7 @@ from pydantic import (
 from howfar.paths import is_local
 from howfar.plan.factors import (
     CLOSED,
+    COMMIT_OFF,
     FACTORS,
     IDLE,
     LOAD,
@@ -265,7 +266,7 @@ class Plan(Part):
     def _faults_can_be_done(self) -> Self:
         if "replica-leaves" not in self.factors.fault:
             return self
-        if "async" in self.factors.replication:
+        if set(self.factors.replication) & {"async", COMMIT_OFF}:
             raise refuse("replica-leaves needs an acknowledgement to fall back from: asynchronous replication has none")
         if self.timing.measure_ns < FALLBACK_NS:
             raise refuse(

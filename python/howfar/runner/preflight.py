@@ -32,6 +32,7 @@ from howfar.plan.fitting import (
     resumed_in_full,
     round_below,
     with_capacity,
+    with_instead,
     with_rows,
     without_levels,
 )
@@ -57,9 +58,10 @@ def fit(plan: Plan) -> Fitted:
         _check_page_servers(plan)
     if not plan.data.fit:
         check_rows(plan, rows_at_all(plan.data))
-    able = without_levels(plan, _lacking(plan))
+    own = _of_the_server(plan)
+    able = without_levels(own.plan, _lacking(own.plan))
     sized = with_rows(able.plan, _most_rows(plan) if plan.data.fit else 0)
-    return Fitted(sized.plan, (*able.notes, *sized.notes, *resumed_in_full(sized.plan)))
+    return Fitted(sized.plan, (*own.notes, *able.notes, *sized.notes, *resumed_in_full(sized.plan)))
 
 
 def _check_server(plan: Plan) -> None:
@@ -114,8 +116,6 @@ def _check_without_mysql(plan: Plan, kind: str) -> None:
         raise PlanError(
             f"the pages of plan {plan.name} ask MariaDB or MySQL, not {kind}", "Name one of them with --server."
         )
-    if set(plan.factors.replication) - {"off", "none"}:
-        raise PlanError(f"the replication of {kind} is not measured yet", "Name MariaDB or MySQL with --server.")
     encrypted = [cell.factors for cell in cells(plan) if session_spec(cell.factors).tls]
     if any(find_path(str(factors["path"])).by_socket for factors in encrypted):
         raise PlanError(
@@ -194,6 +194,16 @@ def _of_machine(plan: Plan) -> dict[str, dict[Level, str]]:
     return {} if reason is None else {"idle": {"polling": reason}}
 
 
+def _of_the_server(plan: Plan) -> Fitted:
+    """The server's own modes of replication in place of other servers'."""
+    from howfar.lab.replication.dialect import replication_dialect
+    from howfar.lab.servers.kinds import find_server
+
+    if set(plan.factors.replication) <= {"off", "none"}:
+        return Fitted(plan)
+    return with_instead(plan, "replication", replication_dialect(find_server(plan.factors.server[0]).kind).instead)
+
+
 def _of_replication(plan: Plan) -> dict[str, dict[Level, str]]:
     from howfar.lab.replication.dialect import replication_dialect
     from howfar.lab.servers.features import features
@@ -204,18 +214,23 @@ def _of_replication(plan: Plan) -> dict[str, dict[Level, str]]:
         return {}
     program = find_server(factors.server[0])
     dialect, who = replication_dialect(program.kind), f"{program.kind} {program.version}"
-    able, most = features(program).semi_sync, dialect.most_to_wait_for
+    able = dialect.always_acknowledges or features(program).semi_sync
+    most, others = dialect.most_to_wait_for, set(factors.replication) - {"off", "none", *dialect.modes}
     return {
         "replication": {
             level: f"{who} has no semi-synchronous replication"
             for level in factors.replication
             if level in SEMI_SYNC and not able
+        }
+        | dict.fromkeys(others, f"a mode of other servers than {who}"),
+        "durability": {
+            level: f"{who} has no such durability" for level in factors.durability if level not in dialect.durabilities
         },
         "wait_for": {
             count: f"{who} waits for {most} replica at most" for count in factors.wait_for if most and count > most
         },
         "replica_compression": {
-            level: f"{who} compresses replication by {' or '.join(dialect.compressions)} only"
+            level: f"{who} compresses replication by {' or '.join(dialect.compressions) or 'nothing'} only"
             for level in factors.replica_compression
             if level != "off" and level not in dialect.compressions
         },

@@ -280,7 +280,8 @@ class FallbackRecord(Record):
     """A replica that goes away and comes back under the server's own timeouts. Times since the load began."""
 
     kind: Literal["fallback"] = "fallback"
-    timeout_ms: int
+    timeout_ms: int | None
+    """None: the primary has none, and waits for ever."""
     left_ns: int
     returned_ns: int
     """The link carries again."""

@@ -50,7 +50,11 @@ class FallbackStory(Part):
     mode: str
     threads: int
     trials: int
-    timeout_ms: int
+    timeout_ms: int | None
+    """None: the primary has none."""
+    replicas: int = 1
+    away_ms: float | None = None
+    """How long the replica's link was cut, at the least. None: files of before."""
     stall_ms: Estimate
     degraded_ms: Estimate | None
     """From the first look that found it asynchronous to the last. None: it never fell back."""
@@ -75,6 +79,15 @@ class FallbackStory(Part):
     log_lines: tuple[str, ...]
     series: FallbackSeries | None = None
     """The trial to draw."""
+
+    @property
+    def waits_for_ever(self) -> bool:
+        return self.timeout_ms is None
+
+    @property
+    def stood_still(self) -> bool:
+        """Nothing was acknowledged for most of the time in which the replica was away."""
+        return self.away_ms is not None and self.stall_ms.value > self.away_ms / 2
 
 
 def fallback_stories(run: Run) -> tuple[FallbackStory, ...]:
@@ -102,6 +115,8 @@ def _story(run: Run, arm: Arm) -> FallbackStory | None:
         threads=int(arm.factors.get("threads", 1)),
         trials=len(records),
         timeout_ms=record.timeout_ms,
+        replicas=int(arm.factors.get("replicas", 1)),
+        away_ms=min(record.returned_ns - record.left_ns for record in records) / 1e6,
         stall_ms=mean_of_counts([record.stall_ns / 1e6 for record in records]),
         degraded_ms=_ms([_end_ns(record) - (record.fell_ns or 0) for record in fell], unseen),
         after_return_ms=_ms([max(0, _end_ns(record) - record.returned_ns) for record in fell], unseen),
@@ -259,7 +274,17 @@ def _slices(commits: Sequence[tuple[int, int]]) -> tuple[float, tuple[float, ...
 
 def fallback_sentence(story: FallbackStory) -> str:
     """What happened, in order."""
-    text = f"{capital(with_mode(story.mode))}, the primary acknowledged nothing for {_seconds(story.stall_ms)} after its replica left"
+    with_ = f" and {story.replicas} replicas" if story.replicas > 1 else ""
+    left = "one of them" if story.replicas > 1 else "its replica"
+    begin = f"{capital(with_mode(story.mode))}{with_}, the primary"
+    if story.degraded_ms is None and not story.stood_still and story.away_ms is not None:
+        return (
+            f"{begin} went on when {left} left: the longest time without an acknowledgement was {_seconds(story.stall_ms, 2)} "
+            f"while it was away for {story.away_ms / 1e3:.1f} s."
+        )
+    text = f"{begin} acknowledged nothing for {_seconds(story.stall_ms)} after {left} left"
+    if story.degraded_ms is None and story.waits_for_ever:
+        return f"{text}, which was until it was back: this server has no timeout and does not fall back."
     if story.degraded_ms is None:
         return f"{text}, and did not fall back."
     least = "at least " if story.censored else ""
@@ -285,7 +310,7 @@ def _alone(story: FallbackStory) -> str:
     return f"{text}{lacked})"
 
 
-def _seconds(ms: Estimate) -> str:
+def _seconds(ms: Estimate, digits: int = 1) -> str:
     if ms.low is None or ms.high is None:
-        return f"{ms.value / 1e3:.1f} s"
-    return f"{ms.value / 1e3:.1f} [{max(0.0, ms.low) / 1e3:.1f}, {ms.high / 1e3:.1f}] s"
+        return f"{ms.value / 1e3:.{digits}f} s"
+    return f"{ms.value / 1e3:.{digits}f} [{max(0.0, ms.low) / 1e3:.{digits}f}, {ms.high / 1e3:.{digits}f}] s"

@@ -169,7 +169,10 @@ def sections(stories: Sequence[FallbackStory], leading: bool = False) -> list[Bl
 def fallback_table(stories: Sequence[FallbackStory]) -> Table:
     """A column for each mode: there are few, with many figures each."""
     facts: tuple[tuple[str, Callable[[FallbackStory], str]], ...] = (
-        ("timeout of the server", lambda story: f"{story.timeout_ms / 1e3:g} s"),
+        (
+            "timeout of the server",
+            lambda story: "none" if story.timeout_ms is None else f"{story.timeout_ms / 1e3:g} s",
+        ),
         ("no commit acknowledged for", lambda story: f"{figures.number(story.stall_ms.value / 1e3)} s"),
         ("then asynchronous for", lambda story: asynchronous_for(story, story.degraded_ms)),
         ("after the link's return", lambda story: asynchronous_for(story, story.after_return_ms)),

@@ -44,6 +44,8 @@ Regime = Literal["delay station", "serial", "between"]
 
 GROUPS_IN_FLIGHT = 2
 """MariaDB, AFTER_SYNC: one whose acknowledgement is waited for, one that is sent and holds the log."""
+GROUPED = {("mariadb", "after-sync"), ("mysql", "after-sync"), ("mysql", "after-commit")}
+"""Kinds of server and modes whose commits come back in groups: a lock is held while they wait."""
 DELAY_SHARE = 0.5
 """Of N: throughput that grows by more from one connection to N is not serial; three groups at two stages leave two thirds."""
 SERIAL_GROWTH = 2.0
@@ -84,7 +86,7 @@ class Waiting:
     """What a commit of one curve waits for."""
 
     kind: str
-    """`mariadb` or `mysql`."""
+    """Of server."""
     mode: str
     rtt_s: float
     acknowledgement_s: float = 0.0
@@ -92,7 +94,7 @@ class Waiting:
     @property
     def alone(self) -> bool:
         """Each session waits for its own acknowledgement and comes back by itself."""
-        return self.kind == "mariadb" and self.mode == "after-commit"
+        return self.mode in SEMI_SYNC and (self.kind, self.mode) not in GROUPED
 
     def rounds(self, threads: int) -> float:
         """Mean round trips of a commit."""

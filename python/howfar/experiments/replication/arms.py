@@ -37,7 +37,7 @@ class ReplicationArm:
 
     arm: Arm
     kind: str
-    """`mariadb` or `mysql`."""
+    """Of server."""
     trials: dict[int, Trial]
 
     @property

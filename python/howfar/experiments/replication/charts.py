@@ -44,8 +44,22 @@ COLOURS = {
     "async": palette.SERIES[1],
     "after-sync": palette.SERIES[0],
     "after-commit": palette.SERIES[2],
+    "commit-off": palette.SERIES[5],
+    "remote-write": palette.SERIES[3],
+    "remote-flush": palette.SERIES[0],
+    "remote-apply": palette.SERIES[2],
 }
-SHAPES = {"off": "cross", "none": "diamond", "async": "square", "after-sync": "circle", "after-commit": "triangle-up"}
+SHAPES = {
+    "off": "cross",
+    "none": "diamond",
+    "async": "square",
+    "after-sync": "circle",
+    "after-commit": "triangle-up",
+    "commit-off": "triangle-down",
+    "remote-write": "triangle-right",
+    "remote-flush": "circle",
+    "remote-apply": "triangle-up",
+}
 """Colour and shape of each mode, on every chart the same."""
 
 LONG = 30
@@ -59,7 +73,17 @@ CROSS = "M-0.6,-0.6L0.6,0.6M0.6,-0.6L-0.6,0.6"
 PARTS = {"local work": palette.PARTS[1], "wire": palette.PARTS[0], "waiting": palette.PARTS[4]}
 
 
-SHORT = {"off": "no log", "none": "none", "async": "async", "after-sync": "AFTER_SYNC", "after-commit": "AFTER_COMMIT"}
+SHORT = {
+    "off": "no log",
+    "none": "none",
+    "async": "async",
+    "after-sync": "AFTER_SYNC",
+    "after-commit": "AFTER_COMMIT",
+    "commit-off": "off",
+    "remote-write": "remote_write",
+    "remote-flush": "on",
+    "remote-apply": "remote_apply",
+}
 """For heads of columns and labels of bars."""
 
 

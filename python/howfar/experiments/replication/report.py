@@ -29,6 +29,7 @@ from howfar.experiments.replication.arms import (
     server_kind,
     with_mode,
 )
+from howfar.experiments.replication.configuration import configuration
 from howfar.experiments.replication.frame import Record, columns, distance, trade_tables, verdicts, with_limits
 from howfar.experiments.replication.trade import (
     ReplicationFindings,
@@ -48,10 +49,15 @@ from howfar.units import format_duration_ns
 _GAINS = 4.0
 """Throughput of many connections over that of one: from here on, more of them is the first thing to try."""
 
+_SHOWN = {
+    "after-commit": ", but shows commits before they are safe",
+    "after-sync": ", and shows none before it is safe",
+}
+
 
 def replication_advice(found: ReplicationFindings, kind: str) -> tuple[Advice, ...]:
     """In the order in which a reader decides: the mode, then what makes it bearable."""
-    pieces = (_safe(found, kind), _fast(found, kind), _together(found.cost), _watch(found, kind))
+    pieces = (_safe(found, kind), _fast(found, kind), _together(found.cost), _watch(found, kind), _second(found, kind))
     return tuple(advice for advice in pieces if advice is not None)
 
 
@@ -68,16 +74,12 @@ def _safe(found: ReplicationFindings, kind: str) -> Advice | None:
         reasons.append(f"measured with durability {rows[mode].durability}, while these lines flush each commit")
     other = next((row for name, row in rows.items() if name != mode), None)
     if other is not None and not losses:
-        shown = (
-            "but shows commits before they are safe"
-            if other.mode == "after-commit"
-            else "and shows none before it is safe"
-        )
-        reasons.append(f"{SEMI_SYNC[other.mode]} makes {rate(other.commits_per_s.value)}, {shown}")
+        shown = _SHOWN.get(other.mode, "")
+        reasons.append(f"{SEMI_SYNC[other.mode]} makes {rate(other.commits_per_s.value)}{shown}")
     return Advice(
-        action=f"Where no acknowledged commit may be lost, replicate semi-synchronously with {SEMI_SYNC[mode]}.",
+        action=f"Where no acknowledged commit may be lost, replicate {configuration(kind).waiting(mode)}.",
         because=_sentence(reasons),
-        lines=my_cnf(kind, mode),
+        lines=configuration(kind).lines(mode),
     )
 
 
@@ -99,7 +101,7 @@ def _fast(found: ReplicationFindings, kind: str) -> Advice | None:
     return Advice(
         action="Where a crash may lose the last commits, replicate asynchronously.",
         because=_sentence(reasons),
-        lines=my_cnf(kind, ASYNC),
+        lines=configuration(kind).lines(ASYNC),
     )
 
 
@@ -127,7 +129,21 @@ def _watch(found: ReplicationFindings, kind: str) -> Advice | None:
         action="Let a semi-synchronous primary wait instead of falling back silently, and monitor its status.",
         because=f"{capital(with_mode(worst.mode))} it acknowledged {least}{rate_interval(worst.unprotected)} commits without a "
         "replica.",
-        lines=timeout_lines(kind),
+        lines=configuration(kind).timeout_lines(),
+    )
+
+
+def _second(found: ReplicationFindings, kind: str) -> Advice | None:
+    """Where a primary without a timeout stood still."""
+    stories = [story for story in found.fallback if story.waits_for_ever and story.stood_still]
+    if not stories:
+        return None
+    longest = max(stories, key=lambda story: story.stall_ms.value)
+    return Advice(
+        action="Let a commit wait for any one of two replicas, so that the loss of one stops nobody.",
+        because=f"{capital(with_mode(longest.mode))} and {plural(longest.replicas, 'replica')} nothing was acknowledged for "
+        f"{longest.stall_ms.value / 1e3:.1f} s: until the one that had left was back.",
+        lines=configuration(kind).second_lines(longest.mode),
     )
 
 
@@ -162,74 +178,6 @@ def _crash_reasons(mode: str, losses: tuple[CrashLoss, ...]) -> list[str]:
 
 def _sentence(reasons: list[str]) -> str:
     return capital("; ".join(reasons)) + "."
-
-
-# ---------------------------------------------------------------- lines for my.cnf
-
-TIMEOUT_MS = 3_600_000
-"""An hour: a primary should not acknowledge commits that no replica has without anyone noticing."""
-_BINARY_LOG = {
-    "mariadb": ("log-bin = binlog", "log-slave-updates = ON", "gtid-strict-mode = ON"),
-    "mysql": ("log-bin = binlog", "gtid-mode = ON", "enforce-gtid-consistency = ON"),
-}
-_DURABLE = ("sync-binlog = 1", "innodb-flush-log-at-trx-commit = 1")
-_READ_ONLY = {"mariadb": "read-only = ON", "mysql": "super-read-only = ON"}
-_ENDS = {"mariadb": ("master", "slave"), "mysql": ("source", "replica")}
-STATUS = {"mariadb": "Rpl_semi_sync_master_status", "mysql": "Rpl_semi_sync_source_status"}
-
-
-def my_cnf(kind: str, mode: str) -> tuple[str, ...]:
-    """Both files, one after the other; `mode` is a level of the factor `replication` with a replica."""
-    primary, replica = primary_lines(kind, mode), replica_lines(kind, mode)
-    return ("# the primary's file", *primary, "# the replica's file, without the lines above", *replica)
-
-
-def primary_lines(kind: str, mode: str) -> tuple[str, ...]:
-    lines = ("[mysqld]", "server-id = 1", *_BINARY_LOG[kind], *_DURABLE)
-    if mode not in SEMI_SYNC:
-        return lines
-    primary, _ = _ENDS[kind]
-    return (
-        *lines,
-        *_plugin(kind, primary),
-        f"rpl-semi-sync-{primary}-enabled = ON",
-        f"rpl-semi-sync-{primary}-wait-point = {SEMI_SYNC[mode]}",
-        "# milliseconds. Without a replica every commit waits",
-        "# this long, then continues without it silently",
-        f"rpl-semi-sync-{primary}-timeout = {TIMEOUT_MS}",
-    )
-
-
-def replica_lines(kind: str, mode: str) -> tuple[str, ...]:
-    lines = ("[mysqld]", "server-id = 2", _READ_ONLY[kind], *_BINARY_LOG[kind], *_DURABLE)
-    if mode not in SEMI_SYNC:
-        return lines
-    primary, replica = _ENDS[kind]
-    return (
-        *lines,
-        *_plugin(kind, replica),
-        f"rpl-semi-sync-{replica}-enabled = ON",
-        "# once promoted, with a replica: no read-only,",
-        f"# and the rpl-semi-sync-{primary} lines of the primary",
-    )
-
-
-def timeout_lines(kind: str) -> tuple[str, ...]:
-    """To keep a primary from falling back, and to see whether it has."""
-    primary, _ = _ENDS[kind]
-    return (
-        "# the primary's file",
-        "[mysqld]",
-        *_plugin(kind, primary),
-        f"rpl-semi-sync-{primary}-timeout = {TIMEOUT_MS}",
-        "# monitor it: unless ON, no replica is up to date",
-        f"# SHOW GLOBAL STATUS LIKE '{STATUS[kind]}'",
-    )
-
-
-def _plugin(kind: str, end: str) -> tuple[str, ...]:
-    """MySQL refuses an option of a plugin that it has not loaded; MariaDB has both ends built in."""
-    return (f"plugin-load-add = semisync_{end}.so",) if kind == "mysql" else ()
 
 
 class Replication(Experiment):

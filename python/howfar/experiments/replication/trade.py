@@ -23,13 +23,13 @@ from howfar.experiments.replication.arms import (
     replication_arms,
     typical_threads,
 )
-from howfar.plan.factors import ORDINARY, SEMI_SYNC
+from howfar.plan.factors import COMMIT_OFF, ORDINARY, SEMI_SYNC
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import judge_ratio, welch_ratio
 from howfar.stats.trials import TrialTable
 from howfar.store.records import Arm, FactorValue
 
-_ORDER = (ALONE, ASYNC, "after-commit", "after-sync")
+_ORDER = (ALONE, COMMIT_OFF, ASYNC, "after-commit", "after-sync", "remote-write", "remote-flush", "remote-apply")
 """From what loses most to what loses nothing."""
 
 
@@ -227,6 +227,8 @@ def _verdict(mode: str, crashed: _Crashed | None, per_s: float, distance: int | 
         return "where a lost machine may take all of its data"
     if mode == ASYNC:
         return f"where a crash may lose acknowledged commits: {_async_loss(crashed, per_s, distance)}"
+    if mode == COMMIT_OFF:
+        return f"where even a crash of the server's program may lose them: {_async_loss(crashed, per_s, distance)}"
     if mode not in SEMI_SYNC:
         return ""
     lost = sum(loss.lost for loss in every)
@@ -238,6 +240,8 @@ def _verdict(mode: str, crashed: _Crashed | None, per_s: float, distance: int | 
     if mode == "after-commit":
         seen = "saw" if any(loss.phantoms for loss in every) else "may see"
         return f"where {kept}, and it does no harm that readers {seen} commits that a crash undoes"
+    if mode == "remote-write":
+        return f"where {kept} unless both machines die at once"
     return f"where {kept}, and no reader may see a commit that a crash undoes"
 
 

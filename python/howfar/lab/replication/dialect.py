@@ -1,7 +1,6 @@
-"""What differs between MariaDB and MySQL in replication: options, statements, names of what they report.
+"""What differs between servers in replication, as the rest of the laboratory asks for it.
 
-Semi-synchronous replication has two vocabularies (master and slave, source and replica) that do not follow from a version: which one a
-server has is read from its variables.
+MariaDB and MySQL share `binary_log.py`; PostgreSQL's is `postgresql.py`.
 """
 
 from __future__ import annotations
@@ -9,14 +8,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from howfar.lab.replication.links import Compression, ReplicationSpec
-from howfar.lab.replication.status import Positions
-from howfar.lab.servers.dialect import quotable
+from howfar.errors import LabError
+from howfar.lab.replication.links import Compression, Durability, ReplicationSpec
+from howfar.lab.replication.status import Positions, PrimaryEnd
+from howfar.lab.servers import Ask, CertificatePaths, ServerContext, Tables, TableServer
+from howfar.lab.servers.program import Program
+
+if TYPE_CHECKING:
+    from howfar.lab.replication.member import Member
 
 ACCOUNT = "repl"
-PRIMARY_ID = 1
-"""The replicas' identifiers follow it."""
+SCHEMA = "howfar_replication"
+"""Of the laboratory's own rows; apart from the tables that are measured."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,21 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Seed:
+    """What a member of a pair is begun with."""
+
+    name: str
+    number: int
+    """0: the primary."""
+    spec: ReplicationSpec
+    secret: str
+    """Of the replicas' account."""
+    tls: CertificatePaths | None
+    source: Source | None
+    """None: it is the primary."""
+
+
+@dataclass(frozen=True)
 class ReplicaState:
     """What a replica says of itself."""
 
@@ -43,78 +63,113 @@ class ReplicaState:
     """A position: what has come whole. Applied it may be or not."""
 
 
+@dataclass(frozen=True)
+class Promoted:
+    name: str
+    position: str
+    """All that it has."""
+    unapplied: int
+    """Transactions that had come and were not applied yet when it was told; they are in `position`."""
+    took_ns: int
+
+
 class ReplicationDialect(ABC):
     """One kind of server."""
 
     kind: str
+    port: int
+    """Of every server that has a host of its own."""
+    instead: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """Levels of the factor `replication` that are other servers', and those that this one has in their place."""
+    modes: tuple[str, ...]
+    """Levels that it has, beside `off` and `none`."""
+    durabilities: tuple[Durability, ...] = ("strict", "relaxed", "off")
     positions: Positions
     compressions: tuple[Compression, ...]
     most_to_wait_for: int | None
     """None: as many as there are."""
-    primary_plugins: tuple[tuple[str, str], ...]
-    """Name and file of those that can make a primary semi-synchronous, the one to try first; none: it is built in."""
-    replica_plugins: tuple[tuple[str, str], ...]
+    always_acknowledges: bool
+    """A replica of any such server can; else the program is asked."""
+    primary_plugins: tuple[tuple[str, str], ...] = ()
+    """Name and file of those that can make a primary wait for one, the one to try first; none: it is built in."""
     position_sql: str
     """What a primary has committed, as `position`."""
     applied_sql: str
     """What a replica has applied, as `position`."""
     state_sql: str
-    """All that is in its own binary log, as `position`."""
+    """By what it is known whose history a server's is, as `position`."""
     origin_sql: str
     """By what a server's own transactions are known, as `position`."""
-    status_sql: str
-    reasons_sql: str | None
-    """Why those that apply side by side stopped, as `said`; None: the status says it."""
-    start_sql: str
-    stop_sql: str
-    stop_receiving_sql: str
-    forget_sql: str
-    """A stopped replica has no primary any more."""
-    read_only_sql: str
-    writable_sql: str
-
-    account: tuple[str, ...]
-    """Statements that make one, with `{name}` and `{secret}`, before what it may do is granted."""
-    identified: str
-    """How a password is named, with `{password}`."""
-    state_columns: tuple[str, str, str]
-    """Of the status: receiving, applying, received."""
 
     @abstractmethod
-    def options(self, spec: ReplicationSpec) -> tuple[str, ...]:
-        """At start, primary and replicas alike."""
+    def begin(self, seed: Seed, context: ServerContext, program: Program, tables: Tables) -> TableServer:
+        """Data from the template, the server started and not waited for. Raises LabError, ServerCrashed."""
 
     @abstractmethod
-    def follow_sql(self, source: Source) -> str:
-        """Tell a replica whom to follow from the first transaction that it lacks."""
+    def follow(self, replica: Member, source: Source) -> None:
+        """A replica that is ready is told whom to follow, where `begin` has not. Raises LabError."""
 
-    def account_sql(self, password: str, *, tls: bool) -> str:
-        """The account of the replicas, one statement a line."""
-        secret = self.identified.format(password=quotable(password)) + (" REQUIRE SSL" if tls else "")
-        made = [statement.format(name=f"'{ACCOUNT}'@'%'", secret=secret) for statement in self.account]
-        return "\n".join([*made, f"GRANT REPLICATION SLAVE ON *.* TO '{ACCOUNT}'@'%';"]) + "\n"
+    @abstractmethod
+    def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, patience_s: float) -> None:
+        """Tables of the laboratory's own, and replication on, everywhere. The primary writes only when all have come."""
 
-    def replica_state(self, row: Mapping[str, object]) -> ReplicaState:
-        receiving, applying, received = (_text(row, name) for name in self.state_columns)
-        errors = (_text(row, "Last_IO_Error"), _text(row, "Last_SQL_Error"))
-        return ReplicaState(receiving, applying, tuple(filter(None, errors)), received)
+    @abstractmethod
+    def mark_sql(self, word: str, filling: str) -> str:
+        """Write the one row of `marker`."""
+
+    @abstractmethod
+    def beat_sql(self, at_ns: int) -> str:
+        """Write the one row of `heartbeat`."""
+
+    @abstractmethod
+    def read_state(self, ask: Ask) -> ReplicaState | None:
+        """What a replica says of itself, with all its reasons. None: it follows nobody."""
+
+    @abstractmethod
+    def primary_end(self, ask: Ask, primary: TableServer, spec: ReplicationSpec) -> PrimaryEnd | None:
+        """None: this server knows nothing of acknowledgements."""
+
+    @abstractmethod
+    def acknowledges(self, ask: Ask, spec: ReplicationSpec) -> bool | None:
+        """Whether a replica says that it does; None: it cannot say."""
+
+    @abstractmethod
+    def durability(self, ask: Ask, spec: ReplicationSpec) -> tuple[dict[str, str], dict[str, str]]:
+        """Settings as reported, and those that were requested."""
+
+    @abstractmethod
+    def tls_handshakes(self, ask: Ask) -> int:
+        """Of replicas with this primary."""
+
+    @abstractmethod
+    def stop_receiving(self, replica: Member, patience_s: float) -> None:
+        """It goes on applying what it has. Raises LabError when it has not obeyed by then."""
+
+    @abstractmethod
+    def promote(self, replica: Member, patience_s: float) -> int:
+        """See `pair.promote`; how many transactions had come and were not applied yet. Raises LabError."""
+
+    @abstractmethod
+    def set_timeout(self, primary: Member, timeout_ms: int | None) -> None:
+        """Until a commit goes on without acknowledgement; None: the server's own default."""
+
+    @abstractmethod
+    def replication_log(self, lines: list[str]) -> list[str]:
+        """Of a primary's log, the lines about acknowledgements."""
 
 
-def durability_options(spec: ReplicationSpec) -> tuple[str, ...]:
-    preset = spec.preset
-    options = (f"--innodb-flush-log-at-trx-commit={preset.flush_log_at_commit}", f"--sync-binlog={preset.sync_binlog}")
-    return options if preset.flush_method is None else (*options, f"--innodb-flush-method={preset.flush_method}")
-
-
-def _text(row: Mapping[str, object], name: str) -> str:
-    """A column of a status, None as nothing."""
-    value = row.get(name)
-    return "" if value is None else str(value).replace("\n", "")
+def one(ask: Ask, sql: str) -> dict[str, Any]:
+    """The only row. Raises LabError."""
+    rows = ask(sql)
+    if len(rows) != 1:
+        raise LabError(f"{sql[:80]!r} gave {len(rows)} rows instead of one")
+    return rows[0]
 
 
 def replication_dialect(kind: str) -> ReplicationDialect:
     from howfar.lab.replication.mariadb import MariadbReplication
     from howfar.lab.replication.mysql import MysqlReplication
+    from howfar.lab.replication.postgresql import PostgresReplication
 
-    dialect: dict[str, ReplicationDialect] = {"mariadb": MariadbReplication(), "mysql": MysqlReplication()}
-    return dialect[kind]
+    known = (MariadbReplication(), MysqlReplication(), PostgresReplication())
+    return {dialect.kind: dialect for dialect in known}[kind]

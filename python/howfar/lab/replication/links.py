@@ -107,7 +107,8 @@ def open_wires(
 
 
 Mode = Literal["none", "async", "semi_sync"]
-WaitPoint = Literal["AFTER_SYNC", "AFTER_COMMIT"]
+WaitPoint = Literal["AFTER_SYNC", "AFTER_COMMIT", "remote_write", "on", "remote_apply"]
+"""As the servers call it: of MariaDB and MySQL, then of PostgreSQL (`synchronous_commit`)."""
 Durability = Literal["strict", "relaxed", "off"]
 Compression = Literal["zlib", "zstd"]
 FOREVER_MS = 3_600_000
@@ -143,6 +144,8 @@ class ReplicationSpec:
     timeout_ms: int = FOREVER_MS
     """Until a semi-synchronous commit goes on without acknowledgement."""
     durability: Durability = "strict"
+    flushes: bool = True
+    """A commit waits until its own log is written. Where a replica must acknowledge it does."""
     tls: bool = False
     compression: Compression | None = None
 

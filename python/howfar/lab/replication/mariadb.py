@@ -1,14 +1,15 @@
-"""MariaDB's replication statements. See `dialect.ReplicationDialect`."""
+"""MariaDB's replication statements. See `binary_log.BinaryLogReplication`."""
 
 from __future__ import annotations
 
-from howfar.lab.replication.dialect import ACCOUNT, ReplicationDialect, Source, durability_options
+from howfar.lab.replication.binary_log import BinaryLogReplication, durability_options
+from howfar.lab.replication.dialect import ACCOUNT, Source
 from howfar.lab.replication.links import ReplicationSpec
 from howfar.lab.replication.status import MariadbPositions
 from howfar.lab.servers.dialect import quotable
 
 
-class MariadbReplication(ReplicationDialect):
+class MariadbReplication(BinaryLogReplication):
     kind = "mariadb"
     positions = MariadbPositions()
     compressions = ("zlib",)

@@ -8,23 +8,29 @@ from __future__ import annotations
 
 import secrets
 import shutil
-import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
-from howfar.errors import HowfarError, LabError, PlanError, ServerCrashed
+from howfar.errors import LabError, PlanError, ServerCrashed
 from howfar.lab.cache import cache_home, file_system_of
 from howfar.lab.certificates import make_certificates
 from howfar.lab.network import LOOPBACK_ADDRESS, SERVER_ADDRESS
-from howfar.lab.replication.dialect import ReplicaState, ReplicationDialect, Source, replication_dialect
+from howfar.lab.replication.dialect import (
+    SCHEMA,
+    Promoted,
+    ReplicaState,
+    ReplicationDialect,
+    Seed,
+    Source,
+    replication_dialect,
+)
 from howfar.lab.replication.links import PairContext, ReplicationSpec, Wire
-from howfar.lab.replication.member import Member, begin_member, wait_for
+from howfar.lab.replication.member import Member, begin_member, refuse_strangers, wait_for
 from howfar.lab.replication.proof import (
     FILLING,
     ChannelFacts,
@@ -32,18 +38,14 @@ from howfar.lab.replication.proof import (
     Snapshot,
     channel_violations,
     sent_bytes,
-    tls_handshakes,
     violations,
 )
 from howfar.lab.servers import CertificatePaths, ServerContext, Tables
 from howfar.lab.servers.program import Program
 from howfar.lab.servers.table_store import LOADED
 
-SCHEMA = "howfar_replication"
-"""Apart from the tables that are measured."""
 _ROUND_TRIPS = 60
 """For a long link: connecting, catching up and the proof take about a third of them."""
-_DURABILITY = ("innodb_flush_log_at_trx_commit", "sync_binlog", "innodb_flush_method")
 
 
 @dataclass
@@ -77,6 +79,7 @@ class Pair:
             position=position,
             primary=self.primary.primary_end(),
             replicas=tuple(self._facts_of(replica, position) for replica in self.replicas),
+            sent=sent_bytes(self.wires),
             broken=self._broken(),
         )
 
@@ -100,13 +103,7 @@ class Pair:
 
     def refuse_strangers(self, replica: Member) -> None:
         """Histories that have parted cannot be joined, and not every server says so. Raises LabError."""
-        own, known = replica.position(self.dialect.state_sql), self.primary.position(self.dialect.state_sql)
-        strangers = self.dialect.positions.strangers(own, known)
-        if strangers:
-            raise LabError(
-                f"{replica.name} has transactions that its primary never had ({strangers}): their histories have parted",
-                "Seed the replica anew.",
-            )
+        refuse_strangers(self.primary, replica)
 
     def await_replicating(self, replica: Member) -> None:
         """Raises LabError with what the replica says."""
@@ -146,8 +143,7 @@ class Pair:
         any other client is there. Raises LabError."""
         before, crossed = self.snapshot(), sent_bytes(self.wires)
         word = secrets.token_hex(8)
-        row = f"REPLACE INTO {SCHEMA}.marker VALUES (1, '{word}', '{FILLING}')"
-        self.primary.write(row, patience_s=self.patience_s)
+        self.primary.write(self.dialect.mark_sql(word, FILLING), patience_s=self.patience_s)
         for replica in self.replicas:
             self.await_caught_up(replica)
             rows = replica.ask(f"SELECT word FROM {SCHEMA}.marker WHERE id = 1")
@@ -155,7 +151,7 @@ class Pair:
                 raise LabError(f"{replica.name} says that it has all of its primary, and lacks a row of it")
         after, sent = self.snapshot(), sent_bytes(self.wires)
         wire_bytes = {name: sent[name] - crossed[name] for name in sent}
-        channel = ChannelFacts(tls_handshakes(self.primary), len(FILLING), wire_bytes)
+        channel = ChannelFacts(self.dialect.tls_handshakes(self.primary.ask), len(FILLING), wire_bytes)
         self.facts["channel"] = asdict(channel)
         found = (*violations(self.spec, before, after, commits=1), *channel_violations(self.spec, channel))
         if found:
@@ -220,7 +216,7 @@ def _refuse(spec: ReplicationSpec, dialect: ReplicationDialect) -> None:
     if spec.compression is not None and spec.compression not in dialect.compressions:
         raise PlanError(
             f"{dialect.kind} does not compress replication by {spec.compression}",
-            f"It can: {', '.join(dialect.compressions)}.",
+            f"It can: {', '.join(dialect.compressions) or 'not at all'}.",
         )
 
 
@@ -257,7 +253,8 @@ def _start(
         place = ServerContext(
             work=directory / name, host=host, cpus=cpus, connections=context.connections, namespaced=True
         )
-        member = begin_member(name, number, place, program, tables, spec, secret, certificates)
+        source = _source(dialect, wires[number - 1], spec, secret, certificates) if number else None
+        member = begin_member(Seed(name, number, spec, secret, certificates, source), place, program, tables)
         ledger.callback(member.server.stop)
         members.append(member)
     for member in members:
@@ -277,20 +274,25 @@ def _start(
         "durability": {member.name: _durability(member, spec) for member in members},
     }
     for member, wire in zip(replicas, wires, strict=True):
-        source = Source(
-            address=wire.network.ends.server_address,
-            port=_port(primary),
-            password=secret,
-            ca=str(certificates.ca) if certificates and spec.tls else None,
-            compression=spec.compression,
-        )
-        member.ask(dialect.follow_sql(source), "the statement that names its primary")
+        dialect.follow(member, _source(dialect, wire, spec, secret, certificates))
     return pair
 
 
-def _port(member: Member) -> int:
-    assert member.server.port is not None, "replication needs networking"
-    return member.server.port
+def _source(
+    dialect: ReplicationDialect,
+    wire: Wire,
+    spec: ReplicationSpec,
+    secret: str,
+    certificates: CertificatePaths | None,
+) -> Source:
+    """The primary, as the replica at the wire's end finds it."""
+    return Source(
+        address=wire.network.ends.server_address,
+        port=dialect.port,
+        password=secret,
+        ca=str(certificates.ca) if certificates and spec.tls else None,
+        compression=spec.compression,
+    )
 
 
 def _certificates(directory: Path, wires: tuple[Wire, ...]) -> CertificatePaths:
@@ -300,14 +302,11 @@ def _certificates(directory: Path, wires: tuple[Wire, ...]) -> CertificatePaths:
 
 def _durability(member: Member, spec: ReplicationSpec) -> dict[str, str]:
     """Read back. Raises LabError when it is not the preset: a server may take an option and not obey it."""
-    listed = ", ".join(f"'{name}'" for name in _DURABILITY)
-    found = member.variables(f"WHERE Variable_name IN ({listed})")
-    preset = spec.preset
-    wanted = dict(zip(_DURABILITY, (preset.flush_log_at_commit, preset.sync_binlog, preset.flush_method), strict=True))
+    found, wanted = member.dialect.durability(member.ask, spec)
     unlike = [
         f"{name} is {found.get(name)} instead of {value}"
         for name, value in wanted.items()
-        if value is not None and found.get(name, "").lower() != str(value)
+        if found.get(name, "").lower() != value
     ]
     if unlike:
         raise LabError(f"{member.name} is not as durable as asked ({spec.durability}): {'; '.join(unlike)}")
@@ -315,26 +314,10 @@ def _durability(member: Member, spec: ReplicationSpec) -> dict[str, str]:
 
 
 def _connect(pair: Pair) -> None:
-    """Replication on, everywhere. The primary is semi-synchronous before a replica comes, and writes only when all have come."""
+    """Replication on, everywhere, and the primary writes only when all have come."""
     primary = pair.primary
     patience_s = pair.patience_s
-    primary.write(
-        f"CREATE DATABASE {SCHEMA}",
-        f"CREATE TABLE {SCHEMA}.marker (id INT PRIMARY KEY, word VARCHAR(64), filling TEXT) ENGINE = InnoDB",
-        f"CREATE TABLE {SCHEMA}.heartbeat (id INT PRIMARY KEY, sent_ns BIGINT UNSIGNED) ENGINE = InnoDB",
-        patience_s=patience_s,
-    )
-    for member in (primary, *pair.replicas):
-        member.learn_names(load=pair.spec.semi_sync)
-    if pair.spec.semi_sync:
-        for statement in primary.names.enable_primary_sql(pair.spec):
-            primary.ask(statement)
-    for replica in pair.replicas:
-        replica.ask(pair.dialect.read_only_sql)
-        if pair.spec.semi_sync:
-            replica.ask(replica.names.enable_replica_sql())
-        pair.refuse_strangers(replica)
-        replica.ask(pair.dialect.start_sql)
+    pair.dialect.join(primary, pair.replicas, pair.spec, patience_s)
     for replica in pair.replicas:
         pair.await_replicating(replica)
     if not pair.spec.semi_sync:
@@ -355,21 +338,6 @@ def _connect(pair: Pair) -> None:
 
 
 PATIENCE_S = 60.0
-SERVER_PORT = 3306
-"""Of every server that has a host of its own."""
-_OBEYS_S = 0.5
-_STOP_S = 120.0
-"""Longer than the servers' own timeouts."""
-
-
-@dataclass(frozen=True)
-class Promoted:
-    name: str
-    position: str
-    """All that it has."""
-    unapplied: int
-    """Transactions that had come and were not applied yet when it was told; they are in `position`."""
-    took_ns: int
 
 
 def promote(replica: Member, patience_s: float = PATIENCE_S) -> Promoted:
@@ -381,70 +349,10 @@ def promote(replica: Member, patience_s: float = PATIENCE_S) -> Promoted:
     dialect, began = replica.dialect, time.monotonic_ns()
     if replica.replica_state() is None:
         raise LabError(f"{replica.name} follows nobody: there is nothing to promote it from")
-    _stop(replica, dialect.stop_receiving_sql, lambda: replica.host.within(_end_connections))
-    unapplied = _unapplied(replica)
-    wait_for(
-        lambda: _unapplied(replica) == 0,
-        patience_s,
-        lambda: (
-            f"{replica.name} cannot be promoted: {_unapplied(replica)} transactions that it received were not applied"
-        ),
-        "Is something locked there, or is the machine overloaded?",
-    )
-    _stop(replica, dialect.stop_sql, lambda: _kill_applier(replica))
-    for statement in (dialect.forget_sql, dialect.writable_sql):
-        replica.ask(statement)
-    if replica.ask("SELECT @@global.read_only AS fixed")[0]["fixed"]:
-        raise LabError(f"{replica.name} was promoted and is still read-only")
+    unapplied = dialect.promote(replica, patience_s)
     return Promoted(
         name=replica.name,
         position=replica.position(dialect.applied_sql),
         unapplied=unapplied,
         took_ns=time.monotonic_ns() - began,
     )
-
-
-def _stop(replica: Member, sql: str, insist: Callable[[], None]) -> None:
-    """Tell it, and insist while it does not obey. Raises LabError."""
-    refused: list[HowfarError] = []
-
-    def stop() -> None:
-        try:
-            replica.tell(sql, _STOP_S)
-        except HowfarError as error:
-            refused.append(error)
-
-    stopping = threading.Thread(target=stop, name="promote", daemon=True)
-    stopping.start()
-    stopping.join(_OBEYS_S)
-    while stopping.is_alive():
-        insist()
-        stopping.join(_OBEYS_S)
-    if refused:
-        raise LabError(f"{replica.name} cannot be promoted: {refused[0].message}", refused[0].advice)
-
-
-def _end_connections() -> None:
-    """Of this host to any server: a receiver that talks to a dead primary goes on for seconds. Told to stop first, it does not connect
-    again. A kernel that cannot do this lets it run into its own timeout."""
-    command = ["ss", "--kill", "--tcp", "--numeric", "--no-header", f"dport = :{SERVER_PORT}"]
-    subprocess.run(command, capture_output=True)
-
-
-def _kill_applier(replica: Member) -> None:
-    """What came whole is applied. With a part of a transaction in hand MySQL's applier waits a minute for the rest before it obeys;
-    killed, it takes that part back at once."""
-    found = replica.ask(
-        "SELECT ID AS id FROM information_schema.processlist WHERE USER = 'system user' AND COMMAND <> 'Daemon'"
-    )
-    for row in found:
-        with suppress(LabError):  # one that has gone meanwhile
-            replica.ask(f"KILL {row['id']}")
-
-
-def _unapplied(replica: Member) -> int:
-    state = replica.replica_state()
-    if state is None or state.applying != "Yes":
-        why = "; ".join(state.errors) if state and state.errors else "it does not apply what it received"
-        raise LabError(f"{replica.name} cannot be promoted: {why}", "Seed the replica anew.")
-    return replica.dialect.positions.lacking(state.received, replica.position(replica.dialect.applied_sql))

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from howfar.lab.replication.dialect import ReplicaState
 from howfar.lab.replication.links import ReplicationSpec, Wire
-from howfar.lab.replication.member import Member
 from howfar.lab.replication.status import PrimaryEnd
 from howfar.lab.window_network import open_in, traffic
 
@@ -40,6 +39,8 @@ class Snapshot:
     primary: PrimaryEnd | None
     """None: it knows no semi-synchronous replication."""
     replicas: tuple[ReplicaFacts, ...]
+    sent: Mapping[str, int] = field(default_factory=dict)
+    """Bytes by the primary's host to each replica, by the kernel's count."""
     broken: tuple[str, ...] = ()
     """What no server says of itself: links that have died, disks that are full."""
 
@@ -50,7 +51,7 @@ def violations(spec: ReplicationSpec, before: Snapshot, after: Snapshot, commits
     if not spec.semi_sync or before.primary is None or after.primary is None:
         return tuple(found)
     one, two = before.primary, after.primary
-    if two.no_tx < one.no_tx or two.no_times < one.no_times or two.yes_tx < one.yes_tx:
+    if two.no_tx < one.no_tx or two.no_times < one.no_times or two.acknowledged < one.acknowledged:
         found.append("the primary's counters went back during the window: it was started again, or they were reset")
     if two.no_tx > one.no_tx:
         found.append(
@@ -59,9 +60,22 @@ def violations(spec: ReplicationSpec, before: Snapshot, after: Snapshot, commits
         )
     if two.no_times > one.no_times:
         found.append(f"the primary fell back to asynchronous replication {two.no_times - one.no_times} times")
-    if commits and two.yes_tx <= one.yes_tx:
+    if commits and two.acknowledged <= one.acknowledged:
         found.append(f"{commits} commits returned and the primary counted no acknowledgement")
+    if one.log_bytes is not None and two.acknowledged_bytes is not None and not spec.compression:
+        found += _crossed_less(spec, two.acknowledged_bytes - one.log_bytes, before, after)
     return tuple(found)
+
+
+def _crossed_less(spec: ReplicationSpec, log_bytes: int, before: Snapshot, after: Snapshot) -> list[str]:
+    """Acknowledged log has crossed the links of as many replicas as a commit needs, by the kernel's count."""
+    crossed = sorted((sent - before.sent.get(name, 0) for name, sent in after.sent.items()), reverse=True)
+    needed = crossed[: spec.wait_for]
+    if not needed or needed[-1] >= log_bytes:
+        return []
+    return [
+        f"{log_bytes} bytes of log were acknowledged and {needed[-1]} bytes were sent to a replica that a commit needs"
+    ]
 
 
 def _of_moment(spec: ReplicationSpec, seen: Snapshot, when: str) -> list[str]:
@@ -70,6 +84,7 @@ def _of_moment(spec: ReplicationSpec, seen: Snapshot, when: str) -> list[str]:
     for replica in seen.replicas:
         found += _of_replica(spec, replica, when)
     end = seen.primary
+    found += [f"{sentence} {when} the window" for sentence in (end.unlike if end is not None else ())]
     if not spec.semi_sync:
         if end is not None and end.enabled:
             found.append(f"the primary was semi-synchronous {when} the window")
@@ -82,7 +97,7 @@ def _of_moment(spec: ReplicationSpec, seen: Snapshot, when: str) -> list[str]:
         found.append(f"{end.clients} semi-synchronous replicas of {spec.replicas} were connected {when} the window")
     for name, wanted, obtained in (
         ("wait point", spec.wait_point, end.wait_point),
-        ("timeout in ms", spec.timeout_ms, end.timeout_ms),
+        ("timeout in ms", spec.timeout_ms, spec.timeout_ms if end.timeout_ms is None else end.timeout_ms),
         ("number of replicas to wait for", spec.wait_for, end.wait_for),
     ):
         if wanted != obtained:
@@ -150,7 +165,6 @@ FILLING = "replicas " * 3000
 """Text for a row of its own. Any compression leaves a hundredth of it, and encryption none the less."""
 _COMPRESSED_MOST = len(FILLING) // 4
 """With headers, acknowledgements and heartbeats."""
-_HANDSHAKES = "Ssl_finished_accepts"
 
 
 @dataclass(frozen=True)
@@ -158,16 +172,11 @@ class ChannelFacts:
     """Until a pair was proven."""
 
     tls_handshakes: int
-    """That the primary finished since it started. Nobody but its replicas came over the network yet."""
+    """Of replicas with the primary."""
     row_bytes: int
     """Of the row that was written."""
     wire_bytes: Mapping[str, int]
     """What the primary's host sent to each replica for it, by the kernel's count."""
-
-
-def tls_handshakes(primary: Member) -> int:
-    """Raises LabError, ServerCrashed."""
-    return int(primary.status(f"LIKE '{_HANDSHAKES}'")[_HANDSHAKES])
 
 
 def sent_bytes(wires: Sequence[Wire]) -> dict[str, int]:

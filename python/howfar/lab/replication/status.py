@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from howfar.lab.replication.links import ReplicationSpec
 
@@ -61,11 +61,14 @@ class PrimaryEnd:
     """It is semi-synchronous now, and has not fallen back."""
     clients: int
     """Semi-synchronous replicas that are connected."""
-    timeout_ms: int
+    timeout_ms: int | None
+    """None: it waits for ever."""
     wait_point: str
     wait_for: int
-    yes_tx: int
-    """Acknowledged. Beware: MySQL under AFTER_SYNC counts groups of commits, MariaDB and AFTER_COMMIT each commit."""
+    yes_tx: int | None
+    """Acknowledged; None: it does not count them.
+
+    Beware: MySQL under AFTER_SYNC counts groups of commits, MariaDB and AFTER_COMMIT each commit."""
     no_tx: int
     """Committed without, in the unit of `yes_tx`: MySQL 9.7 counted 17,171 for 19,838 commits of 16 connections under AFTER_SYNC, and
     15,277 for as many of one connection."""
@@ -75,6 +78,26 @@ class PrimaryEnd:
     tx_wait_us: int
     waiting: int
     """Sessions that wait for an acknowledgement now."""
+    acknowledged_bytes: int | None = None
+    """Of its log, as much as the replicas have acknowledged that a commit needs; None: it does not say."""
+    log_bytes: int | None = None
+    """Of its log, until now; None: it does not say."""
+    settings: Mapping[str, str] | None = None
+    """As it reports them, where they are not above."""
+    standbys: tuple[Mapping[str, Any], ...] = ()
+    """What it reports of each replica."""
+    unlike: tuple[str, ...] = ()
+    """Settings that are not as requested."""
+
+    @property
+    def acknowledged(self) -> int:
+        """In whatever it counts them."""
+        return (self.acknowledged_bytes or 0) if self.yes_tx is None else self.yes_tx
+
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """Changes with each acknowledgement, and with each commit that goes on without one."""
+        return (self.acknowledged, self.no_tx, self.tx_waits)
 
 
 def primary_end(names: SemiSyncNames, variables: Mapping[str, str], status: Mapping[str, str]) -> PrimaryEnd | None:
@@ -116,6 +139,9 @@ Interval = tuple[int, int]
 class Positions(Protocol):
     """One server's way to write positions."""
 
+    counts_received: bool
+    """What a replica has received and not applied can be told in transactions."""
+
     def lacking(self, ahead: str, behind: str) -> int:
         """Transactions that are in `ahead` and not in `behind`. Raises ValueError for what is no position."""
         ...
@@ -128,6 +154,8 @@ class Positions(Protocol):
 
 class MariadbPositions:
     """See `Positions`. A state is `gtid_binlog_state`: the last number of each server in each domain."""
+
+    counts_received = True
 
     def lacking(self, ahead: str, behind: str) -> int:
         have = numbers_by_domain(behind)
@@ -145,6 +173,8 @@ class MariadbPositions:
 
 class MysqlPositions:
     """See `Positions`. State and position are both `gtid_executed`."""
+
+    counts_received = True
 
     def lacking(self, ahead: str, behind: str) -> int:
         have = intervals_by_origin(behind)

@@ -16,16 +16,13 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-import pymysql
-from pymysql.cursors import DictCursor
-
 from howfar.errors import HowfarError
-from howfar.lab.replication.member import Member, read_state
-from howfar.lab.replication.pair import SCHEMA, Pair
-from howfar.lab.replication.status import PrimaryEnd, primary_end
+from howfar.lab.replication.dialect import SCHEMA
+from howfar.lab.replication.member import Member
+from howfar.lab.replication.pair import Pair
+from howfar.lab.replication.status import PrimaryEnd
 
 LAG_INTERVAL_S = 0.1
 _COMMITS_INTERVAL_S = 0.2
@@ -48,7 +45,7 @@ class PairWatch:
             self._threads[-1].start()
 
     def _until_gone(self, work: Callable[[], None]) -> None:
-        with suppress(HowfarError, pymysql.Error, OSError):  # a server has gone; whoever else asks it hears why
+        with suppress(HowfarError, OSError):  # a server has gone; whoever else asks it hears why
             work()
 
     def _again(self) -> bool:
@@ -86,9 +83,9 @@ class LagWatch(PairWatch):
         return tuple(self.samples)
 
     def _beat(self) -> None:
-        with self.pair.primary.server.session(_ANSWER_S) as connection, connection.cursor() as cursor:
+        with self.pair.primary.server.asking(_ANSWER_S, as_client=True) as ask:
             while self._again():
-                cursor.execute(f"REPLACE INTO {SCHEMA}.heartbeat VALUES (1, {time.monotonic_ns()})")
+                ask(self.pair.dialect.beat_sql(time.monotonic_ns()))
 
     def _look(self) -> None:
         dialect = self.pair.dialect
@@ -105,14 +102,11 @@ class LagWatch(PairWatch):
 
 
 def _asker(member: Member, ledger: ExitStack) -> Callable[[str, str], Any]:
-    """One column of the first row, over a connection of its own; None: no row."""
-    connection = ledger.enter_context(member.server.session(_ANSWER_S))
+    """One column of the first row, over a session of its own; None: no row."""
+    rows = ledger.enter_context(member.server.asking(_ANSWER_S))
 
     def ask(sql: str, column: str) -> Any:
-        with connection.cursor() as cursor:
-            cursor.execute(sql)
-            row = cursor.fetchone()
-            return row and row[column]
+        return next((row[column] for row in rows(sql)), None)
 
     return ask
 
@@ -126,9 +120,8 @@ class HangClock:
 
     def look(self, now_ns: int, end: PrimaryEnd) -> int:
         """Nanoseconds; 0: nobody waits, or somebody was answered since the last look."""
-        progress = (end.yes_tx, end.no_tx, end.tx_waits)
-        if end.waiting == 0 or progress != self._progress:
-            self._progress, self._since_ns = progress, now_ns
+        if end.waiting == 0 or end.progress != self._progress:
+            self._progress, self._since_ns = end.progress, now_ns
         return now_ns - self._since_ns
 
 
@@ -156,16 +149,14 @@ class CommitWatch(PairWatch):
                     self._give_up(f"the primary had {full}: it was killed")
 
     def _acknowledgements(self, ledger: ExitStack) -> Callable[[], None]:
-        primary, clock = self.pair.primary, HangClock()
-        connection = ledger.enter_context(primary.server.session(_ANSWER_S))
-        cursor = ledger.enter_context(connection.cursor())
-        variables = _rows(cursor, "VARIABLES")
+        pair, primary, clock = self.pair, self.pair.primary.server, HangClock()
+        ask = ledger.enter_context(primary.asking(_ANSWER_S))
 
         def look() -> None:
-            end = primary_end(primary.names, variables, _rows(cursor, "STATUS"))
+            end = pair.dialect.primary_end(ask, primary, pair.spec)
             waited_ns = 0 if end is None else clock.look(time.monotonic_ns(), end)
             if end is not None and waited_ns > self._patience_s * 1e9:
-                why = "".join(f"; {reason}" for reason in _reasons(self.pair))
+                why = "".join(f"; {reason}" for reason in _reasons(pair))
                 self._give_up(
                     f"{end.waiting} commits waited {waited_ns / 1e9:.1f} s and no replica acknowledged any "
                     f"({end.clients} connected{why}): the primary was killed"
@@ -186,22 +177,13 @@ def _reasons(pair: Pair) -> list[str]:
             found.append(f"{replica.name} died")
             continue
         try:
-            with replica.server.session(_ANSWER_S) as connection, connection.cursor() as cursor:
-                state = read_state(replica.dialect, partial(_all_rows, cursor))
-        except (HowfarError, pymysql.Error, OSError) as error:
-            found.append(f"{replica.name} does not answer: {error}")
+            with replica.server.asking(_ANSWER_S) as ask:
+                state = replica.dialect.read_state(ask)
+        except HowfarError as error:
+            found.append(f"{replica.name} does not answer: {error.message}")
             continue
         if state is not None and state.errors:
             found.append(f"{replica.name} says: {'; '.join(state.errors)}")
         if full := replica.full():
             found.append(f"{replica.name} had {full}")
     return found
-
-
-def _all_rows(cursor: DictCursor, sql: str) -> list[dict[str, Any]]:
-    cursor.execute(sql)
-    return list(cursor.fetchall())
-
-
-def _rows(cursor: DictCursor, what: str) -> dict[str, str]:
-    return {row["Variable_name"]: row["Value"] for row in _all_rows(cursor, f"SHOW GLOBAL {what} LIKE 'rpl\\_semi%'")}

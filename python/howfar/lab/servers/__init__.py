@@ -10,6 +10,7 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -233,6 +234,29 @@ class Server(ABC):
         errors = [line[:_LINE_CHARACTERS] for line in lines[:-_LOG_LINES] if _ERROR in line][-_LOG_ERRORS:]
         first = ". Its log's last errors before its end:\n  " + "\n  ".join(errors) if errors else ""
         return first + ". Its log ends with:\n  " + "\n  ".join(last)
+
+
+Ask = Callable[[str], list[dict[str, Any]]]
+"""Rows of a statement. Raises LabError."""
+
+
+class TableServer(Server):
+    """One with tables, which can replicate."""
+
+    @property
+    @abstractmethod
+    def password(self) -> str:
+        """Of the laboratory's account."""
+
+    @abstractmethod
+    def query(self, sql: str, called: str | None = None) -> list[dict[str, Any]]:
+        """Over the laboratory's own session, which waits for no replica. `called`: for a statement that holds a secret; a message has
+        this name, and nothing of the statement. Raises ServerCrashed, LabError."""
+
+    @abstractmethod
+    def asking(self, patience_s: float, *, as_client: bool = False) -> AbstractContextManager[Ask]:
+        """A further session over the socket; what takes longer than `patience_s` is an error. `as_client`: with the account and the
+        settings of the load's. Raises ServerCrashed, LabError."""
 
 
 class Store(ABC):

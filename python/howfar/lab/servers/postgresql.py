@@ -10,13 +10,14 @@ import contextlib
 import hashlib
 import hmac
 import os
+import re
 import secrets
 import signal
 import ssl
 import subprocess
 import time
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,11 @@ from howfar.lab.servers import (
     GAUGES,
     SPARE_CONNECTIONS,
     USER,
+    Ask,
     CertificatePaths,
-    Server,
     ServerContext,
     Tables,
+    TableServer,
     pages_allowed,
     ready,
     ready_timeout_s,
@@ -84,12 +86,15 @@ _COUNTERS = (
     "wal_bytes",
     "wal_write",
     "wal_sync",
+    "table_pages",
 )
-"""Of pg_stat_database and pg_stat_wal; those that a version does not have are left out."""
+"""Of pg_stat_database, pg_stat_wal and the tables' files; those that a version does not have are left out."""
 _SNAPSHOT = (
     "SELECT to_jsonb(d) || to_jsonb(w) || jsonb_build_object("
     "'client_backends', (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()), "
-    "'active_backends', (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND state = 'active')) AS c "
+    "'active_backends', (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND state = 'active'), "
+    "'table_pages', (SELECT sum(pg_relation_size(oid)) / current_setting('block_size')::int FROM pg_class "
+    "WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'i'))) AS c "
     f"FROM pg_stat_database d, pg_stat_wal w WHERE d.datname = '{DATABASE}'"
 )
 _FACTS = (
@@ -125,6 +130,19 @@ def password_verifier(password: str) -> str:
 
 
 @dataclass(frozen=True)
+class Streaming:
+    """How one takes part in replication."""
+
+    account: str
+    """Of those that follow it."""
+    verifier: str
+    """Of their password."""
+    options: Mapping[str, str]
+    primary: str | None
+    """Whom it follows, as libpq's words; None: it is a primary."""
+
+
+@dataclass(frozen=True)
 class PostgresSettings:
     """How to start one."""
 
@@ -139,6 +157,9 @@ class PostgresSettings:
     tls: CertificatePaths | None = None
     database: str = DATABASE
     """Where the laboratory's own session is."""
+    streaming: Streaming | None = None
+    log_for_replicas: bool = False
+    """Where `loading`: its log is one that a replica can begin with."""
 
     def options(self, port: int) -> dict[str, str]:
         """Its configuration beside the defaults."""
@@ -148,7 +169,8 @@ class PostgresSettings:
             "unix_socket_directories": str(work),
             "listen_addresses": context.listen_address if self.networking else "",
             "hba_file": str(work / "pg_hba.conf"),
-            "max_connections": str(context.connections + SPARE_CONNECTIONS),
+            # A replica needs as many as its template had.
+            "max_connections": str((0 if self.loading else context.connections) + SPARE_CONNECTIONS),
             "shared_buffers": str(max(self.pool_bytes, _LEAST_POOL_BYTES) // _PAGE_BYTES),
             "huge_pages": "off",
             # In /dev/shm a killed server would leave segments.
@@ -173,19 +195,19 @@ class PostgresSettings:
             chosen |= {
                 "fsync": "off",
                 "full_page_writes": "off",
-                "wal_level": "minimal",
-                "max_wal_senders": "0",
                 "autovacuum": "off",
                 "maintenance_work_mem": "256MB",
             }
-        return chosen
+        if self.loading and not self.log_for_replicas:
+            chosen |= {"wal_level": "minimal", "max_wal_senders": "0"}
+        return chosen if self.streaming is None else {**chosen, **self.streaming.options}
 
     def command_line(self, port: int) -> list[str]:
         options = [word for name, value in self.options(port).items() for word in ("-c", f"{name}={value}")]
         return as_other_user([str(self.program), "-D", str(self.data), *options])
 
 
-class PostgresServer(Server):
+class PostgresServer(TableServer):
     """See `servers.Server`."""
 
     kind = "postgresql"
@@ -195,11 +217,18 @@ class PostgresServer(Server):
         self._admin: pg8000.native.Connection | None = None
         context = settings.context
         port = context.port(_PORT) if settings.networking else _PORT
-        hba = context.work / "pg_hba.conf"
-        hba.write_text(
-            f"local all {_ADMIN} trust\nlocal all all scram-sha-256\n"
-            f"host all {USER} 0.0.0.0/0 scram-sha-256\nhost all {USER} ::/0 scram-sha-256\n"
+        remote = (
+            [("all", USER)]
+            if settings.streaming is None
+            else [("all", USER), ("replication", settings.streaming.account)]
         )
+        entries = [f"local all {_ADMIN} trust", "local all all scram-sha-256"]
+        entries += [
+            f"host {what} {who} {where} scram-sha-256" for what, who in remote for where in ("0.0.0.0/0", "::/0")
+        ]
+        (context.work / "pg_hba.conf").write_text("\n".join(entries) + "\n")
+        if settings.streaming is not None and settings.streaming.primary is not None:
+            _make_standby(settings.data, settings.streaming.primary)
         # Of a server that was killed: it has ended, and its process number may be another's by now.
         (settings.data / "postmaster.pid").unlink(missing_ok=True)
         (context.work / f".s.PGSQL.{port}.lock").unlink(missing_ok=True)
@@ -210,6 +239,15 @@ class PostgresServer(Server):
             settings.command_line(port),
             socket=f".s.PGSQL.{port}",
         )
+
+    @property
+    def password(self) -> str:
+        return self._settings.password
+
+    @property
+    def _follows(self) -> bool:
+        """It was begun as a replica: its accounts are its primary's."""
+        return self._settings.streaming is not None and self._settings.streaming.primary is not None
 
     def become_ready(self) -> None:
         patience_s = ready_timeout_s(self._settings.pool_bytes)
@@ -232,11 +270,15 @@ class PostgresServer(Server):
         )
         shown = self._facts()
         self.version = shown["server_version"].partition(" ")[0]
-        self._check_capacity(int(shown["max_connections"]))
         if self._settings.loading:
             return
-        verifier = password_verifier(self._settings.password)
-        self.query(f"ALTER ROLE {USER} PASSWORD '{verifier}'", called="its password")
+        self._check_capacity(int(shown["max_connections"]))
+        if not self._follows:
+            verifier = password_verifier(self._settings.password)
+            self.query(f"ALTER ROLE {USER} PASSWORD '{verifier}'", called="its password")
+            if (streaming := self._settings.streaming) is not None:
+                made = f"CREATE ROLE {streaming.account} LOGIN REPLICATION PASSWORD '{streaming.verifier}'"
+                self.query(made, called="the replicas' account")
         self.query(_WARM)
         # What a session read is counted when it ends: this one's pages shall not be found in a trial.
         self.disconnect()
@@ -244,10 +286,35 @@ class PostgresServer(Server):
         self._settle()
 
     def _own_session(self) -> pg8000.native.Connection:
-        return self._connect({"socket": str(self.socket)}, _ADMIN, self._settings.database)
+        session = self._connect({"socket": str(self.socket)}, _ADMIN, self._settings.database)
+        if self._settings.streaming is not None:
+            session.run("SET synchronous_commit = local")  # no replica may be there to be waited for
+        return session
+
+    @contextlib.contextmanager
+    def asking(self, patience_s: float, *, as_client: bool = False) -> Iterator[Ask]:
+        user = USER if as_client and not self._follows else _ADMIN
+        session = self._connect({"socket": str(self.socket)}, user, DATABASE, patience_s=patience_s)
+
+        def ask(sql: str) -> list[dict[str, Any]]:
+            try:
+                return _rows(session, sql)
+            except (DatabaseError, InterfaceError, OSError) as error:
+                raise LabError(_said(error)) from error
+
+        try:
+            yield ask
+        finally:
+            with contextlib.suppress(DatabaseError, InterfaceError, OSError):
+                session.close()
 
     def _connect(
-        self, connection: Mapping[str, Any], user: str, database: str, encrypted: ssl.SSLContext | None = None
+        self,
+        connection: Mapping[str, Any],
+        user: str,
+        database: str,
+        encrypted: ssl.SSLContext | None = None,
+        patience_s: float = _ANSWER_S,
     ) -> pg8000.native.Connection:
         try:
             return pg8000.native.Connection(
@@ -258,13 +325,12 @@ class PostgresServer(Server):
                 database=database,
                 password=None if user == _ADMIN else self._settings.password,
                 ssl_context=encrypted,
-                timeout=_ANSWER_S,
+                timeout=patience_s,
             )
         except (DatabaseError, InterfaceError, OSError) as error:
             raise LabError(f"connecting to the server by {dict(connection)} failed: {_said(error)}") from error
 
     def query(self, sql: str, called: str | None = None) -> list[dict[str, Any]]:
-        """See `servers.Server`. `called`: names a statement that holds a secret."""
         assert self._admin is not None, "not ready yet"
         try:
             return _rows(self._admin, sql)
@@ -279,7 +345,9 @@ class PostgresServer(Server):
 
     def _facts(self) -> dict[str, str]:
         names = ", ".join(f"'{name}'" for name in _FACTS)
-        rows = self.query(f"SELECT name, current_setting(name) AS setting FROM pg_settings WHERE name IN ({names})")
+        # What this session has set for itself is not what clients have.
+        setting = "CASE source WHEN 'session' THEN reset_val ELSE current_setting(name) END"
+        rows = self.query(f"SELECT name, {setting} AS setting FROM pg_settings WHERE name IN ({names})")
         return {str(row["name"]): str(row["setting"]) for row in rows}
 
     def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -289,7 +357,9 @@ class PostgresServer(Server):
         counters = {name: after[name] - before.get(name, 0) for name in after if name not in GAUGES}
         ports = self.context.host.within(lambda: listening_ports(self.pid))
         found = []
-        if (read := counters["blks_read"]) > pages_allowed(commits):
+        # A new page at a table's end is counted as read.
+        read = counters["blks_read"] - (0 if commits is None else counters.get("table_pages", 0))
+        if read > pages_allowed(commits):
             found.append(f"the server read {read} pages from files during the trial: the data was not all in memory")
         if commits is not None and counters["xact_commit"] < commits:
             found.append(f"the server counted {counters['xact_commit']} commits, the load at least {commits}")
@@ -354,6 +424,10 @@ class PostgresServer(Server):
         deadline = time.monotonic() + _STOPS_S
         while any(map(_runs, children)) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
+        for pid in children:
+            # Orphans are the sandbox's first process's, which we are there.
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
 
     def stop(self) -> None:
         # Its processes have sessions of their own; told so, it ends them before itself.
@@ -368,6 +442,15 @@ class PostgresServer(Server):
             with contextlib.suppress(DatabaseError, InterfaceError, OSError):
                 self._admin.close()
             self._admin = None
+
+
+def _make_standby(data: Path, primary: str) -> None:
+    """Whom to follow stays out of the command line: it holds a secret."""
+    (data / "standby.signal").touch()
+    settings = data / "postgresql.auto.conf"
+    settings.touch(mode=0o600)
+    settings.chmod(0o600)
+    settings.write_text(f"primary_conninfo = '{primary}'\n")
 
 
 def _children(pid: int) -> list[int]:
@@ -423,6 +506,7 @@ class PostgresStore(TableStore):
 
         self._loading(data, make, _FIRST_DATABASE)
         self._loading(data, lambda server: server.query("CREATE EXTENSION pg_prewarm"))
+        self._open_to_replicas(data)
 
     def _adopt(self, data: Path) -> None:
         """Nothing in a copy has to be another than in its template."""
@@ -438,10 +522,38 @@ class PostgresStore(TableStore):
                 _finish(server, number, self.tables.size)
 
         self._loading(data, load)
+        self._open_to_replicas(data)
 
-    def _loading(self, data: Path, work: Callable[[PostgresServer], object], database: str = DATABASE) -> None:
+    def begin(self, streaming: Streaming, tls: CertificatePaths | None) -> PostgresServer:
+        """As `SqlStore.begin`."""
+        data = self._data(self.tables.contents[0])
+        if not self._for_replicas(data):
+            self._open_to_replicas(data)
+        return self._server(data, networking=True, tls=tls, streaming=streaming)
+
+    def _for_replicas(self, data: Path) -> bool:
+        """Its log is one that a replica can begin with; templates of before are not."""
+        command = [str(self.program.path.parent / "pg_controldata"), "-D", str(data)]
+        shown = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
+        return not re.search(r"^wal_level setting: +minimal", shown.stdout, re.MULTILINE)
+
+    def _open_to_replicas(self, data: Path) -> None:
+        """By a start and an end with a log for them: what is loaded without one is loaded faster. A replica fetches the whole file of
+        the log in which it begins, so that is a new one."""
+        self._loading(data, lambda server: server.query("SELECT pg_switch_wal()"), log_for_replicas=True)
+
+    def _loading(
+        self,
+        data: Path,
+        work: Callable[[PostgresServer], object],
+        database: str = DATABASE,
+        *,
+        log_for_replicas: bool = False,
+    ) -> None:
         """Start it for a template, do `work`, shut it down."""
-        server = ready(self._server(data, networking=False, loading=True, database=database))
+        server = ready(
+            self._server(data, networking=False, loading=True, database=database, log_for_replicas=log_for_replicas)
+        )
         try:
             work(server)
             server.shut_down()
@@ -459,6 +571,8 @@ class PostgresStore(TableStore):
         tls: CertificatePaths | None = None,
         loading: bool = False,
         database: str = DATABASE,
+        streaming: Streaming | None = None,
+        log_for_replicas: bool = False,
     ) -> PostgresServer:
         return PostgresServer(
             PostgresSettings(
@@ -471,6 +585,8 @@ class PostgresStore(TableStore):
                 loading=loading,
                 tls=tls,
                 database=database,
+                streaming=streaming,
+                log_for_replicas=log_for_replicas,
             )
         )
 

@@ -8,7 +8,7 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pymysql
@@ -16,7 +16,7 @@ from pymysql.cursors import DictCursor
 
 from howfar.errors import LabError, ServerCrashed
 from howfar.lab.network import Host
-from howfar.lab.servers import DATABASE, GAUGES, USER, Server, pages_allowed, ready_timeout_s
+from howfar.lab.servers import DATABASE, GAUGES, USER, Ask, TableServer, pages_allowed, ready_timeout_s
 from howfar.lab.servers.dialect import PREPARED_STATEMENTS, Dialect, Settings, start_sql
 from howfar.lab.sockets import listening_ports
 from howfar.store.server_metrics import server_metrics
@@ -76,7 +76,7 @@ _FACTS = (
 )
 
 
-class SqlServer(Server):
+class SqlServer(TableServer):
     """See `servers.Server`."""
 
     def __init__(self, settings: Settings, dialect: Dialect) -> None:
@@ -93,7 +93,6 @@ class SqlServer(Server):
 
     @property
     def password(self) -> str:
-        """Of the laboratory's account."""
         return self._settings.password
 
     def become_ready(self) -> None:
@@ -184,11 +183,20 @@ class SqlServer(Server):
         """A further connection over the socket; what takes longer than `patience_s` is an error of pymysql's. Raises LabError."""
         return self._connect({"socket": str(self.socket)}, patience_s)
 
-    def query(self, sql: str, called: str | None = None) -> list[dict[str, Any]]:
-        """Ask over the socket. `called`: for a statement that holds a secret; a message has this name, and nothing of the statement.
+    @contextlib.contextmanager
+    def asking(self, patience_s: float, *, as_client: bool = False) -> Iterator[Ask]:
+        with self.session(patience_s) as connection, connection.cursor() as cursor:
 
-        Raises ServerCrashed, LabError.
-        """
+            def ask(sql: str) -> list[dict[str, Any]]:
+                try:
+                    cursor.execute(sql)
+                    return list(cursor.fetchall())
+                except (pymysql.Error, OSError) as error:
+                    raise LabError(str(error)) from error
+
+            yield ask
+
+    def query(self, sql: str, called: str | None = None) -> list[dict[str, Any]]:
         assert self._admin is not None, "not ready yet"
         try:
             with self._admin.cursor() as cursor:

@@ -13,7 +13,6 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from pymysql.cursors import Cursor
 
 from howfar.engine.acknowledged import Fate, KeyLog
 from howfar.engine.inserts import TABLE
@@ -186,7 +185,7 @@ def break_pair(pair: Pair, done: Break, pause: Callable[[int], None]) -> Broken:
     for wire in pair.wires if done.cut else ():
         wire.cut(done.cut)
     for replica in pair.replicas if done.stops_receiving else ():
-        replica.tell(pair.dialect.stop_receiving_sql, _STOPS_S)
+        pair.dialect.stop_receiving(replica, _STOPS_S)
     in_force_ns = time.monotonic_ns()
     if done.failover_ns:
         pause(done.failover_ns)
@@ -354,7 +353,7 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
     before = Before(
         window_ns=load.began_ns,
         behind=min((pair.dialect.positions.lacking(last.position, applied) for _, applied in had), default=None),
-        unreceived=min((pair.dialect.positions.lacking(last.position, received) for received, _ in had), default=None),
+        unreceived=_unreceived(pair, last.position, [received for received, _ in had]),
         heartbeat_ns=samples[-1].heartbeat_ns if samples else None,
         rtt_ns=context.rtt_ns,
     )
@@ -362,6 +361,14 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
     check_waited(context, log, broken.fault_ns)
     record = crash_record(fault, broken, before, log, seen, watched.elapsed_ns // max(watched.polls, 1), survivor)
     return Crashed(record, outcome, receipt(pair, begun, last) | {"fault": asdict(done)})
+
+
+def _unreceived(pair: Pair, position: str, received: Sequence[str]) -> int | None:
+    """Transactions; None: they cannot be told."""
+    positions = pair.dialect.positions
+    if not positions.counts_received:
+        return None
+    return min((positions.lacking(position, each) for each in received), default=None)
 
 
 def check_waited(context: FaultContext, log: KeyLog, until_ns: int) -> None:
@@ -434,10 +441,9 @@ def _received(replica: Member) -> str:
 
 def keys_of(member: Member) -> Keys:
     """Of all rows. Raises LabError."""
-    with member.server.session(_KEYS_S) as connection, connection.cursor(Cursor) as cursor:
-        cursor.execute(f"SELECT id FROM {TABLE}")
-        rows: Sequence[tuple[int]] = cursor.fetchall()
-    return np.fromiter((row[0] for row in rows), np.int64, len(rows))
+    with member.server.asking(_KEYS_S) as ask:
+        rows = ask(f"SELECT id FROM {TABLE}")
+    return np.fromiter((row["id"] for row in rows), np.int64, len(rows))
 
 
 EARLIEST = 0.25

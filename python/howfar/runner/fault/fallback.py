@@ -10,17 +10,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import pymysql
 from numpy.typing import NDArray
-from pymysql.cursors import DictCursor
 
 from howfar.engine.acknowledged import Fate, KeyLog
 from howfar.engine.messages import LoadJob
 from howfar.engine.process import LoadOutcome
 from howfar.errors import HowfarError, LabError
 from howfar.lab.replication import Pair
+from howfar.lab.replication.dialect import one
 from howfar.lab.replication.proof import after_absence, violations
-from howfar.lab.replication.status import Positions, PrimaryEnd, primary_end
+from howfar.lab.replication.status import Positions, PrimaryEnd
 from howfar.runner.fault.crash import FaultContext, receipt
 from howfar.runner.fault.under_load import UnderLoad, logged
 from howfar.store.records import FallbackRecord, FallbackSample
@@ -64,36 +63,24 @@ class Looks:
     def _run(self) -> None:
         try:
             self._look()
-        except (HowfarError, pymysql.Error, OSError) as error:
+        except (HowfarError, OSError) as error:
             self.ended_by = str(error)
 
     def _look(self) -> None:
-        primary, (replica, *_), dialect = self.pair.primary, self.pair.replicas, self.pair.dialect
+        primary, (replica, *_), dialect = self.pair.primary.server, self.pair.replicas, self.pair.dialect
         with ExitStack() as ledger:
-            on_primary = ledger.enter_context(primary.server.session(_ANSWER_S)).cursor()
-            on_replica = ledger.enter_context(replica.server.session(_ANSWER_S)).cursor()
-            variables = _semi_sync(on_primary, "VARIABLES")
+            on_primary = ledger.enter_context(primary.asking(_ANSWER_S))
+            on_replica = ledger.enter_context(replica.server.asking(_ANSWER_S))
             while True:
-                end = primary_end(primary.names, variables, _semi_sync(on_primary, "STATUS"))
+                end = dialect.primary_end(on_primary, primary, self.pair.spec)
                 at_ns = time.monotonic_ns()
                 if end is None:
                     return
-                position = str(_first(on_primary, dialect.position_sql)["position"] or "").replace("\n", "")
-                row = _first(on_replica, dialect.status_sql)
-                received = dialect.replica_state(row).received if row else None
-                self.seen.append(Look(at_ns, end, position, received))
+                position = str(one(on_primary, dialect.position_sql)["position"] or "").replace("\n", "")
+                state = dialect.read_state(on_replica)
+                self.seen.append(Look(at_ns, end, position, None if state is None else state.received))
                 if self._stop.wait(INTERVAL_S):
                     return
-
-
-def _semi_sync(cursor: DictCursor, what: str) -> dict[str, str]:
-    cursor.execute(f"SHOW GLOBAL {what} LIKE 'rpl\\_semi%'")
-    return {row["Variable_name"]: row["Value"] for row in cursor.fetchall()}
-
-
-def _first(cursor: DictCursor, sql: str) -> dict[str, Any]:
-    cursor.execute(sql)
-    return cursor.fetchone() or {}
 
 
 def look_at(pair: Pair) -> Looks:
@@ -116,7 +103,7 @@ class Absence:
 
 def fallback_record(
     absence: Absence,
-    timeout_ms: int,
+    timeout_ms: int | None,
     log: KeyLog,
     looks: Sequence[Look],
     positions: Positions,
@@ -203,16 +190,24 @@ def _sample(look: Look, origin_ns: int, positions: Positions) -> FallbackSample:
         semi_sync=look.end.status,
         clients=look.end.clients,
         waiting=look.end.waiting,
-        acknowledged=look.end.yes_tx,
+        acknowledged=look.end.acknowledged,
         unacknowledged=look.end.no_tx,
-        behind=None if look.received is None else positions.lacking(look.position, look.received),
+        behind=_behind(look, positions),
     )
+
+
+def _behind(look: Look, positions: Positions) -> int | None:
+    if look.received is None or not positions.counts_received:
+        return None
+    return positions.lacking(look.position, look.received)
 
 
 LEAVES_NS = 3_000_000_000
 """After the beginning of the measured window."""
 AWAY_NS = 7_000_000_000
 """Beyond the timeout: so long the primary goes on alone before the line carries again."""
+OTHERS_TIMEOUT_MS = 10_000
+"""Of servers that have one, by default: a primary that waits for ever is left for as long."""
 AFTERWARDS_NS = 5_000_000_000
 """Of the window, at the least, for the replica to come back in."""
 _BACK_S = 10.0
@@ -244,7 +239,7 @@ def run_fallback(
     if not pair.spec.semi_sync:
         raise LabError("asynchronous replication has nothing to fall back from", "Take a semi-synchronous mode.")
     timeout_ms = set_timeout(pair, timeout_ms)
-    absent_ns = timeout_ms * 1_000_000 + away_ns
+    absent_ns = (OTHERS_TIMEOUT_MS if timeout_ms is None else timeout_ms) * 1_000_000 + away_ns
     if job.measure_ns < leaves_ns + absent_ns + AFTERWARDS_NS:
         raise LabError(
             f"a window of {job.measure_ns / 1e9:.0f} s does not hold a fallback: the replica leaves after {leaves_ns / 1e9:.0f} s "
@@ -262,7 +257,8 @@ def run_fallback(
         load.start(context.measure, context.launcher, context.on_event)
         load.await_window()
         load.pause_until(leaves_ns)
-        if unlike := violations(replace(pair.spec, timeout_ms=timeout_ms), begun, pair.snapshot()):
+        spec = pair.spec if timeout_ms is None else replace(pair.spec, timeout_ms=timeout_ms)
+        if unlike := violations(spec, begun, pair.snapshot()):
             raise LabError("replication was not as configured before the replica left: " + "; ".join(unlike))
         absence = _leave_and_return(pair, load, absent_ns)
         outcome = load.finish()
@@ -281,12 +277,11 @@ def run_fallback(
 
 
 def _leave_and_return(pair: Pair, load: UnderLoad, absent_ns: int) -> Absence:
-    """Neither end learns that the link is cut."""
-    left_ns = time.monotonic_ns()
+    """Neither end learns that the link is cut. Of several replicas the first leaves, and the others stay."""
+    left_ns, wire = time.monotonic_ns(), pair.wires[0]
     with ExitStack() as mending:
-        for wire in pair.wires:
-            mending.callback(wire.mend)
-            wire.cut()
+        mending.callback(wire.mend)
+        wire.cut()
         load.pause(absent_ns, "the line of the replica that had left carried again")
     return Absence(left_ns, time.monotonic_ns())
 
@@ -298,16 +293,14 @@ def _await_back(looks: Looks) -> None:
         time.sleep(_POLL_S)
 
 
-def set_timeout(pair: Pair, timeout_ms: int | None) -> int:
-    """Give it back to the server, or say it; what is in force then. Raises LabError."""
-    primary = pair.primary
-    value = "DEFAULT" if timeout_ms is None else str(timeout_ms)
-    primary.ask(f"SET GLOBAL {primary.names.primary}timeout = {value}")
-    end = primary.primary_end()
+def set_timeout(pair: Pair, timeout_ms: int | None) -> int | None:
+    """Give it back to the server, or say it; what is in force then, None: there is none. Raises LabError."""
+    pair.dialect.set_timeout(pair.primary, timeout_ms)
+    end = pair.primary.primary_end()
     assert end is not None, "a semi-synchronous pair has such an end"
     return end.timeout_ms
 
 
 def _lines(pair: Pair) -> list[str]:
-    """What the primary wrote about semi-synchronous replication."""
-    return [line for line in pair.primary.server.log_lines() if "semi-sync" in line.lower()]
+    """What the primary wrote about acknowledgements."""
+    return pair.dialect.replication_log(pair.primary.server.log_lines())

@@ -146,6 +146,7 @@ def watch_keys(job: LoadJob, log: Path, launcher: Launcher, ledger: ExitStack) -
         user=job.user,
         password=job.password,
         database=job.database,
+        protocol=job.protocol,
         session=job.session.model_copy(update={"on_disconnect": "stop"}),
         table=TABLE,
         column="id",

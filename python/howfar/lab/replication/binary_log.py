@@ -1,0 +1,276 @@
+"""What MariaDB and MySQL share in replication: a binary log, semi-synchronous acknowledgements, statements of one family.
+
+Semi-synchronous replication has two vocabularies (master and slave, source and replica) that do not follow from a version: which one a
+server has is read from its variables.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from howfar.errors import HowfarError, LabError
+from howfar.lab.replication.dialect import ACCOUNT, SCHEMA, ReplicaState, ReplicationDialect, Seed, Source
+from howfar.lab.replication.links import ReplicationSpec
+from howfar.lab.replication.member import Member, refuse_strangers, wait_for
+from howfar.lab.replication.status import (
+    PrimaryEnd,
+    SemiSyncNames,
+    primary_end,
+    replica_status,
+    semi_sync_names,
+)
+from howfar.lab.servers import Ask, ServerContext, Tables, TableServer
+from howfar.lab.servers.dialect import BinaryLog, quotable
+from howfar.lab.servers.kinds import DIALECTS
+from howfar.lab.servers.program import Program
+from howfar.lab.servers.sql_store import SqlStore
+
+PRIMARY_ID = 1
+"""The replicas' identifiers follow it."""
+_PORT = 3306
+_SEMI_SYNC = "LIKE 'rpl\\_semi%'"
+_DURABILITY = ("innodb_flush_log_at_trx_commit", "sync_binlog", "innodb_flush_method")
+_HANDSHAKES = "Ssl_finished_accepts"
+_OBEYS_S = 0.5
+_STOP_S = 120.0
+"""Longer than the servers' own timeouts."""
+
+
+class BinaryLogReplication(ReplicationDialect):
+    """MariaDB or MySQL."""
+
+    port = _PORT
+    modes = ("async", "after-sync", "after-commit")
+    always_acknowledges = False
+    replica_plugins: tuple[tuple[str, str], ...]
+    status_sql: str
+    reasons_sql: str | None
+    """Why those that apply side by side stopped, as `said`; None: the status says it."""
+    start_sql: str
+    stop_sql: str
+    stop_receiving_sql: str
+    forget_sql: str
+    """A stopped replica has no primary any more."""
+    read_only_sql: str
+    writable_sql: str
+    account: tuple[str, ...]
+    """Statements that make one, with `{name}` and `{secret}`, before what it may do is granted."""
+    identified: str
+    """How a password is named, with `{password}`."""
+    state_columns: tuple[str, str, str]
+    """Of the status: receiving, applying, received."""
+
+    @abstractmethod
+    def options(self, spec: ReplicationSpec) -> tuple[str, ...]:
+        """At start, primary and replicas alike."""
+
+    @abstractmethod
+    def follow_sql(self, source: Source) -> str:
+        """Tell a replica whom to follow from the first transaction that it lacks."""
+
+    def account_sql(self, password: str, *, tls: bool) -> str:
+        """The account of the replicas, one statement a line."""
+        secret = self.identified.format(password=quotable(password)) + (" REQUIRE SSL" if tls else "")
+        made = [statement.format(name=f"'{ACCOUNT}'@'%'", secret=secret) for statement in self.account]
+        return "\n".join([*made, f"GRANT REPLICATION SLAVE ON *.* TO '{ACCOUNT}'@'%';"]) + "\n"
+
+    def begin(self, seed: Seed, context: ServerContext, program: Program, tables: Tables) -> TableServer:
+        store = SqlStore(program, DIALECTS[program.kind], tables)
+        store.prepare(context)
+        log = BinaryLog(
+            server_id=PRIMARY_ID + seed.number,
+            options=self.options(seed.spec),
+            init_sql=self.account_sql(seed.secret, tls=seed.spec.tls),
+        )
+        return store.begin(binary_log=log, tls=seed.tls)
+
+    def follow(self, replica: Member, source: Source) -> None:
+        replica.ask(self.follow_sql(source), "the statement that names its primary")
+
+    def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, patience_s: float) -> None:
+        """The primary is semi-synchronous before a replica comes."""
+        primary.write(
+            f"CREATE DATABASE {SCHEMA}",
+            f"CREATE TABLE {SCHEMA}.marker (id INT PRIMARY KEY, word VARCHAR(64), filling TEXT) ENGINE = InnoDB",
+            f"CREATE TABLE {SCHEMA}.heartbeat (id INT PRIMARY KEY, sent_ns BIGINT UNSIGNED) ENGINE = InnoDB",
+            patience_s=patience_s,
+        )
+        names = {member.name: self.learn_names(member, load=spec.semi_sync) for member in (primary, *replicas)}
+        if spec.semi_sync:
+            for statement in names[primary.name].enable_primary_sql(spec):
+                primary.ask(statement)
+        for replica in replicas:
+            replica.ask(self.read_only_sql)
+            if spec.semi_sync:
+                replica.ask(names[replica.name].enable_replica_sql())
+            refuse_strangers(primary, replica)
+            replica.ask(self.start_sql)
+
+    def learn_names(self, member: Member, *, load: bool) -> SemiSyncNames:
+        """Of semi-synchronous replication. `load`: its plugins too, where there are some, for both ends, so that a replica can become
+        a primary. Raises LabError."""
+        names = semi_sync_names(variables(member.ask))
+        if not load:
+            return names
+        for have, plugins in ((names.primary, self.primary_plugins), (names.replica, self.replica_plugins)):
+            if have is None:
+                _load_first_of(member, plugins)
+        names = semi_sync_names(variables(member.ask))
+        if names.primary is None or names.replica is None:
+            raise LabError(
+                f"{member.name} ({member.server.kind} {member.server.version}) has no semi-synchronous replication",
+                "Ask for asynchronous replication, or use another server.",
+            )
+        return names
+
+    def mark_sql(self, word: str, filling: str) -> str:
+        return f"REPLACE INTO {SCHEMA}.marker VALUES (1, '{word}', '{filling}')"
+
+    def beat_sql(self, at_ns: int) -> str:
+        return f"REPLACE INTO {SCHEMA}.heartbeat VALUES (1, {at_ns})"
+
+    def replica_state(self, row: Mapping[str, object]) -> ReplicaState:
+        receiving, applying, received = (_text(row, name) for name in self.state_columns)
+        errors = (_text(row, "Last_IO_Error"), _text(row, "Last_SQL_Error"))
+        return ReplicaState(receiving, applying, tuple(filter(None, errors)), received)
+
+    def read_state(self, ask: Ask) -> ReplicaState | None:
+        rows = ask(self.status_sql)
+        if not rows:
+            return None
+        state = self.replica_state(rows[0])
+        if not state.errors or self.reasons_sql is None:
+            return state
+        reasons = tuple(str(row["said"]) for row in ask(self.reasons_sql))
+        return replace(state, errors=(*reasons, *state.errors))
+
+    def primary_end(self, ask: Ask, primary: TableServer, spec: ReplicationSpec) -> PrimaryEnd | None:
+        known = variables(ask)
+        return primary_end(semi_sync_names(known), known, status(ask))
+
+    def acknowledges(self, ask: Ask, spec: ReplicationSpec) -> bool | None:
+        return replica_status(semi_sync_names(variables(ask)), status(ask))
+
+    def durability(self, ask: Ask, spec: ReplicationSpec) -> tuple[dict[str, str], dict[str, str]]:
+        listed = ", ".join(f"'{name}'" for name in _DURABILITY)
+        found = variables(ask, f"WHERE Variable_name IN ({listed})")
+        preset = spec.preset
+        wanted = zip(_DURABILITY, (preset.flush_log_at_commit, preset.sync_binlog, preset.flush_method), strict=True)
+        return found, {name: str(value) for name, value in wanted if value is not None}
+
+    def tls_handshakes(self, ask: Ask) -> int:
+        """That the primary finished since it started. Nobody but its replicas came over the network yet."""
+        return int(status(ask, f"LIKE '{_HANDSHAKES}'")[_HANDSHAKES])
+
+    def stop_receiving(self, replica: Member, patience_s: float) -> None:
+        replica.tell(self.stop_receiving_sql, patience_s)
+
+    def promote(self, replica: Member, patience_s: float) -> int:
+        _stop(replica, self.stop_receiving_sql, lambda: replica.host.within(_end_connections))
+        unapplied = self._unapplied(replica)
+        wait_for(
+            lambda: self._unapplied(replica) == 0,
+            patience_s,
+            lambda: (
+                f"{replica.name} cannot be promoted: {self._unapplied(replica)} transactions that it received were not applied"
+            ),
+            "Is something locked there, or is the machine overloaded?",
+        )
+        _stop(replica, self.stop_sql, lambda: _kill_applier(replica))
+        for statement in (self.forget_sql, self.writable_sql):
+            replica.ask(statement)
+        if replica.ask("SELECT @@global.read_only AS fixed")[0]["fixed"]:
+            raise LabError(f"{replica.name} was promoted and is still read-only")
+        return unapplied
+
+    def _unapplied(self, replica: Member) -> int:
+        state = replica.replica_state()
+        if state is None or state.applying != "Yes":
+            why = "; ".join(state.errors) if state and state.errors else "it does not apply what it received"
+            raise LabError(f"{replica.name} cannot be promoted: {why}", "Seed the replica anew.")
+        return self.positions.lacking(state.received, replica.position(self.applied_sql))
+
+    def set_timeout(self, primary: Member, timeout_ms: int | None) -> None:
+        value = "DEFAULT" if timeout_ms is None else str(timeout_ms)
+        names = semi_sync_names(variables(primary.ask))
+        primary.ask(f"SET GLOBAL {names.primary}timeout = {value}")
+
+    def replication_log(self, lines: list[str]) -> list[str]:
+        return [line for line in lines if "semi-sync" in line.lower()]
+
+
+def variables(ask: Ask, pattern: str = _SEMI_SYNC) -> dict[str, str]:
+    return {row["Variable_name"]: row["Value"] for row in ask(f"SHOW GLOBAL VARIABLES {pattern}")}
+
+
+def status(ask: Ask, pattern: str = _SEMI_SYNC) -> dict[str, str]:
+    return {row["Variable_name"]: row["Value"] for row in ask(f"SHOW GLOBAL STATUS {pattern}")}
+
+
+def durability_options(spec: ReplicationSpec) -> tuple[str, ...]:
+    preset = spec.preset
+    options = (f"--innodb-flush-log-at-trx-commit={preset.flush_log_at_commit}", f"--sync-binlog={preset.sync_binlog}")
+    return options if preset.flush_method is None else (*options, f"--innodb-flush-method={preset.flush_method}")
+
+
+def _load_first_of(member: Member, plugins: tuple[tuple[str, str], ...]) -> None:
+    refusals = []
+    for name, file in plugins:
+        try:
+            member.ask(f"INSTALL PLUGIN {name} SONAME '{file}'")
+        except LabError as error:
+            refusals.append(error.message.splitlines()[0])
+            continue
+        return
+    if refusals:
+        raise LabError(f"{member.name} loads no plugin for semi-synchronous replication: {'; '.join(refusals)}")
+
+
+def _text(row: Mapping[str, Any], name: str) -> str:
+    """A column of a status, None as nothing."""
+    value = row.get(name)
+    return "" if value is None else str(value).replace("\n", "")
+
+
+def _stop(replica: Member, sql: str, insist: Callable[[], None]) -> None:
+    """Tell it, and insist while it does not obey. Raises LabError."""
+    refused: list[HowfarError] = []
+
+    def stop() -> None:
+        try:
+            replica.tell(sql, _STOP_S)
+        except HowfarError as error:
+            refused.append(error)
+
+    stopping = threading.Thread(target=stop, name="promote", daemon=True)
+    stopping.start()
+    stopping.join(_OBEYS_S)
+    while stopping.is_alive():
+        insist()
+        stopping.join(_OBEYS_S)
+    if refused:
+        raise LabError(f"{replica.name} cannot be promoted: {refused[0].message}", refused[0].advice)
+
+
+def _end_connections() -> None:
+    """Of this host to any server: a receiver that talks to a dead primary goes on for seconds. Told to stop first, it does not connect
+    again. A kernel that cannot do this lets it run into its own timeout."""
+    command = ["ss", "--kill", "--tcp", "--numeric", "--no-header", f"dport = :{_PORT}"]
+    subprocess.run(command, capture_output=True)
+
+
+def _kill_applier(replica: Member) -> None:
+    """What came whole is applied. With a part of a transaction in hand MySQL's applier waits a minute for the rest before it obeys;
+    killed, it takes that part back at once."""
+    found = replica.ask(
+        "SELECT ID AS id FROM information_schema.processlist WHERE USER = 'system user' AND COMMAND <> 'Daemon'"
+    )
+    for row in found:
+        with suppress(LabError):  # one that has gone meanwhile
+            replica.ask(f"KILL {row['id']}")

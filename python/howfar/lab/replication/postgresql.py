@@ -1,0 +1,242 @@
+"""PostgreSQL's physical streaming replication. See `dialect.ReplicationDialect`.
+
+Replicas are copies of the primary's template, so they begin with its history and fetch what it has written since. A commit waits as
+`synchronous_commit` says for `ANY n` of them, for ever: there is no timeout and no fallback. A wait that somebody cancels ends with a
+warning, and the client is told that its commit is done: such waits are counted in the log.
+
+Positions are `log@transaction`: how far the log goes, and the number that the next transaction gets. What a replica has received
+and not replayed has no second part.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from howfar.errors import LabError
+from howfar.lab.replication.dialect import ACCOUNT, SCHEMA, ReplicaState, ReplicationDialect, Seed, Source, one
+from howfar.lab.replication.links import ReplicationSpec
+from howfar.lab.replication.member import Member, wait_for
+from howfar.lab.replication.status import PrimaryEnd
+from howfar.lab.servers import USER, Ask, ServerContext, Tables, TableServer
+from howfar.lab.servers.postgresql import PostgresStore, Streaming, password_verifier
+from howfar.lab.servers.program import Program
+
+_LEVELS = {"on": "flush_lsn", "remote_write": "write_lsn", "remote_apply": "replay_lsn"}
+"""Of `synchronous_commit` with a replica, and what a replica must have reached."""
+_CANCELLED = "canceling wait for synchronous replication"
+_NAMED = re.compile(r"ANY (\d+) \(")
+_SETTINGS = ("synchronous_commit", "synchronous_standby_names", "fsync", "full_page_writes", "wal_level")
+_END_SQL = (
+    "SELECT (SELECT jsonb_object_agg(name, CASE source WHEN 'session' THEN reset_val ELSE setting END) FROM pg_settings "
+    f"WHERE name IN ({', '.join(repr(name) for name in _SETTINGS)})) AS settings, "
+    "(SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep') AS waiting, "
+    "pg_current_wal_lsn() - '0/0' AS log_bytes, "
+    "(SELECT jsonb_agg(to_jsonb(s) ORDER BY s.application_name) FROM (SELECT application_name, client_addr, state, sync_state, "
+    "sent_lsn, write_lsn, flush_lsn, replay_lsn FROM pg_stat_replication) s) AS standbys"
+)
+_STATE_SQL = (
+    "SELECT pg_is_in_recovery() AS follows, (SELECT status FROM pg_stat_wal_receiver) AS receiver, "
+    "current_setting('primary_conninfo') <> '' AS has_primary, "
+    "CASE WHEN pg_is_in_recovery() THEN pg_get_wal_replay_pause_state() END AS paused, "
+    "pg_last_wal_receive_lsn() AS received"
+)
+_NEXT_SQL = "pg_snapshot_xmax(pg_current_snapshot())"
+_PROMOTES_S = 60
+
+
+class PostgresPositions:
+    """See `status.Positions`. A state is whose history it is."""
+
+    counts_received = False
+
+    def lacking(self, ahead: str, behind: str) -> int:
+        """Transactions where both have their number, else bytes of the log."""
+        (log, number), (their_log, their_number) = _position(ahead), _position(behind)
+        if number is not None and their_number is not None:
+            return max(number - their_number, 0)
+        return max(log - their_log, 0)
+
+    def strangers(self, replica_state: str, primary_state: str, writer: str = "") -> str:
+        return "" if replica_state == primary_state else f"its history is {replica_state} and not {primary_state}"
+
+
+def _position(text: str) -> tuple[int, int | None]:
+    """Raises ValueError for what is no position."""
+    log, _, number = text.partition("@")
+    return log_bytes(log), int(number) if number else None
+
+
+def log_bytes(lsn: str) -> int:
+    """`16/B374D848` as bytes since the log began; nothing received yet is 0."""
+    if not lsn:
+        return 0
+    high, _, low = lsn.partition("/")
+    return (int(high, 16) << 32) + int(low, 16)
+
+
+class PostgresReplication(ReplicationDialect):
+    kind = "postgresql"
+    port = 5432
+    instead: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "async": ("async", "commit-off"),
+        "after-sync": ("remote-flush",),
+        "after-commit": ("remote-write", "remote-apply"),
+    }
+    modes = ("async", "commit-off", "remote-write", "remote-flush", "remote-apply")
+    durabilities = ("strict", "off")
+    positions = PostgresPositions()
+    compressions = ()
+    most_to_wait_for = None
+    always_acknowledges = True
+    position_sql = f"SELECT pg_current_wal_lsn() || '@' || {_NEXT_SQL} AS position"
+    applied_sql = f"SELECT coalesce(pg_last_wal_replay_lsn()::text, '') || '@' || {_NEXT_SQL} AS position"
+    state_sql = "SELECT system_identifier::text AS position FROM pg_control_system()"
+    origin_sql = "SELECT '' AS position"
+
+    def begin(self, seed: Seed, context: ServerContext, program: Program, tables: Tables) -> TableServer:
+        store = PostgresStore(program, tables)
+        store.prepare(context)
+        options = _wanted(seed.spec) | {
+            "wal_receiver_status_interval": "1s",
+            # A replica is there before its primary's account is: it comes again at once.
+            "wal_retrieve_retry_interval": "50ms",
+        }
+        if seed.source is not None:
+            options["synchronous_standby_names"] = ""
+        primary = None if seed.source is None else _conninfo(seed.name, seed.source)
+        return store.begin(Streaming(ACCOUNT, password_verifier(seed.secret), options, primary), seed.tls)
+
+    def follow(self, replica: Member, source: Source) -> None:
+        """It does so from its start on; only the primary's account was missing."""
+
+    def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, patience_s: float) -> None:
+        """By the laboratory's own session, whose commits do not wait."""
+        primary.ask(
+            f"CREATE SCHEMA {SCHEMA} AUTHORIZATION {USER} "
+            "CREATE TABLE marker (id INT PRIMARY KEY, word VARCHAR(64), filling TEXT) "
+            "CREATE TABLE heartbeat (id INT PRIMARY KEY, sent_ns BIGINT)"
+        )
+        # As it is, so that it crosses the link as it is.
+        primary.ask(f"ALTER TABLE {SCHEMA}.marker ALTER filling SET STORAGE EXTERNAL")
+
+    def mark_sql(self, word: str, filling: str) -> str:
+        return (
+            f"INSERT INTO {SCHEMA}.marker VALUES (1, '{word}', '{filling}') "
+            "ON CONFLICT (id) DO UPDATE SET word = excluded.word, filling = excluded.filling"
+        )
+
+    def beat_sql(self, at_ns: int) -> str:
+        return f"INSERT INTO {SCHEMA}.heartbeat VALUES (1, {at_ns}) ON CONFLICT (id) DO UPDATE SET sent_ns = excluded.sent_ns"
+
+    def read_state(self, ask: Ask) -> ReplicaState | None:
+        row = one(ask, _STATE_SQL)
+        if not row["follows"]:
+            return None
+        receiving = "Yes" if row["receiver"] == "streaming" else "Connecting" if row["has_primary"] else "No"
+        applying = "Yes" if row["paused"] == "not paused" else "No"
+        return ReplicaState(receiving, applying, (), f"{row['received'] or ''}@")
+
+    def primary_end(self, ask: Ask, primary: TableServer, spec: ReplicationSpec) -> PrimaryEnd | None:
+        row = one(ask, _END_SQL)
+        settings: Mapping[str, str] = row["settings"]
+        standbys: list[Mapping[str, Any]] = row["standbys"] or []
+        level, named = settings["synchronous_commit"], _NAMED.match(settings["synchronous_standby_names"])
+        enabled = named is not None and level in _LEVELS
+        wait_for = int(named[1]) if named is not None else 0
+        streaming = [each for each in standbys if each["state"] == "streaming"]
+        reached = [log_bytes(each[_LEVELS[level]] or "") for each in streaming] if enabled else []
+        return PrimaryEnd(
+            enabled=enabled,
+            status=enabled,
+            clients=sum(each["sync_state"] in ("sync", "quorum") for each in streaming),
+            timeout_ms=None,
+            wait_point=level,
+            wait_for=wait_for,
+            yes_tx=None,
+            no_tx=sum(_CANCELLED in line for line in primary.log_lines()),
+            no_times=0,
+            tx_waits=0,
+            tx_wait_us=0,
+            waiting=int(row["waiting"]),
+            acknowledged_bytes=sorted(reached, reverse=True)[wait_for - 1] if 0 < wait_for <= len(reached) else None,
+            log_bytes=int(row["log_bytes"]),
+            settings=settings,
+            standbys=tuple(standbys),
+            unlike=tuple(
+                f"{name} was {settings[name]!r} instead of {wanted!r}"
+                for name, wanted in _wanted(spec).items()
+                if settings[name] != wanted
+            ),
+        )
+
+    def acknowledges(self, ask: Ask, spec: ReplicationSpec) -> bool | None:
+        """One that streams reports how far it is; whether a commit waits for that is the primary's affair."""
+        state = self.read_state(ask)
+        return state is not None and state.receiving == "Yes" if spec.semi_sync else None
+
+    def durability(self, ask: Ask, spec: ReplicationSpec) -> tuple[dict[str, str], dict[str, str]]:
+        wanted = _wanted(spec)
+        del wanted["synchronous_standby_names"]  # a replica has none
+        names = ", ".join(repr(name) for name in wanted)
+        setting = "CASE source WHEN 'session' THEN reset_val ELSE setting END"
+        rows = ask(f"SELECT name, {setting} AS setting FROM pg_settings WHERE name IN ({names})")
+        return {row["name"]: row["setting"] for row in rows}, wanted
+
+    def tls_handshakes(self, ask: Ask) -> int:
+        return int(
+            one(ask, "SELECT count(*) AS n FROM pg_stat_ssl JOIN pg_stat_replication USING (pid) WHERE ssl")["n"]
+        )
+
+    def stop_receiving(self, replica: Member, patience_s: float) -> None:
+        replica.tell("ALTER SYSTEM SET primary_conninfo = ''", patience_s)
+        replica.tell("SELECT pg_reload_conf()", patience_s)
+        wait_for(
+            lambda: not replica.ask("SELECT 1 FROM pg_stat_wal_receiver"),
+            patience_s,
+            lambda: f"{replica.name} went on receiving",
+        )
+
+    def promote(self, replica: Member, patience_s: float) -> int:
+        had = replica.position(self.applied_sql)
+        replica.tell(f"SELECT pg_promote(true, {_PROMOTES_S})", patience_s + _PROMOTES_S)
+        wait_for(
+            lambda: replica.replica_state() is None,
+            patience_s,
+            lambda: f"{replica.name} cannot be promoted: it is still in recovery",
+        )
+        return self.positions.lacking(replica.position(self.applied_sql), had)
+
+    def set_timeout(self, primary: Member, timeout_ms: int | None) -> None:
+        """There is none."""
+        if timeout_ms is not None:
+            raise LabError("PostgreSQL waits for its replicas for ever: it has no timeout to be set")
+
+    def replication_log(self, lines: list[str]) -> list[str]:
+        return [line for line in lines if "synchronous" in line]
+
+
+def _wanted(spec: ReplicationSpec) -> dict[str, str]:
+    """Of a primary."""
+    level = spec.wait_point if spec.semi_sync else "local" if spec.flushes else "off"
+    listed = ", ".join(f"replica{number}" for number in range(1, spec.replicas + 1))
+    return {
+        "synchronous_commit": level,
+        "synchronous_standby_names": f"ANY {spec.wait_for} ({listed})" if spec.semi_sync else "",
+        "fsync": "off" if spec.durability == "off" else "on",
+    }
+
+
+def _conninfo(name: str, source: Source) -> str:
+    words = {
+        "host": source.address,
+        "port": str(source.port),
+        "user": ACCOUNT,
+        "password": source.password,
+        "application_name": name,
+        "sslmode": "disable" if source.ca is None else "verify-full",
+    }
+    if source.ca is not None:
+        words["sslrootcert"] = source.ca
+    return " ".join(f"{key}={value}" for key, value in words.items())
