@@ -1,9 +1,10 @@
-"""Which resource is named, for loads made so that one is: each rule, their order, and the refusal."""
+"""Which resource is named, for loads made so that one is; where none is; and what is read from the records."""
 
 from __future__ import annotations
 
 import heapq
 import random
+import re
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -11,16 +12,27 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.limit_cases import CLIENT_CPU_NUMBER, SERVER_CPU_NUMBER, Case, found_in, limit_of, tcp
+from tests.unit.limit_cases import CLIENT_CPU_NUMBER, SECONDS, SERVER_CPU_NUMBER, Case, found_in, limit_of, tcp
+from tests.unit.made_curves import Cell, run_of
+from tests.unit.synthetic_run import arms, synthetic_run
 
 from howfar.analysis import cells
+from howfar.analysis.advice import advise
+from howfar.analysis.cells import floors
+from howfar.analysis.confirmation import intervention
+from howfar.analysis.summary import RunEvidence
 from howfar.bottleneck import cycle as cycles
-from howfar.bottleneck.cycle import PARTS, behind_others, cycle_of, part_us
+from howfar.bottleneck.cycle import PARTS, Cycle, CyclePart, behind_others, cycle_of, part_us, setting_of
 from howfar.bottleneck.evidence import gather
-from howfar.bottleneck.limit import find_limit
-from howfar.bottleneck.traffic import carried, carried_payload, ceilings
+from howfar.bottleneck.limit import Intervention, find_limit
+from howfar.bottleneck.rules import Finding, cpu_residence, judge
+from howfar.bottleneck.traffic import carried, carried_payload, ceilings, network_series
+from howfar.experiments.bandwidth.analysis import verdict
+from howfar.experiments.registry import summarise
 from howfar.model.facts import unevenness
 from howfar.model.resource import Resource
+from howfar.stats.trials import others_in, trial_table
+from howfar.store.records import Arm, MachineLoad, RunInfo
 
 MIB = 2**20
 FULL = Case(connections=16, tps=92.7, bytes_to_client=1_270_000, client_us=2000, server_us=5000, server_wait_us=3000)
@@ -363,3 +375,282 @@ def test_any_load_is_judged_and_its_parts_add_up(
     assert min(part.us for part in cycle.parts) >= 0
     assert sum(part.us for part in cycle.parts) == pytest.approx(cycle.us)
     assert limit.says and limit.would_change and "nan" not in limit.says
+
+
+# ---------------------------------------------------------------- loads of which no resource is full, and such that no one has
+
+
+OWN_BYTES = Case(
+    connections=1,
+    tps=80.5,
+    round_trips=4,
+    rate_bps=10**8,
+    bytes_to_client=123_000,
+    bytes_to_server=100,
+    client_us=1070,
+    client_wait_us=1500,
+    server_us=650,
+    emulator={0: 0.2, 1: 0.23},
+    others={1: 0.03},
+)
+"""127 kB a reply over 100 Mb/s: four fifths of the round are bytes on the wire. Half as fast again gave 1.41 times as much."""
+
+
+def test_a_client_waits_for_nobody_on_a_cpu_that_is_mostly_idle() -> None:
+    """12 % of the time, on a CPU of which the emulator has 23 % and all together 35 %."""
+    evidence, _, limit = found_in(OWN_BYTES)
+    assert evidence.client_waited_share > 0.1
+    assert limit.resource is Resource.LATENCY
+    assert "bytes on the wire (8" in limit.says
+
+
+def test_a_limit_that_no_trial_names_is_not_named() -> None:
+    """A full link in one trial, a full server in the other: on the mean nothing is full, and that is true of neither."""
+    one = Case(
+        connections=1, tps=98, round_trips=4, rate_bps=10**8, bytes_to_client=119_000, client_us=100, server_us=300
+    )
+    other = replace(one, bytes_to_client=400, server_us=10_000)
+    assert [limit_of(case).resource for case in (one, other)] == [Resource.LINK_TO_CLIENT, Resource.SERVER_CPU]
+    limit = limit_of(one, other)
+    assert (limit.resource, limit.confidence) == (Resource.NOT_ESTABLISHED, "low")
+    assert "link to client in 1, server CPU in 1" in limit.says
+
+
+@pytest.mark.parametrize(("connections", "tps"), [(1, 80.5), (2, 84.5)])
+def test_more_bandwidth_helps_replies_that_wait_for_their_own_bytes(connections: int, tps: float) -> None:
+    """A link that is used for less than 95 % by its mean is waited for all the same: four times the rate gave 3.3 times as much."""
+    limit = limit_of(replace(OWN_BYTES, connections=connections, tps=tps))
+    assert limit.resource is Resource.LATENCY
+    assert limit.would_change.startswith("a far faster link: at most x3")
+    assert "bandwidth" not in limit.would_not
+
+
+def test_what_would_change_a_limit_has_its_interval_over_blocks() -> None:
+    """Four fifths of the round are bytes on the wire, so a link of any rate gives at most about 3.5 times as much."""
+    limit = limit_of(*(replace(OWN_BYTES, connections=2, tps=tps) for tps in (80.0, 84.5, 88.0, 82.0, 86.0)))
+    assert limit.gain is not None and limit.gain.low is not None and limit.gain.high is not None
+    assert limit.gain.low < limit.gain.value < limit.gain.high
+    assert re.match(r"a far faster link: at most x3\.\d \[x[23]\.?\d?, x[34]\.?\d?\]", limit.would_change), (
+        limit.would_change
+    )
+
+
+def test_of_few_blocks_the_gains_themselves_are_shown() -> None:
+    limit = limit_of(*(replace(OWN_BYTES, connections=2, tps=tps) for tps in (78.0, 90.0)))
+    assert limit.gain is not None and limit.gain.low is None and len(limit.gain.points) == 2
+    assert re.match(r"a far faster link: at most x\d\.\d \(x\d\.?\d?, x\d\.?\d?\)", limit.would_change), (
+        limit.would_change
+    )
+
+
+def test_alternatives_that_the_blocks_cannot_tell_apart_are_called_so() -> None:
+    """About half of a round is bytes on the wire: taking them away gives as much as a second connection beside them."""
+    even = replace(OWN_BYTES, connections=1, tps=46, client_us=3000, server_us=3000)
+    alike = [replace(even, bytes_to_client=size) for size in (110_000, 150_000, 120_000, 140_000, 127_000)]
+    doubt = "gives more is not resolved"
+    limit = limit_of(*alike)
+    assert limit.resource is Resource.LATENCY
+    assert limit.would_change.endswith(doubt), limit.would_change
+    steady = [replace(OWN_BYTES, connections=1, tps=tps) for tps in (80.0, 80.5, 81.0, 80.2, 80.4)]
+    assert doubt not in limit_of(*steady).would_change
+
+
+@pytest.mark.parametrize(("server", "others"), [(0.34, 0.33), (0.33, 0.34)])
+def test_a_hair_does_not_decide_whose_a_cpu_is(server: float, others: float) -> None:
+    """Whoever has a percent more of it is no reason to spend on it, nor to call the figures invalid."""
+    case = Case(connections=16, tps=700, client_us=100, server_us=server / 700 * 1e6, server_wait_us=15_000)
+    limit = limit_of(replace(case, emulator={SERVER_CPU_NUMBER: 0.31}, others={SERVER_CPU_NUMBER: others}))
+    assert limit.resource is Resource.SERVER_CPU
+    assert limit.divided and limit.confidence == "low"
+    assert limit.says.endswith("nobody has most of it")
+    assert all(share in limit.says for share in ("server 3", "other programs 3", "emulator 31 %"))
+    assert limit.would_change.startswith("CPUs of their own")
+
+
+def test_half_of_what_is_in_use_is_an_owner_s() -> None:
+    case = Case(connections=16, tps=700, client_us=100, server_us=720, server_wait_us=15_000)
+    limit = limit_of(replace(case, emulator={SERVER_CPU_NUMBER: 0.24}, others={SERVER_CPU_NUMBER: 0.24}))
+    assert limit.resource is Resource.SERVER_CPU and not limit.divided
+    assert limit.confidence != "low"
+
+
+def test_a_round_of_bytes_is_put_to_the_test_by_the_rate_and_advised_on_as_such() -> None:
+    factors = {"path": "remote", "rtt_ns": 200_000, "rate_bps": 10**8}
+    summary = summarise(run_of([Cell({**factors, "threads": threads}, tps) for threads, tps in ((1, 120), (2, 200))]))
+    cell = summary.cells[1]
+    assert cell.limit is not None and cell.limit.resource is Resource.LATENCY, cell.limit
+    found = intervention(cell, cell.limit, summary.environment)
+    assert isinstance(found, Intervention) and found.changed.startswith("rate 100mbit")
+    assert 1.1 < found.predicted < 1.5
+    assert summary.advice[0].action.startswith("Send fewer bytes, use a faster link")
+    assert "% of a round bytes on the wire" in summary.verdict
+
+
+def test_nobody_is_advised_to_spend_on_cpus_that_nobody_has_most_of() -> None:
+    factors = {"path": "remote", "rtt_ns": 200_000, "rate_bps": 10**9}
+    run = run_of([Cell({**factors, "threads": threads}, tps) for threads, tps in ((1, 200), (16, 1245))])
+    cells = summarise(run).cells
+    assert cells[1].limit is not None and cells[1].limit.resource is Resource.SERVER_CPU
+    divided = cells[1].model_copy(update={"limit": cells[1].limit.model_copy(update={"divided": True})})
+    table = trial_table(run)
+    assert advise(cells, table)[0].action.startswith("Give the server more CPU")
+    assert advise([cells[0], divided], table)[0].action.startswith(
+        "Measure again with separate CPUs for load, emulator"
+    )
+    evidence = RunEvidence(table, (cells[0], divided), (), floors(table), "")
+    assert "no single program has most of the CPUs, which are the limit" in verdict(evidence)
+
+
+# ---------------------------------------------------------------- what attribution reads off records
+
+
+ENVIRONMENT: dict[str, Any] = {
+    "cpu_count": 4,
+    "client_cpus": [2, 3],
+    "server_cpus": [0, 1],
+    "data_fsync_ns": {"512": {"count": 48, "p50": 1_500_000, "p99": 9_000_000}, "16384": {"p50": 2_000_000}},
+}
+
+
+def _info(**more: Any) -> RunInfo:
+    return synthetic_run(blocks=1, samples=5).info.model_copy(update={"environment": ENVIRONMENT | more})
+
+
+def _arm(path: str, **factors: Any) -> Arm:
+    arm = next(arm for arm in arms() if arm.factors["path"] == path)
+    return arm.model_copy(update={"factors": arm.factors | factors})
+
+
+def test_what_howfar_s_own_looks_take_is_no_stranger_s() -> None:
+    """A tenth of a CPU in looks, on two CPUs alike."""
+    case = Case(tps=1000, client_us=100, server_us=300, others={0: 0.4, 1: 0.02})
+    trial = case.trial()
+    assert trial.window is not None
+    window = trial.window.model_copy(update={"looks_cpu_ns": trial.window.length_ns // 10})
+    looked_at = trial.model_copy(update={"window": window})
+    evidence = gather([looked_at], case.setting())
+    assert evidence.server_cpus.owners["others"] == pytest.approx(0.35)
+    assert evidence.client_cpus.owners["others"] == 0
+    load = MachineLoad(
+        psi_cpu_some_share=None, psi_io_some_share=None, steal_share=None, load_average_1m=5, busy_cpus=0.82
+    )
+    assert others_in(looked_at.model_copy(update={"load": load})) == pytest.approx(0.32)
+    assert others_in(trial.model_copy(update={"load": load})) == pytest.approx(0.42)
+
+
+def test_a_cpu_worked_no_less_than_this_load_did_on_it() -> None:
+    """Ticks saw 22 % where the load and the emulator by their own clocks had 50."""
+    trial = Case(tps=1000, client_us=100, server_us=300, emulator={0: 0.2}).trial()
+    assert trial.window is not None
+    ticks = trial.window.model_copy(update={"cpus_busy": {0: 0.22, 1: 0.05}})
+    evidence = gather([trial.model_copy(update={"window": ticks})], Case().setting())
+    assert evidence.server_cpus.used == pytest.approx(0.5)
+    assert evidence.client_cpus.used == pytest.approx(0.1)
+    assert evidence.server_cpus.owners["others"] == 0
+
+
+def test_hosts_have_their_cpus_and_the_disk_its_cost() -> None:
+    setting = setting_of(_info(), _arm("remote"), 2, 0.0002)
+    assert (setting.client_cpus, setting.server_cpus, setting.machine_cpus) == ((2, 3), (0, 1), 4)
+    assert setting.fsync_s == pytest.approx(0.0015), "of a log's block"
+    assert setting_of(_info(data_fsync_ns=None), _arm("remote"), 2, 0.0002).fsync_s is None
+
+
+def test_a_client_on_the_server_s_machine_shares_its_cpus_and_a_remote_one_does_not() -> None:
+    local = setting_of(_info(), _arm("socket", placement="machines"), 2, None)
+    assert local.client_cpus == local.server_cpus == (0, 1)
+    remote = setting_of(_info(), _arm("remote", placement="machines"), 2, 0.0002)
+    assert remote.client_cpus == (2, 3)
+
+
+def test_traffic_is_shown_by_slices_beside_both_ceilings() -> None:
+    case = Case(tps=1000, bytes_to_client=40_000)
+    trial = case.trial()
+    series = network_series(trial, case.setting().factors)
+    assert series is not None and trial.window is not None
+    assert len(series.at_s) == len(trial.window.network) == 4
+    carried = trial.window.network[-1].to_client_bytes / SECONDS
+    assert series.to_client_bytes_per_s == pytest.approx([carried] * 4, rel=0.01)
+    assert series.interface_ceiling_bytes_per_s == pytest.approx(123.05e6, rel=0.001)
+    assert series.payload_ceiling_bytes_per_s == pytest.approx(117.69e6, rel=0.001)
+    assert network_series(replace(case, window=False).trial(), {}) is None
+
+
+def test_without_a_window_the_machine_s_load_says_what_others_had() -> None:
+    """1.9 CPUs busy of 2, of which this load had 0.3 and 0.1: the rest is taken to be on both alike."""
+    case = Case(tps=1000, client_us=100, server_us=300, rtt_us=None, window=False)
+    load = MachineLoad(
+        psi_cpu_some_share=None, psi_io_some_share=None, steal_share=None, load_average_1m=5, busy_cpus=1.9
+    )
+    evidence = gather([case.trial().model_copy(update={"load": load})], case.setting())
+    assert evidence.server_cpus.owners["others"] == pytest.approx(0.75)
+    assert evidence.server_cpus.used == pytest.approx(1.05)
+    unknown = gather([case.trial()], case.setting())
+    assert "others" not in unknown.server_cpus.owners
+
+
+def test_a_watched_window_knows_which_cpu_others_had() -> None:
+    case = Case(tps=1000, client_us=100, server_us=300, emulator={0: 0.2}, others={0: 0.4})
+    evidence = case.evidence()
+    assert evidence.server_cpus.owners == pytest.approx({"server": 0.3, "link": 0.2, "others": 0.4})
+    assert evidence.client_cpus.owners["others"] == pytest.approx(0.0, abs=1e-6)
+    assert evidence.client_cpus.busy == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("session", "round_trips"),
+    [
+        ({"connect_turns": 6, "tls_version": "TLSv1.3"}, 22),
+        ({"tls_version": None}, 20),
+        ({"tls_version": "TLSv1.2", "tls_resumed": False}, 22),
+        ({"tls_version": "TLSv1.2", "tls_resumed": True}, 21),
+        ({"tls_version": "TLSv1.3", "tls_resumed": False, "tls_retried": False}, 21),
+        ({"tls_version": "TLSv1.3", "tls_resumed": False, "tls_retried": True}, 22),
+    ],
+)
+def test_opening_a_connection_takes_round_trips_too(session: dict[str, Any], round_trips: int) -> None:
+    """At an RTT of 1 ms, 16 ms of statements are not all of the way's."""
+    case = Case(tps=20, round_trips=16, rtt_us=1000, session=session, each_time=True)
+    assert case.evidence().round_trips == pytest.approx(round_trips)
+    assert replace(case, each_time=False).evidence().round_trips == pytest.approx(16)
+
+
+def test_where_connections_come_and_go_no_window_is_ruled_in_or_out() -> None:
+    """The kernel tells of the one that happened to be there; its share of the whole window says nothing."""
+    states = (tcp("server", 1, 0.9, rwnd=0.8),)
+    case = Case(tps=3, round_trips=16, rtt_us=10_000, bytes_to_client=1_270_000, tcp=states)
+    assert case.evidence().tcp["server"].rwnd_of_busy > 0.3
+    assert replace(case, each_time=True).evidence().tcp == {}
+
+
+def test_who_says_that_nothing_is_full_says_what_is_not_known() -> None:
+    case = Case(
+        tps=45, round_trips=16, rtt_us=1000, client_us=200, server_us=900, each_time=True, session={"connect_turns": 4}
+    )
+    found = found_of(case)
+    assert found.resource is Resource.LATENCY and "20 x 1" in found.says
+    assert any("not known" in fact for fact in found.evidence)
+    assert not any("not known" in fact for fact in found_of(replace(case, each_time=False, tps=52)).evidence)
+
+
+def found_of(case: Case) -> Finding:
+    evidence = case.evidence()
+    return judge(evidence, cycle_of(evidence))
+
+
+def test_a_forwarder_has_half_of_its_work_on_each_host() -> None:
+    case = Case(connections=1, rtt_us=200, tps=100)
+    evidence = case.evidence()
+    cycle = Cycle(
+        us=1000,
+        parts=(
+            CyclePart(name="server CPU", us=100, basis="measured"),
+            CyclePart(name="client CPU", us=50, basis="measured"),
+            CyclePart(name="forwarder CPU", us=200, basis="measured"),
+            CyclePart(name="rest", us=650, basis="computed"),
+        ),
+        rest_share=0.65,
+    )
+    assert cpu_residence(evidence, cycle, [evidence.server_cpus]) == pytest.approx(0.2)
+    assert cpu_residence(evidence, cycle, [evidence.client_cpus]) == pytest.approx(0.15)
+    assert cpu_residence(evidence, cycle, [evidence.server_cpus, evidence.client_cpus]) == pytest.approx(0.35)

@@ -1,0 +1,537 @@
+"""From records to the answer: counted by hand on a made-up run, and nothing claimed that is not resolved."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.fake_lab import fake_info
+from tests.unit.rendered import html as html
+from tests.unit.rendered import markdown as markdown
+from tests.unit.rendered import terminal as terminal
+from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
+from tests.unit.test_confirm import Scene, limit, scene
+
+from howfar.analysis import cells
+from howfar.analysis.advice import Advice
+from howfar.analysis.cells import CellSummary, scatter
+from howfar.analysis.link_facts import link_facts
+from howfar.analysis.published import find_published, published_sets
+from howfar.analysis.signs import OTHERS_SHARE, Warning
+from howfar.analysis.summary import Summary
+from howfar.bottleneck import limit as attribution
+from howfar.experiments.registry import summarise
+from howfar.model.resource import Resource
+from howfar.plan.load import Override, load_plan
+from howfar.report.figures import session_line
+from howfar.report.grid import is_grid
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import Resolution, interval_text, judge_ratio
+from howfar.stats.trials import others_in
+from howfar.store.records import ArmRole, FactorValue, MachineLoad, Measured, Run, Trial, TrialStatus, Window
+from howfar.store.run_file import create, read_run
+
+
+def cell(summary: Summary, arm: str) -> CellSummary:
+    return next(cell for cell in summary.cells if cell.arm == arm)
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return synthetic_run(samples=50)
+
+
+@pytest.fixture(scope="module")
+def summary(run: Run) -> Summary:
+    return summarise(run)
+
+
+def test_true_ratios_lie_in_their_intervals(summary: Summary) -> None:
+    for model in PATHS[2:]:
+        ratio = cell(summary, model.arm).ratio
+        assert ratio is not None and ratio.low is not None and ratio.high is not None
+        assert ratio.low <= model.tps / PATHS[0].tps <= ratio.high
+        assert cell(summary, model.arm).resolution is Resolution.SLOWER
+
+
+def test_cpu_is_by_role_and_the_link_is_in_no_ratio(summary: Summary) -> None:
+    forwarded = cell(summary, "forwarded-socket")
+    assert forwarded.cpu_us_per_query.forwarder is not None and forwarded.cpu_us_per_query.link is not None
+    assert forwarded.cpu_us_per_query.forwarder.value == pytest.approx(31.5, rel=0.01)
+    assert forwarded.cpu_ratio is not None
+    assert forwarded.cpu_ratio.value == pytest.approx((8.2 + 24.1 + 31.5) / (6.1 + 22.4), rel=0.01)
+    assert cell(summary, "tcp").cpu_us_per_query.forwarder is None
+
+
+def test_the_time_split_adds_up_to_the_cycle(run: Run, summary: Summary) -> None:
+    for found in summary.cells:
+        good = [t.measured for t in run.trials if t.arm == found.arm and t.measured]
+        cycle = 2 * sum(m.elapsed_ns for m in good) / 1e3 / sum(m.transactions for m in good)
+        assert tuple(found.time_split_us) == cells.PARTS
+        assert sum(found.time_split_us.values()) == pytest.approx(cycle)
+    assert cell(summary, "remote").time_split_us[cells.LINK] == pytest.approx(203 * 29)
+    assert cell(summary, "socket").time_split_us[cells.LINK] == 0
+
+
+def test_void_trials_are_counted_with_their_reasons_and_in_no_figure(run: Run, summary: Summary) -> None:
+    voids = [trial for trial in run.trials if trial.status is TrialStatus.VOID]
+    assert summary.void_trials == len(voids) > 0
+    assert sum(summary.void_reasons.values()) == len(voids)
+    assert sum(found.trials for found in summary.cells) == len(run.trials) - len(voids)
+
+
+def test_only_blocks_with_both_arms_are_paired(run: Run) -> None:
+    kept = tuple(
+        t for t in run.trials if not (t.arm == "tcp" and t.block < 3) and not (t.arm == "socket" and t.block == 9)
+    )
+    tcp = cell(summarise(run.model_copy(update={"trials": kept})), "tcp")
+    assert len(tcp.block_ratios) == 6
+    assert Warning.FEW_BLOCKS in tcp.warnings
+
+
+def test_the_published_ratio_stands_beside_ours(summary: Summary) -> None:
+    remote = cell(summary, "remote")
+    assert remote.published is not None
+    assert remote.published.ratio == pytest.approx(9463.20 / 33614.79)
+    assert cell(summary, "socket (again)").published is None
+    theirs = next(entry for entry in published_sets() if entry.plan == "paths")
+    there: dict[str, FactorValue] = {"path": "remote", "threads": 2, "rtt_ns": 200_000, "rate_bps": 10**9}
+    assert find_published("paths", there, theirs.workload) == remote.published
+    assert find_published("another plan", there, theirs.workload) is None
+    for other in ({"threads": 64}, {"rtt_ns": 10**6}, {"rate_bps": 10**8}):
+        assert find_published("paths", there | other, theirs.workload) is None, "another experiment"
+    assert find_published("paths", there, {**theirs.workload, "range_size": 100}) is None
+    assert all(entry.source and entry.setup for entry in published_sets())
+
+
+def test_published_figures_agree_with_themselves() -> None:
+    """29 queries a transaction, and two connections' cycle time is the mean latency."""
+    paths = next(entry for entry in published_sets() if entry.plan == "paths")
+    for found in paths.cells:
+        assert found.tps is not None and found.qps is not None
+        assert found.qps / found.tps == pytest.approx(29, rel=0.001)
+        assert 2 / found.tps * 1000 == pytest.approx(found.latency_ms["avg"], rel=0.01)
+
+
+def test_verdict_names_what_is_resolved_with_interval_and_noise_floor(summary: Summary) -> None:
+    assert "tcp 0.8" in summary.verdict
+    assert "noise floor" in summary.verdict
+    assert [advice.action.split(",")[0] for advice in summary.advice] == [
+        "Where application and server share a machine",
+        "With the server on another machine",
+        "Do not forward the socket to another machine for speed: its traffic still crosses the network.",
+    ]
+
+
+def same_speed(scatter: float) -> Summary:
+    models = tuple(PathModel(m.path, m.role, 1000, 6.1, 22.4, m.forwarder_us and 0.0001, name=m.name) for m in PATHS)
+    return summarise(synthetic_run(models=models, scatter=scatter, samples=20, seed=3))
+
+
+def test_nothing_is_claimed_where_nothing_differs() -> None:
+    summary = same_speed(0.3)
+    assert {found.resolution for found in summary.cells if found.role is ArmRole.CONTENDER} == {Resolution.NOT_RESOLVED}
+    assert summary.verdict.startswith("No difference from socket is resolved")
+    assert [advice.action for advice in summary.advice] == [
+        "Run longer (without --quick) or on a quieter machine to resolve more."
+    ]
+    assert Warning.WIDE_INTERVAL in cell(summary, "tcp").warnings
+
+
+def test_a_biased_session_warns_and_claims_nothing_of_that_size() -> None:
+    models = (PATHS[0], PathModel("socket", ArmRole.DUPLICATE, 1300, 6.1, 22.4, name="socket (again)"), *PATHS[2:])
+    summary = summarise(synthetic_run(models=models, samples=20))
+    assert Warning.AA_EXCLUDES_ONE in summary.warnings
+    assert cell(summary, "tcp").resolution is Resolution.NOT_RESOLVED
+    assert cell(summary, "remote").resolution is Resolution.SLOWER
+    assert "under two names differed" in summary.verdict
+
+
+def test_an_arm_without_a_good_trial_is_named() -> None:
+    run = synthetic_run(blocks=8, samples=20)
+    trials = tuple(
+        t.model_copy(update={"status": TrialStatus.VOID, "measured": None, "void_reason": "socat died"})
+        if t.arm == "remote"
+        else t
+        for t in run.trials
+    )
+    summary = summarise(run.model_copy(update={"trials": trials}))
+    assert [arm.arm for arm in summary.unmeasured] == ["remote"]
+    assert summary.unmeasured[0].reasons["socat died"] >= 7
+
+
+def test_a_run_without_any_trial_says_so() -> None:
+    summary = summarise(synthetic_run(blocks=0))
+    assert summary.cells == ()
+    assert summary.verdict.startswith("No verdict")
+
+
+def test_a_single_block_resolves_nothing() -> None:
+    summary = summarise(synthetic_run(blocks=1, samples=20))
+    assert all(found.resolution in (Resolution.BASELINE, Resolution.NOT_RESOLVED) for found in summary.cells)
+    assert "no noise floor" in summary.verdict or "no difference" in summary.verdict.lower()
+
+
+def test_a_link_that_is_not_as_asked_is_seen() -> None:
+    run = synthetic_run(blocks=8, samples=20)
+    trials = []
+    for trial in run.trials:
+        receipt = {**trial.receipt}
+        if "link" in receipt:
+            receipt["link"] = {**receipt["link"], "rtt_at_rest_ns": {"p50": 290_000}}
+        trials.append(trial.model_copy(update={"receipt": receipt}))
+    summary = summarise(run.model_copy(update={"trials": tuple(trials)}))
+    assert Warning.LINK_NOT_AS_ASKED in cell(summary, "remote").warnings
+    assert Warning.LINK_NOT_AS_ASKED not in cell(summary, "tcp").warnings
+
+
+def test_a_link_that_carries_less_than_its_rate_is_seen() -> None:
+    factors = {"rtt_ns": 200_000}
+    calibration = {"expected_goodput_bps": 941e6, "goodput_bps": {"to_server": 939e6, "to_client": 800e6}}
+    link = {"rtt_at_rest_ns": {"p50": 201_000}, "calibration": calibration}
+    assert not link_facts(factors, [{"link": link}]).as_requested
+    calibration["goodput_bps"] = {"to_server": 939e6, "to_client": 935e6}
+    assert link_facts(factors, [{"link": link}]).as_requested
+
+
+def test_what_the_ping_s_own_bytes_take_is_no_fault_of_the_link() -> None:
+    """At 1 Mb/s they take 1.456 ms; a receipt from before that was known says nothing of it."""
+    link = {"rtt_at_rest_ns": {"p50": 11_460_000}, "asked": {"rest_rtt_ns": 11_456_000}}
+    assert link_facts({"rtt_ns": 10_000_000}, [{"link": link}]).as_requested
+    assert not link_facts({"rtt_ns": 10_000_000}, [{"link": {**link, "asked": {}}}]).as_requested
+
+
+def test_a_client_without_time_left_is_seen() -> None:
+    run = synthetic_run(blocks=8, samples=20)
+
+    def busy(seen: Measured) -> Measured:
+        cpu = tuple(
+            c.model_copy(update={"busiest_thread_ns": int(seen.elapsed_ns * 0.97)}) if c.role == "client" else c
+            for c in seen.cpu
+        )
+        return seen.model_copy(update={"cpu": cpu})
+
+    trials = tuple(t.model_copy(update={"measured": busy(t.measured)}) if t.measured else t for t in run.trials)
+    assert Warning.CLIENT_LIMITED in cell(summarise(run.model_copy(update={"trials": trials})), "socket").warnings
+
+
+@pytest.mark.parametrize("change", [{"steal_share": 0.1}, {"psi_io_some_share": 0.3}, {"load_average_1m": 40.0}])
+def test_others_on_the_machine_are_seen(run: Run, change: dict[str, float]) -> None:
+    load = MachineLoad(psi_cpu_some_share=None, psi_io_some_share=None, steal_share=None, load_average_1m=1.0)
+    loaded = tuple(t.model_copy(update={"load": load.model_copy(update=change)}) for t in run.trials)
+    quiet = tuple(t.model_copy(update={"load": load}) for t in run.trials)
+    assert Warning.BUSY_MACHINE in summarise(run.model_copy(update={"trials": loaded})).warnings
+    assert Warning.BUSY_MACHINE not in summarise(run.model_copy(update={"trials": quiet})).warnings
+
+
+def test_who_waits_for_a_disk_takes_no_cpu_from_us(run: Run) -> None:
+    """Where it is recorded how much CPU others had, waiting for a disk says no more."""
+    cpus = int(run.info.environment["cpu_count"])
+    for busy, warned in ((0.0, False), (float(cpus), True)):
+        change = {"psi_io_some_share": 0.3, "busy_cpus": busy + 0.0, "steal_share": 0.0, "load_average_1m": 1.0}
+        load = MachineLoad(psi_cpu_some_share=None, psi_io_some_share=None, steal_share=None, load_average_1m=1.0)
+        trials = tuple(t.model_copy(update={"load": load.model_copy(update=change)}) for t in run.trials)
+        assert (Warning.BUSY_MACHINE in summarise(run.model_copy(update={"trials": trials})).warnings) == warned
+
+
+def test_merged_percentiles_are_those_of_all_trials_together(run: Run, summary: Summary) -> None:
+    """The median of the merged histogram lies between the trials' medians; the maximum is the largest seen."""
+    found = [t.measured.histograms[0] for t in run.trials if t.arm == "tcp" and t.measured]
+    latency = cell(summary, "tcp").latency_ms
+    assert min(h.p50_ns for h in found) / 1e6 * 0.99 <= latency.p50 <= max(h.p50_ns for h in found) / 1e6 * 1.01
+    assert latency.max == max(h.max_ns for h in found) / 1e6
+    curve = cell(summary, "tcp").latency_curve
+    assert [point.ms for point in curve] == sorted(point.ms for point in curve)
+
+
+# ---------------------------------------------------------------- advice
+
+
+def run_of(tcp_tps: float, scatter: float) -> Run:
+    tcp = PathModel("tcp", ArmRole.CONTENDER, tcp_tps, 8.8, 26.0)
+    return synthetic_run(blocks=8, models=(*PATHS[:2], tcp), scatter=scatter, samples=20, seed=5)
+
+
+def last_advice(run: Run) -> Advice:
+    summary = summarise(run)
+    assert next(cell for cell in summary.cells if cell.arm == "tcp").resolution is Resolution.NOT_RESOLVED
+    return summary.advice[-1]
+
+
+def test_a_large_effect_needs_few_blocks_however_narrow_the_width_asked() -> None:
+    """Half the throughput at a scatter of 50 %: some tens of blocks tell it from 1, hundreds would give ±5 %."""
+    advice = last_advice(run_of(600, 0.5))
+    found = re.search(r"tcp about (\d+)", advice.because)
+    assert found is not None and 8 <= int(found[1]) < 100
+    assert "blocks are needed" not in advice.because
+
+
+def test_a_tiny_effect_is_beyond_reach_and_running_longer_is_not_advised() -> None:
+    run = run_of(1000, 0.3)
+    base = {t.block: t.measured for t in run.trials if t.arm == "socket" and t.measured}
+
+    def level(arm: str, block: int, transactions: int) -> int:
+        """tcp is the baseline, block by block up and down by a third, and a hair slower."""
+        return round(transactions * math.exp(0.3 * (-1) ** block) * 0.9999) if arm == "tcp" else transactions
+
+    trials = []
+    for trial in run.trials:
+        if trial.arm == "tcp" and trial.measured is not None and trial.block in base:
+            transactions = level("tcp", trial.block, 100 * base[trial.block].transactions)
+            elapsed = 100 * base[trial.block].elapsed_ns
+            measured = trial.measured.model_copy(
+                update={"transactions": transactions, "queries": 29 * transactions, "elapsed_ns": elapsed}
+            )
+            trial = trial.model_copy(update={"measured": measured})
+        trials.append(trial)
+    advice = last_advice(run.model_copy(update={"trials": tuple(trials)}))
+    assert "blocks are needed" in advice.because and "tcp" in advice.because
+    assert advice.action.startswith("Measure on a quieter machine")
+
+
+def test_of_dozens_of_cells_one_figure_is_said_and_the_worst() -> None:
+    many = tuple(PathModel("tcp", ArmRole.CONTENDER, 600 - n, 8.8, 26.0, name=f"cell {n}") for n in range(30))
+    summary = summarise(synthetic_run(blocks=8, models=(*PATHS[:2], *many), scatter=0.5, samples=5, seed=5))
+    sentence = summary.advice[-1].because
+    found = re.search(r"about (\d+) in the median of (\d+) cells, (\d+) at worst \(cell \d+\)", sentence)
+    assert found is not None, sentence
+    assert 8 < int(found[1]) < int(found[3]) and int(found[2]) > 6
+    assert sentence.count("cell ") == 1 and len(sentence) < 400
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_only_a_quick_run_is_told_of_quick(quick: bool) -> None:
+    run = run_of(600, 0.5)
+    advice = last_advice(run.model_copy(update={"info": run.info.model_copy(update={"quick": quick})}))
+    assert ("--quick" in advice.action) is quick
+
+
+def test_the_blocks_that_did_not_resolve_are_never_said_to_be_enough() -> None:
+    for seed in range(4):
+        tcp = PathModel("tcp", ArmRole.CONTENDER, 600, 8.8, 26.0)
+        summary = summarise(synthetic_run(blocks=10, models=(*PATHS[:2], tcp), scatter=0.7, samples=5, seed=seed))
+        found = re.search(r"tcp about (\d+)", summary.advice[-1].because) if summary.advice else None
+        assert found is None or int(found[1]) > 10
+
+
+def test_the_width_asked_for_is_asked_of_the_same_path_twice_too() -> None:
+    """A wild A/A arm keeps a session wide, however well the other arms behave."""
+    run = run_of(990, 0.02)
+    trials = []
+    for trial in run.trials:
+        if trial.arm == "socket (again)" and trial.measured is not None:
+            elapsed = round(trial.measured.elapsed_ns * math.exp(0.2 * (-1) ** trial.block))
+            trial = trial.model_copy(update={"measured": trial.measured.model_copy(update={"elapsed_ns": elapsed})})
+        trials.append(trial)
+    summary = summarise(run.model_copy(update={"trials": tuple(trials)}))
+    needed = {cell.arm: cell.blocks_needed for cell in summary.cells}
+    tcp, again = needed["tcp"], needed["socket (again)"]
+    assert tcp is not None and again is not None and tcp < again
+    assert f"About {again} blocks give the requested width." in summary.advice[-1].because
+
+
+# ---------------------------------------------------------------- who else used the machine, and how much it moved the figures
+
+
+def ours(measured: Measured) -> float:
+    return sum(cpu.cpu_ns for cpu in measured.cpu) / measured.elapsed_ns
+
+
+def with_others(others: float | None, run: Run | None = None) -> Run:
+    """Of a machine of two CPUs. None: a run file that does not say."""
+
+    def load(trial: Trial) -> MachineLoad | None:
+        assert trial.load is not None
+        busy = None if others is None or trial.measured is None else ours(trial.measured) + others
+        return trial.load.model_copy(update={"busy_cpus": busy})
+
+    run = run or synthetic_run(blocks=8, samples=20)
+    return run.model_copy(update={"trials": tuple(t.model_copy(update={"load": load(t)}) for t in run.trials)})
+
+
+@pytest.mark.parametrize(("others", "busy"), [(2 * OTHERS_SHARE + 0.01, True), (2 * OTHERS_SHARE - 0.01, False)])
+def test_cpus_in_other_hands_are_a_busy_machine(others: float, busy: bool) -> None:
+    summary = summarise(with_others(others))
+    assert summary.others_cpus == pytest.approx(others)
+    assert (Warning.BUSY_MACHINE in summary.warnings) is busy
+
+
+def test_the_figure_stands_in_the_report_with_each_trial() -> None:
+    page = html.render(summarise(with_others(1.04)))
+    assert "kept 1.04 of 2 CPUs busy in the median trial. This machine counts as busy" in page
+    assert "<span>1.04</span>" in page
+
+
+def test_a_run_that_does_not_say_is_unknown_and_not_quiet() -> None:
+    summary = summarise(with_others(None))
+    assert summary.others_cpus is None and Warning.BUSY_MACHINE not in summary.warnings
+    page = markdown.render(summary)
+    assert "not recorded" in page and "counts as busy" not in page
+
+
+def test_less_than_our_own_is_none_of_others() -> None:
+    assert summarise(with_others(-0.3)).others_cpus == 0
+
+
+def test_the_spread_of_the_baseline_is_of_this_run() -> None:
+    summary = summarise(synthetic_run(blocks=8, samples=20))
+    qps = [trial.qps for trial in summary.trials if trial.arm == "socket" and trial.qps]
+    assert summary.baseline_spread is not None and summary.baseline_spread.cpu_per_query is not None
+    assert summary.baseline_spread.qps == pytest.approx(max(qps) / min(qps))
+    assert 1 < summary.baseline_spread.cpu_per_query < summary.baseline_spread.qps
+    assert "CPU per query was steadier than throughput" in markdown.render(summary)
+
+
+def test_cpu_that_moved_more_than_the_clock_is_not_praised() -> None:
+    run = synthetic_run(blocks=8, samples=20)
+
+    def dearer(trial: Trial) -> Trial:
+        if trial.measured is None or trial.block != 3:
+            return trial
+        cpu = tuple(record.model_copy(update={"cpu_ns": record.cpu_ns * 5}) for record in trial.measured.cpu)
+        return trial.model_copy(update={"measured": trial.measured.model_copy(update={"cpu": cpu})})
+
+    run = run.model_copy(update={"trials": tuple(dearer(trial) for trial in run.trials)})
+    assert "CPU per query was no steadier than throughput" in markdown.render(summarise(run))
+
+
+def test_only_blocks_with_every_arm_count_as_complete() -> None:
+    run = synthetic_run(blocks=8, samples=20)
+    kept = tuple(trial for trial in run.trials if not (trial.arm == "tcp" and trial.block in (2, 7)))
+    summary = summarise(run.model_copy(update={"trials": kept}))
+    assert (summary.blocks, summary.complete_blocks) == (8, 6)
+    assert "In each of 6 complete blocks" in markdown.render(summary)
+    assert summarise(synthetic_run(blocks=0)).complete_blocks == 0
+
+
+def test_the_window_says_better_what_was_busy() -> None:
+    """The load goes on until the last pages in hand have ended: idle, as here, or with work that is in no trial."""
+    run = with_others(0.0)
+    trial = next(t for t in run.trials if t.measured is not None)
+    assert trial.measured is not None
+    window = Window(length_ns=trial.measured.elapsed_ns, interface="", cpus_busy={0: ours(trial.measured), 1: 0.5})
+    assert others_in(trial) == pytest.approx(0.0)
+    assert others_in(trial.model_copy(update={"window": window})) == pytest.approx(0.5)
+    assert others_in(trial.model_copy(update={"window": window, "load": None})) == pytest.approx(0.5)
+
+
+# ---------------------------------------------------------------- the sentence of a run
+
+
+def _alone(run: Run) -> Run:
+    """Without every arm but the baseline and its duplicate."""
+    kept = tuple(arm for arm in run.info.arms if arm.role is not ArmRole.CONTENDER)
+    names = {arm.name for arm in kept}
+    info = run.info.model_copy(update={"arms": kept})
+    return run.model_copy(update={"info": info, "trials": tuple(t for t in run.trials if t.arm in names)})
+
+
+def test_one_block_is_no_answer_and_has_no_interval() -> None:
+    """First of all on the screen; no width where there is none; and no list of arms that blocks may or may not resolve."""
+    summary = summarise(synthetic_run(blocks=1, samples=5))
+    assert summary.verdict.startswith("Fewer than 4 blocks: no answer yet. So far: ")
+    assert "no interval from fewer than 4 blocks" in session_line(summary)
+    assert "±0.0" not in terminal.render(summary, 100)
+    last = summary.advice[-1]
+    assert last.action == "Run longer: at least 4 blocks are needed." and "remote" not in last.because
+    assert "no answer yet" not in summarise(synthetic_run(blocks=4, samples=5)).verdict
+
+
+def test_a_path_against_itself_is_judged_and_shown() -> None:
+    summary = summarise(_alone(synthetic_run(blocks=8, samples=20)))
+    assert summary.verdict.startswith("socket was measured under two names: the second reached ")
+    assert "no difference is resolved" in summary.verdict
+    assert "socket (again)" in terminal.render(summary, 100)
+
+
+def test_one_block_says_that_it_is_too_few() -> None:
+    summary = summarise(_alone(synthetic_run(blocks=1, samples=20)))
+    assert "too few blocks" in summary.verdict
+
+
+def test_a_limit_near_nothing_is_not_written_as_nothing() -> None:
+    assert interval_text(Estimate(value=0.19, low=0.0013, high=1.24)) == "0.190 [0.001, 1.240]"
+    assert interval_text(Estimate(value=0.48, low=0.19, high=1.24)) == "0.48 [0.19, 1.24]"
+
+
+# ---------------------------------------------------------------- what the scatter of blocks is made of, where both parts are known
+
+
+def blocks(count: int, rtt_sd: float, other_sd: float, share: float) -> tuple[list[Trial], list[float]]:
+    """Trials whose RTT at rest differs, and ratios that follow it by `share`, and something else."""
+    chance = random.Random(3)
+    (template, *_) = (trial for trial in synthetic_run(blocks=1, samples=10).trials if trial.measured is not None)
+    trials, ratios = [], []
+    for block in range(count):
+        error = chance.gauss(0, rtt_sd)
+        receipt = {"link": {"rtt_at_rest_ns": {"p50": 200_000 * (1 + error)}}}
+        trials.append(template.model_copy(update={"block": block, "receipt": receipt}))
+        ratios.append(0.3 * math.exp(-share * error + chance.gauss(0, other_sd)))
+    return trials, ratios
+
+
+@pytest.mark.parametrize(("rtt_sd", "other_sd"), [(0.02, 0.01), (0.002, 0.02), (0.03, 0.001)])
+def test_both_parts_are_found(rtt_sd: float, other_sd: float) -> None:
+    trials, ratios = blocks(400, rtt_sd, other_sd, 0.7)
+    found = scatter(trials, judge_ratio(ratios), 0.7)
+    assert found is not None and found.blocks == 400
+    assert found.rtt == pytest.approx(rtt_sd, rel=0.15)
+    assert found.calibration == pytest.approx(0.7 * rtt_sd, rel=0.15)
+    assert found.total == pytest.approx(math.hypot(0.7 * rtt_sd, other_sd), rel=0.15)
+    assert found.total**2 == pytest.approx(found.calibration**2 + found.other**2)
+
+
+def test_no_link_or_few_blocks_say_nothing() -> None:
+    trials, ratios = blocks(3, 0.02, 0.01, 0.7)
+    assert scatter(trials, judge_ratio(ratios), 0.7) is None
+    without = [trial.model_copy(update={"receipt": {}}) for trial in blocks(8, 0.02, 0.01, 0.7)[0]]
+    assert scatter(without, judge_ratio(blocks(8, 0.02, 0.01, 0.7)[1]), 0.7) is None
+
+
+# ---------------------------------------------------------------- a limit that was put to the test and did not hold
+
+
+@pytest.fixture
+def full_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was measured: the limit of every cell over a link is the link, which is what is put to the test."""
+    find = attribution.find_limit
+
+    def over_links(whole: Any, setting: Any) -> Any:
+        budget, cycle, _ = find(whole, setting)
+        return budget, cycle, limit(Resource.LINK_TO_CLIENT) if "rate_bps" in setting.factors else None
+
+    monkeypatch.setattr(cells, "find_limit", over_links)
+
+
+def two_links(path: Path, there: Scene) -> Summary:
+    levels: dict[str, Any] = {"path": ["socket", "remote"], "rate": ["100mbit", "1gbit"]}
+    overrides = [Override("", ("factors", name), each) for name, each in levels.items()]
+    plan = load_plan("paths", True, [*overrides, Override("", ("timing", "confirm"), True)])
+    with create(path, fake_info(loaded=plan)) as file:
+        there.go(file)
+    return summarise(read_run(path))
+
+
+def test_an_answer_whose_limit_was_refuted_says_so_in_every_report(tmp_path: Path, full_links: None) -> None:
+    summary = two_links(tmp_path / "a.howfar", scene(lambda factors: 1.0))
+    assert not is_grid(summary)
+    assert {found.confirmed for found in summary.confirmations} == {False}
+    assert "Put to the test and refuted: the limit named at remote, 100mbit: rate 100mbit -> 150mbit" in summary.verdict
+    for cell in summary.cells:
+        if cell.limit is not None:
+            assert (cell.limit.confidence, cell.limit.would_change) == ("low", "")
+            assert "gave x 1" in cell.limit.evidence[-1] and "not x 1.50" in cell.limit.says
+    assert not any("faster link" in advice.action for advice in summary.advice), "nothing is advised on its ground"
+    for text in (terminal.render(summary), markdown.render(summary), html.render(summary)):
+        assert "NOT confirmed" in " ".join(text.split())
+
+
+def test_an_answer_whose_limit_held_says_nothing_of_the_kind(tmp_path: Path, full_links: None) -> None:
+    summary = two_links(tmp_path / "a.howfar", scene())
+    assert {found.confirmed for found in summary.confirmations} == {True}
+    assert "refuted" not in terminal.render(summary)
+    assert {cell.limit.confidence for cell in summary.cells if cell.limit} == {"high"}
