@@ -105,3 +105,8 @@ def format_size_bytes(value: float) -> str:
 def format_share(value: float) -> str:
     """0.05 -> `5%`."""
     return f"{value * 100:.4g}%"
+
+
+def counted(count: float, noun: str, form: str = "") -> str:
+    """`1 trial`, `12 trials`. `form`: of the number, such as `,`."""
+    return f"{count:{form}} {noun}{'' if count == 1 else 's'}"

@@ -376,6 +376,17 @@ def _with_twin(run: Run) -> Run:
     return run.model_copy(update={"info": info, "trials": (*run.trials, *twins)})
 
 
+def _failing(run: Run, part: str = "") -> Run:
+    """Arms with this in their names have server errors, so that their figures are about something else too."""
+    trials = tuple(
+        trial.model_copy(update={"measured": trial.measured.model_copy(update={"errors": {"1040": 500}})})
+        if trial.measured is not None and part in trial.arm
+        else trial
+        for trial in run.trials
+    )
+    return run.model_copy(update={"trials": trials})
+
+
 def test_links_are_named_with_their_limit_and_from_where_on_it_holds() -> None:
     """At 100 Mb/s the wire is full from 16 connections on; at 1 Gb/s the server's 800 µs fill its CPU at 1250 a second."""
     cells = [_remote(n, 10**8, tps) for n, tps in ((1, 110), (16, 0.97 * FULL_TPS), (64, 0.99 * FULL_TPS))]
@@ -471,13 +482,8 @@ def test_compression_that_only_looks_faster_is_not_said_to_be() -> None:
 def test_a_limit_is_said_only_of_the_connections_around_the_best_at_which_it_holds() -> None:
     """Above the best cell errors make the figures another thing's: what binds at 16 is not said of 64."""
     run = _with_twin(run_of([_remote(n, 10**9, tps) for n, tps in ((1, 200), (16, 1245), (64, 1100))]))
-    trials = tuple(
-        trial.model_copy(update={"measured": trial.measured.model_copy(update={"errors": {"1040": 500}})})
-        if trial.measured is not None and "64 threads" in trial.arm
-        else trial
-        for trial in run.trials
-    )
-    verdict = summarise(run.model_copy(update={"trials": trials})).verdict
+    run = _failing(run, "64 threads")
+    verdict = summarise(run).verdict
     assert "the server's CPU is the limit at 16 connections (" in verdict
     assert "95 % intervals" not in verdict, "none is quoted"
 
@@ -485,13 +491,8 @@ def test_a_limit_is_said_only_of_the_connections_around_the_best_at_which_it_hol
 def test_waiting_for_ones_own_round_holds_up_to_where_it_was_seen() -> None:
     cells = [_remote(n, 10**9, tps) for n, tps in ((1, 250), (2, 420), (16, 300))]
     run = _with_twin(run_of(cells))
-    trials = tuple(
-        trial.model_copy(update={"measured": trial.measured.model_copy(update={"errors": {"1040": 500}})})
-        if trial.measured is not None and "16 threads" in trial.arm
-        else trial
-        for trial in run.trials
-    )
-    verdict = summarise(run.model_copy(update={"trials": trials})).verdict
+    run = _failing(run, "16 threads")
+    verdict = summarise(run).verdict
     assert "each connection waits for its own answers up to 2 connections (" in verdict
 
 
@@ -504,13 +505,8 @@ def test_what_other_programs_or_errors_made_says_nothing_of_encryption() -> None
         "TLS 1.3 reaches 0.9" in clean.verdict
         and "throughput changes by" in findings_of(clean, EncryptionEconomics).says
     )
-    trials = tuple(
-        trial.model_copy(update={"measured": trial.measured.model_copy(update={"errors": {"1040": 500}})})
-        if trial.measured is not None and "1.3" in trial.arm
-        else trial
-        for trial in run.trials
-    )
-    summary = summarise(run.model_copy(update={"trials": trials}))
+    run = _failing(run, "1.3")
+    summary = summarise(run)
     assert "no difference of TLS 1.3 is resolved" in summary.verdict
     assert all(tried.invalid for row in findings_of(summary, EncryptionEconomics).rows for tried in row.persistent)
     assert "no change of throughput is resolved" in findings_of(summary, EncryptionEconomics).says
@@ -540,13 +536,8 @@ def test_economics_claim_nothing_below_the_noise_floor() -> None:
 
 def test_errors_of_the_server_are_no_reason_for_a_quieter_machine() -> None:
     run = _with_twin(run_of([_remote(n, 10**9, tps) for n, tps in ((1, 200), (16, 1245))]))
-    trials = tuple(
-        trial.model_copy(update={"measured": trial.measured.model_copy(update={"errors": {"1040": 500}})})
-        if trial.measured is not None
-        else trial
-        for trial in run.trials
-    )
-    summary = summarise(run.model_copy(update={"trials": trials}))
+    run = _failing(run)
+    summary = summarise(run)
     assert "errors of the server are part of the figures" in summary.verdict
     assert summary.advice[0].action.startswith("Remove the cause of the server's errors")
     assert not any("idle machine" in advice.action for advice in summary.advice)

@@ -38,6 +38,7 @@ from howfar.lab.servers import DATABASE, USER, Server, ServerContext, Store, Tab
 from howfar.lab.servers.kinds import STORES
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import judge_ratio
+from howfar.units import counted
 
 Placement = Literal["shared", "apart", "one-cpu"]
 """Client and server on all CPUs, each on its half, or both on one."""
@@ -247,17 +248,13 @@ def splits(placement: Placement) -> Shares:
     return Shares(both, both)
 
 
-def many(connections: int) -> str:
-    return f"{connections} connection{'' if connections == 1 else 's'}"
-
-
 def _allow_files(connections: int) -> None:
     """A client has a descriptor per connection, and sysbench does not raise its limit itself."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + 256
     if hard != resource.RLIM_INFINITY and hard < wanted:
         raise MissingError(
-            f"{many(connections)} need{'s' if connections == 1 else ''} {wanted} open files, {hard} are allowed",
+            f"{counted(connections, 'connection')} need{'s' if connections == 1 else ''} {wanted} open files, {hard} are allowed",
             "Raise `ulimit -Hn`.",
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -310,11 +307,11 @@ def _trial(tool: Tool, connections: int, seconds: float, testbed: Testbed) -> Tr
             return counters.executed() > began
 
         # Both start only when all connections are open and prepared.
-        meter.wait_until(under_way, f"the first answers on {many(connections)}", PATIENCE_S)
+        meter.wait_until(under_way, f"the first answers on {counted(connections, 'connection')}", PATIENCE_S)
         time.sleep(SETTLE_S)
         open_now = counters.connected()
         if open_now != connections:
-            raise LabError(f"{many(open_now)} open, {connections} requested")
+            raise LabError(f"{counted(open_now, 'connection')} open, {connections} requested")
         trial = meter.measure(client.pid, counters, seconds, began, counters.align)
         client.check()
         return trial.model_copy(update={"driver": client.driver})

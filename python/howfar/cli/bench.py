@@ -14,7 +14,7 @@ from rich.text import Text
 from howfar.bench.calibration import FLOOR_BAR, Calibration, Limit, OverTransport, Transport
 from howfar.bench.calibration import Request as CalibrationRequest
 from howfar.bench.calibration import calibrate as run_calibration
-from howfar.bench.comparison import Comparison, Placement, Request, Row, Side, compare, many
+from howfar.bench.comparison import Comparison, Placement, Request, Row, Side, compare
 from howfar.bench.links.bars import Verdict
 from howfar.bench.links.figures import (
     FULL_TIMES,
@@ -40,7 +40,7 @@ from howfar.errors import MissingError, UsageError
 from howfar.lab.link.backends import DEFAULT, SHAPING
 from howfar.plan.quantities import RateBps, RttNs, read_option
 from howfar.stats.estimate import Estimate
-from howfar.units import format_duration_ns, format_rate_bps
+from howfar.units import counted, format_duration_ns, format_rate_bps
 
 MISSED = "!"
 """Follows the figure of a link that misses a bar."""
@@ -313,7 +313,12 @@ def _rows(found: Calibration, over: OverTransport) -> list[tuple[str, str]]:
     rows.append((f"ceiling, {ceiling.connections} connections, queries/s", _estimate(ceiling.queries_per_s, figure(0))))
     rows.append(("  busiest thread: client, null server", f"{ceiling.client_busy:.0%}, {ceiling.server_busy:.0%}"))
     for cost in over.cpu_per_query:
-        rows.append((f"client CPU per query, {many(cost.connections)}, µs", _estimate(cost.client_us, figure(2))))
+        rows.append(
+            (
+                f"client CPU per query, {counted(cost.connections, 'connection')}, µs",
+                _estimate(cost.client_us, figure(2)),
+            )
+        )
     rows.append(("clock: step, cost of a reading", f"{found.clock.step_ns} ns, {found.clock.read_ns:.0f} ns"))
     rows.append(("step of the histogram at the floor", f"{over.histogram_step_ns} ns"))
     return rows
@@ -381,7 +386,7 @@ def engine(
     )
     lines = [heading]
     for row in found.rows:
-        at = f"At {many(row.connections)}"
+        at = f"At {counted(row.connections, 'connection')}"
         lines += [f"{at} the bar is missed: {missed}." for missed in row.misses]
         lines += [f"{at} the bar is not resolved: {unclear}. Use more blocks." for unclear in row.unresolved]
     shown = table([f"{row.connections}" for row in found.rows], [_cells(row) for row in found.rows])

@@ -31,6 +31,7 @@ from howfar.store.records import (
     Trial,
     TrialStatus,
 )
+from howfar.units import counted
 
 STOPPED = {
     StopReason.WIDTH: "every interval is as narrow as requested",
@@ -99,8 +100,8 @@ def _arms(run: Run) -> str:
     roles = [arm.role for arm in run.info.arms]
     controls = sum(role in (ArmRole.DUPLICATE, ArmRole.CONTROL) for role in roles)
     cells = len(roles) - controls
-    text = f"{cells} cell{'' if cells == 1 else 's'}"
-    return text + (f" and {controls} control{'' if controls == 1 else 's'}" if controls else "")
+    text = counted(cells, "cell")
+    return text + (f" and {counted(controls, 'control')}" if controls else "")
 
 
 def _ratios(compared: Sequence[ArmStanding]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from howfar.doctor.checks import format_interval, named
 from howfar.doctor.findings import Change, Client, Examination, Finding, Kind, Listener, Rates, Server, Severity, Unseen
+from howfar.units import counted
 
 NOWHERE = (
     "Looked for mysqld, mariadbd, postgres, redis-server, valkey-server and memcached among the processes, and at their usual "
@@ -43,15 +44,11 @@ def _head(seen: Examination, width: int) -> Iterator[str]:
         yield "No MySQL, MariaDB, PostgreSQL, Redis or Memcached server was found that can be reached from here."
         yield from textwrap.wrap(NOWHERE, width)
         return
-    changes = _many(seen.to_change, "change") if seen.to_change else "nothing to change"
-    yield f"{_many(len(seen.servers), 'server')}, {changes}."
+    changes = counted(seen.to_change, "change") if seen.to_change else "nothing to change"
+    yield f"{counted(len(seen.servers), 'server')}, {changes}."
     load = f"load average {seen.load_average:.1f} on {seen.cpus} CPUs"
     about = f"Connections were watched for {seen.watched_s:.1f} s ({seen.looks} looks); {load}."
     yield from textwrap.wrap(f"{about} Times are medians with 95 % intervals.", width)
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _server(server: Server, width: int) -> Iterator[str]:
@@ -94,7 +91,7 @@ def _facts(server: Server) -> Iterator[tuple[str, str]]:
         yield "", f"compression offered: {server.compression}"
     rows = [_client(client) for client in server.clients]
     if server.socket_connections:
-        rows.append(f"{_many(server.socket_connections, 'connection')} over the socket")
+        rows.append(f"{counted(server.socket_connections, 'connection')} over the socket")
     yield from _block("clients", rows or ["none seen" if server.listeners else "none: it does not listen"])
     if server.rates is not None:
         yield "per second", _rates(server.rates, server.kind)
@@ -123,7 +120,7 @@ def _listener(listener: Listener) -> str:
 
 def _client(client: Client) -> str:
     over = "over the socket" if client.by == "socket" else "over TCP" + (" from this machine" if client.local else "")
-    parts = [over, _many(client.connections, "connection")]
+    parts = [over, counted(client.connections, "connection")]
     if client.connects_seen > client.connections:
         parts.append(f"{client.connects_seen} seen in all")
     parts += [{True: "TLS", False: "no TLS", None: "TLS unknown"}[client.tls]]

@@ -31,6 +31,7 @@ from howfar.load import libpq
 from howfar.load.cmdline import HELP, PGBENCH_KINDS, Options
 from howfar.load.options import BY_NAME, DRAWS, MIX, OPTIONS, TABLES
 from howfar.load.target import DEFAULT_NAME, DEFAULT_PORT, ServerAddress, algorithm, ssl_mode, switch
+from howfar.units import counted
 
 SECOND_NS = 1_000_000_000
 ONE_TABLE = ("select_random_points", "select_random_ranges")
@@ -365,10 +366,6 @@ def statements_a_connection(job: LoadJob) -> int:
     return work.tables * sum(count > 0 for count in counts) + (0 if work.skip_trx else 2)
 
 
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
 def limit_advice(job: LoadJob | TablesJob, message: str) -> str | None:
     """The statement that lifts the limit which `message` reports; None for other errors.
 
@@ -383,18 +380,18 @@ def limit_advice(job: LoadJob | TablesJob, message: str) -> str | None:
             return None
         each = statements_a_connection(job)
         return (
-            f"{_many(job.connections, 'connection')} x {_many(each, 'statement')}: "
+            f"{counted(job.connections, 'connection')} x {counted(each, 'statement')}: "
             f"run `SET GLOBAL max_prepared_stmt_count = {job.connections * each};` "
             "on the server, or use --db-ps-mode=disable."
         )
     if found.group(1) == "53300":
         return (
-            f"{_many(connections, 'connection')} {'is' if connections == 1 else 'are'} requested: "
+            f"{counted(connections, 'connection')} {'is' if connections == 1 else 'are'} requested: "
             f"run `ALTER SYSTEM SET max_connections = {connections + _SPARE};` on the server and restart it, "
             "or use fewer --threads."
         )
     return (
-        f"{_many(connections, 'connection')} {'is' if connections == 1 else 'are'} requested: "
+        f"{counted(connections, 'connection')} {'is' if connections == 1 else 'are'} requested: "
         f"run `SET GLOBAL max_connections = {connections + _SPARE};` on the server, "
         "or use fewer --threads. If the account has its own limit (max_user_connections), raise that."
     )

@@ -8,7 +8,7 @@ from howfar.engine.messages import Interval, Receipt
 from howfar.load.report_sysbench import histogram_lines
 from howfar.load.result import SHARES, Bound, Latency, Result
 from howfar.load.verdict import Stamp
-from howfar.units import format_size_bytes
+from howfar.units import counted, format_size_bytes
 
 _ERRORS = {
     "1213": "deadlock",
@@ -59,10 +59,6 @@ def _labelled(label: str, texts: Iterable[str]) -> list[str]:
     return [f"{'' if number else label:<{_LABEL}}{text}".rstrip() for number, text in enumerate(texts)]
 
 
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
 def _verdict(result: Result) -> list[str]:
     verdict = result.verdict
     lines = [", ".join(verdict.stamps)]
@@ -82,7 +78,7 @@ def _load(result: Result, workload: str) -> str:
         loop = f"open loop, {arrivals.rate_per_s:,.6g} transactions/s due, {shapes[arrivals.shape]}"
     idle = f" and {job.idle_connections:,} idle ones" if job.idle_connections else ""
     warm = f" after {job.warmup_ns / 1e9:.3g} s of warm-up" if job.warmup_ns else ", no warm-up"
-    connections = _many(job.connections, "connection")
+    connections = counted(job.connections, "connection", ",")
     return f"{workload}, {connections}{idle}, {loop}, {result.seconds:.4g} s{warm}, seed {job.seed}"
 
 
@@ -165,7 +161,7 @@ def _errors(result: Result) -> str:
         f"{count:,} x {code}{f' ({_ERRORS[code]})' if code in _ERRORS else ''}"
         for code, count in sorted(done.errors.items())
     ]
-    found += [_many(done.reconnects, "reconnect")] if done.reconnects else []
+    found += [counted(done.reconnects, "reconnect", ",")] if done.reconnects else []
     return ", ".join(found) or "none"
 
 

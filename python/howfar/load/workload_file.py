@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from howfar.engine.messages import Custom
 from howfar.errors import PlanError, QuantityError
-from howfar.units import parse_duration_ns, parse_share, parse_size_bytes
+from howfar.units import counted, parse_duration_ns, parse_share, parse_size_bytes
 
 MAX_BYTES = 4_000_000
 ADVICE = "docs/load.md has the format; `howfar load --workload orders …` runs the included example."
@@ -66,7 +66,7 @@ def _count_values(source: str, text: str, workload: Custom) -> None:
         marks, given = _marks(statement.sql), len(statement.parameters)
         if marks != given:
             loc: Loc = ("statements", index, "sql")
-            many = f"{given} parameter{'' if given == 1 else 's'}"
+            many = counted(given, "parameter")
             raise PlanError(
                 f"{source}:{line_of(text, loc)}: {_shown(loc)}: statement {statement.name} has {marks} `?` and {many}",
                 "Give one parameter for each `?` outside quotes, in order.",

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, create_model
 
 from howfar.paths import PATHS, crosses_link
 from howfar.plan.quantities import AppCpuNs, OneOrMore, Part, RateBps, RttNs, refuse
-from howfar.units import format_duration_ns, format_rate_bps
+from howfar.units import counted, format_duration_ns, format_rate_bps
 
 Level = str | int | float | bool
 Cell = Mapping[str, Level]
@@ -55,7 +55,7 @@ def _always(_: Cell) -> bool:
 
 
 def _plural(noun: str) -> Callable[[Any], str]:
-    return lambda count: f"{count} {noun}{'' if count == 1 else 's'}"
+    return lambda count: counted(count, noun)
 
 
 @dataclass(frozen=True)

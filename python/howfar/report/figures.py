@@ -21,6 +21,7 @@ from howfar.stats.intervals import (
 )
 from howfar.stats.trials import ONE
 from howfar.store.records import ArmRole
+from howfar.units import counted
 
 UNKNOWN = "-"
 """Not measured, or not on this path."""
@@ -225,10 +226,10 @@ def widest(summary: Summary) -> str:
 
 def session_line(summary: Summary) -> str:
     """Server, blocks and how it ended."""
-    counted = len(summary.trials) - summary.void_trials if summary.good_trials is None else summary.good_trials
-    trials = _counted(counted, "trial") + (f", {summary.void_trials} more void" if summary.void_trials else "")
+    good = len(summary.trials) - summary.void_trials if summary.good_trials is None else summary.good_trials
+    trials = counted(good, "trial") + (f", {summary.void_trials} more void" if summary.void_trials else "")
     server = f"{summary.server['kind']} {summary.server['version']}"
-    blocks = f"{_counted(summary.complete_blocks or summary.blocks, 'block')} ({trials})"
+    blocks = f"{counted(summary.complete_blocks or summary.blocks, 'block')} ({trials})"
     return "; ".join(part for part in (server, blocks, STOPS[summary.stop], widest(summary)) if part)
 
 
@@ -239,22 +240,18 @@ def void_line(summary: Summary) -> str:
     kinds = _kinds(summary.void_reasons)
     reasons = "; ".join(f"{count} x {reason}" for reason, count in kinds)
     several = " (a trial may have several reasons)" if sum(count for _, count in kinds) > summary.void_trials else ""
-    return f"{_counted(summary.void_trials, 'void trial')}, in no figure above{several}: {reasons}.{_left_out(summary)}"
+    return f"{counted(summary.void_trials, 'void trial')}, in no figure above{several}: {reasons}.{_left_out(summary)}"
 
 
 def _left_out(summary: Summary) -> str:
     """What was left out with the void trials, and what leaving them out may have moved."""
     found = ""
     if summary.left_out_trials:
-        good = _counted(summary.left_out_trials, "good trial")
+        good = counted(summary.left_out_trials, "good trial")
         found = f" {good} left out because another trial of their block was void; the block was then repeated."
     if summary.void_shift is not None:
         found += f" Had the void trials counted, no cell's mean would differ by more than {share(summary.void_shift)}."
     return found
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 _AMOUNT = re.compile(r"\d[\d.,]*\s?(?:[a-zµ%]+)?")

@@ -23,7 +23,7 @@ from howfar.paths import is_modelled
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.resample import Derived, within
 from howfar.store.records import FactorValue, Run, RunInfo
-from howfar.units import format_rate_bps
+from howfar.units import counted, format_rate_bps
 
 
 class ThreadsPoint(Part):
@@ -159,7 +159,7 @@ def _ceilings(one: Series, workload: Mapping[str, Any]) -> tuple[Ceiling, ...]:
 
 
 def _cpu_says(demand_s: float, cpus: float, emulator: float = 0.0) -> str:
-    text = f"{demand_s * 1e3:.3g} ms per transaction, {cpus:.2g} CPU{'' if cpus == 1 else 's'}"
+    text = f"{demand_s * 1e3:.3g} ms per transaction, {counted(cpus, 'CPU', '.2g')}"
     return f"{text} in addition to {emulator:.2g} used by the link's emulator" if emulator >= 0.01 else text
 
 
@@ -294,14 +294,10 @@ def _stretch(curve: Sequence[CellSummary], top: CellSummary) -> str:
     low, high = (_threads(curve[index]) for index in (first, last))
     begins, ends = first == 0, last == len(curve) - 1
     if top.limit.resource is Resource.LATENCY and begins:
-        return f"up to {_connections(high)}"
+        return f"up to {counted(high, 'connection')}"
     if ends:
-        return f"from {_connections(low)} on"
-    return f"at {_connections(low)}" if low == high else f"from {low} to {_connections(high)}"
-
-
-def _connections(number: int) -> str:
-    return f"{number} connection{'' if number == 1 else 's'}"
+        return f"from {counted(low, 'connection')} on"
+    return f"at {counted(low, 'connection')}" if low == high else f"from {low} to {counted(high, 'connection')}"
 
 
 def _figures(cell: CellSummary, limit: Limit) -> str:

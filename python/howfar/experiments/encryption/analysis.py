@@ -37,6 +37,7 @@ from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import UNKNOWN, Resolution, Threshold, interval_text
 from howfar.stats.resample import Derived, Difference, Interval, within
 from howfar.stats.trials import rest_of
+from howfar.units import counted
 
 EACH = "per-transaction"
 MOST_WAITED = 0.2
@@ -267,7 +268,7 @@ def _round_trips(row: EncryptionRow) -> str:
 def _throughput(tried: Sequence[EncryptionTried]) -> str:
     """The worst of what is resolved: of many noisy figures the worst is always bad."""
     known = [each.ratio.value - 1 for each in tried if each.resolved]
-    cells = f"{len(tried)} cell{'' if len(tried) == 1 else 's'}"
+    cells = counted(len(tried), "cell")
     invalid = sum(each.invalid for each in tried)
     about = f", {invalid} of them not about the path" if invalid else ""
     if all(_costs_hardly_anything(each) for each in tried):
