@@ -20,9 +20,8 @@ import pytest
 
 from howfar.errors import HowfarError
 from howfar.lab.servers.kinds import find_server
-from howfar.paths import PATHS
+from howfar.paths import PATHS, check_programs
 from howfar.paths import Path as NetworkPath
-from howfar.paths.path import find_program
 from howfar.store.records import StopReason, TrialStatus
 from howfar.store.run_file import read_run
 from tests.lab import howfar_runs
@@ -40,14 +39,19 @@ def _server(path: NetworkPath) -> str:
     return next((kind for kind in path.protocols if kind in ("postgresql", "redis", "memcached")), "mariadb")
 
 
-def _needs(name: str) -> None:
-    """Skips where a program of the path, or its server, is not here."""
+def _lacking(name: str) -> str | None:
+    """What is not here: a program of the path, or its server."""
     try:
-        for program in PATHS[name].hops:
-            find_program(program)
+        check_programs(PATHS[name])
         find_server(_server(PATHS[name]))
     except HowfarError as error:
-        pytest.skip(f"{error.message}: {error.advice} (./setup --tests brings it)")
+        return f"{error.message}: {error.advice}"
+    return None
+
+
+def _needs(name: str) -> None:
+    if reason := _lacking(name):
+        pytest.skip(reason)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +60,7 @@ def seen(cache: Path) -> Any:
 
     @kept
     def measured(server: str) -> Mapping[str, list[dict[str, Any]]]:
-        names = [name for name in _HOPS if _server(PATHS[name]) == server]
+        names = [name for name in _HOPS if _server(PATHS[name]) == server and _lacking(name) is None]
         request = json.dumps({"server": server, "tables": 1, "table_size": 1000, "connections": 8})
         done = subprocess.run(
             [sys.executable, "-m", "tests.lab.scenario", request, *names],

@@ -45,6 +45,9 @@ RATES = {
     "forwarded-socket": 7_500,
     "haproxy": 8_000,
     "sidecar": 7_000,
+    "ssh": 6_000,
+    "stunnel": 6_500,
+    "pgbouncer": 8_500,
 }
 """Queries a second of each path, exact when `jitter` is 0."""
 

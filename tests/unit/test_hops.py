@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import random
 import zlib
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tests.unit import rendered as reports
 from tests.unit.fake_lab import QUERIES_A_TRANSACTION, RATES, fake_info, fakes
 
 from howfar.analysis.summary import Summary
-from howfar.engine.messages import LoadJob
+from howfar.engine.messages import LoadJob, UnixTarget
 from howfar.experiments.hops.analysis import HopCosts
 from howfar.experiments.registry import experiment_of, in_terminal, summarise
 from howfar.plan.load import LoadedPlan, Override, load_plan
@@ -20,6 +22,13 @@ from howfar.runner.run import conduct
 from howfar.store.records import ArmRole, Run
 from howfar.store.run_file import create, read_run
 
+PROGRAMS = {
+    "haproxy": ("haproxy",),
+    "sidecar": ("haproxy", "haproxy"),
+    "ssh": ("ssh", "sshd"),
+    "stunnel": ("stunnel", "stunnel"),
+    "pgbouncer": ("pgbouncer",),
+}
 CAPACITY = {path: rate / QUERIES_A_TRANSACTION for path, rate in RATES.items()}
 
 
@@ -28,17 +37,21 @@ def _wobble(job: LoadJob) -> float:
     return 1 + 0.02 * (random.Random(zlib.crc32(job.model_dump_json().encode())).random() - 0.5)
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    path = tmp_path_factory.mktemp("hops") / "a.howfar"
-    laboratory, _, instruments = fakes(jitter=_wobble)
+def _run(name: str, folder: Path, jitter: Callable[[LoadJob], float] = _wobble) -> Run:
+    path = folder / "a.howfar"
+    laboratory, _, instruments = fakes(jitter=jitter)
     timing: dict[str, str | int] = {"measure": "60s", "max_blocks": 6, "time_budget": "10h"}
-    plan = load_plan("hops", quick=True, overrides=[Override("", ("timing", key), at) for key, at in timing.items()])
+    plan = load_plan(name, quick=True, overrides=[Override("", ("timing", key), at) for key, at in timing.items()])
     rated, capacity = with_rates(plan.plan, 1, laboratory, instruments, lambda _: None)
     info = fake_info(loaded=LoadedPlan(rated, plan.text, plan.quick))
     with create(path, info.model_copy(update={"environment": info.environment | capacity})) as file:
         conduct(file, laboratory, laboratory.clock(), instruments)
     return read_run(path)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return _run("hops", tmp_path_factory.mktemp("hops"))
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +61,9 @@ def summary(run: Run) -> Summary:
 
 def test_each_path_with_a_program_is_set_against_the_one_without(summary: Summary) -> None:
     found = reports.findings_of(summary, HopCosts)
-    assert found.baseline == "remote" and [hop.path for hop in found.hops] == ["haproxy", "sidecar", "forwarded-socket"]
+    assert found.baseline == "remote" and [hop.path for hop in found.hops] == list(PROGRAMS)
     assert found.per_s == pytest.approx(0.3 * CAPACITY["remote"], rel=0.02)
-    assert [hop.programs for hop in found.hops] == [("haproxy",), ("haproxy", "haproxy"), ("socat", "socat")]
+    assert [hop.programs for hop in found.hops] == list(PROGRAMS.values())
     for hop in found.hops:
         assert hop.throughput_ratio is not None
         assert hop.throughput_ratio.value == pytest.approx(RATES[hop.path] / RATES["remote"], rel=0.02)
@@ -71,8 +84,8 @@ def test_what_it_adds_is_the_difference_of_the_quantiles(summary: Summary) -> No
 
 
 def test_rates_are_left_out_as_the_plan_says_although_they_were_shares(run: Run) -> None:
-    """Four paths in a closed loop, at a rate, and with a connection each; the A/A arm and the link's two controls."""
-    assert len(run.info.arms) == 4 * 3 + 3
+    """Six paths in a closed loop, at a rate, and with a connection each; the A/A arm and the link's two controls."""
+    assert len(run.info.arms) == 6 * 3 + 3
     assert not [arm.name for arm in run.info.arms if "connect per transaction" in arm.name and "/s" in arm.name]
 
 
@@ -98,3 +111,46 @@ def test_paths_from_one_machine_to_another_are_no_hops(run: Run) -> None:
     )
     changed = summarise(run.model_copy(update={"info": run.info.model_copy(update={"arms": arms})}))
     assert changed.findings["hops"] is None and experiment_of(changed).name == "latency"
+
+
+PAYS_FROM = 20
+"""Clients; the quick plan measures 4, 32 and 256."""
+
+
+def _pooled(job: LoadJob) -> float:
+    """On the pooler's path the rate grows with the square root of the clients, and equals the other's at `PAYS_FROM`; but with a
+    connection for each transaction it is always twice the other's."""
+    assert isinstance(job.target, UnixTarget)
+    if Path(job.target.path).name != "pgbouncer":
+        return _wobble(job)
+    even = RATES["remote"] / RATES["pgbouncer"]
+    gain = 2.0 if job.session.connect == "per_transaction" else math.sqrt(job.connections / PAYS_FROM)
+    return even * gain * _wobble(job)
+
+
+@pytest.fixture(scope="module")
+def pooled(tmp_path_factory: pytest.TempPathFactory) -> Summary:
+    return summarise(_run("poolers", tmp_path_factory.mktemp("poolers"), _pooled))
+
+
+def test_a_pooler_pays_from_where_its_ratio_rises_through_one(pooled: Summary) -> None:
+    """Between 4 and 32 clients the ratio is a straight line of the logarithms: exp(log 4 + share x log 8), which is 20."""
+    kept, each = reports.findings_of(pooled, HopCosts).poolers
+    assert (kept.path, kept.connect, each.connect) == ("pgbouncer", "persistent", "per-transaction")
+    assert [one.threads for one in kept.ratios] == [4, 32, 256]
+    assert kept.pays_from is not None and kept.pays_from_interval is not None
+    assert kept.pays_from == pytest.approx(PAYS_FROM, rel=0.02)
+    low, high = kept.pays_from_interval
+    assert low < kept.pays_from < high and high / low < 1.1
+    assert each.pays_from is None and each.always == "pays"
+
+
+def test_the_costs_are_those_at_the_baselines_number_of_clients(pooled: Summary) -> None:
+    (hop,) = reports.findings_of(pooled, HopCosts).hops
+    assert hop.throughput_ratio is not None
+    assert hop.throughput_ratio.value == pytest.approx(math.sqrt(4 / PAYS_FROM), rel=0.02)
+
+
+def test_the_answer_names_the_number_of_clients(pooled: Summary) -> None:
+    shown = in_terminal(pooled, 140, False, False, False)
+    assert "pays from 20" in " ".join(shown.split()) and "pays at 4 to 256 clients" in " ".join(shown.split())

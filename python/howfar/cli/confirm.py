@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from howfar.cli.hop_binary import hop_binary_option
 from howfar.cli.output import details_option
 from howfar.cli.resume import go_on
 from howfar.cli.screen import html_option, no_colour_option
@@ -15,6 +16,7 @@ from howfar.runner.stopping import Extension
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
+@hop_binary_option
 @html_option
 @details_option
 @no_colour_option

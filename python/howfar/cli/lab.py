@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from howfar.cli.hop_binary import hop_binary_option
 from howfar.cli.links import LinkChoice, link_options, read_link
 from howfar.cli.main import run_command_line
 from howfar.cli.screen import note
@@ -196,6 +197,7 @@ _LIBPQ_PORT = 5432
     "--connections", type=click.IntRange(1, 10_000), default=256, show_default=True, help="Maximum number at one time."
 )
 @click.option("--tls", type=click.Choice(("1.2", "1.3")), help="Redis and Memcached: their port accepts TLS only.")
+@hop_binary_option
 @click.option("--on-server", metavar="CMD", help="Another command, which runs on the server's host until CMD ends.")
 @click.option(
     "--receipt",

@@ -10,6 +10,7 @@ import click
 
 from howfar.cli import output as pages
 from howfar.cli import session
+from howfar.cli.hop_binary import hop_binary_option
 from howfar.cli.output import MORE_TIME, details_option, finish, more_command
 from howfar.cli.progress import STOPPED, observer
 from howfar.cli.screen import html_option, no_colour_option
@@ -32,6 +33,7 @@ _GO_ON = (None, StopReason.INTERRUPTED)
 @click.option("--time-budget", metavar="TIME", help="Time for this session alone, like 10min.")
 @click.option("--target", metavar="SHARE", help="Stop when every interval is this narrow, like 3%; replaces the run's.")
 @click.option("--confirm", is_flag=True, help="Change each named limit and test the prediction.")
+@hop_binary_option
 @html_option
 @details_option
 @no_colour_option

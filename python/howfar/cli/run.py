@@ -11,10 +11,12 @@ from typing import Any
 
 import click
 
+from howfar.cli.hop_binary import hop_binary_option
 from howfar.cli.output import details_option
 from howfar.cli.screen import html_option, no_colour_option
 from howfar.errors import SandboxForbidden, UsageError
 from howfar.paths import is_local
+from howfar.paths.path import given_programs
 from howfar.plan.cells import cells
 from howfar.plan.estimate import cost
 from howfar.plan.factors import CLOSED, LOAD
@@ -59,6 +61,7 @@ _TIMING = ("target", "time_budget", "confirm")
     "--seed", type=click.IntRange(0, 2**63 - 1), metavar="N", help="Seed of the random order; the same seed repeats it."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="The run file.  [default: a new one in this directory]")
+@hop_binary_option
 @html_option
 @details_option
 @no_colour_option
@@ -150,6 +153,8 @@ def _command(plan: str, quick: bool, seed: int, overrides: list[Override]) -> tu
     arguments = ["howfar", "run", plan, *(["--quick"] if quick else [])]
     for override in overrides:
         arguments += [override.option] if override.value is True else [override.option, override.written]
+    for name, where in given_programs().items():
+        arguments += ["--hop-binary", f"{name}={where}"]
     return (*arguments, "--seed", str(seed))
 
 

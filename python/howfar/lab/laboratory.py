@@ -48,7 +48,7 @@ from howfar.lab.serving import Companions, Serving, alone
 from howfar.lab.staged import LabStage, observed
 from howfar.lab.window import Scene
 from howfar.paths import Path as NetworkPath
-from howfar.paths import check_carries, find_path
+from howfar.paths import check_programs, find_path, not_carried
 from howfar.plan.factors import IDLE
 from howfar.plan.sessions import SessionSpec, session_spec
 from howfar.store.records import FactorValue
@@ -70,8 +70,10 @@ class Lab:
         self.store: Store | None = None
         if request.server != "none":
             self.store = find_store(request.server, Tables(request.tables, request.table_size, request.contents))
-            for name in request.paths:
-                check_carries(find_path(name), (KINDS[self.store.kind].service,))
+            for path in map(find_path, request.paths):
+                if reason := not_carried(path, (KINDS[self.store.kind].service,)):
+                    raise PlanError(f"the path {path.name}: {reason}", "Name another path, or another server.")
+                check_programs(path)
         data_bytes = self.store.data_bytes() if self.store else 0
         self.work: Path = ledger.enter_context(work_directory(data_bytes, request.copies))
         self._fsync_ns = data_fsync_ns(self.work)
@@ -223,7 +225,12 @@ class Lab:
             clients_side = self.client_host.launcher(self.shares.client)
             servers_side = self.server_host.launcher(self.shares.server)
             main, *others = (
-                reach(started, path, Ends(work, client_host, self.server_host, clients_side, servers_side), ledger)
+                reach(
+                    started,
+                    path,
+                    Ends(work, client_host, self.server_host, clients_side, servers_side, self.certificates),
+                    ledger,
+                )
                 for started, work in self._started(serving, path, spec, ledger)
             )
             companions = tuple(others)
@@ -295,7 +302,7 @@ class Lab:
         return self._replication.serving(factors, spec, prepare)
 
     def certificates(self) -> CertificatePaths:
-        """Of the server, made when first needed: a plain cell's server has none."""
+        """Of the server's host, made when first needed: a plain cell's server has none."""
         if self._certificates is None:
             self._certificates = make_certificates(self.work, (LOOPBACK_ADDRESS, SERVER_ADDRESS, SERVER_ADDRESS6))
         return self._certificates

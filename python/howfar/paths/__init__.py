@@ -6,12 +6,14 @@ from collections.abc import Collection
 
 from howfar.errors import PlanError
 from howfar.paths.forwarded_socket import ForwardedSocketPath
+from howfar.paths.given import GIVEN_PATHS
 from howfar.paths.haproxy import HaproxyPath, SidecarPath
 from howfar.paths.path import Endpoint, Hop, Path, PathContext, Process, find_program
 from howfar.paths.pgbouncer import PGBOUNCER_PATHS
 from howfar.paths.remote import RemotePath
 from howfar.paths.socket import SocketPath
 from howfar.paths.ssh import SSH_PATHS
+from howfar.paths.stunnel import STUNNEL_PATHS
 from howfar.paths.tcp import TcpPath
 
 PATHS: dict[str, Path] = {
@@ -24,7 +26,9 @@ PATHS: dict[str, Path] = {
         HaproxyPath(),
         SidecarPath(),
         *SSH_PATHS,
+        *STUNNEL_PATHS,
         *PGBOUNCER_PATHS,
+        *GIVEN_PATHS,
     )
 }
 """In the order of tables and charts."""
@@ -42,14 +46,14 @@ def path_names() -> tuple[str, ...]:
     return tuple(PATHS)
 
 
-def check_carries(path: Path, services: Collection[str]) -> None:
-    """The programs of this path are here, and carry what these servers speak. Raises PlanError, MissingError."""
-    for service in services:
-        if path.protocols and service not in path.protocols:
-            raise PlanError(
-                f"the path {path.name} carries {' and '.join(path.protocols)} only, and the server speaks {service}",
-                "Name another path, or another server with --server.",
-            )
+def not_carried(path: Path, services: Collection[str]) -> str | None:
+    """Why this path does not lead to these servers: its programs do not read what they speak. None: it does."""
+    unread = [service for service in services if path.protocols and service not in path.protocols]
+    return f"it carries {' and '.join(path.protocols)} only, and the server speaks {unread[0]}" if unread else None
+
+
+def check_programs(path: Path) -> None:
+    """They are here. Raises MissingError."""
     for program in path.hops:
         find_program(program)
 
@@ -79,10 +83,11 @@ __all__ = [
     "Path",
     "PathContext",
     "Process",
-    "check_carries",
+    "check_programs",
     "crosses_link",
     "find_path",
     "is_local",
     "is_modelled",
+    "not_carried",
     "path_names",
 ]

@@ -24,6 +24,17 @@ class Process(Protocol):
     def alive(self) -> bool: ...
 
 
+class Certificates(Protocol):
+    """In PEM: who signed it, the certificate, its key."""
+
+    @property
+    def ca(self) -> FilePath: ...
+    @property
+    def certificate(self) -> FilePath: ...
+    @property
+    def key(self) -> FilePath: ...
+
+
 @dataclass(frozen=True)
 class Hop:
     """A program between client and server. Its CPU is counted with the path."""
@@ -103,6 +114,10 @@ class PathContext(Protocol):
     @property
     def server_address(self) -> str: ...
 
+    def certificates(self) -> Certificates:
+        """Of the server's host, for programs that encrypt."""
+        ...
+
     def query(self, sql: str) -> list[dict[str, Any]]:
         """As the server's administrator. Raises LabError."""
         ...
@@ -127,11 +142,29 @@ _PLACES = ("/usr/sbin", "/usr/local/sbin")
 """Not on every user's PATH."""
 
 
+_given: dict[str, FilePath] = {}
+
+
+def give_program(name: str, where: FilePath) -> None:
+    """In this process, the program of this name is there and nowhere else."""
+    _given[name] = where
+
+
+def given_programs() -> Mapping[str, FilePath]:
+    """Those of `give_program`."""
+    return dict(_given)
+
+
 def find_program(name: str) -> str:
     """Where a hop's program is. Raises MissingError."""
+    if name in _given:
+        return str(_given[name])
     found = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_PLACES]))
     if found is None:
-        raise MissingError(f"the program {name} was not found", f"Install {name} (./setup --hops does it).")
+        raise MissingError(
+            f"the program {name} was not found",
+            f"Install {name} (./setup --hops brings what Debian has), or give its program: --hop-binary {name}=PATH.",
+        )
     return found
 
 

@@ -11,13 +11,13 @@ import resource
 import subprocess
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Literal
-
-import pg8000.native
-from pg8000.exceptions import DatabaseError, InterfaceError
+from typing import TYPE_CHECKING, Any, Literal
 
 from howfar.errors import LabError
 from howfar.paths.path import Endpoint, Hop, Path, PathContext, Side, find_program
+
+if TYPE_CHECKING:
+    import pg8000.native
 
 Leg = Literal["socket", "tcp"]
 _PROGRAM = "pgbouncer"
@@ -183,6 +183,10 @@ class _Bouncer:
 
     def _ask(self, command: str) -> list[dict[str, Any]]:
         """Its console answers whoever runs it. Raises LabError."""
+        # Here, because every command knows the paths and few open one.
+        import pg8000.native
+        from pg8000.exceptions import DatabaseError, InterfaceError
+
         try:
             if self._admin is None:
                 self._admin = pg8000.native.Connection(

@@ -20,8 +20,8 @@ from howfar.lab.environment import memory_bytes
 from howfar.lab.servers.contents import find_rows
 from howfar.lab.servers.program import Program
 from howfar.lab.servers.table_store import LOADED, POOL_PER_DATA, ROW_BYTES, template_name
-from howfar.paths import check_carries, find_path
-from howfar.plan.cells import cells
+from howfar.paths import check_programs, find_path, not_carried
+from howfar.plan.cells import cells, combinations
 from howfar.plan.factors import CLOSED, SEMI_SYNC, Content, Level
 from howfar.plan.fitting import (
     Fitted,
@@ -51,9 +51,11 @@ def fit(plan: Plan) -> Fitted:
     """
     _check_server(plan)
     _check_keys(plan)
+    carried = without_levels(plan, {"path": _not_carried(plan)})
+    plan = carried.plan
     _check_paths(plan)
     if plan.workload.kind == "key_value":
-        return Fitted(plan)
+        return carried
     if plan.workload.kind == "page":
         _check_page_servers(plan)
     if not plan.data.fit:
@@ -61,7 +63,7 @@ def fit(plan: Plan) -> Fitted:
     own = _of_the_server(plan)
     able = without_levels(own.plan, _lacking(own.plan))
     sized = with_rows(able.plan, _most_rows(plan) if plan.data.fit else 0)
-    return Fitted(sized.plan, (*own.notes, *able.notes, *sized.notes, *resumed_in_full(sized.plan)))
+    return Fitted(sized.plan, (*carried.notes, *own.notes, *able.notes, *sized.notes, *resumed_in_full(sized.plan)))
 
 
 def _check_server(plan: Plan) -> None:
@@ -86,17 +88,24 @@ def _check_server(plan: Plan) -> None:
         )
 
 
-def _check_paths(plan: Plan) -> None:
-    """Programs on the way are here and carry the plan's sessions. Raises PlanError, MissingError, ServerMissing, ServerCrashed."""
+def _not_carried(plan: Plan) -> dict[Level, str]:
+    """Paths whose programs do not read what the plan's servers speak. Raises ServerMissing, ServerCrashed."""
     from howfar.lab.servers.kinds import KINDS, find_server
 
     servers = (*plan.factors.server, *companions(plan))
     services = {KINDS[server if server in KINDS else find_server(server).kind].service for server in servers}
+    return {name: reason for name in plan.factors.path if (reason := not_carried(find_path(name), services))}
+
+
+def _check_paths(plan: Plan) -> None:
+    """Programs on the way are here and carry the plan's sessions. Raises PlanError, MissingError."""
     prepares = plan.workload.kind not in ("key_value", "page") and plan.workload.db_ps_mode == "auto"
-    for cell in cells(plan):
-        path = find_path(str(cell.factors["path"]))
-        check_carries(path, services)
-        spec = session_spec(cell.factors)
+    for levels in combinations(plan):
+        if any(out.matches(levels) for out in plan.leave_out):
+            continue
+        path = find_path(str(levels["path"]))
+        check_programs(path)
+        spec = session_spec(levels)
         if (spec.tls or spec.algorithm) and not path.passes_tls:
             raise PlanError(
                 f"the path {path.name} reads what it carries, and plan {plan.name} encrypts or compresses it there",

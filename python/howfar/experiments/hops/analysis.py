@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import RunEvidence
+from howfar.experiments.hops.poolers import PoolerPays, connections_to_server, pooler_pays
 from howfar.experiments.latency.analysis import quantile_ms
 from howfar.paths import PATHS
 from howfar.plan.factors import CONNECT, THREADS, offered_per_s
@@ -29,6 +30,8 @@ class HopCost(Part):
     """Of all its programs together, in the closed loop."""
     connect_us: Estimate | None = None
     """See `HopCosts.connect_us`; through this path."""
+    to_server: int | None = None
+    """Connections to the server in the closed loop, the most at once. None: neither hop nor server told."""
 
 
 class HopCosts(Part):
@@ -40,6 +43,10 @@ class HopCosts(Part):
     """In the order of the plan."""
     connect_us: Estimate | None = None
     """What a transaction takes longer that opens a connection of its own, in the closed loop: the login too. None: not measured."""
+    clients: int | None = None
+    """Connections of the load, of all but `poolers`. None: older than they."""
+    poolers: tuple[PoolerPays, ...] = ()
+    """Empty: no path pools, or all were measured with one number of clients."""
 
 
 def hop_costs(evidence: RunEvidence) -> HopCosts | None:
@@ -53,6 +60,8 @@ def hop_costs(evidence: RunEvidence) -> HopCosts | None:
     with_hops = [name for name in names if PATHS[name].hops]
     if PATHS[base].hops or not with_hops:
         return None
+    clients = next(THREADS.of(arm.factors) for arm in arms if arm.role is ArmRole.BASELINE)
+    arms = [arm for arm in arms if THREADS.of(arm.factors) == clients]
     rates = [{offered_per_s(arm.factors) for arm in arms if arm.factors.get("path") == name} for name in names]
     per_s = max((rate for rate in set.intersection(*rates) if rate is not None), default=None)
     cells = {cell.arm: cell for cell in evidence.cells}
@@ -61,13 +70,16 @@ def hop_costs(evidence: RunEvidence) -> HopCosts | None:
         per_s=per_s,
         hops=tuple(_cost(name, per_s, arms, cells, table) for name in with_hops),
         connect_us=_connect_us(table, [arm for arm in arms if arm.factors.get("path") == base]),
+        clients=clients,
+        poolers=pooler_pays(table, base),
     )
 
 
 def _cost(path: str, per_s: float | None, arms: list[Arm], cells: dict[str, CellSummary], table: TrialTable) -> HopCost:
     every = [arm for arm in arms if arm.factors.get("path") == path]
     own = [arm for arm in every if _keeps(arm)]
-    closed = next((cells.get(arm.name) for arm in own if offered_per_s(arm.factors) is None), None)
+    looped = next((arm for arm in own if offered_per_s(arm.factors) is None), None)
+    closed = None if looped is None else cells.get(looped.name)
     paced = next((arm for arm in own if per_s is not None and offered_per_s(arm.factors) == per_s), None)
     return HopCost(
         path=path,
@@ -77,6 +89,7 @@ def _cost(path: str, per_s: float | None, arms: list[Arm], cells: dict[str, Cell
         added_p99_us=_added_us(table, paced, 0.99),
         cpu_us_per_query=closed.cpu_us_per_query.forwarder if closed is not None else None,
         connect_us=_connect_us(table, every),
+        to_server=None if looped is None else connections_to_server(table, looped),
     )
 
 

@@ -8,11 +8,14 @@ from typing import ClassVar
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.hops.analysis import HopCost, HopCosts, hop_costs, verdict
+from howfar.experiments.hops.poolers import PoolerPays, PoolerRatio
 from howfar.experiments.latency.analysis import Latency
 from howfar.experiments.latency.report import charts, main_table, with_limits
+from howfar.report import figures
 from howfar.report.document import Block, Cell, Column, Details, Document, Table
 from howfar.report.frame import cell_table, confirmations, frame, trials
 from howfar.stats.estimate import Part
+from howfar.stats.resample import within
 from howfar.stats.trials import ONE
 
 
@@ -25,7 +28,9 @@ class Hops(Experiment):
 
     def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
         found = findings["hops"]
-        return verdict(found, ONE[evidence.table.unit], with_limits) if isinstance(found, HopCosts) else ""
+        if not isinstance(found, HopCosts):
+            return ""
+        return " ".join([*map(pays, found.poolers), verdict(found, ONE[evidence.table.unit], with_limits)])
 
     def applies(self, summary: Summary) -> bool:
         return summary.found(HopCosts) is not None
@@ -33,11 +38,52 @@ class Hops(Experiment):
     def document(self, summary: Summary) -> Document:
         found, latency = summary.found(HopCosts), summary.found(Latency)
         assert found is not None, "only then it applies"
-        shown: tuple[Block, ...] = (costs(found),)
+        shown: tuple[Block, ...] = (*([poolers(found)] if found.poolers else []), costs(found))
         below: tuple[Block, ...] = (Details("All cells", (cell_table(summary, main=False),)),)
         if latency is not None:
             shown, below = (*shown, main_table(latency)), (*charts(latency), *below)
         return frame(summary, shown, below=(*below, *trials(summary), *confirmations(summary)))
+
+
+def pays(pooler: PoolerPays) -> str:
+    who = f"{pooler.path}, with clients that {_CLIENTS[pooler.connect]},"
+    span = f"{pooler.ratios[0].threads} to {pooler.ratios[-1].threads} clients"
+    if pooler.pays_from is not None:
+        return f"{who} pays from {within(pooler.pays_from, pooler.pays_from_interval, figures.number)} clients."
+    if pooler.always == "not told apart":
+        return f"From how many clients {pooler.path} pays for clients that {_CLIENTS[pooler.connect]} is not resolved ({span})."
+    return f"{who} {pooler.always} throughput at {span}." if pooler.always == "costs" else f"{who} pays at {span}."
+
+
+_CLIENTS = {"persistent": "keep their connections", "per-transaction": "connect for each transaction"}
+
+
+def poolers(found: HopCosts) -> Table:
+    numbers = sorted({one.threads for pooler in found.poolers for one in pooler.ratios})
+    columns = (
+        Column("path", left=True),
+        Column("clients", left=True),
+        Column("pays from", "clients"),
+        *(Column(f"{number} clients", f"of {found.baseline}'s; connections") for number in numbers),
+    )
+    rows = []
+    for pooler in found.poolers:
+        at = {one.threads: one for one in pooler.ratios}
+        found_from = (
+            None if pooler.pays_from is None else within(pooler.pays_from, pooler.pays_from_interval, figures.number)
+        )
+        cells = [Cell("" if number not in at else _ratio(at[number])) for number in numbers]
+        kept = "connected" if pooler.connect == "persistent" else "connect each time"
+        rows.append((Cell(pooler.path), Cell(kept), Cell(found_from or f"({pooler.always})"), *cells))
+    note = (
+        f"Throughput over {found.baseline}'s with as many clients, within blocks, and the connections to the server. A pooler pays "
+        "from where the ratio rises through 1, on straight lines between the logarithms."
+    )
+    return Table("From how many clients a pooler pays", columns, tuple(rows), (note,), main=True, stack=True)
+
+
+def _ratio(one: PoolerRatio) -> str:
+    return with_limits(one.ratio) + ("" if one.to_server is None else f"; {one.to_server}")
 
 
 def costs(found: HopCosts) -> Table:
@@ -45,6 +91,7 @@ def costs(found: HopCosts) -> Table:
     columns = (
         Column("path", left=True),
         Column("programs", left=True),
+        Column("connections", "clients / server"),
         Column("throughput", f"of {found.baseline}'s"),
         Column("added p50 µs", at),
         Column("added p99 µs", at),
@@ -56,9 +103,15 @@ def costs(found: HopCosts) -> Table:
         "of all programs of the path; on the same CPUs it is taken from the client or the server. A connect: what a transaction takes "
         "longer that opens a connection of its own."
     )
-    return Table("", columns, tuple(_row(hop) for hop in found.hops), (note,), main=True, stack=True)
+    return Table("", columns, tuple(_row(hop, found.clients) for hop in found.hops), (note,), main=True, stack=True)
 
 
-def _row(hop: HopCost) -> tuple[Cell, ...]:
-    figures = (hop.throughput_ratio, hop.added_p50_us, hop.added_p99_us, hop.cpu_us_per_query, hop.connect_us)
-    return (Cell(hop.path), Cell(", ".join(hop.programs)), *(Cell(with_limits(figure)) for figure in figures))
+def _row(hop: HopCost, clients: int | None) -> tuple[Cell, ...]:
+    found = (hop.throughput_ratio, hop.added_p50_us, hop.added_p99_us, hop.cpu_us_per_query, hop.connect_us)
+    connections = f"{clients or figures.UNKNOWN} / {hop.to_server or figures.UNKNOWN}"
+    return (
+        Cell(hop.path),
+        Cell(", ".join(hop.programs)),
+        Cell(connections),
+        *(Cell(with_limits(figure)) for figure in found),
+    )

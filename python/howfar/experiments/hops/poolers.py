@@ -1,0 +1,115 @@
+"""From how many clients a pooler pays: its throughput over that of the path without it, by the number of clients.
+
+Measured is the ratio at each number, paired by block. On straight lines between the logarithms of ratio and number, the first place
+where it rises through 1 is the number from which it pays; its interval is of the blocks, by leaving out each in turn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Literal
+
+from howfar.paths import PATHS
+from howfar.plan.factors import CONNECT, THREADS, offered_per_s
+from howfar.stats.estimate import Estimate, Part
+from howfar.stats.intervals import judge_ratio
+from howfar.stats.resample import Derived
+from howfar.stats.trials import TrialTable
+from howfar.store.records import Arm
+
+Always = Literal["pays", "costs", "not told apart"]
+
+
+class PoolerRatio(Part):
+    """At one number of clients."""
+
+    threads: int
+    ratio: Estimate
+    """Throughput over that of the path without it."""
+    to_server: int | None
+    """Connections that it had to the server, the most at once in any trial. None: it did not tell."""
+
+
+class PoolerPays(Part):
+    """One pooler, with clients that keep their connections or open one for each transaction."""
+
+    path: str
+    connect: str
+    ratios: tuple[PoolerRatio, ...]
+    """Ascending numbers of clients."""
+    pays_from: float | None
+    """Number of clients. None: the ratio does not rise through 1 among those that were measured."""
+    always: Always | None
+    """Then: whether it pays at each of them, costs at each, or was not told apart from 1 at some."""
+    pays_from_interval: Derived = None
+
+
+def pooler_pays(table: TrialTable, base: str) -> tuple[PoolerPays, ...]:
+    """For each path of the run that pools. `base`: the path without a program. Fewer than two numbers of clients say nothing."""
+    closed: dict[tuple[str, str, int], Arm] = {}
+    for arm in table.run.info.arms:
+        if offered_per_s(arm.factors) is None:
+            key = (str(arm.factors.get("path")), CONNECT.of(arm.factors), THREADS.of(arm.factors))
+            closed.setdefault(key, arm)
+    found = []
+    for path, connect in dict.fromkeys(key[:2] for key in closed):
+        if path not in PATHS or not PATHS[path].pools:
+            continue
+        numbers = sorted(key[2] for key in closed if key[:2] == (path, connect) and (base, connect, key[2]) in closed)
+        measured = [
+            ratio
+            for number in numbers
+            if (ratio := _ratio(table, closed[path, connect, number], closed[base, connect, number], number))
+        ]
+        if len(measured) > 1:
+            found.append(_pays(path, connect, measured))
+    return tuple(found)
+
+
+def _ratio(table: TrialTable, arm: Arm, reference: Arm, threads: int) -> PoolerRatio | None:
+    ratios = table.block_ratios(arm.name, reference.name)
+    if not ratios:
+        return None
+    return PoolerRatio(threads=threads, ratio=judge_ratio(ratios).quoted, to_server=connections_to_server(table, arm))
+
+
+def _pays(path: str, connect: str, measured: Sequence[PoolerRatio]) -> PoolerPays:
+    crossing = _crossing([(one.threads, one.ratio.value) for one in measured])
+    return PoolerPays(
+        path=path,
+        connect=connect,
+        ratios=tuple(measured),
+        pays_from=crossing,
+        always=None if crossing is not None else _always([one.ratio for one in measured]),
+    )
+
+
+def _crossing(points: Sequence[tuple[int, float]]) -> float | None:
+    for (few, below), (many, above) in pairwise(points):
+        if below < 1 <= above:
+            share = -math.log(below) / (math.log(above) - math.log(below))
+            return math.exp(math.log(few) + share * (math.log(many) - math.log(few)))
+    return None
+
+
+def _always(ratios: Sequence[Estimate]) -> Always:
+    if all(ratio.low is not None and ratio.low > 1 for ratio in ratios):
+        return "pays"
+    if all(ratio.high is not None and ratio.high < 1 for ratio in ratios):
+        return "costs"
+    return "not told apart"
+
+
+def connections_to_server(table: TrialTable, arm: Arm) -> int | None:
+    """The most at once in any trial, as the hop next to the server told, else as the server did. None: neither did."""
+    counts = []
+    for trial in table.trials.get(arm.name, {}).values():
+        receipt: Mapping[str, Mapping[str, Mapping[str, int]]] = trial.receipt.get("forwarder") or {}
+        told = [hop["to_server"] for hop in receipt.get("at_once", {}).values() if "to_server" in hop]
+        if told:
+            counts.append(max(told))
+        elif trial.window is not None and "client_backends" in trial.window.server:
+            counts.append(trial.window.server["client_backends"])
+    return max(counts, default=None)
