@@ -8,7 +8,7 @@ from tests.unit.synthetic_run import synthetic_run
 
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
-from howfar.experiments.paths import charts
+from howfar.experiments.paths import report as charts
 from howfar.experiments.registry import summarise
 from howfar.report.charts import drift
 from howfar.stats.estimate import Estimate

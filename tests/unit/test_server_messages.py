@@ -12,7 +12,7 @@ import pytest
 from howfar.errors import LabError, ServerCrashed
 from howfar.lab.replication.binary_log import BinaryLogReplication
 from howfar.lab.replication.dialect import Source, replication_dialect
-from howfar.lab.servers.sql_server import SqlServer
+from howfar.lab.servers.sql_store import SqlServer
 
 SECRET = "nobody-reads-this"
 CALLED = "the statement that names its primary"

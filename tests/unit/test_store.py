@@ -16,8 +16,7 @@ from tests.unit.fake_lab import HISTOGRAM, fake_info, fakes
 from howfar.errors import NewerRunFile, NotARunFile, RunFileError
 from howfar.runner.run import conduct
 from howfar.store.records import FORMAT_VERSION, MachineLoad, ServiceRecord, StopReason, Trial, TrialStatus
-from howfar.store.run_file import RunFile, create, read_run
-from howfar.store.schema import APPLICATION_ID
+from howfar.store.run_file import APPLICATION_ID, RunFile, create, read_run
 
 
 def void_trial(number: int, reason: str = "because") -> Trial:

@@ -13,7 +13,7 @@ from howfar.experiments.fallback.report import Fallback
 from howfar.experiments.hops.report import Hops
 from howfar.experiments.latency.report import Latencies
 from howfar.experiments.page.report import Pages
-from howfar.experiments.paths import Paths
+from howfar.experiments.paths.report import Paths
 from howfar.experiments.replication.report import Replication
 from howfar.report import csv, html, json, markdown, terminal
 from howfar.report.document import Document

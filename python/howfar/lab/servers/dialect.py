@@ -1,6 +1,6 @@
 """What differs between MariaDB and MySQL in the laboratory: initialising, command line, accounts, what tells of their state.
 
-A `Dialect` is stateless; the store and the running server that use it are `sql_store.py` and `sql_server.py`.
+A `Dialect` is stateless; the store and the running server that use it are in `sql_store.py`.
 """
 
 from __future__ import annotations

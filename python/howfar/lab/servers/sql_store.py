@@ -1,20 +1,308 @@
 """MariaDB or MySQL: initialised from a template, loaded once, started fresh for each trial.
 
-The data directory is thrown away, so a server is stopped by SIGKILL. Only one that becomes a template is shut down cleanly.
-A running server is in `sql_server.py`, what differs between the two in their own files.
+The data directory is thrown away, so a server is stopped by SIGKILL. Only one that becomes a template is shut down cleanly. What
+differs between the two is in their own files.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from howfar.lab.servers import DATABASE, CertificatePaths, Tables, ready
+import pymysql
+from pymysql.cursors import DictCursor
+
+from howfar.errors import LabError, ServerCrashed
+from howfar.lab.network import Host
+from howfar.lab.servers import (
+    DATABASE,
+    GAUGES,
+    USER,
+    Ask,
+    CertificatePaths,
+    Tables,
+    TableServer,
+    pages_allowed,
+    ready,
+    ready_timeout_s,
+)
 from howfar.lab.servers.contents import Rows, row_chunks
-from howfar.lab.servers.dialect import BinaryLog, Dialect, Settings
+from howfar.lab.servers.dialect import PREPARED_STATEMENTS, BinaryLog, Dialect, Settings, start_sql
 from howfar.lab.servers.program import Program
-from howfar.lab.servers.sql_server import SqlServer
 from howfar.lab.servers.table_store import TableStore
+from howfar.lab.sockets import listening_ports
+from howfar.store.server_metrics import server_metrics
+
+_SHUTDOWN_TIMEOUT_S = 300.0
+_VIEW_TIMEOUT_S = 30.0
+"""For an answer over the path. A link or a forwarder that died meanwhile says nothing, not even that it is gone."""
+_CONNECTION_LOST = (2002, 2003, 2006, 2013)
+"""Client errors: two of no connection, server gone, server lost."""
+_SYNTAX = 1064
+"""An error whose message quotes the statement."""
+_COUNTERS = (
+    "Bytes_received",
+    "Bytes_sent",
+    "Questions",
+    "Com_select",
+    "Com_stmt_prepare",
+    "Com_stmt_execute",
+    "Com_begin",
+    "Com_commit",
+    "Connections",
+    "Aborted_connects",
+    "Aborted_clients",
+    "Slow_queries",
+    "Innodb_buffer_pool_reads",
+    "Innodb_buffer_pool_read_requests",
+    "Innodb_data_reads",
+    "Innodb_rows_read",
+    "Innodb_row_lock_time",
+    "Innodb_row_lock_waits",
+    "Innodb_data_fsyncs",
+    "Innodb_os_log_fsyncs",
+    "Innodb_log_waits",
+    "Binlog_commits",
+    "Binlog_group_commits",
+    "Handler_commit",
+    "Threads_running",
+)
+"""Those that a server does not have are left out. Innodb_row_lock_time is in milliseconds."""
+_FACTS = (
+    "version",
+    "version_comment",
+    "max_connections",
+    "table_open_cache",
+    "open_files_limit",
+    "skip_networking",
+    "have_ssl",
+    "innodb_buffer_pool_size",
+    "innodb_flush_log_at_trx_commit",
+    "sync_binlog",
+    "log_bin",
+    "performance_schema",
+    "thread_handling",
+    "character_set_server",
+    "max_prepared_stmt_count",
+    "back_log",
+)
+
+
+class SqlServer(TableServer):
+    """See `servers.Server`."""
+
+    def __init__(self, settings: Settings, dialect: Dialect) -> None:
+        self.kind = dialect.kind
+        self._settings = settings
+        self._left_to_do_sql = dialect.left_to_do_sql
+        self._admin: pymysql.Connection[DictCursor] | None = None
+        context = settings.context
+        port = context.port(3306) if settings.networking else None
+        init = context.work / "init.sql"
+        init.touch(mode=0o600)
+        init.write_text(start_sql(settings, dialect))
+        super().__init__(settings.program, context, port, dialect.command_line(settings, port))
+
+    @property
+    def password(self) -> str:
+        return self._settings.password
+
+    def become_ready(self) -> None:
+        """Until it answers on its socket and its pages are in memory. Raises ServerCrashed."""
+        patience_s = ready_timeout_s(self._settings.pool_bytes)
+        deadline = time.monotonic() + patience_s
+        self._wait_until(
+            self._socket_accepts,
+            deadline,
+            lambda: ServerCrashed(
+                f"{self.program} did not listen on {self.socket} within {patience_s:.0f} s{self._last_output()}",
+                "Is the machine overloaded?",
+            ),
+        )
+        self._admin = self._connect({"socket": str(self.socket)})
+        self.version = str(self.query("SELECT VERSION() AS v")[0]["v"])
+        granted = self.query("SELECT @@max_connections AS connections, @@max_prepared_stmt_count AS statements")[0]
+        self._check_capacity(int(granted["connections"]))
+        if int(granted["statements"]) < PREPARED_STATEMENTS:
+            raise LabError(
+                f"the server allows {granted['statements']} prepared statements where {PREPARED_STATEMENTS} are needed"
+            )
+        if not self._settings.loading:
+            self._wait_warm(deadline)
+            self._wait_settled(deadline)
+
+    def _socket_accepts(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as tried:
+            try:
+                tried.connect(str(self.socket))
+            except OSError:
+                return False
+        return True
+
+    def _wait_warm(self, deadline: float) -> None:
+        """Until its pages are in memory. Raises LabError."""
+
+        def status() -> str:
+            return self._status(("Innodb_buffer_pool_load_status",))["Innodb_buffer_pool_load_status"]
+
+        if (self._settings.data / "ib_buffer_pool").exists():
+            self._wait_until(
+                lambda: "completed" in status(),
+                deadline,
+                lambda: LabError(
+                    f"reading the tables into memory took too long: {status()}", "Is the machine overloaded?"
+                ),
+            )
+
+    def _wait_settled(self, deadline: float) -> None:
+        """Until what a killed server left undone is done. Raises LabError."""
+        sql = self._left_to_do_sql
+        if sql is not None:
+            self._wait_until(
+                lambda: int(self.query(sql)[0]["n"]) == 0,
+                deadline,
+                lambda: LabError("the server did not come to rest: transactions are not purged", "Is it overloaded?"),
+            )
+
+    def _connect(
+        self,
+        connection: Mapping[str, Any],
+        patience_s: float = _SHUTDOWN_TIMEOUT_S,
+        encrypted: ssl.SSLContext | None = None,
+    ) -> pymysql.Connection[DictCursor]:
+        try:
+            return pymysql.connect(
+                unix_socket=connection.get("socket"),
+                host=connection.get("host"),
+                port=connection.get("port", 0),
+                user=USER,
+                password=self._settings.password,
+                database=DATABASE,
+                autocommit=True,
+                connect_timeout=10,
+                read_timeout=patience_s,
+                ssl=encrypted,
+                ssl_disabled=encrypted is None,
+                cursorclass=DictCursor,
+            )
+        except pymysql.Error as error:
+            self._check_alive("when asked for a connection", lost=_lost(error))
+            raise LabError(
+                f"connecting to the server by {dict(connection)} failed: {error}{self._last_output()}"
+            ) from error
+
+    def session(self, patience_s: float) -> pymysql.Connection[DictCursor]:
+        """A further connection over the socket; what takes longer than `patience_s` is an error of pymysql's. Raises LabError."""
+        return self._connect({"socket": str(self.socket)}, patience_s)
+
+    @contextlib.contextmanager
+    def asking(self, patience_s: float, *, as_client: bool = False) -> Iterator[Ask]:
+        with self.session(patience_s) as connection, connection.cursor() as cursor:
+
+            def ask(sql: str) -> list[dict[str, Any]]:
+                try:
+                    cursor.execute(sql)
+                    return list(cursor.fetchall())
+                except (pymysql.Error, OSError) as error:
+                    raise LabError(str(error)) from error
+
+            yield ask
+
+    def query(self, sql: str, called: str | None = None) -> list[dict[str, Any]]:
+        assert self._admin is not None, "not ready yet"
+        try:
+            with self._admin.cursor() as cursor:
+                cursor.execute(sql)
+                return list(cursor.fetchall())
+        except pymysql.Error as error:
+            self._check_alive(f"during {called or repr(sql[:60])}", lost=_lost(error))
+            if called is not None:
+                raise LabError(f"the server refused {called}: {_unquoted(error)}{self._last_output()}") from None
+            raise LabError(f"the server refused {sql[:200]!r}: {error}{self._last_output()}") from error
+
+    def _status(self, names: tuple[str, ...], *, what: str = "GLOBAL STATUS") -> dict[str, str]:
+        listed = ", ".join(f"'{name}'" for name in names)
+        rows = self.query(f"SHOW {what} WHERE Variable_name IN ({listed})")
+        return {str(row["Variable_name"]): str(row["Value"]) for row in rows}
+
+    def snapshot(self) -> dict[str, int]:
+        return {name: int(value) for name, value in self._status(_COUNTERS).items()}
+
+    def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
+        self._check_alive("during the trial")
+        after = self.snapshot()
+        counters = {name: after[name] - before.get(name, 0) for name in after if name not in GAUGES}
+        facts = self._status(_FACTS, what="GLOBAL VARIABLES")
+        ports = self.context.host.within(lambda: listening_ports(self.pid))
+        found = []
+        pages_read = server_metrics(counters).pages_read or 0
+        if pages_read > pages_allowed(commits):
+            found.append(
+                f"the server read {pages_read} pages from files during the trial: the data was not all in memory"
+            )
+        if not self._settings.networking and (facts.get("skip_networking") != "ON" or ports):
+            found.append(f"the server was to have no network but listens on TCP port {ports}")
+        return {
+            "kind": self.kind,
+            "pid": self.pid,
+            "facts": facts,
+            "counters": counters,
+            "tcp_ports": list(ports),
+            "listen_queue": self._listen_queue,
+        }, tuple(found)
+
+    def session_view(
+        self, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None = None
+    ) -> dict[str, Any]:
+        def ask() -> dict[str, Any]:
+            probe = self._connect(connection, _VIEW_TIMEOUT_S, encrypted)
+            with probe, probe.cursor() as cursor:
+                cursor.execute("SELECT HOST AS host FROM information_schema.processlist WHERE ID = CONNECTION_ID()")
+                view: dict[str, Any] = dict(cursor.fetchone() or {})
+                cursor.execute(
+                    "SHOW SESSION STATUS WHERE Variable_name IN ('Ssl_version', 'Ssl_cipher', 'Compression')"
+                )
+                view.update({row["Variable_name"].lower(): row["Value"] for row in cursor.fetchall()})
+                return view
+
+        try:
+            return host.within(ask)
+        except pymysql.Error as error:
+            self._check_alive("when asked how it sees its client", lost=_lost(error))
+            raise LabError(f"the server did not say how it sees a client by {dict(connection)}: {error}") from error
+
+    def shut_down(self) -> None:
+        """Cleanly, so that the next start needs no recovery. Raises ServerCrashed."""
+        self._companion.process.send_signal(signal.SIGTERM)
+        try:
+            code = self._companion.process.wait(_SHUTDOWN_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise ServerCrashed(f"the server did not shut down within {_SHUTDOWN_TIMEOUT_S:.0f} s") from error
+        if code != 0:
+            raise ServerCrashed(f"the server ended with exit code {code} on shutdown{self._last_output()}")
+
+    def disconnect(self) -> None:
+        if self._admin is not None:
+            with contextlib.suppress(pymysql.Error, OSError):
+                self._admin.close()
+            self._admin = None
+
+
+def _lost(error: pymysql.Error) -> bool:
+    return bool(error.args) and error.args[0] in _CONNECTION_LOST
+
+
+def _unquoted(error: pymysql.Error) -> str:
+    """What the server says, without the statement that it was sent."""
+    return f"error {_SYNTAX}, which quotes it" if error.args[:1] == (_SYNTAX,) else str(error)
 
 
 def load_tables(server: SqlServer, tables: Tables, rows: Rows, data: Path) -> None:
