@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,11 @@ import pytest
 import howfar
 from howfar.engine.messages import (
     PROTOCOL_VERSION,
+    Begin,
     Failed,
     Info,
+    Observed,
+    UsageJob,
 )
 from howfar.engine.process import engine_info, find_engine
 
@@ -94,4 +99,16 @@ def test_a_good_job_gets_past_the_reading(example: Path) -> None:
         assert done.returncode == 0, "it ends with its stdin"
     else:
         failed = Failed.model_validate(event)
-        assert failed.code in {"connect", "interface", "not_permitted"} or ".pem" in failed.message, event
+        missing = (".pem", "when to begin")
+        assert failed.code in {"connect", "interface", "not_permitted"} or any(
+            word in failed.message for word in missing
+        ), event
+
+
+def test_a_held_job_begins_when_it_is_told_and_says_how_late() -> None:
+    job = UsageJob(observe=(Observed(role="server", pid=os.getpid()),), warmup_ns=0, measure_ns=1_000_000)
+    at_ns = time.monotonic_ns()
+    done = engine("usage", f"{job.model_dump_json()}\n{Begin(at_ns=at_ns).model_dump_json()}\n")
+    begun, used = (json.loads(line) for line in done.stdout.splitlines())
+    assert begun["at_ns"] - begun["late_ns"] == at_ns and begun["late_ns"] > 0, "that moment has passed"
+    assert [one["role"] for one in used["cpu"]] == ["server"]

@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from howfar.store.records import Run, StopReason, TrialStatus
+from howfar.store.run_file import read_run
+from tests.lab.howfar_runs import TINY, came_through
 from tests.lab.sandboxes import PATIENCE_S
 
 pytestmark = [
@@ -86,3 +89,61 @@ def test_what_runs_shows_no_token_and_leaves_no_file_where_others_see_it(lived: 
 def test_nothing_runs_any_more_when_they_are_down(lived: Path) -> None:
     alive = [line for line in (lived / "after.txt").read_text().splitlines() if not line.startswith("Z")]
     assert not [line for line in alive if "ray" in line or "howfar.fleet" in line]
+
+
+_PLAN = TINY.replace(
+    'rtt = "20ms" # the longer, the more lateness is forgiven: tests may meet a busy machine\n', ""
+).replace('rate = "100mbit"\n', "")
+
+
+@pytest.fixture(scope="module")
+def measured(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Four paths between two hosts, by a command that joins them and lets them go."""
+    directory = tmp_path_factory.mktemp("m")
+    (directory / "plan.toml").write_text(_PLAN)
+    done = among_hosts(
+        cache,
+        directory,
+        "howfar run plan.toml --on hosts.toml --place client=a,server=b --out run.howfar; ps -eo stat,args >ps.txt",
+    )
+    came_through(done.returncode, done.stderr)
+    assert not [line for line in (directory / "ps.txt").read_text().splitlines() if "raylet" in line and line[0] != "Z"]
+    return read_run(directory / "run.howfar")
+
+
+def test_four_paths_are_measured_between_two_hosts(measured: Run) -> None:
+    good = [trial for trial in measured.trials if trial.status is TrialStatus.OK]
+    assert {trial.arm.removesuffix(" (again)") for trial in good} == {"socket", "tcp", "remote", "forwarded-socket"}
+    assert measured.stop is StopReason.BLOCKS
+
+
+@pytest.mark.parametrize(
+    ("arm", "client", "seen_from"),
+    [
+        ("socket", "b", "localhost"),
+        ("tcp", "b", "127.0.0.1"),
+        ("remote", "a", "10.78.0.10"),
+        ("forwarded-socket", "a", "localhost"),
+    ],
+)
+def test_a_receipt_proves_the_path_from_both_hosts(measured: Run, arm: str, client: str, seen_from: str) -> None:
+    for trial in measured.trials:
+        if trial.arm != arm or trial.status is not TrialStatus.OK:
+            continue
+        assert trial.receipt["hosts"]["client"] == client and trial.receipt["hosts"]["server"] == "b"
+        assert trial.receipt["server"]["session_view"]["host"].partition(":")[0] == seen_from
+        assert ("link" in trial.receipt) == (client == "a")
+        assert trial.measured is not None
+        cpu = {use.role: use.cpu_ns for use in trial.measured.cpu}
+        assert cpu["client"] > 0 and cpu["server"] > 0 and (cpu.get("forwarder", 0) > 0) == (arm == "forwarded-socket")
+        assert set(trial.receipt["hosts"]["start"]) == {client, "b"}
+
+
+def test_the_load_and_the_server_count_the_same(measured: Run) -> None:
+    for trial in measured.trials:
+        if trial.status is TrialStatus.OK:
+            assert trial.measured is not None
+            all_transactions = trial.measured.transactions + trial.measured.warmup_transactions
+            counted = trial.receipt["server"]["counters"]["Com_stmt_execute"]
+            # Connections go on until each is told that the window is over, which a busy machine does late.
+            assert all_transactions <= counted <= 1.1 * all_transactions + 50

@@ -49,10 +49,12 @@ def _trial(laboratory: Lab, path: str, load: dict[str, Any]) -> dict[str, Any]:
         def snapshot() -> Mapping[str, int]:
             """Right after the files were read: the link's counters of the same moment."""
             stats.append(stage.link and stage.link.counters())
+            assert stage.scene is not None
             return stage.scene.snapshot()
 
         def hear(event: Event) -> None:
             if isinstance(event, Measuring):
+                assert stage.scene is not None
                 watches.append(WindowWatch(replace(stage.scene, snapshot=snapshot), job.measure_ns))
 
         outcome = run_load(job, stage.client, hear)

@@ -147,6 +147,6 @@ def test_a_page_job_may_open_one_service_after_the_other() -> None:
     )
     job = PageJob(application=script, workers=1, seed=1, warmup_ns=0, measure_ns=1)
     php = job.model_copy(update={"application": FastCgi(target=UnixTarget(path="/s"), parameters={})})
-    waits = [process._longest_s(one) for one in (JOB, php, job)]
+    waits = [process.longest_s(one) for one in (JOB, php, job)]
     opening_s = JOB.connect_timeout_ns / 1e9
     assert [longest - waits[0] for longest in waits] == pytest.approx([0, opening_s, 3 * opening_s])

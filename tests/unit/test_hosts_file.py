@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from click.testing import CliRunner
 
+from howfar.cli.run import run
 from howfar.errors import LabError, UsageError
 from howfar.fleet.clocks import best
 from howfar.fleet.hosts_file import parse_cpus, parse_hosts
+from howfar.fleet.place import Place, find_place
 from howfar.fleet.ship import check_versions
 
 TWO = """
@@ -64,3 +67,38 @@ def test_other_versions_are_refused_and_another_patch_of_python_is_not() -> None
     for what, theirs in (("howfar", "0.2.0"), ("ray", "2.59.0"), ("python", "3.12.1")):
         with pytest.raises(LabError, match=f"host b has {what} {theirs}"):
             check_versions("b", {**ours, what: theirs}, ours)
+
+
+def test_who_may_be_both_is_left_for_the_other_role() -> None:
+    assert find_place(parse_hosts(TWO), None) == Place(client="a", server="b")
+    assert find_place(parse_hosts(TWO), "server=b") == Place(client="a", server="b")
+    both = TWO.replace('roles = ["client"]\n', "")
+    assert find_place(parse_hosts(both), "client=b") == Place(client="b", server="a")
+
+
+@pytest.mark.parametrize(
+    ("word", "what"),
+    [
+        ("server=a", "may not be the server"),
+        ("client=c", "no host is called 'c'"),
+        ("king=a", "no role is called 'king'"),
+        ("client", "not of the form"),
+        ("client=b", "no host .* left to be the server"),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused(word: str, what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        find_place(parse_hosts(TWO), word)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (("--on", "hosts.toml", "--rtt", "1ms"), "between hosts of your own it is measured"),
+        (("--on", "hosts.toml", "--rate", "1gbit"), "between hosts of your own it is measured"),
+        (("--place", "client=a"), "--on"),
+    ],
+)
+def test_a_real_link_is_not_set(arguments: tuple[str, ...], what: str) -> None:
+    done = CliRunner().invoke(run, ["paths", *arguments], standalone_mode=False)
+    assert isinstance(done.exception, UsageError) and what in done.exception.message + done.exception.advice

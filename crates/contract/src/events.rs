@@ -138,6 +138,24 @@ pub struct Measuring {
     pub warmup_transactions: u64,
 }
 
+/// A held job begins: when, by the monotonic clock, and how much later than it was told to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(tag = "event", rename = "begun")]
+#[schemars(title = "Begun")]
+pub struct Begun {
+    pub at_ns: u64,
+    pub late_ns: u64,
+}
+
+/// A usage job is done.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(tag = "event", rename = "used")]
+#[schemars(title = "Used")]
+pub struct Used {
+    /// By role.
+    pub cpu: Vec<CpuUse>,
+}
+
 /// Statements by what came back, as sysbench sorts them: rows: read; rows affected: write; neither: other.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Classes {

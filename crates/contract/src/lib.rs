@@ -12,7 +12,7 @@ mod stream;
 pub use events::{FailCode, Failed};
 pub use histogram::Latency;
 pub use schema::Contract;
-pub use stream::{emit, parse_job, read_job};
+pub use stream::{emit, parse_job, read_begin, read_job};
 
 /// Raised when a message changes its meaning; a job of another version is refused.
 pub const PROTOCOL_VERSION: u32 = 2;

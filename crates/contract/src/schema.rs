@@ -31,9 +31,13 @@ impl Default for Contract {
         contract.reads::<jobs::TablesJob>();
         contract.reads::<jobs::WatchJob>();
         contract.reads::<jobs::PageJob>();
+        contract.reads::<jobs::UsageJob>();
+        contract.reads::<jobs::Begin>();
         contract.writes::<events::Ready>();
         contract.writes::<events::Measuring>();
         contract.writes::<events::Interval>();
+        contract.writes::<events::Begun>();
+        contract.writes::<events::Used>();
         contract.writes::<events::AcknowledgementLog>();
         contract.writes::<events::Finished>();
         contract.writes::<events::Failed>();

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::PROTOCOL_VERSION;
 use crate::events::Failed;
+use crate::jobs::Begin;
 
 /// Write one event as a line on stdout and flush it.
 ///
@@ -30,6 +31,21 @@ pub fn read_job<T: DeserializeOwned>(kind: &str) -> Result<T, Failed> {
         ))),
         Ok(0) => Err(Failed::bad_job("stdin ended before a job came".to_owned())),
         Ok(_) => parse_job(kind, &line),
+    }
+}
+
+/// Read the next line of stdin: when a held job is to begin.
+pub fn read_begin() -> Result<Begin, Failed> {
+    let bad = |why: &str| {
+        Failed::bad_job(format!(
+            "the line that says when to begin was not read: {why}"
+        ))
+    };
+    let mut line = String::new();
+    match io::stdin().lock().read_line(&mut line) {
+        Err(error) => Err(bad(&error.to_string())),
+        Ok(0) => Err(bad("stdin ended")),
+        Ok(_) => serde_json::from_str(&line).map_err(|error| bad(&error.to_string())),
     }
 }
 

@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         Some("page") => howfar_load::run_page(),
         Some("tables") => howfar_load::run_tables(),
         Some("watch") => howfar_load::run_watch(),
+        Some("usage") => howfar_load::run_usage(),
         Some("link") => howfar_link::run(),
         Some("null") => howfar_null::serve(),
         Some("pingpong") => howfar_null::ping_pong(),
@@ -36,7 +37,7 @@ fn main() -> ExitCode {
         Some("echo" | "rtt" | "goodput") => howfar_link::probe::run(),
         _ => {
             eprintln!(
-                "usage: howfar-engine info|schema|load|bare|page|tables|watch|link|echo|rtt|goodput|null|pingpong|answer|replay|tap   (a job as JSON on stdin)"
+                "usage: howfar-engine info|schema|load|bare|page|tables|watch|usage|link|echo|rtt|goodput|null|pingpong|answer|replay|tap   (a job as JSON on stdin)"
             );
             ExitCode::from(2)
         }

@@ -19,6 +19,7 @@ use crate::channel::Wanted;
 use crate::clock::now_ns;
 use crate::connecting::open_one;
 use crate::connection::{Connection, State};
+use crate::held;
 use crate::login::internal;
 use crate::receipt::{self, ReceiptContext};
 use crate::ring::Ring;
@@ -30,8 +31,6 @@ use crate::worker::driver::{Driver, rings};
 use crate::worker::{self, Order, Plan, Report, WorkerConfig};
 use crate::workload::Program;
 
-/// Between the order and the first moment of the load: time for all workers to take it.
-const LEAD_NS: u64 = 1_000_000;
 /// How long workers may take to say goodbye.
 const GOODBYE: Duration = Duration::from_secs(2);
 /// Longest time between two looks at stalled connections.
@@ -77,7 +76,7 @@ pub(crate) fn run(job: LoadJob) -> Result<(), Failed> {
         connect_ns: now_ns() - began,
     })?;
 
-    let origin_ns = now_ns() + LEAD_NS;
+    let origin_ns = held::origin_ns(plan.job.held)?;
     let start_ns = origin_ns + plan.job.warmup_ns;
     let window = Window {
         start_ns,

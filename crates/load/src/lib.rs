@@ -23,6 +23,7 @@ pub mod fuzzing {
     pub use crate::login::fuzzing::conversation;
 }
 mod handshake;
+mod held;
 mod login;
 mod page;
 mod protocol;
@@ -71,6 +72,11 @@ pub fn run_tables() -> ExitCode {
 /// The same for a job that watches a load's keys become visible.
 pub fn run_watch() -> ExitCode {
     guarded(|| read_job("watch").and_then(|job| watch::run(&job)))
+}
+
+/// The same for a job that measures CPU time for a load elsewhere.
+pub fn run_usage() -> ExitCode {
+    guarded(|| read_job("usage").and_then(|job| held::run_usage(&job)))
 }
 
 /// Whatever goes wrong becomes a `failed` event.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from howfar.cli.hop_binary import hop_binary_option
+from howfar.cli.on_hosts import check_options, on_options
 from howfar.cli.output import details_option
 from howfar.cli.screen import html_option, no_colour_option
 from howfar.errors import SandboxForbidden, UsageError
@@ -23,6 +24,11 @@ from howfar.plan.factors import CLOSED, LOAD
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.plan.types import Plan, local_part
 from howfar.units import format_duration_ns
+
+if TYPE_CHECKING:
+    from howfar.runner.observer import Observer
+    from howfar.runner.trial import Instruments
+    from howfar.testbed import Testbed
 
 _TIMING = ("target", "time_budget", "confirm")
 """Options that override the plan's timing; the others override its factors, each under its own name."""
@@ -62,15 +68,24 @@ _TIMING = ("target", "time_budget", "confirm")
 )
 @click.option("--out", type=click.Path(path_type=Path), help="The run file.  [default: a new one in this directory]")
 @hop_binary_option
+@on_options
 @html_option
 @details_option
 @no_colour_option
 def run(
-    plan: str, quick: bool, seed: int | None, out: Path | None, html: Path | None, no_colour: bool, **options: Any
+    plan: str,
+    quick: bool,
+    seed: int | None,
+    out: Path | None,
+    on: Path | None,
+    place: str | None,
+    html: Path | None,
+    no_colour: bool,
+    **options: Any,
 ) -> int:
     """Measure PLAN (a name from `howfar plans`, or a TOML file; `paths` unless given) and report.
 
-    Everything runs in kernel namespaces; nothing is left behind. Ctrl-C keeps what was measured.
+    Everything runs in kernel namespaces, here or on the hosts of --on; nothing is left behind. Ctrl-C keeps what was measured.
     """
     began_ns = time.monotonic_ns()
     overrides = [
@@ -80,32 +95,64 @@ def run(
         for name, value in options.items()
         if value is not None
     ]
+    check_options(on, place, {override.option for override in overrides})
     loaded = load_plan(plan, quick, overrides)
     _check_budget(loaded, lambda: load_plan(plan, True, overrides))
-    return _measure(loaded, seed, out, html, no_colour, began_ns, lambda seed: _command(plan, quick, seed, overrides))
+    wish = _Wish(out, seed, html, no_colour, began_ns, lambda seed: _command(plan, quick, seed, overrides, on, place))
+    _check_files(loaded, wish)
+    return _measure(loaded, wish) if on is None else _measure_on(loaded, wish, on, place)
 
 
-def _measure(
-    loaded: LoadedPlan,
-    seed: int | None,
-    out: Path | None,
-    html: Path | None,
-    no_colour: bool,
-    began_ns: int,
-    command: Callable[[int], tuple[str, ...]],
-) -> int:
-    """In the sandbox. Imports here take half a second, which a mistyped option does not wait for."""
-    from howfar.cli import output as pages
+@dataclass(frozen=True)
+class _Wish:
+    """How a run is to be made and shown."""
+
+    out: Path | None
+    seed: int | None
+    html: Path | None
+    no_colour: bool
+    began_ns: int
+    command: Callable[[int], tuple[str, ...]]
+
+
+def _run_path(plan: Plan, wish: _Wish) -> Path:
     from howfar.cli import session
-    from howfar.cli.output import finish
-    from howfar.cli.progress import observer
-    from howfar.runner.preflight import fit, with_rates
-    from howfar.runner.run import conduct, new_seed, run_info
+
+    return wish.out or session.default_out(plan.name, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
+
+
+def _check_files(loaded: LoadedPlan, wish: _Wish) -> None:
+    from howfar.cli import output as pages
     from howfar.store.run_file import check_absent
 
-    path = out or session.default_out(loaded.plan.name, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
+    path = _run_path(loaded.plan, wish)
     check_absent(path)
-    pages.check_page_path(pages.page_path(html, path))
+    pages.check_page_path(pages.page_path(wish.html, path))
+
+
+def _measure_on(loaded: LoadedPlan, wish: _Wish, on: Path, place: str | None) -> int:
+    """Between hosts of the user's own."""
+    from howfar.cli import on_hosts
+    from howfar.cli.progress import observer
+
+    cluster, code = on_hosts.enter(on)
+    if code is not None:
+        return code
+    with on_hosts.opened(loaded.plan, cluster, place) as hosts:
+        for sentence in hosts.notes:
+            _say(sentence)
+        facts = {"hosts_file": str(cluster.path), "not_as_asked": list(hosts.notes)}
+        with observer(wish.no_colour) as watching:
+            path = _record(replace(loaded, plan=hosts.plan), wish, hosts.testbed, hosts.tools, facts, watching)
+    return _finish(path, wish)
+
+
+def _measure(loaded: LoadedPlan, wish: _Wish) -> int:
+    """In the sandbox. Imports here take half a second, which a mistyped option does not wait for."""
+    from howfar.cli import session
+    from howfar.cli.progress import observer
+    from howfar.runner.preflight import fit
+
     session.check_machine(loaded.plan)
     fitted = fit(loaded.plan)
     loaded = replace(loaded, plan=fitted.plan)
@@ -117,9 +164,7 @@ def _measure(
         return code
     for sentence in fitted.notes:
         _say(sentence)
-    seed = new_seed() if seed is None else seed
-    tools = session.instruments()
-    facts = {**tools.facts(), "not_as_asked": list(fitted.notes)}
+    facts = {"not_as_asked": list(fitted.notes)}
     if not sys.stderr.isatty():  # on a terminal the picture says so
         data = loaded.plan.data
         click.echo(
@@ -127,14 +172,39 @@ def _measure(
             err=True,
         )
     with (
-        observer(no_colour) as watching,
+        observer(wish.no_colour) as watching,
         session.open_testbed(loaded.plan) as laboratory,
     ):
-        rated, capacity = with_rates(loaded.plan, seed, laboratory, tools, _say)
-        info = run_info(replace(loaded, plan=rated), seed, command(seed), laboratory, facts | capacity)
-        with session.new_file(path, out is None, info) as file:
-            conduct(file, laboratory, began_ns, tools, watching)
-    return finish(file.path, html, no_colour)
+        path = _record(loaded, wish, laboratory, session.instruments(), facts, watching)
+    return _finish(path, wish)
+
+
+def _record(
+    loaded: LoadedPlan,
+    wish: _Wish,
+    testbed: Testbed,
+    tools: Instruments,
+    facts: dict[str, Any],
+    watching: Observer,
+) -> Path:
+    """All trials, into a new run file."""
+    from howfar.cli import session
+    from howfar.runner.preflight import with_rates
+    from howfar.runner.run import conduct, new_seed, run_info
+
+    seed = new_seed() if wish.seed is None else wish.seed
+    rated, capacity = with_rates(loaded.plan, seed, testbed, tools, _say)
+    known = {**tools.facts(), **facts, **capacity}
+    info = run_info(replace(loaded, plan=rated), seed, wish.command(seed), testbed, known)
+    with session.new_file(_run_path(loaded.plan, wish), wish.out is None, info) as file:
+        conduct(file, testbed, wish.began_ns, tools, watching)
+    return file.path
+
+
+def _finish(path: Path, wish: _Wish) -> int:
+    from howfar.cli.output import finish
+
+    return finish(path, wish.html, wish.no_colour)
 
 
 def _say(sentence: str) -> None:
@@ -148,14 +218,17 @@ def _levels(name: str, value: Any) -> Any:
     return tuple(dict.fromkeys((CLOSED, *(level.strip() for level in value.split(",")))))
 
 
-def _command(plan: str, quick: bool, seed: int, overrides: list[Override]) -> tuple[str, ...]:
+def _command(
+    plan: str, quick: bool, seed: int, overrides: list[Override], on: Path | None = None, place: str | None = None
+) -> tuple[str, ...]:
     """What repeats this run, for the run file and the report."""
+    where = [] if on is None else ["--on", str(on), *(["--place", place] if place else [])]
     arguments = ["howfar", "run", plan, *(["--quick"] if quick else [])]
     for override in overrides:
         arguments += [override.option] if override.value is True else [override.option, override.written]
-    for name, where in given_programs().items():
-        arguments += ["--hop-binary", f"{name}={where}"]
-    return (*arguments, "--seed", str(seed))
+    for name, program in given_programs().items():
+        arguments += ["--hop-binary", f"{name}={program}"]
+    return (*arguments, *where, "--seed", str(seed))
 
 
 def _without_sandbox(loaded: LoadedPlan, error: SandboxForbidden) -> LoadedPlan:

@@ -42,7 +42,7 @@ _BOUNDS: Final = {
 }  # fmt: skip
 """JSON schema's names: pydantic's."""
 _EVENTS: Final = {
-    "LoadEvent": ("Ready", "Measuring", "Interval", "AcknowledgementLog", "Finished", "Failed"),
+    "LoadEvent": ("Ready", "Begun", "Measuring", "Interval", "AcknowledgementLog", "Finished", "Failed"),
     "LinkEvent": ("LinkReady", "LinkStats", "Failed"),
     "ProbeEvent": ("Listening", "RttResult", "GoodputResult", "Failed"),
 }

@@ -325,6 +325,13 @@ class AskStats(Message):
     reset: bool = False
 
 
+class Begin(Message):
+    """The line after a job that is held: begin at this moment of this host's monotonic clock, or at once where it has passed."""
+
+    command: Literal["begin"] = "begin"
+    at_ns: int = Field(ge=0)
+
+
 class BurstLoss(Message):
     """Gilbert's and Elliott's chain of two states, one step a segment; each state loses segments with a chance of its own."""
 
@@ -724,6 +731,8 @@ class LoadJob(Message):
     )
     """Server errors after which a transaction begins anew, with other values, inside its latency. Any other ends the job."""
     observe: tuple[Observed, ...] = ()
+    held: bool = False
+    """After `ready` it waits for the line `begin`."""
     acknowledged: str | None = Field(default=None, min_length=1)
     """A new file: the log of the keys that transactions wrote and what became of each (`acknowledged.py` reads it). The workload
     must give each transaction one key: a single `sequence` parameter, drawn at most once a transaction, or `oltp_insert` without
@@ -771,6 +780,8 @@ class PageJob(Message):
     """End when so many have begun and all are answered, or when time is up; 0: no limit."""
     interval_ns: int = Field(default=1_000_000_000, ge=1)
     observe: tuple[Observed, ...] = ()
+    held: bool = False
+    """After `ready` it waits for the line `begin`."""
     connect_timeout_ns: int = Field(default=10_000_000_000, ge=1, le=86_400_000_000_000)
     stall_timeout_ns: int = Field(default=30_000_000_000, ge=1, le=86_400_000_000_000)
 
@@ -1026,6 +1037,17 @@ class TcpFacts(Message):
     sndbuf_limited_ns: int | None
 
 
+class UsageJob(Message):
+    """The CPU time that processes take in a load's measured window, on a host where the load's engine is not. It is always held."""
+
+    job: Literal["usage"] = "usage"
+    version: Literal[2] = 2
+    observe: tuple[Observed, ...]
+    warmup_ns: int = Field(ge=0, le=86_400_000_000_000)
+    """As of the load."""
+    measure_ns: int = Field(ge=1, le=86_400_000_000_000)
+
+
 class WatchJob(Message):
     """Poll for the next keys of each connection of a load job, on a connection of its own, and log when each is first seen.
 
@@ -1068,6 +1090,14 @@ class AcknowledgementLog(Message):
     """The server answered one of its statements with an error."""
     unknown: int
     """No answer came before its connection or the job ended: it may be on the server or not."""
+
+
+class Begun(Message):
+    """A held job begins: when, by the monotonic clock, and how much later than it was told to."""
+
+    event: Literal["begun"] = "begun"
+    at_ns: int
+    late_ns: int
 
 
 class Failed(Message):
@@ -1339,6 +1369,14 @@ class TapReady(Message):
     """None: a Unix socket."""
 
 
+class Used(Message):
+    """A usage job is done."""
+
+    event: Literal["used"] = "used"
+    cpu: tuple[CpuUse, ...]
+    """By role."""
+
+
 class Watched(Message):
     """A watch job is done, and its log closed."""
 
@@ -1360,7 +1398,7 @@ class Watching(Message):
 
 
 LoadEvent = Annotated[
-    Ready | Measuring | Interval | AcknowledgementLog | Finished | Failed, Field(discriminator="event")
+    Ready | Begun | Measuring | Interval | AcknowledgementLog | Finished | Failed, Field(discriminator="event")
 ]
 
 LinkEvent = Annotated[LinkReady | LinkStats | Failed, Field(discriminator="event")]
@@ -1369,6 +1407,7 @@ ProbeEvent = Annotated[Listening | RttResult | GoodputResult | Failed, Field(dis
 
 Event = Annotated[
     AcknowledgementLog
+    | Begun
     | Failed
     | Finished
     | GoodputResult
@@ -1389,6 +1428,7 @@ Event = Annotated[
     | TablesProgress
     | TapCounts
     | TapReady
+    | Used
     | Watched
     | Watching,
     Field(discriminator="event"),
@@ -1410,11 +1450,13 @@ JOBS: Final[dict[str, type[Message]]] = {
     "rtt": RttJob,
     "tables": TablesJob,
     "tap": TapJob,
+    "usage": UsageJob,
     "watch": WatchJob,
 }
 """By the field `job`."""
 
 COMMANDS: Final[dict[str, type[Message]]] = {
+    "begin": Begin,
     "record_finish": RecordFinish,
     "record_for": RecordFor,
     "set": SetLink,
@@ -1425,6 +1467,7 @@ COMMANDS: Final[dict[str, type[Message]]] = {
 
 EVENTS: Final[dict[str, type[Message]]] = {
     "acknowledgement_log": AcknowledgementLog,
+    "begun": Begun,
     "failed": Failed,
     "finished": Finished,
     "goodput": GoodputResult,
@@ -1445,6 +1488,7 @@ EVENTS: Final[dict[str, type[Message]]] = {
     "tables_progress": TablesProgress,
     "tap_counts": TapCounts,
     "tap_ready": TapReady,
+    "used": Used,
     "watched": Watched,
     "watching": Watching,
 }

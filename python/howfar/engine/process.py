@@ -39,6 +39,7 @@ from howfar.engine.messages import (
     RttResult,
     TablesDone,
     TablesJob,
+    Used,
     Watched,
 )
 from howfar.engine.rules import services_of
@@ -105,7 +106,7 @@ def find_engine() -> Path:
     return Path(found)
 
 
-def _environment() -> dict[str, str]:
+def own_environment() -> dict[str, str]:
     """Ours, without the passwords of users."""
     return {name: value for name, value in os.environ.items() if name not in _SECRETS}
 
@@ -115,7 +116,9 @@ def engine_info() -> Info:
     """The version handshake. Raises EngineError when the engine is of another version or was built for debugging."""
     path = find_engine()
     try:
-        answer = subprocess.run([path, "info"], capture_output=True, timeout=20, check=True, env=_environment()).stdout
+        answer = subprocess.run(
+            [path, "info"], capture_output=True, timeout=20, check=True, env=own_environment()
+        ).stdout
         info = Info.model_validate_json(answer)
     except (OSError, subprocess.SubprocessError, ValidationError) as error:
         raise EngineError(f"{path} does not answer `info`: {error}", "Run ./setup again.") from error
@@ -147,7 +150,7 @@ class EngineProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=_environment(),
+            env=own_environment(),
         )
         self.send(job)
 
@@ -188,7 +191,7 @@ class EngineProcess:
         while True:
             event = self.read()
             yield event
-            if isinstance(event, Finished | TablesDone | Watched | RttResult | GoodputResult | PingPong):
+            if isinstance(event, Finished | TablesDone | Watched | RttResult | GoodputResult | PingPong | Used):
                 return
 
     def end_input(self) -> None:
@@ -252,14 +255,14 @@ def _openings(job: LoadJob | PageJob) -> int:
     return 2 if isinstance(job.application, FastCgi) else 4 * len(services_of(job.application))
 
 
-def _longest_s(job: LoadJob | PageJob) -> float:
+def longest_s(job: LoadJob | PageJob) -> float:
     """The engine bounds each of its phases; this is for one that has lost its own clock."""
     phases_ns = _openings(job) * job.connect_timeout_ns + job.warmup_ns + job.measure_ns + job.stall_timeout_ns
     return phases_ns / 1e9 + _PATIENCE_S
 
 
 @contextlib.contextmanager
-def _bounded(engine: EngineProcess, seconds: float) -> Iterator[None]:
+def bounded(engine: EngineProcess, seconds: float) -> Iterator[None]:
     """Kill an engine that is still at it after `seconds`. Raises EngineError then."""
     late = threading.Event()
 
@@ -287,7 +290,7 @@ def run_load(
     ready: Ready | None = None
     measuring: Measuring | None = None
     intervals: list[Interval] = []
-    with EngineProcess(job, launcher) as engine, _bounded(engine, _longest_s(job)):
+    with EngineProcess(job, launcher) as engine, bounded(engine, longest_s(job)):
         for event in engine.events():
             if on_event is not None:
                 on_event(event)

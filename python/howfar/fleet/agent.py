@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from howfar.engine.process import _environment, find_engine
+from howfar.engine.process import find_engine, own_environment
 from howfar.errors import HowfarError
 
 ENGINE = "howfar-engine"
@@ -34,7 +34,7 @@ class HeldProcess:
             if log is not None:
                 file = opened.enter_context(Path(log).open("wb"))
                 streams = {"stdin": subprocess.DEVNULL, "stdout": file, "stderr": file}
-            self._process = subprocess.Popen([*prefix, *command], env=_environment(), **streams)
+            self._process = subprocess.Popen([*prefix, *command], env=own_environment(), **streams)
         self.pid = self._process.pid
         self._log = log
         self._lines: queue.Queue[str] = queue.Queue(_LINES_KEPT)

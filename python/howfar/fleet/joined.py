@@ -9,7 +9,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import ray
 
 import howfar
-from howfar.engine.messages import EchoJob, Listening, RttJob, RttResult
+from howfar.engine.messages import EchoJob, GoodputJob, GoodputResult, Listening, RttJob, RttResult
 from howfar.engine.process import EngineProcess, run_probe
 from howfar.errors import LabError
 from howfar.fleet import node
@@ -26,6 +26,7 @@ from howfar.fleet.cluster import Cluster
 from howfar.fleet.hosts_file import parse_cpus
 from howfar.fleet.remote import RemoteHost
 from howfar.lab.environment import machine_facts
+from howfar.lab.link import DIRECTIONS, DirectionName, goodput_times_ns
 from howfar.lab.network import Cpus, usable_cpus
 
 _JOIN_S = 60.0
@@ -121,6 +122,50 @@ def clocks(host: RemoteHost) -> Clocks:
         server.drop()
 
 
+class Link:
+    """The way from one host to another as it is, with an echo at its far end; measured, never set."""
+
+    def __init__(self, source: RemoteHost, target: RemoteHost) -> None:
+        """Raises LabError, EngineError."""
+        self.source, self.target = source, target
+        self._near, far = source.launcher(cpus_of(source)), target.launcher(cpus_of(target))
+        self._echo = EngineProcess(EchoJob(host=target.spec.address), far)
+        listening = self._echo.read()
+        assert isinstance(listening, Listening), "an echo says where it listens"
+        self._port = listening.port
+
+    def ping(self, count: int = _PINGS) -> RttResult:
+        """A byte there and back, over and over. Raises LabError, EngineError."""
+        found = run_probe(RttJob(host=self.target.spec.address, port=self._port, count=count), self._near)
+        assert isinstance(found, RttResult), "a probe of the RTT gives one"
+        return found
+
+    def goodput(self, to: DirectionName, rtt_ns: int) -> GoodputResult:
+        """`to_server` is to the far end. Raises LabError, EngineError."""
+        warmup_ns, measure_ns = goodput_times_ns(rtt_ns)
+        job = GoodputJob(
+            host=self.target.spec.address, port=self._port, direction=to, warmup_ns=warmup_ns, measure_ns=measure_ns
+        )
+        found = run_probe(job, self._near)
+        assert isinstance(found, GoodputResult), "a probe of the goodput gives one"
+        return found
+
+    def measured(self) -> dict[str, Any]:
+        """For a run: RTT at rest, and goodput each way. Raises LabError, EngineError."""
+        rtt = self.ping()
+        goodput = {to: self.goodput(to, rtt.p50_ns) for to in DIRECTIONS}
+        return {
+            "rtt_ns": {"min": rtt.min_ns, "p50": rtt.p50_ns, "p99": rtt.p99_ns},
+            "goodput_bps": {to: found.bits_per_second for to, found in goodput.items()},
+            "retransmits": {to: found.retransmits for to, found in goodput.items()},
+            "congestion_control": goodput["to_server"].congestion_control,
+            "mss": goodput["to_server"].mss,
+        }
+
+    def close(self) -> None:
+        self._echo.close()
+
+
 @dataclass(frozen=True)
 class Distance:
     """Between two hosts, by a ping-pong of one byte over TCP."""
@@ -130,18 +175,10 @@ class Distance:
     rtt: RttResult
 
 
-def distance(source: RemoteHost, target: RemoteHost, count: int = _PINGS) -> Distance:
-    """Raises LabError, EngineError."""
-    with ExitStack() as ledger:
-        echo = ledger.enter_context(EngineProcess(EchoJob(host=target.spec.address), target.launcher(cpus_of(target))))
-        listening = echo.read()
-        assert isinstance(listening, Listening), "an echo says where it listens"
-        job = RttJob(host=target.spec.address, port=listening.port, count=count)
-        result = run_probe(job, source.launcher(cpus_of(source)))
-    assert isinstance(result, RttResult), "a probe of the RTT gives one"
-    return Distance(source.name, target.name, result)
-
-
 def distances(hosts: Mapping[str, RemoteHost]) -> tuple[Distance, ...]:
-    """Of every two, one after the other, so that no probe disturbs another."""
-    return tuple(distance(one, other) for one, other in itertools.combinations(hosts.values(), 2))
+    """Of every two, one after the other, so that no probe disturbs another. Raises LabError, EngineError."""
+    found = []
+    for one, other in itertools.combinations(hosts.values(), 2):
+        with closing(Link(one, other)) as link:
+            found.append(Distance(one.name, other.name, link.ping()))
+    return tuple(found)

@@ -90,12 +90,14 @@ class RemoteHost:
         """Run a function there. Raises what it raises of ours; HostLost."""
         return cast(_Result, self._ask("run", function, arguments, patience_s=patience_s))
 
-    def hold(self, factory: Callable[..., Any], *arguments: Any) -> Held:
+    def hold(
+        self, factory: Callable[..., Any], *arguments: Any, called: str = "object", patience_s: float = _PATIENCE_S
+    ) -> Held:
         """Make an object there."""
-        key = f"{factory.__name__}-{next(_numbers)}"
-        return Held(self, key, self._ask("hold", key, factory, arguments))
+        key = f"{called}-{next(_numbers)}"
+        return Held(self, key, self._ask("hold", key, factory, arguments, patience_s=patience_s))
 
-    def launcher(self, cpus: Sequence[int]) -> Launcher:
+    def launcher(self, cpus: Sequence[int]) -> RemoteLauncher:
         """Puts a process there, on these CPUs."""
         return RemoteLauncher(prefix=_prefix(cpus), host=self)
 
@@ -115,7 +117,7 @@ class Held:
 
     host: RemoteHost
     key: str
-    facts: dict[str, Any]
+    facts: dict[str, Any] = field(repr=False)
     """Its public attributes, as they were when it was made."""
 
     def call(self, method: str, *arguments: Any, starts: bool = False, patience_s: float = _PATIENCE_S) -> Any:

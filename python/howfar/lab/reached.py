@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, Protocol
 
 from howfar.engine.messages import Observed, Service, ServiceName, TcpTarget, UnixTarget
 from howfar.engine.process import Launcher
@@ -20,7 +21,7 @@ from howfar.lab.sandbox import as_other_user
 from howfar.lab.servers import CertificatePaths, Server
 from howfar.lab.servers.key_value import KeyValueServer
 from howfar.lab.servers.kinds import KINDS
-from howfar.lab.sockets import listening_ports
+from howfar.lab.sockets import listens
 from howfar.lab.window import Diag, parse
 from howfar.paths import Endpoint, Hop, Path, Process
 from howfar.paths.path import Side
@@ -109,13 +110,19 @@ def look_at(hop: Hop) -> Look | None:
     """At what a hop has at the moment: `processes`, `to_clients`, `to_server`. None: it does not tell."""
     if not hop.forks:
         return hop.now
-    pid = hop.process.pid
+    return partial(processes, hop.process.pid)
 
-    def processes() -> Mapping[str, int]:
-        count = child_count(pid)
-        return {} if count is None else {"processes": count}
 
-    return processes
+def processes(pid: int) -> Mapping[str, int]:
+    """Of a hop that forks. Empty: unknown."""
+    count = child_count(pid)
+    return {} if count is None else {"processes": count}
+
+
+class HopCount(Protocol):
+    """See `HopWatch`."""
+
+    def finish(self) -> Mapping[str, Mapping[str, int]]: ...
 
 
 class HopWatch:
@@ -144,6 +151,11 @@ class HopWatch:
         self._end.set()
         self._thread.join()
         return {name: dict(most) for name, most in self._most.items()}
+
+
+def watch_here(hops: Sequence[Hop]) -> HopWatch:
+    """At hops whose processes are on this machine."""
+    return HopWatch({hop.label: look for hop in hops if (look := look_at(hop)) is not None})
 
 
 def fork_violations(most: Mapping[str, int | None], connections: int | None) -> tuple[str, ...]:
@@ -227,9 +239,11 @@ class Reached:
     endpoint: Endpoint
     view: dict[str, Any]
     """How the server sees a session beside the load's."""
+    watch_hops: Callable[[Sequence[Hop]], HopCount] = watch_here
+    """Begins to look at these hops, where they are."""
     before: dict[str, int] = field(default_factory=dict)
     """Its counters when the stage was ready, or, where keys were set or an application proven after that, when the load began."""
-    _watch: HopWatch | None = None
+    _watch: HopCount | None = None
     _carried: dict[str, Mapping[str, int]] = field(default_factory=dict)
     """By hop, when the load began."""
 
@@ -288,7 +302,7 @@ class Reached:
     def begin(self, ledger: ExitStack) -> None:
         """The path is open, and nothing has been sent over it but what the laboratory wanted to know."""
         self._carried = {hop.label: hop.carried() for hop in self.endpoint.hops if hop.carried is not None}
-        self._watch = HopWatch({hop.label: look for hop in self.endpoint.hops if (look := look_at(hop)) is not None})
+        self._watch = self.watch_hops(self.endpoint.hops)
         ledger.callback(self._watch.finish)
         self.before = self.running.snapshot()
 
@@ -421,8 +435,14 @@ class LabPathContext:
                 )
             time.sleep(_POLL_S)
 
-    def listens(self, process: Process, port: int) -> bool:
-        return port in listening_ports(process.pid)
+    def listens(self, process: Process, at: int | FilePath) -> bool:
+        return listens(process.pid, at)
+
+    def output(self, side: Side, command: Sequence[str]) -> str:
+        try:
+            return subprocess.run(command, capture_output=True, text=True).stdout
+        except FileNotFoundError:
+            return ""
 
     def tcp_bytes(self, port: int) -> Mapping[str, int]:
         try:

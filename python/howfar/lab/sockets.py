@@ -10,6 +10,11 @@ _ACCEPTS = 1 << 16
 """Of a Unix socket's flags."""
 
 
+def listens(pid: int, at: int | Path) -> bool:
+    """Whether process `pid` listens at a TCP port, or at a Unix socket."""
+    return str(at) in listening_paths(pid) if isinstance(at, Path) else at in listening_ports(pid)
+
+
 def free_port() -> int:
     """A TCP port of 127.0.0.1 that is free now."""
     with socket.socket() as found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from howfar.engine.messages import (
     Observed,
@@ -12,7 +12,7 @@ from howfar.engine.messages import (
     ServiceName,
 )
 from howfar.engine.process import Launcher
-from howfar.lab.idle import IdleWatch, idle_violations
+from howfar.lab.idle import idle_violations
 from howfar.lab.link import Link
 from howfar.lab.link.receipt import crossing_violations, link_receipt, link_violations, of_a_trial
 from howfar.lab.reached import Reached, ServerProof, view_receipt
@@ -24,6 +24,13 @@ from howfar.testbed import WindowWatch as SeenWindow
 
 _MAIN = "server"
 """What the main server is called in receipts, and its role."""
+
+
+class Idle(Protocol):
+    """See `lab.idle.IdleWatch`."""
+
+    def begin(self) -> None: ...
+    def receipt(self) -> dict[str, Any]: ...
 
 
 @dataclass
@@ -48,8 +55,9 @@ class LabStage:
     """How the hosts' TCP was configured."""
     connections: int | None
     """How many the load opens; None: whatever it likes."""
-    scene: Scene
-    idle: IdleWatch
+    scene: Scene | None
+    """Where its window is looked at from here. None: `watch` does it otherwise."""
+    idle: Idle
     application: Application | None = None
 
     @property
@@ -68,6 +76,7 @@ class LabStage:
             one.before = one.running.snapshot()
 
     def watch(self, length_ns: int) -> SeenWindow:
+        assert self.scene is not None, "who has none watches otherwise"
         return self.serving.watch(WindowWatch(self.scene, length_ns))
 
     def begun(self, session: Mapping[str, Any] | None = None) -> StageReceipt:

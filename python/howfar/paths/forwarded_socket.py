@@ -6,9 +6,6 @@ socat starts one process per connection on each side. That cost belongs to the p
 from __future__ import annotations
 
 import re
-import stat
-import subprocess
-from functools import cache
 from pathlib import Path as FilePath
 
 from howfar.paths.path import Endpoint, Hop, Path, PathContext, find_program
@@ -26,7 +23,6 @@ class ForwardedSocketPath(Path):
 
     def open(self, context: PathContext) -> Endpoint:
         near, port = context.work / "forward.sock", context.hop_port
-        near.unlink(missing_ok=True)
         to_server = [
             find_program("socat"),
             f"TCP-LISTEN:{port},reuseaddr,fork,backlog=1024",
@@ -40,14 +36,14 @@ class ForwardedSocketPath(Path):
         far_end = context.start("server", to_server, "socat-server.log")
         near_end = context.start("client", to_client, "socat-client.log")
         context.wait_until(far_end, "socat-server.log", lambda: context.listens(far_end, port))
-        context.wait_until(near_end, "socat-client.log", lambda: _is_socket(near))
+        context.wait_until(near_end, "socat-client.log", lambda: context.listens(near_end, near))
         return Endpoint(
             socket=str(near),
             peer_pid=near_end.pid,
             server_port=port,
             hops=(Hop("server_side", far_end, forks=True), Hop("client_side", near_end, forks=True)),
             facts={
-                "program": _version(),
+                "program": _version(context),
                 "port": port,
                 "server_side": " ".join(to_server),
                 "client_side": " ".join(to_client),
@@ -60,14 +56,6 @@ def _escaped(path: FilePath) -> str:
     return re.sub(r"([\\,:!\"'(\[{])", r"\\\1", str(path))
 
 
-def _is_socket(path: FilePath) -> bool:
-    try:
-        return stat.S_ISSOCK(path.stat().st_mode)
-    except FileNotFoundError:
-        return False
-
-
-@cache
-def _version() -> str:
-    output = subprocess.run([find_program("socat"), "-V"], capture_output=True, text=True).stdout
+def _version(context: PathContext) -> str:
+    output = context.output("client", [find_program("socat"), "-V"])
     return next((line for line in output.splitlines() if line.startswith("socat version")), "socat").strip()

@@ -135,7 +135,13 @@ class PathContext(Protocol):
         """Observe readiness. Raises LabError if the process ends first or takes too long."""
         ...
 
-    def listens(self, process: Process, port: int) -> bool: ...
+    def listens(self, process: Process, at: int | FilePath) -> bool:
+        """At a port, or at a Unix socket of its host."""
+        ...
+
+    def output(self, side: Side, command: Sequence[str]) -> str:
+        """What a program of that host prints. Empty where it is not there."""
+        ...
 
 
 _PLACES = ("/usr/sbin", "/usr/local/sbin")

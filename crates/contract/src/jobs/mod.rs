@@ -1,5 +1,6 @@
 //! The load jobs. Closed: an unknown field is a contract broken, never ignored.
 
+mod held;
 mod key_value;
 mod keys;
 mod page;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::bounds;
 use crate::events::{FailCode, Failed};
 
+pub use held::{Begin, UsageJob};
 pub use key_value::{KeyValue, OnError, Protocol, Size, Sizes};
 pub use page::{Application, FastCgi, PageConnect, PageJob, PageScript, PageStep, Service, Store};
 pub use password::Password;
@@ -198,6 +200,9 @@ pub struct LoadJob {
     pub ignore_errors: IgnoredErrors,
     #[serde(default)]
     pub observe: Vec<Observed>,
+    /// After `ready` it waits for the line `begin`.
+    #[serde(default)]
+    pub held: bool,
     /// A new file: the log of the keys that transactions wrote and what became of each (`acknowledged.py` reads
     /// it). The workload must give each transaction one key: a single `sequence` parameter, drawn at most once a
     /// transaction, or `oltp_insert` without `auto_inc`.

@@ -197,6 +197,9 @@ pub struct PageJob {
     pub interval_ns: u64,
     #[serde(default)]
     pub observe: Vec<Observed>,
+    /// After `ready` it waits for the line `begin`.
+    #[serde(default)]
+    pub held: bool,
     #[serde(default = "ten_seconds")]
     #[schemars(range(min = 1, max = crate::LONGEST_NS))]
     pub connect_timeout_ns: u64,

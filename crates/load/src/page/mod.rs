@@ -26,14 +26,13 @@ use howfar_contract::jobs::{Application, PageJob};
 
 use crate::clock::now_ns;
 use crate::coordinator::own_cpus;
+use crate::held;
 use crate::socket::allow_descriptors;
 use crate::tally::Window;
 use crate::window::{Collected, WindowOptions, emit_event, tcp_facts};
 pub(crate) use page_record::PageRecord;
 use workers::{Report, Workers};
 
-/// Between the word to begin and the first moment of the load: time for all workers to take it.
-const LEAD_NS: u64 = 1_000_000;
 /// Longest time between two looks while nothing happens.
 const LOOK_NS: u64 = 1_000_000_000;
 /// MySQL, Redis, Memcached.
@@ -88,7 +87,7 @@ pub(crate) fn run(job: &PageJob) -> Result<(), Failed> {
         services: setup.services,
     })?;
 
-    let origin_ns = now_ns() + LEAD_NS;
+    let origin_ns = held::origin_ns(job.held)?;
     let start_ns = origin_ns + job.warmup_ns;
     let window = Window {
         start_ns,

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -28,6 +29,8 @@ USER = "howfar"
 GAUGES = ("Threads_running", "active_backends", "client_backends")
 """Among the counters of a server those that tell how much there is now, and do not grow."""
 
+HOSTS_PORT = 20_000
+"""A server's own is so much higher on the user's hosts, which may have one at the usual port."""
 SOCKET = "s.sock"
 SPARE_CONNECTIONS = 16
 _POLL_S = 0.003
@@ -93,15 +96,25 @@ class ServerContext:
     cpus: Cpus
     connections: int
     namespaced: bool
+    address: str | None = None
+    """Of a host that others reach by its network; None: it has no other network than the laboratory's."""
 
     @property
     def listen_address(self) -> str:
         """For TCP; without a sandbox nobody else may reach it."""
+        if self.address is not None:
+            return f"{LOOPBACK_ADDRESS},{self.address}"
         return "0.0.0.0" if self.namespaced else LOOPBACK_ADDRESS
 
     def port(self, usual: int) -> int:
-        """The usual one where the host is its own, else a free one."""
+        """The usual one where the host is its own, one that firewalls can be told where it is the user's, else a free one."""
+        if self.address is not None:
+            return usual + HOSTS_PORT
         return usual if self.namespaced else free_port()
+
+
+Seer = Callable[[Mapping[str, Any], ssl.SSLContext | None], dict[str, Any]]
+"""By a connection, encrypted or not. Raises LabError."""
 
 
 class Server(ABC):
@@ -154,10 +167,18 @@ class Server(ABC):
         something; None: it only read, or who knows. Raises ServerCrashed."""
 
     @abstractmethod
+    def seer(self) -> Seer:
+        """What connects once more and asks how the server itself sees that session. It can travel to another host."""
+
     def session_view(
         self, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None = None
     ) -> dict[str, Any]:
-        """Connect once more from `host` with `connection` (socket, or address and port): how the server itself sees it."""
+        """The same from `host`, with `connection` (socket, or address and port). Raises ServerCrashed, LabError."""
+        try:
+            return host.within(partial(self.seer(), connection, encrypted))
+        except LabError as error:
+            self._check_alive("when asked how it sees its client", lost=True)
+            raise LabError(f"the server did not say how it sees a client: {error.message}", error.advice) from error
 
     def alive(self) -> bool:
         return self._companion.alive()

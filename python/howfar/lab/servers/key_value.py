@@ -6,12 +6,23 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from howfar.errors import LabError, PlanError, ServerCrashed
 from howfar.lab.network import LOOPBACK_ADDRESS, Host
-from howfar.lab.servers import SOCKET, SPARE_CONNECTIONS, CertificatePaths, Reach, Server, ServerContext, Store, ready
+from howfar.lab.servers import (
+    SOCKET,
+    SPARE_CONNECTIONS,
+    CertificatePaths,
+    Reach,
+    Seer,
+    Server,
+    ServerContext,
+    Store,
+    ready,
+)
 from howfar.lab.servers.program import Program
 from howfar.lab.servers.text_protocol import Lines
 from howfar.lab.sockets import listening_paths, listening_ports
@@ -152,6 +163,14 @@ _WARNINGS_KEPT = 5
 _Answer = TypeVar("_Answer")
 
 
+def _see(
+    dialect: StoreDialect, settings: StoreSettings, connection: Mapping[str, Any], encrypted: ssl.SSLContext | None
+) -> dict[str, Any]:
+    """See `servers.Seer`."""
+    with Lines.connect(connection, _ANSWER_S, encrypted) as lines:
+        return dialect.view(lines, settings)
+
+
 class KeyValueServer(Server):
     """See `servers.Server`."""
 
@@ -237,21 +256,16 @@ class KeyValueServer(Server):
     def session_view(
         self, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None = None
     ) -> dict[str, Any]:
-        def ask() -> dict[str, Any]:
-            with Lines.connect(connection, _ANSWER_S, encrypted) as lines:
-                return self._dialect.view(lines, self._settings)
-
         # Plain text first: Redis would wait for the end of what is a handshake to us and half a line to it.
         if encrypted is not None and (door := try_door(self._dialect, connection, host, None)).plain:
             raise LabError(
                 f"{self.kind} was to speak TLS at {door.at}, and it answers plain text there",
                 "It encrypts TCP only: its socket is always plain.",
             )
-        try:
-            return host.within(ask)
-        except LabError as error:
-            self._check_alive("when asked how it sees its client", lost=True)
-            raise LabError(f"the server did not say how it sees a client: {error.message}") from error
+        return super().session_view(connection, host, encrypted)
+
+    def seer(self) -> Seer:
+        return partial(_see, self._dialect, self._settings)
 
     def disconnect(self) -> None:
         if self._admin is not None:

@@ -19,6 +19,7 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ import pg8000.native
 from pg8000.exceptions import DatabaseError, InterfaceError
 
 from howfar.errors import LabError, PlanError, ServerCrashed, ServerMissing
-from howfar.lab.network import Host
 from howfar.lab.sandbox import as_other_user
 from howfar.lab.servers import (
     DATABASE,
@@ -35,6 +35,7 @@ from howfar.lab.servers import (
     USER,
     Ask,
     CertificatePaths,
+    Seer,
     ServerContext,
     Tables,
     TableServer,
@@ -207,6 +208,43 @@ class PostgresSettings:
         return as_other_user([str(self.program), "-D", str(self.data), *options])
 
 
+def _connected(
+    connection: Mapping[str, Any],
+    user: str,
+    database: str,
+    password: str | None,
+    encrypted: ssl.SSLContext | None,
+    patience_s: float = _ANSWER_S,
+) -> pg8000.native.Connection:
+    """Raises LabError."""
+    try:
+        return pg8000.native.Connection(
+            user,
+            unix_sock=connection.get("socket"),
+            host=connection.get("host"),
+            port=connection.get("port", _PORT),
+            database=database,
+            password=password,
+            ssl_context=encrypted,
+            timeout=patience_s,
+        )
+    except (DatabaseError, InterfaceError, OSError) as error:
+        raise LabError(f"connecting to the server by {dict(connection)} failed: {_said(error)}") from error
+
+
+def _see(password: str, connection: Mapping[str, Any], encrypted: ssl.SSLContext | None) -> dict[str, Any]:
+    """See `servers.Seer`."""
+    try:
+        with contextlib.closing(_connected(connection, USER, DATABASE, password, encrypted)) as probe:
+            return _rows(
+                probe,
+                "SELECT coalesce(host(a.client_addr), 'localhost') AS host, s.version AS ssl_version, s.cipher AS ssl_cipher "
+                "FROM pg_stat_activity a LEFT JOIN pg_stat_ssl s ON s.pid = a.pid WHERE a.pid = pg_backend_pid()",
+            )[0]
+    except (DatabaseError, InterfaceError, OSError) as error:
+        raise LabError(_said(error)) from error
+
+
 class PostgresServer(TableServer):
     """See `servers.Server`."""
 
@@ -316,19 +354,8 @@ class PostgresServer(TableServer):
         encrypted: ssl.SSLContext | None = None,
         patience_s: float = _ANSWER_S,
     ) -> pg8000.native.Connection:
-        try:
-            return pg8000.native.Connection(
-                user,
-                unix_sock=connection.get("socket"),
-                host=connection.get("host"),
-                port=connection.get("port", _PORT),
-                database=database,
-                password=None if user == _ADMIN else self._settings.password,
-                ssl_context=encrypted,
-                timeout=patience_s,
-            )
-        except (DatabaseError, InterfaceError, OSError) as error:
-            raise LabError(f"connecting to the server by {dict(connection)} failed: {_said(error)}") from error
+        password = None if user == _ADMIN else self._settings.password
+        return _connected(connection, user, database, password, encrypted, patience_s)
 
     def query(self, sql: str, called: str | None = None) -> list[dict[str, Any]]:
         assert self._admin is not None, "not ready yet"
@@ -381,22 +408,8 @@ class PostgresServer(TableServer):
         while self.snapshot().get("client_backends") and time.monotonic() < deadline:
             time.sleep(_POLL_S)
 
-    def session_view(
-        self, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None = None
-    ) -> dict[str, Any]:
-        def ask() -> dict[str, Any]:
-            with contextlib.closing(self._connect(connection, USER, DATABASE, encrypted)) as probe:
-                return _rows(
-                    probe,
-                    "SELECT coalesce(host(a.client_addr), 'localhost') AS host, s.version AS ssl_version, s.cipher AS ssl_cipher "
-                    "FROM pg_stat_activity a LEFT JOIN pg_stat_ssl s ON s.pid = a.pid WHERE a.pid = pg_backend_pid()",
-                )[0]
-
-        try:
-            return host.within(ask)
-        except (DatabaseError, InterfaceError, OSError) as error:
-            self._check_alive("when asked how it sees its client", lost=True)
-            raise LabError(f"the server did not say how it sees a client: {_said(error)}") from error
+    def seer(self) -> Seer:
+        return partial(_see, self._settings.password)
 
     def has_tls(self) -> bool:
         """Whether TLS was built in."""

@@ -14,6 +14,7 @@ import ssl
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,13 @@ import pymysql
 from pymysql.cursors import DictCursor
 
 from howfar.errors import LabError, ServerCrashed
-from howfar.lab.network import Host
 from howfar.lab.servers import (
     DATABASE,
     GAUGES,
     USER,
     Ask,
     CertificatePaths,
+    Seer,
     Tables,
     TableServer,
     pages_allowed,
@@ -179,20 +180,7 @@ class SqlServer(TableServer):
         encrypted: ssl.SSLContext | None = None,
     ) -> pymysql.Connection[DictCursor]:
         try:
-            return pymysql.connect(
-                unix_socket=connection.get("socket"),
-                host=connection.get("host"),
-                port=connection.get("port", 0),
-                user=USER,
-                password=self._settings.password,
-                database=DATABASE,
-                autocommit=True,
-                connect_timeout=10,
-                read_timeout=patience_s,
-                ssl=encrypted,
-                ssl_disabled=encrypted is None,
-                cursorclass=DictCursor,
-            )
+            return _connected(connection, self._settings.password, patience_s, encrypted)
         except pymysql.Error as error:
             self._check_alive("when asked for a connection", lost=_lost(error))
             raise LabError(
@@ -259,25 +247,8 @@ class SqlServer(TableServer):
             "listen_queue": self._listen_queue,
         }, tuple(found)
 
-    def session_view(
-        self, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None = None
-    ) -> dict[str, Any]:
-        def ask() -> dict[str, Any]:
-            probe = self._connect(connection, _VIEW_TIMEOUT_S, encrypted)
-            with probe, probe.cursor() as cursor:
-                cursor.execute("SELECT HOST AS host FROM information_schema.processlist WHERE ID = CONNECTION_ID()")
-                view: dict[str, Any] = dict(cursor.fetchone() or {})
-                cursor.execute(
-                    "SHOW SESSION STATUS WHERE Variable_name IN ('Ssl_version', 'Ssl_cipher', 'Compression')"
-                )
-                view.update({row["Variable_name"].lower(): row["Value"] for row in cursor.fetchall()})
-                return view
-
-        try:
-            return host.within(ask)
-        except pymysql.Error as error:
-            self._check_alive("when asked how it sees its client", lost=_lost(error))
-            raise LabError(f"the server did not say how it sees a client by {dict(connection)}: {error}") from error
+    def seer(self) -> Seer:
+        return partial(_see, self._settings.password)
 
     def shut_down(self) -> None:
         """Cleanly, so that the next start needs no recovery. Raises ServerCrashed."""
@@ -294,6 +265,40 @@ class SqlServer(TableServer):
             with contextlib.suppress(pymysql.Error, OSError):
                 self._admin.close()
             self._admin = None
+
+
+def _connected(
+    connection: Mapping[str, Any], password: str, patience_s: float, encrypted: ssl.SSLContext | None
+) -> pymysql.Connection[DictCursor]:
+    """Raises pymysql.Error."""
+    return pymysql.connect(
+        unix_socket=connection.get("socket"),
+        host=connection.get("host"),
+        port=connection.get("port", 0),
+        user=USER,
+        password=password,
+        database=DATABASE,
+        autocommit=True,
+        connect_timeout=10,
+        read_timeout=patience_s,
+        ssl=encrypted,
+        ssl_disabled=encrypted is None,
+        cursorclass=DictCursor,
+    )
+
+
+def _see(password: str, connection: Mapping[str, Any], encrypted: ssl.SSLContext | None) -> dict[str, Any]:
+    """See `servers.Seer`."""
+    try:
+        probe = _connected(connection, password, _VIEW_TIMEOUT_S, encrypted)
+        with probe, probe.cursor() as cursor:
+            cursor.execute("SELECT HOST AS host FROM information_schema.processlist WHERE ID = CONNECTION_ID()")
+            view: dict[str, Any] = dict(cursor.fetchone() or {})
+            cursor.execute("SHOW SESSION STATUS WHERE Variable_name IN ('Ssl_version', 'Ssl_cipher', 'Compression')")
+            view.update({row["Variable_name"].lower(): row["Value"] for row in cursor.fetchall()})
+            return view
+    except pymysql.Error as error:
+        raise LabError(f"a session by {dict(connection)} failed: {error}") from error
 
 
 def _lost(error: pymysql.Error) -> bool:

@@ -1,0 +1,47 @@
+//! A start that somebody else sets: the line `begin` on stdin, and the answer `begun`.
+
+use std::thread;
+use std::time::Duration;
+
+use howfar_contract::events::{Begun, Used};
+use howfar_contract::jobs::UsageJob;
+use howfar_contract::{Failed, read_begin};
+
+use crate::clock::now_ns;
+use crate::usage::Usage;
+use crate::window::emit_event;
+
+/// Between the order and the first moment of a load: time for all workers to take it.
+const LEAD_NS: u64 = 1_000_000;
+
+/// When the load begins: soon, or, where it is held, when the next line says.
+pub(crate) fn origin_ns(held: bool) -> Result<u64, Failed> {
+    if !held {
+        return Ok(now_ns() + LEAD_NS);
+    }
+    let begin = read_begin()?;
+    let at_ns = begin.at_ns.max(now_ns() + LEAD_NS);
+    emit_event(&Begun {
+        at_ns,
+        late_ns: at_ns - begin.at_ns,
+    })?;
+    Ok(at_ns)
+}
+
+/// Run a usage job to its end.
+pub(crate) fn run_usage(job: &UsageJob) -> Result<(), Failed> {
+    job.check()?;
+    let start_ns = origin_ns(true)? + job.warmup_ns;
+    sleep_until(start_ns);
+    let before = Usage::at_start(&job.observe)?;
+    sleep_until(start_ns + job.measure_ns);
+    let used = Usage::at_end(&job.observe)?.since(&before);
+    emit_event(&Used {
+        // The first is our own, which measures nothing.
+        cpu: used.into_iter().skip(1).collect(),
+    })
+}
+
+fn sleep_until(at_ns: u64) {
+    thread::sleep(Duration::from_nanos(at_ns.saturating_sub(now_ns())));
+}

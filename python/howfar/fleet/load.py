@@ -1,0 +1,142 @@
+"""A load from other hosts: engines begin at one moment, which each host's own clock is told, and CPU is measured where it is used.
+
+The moment is set, not signalled: a signal would reach a host 40 ms away 40 ms late. Each engine says how late it was; one that was too
+late makes the trial void.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from howfar.engine.message import Message
+from howfar.engine.messages import (
+    Begin,
+    Begun,
+    CpuUse,
+    Event,
+    Finished,
+    Interval,
+    LoadJob,
+    Measuring,
+    Observed,
+    PageJob,
+    Ready,
+    UsageJob,
+    Used,
+)
+from howfar.engine.process import EngineProcess, Launcher, LoadOutcome, bounded, longest_s
+from howfar.errors import EngineError, LabError
+from howfar.fleet.clocks import Clocks
+from howfar.fleet.remote import RemoteHost, RemoteLauncher
+
+_LEAD_NS = 30_000_000
+"""Beyond the way to the farthest host: the driver hands on one line to each."""
+_LATE_SHARE = 0.01
+"""Of the window: who begins later measures another one."""
+
+
+@dataclass(frozen=True)
+class Client(Launcher):
+    """Where a stage's load runs, with what must be known for its start. Given to `measure` as a stage's launcher."""
+
+    launcher: RemoteLauncher = field(kw_only=True)
+    clocks: Callable[[RemoteHost], Clocks] = field(kw_only=True)
+    elsewhere: Mapping[str, tuple[RemoteLauncher, tuple[Observed, ...]]] = field(kw_only=True)
+    """By host: processes whose CPU belongs to the stage, on hosts where the load is not."""
+    started: dict[str, dict[str, int]] = field(kw_only=True)
+    """By host, for the receipt: offset of its clock with its bound, and how late it began."""
+
+    def popen(self, command: Any, **options: Any) -> Any:
+        return self.launcher.popen(command, **options)
+
+
+@dataclass
+class _Heard:
+    """What an engine has said."""
+
+    ready: Ready | None = None
+    measuring: Measuring | None = None
+    intervals: list[Interval] = field(default_factory=list)
+    finished: Finished | None = None
+
+
+def measure(job: LoadJob | PageJob, launcher: Launcher, on_event: Callable[[Event], None]) -> LoadOutcome:
+    """See `runner.trial.Measure`. Raises EngineError, LabError."""
+    assert isinstance(launcher, Client), "a stage of hosts has such a launcher"
+    held = job.model_copy(update={"held": True})
+    heard = _Heard()
+    with ExitStack() as ledger:
+        engine = ledger.enter_context(EngineProcess(held, launcher.launcher))
+        ledger.enter_context(bounded(engine, longest_s(job)))
+        heard.ready = _await_ready(engine)
+        on_event(heard.ready)
+        meters = {
+            name: ledger.enter_context(EngineProcess(_usage(job, observe), where))
+            for name, (where, observe) in launcher.elsewhere.items()
+        }
+        hosts = {launcher.launcher.host.name: (launcher.launcher.host, engine)}
+        hosts |= {name: (launcher.elsewhere[name][0].host, meter) for name, meter in meters.items()}
+        _begin(hosts, launcher, job.measure_ns)
+        for event in engine.events():
+            on_event(event)
+            if isinstance(event, Measuring):
+                heard.measuring = event
+            elif isinstance(event, Interval):
+                heard.intervals.append(event)
+            elif isinstance(event, Finished):
+                heard.finished = event
+        used = [one for meter in meters.values() for one in _used(meter)]
+    if heard.finished is None or heard.measuring is None:
+        raise EngineError(f"howfar-engine {job.job} ended without a result", "Please report this.")
+    finished = heard.finished.model_copy(update={"cpu": (*heard.finished.cpu, *used)})
+    return LoadOutcome(heard.ready, heard.measuring, tuple(heard.intervals), finished)
+
+
+def _usage(job: LoadJob | PageJob, observe: tuple[Observed, ...]) -> Message:
+    return UsageJob(observe=observe, warmup_ns=job.warmup_ns, measure_ns=job.measure_ns)
+
+
+def _await_ready(engine: EngineProcess) -> Ready:
+    event = engine.read()
+    if not isinstance(event, Ready):
+        raise EngineError(f"howfar-engine said {event.event} before it was ready", "Please report this.")
+    return event
+
+
+def _begin(hosts: Mapping[str, tuple[RemoteHost, EngineProcess]], client: Client, measure_ns: int) -> None:
+    """Set one moment for all of them. Raises LabError for a host that was late."""
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        clocks = dict(zip(hosts, pool.map(lambda one: client.clocks(one[0]), hosts.values()), strict=True))
+        farthest_ns = max(clock.monotonic.bound_ns for clock in clocks.values())
+        at_ns = time.monotonic_ns() + _LEAD_NS + 4 * farthest_ns
+
+        def start(name: str) -> Begun:
+            engine = hosts[name][1]
+            engine.send(Begin(at_ns=at_ns + clocks[name].monotonic.offset_ns))
+            begun = engine.read()
+            if not isinstance(begun, Begun):
+                raise EngineError(f"howfar-engine said {begun.event} before it began", "Please report this.")
+            return begun
+
+        begun = dict(zip(hosts, pool.map(start, hosts), strict=True))
+    for name, one in begun.items():
+        clock = clocks[name].monotonic
+        client.started[name] = {
+            "clock_offset_ns": clock.offset_ns,
+            "clock_bound_ns": clock.bound_ns,
+            "late_ns": one.late_ns,
+        }
+        if one.late_ns > _LATE_SHARE * measure_ns:
+            raise LabError(f"host {name} began {one.late_ns / 1e6:.1f} ms late", "Is it, or the way to it, overloaded?")
+
+
+def _used(meter: EngineProcess) -> tuple[CpuUse, ...]:
+    event = meter.read()
+    if not isinstance(event, Used):
+        raise EngineError(f"howfar-engine usage said {event.event}", "Please report this.")
+    return tuple(event.cpu)

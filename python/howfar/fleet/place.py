@@ -1,0 +1,51 @@
+"""Who is what in a run between hosts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from howfar.errors import UsageError
+from howfar.fleet.hosts_file import ROLES, HostsFile
+
+
+@dataclass(frozen=True)
+class Place:
+    """Names of hosts."""
+
+    client: str
+    server: str
+
+
+def find_place(file: HostsFile, word: str | None) -> Place:
+    """`client=a,server=b`, or a part of it. Raises UsageError."""
+    chosen = _parse(word or "")
+    if unknown := set(chosen) - set(ROLES):
+        raise UsageError(f"--place: no role is called {sorted(unknown)[0]!r}", f"Known: {', '.join(ROLES)}.")
+    for role in ROLES:
+        if role in chosen:
+            if chosen[role] not in file.hosts:
+                raise UsageError(f"--place: no host is called {chosen[role]!r}", f"Known: {', '.join(file.hosts)}.")
+            if role not in file.hosts[chosen[role]].roles:
+                raise UsageError(
+                    f"--place: host {chosen[role]} may not be the {role}",
+                    f"Add {role} to its roles in the file of hosts.",
+                )
+            continue
+        able = [name for name in file.with_role(role) if name not in chosen.values()]
+        if not able:
+            raise UsageError(
+                f"no host is left to be the {role}",
+                "Client and server are two hosts; the roles of each are in the file of hosts.",
+            )
+        # Whoever may be both is left for the other.
+        chosen[role] = min(able, key=lambda name: len(file.hosts[name].roles))
+    if chosen["client"] == chosen["server"]:
+        raise UsageError("--place: client and server are one host", "A path to a second machine needs two.")
+    return Place(**chosen)
+
+
+def _parse(word: str) -> dict[str, str]:
+    pairs = [part.partition("=") for part in word.split(",") if part]
+    if any(not (role and equals and name) for role, equals, name in pairs):
+        raise UsageError(f"--place {word!r} is not of the form client=a,server=b")
+    return {role.strip(): name.strip() for role, _, name in pairs}

@@ -1,0 +1,162 @@
+"""A server on a host of the user's: what is held there, and the driver's side of it."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from howfar.errors import LabError
+from howfar.fleet import node
+from howfar.fleet.remote import Held, HostLost, RemoteHost
+from howfar.lab.certificates import make_certificates, pinned_context
+from howfar.lab.environment import allow_descriptors
+from howfar.lab.network import LOOPBACK_ADDRESS, Cpus, Host
+from howfar.lab.servers import CertificatePaths, Seer, Server, ServerContext, Tables, find_store
+from howfar.paths import find_path
+from howfar.plan.sessions import SessionSpec
+
+WORK = node.WORK
+"""Of paths, on every host alike."""
+_SERVER = WORK / "server"
+_PREPARES_S = 1800.0
+_STARTS_S = 300.0
+
+
+@dataclass(frozen=True)
+class ServerOrder:
+    """Which server a run needs, and what is in it."""
+
+    server: str
+    tables: Tables
+    connections: int
+    cpus: Cpus
+    address: str
+    prepare: tuple[str, ...] = ()
+
+
+class ServerSide:
+    """Held on the server's host: a store with its data, and one server at a time."""
+
+    def __init__(self, order: ServerOrder) -> None:
+        shutil.rmtree(_SERVER, ignore_errors=True)
+        _SERVER.mkdir(mode=0o700)
+        self.descriptors = allow_descriptors(order.connections)
+        self._order = order
+        self._store = find_store(order.server, order.tables)
+        self._running: Server | None = None
+        self._certificates: CertificatePaths | None = None
+        self.data = self._store.prepare(
+            ServerContext(_SERVER, Host("server", None), order.cpus, order.connections, True, order.address)
+        )
+        self.kind, self.version = self._store.kind, self._store.version
+        self.user, self.password, self.database = self._store.user, self._store.password, self._store.database
+
+    def certificates(self) -> bytes:
+        """Made when first needed; who signed them."""
+        if self._certificates is None:
+            self._certificates = make_certificates(_SERVER, (LOOPBACK_ADDRESS, self._order.address))
+        return self._certificates.ca.read_bytes()
+
+    def start(self, path_name: str, spec: SessionSpec) -> tuple[dict[str, Any], Seer]:
+        """A fresh one, with its data in memory."""
+        self.stop()
+        path = find_path(path_name)
+        if spec.tls:
+            self.certificates()
+        running = self._store.start(
+            networking=path.networking,
+            tls=self._certificates if spec.tls else None,
+            content=spec.content,
+            reached_by="socket" if path.by_socket else "tcp",
+        )
+        self._running = running
+        for statement in self._order.prepare:
+            running.query(statement)
+        facts = {name: getattr(running, name) for name in ("kind", "version", "pid", "port", "socket")}
+        return facts, running.seer()
+
+    @property
+    def _server(self) -> Server:
+        if self._running is None:
+            raise LabError("the server was not started")
+        return self._running
+
+    def snapshot(self) -> dict[str, int]:
+        return self._server.snapshot()
+
+    def receipt(self, before: Mapping[str, int], commits: int | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+        return self._server.receipt(before, commits)
+
+    def query(self, sql: str) -> list[dict[str, Any]]:
+        return self._server.query(sql)
+
+    def alive(self) -> bool:
+        return self._running is not None and self._running.alive()
+
+    def check_alive(self) -> None:
+        self._server._check_alive("when asked how it sees its client", lost=True)
+
+    def stop(self) -> None:
+        if self._running is not None:
+            self._running.stop()
+            self._running = None
+
+    close = stop
+
+
+class RemoteServer:
+    """As much of a running `Server` as a stage needs of it, from the driver."""
+
+    def __init__(self, side: Held, path_name: str, spec: SessionSpec) -> None:
+        self._side = side
+        facts, self._seer = side.call("start", path_name, spec, starts=True, patience_s=_STARTS_S)
+        self.kind: str = facts["kind"]
+        self.version: str = facts["version"]
+        self.pid: int = facts["pid"]
+        self.port: int | None = facts["port"]
+        self.socket: Path = facts["socket"]
+
+    def alive(self) -> bool:
+        try:
+            return bool(self._side.call("alive"))
+        except HostLost:
+            return False
+
+    def snapshot(self) -> dict[str, int]:
+        found: dict[str, int] = self._side.call("snapshot")
+        return found
+
+    def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
+        found: tuple[dict[str, Any], tuple[str, ...]] = self._side.call("receipt", before, commits)
+        return found
+
+    def session_view(
+        self, client: RemoteHost, connection: Mapping[str, Any], tls: tuple[str, str] | None
+    ) -> dict[str, Any]:
+        """From the client's host. `tls`: who signed the certificate, as a file there, and the version."""
+        try:
+            return client.within(_see, self._seer, dict(connection), tls)
+        except LabError as error:
+            self._side.call("check_alive")
+            raise LabError(f"the server did not say how it sees a client: {error.message}", error.advice) from error
+
+    def stop(self) -> None:
+        self._side.call("stop")
+
+
+def _see(seer: Seer, connection: Mapping[str, Any], tls: tuple[str, str] | None) -> dict[str, Any]:
+    encrypted: ssl.SSLContext | None = None
+    if tls is not None:
+        ca, version = tls
+        encrypted = pinned_context(CertificatePaths(Path(ca), Path(ca), Path(ca)), version)
+    return seer(connection, encrypted)
+
+
+def hold_server(host: RemoteHost, order: ServerOrder) -> Held:
+    """Find, initialise and load it there. Raises ServerMissing, ServerCrashed, LabError."""
+    return host.hold(partial(ServerSide, order), patience_s=_PREPARES_S, called="server")

@@ -1,0 +1,475 @@
+"""`Hosts`: the user's own hosts as a testbed. See `howfar.testbed.Testbed`; the laboratory's is `howfar.lab.laboratory.Lab`."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from howfar.engine.messages import Observed, RttResult
+from howfar.errors import LabError, PlanError
+from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
+from howfar.fleet.joined import Link, cpus_of, facts
+from howfar.fleet.load import Client
+from howfar.fleet.place import Place
+from howfar.fleet.remote import Held, RemoteHost, RemoteLauncher, RemoteProcess
+from howfar.fleet.serving import WORK, RemoteServer, ServerOrder, hold_server
+from howfar.lab.idle import IdleWatch, polling
+from howfar.lab.laboratory import PLACEMENTS
+from howfar.lab.network import LOOPBACK_ADDRESS, Cpus, Shares, share_cpus
+from howfar.lab.reached import HopWatch, Reached, Started, processes
+from howfar.lab.servers import CertificatePaths, Server, Tables
+from howfar.lab.servers.kinds import KINDS
+from howfar.lab.serving import Serving
+from howfar.lab.sockets import listens
+from howfar.lab.staged import LabStage, observed
+from howfar.paths import Endpoint, Hop, Process, find_path
+from howfar.paths import Path as NetworkPath
+from howfar.paths.path import Side
+from howfar.plan.factors import Content
+from howfar.plan.sessions import SessionSpec, session_spec
+from howfar.store.records import FactorValue, Window
+from howfar.testbed import NO_FACTS, LoadFacts, StageReceipt, WindowWatch
+
+PATHS = ("socket", "tcp", "remote", "forwarded-socket")
+"""Those that hosts can have: a hop of another kind writes its own files, which it does not do on another host yet."""
+_READY_S = 20.0
+_POLL_S = 0.02
+_PINGS = 50
+_CA = WORK / "ca.pem"
+_OTHER_CPUS = 1000
+"""Added to the number of each CPU of the client's host where it is another: in a window all CPUs have numbers of their own."""
+
+
+@dataclass(frozen=True)
+class HostsRequest:
+    """What a run needs of hosts. Values only."""
+
+    server: str
+    tables: Tables
+    connections: int
+    placement: str
+    paths: tuple[str, ...]
+    contents: tuple[Content, ...] = ("digits",)
+    prepare: tuple[str, ...] = ()
+
+
+def check_request(request: HostsRequest) -> None:
+    """Raises PlanError."""
+    if request.placement not in PLACEMENTS:
+        raise PlanError(f"no placement is called {request.placement!r}", f"Known: {', '.join(PLACEMENTS)}.")
+    if unknown := [name for name in request.paths if name not in PATHS]:
+        raise PlanError(
+            f"the path {unknown[0]} is not measured between hosts of your own yet",
+            f"Those that are: {', '.join(PATHS)}. The laboratory (without --on) has it.",
+        )
+
+
+class Hosts:
+    """See `howfar.testbed.Testbed`. One server on one host, a client on another; on local paths the client is with the server."""
+
+    def __init__(self, hosts: Mapping[str, RemoteHost], place: Place, request: HostsRequest, ledger: ExitStack) -> None:
+        check_request(request)
+        self.place, self.request = place, request
+        self.client_host, self.server_host = hosts[place.client], hosts[place.server]
+        self._ledger = ledger
+        both_local = any(find_path(name).machines == 1 for name in request.paths)
+        self._shares = {host.name: _shares(cpus_of(host), both_local) for host in self._both()}
+        self._facts = {host.name: host.within(facts) for host in self._both()}
+        self._clocks: dict[str, Held] = {}
+        self._server: Held | None = None
+        self._link: Link | None = None
+        self.ready()
+        self.link_facts = self.link().measured() if place.client != place.server else None
+
+    def _both(self) -> tuple[RemoteHost, ...]:
+        return (self.server_host, self.client_host)
+
+    def ready(self) -> None:
+        """Everything that a stage needs is there, made again where a host was lost. Raises LabError."""
+        for host in self._both():
+            if not host.alive():
+                host.join()
+                self._clocks.pop(host.name, None)
+                self._link = None
+                if host is self.server_host:
+                    self._server = None
+        for host in self._both():
+            if host.name not in self._clocks:
+                host.within(_make_work)
+                self._clocks[host.name] = host.hold(ClockServer, host.spec.address)
+        if self._server is None:
+            request = self.request
+            order = ServerOrder(
+                request.server,
+                replace(request.tables, contents=request.contents),
+                request.connections,
+                self._shares[self.server_host.name].server,
+                self.server_host.spec.address,
+                request.prepare,
+            )
+            self._server = hold_server(self.server_host, order)
+
+    @property
+    def server_side(self) -> Held:
+        assert self._server is not None, "ready() comes first"
+        return self._server
+
+    def link(self) -> Link:
+        """What lies between the two."""
+        if self._link is None:
+            self._link = Link(self.client_host, self.server_host)
+            self._ledger.callback(self._link.close)
+        return self._link
+
+    def clocks(self, host: RemoteHost) -> Clocks:
+        return read_clocks(host.spec.address, int(self._clocks[host.name].facts["port"]))
+
+    def server(self) -> tuple[str, str]:
+        return self.server_side.facts["kind"], self.server_side.facts["version"]
+
+    def environment(self) -> dict[str, Any]:
+        server, client = self._facts[self.server_host.name], self._facts[self.client_host.name]
+        local = self.client_host is self.server_host
+        return {
+            **server,
+            "testbed": "hosts",
+            "place": {"client": self.place.client, "server": self.place.server},
+            "hosts": {self.server_host.name: server, self.client_host.name: client},
+            "placement": self.request.placement,
+            "server_cpus": list(self._shares[self.server_host.name].server),
+            "client_cpus": [cpu + (0 if local else _OTHER_CPUS) for cpu in self._shares[self.client_host.name].client],
+            "data": self.server_side.facts["data"],
+            "capacity": {"descriptors": self.server_side.facts["descriptors"]},
+            "link": None,
+            "between_hosts": self.link_facts,
+            "warnings": [],
+        }
+
+    def begin_block(self) -> None:
+        """Nothing is calibrated: the link is what it is."""
+
+    @contextmanager
+    def stage(self, factors: Mapping[str, FactorValue]) -> Iterator[HostsStage]:
+        path = find_path(str(factors["path"]))
+        spec = session_spec(factors)
+        self.ready()
+        client = self.server_host if path.machines == 1 else self.client_host
+        placement = str(factors.get("placement", self.request.placement))
+        shares = self._shares[client.name]
+        cpus = shares.server if path.machines == 1 and placement == "machines" else shares.client
+        with ExitStack() as ledger:
+            certificates = self._certificates(client) if spec.tls else None
+            server = RemoteServer(self.server_side, path.name, spec)
+            ledger.callback(_stop, server)
+            reached = self._reach(server, path, spec, certificates, client, ledger)
+            probes = (self.link().ping(_PINGS),) if path.crosses_link else ()
+            reached.begin(ledger)
+            if factors.get("idle") == "polling":
+                for host in {client.name: client, self.server_host.name: self.server_host}.values():
+                    ledger.callback(host.hold(_HeldPolling, called="polling").drop)
+            idle = client.hold(IdleWatch, str(factors.get("idle", "as-found")), cpus_of(client), called="idle")
+            ledger.callback(idle.drop)
+            yield self._stage(reached, path, factors, client, cpus, probes, idle)
+
+    def _stage(
+        self,
+        reached: Reached,
+        path: NetworkPath,
+        factors: Mapping[str, FactorValue],
+        client: RemoteHost,
+        cpus: Cpus,
+        probes: tuple[RttResult, ...],
+        idle: Held,
+    ) -> HostsStage:
+        facts = self.server_side.facts
+        by_host: dict[str, list[Observed]] = {host.name: [] for host in self._both()}
+        by_host[self.server_host.name].append(Observed(role="server", pid=reached.running.pid))
+        for hop in reached.endpoint.hops:
+            process = cast(RemoteProcess, hop.process)
+            by_host[process.held.host.name].append(Observed(role="forwarder", pid=process.pid))
+        elsewhere = {
+            host.name: (host.launcher(self._shares[host.name].server), tuple(by_host[host.name]))
+            for host in self._both()
+            if host is not client and by_host[host.name]
+        }
+        started: dict[str, dict[str, int]] = {}
+        launcher = client.launcher(cpus)
+        assert isinstance(launcher, RemoteLauncher)
+        assert len(observed(reached, (), None)) == sum(map(len, by_host.values())), "each is on one host"
+        return HostsStage(
+            target=reached.target,
+            protocol=reached.protocol,
+            user=facts["user"],
+            password=facts["password"],
+            database=facts["database"],
+            client=Client(launcher=launcher, clocks=self.clocks, elsewhere=elsewhere, started=started),
+            observe=tuple(by_host[client.name]),
+            trust=reached.trust,
+            serving=Serving(reached.running, facts["password"], reached.started.certificates),
+            main=reached,
+            companions=(),
+            link=None,
+            at_rest=probes,
+            tcp={},
+            connections=int(factors["threads"]) if "threads" in factors else None,
+            scene=None,
+            idle=_RemoteIdle(idle),
+            real=self.link_facts if path.crosses_link else None,
+            started=started,
+            parties={"client": client.name, "server": self.server_host.name},
+        )
+
+    def _reach(
+        self,
+        server: RemoteServer,
+        path: NetworkPath,
+        spec: SessionSpec,
+        certificates: CertificatePaths | None,
+        client: RemoteHost,
+        ledger: ExitStack,
+    ) -> Reached:
+        context = _Context(server, self.server_side, client, self.server_host, self._shares, ledger)
+        endpoint: Endpoint = path.open(context)
+        tls = (str(_CA), spec.tls_version) if certificates and spec.tls_version else None
+        view = server.session_view(client, endpoint.connection, tls)
+        facts = self.server_side.facts
+        running = cast(Server, server)  # as much of one as a stage asks for
+        started = Started(running, certificates, spec, facts["user"], facts["password"], facts["database"])
+        return Reached(started, endpoint, view, context.watch_hops)
+
+    def _certificates(self, client: RemoteHost) -> CertificatePaths:
+        """Who signed the server's, as a file on the client's host."""
+        client.within(_write, str(_CA), self.server_side.call("certificates"))
+        return CertificatePaths(_CA, _CA, _CA)
+
+
+def _shares(cpus: Cpus, halved: bool) -> Shares:
+    """Half for each where a client is with the server on some path, so that it has as many on every path; else all."""
+    return share_cpus(cpus) if halved else Shares(cpus, cpus)
+
+
+def _make_work() -> None:
+    WORK.mkdir(mode=0o700, exist_ok=True)
+
+
+def _write(path: str, content: bytes) -> None:
+    Path(path).write_bytes(content)
+
+
+def _stop(server: RemoteServer) -> None:
+    """One whose host is gone has stopped."""
+    try:
+        server.stop()
+    except LabError:
+        return
+
+
+def _output(command: Sequence[str]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True).stdout
+    except FileNotFoundError:
+        return ""
+
+
+@dataclass(frozen=True)
+class _Context:
+    """See `howfar.paths.PathContext`."""
+
+    running: RemoteServer
+    side: Held
+    client: RemoteHost
+    server: RemoteHost
+    shares: Mapping[str, Shares]
+    ledger: ExitStack
+    loopback_address: str = LOOPBACK_ADDRESS
+
+    @property
+    def work(self) -> Path:
+        return WORK
+
+    @property
+    def server_socket(self) -> Path:
+        return self.running.socket
+
+    @property
+    def server_pid(self) -> int:
+        return self.running.pid
+
+    @property
+    def server_port(self) -> int | None:
+        return self.running.port
+
+    @property
+    def user(self) -> str:
+        return str(self.side.facts["user"])
+
+    @property
+    def password(self) -> str:
+        return str(self.side.facts["password"])
+
+    @property
+    def database(self) -> str:
+        return str(self.side.facts["database"])
+
+    def query(self, sql: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.side.call("query", sql)
+        return found
+
+    def certificates(self) -> CertificatePaths:
+        raise PlanError("a hop that encrypts has its certificates on one host yet")
+
+    def tcp_bytes(self, port: int) -> Mapping[str, int]:
+        raise PlanError("what the kernel knows of a hop's connections is not asked of another host yet")
+
+    @property
+    def hop_port(self) -> int:
+        return KINDS[self.running.kind].port + 20_001
+
+    @property
+    def client_address(self) -> str:
+        return self.client.spec.address
+
+    @property
+    def server_address(self) -> str:
+        return self.server.spec.address
+
+    def start(self, side: Side, command: Sequence[str], log: str, *, as_user: int = 0) -> Process:
+        """A program is where that host has it."""
+        host = self.client if side == "client" else self.server
+        share = self.shares[host.name]
+        launcher = host.launcher(share.client if side == "client" else share.server)
+        assert isinstance(launcher, RemoteLauncher)
+        process = launcher.background([Path(command[0]).name, *command[1:]], WORK / log)
+        self.ledger.callback(process.end)
+        return process
+
+    def wait_until(self, process: Process, log: str, ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _READY_S
+        while True:
+            if not process.alive():
+                output = str(cast(RemoteProcess, process).held.call("log")).strip()[-500:]
+                raise LabError(f"a program of the path ended at start: {output or 'it printed nothing'}", f"See {log}.")
+            if ready():
+                return
+            if time.monotonic() > deadline:
+                raise LabError(
+                    f"a program of the path was not ready within {_READY_S:.0f} s", "Is the host overloaded?"
+                )
+            time.sleep(_POLL_S)
+
+    def listens(self, process: Process, at: int | Path) -> bool:
+        return cast(RemoteProcess, process).held.host.within(listens, process.pid, at)
+
+    def output(self, side: Side, command: Sequence[str]) -> str:
+        return (self.client if side == "client" else self.server).within(_output, [Path(command[0]).name, *command[1:]])
+
+    def watch_hops(self, hops: Sequence[Hop]) -> _Hops:
+        by_host: dict[str, dict[str, int]] = {}
+        hosts = {self.client.name: self.client, self.server.name: self.server}
+        for hop in hops:
+            if hop.forks:
+                host = cast(RemoteProcess, hop.process).held.host
+                by_host.setdefault(host.name, {})[hop.label] = hop.process.pid
+        return _Hops([hosts[name].hold(_HeldHops, pids, called="hops") for name, pids in by_host.items()])
+
+
+class _HeldPolling:
+    """On a host: idle CPUs poll until it is closed."""
+
+    def __init__(self) -> None:
+        self._ledger = ExitStack()
+        self._ledger.enter_context(polling())
+
+    def close(self) -> None:
+        self._ledger.close()
+
+
+class _HeldHops(HopWatch):
+    """On a host: hops by the numbers of their processes."""
+
+    def __init__(self, pids: Mapping[str, int]) -> None:
+        super().__init__({label: partial(processes, pid) for label, pid in pids.items()})
+
+    def close(self) -> None:
+        self.finish()
+
+
+@dataclass
+class _Hops:
+    """See `reached.HopCount`: those of each host together."""
+
+    held: list[Held]
+    _found: dict[str, dict[str, int]] | None = None
+
+    def finish(self) -> dict[str, dict[str, int]]:
+        if self._found is None:
+            self._found = {}
+            for one in self.held:
+                self._found |= one.call("finish")
+                one.drop()
+        return self._found
+
+
+@dataclass(frozen=True)
+class _RemoteIdle:
+    """See `lab.staged.Idle`."""
+
+    held: Held
+
+    def begin(self) -> None:
+        self.held.call("begin")
+
+    def receipt(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.held.call("receipt")
+        return found
+
+
+class _NoWatch:
+    """See `testbed.WindowWatch`."""
+
+    def finish(self) -> Window | None:
+        return None
+
+
+@dataclass
+class HostsStage(LabStage):
+    """See `howfar.testbed.Stage`: the laboratory's, over a link that is what it is."""
+
+    real: dict[str, Any] | None = None
+    """What lies between the hosts. None: nothing of it is on this path."""
+    started: dict[str, dict[str, int]] = field(default_factory=dict)
+    parties: dict[str, str] = field(default_factory=dict)
+
+    def watch(self, length_ns: int) -> WindowWatch:
+        return _NoWatch()
+
+    def begun(self, session: Mapping[str, Any] | None = None) -> StageReceipt:
+        return self._with_hosts(super().begun(session))
+
+    def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> StageReceipt:
+        return self._with_hosts(super().obtained(session, load))
+
+    def _with_hosts(self, found: StageReceipt) -> StageReceipt:
+        receipt = {**found.receipt, "hosts": {**self.parties, "start": dict(self.started)}}
+        if self.real is not None and self.at_rest:
+            probe = self.at_rest[-1]
+            receipt["link"] = {
+                "real": True,
+                "rtt_at_rest_ns": {"p50": probe.p50_ns, "min": probe.min_ns, "p99": probe.p99_ns},
+                "asked": {"rest_rtt_ns": probe.p50_ns},
+                **self.real,
+            }
+        return StageReceipt(receipt, found.violations)
+
+
+@contextmanager
+def open_hosts(hosts: Mapping[str, RemoteHost], place: Place, request: HostsRequest) -> Iterator[Hosts]:
+    """Raises LabError, ServerMissing, ServerCrashed, PlanError."""
+    with ExitStack() as ledger:
+        yield Hosts(hosts, place, request, ledger)
