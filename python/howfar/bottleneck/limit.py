@@ -319,16 +319,16 @@ def _latency(sample: Sample) -> str:
     """What helps, each with its bound, and whether the blocks tell apart the two that give most."""
     half, wide = sample.gain(_half_the_round_trips, 2.0), sample.gain(_far_faster_link)
     twice = sample.gain(_twice_the_connections, 2.0)
-    ways: list[tuple[Figure, Gain, str, str]] = [
-        (_half_the_round_trips, half, "half the RTT or half the turns", f"about {half}"),
+    remedies: list[tuple[Figure, Gain, str, str]] = [
+        (_half_the_round_trips, half, "half the RTT or half the round trips", f"about {half}"),
         (_far_faster_link, wide, "a far faster link", _up_to(wide)),
         (_twice_the_connections, twice, "twice the connections", _up_to(twice)),
     ]
     left = [part_us(sample.cycle, ROUND_TRIPS) > HALF * sample.cycle.us, wide.most >= _HARDLY, True]
-    ways = [way for way, helps in zip(ways, left, strict=True) if helps]
-    says = [f"{what}: {gives}" for _, _, what, gives in ways]
-    if len(ways) > 1:
-        one, other = sorted(ways, key=lambda way: -way[1].estimate.value)[:2]
+    remedies = [remedy for remedy, helps in zip(remedies, left, strict=True) if helps]
+    says = [f"{what}: {gives}" for _, _, what, gives in remedies]
+    if len(remedies) > 1:
+        one, other = sorted(remedies, key=lambda remedy: -remedy[1].estimate.value)[:2]
         if sample.undecided(one[0], other[0]):
             says.append(f"whether {one[2]} or {other[2]} gives more is not resolved")
     return "; ".join(says)
@@ -396,8 +396,8 @@ def find_limit(trials: Sequence[Trial], setting: Setting) -> tuple[Evidence, Cyc
     each = [(evidence, cycle_of(evidence)) for evidence in alone]
     named = [judge(*one).resource for one in each]
     agreeing = _of_most(named)
-    evidence = gather([trials[place] for place in agreeing], setting)
-    sample = Sample(evidence, cycle_of(evidence), tuple(each[place] for place in agreeing))
+    evidence = gather([trials[index] for index in agreeing], setting)
+    sample = Sample(evidence, cycle_of(evidence), tuple(each[index] for index in agreeing))
     found = judge(sample.evidence, sample.cycle)
     share = named.count(found.resource) / len(trials)
     if not share and found.resource is not Resource.NOT_ESTABLISHED:
@@ -422,11 +422,11 @@ def find_limit(trials: Sequence[Trial], setting: Setting) -> tuple[Evidence, Cyc
 
 
 def _of_most(named: Sequence[Resource]) -> list[int]:
-    """The places of those that name the same limit, if they are more than half; else all."""
+    """The indices of those that name the same limit, if they are more than half; else all."""
     first = max(named, key=named.count)
     if named.count(first) <= MOST_SHARE * len(named):
         return list(range(len(named)))
-    return [place for place, resource in enumerate(named) if resource is first]
+    return [index for index, resource in enumerate(named) if resource is first]
 
 
 def _named_by_none(together: Resource, named: Sequence[Resource]) -> Finding:

@@ -186,7 +186,7 @@ def link_options(command: _Command) -> _Command:
     return command
 
 
-_EITHER = " One way: to-server:… or to-client:…"
+_EITHER = " For one direction: to-server:… or to-client:…"
 
 
 def read_link(values: dict[str, Any]) -> LinkChoice:

@@ -14,7 +14,6 @@ from enum import StrEnum
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from howfar.stats.estimate import Estimate
 
@@ -41,8 +40,6 @@ MIN_RANK_BLOCKS = 6
 
 MAX_BLOCKS = 100_000
 """Where `blocks_needed` gives up; nobody runs so many."""
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
