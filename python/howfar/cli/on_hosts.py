@@ -50,6 +50,15 @@ def check_options(on: Path | None, place: str | None, given: set[str]) -> None:
             )
 
 
+def check_confirms(on_hosts: bool, confirm: bool) -> None:
+    """Raises UsageError."""
+    if on_hosts and confirm:
+        raise UsageError(
+            "a confirmation changes links and CPUs, and those of your own hosts are what they are",
+            "Confirm in the laboratory (without --on), with the RTT and rate that were measured here.",
+        )
+
+
 def enter(on: Path) -> tuple[Cluster, int | None]:
     """The cluster; and None inside, else the exit code of this very command, run inside."""
     from howfar.fleet import cluster as clusters
@@ -72,8 +81,8 @@ class Opened:
 
 
 @contextmanager
-def opened(plan: Plan, cluster: Cluster, place: str | None, fitted: bool = False) -> Iterator[Opened]:
-    """Call inside. `fitted`: the plan is of a run that goes on. Raises what a laboratory does, and PlanError."""
+def opened(plan: Plan, cluster: Cluster, place: str | None, goes_on: bool = False) -> Iterator[Opened]:
+    """Call inside. `goes_on`: the plan is of a run that was begun here. Raises what a laboratory does, and PlanError."""
     from howfar.fleet.joined import join
     from howfar.fleet.load import measure
     from howfar.fleet.place import find_place
@@ -86,14 +95,14 @@ def opened(plan: Plan, cluster: Cluster, place: str | None, fitted: bool = False
     chosen = find_place(cluster.file, place)
     with join(cluster) as hosts:
         notes: tuple[str, ...] = ()
-        if not fitted:
+        if not goes_on:
             can = hosts[chosen.server].within(fit, plan)
             plan, notes = can.plan, can.notes
         with open_hosts(hosts, chosen, _request(plan)) as testbed:
-            if not fitted:
+            if not goes_on:
                 plan, more = _with_link(plan, testbed.link_facts)
                 notes += more
-            yield Opened(plan, testbed, Instruments(measure=measure, facts=program_facts), notes)
+            yield Opened(plan, testbed, Instruments(measure=measure, watch=testbed.watch, facts=program_facts), notes)
 
 
 def _check_plan(plan: Plan) -> None:
@@ -105,6 +114,7 @@ def _check_plan(plan: Plan) -> None:
                 f"plan {plan.name} compares {words}, and the link between hosts of your own is what it is",
                 f"The laboratory (without --on) emulates each; or give the plan one {name}, which is then measured.",
             )
+    check_confirms(True, plan.timing.confirm)
     if set(factors.replication) - {"off", "none"} or plan.workload.kind in ("page", "key_value"):
         raise PlanError(
             f"plan {plan.name} needs more than one client and one SQL server, which hosts of your own do not give yet",

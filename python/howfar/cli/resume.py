@@ -8,9 +8,10 @@ from pathlib import Path
 
 import click
 
+from howfar.cli import on_hosts, session
 from howfar.cli import output as pages
-from howfar.cli import session
 from howfar.cli.hop_binary import hop_binary_option
+from howfar.cli.on_hosts import check_confirms
 from howfar.cli.output import MORE_TIME, details_option, finish, more_command
 from howfar.cli.progress import STOPPED, observer
 from howfar.cli.screen import html_option, no_colour_option
@@ -68,6 +69,9 @@ def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colou
         return finish(run, html, no_colour)
     plan = restore_plan(found.info.plan)
     _check_helps(found, plan, more)
+    if (on := found.info.environment.get("hosts_file")) is not None:
+        check_confirms(True, more.confirm)
+        return _go_on_hosts(run, found, Path(on), more, html, no_colour, began_ns)
     session.check_machine(plan)
     try:
         code = session.enter_sandbox()
@@ -85,6 +89,24 @@ def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colou
         ):  # its own time: nobody requested an end, and a laboratory can take minutes to fill its tables
             began_ns = time.monotonic_ns()
         conduct(file, laboratory, began_ns, session.instruments(), watching, more)
+    return finish(run, html, no_colour)
+
+
+def _go_on_hosts(
+    run: Path, found: Run, on: Path, more: Extension, html: Path | None, no_colour: bool, began_ns: int
+) -> int:
+    """Between the hosts where it was begun, each in its role."""
+    cluster, code = on_hosts.enter(on)
+    if code is not None:
+        return code
+    place = ",".join(f"{role}={name}" for role, name in found.info.environment["place"].items())
+    plan = restore_plan(found.info.plan)
+    with (
+        on_hosts.opened(plan, cluster, place, goes_on=True) as hosts,
+        RunFile(run) as file,
+        observer(no_colour) as watching,
+    ):
+        conduct(file, hosts.testbed, began_ns, hosts.tools, watching, more)
     return finish(run, html, no_colour)
 
 

@@ -31,6 +31,7 @@ from howfar.lab.sandbox import children_of
 
 INSIDE = "HOWFAR_HOSTS_INSIDE"
 """In the environment of a command that runs where Ray's head does."""
+_KILLED = (1, 137)
 _UP_S = 120.0
 _DOWN_S = 10.0
 _POLL_S = 0.05
@@ -208,4 +209,10 @@ def enter(cluster: Cluster) -> int:
         env={**ray_environment(), INSIDE: "1"},
         preexec_fn=die_with_parent,
     )
-    return done.returncode if done.returncode >= 0 else 128 - done.returncode
+    code = done.returncode if done.returncode >= 0 else 128 - done.returncode
+    if code in _KILLED and not cluster.is_up():
+        why = cluster.state().get("head", {}).get("why", "it was killed")
+        raise LabError(
+            f"the cluster went down: {why}", "Finished trials are in the run file; `howfar resume` continues it."
+        )
+    return code

@@ -19,6 +19,7 @@ from howfar.fleet.load import Client
 from howfar.fleet.place import Place
 from howfar.fleet.remote import Held, RemoteHost, RemoteLauncher, RemoteProcess
 from howfar.fleet.serving import WORK, RemoteServer, ServerOrder, hold_server
+from howfar.lab.environment import LoadWatch
 from howfar.lab.idle import IdleWatch, polling
 from howfar.lab.laboratory import PLACEMENTS
 from howfar.lab.network import LOOPBACK_ADDRESS, Cpus, Shares, share_cpus
@@ -33,7 +34,7 @@ from howfar.paths import Path as NetworkPath
 from howfar.paths.path import Side
 from howfar.plan.factors import Content
 from howfar.plan.sessions import SessionSpec, session_spec
-from howfar.store.records import FactorValue, Window
+from howfar.store.records import FactorValue, MachineLoad, Window
 from howfar.testbed import NO_FACTS, LoadFacts, StageReceipt, WindowWatch
 
 PATHS = ("socket", "tcp", "remote", "forwarded-socket")
@@ -42,6 +43,7 @@ _READY_S = 20.0
 _POLL_S = 0.02
 _PINGS = 50
 _CA = WORK / "ca.pem"
+_LOAD = ("psi_cpu_some_share", "psi_io_some_share", "steal_share", "load_average_1m")
 _OTHER_CPUS = 1000
 """Added to the number of each CPU of the client's host where it is another: in a window all CPUs have numbers of their own."""
 
@@ -150,6 +152,10 @@ class Hosts:
             "between_hosts": self.link_facts,
             "warnings": [],
         }
+
+    def watch(self) -> _HostsLoad:
+        """What else the hosts do meanwhile."""
+        return _HostsLoad({host.name: host for host in self._both()})
 
     def begin_block(self) -> None:
         """Nothing is calibrated: the link is what it is."""
@@ -414,6 +420,30 @@ class _Hops:
                 self._found |= one.call("finish")
                 one.drop()
         return self._found
+
+
+class _HeldLoad(LoadWatch):
+    """On a host."""
+
+    def close(self) -> None:
+        """It holds nothing."""
+
+
+class _HostsLoad:
+    """See `runner.trial.Watch`: of each figure the worst host's."""
+
+    def __init__(self, hosts: Mapping[str, RemoteHost]) -> None:
+        self._held = [host.hold(_HeldLoad, called="load") for host in hosts.values()]
+
+    def finish(self) -> MachineLoad:
+        found: list[MachineLoad] = [one.call("finish") for one in self._held]
+        for one in self._held:
+            one.drop()
+        worst = {
+            name: max((v for each in found if (v := getattr(each, name)) is not None), default=None) for name in _LOAD
+        }
+        # The first is the server's, whose CPUs are those that the run counts.
+        return found[0].model_copy(update=worst)
 
 
 @dataclass(frozen=True)
