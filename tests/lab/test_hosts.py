@@ -17,15 +17,21 @@ from howfar.store.run_file import read_run
 from tests.lab.howfar_runs import TINY, came_through
 from tests.lab.sandboxes import PATIENCE_S
 
+_LACKING = [
+    why
+    for why, lacks in (
+        ("Ray is not installed (./setup --tests brings it)", importlib.util.find_spec("ray") is None),
+        ("sshd is not installed (./setup --tests brings it)", not Path("/usr/sbin/sshd").exists()),
+        ("an sshd that lets somebody in needs root", os.geteuid() != 0),
+    )
+    if lacks
+]
+needs_hosts = pytest.mark.skipif(bool(_LACKING), reason="; ".join(_LACKING) or "all is there")
 pytestmark = [
     pytest.mark.alone,
     pytest.mark.lab,
     pytest.mark.usefixtures("namespaces", "mariadb"),
-    pytest.mark.skipif(
-        importlib.util.find_spec("ray") is None, reason="Ray is not installed (./setup --tests brings it)"
-    ),
-    pytest.mark.skipif(not Path("/usr/sbin/sshd").exists(), reason="sshd is not installed (./setup --tests brings it)"),
-    pytest.mark.skipif(os.geteuid() != 0, reason="an sshd that lets somebody in needs root"),
+    needs_hosts,
 ]
 
 
@@ -43,6 +49,7 @@ def among_hosts(
         env={
             **os.environ,
             "XDG_CACHE_HOME": str(cache),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
             "PATH": f"{bin_directory}:{os.environ['PATH']}:/usr/sbin",
         },
     )

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from howfar.cli.screen import columns, json_option, note
-from howfar.units import format_duration_ns
+from howfar.units import format_duration_ns, format_rate_bps
 
 if TYPE_CHECKING:
     from howfar.fleet.clocks import Offset
     from howfar.fleet.cluster import Cluster
+    from howfar.fleet.joined import Distance
 
 _FILE = click.argument("file", default="hosts.toml", type=click.Path(path_type=Path))
 
@@ -54,7 +55,8 @@ def up_command(file: Path, as_json: bool) -> int:
 @_FILE
 @json_option
 def show_command(file: Path, as_json: bool) -> int:
-    """Versions, CPUs and clocks of the hosts of FILE, and the round trips between them. Joins them if they are not up."""
+    """Versions, CPUs and clocks of the hosts of FILE, and the round trip and goodput between every two. Joins them if they are not
+    up. `--json` also has interfaces (speed, offloads), what chrony says, and retransmits."""
     return _inside(file, lambda cluster: _show(cluster, as_json))
 
 
@@ -80,7 +82,7 @@ def down_command(file: Path) -> int:
 
 
 def _show(cluster: Cluster, as_json: bool) -> int:
-    from howfar.fleet.joined import clocks, cpus_of, distances, facts, join
+    from howfar.fleet.joined import chrony, clocks, cpus_of, distances, facts, interface, join
 
     with join(cluster) as hosts:
         found: dict[str, dict[str, Any]] = {
@@ -89,6 +91,8 @@ def _show(cluster: Cluster, as_json: bool) -> int:
                 "roles": list(host.spec.roles),
                 "cpus": list(cpus_of(host)),
                 "facts": host.within(facts),
+                "interface": host.within(interface, host.spec.address),
+                "chrony": host.within(chrony),
                 "clock": clocks(host),
             }
             for name, host in hosts.items()
@@ -97,7 +101,7 @@ def _show(cluster: Cluster, as_json: bool) -> int:
     if as_json:
         clocks_as = {name: _clock_facts(one["clock"].unix) for name, one in found.items()}
         shown = {name: {**one, "clock": clocks_as[name]} for name, one in found.items()}
-        apart = [{"from": one.source, "to": one.target, **one.rtt.model_dump(exclude={"event"})} for one in between]
+        apart = [_distance_facts(one) for one in between]
         click.echo(json.dumps({"hosts": shown, "distances": apart}, indent=2))
         return 0
     rows: list[tuple[str, ...]] = [("host", "address", "roles", "CPUs", "howfar", "Ray", "Python", "kernel", "clock")]
@@ -108,6 +112,10 @@ def _show(cluster: Cluster, as_json: bool) -> int:
         click.echo("\nRound trip of one byte over TCP, median (least):")
         matrix = {(one.source, one.target): one.rtt for one in between}
         for line in columns(_matrix(list(found), matrix)):
+            click.echo(line)
+        click.echo("")
+        lines = [("from", "to", "goodput there", "back", "path MTU", "congestion control")]
+        for line in columns([*lines, *map(_distance_row, between)]):
             click.echo(line)
     return 0
 
@@ -125,6 +133,24 @@ def _row(name: str, one: Mapping[str, Any]) -> tuple[str, ...]:
         facts["kernel"],
         _clock(one["clock"].unix),
     )
+
+
+def _distance_facts(one: Distance) -> dict[str, Any]:
+    return {
+        "from": one.source,
+        "to": one.target,
+        **one.rtt.model_dump(exclude={"event"}),
+        "goodput_bps": {to: round(found.bits_per_second) for to, found in one.goodput.items()},
+        "retransmits": {to: found.retransmits for to, found in one.goodput.items()},
+        "path_mtu": one.mtu,
+        "congestion_control": one.goodput["to_server"].congestion_control,
+    }
+
+
+def _distance_row(one: Distance) -> tuple[str, ...]:
+    there, back = (format_rate_bps(round(one.goodput[to].bits_per_second, -7)) for to in ("to_server", "to_client"))
+    mtu = "unknown" if one.mtu is None else str(one.mtu)
+    return (one.source, one.target, there, back, mtu, one.goodput["to_server"].congestion_control)
 
 
 def _clock_facts(offset: Offset) -> dict[str, int]:

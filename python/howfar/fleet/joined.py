@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import os
 import platform
+import socket
+import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -32,6 +36,9 @@ from howfar.lab.network import Cpus, usable_cpus
 _JOIN_S = 60.0
 _POLL_S = 0.1
 _PINGS = 200
+_TOOL_S = 5.0
+_IP_MTU = 14
+"""Of getsockopt (ip(7)); the module socket has no name for it."""
 
 
 @contextmanager
@@ -102,6 +109,52 @@ def facts() -> dict[str, Any]:
     }
 
 
+def path_mtu(address: str) -> int | None:
+    """Run on a host: of the way to another, as the kernel has it once something was sent."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+            asked.connect((address, 9))
+            return asked.getsockopt(socket.IPPROTO_IP, _IP_MTU)
+    except OSError:
+        return None
+
+
+def interface(address: str) -> dict[str, Any]:
+    """Run on a host: the interface that has this address, its speed and offloads. What is not known is not in it."""
+    listed = _json_of(["ip", "-json", "addr", "show", "to", address])
+    if not listed:
+        return {}
+    name = str(listed[0]["ifname"])
+    found: dict[str, Any] = {"name": name, "mtu": listed[0].get("mtu"), "qdisc": listed[0].get("qdisc")}
+    with suppress(OSError, ValueError):
+        speed = int(Path(f"/sys/class/net/{name}/speed").read_text())
+        found |= {"speed_mbit": speed} if speed > 0 else {}
+    offloads = _json_of(["ethtool", "--json", "-k", name])
+    if offloads:
+        wanted = ("tcp-segmentation-offload", "generic-segmentation-offload", "generic-receive-offload")
+        found["offloads"] = {what: bool(offloads[0].get(what, {}).get("active")) for what in wanted}
+    return found
+
+
+def chrony() -> dict[str, str]:
+    """Run on a host: what chrony says of its clock. Empty: there is none."""
+    try:
+        output = subprocess.run(["chronyc", "-c", "tracking"], capture_output=True, text=True, timeout=_TOOL_S).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    fields = output.strip().split(",")
+    return {"offset_s": fields[4], "root_dispersion_s": fields[11]} if len(fields) > 12 else {}
+
+
+def _json_of(command: Sequence[str]) -> list[dict[str, Any]]:
+    try:
+        output = subprocess.run(command, capture_output=True, text=True, timeout=_TOOL_S).stdout
+        found: list[dict[str, Any]] = [one for one in json.loads(output or "[]") if one]
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return []
+    return found
+
+
 def cpus_of(host: RemoteHost) -> Cpus:
     """That it may use. Raises LabError where the file names others than there are."""
     there = host.within(usable_cpus)
@@ -168,11 +221,15 @@ class Link:
 
 @dataclass(frozen=True)
 class Distance:
-    """Between two hosts, by a ping-pong of one byte over TCP."""
+    """Between two hosts: a ping-pong of one byte over TCP, and bulk transfers each way."""
 
     source: str
     target: str
     rtt: RttResult
+    goodput: Mapping[str, GoodputResult]
+    """`to_server` is to the target."""
+    mtu: int | None
+    """What the route there allows. None: the kernel does not say."""
 
 
 def distances(hosts: Mapping[str, RemoteHost]) -> tuple[Distance, ...]:
@@ -180,5 +237,7 @@ def distances(hosts: Mapping[str, RemoteHost]) -> tuple[Distance, ...]:
     found = []
     for one, other in itertools.combinations(hosts.values(), 2):
         with closing(Link(one, other)) as link:
-            found.append(Distance(one.name, other.name, link.ping()))
+            rtt = link.ping()
+            goodput: dict[str, GoodputResult] = {to: link.goodput(to, rtt.p50_ns) for to in DIRECTIONS}
+            found.append(Distance(one.name, other.name, rtt, goodput, one.within(path_mtu, other.spec.address)))
     return tuple(found)

@@ -84,15 +84,22 @@ def cpu_point(cell: CellSummary) -> str:
 UNCOUNTED_SHARE = "about a seventh of the path's CPU in a profile of `remote`"
 
 
+def on_hosts(summary: Summary) -> bool:
+    """It was measured between hosts of the user's own."""
+    return summary.environment.get("testbed") == "hosts"
+
+
 def cpu_note(summary: Summary) -> str:
     """What ≥ and ≤ before a CPU ratio mean; empty where none has a sign."""
     bounds = {cell.cpu_bound for cell in shown_cells(summary)}
     if bounds == {Bound.MEASURED} or not bounds:
         return ""
     sign = " and ".join(bound.sign.strip() for bound in (Bound.AT_LEAST, Bound.AT_MOST) if bound in bounds)
+    where = "in interrupts" if on_hosts(summary) else "in the emulator's threads"
+    share = "" if on_hosts(summary) else f" ({UNCOUNTED_SHARE})"
     return (
-        f"{sign} before a CPU ratio: on paths over the link the kernel's work of receiving runs in the emulator's threads and is "
-        f"not counted ({UNCOUNTED_SHARE}), while loopback's is charged to the sender and counted. The ratio is a bound, and nothing "
+        f"{sign} before a CPU ratio: on paths over the link the kernel's work of receiving runs {where} and is "
+        f"not counted{share}, while loopback's is charged to the sender and counted. The ratio is a bound, and nothing "
         "beyond it is claimed."
     )
 

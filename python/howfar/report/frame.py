@@ -43,6 +43,7 @@ from howfar.report.figures import (
     UNKNOWN,
     baseline_name,
     number,
+    on_hosts,
     only_broke,
     point,
     session_line,
@@ -105,6 +106,9 @@ def _placement(summary: Summary) -> str:
     levels = [str(level) for level in _levels(summary, "placement")]
     if len(levels) > 1:
         return f"placement {_several(levels)}"
+    if levels and on_hosts(summary):
+        place = summary.environment["place"]
+        return f"client on host {place['client']}, on local paths with the server on host {place['server']} (placement {levels[0]})"
     return PLACEMENT.get(levels[0], f"placement {levels[0]}") if levels else ""
 
 

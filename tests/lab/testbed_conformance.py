@@ -1,0 +1,135 @@
+"""What every testbed must do, as a program: the laboratory and hosts of one's own are tried alike, and what is wrong ends it.
+
+python -m tests.lab.testbed_conformance          in the laboratory
+python -m tests.lab.testbed_conformance FILE     between the first two hosts of a file of hosts
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from howfar.engine.messages import Event, LoadJob, Sysbench
+from howfar.engine.process import LoadOutcome, run_load
+from howfar.errors import LabError
+from howfar.lab import sandbox
+from howfar.lab.laboratory import LabRequest, open_laboratory
+from howfar.paths import find_path
+from howfar.plan.sessions import session_spec
+from howfar.runner.jobs import session_of
+from howfar.runner.trial import Measure
+from howfar.testbed import LoadFacts, Stage, Testbed
+
+PATHS = ("socket", "tcp", "remote", "forwarded-socket")
+TABLE_SIZE = 1000
+Kill = Callable[[int], None]
+"""Ends a process of the server's host."""
+
+
+def _load(stage: Stage, path: str, measure: Measure, tls: str = "off") -> LoadOutcome:
+    job = LoadJob(
+        protocol=stage.protocol,
+        session=session_of(session_spec({"path": path, "tls": tls}), stage.trust),
+        target=stage.target,
+        user=stage.user,
+        password=stage.password,
+        database=stage.database,
+        workload=Sysbench(tables=1, table_size=TABLE_SIZE),
+        connections=2,
+        seed=1,
+        warmup_ns=100_000_000,
+        measure_ns=300_000_000,
+        observe=stage.observe,
+    )
+
+    def hear(_: Event) -> None:
+        return
+
+    return measure(job, stage.client, hear)
+
+
+def _each_path_is_proven(testbed: Testbed, measure: Measure) -> None:
+    for name, tls in (*((path, "off") for path in PATHS), ("remote", "1.3")):
+        path = find_path(name)
+        with testbed.stage({"path": name, "threads": 2, "tls": tls}) as stage:
+            outcome = _load(stage, name, measure, tls)
+            session = outcome.ready.receipt.model_dump(mode="json")
+            found = stage.obtained(session, LoadFacts())
+            other = stage.obtained({**session, "peer_address": "elsewhere"}, LoadFacts())
+        # A busy machine delays packets of an emulated link, which that link then says.
+        assert not [one for one in found.violations if "link" not in one and "late" not in one], found.violations
+        assert any("elsewhere" in one for one in other.violations), other.violations
+        assert outcome.finished.transactions > 0
+        assert "server" in found.receipt and ("forwarder" in found.receipt) == bool(path.hops), sorted(found.receipt)
+        assert ("link" in found.receipt) == path.crosses_link, sorted(found.receipt)
+        roles = {use.role for use in outcome.finished.cpu if use.cpu_ns > 0} - {"link"}
+        assert roles == {"client", "server", *(["forwarder"] if path.hops else [])}, roles
+
+
+def _a_dead_server_is_named_and_replaced(testbed: Testbed, measure: Measure, kill: Kill) -> None:
+    with testbed.stage({"path": "remote", "threads": 2}) as stage:
+        kill(next(iter(stage.services.values())).pid)
+        try:
+            stage.obtained({})
+        except LabError as error:
+            assert "signal 9" in error.message, error.message
+        else:
+            raise AssertionError("a stage whose server is dead said what was obtained")
+    with testbed.stage({"path": "remote", "threads": 2}) as stage:
+        assert _load(stage, "remote", measure).finished.transactions > 0
+
+
+def conforms(testbed: Testbed, measure: Measure, kill: Kill) -> None:
+    """Raises AssertionError."""
+    kind, version = testbed.server()
+    assert kind == "mariadb" and version
+    environment = testbed.environment()
+    for fact in ("cpu_model", "kernel", "client_cpus", "server_cpus", "placement", "data", "warnings"):
+        assert fact in environment, fact
+    testbed.begin_block()
+    with testbed.stage({"path": "socket", "threads": 1}):
+        pass  # one that is not used is undone
+    _each_path_is_proven(testbed, measure)
+    testbed.begin_block()
+    _a_dead_server_is_named_and_replaced(testbed, measure, kill)
+
+
+def _in_laboratory() -> int:
+    if not sandbox.inside():
+        return sandbox.run_inside()
+    with open_laboratory(LabRequest(tables=1, table_size=TABLE_SIZE, connections=8, paths=PATHS)) as laboratory:
+        conforms(laboratory, run_load, lambda pid: os.kill(pid, signal.SIGKILL))
+    return 0
+
+
+def _between_hosts(file: Path) -> int:
+    from howfar.fleet import cluster as clusters
+    from howfar.fleet.joined import join
+    from howfar.fleet.load import measure
+    from howfar.fleet.place import find_place
+    from howfar.fleet.testbed import HostsRequest, open_hosts
+    from howfar.lab.servers import Tables
+
+    cluster = clusters.find_cluster(file)
+    if not clusters.inside():
+        with clusters.held_up(cluster):
+            return clusters.enter(cluster)
+    place = find_place(cluster.file, None)
+    request = HostsRequest("mariadb", Tables(1, TABLE_SIZE), 8, "isolated", PATHS)
+    with join(cluster) as hosts, open_hosts(hosts, place, request) as testbed:
+        conforms(testbed, measure, lambda pid: hosts[place.server].within(os.kill, pid, signal.SIGKILL))
+    return 0
+
+
+def main() -> int:
+    code = _between_hosts(Path(sys.argv[1])) if len(sys.argv) > 1 else _in_laboratory()
+    if code == 0:
+        print("conforms")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
