@@ -154,3 +154,59 @@ def test_the_load_and_the_server_count_the_same(measured: Run) -> None:
             counted = trial.receipt["server"]["counters"]["Com_stmt_execute"]
             # Connections go on until each is told that the window is over, which a busy machine does late.
             assert all_transactions <= counted <= 1.1 * all_transactions + 50
+
+
+_LOSSES = """
+howfar hosts up
+howfar run plan.toml --on hosts.toml --out run.howfar >out.txt 2>err.txt & run=$!
+await() { for _ in $(seq 3000); do grep -q "$1" err.txt && return; sleep 0.1; done; echo "waited for $1"; cat err.txt; exit 9; }
+await "block 2, 1/5"
+kill -9 $(pgrep -f "raylet/raylet.*10.78.0.11")
+await "block 3, 1/5"
+kill -9 $run
+wait $run || true
+howfar resume run.howfar >again.txt 2>&1
+kill -9 $(pgrep -f "howfar.fleet.guard" | head -1)
+sleep 10
+ps -eo stat,args >ps.txt
+"""
+
+
+@pytest.mark.thorough
+def test_a_lost_host_voids_its_block_a_lost_driver_is_resumed_and_nothing_outlives_the_guard(
+    cache: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "plan.toml").write_text(_PLAN)
+    done = among_hosts(cache, tmp_path, _LOSSES)
+    said = (tmp_path / "again.txt").read_text() if (tmp_path / "again.txt").exists() else ""
+    came_through(done.returncode, done.stderr + said)
+    run = read_run(tmp_path / "run.howfar")
+    lost = [trial.void_reason for trial in run.trials if trial.void_reason and "host b was lost" in trial.void_reason]
+    assert len(lost) == 1, [trial.void_reason for trial in run.trials]
+    assert run.stop is StopReason.BLOCKS
+    alive = [line for line in (tmp_path / "ps.txt").read_text().splitlines() if not line.startswith("Z")]
+    assert not [line for line in alive if "raylet" in line or "howfar.fleet" in line or "mariadbd" in line]
+
+
+_TOKEN = """
+howfar hosts up
+inner=$(pgrep -f "raylet/raylet.*10.78.0.11")
+token=$(nsenter --target $inner --mount cat /dev/shm/token)
+test ${#token} -ge 32
+howfar run plan.toml --on hosts.toml --out run.howfar >out.txt 2>&1
+ps -eo args >ps.txt
+! grep -q "$token" ps.txt
+! grep -rq "$token" . "$XDG_CACHE_HOME" "$HOME/.cache/howfar/hosts"
+! nsenter --target $inner --mount grep -rqs "$token" /dev/shm/ray
+for pid in $(pgrep -f ray); do ! tr '\\0' '\\n' </proc/$pid/environ | grep -q "$token"; done
+export RAY_AUTH_MODE=token RAY_AUTH_TOKEN=wrong
+python -c 'import ray; ray.init("10.78.0.1:6379", _node_ip_address="10.78.0.1")' >wrong.txt 2>&1 && exit 8
+howfar hosts down
+"""
+
+
+@pytest.mark.thorough
+def test_the_token_is_nowhere_to_be_read_and_a_wrong_one_is_refused(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(_PLAN.replace("BLOCKS", "1"))
+    done = among_hosts(cache, tmp_path, _TOKEN)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -112,3 +112,22 @@ def test_runs_of_pages_are_compared_by_pages() -> None:
     half = compare(page_run(blocks=3), page_run(blocks=3, pages=fewer))
     paid = next(arm for arm in half.arms if arm.arm.startswith("remote, heavy, engine, 0ms, 1 "))
     assert paid.qps.value > 1.3, "half of the turns: more pages, though fewer queries"
+
+
+def test_a_laboratory_beside_hosts_is_judged_by_ratios_over_a_link_that_is_near() -> None:
+    lab = synthetic_run()
+    far = {"testbed": "hosts"}
+
+    def hosts(rtt_ns: int) -> Run:
+        arms = tuple(
+            arm.model_copy(update={"factors": {**arm.factors, "rtt_ns": rtt_ns}}) if "rtt_ns" in arm.factors else arm
+            for arm in lab.info.arms
+        )
+        info = lab.info.model_copy(update={"arms": arms, "environment": {**lab.info.environment, **far}})
+        return lab.model_copy(update={"info": info})
+
+    (rtt_ns,) = {int(arm.factors["rtt_ns"]) for arm in lab.info.arms if "rtt_ns" in arm.factors}
+    near, other = compare(lab, hosts(int(rtt_ns * 1.1))), compare(lab, hosts(rtt_ns * 3))
+    assert "agrees" in near.beside and all(arm.same_cell for arm in near.arms)
+    assert not all(arm.same_cell for arm in other.arms)
+    assert compare(lab, lab).beside == ""

@@ -4,7 +4,7 @@ whatever changed between the two sessions, the machine's mood included, is in th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,10 +13,10 @@ from howfar.plan.page import Keys
 from howfar.plan.quantities import Part
 from howfar.plan.types import Data, Timing, Workload, factors_model
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import excludes_one, simultaneous, welch_ratio
+from howfar.stats.intervals import excludes_one, interval_text, simultaneous, welch_ratio
 from howfar.stats.trials import TrialTable, Unit, trial_table
 from howfar.store.records import Arm, ArmRole, Measured, Run, compared_part
-from howfar.units import format_duration_ns, format_rate_bps
+from howfar.units import counted, format_duration_ns, format_rate_bps
 
 NOT_INTERLEAVED = (
     "The two runs were not interleaved: a difference may come from the time between them. "
@@ -81,6 +81,34 @@ class Comparison:
     counted: Unit
     """What `qps` and `cpu_per_query` are of."""
     warning: str = NOT_INTERLEAVED
+    beside: str = ""
+    """Of a laboratory's run and one between real hosts: how right the laboratory was. Empty: they are not."""
+
+
+_NEAR_SHARE = 0.25
+"""By which an emulated link may differ from a real one that was measured, and is still the same link to a reader."""
+_LINK_LEVELS = ("rtt_ns", "rate_bps")
+
+
+def _beside_hosts(before: Run, after: Run) -> bool:
+    """One is of the laboratory, the other of real hosts."""
+    return (before.info.environment.get("testbed") == "hosts") != (after.info.environment.get("testbed") == "hosts")
+
+
+def _beside(arms: Sequence[ArmComparison]) -> str:
+    known = [(arm, arm.relative_to_baseline) for arm in arms if arm.same_cell and arm.relative_to_baseline is not None]
+    if not known:
+        return (
+            "The laboratory's link is not the one between the hosts: no arm can be compared. Run the laboratory with the RTT and "
+            "the rate that were measured there (--rtt, --rate)."
+        )
+    unlike = [(arm, ratio) for arm, ratio in known if excludes_one(simultaneous(ratio, arm.claims))]
+    worst, error = max(known, key=lambda one: abs(math.log(one[1].value)))
+    said = interval_text(error)
+    return (
+        f"Between laboratory and hosts the ratio to the baseline agrees, within its interval, for {len(known) - len(unlike)} of "
+        f"{counted(len(known), 'arm')}; it differs most for {worst.arm}, by a factor of {said}."
+    )
 
 
 def compare(before: Run, after: Run) -> Comparison:
@@ -91,19 +119,22 @@ def compare(before: Run, after: Run) -> Comparison:
     shared = [arm.name for arm in before.info.arms if old.measured(arm.name) and new.measured(arm.name)]
     old_names = {arm.name for arm in before.info.arms if old.measured(arm.name)}
     new_names = {arm.name for arm in after.info.arms if new.measured(arm.name)}
+    beside = _beside_hosts(before, after)
+    arms = tuple(replace(_arm(old, new, name, beside), claims=len(shared)) for name in shared)
     return Comparison(
         before=before.info.run_id,
         after=after.info.run_id,
         comparable=not differences,
         differences=differences,
-        arms=tuple(replace(_arm(old, new, name), claims=len(shared)) for name in shared),
+        arms=arms,
         only_before=tuple(sorted(old_names - new_names)),
         only_after=tuple(sorted(new_names - old_names)),
         counted=new.unit,
+        beside=_beside(arms) if beside else "",
     )
 
 
-def _arm(old: TrialTable, new: TrialTable, name: str) -> ArmComparison:
+def _arm(old: TrialTable, new: TrialTable, name: str, beside: bool) -> ArmComparison:
     def ratio(value: Callable[[TrialTable, Measured], float | None]) -> Estimate | None:
         before, after = (
             [math.log(found) for trial in table.measured(name) if (found := value(table, trial))]
@@ -120,9 +151,20 @@ def _arm(old: TrialTable, new: TrialTable, name: str) -> ArmComparison:
         qps=speed,
         cpu_per_query=ratio(TrialTable.path_cpu_us),
         relative_to_baseline=relative,
-        same_cell=_levels(first) == _levels(second),
+        same_cell=_same(_levels(first), _levels(second), beside),
         trials=(len(old.measured(name)), len(new.measured(name))),
     )
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any], beside: bool) -> bool:
+    """`beside`: the link of one of them was measured and not set, so it need only be near."""
+    names = {*one, *other} - (set(_LINK_LEVELS) if beside else set())
+    near = all(
+        abs(math.log(one[name] / other[name])) <= math.log1p(_NEAR_SHARE)
+        for name in _LINK_LEVELS
+        if beside and one.get(name) and other.get(name)
+    )
+    return near and all(one.get(name) == other.get(name) for name in names)
 
 
 def _levels(arm: Arm) -> dict[str, Any]:

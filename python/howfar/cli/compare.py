@@ -34,6 +34,8 @@ def compare(before: Path, after: Path, no_colour: bool) -> int:
             screen.print(Text(f"Only in {name}: {', '.join(only)}"))
     for difference in found.differences:
         screen.print(Text(f"Differs: {difference.what}: {difference.before} -> {difference.after}"))
+    if found.beside:
+        screen.print(Text(found.beside))
     screen.print(Text(found.warning))
     return 0
 
