@@ -41,6 +41,11 @@ _COMMANDS = {
     ),
     "record": ("howfar.cli.record:record", "Record the round trips that your application makes to its database."),
     "mark": ("howfar.cli.mark:mark", "Name what a command does as a page of the recording that it runs in."),
+    "predict": (
+        "howfar.cli.predict:predict",
+        "Predict the time of recorded pages on another path, and what to change.",
+    ),
+    "replay": ("howfar.cli.replay:replay", "Make the round trips of a recording again on another path."),
     "doctor": ("howfar.cli.doctor:doctor", "Examine this machine's database servers and say what to change."),
     "hosts": ("howfar.cli.hosts:hosts", "Join your own hosts, show what lies between them, let them go."),
     "lab": ("howfar.cli.lab:lab", "Run any program inside the laboratory."),
@@ -57,7 +62,7 @@ Exit codes:
   4    the laboratory could not be built, or failed
   5    the load engine failed
   6    the run file, or the output, cannot be read or written
-  7    nothing valid was measured: every trial, or the load's result, is void
+  7    nothing valid was measured: every trial, or the load's result, is void; no recorded page is predicted on its present path
   8    `howfar doctor --strict` found something to change
   70   a bug in howfar
   130  interrupted; the run file holds every finished trial

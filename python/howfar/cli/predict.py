@@ -1,0 +1,178 @@
+"""`howfar predict`: the time of recorded pages on another path, and what to change."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from howfar.cli.links import link_options, read_link
+from howfar.cli.main import VOID
+from howfar.cli.output import check_page_path, write
+from howfar.cli.screen import has_colour, json_option, no_colour_option, note, read_text, width
+from howfar.errors import SandboxForbidden, UsageError
+from howfar.lab import sandbox
+from howfar.paths import find_path, path_names
+
+if TYPE_CHECKING:
+    from howfar.recording.on_path import Target
+    from howfar.recording.prediction_report import Measurement
+    from howfar.recording.slope import Slope
+
+_MOST_BYTES = 64 << 20
+
+
+def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The recording, the path that is asked about, and how often it is measured."""
+    for option in reversed(
+        [
+            click.argument("recording", type=click.Path(path_type=Path)),
+            click.option(
+                "--path",
+                "path_name",
+                type=click.Choice(path_names()),
+                help="The path to predict.  [default: remote with an option of the link, else tcp]",
+            ),
+            link_options,
+            click.option("--tls", type=click.Choice(("1.2", "1.3")), help="Encrypted. [default: as recorded]"),
+            click.option(
+                "--blocks", type=click.IntRange(1, 100), default=6, show_default=True, help="Of measurements."
+            ),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def read_target(path_name: str | None, tls: str | None, link_values: dict[str, Any]) -> Target:
+    """Raises UsageError."""
+    from howfar.recording.on_path import Target
+
+    choice = read_link(link_values)
+    path = find_path(path_name or ("remote" if choice.given else "tcp"))
+    if choice.given and not path.crosses_link:
+        raise UsageError(f"the path {path.name} crosses no link", "Leave out --path, or use --path remote.")
+    if choice.script.changes:
+        raise UsageError("a link that changes has no one time", "Leave out --link-script.")
+    return Target(
+        path=path,
+        tls=tls if tls in ("1.2", "1.3") else None,  # type: ignore[arg-type] # click has checked it
+        link=choice.spec if path.crosses_link else None,
+        backend=choice.backend,
+        tcp=choice.tcp,
+        congestion_control=choice.congestion_control,
+        named=choice.named,
+    )
+
+
+def enter_sandbox(target: Target) -> None:
+    """From outside it does not return, unless this machine forbids a sandbox and the path needs none."""
+    if sandbox.inside():
+        return
+    try:
+        sys.exit(sandbox.run_inside())
+    except SandboxForbidden as forbidden:
+        if target.path.crosses_link:
+            raise
+        note(f"no sandbox: {forbidden.message}")
+
+
+@click.command()
+@target_options
+@click.option("--slope", "slopes", multiple=True, metavar="[PAGE=]FILE",
+              help="What `howfar slope --json` wrote of the same page: the second predictor.")  # fmt: skip
+@click.option("--measured", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="What `howfar replay --json` wrote: points on the chart, and the errors of the prediction.")  # fmt: skip
+@click.option("--html", type=click.Path(path_type=Path), help="Write the report with its charts as an HTML page.")
+@json_option
+@no_colour_option
+def predict(
+    recording: Path,
+    path_name: str | None,
+    tls: str | None,
+    blocks: int,
+    slopes: tuple[str, ...],
+    measured: tuple[Path, ...],
+    html: Path | None,
+    as_json: bool,
+    no_colour: bool,
+    **link_values: Any,
+) -> int:
+    """Predict the time of the pages of RECORDING on another path, and rank what would save most there.
+
+    \b
+    howfar predict shop.recording --path remote --rtt 0.5ms --rate 1gbit --tls 1.3
+    howfar predict shop.recording --link us-coasts --slope front=front.json --html shop.html
+
+    A round trip of each size is measured on this machine now, on the present path and on the target. The present path is predicted
+    first: pages whose recorded time is missed by more than 5 % are not predicted, and if there are no others the exit code is 7.
+    """
+    from howfar.recording import changes as changing
+    from howfar.recording.on_path import both_paths
+    from howfar.recording.predict import analyze, lay_out
+    from howfar.recording.prediction_report import as_json as facts_of
+    from howfar.recording.prediction_report import document
+    from howfar.recording.recording import read
+    from howfar.report import html as page
+    from howfar.report import terminal
+
+    recorded = read(recording)
+    target = read_target(path_name, tls, link_values)
+    known = _slopes(slopes, sorted({page.name for page in recorded.pages}))
+    points = [_measurement(path) for path in measured]
+    if html is not None:
+        check_page_path(html)
+    enter_sandbox(target)
+    with both_paths(recorded, target) as both:
+        costs = both.costs(blocks, note)
+    found = analyze(recorded, *costs, known)
+    laid = lay_out(recorded, *costs)
+    changes = changing.changes(laid)
+    code = 0 if len(found.missed) < len(found.pages) else VOID
+    report = document(found, changes, laid, points)
+    if html is not None:
+        write(html, page.render(report))
+    if as_json:
+        click.echo(json.dumps(facts_of(found, changes), indent=2))
+    else:
+        click.echo(terminal.render(report, width(), colour=has_colour(sys.stdout, no_colour)))
+    return code
+
+
+def _slopes(values: tuple[str, ...], pages: list[str]) -> dict[str, Slope]:
+    """Raises UsageError."""
+    from pydantic import ValidationError
+
+    from howfar.recording.slope import Slope
+
+    found: dict[str, Slope] = {}
+    for value in values:
+        name, given, file = value.partition("=")
+        if not given or name not in pages:
+            name, file = "", value
+        if not name and len(pages) != 1:
+            raise UsageError(
+                f"--slope {value}: of which page is it? The recording has {', '.join(pages[:8])}",
+                f"Write --slope {pages[0] if pages else 'PAGE'}={value}.",
+            )
+        try:
+            found[name or pages[0]] = Slope.model_validate_json(read_text(Path(file), "--slope", _MOST_BYTES))
+        except ValidationError as error:
+            raise UsageError(f"--slope {file} is not what `howfar slope --json` writes", "Write it again.") from error
+    return found
+
+
+def _measurement(path: Path) -> Measurement:
+    """Raises UsageError."""
+    from howfar.recording.prediction_report import Measurement
+
+    try:
+        held = json.loads(read_text(path, "--measured", _MOST_BYTES))
+        pages = [{key: page[key] for key in ("name", "p50_ms", "p95_ms")} for page in held["pages"]]
+        return Measurement.model_validate({"target": held["target"], "rtt_ns": held["rtt_ns"], "pages": pages})
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"--measured {path} is not what `howfar replay --json` writes", "Write it again.") from error

@@ -1,0 +1,134 @@
+"""What a round trip costs on a path, by the sizes of its request and its answer, as the laboratory measured it. Pure.
+
+A cost is the time of a round trip to a server that does no work, seen by a client that does nothing else. Each block is
+kept, so that what is computed from costs has an interval.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from howfar.stats.estimate import Part
+
+SMALLEST = (16, 8)
+"""Bytes of the shortest request and answer that the engine makes."""
+_MOST_STEPS = 7
+_FEWEST_ROUNDS, _MOST_ROUNDS = 6, 200
+_SETTLE = 4
+"""Round trips of each size before those that count: the window of TCP opens."""
+_EACH_NS = 150_000_000
+_TRIMMED = 0.05
+_MSS = 1448
+_INITIAL_WINDOW = 10
+
+
+class Sizes(Part):
+    """Sizes at which a path is measured, growing; between them costs are interpolated."""
+
+    to_server: tuple[int, ...]
+    to_client: tuple[int, ...]
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Each of one kind with the smallest of the other."""
+        return (
+            *((SMALLEST[0], size) for size in self.to_client),
+            *((size, SMALLEST[1]) for size in self.to_server[1:]),
+        )
+
+
+def sizes_of(to_server: Sequence[int], to_client: Sequence[int]) -> Sizes:
+    """From the smallest to the largest that occur, evenly on logarithms."""
+    return Sizes(to_server=_ladder(SMALLEST[0], to_server), to_client=_ladder(SMALLEST[1], to_client))
+
+
+def _ladder(least: int, seen: Sequence[int]) -> tuple[int, ...]:
+    most = max((least, *seen))
+    if most == least:
+        return (least,)
+    steps = min(_MOST_STEPS, 1 + math.ceil(math.log(most / least, 8)))
+    return tuple(sorted({round(least * (most / least) ** (step / steps)) for step in range(steps + 1)}))
+
+
+class CostBlock(Part):
+    """One block of measurements of one path."""
+
+    cost_ns: tuple[float, ...]
+    """Of a round trip, by `Sizes.pairs`."""
+    connect_ns: float
+    """Of a connection until its first request can be sent: the socket, then TLS."""
+
+
+def trimmed_mean(values: Sequence[float]) -> float:
+    """Without the highest and lowest twentieth: the sum over a page is one of means, but not of the one that an interrupt hit."""
+    ordered = sorted(values)
+    cut = int(len(ordered) * _TRIMMED)
+    return statistics.fmean(ordered[cut : len(ordered) - cut])
+
+
+def rounds_at(rtt_ns: int) -> int:
+    """How often each size is measured in a block on a path of this round trip time."""
+    return max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, _EACH_NS // max(rtt_ns, 50_000)))
+
+
+def settle_rounds(rtt_ns: int) -> int:
+    return _SETTLE if rtt_ns > 10_000_000 else 2 * _SETTLE
+
+
+class PathCosts(Part):
+    """A path as it was measured."""
+
+    label: str
+    sizes: Sizes
+    blocks: tuple[CostBlock, ...]
+    link_rtt_ns: int
+    """Of the link that it crosses; 0: it crosses none."""
+    encrypted: bool = False
+
+    def of(self, to_server: Sequence[int], to_client: Sequence[int]) -> np.ndarray:
+        """Costs in ns: a row for each block, a column for each round trip."""
+        pairs = len(self.sizes.to_client)
+        rows = []
+        for block in self.blocks:
+            base = block.cost_ns[0]
+            answers = _between(to_client, self.sizes.to_client, block.cost_ns[:pairs])
+            requests = _between(to_server, self.sizes.to_server, (base, *block.cost_ns[pairs:]))
+            rows.append(answers + requests - base)
+        return np.asarray(rows)
+
+    @property
+    def smallest_ns(self) -> np.ndarray:
+        """Of a round trip of the smallest sizes, by block."""
+        return np.asarray([block.cost_ns[0] for block in self.blocks])
+
+    @property
+    def connect_ns(self) -> np.ndarray:
+        return np.asarray([block.connect_ns for block in self.blocks])
+
+
+def _between(sizes: Sequence[int], known: Sequence[int], cost_ns: Sequence[float]) -> np.ndarray:
+    """Interpolated on sizes; costs never fall with size, whatever the noise of one measurement."""
+    return np.asarray(np.interp(np.asarray(sizes, dtype=float), known, np.maximum.accumulate(cost_ns)))
+
+
+@dataclass
+class Window:
+    """The server's congestion window of one connection in slow start (RFC 6928): how many more round trips an answer takes."""
+
+    segments: int = _INITIAL_WINDOW
+
+    def extra_rounds(self, size: int) -> int:
+        """Beyond the first. The window doubles each round in which it is filled."""
+        needed, sent, rounds = -(-size // _MSS), 0, 0
+        while sent < needed:
+            in_round = min(self.segments, needed - sent)
+            sent += in_round
+            rounds += 1
+            if 2 * in_round > self.segments:  # the kernel's test of whether the window was the limit
+                self.segments += in_round
+        return max(rounds - 1, 0)

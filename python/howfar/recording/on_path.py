@@ -1,0 +1,107 @@
+"""A recording on a path: the laboratory with both paths open, for predictions and replays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from howfar.errors import UsageError
+from howfar.lab.laboratory import LabRequest, open_laboratory
+from howfar.lab.link import LinkSpec
+from howfar.lab.network import TcpPreset
+from howfar.paths import Path, find_path
+from howfar.plan.sessions import TlsVersion
+from howfar.recording.costs import PathCosts, Sizes, sizes_of
+from howfar.recording.recording import Recording
+from howfar.recording.stage import OpenPath, awake_cpus, measure, open_path
+from howfar.units import format_duration_ns, format_rate_bps
+
+_LARGEST = 1 << 26
+"""Costs of larger answers are those of this size, in proportion."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The path that is asked about."""
+
+    path: Path
+    tls: TlsVersion | None
+    link: LinkSpec | None
+    backend: str
+    tcp: TcpPreset
+    congestion_control: str
+    named: str | None = None
+
+    @property
+    def label(self) -> str:
+        """`remote, RTT 0.5ms, 1gbit, TLS 1.3`."""
+        parts = [self.path.name]
+        if self.path.crosses_link and self.link is not None:
+            parts.append(self.named or f"RTT {format_duration_ns(self.link.rtt_ns)}")
+            if self.named is None and self.link.rate_bps is not None:
+                parts.append(format_rate_bps(self.link.rate_bps))
+        return ", ".join([*parts, *([f"TLS {self.tls}"] if self.tls else [])])
+
+
+@dataclass(frozen=True)
+class BothPaths:
+    """The present path and the target, open."""
+
+    present: OpenPath
+    target: OpenPath
+    labels: tuple[str, str]
+    sizes: Sizes
+
+    def costs(self, blocks: int, say: Callable[[str], None]) -> tuple[PathCosts, PathCosts]:
+        """Measured now. Raises LabError, EngineError."""
+        present, target = measure((self.present, self.target), self.labels, self.sizes, blocks, say)
+        return present, target
+
+
+def present_path(recording: Recording) -> Path:
+    """On which it was recorded. Raises UsageError."""
+    transport = recording.facts.get("transport")
+    if transport not in ("unix", "tcp"):
+        raise UsageError(
+            f"the recording does not say how the application reached its server ({transport!r})", "Record again."
+        )
+    return find_path("socket" if transport == "unix" else "tcp")
+
+
+def present_tls(recording: Recording) -> TlsVersion | None:
+    """Inside which TLS it was recorded."""
+    tls = recording.facts.get("tls")
+    if not tls:
+        return None
+    return "1.2" if "1.2" in str(tls) else "1.3"
+
+
+@contextmanager
+def both_paths(recording: Recording, target: Target) -> Iterator[BothPaths]:
+    """Raises SandboxForbidden, LabError, MissingError, UsageError."""
+    trips = [trip for page in recording.pages for trip in page.round_trips]
+    if not trips:
+        raise UsageError(
+            "no round trip of this recording belongs to a page", "Mark pages while recording, with `howfar mark`."
+        )
+    path, tls = present_path(recording), present_tls(recording)
+    sizes = sizes_of(
+        [min(trip.bytes_to_server, _LARGEST) for trip in trips], [min(trip.bytes_to_client, _LARGEST) for trip in trips]
+    )
+    request = LabRequest(
+        server="none",
+        link=target.link,
+        backend=target.backend,
+        tcp=target.tcp,
+        congestion_control=target.congestion_control,
+        with_goodput=False,
+        paths=(path.name, target.path.name),
+    )
+    with ExitStack() as ledger:
+        ledger.enter_context(awake_cpus())
+        lab = ledger.enter_context(open_laboratory(request))
+        present = ledger.enter_context(open_path(lab, path, tls, 1))
+        there = ledger.enter_context(open_path(lab, target.path, target.tls or tls, 2))
+        label = path.name + (f", TLS {tls}" if tls else "")
+        yield BothPaths(present, there, (label, target.label), sizes)

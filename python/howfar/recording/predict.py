@@ -1,0 +1,421 @@
+"""The time of recorded pages on another path, predicted in two ways. Pure; `analyze` is the start.
+
+Bottom-up: the gaps of a page (the application's own time), the server's time, and what each of its round trips costs on that
+path by its sizes. Slope: the time now, and the round trips that `howfar slope` found the page to wait for. Intervals come from
+resampling pages and blocks of costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from howfar.recording.costs import PathCosts, Window
+from howfar.recording.recording import Digest, Page, Recording, RoundTrip
+from howfar.recording.slope import Slope
+from howfar.stats.estimate import Estimate, Part
+from howfar.stats.intervals import MIN_BLOCKS, mean_interval, t_quantile
+
+PRESENT_MISS_SHARE = 0.05
+"""Where the present path is missed by more, nothing is said of another one."""
+_DRAWS = 2000
+_SEED = 20_261
+_NORMAL = 1.96
+_CURVE_RTTS_NS = tuple(1000 * us for us in (100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000))
+
+
+class Quantiles(Part):
+    """Of the time of a page, in ms."""
+
+    p50_ms: Estimate
+    p95_ms: Estimate
+
+
+@dataclass(frozen=True)
+class Trip:
+    """A round trip that its page waited for."""
+
+    number: int
+    connection: int
+    digest: Digest | None
+    command: str
+    keys: int | None
+    phase: str
+    begun_ns: int
+    took_ns: int
+    gap_ns: int
+    """Before it; the tap's share is still in it."""
+    to_server: int
+    to_client: int
+
+
+@dataclass(frozen=True)
+class LaidPage:
+    """One recorded page, without what the tap added, with what its round trips cost on both paths."""
+
+    page: Page
+    trips: tuple[Trip, ...]
+    overlapped: int
+    """Round trips that went on beside another one: not waited for."""
+    took_ns: float
+    now_ns: np.ndarray
+    """Cost on the present path: block, round trip."""
+    there_ns: np.ndarray
+    """On the target path, slow start included."""
+    opened: frozenset[int]
+    """Connections that it opened."""
+    connect_ns: np.ndarray
+    """What connecting adds there, by block: all connections of the page."""
+    connect_whole_ns: np.ndarray
+    """All that connecting takes there, before the login."""
+
+    @property
+    def connects(self) -> int:
+        return len(self.opened)
+
+    @cached_property
+    def observed_ns(self) -> np.ndarray:
+        return np.asarray([trip.took_ns for trip in self.trips], dtype=float)
+
+    @cached_property
+    def gaps_ns(self) -> float:
+        """All of the application's own time."""
+        return max(self.took_ns - float(self.observed_ns.sum()), 0.0)
+
+    @cached_property
+    def server_ns(self) -> np.ndarray:
+        """The server's time for each round trip, never below 0: by block."""
+        return np.asarray(np.maximum(self.observed_ns - self.now_ns, 0.0))
+
+    @property
+    def clipped(self) -> float:
+        """The share of round trips that took less than the path costs now."""
+        return float((self.observed_ns < self.now_ns.mean(axis=0)).mean()) if self.trips else 0.0
+
+    @cached_property
+    def predicted_ns(self) -> np.ndarray:
+        """On the target path, by block."""
+        return np.asarray(self.gaps_ns + (self.server_ns + self.there_ns).sum(axis=1) + self.connect_ns)
+
+    def present_ns(self, floor_ns: float, smallest_ns: np.ndarray) -> np.ndarray:
+        """On the present path, from what the recorder measured as its floor and what a round trip costs now. The two come from
+        different moments and programs: where they disagree, the costs are not those of this recording."""
+        floor = floor_ns + self.now_ns - smallest_ns[:, None] if floor_ns else self.now_ns
+        server = np.maximum(self.observed_ns - floor, 0.0)
+        return np.asarray(self.gaps_ns + (server + self.now_ns).sum(axis=1))
+
+
+class PagePrediction(Part):
+    """All pages of one name."""
+
+    name: str
+    pages: int
+    round_trips: float
+    """That a page waits for, in the mean."""
+    overlapped: float
+    connects: float
+    now: Quantiles
+    """As recorded, without what the tap added."""
+    present: Quantiles
+    """As predicted for the path on which it was recorded."""
+    bottom_up: Quantiles
+    slope: Quantiles | None
+    """None: no slope of this page is known."""
+    serial_share: float | None
+    """Round trips by slope over those counted."""
+    gaps_ms: float
+    server_ms: float
+    path_now_ms: float
+    path_ms: float
+    """On the target path, connects included."""
+    clipped: float
+    """Share of round trips that took less than the path costs now."""
+    curve_ms: dict[int, float]
+    """p50 by RTT in ns, other things equal; empty where the target crosses no link."""
+
+    @property
+    def present_error(self) -> float:
+        """Of the p50 on the present path, as a share."""
+        return self.present.p50_ms.value / self.now.p50_ms.value - 1
+
+    @property
+    def is_explained(self) -> bool | None:
+        """Both predictors agree within their intervals. None: there is only one, or no intervals."""
+        if self.slope is None:
+            return None
+        one, other = self.bottom_up.p50_ms, self.slope.p50_ms
+        if one.low is None or one.high is None or other.low is None or other.high is None:
+            return None
+        return one.low <= other.high and other.low <= one.high
+
+    @property
+    def residual_ms(self) -> float | None:
+        """Bottom-up minus slope."""
+        return None if self.slope is None else self.bottom_up.p50_ms.value - self.slope.p50_ms.value
+
+
+class Prediction(Part):
+    """Of a recording on a path."""
+
+    present: str
+    target: str
+    pages: tuple[PagePrediction, ...]
+    cost_now_us: Estimate
+    """Of a round trip of the smallest sizes."""
+    cost_us: Estimate
+    connect_us: Estimate
+    floor_us: float | None
+    tap_us: float
+    unplaced: int
+    """Round trips that belong to no page."""
+
+    @property
+    def missed(self) -> tuple[PagePrediction, ...]:
+        """Pages whose present time was not predicted."""
+        return tuple(page for page in self.pages if abs(page.present_error) > PRESENT_MISS_SHARE)
+
+
+def lay_out(recording: Recording, present: PathCosts, target: PathCosts) -> dict[str, list[LaidPage]]:
+    """All pages that made a round trip, by name."""
+    found: dict[str, list[LaidPage]] = {}
+    for page in recording.pages:
+        trips, overlapped = _waited_for(page, recording)
+        if trips:
+            laid = _laid(page, trips, overlapped, recording, present, target)
+            found.setdefault(page.name, []).append(laid)
+    return found
+
+
+def _waited_for(page: Page, recording: Recording) -> tuple[tuple[Trip, ...], int]:
+    """Round trips one after the other. Of those that overlap the longest counts, the rest of their time is a gap."""
+    answered = [trip for trip in page.round_trips if trip.ended_ns > trip.sent_ns]
+    clusters: list[list[RoundTrip]] = []
+    end = page.begun_ns
+    for trip in answered:
+        if clusters and trip.begun_ns < end:
+            clusters[-1].append(trip)
+        else:
+            clusters.append([trip])
+        end = max(end, trip.ended_ns)
+    trips, before = [], page.begun_ns
+    for number, cluster in enumerate(clusters):
+        longest = max(cluster, key=lambda trip: trip.ended_ns - trip.begun_ns)
+        digest = None if longest.digest_id is None else recording.digest_by_id.get(longest.digest_id)
+        trips.append(
+            Trip(
+                number=number,
+                connection=longest.connection_id,
+                digest=digest,
+                command=longest.command,
+                keys=longest.keys,
+                phase=longest.phase,
+                begun_ns=longest.begun_ns,
+                took_ns=longest.ended_ns - longest.begun_ns,
+                gap_ns=max(longest.begun_ns - before, 0),
+                to_server=longest.bytes_to_server,
+                to_client=longest.bytes_to_client,
+            )
+        )
+        before = longest.ended_ns
+    return tuple(trips), len(answered) - len(clusters)
+
+
+def _laid(
+    page: Page,
+    trips: tuple[Trip, ...],
+    overlapped: int,
+    recording: Recording,
+    present: PathCosts,
+    target: PathCosts,
+) -> LaidPage:
+    to_server = [trip.to_server for trip in trips]
+    to_client = [trip.to_client for trip in trips]
+    there = target.of(to_server, to_client)
+    if target.link_rtt_ns:
+        windows = {trip.connection: Window() for trip in trips}
+        rounds = [windows[trip.connection].extra_rounds(trip.to_client) for trip in trips]
+        there = there + np.asarray(rounds) * float(target.link_rtt_ns)
+    opened, connect_ns = _connects(page, recording, present, target)
+    return LaidPage(
+        page=page,
+        trips=trips,
+        overlapped=overlapped,
+        took_ns=page.took_ns - len(trips) * _tap_ns(recording),
+        now_ns=present.of(to_server, to_client),
+        there_ns=there,
+        opened=opened,
+        connect_ns=connect_ns,
+        connect_whole_ns=len(opened) * target.connect_ns,
+    )
+
+
+def _tap_ns(recording: Recording) -> float:
+    return float(recording.facts.get("tap_ns") or 0)
+
+
+def _connects(
+    page: Page, recording: Recording, present: PathCosts, target: PathCosts
+) -> tuple[frozenset[int], np.ndarray]:
+    """Connections that the page opened, and what that takes longer on the target path."""
+    used = {trip.connection_id for trip in page.round_trips}
+    opened = [recording.connection_by_id[number] for number in used if number in recording.connection_by_id]
+    opened = [one for one in opened if one.opened_ns >= page.begun_ns]
+    longer = target.connect_ns - present.connect_ns
+    round_trip = target.smallest_ns - present.smallest_ns
+    added = np.zeros(len(target.blocks))
+    for connection in opened:
+        logged_in = [
+            trip for trip in page.round_trips if trip.connection_id == connection.id and trip.phase == "connect"
+        ]
+        more = max(connection.login_round_trips - len(logged_in), 0)
+        if target.encrypted and not connection.tls and connection.protocol == "postgresql":
+            more += 1  # it asks for TLS first
+        added += longer + more * round_trip
+    return frozenset(one.id for one in opened), added
+
+
+def quantiles(times_ns: np.ndarray) -> Quantiles:
+    """Of times by page and block of costs. An interval needs four pages and four blocks."""
+    mean = times_ns.mean(axis=1)
+    pages, blocks = times_ns.shape
+    values = np.quantile(mean, (0.5, 0.95)) / 1e6
+    if pages < MIN_BLOCKS or blocks < MIN_BLOCKS:
+        return Quantiles(p50_ms=_alone(values[0], pages), p95_ms=_alone(values[1], pages))
+    chance = np.random.default_rng(_SEED)
+    by_block = chance.multinomial(blocks, np.full(blocks, 1 / blocks), size=_DRAWS).T / blocks
+    some = np.take_along_axis(times_ns @ by_block, chance.integers(pages, size=(pages, _DRAWS)), axis=0)
+    drawn = np.quantile(some, (0.5, 0.95), axis=0) / 1e6
+    p50, p95 = (resampled(float(value), drawn[at], min(pages, blocks)) for at, value in enumerate(values))
+    return Quantiles(p50_ms=p50, p95_ms=p95)
+
+
+def resampled(value: float, drawn: np.ndarray, count: int) -> Estimate:
+    """Limits by the draws, wider by what a percentile bootstrap of so few values lacks: Student's quantile and the biased variance."""
+    wider = t_quantile(count - 1) / _NORMAL * math.sqrt(count / (count - 1))
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    return Estimate(
+        value=value,
+        low=value - wider * max(value - float(low), 0.0),
+        high=value + wider * max(float(high) - value, 0.0),
+        n=count,
+    )
+
+
+def resampled_mean(values: np.ndarray) -> Estimate:
+    """The mean over pages of what has a row for each page and a column for each block of costs."""
+    pages, blocks = values.shape
+    mean = float(values.mean())
+    if pages < MIN_BLOCKS or blocks < MIN_BLOCKS:
+        return _alone(mean, pages)
+    chance = np.random.default_rng(_SEED)
+    by_page = chance.integers(pages, size=(_DRAWS, pages))
+    by_block = chance.integers(blocks, size=(_DRAWS, blocks))
+    drawn = values.mean(axis=1)[by_page].mean(axis=1) + values.mean(axis=0)[by_block].mean(axis=1) - mean
+    return resampled(mean, drawn, min(pages, blocks))
+
+
+def _alone(value: float, count: int) -> Estimate:
+    return Estimate(value=float(value), low=None, high=None, n=count)
+
+
+def analyze(
+    recording: Recording, present: PathCosts, target: PathCosts, slopes: Mapping[str, Slope] | None = None
+) -> Prediction:
+    """Predict every page; `slopes` by the name of the page."""
+    floor_ns = float(recording.facts.get("floor_ns") or 0)
+    laid = lay_out(recording, present, target)
+    return Prediction(
+        present=present.label,
+        target=target.label,
+        pages=tuple(
+            _predicted(name, pages, (slopes or {}).get(name), (present, target), floor_ns)
+            for name, pages in laid.items()
+        ),
+        cost_now_us=_mean(present.smallest_ns / 1e3),
+        cost_us=_mean(target.smallest_ns / 1e3),
+        connect_us=_mean(target.connect_ns / 1e3),
+        floor_us=floor_ns / 1e3 or None,
+        tap_us=_tap_ns(recording) / 1e3,
+        unplaced=sum(trip.page_id is None for trip in recording.round_trips),
+    )
+
+
+def _mean(values: np.ndarray) -> Estimate:
+    return mean_interval([float(value) for value in values])
+
+
+def _predicted(
+    name: str, pages: Sequence[LaidPage], slope: Slope | None, costs: tuple[PathCosts, PathCosts], floor_ns: float
+) -> PagePrediction:
+    present, target = costs
+    blocks = len(target.blocks)
+    now = quantiles(np.asarray([[page.took_ns] * blocks for page in pages]))
+    predicted = quantiles(np.asarray([page.predicted_ns for page in pages]))
+    smallest_ns = present.smallest_ns
+    by_slope = None if slope is None else _by_slope(now, pages, slope, costs)
+    round_trips = float(np.mean([len(page.trips) for page in pages]))
+    return PagePrediction(
+        name=name,
+        pages=len(pages),
+        round_trips=round_trips,
+        overlapped=float(np.mean([page.overlapped for page in pages])),
+        connects=float(np.mean([page.connects for page in pages])),
+        now=now,
+        present=quantiles(np.asarray([page.present_ns(floor_ns, smallest_ns) for page in pages])),
+        bottom_up=predicted,
+        slope=by_slope,
+        serial_share=None if slope is None else slope.slope.value / (slope.round_trips or round_trips),
+        gaps_ms=float(np.mean([page.gaps_ns for page in pages])) / 1e6,
+        server_ms=float(np.mean([page.server_ns.sum(axis=1).mean() for page in pages])) / 1e6,
+        path_now_ms=float(np.mean([page.now_ns.sum(axis=1).mean() for page in pages])) / 1e6,
+        path_ms=float(np.mean([(page.there_ns.sum(axis=1) + page.connect_ns).mean() for page in pages])) / 1e6,
+        clipped=float(np.mean([page.clipped for page in pages])),
+        curve_ms=_curve(predicted, pages, target),
+    )
+
+
+def _by_slope(now: Quantiles, pages: Sequence[LaidPage], slope: Slope, costs: tuple[PathCosts, PathCosts]) -> Quantiles:
+    """The times of now, moved by the round trips of the slope; what sizes and connects add is taken from the laboratory too."""
+    present, target = costs
+    added = _mean((target.smallest_ns - present.smallest_ns) / 1e6)
+    beyond = []
+    for page in pages:
+        longer_ns = page.there_ns - page.now_ns - (target.smallest_ns - present.smallest_ns)[:, None]
+        beyond.append(longer_ns.sum(axis=1).mean() + page.connect_ns.mean() - page.connects * added.value * 1e6)
+    moved_ms = slope.slope.value * added.value + float(np.mean(beyond)) / 1e6
+    parts = [half * size for half, size in ((_half(slope.slope), added.value), (_half(added), slope.slope.value))]
+
+    def moved(estimate: Estimate) -> Estimate:
+        if estimate.low is None or estimate.high is None or slope.slope.low is None:
+            return _alone(estimate.value + moved_ms, len(pages))
+        below, above = (
+            math.hypot(*parts, side) for side in (estimate.value - estimate.low, estimate.high - estimate.value)
+        )
+        value = estimate.value + moved_ms
+        return Estimate(value=value, low=value - below, high=value + above, n=len(pages))
+
+    return Quantiles(p50_ms=moved(now.p50_ms), p95_ms=moved(now.p95_ms))
+
+
+def _half(estimate: Estimate) -> float:
+    return 0.0 if estimate.low is None or estimate.high is None else (estimate.high - estimate.low) / 2
+
+
+def _curve(predicted: Quantiles, pages: Sequence[LaidPage], target: PathCosts) -> dict[int, float]:
+    """The median page's time at other RTTs of the same link: its round trips, connects and rounds of slow start scale with it."""
+    if not target.link_rtt_ns:
+        return {}
+    waits = []
+    for page in pages:
+        windows = {trip.connection: Window() for trip in page.trips}
+        rounds = sum(windows[trip.connection].extra_rounds(trip.to_client) for trip in page.trips)
+        waits.append(len(page.trips) + rounds + page.connects * (2 if target.encrypted else 1))
+    each = float(np.median(waits))
+    return {
+        rtt_ns: predicted.p50_ms.value + each * (rtt_ns - target.link_rtt_ns) / 1e6
+        for rtt_ns in sorted({*_CURVE_RTTS_NS, target.link_rtt_ns})
+    }

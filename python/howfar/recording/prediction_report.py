@@ -1,0 +1,360 @@
+"""The report of a prediction: the answer, times by page, what to change, where the time goes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from howfar.recording.changes import Change, advice
+from howfar.recording.predict import PRESENT_MISS_SHARE, LaidPage, PagePrediction, Prediction
+from howfar.report.document import (
+    Answer,
+    Block,
+    Card,
+    Cell,
+    Chart,
+    Column,
+    Details,
+    Document,
+    Heading,
+    Table,
+    Text,
+    Warnings,
+)
+from howfar.stats.estimate import Estimate, Part
+from howfar.stats.intervals import MIN_BLOCKS
+from howfar.units import format_duration_ns
+
+_SHOWN = 12
+"""Changes on the first screen."""
+_LONGEST_DIGEST = 90
+_SMALLEST_SHARE = 0.002
+"""A change that saves less of its page is left out."""
+_CLIPPED_SHARE = 0.1
+
+
+class MeasuredPage(Part):
+    """A page that was really run on some path."""
+
+    name: str
+    p50_ms: Estimate
+    p95_ms: Estimate
+
+
+class Measurement(Part):
+    """What `howfar replay --json` wrote."""
+
+    target: str
+    rtt_ns: int
+    pages: tuple[MeasuredPage, ...]
+
+
+def ms(value: float) -> str:
+    """Three digits."""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def limits(found: Estimate) -> str:
+    return "" if found.low is None or found.high is None else f"[{ms(found.low)}, {ms(found.high)}]"
+
+
+def _text(found: Estimate) -> str:
+    return f"{ms(found.value)} ms {limits(found)}".strip()
+
+
+def document(
+    found: Prediction,
+    changes: Sequence[Change],
+    laid: Mapping[str, Sequence[LaidPage]],
+    measured: Sequence[Measurement] = (),
+) -> Document:
+    """`laid`: the pages of the recording, for pictures."""
+    missed = {page.name for page in found.missed}
+    shown = [page for page in found.pages if page.name not in missed]
+    blocks: list[Block] = [Answer(_answer(found, shown, changes), _cards(shown, found))]
+    if found.missed:
+        blocks.append(Warnings(tuple(_missed(page, found) for page in found.missed)))
+    if shown:
+        blocks += [Heading("Times"), _times(shown, found), *_warnings(shown, found)]
+        kept = [one for one in changes if one.page not in missed and one.target_share >= _SMALLEST_SHARE]
+        blocks += _ranking(kept)
+        for page in shown:
+            blocks += _page(page, found, laid[page.name], measured)
+    blocks += [Heading("How it was predicted"), Text(_how(found))]
+    return Document("howfar predict", tuple(blocks), tuple(_record(page) for page in shown))
+
+
+def _answer(found: Prediction, shown: Sequence[PagePrediction], changes: Sequence[Change]) -> str:
+    if not found.pages:
+        return "No page of this recording made a round trip: there is nothing to predict."
+    if not shown:
+        return (
+            f"Nothing is predicted for {found.target}: already the present path ({found.present}) is missed by more than "
+            f"{PRESENT_MISS_SHARE:.0%}."
+        )
+    worst = max(shown, key=lambda page: page.bottom_up.p50_ms.value)
+    text = f"{worst.name} takes {ms(worst.now.p50_ms.value)} ms now"
+    if worst.is_explained is False:
+        text += f"; on {found.target} its two predictions disagree, so none is given."
+    else:
+        text += f"; on {found.target} it would take {_text(worst.bottom_up.p50_ms)}."
+    loops = [one for one in changes if one.page == worst.name and one.kind == "loop"]
+    if loops and worst.round_trips:
+        loop = max(loops, key=lambda one: one.count)
+        text += (
+            f" {loop.count:.0f} of its {worst.round_trips:.0f} round trips are one loop; one query instead would save "
+            f"{ms(loop.low_ms)} to {ms(loop.high_ms)} ms there."
+        )
+    return text
+
+
+def _cards(shown: Sequence[PagePrediction], found: Prediction) -> tuple[Card, ...]:
+    return tuple(
+        Card(
+            page.name,
+            f"{ms(page.now.p50_ms.value)} → {ms(page.bottom_up.p50_ms.value)} ms",
+            f"{limits(page.bottom_up.p50_ms)} on {found.target}".strip(),
+            (f"{page.round_trips:.0f} round trips", f"p95 {_text(page.bottom_up.p95_ms)}"),
+        )
+        for page in sorted(shown, key=lambda page: -page.bottom_up.p50_ms.value)[:4]
+        if page.is_explained is not False
+    )
+
+
+def _missed(page: PagePrediction, found: Prediction) -> str:
+    why = "the pages differ in what they do"
+    if page.clipped > _CLIPPED_SHARE:
+        why = (
+            f"{page.clipped:.0%} of its round trips took less than this path costs now ({_us(found.cost_now_us)}): "
+            "the machine is slower now than when it was recorded, or the recording is from another one"
+        )
+    elif found.floor_us:
+        why = f"the recorder saw a round trip without work take {found.floor_us:.0f} µs, now it takes {_us(found.cost_now_us)}"
+    return (
+        f"{page.name}: {ms(page.now.p50_ms.value)} ms as recorded, {ms(page.present.p50_ms.value)} ms as predicted for the same path "
+        f"({page.present_error:+.0%}). Nothing is said of another path: {why}. Record again, or predict when less runs here."
+    )
+
+
+def _us(found: Estimate) -> str:
+    return f"{found.value:.0f} µs"
+
+
+def _times(shown: Sequence[PagePrediction], found: Prediction) -> Table:
+    heads = [
+        Column("page", left=True),
+        Column("round trips"),
+        Column("now", "ms"),
+        Column("present path", "predicted", optional=True),
+        Column(found.target, "ms, p50"),
+        Column("by slope", "ms, p50"),
+        Column("p95", "ms"),
+    ]
+    rows = []
+    for page in shown:
+        explained = page.is_explained is not False
+        rows.append(
+            (
+                Cell(page.name, f"{page.pages} pages"),
+                Cell(f"{page.round_trips:.0f}", f"{page.connects:.0f} connects" if page.connects >= 0.5 else ""),
+                Cell(ms(page.now.p50_ms.value), limits(page.now.p50_ms)),
+                Cell(ms(page.present.p50_ms.value), f"{page.present_error:+.1%}"),
+                _estimate(page.bottom_up.p50_ms, explained),
+                Cell("unknown") if page.slope is None else _estimate(page.slope.p50_ms, explained),
+                _estimate(page.bottom_up.p95_ms, explained),
+            )
+        )
+    notes = []
+    if any(page.slope is None for page in shown):
+        notes.append(
+            "By slope: give --slope FILE, from `howfar slope --json` of the same page, for a second prediction."
+        )
+    return Table("", tuple(heads), tuple(rows), tuple(notes), main=True)
+
+
+def _estimate(found: Estimate, explained: bool = True) -> Cell:
+    return Cell(ms(found.value) if explained else f"({ms(found.value)})", limits(found))
+
+
+def _warnings(shown: Sequence[PagePrediction], found: Prediction) -> list[Block]:
+    lines = []
+    for page in shown:
+        if page.is_explained is False:
+            lines.append(
+                f"{page.name}: not explained. Bottom-up {_text(page.bottom_up.p50_ms)}, by slope "
+                f"{_text(page.slope.p50_ms if page.slope else page.bottom_up.p50_ms)}: {ms(page.residual_ms or 0)} ms apart, more "
+                "than both intervals. Round trips that overlap, a cache or a timeout do that."
+            )
+        if page.pages < MIN_BLOCKS:
+            lines.append(f"{page.name}: {page.pages} pages allow no interval; {MIN_BLOCKS} would.")
+        if page.clipped > _CLIPPED_SHARE:
+            lines.append(
+                f"{page.name}: {page.clipped:.0%} of the round trips took less than this path costs now; their server "
+                "time counts as 0."
+            )
+        if page.overlapped >= 0.5:
+            lines.append(f"{page.name}: {page.overlapped:.0f} round trips went on beside others and are not counted.")
+    if found.unplaced:
+        lines.append(f"{found.unplaced} round trips of the recording belong to no page.")
+    return [Warnings(tuple(lines))] if lines else []
+
+
+def _ranking(changes: Sequence[Change]) -> list[Block]:
+    if not changes:
+        return []
+    heads = (
+        Column("what", left=True),
+        Column("where", left=True),
+        Column("saves", "ms a page"),
+        Column("times", "a page"),
+        Column("page", left=True),
+    )
+    rows = tuple(
+        (
+            Cell(advice(one)),
+            Cell(_short(one.digest)),
+            Cell(f"{ms(one.low_ms)} to {ms(one.high_ms)}"),
+            Cell(f"{one.count:.0f}"),
+            Cell(one.page),
+        )
+        for one in changes[:_SHOWN]
+    )
+    notes = (
+        "At least: what the path gives. At most: with the time of server and application for what is left out.",
+        "The lines overlap and do not add up. None is certain: its author knows what the application can do without.",
+    )
+    table = Table("", heads, rows, notes, stack=True)
+    if len(changes) <= _SHOWN:
+        return [Heading("What to change"), table]
+    more = tuple(
+        (Cell(advice(one)), Cell(_short(one.digest)), Cell(f"{ms(one.low_ms)} to {ms(one.high_ms)}"),
+         Cell(f"{one.count:.0f}"), Cell(one.page))
+        for one in changes[_SHOWN : 5 * _SHOWN]
+    )  # fmt: skip
+    return [Heading("What to change"), table, Details("Smaller savings", (Table("", heads, more),))]
+
+
+def _short(digest: str) -> str:
+    text = " ".join(digest.split())
+    return text if len(text) <= _LONGEST_DIGEST else text[: _LONGEST_DIGEST - 1] + "…"
+
+
+def _page(
+    page: PagePrediction, found: Prediction, laid: Sequence[LaidPage], measured: Sequence[Measurement]
+) -> list[Block]:
+    from howfar.recording.prediction_charts import over_rtt, waterfall  # altair: heavy
+
+    parts = Table(
+        "",
+        (Column("", left=True), Column("now", "ms"), Column(found.target, "ms")),
+        (
+            (Cell("application"), Cell(ms(page.gaps_ms)), Cell(ms(page.gaps_ms))),
+            (Cell("server"), Cell(ms(page.server_ms)), Cell(ms(page.server_ms))),
+            (Cell("path"), Cell(ms(page.path_now_ms)), Cell(ms(page.path_ms))),
+        ),
+    )
+    blocks: list[Block] = [parts]
+    ran = [(one, each) for one in measured for each in one.pages if each.name == page.name]
+    if ran:
+        blocks.append(_errors(page, ran, found))
+    blocks.append(
+        Chart(
+            f"waterfall-{page.name}",
+            f"The median page, now and on {found.target}",
+            "Each row is a round trip: what the application does before it, the path, the server.",
+            partial(waterfall, laid, found.target),
+        )
+    )
+    if page.curve_ms:
+        rows = tuple((Cell(format_duration_ns(rtt_ns)), Cell(ms(time))) for rtt_ns, time in page.curve_ms.items())
+        points = [(one.rtt_ns, each.p50_ms) for one, each in ran]
+        blocks.append(
+            Chart(
+                f"rtt-{page.name}",
+                "Predicted time over RTT",
+                "The line is predicted; points were measured, with their intervals.",
+                partial(over_rtt, page.curve_ms, points),
+                Table("", (Column("RTT", left=True), Column("ms")), rows),
+            )
+        )
+    return [Details(f"{page.name}: where the time goes", tuple(blocks), open=True)]
+
+
+def _errors(page: PagePrediction, ran: Sequence[tuple[Measurement, MeasuredPage]], found: Prediction) -> Table:
+    heads = (
+        Column("run on", left=True),
+        Column("measured", "ms, p50"),
+        Column("predicted", "ms, p50"),
+        Column("error"),
+    )
+    rows = []
+    for one, each in ran:
+        predicted = page.bottom_up.p50_ms.value if one.target == found.target else page.curve_ms.get(one.rtt_ns)
+        rows.append(
+            (
+                Cell(one.target),
+                Cell(ms(each.p50_ms.value), limits(each.p50_ms)),
+                Cell("unknown" if predicted is None else ms(predicted)),
+                Cell("" if predicted is None else f"{predicted / each.p50_ms.value - 1:+.1%}"),
+            )
+        )
+    return Table("", heads, tuple(rows))
+
+
+def _how(found: Prediction) -> str:
+    text = (
+        f"A round trip of the smallest size to a server without work costs {found.cost_now_us.value:.0f} µs on {found.present} and "
+        f"{found.cost_us.value:.0f} µs on {found.target}, measured in {found.cost_us.n} blocks on this machine just now; connecting "
+        f"there takes {found.connect_us.value:.0f} µs. Each page is its own time (gaps), the server's time, and the cost of each of "
+        "its round trips by its sizes; an answer that fills the window of a new connection waits for more rounds."
+    )
+    if found.tap_us:
+        text += f" What the recorder added, {found.tap_us:.0f} µs a round trip, is taken off."
+    return text + " Intervals: 2000 draws of pages and blocks."
+
+
+def _record(page: PagePrediction) -> dict[str, object]:
+    estimates = {"now": page.now, "predicted": page.bottom_up, "slope": page.slope}
+    record: dict[str, object] = {"page": page.name, "round_trips": page.round_trips}
+    for name, quantiles in estimates.items():
+        for which in ("p50_ms", "p95_ms"):
+            one: Estimate | None = None if quantiles is None else getattr(quantiles, which)
+            record |= {
+                f"{name}_{which}": one and one.value,
+                f"{name}_{which}_low": one and one.low,
+                f"{name}_{which}_high": one and one.high,
+            }
+    return record
+
+
+def as_json(found: Prediction, changes: Sequence[Change]) -> dict[str, object]:
+    """Each page's `p50_ms` and `p95_ms` by predictor; what was missed has none."""
+    missed = {page.name for page in found.missed}
+
+    def by_predictor(page: PagePrediction, which: str) -> dict[str, object]:
+        predictors = {"bottom_up": page.bottom_up, "slope": page.slope}
+        return {
+            name: None if quantiles is None or page.name in missed else getattr(quantiles, which).model_dump()
+            for name, quantiles in predictors.items()
+        }
+
+    pages = [
+        {
+            **page.model_dump(exclude={"bottom_up", "slope", "curve_ms"}),
+            "present_error": page.present_error,
+            "p50_ms": by_predictor(page, "p50_ms"),
+            "p95_ms": by_predictor(page, "p95_ms"),
+            "explained": page.is_explained,
+            "residual_ms": page.residual_ms,
+            "missed": page.name in missed,
+            "by_rtt_ms": {}
+            if page.name in missed
+            else {format_duration_ns(rtt): t for rtt, t in page.curve_ms.items()},
+        }
+        for page in found.pages
+    ]
+    return {
+        **found.model_dump(exclude={"pages"}),
+        "pages": pages,
+        "changes": [one.model_dump() for one in changes if one.page not in missed],
+    }

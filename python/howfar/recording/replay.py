@@ -1,0 +1,180 @@
+"""Recorded pages made again on another path, against a server that answers the recorded sizes after the recorded times. Pure.
+
+Gaps are kept, not arrival times: each round trip begins so long after the answer before it as it did when recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from howfar.engine.messages import Replayed, ReplayPage, ReplayStep
+from howfar.recording.predict import LaidPage, Prediction, Quantiles, quantiles
+from howfar.recording.prediction_report import ms
+from howfar.report.document import Answer, Block, Cell, Column, Document, Heading, Table, Text, Warnings
+from howfar.stats.estimate import Estimate, Part
+
+BEHIND_SHARE = 0.02
+"""Of a page's time: who is late by more was behind."""
+
+
+class ReplayedPage(Part):
+    """All replays of pages of one name."""
+
+    name: str
+    pages: int
+    p50_ms: Estimate
+    p95_ms: Estimate
+    predicted: Quantiles | None
+    """Of the same pages on the same path. None: the present path could not be predicted."""
+    client_late: float
+    """Share of the time by which the tool sent later than the recording says."""
+    server_late: float
+    """By which the server answered later than the recording says."""
+
+    @property
+    def error(self) -> float | None:
+        return None if self.predicted is None else self.predicted.p50_ms.value / self.p50_ms.value - 1
+
+    @property
+    def behind(self) -> str | None:
+        """`tool` or `server`; None: neither."""
+        late, who = max((self.client_late, "tool"), (self.server_late, "server"))
+        return who if late > BEHIND_SHARE else None
+
+
+class Replay(Part):
+    """Of a recording on a path."""
+
+    target: str
+    rtt_ns: int
+    blocks: int
+    pages: tuple[ReplayedPage, ...]
+
+
+def script(page: LaidPage, opened_ns: float) -> ReplayPage:
+    """The page for the engine. `opened_ns`: what opening a connection takes on the present path; the recorded gap has it."""
+    steps = []
+    numbers: dict[int, int] = {}
+    each_tap_ns = (page.page.took_ns - page.took_ns) / len(page.trips)
+    server_ns = page.server_ns.mean(axis=0)
+    for at, trip in enumerate(page.trips):
+        new = trip.connection not in numbers
+        number = numbers.setdefault(
+            trip.connection, len(numbers) if trip.connection in page.opened else 5000 + len(numbers)
+        )
+        opens = new and trip.connection in page.opened
+        gap_ns = trip.gap_ns - each_tap_ns - (opened_ns if opens else 0)
+        steps.append(
+            ReplayStep(
+                connection=number,
+                opens=opens,
+                gap_ns=max(round(gap_ns), 0),
+                server_ns=max(round(server_ns[at]), 0),
+                bytes_to_server=trip.to_server,
+                bytes_to_client=trip.to_client,
+            )
+        )
+    last = page.trips[-1]
+    return ReplayPage(steps=tuple(steps), rest_ns=max(page.page.ended_ns - last.begun_ns - last.took_ns, 0))
+
+
+def analyze(
+    laid: Mapping[str, Sequence[LaidPage]],
+    blocks: Sequence[Mapping[str, Sequence[Replayed]]],
+    prediction: Prediction,
+    rtt_ns: int,
+) -> Replay:
+    """`blocks`: each replayed the same pages, by name."""
+    missed = {page.name for page in prediction.missed}
+    pages = []
+    for name in blocks[0]:
+        times = np.asarray([[page.took_ns for page in block[name]] for block in blocks], dtype=float).T
+        found = quantiles(times)
+        whole = float(times.sum())
+        replayed = [page for block in blocks for page in block[name]]
+        of_these = quantiles(np.asarray([page.predicted_ns for page in laid[name]]))
+        pages.append(
+            ReplayedPage(
+                name=name,
+                pages=len(times),
+                p50_ms=found.p50_ms,
+                p95_ms=found.p95_ms,
+                predicted=None if name in missed else of_these,
+                client_late=sum(page.client_late_ns for page in replayed) / whole,
+                server_late=sum(page.server_late_ns for page in replayed) / whole,
+            )
+        )
+    return Replay(target=prediction.target, rtt_ns=rtt_ns, blocks=len(blocks), pages=tuple(pages))
+
+
+def document(found: Replay) -> Document:
+    """The report."""
+    blocks: list[Block] = [Answer(_answer(found)), Heading("Replayed and predicted"), _table(found)]
+    behind = [page for page in found.pages if page.behind is not None]
+    if behind:
+        blocks.append(Warnings(tuple(_behind(page) for page in behind)))
+    blocks += [
+        Heading("How it was replayed"),
+        Text(
+            f"{found.blocks} blocks, each with every page once. Gaps between round trips and the server's times are those of the "
+            "recording; the server answers as many bytes as were recorded, and no statement is needed."
+        ),
+    ]
+    return Document("howfar replay", tuple(blocks))
+
+
+def _answer(found: Replay) -> str:
+    page = max(found.pages, key=lambda page: page.p50_ms.value)
+    text = f"{page.name} took {_text(page.p50_ms)} on {found.target}"
+    if page.predicted is not None and page.error is not None:
+        text += f"; predicted were {_text(page.predicted.p50_ms)} ({page.error:+.1%})"
+    late = "Neither the tool nor the server was behind." if not any(each.behind for each in found.pages) else ""
+    return f"{text}. {late}".strip()
+
+
+def _text(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return f"{ms(estimate.value)} ms"
+    return f"{ms(estimate.value)} ms [{ms(estimate.low)}, {ms(estimate.high)}]"
+
+
+def _behind(page: ReplayedPage) -> str:
+    late = page.client_late if page.behind == "tool" else page.server_late
+    who = "this tool was behind the recording" if page.behind == "tool" else "the server was behind the recording"
+    return f"{page.name}: {who} by {late:.1%} of the time: the replay is too slow by that. Replay when less runs on this machine."
+
+
+def _table(found: Replay) -> Table:
+    heads = (
+        Column("page", left=True),
+        Column("replayed", "ms, p50"),
+        Column("predicted", "ms, p50"),
+        Column("error"),
+        Column("p95", "ms"),
+        Column("predicted", "ms, p95"),
+        Column("tool late", optional=True),
+        Column("server late", optional=True),
+    )
+    rows = []
+    for page in found.pages:
+        predicted = page.predicted
+        rows.append(
+            (
+                Cell(page.name, f"{page.pages} pages"),
+                _cell(page.p50_ms),
+                Cell("unknown") if predicted is None else _cell(predicted.p50_ms),
+                Cell("" if page.error is None else f"{page.error:+.1%}"),
+                _cell(page.p95_ms),
+                Cell("unknown") if predicted is None else _cell(predicted.p95_ms),
+                Cell(f"{page.client_late:.1%}"),
+                Cell(f"{page.server_late:.1%}"),
+            )
+        )
+    return Table("", heads, tuple(rows), main=True)
+
+
+def _cell(found: Estimate) -> Cell:
+    below = "" if found.low is None or found.high is None else f"[{ms(found.low)}, {ms(found.high)}]"
+    return Cell(ms(found.value), below)

@@ -1,0 +1,222 @@
+"""A server that does no work, behind a path of the laboratory: what round trips cost there, and replays of recorded pages.
+
+Both paths, the present one and the target, stay open while blocks alternate between them in random order. A block in which the
+link was not as requested is void and made again. On one machine both ends may run on any CPU, as an application and its server do.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import Any, TypeVar, cast
+
+from howfar.engine.messages import (
+    AnswerJob,
+    NullReady,
+    Replayed,
+    ReplayJob,
+    ReplayPage,
+    ReplayStep,
+    ServerTls,
+    TcpListen,
+    TcpTarget,
+    Tls,
+    UnixTarget,
+)
+from howfar.engine.process import EngineProcess, Launcher
+from howfar.errors import LabError, UsageError
+from howfar.lab.idle import cannot_poll, polling
+from howfar.lab.laboratory import Lab
+from howfar.lab.link import Link
+from howfar.lab.link.receipt import OF_A_PLAN, link_violations
+from howfar.lab.network import usable_cpus
+from howfar.lab.reached import Ends, LabPathContext, Started
+from howfar.lab.servers import Server
+from howfar.paths import Path
+from howfar.plan.sessions import SessionSpec, TlsVersion
+from howfar.recording.costs import (
+    SMALLEST,
+    CostBlock,
+    PathCosts,
+    Sizes,
+    rounds_at,
+    settle_rounds,
+    trimmed_mean,
+)
+
+_PORT = 3306
+_CONNECTS = 8
+_SEED = 20_262
+
+
+@dataclass(frozen=True)
+class _Answering:
+    """The server that does no work, as a path needs it."""
+
+    kind: str
+    socket: FilePath
+    port: int | None
+    pid: int
+
+    def query(self, sql: str) -> list[dict[str, Any]]:
+        raise UsageError(
+            "this path has a program that speaks the server's protocol, which the server that does no work does not",
+            "Choose another path.",
+        )
+
+
+@dataclass(frozen=True)
+class OpenPath:
+    """One path to its own server, ready."""
+
+    path: Path
+    target: UnixTarget | TcpTarget
+    tls: Tls | None
+    client: Launcher
+    link: Link | None
+
+    @property
+    def rtt_ns(self) -> int:
+        return self.link.spec.rtt_ns if self.link is not None else 0
+
+    def replay(self, pages: Sequence[ReplayPage]) -> list[Replayed]:
+        """Raises EngineError."""
+        with EngineProcess(ReplayJob(target=self.target, tls=self.tls, pages=tuple(pages)), self.client) as engine:
+            found = [engine.read() for _ in pages]
+        return [event for event in found if isinstance(event, Replayed)]
+
+    def begin(self) -> Callable[[], tuple[str, ...]]:
+        """Watch the link from now on; the result says where it was not as requested."""
+        link = self.link
+        if link is None:
+            return tuple
+        at_rest = link.at_rest()
+        if link.spec.has_effects:
+            link.arm()
+        link.counters(reset=True)
+        return lambda: link_violations(link, at_rest, link.counters(), OF_A_PLAN)
+
+
+@contextmanager
+def open_path(lab: Lab, path: Path, tls: TlsVersion | None, number: int) -> Iterator[OpenPath]:
+    """Start the server and open the path. `number` keeps two of them apart. Raises LabError, MissingError."""
+    with ExitStack() as ledger:
+        work = lab.work / f"null-{number}"
+        work.mkdir(exist_ok=True)
+        socket = work / "answers.sock"
+        port = _PORT + 10 * number
+        files = lab.certificates() if tls else None
+        proof = (
+            ServerTls(cert_file=str(files.certificate), key_file=str(files.key), versions=tls)
+            if files and tls
+            else None
+        )
+        listen = UnixTarget(path=str(socket)) if path.by_socket else TcpListen(host="0.0.0.0", port=port)
+        local = usable_cpus() if path.machines == 1 else None
+        launcher = lab.server_host.launcher(local or lab.shares.server)
+        server = EngineProcess(AnswerJob(listen=listen, tls=proof), launcher)
+        ledger.enter_context(server)
+        if not isinstance(server.read(), NullReady):
+            raise LabError("the server that does no work did not start", "Please report this.")
+        client_host = lab.client_host_of(path)
+        ends = Ends(
+            work,
+            client_host,
+            lab.server_host,
+            lab.client_host.launcher(lab.shares.client),
+            lab.server_host.launcher(lab.shares.server),
+        )
+        running = _Answering("mariadb", socket, None if path.by_socket else port, server.pid)
+        endpoint = path.open(LabPathContext(ends, Started(cast(Server, running), None, SessionSpec()), ledger))
+        target: UnixTarget | TcpTarget
+        if endpoint.socket is not None:
+            target = UnixTarget(path=endpoint.socket)
+        else:
+            assert endpoint.host is not None and endpoint.port is not None, "an endpoint is a socket, or host and port"
+            target = TcpTarget(host=endpoint.host, port=endpoint.port)
+        known = (
+            Tls(
+                versions=tls,
+                verify="full",
+                ca_file=str(files.ca),
+                server_name=endpoint.host or "localhost",
+                resumption=False,
+            )
+            if files and tls
+            else None
+        )
+        cpus = local or lab.shares.client
+        yield OpenPath(path, target, known, client_host.launcher(cpus), lab.link if path.crosses_link else None)
+
+
+@contextmanager
+def awake_cpus() -> Iterator[None]:
+    """Idle CPUs poll where they can be made to: waking them belongs to the machine, not to the path."""
+    if cannot_poll() is None:
+        with polling():
+            yield
+    else:
+        yield
+
+
+def measure(
+    paths: Sequence[OpenPath], labels: Sequence[str], sizes: Sizes, blocks: int, say: Callable[[str], None]
+) -> list[PathCosts]:
+    """Costs of each path in so many blocks. Raises LabError where the link cannot be had as requested."""
+    found: list[list[CostBlock]] = [[] for _ in paths]
+    chosen = random.Random(_SEED)
+    for block in range(blocks):
+        say(f"round trip costs, block {block + 1} of {blocks}")
+        for number in chosen.sample(range(len(paths)), len(paths)):
+            found[number].append(valid(paths[number], lambda path: _block(path, sizes)))
+    return [
+        PathCosts(
+            label=label,
+            sizes=sizes,
+            blocks=tuple(measured),
+            link_rtt_ns=path.rtt_ns,
+            encrypted=path.tls is not None,
+        )
+        for path, label, measured in zip(paths, labels, found, strict=True)
+    ]
+
+
+_ATTEMPTS = 4
+
+
+_Result = TypeVar("_Result")
+
+
+def valid(path: OpenPath, act: Callable[[OpenPath], _Result]) -> _Result:
+    """What `act` gives while the link is as requested, tried a few times. Raises LabError."""
+    violations: tuple[str, ...] = ()
+    for _ in range(_ATTEMPTS):
+        violated = path.begin()
+        result = act(path)
+        violations = violated()
+        if not violations:
+            return result
+    raise LabError(
+        f"the link could not be had as requested in {_ATTEMPTS} attempts: {violations[0]}",
+        "Try again when less runs on this machine.",
+    )
+
+
+def _block(path: OpenPath, sizes: Sizes) -> CostBlock:
+    """Each size on one warm connection of its own, and a few connects."""
+    settle, rounds = settle_rounds(path.rtt_ns), rounds_at(path.rtt_ns)
+    steps = {
+        pair: ReplayStep(connection=number, bytes_to_server=pair[0], bytes_to_client=pair[1])
+        for number, pair in enumerate(sizes.pairs)
+    }
+    pages = [ReplayPage(steps=(step,) * (settle + rounds)) for step in steps.values()]
+    connect = ReplayStep(connection=len(steps), opens=True, bytes_to_server=SMALLEST[0], bytes_to_client=SMALLEST[1])
+    pages.append(ReplayPage(steps=(connect,) * _CONNECTS))
+    *measured, connects = path.replay(pages)
+    return CostBlock(
+        cost_ns=tuple(trimmed_mean(page.round_trips_ns[settle:]) for page in measured),
+        connect_ns=trimmed_mean(connects.opened_ns[1:]),
+    )

@@ -1,0 +1,152 @@
+"""Predictions of recordings whose truth is known by arithmetic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.unit.made_recording import FLOOR_NS, Step, costs, loop, made
+from tests.unit.test_slope import analyzed, observed
+
+from howfar.recording.changes import Change, changes
+from howfar.recording.costs import PathCosts, Window, sizes_of
+from howfar.recording.predict import Prediction, analyze, lay_out
+from howfar.recording.prediction_report import as_json, document
+from howfar.recording.recording import Recording
+from howfar.report import html, terminal
+
+NOW = costs(FLOOR_NS / 1e3)
+FAR = costs(540, label="remote, RTT 0.5ms", rtt_ns=500_000, noise=0.01, connect_us=560)
+PAGE = [
+    Step("SELECT option FROM options WHERE name = ?", keys=1),
+    *loop(94),
+    *loop(10, "SELECT * FROM tag WHERE post = ?"),
+]
+TRIPS = len(PAGE)
+ADDED_MS = TRIPS * (540 - FLOOR_NS / 1e3) / 1e3
+
+
+def true_ms(extra_ms: float = 0.0) -> float:
+    """Gap, server time and path of each round trip; 336 ns are for its sizes."""
+    return TRIPS * (100_000 + 80_000 + FLOOR_NS + 336) / 1e6 + extra_ms
+
+
+def predicted(recording: Recording, target: PathCosts = FAR, now: PathCosts = NOW) -> Prediction:
+    return analyze(recording, now, target)
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
+    return made(tmp_path_factory.mktemp("made") / "front.recording", PAGE)
+
+
+def test_the_time_now_is_without_the_tap(recording: Recording) -> None:
+    (page,) = predicted(recording).pages
+    assert page.now.p50_ms.value == pytest.approx(true_ms(), rel=0.01)
+    assert abs(page.present_error) < 0.01
+
+
+def test_bottom_up_holds_the_truth(recording: Recording) -> None:
+    (page,) = predicted(recording).pages
+    found = page.bottom_up.p50_ms
+    assert found.value == pytest.approx(true_ms(ADDED_MS), rel=0.02)
+    assert found.low is not None and found.high is not None
+    assert found.low < true_ms(ADDED_MS) < found.high
+    assert page.round_trips == TRIPS
+    assert page.bottom_up.p95_ms.value >= found.value
+
+
+def test_a_present_path_that_is_missed_ends_the_prediction(recording: Recording) -> None:
+    """Round trips that cost 40 µs more now than when recorded are a fifth of this page."""
+    found = predicted(recording, now=costs(FLOOR_NS / 1e3 + 40))
+    assert [page.name for page in found.missed] == ["front"]
+    text = terminal.render(document(found, (), lay_out(recording, NOW, FAR)), 100, colour=False)
+    assert "Nothing is predicted" in text
+    assert as_json(found, ())["pages"][0]["p50_ms"]["bottom_up"] is None  # type: ignore[index]
+
+
+def test_a_slope_that_agrees_explains(recording: Recording) -> None:
+    slope = analyzed(observed(lambda delay_ms: true_ms() + TRIPS * delay_ms))
+    (page,) = analyze(recording, NOW, FAR, {"front": slope}).pages
+    assert page.is_explained
+    assert page.slope is not None
+    assert page.slope.p50_ms.value == pytest.approx(page.bottom_up.p50_ms.value, rel=0.02)
+
+
+def test_a_slope_of_half_the_round_trips_does_not_explain(recording: Recording) -> None:
+    slope = analyzed(observed(lambda delay_ms: true_ms() + TRIPS / 2 * delay_ms))
+    found = analyze(recording, NOW, FAR, {"front": slope})
+    (page,) = found.pages
+    assert page.is_explained is False
+    assert page.residual_ms == pytest.approx(ADDED_MS / 2, rel=0.1)
+    assert "not explained" in terminal.render(document(found, (), lay_out(recording, NOW, FAR)), 100, colour=False)
+
+
+def test_a_connect_costs_what_the_path_says(tmp_path: Path) -> None:
+    steps = [Step("login", keys=None, phase="connect"), *loop(5)]
+    recording = made(tmp_path / "c.recording", steps, connect=True)
+    (page,) = predicted(recording).pages
+    assert page.connects == 1
+    without = made(tmp_path / "p.recording", steps)
+    (kept,) = predicted(without).pages
+    longer = page.bottom_up.p50_ms.value - page.now.p50_ms.value - (kept.bottom_up.p50_ms.value - kept.now.p50_ms.value)
+    assert longer == pytest.approx((560 - 30) / 1e3, rel=0.05)
+
+
+def test_windows_double_while_answers_fill_them() -> None:
+    """14.48 kB leave at once, 43.4 kB in two rounds, 101 kB in three; a second answer finds the window open."""
+    assert [Window().extra_rounds(size) for size in (8, 14_480, 14_481, 43_440, 43_441, 101_360)] == [0, 0, 1, 1, 2, 2]
+    window = Window()
+    assert [window.extra_rounds(43_000) for _ in range(3)] == [1, 0, 0]
+
+
+def test_sizes_reach_from_the_smallest_to_the_largest() -> None:
+    sizes = sizes_of([60, 900], [11, 250_000])
+    assert (sizes.to_server[0], sizes.to_server[-1]) == (16, 900)
+    assert (sizes.to_client[0], sizes.to_client[-1]) == (8, 250_000)
+    assert sizes_of([5], [5]).pairs == ((16, 8),)
+
+
+def found_changes(recording: Recording, kind: str) -> list[Change]:
+    return [one for one in changes(lay_out(recording, NOW, FAR)) if one.kind == kind]
+
+
+def test_a_loop_is_found_with_what_one_query_saves(recording: Recording) -> None:
+    most, other = found_changes(recording, "loop")
+    assert (most.count, other.count) == (94, 10)
+    assert "author" in most.digest
+    assert most.low_ms == pytest.approx(93 * 0.54, rel=0.05)
+    assert most.high_ms == pytest.approx(93 * (0.54 + 0.08 + 0.112), rel=0.05)
+
+
+def test_statements_round_one_statement_are_found(tmp_path: Path) -> None:
+    steps = [Step("BEGIN"), Step("UPDATE counter SET n = n + ? WHERE id = ?", keys=4), Step("COMMIT")]
+    (one,) = found_changes(made(tmp_path / "t.recording", steps), "transaction")
+    assert one.count == 1
+    assert one.low_ms == pytest.approx(2 * 0.54, rel=0.05)
+
+
+def test_repeats_within_and_between_pages_differ(tmp_path: Path) -> None:
+    same = Step("SELECT value FROM settings WHERE name = ?", keys=9)
+    recording = made(tmp_path / "r.recording", [same, Step("SELECT ? FROM t WHERE id = ?", keys=2), same, same])
+    (memo,) = found_changes(recording, "memo")
+    assert memo.count == 2
+    assert {one.digest for one in found_changes(recording, "cache")} == {same.text, "SELECT ? FROM t WHERE id = ?"}
+
+
+def test_a_pipeline_is_only_a_candidate(tmp_path: Path) -> None:
+    steps = [Step(f"SELECT a FROM t{number} WHERE id = ?", keys=number) for number in range(5)]
+    (one,) = found_changes(made(tmp_path / "p.recording", steps), "pipeline")
+    assert one.is_candidate
+    assert one.low_ms == 0
+    assert one.high_ms == pytest.approx(4 * 0.54, rel=0.05)
+
+
+def test_a_stranger_sees_it_at_once(recording: Recording) -> None:
+    found = predicted(recording)
+    laid = lay_out(recording, NOW, FAR)
+    report = document(found, changes(laid), laid)
+    text = terminal.render(report, 100, colour=False)
+    first = " ".join(text.split()[:60])
+    assert "94 of its 105 round trips are one loop" in first
+    assert "<svg" in html.render(report)
