@@ -1312,9 +1312,9 @@ class Replayed(Message):
     round_trips_ns: tuple[int, ...]
     """Of each step, from its first byte sent to its answer's last."""
     client_late_ns: int
-    """Of all steps together: how long after its gap a request was sent."""
+    """Of all steps together: how long after its gap a request was sent, or the client waited for a processor."""
     server_late_ns: int
-    """How long after its service time an answer was sent."""
+    """How long after its service time an answer was sent, and the server waited for a processor."""
 
 
 class RttResult(Message):

@@ -8,7 +8,7 @@ use howfar_contract::{FailCode, Failed};
 
 use super::jobs::{ReplayJob, ReplayPage, ReplayStep, Replayed};
 use super::stream::{ClientSide, Duplex, socket};
-use super::{BUFFER, HEADER, LATENESS, now_ns, wait_until};
+use super::{BUFFER, HEADER, LATENESS, Queued, now_ns, wait_until};
 use crate::address;
 use crate::tell;
 
@@ -21,6 +21,7 @@ pub(crate) fn replay(job: &ReplayJob) -> Result<(), Failed> {
         open: HashMap::new(),
         output: Vec::new(),
         input: vec![0; BUFFER],
+        queued: Queued::new(),
     };
     for connection in opened_before(&job.pages) {
         client.connect(connection)?;
@@ -50,6 +51,7 @@ struct Client<'a> {
     open: HashMap<u32, Box<dyn Duplex>>,
     output: Vec<u8>,
     input: Vec<u8>,
+    queued: Queued,
 }
 
 impl Client<'_> {
@@ -69,6 +71,7 @@ impl Client<'_> {
     }
 
     fn page(&mut self, page: &ReplayPage) -> Result<Replayed, Failed> {
+        self.queued.since();
         let began = now_ns();
         let mut done = Replayed {
             took_ns: 0,
@@ -77,7 +80,7 @@ impl Client<'_> {
             client_late_ns: 0,
             server_late_ns: 0,
         };
-        let mut last = began;
+        let (mut last, mut overshot) = (began, 0);
         for step in &page.steps {
             let mut due = last + step.gap_ns;
             if step.opens {
@@ -89,11 +92,13 @@ impl Client<'_> {
             let sent = wait_until(due);
             let late = self.round_trip(step).map_err(|error| self.lost(&error))?;
             last = now_ns();
-            done.client_late_ns += sent - due;
+            overshot += sent - due;
             done.server_late_ns += late;
             done.round_trips_ns.push(last - sent);
         }
         done.took_ns = wait_until(last + page.rest_ns) - began;
+        // What it waited for a processor while it should have sent is in both.
+        done.client_late_ns = self.queued.since().max(overshot);
         Ok(done)
     }
 

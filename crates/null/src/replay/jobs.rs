@@ -98,9 +98,9 @@ pub(crate) struct Replayed {
     pub(crate) opened_ns: Vec<u64>,
     /// Of each step, from its first byte sent to its answer's last.
     pub(crate) round_trips_ns: Vec<u64>,
-    /// Of all steps together: how long after its gap a request was sent.
+    /// Of all steps together: how long after its gap a request was sent, or the client waited for a processor.
     pub(crate) client_late_ns: u64,
-    /// How long after its service time an answer was sent.
+    /// How long after its service time an answer was sent, and the server waited for a processor.
     pub(crate) server_late_ns: u64,
 }
 

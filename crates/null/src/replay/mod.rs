@@ -10,6 +10,9 @@ pub(crate) mod jobs;
 mod server;
 mod stream;
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
 use rustix::time::{ClockId, clock_gettime};
 
 pub(crate) use client::replay;
@@ -22,6 +25,41 @@ const LATENESS: usize = 8;
 /// Longer waits sleep first: a timer, not a computation.
 const LONGEST_SPIN_NS: u64 = 20_000_000;
 const BUFFER: usize = 64 * 1024;
+
+/// How long a thread has waited for a processor: other programs had them.
+struct Queued {
+    file: Option<File>,
+    before_ns: u64,
+}
+
+impl Queued {
+    /// Of the thread that makes it.
+    fn new() -> Self {
+        let mut queued = Self {
+            file: File::open("/proc/thread-self/schedstat").ok(),
+            before_ns: 0,
+        };
+        queued.since();
+        queued
+    }
+
+    /// Since the last call; 0 where the kernel does not say.
+    fn since(&mut self) -> u64 {
+        let mut text = [0; 96];
+        let read = self
+            .file
+            .as_ref()
+            .and_then(|file| file.read_at(&mut text, 0).ok())
+            .unwrap_or(0);
+        let now_ns = std::str::from_utf8(&text[..read])
+            .ok()
+            .and_then(|text| text.split_ascii_whitespace().nth(1)?.parse().ok())
+            .unwrap_or(self.before_ns);
+        let since = now_ns.saturating_sub(self.before_ns);
+        self.before_ns = now_ns;
+        since
+    }
+}
 
 fn now_ns() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
