@@ -58,7 +58,7 @@ def test_bottom_up_holds_the_truth(recording: Recording) -> None:
 
 def test_a_present_path_that_is_missed_ends_the_prediction(recording: Recording) -> None:
     """Round trips that cost 40 µs more now than when recorded are a fifth of this page."""
-    found = predicted(recording, now=costs(FLOOR_NS / 1e3 + 40))
+    found = analyze(recording, NOW, FAR, None, FLOOR_NS + 40_000)
     assert [page.name for page in found.missed] == ["front"]
     text = terminal.render(document(found, (), lay_out(recording, NOW, FAR)), 100, colour=False)
     assert "Nothing is predicted" in text

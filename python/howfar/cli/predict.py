@@ -129,7 +129,7 @@ def predict(
     enter_sandbox(target)
     with both_paths(recorded, target) as both:
         costs = both.costs(blocks, note)
-    found = analyze(recorded, *costs, known)
+    found = analyze(recorded, *costs, known, both.floor_now_ns)
     laid = lay_out(recorded, *costs)
     changes = changing.changes(laid)
     code = 0 if len(found.missed) < len(found.pages) else VOID

@@ -13,8 +13,9 @@ from howfar.lab.network import TcpPreset
 from howfar.paths import Path, find_path
 from howfar.plan.sessions import TlsVersion
 from howfar.recording.costs import PathCosts, Sizes, sizes_of
+from howfar.recording.recorder import calibrate
 from howfar.recording.recording import Recording
-from howfar.recording.stage import OpenPath, awake_cpus, measure, open_path
+from howfar.recording.stage import OpenPath, measure, open_path
 from howfar.units import format_duration_ns, format_rate_bps
 
 _LARGEST = 1 << 26
@@ -52,6 +53,8 @@ class BothPaths:
     target: OpenPath
     labels: tuple[str, str]
     sizes: Sizes
+    floor_now_ns: float
+    """The recorder's own measure of a round trip without work, taken again."""
 
     def costs(self, blocks: int, say: Callable[[str], None]) -> tuple[PathCosts, PathCosts]:
         """Measured now. Raises LabError, EngineError."""
@@ -99,9 +102,9 @@ def both_paths(recording: Recording, target: Target) -> Iterator[BothPaths]:
         paths=(path.name, target.path.name),
     )
     with ExitStack() as ledger:
-        ledger.enter_context(awake_cpus())
         lab = ledger.enter_context(open_laboratory(request))
         present = ledger.enter_context(open_path(lab, path, tls, 1))
         there = ledger.enter_context(open_path(lab, target.path, target.tls or tls, 2))
         label = path.name + (f", TLS {tls}" if tls else "")
-        yield BothPaths(present, there, (label, target.label), sizes)
+        floor_now_ns, _ = calibrate(present.path.by_socket)
+        yield BothPaths(present, there, (label, target.label), sizes, floor_now_ns)

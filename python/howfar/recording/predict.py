@@ -101,12 +101,11 @@ class LaidPage:
         """On the target path, by block."""
         return np.asarray(self.gaps_ns + (self.server_ns + self.there_ns).sum(axis=1) + self.connect_ns)
 
-    def present_ns(self, floor_ns: float, smallest_ns: np.ndarray) -> np.ndarray:
-        """On the present path, from what the recorder measured as its floor and what a round trip costs now. The two come from
-        different moments and programs: where they disagree, the costs are not those of this recording."""
-        floor = floor_ns + self.now_ns - smallest_ns[:, None] if floor_ns else self.now_ns
-        server = np.maximum(self.observed_ns - floor, 0.0)
-        return np.asarray(self.gaps_ns + (server + self.now_ns).sum(axis=1))
+    def present_ns(self, shift_ns: float) -> np.ndarray:
+        """On the present path, by block, as it is now. `shift_ns`: how much longer a round trip without work takes now than when it
+        was recorded, by the recorder's own measure; costs of now are then not those of the recording."""
+        again = (self.server_ns + self.now_ns).sum(axis=1) + shift_ns * len(self.trips)
+        return np.asarray(self.gaps_ns + again)
 
 
 class PagePrediction(Part):
@@ -169,6 +168,8 @@ class Prediction(Part):
     cost_us: Estimate
     connect_us: Estimate
     floor_us: float | None
+    """Of a round trip without work, by the recorder when it recorded."""
+    floor_now_us: float | None
     tap_us: float
     unplaced: int
     """Round trips that belong to no page."""
@@ -323,22 +324,28 @@ def _alone(value: float, count: int) -> Estimate:
 
 
 def analyze(
-    recording: Recording, present: PathCosts, target: PathCosts, slopes: Mapping[str, Slope] | None = None
+    recording: Recording,
+    present: PathCosts,
+    target: PathCosts,
+    slopes: Mapping[str, Slope] | None = None,
+    floor_now_ns: float | None = None,
 ) -> Prediction:
-    """Predict every page; `slopes` by the name of the page."""
+    """Predict every page; `slopes` by the name of the page. `floor_now_ns`: the recorder's floor, measured again now."""
     floor_ns = float(recording.facts.get("floor_ns") or 0)
+    shift_ns = floor_now_ns - floor_ns if floor_ns and floor_now_ns else 0.0
     laid = lay_out(recording, present, target)
     return Prediction(
         present=present.label,
         target=target.label,
         pages=tuple(
-            _predicted(name, pages, (slopes or {}).get(name), (present, target), floor_ns)
+            _predicted(name, pages, (slopes or {}).get(name), (present, target), shift_ns)
             for name, pages in laid.items()
         ),
         cost_now_us=_mean(present.smallest_ns / 1e3),
         cost_us=_mean(target.smallest_ns / 1e3),
         connect_us=_mean(target.connect_ns / 1e3),
         floor_us=floor_ns / 1e3 or None,
+        floor_now_us=None if floor_now_ns is None else floor_now_ns / 1e3,
         tap_us=_tap_ns(recording) / 1e3,
         unplaced=sum(trip.page_id is None for trip in recording.round_trips),
     )
@@ -349,13 +356,12 @@ def _mean(values: np.ndarray) -> Estimate:
 
 
 def _predicted(
-    name: str, pages: Sequence[LaidPage], slope: Slope | None, costs: tuple[PathCosts, PathCosts], floor_ns: float
+    name: str, pages: Sequence[LaidPage], slope: Slope | None, costs: tuple[PathCosts, PathCosts], shift_ns: float
 ) -> PagePrediction:
-    present, target = costs
+    _, target = costs
     blocks = len(target.blocks)
     now = quantiles(np.asarray([[page.took_ns] * blocks for page in pages]))
     predicted = quantiles(np.asarray([page.predicted_ns for page in pages]))
-    smallest_ns = present.smallest_ns
     by_slope = None if slope is None else _by_slope(now, pages, slope, costs)
     round_trips = float(np.mean([len(page.trips) for page in pages]))
     return PagePrediction(
@@ -365,7 +371,7 @@ def _predicted(
         overlapped=float(np.mean([page.overlapped for page in pages])),
         connects=float(np.mean([page.connects for page in pages])),
         now=now,
-        present=quantiles(np.asarray([page.present_ns(floor_ns, smallest_ns) for page in pages])),
+        present=quantiles(np.asarray([page.present_ns(shift_ns) for page in pages])),
         bottom_up=predicted,
         slope=by_slope,
         serial_share=None if slope is None else slope.slope.value / (slope.round_trips or round_trips),

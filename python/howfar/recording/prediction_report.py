@@ -128,8 +128,11 @@ def _missed(page: PagePrediction, found: Prediction) -> str:
             f"{page.clipped:.0%} of its round trips took less than this path costs now ({_us(found.cost_now_us)}): "
             "the machine is slower now than when it was recorded, or the recording is from another one"
         )
-    elif found.floor_us:
-        why = f"the recorder saw a round trip without work take {found.floor_us:.0f} µs, now it takes {_us(found.cost_now_us)}"
+    elif found.floor_us and found.floor_now_us:
+        why = (
+            f"a round trip without work took {found.floor_us:.0f} µs when it was recorded and takes "
+            f"{found.floor_now_us:.0f} µs now, by the same measure"
+        )
     return (
         f"{page.name}: {ms(page.now.p50_ms.value)} ms as recorded, {ms(page.present.p50_ms.value)} ms as predicted for the same path "
         f"({page.present_error:+.0%}). Nothing is said of another path: {why}. Record again, or predict when less runs here."

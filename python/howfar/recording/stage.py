@@ -28,7 +28,6 @@ from howfar.engine.messages import (
 )
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import LabError, UsageError
-from howfar.lab.idle import cannot_poll, polling
 from howfar.lab.laboratory import Lab
 from howfar.lab.link import Link
 from howfar.lab.link.receipt import OF_A_PLAN, link_violations
@@ -152,16 +151,6 @@ def open_path(lab: Lab, path: Path, tls: TlsVersion | None, number: int) -> Iter
         yield OpenPath(path, target, known, client_host.launcher(cpus), lab.link if path.crosses_link else None)
 
 
-@contextmanager
-def awake_cpus() -> Iterator[None]:
-    """Idle CPUs poll where they can be made to: waking them belongs to the machine, not to the path."""
-    if cannot_poll() is None:
-        with polling():
-            yield
-    else:
-        yield
-
-
 def measure(
     paths: Sequence[OpenPath], labels: Sequence[str], sizes: Sizes, blocks: int, say: Callable[[str], None]
 ) -> list[PathCosts]:
@@ -185,6 +174,7 @@ def measure(
 
 
 _ATTEMPTS = 4
+_TRIES, _LATE_SHARE = 3, 0.03
 
 
 _Result = TypeVar("_Result")
@@ -206,17 +196,32 @@ def valid(path: OpenPath, act: Callable[[OpenPath], _Result]) -> _Result:
 
 
 def _block(path: OpenPath, sizes: Sizes) -> CostBlock:
-    """Each size on one warm connection of its own, and a few connects."""
+    """Of a few tries the one in which client and server waited least for a processor: others have none of this path's time."""
+    best: tuple[float, CostBlock] | None = None
+    for _ in range(_TRIES):
+        late, block = _measured(path, sizes)
+        if best is None or late < best[0]:
+            best = late, block
+        if late <= _LATE_SHARE:
+            break
+    assert best is not None, "there is a first try"
+    return best[1]
+
+
+def _measured(path: OpenPath, sizes: Sizes) -> tuple[float, CostBlock]:
+    """Each size on one warm connection of its own, and a few connects; before it the share of waiting for a processor."""
     settle, rounds = settle_rounds(path.rtt_ns), rounds_at(path.rtt_ns)
-    steps = {
-        pair: ReplayStep(connection=number, bytes_to_server=pair[0], bytes_to_client=pair[1])
-        for number, pair in enumerate(sizes.pairs)
-    }
-    pages = [ReplayPage(steps=(step,) * (settle + rounds)) for step in steps.values()]
-    connect = ReplayStep(connection=len(steps), opens=True, bytes_to_server=SMALLEST[0], bytes_to_client=SMALLEST[1])
+    pages = []
+    for number, (to_server, to_client) in enumerate(sizes.pairs):
+        step = ReplayStep(connection=number, bytes_to_server=to_server, bytes_to_client=to_client)
+        # With a service time, the last one also says how long the server waited for a processor in all.
+        pages.append(ReplayPage(steps=(*(step,) * (settle + rounds), step.model_copy(update={"server_ns": 1}))))
+    connect = ReplayStep(connection=len(pages), opens=True, bytes_to_server=SMALLEST[0], bytes_to_client=SMALLEST[1])
     pages.append(ReplayPage(steps=(connect,) * _CONNECTS))
     *measured, connects = path.replay(pages)
-    return CostBlock(
-        cost_ns=tuple(trimmed_mean(page.round_trips_ns[settle:]) for page in measured),
+    block = CostBlock(
+        cost_ns=tuple(trimmed_mean(page.round_trips_ns[settle:-1]) for page in measured),
         connect_ns=trimmed_mean(connects.opened_ns[1:]),
     )
+    late_ns = sum(page.client_late_ns + page.server_late_ns for page in measured)
+    return late_ns / sum(page.took_ns for page in measured), block
