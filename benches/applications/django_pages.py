@@ -1,0 +1,104 @@
+"""Pages of a Django application on PostgreSQL, by Debian's python3-django; run by Debian's own Python.
+
+    /usr/bin/python3 django_pages.py prepare|list,joined PAGES
+
+Where the server is stands in libpq's variables. `list` asks for the author of each post in a query of its own, `joined` in one query
+for all. Prints a line of JSON with the times in ns, and tells a recorder of each page.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+
+import django
+from django.conf import settings
+from django.http import HttpResponse
+from django.urls import path
+
+POSTS, AUTHORS = 60, 60
+
+settings.configure(
+    SECRET_KEY="of a test",
+    ALLOWED_HOSTS=["testserver"],
+    ROOT_URLCONF=__name__,
+    MIDDLEWARE=["django.middleware.common.CommonMiddleware"],
+    INSTALLED_APPS=["django.contrib.contenttypes"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.postgresql", "NAME": os.environ.get("PGDATABASE", ""),
+                           "CONN_MAX_AGE": None}},
+    TEMPLATES=[{"BACKEND": "django.template.backends.django.DjangoTemplates"}],
+    DEFAULT_AUTO_FIELD="django.db.models.AutoField",
+)  # fmt: skip
+django.setup()
+
+from django.db import connection, models  # noqa: E402 - settings come first
+from django.template import Context, Template  # noqa: E402
+from django.test import Client  # noqa: E402
+
+
+class Author(models.Model):
+    name = models.CharField(max_length=80)
+
+    class Meta:
+        app_label = "blog"
+
+
+class Post(models.Model):
+    title = models.CharField(max_length=200)
+    body = models.TextField()
+    author = models.ForeignKey(Author, on_delete=models.CASCADE)
+
+    class Meta:
+        app_label = "blog"
+
+
+TEMPLATE = Template("{% for post in posts %}<h2>{{ post.title }}</h2><p>{{ post.author.name }}: {{ post.body }}</p>{% endfor %}")
+
+
+def page(posts):
+    return HttpResponse(TEMPLATE.render(Context({"posts": posts})))
+
+
+urlpatterns = [
+    path("list", lambda request: page(Post.objects.order_by("id"))),
+    path("joined", lambda request: page(Post.objects.select_related("author").order_by("id"))),
+]
+
+
+def prepare() -> None:
+    with connection.schema_editor() as editor:
+        editor.create_model(Author)
+        editor.create_model(Post)
+    Author.objects.bulk_create(Author(name=f"author {number}") for number in range(AUTHORS))
+    authors = list(Author.objects.all())
+    Post.objects.bulk_create(
+        Post(title=f"post {number}", body="words " * 40, author=authors[number % AUTHORS]) for number in range(POSTS)
+    )
+
+
+def main() -> None:
+    if sys.argv[1] == "prepare":
+        prepare()
+        return
+    names, pages = sys.argv[1].split(","), int(sys.argv[2])
+    host, _, port = os.environ.get("HOWFAR_MARKS", "").rpartition(":")
+    line = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    client, found = Client(), {name: [] for name in names}
+    for number in range(pages + 2):
+        for name in names:
+            begun = time.monotonic_ns()
+            assert client.get(f"/{name}").status_code == 200
+            ended = time.monotonic_ns()
+            if number < 2:
+                continue  # templates and connections are made
+            found[name].append(ended - begun)
+            if port:
+                line.sendto(f"page {os.getpid()} {begun} {ended} http {name}".encode(), (host, int(port)))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""Is what was recorded on the socket predicted elsewhere? Django with a loop of queries, and WordPress, recorded, predicted, then run.
+
+    .venv/bin/python benches/applications/predicted.py [--apps django,wordpress] [--pages 20] [--rtts 0.5ms,5ms,85ms]
+
+Needs Debian's python3-django and python3-psycopg2, or `php` with mysqli and WORDPRESS=/usr/share/wordpress (or a copy of that). Each
+run is a `howfar lab` with data of its own. Bars: p50 off by 8 % in the mean and 15 % at worst, p95 by 16 % in the mean; the saving of the
+joined page is inside the interval that was predicted for the loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+HOWFAR = [sys.executable, "-c", "import sys; from howfar.cli import main; sys.exit(main())"]
+LONGEST_S = 900
+
+
+@dataclass(frozen=True)
+class App:
+    name: str
+    server: str
+    prepare: tuple[str, ...]
+    pages: tuple[str, ...]
+
+
+def apps(work: Path) -> dict[str, App]:
+    root = str(work / "wordpress", symlinks=True)
+    django = ("/usr/bin/python3", str(HERE / "django_pages.py"))
+    wordpress = (sys.executable, str(HERE / "wordpress_pages.py"))
+    return {
+        "django": App("django", "postgresql", (*django, "prepare"), (*django, "list,joined")),
+        "wordpress": App("wordpress", "mariadb", (*wordpress, "prepare", root), (*wordpress, "pages", root)),
+    }
+
+
+def lab(app: App, link: Sequence[str], inner: Sequence[str]) -> dict[str, list[int]]:
+    """Run `inner` in a laboratory whose server's host has prepared the data; its last line is JSON."""
+    ready = Path(tempfile.mkdtemp()) / "ready"
+    prepare = f"{' '.join(app.prepare)} && touch {ready} || touch {ready}.failed; sleep {LONGEST_S}"
+    waiting = [sys.executable, __file__, "--wait", str(ready)]
+    command = [*HOWFAR, "lab", "--server", app.server, "--tables", "1", "--table-size", "1", *link, "--on-server", prepare, "--",
+               *waiting, *inner]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(link)}: {done.stderr[-1500:]}")
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    return json.loads(lines[-1]) if lines else {}
+
+
+def wait(arguments: Sequence[str]) -> None:
+    """Until the data is there; then the command, in which {socket} is the server's."""
+    ready = Path(arguments[0])
+    deadline = time.monotonic() + 300
+    while not ready.exists():
+        if Path(f"{ready}.failed").exists() or time.monotonic() > deadline:
+            sys.exit("the data could not be prepared")
+        time.sleep(0.1)
+    socket = os.environ.get("HOWFAR_SOCKET") or next(iter(_libpq()), "")
+    command = [argument.replace("{socket}", socket) for argument in arguments[1:]]
+    os.execvp(command[0], command)
+
+
+def _libpq() -> Iterator[str]:
+    folder = Path(os.environ.get("PGHOST", ""))
+    if folder.is_dir():
+        yield str(next(folder.glob(".s.PGSQL.*")).resolve())
+
+
+def record(app: App, out: Path, pages: int) -> None:
+    php = ["--php"] if app.name == "wordpress" else []
+    inner = [*HOWFAR, "record", "--server", "{socket}", "--out", str(out), *php, "--", *app.pages, str(pages)]
+    lab(app, ["--path", "socket"], inner)
+
+
+def predict(recording: Path, link: Sequence[str]) -> dict[str, Any]:
+    command = [*HOWFAR, "predict", str(recording), *link, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S)
+    if done.returncode != 0:
+        print(f"   predict {' '.join(link)}: exit code {done.returncode} {done.stderr[-300:]}", file=sys.stderr)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def links(rtts: str) -> list[list[str]]:
+    return [["--path", "socket"], ["--path", "tcp"], *(["--path", "remote", "--rtt", rtt] for rtt in rtts.split(",") if rtt)]
+
+
+def compare(app: App, recording: Path, link: Sequence[str], pages: int) -> list[dict[str, float]]:
+    found = predict(recording, link)
+    measured = lab(app, link, [*app.pages, str(pages)])
+    rows = []
+    for page in found["pages"]:
+        name = page["name"] if page["name"] in measured else _same(page["name"], measured)
+        if name is None or page["missed"]:
+            print(f"{app.name:10} {page['name']:24} {' '.join(link):28} not predicted ({page['present_error']:+.0%})")
+            continue
+        times = sorted(time_ns / 1e6 for time_ns in measured[name])
+        p50, p95 = statistics.median(times), times[min(round(0.95 * len(times)), len(times) - 1)]
+        one, other = page["p50_ms"]["bottom_up"], page["p95_ms"]["bottom_up"]["value"]
+        row = {"p50": one["value"] / p50 - 1, "p95": other / p95 - 1}
+        print(
+            f"{app.name:10} {name:10} {' '.join(link[1:]):22} now {page['now']['p50_ms']['value']:8.1f} predicted "
+            f"{one['value']:8.1f} [{one['low'] or 0:.1f}, {one['high'] or 0:.1f}] run {p50:8.1f} ms {row['p50']:+6.1%}   p95 {other:8.1f} "
+            f"run {p95:8.1f} {row['p95']:+6.1%}",
+            flush=True,
+        )
+        rows.append(row)
+    loops = [one for one in found["changes"] if one["kind"] == "loop" and one["page"] == "list"]
+    if loops and "joined" in measured:
+        saved = statistics.median(measured["list"]) / 1e6 - statistics.median(measured["joined"]) / 1e6
+        held = loops[0]["low_ms"] <= saved <= loops[0]["high_ms"]
+        print(f"{app.name:10} one query saves {loops[0]['low_ms']:.1f} to {loops[0]['high_ms']:.1f} ms, run {saved:.1f}: "
+              f"{'held' if held else 'NOT held'}", flush=True)  # fmt: skip
+    return rows
+
+
+def _same(name: str, measured: dict[str, list[int]]) -> str | None:
+    """WordPress's pages are named by their address."""
+    return next((one for one in measured if one in name), "front" if "front" in measured and "index" in name else None)
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--wait"]:
+        return wait(sys.argv[2:])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--apps", default="django,wordpress")
+    parser.add_argument("--pages", type=int, default=20)
+    parser.add_argument("--rtts", default="0.5ms,5ms,85ms")
+    given = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="howfar-apps-") as folder:
+        work = Path(folder)
+        for name in given.apps.split(","):
+            app = apps(work)[name]
+            if name == "wordpress":
+                shutil.copytree(os.environ.get("WORDPRESS", "/usr/share/wordpress"), work / "wordpress", symlinks=True)
+            recording = work / f"{name}.recording"
+            record(app, recording, given.pages)
+            for link in links(given.rtts):
+                rows += compare(app, recording, link, given.pages)
+    if rows:
+        p50, p95 = ([abs(row[which]) for row in rows] for which in ("p50", "p95"))
+        print(f"p50: mean {statistics.mean(p50):.1%}, worst {max(p50):.1%}; p95: mean {statistics.mean(p95):.1%}")
+
+
+if __name__ == "__main__":
+    main()
