@@ -127,6 +127,7 @@ def open_path(lab: Lab, path: Path, tls: TlsVersion | None, number: int) -> Iter
             lab.server_host,
             lab.client_host.launcher(lab.shares.client),
             lab.server_host.launcher(lab.shares.server),
+            lab.certificates,
         )
         running = _Answering("mariadb", socket, None if path.by_socket else port, server.pid)
         endpoint = path.open(LabPathContext(ends, Started(cast(Server, running), None, SessionSpec()), ledger))
