@@ -11,14 +11,31 @@ import json
 import sys
 from typing import Any
 
-from howfar.engine.messages import LoadJob, Sysbench
+from howfar.engine.messages import LoadJob, Sysbench, Workload
 from howfar.engine.process import run_load
 from howfar.lab import sandbox
-from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
+from howfar.lab.laboratory import Lab, LabRequest, LabStage, open_laboratory
 from howfar.paths import find_path
+from howfar.plan.page import Keys
 from howfar.plan.sessions import session_spec
-from howfar.runner.jobs import session_of
+from howfar.runner.jobs import fill_keys, key_value, session_of, store_protocol
 from howfar.testbed import LoadFacts
+
+
+def _workload(stage: LabStage, cell: dict[str, Any], request: LabRequest) -> Workload:
+    """Of SQL; of keys, which are set first, where the server has no tables."""
+    path = find_path(str(cell["path"]))
+    if stage.main.name == "memcached":
+        keys = key_value(Keys(count=300, get=9, set=1), store_protocol(stage.main.name, path.name))
+        fill_keys(stage.services[stage.main.name], keys, stage.client)
+        stage.loading()
+        return keys
+    return Sysbench(
+        kind=cell.get("kind", "oltp_read_only"),
+        tables=request.tables,
+        table_size=request.table_size,
+        db_ps_mode="auto" if path.keeps_sessions else "disable",
+    )
 
 
 def _trial(laboratory: Lab, cell: dict[str, Any], request: LabRequest) -> dict[str, Any]:
@@ -32,12 +49,7 @@ def _trial(laboratory: Lab, cell: dict[str, Any], request: LabRequest) -> dict[s
             user=stage.user,
             password=stage.password,
             database=stage.database,
-            workload=Sysbench(
-                kind=kind,
-                tables=request.tables,
-                table_size=request.table_size,
-                db_ps_mode="auto" if find_path(str(factors["path"])).keeps_sessions else "disable",
-            ),
+            workload=_workload(stage, cell, request),
             connections=2,
             seed=1,
             warmup_ns=200_000_000,

@@ -126,9 +126,15 @@ _PLAN = (
 )
 
 
+_OF_KEYS = _PLAN[_PLAN.index("[factors]") :]
+
+
 def _session(path: str, where: Path, cache: Path) -> Session:
     base = "remote" if PATHS[path].crosses_link else "socket"
-    (where / "hops.toml").write_text(_PLAN.replace("{base}", base).replace("{path}", path))
+    plan = _PLAN
+    if _server(PATHS[path]) == "memcached":
+        plan = f'name = "tiny"\nquestion = "Keys?"\n[workload]\nkind = "key_value"\n[keys]\ncount = 500\n{_OF_KEYS}'
+    (where / "hops.toml").write_text(plan.replace("{base}", base).replace("{path}", path))
     return Session(["run", "hops.toml", "--server", _server(PATHS[path]), "--out", "a.howfar"], cache, where)
 
 

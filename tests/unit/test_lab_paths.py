@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
-from howfar.errors import PlanError
+from howfar.cli.hop_binary import hop_binary_option
+from howfar.errors import MissingError, PlanError, UsageError
 from howfar.lab.reached import carried_violations, session_violations, view_receipt, view_violations
 from howfar.paths import PATHS, Endpoint, find_path, not_carried, path_names
+from howfar.paths.given import GIVEN, Given
+from howfar.paths.path import find_program
+from howfar.plan.fitting import without_levels
 from howfar.plan.sessions import SessionSpec
+from howfar.plan.types import Plan
+from howfar.runner import preflight
+from howfar.runner.preflight import _check_paths, _not_carried
 
 _SOCKET = Endpoint(socket="/w/s.sock", peer_pid=77)
 _REMOTE = Endpoint(host="10.77.0.2", port=3306, seen_from="10.77.0.1", server_port=3306)
@@ -100,3 +109,66 @@ def test_a_hop_that_was_passed_by_is_found() -> None:
     for direction in ("bytes_to_server", "bytes_to_client"):
         (found,) = carried_violations("client_side", {**carried, direction: 0}, 8)
         assert found == f"the hop of the client side: it carried no {direction.replace('_', ' ')}"
+
+
+def test_where_the_most_at_once_is_not_counted_all_connections_are() -> None:
+    carried = {"connections": 7, "bytes_to_server": 1, "bytes_to_client": 1}
+    assert carried_violations("server_side", carried, 7) == ()
+    (found,) = carried_violations("server_side", carried, 8)
+    assert found == "the hop of the server side: 7 connections went through it, not 8"
+
+
+@pytest.mark.parametrize("given", GIVEN, ids=lambda given: given.name)
+def test_the_configuration_of_a_given_proxy_names_both_ends(given: Given) -> None:
+    names = ("file", "work", "listen", "port", "server", "server_port", "user", "password", "database", "pool")
+    facts = {name: f"<{name}>" for name in names}
+    made = given.configuration.format(**facts)
+    assert all(f"<{name}>" in made for name in ("listen", "port", "server", "server_port"))
+    assert made.count("{") == made.count("}") and "<password>" not in "".join(given.arguments).format(**facts)
+
+
+def _plan(factors: dict[str, Any], **more: Any) -> Plan:
+    path = {"path": factors["path"][0]}
+    made = {"name": "hop", "question": "?", "workload": {}, "factors": factors, "baseline": path, **more}
+    return Plan.model_validate(made)
+
+
+def test_a_path_that_does_not_carry_the_servers_protocol_is_left_out_and_the_last_one_refused() -> None:
+    plan = _plan({"path": ["remote", "tcp", "pgbouncer"], "server": "mariadb"})
+    left = without_levels(plan, {"path": _not_carried(plan)})
+    assert left.plan.factors.path == ("remote", "tcp")
+    assert left.notes == ("left out: path pgbouncer: it carries postgresql only, and the server speaks mysql",)
+    alone = _plan({"path": ["remote", "pgbouncer"], "server": "mariadb"})
+    with pytest.raises(PlanError, match="nothing is left to compare"):
+        without_levels(alone, {"path": _not_carried(alone)})
+
+
+@pytest.mark.parametrize(
+    ("factors", "workload", "why"),
+    [
+        ({"tls": ["off", "1.3"]}, {"db_ps_mode": "disable"}, "encrypts or compresses"),
+        ({}, {}, "prepares its statements"),
+    ],
+)
+def test_sessions_that_a_pooler_does_not_let_through_are_refused(
+    monkeypatch: pytest.MonkeyPatch, factors: dict[str, Any], workload: dict[str, Any], why: str
+) -> None:
+    monkeypatch.setattr(preflight, "check_programs", lambda path: None)
+    plan = _plan({"path": ["remote", "pgbouncer"], "server": "postgresql", **factors}, workload=workload)
+    with pytest.raises(PlanError, match=why):
+        _check_paths(plan)
+
+
+def test_a_given_program_is_taken_and_what_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("howfar.paths.path._given", {})
+    (tmp_path / "envoy").write_text("#!/bin/sh\n")
+    (tmp_path / "envoy").chmod(0o755)
+    command = click.Command("lab")
+    hop_binary_option(command)
+    for wrong in ("pigeon=/bin/true", "envoy", f"envoy={tmp_path}"):
+        with pytest.raises(UsageError):
+            command.make_context("lab", ["--hop-binary", wrong])
+    command.make_context("lab", ["--hop-binary", f"envoy={tmp_path / 'envoy'}"])
+    assert find_program("envoy") == str(tmp_path / "envoy")
+    with pytest.raises(MissingError, match="pigeon was not found"):
+        find_program("pigeon")

@@ -327,6 +327,9 @@ class _Context:
         found: list[dict[str, Any]] = self.side.call("query", sql)
         return found
 
+    def within(self, side: Side, function: Callable[[], Any]) -> Any:
+        raise PlanError("a hop's counters are not asked for on another host yet")
+
     def certificates(self) -> CertificatePaths:
         raise PlanError("a hop that encrypts has its certificates on one host yet")
 

@@ -24,7 +24,7 @@ from howfar.lab.servers.kinds import KINDS
 from howfar.lab.sockets import listens
 from howfar.lab.window import Diag, parse
 from howfar.paths import Endpoint, Hop, Path, Process
-from howfar.paths.path import Side
+from howfar.paths.path import Seen, Side
 from howfar.plan.sessions import SessionSpec
 from howfar.store.server_metrics import ServerMetrics, server_metrics
 from howfar.testbed import ServiceEndpoint, SqlProtocol, Trust
@@ -301,9 +301,13 @@ class Reached:
 
     def begin(self, ledger: ExitStack) -> None:
         """The path is open, and nothing has been sent over it but what the laboratory wanted to know."""
-        self._carried = {hop.label: hop.carried() for hop in self.endpoint.hops if hop.carried is not None}
+        self.count_from_here()
         self._watch = self.watch_hops(self.endpoint.hops)
         ledger.callback(self._watch.finish)
+
+    def count_from_here(self) -> None:
+        """What hops and server have counted so far is not the load's. Raises LabError."""
+        self._carried = {hop.label: hop.carried() for hop in self.endpoint.hops if hop.carried is not None}
         self.before = self.running.snapshot()
 
     def unlike(self, session: Mapping[str, Any] | None) -> tuple[str, ...]:
@@ -405,6 +409,9 @@ class LabPathContext:
     def hop_port(self) -> int:
         return KINDS[self.running.kind].port if self.running.port is None else self.running.port + 1
 
+    def within(self, side: Side, function: Callable[[], Seen]) -> Seen:
+        return (self.ends.client if side == "client" else self.ends.server).within(function)
+
     def certificates(self) -> CertificatePaths:
         return self.ends.certificates()
 
@@ -463,4 +470,10 @@ def reach(started: Started, path: Path, ends: Ends, ledger: ExitStack) -> Reache
     endpoint = path.open(LabPathContext(ends, started, ledger))
     certificates = started.certificates
     encrypted = pinned_context(certificates, spec.tls_version) if certificates and spec.tls_version else None
-    return Reached(started, endpoint, running.session_view(endpoint.connection, ends.client, encrypted))
+    if path.shows_sessions:
+        return Reached(started, endpoint, running.session_view(endpoint.connection, ends.client, encrypted))
+    assert isinstance(running, KeyValueServer), "a path that cannot ask leads to one"
+    hosts = sorted({place.partition(":")[0] for place in running.others()})
+    return Reached(
+        started, endpoint, {"of": "the hop's own connection", "host": " and ".join(hosts), "ssl_version": ""}
+    )

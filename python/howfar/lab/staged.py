@@ -73,7 +73,7 @@ class LabStage:
         if self.link is not None:
             self.link.counters(reset=True)
         for one in (self.main, *self.companions):
-            one.before = one.running.snapshot()
+            one.count_from_here()
 
     def watch(self, length_ns: int) -> SeenWindow:
         assert self.scene is not None, "who has none watches otherwise"

@@ -8,6 +8,7 @@ from howfar.errors import PlanError
 from howfar.paths.forwarded_socket import ForwardedSocketPath
 from howfar.paths.given import GIVEN_PATHS
 from howfar.paths.haproxy import HaproxyPath, SidecarPath
+from howfar.paths.nutcracker import NutcrackerPath
 from howfar.paths.path import Endpoint, Hop, Path, PathContext, Process, find_program
 from howfar.paths.pgbouncer import PGBOUNCER_PATHS
 from howfar.paths.remote import RemotePath
@@ -28,6 +29,7 @@ PATHS: dict[str, Path] = {
         *SSH_PATHS,
         *STUNNEL_PATHS,
         *PGBOUNCER_PATHS,
+        NutcrackerPath(),
         *GIVEN_PATHS,
     )
 }

@@ -8,10 +8,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from howfar.errors import MissingError
 
+Seen = TypeVar("Seen")
 Side = Literal["client", "server"]
 """At which end of the link."""
 
@@ -114,6 +115,10 @@ class PathContext(Protocol):
     @property
     def server_address(self) -> str: ...
 
+    def within(self, side: Side, function: Callable[[], Seen]) -> Seen:
+        """Run `function` where it sees that host's network."""
+        ...
+
     def certificates(self) -> Certificates:
         """Of the server's host, for programs that encrypt."""
         ...
@@ -201,6 +206,10 @@ class Path(ABC):
     """A session can be encrypted or compressed between client and server."""
     keeps_sessions: bool = True
     """A client keeps its session at the server for longer than a transaction, and with it statements that it prepared."""
+    shows_sessions: bool = True
+    """Through it the server can be asked how it sees a session."""
+    first_protocol: bool = False
+    """Of a store's protocols its programs read the first alone: RESP 2, Memcached's text."""
     modelled: bool
     """The queueing model describes it: it has no process for each connection, whose cost the model does not know."""
 

@@ -32,6 +32,7 @@ from howfar.engine.messages import (
 )
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import LabError
+from howfar.paths import find_path
 from howfar.plan.factors import ORDINARY, offered_per_s
 from howfar.plan.page import MULTI, Keys, PageShape
 from howfar.plan.sessions import SessionSpec, session_spec
@@ -70,7 +71,13 @@ def session_of(spec: SessionSpec, trust: Trust | None) -> Session:
 
 Protocol = Literal["resp2", "resp3", "memcached_text", "memcached_meta"]
 _NEWEST: dict[str, Protocol] = {"redis": "resp3", "memcached": "memcached_meta"}
+_FIRST: dict[str, Protocol] = {"redis": "resp2", "memcached": "memcached_text"}
 """By what a service is called."""
+
+
+def store_protocol(service: str, path: str) -> Protocol:
+    """In which a store of keys is asked by a path."""
+    return (_FIRST if find_path(path).first_protocol else _NEWEST)[service]
 
 
 def key_value(keys: Keys, protocol: Protocol) -> KeyValue:
@@ -89,7 +96,7 @@ def key_value(keys: Keys, protocol: Protocol) -> KeyValue:
 def keys_job(plan: Plan, arm: Arm, stage: Stage, seed: int) -> LoadJob:
     """Raises LabError, EngineError where the keys cannot be set."""
     (name,) = stage.services
-    workload = key_value(plan.keys, _NEWEST[name])
+    workload = key_value(plan.keys, store_protocol(name, str(arm.factors["path"])))
     fill_keys(stage.services[name], workload, stage.client)
     return load_job(plan, arm, stage, seed, workload)
 

@@ -1,0 +1,115 @@
+"""`nutcracker`: nutcracker (twemproxy) on the client's host, which gives all clients one connection to Memcached.
+
+It reads the first form of the protocol alone, and nothing can be asked through it of how the server sees a session: the server tells
+of the connection that it has. Its own counters say what it carried. It could carry Redis; but of that it passes only commands on keys,
+and the engine asks a Redis for its version on the first connection.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from howfar.errors import LabError
+from howfar.paths.path import Endpoint, Hop, Path, PathContext, find_program
+
+_PROGRAM = "nutcracker"
+_LOG = "nutcracker.log"
+_POOL = "howfar"
+_ANSWER_S = 5.0
+_EVERY_MS = 50
+"""Its counters are added up so often; its own 30 s would outlive a trial."""
+_CONFIGURATION = """\
+{pool}:
+  listen: {listen}:{port}
+  hash: fnv1a_64
+  distribution: modula
+  backlog: 4096
+  preconnect: true
+  servers:
+   - {server}:{server_port}:1 server
+"""
+
+
+class NutcrackerPath(Path):
+    name = "nutcracker"
+    label = "TCP from a second machine through nutcracker beside the client"
+    machines = 2
+    crosses_link = True
+    networking = True
+    by_socket = False
+    hops = (_PROGRAM,)
+    protocols = ("memcached",)
+    pools = True
+    passes_tls = False
+    shows_sessions = False
+    first_protocol = True
+    modelled = False
+
+    def open(self, context: PathContext) -> Endpoint:
+        assert context.server_port is not None, "this path needs a server that listens on TCP"
+        port, counters_port = context.hop_port, context.hop_port + 1
+        file = context.work / "nutcracker.yml"
+        file.write_text(
+            _CONFIGURATION.format(
+                pool=_POOL,
+                listen=context.loopback_address,
+                port=port,
+                server=context.server_address,
+                server_port=context.server_port,
+            )
+        )
+        counting = ["-a", context.loopback_address, "-s", str(counters_port), "-i", str(_EVERY_MS)]
+        notes = ["-o", str(context.work / "nutcracker.notes"), "-v", "4"]
+        process = context.start("client", [find_program(_PROGRAM), "-c", str(file), *counting, *notes], _LOG)
+        context.wait_until(process, _LOG, lambda: context.listens(process, port))
+
+        def ask() -> Mapping[str, Any]:
+            try:
+                with socket.create_connection((context.loopback_address, counters_port), _ANSWER_S) as asking:
+                    answer = b"".join(iter(lambda: asking.recv(65536), b""))
+                told: Mapping[str, Any] = json.loads(answer)[_POOL]
+            except (OSError, ValueError, KeyError) as error:
+                raise LabError(f"nutcracker does not tell its counters: {error}") from error
+            return told
+
+        def carried() -> Mapping[str, int]:
+            """It adds them up now and then: asked until they stay. Raises LabError."""
+            until, before = time.monotonic() + _ANSWER_S, context.within("client", ask)
+            while True:
+                time.sleep(3 * _EVERY_MS / 1e3)
+                now = context.within("client", ask)
+                if now == before or time.monotonic() > until:
+                    break
+                before = now
+            server = now["server"]
+            return {
+                "requests": server["requests"],
+                "bytes_to_server": server["request_bytes"],
+                "bytes_to_client": server["response_bytes"],
+            }
+
+        def at_once() -> Mapping[str, int]:
+            told = context.within("client", ask)
+            return {"to_clients": told["client_connections"], "to_server": told["server"]["server_connections"]}
+
+        return Endpoint(
+            host=context.loopback_address,
+            port=port,
+            seen_from=context.client_address,
+            server_port=context.server_port,
+            hops=(Hop("client_side", process, carried=carried, now=at_once),),
+            facts={"program": _version(), "client_side": "one connection to the server for all clients"},
+        )
+
+
+@cache
+def _version() -> str:
+    """`nutcracker-0.5.0`."""
+    output = subprocess.run([find_program(_PROGRAM), "-V"], capture_output=True, text=True).stderr
+    return next((line.rpartition(" ")[2] for line in output.splitlines() if "nutcracker-" in line), _PROGRAM)
