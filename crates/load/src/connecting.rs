@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use howfar_contract::Failed;
 use howfar_wire::mysql::Malformed;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{self, RecvFlags};
 use rustix::time::Timespec;
 
@@ -102,7 +102,7 @@ impl Connecting {
             if self.unsent.is_empty() && self.session.is_some() {
                 return Ok(self.session.take());
             }
-            match net::recv(&self.socket, &mut *buffer, RecvFlags::DONTWAIT) {
+            match retry_on_intr(|| net::recv(&self.socket, &mut *buffer, RecvFlags::DONTWAIT)) {
                 Ok((0, _)) => {
                     let doing = format!("while it was waited for {}", self.doing());
                     return Err(failure::gone(target, &doing));
@@ -116,7 +116,7 @@ impl Connecting {
                     return Err(failure::malformed(target, early));
                 }
                 // Not yet connected: the kernel says so on the first look.
-                Err(Errno::AGAIN | Errno::INTR | Errno::NOTCONN) => return Ok(None),
+                Err(Errno::AGAIN | Errno::NOTCONN) => return Ok(None),
                 Err(error) => return Err(failure::broken(target, &error.into())),
             }
         }

@@ -23,6 +23,8 @@ use replies::Replies;
 
 /// Entries for what is to be submitted: a longer batch goes out in parts.
 const SUBMISSIONS: u32 = 1024;
+/// Entries that may wait for one another: a send counts as sent when it is made, so those before it must not take long to make.
+const TOGETHER: usize = 32;
 /// Room for packets before a part of a batch must go out.
 const PACKETS: usize = 64 * 1024;
 const GROUP: u16 = 0;
@@ -207,9 +209,12 @@ impl Ring {
         self.push(&poll.build().user_data(WRITABLE | token.0))
     }
 
-    /// Send a copy of `bytes` with the next call. Only what could not be sent is told.
+    /// Send a copy of `bytes` with the next call, at the latest when [`TOGETHER`] entries wait for it. Only what could not be sent is told.
     #[inline]
     pub(crate) fn send(&mut self, socket: &OwnedFd, token: Token, bytes: &[u8]) -> io::Result<()> {
+        if self.uring.submission().len() >= TOGETHER {
+            self.submit()?;
+        }
         if self.packets.capacity() - self.packets.len() < bytes.len() {
             // Once submitted they are decided, and may move.
             self.submit()?;
@@ -251,7 +256,6 @@ impl Ring {
     }
 
     /// Submit all without waiting.
-    #[cold]
     fn submit(&mut self) -> io::Result<()> {
         while !self.uring.submission().is_empty() {
             match self.uring.submit() {

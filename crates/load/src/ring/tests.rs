@@ -1,6 +1,6 @@
-//! How many buffers a ring has for replies.
+//! How many buffers a ring has for replies, and when its sends leave.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 use super::*;
@@ -39,27 +39,58 @@ fn round(ring: &mut Ring, pairs: &mut [(OwnedFd, UnixStream)]) -> u64 {
     ring.starved() - before
 }
 
-#[test]
-fn buffers_become_as_many_as_replies_that_come_at_once() {
-    crate::socket::allow_descriptors(2 * MANY as u64).expect("descriptors");
-    let mut ring = match Ring::new(MANY, 1024) {
+type Pairs = Vec<(OwnedFd, UnixStream)>;
+
+/// A ring of this thread, and so many sockets with their peers that it receives from.
+fn ready(count: usize) -> Option<(Ring, Pairs, Vec<Token>)> {
+    crate::socket::allow_descriptors(2 * count as u64).expect("descriptors");
+    let mut ring = match Ring::new(count, 1024) {
         Ok(ring) => ring,
         Err(error) => {
             eprintln!("SKIPPED: io_uring cannot be had: {error}");
-            return;
+            return None;
         }
     };
     ring.start().expect("a ring of this thread");
-    let mut pairs: Vec<(OwnedFd, UnixStream)> = (0..MANY)
+    let pairs: Pairs = (0..count)
         .map(|_| UnixStream::pair().expect("two ends"))
         .map(|(ours, peer)| (ours.into(), peer))
         .collect();
-    for (index, (ours, _)) in pairs.iter().enumerate() {
-        ring.admit(ours, index).expect("an open socket");
-    }
+    let admit = |(index, (ours, _)): (usize, &(OwnedFd, UnixStream))| {
+        ring.admit(ours, index).expect("an open socket")
+    };
+    let tokens = pairs.iter().enumerate().map(admit).collect();
+    Some((ring, pairs, tokens))
+}
+
+#[test]
+fn buffers_become_as_many_as_replies_that_come_at_once() {
+    let Some((mut ring, mut pairs, _)) = ready(MANY) else {
+        return;
+    };
     if round(&mut ring, &mut pairs) == 0 {
         eprintln!("SKIPPED: this kernel waits for buffers by itself");
         return;
     }
     assert_eq!(round(&mut ring, &mut pairs), 0, "there are enough now");
+}
+
+/// Nobody waits for the ring here: what has left is what was handed over because of what came after it.
+#[test]
+fn a_send_waits_for_a_bounded_number_of_others() {
+    let Some((mut ring, mut pairs, tokens)) = ready(3 * TOGETHER) else {
+        return;
+    };
+    ring.wait(Some(0)).expect("a ring");
+    for ((ours, _), token) in pairs.iter().zip(tokens) {
+        ring.send(ours, token, b"x").expect("an open socket");
+    }
+    let left = |(_, peer): &mut (OwnedFd, UnixStream)| {
+        peer.set_nonblocking(true).expect("a socket");
+        peer.read(&mut [0]).is_ok_and(|count| count == 1)
+    };
+    let left: Vec<bool> = pairs.iter_mut().map(left).collect();
+    let first = left.iter().take_while(|left| **left).count();
+    assert_eq!(first, 2 * TOGETHER, "{left:?}");
+    assert!(!left[first..].contains(&true), "{left:?}");
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use howfar_contract::{FailCode, Failed};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::io::ioctl_fionbio;
+use rustix::io::{ioctl_fionbio, retry_on_intr};
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{self, RecvFlags};
 
@@ -97,13 +97,14 @@ impl Worker<'_> {
         let Some(wire) = &self.connections[index].wire else {
             return Ok(Received::Nothing);
         };
-        let count = match net::recv(&wire.socket, &mut *buffer, how) {
+        // Of a signal nothing is told again, unlike of what else there is none of.
+        let count = match retry_on_intr(|| net::recv(&wire.socket, &mut *buffer, how)) {
             Ok((0, _)) => {
                 let failed = failure::gone(&self.plan.job.target, "in the middle of the load");
                 return self.lost(index, failed).map(|()| Received::Over);
             }
             Ok((count, _)) => count,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
+            Err(Errno::AGAIN) => return Ok(Received::Nothing),
             Err(error) => {
                 let failed = failure::broken(&self.plan.job.target, &error.into());
                 return self.lost(index, failed).map(|()| Received::Over);
