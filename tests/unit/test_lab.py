@@ -13,8 +13,9 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -77,6 +78,29 @@ def test_processors_are_kept_awake_and_let_go(monkeypatch: pytest.MonkeyPatch) -
     while _spinners() - before:
         assert time.monotonic() < deadline, "a spinner stayed"
         time.sleep(0.01)
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this kernel does not group processes by session")
+def test_spinners_are_of_one_light_group_also_without_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of ten groups would have to wait for its turn to become light, for 100 ms."""
+    monkeypatch.setattr(module, "cannot_poll", lambda: "this one is no root")
+    without_root = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all")
+    prefix = without_root if os.geteuid() == 0 else ()
+
+    def start(_: object, *others: Any) -> AbstractContextManager[None]:
+        return spinning([prefix], *others)
+
+    monkeypatch.setattr(module, "spinning", start)
+    cpus = sorted(os.sched_getaffinity(0))[:2]
+    before = _spinners()
+    with awake(cpus), awake(cpus):
+        deadline = time.monotonic() + 20
+        while len(found := _spinners() - before) < 2 * len(cpus):
+            assert time.monotonic() < deadline, f"{len(found)} spinners came"
+            time.sleep(0.01)
+        groups = {Path(f"/proc/{pid}/autogroup").read_text() for pid in found}
+    assert len(groups) == 2
+    assert all("nice 19" in group for group in groups), groups
 
 
 def test_nothing_spins_where_idle_cpus_can_poll(monkeypatch: pytest.MonkeyPatch) -> None:
