@@ -24,11 +24,17 @@ pub(crate) fn now() -> Nanos {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// The real-time clock was set when it has moved so much against the monotonic one since the batch before: what disciplines it moves it
+/// by less than a thousandth, and the two readings of a batch may be apart by a pause of the thread.
+const STEP_MIN: i128 = 2_000_000;
+
 /// How kernel stamps, which count on the real-time clock, lie on the monotonic clock: read once for a batch of packets.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stamps {
     monotonic: Nanos,
     real: i128,
+    /// The real-time clock was set since the batch before: its stamps may be of either side.
+    was_set: bool,
 }
 
 impl Stamps {
@@ -37,13 +43,29 @@ impl Stamps {
         Self {
             monotonic: now(),
             real: i128::from(real.tv_sec) * 1_000_000_000 + i128::from(real.tv_nsec),
+            was_set: false,
+        }
+    }
+
+    /// Those of the next batch.
+    pub(crate) fn again(self) -> Self {
+        Self::read().after(self)
+    }
+
+    fn after(self, before: Self) -> Self {
+        let apart = |stamps: Self| stamps.real - i128::from(stamps.monotonic);
+        let passed = i128::from(self.monotonic.saturating_sub(before.monotonic));
+        let moved = (apart(self) - apart(before)).abs();
+        Self {
+            was_set: moved > STEP_MIN + passed / 1000,
+            ..self
         }
     }
 
     /// The moment of a stamp on the monotonic clock. Without a believable stamp, now.
     pub(crate) fn moment(self, stamp: Option<i128>) -> Nanos {
         match stamp.map(|stamp| self.real - stamp) {
-            Some(age) if (-STAMP_AHEAD_MAX..STAMP_AGE_MAX).contains(&age) => {
+            Some(age) if !self.was_set && (-STAMP_AHEAD_MAX..STAMP_AGE_MAX).contains(&age) => {
                 (i128::from(self.monotonic) - age).max(0) as u64
             }
             _ => now(),
@@ -94,6 +116,7 @@ mod tests {
         let stamps = Stamps {
             monotonic: 100_000_000_000,
             real: 1_700_000_000_000_000_000,
+            was_set: false,
         };
         let stamp = |age: i128| Some(stamps.real - age);
         assert_eq!(stamps.moment(stamp(0)), 100_000_000_000);
@@ -105,5 +128,37 @@ mod tests {
         for unbelievable in [stamp(STAMP_AGE_MAX), stamp(-2 * STAMP_AHEAD_MAX), None] {
             assert!(stamps.moment(unbelievable) >= before);
         }
+    }
+
+    /// Ten milliseconds later the real-time clock shows 5 s too much: a stamp from before would be believed as 5 s old.
+    #[test]
+    fn packets_are_not_older_because_the_clock_was_set() {
+        let before = Stamps {
+            monotonic: 100_000_000_000,
+            real: 1_700_000_000_000_000_000,
+            was_set: false,
+        };
+        let later = |step: i128| {
+            let (monotonic, real) = (before.monotonic + 10_000_000, before.real + 10_000_000);
+            let stamps = Stamps {
+                monotonic,
+                real: real + step,
+                was_set: false,
+            };
+            stamps.after(before)
+        };
+        let stamp = Some(before.real + 9_000_000);
+        assert_eq!(later(0).moment(stamp), 100_009_000_000);
+        assert_eq!(
+            later(100_000).moment(stamp),
+            100_008_900_000,
+            "as disciplined clocks move"
+        );
+        let read = now();
+        assert!(later(5_000_000_000).moment(stamp) >= read);
+        assert!(later(-5_000_000_000).moment(stamp) >= read);
+        let next = later(5_000_000_000).again();
+        assert!(next.was_set, "these are made-up clocks");
+        assert!(!next.again().was_set);
     }
 }

@@ -69,6 +69,7 @@ pub(crate) struct Pump {
     sleeper: Sleeper,
     ahead: Ahead,
     deaf: Nanos,
+    stamps: Stamps,
     overtakes: bool,
     /// When the last packet came, and whether the one before it was close; a nap that brings none ends the burst.
     arrival: Nanos,
@@ -133,6 +134,7 @@ impl Pump {
             sleeper: Sleeper::new(now()),
             ahead: Ahead::new(steady_delay(direction)),
             deaf: deaf(direction),
+            stamps: Stamps::read(),
             overtakes: overtakes(direction),
             arrival: 0,
             burst: false,
@@ -244,7 +246,8 @@ impl Pump {
     }
 
     fn receive(&mut self) -> Result<(), Failed> {
-        let stamps = Stamps::read();
+        self.stamps = self.stamps.again();
+        let stamps = self.stamps;
         for _ in 0..BATCH {
             let (room, kept) = match self.arena.room() {
                 Some(room) => (room, true),
