@@ -116,9 +116,10 @@ pub(crate) enum Stage {
     Parse,
 }
 
-/// One worker's share of the whole window.
+/// The whole window, or one worker's share of what its slices do not hold.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
+    /// Sums of slices: what is counted for each transaction is counted once, since a histogram is as large as a CPU's cache.
     pub(crate) transactions: u64,
     pub(crate) used: Use,
     pub(crate) errors: BTreeMap<ErrorCode, u64>,
@@ -129,6 +130,7 @@ pub(crate) struct Totals {
     pub(crate) due: u64,
     pub(crate) unanswered_count: u64,
     pub(crate) backlog_max: u64,
+    /// Of transactions: of a worker, only of those without an answer.
     pub(crate) latency: Latency,
     pub(crate) service: Latency,
     pub(crate) lateness: Latency,
@@ -143,9 +145,14 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
+    pub(crate) fn add_slice(&mut self, slice: &Slice) {
+        self.transactions += slice.transactions;
+        self.used.add(&slice.used);
+        self.latency.add(&slice.latency);
+    }
+
+    /// Add what a worker counted beside its slices.
     pub(crate) fn add(&mut self, other: &Self) {
-        self.transactions += other.transactions;
-        self.used.add(&other.used);
         for (code, count) in &other.errors {
             *self.errors.entry(*code).or_default() += count;
         }

@@ -140,6 +140,7 @@ impl<'a> Collected<'a> {
     }
 
     fn slice(&mut self, index: u64, slice: &Slice) -> Result<(), Failed> {
+        self.totals.add_slice(slice);
         let (workers, sum) = self.slices.entry(index).or_default();
         *workers += 1;
         sum.add(slice);

@@ -47,11 +47,19 @@ impl State {
 }
 
 fn totals(reports: &Receiver<Report>) -> crate::counts::Totals {
-    let ends = reports.try_iter().filter_map(|report| match report {
-        Report::Passed(Passed::End(totals)) => Some(*totals),
-        _ => None,
-    });
-    ends.last().expect("the window is over")
+    let (mut totals, mut is_over) = (crate::counts::Totals::default(), false);
+    for report in reports.try_iter() {
+        match report {
+            Report::Passed(Passed::Slice { slice, .. }) => totals.add_slice(&slice),
+            Report::Passed(Passed::End(end)) => {
+                totals.add(&end);
+                is_over = true;
+            }
+            _ => {}
+        }
+    }
+    assert!(is_over, "the window is over");
+    totals
 }
 
 #[test]
