@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,3 +162,56 @@ def test_a_command_that_makes_no_round_trip_is_refused_and_leaves_no_file(server
     assert done.returncode == 2
     assert "made no round trip through the tap" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_packets_say_the_same_without_a_tap(server: Running, tmp_path: Path) -> None:
+    """The interface, while tcpdump captures it; then the file that tcpdump wrote of the same, by itself."""
+    if shutil.which("tcpdump") is None or os.geteuid() != 0:
+        pytest.skip("needs root and tcpdump (./setup --tests brings it)")
+    to, out, dump = address(server, "tcp"), tmp_path / "a.recording", tmp_path / "dump.pcap"
+    port = to.rpartition(":")[2]
+    with subprocess.Popen(
+        ["tcpdump", "-i", "lo", "-U", "-B", "16384", "-w", str(dump), "-Z", "root", f"tcp port {port}"],
+        stderr=subprocess.PIPE,
+    ) as capture:
+        assert capture.stderr is not None
+        assert any(b"listening" in line for line in iter(capture.stderr.readline, b""))
+        before = counted(server)
+        done = record(server, to, out, options=("--interface", "lo", "--json"))
+        assert done.returncode == 0, done.stderr
+        grown = counted(server) - before
+        time.sleep(1.5)  # what it buffers; nothing says when that is written
+        capture.terminate()
+    live = read(out)
+    again = tmp_path / "b.recording"
+    arguments = [HOWFAR, "record", "--pcap", str(dump), "--server", to, "--out", str(again), "--json"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    for recording in (live, read(again)):
+        assert recording.facts["commands"]["select"] == grown["select"] == 22
+        assert recording.facts["unknown"] == {}
+        assert [digest(recording, one.digest_id) for one in recording.round_trips].count("SELECT ?, ?") == 20
+        assert [one.command for one in recording.round_trips][-1] == "quit"
+    assert live.pages[0].method == "command"
+    assert len(live.pages[0].round_trips) == len(live.round_trips)
+    for path in (out, again):
+        assert SECRETS[0].encode() not in path.read_bytes()
+
+
+def test_a_php_page_marks_itself(server: Running, tmp_path: Path) -> None:
+    if shutil.which("php") is None:
+        pytest.skip("php is not installed")
+    page = """<?php
+    $db = new mysqli(null, getenv("DB_USER"), getenv("DB_PASSWORD"), getenv("DB"), 0, getenv("TO"));
+    for ($i = 0; $i < 7; $i++) { $db->query("SELECT $i, 'Xylophon77'")->fetch_all(); }
+    register_shutdown_function(fn() => $db->query("SELECT 'at the end'"));
+    """
+    (tmp_path / "page.php").write_text(page)
+    out = tmp_path / "a.recording"
+    script = f"for i in 1 2 3; do php {tmp_path}/page.php; done"
+    done = record(server, address(server, "socket"), out, "sh", "-c", script, options=("--php", "--json"))
+    assert done.returncode == 0, done.stderr
+    recording = read(out)
+    assert [(page.name, page.method) for page in recording.pages] == [("page.php", "php")] * 3
+    for marked in recording.pages:
+        assert [one.command for one in marked.round_trips].count("select") == 8

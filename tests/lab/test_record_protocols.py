@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from howfar.cli.main import cli
-from howfar.engine.messages import FixedSize, KeyValue, TcpListen, TcpTarget, UnixTarget
+from howfar.engine.messages import FixedSize, KeyValue, RecordEnded, TcpListen, TcpTarget, UnixTarget
 from howfar.lab.servers import DATABASE, USER
 from howfar.recording.recorder import Collected, RecordTap, collect
 from howfar.recording.recording import Recording, RecordingFile, read
@@ -46,7 +46,7 @@ def recorded(server: Target, folder: Path) -> Iterator[tuple[Target, Callable[[]
         tap.finish()
         collector.join(60)
         ended = collected.ended
-        assert ended is not None and collected.stopped is None
+        assert isinstance(ended, RecordEnded) and collected.stopped is None
         assert ended.taken_to_server == ended.passed_to_server and ended.taken_to_client == ended.passed_to_client
         file.finish({"commands": ended.commands, "unknown": ended.unknown})
         return read(folder / "r")

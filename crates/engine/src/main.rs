@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         Some("tap") => howfar_tap::run(),
         Some("record") => howfar_tap::record(),
         Some("keep") => howfar_tap::keep(),
+        Some("packets") => howfar_tap::packets(),
         Some("commit") => commit::print(),
         Some("echo" | "rtt" | "goodput") => howfar_link::probe::run(),
         _ => {

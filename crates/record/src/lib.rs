@@ -1,9 +1,10 @@
 //! What a client and its server say to each other, as round trips: bytes and times in, values out. No I/O, no clock.
 //!
 //! Start at [`Conversation`]. `digest` replaces the literals of statements; `frame` finds messages; `mysql`, `postgres`, `redis` and
-//! `memcached` read commands. No literal leaves this crate: a statement is words and punctuation, a command one of a list, and values
+//! `memcached` read commands. `capture` and `segments` make the same of captured packets. No literal leaves this crate: a statement is words and punctuation, a command one of a list, and values
 //! leave as a salted hash.
 
+mod capture;
 mod conversation;
 mod digest;
 mod frame;
@@ -12,10 +13,13 @@ mod mysql;
 mod postgres;
 mod redis;
 mod salt;
+mod segments;
 
+pub use capture::{Capture, Link, Packet};
 pub use conversation::{Conversation, Direction, RoundTrip, Summary};
 pub use digest::{Dialect, Statement, digest};
 pub use salt::Salt;
+pub use segments::{Event, Segments};
 
 /// In which part of a connection's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -215,3 +215,37 @@ pub(crate) struct RecordEnded {
     /// A second process would go on with the connections if this one were killed.
     pub(crate) survives_kill: bool,
 }
+
+/// Record what packets carry: of a file, or of a capture that is still being written.
+#[derive(Debug, Deserialize, Serialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PacketsJob {
+    #[serde(rename = "job")]
+    #[schemars(extend("const" = "packets"))]
+    _job: String,
+    #[serde(rename = "version")]
+    #[schemars(extend("const" = 2))]
+    _version: u32,
+    /// A file, pipe or descriptor with packets in pcap or pcapng.
+    pub(crate) path: String,
+    /// The server's.
+    #[schemars(range(min = 1))]
+    pub(crate) port: u16,
+    /// None: a server of any address.
+    pub(crate) address: Option<String>,
+    /// Taken off the packets' times.
+    pub(crate) epoch_ns: u64,
+}
+
+/// The last event of a recording from packets.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+#[serde(tag = "event", rename = "packets_ended")]
+#[schemars(title = "PacketsEnded")]
+pub(crate) struct PacketsEnded {
+    pub(crate) commands: BTreeMap<&'static str, u64>,
+    pub(crate) unknown: BTreeMap<&'static str, u64>,
+    /// Packets of the server's connections.
+    pub(crate) packets: u64,
+    /// Bytes that passed and were not captured.
+    pub(crate) missing: u64,
+}

@@ -11,6 +11,7 @@ mod end;
 mod flow;
 mod jobs;
 mod keep;
+mod packets;
 mod pass;
 mod record;
 mod relay;
@@ -27,7 +28,8 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use application::{Application, raise_limits};
 use jobs::{
-    RecordCommand, RecordEnded, RecordJob, Recorded, TapCounts, TapDelay, TapJob, TapReady,
+    PacketsEnded, PacketsJob, RecordCommand, RecordEnded, RecordJob, Recorded, TapCounts, TapDelay,
+    TapJob, TapReady,
 };
 use keep::Keeper;
 use pass::Passer;
@@ -47,6 +49,8 @@ pub fn describe(contract: &mut Contract) {
     contract.reads::<RecordCommand>();
     contract.writes::<Recorded>();
     contract.writes::<RecordEnded>();
+    contract.reads::<PacketsJob>();
+    contract.writes::<PacketsEnded>();
 }
 
 /// Read a tap job on stdin, pass connections on until stdin ends; each command on stdin is answered by the counts on stdout.
@@ -60,6 +64,14 @@ pub fn run() -> ExitCode {
 /// Read a record job on stdin, pass connections on and record them; without stdin pass them on until the application has ended.
 pub fn record() -> ExitCode {
     match serve_recorded() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failed) => failed.report(),
+    }
+}
+
+/// Read a packets job on stdin and record what the packets carry.
+pub fn packets() -> ExitCode {
+    match packets::run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failed) => failed.report(),
     }

@@ -34,6 +34,8 @@ const REST: Duration = Duration::from_millis(20);
 const MOST_AT_ONCE: usize = 512;
 const MOST_DIGESTS: usize = 65_536;
 
+type Counts = BTreeMap<&'static str, u64>;
+
 /// What the traffic's thread says to the writer.
 #[derive(Debug)]
 enum Note {
@@ -434,15 +436,19 @@ impl Writer {
     }
 
     /// Close all connections, and say how it ended.
-    pub(crate) fn finish(&mut self, mut ended: RecordEnded) {
+    fn finish(&mut self, mut ended: RecordEnded) {
+        (ended.commands, ended.unknown) = self.close_all();
+        // A reader that has gone is told nothing.
+        let _ = self.write().and_then(|()| emit(&ended));
+    }
+
+    /// Every request by command, and what is not known by reason.
+    pub(crate) fn close_all(&mut self) -> (Counts, Counts) {
         let mut open: Vec<u64> = self.known.keys().copied().collect();
         open.sort_unstable();
         for id in open {
             self.closed(id, None);
         }
-        ended.commands.clone_from(&self.commands);
-        ended.unknown.clone_from(&self.unknown);
-        // A reader that has gone is told nothing.
-        let _ = self.write().and_then(|()| emit(&ended));
+        (self.commands.clone(), self.unknown.clone())
     }
 }

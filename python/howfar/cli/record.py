@@ -10,7 +10,9 @@ import click
 
 from howfar.cli.screen import has_colour, json_option, no_colour_option, note, width
 from howfar.cli.slope import address_of, usual_server
+from howfar.engine.messages import TcpTarget, UnixTarget
 from howfar.errors import UsageError
+from howfar.units import parse_duration_ns
 
 _STDERR = 2
 
@@ -20,11 +22,36 @@ _STDERR = 2
 @click.option("--server", metavar="ADDRESS",
               help="The database's socket, or HOST:PORT.  [default: the one usual socket that exists]")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), help="The recording.  [default: COMMAND-DATE.recording]")
+@click.option(
+    "--interface", metavar="NAME", help="Record packets of this interface instead; adds nothing to the path. TCP alone."
+)
+@click.option(
+    "--pcap",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Record from a file of captured packets.",
+)
+@click.option(
+    "--service",
+    metavar="UNIT",
+    help="Record a service: a drop-in is shown, then written; the service restarts.",
+)
+@click.option("--yes", is_flag=True, help="With --service: do not ask.")
+@click.option("--time", "duration", help="Without a command: how long.  [default: until Ctrl-C]")
 @click.option("--php", is_flag=True, help="Mark each PHP page, by a file that PHP runs before it (auto_prepend_file).")
 @json_option
 @no_colour_option
 def record(
-    command: tuple[str, ...], server: str | None, out: Path | None, php: bool, as_json: bool, no_colour: bool
+    command: tuple[str, ...],
+    server: str | None,
+    out: Path | None,
+    interface: str | None,
+    pcap: Path | None,
+    service: str | None,
+    yes: bool,
+    duration: str | None,
+    php: bool,
+    as_json: bool,
+    no_colour: bool,
 ) -> int:
     """Record the round trips that your application makes to its database, without any literal.
 
@@ -32,6 +59,8 @@ def record(
     howfar record -- php page.php                        one run is one page
     howfar record --php -- php -S 127.0.0.1:8080         a page a request
     howfar record --server 127.0.0.1:3306 -- ./app --db 127.0.0.1:3306
+    howfar record --interface eth0 --server 10.0.0.5:5432 --time 60s
+    howfar record --pcap dump.pcap --server 10.0.0.5:5432
 
     The command is sent to a tap by a mount that it alone sees (Unix sockets), or by replacing HOST:PORT in its arguments and
     environment (TCP). `howfar mark` and $HOWFAR_MARKS name pages. Should howfar or the tap be killed, the command goes on.
@@ -41,18 +70,24 @@ def record(
     from howfar.recording.summary import document, summarize
     from howfar.report import terminal
 
-    if not command:
-        raise UsageError("nothing to record", "Give the command that starts your application after --.")
-    name = Path(command[0]).name
+    name = Path(command[0]).name if command else pcap.name if pcap else interface or service or ""
     out = out or Path(f"{name}-{time.strftime('%Y%m%d-%H%M%S')}{SUFFIX}")
-    requested = Requested(
-        server=address_of(server or usual_server()),
-        command=command,
-        out=out,
-        php=php,
-        output=_STDERR if as_json else None,
-    )
-    record(requested, note)
+    output = _STDERR if as_json else None
+    seconds = parse_duration_ns(duration) / 1e9 if duration else None
+    if sum(bool(one) for one in (service, interface, pcap)) > 1 or (command and (service or pcap)):
+        raise UsageError(
+            "only one can be recorded", "Leave all but one out: a command, --service, --interface, --pcap."
+        )
+    if php and (service or interface or pcap):
+        raise UsageError("--php needs a command that is recorded by a tap", "Leave it out; `howfar mark` names pages.")
+    if service:
+        _service(service, server, out, seconds, yes)
+    elif interface or pcap:
+        _packets(server, out, interface, pcap, command, seconds, output)
+    elif not command:
+        raise UsageError("nothing to record", "Give the command that starts your application after --.")
+    else:
+        record(Requested(address_of(server or usual_server()), command, out, php, output), note)
     found = summarize(read(out))
     if as_json:
         click.echo(found.model_dump_json(indent=2))
@@ -60,3 +95,37 @@ def record(
     text = terminal.render(document(found, str(out)), width(), colour=has_colour(sys.stdout, no_colour))
     click.echo(text)
     return 0
+
+
+def _service(unit: str, server: str | None, out: Path, seconds: float | None, yes: bool) -> None:
+    from howfar.recording.service import Requested, record
+
+    target = address_of(server or usual_server())
+    if not isinstance(target, UnixTarget):
+        raise UsageError("a service is recorded by the Unix socket of its server", "For a server on TCP: --interface.")
+    record(Requested(unit, target, out, seconds), note, lambda text: _agreed(text, yes))
+
+
+def _packets(
+    server: str | None,
+    out: Path,
+    interface: str | None,
+    file: Path | None,
+    command: tuple[str, ...],
+    seconds: float | None,
+    output: int | None,
+) -> None:
+    from howfar.recording.packets import Requested, record
+
+    target = address_of(server) if server else None
+    if not isinstance(target, TcpTarget):
+        raise UsageError(
+            "packets are recorded of a TCP port of a server",
+            "Write for example --interface lo --server 127.0.0.1:3306, or --pcap FILE --server 10.0.0.5:5432.",
+        )
+    record(Requested(target.port, target.host, out, interface, file, command, seconds, output), note)
+
+
+def _agreed(text: str, yes: bool) -> bool:
+    note(text.rstrip())
+    return yes or click.confirm("Write this and restart the service?", err=True)

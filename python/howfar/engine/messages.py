@@ -764,6 +764,21 @@ class NullJob(Message):
     """MariaDB leaves out of an execute's answer the definitions that the client has from the prepare."""
 
 
+class PacketsJob(Message):
+    """Record what packets carry: of a file, or of a capture that is still being written."""
+
+    job: Literal["packets"] = "packets"
+    version: Literal[2] = 2
+    path: str
+    """A file, pipe or descriptor with packets in pcap or pcapng."""
+    port: int = Field(ge=1, le=65_535)
+    """The server's."""
+    address: str | None = None
+    """None: a server of any address."""
+    epoch_ns: int = Field(ge=0)
+    """Taken off the packets' times."""
+
+
 class PageJob(Message):
     """Load by pages. `workers` threads, each with one page at a time, as the processes of an application: the kernel shares the CPU
     among them. Closed loop without `arrivals`."""
@@ -1237,6 +1252,18 @@ class NullReady(Message):
     """None: a Unix socket."""
 
 
+class PacketsEnded(Message):
+    """The last event of a recording from packets."""
+
+    event: Literal["packets_ended"] = "packets_ended"
+    commands: dict[str, int]
+    unknown: dict[str, int]
+    packets: int
+    """Packets of the server's connections."""
+    missing: int
+    """Bytes that passed and were not captured."""
+
+
 class PingPong(Message):
     """Rounds, time and CPU of the measured window."""
 
@@ -1418,6 +1445,7 @@ Event = Annotated[
     | Listening
     | Measuring
     | NullReady
+    | PacketsEnded
     | PingPong
     | Ready
     | RecordEnded
@@ -1443,6 +1471,7 @@ JOBS: Final[dict[str, type[Message]]] = {
     "link": LinkJob,
     "load": LoadJob,
     "null": NullJob,
+    "packets": PacketsJob,
     "page": PageJob,
     "pingpong": PingPongJob,
     "record": RecordJob,
@@ -1478,6 +1507,7 @@ EVENTS: Final[dict[str, type[Message]]] = {
     "listening": Listening,
     "measuring": Measuring,
     "null_ready": NullReady,
+    "packets_ended": PacketsEnded,
     "pingpong": PingPong,
     "ready": Ready,
     "record_ended": RecordEnded,

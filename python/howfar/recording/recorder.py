@@ -21,10 +21,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import howfar
 from howfar.engine.messages import (
+    PacketsEnded,
     Recorded,
     RecordEnded,
     RecordFinish,
@@ -104,24 +105,34 @@ class RecordTap:
         return self._process.leave(patience_s)
 
 
+class Source(Protocol):
+    """What a recording comes from."""
+
+    def events(self) -> Iterator[Recorded | RecordEnded | PacketsEnded]:
+        """Up to the last. Raises EngineError when it cannot be told any more."""
+        ...
+
+
 @dataclass
 class Collected:
     """What the events said."""
 
-    ended: RecordEnded | None = None
+    ended: RecordEnded | PacketsEnded | None = None
     stopped: str | None = None
     protocols: Counter[str] = field(default_factory=Counter)
     tls: bool = False
     round_trips: int = 0
 
 
-def collect(tap: RecordTap, file: RecordingFile, into: Collected) -> None:
+def collect(source: Source, file: RecordingFile, into: Collected) -> None:
     """Write the events to the file until the last. What goes wrong with the file or the tap ends the recording alone."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)  # the application comes first
     try:
-        for event in tap.events():
-            if isinstance(event, RecordEnded):
+        for event in source.events():
+            if isinstance(event, PacketsEnded):
+                into.ended = event
+            elif isinstance(event, RecordEnded):
                 into.ended = event
                 into.stopped = into.stopped or event.stopped
             elif into.stopped is None:
@@ -129,8 +140,8 @@ def collect(tap: RecordTap, file: RecordingFile, into: Collected) -> None:
                     _add(event, file, into)
                 except HowfarError as error:
                     into.stopped = error.message
-    except EngineError:
-        into.stopped = _LOST
+    except EngineError as error:
+        into.stopped = _LOST if isinstance(source, RecordTap) else error.message
 
 
 def _add(event: Recorded, file: RecordingFile, into: Collected) -> None:
@@ -179,20 +190,25 @@ def _add(event: Recorded, file: RecordingFile, into: Collected) -> None:
     into.round_trips += len(event.round_trips)
 
 
-def record(requested: Requested, say: Callable[[str], None]) -> int:
-    """Run the command and record it; gives its exit code. Raises UsageError, LabError, EngineError, RunFileError."""
-    kind = "unix" if isinstance(requested.server, UnixTarget) else "tcp"
-    floor_ns, tap_ns = calibrate(kind == "unix")
-    facts: dict[str, Any] = {
+def new_facts(method: str, transport: str, command: str | None) -> dict[str, Any]:
+    """What is known at the beginning. For a tap, its cost is measured."""
+    floor_ns, tap_ns = calibrate(transport == "unix") if method == "tap" else (0, 0)
+    return {
         "howfar": howfar.__version__,
         "began_unix_ns": time.time_ns(),
-        "method": "tap",
-        "command": Path(requested.command[0]).name,
-        "transport": kind,
+        "method": method,
+        "command": command,
+        "transport": transport,
         "idle": "as-found",
         "floor_ns": floor_ns,
         "tap_ns": tap_ns,
     }
+
+
+def record(requested: Requested, say: Callable[[str], None]) -> int:
+    """Run the command and record it; gives its exit code. Raises UsageError, LabError, EngineError, RunFileError."""
+    kind = "unix" if isinstance(requested.server, UnixTarget) else "tcp"
+    facts = new_facts("tap", kind, Path(requested.command[0]).name)
     file = RecordingFile(requested.out, facts)
     try:
         code = _record(requested, file, say)
@@ -223,7 +239,7 @@ def _record(requested: Requested, file: RecordingFile, say: Callable[[str], None
             if tap is not None and not tap.leave():
                 say("the application left processes behind; the tap goes on for them and ends with them")
     if not collected.round_trips and collected.stopped is None:
-        refusal = collected.ended.refusal if collected.ended else None
+        refusal = collected.ended.refusal if isinstance(collected.ended, RecordEnded) else None
         raise UsageError(
             f"the tap could not connect to the server for the application: {refusal}"
             if refusal
@@ -231,11 +247,12 @@ def _record(requested: Requested, file: RecordingFile, say: Callable[[str], None
             "Is --server the address that it uses? A TCP address is replaced only where HOST:PORT, {host} or {port} stands in the "
             "command or its environment. Else record its packets with --interface.",
         )
-    _finish(file, collected, marks, page, code)
+    finish(file, collected, marks, page, code)
     return code
 
 
-def _finish(file: RecordingFile, collected: Collected, marks: Marks, page: Page, code: int) -> None:
+def finish(file: RecordingFile, collected: Collected, marks: Marks, page: Page, code: int) -> None:
+    """Write pages and the last facts; `page` where nothing marked any."""
     file.add_pages(marks.pages or [page])
     ambiguous = file.assign_pages()
     ended = collected.ended
@@ -250,7 +267,7 @@ def _finish(file: RecordingFile, collected: Collected, marks: Marks, page: Page,
         "stopped": collected.stopped,
         "complete": collected.stopped is None,
     }
-    if ended:
+    if isinstance(ended, RecordEnded):
         facts |= {
             "commands": ended.commands,
             "refused": ended.refused,

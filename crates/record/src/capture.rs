@@ -1,0 +1,196 @@
+//! Files of captured packets, pcap and pcapng, as they are read. No I/O of its own: anything that can be read.
+
+use std::io::{self, Read};
+
+/// No packet is longer.
+const LONGEST: usize = 1 << 20;
+
+/// How the packets of an interface begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    Null,
+    Ethernet,
+    Raw,
+    /// Linux's "any" interface, first and second edition.
+    Cooked,
+    Cooked2,
+}
+
+impl Link {
+    const fn of(number: u32) -> Option<Self> {
+        Some(match number & 0xFFFF {
+            0 => Self::Null,
+            1 => Self::Ethernet,
+            12 | 14 | 101 | 228 | 229 => Self::Raw,
+            113 => Self::Cooked,
+            276 => Self::Cooked2,
+            _ => return None,
+        })
+    }
+}
+
+/// A packet, perhaps cut.
+#[derive(Debug)]
+pub struct Packet {
+    pub at_ns: u64,
+    pub link: Link,
+    pub bytes: Vec<u8>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Interface {
+    link: Option<Link>,
+    ticks_per_s: u64,
+}
+
+/// Reads packets.
+#[derive(Debug)]
+pub struct Capture<R> {
+    input: R,
+    is_big_endian: bool,
+    /// One in a pcap file; those so far in a pcapng file.
+    interfaces: Vec<Interface>,
+    is_pcapng: bool,
+}
+
+impl<R: Read> Capture<R> {
+    /// Reads the file's head. The error says what it is not.
+    pub fn open(mut input: R) -> io::Result<Self> {
+        let mut magic = [0; 4];
+        input.read_exact(&mut magic)?;
+        let mut capture = Self {
+            input,
+            is_big_endian: magic[0] == 0xA1,
+            interfaces: Vec::new(),
+            is_pcapng: magic == [0x0A, 0x0D, 0x0D, 0x0A],
+        };
+        let ticks_per_s = match u32::from_le_bytes(magic) {
+            0xA1B2_C3D4 | 0xD4C3_B2A1 => 1_000_000,
+            0xA1B2_3C4D | 0x4D3C_B2A1 => 1_000_000_000,
+            _ if capture.is_pcapng => {
+                capture.section()?;
+                return Ok(capture);
+            }
+            _ => return Err(io::Error::other("it is neither pcap nor pcapng")),
+        };
+        let head = capture.take(20)?;
+        let link = Link::of(capture.number(&head, 16));
+        capture.interfaces.push(Interface { link, ticks_per_s });
+        Ok(capture)
+    }
+
+    /// The next packet of a kind that is understood; None at the end, also in the middle of a packet, as a killed capture leaves it.
+    pub fn packet(&mut self) -> io::Result<Option<Packet>> {
+        loop {
+            let found = if self.is_pcapng {
+                self.block()
+            } else {
+                self.record()
+            };
+            match found {
+                Ok(Some(packet)) => return Ok(Some(packet)),
+                Ok(None) => {}
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn record(&mut self) -> io::Result<Option<Packet>> {
+        let head = self.take(16)?;
+        let (seconds, ticks) = (self.number(&head, 0), self.number(&head, 4));
+        let bytes = self.take(self.number(&head, 8) as usize)?;
+        let Interface { link, ticks_per_s } = self.interfaces[0];
+        let at_ns =
+            u64::from(seconds) * 1_000_000_000 + u64::from(ticks) * (1_000_000_000 / ticks_per_s);
+        Ok(link.map(|link| Packet { at_ns, link, bytes }))
+    }
+
+    fn section(&mut self) -> io::Result<()> {
+        let head = self.take(8)?;
+        self.is_big_endian = head[4] == 0x1A;
+        let length = self.number(&head, 0) as usize;
+        self.take(length.saturating_sub(12))?;
+        self.interfaces.clear();
+        Ok(())
+    }
+
+    fn block(&mut self) -> io::Result<Option<Packet>> {
+        const SECTION: u32 = 0x0A0D_0D0A;
+        let kind = self.take(4)?;
+        if self.number(&kind, 0) == SECTION {
+            self.section()?;
+            return Ok(None);
+        }
+        let length = self.take(4)?;
+        let body = self.take((self.number(&length, 0) as usize).saturating_sub(8))?;
+        match self.number(&kind, 0) {
+            1 if body.len() >= 8 => {
+                let link = Link::of(u32::from(self.half(&body, 0)));
+                let ticks_per_s = self.resolution(&body[8..body.len().saturating_sub(4).max(8)]);
+                self.interfaces.push(Interface { link, ticks_per_s });
+                Ok(None)
+            }
+            6 if body.len() >= 20 => Ok(self.enhanced(&body)),
+            _ => Ok(None),
+        }
+    }
+
+    fn enhanced(&self, body: &[u8]) -> Option<Packet> {
+        let Interface { link, ticks_per_s } = *self.interfaces.get(self.number(body, 0) as usize)?;
+        let ticks = (u64::from(self.number(body, 4)) << 32) | u64::from(self.number(body, 8));
+        let bytes = body.get(20..20 + self.number(body, 12) as usize)?.to_vec();
+        let at_ns = u128::from(ticks) * 1_000_000_000 / u128::from(ticks_per_s);
+        Some(Packet {
+            at_ns: at_ns as u64,
+            link: link?,
+            bytes,
+        })
+    }
+
+    /// The option that says how fine an interface's stamps are.
+    fn resolution(&self, mut options: &[u8]) -> u64 {
+        const IF_TSRESOL: u16 = 9;
+        while options.len() >= 4 {
+            let (code, length) = (self.half(options, 0), usize::from(self.half(options, 2)));
+            if code == IF_TSRESOL && options.len() > 4 {
+                let exponent = u32::from(options[4] & 0x7F);
+                let base: u64 = if options[4] & 0x80 == 0 { 10 } else { 2 };
+                return base.checked_pow(exponent).unwrap_or(1_000_000_000).max(1);
+            }
+            options = options
+                .get(4 + length.next_multiple_of(4)..)
+                .unwrap_or_default();
+        }
+        1_000_000
+    }
+
+    fn take(&mut self, count: usize) -> io::Result<Vec<u8>> {
+        if count > LONGEST {
+            return Err(io::Error::other(
+                "a packet longer than any: the file is damaged",
+            ));
+        }
+        let mut bytes = vec![0; count];
+        self.input.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn number(&self, bytes: &[u8], at: usize) -> u32 {
+        let four: [u8; 4] = bytes[at..at + 4].try_into().expect("four bytes");
+        if self.is_big_endian {
+            u32::from_be_bytes(four)
+        } else {
+            u32::from_le_bytes(four)
+        }
+    }
+
+    fn half(&self, bytes: &[u8], at: usize) -> u16 {
+        let two = [bytes[at], bytes[at + 1]];
+        if self.is_big_endian {
+            u16::from_be_bytes(two)
+        } else {
+            u16::from_le_bytes(two)
+        }
+    }
+}

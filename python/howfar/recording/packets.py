@@ -1,0 +1,216 @@
+"""A recording from packets: of an interface, while it is captured, or of a file. Adds nothing to the application's path; TCP alone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+
+from howfar.engine.messages import PacketsEnded, PacketsJob, Recorded, TapReady
+from howfar.engine.process import EngineProcess, Launcher
+from howfar.errors import LabError, MissingError, UsageError
+from howfar.recording.marks import VARIABLE, Marks
+from howfar.recording.recorder import Collected, collect, new_facts
+from howfar.recording.recording import Page, RecordingFile
+
+_BEGIN_S = 10.0
+_DRAIN_S = 5.0
+_UNTIL_INTERRUPTED_S = 365 * 86_400.0
+_BUFFER_KIB = 65_536
+_COUNTED = re.compile(
+    rb"(\d+) packets? captured.*?(\d+) packets? received by filter.*?(\d+) packets? dropped", re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class Requested:
+    """What is recorded, and where to. One of `interface` and `file` is given."""
+
+    port: int
+    address: str | None
+    out: Path
+    interface: str | None = None
+    file: Path | None = None
+    command: tuple[str, ...] = ()
+    """Run meanwhile; without one an interface is recorded for `seconds`, or until an interrupt."""
+    seconds: float | None = None
+    output: int | None = None
+
+
+class Reader:
+    """The engine as it reads packets from `path`."""
+
+    def __init__(self, path: str, requested: Requested, epoch_ns: int, launcher: Launcher) -> None:
+        job = PacketsJob(path=path, port=requested.port, address=requested.address, epoch_ns=epoch_ns)
+        self._process = EngineProcess(job, launcher)
+        assert isinstance(self._process.read(), TapReady), "it says first that it has understood"
+
+    def events(self) -> Iterator[Recorded | PacketsEnded]:
+        """Up to the last. Raises EngineError."""
+        while True:
+            event = self._process.read()
+            assert isinstance(event, Recorded | PacketsEnded), "it says nothing else"
+            yield event
+            if isinstance(event, PacketsEnded):
+                self._process.close()
+                return
+
+
+class Dump:
+    """tcpdump, writing what it captures into a pipe. Use as a context manager."""
+
+    def __init__(self, requested: Requested, into: int) -> None:
+        host = f" and host {requested.address}" if requested.address else ""
+        command = ["tcpdump", "-i", str(requested.interface), "-n", "-s", "0", "-U", "-B", str(_BUFFER_KIB), "-w", "-"]
+        command += ["--time-stamp-precision=nano", f"tcp port {requested.port}{host}"]
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=into, stderr=subprocess.PIPE, start_new_session=True
+            )
+        except OSError as error:
+            raise MissingError(f"tcpdump: {error.strerror}", "Install Debian's tcpdump, or use --pcap.") from error
+        said = self._said(b"listening on", _BEGIN_S)
+        if b"listening on" not in said:
+            self._process.kill()
+            self._process.wait()
+            raise LabError(f"tcpdump did not begin: {said.decode(errors='replace').strip()[:500]}", "Run as root.")
+
+    def _said(self, until: bytes, patience_s: float) -> bytes:
+        assert self._process.stderr is not None
+        said, deadline = b"", time.monotonic() + patience_s
+        while until not in said and (left := deadline - time.monotonic()) > 0:
+            if select.select([self._process.stderr], [], [], left)[0]:
+                piece = os.read(self._process.stderr.fileno(), 4096)
+                if not piece:
+                    break
+                said += piece
+        return said
+
+    def end(self) -> int:
+        """When all that was received is written: end it. Gives how many packets the kernel dropped."""
+        deadline, dropped = time.monotonic() + _DRAIN_S, 0
+        while time.monotonic() < deadline and self._process.poll() is None:
+            self._process.send_signal(signal.SIGUSR1)
+            counted = _COUNTED.search(self._said(b"dropped", 1.0))
+            if counted is None:
+                continue
+            captured, received, dropped = (int(number) for number in counted.groups())
+            if captured >= received - dropped:
+                break
+            time.sleep(0.05)  # it is asked again, not waited for
+        return dropped
+
+    def __enter__(self) -> Dump:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_DRAIN_S)
+        self._process.kill()
+        self._process.wait()
+
+
+def record(requested: Requested, say: Callable[[str], None]) -> None:
+    """Record packets. Raises UsageError, LabError, MissingError, EngineError, RunFileError."""
+    name = Path(requested.command[0]).name if requested.command else None
+    facts = new_facts("pcap" if requested.file else "packets", "tcp", name)
+    file, collected = RecordingFile(requested.out, facts), Collected()
+    try:
+        if requested.file is not None:
+            reader = Reader(str(requested.file.resolve()), requested, 0, Launcher())
+            collect(reader, file, collected)
+            pages: list[Page] = []
+            more: dict[str, int] = {}
+        else:
+            pages, more = _live(requested, file, collected, say)
+        if not collected.round_trips:
+            raise UsageError(
+                f"no round trip to port {requested.port} was seen",
+                "Is --server the address as the packets have it? Packets exist on TCP alone, not on a Unix socket.",
+            )
+        _finish(file, collected, pages, more)
+    except BaseException:
+        is_worth_it = file.has_round_trips()
+        file.close()
+        if not is_worth_it:
+            requested.out.unlink(missing_ok=True)
+        raise
+
+
+def _live(
+    requested: Requested, file: RecordingFile, collected: Collected, say: Callable[[str], None]
+) -> tuple[list[Page], dict[str, int]]:
+    read, write = os.pipe()
+    epoch_ns = time.time_ns() - time.monotonic_ns()
+    with ExitStack() as stack:
+        reader = Reader(f"/proc/self/fd/{read}", requested, epoch_ns, Launcher(pass_fds=(read,)))
+        marks = stack.enter_context(Marks())
+        try:
+            dump = stack.enter_context(Dump(requested, write))
+        finally:
+            os.close(write)
+            os.close(read)
+        collector = Thread(target=collect, args=(reader, file, collected), name="collect", daemon=True)
+        collector.start()
+        say(f"recording packets on {requested.interface}")
+        begun_ns = time.monotonic_ns()
+        _meanwhile(requested, marks)
+        ended_ns = time.monotonic_ns()
+        dropped = dump.end()
+        stack.close()
+    collector.join()
+    page = Page(
+        1, Path(requested.command[0]).name if requested.command else "all", "command", 1.0, None, begun_ns, ended_ns
+    )
+    return marks.pages or [page], {
+        "packets dropped by the kernel": dropped,
+        "marks that were not understood": marks.malformed,
+    }
+
+
+def _meanwhile(requested: Requested, marks: Marks) -> None:
+    if requested.command:
+        environment = {**os.environ, VARIABLE: marks.address}
+        try:
+            process = subprocess.Popen(requested.command, env=environment, stdout=requested.output)
+        except OSError as error:
+            raise UsageError(f"{requested.command[0]}: {error.strerror}", "Try the command alone first.") from error
+        before = signal.signal(signal.SIGINT, lambda *_: None)
+        process.wait()
+        signal.signal(signal.SIGINT, before)
+        return
+    with contextlib.suppress(KeyboardInterrupt):
+        time.sleep(requested.seconds if requested.seconds is not None else _UNTIL_INTERRUPTED_S)
+
+
+def _finish(file: RecordingFile, collected: Collected, pages: list[Page], more: dict[str, int]) -> None:
+    file.add_pages(pages)
+    more = {**more, "claimed by two pages": file.assign_pages()}
+    ended = collected.ended
+    assert ended is None or isinstance(ended, PacketsEnded)
+    if ended is not None:
+        more["bytes that were not captured"] = ended.missing
+    unknown = Counter(ended.unknown if ended else {})
+    unknown.update({reason: count for reason, count in more.items() if count})
+    file.finish(
+        {
+            "protocol": collected.protocols.most_common(1)[0][0] if collected.protocols else "unknown",
+            "tls": collected.tls,
+            "round_trips": collected.round_trips,
+            "unknown": dict(unknown),
+            "commands": ended.commands if ended else {},
+            "stopped": collected.stopped,
+            "complete": collected.stopped is None,
+        }
+    )
