@@ -112,3 +112,19 @@ def test_a_drawn_series_keeps_every_commit_and_every_empty_slice() -> None:
     assert sum(rate == 0 for rate in series.commits_per_s) == 66, "200 empty slices, by threes, without the ends"
     assert sum(series.commits_per_s) * series.slice_s == 10 * 799
     assert fallback_series(lagging_trial(3)) is None
+
+
+def test_a_primary_without_a_timeout_waits_for_ever_unless_another_replica_stays() -> None:
+    away_ns = 17 * S
+    common: dict[str, Any] = {"timeout_ms": None, "fell_ns": None, "back_ns": None, "unprotected": 0}
+    alone = _story(fallback_trial(left_ns=3 * S, returned_ns=3 * S + away_ns, stall_ns=19 * S, **common))
+    assert alone.waits_for_ever and alone.stood_still
+    assert "acknowledged nothing for 19.0 s" in fallback_sentence(alone)
+    assert "no timeout" in fallback_sentence(alone)
+    stays = _story(fallback_trial(left_ns=3 * S, returned_ns=3 * S + away_ns, stall_ns=160 * MS, **common))
+    assert not stays.stood_still
+    assert "went on when" in fallback_sentence(stays) and "0.16 s" in fallback_sentence(stays)
+    with_timeout = _story(fallback_trial(left_ns=3 * S, returned_ns=3 * S + away_ns, fell_ns=None, stall_ns=17 * S))
+    assert "did not fall back" in fallback_sentence(with_timeout) and "no timeout" not in fallback_sentence(
+        with_timeout
+    )
