@@ -14,7 +14,7 @@ import pytest
 
 from howfar.store.records import Run, StopReason, TrialStatus
 from howfar.store.run_file import read_run
-from tests.lab.howfar_runs import TINY, came_through
+from tests.lab.howfar_runs import PATHS, TINY, came_through
 from tests.lab.sandboxes import PATIENCE_S
 
 _LACKING = [
@@ -156,17 +156,31 @@ def test_the_load_and_the_server_count_the_same(measured: Run) -> None:
             assert all_transactions <= counted <= 1.1 * all_transactions + 50
 
 
+def test_two_clients_share_a_load_and_the_server_counts_their_sum(cache: Path, tmp_path: Path) -> None:
+    plan = _PLAN.replace(f"path = {PATHS}", 'path = "remote"').replace('path = "socket"', 'path = "remote"')
+    (tmp_path / "plan.toml").write_text(plan.replace("threads = 1", "threads = 2"))
+    command = "howfar run plan.toml --on hosts.toml --place server=c --clients a,b --out run.howfar"
+    done = among_hosts(cache, tmp_path, command, ("a", "b", "c"))
+    came_through(done.returncode, done.stderr)
+    for trial in (each for each in read_run(tmp_path / "run.howfar").trials if each.status is TrialStatus.OK):
+        assert trial.receipt["hosts"]["others"] == ["b"] and set(trial.receipt["hosts"]["start"]) == {"a", "b", "c"}
+        assert trial.measured is not None
+        both = trial.measured.transactions + trial.measured.warmup_transactions
+        counted = trial.receipt["server"]["counters"]["Com_stmt_execute"]
+        assert both <= counted <= 1.1 * both + 100
+
+
 _LOSSES = """
 howfar hosts up
 howfar run plan.toml --on hosts.toml --out run.howfar >out.txt 2>err.txt & run=$!
 await() { for _ in $(seq 3000); do grep -q "$1" err.txt && return; sleep 0.1; done; echo "waited for $1"; cat err.txt; exit 9; }
 await "block 2, 1/5"
-kill -9 $(pgrep -f "raylet/raylet.*10.78.0.11")
+kill -9 $(pgrep -f "[r]aylet/raylet.*10.78.0.11" | head -1)
 await "block 3, 1/5"
 kill -9 $run
 wait $run || true
 howfar resume run.howfar >again.txt 2>&1
-kill -9 $(pgrep -f "howfar.fleet.guard" | head -1)
+kill -9 $(pgrep -f "[h]owfar.fleet.guard" | head -1)
 sleep 10
 ps -eo stat,args >ps.txt
 """
@@ -190,7 +204,7 @@ def test_a_lost_host_voids_its_block_a_lost_driver_is_resumed_and_nothing_outliv
 
 _TOKEN = """
 howfar hosts up
-inner=$(pgrep -f "raylet/raylet.*10.78.0.11")
+inner=$(pgrep -f "[r]aylet/raylet.*10.78.0.11" | head -1)
 token=$(nsenter --target $inner --mount cat /dev/shm/token)
 test ${#token} -ge 32
 howfar run plan.toml --on hosts.toml --out run.howfar >out.txt 2>&1
@@ -198,7 +212,7 @@ ps -eo args >ps.txt
 ! grep -q "$token" ps.txt
 ! grep -rq "$token" . "$XDG_CACHE_HOME" "$HOME/.cache/howfar/hosts"
 ! nsenter --target $inner --mount grep -rqs "$token" /dev/shm/ray
-for pid in $(pgrep -f ray); do ! tr '\\0' '\\n' </proc/$pid/environ | grep -q "$token"; done
+for pid in $(pgrep -f "[r]aylet"); do ! tr '\\0' '\\n' </proc/$pid/environ | grep -q "$token"; done
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN=wrong
 python -c 'import ray; ray.init("10.78.0.1:6379", _node_ip_address="10.78.0.1")' >wrong.txt 2>&1 && exit 8
 howfar hosts down

@@ -24,9 +24,12 @@ _DIGITS = 3
 
 
 def on_options(command: Any) -> Any:
-    """Adds `--on` and `--place`."""
+    """Adds `--on`, `--place` and `--clients`."""
     command = click.option(
         "--place", metavar="ROLES", help="With --on, who is what: client=a,server=b.  [default: the first that may]"
+    )(command)
+    command = click.option(
+        "--clients", metavar="HOSTS", help="With --on, several clients that share the load: a,c,d (path remote only)."
     )(command)
     return click.option(
         "--on",
@@ -81,11 +84,13 @@ class Opened:
 
 
 @contextmanager
-def opened(plan: Plan, cluster: Cluster, place: str | None, goes_on: bool = False) -> Iterator[Opened]:
+def opened(
+    plan: Plan, cluster: Cluster, place: str | None, clients: str | None = None, goes_on: bool = False
+) -> Iterator[Opened]:
     """Call inside. `goes_on`: the plan is of a run that was begun here. Raises what a laboratory does, and PlanError."""
     from howfar.fleet.joined import join
     from howfar.fleet.load import measure
-    from howfar.fleet.place import find_place
+    from howfar.fleet.place import find_place, with_clients
     from howfar.fleet.testbed import open_hosts
     from howfar.runner.preflight import fit
     from howfar.runner.run import program_facts
@@ -93,6 +98,8 @@ def opened(plan: Plan, cluster: Cluster, place: str | None, goes_on: bool = Fals
 
     _check_plan(plan)
     chosen = find_place(cluster.file, place)
+    if clients:
+        chosen = with_clients(chosen, cluster.file, clients)
     with join(cluster) as hosts:
         notes: tuple[str, ...] = ()
         if not goes_on:

@@ -99,10 +99,12 @@ def _go_on_hosts(
     cluster, code = on_hosts.enter(on)
     if code is not None:
         return code
-    place = ",".join(f"{role}={name}" for role, name in found.info.environment["place"].items())
+    roles = found.info.environment["place"]
+    place = f"client={roles['client']},server={roles['server']}"
+    clients = ",".join((roles["client"], *roles.get("others", ())))
     plan = restore_plan(found.info.plan)
     with (
-        on_hosts.opened(plan, cluster, place, goes_on=True) as hosts,
+        on_hosts.opened(plan, cluster, place, clients, goes_on=True) as hosts,
         RunFile(run) as file,
         observer(no_colour) as watching,
     ):

@@ -79,6 +79,7 @@ def run(
     out: Path | None,
     on: Path | None,
     place: str | None,
+    clients: str | None,
     html: Path | None,
     no_colour: bool,
     **options: Any,
@@ -95,12 +96,14 @@ def run(
         for name, value in options.items()
         if value is not None
     ]
-    check_options(on, place, {override.option for override in overrides})
+    check_options(on, place or clients, {override.option for override in overrides})
     loaded = load_plan(plan, quick, overrides)
     _check_budget(loaded, lambda: load_plan(plan, True, overrides))
-    wish = _Wish(out, seed, html, no_colour, began_ns, lambda seed: _command(plan, quick, seed, overrides, on, place))
+    wish = _Wish(
+        out, seed, html, no_colour, began_ns, lambda seed: _command(plan, quick, seed, overrides, on, place, clients)
+    )
     _check_files(loaded, wish)
-    return _measure(loaded, wish) if on is None else _measure_on(loaded, wish, on, place)
+    return _measure(loaded, wish) if on is None else _measure_on(loaded, wish, on, place, clients)
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,7 @@ def _check_files(loaded: LoadedPlan, wish: _Wish) -> None:
     pages.check_page_path(pages.page_path(wish.html, path))
 
 
-def _measure_on(loaded: LoadedPlan, wish: _Wish, on: Path, place: str | None) -> int:
+def _measure_on(loaded: LoadedPlan, wish: _Wish, on: Path, place: str | None, clients: str | None) -> int:
     """Between hosts of the user's own."""
     from howfar.cli import on_hosts
     from howfar.cli.progress import observer
@@ -138,7 +141,7 @@ def _measure_on(loaded: LoadedPlan, wish: _Wish, on: Path, place: str | None) ->
     cluster, code = on_hosts.enter(on)
     if code is not None:
         return code
-    with on_hosts.opened(loaded.plan, cluster, place) as hosts:
+    with on_hosts.opened(loaded.plan, cluster, place, clients) as hosts:
         for sentence in hosts.notes:
             _say(sentence)
         facts = {"hosts_file": str(cluster.path), "not_as_asked": list(hosts.notes)}
@@ -219,10 +222,20 @@ def _levels(name: str, value: Any) -> Any:
 
 
 def _command(
-    plan: str, quick: bool, seed: int, overrides: list[Override], on: Path | None = None, place: str | None = None
+    plan: str,
+    quick: bool,
+    seed: int,
+    overrides: list[Override],
+    on: Path | None = None,
+    place: str | None = None,
+    clients: str | None = None,
 ) -> tuple[str, ...]:
     """What repeats this run, for the run file and the report."""
-    where = [] if on is None else ["--on", str(on), *(["--place", place] if place else [])]
+    where = (
+        []
+        if on is None
+        else ["--on", str(on), *(["--place", place] if place else []), *(["--clients", clients] if clients else [])]
+    )
     arguments = ["howfar", "run", plan, *(["--quick"] if quick else [])]
     for override in overrides:
         arguments += [override.option] if override.value is True else [override.option, override.written]

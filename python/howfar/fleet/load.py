@@ -32,6 +32,7 @@ from howfar.engine.messages import (
 from howfar.engine.process import EngineProcess, Launcher, LoadOutcome, bounded, longest_s
 from howfar.errors import EngineError, LabError
 from howfar.fleet.clocks import Clocks
+from howfar.fleet.merge import divided, merged, merged_intervals
 from howfar.fleet.remote import RemoteHost, RemoteLauncher
 
 _LEAD_NS = 30_000_000
@@ -45,6 +46,8 @@ class Client(Launcher):
     """Where a stage's load runs, with what must be known for its start. Given to `measure` as a stage's launcher."""
 
     launcher: RemoteLauncher = field(kw_only=True)
+    others: tuple[RemoteLauncher, ...] = field(default=(), kw_only=True)
+    """Further clients, which share the load."""
     clocks: Callable[[RemoteHost], Clocks] = field(kw_only=True)
     elsewhere: Mapping[str, tuple[RemoteLauncher, tuple[Observed, ...]]] = field(kw_only=True)
     """By host: processes whose CPU belongs to the stage, on hosts where the load is not."""
@@ -57,44 +60,75 @@ class Client(Launcher):
 
 @dataclass
 class _Heard:
-    """What an engine has said."""
+    """What one client's engine has said."""
 
-    ready: Ready | None = None
-    measuring: Measuring | None = None
+    ready: Ready
+    measuring: list[Measuring] = field(default_factory=list)
     intervals: list[Interval] = field(default_factory=list)
-    finished: Finished | None = None
+    finished: list[Finished] = field(default_factory=list)
 
 
 def measure(job: LoadJob | PageJob, launcher: Launcher, on_event: Callable[[Event], None]) -> LoadOutcome:
-    """See `runner.trial.Measure`. Raises EngineError, LabError."""
+    """See `runner.trial.Measure`. Raises EngineError, LabError, PlanError."""
     assert isinstance(launcher, Client), "a stage of hosts has such a launcher"
-    held = job.model_copy(update={"held": True})
-    heard = _Heard()
-    with ExitStack() as ledger:
-        engine = ledger.enter_context(EngineProcess(held, launcher.launcher))
-        ledger.enter_context(bounded(engine, longest_s(job)))
-        heard.ready = _await_ready(engine)
-        on_event(heard.ready)
+    clients = (launcher.launcher, *launcher.others)
+    jobs = [one.model_copy(update={"held": True}) for one in divided(job, len(clients))]
+    jobs[1:] = [one.model_copy(update={"observe": ()}) for one in jobs[1:]]
+    with ExitStack() as ledger, ThreadPoolExecutor(len(clients)) as pool:
+        engines = [ledger.enter_context(EngineProcess(*each)) for each in zip(jobs, clients, strict=True)]
+        for engine in engines:
+            ledger.enter_context(bounded(engine, longest_s(job)))
+        heard = [_Heard(ready) for ready in pool.map(_await_ready, engines)]
+        _check_alike(clients, heard)
+        on_event(heard[0].ready)
         meters = {
             name: ledger.enter_context(EngineProcess(_usage(job, observe), where))
             for name, (where, observe) in launcher.elsewhere.items()
         }
-        hosts = {launcher.launcher.host.name: (launcher.launcher.host, engine)}
+        hosts = {one.host.name: (one.host, engine) for one, engine in zip(clients, engines, strict=True)}
         hosts |= {name: (launcher.elsewhere[name][0].host, meter) for name, meter in meters.items()}
         _begin(hosts, launcher, job.measure_ns)
-        for event in engine.events():
-            on_event(event)
-            if isinstance(event, Measuring):
-                heard.measuring = event
-            elif isinstance(event, Interval):
-                heard.intervals.append(event)
-            elif isinstance(event, Finished):
-                heard.finished = event
+        others = [pool.submit(_listen, *each, _nobody) for each in zip(engines[1:], heard[1:], strict=True)]
+        _listen(engines[0], heard[0], on_event)
+        for other in others:
+            other.result()
         used = [one for meter in meters.values() for one in _used(meter)]
-    if heard.finished is None or heard.measuring is None:
+    if not all(one.finished and one.measuring for one in heard):
         raise EngineError(f"howfar-engine {job.job} ended without a result", "Please report this.")
-    finished = heard.finished.model_copy(update={"cpu": (*heard.finished.cpu, *used)})
-    return LoadOutcome(heard.ready, heard.measuring, tuple(heard.intervals), finished)
+    finished = merged([one.finished[0] for one in heard])
+    finished = finished.model_copy(update={"cpu": (*finished.cpu, *used)})
+    on_event(finished)
+    warmup = sum(one.measuring[0].warmup_transactions for one in heard)
+    measuring = heard[0].measuring[0].model_copy(update={"warmup_transactions": warmup})
+    return LoadOutcome(heard[0].ready, measuring, merged_intervals([one.intervals for one in heard]), finished)
+
+
+def _nobody(_: Event) -> None:
+    """Of further clients, each event is heard when all have finished."""
+
+
+def _listen(engine: EngineProcess, heard: _Heard, on_event: Callable[[Event], None]) -> None:
+    """To its end, of which the caller tells when it has all."""
+    for event in engine.events():
+        if isinstance(event, Measuring):
+            heard.measuring.append(event)
+        elif isinstance(event, Interval):
+            heard.intervals.append(event)
+        elif isinstance(event, Finished):
+            heard.finished.append(event)
+            return
+        on_event(event)
+
+
+def _check_alike(clients: tuple[RemoteLauncher, ...], heard: list[_Heard]) -> None:
+    """The first one's session is proven; the others must have the same. Raises LabError."""
+    first = heard[0].ready.receipt
+    for client, one in zip(clients, heard, strict=True):
+        for what in ("peer_address", "address_family", "tls_client_version", "compression"):
+            if getattr(one.ready.receipt, what) != getattr(first, what):
+                raise LabError(
+                    f"{what} of host {client.host.name} is {getattr(one.ready.receipt, what)}, not {getattr(first, what)}"
+                )
 
 
 def _usage(job: LoadJob | PageJob, observe: tuple[Observed, ...]) -> Message:

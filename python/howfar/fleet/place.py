@@ -14,6 +14,8 @@ class Place:
 
     client: str
     server: str
+    others: tuple[str, ...] = ()
+    """Further clients."""
 
 
 def find_place(file: HostsFile, word: str | None) -> Place:
@@ -41,7 +43,18 @@ def find_place(file: HostsFile, word: str | None) -> Place:
         chosen[role] = min(able, key=lambda name: len(file.hosts[name].roles))
     if chosen["client"] == chosen["server"]:
         raise UsageError("--place: client and server are one host", "A path to a second machine needs two.")
-    return Place(**chosen)
+    return Place(chosen["client"], chosen["server"])
+
+
+def with_clients(place: Place, file: HostsFile, word: str) -> Place:
+    """`a,b`: all clients, the first one first. Raises UsageError."""
+    names = [name.strip() for name in word.split(",") if name.strip()]
+    for name in names:
+        if name not in file.hosts or "client" not in file.hosts[name].roles or name == place.server:
+            raise UsageError(f"--clients: {name!r} is no host that may be a client beside the server {place.server}")
+    if not names or len(set(names)) < len(names):
+        raise UsageError(f"--clients {word!r} names no host, or one twice")
+    return Place(names[0], place.server, tuple(names[1:]))
 
 
 def _parse(word: str) -> dict[str, str]:

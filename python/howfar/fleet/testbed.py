@@ -61,8 +61,13 @@ class HostsRequest:
     prepare: tuple[str, ...] = ()
 
 
-def check_request(request: HostsRequest) -> None:
+def check_request(request: HostsRequest, clients: int = 1) -> None:
     """Raises PlanError."""
+    if clients > 1 and set(request.paths) != {"remote"}:
+        raise PlanError(
+            "several clients share a load over the path remote only",
+            'Give the plan path = "remote"; the other paths have one client.',
+        )
     if request.placement not in PLACEMENTS:
         raise PlanError(f"no placement is called {request.placement!r}", f"Known: {', '.join(PLACEMENTS)}.")
     if unknown := [name for name in request.paths if name not in PATHS]:
@@ -76,9 +81,10 @@ class Hosts:
     """See `howfar.testbed.Testbed`. One server on one host, a client on another; on local paths the client is with the server."""
 
     def __init__(self, hosts: Mapping[str, RemoteHost], place: Place, request: HostsRequest, ledger: ExitStack) -> None:
-        check_request(request)
+        check_request(request, 1 + len(place.others))
         self.place, self.request = place, request
         self.client_host, self.server_host = hosts[place.client], hosts[place.server]
+        self._others = tuple(hosts[name] for name in place.others)
         self._ledger = ledger
         both_local = any(find_path(name).machines == 1 for name in request.paths)
         self._shares = {host.name: _shares(cpus_of(host), both_local) for host in self._both()}
@@ -90,7 +96,7 @@ class Hosts:
         self.link_facts = self.link().measured() if place.client != place.server else None
 
     def _both(self) -> tuple[RemoteHost, ...]:
-        return (self.server_host, self.client_host)
+        return (self.server_host, self.client_host, *self._others)
 
     def ready(self) -> None:
         """Everything that a stage needs is there, made again where a host was lost. Raises LabError."""
@@ -136,13 +142,13 @@ class Hosts:
         return self.server_side.facts["kind"], self.server_side.facts["version"]
 
     def environment(self) -> dict[str, Any]:
-        server, client = self._facts[self.server_host.name], self._facts[self.client_host.name]
+        server = self._facts[self.server_host.name]
         local = self.client_host is self.server_host
         return {
             **server,
             "testbed": "hosts",
-            "place": {"client": self.place.client, "server": self.place.server},
-            "hosts": {self.server_host.name: server, self.client_host.name: client},
+            "place": {"client": self.place.client, "server": self.place.server, "others": list(self.place.others)},
+            "hosts": dict(self._facts),
             "placement": self.request.placement,
             "server_cpus": list(self._shares[self.server_host.name].server),
             "client_cpus": [cpu + (0 if local else _OTHER_CPUS) for cpu in self._shares[self.client_host.name].client],
@@ -214,7 +220,13 @@ class Hosts:
             user=facts["user"],
             password=facts["password"],
             database=facts["database"],
-            client=Client(launcher=launcher, clocks=self.clocks, elsewhere=elsewhere, started=started),
+            client=Client(
+                launcher=launcher,
+                others=self._other_launchers(),
+                clocks=self.clocks,
+                elsewhere=elsewhere,
+                started=started,
+            ),
             observe=tuple(by_host[client.name]),
             trust=reached.trust,
             serving=Serving(reached.running, facts["password"], reached.started.certificates),
@@ -228,8 +240,15 @@ class Hosts:
             idle=_RemoteIdle(idle),
             real=self.link_facts if path.crosses_link else None,
             started=started,
-            parties={"client": client.name, "server": self.server_host.name},
+            parties={
+                "client": client.name,
+                **({"others": list(self.place.others)} if self._others else {}),
+                "server": self.server_host.name,
+            },
         )
+
+    def _other_launchers(self) -> tuple[RemoteLauncher, ...]:
+        return tuple(host.launcher(self._shares[host.name].client) for host in self._others)
 
     def _reach(
         self,
@@ -251,7 +270,9 @@ class Hosts:
 
     def _certificates(self, client: RemoteHost) -> CertificatePaths:
         """Who signed the server's, as a file on the client's host."""
-        client.within(_write, str(_CA), self.server_side.call("certificates"))
+        ca = self.server_side.call("certificates")
+        for host in (client, *self._others):
+            host.within(_write, str(_CA), ca)
         return CertificatePaths(_CA, _CA, _CA)
 
 
@@ -477,7 +498,7 @@ class HostsStage(LabStage):
     real: dict[str, Any] | None = None
     """What lies between the hosts. None: nothing of it is on this path."""
     started: dict[str, dict[str, int]] = field(default_factory=dict)
-    parties: dict[str, str] = field(default_factory=dict)
+    parties: dict[str, Any] = field(default_factory=dict)
 
     def watch(self, length_ns: int) -> WindowWatch:
         return _NoWatch()

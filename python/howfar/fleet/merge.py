@@ -1,0 +1,165 @@
+"""One load on several clients: a job divided, and results that add up. Percentiles are of all samples, never averages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import reduce
+from itertools import groupby
+from math import sqrt
+
+from howfar.engine.messages import (
+    Account,
+    Bytes,
+    Classes,
+    CpuUse,
+    Fairness,
+    Finished,
+    Histogram,
+    Interval,
+    LoadJob,
+    PageJob,
+    TcpFacts,
+)
+from howfar.errors import PlanError
+from howfar.stats.histograms import merge, value_at
+from howfar.store.records import HistogramRecord
+
+
+def divided(job: LoadJob | PageJob, clients: int) -> list[LoadJob | PageJob]:
+    """Connections and rate over so many clients, each with values of its own. Raises PlanError."""
+    if clients == 1:
+        return [job]
+    if isinstance(job, PageJob) or job.connections < clients or job.acknowledged is not None:
+        raise PlanError(
+            f"this load cannot be divided over {clients} clients",
+            "It must be of statements, with a connection (--threads) for each client at the least.",
+        )
+    shares = [job.connections // clients + (number < job.connections % clients) for number in range(clients)]
+    found: list[LoadJob | PageJob] = []
+    for number, share in enumerate(shares):
+        arrivals = job.arrivals
+        if arrivals is not None:
+            arrivals = arrivals.model_copy(update={"rate_per_s": arrivals.rate_per_s * share / job.connections})
+        seed = job.seed ^ (number << 32)
+        found.append(job.model_copy(update={"connections": share, "arrivals": arrivals, "seed": seed}))
+    return found
+
+
+def merged_intervals(clients: Sequence[Sequence[Interval]]) -> tuple[Interval, ...]:
+    """Slice by slice. They are for eyes: of a percentile the worst client's."""
+    found = []
+    for slices in zip(*clients, strict=False):
+        first = slices[0]
+        sums = {
+            name: sum(getattr(one, name) for one in slices)
+            for name in ("transactions", "queries", "errors", "reconnects", "backlog")
+        }
+        worst = {name: max(getattr(one, name) for one in slices) for name in ("p50_ns", "p95_ns", "p99_ns", "max_ns")}
+        found.append(first.model_copy(update={**sums, **worst, "classes": _classes([one.classes for one in slices])}))
+    return tuple(found)
+
+
+def merged(clients: Sequence[Finished]) -> Finished:
+    """All clients as one."""
+    if len(clients) == 1:
+        return clients[0]
+    first = clients[0]
+    summed = {
+        name: sum(getattr(one, name) for one in clients)
+        for name in ("transactions", "queries", "turns", "rows", "reconnects", "starved_receives", "peak_memory_bytes")
+    }
+    errors = reduce(Counter.__add__, (Counter(one.errors) for one in clients), Counter[str]())
+    accounts = [one.open_loop for one in clients if one.open_loop is not None]
+    to_server, to_client = (sum(getattr(one.bytes, to) for one in clients) for to in ("to_server", "to_client"))
+    return first.model_copy(
+        update={
+            **summed,
+            "elapsed_ns": max(one.elapsed_ns for one in clients),
+            "classes": _classes([one.classes for one in clients]),
+            "bytes": Bytes(to_server=to_server, to_client=to_client),
+            "errors": dict(errors),
+            "open_loop": _account(accounts) if accounts else None,
+            "fairness": _fairness([one.fairness for one in clients]),
+            "tcp": _tcp([one.tcp for one in clients if one.tcp is not None]),
+            "cpu": _cpu([use for one in clients for use in one.cpu]),
+            "histograms": _histograms([each for one in clients for each in one.histograms]),
+            "interrupted": next((one.interrupted for one in clients if one.interrupted), None),
+        }
+    )
+
+
+def _classes(all_: Sequence[Classes]) -> Classes:
+    return Classes(**{name: sum(getattr(one, name) for one in all_) for name in ("read", "write", "other")})
+
+
+def _account(all_: Sequence[Account]) -> Account:
+    return Account(**{name: sum(getattr(one, name) for one in all_) for name in Account.model_fields})
+
+
+def _fairness(all_: Sequence[Fairness]) -> Fairness:
+    """Clients have as many connections, but for one: their means weigh alike."""
+
+    def pooled(mean: str, deviation: str) -> tuple[float, float]:
+        means = [getattr(one, mean) for one in all_]
+        centre = sum(means) / len(means)
+        spread = sum(getattr(one, deviation) ** 2 + (getattr(one, mean) - centre) ** 2 for one in all_) / len(all_)
+        return centre, sqrt(spread)
+
+    transactions, busy = pooled("transactions_mean", "transactions_stddev"), pooled("busy_mean_ns", "busy_stddev_ns")
+    return Fairness(
+        transactions_mean=transactions[0],
+        transactions_stddev=transactions[1],
+        busy_mean_ns=busy[0],
+        busy_stddev_ns=busy[1],
+    )
+
+
+def _tcp(all_: Sequence[TcpFacts]) -> TcpFacts | None:
+    """Of a median the worst client's."""
+    if not all_:
+        return None
+
+    def known(name: str) -> list[int]:
+        return [value for one in all_ if (value := getattr(one, name)) is not None]
+
+    summed = {name: sum(known(name)) for name in ("connections", "retransmits")}
+    times = {
+        name: sum(known(name)) if known(name) else None for name in ("busy_ns", "rwnd_limited_ns", "sndbuf_limited_ns")
+    }
+    worst = {name: max(known(name)) for name in ("rtt_p50_ns", "rtt_max_ns")}
+    return TcpFacts(**summed, **times, **worst, min_rtt_ns=min(known("min_rtt_ns"), default=None))
+
+
+def _cpu(all_: Sequence[CpuUse]) -> tuple[CpuUse, ...]:
+    """By role; the busiest thread is one thread."""
+    found = []
+    for role, group in groupby(sorted(all_, key=lambda use: use.role), key=lambda use: use.role):
+        uses = list(group)
+        names = ("cpu_ns", "runnable_wait_ns", "threads", "voluntary_switches", "involuntary_switches")
+        sums = {name: sum(getattr(use, name) for use in uses) for name in names}
+        found.append(CpuUse(role=role, busiest_thread_ns=max(use.busiest_thread_ns for use in uses), **sums))
+    return tuple(found)
+
+
+def _histograms(all_: Sequence[Histogram]) -> tuple[Histogram, ...]:
+    """Counts are added: exact."""
+    found = []
+    for kind in dict.fromkeys(each.kind for each in all_):
+        same = [each for each in all_ if each.kind == kind]
+        count = sum(each.count for each in same)
+        together = merge(HistogramRecord(**each.model_dump()) for each in same)
+        percentiles = {f"p{share}_ns": round(value_at(together, share / 100)) for share in (50, 95, 99)}
+        found.append(
+            same[0].model_copy(
+                update={
+                    "count": count,
+                    "min_ns": min((each.min_ns for each in same if each.count), default=0),
+                    "max_ns": max(each.max_ns for each in same),
+                    "mean_ns": sum(each.mean_ns * each.count for each in same) / count if count else 0.0,
+                    **percentiles,
+                    "data": together.encode().decode(),
+                }
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,72 @@
+"""Several clients as one: what is divided adds up again, and percentiles are of all samples."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hdrh.histogram import HdrHistogram
+
+from howfar.engine.messages import Arrivals, Finished, Histogram, LoadJob, Sysbench, UnixTarget
+from howfar.errors import PlanError
+from howfar.fleet.merge import divided, merged
+from howfar.stats.histograms import DIGITS, LONGEST_NS
+
+EXAMPLE = json.loads((Path(__file__).parents[2] / "schema" / "examples" / "event.finished.json").read_text())
+JOB = LoadJob(
+    target=UnixTarget(path="/s"),
+    user="u",
+    database="d",
+    workload=Sysbench(tables=1, table_size=10),
+    connections=10,
+    seed=1,
+    warmup_ns=0,
+    measure_ns=1,
+    arrivals=Arrivals(rate_per_s=1000.0),
+)
+
+
+def histogram(samples: list[int]) -> Histogram:
+    made = HdrHistogram(1, LONGEST_NS, DIGITS)
+    for sample in samples:
+        made.record_value(sample)
+    percentiles = {f"p{share}_ns": made.get_value_at_percentile(share) for share in (50, 95, 99)}
+    mean = sum(samples) / len(samples)
+    return Histogram(
+        kind="transaction", count=len(samples), min_ns=min(samples), max_ns=max(samples), mean_ns=mean, **percentiles,
+        data=made.encode().decode(),
+    )  # fmt: skip
+
+
+def test_four_clients_have_the_percentiles_of_one_with_all_samples() -> None:
+    draws = random.Random(1)
+    samples = [int(draws.lognormvariate(12, 1)) for _ in range(4000)]
+    one = Finished.model_validate(EXAMPLE)
+    parts = [
+        one.model_copy(update={"histograms": (histogram(samples[first::4]),), "transactions": 1000})
+        for first in range(4)
+    ]
+    together, whole = merged(parts), histogram(samples)
+    (found,) = together.histograms
+    assert together.transactions == 4000 and found.count == whole.count
+    assert (found.p50_ns, found.p95_ns, found.p99_ns) == (whole.p50_ns, whole.p95_ns, whole.p99_ns)
+    assert (found.min_ns, found.max_ns) == (whole.min_ns, whole.max_ns)
+    assert found.mean_ns == pytest.approx(whole.mean_ns)
+    client = next(use for use in together.cpu if use.role == "client")
+    assert client.cpu_ns == 4 * next(use.cpu_ns for use in one.cpu if use.role == "client")
+
+
+def test_connections_and_rate_are_divided_and_seeds_differ() -> None:
+    jobs = divided(JOB, 3)
+    assert [job.connections for job in jobs if isinstance(job, LoadJob)] == [4, 3, 3]
+    rates = [job.arrivals.rate_per_s for job in jobs if isinstance(job, LoadJob) and job.arrivals]
+    assert sum(rates) == pytest.approx(1000) and rates[0] == pytest.approx(400)
+    assert len({job.seed for job in jobs}) == 3
+    assert divided(JOB, 1) == [JOB]
+
+
+def test_fewer_connections_than_clients_are_refused() -> None:
+    with pytest.raises(PlanError, match="cannot be divided over 11 clients"):
+        divided(JOB, 11)
