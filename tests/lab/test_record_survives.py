@@ -125,8 +125,12 @@ def test_every_byte_passes_unchanged_and_what_was_seen_is_what_was_sent(kind: st
         assert isinstance(ended, RecordEnded)
         assert ended.taken_to_server == ended.passed_to_server == count
         assert ended.taken_to_client == ended.passed_to_client == count
-        assert ended.stopped is None
-        assert ended.crc32_to_server == ended.crc32_to_client == crc
+        if count < 100_000_000:
+            assert ended.stopped is None
+        # A bulk stream in both directions at once may be faster than it can be looked at: that ends the recording, and no traffic.
+        assert ended.stopped is None or "fell behind" in ended.stopped
+        if ended.stopped is None:
+            assert ended.crc32_to_server == ended.crc32_to_client == crc
         assert tap.leave(), "nobody needs it"
     assert not (tmp_path / "tap").exists()
 
