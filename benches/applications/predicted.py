@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ class App:
 
 
 def apps(work: Path) -> dict[str, App]:
-    root = str(work / "wordpress", symlinks=True)
+    root = str(work / "wordpress")
     django = ("/usr/bin/python3", str(HERE / "django_pages.py"))
     wordpress = (sys.executable, str(HERE / "wordpress_pages.py"))
     return {
@@ -68,15 +68,15 @@ def wait(arguments: Sequence[str]) -> None:
         if Path(f"{ready}.failed").exists() or time.monotonic() > deadline:
             sys.exit("the data could not be prepared")
         time.sleep(0.1)
-    socket = os.environ.get("HOWFAR_SOCKET") or next(iter(_libpq()), "")
+    socket = os.environ.get("HOWFAR_SOCKET") or _libpq()
     command = [argument.replace("{socket}", socket) for argument in arguments[1:]]
     os.execvp(command[0], command)
 
 
-def _libpq() -> Iterator[str]:
-    folder = Path(os.environ.get("PGHOST", ""))
-    if folder.is_dir():
-        yield str(next(folder.glob(".s.PGSQL.*")).resolve())
+def _libpq() -> str:
+    """The real name of the server's socket, from libpq's variable."""
+    found = list(Path(os.environ["PGHOST"]).glob(".s.PGSQL.*")) if os.environ.get("PGHOST", "").startswith("/") else []
+    return str(found[0].resolve()) if found else ""
 
 
 def record(app: App, out: Path, pages: int) -> None:
@@ -128,8 +128,8 @@ def compare(app: App, recording: Path, link: Sequence[str], pages: int) -> list[
 
 
 def _same(name: str, measured: dict[str, list[int]]) -> str | None:
-    """WordPress's pages are named by their address."""
-    return next((one for one in measured if one in name), "front" if "front" in measured and "index" in name else None)
+    """WordPress's page is named by its address."""
+    return "front" if "front" in measured and name == "/" else None
 
 
 def main() -> None:
@@ -139,6 +139,7 @@ def main() -> None:
     parser.add_argument("--apps", default="django,wordpress")
     parser.add_argument("--pages", type=int, default=20)
     parser.add_argument("--rtts", default="0.5ms,5ms,85ms")
+    parser.add_argument("--record-only", type=Path, metavar="FOLDER", help="Leave the recordings there, and end.")
     given = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory(prefix="howfar-apps-") as folder:
@@ -147,8 +148,10 @@ def main() -> None:
             app = apps(work)[name]
             if name == "wordpress":
                 shutil.copytree(os.environ.get("WORDPRESS", "/usr/share/wordpress"), work / "wordpress", symlinks=True)
-            recording = work / f"{name}.recording"
+            recording = (given.record_only or work) / f"{name}.recording"
             record(app, recording, given.pages)
+            if given.record_only:
+                continue
             for link in links(given.rtts):
                 rows += compare(app, recording, link, given.pages)
     if rows:

@@ -26,6 +26,7 @@ define('DB_CHARSET', 'utf8mb4');
 define('DB_COLLATE', '');
 define('WP_HTTP_BLOCK_EXTERNAL', true);
 define('DISABLE_WP_CRON', true);
+define('WP_DEFAULT_THEME', 'twentytwentyone');
 define('AUTOMATIC_UPDATER_DISABLED', true);
 define('WP_SITEURL', 'http://127.0.0.1:%d');
 define('WP_HOME', 'http://127.0.0.1:%d');
@@ -53,7 +54,7 @@ register_shutdown_function(function () use ($howfar_begun) {
     file_put_contents(getenv('HOWFAR_TIMES'), (hrtime(true) - $howfar_begun) . "\\n", FILE_APPEND);
 });
 """
-PAGES = {"front": "/index.php", "post": "/index.php?p=5"}
+PAGES = {"front": "/"}
 
 
 def main() -> None:
