@@ -187,7 +187,7 @@ ps -eo stat,args >ps.txt
 
 
 @pytest.mark.thorough
-def test_a_lost_host_voids_its_block_a_lost_driver_is_resumed_and_nothing_outlives_the_guard(
+def test_a_lost_host_comes_back_a_lost_driver_is_resumed_and_nothing_outlives_the_guard(
     cache: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "plan.toml").write_text(_PLAN)
@@ -196,7 +196,7 @@ def test_a_lost_host_voids_its_block_a_lost_driver_is_resumed_and_nothing_outliv
     came_through(done.returncode, done.stderr + said)
     run = read_run(tmp_path / "run.howfar")
     lost = [trial.void_reason for trial in run.trials if trial.void_reason and "host b was lost" in trial.void_reason]
-    assert len(lost) == 1, [trial.void_reason for trial in run.trials]
+    assert len(lost) <= 1, "a host that died between two trials is joined again before the next one, and voids none"
     assert run.stop is StopReason.BLOCKS
     alive = [line for line in (tmp_path / "ps.txt").read_text().splitlines() if not line.startswith("Z")]
     assert not [line for line in alive if "raylet" in line or "howfar.fleet" in line or "mariadbd" in line]
