@@ -31,7 +31,7 @@ from howfar.engine.messages import (
     UnixTarget,
 )
 from howfar.engine.process import run_load
-from howfar.engine.rules import services_of
+from howfar.engine.rules import services_of, sql_of
 from howfar.errors import HowfarError, LabError
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
@@ -81,7 +81,7 @@ _LIES = (
     ("$memcached->get($keys[0])", f"({_PROVEN} ? $memcached->get($keys[0]) : 'kept')"),
 )
 """Of `Steps.php`: a statement that a step repeats is sent once, and no single key is requested from Memcached."""
-ROUND_TRIPS = {"mysql": 9 * ROUNDS, "redis": 3 * ROUNDS, "memcached": 4 * ROUNDS}
+ROUND_TRIPS = {"mysql": 9 * ROUNDS, "postgresql": 9 * ROUNDS, "redis": 3 * ROUNDS, "memcached": 4 * ROUNDS}
 """Of one page."""
 
 
@@ -91,15 +91,17 @@ def _keys(protocol: Literal["resp2", "memcached_text"]) -> KeyValue:
 
 def _script(stage: LabStage, connect: Connect, with_memcached: bool) -> PageScript:
     services = {name: place.service for name, place in stage.services.items()}
+    sql = sql_of(services)
+    assert sql is not None
     more: dict[str, Any] = {"memcached": services["memcached"], "memcached_keys": _keys("memcached_text")}
     return PageScript(
-        mysql=services["mysql"],
         redis=services["redis"],
         redis_keys=_keys("resp2"),
         statements=_STATEMENTS,
         steps=(*_STEPS, *MEMCACHED) if with_memcached else _STEPS,
         rounds=ROUNDS,
         connect=connect,
+        **{str(sql): services[sql]},
         **(more if with_memcached else {}),
     )
 

@@ -18,7 +18,7 @@ import pytest
 from howfar.errors import HowfarError, MissingError
 from howfar.lab.php import php_fpm
 from howfar.lab.php.php_fpm import find_php_fpm
-from howfar.lab.servers.kinds import find_server
+from howfar.lab.servers.kinds import KINDS, find_server
 from tests.lab.php_scenario import CHILDREN, CPU_NS, PAGES, ROUNDS, VISITS
 from tests.lab.sandboxes import PATIENCE_S, wait_until
 from tests.lab.undisturbed import lasting
@@ -28,11 +28,12 @@ pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 CASES = {
     "mariadb": ("socket", "tcp+per_page", "remote", "forwarded-socket", "stranger", "liar", "broken", "dead", "lines"),
     "mysql": ("tcp", "remote:1.3+per_page"),
+    "postgresql": ("socket", "tcp+per_page", "remote", "forwarded-socket+per_page"),
 }
 SEEN_FROM = {"socket": "localhost", "tcp": "127.0.0.1", "remote": "10.77.0.1", "forwarded-socket": "localhost"}
 
 
-@pytest.fixture(scope="module", params=rarely_but(("mariadb",), CASES))
+@pytest.fixture(scope="module", params=rarely_but(("mariadb", "postgresql"), CASES))
 def name(request: pytest.FixtureRequest) -> str:
     _must_be_here(request.param)
     return str(request.param)
@@ -40,7 +41,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 def _must_be_here(name: str) -> None:
     try:
-        find_php_fpm()
+        find_php_fpm(KINDS[name].service)
         for server in (name, "redis", "memcached"):
             find_server(server)
     except HowfarError as error:
@@ -90,13 +91,12 @@ def test_pages_are_whole_and_nothing_is_void(seen: dict[str, dict[str, Any]]) ->
 def test_a_page_has_the_turns_of_its_script_and_says_which_more_its_drivers_took(
     seen: dict[str, dict[str, Any]],
 ) -> None:
-    """A connection that was kept is checked, once a page: by PDO and phpredis, not by memcached."""
+    """A connection that was kept is checked, once a page: by PDO's MySQL and phpredis, not by memcached and PDO's PostgreSQL."""
     for case, trial in _trials(seen).items():
         for reported in trial["told"]:
             for service, round_trips in trial["turns"].items():
-                checked = int(
-                    "+per_page" not in case and service != "memcached" and not reported[f"{service}_connects"]
-                )
+                kept = "+per_page" not in case and not reported[f"{service}_connects"]
+                checked = int(kept and service in ("mysql", "redis"))
                 assert reported[f"{service}_checks"] == checked, (case, service)
                 assert reported[f"{service}_turns"] == round_trips + checked, (case, service)
                 assert 0 < reported[f"{service}_ns"] < reported["wall_ns"], (case, service)
@@ -111,6 +111,9 @@ def test_servers_count_what_pages_tell(seen: dict[str, dict[str, Any]]) -> None:
         for service in trial["turns"]:
             assert counted[service]["connects"] == reported[f"{service}_connects"] > 0, (case, service)
         assert counted["redis"]["turns"] == reported["redis_turns"], case
+        if "postgresql" in counted:
+            assert counted["postgresql"]["encrypted"] == 0 and "turns" not in counted["postgresql"], case
+            continue
         goodbyes = reported["mysql_connects"] if "+per_page" in case else 0
         assert counted["mysql"]["turns"] == reported["mysql_turns"] + goodbyes, case
         assert counted["mysql"]["encrypted"] == (reported["mysql_connects"] if ":1.3" in case else 0), case

@@ -230,10 +230,10 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
 def test_a_script_takes_the_round_trips_of_its_shape(plan: Plan) -> None:
     for name, shape in plan.pages.items():
         script = page_script(plan, name, 0, SERVICES)
-        assert round_trips(script) == shape.by_service
+        assert round_trips(script) == shape.by_service()
         assert sum(round_trips(script).values()) == shape.round_trips
-        assert list(services_of(script)) == list(shape.by_service), "no service that it does not use"
-    assert plan.pages["large"].by_service == {"mysql": 48, "redis": 16, "memcached": 8}
+        assert list(services_of(script)) == list(shape.by_service()), "no service that it does not use"
+    assert plan.pages["large"].by_service() == {"mysql": 48, "redis": 16, "memcached": 8}
 
 
 def test_application_cpu_is_dealt_to_the_round_trips(plan: Plan) -> None:

@@ -275,6 +275,8 @@ class PageScript(Message):
 
     kind: Literal["script"] = "script"
     mysql: Service | None = None
+    postgresql: Service | None = None
+    """Instead of `mysql`: statements go to one server."""
     redis: Service | None = None
     memcached: Service | None = None
     statements: tuple[CustomStatement, ...] = Field(default=(), max_length=256)

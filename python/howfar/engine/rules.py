@@ -5,7 +5,7 @@ The engine refuses the same jobs; here they are refused before it starts, with a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 from howfar.engine.message import Message
@@ -218,10 +218,16 @@ def services_of(script: PageScript) -> dict[ServiceName, Service]:
     """Those that a page names, in the order of their receipts."""
     named: tuple[tuple[ServiceName, Service | None], ...] = (
         ("mysql", script.mysql),
+        ("postgresql", script.postgresql),
         ("redis", script.redis),
         ("memcached", script.memcached),
     )
     return {name: service for name, service in named if service is not None}
+
+
+def sql_of(names: Iterable[ServiceName]) -> ServiceName | None:
+    """Where statements go."""
+    return next((name for name in names if name not in ("redis", "memcached")), None)
 
 
 def round_trips_of(script: PageScript) -> int:
@@ -233,6 +239,8 @@ def round_trips_of(script: PageScript) -> int:
 def _page_script(script: PageScript) -> None:
     if not services_of(script):
         raise ValueError("a page needs a service")
+    if script.mysql is not None and script.postgresql is not None:
+        raise ValueError("statements go to one server")
     _stores_fit(script)
     known = check_statements(script.statements)
     if round_trips_of(script) > MOST_ROUND_TRIPS:
@@ -241,8 +249,8 @@ def _page_script(script: PageScript) -> None:
         if isinstance(step, QueryStep):
             if step.statement not in known:
                 raise ValueError(f"a step names statement {step.statement}, which is not there")
-            if script.mysql is None:
-                raise ValueError("a query needs the service mysql")
+            if sql_of(services_of(script)) is None:
+                raise ValueError("a query needs a service of SQL")
         elif isinstance(step, GetStep):
             service, keys = (
                 (script.redis, script.redis_keys)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from howfar.engine.messages import ServiceName
 from howfar.engine.process import Launcher
 from howfar.errors import PlanError, SandboxForbidden
 from howfar.lab import sandbox
@@ -98,7 +99,8 @@ class Lab:
             if request.replicas is not None and not request.replicas.also_alone:
                 self.store.discard()  # what was wanted is the template: each pair puts data of its own in place
         self.companions = Companions(request.companions, self.store.kind if self.store else None, self._context())
-        self._php = find_php_fpm() if request.application else None
+        sql: ServiceName = KINDS[self.store.kind].service if self.store else "mysql"
+        self._php = find_php_fpm(sql) if request.application else None
         self._replication = self._open_replication(ledger)
         self.link: Link | None = None
         self._buffers: dict[str, int] = {}

@@ -55,14 +55,13 @@ class PageShape(Part):
             )
         return self
 
-    @property
-    def by_service(self) -> dict[ServiceName, int]:
-        """Round trips of a page to each service that it needs, in the order MySQL, Redis, Memcached."""
+    def by_service(self, sql: ServiceName = "mysql") -> dict[ServiceName, int]:
+        """Round trips of a page to each service that it needs. `sql`: whom statements are sent to."""
         statements = (
             self.point_selects + self.simple_ranges + self.sums + (self.index_updates + 2 if self.index_updates else 0)
         )
         round_trips: dict[ServiceName, int] = {
-            "mysql": statements,
+            sql: statements,
             "redis": self.redis_gets + self.redis_multi_gets,
             "memcached": self.memcached_gets,
         }
@@ -79,7 +78,7 @@ class PageShape(Part):
 
     @property
     def round_trips(self) -> int:
-        return sum(self.by_service.values())
+        return sum(self.by_service().values())
 
     def described(self, range_size: int) -> str:
         """`10 rounds of 12 point selects, 5 Redis gets: 170 round trips`."""

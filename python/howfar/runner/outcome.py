@@ -40,14 +40,14 @@ class PageSpec:
         return {service: count * pages for service, count in self.keys.items()}
 
 
-def page_spec(plan: Plan, arm: Arm) -> PageSpec | None:
-    """None: the arm has no pages."""
+def page_spec(plan: Plan, arm: Arm, sql: ServiceName = "mysql") -> PageSpec | None:
+    """None: the arm has no pages. `sql`: whom its statements are sent to."""
     if plan.workload.kind != "page":
         return None
     shape: PageShape = plan.pages[str(arm.factors["page"])]
     cpu_ns = int(arm.factors.get("app_cpu_ns", ORDINARY["app_cpu_ns"]))
     return PageSpec(
-        round_trips=shape.by_service,
+        round_trips=shape.by_service(sql),
         keys=shape.keys_by_store,
         app_cpu_ns=max(cpu_ns - shape.round_trips, 0),  # each part is of whole nanoseconds
         per_page=arm.factors.get("connect", ORDINARY["connect"]) == "per-transaction",

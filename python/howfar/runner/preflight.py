@@ -121,10 +121,6 @@ def _check_paths(plan: Plan) -> None:
 
 def _check_without_mysql(plan: Plan, kind: str) -> None:
     """Of another server of SQL. Raises PlanError."""
-    if plan.workload.kind == "page":
-        raise PlanError(
-            f"the pages of plan {plan.name} ask MariaDB or MySQL, not {kind}", "Name one of them with --server."
-        )
     encrypted = [cell.factors for cell in cells(plan) if session_spec(cell.factors).tls]
     if any(find_path(str(factors["path"])).by_socket for factors in encrypted):
         raise PlanError(
@@ -147,13 +143,13 @@ def _check_keys(plan: Plan) -> None:
 def _check_page_servers(plan: Plan) -> None:
     """The other servers that the plan's pages need are here. Raises ServerMissing, ServerCrashed, MissingError."""
     from howfar.lab.php.php_fpm import find_php_fpm
-    from howfar.lab.servers.kinds import find_server
+    from howfar.lab.servers.kinds import KINDS, find_server
 
     for server in companions(plan):
         find_server(server)
     if "php" in plan.factors.application:
         try:
-            find_php_fpm()
+            find_php_fpm(KINDS[find_server(plan.factors.server[0]).kind].service)
         except MissingError as error:
             raise MissingError(
                 f"plan {plan.name} asks a real PHP application for pages: {error.message}",
@@ -167,7 +163,7 @@ def companions(plan: Plan) -> tuple[str, ...]:
 
     if plan.workload.kind != "page":
         return ()
-    needed = {service for page in plan.factors.page for service in plan.pages[page].by_service}
+    needed = {service for page in plan.factors.page for service in plan.pages[page].by_service()}
     found = []
     if "redis" in needed:
         try:

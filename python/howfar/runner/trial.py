@@ -15,6 +15,7 @@ from howfar.engine.messages import (
     PageJob,
 )
 from howfar.engine.process import Launcher, LoadOutcome, run_load
+from howfar.engine.rules import sql_of
 from howfar.errors import EngineError, LabError
 from howfar.plan.cells import stream_seed
 from howfar.plan.factors import breaks
@@ -111,7 +112,15 @@ def run_trial(
                 after_ns = fault_after_ns(seed, place.block, place.attempt, arm.name, plan.timing.measure_ns)
                 _break(job, str(arm.factors["fault"]), after_ns, stage, instruments, on_event, seen)
             else:
-                _measure(job, stage, instruments, on_event, seen, commits_each(plan), page_spec(plan, arm))
+                _measure(
+                    job,
+                    stage,
+                    instruments,
+                    on_event,
+                    seen,
+                    commits_each(plan),
+                    page_spec(plan, arm, sql_of(stage.services) or "mysql"),
+                )
     except (LabError, EngineError) as error:
         seen.void_reason = error.message
     return Trial(

@@ -98,7 +98,7 @@ class IntervalRecord(Record):
 class ServiceRecord(Record):
     """What the load did with one of several servers, or with a store of keys, over the measured window."""
 
-    service: Literal["mysql", "redis", "memcached"]
+    service: Literal["mysql", "postgresql", "redis", "memcached"]
     connects: int | None
     """Opened within pages. None: a load of keys, whose connections nobody counts."""
     requests: int

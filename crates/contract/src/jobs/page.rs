@@ -8,8 +8,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{
     Arrivals, Custom, CustomStatement, CustomStep, CustomTransaction, KeyValue, Observed, Password,
-    PsMode, Rule, SessionJob, Target, Tls, Workload, judge, named_once, one_second, ten_seconds,
-    thirty_seconds,
+    PsMode, Rule, SessionJob, SqlProtocol, Target, Tls, Workload, judge, named_once, one_second,
+    ten_seconds, thirty_seconds,
 };
 use crate::events::Failed;
 
@@ -115,6 +115,9 @@ fn of_its_kind<'de, D: Deserializer<'de>>(input: D) -> Result<Option<KeyValue>, 
 pub struct PageScript {
     #[serde(default)]
     pub mysql: Option<Service>,
+    /// Instead of `mysql`: statements go to one server.
+    #[serde(default)]
+    pub postgresql: Option<Service>,
     #[serde(default)]
     pub redis: Option<Service>,
     #[serde(default)]
@@ -229,6 +232,20 @@ impl Application {
 }
 
 impl PageScript {
+    /// Where statements go.
+    pub fn sql(&self) -> Option<&Service> {
+        self.mysql.as_ref().or(self.postgresql.as_ref())
+    }
+
+    /// What it speaks.
+    pub fn protocol(&self) -> SqlProtocol {
+        if self.postgresql.is_some() {
+            SqlProtocol::Postgresql
+        } else {
+            SqlProtocol::Mysql
+        }
+    }
+
     /// The queries of one round as a transaction that travels as text. `None`: it has none.
     pub fn queries(&self) -> Option<Custom> {
         let queries = self.steps.iter().filter_map(|step| match step {
@@ -258,12 +275,16 @@ impl PageScript {
         let steps = |holds: &dyn Fn(&PageStep) -> bool| self.steps.iter().all(holds);
         let mut rules = vec![
             (
-                self.mysql.is_some() || self.redis.is_some() || self.memcached.is_some(),
+                self.sql().is_some() || self.redis.is_some() || self.memcached.is_some(),
                 "a page needs a service",
             ),
             (
+                self.mysql.is_none() || self.postgresql.is_none(),
+                "statements go to one server",
+            ),
+            (
                 steps(&|step| match step {
-                    PageStep::Query { statement, .. } => self.mysql.is_some() && named(statement),
+                    PageStep::Query { statement, .. } => self.sql().is_some() && named(statement),
                     PageStep::Get { store, .. } => {
                         let service = match store {
                             Store::Redis => &self.redis,
@@ -284,7 +305,7 @@ impl PageScript {
         if let Some(queries) = self.queries() {
             rules.extend(queries.rules());
         }
-        if let Some(service) = &self.mysql {
+        if let Some(service) = self.sql() {
             rules.extend(service.session().rules());
         }
         rules.extend(self.store_rules(Store::Redis, self.redis.as_ref(), self.redis_keys.as_ref()));

@@ -35,7 +35,7 @@ use workers::{Report, Workers};
 
 /// Longest time between two looks while nothing happens.
 const LOOK_NS: u64 = 1_000_000_000;
-/// MySQL, Redis, Memcached.
+/// One of SQL, Redis, Memcached.
 const SERVICES: u64 = 3;
 
 /// What a worker does for one page.

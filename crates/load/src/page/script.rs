@@ -24,19 +24,22 @@ use crate::workload::{Cursor, Memory, Program};
 
 /// Numbers of the services, here and in the kinds of latencies.
 const MYSQL: usize = 0;
-const REDIS: usize = 1;
-const MEMCACHED: usize = 2;
-const SERVICES: usize = 3;
+const POSTGRESQL: usize = 1;
+const REDIS: usize = 2;
+const MEMCACHED: usize = 3;
+const SERVICES: usize = 4;
 const KINDS: [&str; 2 * SERVICES + 1] = [
     "turn.mysql",
+    "turn.postgresql",
     "turn.redis",
     "turn.memcached",
     "connect.mysql",
+    "connect.postgresql",
     "connect.redis",
     "connect.memcached",
     "cpu",
 ];
-const NAMES: [&str; SERVICES] = ["mysql", "redis", "memcached"];
+const NAMES: [&str; SERVICES] = ["mysql", "postgresql", "redis", "memcached"];
 const CONNECT: usize = SERVICES;
 const CPU: usize = 2 * SERVICES;
 /// Tells the draws of keys from those of statements' values, and the stores from each other.
@@ -45,6 +48,8 @@ const STREAM: u64 = 0x5061_6765_0000_0000;
 /// What all workers share.
 struct Plan {
     sites: [Option<ServiceEndpoint>; SERVICES],
+    /// Which of them statements go to.
+    sql: usize,
     /// Whether a step needs it.
     needed: [bool; SERVICES],
     steps: Vec<PageStep>,
@@ -105,24 +110,33 @@ fn plan(job: &PageJob, script: &PageScript) -> Result<Plan, Failed> {
     let site = |number: usize, service: Option<&Service>, workload: Option<Workload>| {
         service
             .map(|service| {
-                let program = program(job, workload)?;
+                let protocol = match number {
+                    POSTGRESQL => SqlProtocol::Postgresql,
+                    _ => SqlProtocol::Mysql,
+                };
+                let program = program(job, protocol, workload)?;
                 ServiceEndpoint::new(NAMES[number], service, program, limits)
             })
             .transpose()
     };
     let keys = |keys: Option<&_>| keys.cloned().map(Workload::KeyValue);
     let queries = script.queries().map(Workload::Custom);
+    let sql = match script.protocol() {
+        SqlProtocol::Mysql => MYSQL,
+        SqlProtocol::Postgresql => POSTGRESQL,
+    };
     let mut needed = [false; SERVICES];
     for step in &script.steps {
         match step {
-            PageStep::Query { .. } => needed[MYSQL] = true,
+            PageStep::Query { .. } => needed[sql] = true,
             PageStep::Get { store, .. } => needed[number(*store)] = true,
             PageStep::Cpu { .. } => {}
         }
     }
     Ok(Plan {
         sites: [
-            site(MYSQL, script.mysql.as_ref(), queries)?,
+            site(MYSQL, script.mysql.as_ref(), queries.clone())?,
+            site(POSTGRESQL, script.postgresql.as_ref(), queries)?,
             site(
                 REDIS,
                 script.redis.as_ref(),
@@ -134,6 +148,7 @@ fn plan(job: &PageJob, script: &PageScript) -> Result<Plan, Failed> {
                 keys(script.memcached_keys.as_ref()),
             )?,
         ],
+        sql,
         needed,
         steps: script.steps.clone(),
         rounds: u64::from(script.rounds),
@@ -142,11 +157,15 @@ fn plan(job: &PageJob, script: &PageScript) -> Result<Plan, Failed> {
     })
 }
 
-fn program(job: &PageJob, requested: Option<Workload>) -> Result<Program, Failed> {
+fn program(
+    job: &PageJob,
+    protocol: SqlProtocol,
+    requested: Option<Workload>,
+) -> Result<Program, Failed> {
     let Some(workload) = requested else {
-        return Ok(nothing_prepared(SqlProtocol::Mysql));
+        return Ok(nothing_prepared(protocol));
     };
-    Program::new(&workload, job.workers, job.seed).map_err(|wrong| {
+    Program::speaking(protocol, 1, &workload, job.workers, job.seed).map_err(|wrong| {
         Failed::new(
             FailCode::BadJob,
             format!("the job does not follow the contract: {wrong}"),
@@ -185,7 +204,7 @@ impl Script {
         speed: Pace,
     ) -> Self {
         let nothing = nothing_prepared(SqlProtocol::Mysql);
-        let program = plan.sites[MYSQL]
+        let program = plan.sites[plan.sql]
             .as_ref()
             .map_or(&nothing, |site| &site.program);
         Self {
@@ -204,7 +223,7 @@ impl Script {
 
     /// Draw anew for the next round.
     fn begin_round(&mut self, plan: &Plan) {
-        if let Some(site) = &plan.sites[MYSQL] {
+        if let Some(site) = &plan.sites[plan.sql] {
             self.cursor = site.program.transaction(self.worker, self.round);
         }
         for store in [REDIS, MEMCACHED] {
@@ -241,12 +260,13 @@ impl Script {
     }
 
     fn query(&mut self, plan: &Plan, record: &mut PageRecord) -> Result<(), Failed> {
-        let site = plan.site(MYSQL)?;
+        let sql = plan.sql;
+        let site = plan.site(sql)?;
         let program = &site.program;
         let Some(due) = self.cursor.next(program) else {
             return Err(internal("a round has more queries than its statements"));
         };
-        let line = line(&mut self.lines[MYSQL], site, MYSQL, &mut self.used, record)?;
+        let line = line(&mut self.lines[sql], site, sql, &mut self.used, record)?;
         self.room.packet.clear();
         let request = Request {
             program,
@@ -260,7 +280,7 @@ impl Script {
         turn(
             line,
             site,
-            MYSQL,
+            sql,
             &mut self.room,
             doing,
             &mut self.used,

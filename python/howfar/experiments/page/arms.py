@@ -22,7 +22,7 @@ from howfar.store.receipts import number_in
 from howfar.store.records import Arm, ArmRole, FactorValue, HistogramRecord, Measured, Trial
 
 NO_PAGE = "none"
-SERVICES = ("mysql", "redis", "memcached")
+SERVICES = ("mysql", "postgresql", "redis", "memcached")
 _SERVERS = ("server", "redis", "memcached")
 _APPLICATIONS = ("client", "application")
 """The engine is the application, or the visitor of one: it runs on the application's machine."""

@@ -305,7 +305,9 @@ def round_trips_table(findings: PageFindings) -> Table | None:
                 rows.append([f"{called} connect", f"{max(cost.connects for cost in known):.3g}", *connecting])
     notes = ["From the first byte sent to the last byte read, by the application's own clock; fewest pages in flight."]
     if any(arm.application == "php" and arm.connect == "persistent" for arms in quietest for arm in arms.values()):
-        notes.append("PHP checks whether a kept connection still works: one more round trip to MySQL, one to Redis.")
+        asked = {cost.service for arms in quietest for arm in arms.values() for cost in arm.turns}
+        to = "to MySQL, one to Redis" if "mysql" in asked else "to Redis"
+        notes.append(f"PHP checks whether a kept connection still works: one more round trip {to}.")
     rest_us = {number(arm.rtt_ms * 1e3) for arms in quietest for arm in arms.values() if arm.rtt_ms is not None}
     if rest_us:
         notes.append(

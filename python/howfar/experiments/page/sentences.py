@@ -21,9 +21,12 @@ from howfar.units import format_duration_ns
 
 _WORKERS = 20
 """Of a common pool of PHP workers, for an example."""
+_SOCKETS = {
+    "mysql": ("host=localhost, not 127.0.0.1", "mysql:unix_socket=/run/mysqld/mysqld.sock;dbname=shop"),
+    "postgresql": ("host=/run/postgresql, not localhost", "pgsql:host=/run/postgresql;dbname=shop"),
+}
+"""By database: how it is said to a driver, and to PDO."""
 _SOCKET_LINES = (
-    "# PHP, PDO; `howfar doctor` finds this machine's path",
-    "mysql:unix_socket=/run/mysqld/mysqld.sock;dbname=shop",
     "# phpredis",
     "$redis->pconnect('/run/redis/redis-server.sock');",
     "# memcached -s listens on a socket, and on no port",
@@ -315,10 +318,12 @@ def _sockets(findings: PageFindings, shown: Sequence[PageChoice]) -> Advice | No
     if not slower:
         return None
     ratio, choice = min(slower, key=lambda pair: pair[0].value)
+    asked = {cost.service for arm in findings.arms for cost in arm.turns}
+    said, name = next((_SOCKETS[service] for service in _SOCKETS if service in asked), _SOCKETS["mysql"])
     return Advice(
-        action="On one machine, connect through the sockets: host=localhost, not 127.0.0.1.",
+        action=f"On one machine, connect through the sockets: {said}.",
         because=f"Loopback TCP served {interval_text(ratio)} times as many {choice.page} pages as sockets.",
-        lines=_SOCKET_LINES,
+        lines=("# PHP, PDO; `howfar doctor` finds this machine's path", name, *_SOCKET_LINES),
     )
 
 

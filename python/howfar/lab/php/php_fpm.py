@@ -34,7 +34,7 @@ from howfar.engine.messages import (
     TextValues,
 )
 from howfar.engine.process import Launcher
-from howfar.engine.rules import services_of
+from howfar.engine.rules import services_of, sql_of
 from howfar.errors import LabError, MissingError, PlanError
 from howfar.lab import sandbox
 from howfar.lab.network import Companion
@@ -117,12 +117,17 @@ def _answer(output: bytes, complaints: str) -> Answer:
 
 
 PAGES = Path(__file__).parent / "php"
-ADVICE = "On Debian: apt-get install --no-install-recommends php-fpm php-mysql php-redis php-memcached (./setup --page does it)."
+ADVICE = (
+    "On Debian: apt-get install --no-install-recommends php-fpm php-mysql php-pgsql php-redis php-memcached "
+    "(./setup --page does it)."
+)
 _PLACES = ("/usr/sbin", "/usr/local/sbin")
 _NAME = re.compile(r"php-fpm(?P<version>[0-9.]*)")
-_LOADED = ("mysqlnd", "pdo", "pdo_mysql", "igbinary", "msgpack", "redis", "memcached")
+_LOADED = ("mysqlnd", "pdo", "pdo_mysql", "pdo_pgsql", "igbinary", "msgpack", "redis", "memcached")
 """In this order, where they are not built in: later ones use earlier ones."""
-_NEEDED = ("pdo_mysql", "redis", "memcached", "zend opcache")
+_NEEDED = ("redis", "memcached", "zend opcache")
+_DRIVERS: dict[ServiceName, str] = {"mysql": "pdo_mysql", "postgresql": "pdo_pgsql"}
+"""What statements need."""
 _LEAST_QUEUE = 511
 _READY_S = 20.0
 _POLL_S = 0.003
@@ -150,13 +155,14 @@ class Program:
     """Extensions that are to be loaded from files."""
 
 
-def find_php_fpm() -> Program:
-    """The newest in PATH and where Debian puts it, with all that a page needs. Raises MissingError."""
-    return _found(os.environ.get("PATH", ""))
+def find_php_fpm(sql: ServiceName = "mysql") -> Program:
+    """The newest in PATH and where Debian puts it, with all that a page needs. `sql`: whom its statements are sent to. Raises
+    MissingError."""
+    return _found(os.environ.get("PATH", ""), _DRIVERS[sql])
 
 
 @cache
-def _found(path: str) -> Program:
+def _found(path: str, driver: str) -> Program:
     places = [Path(place) for place in (*path.split(os.pathsep), *_PLACES) if place]
     found = {file.resolve() for place in places for file in _programs(place)}
     if not found:
@@ -164,9 +170,10 @@ def _found(path: str) -> Program:
     lacking: list[str] = []
     for program in sorted(found, key=lambda file: [int(part) for part in re.findall(r"\d+", file.name)], reverse=True):
         built_in = _modules(program, "-n")
-        loaded = tuple(name for name in _LOADED if name not in built_in)
-        has = _modules(program, "-n", *(f"-dextension={name}" for name in loaded), "-dzend_extension=opcache")
-        if missing := [name for name in _NEEDED if name not in has]:
+        files = [name for name in _LOADED if name not in built_in]
+        has = _modules(program, "-n", *(f"-dextension={name}" for name in files), "-dzend_extension=opcache")
+        loaded = tuple(name for name in files if name in has)
+        if missing := [name for name in (driver, *_NEEDED) if name not in has]:
             lacking.append(f"{program} has not the extensions {', '.join(missing)}")
             continue
         match = re.search(r"PHP (\d\S*)", _say(program, "-n", "-v"))
@@ -396,9 +403,11 @@ def for_proof(script: PageScript) -> PageScript | None:
 def round_trips_of(script: PageScript) -> Counter[ServiceName]:
     """Of a page, by service."""
     found: Counter[ServiceName] = Counter()
+    sql = sql_of(services_of(script))
     for step in script.steps:
         if isinstance(step, QueryStep):
-            found["mysql"] += step.repeat * script.rounds
+            assert sql is not None, "a query needs a service of SQL"
+            found[sql] += step.repeat * script.rounds
         elif isinstance(step, GetStep):
             found[step.store] += step.repeat * script.rounds
     return found

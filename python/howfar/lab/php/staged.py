@@ -17,6 +17,7 @@ from howfar.engine.rules import services_of
 from howfar.errors import LabError
 from howfar.lab.php.php_fpm import PAGES, Answer, PhpFpm, Program, check, for_proof, keys_of, parameters, round_trips_of
 from howfar.lab.reached import Reached
+from howfar.lab.servers import Counted, TableServer
 from howfar.lab.servers.key_value import KeyValueServer
 from howfar.testbed import StageReceipt
 
@@ -24,21 +25,6 @@ Reported = Mapping[str, int]
 _SETTLES_S = 3.0
 """Long for a server to notice that a client has gone."""
 _POLL_S = 0.005
-_STATUS = ("Questions", "Com_admin_commands", "Connections", "Threads_connected", "Ssl_finished_accepts")
-_CLIENTS = "SELECT HOST FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID() AND USER = '{user}'"
-
-
-@dataclass(frozen=True)
-class Counted:
-    """By one server, since it started. Our own asking is in it: `_own`."""
-
-    round_trips: int | None
-    """None: it counts keys, not requests."""
-    keys: int
-    connections: int
-    present: int
-    """Clients, ours left out."""
-    encrypted: int
 
 
 def count(one: Reached) -> Counted:
@@ -48,13 +34,8 @@ def count(one: Reached) -> Counted:
         metrics = running.metrics()
         keys = (metrics.lookup_hits or 0) + (metrics.lookup_misses or 0)
         return Counted(metrics.requests, keys, metrics.connections or 0, len(running.others()), 0)
-    listed = ", ".join(f"'{name}'" for name in _STATUS)
-    rows = running.query(f"SHOW GLOBAL STATUS WHERE Variable_name IN ({listed})")
-    status = {str(row["Variable_name"]): int(row["Value"]) for row in rows}
-    # Each ping of a driver is an administrative command, and no question.
-    round_trips = status["Questions"] + status["Com_admin_commands"]
-    present = status["Threads_connected"] - 1
-    return Counted(round_trips, 0, status["Connections"], present, status.get("Ssl_finished_accepts", 0))
+    assert isinstance(running, TableServer)
+    return running.counted()
 
 
 def _own(one: Reached) -> int:
@@ -67,7 +48,8 @@ def clients(one: Reached) -> tuple[str, ...]:
     running = one.running
     if isinstance(running, KeyValueServer):
         return running.others()
-    return tuple(str(row["HOST"]) for row in running.query(_CLIENTS.format(user=one.started.user)))
+    assert isinstance(running, TableServer)
+    return running.clients()
 
 
 def await_alone(servers: Sequence[Reached]) -> None:
@@ -125,6 +107,7 @@ def _counted_alike(
 ) -> tuple[dict[str, int], list[str]]:
     """What the server counted, and where that is not what the pages reported."""
     name, deadline, queries = one.name, time.monotonic() + _SETTLES_S, 1
+    store = isinstance(one.running, KeyValueServer)
     after = count(one)
     while script.connect == "per_page" and after.present > before.present and time.monotonic() < deadline:
         time.sleep(_POLL_S)
@@ -135,9 +118,9 @@ def _counted_alike(
     if before.round_trips is not None and after.round_trips is not None:
         counted["turns"] = after.round_trips - before.round_trips - queries * _own(one)
         wanted["turns"] = reported[f"{name}_turns"]
-        if name == "mysql" and script.connect == "per_page":
+        if not store and script.connect == "per_page":
             wanted["turns"] += connects  # the goodbye of each, which has no answer
-    if name != "mysql":
+    if store:
         counted["keys"], wanted["keys"] = after.keys - before.keys, keys_of(script)[name] * pages
     else:
         counted["encrypted"] = after.encrypted - before.encrypted
@@ -205,6 +188,7 @@ def good(answer: Answer, ends_with: str) -> Answer:
 
 ENDS_WITH = "howfar page done\n"
 _PAGE = PAGES / "page.php"
+LIBPQ_SOCKET = ".s.PGSQL.5432"
 _PATIENCE_S = 60.0
 """For one page over a slow link."""
 
@@ -263,12 +247,23 @@ class PhpApplication:
         file = self._work / name
         file.unlink(missing_ok=True)
         file.touch(mode=0o600)
-        file.write_text(script.model_dump_json())
+        file.write_text(self._reachable(script).model_dump_json())
         return FastCgi(
             target=UnixTarget(path=str(self._pool.socket)),
             parameters=parameters(_PAGE, HOWFAR_PAGE=str(file)),
             ends_with=ENDS_WITH,
         )
+
+    def _reachable(self, script: PageScript) -> PageScript:
+        """libpq takes the directory of a socket, and looks for one name in there: a forwarded socket has another."""
+        service = script.postgresql
+        if service is None or not isinstance(service.target, UnixTarget):
+            return script
+        named = self._work / LIBPQ_SOCKET
+        named.unlink(missing_ok=True)
+        named.symlink_to(service.target.path)
+        target = UnixTarget(path=str(named))
+        return script.model_copy(update={"postgresql": service.model_copy(update={"target": target})})
 
 
 @contextmanager

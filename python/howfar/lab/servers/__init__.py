@@ -261,8 +261,29 @@ Ask = Callable[[str], list[dict[str, Any]]]
 """Rows of a statement. Raises LabError."""
 
 
+@dataclass(frozen=True)
+class Counted:
+    """By one server, since it started. Our own asking is in it."""
+
+    round_trips: int | None
+    """None: it does not count requests."""
+    keys: int
+    connections: int
+    present: int
+    """Clients, ours left out."""
+    encrypted: int
+
+
 class TableServer(Server):
     """One with tables, which can replicate."""
+
+    @abstractmethod
+    def counted(self) -> Counted:
+        """Raises ServerCrashed, LabError."""
+
+    @abstractmethod
+    def clients(self) -> tuple[str, ...]:
+        """Where it sees the clients of the load's account. Raises ServerCrashed, LabError."""
 
     @property
     @abstractmethod

@@ -35,6 +35,7 @@ from howfar.lab.servers import (
     USER,
     Ask,
     CertificatePaths,
+    Counted,
     Seer,
     ServerContext,
     Tables,
@@ -366,6 +367,22 @@ class PostgresServer(TableServer):
             self._check_alive(f"during {what}", lost=not isinstance(error, DatabaseError))
             raise LabError(f"the server refused {what}: {_said(error)}{self._last_output()}") from error
 
+    def counted(self) -> Counted:
+        """A session is counted when it has logged in; what it asks is not."""
+        asked = (
+            f"SELECT (SELECT sessions FROM pg_stat_database WHERE datname = '{DATABASE}') AS sessions, count(*) AS present, "
+            f"count(*) FILTER (WHERE ssl) AS encrypted FROM pg_stat_activity LEFT JOIN pg_stat_ssl USING (pid) "
+            f"WHERE usename = '{USER}'"
+        )
+        row = self.query(asked)[0]
+        return Counted(None, 0, int(row["sessions"]), int(row["present"]), int(row["encrypted"]))
+
+    def clients(self) -> tuple[str, ...]:
+        asked = (
+            f"SELECT coalesce(host(client_addr), 'localhost') AS host FROM pg_stat_activity WHERE usename = '{USER}'"
+        )
+        return tuple(str(row["host"]) for row in self.query(asked))
+
     def snapshot(self) -> dict[str, int]:
         counted = self.query(_SNAPSHOT)[0]["c"]
         return {name: int(counted[name]) for name in (*_COUNTERS, *GAUGES) if counted.get(name) is not None}
@@ -385,7 +402,7 @@ class PostgresServer(TableServer):
         ports = self.context.host.within(lambda: listening_ports(self.pid))
         found = []
         # A new page at a table's end is counted as read.
-        read = counters["blks_read"] - (0 if commits is None else counters.get("table_pages", 0))
+        read = counters["blks_read"] - counters.get("table_pages", 0)
         if read > pages_allowed(commits):
             found.append(f"the server read {read} pages from files during the trial: the data was not all in memory")
         if commits is not None and counters["xact_commit"] < commits:

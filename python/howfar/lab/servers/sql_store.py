@@ -28,6 +28,7 @@ from howfar.lab.servers import (
     USER,
     Ask,
     CertificatePaths,
+    Counted,
     Seer,
     Tables,
     TableServer,
@@ -77,6 +78,7 @@ _COUNTERS = (
     "Threads_running",
 )
 """Those that a server does not have are left out. Innodb_row_lock_time is in milliseconds."""
+_CLIENT_COUNTERS = ("Questions", "Com_admin_commands", "Connections", "Threads_connected", "Ssl_finished_accepts")
 _FACTS = (
     "version",
     "version_comment",
@@ -220,6 +222,17 @@ class SqlServer(TableServer):
         listed = ", ".join(f"'{name}'" for name in names)
         rows = self.query(f"SHOW {what} WHERE Variable_name IN ({listed})")
         return {str(row["Variable_name"]): str(row["Value"]) for row in rows}
+
+    def counted(self) -> Counted:
+        status = {name: int(value) for name, value in self._status(_CLIENT_COUNTERS).items()}
+        # Each ping of a driver is an administrative command, and no question.
+        round_trips = status["Questions"] + status["Com_admin_commands"]
+        present = status["Threads_connected"] - 1
+        return Counted(round_trips, 0, status["Connections"], present, status.get("Ssl_finished_accepts", 0))
+
+    def clients(self) -> tuple[str, ...]:
+        asked = f"SELECT HOST FROM information_schema.PROCESSLIST WHERE ID <> CONNECTION_ID() AND USER = '{USER}'"
+        return tuple(str(row["HOST"]) for row in self.query(asked))
 
     def snapshot(self) -> dict[str, int]:
         return {name: int(value) for name, value in self._status(_COUNTERS).items()}

@@ -31,6 +31,7 @@ from howfar.engine.messages import (
     Workload,
 )
 from howfar.engine.process import EngineProcess, Launcher
+from howfar.engine.rules import sql_of
 from howfar.errors import LabError
 from howfar.paths import find_path
 from howfar.plan.factors import ORDINARY, offered_per_s
@@ -139,10 +140,11 @@ def page_script(
     """The shape `page` of the plan, with the application's computing in equal parts at the end of its rounds. A service that it does
     not ask is not in it."""
     shape = plan.pages[page]
-    by_service = shape.by_service
+    sql = sql_of(services)
+    by_service = shape.by_service(sql or "mysql")
     return PageScript(
         **{name: service for name, service in services.items() if name in by_service},
-        statements=_statements(shape, plan) if "mysql" in by_service else (),
+        statements=_statements(shape, plan) if sql in by_service else (),
         # The protocols that PHP's extensions speak.
         redis_keys=key_value(plan.keys, "resp2") if "redis" in by_service else None,
         memcached_keys=key_value(plan.keys, "memcached_text") if "memcached" in by_service else None,

@@ -8,16 +8,18 @@ namespace Howfar;
  * A page's connections, each opened by the first step that needs it: kept by this process for its next pages (`persistent`), or
  * closed at the page's end (`per_page`).
  *
- * Of a connection that was kept, PDO and phpredis first ask whether it still lives: one turn each, which no script names. It is told
- * as a turn and in `mysql_checks`, `redis_checks`.
+ * Of a connection that was kept, PDO's MySQL and phpredis first ask whether it still lives: one turn each, which no script names. It is
+ * told as a turn and in `mysql_checks`, `redis_checks`. PDO's PostgreSQL looks at its socket, which takes none.
  */
 final class Services
 {
-    public const NAMES = ['mysql', 'redis', 'memcached'];
+    public const NAMES = ['mysql', 'postgresql', 'redis', 'memcached'];
     private const PATIENCE_S = 30;
     private const NAME_OF_KEPT = 'howfar';
 
-    private ?\PDO $mysql = null;
+    /** Where statements go. */
+    public readonly string $sql;
+    private ?\PDO $database = null;
     private ?\Redis $redis = null;
     private ?\Memcached $memcached = null;
     private readonly bool $persistent;
@@ -25,15 +27,18 @@ final class Services
     public function __construct(private readonly array $script, private readonly Tally $tally)
     {
         $this->persistent = $script['connect'] === 'persistent';
+        $this->sql = $script['postgresql'] === null ? 'mysql' : 'postgresql';
         $used = array_filter(self::NAMES, static fn (string $name): bool => $script[$name] !== null);
         foreach ($used as $name) {
             $tally->begin("{$name}_turns", "{$name}_ns", "{$name}_connects", "{$name}_connect_ns", "{$name}_checks");
         }
     }
 
-    public function mysql(): \PDO
+    public function database(): \PDO
     {
-        return $this->mysql ??= $this->opened('mysql', fn (): \PDO => $this->openMysql($this->script['mysql']));
+        $open = $this->sql === 'mysql' ? $this->openMysql(...) : $this->openPostgresql(...);
+
+        return $this->database ??= $this->opened($this->sql, fn (): \PDO => $open($this->script[$this->sql]));
     }
 
     public function redis(): \Redis
@@ -53,7 +58,7 @@ final class Services
             $this->redis?->close();
             $this->memcached?->quit();
         }
-        $this->mysql = $this->redis = $this->memcached = null;
+        $this->database = $this->redis = $this->memcached = null;
     }
 
     /**
@@ -66,6 +71,9 @@ final class Services
         $kept = $this->persistent && !self::isFirstHere($service);
         $began = hrtime(true);
         $connection = $open();
+        if ($kept && $service === 'postgresql') {
+            return $connection;
+        }
         if ($kept) {
             $this->tally->turn($service, $began);
             $this->tally->add("{$service}_checks", 1);
@@ -109,6 +117,33 @@ final class Services
             $service['user'],
             $service['password'],
             $options + $tls,
+        );
+    }
+
+    private function openPostgresql(array $service): \PDO
+    {
+        ['target' => $target, 'tls' => $tls] = $service;
+        // By a directory libpq takes the socket in there. It would ask for encryption first where it is not told otherwise.
+        $words = [
+            'host' => $target['kind'] === 'unix' ? dirname($target['path']) : $target['host'],
+            'port' => $target['kind'] === 'unix' ? substr(strrchr($target['path'], '.'), 1) : $target['port'],
+            'dbname' => $service['database'],
+            'gssencmode' => 'disable',
+        ] + ($tls === null ? ['sslmode' => 'disable'] : [
+            'sslmode' => ['none' => 'require', 'ca' => 'verify-ca', 'full' => 'verify-full'][$tls['verify']],
+            'sslrootcert' => $tls['ca_file'],
+        ]);
+
+        return new \PDO(
+            'pgsql:' . implode(';', array_map(static fn ($name, $value): string => "{$name}='{$value}'", array_keys($words), $words)),
+            $service['user'],
+            $service['password'],
+            [
+                \PDO::ATTR_ERRMODE => \PDO::ERRMODE_EXCEPTION,
+                \PDO::ATTR_EMULATE_PREPARES => true,
+                \PDO::ATTR_PERSISTENT => $this->persistent,
+                \PDO::ATTR_TIMEOUT => self::PATIENCE_S,
+            ],
         );
     }
 

@@ -45,7 +45,7 @@ final class Steps
     private function query(string $name, int $repeat): void
     {
         // With emulated prepares this sends nothing: PDO quotes the values into the text, and each execution is one turn.
-        $prepared = $this->prepared[$name] ??= $this->services->mysql()->prepare($this->statements[$name]['sql']);
+        $prepared = $this->prepared[$name] ??= $this->services->database()->prepare($this->statements[$name]['sql']);
         for ($i = 0; $i < $repeat; $i++) {
             foreach ($this->values->ofStatement($this->statements[$name]) as $index => $value) {
                 $prepared->bindValue($index + 1, $value, is_int($value) ? \PDO::PARAM_INT : \PDO::PARAM_STR);
@@ -53,7 +53,7 @@ final class Steps
             $began = hrtime(true);
             $prepared->execute();
             $rows = $prepared->columnCount() > 0 ? $prepared->fetchAll(\PDO::FETCH_ASSOC) : null;
-            $this->tally->turn('mysql', $began);
+            $this->tally->turn($this->services->sql, $began);
             if ($rows === []) {
                 throw new \RuntimeException("statement {$name} found no row");
             }
