@@ -89,7 +89,8 @@ def round_trips(script: PageScript) -> dict[str, int]:
     found: dict[str, int] = {}
     for step in script.steps:
         if isinstance(step, QueryStep):
-            found["mysql"] = found.get("mysql", 0) + step.repeat
+            sql = "mysql" if script.postgresql is None else "postgresql"
+            found[sql] = found.get(sql, 0) + step.repeat
         elif isinstance(step, GetStep):
             found[step.store] = found.get(step.store, 0) + step.repeat
     return {service: count * script.rounds for service, count in found.items()}
@@ -234,6 +235,19 @@ def test_a_script_takes_the_round_trips_of_its_shape(plan: Plan) -> None:
         assert sum(round_trips(script).values()) == shape.round_trips
         assert list(services_of(script)) == list(shape.by_service()), "no service that it does not use"
     assert plan.pages["large"].by_service() == {"mysql": 48, "redis": 16, "memcached": 8}
+
+
+def test_statements_go_to_the_database_that_is_there(plan: Plan) -> None:
+    services: dict[ServiceName, Service] = {
+        "postgresql": SERVICES["mysql"],
+        "redis": SERVICES["redis"],
+        "memcached": SERVICES["memcached"],
+    }
+    script = page_script(plan, "large", 0, services)
+    assert list(services_of(script)) == ["postgresql", "redis", "memcached"]
+    assert round_trips(script) == plan.pages["large"].by_service("postgresql")
+    with pytest.raises(ValidationError, match="one server"):
+        PageScript.model_validate(script.model_dump() | {"mysql": SERVICES["mysql"].model_dump()})
 
 
 def test_application_cpu_is_dealt_to_the_round_trips(plan: Plan) -> None:
