@@ -250,10 +250,10 @@ from howfar.lab import sandbox
 if not sandbox.inside():
     sys.exit(sandbox.run_inside())
 from howfar.lab.laboratory import LabRequest, open_laboratory
-from howfar.lab.servers import sql_server
+from howfar.lab.servers import sql_store
 with open_laboratory(LabRequest(tables=1, table_size=1000, paths=("remote",))) as laboratory:
     with laboratory.stage({"path": "remote"}) as stage:
-        sql_server._VIEW_TIMEOUT_S, patience_s = 1.0, sql_server._VIEW_TIMEOUT_S
+        sql_store._VIEW_TIMEOUT_S, patience_s = 1.0, sql_store._VIEW_TIMEOUT_S
         connect = stage.serving.running._connect
         def cut(*arguments):
             connection = connect(*arguments)
@@ -264,7 +264,7 @@ with open_laboratory(LabRequest(tables=1, table_size=1000, paths=("remote",))) a
             stage.serving.running.session_view(stage.main.endpoint.connection, laboratory.client_host)
         except LabError as error:
             print(error)
-    sql_server._VIEW_TIMEOUT_S = patience_s
+    sql_store._VIEW_TIMEOUT_S = patience_s
     with laboratory.stage({"path": "remote"}) as stage:
         print("whole again", stage.main.view["host"].partition(":")[0])
 """
