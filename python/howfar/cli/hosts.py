@@ -1,4 +1,4 @@
-"""`howfar hosts`: your own hosts, joined for experiments between them."""
+"""`howfar hosts`: join your own hosts for experiments between them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _FILE = click.argument("file", default="hosts.toml", type=click.Path(path_type=P
 
 @click.group()
 def hosts() -> None:
-    """Join your own hosts, see what lies between them, and let them go.
+    """Join your own hosts, show what lies between them, and release them.
 
-    FILE is a file of hosts (`hosts.toml` unless given). Hosts are reached by ssh, without a password. Nothing is installed outside
-    ~/.cache/howfar there, and nothing runs there any more when they are down.
+    FILE lists the hosts (default: `hosts.toml`). They are reached over ssh without a password. Nothing is installed outside
+    ~/.cache/howfar on a host, and nothing of howfar runs there after `down`.
     """
 
 
@@ -34,7 +34,7 @@ def hosts() -> None:
 @_FILE
 @json_option
 def up_command(file: Path, as_json: bool) -> int:
-    """Join the hosts of FILE, and show them."""
+    """Join the hosts of FILE and show them."""
     from howfar.fleet import cluster as clusters
 
     cluster = clusters.find_cluster(file)
@@ -45,7 +45,7 @@ def up_command(file: Path, as_json: bool) -> int:
     clusters.up(cluster)
     code = clusters.enter(cluster)
     if code == 0:
-        note(f"up in {time.monotonic() - began:.0f} s; `howfar hosts down {file}` lets them go")
+        note(f"up in {time.monotonic() - began:.0f} s; `howfar hosts down {file}` releases them")
     else:
         clusters.down(cluster)
     return code
@@ -55,13 +55,15 @@ def up_command(file: Path, as_json: bool) -> int:
 @_FILE
 @json_option
 def show_command(file: Path, as_json: bool) -> int:
-    """Versions, CPUs and clocks of the hosts of FILE, and the round trip and goodput between every two. Joins them if they are not
-    up. `--json` also has interfaces (speed, offloads), what chrony says, and retransmits."""
+    """Show versions, CPUs and clocks of the hosts of FILE, and the round trip and goodput of each pair.
+
+    Joins them for this long if they are not up. `--json` adds interfaces (speed, offloads), chrony's status and retransmits.
+    """
     return _inside(file, lambda cluster: _show(cluster, as_json))
 
 
 def _inside(file: Path, work: Callable[[Cluster], int]) -> int:
-    """Do it where Ray's head is, in a cluster that is up, or is for as long."""
+    """Run `work` beside Ray's head, in the cluster that is up or in one that lasts as long."""
     from howfar.fleet import cluster as clusters
 
     cluster = clusters.find_cluster(file)
@@ -74,7 +76,7 @@ def _inside(file: Path, work: Callable[[Cluster], int]) -> int:
 @hosts.command("down")
 @_FILE
 def down_command(file: Path) -> int:
-    """Let the hosts of FILE go: everything that howfar runs on them ends, and its files with it."""
+    """Release the hosts of FILE: stop everything that howfar runs on them and remove its temporary files."""
     from howfar.fleet import cluster as clusters
 
     clusters.down(clusters.find_cluster(file))
@@ -109,12 +111,12 @@ def _show(cluster: Cluster, as_json: bool) -> int:
     for line in columns(rows):
         click.echo(line)
     if between:
-        click.echo("\nRound trip of one byte over TCP, median (least):")
+        click.echo("\nRound trip of one byte over TCP, median (minimum):")
         matrix = {(one.source, one.target): one.rtt for one in between}
         for line in columns(_matrix(list(found), matrix)):
             click.echo(line)
         click.echo("")
-        lines = [("from", "to", "goodput there", "back", "path MTU", "congestion control")]
+        lines = [("from", "to", "goodput", "goodput back", "path MTU", "congestion control")]
         for line in columns([*lines, *map(_distance_row, between)]):
             click.echo(line)
     return 0
@@ -158,7 +160,7 @@ def _clock_facts(offset: Offset) -> dict[str, int]:
 
 
 def _clock(offset: Offset) -> str:
-    """Against this machine's."""
+    """The clock's offset from this machine's, as text."""
     bound = format_duration_ns(offset.bound_ns)
     if not offset.is_seen:
         return f"within {bound}"

@@ -1,4 +1,4 @@
-"""`howfar mark`: name what a command does as a page of the recording that it runs in."""
+"""`howfar mark`: run a command as a named page of a recording."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from howfar.errors import UsageError
 @click.argument("name")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def mark(name: str, command: tuple[str, ...]) -> int:
-    """Run COMMAND as one page called NAME of the recording that this runs in.
+    """Run COMMAND as a page called NAME of the surrounding recording.
 
     \b
     howfar record -- sh -c 'for i in 1 2 3; do howfar mark shop -- curl -s http://127.0.0.1:8080/shop; done'
 
-    Every round trip between its beginning and its end belongs to the page, whichever process makes it. Gives the command's exit code.
+    Every round trip while COMMAND runs belongs to the page, whichever process makes it. Exits with COMMAND's exit code.
     """
     from howfar.recording.marks import send
 
@@ -30,7 +30,7 @@ def mark(name: str, command: tuple[str, ...]) -> int:
     try:
         code = subprocess.run(command).returncode
     except OSError as error:
-        raise UsageError(f"{command[0]}: {error.strerror}", "Try the command alone first.") from error
+        raise UsageError(f"{command[0]}: {error.strerror}", "Try the command on its own first.") from error
     if not send(0, begun_ns, time.monotonic_ns(), "mark", name):
-        note("nothing records: `howfar record -- ...` sets what `howfar mark` needs")
+        note("no recording is running: run this inside `howfar record -- ...`")
     return code if code >= 0 else 128 - code

@@ -1,4 +1,4 @@
-"""`howfar predict`: the time of recorded pages on another path, and what to change."""
+"""`howfar predict`: predict the time of recorded pages on another path, and rank changes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_BYTES = 64 << 20
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The recording, the path that is asked about, and how often it is measured."""
+    """Add the options that choose a recording, a target path and the number of measurements."""
     for option in reversed(
         [
             click.argument("recording", type=click.Path(path_type=Path)),
@@ -35,12 +35,12 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--path",
                 "path_name",
                 type=click.Choice(path_names()),
-                help="The path to predict.  [default: remote with an option of the link, else tcp]",
+                help="The path to predict.  [default: remote if a link option is given, else tcp]",
             ),
             link_options,
-            click.option("--tls", type=click.Choice(("1.2", "1.3")), help="Encrypted. [default: as recorded]"),
+            click.option("--tls", type=click.Choice(("1.2", "1.3")), help="TLS version. [default: as recorded]"),
             click.option(
-                "--blocks", type=click.IntRange(1, 100), default=6, show_default=True, help="Of measurements."
+                "--blocks", type=click.IntRange(1, 100), default=6, show_default=True, help="Blocks of measurements."
             ),
         ]
     ):
@@ -55,9 +55,9 @@ def read_target(path_name: str | None, tls: str | None, link_values: dict[str, A
     choice = read_link(link_values)
     path = find_path(path_name or ("remote" if choice.given else "tcp"))
     if choice.given and not path.crosses_link:
-        raise UsageError(f"the path {path.name} crosses no link", "Leave out --path, or use --path remote.")
+        raise UsageError(f"the path {path.name} crosses no link", "Omit --path, or use --path remote.")
     if choice.script.changes:
-        raise UsageError("a link that changes has no one time", "Leave out --link-script.")
+        raise UsageError("a prediction needs a constant link", "Omit --link-script.")
     return Target(
         path=path,
         tls=tls if tls in ("1.2", "1.3") else None,  # type: ignore[arg-type] # click has checked it
@@ -70,7 +70,7 @@ def read_target(path_name: str | None, tls: str | None, link_values: dict[str, A
 
 
 def enter_sandbox(target: Target) -> None:
-    """From outside it does not return, unless this machine forbids a sandbox and the path needs none."""
+    """Rerun this command in a sandbox and exit; return if inside, or if none is allowed and the path needs none."""
     if sandbox.inside():
         return
     try:
@@ -84,10 +84,10 @@ def enter_sandbox(target: Target) -> None:
 @click.command()
 @target_options
 @click.option("--slope", "slopes", multiple=True, metavar="[PAGE=]FILE",
-              help="What `howfar slope --json` wrote of the same page: the second predictor.")  # fmt: skip
+              help="Output of `howfar slope --json` for the same page, as a second predictor.")  # fmt: skip
 @click.option("--measured", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              help="What `howfar replay --json` wrote: points on the chart, and the errors of the prediction.")  # fmt: skip
-@click.option("--html", type=click.Path(path_type=Path), help="Write the report with its charts as an HTML page.")
+              help="Output of `howfar replay --json`: adds points to the chart and the prediction's errors.")  # fmt: skip
+@click.option("--html", type=click.Path(path_type=Path), help="Write the report and its charts as an HTML page.")
 @json_option
 @no_colour_option
 def predict(
@@ -108,8 +108,8 @@ def predict(
     howfar predict shop.recording --path remote --rtt 0.5ms --rate 1gbit --tls 1.3
     howfar predict shop.recording --link us-coasts --slope front=front.json --html shop.html
 
-    A round trip of each size is measured on this machine now, on the present path and on the target. The present path is predicted
-    first: pages whose recorded time is missed by more than 5 % are not predicted, and if there are no others the exit code is 7.
+    Round trips of each size are measured on this machine, on the present path and on the target. The present path is predicted
+    first: a page whose recorded time is missed by more than 5 % is not predicted. If no page is left, the exit code is 7.
     """
     from howfar.recording import changes as changing
     from howfar.recording.on_path import both_paths
@@ -156,13 +156,15 @@ def _slopes(values: tuple[str, ...], pages: list[str]) -> dict[str, Slope]:
             name, file = "", value
         if not name and len(pages) != 1:
             raise UsageError(
-                f"--slope {value}: of which page is it? The recording has {', '.join(pages[:8])}",
+                f"--slope {value}: which page is it for? The recording has {', '.join(pages[:8])}",
                 f"Write --slope {pages[0] if pages else 'PAGE'}={value}.",
             )
         try:
             found[name or pages[0]] = Slope.model_validate_json(read_text(Path(file), "--slope", _MOST_BYTES))
         except ValidationError as error:
-            raise UsageError(f"--slope {file} is not what `howfar slope --json` writes", "Write it again.") from error
+            raise UsageError(
+                f"--slope {file} is not output of `howfar slope --json`", "Run `howfar slope --json` again."
+            ) from error
     return found
 
 
@@ -175,4 +177,6 @@ def _measurement(path: Path) -> Measurement:
         pages = [{key: page[key] for key in ("name", "p50_ms", "p95_ms")} for page in held["pages"]]
         return Measurement.model_validate({"target": held["target"], "rtt_ns": held["rtt_ns"], "pages": pages})
     except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"--measured {path} is not what `howfar replay --json` writes", "Write it again.") from error
+        raise UsageError(
+            f"--measured {path} is not output of `howfar replay --json`", "Run `howfar replay --json` again."
+        ) from error

@@ -1,4 +1,4 @@
-"""`howfar record`: the round trips that the user's own application makes."""
+"""`howfar record`: record the round trips of the user's own application."""
 
 from __future__ import annotations
 
@@ -22,22 +22,20 @@ _STDERR = 2
 @click.option("--server", metavar="ADDRESS",
               help="The database's socket, or HOST:PORT.  [default: the one usual socket that exists]")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), help="The recording.  [default: COMMAND-DATE.recording]")
-@click.option(
-    "--interface", metavar="NAME", help="Record packets of this interface instead; adds nothing to the path. TCP alone."
-)
+@click.option("--interface", metavar="NAME", help="Capture packets on this interface instead of using a tap. TCP only.")
 @click.option(
     "--pcap",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Record from a file of captured packets.",
+    help="Read a file of captured packets.",
 )
 @click.option(
     "--service",
     metavar="UNIT",
-    help="Record a service: a drop-in is shown, then written; the service restarts.",
+    help="Record a systemd service: show a drop-in, write it, restart the service.",
 )
 @click.option("--yes", is_flag=True, help="With --service: do not ask.")
-@click.option("--time", "duration", help="Without a command: how long.  [default: until Ctrl-C]")
-@click.option("--php", is_flag=True, help="Mark each PHP page, by a file that PHP runs before it (auto_prepend_file).")
+@click.option("--time", "duration", help="How long to record without a command.  [default: until Ctrl-C]")
+@click.option("--php", is_flag=True, help="Mark each PHP page with a file that PHP runs first (auto_prepend_file).")
 @json_option
 @no_colour_option
 def record(
@@ -53,17 +51,17 @@ def record(
     as_json: bool,
     no_colour: bool,
 ) -> int:
-    """Record the round trips that your application makes to its database, without any literal.
+    """Record the round trips that your application makes to its database, without literals.
 
     \b
     howfar record -- php page.php                        one run is one page
-    howfar record --php -- php -S 127.0.0.1:8080         a page a request
+    howfar record --php -- php -S 127.0.0.1:8080         one page per request
     howfar record --server 127.0.0.1:3306 -- ./app --db 127.0.0.1:3306
     howfar record --interface eth0 --server 10.0.0.5:5432 --time 60s
     howfar record --pcap dump.pcap --server 10.0.0.5:5432
 
-    The command is sent to a tap by a mount that it alone sees (Unix sockets), or by replacing HOST:PORT in its arguments and
-    environment (TCP). `howfar mark` and $HOWFAR_MARKS name pages. Should howfar or the tap be killed, the command goes on.
+    The command reaches the tap through a mount that only it sees (Unix sockets), or by replacing HOST:PORT in its arguments and
+    environment (TCP). `howfar mark` and $HOWFAR_MARKS name pages. If howfar or the tap is killed, the command continues.
     """
     from howfar.recording.recorder import Requested, record  # numpy, which --help need not pay
     from howfar.recording.recording import SUFFIX, read
@@ -76,10 +74,10 @@ def record(
     seconds = parse_duration_ns(duration) / 1e9 if duration else None
     if sum(bool(one) for one in (service, interface, pcap)) > 1 or (command and (service or pcap)):
         raise UsageError(
-            "only one can be recorded", "Leave all but one out: a command, --service, --interface, --pcap."
+            "more than one source to record", "Give only one of: a command, --service, --interface, --pcap."
         )
     if php and (service or interface or pcap):
-        raise UsageError("--php needs a command that is recorded by a tap", "Leave it out; `howfar mark` names pages.")
+        raise UsageError("--php needs a command recorded through a tap", "Omit --php; name pages with `howfar mark`.")
     if service:
         _service(service, server, out, seconds, yes)
     elif interface or pcap:
@@ -102,7 +100,7 @@ def _service(unit: str, server: str | None, out: Path, seconds: float | None, ye
 
     target = address_of(server or usual_server())
     if not isinstance(target, UnixTarget):
-        raise UsageError("a service is recorded by the Unix socket of its server", "For a server on TCP: --interface.")
+        raise UsageError("--service needs a server on a Unix socket", "For a server on TCP, use --interface.")
     record(Requested(unit, target, out, seconds), note, lambda text: _agreed(text, yes))
 
 
@@ -120,8 +118,8 @@ def _packets(
     target = address_of(server) if server else None
     if not isinstance(target, TcpTarget):
         raise UsageError(
-            "packets are recorded of a TCP port of a server",
-            "Write for example --interface lo --server 127.0.0.1:3306, or --pcap FILE --server 10.0.0.5:5432.",
+            "packets can only be recorded of a server's TCP port",
+            "For example: --interface lo --server 127.0.0.1:3306, or --pcap FILE --server 10.0.0.5:5432.",
         )
     record(Requested(target.port, target.host, out, interface, file, command, seconds, output), note)
 

@@ -1,4 +1,4 @@
-"""`howfar replay`: recorded pages, made again on another path."""
+"""`howfar replay`: repeat recorded pages on another path."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 @click.command()
 @target_options
 @click.option(
-    "--pages", type=click.IntRange(1, 1000), default=20, show_default=True, help="Of each name, the first ones."
+    "--pages",
+    type=click.IntRange(1, 1000),
+    default=20,
+    show_default=True,
+    help="How many pages of each name, from the first.",
 )
 @json_option
 @no_colour_option
@@ -35,13 +39,13 @@ def replay(
     no_colour: bool,
     **link_values: Any,
 ) -> int:
-    """Make the round trips of RECORDING again on a path, with the gaps and server times that were recorded.
+    """Repeat the round trips of RECORDING on a path, with the recorded gaps and server times.
 
     \b
     howfar replay shop.recording --path remote --rtt 5ms
 
-    The server does no work: it answers the recorded sizes after the recorded times, so no data and no statement is needed. The report
-    has the predicted times beside the replayed ones, and says whether the tool or the server was behind.
+    The server does no work: it answers with the recorded sizes after the recorded times, so no data or statements are needed. The
+    report shows predicted and replayed times side by side, and says whether the tool or the server fell behind.
     """
     from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""`howfar slope`: the user's own application behind a tap that adds a delay to each round trip."""
+"""`howfar slope`: time the user's own application behind a tap that delays each round trip."""
 
 from __future__ import annotations
 
@@ -25,18 +25,24 @@ _LONGEST_DELAY_NS = 1_000_000_000
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@click.option("--url", help="Time requests of this page; the command, if any, is the web server that answers it.")
+@click.option("--url", help="Time requests to this page; the command, if any, is the web server that answers.")
 @click.option("--server", metavar="ADDRESS",
               help="The database's socket, or HOST:PORT.  [default: the one usual socket that exists]")  # fmt: skip
 @click.option("--listen", metavar="ADDRESS",
-              help="Where the tap listens, for an application that is configured to connect there.")  # fmt: skip
+              help="Where the tap listens, for an application configured to connect there.")  # fmt: skip
 @click.option(
     "--delays", default="0ms,1ms,2ms,5ms", show_default=True, help="Added to each round trip, half in each direction."
 )
 @click.option(
-    "--blocks", type=click.IntRange(1, 1000), default=12, show_default=True, help="Each has every delay once."
+    "--blocks",
+    type=click.IntRange(1, 1000),
+    default=12,
+    show_default=True,
+    help="Blocks; each measures every delay once.",
 )
-@click.option("--time-budget", default="60s", show_default=True, help="After four blocks, stop when this time is over.")
+@click.option(
+    "--time-budget", default="60s", show_default=True, help="Stop after this time, but not before four blocks."
+)
 @json_option
 @no_colour_option
 def slope(
@@ -50,15 +56,15 @@ def slope(
     as_json: bool,
     no_colour: bool,
 ) -> int:
-    """Say how many round trips your application waits for, and its time on other paths.
+    """Measure how many round trips your application waits for, and extrapolate to other paths.
 
     \b
     howfar slope -- php page.php                         a command: its run time
     howfar slope --url http://127.0.0.1:8080/ -- php -S 127.0.0.1:8080
     howfar slope --url http://127.0.0.1/shop --listen /run/tap.sock --server /run/mysqld/mysqld.sock
 
-    The command is sent to the tap by a mount that it alone sees (Unix sockets), or by replacing HOST:PORT in its arguments and
-    environment (TCP). Nothing else on this machine changes. It needs no knowledge of the protocol and works through TLS.
+    The command reaches the tap through a mount that only it sees (Unix sockets), or by replacing HOST:PORT in its arguments and
+    environment (TCP). Nothing else on this machine changes. No protocol is parsed, so it works through TLS.
     """
     from howfar.recording.slope import analyze, document  # numpy, which --help need not pay
     from howfar.recording.trials import Requested, observe
@@ -68,7 +74,7 @@ def slope(
         raise UsageError("nothing to time", "Give a command after --, or --url, or both.")
     if not command and listen is None:
         raise UsageError(
-            "the application that answers the URL does not come through the tap",
+            "the application behind the URL does not connect through the tap",
             "Give the command that starts it after --, or --listen and configure it to connect there.",
         )
     requested = Requested(
@@ -92,24 +98,24 @@ def slope(
 
 
 def usual_server() -> str:
-    """The one usual socket that exists. Raises UsageError."""
+    """Find the one usual socket that exists. Raises UsageError."""
     found = [path for path in _USUAL_SOCKETS if Path(path).is_socket()]
     if len(found) == 1:
         return found[0]
     here = ", ".join(found) or "none"
     raise UsageError(
-        f"which server? Of the usual sockets these are here: {here}",
+        f"which server? Usual sockets found: {here}",
         "Name it with --server SOCKET or --server HOST:PORT.",
     )
 
 
 def address_of(text: str) -> UnixTarget | TcpTarget:
-    """`/path/of/a/socket`, `HOST:PORT` or `[::1]:PORT`. Raises UsageError."""
+    """Parse `/path/of/a/socket`, `HOST:PORT` or `[::1]:PORT`. Raises UsageError."""
     host, colon, port = text.rpartition(":")
     if "/" in text:
         return target_of(ServerAddress(socket=text), note)
     if not colon or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise UsageError(f"{text!r} is no address", "Write /path/of/a/socket or HOST:PORT.")
+        raise UsageError(f"{text!r} is not an address", "Write /path/of/a/socket or HOST:PORT.")
     return target_of(ServerAddress(host=host, port=int(port)), note)
 
 
@@ -118,6 +124,6 @@ def _delays(text: str) -> tuple[int, ...]:
     found = sorted({parse_duration_ns(part) for part in text.split(",")})
     if len(found) < 2 or found[0] != 0 or found[-1] > _LONGEST_DELAY_NS:
         raise UsageError(
-            f"{text!r}: a slope needs 0ms and at least one more delay, none above 1 s", "Write for example 0ms,1ms,5ms."
+            f"{text!r}: a slope needs 0ms and at least one more delay, none above 1 s", "For example: 0ms,1ms,5ms."
         )
     return tuple(found)

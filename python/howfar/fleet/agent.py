@@ -1,6 +1,6 @@
-"""What runs on each host for the driver: one Ray actor that runs functions, holds objects and passes processes' streams on.
+"""The Ray actor on each host: runs functions, holds objects and forwards the streams of processes for the driver.
 
-An actor is not restarted and repeats nothing: a trial is all or nothing. What it started dies with it.
+An actor is never restarted and never retries: a trial is all or nothing. What it started ends with it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STDERR_KEPT = 4000
 
 
 class HeldProcess:
-    """A process whose streams are read by lines, or go to a log."""
+    """A process whose streams are read line by line or go to a log."""
 
     def __init__(self, command: Sequence[str], prefix: Sequence[str], log: str | None = None) -> None:
         if command[0] == ENGINE:
@@ -57,7 +57,7 @@ class HeldProcess:
             self._stderr = (self._stderr + line.decode(errors="replace"))[-_STDERR_KEPT:]
 
     def lines(self, patience_s: float) -> list[str]:
-        """Those that there are, at least one; the empty one is the end. None yet after `patience_s`: an empty list."""
+        """Wait for output and return all lines so far; an empty line is the end. Returns an empty list after `patience_s`."""
         try:
             found = [self._lines.get(timeout=patience_s)]
         except queue.Empty:
@@ -95,7 +95,7 @@ class HeldProcess:
         return Path(self._log).read_text(errors="replace") if self._log else ""
 
     def kill(self) -> int:
-        """Its whole session."""
+        """Kill the process's whole session."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, 9)
         self._process.kill()
@@ -113,11 +113,11 @@ class Agent:
         self._held: dict[str, Any] = {}
 
     def run(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, Any]:
-        """Anything, once."""
+        """Run a function once."""
         return _outcome(lambda: function(*arguments))
 
     def hold(self, key: str, factory: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[str, Any]:
-        """Make an object here and keep it; gives its public plain attributes."""
+        """Make an object here and keep it; returns its public plain attributes."""
 
         def make() -> dict[str, Any]:
             self._held[key] = made = factory(*arguments)
@@ -126,7 +126,7 @@ class Agent:
         return _outcome(lambda: self._starter.submit(make).result())
 
     def call(self, key: str, method: str, arguments: tuple[Any, ...], starts: bool) -> tuple[str, Any]:
-        """A method of a held object. `starts`: it starts processes."""
+        """Call a method of a held object. `starts`: it starts processes."""
 
         def ask() -> Any:
             return getattr(self._held[key], method)(*arguments)
@@ -134,7 +134,7 @@ class Agent:
         return _outcome(lambda: self._starter.submit(ask).result() if starts else ask())
 
     def drop(self, key: str) -> tuple[str, Any]:
-        """Close what is held; unknown is no error."""
+        """Close a held object; an unknown one is not an error."""
 
         def close() -> None:
             held = self._held.pop(key, None)
@@ -145,7 +145,7 @@ class Agent:
 
 
 def _outcome(what: Callable[[], Any]) -> tuple[str, Any]:
-    """Errors of ours go back as values, with what to do."""
+    """Call a function; return howfar's own errors as values, with their advice."""
     try:
         return "", what()
     except HowfarError as error:

@@ -1,5 +1,4 @@
-"""By how much another host's clocks differ from ours, with a bound: an answer came no earlier than it was sent for, and no later than
-it arrived."""
+"""The offset of another host's clocks from ours, with a bound: they were read after a ping was sent and before its answer arrived."""
 
 from __future__ import annotations
 
@@ -20,20 +19,20 @@ _PATIENCE_S = 5.0
 
 @dataclass(frozen=True)
 class Offset:
-    """Theirs less ours, right to `bound_ns` either way."""
+    """Their clock minus ours, accurate to plus or minus `bound_ns`."""
 
     offset_ns: int
     bound_ns: int
 
     @property
     def is_seen(self) -> bool:
-        """Ours and theirs are known to differ."""
+        """Whether the clocks are known to differ."""
         return abs(self.offset_ns) > self.bound_ns
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """Of one host."""
+    """The offsets of one host's clocks."""
 
     monotonic: Offset
     """By which a start is set: nobody steps it."""
@@ -42,13 +41,13 @@ class Clocks:
 
 
 def best(pings: list[tuple[int, int, int]]) -> Offset:
-    """Of the quickest ping: sent, theirs, received. Whatever the way there and back cost, theirs was read in between."""
+    """Return the offset from the fastest ping, given as (sent, theirs, received)."""
     sent, theirs, received = min(pings, key=lambda ping: ping[2] - ping[0])
     return Offset(theirs - (sent + received) // 2, (received - sent + 1) // 2)
 
 
 class ClockServer:
-    """Held on a host: answers each byte with both clocks, until it is closed."""
+    """Answers each byte with both clocks of its host, until it is closed."""
 
     def __init__(self, address: str, port: int = 0) -> None:
         self._listening = socket.create_server((address, port))
@@ -78,7 +77,7 @@ def read_clocks(
     monotonic_ns: Callable[[], int] = time.monotonic_ns,
     unix_ns: Callable[[], int] = time.time_ns,
 ) -> Clocks:
-    """Ask a `ClockServer`. Raises LabError."""
+    """Read the clocks of a `ClockServer`. Raises LabError."""
     monotonic, unix = [], []
     try:
         with socket.create_connection((address, port), _PATIENCE_S) as asked:

@@ -1,4 +1,4 @@
-"""A cluster from a file of hosts: up, entered, down. Its guard is a process of its own, which outlives the command that started it."""
+"""Start, enter and stop a cluster of hosts. Its guard is a separate process that outlives the command that started it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True)
 class Cluster:
-    """Of one file of hosts, up or not."""
+    """The cluster of one file of hosts, up or not."""
 
     path: Path
     file: HostsFile
@@ -64,7 +64,7 @@ class Cluster:
         return False
 
     def state(self) -> dict[str, Any]:
-        """By host, and `head` when that has failed."""
+        """The state of each host, and of `head` if that has failed."""
         try:
             found: dict[str, Any] = json.loads((self.directory / "state.json").read_text())
         except (OSError, ValueError):
@@ -76,7 +76,7 @@ class Cluster:
 
 
 def find_cluster(path: Path) -> Cluster:
-    """What the file describes. Raises UsageError, MissingError."""
+    """Read the cluster that a file describes. Raises UsageError, MissingError."""
     path = path.resolve()
     file = read_hosts(path)
     ray_version()
@@ -102,7 +102,7 @@ def _own_address(file: HostsFile) -> str:
 
 
 def up(cluster: Cluster) -> dict[str, dict[str, Any]]:
-    """Bring howfar to all hosts and start Ray on them. Returns versions by host. Raises LabError, MissingError."""
+    """Copy howfar to all hosts and start Ray there. Returns versions by host. Raises LabError, MissingError."""
     if cluster.is_up():
         raise UsageError(f"the hosts of {cluster.path} are up already", "`howfar hosts down` takes them down.")
     hosts = cluster.file.hosts
@@ -158,7 +158,7 @@ def _tail(cluster: Cluster) -> str:
 
 
 def down(cluster: Cluster) -> None:
-    """Raises UsageError when it is not up."""
+    """Stop the cluster. Raises UsageError if it is not up."""
     if not cluster.is_up():
         raise UsageError(f"the hosts of {cluster.path} are not up", "Nothing was left running.")
     pid = cluster.guard_pid()
@@ -173,7 +173,7 @@ def down(cluster: Cluster) -> None:
 
 @contextmanager
 def held_up(cluster: Cluster) -> Iterator[None]:
-    """Up for as long as this lasts, where it was not up before."""
+    """Keep the cluster up in this block, and stop it afterwards if it was not up before."""
     if cluster.is_up():
         yield
         return
@@ -186,7 +186,7 @@ def held_up(cluster: Cluster) -> Iterator[None]:
 
 
 def inside() -> bool:
-    """Whether this command runs where Ray's head does; the first call also ties it to the one outside."""
+    """Whether this command runs beside Ray's head; the first call also ties its life to the command outside."""
     if INSIDE not in os.environ:
         return False
     die_with_parent()
@@ -194,7 +194,7 @@ def inside() -> bool:
 
 
 def enter(cluster: Cluster) -> int:
-    """Run this very command where Ray's head is; gives its exit code (128 + N for signal N). Raises LabError."""
+    """Rerun this command beside Ray's head; returns its exit code (128 + N for signal N). Raises LabError."""
     try:
         (unshare,) = children_of(cluster.guard_pid())
         (first,) = children_of(unshare)

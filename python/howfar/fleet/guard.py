@@ -1,7 +1,7 @@
-"""What keeps a cluster between two commands: Ray's head in a sandbox here, and for each other host an ssh that carries heartbeats.
+"""Keeps a cluster alive between commands: Ray's head in a sandbox here, and an ssh with heartbeats to each other host.
 
-`python -m howfar.fleet.guard DIRECTORY` reads its settings from stdin and lives until it is ended; `cluster.py` starts and ends it.
-Whatever kills it, the hosts hear nothing more and keep nothing.
+`python -m howfar.fleet.guard DIRECTORY` reads its settings from stdin and runs until it is stopped; `cluster.py` starts and stops it.
+If it is killed, heartbeats stop and the hosts clean up.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class GuardSettings(BaseModel):
 
 
 def resources(name: str | None, host: HostSpec | None) -> dict[str, float]:
-    """As Ray knows a host: its name, and what it may be."""
+    """A host's Ray resources: its name and its roles."""
     if name is None or host is None:
         return {}
     return {f"host:{name}": 1.0, **{f"role:{role}": 1.0 for role in host.roles}}
 
 
 class State:
-    """`state.json`: what each host's part is at, for who waits for it."""
+    """`state.json`: the progress of each host, for the process that waits for it."""
 
     def __init__(self, directory: Path, names: list[str]) -> None:
         self._file = directory / "state.json"
@@ -67,7 +67,7 @@ class State:
 
 
 class _Join:
-    """One host, joined again whenever it was lost."""
+    """Joins one host, again whenever it is lost."""
 
     def __init__(self, name: str, host: HostSpec, settings: GuardSettings, token: str, state: State) -> None:
         self._name, self._host, self._state = name, host, state
@@ -96,7 +96,7 @@ class _Join:
             time.sleep(_AGAIN_S)  # a host that restarts is given a moment
 
     def _join_once(self) -> bool:
-        """Until it is lost. False: it never was there."""
+        """Join the host and wait until it is lost. Returns False if it never joined."""
         line = command_on(self._host, script(self._host, "-m howfar.fleet.node"))
         process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
@@ -150,7 +150,7 @@ def _beat(joins: list[_Join]) -> None:
 
 
 def _hold(directory: Path) -> int:
-    """Outside: a lock that says that we live, and our number, for who wants to end us."""
+    """Hold a lock that shows that the guard is alive, with its process id for `down`."""
     descriptor = os.open(directory / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     (directory / "pid").write_text(str(os.getpid()))

@@ -1,4 +1,4 @@
-"""`hosts.toml`: which hosts there are, how they are reached, and what each may be."""
+"""`hosts.toml`: the hosts, how to reach them, and their roles."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _cpus(word: str) -> str:
 
 
 def parse_cpus(word: str) -> tuple[int, ...]:
-    """`0-3,8` as taskset takes it. Raises ValueError."""
+    """Parse a CPU list such as `0-3,8`. Raises ValueError."""
     found: list[int] = []
     for part in word.split(","):
         first, dash, last = part.strip().partition("-")
@@ -52,7 +52,7 @@ def parse_cpus(word: str) -> tuple[int, ...]:
 
 
 class HostSpec(BaseModel):
-    """One host as the file has it."""
+    """One host of the file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     address: Annotated[str, AfterValidator(_address)]

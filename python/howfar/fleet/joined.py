@@ -1,4 +1,4 @@
-"""The driver in a cluster that is up: connects to Ray, waits for the hosts, knows their clocks and what lies between them."""
+"""The driver of a running cluster: connects to Ray, waits for hosts, and measures their clocks and the links between them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _IP_MTU = 14
 
 @contextmanager
 def join(cluster: Cluster) -> Iterator[dict[str, RemoteHost]]:
-    """All hosts of the file, each with its agent. Call inside. Raises LabError."""
+    """Connect to all hosts of the file through their agents. Call it in the sandbox of Ray's head. Raises LabError."""
     _quiet()
     address = f"{cluster.address}:{cluster.file.first_port}"
     try:
@@ -71,7 +71,7 @@ def join(cluster: Cluster) -> Iterator[dict[str, RemoteHost]]:
 
 
 def _quiet() -> None:
-    """Ray's libraries write to descriptor 2 what nobody asked for; our own messages go on."""
+    """Hide what Ray's libraries write to descriptor 2, but keep our own messages."""
     sys.stderr.flush()
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
     log = os.open(node.MEMORY / "driver.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -80,7 +80,7 @@ def _quiet() -> None:
 
 
 def await_hosts(cluster: Cluster, hosts: Mapping[str, RemoteHost], patience_s: float = _JOIN_S) -> None:
-    """Until Ray has all of these. Raises LabError."""
+    """Wait until Ray lists all these hosts. Raises LabError."""
     deadline = time.monotonic() + patience_s
     while absent := [name for name in hosts if name not in present()]:
         if time.monotonic() > deadline:
@@ -91,7 +91,7 @@ def await_hosts(cluster: Cluster, hosts: Mapping[str, RemoteHost], patience_s: f
 
 
 def present() -> set[str]:
-    """Hosts that Ray believes alive, by name."""
+    """Names of the hosts that Ray considers alive."""
     found = set()
     for one in ray.nodes():
         if one["Alive"]:
@@ -110,7 +110,7 @@ def facts() -> dict[str, Any]:
 
 
 def path_mtu(address: str) -> int | None:
-    """Run on a host: of the way to another, as the kernel has it once something was sent."""
+    """Run on a host: the path MTU to another host, as the kernel knows it after traffic."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
             asked.connect((address, 9))
@@ -120,7 +120,7 @@ def path_mtu(address: str) -> int | None:
 
 
 def interface(address: str) -> dict[str, Any]:
-    """Run on a host: the interface that has this address, its speed and offloads. What is not known is not in it."""
+    """Run on a host: the interface with this address, its speed and offloads. Unknown facts are omitted."""
     listed = _json_of(["ip", "-json", "addr", "show", "to", address])
     if not listed:
         return {}
@@ -137,7 +137,7 @@ def interface(address: str) -> dict[str, Any]:
 
 
 def chrony() -> dict[str, str]:
-    """Run on a host: what chrony says of its clock. Empty: there is none."""
+    """Run on a host: chrony's status; empty without chrony."""
     try:
         output = subprocess.run(["chronyc", "-c", "tracking"], capture_output=True, text=True, timeout=_TOOL_S).stdout
     except (OSError, subprocess.SubprocessError):
@@ -156,7 +156,7 @@ def _json_of(command: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def cpus_of(host: RemoteHost) -> Cpus:
-    """That it may use. Raises LabError where the file names others than there are."""
+    """The CPUs that howfar may use on a host. Raises LabError if the file names CPUs that do not exist."""
     there = host.within(usable_cpus)
     if host.spec.cpus is None:
         return there
@@ -167,7 +167,7 @@ def cpus_of(host: RemoteHost) -> Cpus:
 
 
 def clocks(host: RemoteHost) -> Clocks:
-    """Against the driver's. Raises LabError."""
+    """Measure a host's clock offsets from the driver's. Raises LabError."""
     server = host.hold(ClockServer, host.spec.address)
     try:
         return read_clocks(host.spec.address, int(server.facts["port"]))
@@ -176,7 +176,7 @@ def clocks(host: RemoteHost) -> Clocks:
 
 
 class Link:
-    """The way from one host to another as it is, with an echo at its far end; measured, never set."""
+    """The existing link from one host to another, with an echo at its far end; measured, never set."""
 
     def __init__(self, source: RemoteHost, target: RemoteHost) -> None:
         """Raises LabError, EngineError."""
@@ -188,13 +188,13 @@ class Link:
         self._port = listening.port
 
     def ping(self, count: int = _PINGS) -> RttResult:
-        """A byte there and back, over and over. Raises LabError, EngineError."""
+        """Measure round trips of one byte. Raises LabError, EngineError."""
         found = run_probe(RttJob(host=self.target.spec.address, port=self._port, count=count), self._near)
         assert isinstance(found, RttResult), "a probe of the RTT gives one"
         return found
 
     def goodput(self, to: DirectionName, rtt_ns: int) -> GoodputResult:
-        """`to_server` is to the far end. Raises LabError, EngineError."""
+        """Measure goodput in both directions; `to_server` is towards the far end. Raises LabError, EngineError."""
         warmup_ns, measure_ns = goodput_times_ns(rtt_ns)
         job = GoodputJob(
             host=self.target.spec.address, port=self._port, direction=to, warmup_ns=warmup_ns, measure_ns=measure_ns
@@ -204,7 +204,7 @@ class Link:
         return found
 
     def measured(self) -> dict[str, Any]:
-        """For a run: RTT at rest, and goodput each way. Raises LabError, EngineError."""
+        """Measure RTT at rest and goodput in both directions, for a run. Raises LabError, EngineError."""
         rtt = self.ping()
         goodput = {to: self.goodput(to, rtt.p50_ns) for to in DIRECTIONS}
         return {
@@ -221,7 +221,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Distance:
-    """Between two hosts: a ping-pong of one byte over TCP, and bulk transfers each way."""
+    """What was measured between two hosts: one-byte ping-pong over TCP, and bulk transfers in each direction."""
 
     source: str
     target: str
@@ -233,7 +233,7 @@ class Distance:
 
 
 def distances(hosts: Mapping[str, RemoteHost]) -> tuple[Distance, ...]:
-    """Of every two, one after the other, so that no probe disturbs another. Raises LabError, EngineError."""
+    """Measure all pairs of hosts, one pair at a time, so that probes do not disturb each other. Raises LabError, EngineError."""
     found = []
     for one, other in itertools.combinations(hosts.values(), 2):
         with closing(Link(one, other)) as link:

@@ -1,7 +1,7 @@
-"""A load from other hosts: engines begin at one moment, which each host's own clock is told, and CPU is measured where it is used.
+"""A load from other hosts: engines start at one moment on each host's own clock, and CPU is measured where it is used.
 
-The moment is set, not signalled: a signal would reach a host 40 ms away 40 ms late. Each engine says how late it was; one that was too
-late makes the trial void.
+The moment is set in advance, because a signal to a host 40 ms away would arrive 40 ms late. Each engine reports how late it started; a
+late start voids the trial.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LATE_SHARE = 0.01
 
 @dataclass(frozen=True)
 class Client(Launcher):
-    """Where a stage's load runs, with what must be known for its start. Given to `measure` as a stage's launcher."""
+    """A host that runs a stage's load, with its clock offsets. Passed to `measure` as the stage's launcher."""
 
     launcher: RemoteLauncher = field(kw_only=True)
     others: tuple[RemoteLauncher, ...] = field(default=(), kw_only=True)
@@ -60,7 +60,7 @@ class Client(Launcher):
 
 @dataclass
 class _Heard:
-    """What one client's engine has said."""
+    """The events of one client's engine so far."""
 
     ready: Ready
     measuring: list[Measuring] = field(default_factory=list)
@@ -104,11 +104,11 @@ def measure(job: LoadJob | PageJob, launcher: Launcher, on_event: Callable[[Even
 
 
 def _nobody(_: Event) -> None:
-    """Of further clients, each event is heard when all have finished."""
+    """Ignore an event: those of further clients are handled when all have finished."""
 
 
 def _listen(engine: EngineProcess, heard: _Heard, on_event: Callable[[Event], None]) -> None:
-    """To its end, of which the caller tells when it has all."""
+    """Read an engine's events to the end; the caller reports the end when it has all engines."""
     for event in engine.events():
         if isinstance(event, Measuring):
             heard.measuring.append(event)
@@ -121,7 +121,7 @@ def _listen(engine: EngineProcess, heard: _Heard, on_event: Callable[[Event], No
 
 
 def _check_alike(clients: tuple[RemoteLauncher, ...], heard: list[_Heard]) -> None:
-    """The first one's session is proven; the others must have the same. Raises LabError."""
+    """Check that all clients have the session of the first, which the receipt proves. Raises LabError."""
     first = heard[0].ready.receipt
     for client, one in zip(clients, heard, strict=True):
         for what in ("peer_address", "address_family", "tls_client_version", "compression"):
@@ -143,7 +143,7 @@ def _await_ready(engine: EngineProcess) -> Ready:
 
 
 def _begin(hosts: Mapping[str, tuple[RemoteHost, EngineProcess]], client: Client, measure_ns: int) -> None:
-    """Set one moment for all of them. Raises LabError for a host that was late."""
+    """Set one start for all clients. Raises LabError if a host was late."""
     with ThreadPoolExecutor(len(hosts)) as pool:
         clocks = dict(zip(hosts, pool.map(lambda one: client.clocks(one[0]), hosts.values()), strict=True))
         farthest_ns = max(clock.monotonic.bound_ns for clock in clocks.values())

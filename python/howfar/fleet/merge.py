@@ -1,4 +1,4 @@
-"""One load on several clients: a job divided, and results that add up. Percentiles are of all samples, never averages."""
+"""One load on several clients: divide a job and merge the results. Percentiles are of all samples, never averages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from howfar.store.records import HistogramRecord
 
 
 def divided(job: LoadJob | PageJob, clients: int) -> list[LoadJob | PageJob]:
-    """Connections and rate over so many clients, each with values of its own. Raises PlanError."""
+    """Divide connections and rate among clients. Raises PlanError."""
     if clients == 1:
         return [job]
     if isinstance(job, PageJob) or job.connections < clients or job.acknowledged is not None:
@@ -47,7 +47,7 @@ def divided(job: LoadJob | PageJob, clients: int) -> list[LoadJob | PageJob]:
 
 
 def merged_intervals(clients: Sequence[Sequence[Interval]]) -> tuple[Interval, ...]:
-    """Slice by slice. They are for eyes: of a percentile the worst client's."""
+    """Merge intervals one by one. They are only displayed: a percentile is the worst client's."""
     found = []
     for slices in zip(*clients, strict=False):
         first = slices[0]
@@ -61,7 +61,7 @@ def merged_intervals(clients: Sequence[Sequence[Interval]]) -> tuple[Interval, .
 
 
 def merged(clients: Sequence[Finished]) -> Finished:
-    """All clients as one."""
+    """Merge the results of all clients."""
     if len(clients) == 1:
         return clients[0]
     first = clients[0]
@@ -98,7 +98,7 @@ def _account(all_: Sequence[Account]) -> Account:
 
 
 def _fairness(all_: Sequence[Fairness]) -> Fairness:
-    """Clients have as many connections, but for one: their means weigh alike."""
+    """Merge fairness; clients differ by at most one connection, so their means have equal weight."""
 
     def pooled(mean: str, deviation: str) -> tuple[float, float]:
         means = [getattr(one, mean) for one in all_]
@@ -116,7 +116,7 @@ def _fairness(all_: Sequence[Fairness]) -> Fairness:
 
 
 def _tcp(all_: Sequence[TcpFacts]) -> TcpFacts | None:
-    """Of a median the worst client's."""
+    """Merge TCP figures; a median is the worst client's."""
     if not all_:
         return None
 
@@ -132,7 +132,7 @@ def _tcp(all_: Sequence[TcpFacts]) -> TcpFacts | None:
 
 
 def _cpu(all_: Sequence[CpuUse]) -> tuple[CpuUse, ...]:
-    """By role; the busiest thread is one thread."""
+    """Sum CPU time by role; the busiest thread is the maximum."""
     found = []
     for role, group in groupby(sorted(all_, key=lambda use: use.role), key=lambda use: use.role):
         uses = list(group)
@@ -143,7 +143,7 @@ def _cpu(all_: Sequence[CpuUse]) -> tuple[CpuUse, ...]:
 
 
 def _histograms(all_: Sequence[Histogram]) -> tuple[Histogram, ...]:
-    """Counts are added: exact."""
+    """Add histograms; the counts are exact."""
     found = []
     for kind in dict.fromkeys(each.kind for each in all_):
         same = [each for each in all_ if each.kind == kind]

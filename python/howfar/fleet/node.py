@@ -1,4 +1,4 @@
-"""One host's part of a cluster: Ray in namespaces of its own, alive as long as the other end of its stdin says so.
+"""One host's part of a cluster: Ray in its own namespaces, alive as long as heartbeats arrive on stdin.
 
 `python -m howfar.fleet.node` reads a line of settings, then heartbeats. It starts this program again as process 1 of new PID and mount
 namespaces, in which Ray, the agents, servers and engines live; their files are in memory that only they see. When stdin ends, or is
@@ -52,7 +52,7 @@ _ENVIRONMENT = {
 
 
 class NodeSettings(BaseModel):
-    """What a host is told on its stdin: a token has no place in a command line or an environment."""
+    """Settings that a host reads from stdin, to keep the token out of command lines and environments."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     token: str
@@ -64,12 +64,12 @@ class NodeSettings(BaseModel):
 
 
 def ray_environment() -> dict[str, str]:
-    """For Ray's programs and the driver, inside."""
+    """The environment of Ray's programs and the driver in the sandbox."""
     return {**os.environ, **_ENVIRONMENT}
 
 
 def prepare(settings: NodeSettings) -> None:
-    """Inside: memory of our own, the token in it. Raises LabError."""
+    """Mount a private tmpfs in the sandbox and store the token there. Raises LabError."""
     sandbox.mount_memory(MEMORY, memory_bytes("MemAvailable"), "1777")
     for directory in (RAY, WORK):
         directory.mkdir(mode=0o700)
@@ -101,7 +101,7 @@ def ray_command(settings: NodeSettings) -> list[str]:
 
 
 def start_ray(settings: NodeSettings) -> subprocess.Popen[bytes]:
-    """Inside, after `prepare`. It ends when one of Ray's programs does."""
+    """Start Ray in the sandbox, after `prepare`. The process ends when one of Ray's programs does."""
     with _LOG.open("wb") as log:
         return subprocess.Popen(
             ray_command(settings), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=ray_environment()
@@ -109,14 +109,14 @@ def start_ray(settings: NodeSettings) -> subprocess.Popen[bytes]:
 
 
 def last_words() -> str:
-    """Of Ray, when it has ended: one line."""
+    """The last line that Ray wrote before it ended."""
     lines = [line.strip() for line in _LOG.read_text(errors="replace").splitlines() if line.strip()]
     telling = [line for line in lines if "rror" in line or "ismatch" in line] or lines
     return telling[-1][:300] if telling else "it said nothing"
 
 
 def _follow_stdin(descriptor: int) -> None:
-    """Until it is silent or ends: then nothing here may live on."""
+    """Follow heartbeats until they stop; then everything here must end."""
     while True:
         readable, _, _ = select.select([descriptor], [], [], SILENCE_S)
         if not readable or not os.read(descriptor, 4096):
@@ -140,7 +140,7 @@ def _inside() -> int:
 
 
 def watch(ray: subprocess.Popen[bytes]) -> None:
-    """Until it ends; children of others that died are taken away meanwhile."""
+    """Wait until a process ends, and reap orphaned children meanwhile."""
     while True:
         try:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
@@ -154,7 +154,7 @@ def watch(ray: subprocess.Popen[bytes]) -> None:
 
 
 def _read_line(descriptor: int) -> bytes:
-    """Byte by byte: what follows is another reader's."""
+    """Read a line byte by byte, because another reader takes what follows."""
     line = b""
     while not line.endswith(b"\n"):
         byte = os.read(descriptor, 1)

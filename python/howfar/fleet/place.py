@@ -1,4 +1,4 @@
-"""Who is what in a run between hosts."""
+"""The roles of hosts in a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from howfar.fleet.hosts_file import ROLES, HostsFile
 
 @dataclass(frozen=True)
 class Place:
-    """Names of hosts."""
+    """The hosts of a run, by role."""
 
     client: str
     server: str
@@ -19,7 +19,7 @@ class Place:
 
 
 def find_place(file: HostsFile, word: str | None) -> Place:
-    """`client=a,server=b`, or a part of it. Raises UsageError."""
+    """Parse `client=a,server=b`, or part of it. Raises UsageError."""
     chosen = _parse(word or "")
     if unknown := set(chosen) - set(ROLES):
         raise UsageError(f"--place: no role is called {sorted(unknown)[0]!r}", f"Known: {', '.join(ROLES)}.")
@@ -47,7 +47,7 @@ def find_place(file: HostsFile, word: str | None) -> Place:
 
 
 def with_clients(place: Place, file: HostsFile, word: str) -> Place:
-    """`a,b`: all clients, the first one first. Raises UsageError."""
+    """Parse `a,b`: all clients, the first one first. Raises UsageError."""
     names = [name.strip() for name in word.split(",") if name.strip()]
     for name in names:
         if name not in file.hosts or "client" not in file.hosts[name].roles or name == place.server:

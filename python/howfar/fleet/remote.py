@@ -1,4 +1,4 @@
-"""The driver's side of the agents: a host on which functions run, objects are held, and processes speak as if they were here."""
+"""The driver's side of the agents: run functions, hold objects and start processes on a host as if it were local."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _numbers = itertools.count(1)
 
 
 class HostLost(LabError):
-    """A host, or its agent, died or does not answer."""
+    """A host or its agent died or does not answer."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class RemoteHost:
     _agent: Any = field(default=None, repr=False)
 
     def join(self) -> None:
-        """An agent, anew where the one before is dead. Raises HostLost."""
+        """Start an agent if there is none or the last one is dead. Raises HostLost."""
         if self._agent is not None and self.alive():
             return
         made = ray.remote(Agent).options(
@@ -87,18 +87,18 @@ class RemoteHost:
         return value
 
     def within(self, function: Callable[..., _Result], *arguments: Any, patience_s: float = _PATIENCE_S) -> _Result:
-        """Run a function there. Raises what it raises of ours; HostLost."""
+        """Run a function on the host. Raises howfar's errors that it raises, and HostLost."""
         return cast(_Result, self._ask("run", function, arguments, patience_s=patience_s))
 
     def hold(
         self, factory: Callable[..., Any], *arguments: Any, called: str = "object", patience_s: float = _PATIENCE_S
     ) -> Held:
-        """Make an object there."""
+        """Make an object on the host."""
         key = f"{called}-{next(_numbers)}"
         return Held(self, key, self._ask("hold", key, factory, arguments, patience_s=patience_s))
 
     def launcher(self, cpus: Sequence[int]) -> RemoteLauncher:
-        """Puts a process there, on these CPUs."""
+        """A launcher of processes on the host, on these CPUs."""
         return RemoteLauncher(prefix=_prefix(cpus), host=self)
 
 
@@ -124,14 +124,14 @@ class Held:
         return self.host._ask("call", self.key, method, arguments, starts, patience_s=patience_s)
 
     def drop(self) -> None:
-        """Close it there; a host that is gone took it along."""
+        """Close the object on the host; a lost host needs no closing."""
         with suppress(HostLost):
             self.host._ask("drop", self.key)
 
 
 @dataclass(frozen=True)
 class RemoteLauncher(Launcher):
-    """See `engine.process.Launcher`: the same on another host."""
+    """An `engine.process.Launcher` for another host."""
 
     host: RemoteHost = field(kw_only=True)
 
@@ -141,12 +141,12 @@ class RemoteLauncher(Launcher):
         return cast("subprocess.Popen[Any]", RemoteProcess(held))
 
     def background(self, command: Sequence[str], log: Path) -> RemoteProcess:
-        """A process that speaks with nobody; ended with its session. Raises LabError."""
+        """Start a process whose output nobody reads; it ends with its session. Raises LabError."""
         return RemoteProcess(self.host.hold(HeldProcess, list(command), self.prefix, str(log)))
 
 
 class RemoteProcess:
-    """As much of `subprocess.Popen` as the engine's boundary needs."""
+    """The part of `subprocess.Popen` that the engine's boundary needs."""
 
     def __init__(self, held: Held) -> None:
         self.held = held
@@ -178,7 +178,7 @@ class RemoteProcess:
         return self.returncode
 
     def kill(self) -> None:
-        """With its session."""
+        """Kill the process and its session."""
         try:
             self.returncode = self.held.call("kill")
         except HostLost:
@@ -196,7 +196,7 @@ class _Input:
         self._hand_on("write", text)
 
     def flush(self) -> None:
-        """Each write is."""
+        """Do nothing: each write is flushed."""
 
     def close(self) -> None:
         self._hand_on("end_input")
@@ -214,7 +214,7 @@ class _Output:
         self._lines: list[str] = []
 
     def readline(self) -> str:
-        """Empty: the end, or the host is lost."""
+        """Read a line; empty at the end or if the host is lost."""
         while not self._lines:
             try:
                 self._lines = self._held.call("lines", _READ_S, patience_s=_READ_S * 5)

@@ -1,4 +1,4 @@
-"""A server on a host of the user's: what is held there, and the driver's side of it."""
+"""A server on one of the user's hosts: the object held there, and the driver's side."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STARTS_S = 300.0
 
 @dataclass(frozen=True)
 class ServerOrder:
-    """Which server a run needs, and what is in it."""
+    """The server that a run needs, and its data."""
 
     server: str
     tables: Tables
@@ -40,7 +40,7 @@ class ServerOrder:
 
 
 class ServerSide:
-    """Held on the server's host: a store with its data, and one server at a time."""
+    """The object held on the server's host: a data directory, and one server at a time."""
 
     def __init__(self, order: ServerOrder) -> None:
         shutil.rmtree(_SERVER, ignore_errors=True)
@@ -57,13 +57,13 @@ class ServerSide:
         self.user, self.password, self.database = self._store.user, self._store.password, self._store.database
 
     def certificates(self) -> bytes:
-        """Made when first needed; who signed them."""
+        """Make certificates on first use; returns the authority's certificate."""
         if self._certificates is None:
             self._certificates = make_certificates(_SERVER, (LOOPBACK_ADDRESS, self._order.address))
         return self._certificates.ca.read_bytes()
 
     def start(self, path_name: str, spec: SessionSpec) -> tuple[dict[str, Any], Seer]:
-        """A fresh one, with its data in memory."""
+        """Start a fresh server with its data in memory."""
         self.stop()
         path = find_path(path_name)
         if spec.tls:
@@ -110,7 +110,7 @@ class ServerSide:
 
 
 class RemoteServer:
-    """As much of a running `Server` as a stage needs of it, from the driver."""
+    """The part of a running `Server` that a stage needs, seen from the driver."""
 
     def __init__(self, side: Held, path_name: str, spec: SessionSpec) -> None:
         self._side = side
@@ -138,7 +138,7 @@ class RemoteServer:
     def session_view(
         self, client: RemoteHost, connection: Mapping[str, Any], tls: tuple[str, str] | None
     ) -> dict[str, Any]:
-        """From the client's host. `tls`: who signed the certificate, as a file there, and the version."""
+        """View a session from the client's host. `tls`: the authority's file there, and the version."""
         try:
             return client.within(_see, self._seer, dict(connection), tls)
         except LabError as error:
@@ -158,5 +158,5 @@ def _see(seer: Seer, connection: Mapping[str, Any], tls: tuple[str, str] | None)
 
 
 def hold_server(host: RemoteHost, order: ServerOrder) -> Held:
-    """Find, initialise and load it there. Raises ServerMissing, ServerCrashed, LabError."""
+    """Find, initialise and load the server on its host. Raises ServerMissing, ServerCrashed, LabError."""
     return host.hold(partial(ServerSide, order), patience_s=_PREPARES_S, called="server")

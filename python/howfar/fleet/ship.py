@@ -1,7 +1,7 @@
-"""The same howfar on every host: what is there is asked, what is not is brought, and versions must agree.
+"""Install the same howfar on every host, where it is missing, and check that versions agree.
 
-What travels is this very package with its engine, below a name made of their content: a host that has that name has these bytes.
-The environment that it runs in, with Ray and the other dependencies, is the host's own, or is made there once with pip.
+The package and its engine are copied under a name derived from their content, so a host that has the name has the same bytes.
+They run in the host's own environment with Ray and the other dependencies, or in one made there once with pip.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ print(json.dumps({
 
 @cache
 def _packed() -> tuple[str, bytes]:
-    """A name made of the content, and the archive: the package and `bin/howfar-engine`, where `find_engine` looks first."""
+    """A name derived from the content, and the archive: the package and `bin/howfar-engine`, where `find_engine` looks first."""
     root = Path(howfar.__file__).parent
     digest, buffer = hashlib.sha256(), io.BytesIO()
     files = [(f"howfar/{path.relative_to(root)}", path) for path in sorted(root.rglob("*")) if _belongs(path)]
@@ -71,14 +71,14 @@ def ray_version() -> str:
 
 
 def python_of(host: HostSpec) -> str:
-    """The interpreter there, as a word for its shell."""
+    """The interpreter on the host, quoted for its shell."""
     if host.python is not None:
         return shlex.quote(host.python)
     return shlex.quote(sys.executable) if host.is_local else f'"$HOME/{_HOME}/environment-{_environment()}/bin/python"'
 
 
 def _environment() -> str:
-    """A name for what an environment of ours has: other dependencies are another environment."""
+    """The name of an environment, derived from its dependencies."""
     listed = "\n".join((*_dependencies(), f"ray=={ray_version()}", platform.python_version()))
     return hashlib.sha256(listed.encode()).hexdigest()[:12]
 
@@ -88,14 +88,14 @@ def _dependencies() -> tuple[str, ...]:
 
 
 def script(host: HostSpec, arguments: str) -> list[str]:
-    """A command for ssh that runs Python with what was brought."""
+    """A command for ssh that runs Python with the copied package."""
     name, _ = _packed()
     python = f"PYTHONPATH=$HOME/{_HOME}/{name} PYTHONSAFEPATH=1 exec {python_of(host)}"
     return ["sh", "-c", f"unset HOWFAR_ENGINE; {python} {arguments}"]
 
 
 def bring(name: str, host: HostSpec, install: bool = True) -> dict[str, Any]:
-    """Bring what is not there and ask what is. Returns versions and CPUs. Raises LabError, MissingError."""
+    """Copy what is missing on a host. Returns versions and CPUs. Raises LabError, MissingError."""
     packed, archive = _packed()
     unpack = (
         f'd="$HOME/{_HOME}/{packed}"; [ ! -d "$d" ] || exit 0; [ -n "$1" ] || exit 9; umask 077; mkdir -p "$d.$$" && '
@@ -111,7 +111,7 @@ def bring(name: str, host: HostSpec, install: bool = True) -> dict[str, Any]:
 
 
 def _make_environment(name: str, host: HostSpec) -> None:
-    """Once for each set of dependencies, by that host's own Python and pip. Raises LabError."""
+    """Make an environment with the host's own Python and pip, once per set of dependencies. Raises LabError."""
     minor = ".".join(platform.python_version_tuple()[:2])
     wanted = [*_dependencies(), f"ray=={ray_version()}"]
     make = (
@@ -140,12 +140,12 @@ def _greet(name: str, host: HostSpec) -> dict[str, Any]:
 
 
 def here() -> dict[str, str]:
-    """What every host must have too. Raises MissingError."""
+    """The versions here, which every host must match. Raises MissingError."""
     return {"howfar": howfar.__version__, "ray": ray_version(), "python": platform.python_version()}
 
 
 def check_versions(name: str, there: dict[str, Any], ours: dict[str, str]) -> None:
-    """Ray joins only equal versions, and Python's of one minor version. Raises LabError."""
+    """Check that Ray's versions and Python's minor versions are equal, as Ray requires. Raises LabError."""
     for what, mine in ours.items():
         theirs = str(there[what])
         same = theirs.split(".")[:2] == mine.split(".")[:2] if what == "python" else theirs == mine

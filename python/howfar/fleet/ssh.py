@@ -1,4 +1,4 @@
-"""Commands on a host by plain ssh, or here. What a person's ssh can reach, this can; it never asks for a password."""
+"""Run commands on a host over plain ssh, or here. It uses the user's ssh configuration and never asks for a password."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PATIENCE_S = 60.0
 
 
 def command_on(host: HostSpec, command: Sequence[str]) -> list[str]:
-    """What runs `command` there, with standard streams passed on."""
+    """The argument list that runs `command` on a host, with standard streams forwarded."""
     if host.is_local:
         return list(command)
     return ["ssh", *_OPTIONS, *shlex.split(host.ssh or host.address), "--", shlex.join(command)]
@@ -28,7 +28,7 @@ def command_on(host: HostSpec, command: Sequence[str]) -> list[str]:
 def ask(
     name: str, host: HostSpec, command: Sequence[str], given: bytes = b"", patience_s: float = _PATIENCE_S
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a command there to its end. Raises LabError where the host cannot be reached."""
+    """Run a command on a host and return its result. Raises LabError if the host cannot be reached."""
     line = command_on(host, command)
     try:
         done = subprocess.run(line, input=given, capture_output=True, timeout=patience_s)
@@ -48,5 +48,5 @@ def ask(
 
 
 def said(stderr: bytes) -> str:
-    """The end of what a program complained of."""
+    """The end of a program's error output."""
     return stderr.decode(errors="replace").strip()[-400:] or "it said nothing"

@@ -50,7 +50,7 @@ _OTHER_CPUS = 1000
 
 @dataclass(frozen=True)
 class HostsRequest:
-    """What a run needs of hosts. Values only."""
+    """What a run needs of hosts; values only."""
 
     server: str
     tables: Tables
@@ -99,7 +99,7 @@ class Hosts:
         return (self.server_host, self.client_host, *self._others)
 
     def ready(self) -> None:
-        """Everything that a stage needs is there, made again where a host was lost. Raises LabError."""
+        """Make everything that a stage needs, again if a host was lost. Raises LabError."""
         for host in self._both():
             if not host.alive():
                 host.join()
@@ -129,7 +129,7 @@ class Hosts:
         return self._server
 
     def link(self) -> Link:
-        """What lies between the two."""
+        """The link between client and server."""
         if self._link is None:
             self._link = Link(self.client_host, self.server_host)
             self._ledger.callback(self._link.close)
@@ -160,11 +160,11 @@ class Hosts:
         }
 
     def watch(self) -> _HostsLoad:
-        """What else the hosts do meanwhile."""
+        """Watch what else the hosts do during the load."""
         return _HostsLoad({host.name: host for host in self._both()})
 
     def begin_block(self) -> None:
-        """Nothing is calibrated: the link is what it is."""
+        """Do nothing: a real link is not calibrated."""
 
     @contextmanager
     def stage(self, factors: Mapping[str, FactorValue]) -> Iterator[HostsStage]:
@@ -269,7 +269,7 @@ class Hosts:
         return Reached(started, endpoint, view, context.watch_hops)
 
     def _certificates(self, client: RemoteHost) -> CertificatePaths:
-        """Who signed the server's, as a file on the client's host."""
+        """The authority's certificate as a file on the client's host."""
         ca = self.server_side.call("certificates")
         for host in (client, *self._others):
             host.within(_write, str(_CA), ca)
@@ -277,7 +277,7 @@ class Hosts:
 
 
 def _shares(cpus: Cpus, halved: bool) -> Shares:
-    """Half for each where a client is with the server on some path, so that it has as many on every path; else all."""
+    """The CPUs of each role: half each if some path is local, so that every path has the same; else all."""
     return share_cpus(cpus) if halved else Shares(cpus, cpus)
 
 
@@ -290,7 +290,7 @@ def _write(path: str, content: bytes) -> None:
 
 
 def _stop(server: RemoteServer) -> None:
-    """One whose host is gone has stopped."""
+    """Stop a server; one on a lost host has stopped already."""
     try:
         server.stop()
     except LabError:
@@ -370,7 +370,7 @@ class _Context:
         return self.server.spec.address
 
     def start(self, side: Side, command: Sequence[str], log: str, *, as_user: int = 0) -> Process:
-        """A program is where that host has it."""
+        """Start a program that the host itself provides."""
         host = self.client if side == "client" else self.server
         share = self.shares[host.name]
         launcher = host.launcher(share.client if side == "client" else share.server)
@@ -410,7 +410,7 @@ class _Context:
 
 
 class _HeldPolling:
-    """On a host: idle CPUs poll until it is closed."""
+    """Makes idle CPUs of a host poll until it is closed."""
 
     def __init__(self) -> None:
         self._ledger = ExitStack()
@@ -421,7 +421,7 @@ class _HeldPolling:
 
 
 class _HeldHops(HopWatch):
-    """On a host: hops by the numbers of their processes."""
+    """Hops on a host, by process id."""
 
     def __init__(self, pids: Mapping[str, int]) -> None:
         super().__init__({label: partial(processes, pid) for label, pid in pids.items()})
@@ -432,7 +432,7 @@ class _HeldHops(HopWatch):
 
 @dataclass
 class _Hops:
-    """See `reached.HopCount`: those of each host together."""
+    """A `reached.HopCount` over all hosts."""
 
     held: list[Held]
     _found: dict[str, dict[str, int]] | None = None
@@ -447,14 +447,14 @@ class _Hops:
 
 
 class _HeldLoad(LoadWatch):
-    """On a host."""
+    """The load of one host, held there."""
 
     def close(self) -> None:
-        """It holds nothing."""
+        """Do nothing: there is nothing to close."""
 
 
 class _HostsLoad:
-    """See `runner.trial.Watch`: of each figure the worst host's."""
+    """A `runner.trial.Watch` that returns the worst host's figure."""
 
     def __init__(self, hosts: Mapping[str, RemoteHost]) -> None:
         self._held = [host.hold(_HeldLoad, called="load") for host in hosts.values()]
@@ -493,7 +493,7 @@ class _NoWatch:
 
 @dataclass
 class HostsStage(LabStage):
-    """See `howfar.testbed.Stage`: the laboratory's, over a link that is what it is."""
+    """See `howfar.testbed.Stage`: the laboratory's, over a real link."""
 
     real: dict[str, Any] | None = None
     """What lies between the hosts. None: nothing of it is on this path."""

@@ -1,4 +1,4 @@
-"""How a client reaches a server: one file a path, and one line in `PATHS`. Nobody else asks which path it is."""
+"""How a client reaches a server: one file per path and one line in `PATHS`. No other code asks which path it is."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ PATHS: dict[str, Path] = {
         *GIVEN_PATHS,
     )
 }
-"""In the order of tables and charts."""
+"""Names of all paths, in the order of tables and charts."""
 
 
 def find_path(name: str) -> Path:
-    """Raises PlanError."""
+    """Find a path by name. Raises PlanError."""
     if name not in PATHS:
         raise PlanError(f"no path is called {name!r}", f"Known: {', '.join(PATHS)}.")
     return PATHS[name]
 
 
 def path_names() -> tuple[str, ...]:
-    """In the order of tables and charts."""
+    """Names of all paths, in the order of tables and charts."""
     return tuple(PATHS)
 
 
 def not_carried(path: Path, services: Collection[str]) -> str | None:
-    """Why this path does not lead to these servers: its programs do not read what they speak. None: it does."""
+    """Why this path's programs cannot carry these servers' protocol; None if they can."""
     unread = [service for service in services if path.protocols and service not in path.protocols]
     return f"it carries {' and '.join(path.protocols)} only, and the server speaks {unread[0]}" if unread else None
 
 
 def check_programs(path: Path) -> None:
-    """They are here. Raises MissingError."""
+    """Check that the path's programs are installed. Raises MissingError."""
     for program in path.hops:
         find_program(program)
 

@@ -52,7 +52,7 @@ class ForwardedSocketPath(Path):
 
 
 def _escaped(path: FilePath) -> str:
-    """As socat wants a name that contains characters of its own syntax."""
+    """Escape characters of socat's syntax in a name."""
     return re.sub(r"([\\,:!\"'(\[{])", r"\\\1", str(path))
 
 

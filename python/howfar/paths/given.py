@@ -1,7 +1,7 @@
-"""Proxies that Debian does not have, each from a program that the user gives (`--hop-binary NAME=PATH`): one entry a proxy.
+"""Proxies that Debian does not package, as programs that the user provides (`--hop-binary NAME=PATH`): one entry per proxy.
 
-Each stands on the client's host, listens there on TCP and reaches the server by TCP over the link, with the configuration below and
-else what it comes with. Tried on the real program: Envoy 1.40. The others' configurations are written by their manuals and untested.
+Each runs on the client's host, listens there on TCP and connects to the server over the link, with the configuration below and its
+defaults. Envoy 1.40 was tried. The other configurations follow the manuals and are untested.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NOBODY = 65534
 
 @dataclass(frozen=True)
 class Given:
-    """One proxy. Braces in `configuration` and `arguments` are filled in; those that it needs itself are doubled."""
+    """One proxy. Braces in `configuration` and `arguments` are filled in; literal ones are doubled."""
 
     name: str
     label: str
@@ -274,7 +274,7 @@ _ASK = b"GET /stats?filter=^tcp.howfar.downstream_cx HTTP/1.1\r\nHost: howfar\r\
 
 
 def _envoys(where: FilePath) -> Callable[[], Mapping[str, int]]:
-    """Envoy's own counters. Raises LabError."""
+    """Read Envoy's own counters. Raises LabError."""
     names = {
         "connections": "downstream_cx_total",
         "bytes_to_server": "downstream_cx_rx_bytes_total",
@@ -300,7 +300,7 @@ def _envoys(where: FilePath) -> Callable[[], Mapping[str, int]]:
 
 @cache
 def _version(program: str, option: str) -> str:
-    """The first line of what it says; empty: it does not say."""
+    """The first line of the program's version output, or empty."""
     try:
         told = subprocess.run([program, option], capture_output=True, text=True, timeout=_ANSWER_S)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,7 +1,7 @@
-"""`haproxy` and `sidecar`: HAProxy in TCP mode on the client's host, and one on each host, as a service mesh has them.
+"""`haproxy` and `sidecar`: HAProxy in TCP mode on the client's host, or on each host as in a service mesh.
 
-HAProxy reads no bytes of the protocol, so sessions, TLS and compression are those of the client and the server. Its own counters say
-what it carried. Its CPU belongs to the path and is counted with it.
+HAProxy reads no bytes of the protocol, so sessions, TLS and compression are those of the client and the server. Its own counters show
+what it carried. Its CPU time counts for the path.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ listen {name}
 
 
 class _Proxy:
-    """One HAProxy: where it listens and connects, and what it says of itself."""
+    """One HAProxy: its addresses and its counters."""
 
     def __init__(self, context: PathContext, side: Side, listen: tuple[str, int], connect: tuple[str, int]) -> None:
         self._control = context.work / f"haproxy-{side}.sock"
@@ -61,7 +61,7 @@ class _Proxy:
         self.hop = Hop(f"{side}_side", self.process, carried=self._carried)
 
     def _carried(self) -> Mapping[str, int]:
-        """Connections since it started and the most at once, bytes to and from the server. Raises LabError.
+        """Read connections (total and peak) and bytes to and from the server. Raises LabError.
 
         It counts the bytes of a connection when that has ended on both sides, so this waits for the last one.
         """
@@ -72,7 +72,7 @@ class _Proxy:
         return {name: int(counted[theirs]) for name, theirs in names.items()}
 
     def _counters(self) -> Mapping[str, str]:
-        """Of its frontend, by HAProxy's names."""
+        """Read the frontend's counters, by HAProxy's names."""
         try:
             with socket.socket(socket.AF_UNIX) as asking:
                 asking.settimeout(_ANSWER_S)
@@ -138,7 +138,7 @@ class SidecarPath(Path):
 
 
 def _most_connections() -> int:
-    """As many as it may open files for; it refuses to start with more."""
+    """The connection limit that its file limit allows; it refuses to start with more."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (min(hard, 65536) if hard != resource.RLIM_INFINITY else 65536) // 2 - _OWN_FILES
 

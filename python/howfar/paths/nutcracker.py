@@ -1,4 +1,4 @@
-"""`nutcracker`: nutcracker (twemproxy) on the client's host, which gives all clients one connection to Memcached.
+"""`nutcracker`: nutcracker (twemproxy) on the client's host, through which all clients share one connection to Memcached.
 
 It reads the first form of the protocol alone, and nothing can be asked through it of how the server sees a session: the server tells
 of the connection that it has. Its own counters say what it carried. It could carry Redis; but of that it passes only commands on keys,
@@ -79,7 +79,7 @@ class NutcrackerPath(Path):
             return told
 
         def carried() -> Mapping[str, int]:
-            """It adds them up now and then: asked until they stay. Raises LabError."""
+            """Read the counters until they are stable, because they are updated periodically. Raises LabError."""
             until, before = time.monotonic() + _ANSWER_S, context.within("client", ask)
             while True:
                 time.sleep(3 * _EVERY_MS / 1e3)

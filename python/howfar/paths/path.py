@@ -1,4 +1,4 @@
-"""What a path declares, what it is opened with, and the endpoint that opening it returns."""
+"""What a path declares, the context it is opened with, and the endpoint that opening it returns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Process(Protocol):
 
 
 class Certificates(Protocol):
-    """In PEM: who signed it, the certificate, its key."""
+    """The authority, the certificate and its key, in PEM."""
 
     @property
     def ca(self) -> FilePath: ...
@@ -38,7 +38,7 @@ class Certificates(Protocol):
 
 @dataclass(frozen=True)
 class Hop:
-    """A program between client and server. Its CPU is counted with the path."""
+    """A program between client and server. Its CPU time counts for the path."""
 
     label: str
     """Its key in receipts, such as `server_side`."""
@@ -56,7 +56,7 @@ class Hop:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a client connects to on an open path, and what a proof of it must show."""
+    """Where a client connects on an open path, and what its receipt must show."""
 
     socket: str | None = None
     host: str | None = None
@@ -73,7 +73,7 @@ class Endpoint:
 
     @property
     def connection(self) -> dict[str, Any]:
-        """Arguments of a Python client: `socket`, or `host` and `port`."""
+        """The arguments for a Python client: `socket`, or `host` and `port`."""
         return {"socket": self.socket} if self.socket else {"host": self.host, "port": self.port}
 
 
@@ -91,17 +91,17 @@ class PathContext(Protocol):
     def server_pid(self) -> int: ...
     @property
     def server_port(self) -> int | None:
-        """None: the server does not listen on TCP."""
+        """The server's TCP port, or None if it does not listen on TCP."""
         ...
 
     @property
     def hop_port(self) -> int:
-        """Free on both hosts, for a hop to listen on."""
+        """A port for a hop to listen on, free on both hosts."""
         ...
 
     @property
     def user(self) -> str:
-        """The load's account at the server; empty, as its password and its database, where the server knows none."""
+        """The load's account at the server; empty, like password and database, if the server has no accounts."""
         ...
 
     @property
@@ -116,15 +116,15 @@ class PathContext(Protocol):
     def server_address(self) -> str: ...
 
     def within(self, side: Side, function: Callable[[], Seen]) -> Seen:
-        """Run `function` where it sees that host's network."""
+        """Run `function` in that host's network."""
         ...
 
     def certificates(self) -> Certificates:
-        """Of the server's host, for programs that encrypt."""
+        """The certificates of the server's host, for programs that encrypt."""
         ...
 
     def query(self, sql: str) -> list[dict[str, Any]]:
-        """As the server's administrator. Raises LabError."""
+        """Run a query as the server's administrator. Raises LabError."""
         ...
 
     def start(self, side: Side, command: Sequence[str], log: str, *, as_user: int = 0) -> Process:
@@ -141,11 +141,11 @@ class PathContext(Protocol):
         ...
 
     def listens(self, process: Process, at: int | FilePath) -> bool:
-        """At a port, or at a Unix socket of its host."""
+        """Whether a process listens on a port or a Unix socket of its host."""
         ...
 
     def output(self, side: Side, command: Sequence[str]) -> str:
-        """What a program of that host prints. Empty where it is not there."""
+        """The output of a program on that host; empty if it is missing."""
         ...
 
 
@@ -157,17 +157,17 @@ _given: dict[str, FilePath] = {}
 
 
 def give_program(name: str, where: FilePath) -> None:
-    """In this process, the program of this name is there and nowhere else."""
+    """Use this file as the program of that name, in this process."""
     _given[name] = where
 
 
 def given_programs() -> Mapping[str, FilePath]:
-    """Those of `give_program`."""
+    """The programs of `give_program`."""
     return dict(_given)
 
 
 def find_program(name: str) -> str:
-    """Where a hop's program is. Raises MissingError."""
+    """Find a hop's program. Raises MissingError."""
     if name in _given:
         return str(_given[name])
     found = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), *_PLACES]))
@@ -180,7 +180,7 @@ def find_program(name: str) -> str:
 
 
 class Path(ABC):
-    """A path before it is open: facts about it, and how to open it. One file of this package each."""
+    """A path before it is open: its facts, and how to open it. Each has one file of this package."""
 
     name: str
     """In plans, commands and run files."""

@@ -51,7 +51,7 @@ query_wait_timeout = 0
 
 
 class PgbouncerPath(Path):
-    """One place and mode of it. `listens`: its leg to the clients; `connects`: to the server."""
+    """PgBouncer in one place and mode. `listens`: its leg to the clients; `connects`: its leg to the server."""
 
     networking = True
     hops = (_PROGRAM,)
@@ -144,7 +144,7 @@ PGBOUNCER_PATHS = (
 
 
 class _Bouncer:
-    """One running PgBouncer: where it listens and connects, and what it says of itself."""
+    """One running PgBouncer: its addresses and its counters."""
 
     def __init__(self, context: PathContext, side: Side, *, listen: str, connect: str, mode: str) -> None:
         work, port, database = context.work, context.hop_port, context.database
@@ -182,7 +182,7 @@ class _Bouncer:
         self.hop = Hop(f"{side}_side", self.process, carried=self._carried, now=self._now, let_go=self._let_go)
 
     def _ask(self, command: str) -> list[dict[str, Any]]:
-        """Its console answers whoever runs it. Raises LabError."""
+        """Query PgBouncer's console, which admits the account that runs it. Raises LabError."""
         # Here, because every command knows the paths and few open one.
         import pg8000.native
         from pg8000.exceptions import DatabaseError, InterfaceError
@@ -202,20 +202,20 @@ class _Bouncer:
         return [row for row in self._ask(command) if row["database"] == self._database]
 
     def _carried(self) -> Mapping[str, int]:
-        """What it received from clients, and from the server. Raises LabError."""
+        """Read what it received from clients and from the server. Raises LabError."""
         names = {"total_received": "bytes_to_server", "total_sent": "bytes_to_client"}
         names |= {"total_xact_count": "transactions", "total_query_count": "queries"}
         totals = self._own("SHOW STATS")
         return {ours: sum(int(row[theirs]) for row in totals) for theirs, ours in names.items()}
 
     def _now(self) -> Mapping[str, int]:
-        """Raises LabError."""
+        """Read the counters once. Raises LabError."""
         pools = self._own("SHOW POOLS")
         sides = {"to_clients": ("cl_active", "cl_waiting"), "to_server": ("sv_active", "sv_idle", "sv_used")}
         return {side: sum(int(row[name]) for row in pools for name in names) for side, names in sides.items()}
 
     def _let_go(self) -> None:
-        """A session of PostgreSQL says what it did when it ends. Raises LabError."""
+        """Close server connections, because a PostgreSQL session publishes its statistics when it ends. Raises LabError."""
         self._ask("PAUSE")
         if self._admin is not None:
             self._admin.close()
@@ -223,7 +223,7 @@ class _Bouncer:
 
 
 def _most_clients() -> int:
-    """As many as it may open two files for: it counts on one more for each connection to the server."""
+    """The client limit that its file limit allows: PgBouncer reserves a file for each server connection too."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST_CLIENTS if hard == resource.RLIM_INFINITY else min(_MOST_CLIENTS, hard // 2 - _FILES_BESIDE)
 

@@ -54,7 +54,7 @@ Host *
 
 
 class SshPath(Path):
-    """`socket`: from a Unix socket to the server's; else from TCP to TCP."""
+    """A path through ssh. `socket`: from a Unix socket to the server's; else from TCP to TCP."""
 
     machines = 2
     crosses_link = True
@@ -111,7 +111,7 @@ SSH_PATHS = (
 
 
 def _keys(context: PathContext) -> FilePath:
-    """Of the host and of the user, made once for a laboratory. Raises LabError, MissingError."""
+    """Make keys for the host and the user, once per laboratory. Raises LabError, MissingError."""
     folder = context.work / "ssh"
     if (folder / "known_hosts").exists():
         return folder

@@ -1,4 +1,4 @@
-"""`stunnel` and `stunnel-socket`: TLS by a helper on each host, for a server and a client that speak plainly.
+"""`stunnel` and `stunnel-socket`: TLS by a helper on each host, for a client and a server without TLS.
 
 Set beside the server's own TLS it says who should encrypt. stunnel notes in its log how many bytes each connection carried as that
 ends: these are its counters. Its CPU belongs to the path and is counted with it.
@@ -46,7 +46,7 @@ _CLOSED = re.compile(r"Connection (?:closed|reset): (\d+) byte\(s\) sent to TLS,
 
 
 class StunnelPath(Path):
-    """`socket`: from a Unix socket to the server's; else from TCP to TCP."""
+    """A path through stunnel. `socket`: from a Unix socket to the server's; else from TCP to TCP."""
 
     machines = 2
     crosses_link = True
@@ -118,7 +118,7 @@ class _Tunnel:
         return self._context.listens(self.process, self._context.hop_port) if socket is None else socket.is_socket()
 
     def _carried(self, side: Side) -> Mapping[str, int]:
-        """Of the connections that have ended; it waits for the last one."""
+        """Read the counters of ended connections, after waiting for the last one."""
         until = time.monotonic() + _ENDS_S
         while True:
             notices = self._notices.read_text(errors="replace")

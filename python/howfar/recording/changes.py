@@ -1,4 +1,4 @@
-"""What could be changed in an application, and how much of a page's time on the target path that would save. Pure.
+"""Possible changes to an application, and how much of a page's time on the target path each would save. Pure.
 
 Each saving lies between what the path alone gives (at least) and that with the server's and the application's own time for what
 is left out (at most). Nothing here knows what a statement means to the application: each is a place to look at, not a certainty.
@@ -47,7 +47,7 @@ class Change(Part):
 
     @property
     def is_candidate(self) -> bool:
-        """It would have to be shown that these statements do not depend on each other."""
+        """Whether the change requires that its statements are independent, which a recording cannot show."""
         return self.kind == "pipeline"
 
 
@@ -62,7 +62,7 @@ class Found:
 
 
 def changes(laid: Mapping[str, Sequence[LaidPage]]) -> list[Change]:
-    """For all pages, the largest saving first."""
+    """Find the changes of all pages, the largest saving first."""
     found = []
     for name, pages in laid.items():
         grouped: dict[tuple[Kind, str], dict[int, list[Found]]] = defaultdict(lambda: defaultdict(list))
@@ -95,7 +95,7 @@ def _change(
 def _saved(
     kind: Kind, page: LaidPage, gone: Sequence[int], path: np.ndarray, server: np.ndarray, own_ns: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """At least and at most, by block."""
+    """The minimum and maximum saving, by block."""
     if kind == "pipeline":
         return np.zeros_like(path), path
     if kind == "transaction":
@@ -131,7 +131,7 @@ def _made(
 
 
 def _connecting(name: str, pages: Sequence[LaidPage]) -> Iterator[Change]:
-    """Connections that stay open save their login and what the path takes to connect."""
+    """Find what persistent connections would save: logins and connects."""
     having = [page for page in pages if page.connects]
     if not having:
         return
@@ -178,7 +178,7 @@ def _text(trip: Trip) -> str:
 
 
 def _by_statement(trips: Sequence[Trip], numbers: Sequence[int]) -> dict[tuple[int, str], list[int]]:
-    """Of one connection each."""
+    """Round trips grouped by connection and statement."""
     groups: dict[tuple[int, str], list[int]] = defaultdict(list)
     for at in numbers:
         groups[trips[at].connection, _text(trips[at])].append(at)
@@ -206,7 +206,7 @@ def _loop(trips: Sequence[Trip], run: list[int]) -> Iterator[list[int]]:
 
 
 def _transactions(trips: Sequence[Trip], operations: Sequence[int]) -> Iterator[Found]:
-    """BEGIN, one statement, COMMIT."""
+    """Find transactions around a single statement."""
     for first, middle, last in zip(operations, operations[1:], operations[2:], strict=False):
         texts = [_text(trips[at]).lower() for at in (first, middle, last)]
         together = len({trips[at].connection for at in (first, middle, last)}) == 1
@@ -225,7 +225,7 @@ def _is_read(trip: Trip) -> bool:
 
 
 def _repeated(trips: Sequence[Trip], operations: Sequence[int]) -> Iterator[Found]:
-    """The same statement with the same keys again in one page."""
+    """Find reads repeated within one page."""
     again: dict[str, list[int]] = defaultdict(list)
     seen: set[tuple[str, int | None]] = set()
     for at in operations:
@@ -240,7 +240,7 @@ def _repeated(trips: Sequence[Trip], operations: Sequence[int]) -> Iterator[Foun
 
 
 def _cached(trips: Sequence[Trip], operations: Sequence[int], seen: set[tuple[str, int]]) -> Iterator[Found]:
-    """The same statement with the same keys as in a page before."""
+    """Find reads already made by an earlier page."""
     again: dict[str, list[int]] = defaultdict(list)
     now: set[tuple[str, int]] = set()
     for at in operations:
@@ -275,11 +275,11 @@ def _pipelines(trips: Sequence[Trip], operations: Sequence[int], taken: set[int]
 
 
 def advice(change: Change) -> str:
-    """What to do, in a line."""
+    """The advice for a change, in one line."""
     return {
         "loop": "one query for all keys instead of a loop",
         "connect": "keep the connection open",
-        "transaction": "no transaction round a single statement",
+        "transaction": "no transaction around a single statement",
         "memo": "remember the answer within the page",
         "cache": "cache the answer between pages",
         "initial": "leave out, or set once for each connection",

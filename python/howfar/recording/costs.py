@@ -35,7 +35,7 @@ class Sizes(Part):
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Each of one kind with the smallest of the other."""
+        """Pairs of each size of one kind with the smallest of the other."""
         return (
             *((SMALLEST[0], size) for size in self.to_client),
             *((size, SMALLEST[1]) for size in self.to_server[1:]),
@@ -43,7 +43,7 @@ class Sizes(Part):
 
 
 def sizes_of(to_server: Sequence[int], to_client: Sequence[int]) -> Sizes:
-    """From the smallest to the largest that occur, evenly on logarithms."""
+    """Sizes from the smallest to the largest that occur, evenly spaced in their logarithms."""
     return Sizes(to_server=_ladder(SMALLEST[0], to_server), to_client=_ladder(SMALLEST[1], to_client))
 
 
@@ -65,7 +65,7 @@ class CostBlock(Part):
 
 
 def trimmed_mean(values: Sequence[float]) -> float:
-    """Without the highest and lowest twentieth: the sum over a page is one of means, but not of the one that an interrupt hit."""
+    """The mean without the highest and lowest twentieth: a page's sum needs means, but without outliers from interrupts."""
     ordered = sorted(values)
     cut = int(len(ordered) * _TRIMMED)
     return statistics.fmean(ordered[cut : len(ordered) - cut])
@@ -81,7 +81,7 @@ def settle_rounds(rtt_ns: int) -> int:
 
 
 class PathCosts(Part):
-    """A path as it was measured."""
+    """The measured costs of a path."""
 
     label: str
     sizes: Sizes
@@ -91,7 +91,7 @@ class PathCosts(Part):
     encrypted: bool = False
 
     def of(self, to_server: Sequence[int], to_client: Sequence[int]) -> np.ndarray:
-        """Costs in ns: a row for each block, a column for each round trip."""
+        """Costs in ns, with a row per block and a column per round trip."""
         pairs = len(self.sizes.to_client)
         rows = []
         for block in self.blocks:
@@ -103,7 +103,7 @@ class PathCosts(Part):
 
     @property
     def smallest_ns(self) -> np.ndarray:
-        """Of a round trip of the smallest sizes, by block."""
+        """The cost of a round trip of the smallest sizes, by block."""
         return np.asarray([block.cost_ns[0] for block in self.blocks])
 
     @property
@@ -123,7 +123,7 @@ class Window:
     segments: int = _INITIAL_WINDOW
 
     def extra_rounds(self, size: int) -> int:
-        """Beyond the first. The window doubles each round in which it is filled."""
+        """The extra rounds of an answer. The window doubles in each round that fills it."""
         needed, sent, rounds = -(-size // _MSS), 0, 0
         while sent < needed:
             in_round = min(self.segments, needed - sent)

@@ -1,4 +1,4 @@
-"""Pages that say when they begin and end: one datagram each, to the address in $HOWFAR_MARKS.
+"""Pages that report their begin and end: one datagram per page to the address in $HOWFAR_MARKS.
 
 `page PID BEGUN_NS ENDED_NS METHOD NAME`, times of CLOCK_MONOTONIC, PID 0 for all processes. Whoever sends it sends it at the end and
 waits for nothing, so a page never fails for lack of a recorder.
@@ -25,7 +25,7 @@ _NUMBERED = re.compile(r"[^/]*\d[^/]*")
 
 
 def send(pid: int, begun_ns: int, ended_ns: int, method: str, name: str) -> bool:
-    """Mark a page, if somebody records. False: nobody is named in the environment."""
+    """Mark a page. Returns False if the environment names no recorder."""
     host, _, port = os.environ.get(VARIABLE, "").rpartition(":")
     if not port.isdigit():
         return False
@@ -35,7 +35,7 @@ def send(pid: int, begun_ns: int, ended_ns: int, method: str, name: str) -> bool
 
 
 def page_of(number: int, text: str) -> Page | None:
-    """The page that a datagram marks; None when it marks none.
+    """The page that a datagram marks, or None.
 
     A name is what groups pages: of an address the query goes, and each part with a digit, which stands for one thing among many.
     """
@@ -52,7 +52,7 @@ def page_of(number: int, text: str) -> Page | None:
 
 
 class Marks:
-    """Takes marks until it is left. Use as a context manager."""
+    """Receives marks until it is left. Use as a context manager."""
 
     def __init__(self) -> None:
         self.pages: list[Page] = []

@@ -24,7 +24,7 @@ _LARGEST = 1 << 26
 
 @dataclass(frozen=True)
 class Target:
-    """The path that is asked about."""
+    """The target path of a prediction or replay."""
 
     path: Path
     tls: TlsVersion | None
@@ -57,13 +57,13 @@ class BothPaths:
     """The recorder's own measure of a round trip without work, taken again."""
 
     def costs(self, blocks: int, say: Callable[[str], None]) -> tuple[PathCosts, PathCosts]:
-        """Measured now. Raises LabError, EngineError."""
+        """Measure the costs of both paths. Raises LabError, EngineError."""
         present, target = measure((self.present, self.target), self.labels, self.sizes, blocks, say)
         return present, target
 
 
 def present_path(recording: Recording) -> Path:
-    """On which it was recorded. Raises UsageError."""
+    """The path on which a recording was made. Raises UsageError."""
     transport = recording.facts.get("transport")
     if transport not in ("unix", "tcp"):
         raise UsageError(
@@ -73,7 +73,7 @@ def present_path(recording: Recording) -> Path:
 
 
 def present_tls(recording: Recording) -> TlsVersion | None:
-    """Inside which TLS it was recorded."""
+    """The TLS version of a recording."""
     tls = recording.facts.get("tls")
     if not tls:
         return None

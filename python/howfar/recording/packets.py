@@ -1,4 +1,4 @@
-"""A recording from packets: of an interface, while it is captured, or of a file. Adds nothing to the application's path; TCP alone."""
+"""A recording from packets: captured on an interface or read from a file. Adds nothing to the application's path; TCP only."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Requested:
 
 
 class Reader:
-    """The engine as it reads packets from `path`."""
+    """The engine, reading packets from `path`."""
 
     def __init__(self, path: str, requested: Requested, epoch_ns: int, launcher: Launcher) -> None:
         job = PacketsJob(path=path, port=requested.port, address=requested.address, epoch_ns=epoch_ns)
@@ -56,7 +56,7 @@ class Reader:
         assert isinstance(self._process.read(), TapReady), "it says first that it has understood"
 
     def events(self) -> Iterator[Recorded | PacketsEnded]:
-        """Up to the last. Raises EngineError."""
+        """Yield events to the end. Raises EngineError."""
         while True:
             event = self._process.read()
             assert isinstance(event, Recorded | PacketsEnded), "it says nothing else"
@@ -97,7 +97,7 @@ class Dump:
         return said
 
     def end(self) -> int:
-        """When all that was received is written: end it. Gives how many packets the kernel dropped."""
+        """End the capture after all received packets are written. Returns how many packets the kernel dropped."""
         deadline, dropped = time.monotonic() + _DRAIN_S, 0
         while time.monotonic() < deadline and self._process.poll() is None:
             self._process.send_signal(signal.SIGUSR1)

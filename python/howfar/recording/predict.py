@@ -29,7 +29,7 @@ _CURVE_RTTS_NS = tuple(1000 * us for us in (100, 200, 500, 1000, 2000, 5000, 10_
 
 
 class Quantiles(Part):
-    """Of the time of a page, in ms."""
+    """Quantiles of a page's time in ms."""
 
     p50_ms: Estimate
     p95_ms: Estimate
@@ -83,7 +83,7 @@ class LaidPage:
 
     @cached_property
     def gaps_ns(self) -> float:
-        """All of the application's own time."""
+        """The application's own time."""
         return max(self.took_ns - float(self.observed_ns.sum()), 0.0)
 
     @cached_property
@@ -98,7 +98,7 @@ class LaidPage:
 
     @cached_property
     def predicted_ns(self) -> np.ndarray:
-        """On the target path, by block."""
+        """The time on the target path, by block."""
         return np.asarray(self.gaps_ns + (self.server_ns + self.there_ns).sum(axis=1) + self.connect_ns)
 
     def present_ns(self, shift_ns: float) -> np.ndarray:
@@ -109,7 +109,7 @@ class LaidPage:
 
 
 class PagePrediction(Part):
-    """All pages of one name."""
+    """The prediction for all pages of one name."""
 
     name: str
     pages: int
@@ -138,12 +138,12 @@ class PagePrediction(Part):
 
     @property
     def present_error(self) -> float:
-        """Of the p50 on the present path, as a share."""
+        """The relative error of the p50 on the present path."""
         return self.present.p50_ms.value / self.now.p50_ms.value - 1
 
     @property
     def is_explained(self) -> bool | None:
-        """Both predictors agree within their intervals. None: there is only one, or no intervals."""
+        """Whether both predictors agree within their intervals; None without two intervals."""
         if self.slope is None:
             return None
         one, other = self.bottom_up.p50_ms, self.slope.p50_ms
@@ -158,7 +158,7 @@ class PagePrediction(Part):
 
 
 class Prediction(Part):
-    """Of a recording on a path."""
+    """The prediction of a recording on a path."""
 
     present: str
     target: str
@@ -176,12 +176,12 @@ class Prediction(Part):
 
     @property
     def missed(self) -> tuple[PagePrediction, ...]:
-        """Pages whose present time was not predicted."""
+        """Names of the pages whose present time was missed."""
         return tuple(page for page in self.pages if abs(page.present_error) > PRESENT_MISS_SHARE)
 
 
 def lay_out(recording: Recording, present: PathCosts, target: PathCosts) -> dict[str, list[LaidPage]]:
-    """All pages that made a round trip, by name."""
+    """Lay out all pages that made a round trip, by name."""
     found: dict[str, list[LaidPage]] = {}
     for page in recording.pages:
         trips, overlapped = _waited_for(page, recording)
@@ -280,7 +280,7 @@ def _connects(
 
 
 def quantiles(times_ns: np.ndarray) -> Quantiles:
-    """Of times by page and block of costs. An interval needs four pages and four blocks."""
+    """Quantiles of times by page and block of costs. An interval needs four pages and four blocks."""
     mean = times_ns.mean(axis=1)
     pages, blocks = times_ns.shape
     values = np.quantile(mean, (0.5, 0.95)) / 1e6
@@ -295,7 +295,7 @@ def quantiles(times_ns: np.ndarray) -> Quantiles:
 
 
 def resampled(value: float, drawn: np.ndarray, count: int) -> Estimate:
-    """Limits by the draws, wider by what a percentile bootstrap of so few values lacks: Student's quantile and the biased variance."""
+    """Limits from the resamples, widened for few values: Student's quantile and the biased variance."""
     wider = t_quantile(count - 1) / _NORMAL * math.sqrt(count / (count - 1))
     low, high = np.quantile(drawn, (0.025, 0.975))
     return Estimate(

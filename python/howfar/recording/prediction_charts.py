@@ -61,7 +61,7 @@ def _bars(page: LaidPage, path_ns: np.ndarray, count: int) -> list[dict[str, Any
 
 
 def over_rtt(curve_ms: Mapping[int, float], points: Sequence[tuple[int, Estimate]], width: int) -> Drawable | None:
-    """A line, and what was measured."""
+    """The predicted line and the measured points."""
     line = [{"rtt": rtt_ns / 1e6, "ms": time} for rtt_ns, time in curve_ms.items() if time > 0]
     if not line:
         return None

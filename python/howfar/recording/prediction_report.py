@@ -42,7 +42,7 @@ class MeasuredPage(Part):
 
 
 class Measurement(Part):
-    """What `howfar replay --json` wrote."""
+    """The output of `howfar replay --json`."""
 
     target: str
     rtt_ns: int
@@ -50,7 +50,7 @@ class Measurement(Part):
 
 
 def ms(value: float) -> str:
-    """Three digits."""
+    """Format milliseconds with three digits."""
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
@@ -68,7 +68,7 @@ def document(
     laid: Mapping[str, Sequence[LaidPage]],
     measured: Sequence[Measurement] = (),
 ) -> Document:
-    """`laid`: the pages of the recording, for pictures."""
+    """The report. `laid`: the pages of the recording, for charts."""
     missed = {page.name for page in found.missed}
     shown = [page for page in found.pages if page.name not in missed]
     blocks: list[Block] = [Answer(_answer(found, shown, changes), _cards(shown, found))]
@@ -89,7 +89,7 @@ def _answer(found: Prediction, shown: Sequence[PagePrediction], changes: Sequenc
         return "No page of this recording made a round trip: there is nothing to predict."
     if not shown:
         return (
-            f"Nothing is predicted for {found.target}: already the present path ({found.present}) is missed by more than "
+            f"Nothing is predicted for {found.target}: even the present path ({found.present}) is missed by more than "
             f"{PRESENT_MISS_SHARE:.0%}."
         )
     worst = max(shown, key=lambda page: page.bottom_up.p50_ms.value)
@@ -135,7 +135,7 @@ def _missed(page: PagePrediction, found: Prediction) -> str:
         )
     return (
         f"{page.name}: {ms(page.now.p50_ms.value)} ms as recorded, {ms(page.present.p50_ms.value)} ms as predicted for the same path "
-        f"({page.present_error:+.0%}). Nothing is said of another path: {why}. Record again, or predict when less runs here."
+        f"({page.present_error:+.0%}). Other paths are not predicted: {why}. Record again, or predict on a quieter machine."
     )
 
 
@@ -196,7 +196,7 @@ def _warnings(shown: Sequence[PagePrediction], found: Prediction) -> list[Block]
                 "time counts as 0."
             )
         if page.overlapped >= 0.5:
-            lines.append(f"{page.name}: {page.overlapped:.0f} round trips went on beside others and are not counted.")
+            lines.append(f"{page.name}: {page.overlapped:.0f} round trips overlapped others and are not counted.")
     if found.unplaced:
         lines.append(f"{found.unplaced} round trips of the recording belong to no page.")
     return [Warnings(tuple(lines))] if lines else []
@@ -208,8 +208,8 @@ def _ranking(changes: Sequence[Change]) -> list[Block]:
     heads = (
         Column("what", left=True),
         Column("where", left=True),
-        Column("saves", "ms a page"),
-        Column("times", "a page"),
+        Column("saves", "ms per page"),
+        Column("times", "per page"),
         Column("page", left=True),
     )
     rows = tuple(
@@ -223,8 +223,8 @@ def _ranking(changes: Sequence[Change]) -> list[Block]:
         for one in changes[:_SHOWN]
     )
     notes = (
-        "At least: what the path gives. At most: with the time of server and application for what is left out.",
-        "The lines overlap and do not add up. None is certain: its author knows what the application can do without.",
+        "Minimum: path costs only. Maximum: also the time of server and application for what is left out.",
+        "Rows overlap and do not add up. None is certain: only its author knows what the application can do without.",
     )
     table = Table("", heads, rows, notes, stack=True)
     if len(changes) <= _SHOWN:
@@ -312,8 +312,8 @@ def _how(found: Prediction) -> str:
         "its round trips by its sizes; an answer that fills the window of a new connection waits for more rounds."
     )
     if found.tap_us:
-        text += f" What the recorder added, {found.tap_us:.0f} µs a round trip, is taken off."
-    return text + " Intervals: 2000 draws of pages and blocks."
+        text += f" What the recorder added, {found.tap_us:.0f} µs per round trip, is subtracted."
+    return text + " Intervals: 2000 resamples of pages and blocks."
 
 
 def _record(page: PagePrediction) -> dict[str, object]:

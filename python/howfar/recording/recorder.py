@@ -1,7 +1,7 @@
 """Run the user's application with a recorder between it and its server.
 
-Who dies leaves the application running: the tap goes on without this program, a keeper goes on without the tap, and both end when the
-application has ended. The application's namespace takes the mount with it.
+The application survives any of them: the tap continues without this program, a keeper continues without the tap, and both end with the
+application. The mount disappears with the application's namespace.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _LOST = "the tap was killed; connections went on unrecorded"
 
 @dataclass(frozen=True)
 class Requested:
-    """What is recorded, and where to."""
+    """What to record, and where to write it."""
 
     server: Target
     command: tuple[str, ...]
@@ -65,7 +65,7 @@ class Requested:
 
 
 class RecordTap:
-    """A running recorder. On leaving it is not ended: it ends with the last of those whom it serves."""
+    """A running recorder. Leaving it does not end it: it ends with the last process that it serves."""
 
     def __init__(self, server: Target, listen: UnixTarget | TcpListen) -> None:
         self._process = EngineProcess(RecordJob(listen=listen, server=server), _DETACHED)
@@ -84,7 +84,7 @@ class RecordTap:
         return self._process.pid
 
     def serve(self, namespace: int) -> None:
-        """Go on as long as this mount namespace has a process."""
+        """Serve as long as this mount namespace has a process."""
         self._process.send(RecordFor(namespace=namespace))
 
     def finish(self) -> None:
@@ -92,7 +92,7 @@ class RecordTap:
         self._process.send(RecordFinish())
 
     def events(self) -> Iterator[Recorded | RecordEnded]:
-        """Up to the last. Raises EngineError when the tap died before."""
+        """Yield events to the last. Raises EngineError if the tap died first."""
         while True:
             event = self._process.read()
             assert isinstance(event, Recorded | RecordEnded), "a recorder says nothing else"
@@ -101,21 +101,21 @@ class RecordTap:
                 return
 
     def leave(self, patience_s: float = _SETTLE_S) -> bool:
-        """It is on its own now. True when it has ended, as nobody needs it."""
+        """Leave the tap on its own. Returns True if it has ended because nothing uses it."""
         return self._process.leave(patience_s)
 
 
 class Source(Protocol):
-    """What a recording comes from."""
+    """A source of events for a recording."""
 
     def events(self) -> Iterator[Recorded | RecordEnded | PacketsEnded]:
-        """Up to the last. Raises EngineError when it cannot be told any more."""
+        """Yield events to the last. Raises EngineError if it is not reachable."""
         ...
 
 
 @dataclass
 class Collected:
-    """What the events said."""
+    """What was collected from the events."""
 
     ended: RecordEnded | PacketsEnded | None = None
     stopped: str | None = None
@@ -125,7 +125,7 @@ class Collected:
 
 
 def collect(source: Source, file: RecordingFile, into: Collected) -> None:
-    """Write the events to the file until the last. What goes wrong with the file or the tap ends the recording alone."""
+    """Write all events to the file. An error of the file or the tap ends only the recording."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)  # the application comes first
     try:
@@ -191,7 +191,7 @@ def _add(event: Recorded, file: RecordingFile, into: Collected) -> None:
 
 
 def new_facts(method: str, transport: str, command: str | None) -> dict[str, Any]:
-    """What is known at the beginning. For a tap, its cost is measured."""
+    """The facts known at the start, with the measured cost of a tap."""
     floor_ns, tap_ns = calibrate(transport == "unix") if method == "tap" else (0, 0)
     return {
         "howfar": howfar.__version__,
@@ -206,7 +206,7 @@ def new_facts(method: str, transport: str, command: str | None) -> dict[str, Any
 
 
 def record(requested: Requested, say: Callable[[str], None]) -> int:
-    """Run the command and record it; gives its exit code. Raises UsageError, LabError, EngineError, RunFileError."""
+    """Run the command and record it; returns its exit code. Raises UsageError, LabError, EngineError, RunFileError."""
     kind = "unix" if isinstance(requested.server, UnixTarget) else "tcp"
     facts = new_facts("tap", kind, Path(requested.command[0]).name)
     file = RecordingFile(requested.out, facts)
@@ -289,7 +289,7 @@ def _more_unknown(marks: Marks, ambiguous: int) -> dict[str, int]:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """For the tap's socket, until that is mounted."""
+    """A folder for the tap's socket, until that is mounted."""
     with tempfile.TemporaryDirectory(prefix="howfar-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         folder.chmod(0o711)

@@ -1,4 +1,4 @@
-"""A recording: the round trips that an application really made, as values and as one SQLite file (docs/recording.md).
+"""A recording: the round trips that an application made, as values and as one SQLite file (docs/recording.md).
 
 It holds no literal of a statement, no key and no value: who writes it never receives one. While it is written the file is in WAL
 mode; what a killed recorder leaves is a recording that says that it is not complete.
@@ -103,7 +103,7 @@ class RoundTrip:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a user waits for: a page, a run of a command, a piece between marks."""
+    """What a user waits for: a page, a run of a command, or the span of a mark."""
 
     id: int
     name: str
@@ -166,18 +166,18 @@ class RecordingFile:
         self._many("facts", [(name, json.dumps(value)) for name, value in facts.items()])
 
     def add_connections(self, connections: Iterable[Connection]) -> None:
-        """Add, or replace those that have gone on since."""
+        """Add connections, or replace those that have changed."""
         self._many("connections", [_CONNECTION(one) for one in connections])
 
     def add_digests(self, digests: Iterable[Digest]) -> None:
         self._many("digests", [_DIGEST(one) for one in digests])
 
     def add_round_trips(self, round_trips: Iterable[RoundTrip]) -> None:
-        """Their derived values are not stored."""
+        """Add round trips, without derived values."""
         self._many("round_trips", [_ROUND_TRIP(one) for one in round_trips])
 
     def add_pages(self, pages: Iterable[Page]) -> None:
-        """Without their round trips, which refer to them."""
+        """Add pages, without the round trips that refer to them."""
         self._many("pages", [_PAGE(one) for one in pages])
 
     def assign_pages(self) -> int:
@@ -203,13 +203,13 @@ class RecordingFile:
         self.close()
 
     def has_round_trips(self) -> bool:
-        """Whether it is worth anything."""
+        """Whether any round trip was recorded."""
         with contextlib.suppress(sqlite3.Error):
             return self._db.execute("SELECT 1 FROM round_trips LIMIT 1").fetchone() is not None
         return True
 
     def close(self) -> None:
-        """Make it one plain file."""
+        """Close the file and leave it as one plain file."""
         with contextlib.suppress(sqlite3.Error):
             self._db.execute("PRAGMA journal_mode = DELETE")
         with contextlib.suppress(sqlite3.Error):
@@ -250,7 +250,7 @@ class _Claims:
 
 
 def read(path: Path) -> Recording:
-    """Everything that was recorded. Raises NotARunFile, NewerRunFile, RunFileError."""
+    """Read a recording. Raises NotARunFile, NewerRunFile, RunFileError."""
     if not path.is_file():
         raise RunFileError(f"{path} does not exist", "Name a file that `howfar record` wrote.")
     with (

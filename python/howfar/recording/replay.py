@@ -1,6 +1,6 @@
-"""Recorded pages made again on another path, against a server that answers the recorded sizes after the recorded times. Pure.
+"""Recorded pages repeated on another path, against a server that answers the recorded sizes after the recorded times. Pure.
 
-Gaps are kept, not arrival times: each round trip begins so long after the answer before it as it did when recorded.
+Gaps are kept, not arrival times: each round trip starts as long after the previous answer as it did when recorded.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class ReplayedPage(Part):
 
     @property
     def behind(self) -> str | None:
-        """`tool` or `server`; None: neither."""
+        """Which end fell behind the recording, `tool` or `server`, or None."""
         late, who = max((self.client_late, "tool"), (self.server_late, "server"))
         return who if late > BEHIND_SHARE else None
 
 
 class Replay(Part):
-    """Of a recording on a path."""
+    """The replay of a recording on a path."""
 
     target: str
     rtt_ns: int
@@ -54,7 +54,7 @@ class Replay(Part):
 
 
 def script(page: LaidPage, opened_ns: float) -> ReplayPage:
-    """The page for the engine. `opened_ns`: what opening a connection takes on the present path; the recorded gap has it."""
+    """The script of a page for the engine. `opened_ns`: the time to connect on the present path, which recorded gaps include."""
     steps = []
     numbers: dict[int, int] = {}
     each_tap_ns = (page.page.took_ns - page.took_ns) / len(page.trips)
@@ -86,7 +86,7 @@ def analyze(
     prediction: Prediction,
     rtt_ns: int,
 ) -> Replay:
-    """`blocks`: each replayed the same pages, by name."""
+    """Analyze a replay. `blocks`: each replayed the same pages, by name."""
     missed = {page.name for page in prediction.missed}
     pages = []
     for name in blocks[0]:
@@ -129,7 +129,7 @@ def _answer(found: Replay) -> str:
     page = max(found.pages, key=lambda page: page.p50_ms.value)
     text = f"{page.name} took {_text(page.p50_ms)} on {found.target}"
     if page.predicted is not None and page.error is not None:
-        text += f"; predicted were {_text(page.predicted.p50_ms)} ({page.error:+.1%})"
+        text += f"; the prediction was {_text(page.predicted.p50_ms)} ({page.error:+.1%})"
     late = "Neither the tool nor the server was behind." if not any(each.behind for each in found.pages) else ""
     return f"{text}. {late}".strip()
 
@@ -143,7 +143,9 @@ def _text(estimate: Estimate) -> str:
 def _behind(page: ReplayedPage) -> str:
     late = page.client_late if page.behind == "tool" else page.server_late
     who = "this tool was behind the recording" if page.behind == "tool" else "the server was behind the recording"
-    return f"{page.name}: {who} by {late:.1%} of the time: the replay is too slow by that. Replay when less runs on this machine."
+    return (
+        f"{page.name}: {who} by {late:.1%} of the time: the replay is too slow by as much. Replay on a quieter machine."
+    )
 
 
 def _table(found: Replay) -> Table:

@@ -1,8 +1,7 @@
 """Record a service of systemd: a drop-in mounts the tap's socket over the server's, for this service alone.
 
-The drop-in lies in /run, so no reboot keeps it. A process that waits for our end takes it back, whether we end well or are killed: the
-dead man's switch is the only one who ever removes it. What is mounted already stays until the service is restarted; until then the
-tap passes its connections on.
+The drop-in is in /run, so it does not survive a reboot. A separate process waits for this one to end, cleanly or not, and removes it;
+nothing else does. An existing mount stays until the service is restarted; until then the tap forwards its connections.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ shift 2
 
 @dataclass(frozen=True)
 class Requested:
-    """Which service, and until when."""
+    """The service to record, and for how long."""
 
     unit: str
     server: UnixTarget
@@ -47,7 +46,7 @@ class Requested:
 
 
 class DropIn:
-    """The drop-in of `unit` that mounts `source` over `target`. Use as a context manager: on leaving it is gone."""
+    """The drop-in of `unit` that mounts `source` over `target`. Use as a context manager: it is removed on leaving."""
 
     def __init__(
         self,
@@ -96,7 +95,7 @@ class DropIn:
         return self
 
     def control(self, *words: str) -> str:
-        """What systemctl answers. Raises MissingError, LabError."""
+        """Run systemctl and return its output. Raises MissingError, LabError."""
         try:
             done = subprocess.run([*self._control, *words], capture_output=True, text=True, timeout=_ANSWER_S)
         except FileNotFoundError as error:

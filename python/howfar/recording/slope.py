@@ -42,7 +42,7 @@ class Observation(Part):
 
 
 class Kink(Part):
-    """The slope changes between two delays."""
+    """A change of the slope between two delays."""
 
     from_ns: int
     to_ns: int
@@ -51,7 +51,7 @@ class Kink(Part):
 
 
 class Slope(Part):
-    """What was found. Milliseconds, except where a name says otherwise."""
+    """The result, in milliseconds unless a name says otherwise."""
 
     slope: Estimate
     """Round trips on the critical path."""
@@ -75,7 +75,7 @@ class Slope(Part):
 
 
 class Costs(Part):
-    """What was measured beside the application, by an echo."""
+    """Costs measured with an echo instead of the application."""
 
     tap_us: float
     """What the tap costs a round trip."""
@@ -154,11 +154,11 @@ def document(found: Slope, what: str) -> Document:
     """The report of `found`; `what` names the page or command."""
     slope, now = found.slope, found.measured_ms or found.times["now"]
     if slope.low is not None and slope.low <= 0:
-        answer = f"{what} takes {_ms(now)} and waits for no round trip that could be seen ({_number(slope)})."
+        answer = f"{what} takes {_ms(now)} and waits for no detectable round trip ({_number(slope)})."
     else:
         answer = (
-            f"{what} takes {_ms(now)} and waits for {_number(slope)} round trips to the server, one after the other. "
-            f"At an RTT of 0.5 ms more it would take {_ms(found.times['0.5ms'])}."
+            f"{what} takes {_ms(now)} and waits for {_number(slope)} round trips to the server in sequence. "
+            f"With 0.5 ms more RTT it would take {_ms(found.times['0.5ms'])}."
         )
     heads = (Column("the path adds", left=True), Column("time", "95 % interval"), Column("", left=True))
     rows = tuple(
@@ -170,7 +170,7 @@ def document(found: Slope, what: str) -> Document:
         for name, time in found.times.items()
     )
     measured = found.measured_ms
-    notes = (f"The present path, measured without the tap: {_ms(measured)}.",) if measured else ()
+    notes = (f"Measured on the present path without the tap: {_ms(measured)}.",) if measured else ()
     table = Table("", heads, rows, notes, main=True)
     return Document(
         "howfar slope",
@@ -193,8 +193,8 @@ def _remark(found: Slope, name: str) -> str:
 def _warnings(found: Slope) -> tuple[Warnings, ...]:
     lines = [
         f"The line has a kink: below an added {format_duration_ns(kink.from_ns)} the slope is {_number(kink.before)}, up to "
-        f"{format_duration_ns(kink.to_ns)} it is {_number(kink.after)}. A timeout, a pool that runs empty or work done meanwhile "
-        "does that; times beyond are not to be relied on."
+        f"{format_duration_ns(kink.to_ns)} it is {_number(kink.after)}. A timeout, an exhausted pool or overlapping work can cause "
+        "this; do not rely on times beyond it."
         for kink in found.kinks
     ]
     if found.blocks < MIN_BLOCKS:
@@ -213,10 +213,10 @@ def _apart(one: Estimate, other: Estimate) -> bool:
 
 def _how(found: Slope) -> str:
     return (
-        f"{found.blocks} blocks; in each, every added delay once, in random order. The tap counted "
+        f"{found.blocks} blocks, each with every added delay once, in random order. The tap counted "
         f"{found.round_trips:.1f} round trips and {found.connections:.1f} connections each time; on a network a connect is a round "
-        f"trip too. Those that overlap count once in the slope. The tap costs {found.tap_us:.0f} us a round trip, which was "
-        f"taken off. Idle CPUs were {'kept polling' if found.idle == 'polling' else 'left as found'}. Bandwidth and encryption are "
+        f"trip too. Those that overlap count once in the slope. The tap costs {found.tap_us:.0f} us per round trip, which was "
+        f"subtracted. Idle CPUs were {'kept polling' if found.idle == 'polling' else 'left as found'}. Bandwidth and encryption are "
         "not in these times."
     )
 

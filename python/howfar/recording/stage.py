@@ -1,7 +1,7 @@
 """A server that does no work, behind a path of the laboratory: what round trips cost there, and replays of recorded pages.
 
 Both paths, the present one and the target, stay open while blocks alternate between them in random order. A block in which the
-link was not as requested is void and made again. On one machine both ends may run on any CPU, as an application and its server do.
+link was not as requested is void and repeated. On one machine both ends may run on any CPU, as an application and its server do.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _SEED = 20_262
 
 @dataclass(frozen=True)
 class _Answering:
-    """The server that does no work, as a path needs it."""
+    """The server that does no work, in the form that a path needs."""
 
     kind: str
     socket: FilePath
@@ -82,7 +82,7 @@ class OpenPath:
         return self.link.spec.rtt_ns if self.link is not None else 0
 
     def replay(self, pages: Sequence[ReplayPage]) -> list[Replayed]:
-        """Raises EngineError."""
+        """Replay pages on this path. Raises EngineError."""
         with EngineProcess(ReplayJob(target=self.target, tls=self.tls, pages=tuple(pages)), self.client) as engine:
             found = [engine.read() for _ in pages]
         return [event for event in found if isinstance(event, Replayed)]
@@ -155,7 +155,7 @@ def open_path(lab: Lab, path: Path, tls: TlsVersion | None, number: int) -> Iter
 def measure(
     paths: Sequence[OpenPath], labels: Sequence[str], sizes: Sizes, blocks: int, say: Callable[[str], None]
 ) -> list[PathCosts]:
-    """Costs of each path in so many blocks. Raises LabError where the link cannot be had as requested."""
+    """Measure costs of each path in blocks. Raises LabError if the link is not as requested."""
     found: list[list[CostBlock]] = [[] for _ in paths]
     chosen = random.Random(_SEED)
     for block in range(blocks):
@@ -182,7 +182,7 @@ _Result = TypeVar("_Result")
 
 
 def valid(path: OpenPath, act: Callable[[OpenPath], _Result]) -> _Result:
-    """What `act` gives while the link is as requested, tried a few times. Raises LabError."""
+    """Return the result of `act` from an attempt in which the link was as requested; bounded retries. Raises LabError."""
     violations: tuple[str, ...] = ()
     for _ in range(_ATTEMPTS):
         violated = path.begin()

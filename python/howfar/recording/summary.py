@@ -1,4 +1,4 @@
-"""The first look at a recording: its pages, their round trips, how long they wait for the database, what recording cost. Pure."""
+"""The summary of a recording: its pages, their round trips, the wait for the database, and the cost of recording. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CLIPPED = 78
 
 
 class PageSummary(Part):
-    """Pages of one name; figures a page, milliseconds."""
+    """Pages of one name; figures per page, in milliseconds."""
 
     name: str
     method: str
@@ -32,7 +32,7 @@ class PageSummary(Part):
 
 
 class Statement(Part):
-    """What was asked most, by the time that it was waited for."""
+    """A statement, with the time spent waiting for it."""
 
     text: str
     count: int
@@ -43,7 +43,7 @@ class Statement(Part):
 
 
 class Summary(Part):
-    """What was found."""
+    """The figures of a recording."""
 
     protocol: str
     transport: str
@@ -106,7 +106,7 @@ def _page(name: str, method: str, pages: Sequence[Page], tap_ns: int) -> PageSum
 
 
 def waiting_ns(round_trips: Iterable[RoundTrip]) -> int:
-    """How long at least one of them was on its way."""
+    """The time in which at least one round trip was in progress."""
     total, until = 0, 0
     for one in sorted(round_trips, key=lambda one: one.begun_ns):
         total += max(one.ended_ns - max(one.begun_ns, until), 0)

@@ -1,4 +1,4 @@
-"""The tap: a program of the engine between the application and its server, and how the application comes to use it."""
+"""The tap: a program of the engine between the application and its server, and how the application reaches it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Tap:
 
 @dataclass(frozen=True)
 class Insertion:
-    """How a command is made to use the tap: a mount that only it sees, or other words in its arguments and environment."""
+    """How a command reaches the tap: a mount that only it sees, or replaced words in its arguments and environment."""
 
     prefix: tuple[str, ...] = ()
     bind: tuple[str, str] | None = None
@@ -65,7 +65,7 @@ class Insertion:
         return [self._replaced(word) for word in command]
 
     def environment(self) -> dict[str, str]:
-        """Ours, with the words replaced."""
+        """Our environment with the words replaced."""
         return {name: self._replaced(value) for name, value in os.environ.items()}
 
     def _replaced(self, text: str) -> str:
@@ -75,7 +75,7 @@ class Insertion:
 
 
 def insertion(server: Target, tap: Target | None) -> Insertion:
-    """What sends a command to `tap` instead of `server`; without a tap the same namespaces, nothing mounted. Raises UsageError."""
+    """Direct a command to `tap` instead of `server`; without a tap, the same namespaces and no mount. Raises UsageError."""
     if isinstance(server, UnixTarget):
         user = () if os.geteuid() == 0 else ("--user", "--map-current-user", "--keep-caps")
         prefix = ("unshare", *user, "--mount", "--propagation", "private", "--")
@@ -96,7 +96,7 @@ def _path(target: Target) -> str:
 
 
 class Application:
-    """Runs the user's command with an insertion. Use as a context manager; on leaving, what it started has ended."""
+    """Runs the user's command with an insertion. Use as a context manager; on leaving, everything that it started has ended."""
 
     def __init__(self, inserted: Insertion) -> None:
         self._inserted = inserted
@@ -116,11 +116,11 @@ class Application:
         self._answer()
 
     def start(self, command: Sequence[str]) -> None:
-        """Start what goes on until this ends. Raises UsageError when it cannot be started."""
+        """Start a command that runs until this is left. Raises UsageError if it cannot be started."""
         self._ask({"start": self._inserted.argv(command)})
 
     def run(self, command: Sequence[str], longest_s: float) -> float:
-        """Run the command to its end; seconds. Raises UsageError when it fails."""
+        """Run the command and return its time in seconds. Raises UsageError if it fails."""
         answer = self._ask({"run": self._inserted.argv(command), "longest_s": longest_s})
         return float(answer["took_ns"]) / 1e9
 

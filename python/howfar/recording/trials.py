@@ -1,4 +1,4 @@
-"""Time the user's application behind a tap: blocks, in each of them every added delay once, in random order."""
+"""Time the user's application behind a tap, in blocks with every added delay once in random order."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SEED = 20_260
 
 @dataclass(frozen=True)
 class Requested:
-    """What is timed, and where its server is."""
+    """What to time, and its server."""
 
     server: Target
     command: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Requested:
 
 
 def observe(requested: Requested, say: Callable[[str], None]) -> tuple[list[Observation], Costs]:
-    """Run the blocks; the observations, and what was measured beside them. Raises UsageError, LabError, EngineError."""
+    """Run the blocks; returns the observations and the costs. Raises UsageError, LabError, EngineError."""
     with ExitStack() as stack:
         if can_poll := cannot_poll() is None:
             stack.enter_context(polling())
@@ -72,7 +72,7 @@ def _folder(stack: ExitStack) -> str:
 
 
 def _listen(requested: Requested, folder: Path) -> UnixTarget | TcpListen:
-    """The same kind of socket as the server's."""
+    """An address of the same kind as the server's."""
     if isinstance(requested.listen, UnixTarget):
         return requested.listen
     if isinstance(requested.listen, TcpTarget):
@@ -87,7 +87,7 @@ Timer = Callable[[], float]
 
 
 def _timers(requested: Requested, tap: Tap, stack: ExitStack) -> tuple[Timer, Timer | None]:
-    """Through the tap, and without it where a command can be started both ways."""
+    """Timers through the tap and, if a command can be started both ways, without it."""
     if requested.listen is not None and requested.url is None:
         raise UsageError("--listen needs --url: nothing says when to measure", "Add --url, or leave out --listen.")
     if requested.listen is not None:
@@ -136,7 +136,7 @@ def _page_timer(requested: Requested) -> Timer:
 
 
 def _first(requested: Requested, tap: Tap, timer: Timer) -> None:
-    """The first one warms caches, and shows whether the application comes through the tap at all."""
+    """Time once to warm caches, and check that the application connects through the tap."""
     deadline = time.monotonic() + _READY_S
     while True:
         try:
@@ -211,13 +211,13 @@ class Echo:
         self._on_socket = on_socket
 
     def round_trip_ns(self, delay_ns: int) -> int:
-        """Through the tap, with this delay."""
+        """Measure a round trip through the tap with this delay."""
         self._tap.set_delay(delay_ns)
         count = max(_LEAST_PINGS, min(_PINGS, _PINGS_NS // max(delay_ns, 1)))
         return round(_ping_us(self._tapped, count) * 1e3)
 
     def costs(self, idle: IdleCpus) -> Costs:
-        """Medians of alternated rounds without a delay."""
+        """Measure costs without a delay, as medians of alternating rounds."""
         self._tap.set_delay(0)
         rounds = [[_ping_us(line, _PINGS) for line in self._at_rest] for _ in range(_ROUNDS)]
         direct, tapped, loopback = (statistics.median(column) for column in zip(*rounds, strict=True))

@@ -17,7 +17,7 @@ from howfar.store.records import Arm, ArmRole, Measured
 
 
 class HopCost(Part):
-    """One path with programs on it, against the baseline's."""
+    """The cost of a path with hops, relative to the baseline."""
 
     path: str
     programs: tuple[str, ...]
@@ -50,7 +50,7 @@ class HopCosts(Part):
 
 
 def hop_costs(evidence: RunEvidence) -> HopCosts | None:
-    """None: not a run of paths to one second machine, the baseline without a program on it and another with one."""
+    """The cost of each hop; None unless the run compares a baseline without hops to paths with them over one link."""
     table = evidence.table
     arms = [arm for arm in table.run.info.arms if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
     names = list(dict.fromkeys(str(arm.factors.get("path")) for arm in arms))
@@ -94,12 +94,12 @@ def _cost(path: str, per_s: float | None, arms: list[Arm], cells: dict[str, Cell
 
 
 def _keeps(arm: Arm) -> bool:
-    """Its connections."""
+    """Whether an arm keeps its connections."""
     return CONNECT.of(arm.factors) == "persistent"
 
 
 def _connect_us(table: TrialTable, arms: list[Arm]) -> Estimate | None:
-    """Connections times time over transactions, with a connection each less with connections kept; the mean of the blocks."""
+    """The cycle with one connection per transaction minus that with persistent connections, as a mean over blocks."""
     closed = [arm for arm in arms if offered_per_s(arm.factors) is None]
     kept, each = next(filter(_keeps, closed), None), next((arm for arm in closed if not _keeps(arm)), None)
     if kept is None or each is None:
@@ -112,7 +112,7 @@ def _connect_us(table: TrialTable, arms: list[Arm]) -> Estimate | None:
 def _within_blocks(
     table: TrialTable, arm: Arm, reference: Arm, figure: Callable[[Measured], float | None]
 ) -> list[float]:
-    """A figure less the reference's in the same block, block by block."""
+    """Differences of a figure from the reference in the same block."""
     here, there = table.trials[arm.name], table.trials[reference.name]
     pairs = ((here[block].measured, there[block].measured) for block in sorted(here.keys() & there.keys()))
     figures = [(figure(one), figure(other)) for one, other in pairs if one is not None and other is not None]
@@ -120,7 +120,7 @@ def _within_blocks(
 
 
 def _added_us(table: TrialTable, arm: Arm | None, share: float) -> Estimate | None:
-    """A quantile less the reference's in the same block, microseconds; the mean of the blocks."""
+    """A quantile's difference from the reference in the same block, in microseconds, as a mean over blocks."""
     reference = table.reference(arm) if arm is not None else None
     if arm is None or reference is None or offered_per_s(reference.factors) != offered_per_s(arm.factors):
         return None
@@ -129,7 +129,7 @@ def _added_us(table: TrialTable, arm: Arm | None, share: float) -> Estimate | No
 
 
 def verdict(found: HopCosts, unit: str, text: Callable[[Estimate], str]) -> str:
-    """A clause for each path with a program."""
+    """One clause for each path with hops."""
     return f"Against {found.baseline}: {'; '.join(_clause(hop, found.per_s, unit, text) for hop in found.hops)}."
 
 

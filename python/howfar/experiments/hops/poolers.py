@@ -23,7 +23,7 @@ Always = Literal["pays", "costs", "not told apart"]
 
 
 class PoolerRatio(Part):
-    """At one number of clients."""
+    """The ratio at one number of clients."""
 
     threads: int
     ratio: Estimate
@@ -33,7 +33,7 @@ class PoolerRatio(Part):
 
 
 class PoolerPays(Part):
-    """One pooler, with clients that keep their connections or open one for each transaction."""
+    """One pooler, with persistent connections or one per transaction."""
 
     path: str
     connect: str
@@ -47,7 +47,7 @@ class PoolerPays(Part):
 
 
 def pooler_pays(table: TrialTable, base: str) -> tuple[PoolerPays, ...]:
-    """For each path of the run that pools. `base`: the path without a program. Fewer than two numbers of clients say nothing."""
+    """Find where each pooler pays. `base`: the path without hops. At least two numbers of clients are needed."""
     closed: dict[tuple[str, str, int], Arm] = {}
     for arm in table.run.info.arms:
         if offered_per_s(arm.factors) is None:
@@ -103,7 +103,7 @@ def _always(ratios: Sequence[Estimate]) -> Always:
 
 
 def connections_to_server(table: TrialTable, arm: Arm) -> int | None:
-    """The most at once in any trial, as the hop next to the server told, else as the server did. None: neither did."""
+    """The peak over all trials as reported by the hop next to the server, or else by the server; None if unknown."""
     counts = []
     for trial in table.trials.get(arm.name, {}).values():
         receipt: Mapping[str, Mapping[str, Mapping[str, int]]] = trial.receipt.get("forwarder") or {}

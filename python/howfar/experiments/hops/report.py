@@ -51,7 +51,7 @@ def pays(pooler: PoolerPays) -> str:
     if pooler.pays_from is not None:
         return f"{who} pays from {within(pooler.pays_from, pooler.pays_from_interval, figures.number)} clients."
     if pooler.always == "not told apart":
-        return f"From how many clients {pooler.path} pays for clients that {_CLIENTS[pooler.connect]} is not resolved ({span})."
+        return f"The number of clients from which {pooler.path} pays, if clients {_CLIENTS[pooler.connect]}, is not resolved ({span})."
     return f"{who} {pooler.always} throughput at {span}." if pooler.always == "costs" else f"{who} pays at {span}."
 
 
@@ -100,8 +100,8 @@ def costs(found: HopCosts) -> Table:
     )
     note = (
         f"Against {found.baseline}, within blocks, with 95 % intervals. Throughput and CPU time: in a closed loop. CPU time is that "
-        "of all programs of the path; on the same CPUs it is taken from the client or the server. A connect: what a transaction takes "
-        "longer that opens a connection of its own."
+        "of all programs of the path; on the same CPUs it is taken from the client or the server. A connect: the extra time of a "
+        "transaction that opens its own connection."
     )
     return Table("", columns, tuple(_row(hop, found.clients) for hop in found.hops), (note,), main=True, stack=True)
 
