@@ -19,12 +19,13 @@ from howfar.errors import LabError
 from howfar.lab.php.php_fpm import Answer
 from howfar.lab.php.staged import PageProof, await_alone, kept, prove
 from howfar.lab.reached import Reached
+from howfar.lab.servers.sql_store import SqlServer
 
 ROUND_TRIPS = 3
 
 
 @dataclass
-class MadeServer:
+class MadeServer(SqlServer):
     """Counts as MySQL does, our own asking and each goodbye included."""
 
     questions: int = 100
@@ -32,7 +33,7 @@ class MadeServer:
     connections: int = 7
     here: list[str] = field(default_factory=list)
 
-    def query(self, sql: str) -> list[dict[str, Any]]:
+    def query(self, sql: str, called: str | None = None) -> list[dict[str, Any]]:
         self.questions += 1
         if "PROCESSLIST" in sql:
             return [{"HOST": host} for host in self.here]
