@@ -150,3 +150,23 @@ def test_a_stranger_sees_it_at_once(recording: Recording) -> None:
     first = " ".join(text.split()[:60])
     assert "94 of its 105 round trips are one loop" in first
     assert "<svg" in html.render(report)
+
+
+def test_an_answer_waits_for_slow_start_on_a_new_connection_alone(tmp_path: Path) -> None:
+    """20 kB are more than the initial window, and less than the one that they leave behind."""
+    far = costs(5000, label="remote", rtt_ns=5_000_000)
+    kept, fresh = (
+        lay_out(made(tmp_path / f"{connect}", [Step("SELECT body", to_client=20_000)], connect=connect), costs(20), far)
+        for connect in (False, True)
+    )
+    assert [page.trips[0].rounds for page in kept["front"]] == [1] + [0] * 29
+    assert [page.trips[0].rounds for page in fresh["front"]] == [1] * 30
+
+
+def test_a_window_closes_while_nothing_is_sent() -> None:
+    window = Window()
+    assert [window.extra_rounds(200_000), window.extra_rounds(200_000)] == [3, 0]
+    window.rest(150_000_000)
+    assert window.extra_rounds(200_000) == 0
+    window.rest(60_000_000_000)
+    assert window.extra_rounds(200_000) == 3

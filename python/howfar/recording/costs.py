@@ -25,6 +25,7 @@ _EACH_NS = 150_000_000
 _TRIMMED = 0.05
 _MSS = 1448
 _INITIAL_WINDOW = 10
+_LEAST_TIMEOUT_NS = 200_000_000
 
 
 class Sizes(Part):
@@ -121,6 +122,11 @@ class Window:
     """The server's congestion window of one connection in slow start (RFC 6928): how many more round trips an answer takes."""
 
     segments: int = _INITIAL_WINDOW
+
+    def rest(self, idle_ns: int) -> None:
+        """The kernel halves the window for each timeout in which nothing was sent, down to the initial one (RFC 2861)."""
+        halvings = min(idle_ns // _LEAST_TIMEOUT_NS, 30)
+        self.segments = max(self.segments >> halvings, min(self.segments, _INITIAL_WINDOW))
 
     def extra_rounds(self, size: int) -> int:
         """The extra rounds of an answer. The window doubles in each round that fills it."""

@@ -51,6 +51,8 @@ class Trip:
     """Before it; the tap's share is still in it."""
     to_server: int
     to_client: int
+    rounds: int = 0
+    """Of slow start, for which its answer waits on a link."""
 
 
 @dataclass(frozen=True)
@@ -183,15 +185,28 @@ class Prediction(Part):
 def lay_out(recording: Recording, present: PathCosts, target: PathCosts) -> dict[str, list[LaidPage]]:
     """Lay out all pages that made a round trip, by name."""
     found: dict[str, list[LaidPage]] = {}
+    rounds = _rounds(recording)
     for page in recording.pages:
-        trips, overlapped = _waited_for(page, recording)
+        trips, overlapped = _waited_for(page, recording, rounds)
         if trips:
             laid = _laid(page, trips, overlapped, recording, present, target)
             found.setdefault(page.name, []).append(laid)
     return found
 
 
-def _waited_for(page: Page, recording: Recording) -> tuple[tuple[Trip, ...], int]:
+def _rounds(recording: Recording) -> dict[int, int]:
+    """Rounds of slow start of each round trip. A window stays open from page to page, as long as its connection does."""
+    windows: dict[int, tuple[Window, int]] = {}
+    found = {}
+    for trip in recording.round_trips:
+        window, ended_ns = windows.get(trip.connection_id, (Window(), trip.begun_ns))
+        window.rest(max(trip.begun_ns - ended_ns, 0))
+        found[trip.id] = window.extra_rounds(trip.bytes_to_client)
+        windows[trip.connection_id] = window, trip.ended_ns
+    return found
+
+
+def _waited_for(page: Page, recording: Recording, rounds: Mapping[int, int]) -> tuple[tuple[Trip, ...], int]:
     """Round trips one after the other. Of those that overlap the longest counts, the rest of their time is a gap."""
     answered = [trip for trip in page.round_trips if trip.ended_ns > trip.sent_ns]
     clusters: list[list[RoundTrip]] = []
@@ -219,6 +234,7 @@ def _waited_for(page: Page, recording: Recording) -> tuple[tuple[Trip, ...], int
                 gap_ns=max(longest.begun_ns - before, 0),
                 to_server=longest.bytes_to_server,
                 to_client=longest.bytes_to_client,
+                rounds=rounds.get(longest.id, 0),
             )
         )
         before = longest.ended_ns
@@ -237,9 +253,7 @@ def _laid(
     to_client = [trip.to_client for trip in trips]
     there = target.of(to_server, to_client)
     if target.link_rtt_ns:
-        windows = {trip.connection: Window() for trip in trips}
-        rounds = [windows[trip.connection].extra_rounds(trip.to_client) for trip in trips]
-        there = there + np.asarray(rounds) * float(target.link_rtt_ns)
+        there = there + np.asarray([trip.rounds for trip in trips]) * float(target.link_rtt_ns)
     opened, connect_ns = _connects(page, recording, present, target)
     return LaidPage(
         page=page,
@@ -417,8 +431,7 @@ def _curve(predicted: Quantiles, pages: Sequence[LaidPage], target: PathCosts) -
         return {}
     waits = []
     for page in pages:
-        windows = {trip.connection: Window() for trip in page.trips}
-        rounds = sum(windows[trip.connection].extra_rounds(trip.to_client) for trip in page.trips)
+        rounds = sum(trip.rounds for trip in page.trips)
         waits.append(len(page.trips) + rounds + page.connects * (2 if target.encrypted else 1))
     each = float(np.median(waits))
     return {
