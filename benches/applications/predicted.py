@@ -1,9 +1,10 @@
 """Is what was recorded on the socket predicted elsewhere? Django with a loop of queries, and WordPress, recorded, predicted, then run.
 
-    .venv/bin/python benches/applications/predicted.py [--apps django,wordpress] [--pages 20] [--rtts 0.5ms,5ms,85ms]
+    .venv/bin/python benches/applications/predicted.py [--apps django,wordpress] [--blocks 4] [--rtts 0.5ms,5ms,85ms]
 
 Needs Debian's python3-django and python3-psycopg2, or `php` with mysqli and WORDPRESS=/usr/share/wordpress (or a copy of that). Each
-run is a `howfar lab` with data of its own. Bars: p50 off by 8 % in the mean and 15 % at worst, p95 by 16 % in the mean; the saving of the
+run is a `howfar lab` with data of its own. In each block everything is recorded and run once, in random order: what changes on the
+machine from block to block is in both. Bars: p50 off by 8 % in the mean and 15 % at worst, p95 by 16 % in the mean; the saving of the
 joined page is inside the interval that was predicted for the loop.
 """
 
@@ -11,7 +12,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
+import random
 import shutil
 import statistics
 import subprocess
@@ -22,6 +25,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+from howfar.stats.intervals import mean_interval
 
 HERE = Path(__file__).parent
 HOWFAR = [sys.executable, "-c", "import sys; from howfar.cli import main; sys.exit(main())"]
@@ -86,7 +93,7 @@ def record(app: App, out: Path, pages: int) -> None:
 
 
 def predict(recording: Path, link: Sequence[str]) -> dict[str, Any]:
-    command = [*HOWFAR, "predict", str(recording), *link, "--json"]
+    command = [*HOWFAR, "predict", str(recording), *link, "--blocks", "2", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S)
     if done.returncode != 0:
         print(f"   predict {' '.join(link)}: exit code {done.returncode} {done.stderr[-300:]}", file=sys.stderr)
@@ -98,26 +105,41 @@ def links(rtts: str) -> list[list[str]]:
     return [["--path", "socket"], ["--path", "tcp"], *(["--path", "remote", "--rtt", rtt] for rtt in rtts.split(",") if rtt)]
 
 
-def compare(app: App, recording: Path, link: Sequence[str], pages: int) -> list[dict[str, float]]:
-    found = predict(recording, link)
-    measured = lab(app, link, [*app.pages, str(pages)])
-    rows = []
+@dataclass(frozen=True)
+class Row:
+    """One page on one path in one block: what was predicted and what it took, in ms."""
+
+    page: str
+    link: str
+    p50: tuple[float, float]
+    p95: tuple[float, float]
+
+
+def block(app: App, recording: Path, paths: Sequence[Sequence[str]], pages: int, chance: random.Random) -> list[Row]:
+    """Record on the socket and run on every path, in random order, so that drift favours none of them."""
+    acts: list[Sequence[str] | None] = [None, *paths]
+    ran: dict[str, dict[str, list[int]]] = {}
+    for link in chance.sample(acts, len(acts)):
+        if link is None:
+            record(app, recording, pages)
+        else:
+            ran[" ".join(link)] = lab(app, link, [*app.pages, str(pages)])
+    return [row for link in paths for row in compare(app, recording, link, ran[" ".join(link)])]
+
+
+def compare(app: App, recording: Path, link: Sequence[str], measured: dict[str, list[int]]) -> list[Row]:
+    found, rows = predict(recording, link), []
     for page in found["pages"]:
         name = page["name"] if page["name"] in measured else _same(page["name"], measured)
         if name is None or page["missed"]:
-            print(f"{app.name:10} {page['name']:24} {' '.join(link):28} not predicted ({page['present_error']:+.0%})")
+            error = page["present_error"]
+            print(f"{app.name:10} {page['name']:10} {' '.join(link[1:]):22} not predicted ({error:+.0%})", flush=True)
             continue
-        times = sorted(time_ns / 1e6 for time_ns in measured[name])
-        p50, p95 = statistics.median(times), times[min(round(0.95 * len(times)), len(times) - 1)]
-        one, other = page["p50_ms"]["bottom_up"], page["p95_ms"]["bottom_up"]["value"]
-        row = {"p50": one["value"] / p50 - 1, "p95": other / p95 - 1}
-        print(
-            f"{app.name:10} {name:10} {' '.join(link[1:]):22} now {page['now']['p50_ms']['value']:8.1f} predicted "
-            f"{one['value']:8.1f} [{one['low'] or 0:.1f}, {one['high'] or 0:.1f}] run {p50:8.1f} ms {row['p50']:+6.1%}   p95 {other:8.1f} "
-            f"run {p95:8.1f} {row['p95']:+6.1%}",
-            flush=True,
-        )
-        rows.append(row)
+        p50, p95 = np.quantile(np.asarray(measured[name]) / 1e6, (0.5, 0.95))
+        one, other = (page[which]["bottom_up"]["value"] for which in ("p50_ms", "p95_ms"))
+        rows.append(Row(name, " ".join(link[1:]), (one, float(p50)), (other, float(p95))))
+        print(f"{app.name:10} {name:10} {' '.join(link[1:]):18} p50 predicted {one:8.2f} run {p50:8.2f} ms {one / p50 - 1:+6.1%}   p95 "
+              f"{other:8.2f} run {p95:8.2f} {other / p95 - 1:+6.1%}", flush=True)  # fmt: skip
     loops = [one for one in found["changes"] if one["kind"] == "loop" and one["page"] == "list"]
     if loops and "joined" in measured:
         saved = statistics.median(measured["list"]) / 1e6 - statistics.median(measured["joined"]) / 1e6
@@ -127,6 +149,22 @@ def compare(app: App, recording: Path, link: Sequence[str], pages: int) -> list[
     return rows
 
 
+def table(app: App, rows: Sequence[Row]) -> list[tuple[float, float]]:
+    """The error of each page on each path: of the ratios of all blocks the mean, with its interval; p50 and p95."""
+    found = []
+    for page, link in dict.fromkeys((row.page, row.link) for row in rows):
+        mine = [row for row in rows if (row.page, row.link) == (page, link)]
+        errors = [mean_interval([math.log(one / other) for one, other in pairs])
+                  for pairs in ([row.p50 for row in mine], [row.p95 for row in mine])]  # fmt: skip
+        p50, p95 = (math.expm1(error.value) for error in errors)
+        low, high = errors[0].low, errors[0].high
+        limits = "" if low is None or high is None else f" [{math.expm1(low):+.1%}, {math.expm1(high):+.1%}]"
+        ran = statistics.median(row.p50[1] for row in mine)
+        print(f"| {app.name} {page} | {link} | {ran:.1f} | {p50:+.1%}{limits} | {p95:+.1%} | {len(mine)} |", flush=True)
+        found.append((abs(p50), abs(p95)))
+    return found
+
+
 def _same(name: str, measured: dict[str, list[int]]) -> str | None:
     """WordPress's page is named by its address."""
     return "front" if "front" in measured and name == "/" else None
@@ -134,28 +172,33 @@ def _same(name: str, measured: dict[str, list[int]]) -> str | None:
 
 def main() -> None:
     if sys.argv[1:2] == ["--wait"]:
-        return wait(sys.argv[2:])
+        wait(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--apps", default="django,wordpress")
     parser.add_argument("--pages", type=int, default=20)
+    parser.add_argument("--blocks", type=int, default=4, help="In each, everything is recorded and run once, in random order.")
+    parser.add_argument("--seed", type=int, default=20_263)
     parser.add_argument("--rtts", default="0.5ms,5ms,85ms")
     parser.add_argument("--record-only", type=Path, metavar="FOLDER", help="Leave the recordings there, and end.")
     given = parser.parse_args()
-    rows = []
+    errors: list[tuple[float, float]] = []
+    chance = random.Random(given.seed)
     with tempfile.TemporaryDirectory(prefix="howfar-apps-") as folder:
         work = Path(folder)
         for name in given.apps.split(","):
             app = apps(work)[name]
             if name == "wordpress":
                 shutil.copytree(os.environ.get("WORDPRESS", "/usr/share/wordpress"), work / "wordpress", symlinks=True)
-            recording = (given.record_only or work) / f"{name}.recording"
-            record(app, recording, given.pages)
             if given.record_only:
+                record(app, given.record_only / f"{name}.recording", given.pages)
                 continue
-            for link in links(given.rtts):
-                rows += compare(app, recording, link, given.pages)
-    if rows:
-        p50, p95 = ([abs(row[which]) for row in rows] for which in ("p50", "p95"))
+            rows: list[Row] = []
+            for number in range(given.blocks):
+                rows += block(app, work / f"{name}-{number}.recording", links(given.rtts), given.pages, chance)
+            errors += table(app, rows)
+    if errors:
+        p50, p95 = zip(*errors, strict=True)
         print(f"p50: mean {statistics.mean(p50):.1%}, worst {max(p50):.1%}; p95: mean {statistics.mean(p95):.1%}")
 
 
