@@ -94,14 +94,14 @@ def dies(wires: Wires) -> Context:
 
 @contextmanager
 def damaged(wires: Wires) -> Iterator[None]:
-    """Half of InnoDB's own file is gone from each template."""
+    """Half of InnoDB's own file is gone from each template that has one."""
     with ExitStack() as ledger:
-        for template in (cache_home() / LOADED).glob("*-1x1000-*/"):
+        for system in list((cache_home() / LOADED).glob("*-1x1000-*/ibdata1")):
+            template = system.parent
             kept = cache_home() / f"kept-{template.name}"
             shutil.copytree(template, kept)
             ledger.callback(kept.rename, template)
             ledger.callback(shutil.rmtree, template)
-            system = template / "ibdata1"
             os.truncate(system, system.stat().st_size // 2)
         yield
 

@@ -254,17 +254,17 @@ from howfar.lab.servers import sql_store
 with open_laboratory(LabRequest(tables=1, table_size=1000, paths=("remote",))) as laboratory:
     with laboratory.stage({"path": "remote"}) as stage:
         sql_store._VIEW_TIMEOUT_S, patience_s = 1.0, sql_store._VIEW_TIMEOUT_S
-        connect = stage.serving.running._connect
+        connect = sql_store._connected
         def cut(*arguments):
             connection = connect(*arguments)
             os.kill(laboratory.link.pid, signal.SIGKILL)
             return connection
-        stage.serving.running._connect = cut
+        sql_store._connected = cut
         try:
             stage.serving.running.session_view(stage.main.endpoint.connection, laboratory.client_host)
         except LabError as error:
             print(error)
-    sql_store._VIEW_TIMEOUT_S = patience_s
+    sql_store._VIEW_TIMEOUT_S, sql_store._connected = patience_s, connect
     with laboratory.stage({"path": "remote"}) as stage:
         print("whole again", stage.main.view["host"].partition(":")[0])
 """

@@ -50,6 +50,7 @@ def slope(server: Running, to: str, *options: str) -> Result:
     return CliRunner(env=environment).invoke(cli, command)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("kind", ["socket", "tcp"])
 def test_round_trips_of_a_real_client(server: Running, kind: str, namespaces: None) -> None:
     """Its own statement that sets the character set, if any, is counted by the tap too. What a start of Python takes varies by more
