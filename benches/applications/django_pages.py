@@ -55,7 +55,9 @@ class Post(models.Model):
         app_label = "blog"
 
 
-TEMPLATE = Template("{% for post in posts %}<h2>{{ post.title }}</h2><p>{{ post.author.name }}: {{ post.body }}</p>{% endfor %}")
+TEMPLATE = Template(
+    "{% for post in posts %}<h2>{{ post.title }}</h2><p>{{ post.author.name }}: {{ post.body }}</p>{% endfor %}"
+)
 
 
 def page(posts):

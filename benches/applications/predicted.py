@@ -102,7 +102,11 @@ def predict(recording: Path, link: Sequence[str]) -> dict[str, Any]:
 
 
 def links(rtts: str) -> list[list[str]]:
-    return [["--path", "socket"], ["--path", "tcp"], *(["--path", "remote", "--rtt", rtt] for rtt in rtts.split(",") if rtt)]
+    return [
+        ["--path", "socket"],
+        ["--path", "tcp"],
+        *(["--path", "remote", "--rtt", rtt] for rtt in rtts.split(",") if rtt),
+    ]
 
 
 @dataclass(frozen=True)
@@ -177,7 +181,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--apps", default="django,wordpress")
     parser.add_argument("--pages", type=int, default=20)
-    parser.add_argument("--blocks", type=int, default=4, help="In each, everything is recorded and run once, in random order.")
+    parser.add_argument(
+        "--blocks", type=int, default=4, help="In each, everything is recorded and run once, in random order."
+    )
     parser.add_argument("--seed", type=int, default=20_263)
     parser.add_argument("--rtts", default="0.5ms,5ms,85ms")
     parser.add_argument("--record-only", type=Path, metavar="FOLDER", help="Leave the recordings there, and end.")
