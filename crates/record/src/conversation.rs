@@ -206,9 +206,7 @@ impl Conversation {
         open.failed |= out.failed;
         if out.counts_rows {
             *open.rows.get_or_insert(0) += out.rows;
-        } else if out.rows > 0
-            && let Some(rows) = &mut open.rows
-        {
+        } else if let Some(rows) = &mut open.rows {
             *rows += out.rows;
         }
         None
@@ -231,10 +229,10 @@ impl Conversation {
         let open = self.open.take()?;
         let (opened_ns, is_answered) = (self.opened_ns, open.answered_ns.is_some());
         let is_dark = matches!(self.decoder, Decoder::Dark(_) | Decoder::Guessing(_));
-        if let Decoder::Dark(dark) = self.decoder
-            && open.requests.is_empty()
-        {
-            self.count_unknown(&[dark.0]);
+        if let Decoder::Dark(dark) = self.decoder {
+            if open.requests.is_empty() {
+                self.count_unknown(&[dark.0]);
+            }
         }
         let ended = open.into_round_trip(is_dark);
         if ended.phase == Phase::Connect {

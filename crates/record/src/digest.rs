@@ -153,10 +153,10 @@ fn push<'a>(tokens: &mut Vec<Token<'a>>, token: Token<'a>) {
         if tokens.last() == Some(&Token::Literal) {
             return;
         }
-        if let [.., before, Token::Symbol(b"-" | b"+")] = tokens.as_slice()
-            && matches!(before, Token::Symbol(symbol) if *symbol != b")")
-        {
-            tokens.pop();
+        if let [.., Token::Symbol(before), Token::Symbol(b"-" | b"+")] = tokens.as_slice() {
+            if *before != b")" {
+                tokens.pop();
+            }
         }
     }
     tokens.push(token);
@@ -169,18 +169,14 @@ fn fold<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
     while at < tokens.len() {
         let token = tokens[at];
         let is_open = token == Token::Symbol(b"(");
-        if is_open
-            && is_word(folded.last(), b"in")
-            && let Some(end) = list_end(tokens, at)
-        {
+        let in_list = is_open && is_word(folded.last(), b"in");
+        if let Some(end) = in_list.then(|| list_end(tokens, at)).flatten() {
             folded.push(Token::List);
             at = end;
             continue;
         }
-        if is_open
-            && in_values
-            && let Some(end) = group_end(tokens, at)
-        {
+        let in_row = is_open && in_values;
+        if let Some(end) = in_row.then(|| group_end(tokens, at)).flatten() {
             if tokens[at..end] == tokens[last_row.clone()] {
                 // After the comma, which goes as well.
                 folded.pop();

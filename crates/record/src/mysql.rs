@@ -424,10 +424,10 @@ impl Mysql {
             return;
         };
         let digest = digest.take();
-        if let Some(id) = head.get(1..).and_then(id_of)
-            && self.statements.len() < MOST_STATEMENTS
-        {
-            self.statements.insert(id, digest);
+        if let Some(id) = head.get(1..).and_then(id_of) {
+            if self.statements.len() < MOST_STATEMENTS {
+                self.statements.insert(id, digest);
+            }
         }
         let count = |at: usize| {
             head.get(at..at + 2)

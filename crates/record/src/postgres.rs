@@ -256,9 +256,8 @@ impl Postgres {
         skipped: usize,
         out: &mut Heard,
     ) -> Result<(), Dark> {
-        if self.byte_awaited
-            && let Some((&byte, rest)) = bytes.split_first()
-        {
+        let first = bytes.split_first().filter(|_| self.byte_awaited);
+        if let Some((&byte, rest)) = first {
             self.byte_awaited = false;
             match byte {
                 b'S' | b'G' => return Err(ENCRYPTED),

@@ -111,7 +111,8 @@ impl Segments {
         };
         self.packets += 1;
         let opens = to_server && segment.flags & (SYN | ACK) == SYN;
-        if opens && let Some(old) = self.flows.remove(&key) {
+        let reopened = opens.then(|| self.flows.remove(&key)).flatten();
+        if let Some(old) = reopened {
             out.push(Event::Closed {
                 id: old.id,
                 at_ns: segment.at_ns,
