@@ -292,10 +292,10 @@ impl Passer {
             self.lines[index] = Some(line);
             return;
         }
-        if let Err(error) = outcome
-            && !matches!(line.server, Upstream::Open(_))
-        {
-            self.refuse(error.to_string());
+        if let Err(error) = outcome {
+            if !matches!(line.server, Upstream::Open(_)) {
+                self.refuse(error.to_string());
+            }
         }
         self.free.push(index);
         if let Some(keeper) = &mut self.keeper {

@@ -290,9 +290,7 @@ impl Relay {
                         .min(),
                 };
                 let now = now_ns();
-                if let Some(at_ns) = next
-                    && at_ns > now
-                {
+                if let Some(at_ns) = next.filter(|&at_ns| at_ns > now) {
                     self.due.push(Reverse((at_ns, index)));
                 }
                 self.connections[index] = Some(connection);
