@@ -55,7 +55,7 @@ def _trials(seen: dict[str, Any], **cell: str) -> list[dict[str, Any]]:
 
 def test_every_cell_works_and_is_what_was_asked(seen: dict[str, Any]) -> None:
     for trial in seen["trials"]:
-        assert trial["transactions"] > 0
+        assert trial["transactions"] > 0, trial
         assert lasting(trial["violations"]) == [], trial
 
 

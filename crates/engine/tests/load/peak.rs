@@ -81,8 +81,12 @@ pub(crate) fn events(engine: &mut Child) -> Vec<Value> {
         .collect()
 }
 
-/// `VmHWM`, or 0 when the process has just ended.
+/// `VmHWM`, or 0 when the process has just ended, or has not yet become the engine: until then it shows the memory of these tests.
 fn peak_bytes(pid: u32) -> u64 {
+    let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+    if program.file_name() != Path::new(env!("CARGO_BIN_EXE_howfar-engine")).file_name() {
+        return 0;
+    }
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.and_then(|line| line.trim().strip_suffix(" kB"))
