@@ -131,6 +131,10 @@ class RemoteServer:
         found: dict[str, int] = self._side.call("snapshot")
         return found
 
+    def query(self, sql: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._side.call("query", sql)
+        return found
+
     def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
         found: tuple[dict[str, Any], tuple[str, ...]] = self._side.call("receipt", before, commits)
         return found

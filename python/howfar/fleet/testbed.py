@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,21 +14,19 @@ from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
 from howfar.fleet.joined import Link, cpus_of, facts
 from howfar.fleet.load import Client
 from howfar.fleet.place import Place
+from howfar.fleet.reached import HostsContext
 from howfar.fleet.remote import Held, RemoteHost, RemoteLauncher, RemoteProcess
 from howfar.fleet.serving import WORK, RemoteServer, ServerOrder, hold_server
 from howfar.lab.environment import LoadWatch
 from howfar.lab.idle import IdleWatch, polling
 from howfar.lab.laboratory import PLACEMENTS
-from howfar.lab.network import LOOPBACK_ADDRESS, Cpus, Shares, share_cpus
-from howfar.lab.reached import HopWatch, Reached, Started, processes
-from howfar.lab.servers import CertificatePaths, Server, Tables
-from howfar.lab.servers.kinds import KINDS
+from howfar.lab.network import Cpus, Shares, share_cpus
+from howfar.lab.reached import Reached, Started
+from howfar.lab.servers import CertificatePaths, Tables
 from howfar.lab.serving import Serving
-from howfar.lab.sockets import listens
 from howfar.lab.staged import LabStage, observed
-from howfar.paths import Endpoint, Hop, Process, find_path
+from howfar.paths import Endpoint, find_path
 from howfar.paths import Path as NetworkPath
-from howfar.paths.path import Side
 from howfar.plan.factors import Content
 from howfar.plan.sessions import SessionSpec, session_spec
 from howfar.store.records import FactorValue, MachineLoad, Window
@@ -259,13 +254,19 @@ class Hosts:
         client: RemoteHost,
         ledger: ExitStack,
     ) -> Reached:
-        context = _Context(server, self.server_side, client, self.server_host, self._shares, ledger)
+        facts = self.server_side.facts
+        started = Started(server, certificates, spec, facts["user"], facts["password"], facts["database"])
+        context = HostsContext(
+            running=server,
+            ledger=ledger,
+            client=client,
+            server=self.server_host,
+            shares=self._shares,
+            **started.account,
+        )
         endpoint: Endpoint = path.open(context)
         tls = (str(_CA), spec.tls_version) if certificates and spec.tls_version else None
         view = server.session_view(client, endpoint.connection, tls)
-        facts = self.server_side.facts
-        running = cast(Server, server)  # as much of one as a stage asks for
-        started = Started(running, certificates, spec, facts["user"], facts["password"], facts["database"])
         return Reached(started, endpoint, view, context.watch_hops)
 
     def _certificates(self, client: RemoteHost) -> CertificatePaths:
@@ -297,118 +298,6 @@ def _stop(server: RemoteServer) -> None:
         return
 
 
-def _output(command: Sequence[str]) -> str:
-    try:
-        return subprocess.run(command, capture_output=True, text=True).stdout
-    except FileNotFoundError:
-        return ""
-
-
-@dataclass(frozen=True)
-class _Context:
-    """See `howfar.paths.PathContext`."""
-
-    running: RemoteServer
-    side: Held
-    client: RemoteHost
-    server: RemoteHost
-    shares: Mapping[str, Shares]
-    ledger: ExitStack
-    loopback_address: str = LOOPBACK_ADDRESS
-
-    @property
-    def work(self) -> Path:
-        return WORK
-
-    @property
-    def server_socket(self) -> Path:
-        return self.running.socket
-
-    @property
-    def server_pid(self) -> int:
-        return self.running.pid
-
-    @property
-    def server_port(self) -> int | None:
-        return self.running.port
-
-    @property
-    def user(self) -> str:
-        return str(self.side.facts["user"])
-
-    @property
-    def password(self) -> str:
-        return str(self.side.facts["password"])
-
-    @property
-    def database(self) -> str:
-        return str(self.side.facts["database"])
-
-    def query(self, sql: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.side.call("query", sql)
-        return found
-
-    def within(self, side: Side, function: Callable[[], Any]) -> Any:
-        raise PlanError("a hop's counters are not asked for on another host yet")
-
-    def certificates(self) -> CertificatePaths:
-        raise PlanError("a hop that encrypts has its certificates on one host yet")
-
-    def tcp_bytes(self, port: int) -> Mapping[str, int]:
-        raise PlanError("what the kernel knows of a hop's connections is not asked of another host yet")
-
-    @property
-    def hop_port(self) -> int:
-        return KINDS[self.running.kind].port + 20_001
-
-    @property
-    def client_address(self) -> str:
-        return self.client.spec.address
-
-    @property
-    def server_address(self) -> str:
-        return self.server.spec.address
-
-    def start(self, side: Side, command: Sequence[str], log: str, *, as_user: int = 0) -> Process:
-        """Start a program that the host itself provides."""
-        host = self.client if side == "client" else self.server
-        share = self.shares[host.name]
-        launcher = host.launcher(share.client if side == "client" else share.server)
-        assert isinstance(launcher, RemoteLauncher)
-        process = launcher.background([Path(command[0]).name, *command[1:]], WORK / log)
-        self.ledger.callback(process.end)
-        return process
-
-    def wait_until(self, process: Process, log: str, ready: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + _READY_S
-        while True:
-            if not process.alive():
-                output = str(cast(RemoteProcess, process).held.call("log")).strip()[-500:]
-                raise LabError(f"a program of the path ended at start: {output or 'it printed nothing'}", f"See {log}.")
-            if ready():
-                return
-            if time.monotonic() > deadline:
-                raise LabError(
-                    f"a program of the path was not ready within {_READY_S:.0f} s", "Is the host overloaded?"
-                )
-            time.sleep(_POLL_S)
-
-    def listens(self, process: Process, at: int | Path) -> bool:
-        return cast(RemoteProcess, process).held.host.within(listens, process.pid, at)
-
-    def output(self, side: Side, command: Sequence[str]) -> str:
-        return (self.client if side == "client" else self.server).within(_output, [Path(command[0]).name, *command[1:]])
-
-    def watch_hops(self, hops: Sequence[Hop]) -> _Hops:
-        by_host: dict[str, dict[str, int]] = {}
-        hosts = {self.client.name: self.client, self.server.name: self.server}
-        for hop in hops:
-            if hop.forks:
-                host = cast(RemoteProcess, hop.process).held.host
-                by_host.setdefault(host.name, {})[hop.label] = hop.process.pid
-        return _Hops([hosts[name].hold(_HeldHops, pids, called="hops") for name, pids in by_host.items()])
-
-
 class _HeldPolling:
     """Makes idle CPUs of a host poll until it is closed."""
 
@@ -418,32 +307,6 @@ class _HeldPolling:
 
     def close(self) -> None:
         self._ledger.close()
-
-
-class _HeldHops(HopWatch):
-    """Hops on a host, by process id."""
-
-    def __init__(self, pids: Mapping[str, int]) -> None:
-        super().__init__({label: partial(processes, pid) for label, pid in pids.items()})
-
-    def close(self) -> None:
-        self.finish()
-
-
-@dataclass
-class _Hops:
-    """A `reached.HopCount` over all hosts."""
-
-    held: list[Held]
-    _found: dict[str, dict[str, int]] | None = None
-
-    def finish(self) -> dict[str, dict[str, int]]:
-        if self._found is None:
-            self._found = {}
-            for one in self.held:
-                self._found |= one.call("finish")
-                one.drop()
-        return self._found
 
 
 class _HeldLoad(LoadWatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
@@ -183,15 +184,41 @@ def carried_violations(name: str, carried: Mapping[str, int], connections: int |
     return tuple(f"the hop of the {name.replace('_', ' ')}: {what}" for what in found)
 
 
-_READY_TIMEOUT_S = 10.0
+_READY_TIMEOUT_S = 20.0
 _POLL_S = 0.003
+
+
+class Listener(Protocol):
+    """A running server, here or on another host, as far as a path needs it."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def pid(self) -> int: ...
+    @property
+    def port(self) -> int | None: ...
+    @property
+    def socket(self) -> FilePath: ...
+    def query(self, sql: str) -> list[dict[str, Any]]: ...
+
+
+class RunningServer(Listener, Protocol):
+    """The same, as far as a stage needs it."""
+
+    version: str
+
+    def alive(self) -> bool: ...
+    def snapshot(self) -> dict[str, int]: ...
+    def receipt(
+        self, before: Mapping[str, int], commits: int | None = None
+    ) -> tuple[dict[str, Any], tuple[str, ...]]: ...
 
 
 @dataclass(frozen=True)
 class Started:
     """A running server, before any path leads to it."""
 
-    running: Server
+    running: RunningServer
     certificates: CertificatePaths | None
     """None: it offers no TLS."""
     spec: SessionSpec
@@ -202,6 +229,11 @@ class Started:
     @property
     def name(self) -> ServiceName:
         return KINDS[self.running.kind].service
+
+    @property
+    def account(self) -> dict[str, str]:
+        """The load's, as arguments."""
+        return {"user": self.user, "password": self.password, "database": self.database}
 
 
 @dataclass(frozen=True)
@@ -252,7 +284,7 @@ class Reached:
         return self.started.name
 
     @property
-    def running(self) -> Server:
+    def running(self) -> RunningServer:
         return self.started.running
 
     @property
@@ -361,25 +393,24 @@ class Reached:
         return {name: count if name.endswith("_most") else count - before[name] for name, count in now.items()}
 
 
-@dataclass(frozen=True)
-class LabPathContext:
-    """See `howfar.paths.PathContext`: one running server and the hosts of a laboratory."""
+@dataclass(frozen=True, kw_only=True)
+class OpenContext(ABC):
+    """The part of a `howfar.paths.PathContext` that is the same wherever server and hosts are."""
 
-    ends: Ends
-    started: Started
+    running: Listener
     ledger: ExitStack
     """Ends what was started, in reverse order."""
-    loopback_address: str = LOOPBACK_ADDRESS
-    client_address: str = CLIENT_ADDRESS
-    server_address: str = SERVER_ADDRESS
+    user: str = ""
+    password: str = field(default="", repr=False)
+    database: str = ""
+
+    @abstractmethod
+    def log_of(self, process: Process, log: str) -> str:
+        """What a program of the path printed."""
 
     @property
-    def running(self) -> Server:
-        return self.started.running
-
-    @property
-    def work(self) -> FilePath:
-        return self.ends.work
+    def loopback_address(self) -> str:
+        return LOOPBACK_ADDRESS
 
     @property
     def server_socket(self) -> FilePath:
@@ -393,17 +424,37 @@ class LabPathContext:
     def server_port(self) -> int | None:
         return self.running.port
 
-    @property
-    def user(self) -> str:
-        return self.started.user
+    def query(self, sql: str) -> list[dict[str, Any]]:
+        return self.running.query(sql)
+
+    def wait_until(self, process: Process, log: str, ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _READY_TIMEOUT_S
+        while True:
+            if not process.alive():
+                output = self.log_of(process, log).strip()[-500:]
+                if self.password:  # some print their configuration
+                    output = output.replace(self.password, "(the password)")
+                raise LabError(f"a program of the path ended at start: {output or 'it printed nothing'}", f"See {log}.")
+            if ready():
+                return
+            if time.monotonic() > deadline:
+                raise LabError(
+                    f"a program of the path was not ready within {_READY_TIMEOUT_S:.0f} s", "Is its host overloaded?"
+                )
+            time.sleep(_POLL_S)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabPathContext(OpenContext):
+    """See `howfar.paths.PathContext`: one running server and the hosts of a laboratory."""
+
+    ends: Ends
+    client_address: str = CLIENT_ADDRESS
+    server_address: str = SERVER_ADDRESS
 
     @property
-    def password(self) -> str:
-        return self.started.password
-
-    @property
-    def database(self) -> str:
-        return self.started.database
+    def work(self) -> FilePath:
+        return self.ends.work
 
     @property
     def hop_port(self) -> int:
@@ -415,9 +466,6 @@ class LabPathContext:
     def certificates(self) -> CertificatePaths:
         return self.ends.certificates()
 
-    def query(self, sql: str) -> list[dict[str, Any]]:
-        return self.running.query(sql)
-
     def start(self, side: Side, command: Sequence[str], log: str, *, as_user: int = 0) -> Process:
         launcher = self.ends.clients_side if side == "client" else self.ends.servers_side
         with (self.work / log).open("wb") as file:
@@ -426,21 +474,8 @@ class LabPathContext:
         self.ledger.callback(companion.end)
         return companion
 
-    def wait_until(self, process: Process, log: str, ready: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + _READY_TIMEOUT_S
-        while True:
-            if not process.alive():
-                output = (self.work / log).read_text(errors="replace").strip()[-500:]
-                if self.password:  # some print their configuration
-                    output = output.replace(self.password, "(the password)")
-                raise LabError(f"a program of the path ended at start: {output or 'it printed nothing'}", f"See {log}.")
-            if ready():
-                return
-            if time.monotonic() > deadline:
-                raise LabError(
-                    f"a program of the path was not ready within {_READY_TIMEOUT_S:.0f} s", "Is the machine overloaded?"
-                )
-            time.sleep(_POLL_S)
+    def log_of(self, process: Process, log: str) -> str:
+        return (self.work / log).read_text(errors="replace")
 
     def listens(self, process: Process, at: int | FilePath) -> bool:
         return listens(process.pid, at)
@@ -467,7 +502,8 @@ class LabPathContext:
 def reach(started: Started, path: Path, ends: Ends, ledger: ExitStack) -> Reached:
     """Open the path to a server and see how it is seen there. Raises LabError."""
     running, spec = started.running, started.spec
-    endpoint = path.open(LabPathContext(ends, started, ledger))
+    assert isinstance(running, Server), "a laboratory's server runs here"
+    endpoint = path.open(LabPathContext(running=running, ledger=ledger, ends=ends, **started.account))
     certificates = started.certificates
     encrypted = pinned_context(certificates, spec.tls_version) if certificates and spec.tls_version else None
     if path.shows_sessions:

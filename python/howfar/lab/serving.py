@@ -10,9 +10,9 @@ from pathlib import Path
 from howfar.engine.messages import Observed, ServiceName
 from howfar.errors import PlanError
 from howfar.lab.cache import check_name
-from howfar.lab.reached import Started
+from howfar.lab.reached import RunningServer, Started
 from howfar.lab.replication import Pair
-from howfar.lab.servers import CertificatePaths, Server, ServerContext, Store, Tables, find_store
+from howfar.lab.servers import CertificatePaths, ServerContext, Store, Tables, find_store
 from howfar.lab.servers.kinds import KINDS, STORES
 from howfar.paths import Path as NetworkPath
 from howfar.plan.sessions import SessionSpec
@@ -26,7 +26,7 @@ class Serving:
     pair: Pair | None = None
     """None: nobody replicates."""
 
-    def __init__(self, running: Server, password: str, certificates: CertificatePaths | None) -> None:
+    def __init__(self, running: RunningServer, password: str, certificates: CertificatePaths | None) -> None:
         """`running`: whom the load speaks with. `certificates` None: it offers no TLS."""
         self.running = running
         self.password = password

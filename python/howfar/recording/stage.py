@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path as FilePath
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from howfar.engine.messages import (
     AnswerJob,
@@ -32,10 +32,9 @@ from howfar.lab.laboratory import Lab
 from howfar.lab.link import Link
 from howfar.lab.link.receipt import OF_A_PLAN, link_violations
 from howfar.lab.network import usable_cpus
-from howfar.lab.reached import Ends, LabPathContext, Started
-from howfar.lab.servers import Server
+from howfar.lab.reached import Ends, LabPathContext
 from howfar.paths import Path
-from howfar.plan.sessions import SessionSpec, TlsVersion
+from howfar.plan.sessions import TlsVersion
 from howfar.recording.costs import (
     SMALLEST,
     CostBlock,
@@ -130,7 +129,7 @@ def open_path(lab: Lab, path: Path, tls: TlsVersion | None, number: int) -> Iter
             lab.certificates,
         )
         running = _Answering("mariadb", socket, None if path.by_socket else port, server.pid)
-        endpoint = path.open(LabPathContext(ends, Started(cast(Server, running), None, SessionSpec()), ledger))
+        endpoint = path.open(LabPathContext(running=running, ledger=ledger, ends=ends))
         target: UnixTarget | TcpTarget
         if endpoint.socket is not None:
             target = UnixTarget(path=endpoint.socket)
