@@ -142,7 +142,8 @@ def compare(app: App, recording: Path, link: Sequence[str], measured: dict[str, 
         p50, p95 = np.quantile(np.asarray(measured[name]) / 1e6, (0.5, 0.95))
         one, other = (page[which]["bottom_up"]["value"] for which in ("p50_ms", "p95_ms"))
         rows.append(Row(name, " ".join(link[1:]), (one, float(p50)), (other, float(p95))))
-        print(f"{app.name:10} {name:10} {' '.join(link[1:]):18} p50 predicted {one:8.2f} run {p50:8.2f} ms {one / p50 - 1:+6.1%}   p95 "
+        print(f"{app.name:10} {name:10} {' '.join(link[1:]):18} "
+              f"p50 predicted {one:8.2f} run {p50:8.2f} ms {one / p50 - 1:+6.1%}   p95 "
               f"{other:8.2f} run {p95:8.2f} {other / p95 - 1:+6.1%}", flush=True)  # fmt: skip
     loops = [one for one in found["changes"] if one["kind"] == "loop" and one["page"] == "list"]
     if loops and "joined" in measured:

@@ -2,8 +2,8 @@
 
     python wordpress_pages.py prepare ROOT|pages ROOT PAGES
 
-ROOT is a copy of /usr/share/wordpress. Where the server is stands in the variables of `howfar lab`. Prints a line of JSON with the times
-of PHP in ns, which leave out the web server.
+ROOT is a copy of /usr/share/wordpress. Where the server is stands in the variables of `howfar lab`. Prints a line of JSON with the
+times of PHP in ns, which leave out the web server.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ CONFIG = """<?php
 define('DB_NAME', getenv('HOWFAR_DATABASE'));
 define('DB_USER', getenv('HOWFAR_USER'));
 define('DB_PASSWORD', trim(file_get_contents(getenv('HOWFAR_PASSWORD_FILE'))));
-define('DB_HOST', getenv('HOWFAR_SOCKET') ? 'localhost:' . getenv('HOWFAR_SOCKET') : getenv('HOWFAR_HOST') . ':' . getenv('HOWFAR_PORT'));
+define('DB_HOST', getenv('HOWFAR_SOCKET')
+    ? 'localhost:' . getenv('HOWFAR_SOCKET') : getenv('HOWFAR_HOST') . ':' . getenv('HOWFAR_PORT'));
 define('DB_CHARSET', 'utf8mb4');
 define('DB_COLLATE', '');
 define('WP_HTTP_BLOCK_EXTERNAL', true);
