@@ -21,7 +21,7 @@ from howfar.plan.cells import cells
 from howfar.plan.factors import FACTORS, Factor
 from howfar.plan.load import load_plan
 from howfar.plan.types import restore_plan
-from howfar.report import json as json_report
+from howfar.report.text import json_values
 from howfar.runner.run import conduct
 from howfar.store.records import Run, StopReason, TrialStatus
 from howfar.store.run_file import create, read_run
@@ -154,7 +154,7 @@ def test_the_runner_measures_every_arm(run: Run) -> None:
 
 
 def test_the_analysis_compares_them(summary: Summary) -> None:
-    ratios = {cell["arm"]: cell["ratio"]["value"] for cell in json_report.document(summary)["cells"] if cell["ratio"]}
+    ratios = {cell["arm"]: cell["ratio"]["value"] for cell in json_values(summary)["cells"] if cell["ratio"]}
     assert ratios["tunnel, MTU 9000"] == pytest.approx(0.5, rel=0.01)
 
 

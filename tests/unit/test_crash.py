@@ -29,7 +29,7 @@ from howfar.experiments.crash.analysis import CrashFindings, CrashLoss, crash_fi
 from howfar.experiments.crash.report import document
 from howfar.experiments.registry import summarise
 from howfar.experiments.replication.trade import ReplicationFindings
-from howfar.report import json
+from howfar.report.text import json_values
 from howfar.runner.fault.crash import Account, ClientLog, Keys, account, visible
 from howfar.stats.intervals import mean_interval
 from howfar.store.records import CrashRecord, TrialStatus
@@ -297,6 +297,6 @@ def test_an_arm_that_broke_something_has_no_rate_over_its_outage() -> None:
     (cell,) = found.cells
     assert (cell.limit, cell.cycle) == (None, None)
     assert {point.qps for point in found.trials} == {None}
-    assert json.document(found)["cells"] == []
+    assert json_values(found)["cells"] == []
     (record,) = document(found).records
     assert "qps" not in record and record["lost"] == 200 and float(str(record["commits_per_s"])) == 6000

@@ -18,10 +18,10 @@ from howfar.analysis.summary import Summary
 from howfar.experiments.page import charts, labels, report
 from howfar.experiments.page.findings import Crossing, PageFindings, PageModel
 from howfar.experiments.registry import document
-from howfar.report import csv as report_csv
-from howfar.report import html, json, markdown, terminal
+from howfar.report import html, terminal
 from howfar.report.charts import plain
 from howfar.report.document import Block, Card, Chart, Details, Table
+from howfar.report.text import as_csv, as_json, as_markdown
 from howfar.stats.estimate import Estimate
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -54,8 +54,8 @@ def crossing(**parts: object) -> Crossing:
 
 GOLDENS: dict[str, Callable[[], str]] = {
     "terminal-page.txt": lambda: terminal.render(document(page_summary()), 100),
-    "page.md": lambda: markdown.render(document(page_summary())),
-    "page.csv": lambda: report_csv.render(document(page_summary())),
+    "page.md": lambda: as_markdown(document(page_summary())),
+    "page.csv": lambda: as_csv(document(page_summary())),
 }
 
 
@@ -160,8 +160,8 @@ def test_what_is_missing_leaves_no_hole(some: bool) -> None:
     made = document(found)
     screen = terminal.render(made, 80, details=True)
     page = re.sub(r"<style>.*?</style>", "", html.render(made), flags=re.S)
-    assert all(text and "None" not in text for text in (screen, page, markdown.render(made), report_csv.render(made)))
-    assert json.render(found) and "No arm has a prediction" in screen
+    assert all(text and "None" not in text for text in (screen, page, as_markdown(made), as_csv(made)))
+    assert as_json(found) and "No arm has a prediction" in screen
 
 
 def test_routes_are_told_apart_in_tables_charts_and_cards() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 import pytest
 
-from howfar.report import csv, html, markdown, terminal
+from howfar.report import html, terminal
 from howfar.report.charts import values
 from howfar.report.document import (
     Advice,
@@ -32,6 +32,7 @@ from howfar.report.document import (
     single,
 )
 from howfar.report.terminal import lay_out
+from howfar.report.text import as_csv, as_markdown
 
 MAIN = Table(
     "Figures",
@@ -111,11 +112,11 @@ def test_html_escapes_what_comes_from_data_and_has_no_script() -> None:
 
 
 def test_markdown_has_every_table_and_no_receipt() -> None:
-    text = markdown.render(sample())
+    text = as_markdown(sample())
     assert "| a & <b> \\| c | 8,000 [7,900, 8,100] | 1.75 |" in text
     assert "Receipts" not in text and "Only a chart" not in text and "## More\n\n- one\n- two" in text
 
 
 def test_csv_has_every_key_of_every_record() -> None:
-    rows = list(csv_module.DictReader(io.StringIO(csv.render(sample()))))
+    rows = list(csv_module.DictReader(io.StringIO(as_csv(sample()))))
     assert rows == [{"arm": "a", "qps": "1", "extra": ""}, {"arm": "b", "qps": "", "extra": "x"}]

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.synthetic_run import synthetic_run
 
 from howfar.experiments.registry import schema, summarise
-from howfar.report import json
+from howfar.report.text import as_json, json_values
 
 TOP = {"run", "plan", "server", "noise_floor", "void_trials", "verdict", "cells"}
 CELL = {
@@ -29,7 +29,7 @@ CELL = {
 
 
 def test_the_promised_names_are_there() -> None:
-    document = plain_json.loads(json.render(summarise(synthetic_run(blocks=2, samples=10))))
+    document = plain_json.loads(as_json(summarise(synthetic_run(blocks=2, samples=10))))
     assert set(document) >= TOP
     assert set(document["server"]) >= {"kind", "version"}
     for cell in document["cells"]:
@@ -50,11 +50,11 @@ def public() -> Any:
 
 @pytest.mark.parametrize("blocks", [0, 1, 3, 8])
 def test_every_document_obeys_the_schema(blocks: int, public: Any) -> None:
-    jsonschema.validate(json.document(summarise(synthetic_run(blocks=blocks, samples=10))), public)
+    jsonschema.validate(json_values(summarise(synthetic_run(blocks=blocks, samples=10))), public)
 
 
 def test_the_schema_is_closed(public: Any) -> None:
-    document = json.document(summarise(synthetic_run(blocks=1, samples=10)))
+    document = json_values(summarise(synthetic_run(blocks=1, samples=10)))
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**document, "surprise": 1}, public)
     document["cells"][0].pop("ratio")

@@ -28,9 +28,9 @@ from howfar.experiments.replication import report as cost_report
 from howfar.experiments.replication.analysis import ReplicationCost
 from howfar.experiments.replication.arms import quoted_distance
 from howfar.experiments.replication.trade import ReplicationFindings
-from howfar.report import csv as report_csv
-from howfar.report import figures, html, json, markdown, terminal
+from howfar.report import figures, html, terminal
 from howfar.report.document import Block, Cell, Chart, Details, Document, Table
+from howfar.report.text import as_csv, as_markdown, json_values
 from howfar.stats.estimate import Estimate
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -84,8 +84,8 @@ def tables(found: Document) -> list[Table]:
 
 GOLDENS: dict[str, Callable[[], str]] = {
     **{f"terminal-{plan}.txt": (lambda plan=plan: terminal.render(document(summary(plan)), 80)) for plan in PLANS},  # type: ignore[misc]
-    "crash.md": lambda: markdown.render(document(summary("crash"))),
-    "crash.csv": lambda: report_csv.render(document(summary("crash"))),
+    "crash.md": lambda: as_markdown(document(summary("crash"))),
+    "crash.csv": lambda: as_csv(document(summary("crash"))),
 }
 
 
@@ -121,7 +121,7 @@ def test_no_line_is_wider_than_the_terminal(plan: str, width: int) -> None:
 def test_terminal_and_markdown_have_the_same_figures(plan: str) -> None:
     text = {
         "terminal": terminal.render(document(summary(plan)), 132, details=True),
-        "markdown": markdown.render(document(summary(plan))),
+        "markdown": as_markdown(document(summary(plan))),
     }
     for table in tables(document(summary(plan))):
         for row in table.rows:
@@ -199,7 +199,7 @@ def test_which_crashes_are_counted_and_whether_any_were_made_is_noted() -> None:
     rows = findings("crash").trade
     assert any(note.startswith("Crashes: link cut") for note in frame.trade_notes(rows))
     for plan in PLANS:
-        assert (frame.NO_CRASHES in markdown.render(document(summary(plan)))) is (plan == "replication")
+        assert (frame.NO_CRASHES in as_markdown(document(summary(plan)))) is (plan == "replication")
 
 
 def test_the_published_distance_comes_first() -> None:
@@ -297,7 +297,7 @@ def test_a_primary_that_is_asynchronous_as_long_as_there_is_a_load_has_lower_bou
 
 
 def test_evidence_is_computed_from_the_run() -> None:
-    text = markdown.render(document(summary("replication")))
+    text = as_markdown(document(summary("replication")))
     ends = [
         cell.receipt["replication"]["window"]["after"]["primary"]["yes_tx"]
         for cell in summary("replication").cells
@@ -322,23 +322,23 @@ def test_a_void_trial_counts_for_what_made_it_void() -> None:
         "the load ended before the fault came": 16,
     }
     found = summary("crash").model_copy(update={"void_reasons": reasons})
-    assert "replication was not as configured: 4." in markdown.render(document(found))
+    assert "replication was not as configured: 4." in as_markdown(document(found))
 
 
 def test_a_spreadsheet_has_cells_and_arms_that_broke_something() -> None:
-    rows = list(csv.DictReader(io.StringIO(report_csv.render(document(summary("replication"))))))
+    rows = list(csv.DictReader(io.StringIO(as_csv(document(summary("replication"))))))
     far = next(row for row in rows if row["arm"] == "after-sync, 85ms, 64")
     assert far["mode"] == "after-sync" and float(far["round_trips"]) == pytest.approx(1.5, abs=0.1)
     assert float(far["tps"]) == pytest.approx(float(far["qps"]))
-    crashes = list(csv.DictReader(io.StringIO(report_csv.render(document(summary("crash"))))))
+    crashes = list(csv.DictReader(io.StringIO(as_csv(document(summary("crash"))))))
     assert len(crashes) == 4 and {row["crashes"] for row in crashes} == {"20"}
     assert sum(map(int, crashes[0]["lost_each"].split())) == int(crashes[0]["lost"])
 
 
 def test_the_json_has_each_crash_and_the_drawn_fallback() -> None:
-    losses = json.document(summary("crash"))["replication"]["crash"]["losses"]
+    losses = json_values(summary("crash"))["replication"]["crash"]["losses"]
     assert [len(loss["each"]) for loss in losses] == [20] * 4
-    assert json.document(summary("fallback"))["replication"]["fallback"][0]["series"]["unprotected"] == 1234
+    assert json_values(summary("fallback"))["replication"]["fallback"][0]["series"]["unprotected"] == 1234
 
 
 def test_little_is_a_report_too() -> None:
@@ -351,4 +351,4 @@ def test_little_is_a_report_too() -> None:
         balance = Balance()
         balance.feed(html.render(document(made)))
         assert balance.open == []
-        assert terminal.render(document(made), 80) and markdown.render(document(made))
+        assert terminal.render(document(made), 80) and as_markdown(document(made))

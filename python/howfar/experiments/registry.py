@@ -15,8 +15,9 @@ from howfar.experiments.latency.report import Latencies
 from howfar.experiments.page.report import Pages
 from howfar.experiments.paths.report import Paths
 from howfar.experiments.replication.report import Replication
-from howfar.report import csv, html, json, markdown, terminal
+from howfar.report import html, terminal
 from howfar.report.document import Document
+from howfar.report.text import as_csv, as_json, as_markdown, json_schema
 from howfar.store.records import Run
 
 EXPERIMENTS: list[Experiment] = [
@@ -54,11 +55,11 @@ def in_terminal(summary: Summary, width: int, colour: bool, unicode: bool, detai
 def rendered(summary: Summary, form: str) -> str:
     """The report as `html`, `md`, `csv` or `json`."""
     if form == "json":
-        return json.render(summary)
-    render = {"html": html.render, "md": markdown.render, "csv": csv.render}[form]
+        return as_json(summary)
+    render = {"html": html.render, "md": as_markdown, "csv": as_csv}[form]
     return render(document(summary))
 
 
 def schema() -> dict[str, object]:
     """JSON Schema of the JSON report."""
-    return json.schema({key: kind for each in EXPERIMENTS for key, kind in each.findings.items()})
+    return json_schema({key: kind for each in EXPERIMENTS for key, kind in each.findings.items()})

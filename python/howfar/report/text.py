@@ -1,18 +1,31 @@
-"""What the renderers of text share: which method lays out which block, and the order of paragraphs."""
+"""Reports as text: what Markdown and the terminal share, and Markdown, CSV and JSON.
+
+Names in JSON are public: a name is added, never renamed; `REPORT_VERSION` is raised when a meaning changes.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import create_model
+
+from howfar.analysis.cells import CellSummary
+from howfar.analysis.summary import Summary
+from howfar.plan.factors import breaks
 from howfar.report.document import (
     Advice,
     Answer,
     Block,
     Bullets,
+    Chart,
     Code,
     Details,
+    Document,
     Facts,
     Heading,
     Table,
@@ -21,7 +34,9 @@ from howfar.report.document import (
     numbered,
     without_empty,
 )
+from howfar.stats.estimate import Part
 
+REPORT_VERSION = 1
 Lines = list[str]
 
 
@@ -105,3 +120,103 @@ class TextRenderer(ABC):
                 return self.facts(values)
             case _:
                 return []
+
+
+def as_markdown(document: Document) -> str:
+    """For an issue, a wiki or a mail: all of it except charts and receipts. Pipe tables; ends in a newline."""
+    parts = [[f"# {document.title}"], *_Markdown().paragraphs(document.blocks)]
+    return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
+
+
+class _Markdown(TextRenderer):
+    def shows(self, block: Block) -> bool:
+        return not isinstance(block, Chart | Facts)
+
+    def heading(self, text: str, level: int) -> Lines:
+        return [f"{'#' * level} {text}"]
+
+    def text(self, text: str, quiet: bool = False) -> Lines:
+        return [text]
+
+    def bullets(self, lines: Sequence[str]) -> Lines:
+        return [f"- {line}" for line in lines]
+
+    def warnings(self, lines: Sequence[str]) -> Lines:
+        return ["**Warnings**", "", *self.bullets(lines)]
+
+    def answer(self, text: str) -> Lines:
+        return [f"**{text}**"]
+
+    def table(self, table: Table, level: int) -> Lines:
+        rule = "|" + "|".join("---" if column.left else "---:" for column in table.columns) + "|"
+        lines = [_row([column.label for column in table.columns]), rule]
+        lines += [_row([cell.line for cell in row]) for row in table.rows]
+        title = [*self.heading(table.title, level), ""] if table.title else []
+        return [*title, *lines, *(line for note in table.notes for line in ("", note))]
+
+    def advice(self, advice: Advice, number: int) -> Lines:
+        return [f"{number}. **{advice.action}** {advice.because}".rstrip()]
+
+    def code(self, lines: Sequence[str]) -> Lines:
+        return ["```", *lines, "```"]
+
+
+def _row(fields: list[str]) -> str:
+    return "| " + " | ".join(field.replace("|", "\\|") for field in fields) + " |"
+
+
+def as_csv(document: Document) -> str:
+    """The records for a spreadsheet: a header line, `\\n` line ends, an empty field is unknown."""
+    names = list(dict.fromkeys(name for record in document.records for name in record))
+    out = io.StringIO()
+    if document.records:
+        writer = csv.DictWriter(out, names, lineterminator="\n", restval="")
+        writer.writeheader()
+        writer.writerows(document.records)
+    return out.getvalue()
+
+
+def json_values(summary: Summary) -> dict[str, Any]:
+    """The summary as plain values. CPU per query is a number there, its interval has a key of its own. Cells that broke something are
+    not in it: their rates would include the outage. Their result is in `replication`."""
+    plain = summary.model_dump(mode="json")
+    plain |= plain.pop("findings")
+    plain["cells"] = [_cell(cell) for cell in summary.cells if not breaks(cell.factors)]
+    return {"report_version": REPORT_VERSION, **plain}
+
+
+def _cell(cell: CellSummary) -> dict[str, Any]:
+    plain = cell.model_dump(mode="json")
+    intervals = plain["cpu_us_per_query"]
+    plain["cpu_us_per_query"] = {role: found and found["value"] for role, found in intervals.items()}
+    plain["cpu_us_per_query_interval"] = intervals
+    return plain
+
+
+def as_json(summary: Summary) -> str:
+    """JSON text with a final newline; NaN and infinity cannot occur."""
+    return json.dumps(json_values(summary), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def json_schema(findings: Mapping[str, type[Part]]) -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of `json_values`, whose experiments find these."""
+    optional_findings: dict[str, Any] = {key: (kind | None, None) for key, kind in findings.items()}
+    whole = create_model("Summary", __base__=Summary, **optional_findings)
+    found = whole.model_json_schema(mode="serialization")
+    del found["properties"]["findings"], found["$defs"]["Part"]
+    cell = found["$defs"]["CellSummary"]
+    cell["properties"]["cpu_us_per_query_interval"] = {"$ref": "#/$defs/CpuPerQuery"}
+    cell["properties"]["cpu_us_per_query"] = {"$ref": "#/$defs/CpuNumbers"}
+    cell["required"].append("cpu_us_per_query_interval")
+    numbers = {name: {"type": "number"} for name in ("client", "server")}
+    optional = {name: {"anyOf": [{"type": "number"}, {"type": "null"}]} for name in ("forwarder", "link")}
+    found["$defs"]["CpuNumbers"] = {
+        "type": "object",
+        "description": "CPU microseconds a query, by who spent them; null: no such part on this path.",
+        "properties": {**numbers, **optional},
+        "required": ["client", "server", "forwarder", "link"],
+        "additionalProperties": False,
+    }
+    found["properties"] = {"report_version": {"const": REPORT_VERSION}, **found["properties"]}
+    found["required"] = ["report_version", *found["required"]]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, "title": "howfar report"}
