@@ -49,7 +49,7 @@ def ping_pong(target: UnixTarget | TcpTarget) -> PingPong:
     return result
 
 
-def test_calibrate_says_all_that_is_documented() -> None:
+def test_calibrate_measures_both_transports() -> None:
     command = [
         str(Path(sys.executable).with_name("howfar")),
         "bench",
@@ -72,9 +72,6 @@ def test_calibrate_says_all_that_is_documented() -> None:
         assert over.ceiling.connections == 64
         figures = [floor.engine_p50_us for floor in over.floors] + [cost.client_us for cost in over.cpu_per_query]
         assert all(figure.value > 0 and figure.low is None for figure in figures), "two blocks allow no interval"
-    text = Path(__file__).parents[2].joinpath("docs", "bench.md").read_text()
-    fields = {*Calibration.model_fields, *type(found.transports[0]).model_fields, *type(found.setting).model_fields}
-    assert not [name for name in fields if f"`{name}`" not in text]
 
 
 def test_other_clients_are_served(port: int) -> None:

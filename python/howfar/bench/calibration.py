@@ -36,7 +36,7 @@ from howfar.engine.messages import (
 from howfar.engine.process import EngineProcess, Launcher, LoadOutcome, run_load, run_probe
 from howfar.errors import EngineError, MissingError
 from howfar.lab.network import Shares, share_cpus, usable_cpus
-from howfar.stats.estimate import Estimate, Part
+from howfar.stats.estimate import Described, Estimate, Part
 from howfar.stats.intervals import hodges_lehmann, judge_ratio
 
 FLOOR_BAR: Final = 1.10
@@ -66,7 +66,7 @@ class Limit(StrEnum):
 # ---------------------------------------------------------------- measured, one block each
 
 
-class Exchange(Part):
+class Exchange(Described):
     """One block of the ping-pong."""
 
     p50_ns: int
@@ -75,7 +75,7 @@ class Exchange(Part):
     clock_read_ns: float
 
 
-class Load(Part):
+class Load(Described):
     """One block of the engine."""
 
     p50_ns: int
@@ -96,7 +96,7 @@ Cpus = Literal["together", "apart"]
 """Client and null server on one CPU, or on separate ones."""
 
 
-class Floor(Part):
+class Floor(Described):
     """One connection: the shortest round trip, and what the engine adds to it."""
 
     cpus: Cpus
@@ -110,7 +110,7 @@ class Floor(Part):
     """At most FLOOR_BAR, by the estimate."""
 
 
-class Ceiling(Part):
+class Ceiling(Described):
     """Many connections: the highest rate of this client."""
 
     connections: int
@@ -121,7 +121,7 @@ class Ceiling(Part):
     limit: Limit
 
 
-class QueryCost(Part):
+class QueryCost(Described):
     """CPU per query at one number of connections."""
 
     connections: int
@@ -129,7 +129,7 @@ class QueryCost(Part):
     server_us: Estimate
 
 
-class OverTransport(Part):
+class OverTransport(Described):
     transport: Transport
     floors: tuple[Floor, ...]
     ceiling: Ceiling
@@ -138,14 +138,14 @@ class OverTransport(Part):
     cpu_per_query: tuple[QueryCost, ...]
 
 
-class Clock(Part):
+class Clock(Described):
     step_ns: int
     """The smallest step observed."""
     read_ns: float
     """The median cost of a reading."""
 
 
-class Setting(Part):
+class Setting(Described):
     """Where and how it was measured."""
 
     howfar: str
@@ -156,7 +156,7 @@ class Setting(Part):
     block_ns: int
 
 
-class Calibration(Part):
+class Calibration(Described):
     version: Literal[1] = 1
     setting: Setting
     clock: Clock

@@ -36,7 +36,7 @@ from howfar.lab.cache import work_directory
 from howfar.lab.network import Host, Shares, format_cpus, share_cpus, usable_cpus
 from howfar.lab.servers import DATABASE, USER, Server, ServerContext, Store, Tables, find_store
 from howfar.lab.servers.kinds import STORES
-from howfar.stats.estimate import Estimate, Part
+from howfar.stats.estimate import Described, Estimate
 from howfar.stats.intervals import judge_ratio
 from howfar.units import counted
 
@@ -44,14 +44,14 @@ Placement = Literal["shared", "apart", "one-cpu"]
 """Client and server on all CPUs, each on its half, or both on one."""
 
 
-class Block(Part):
+class Block(Described):
     """Both clients, one after the other in random order: everything else is computed from these."""
 
     ours: Trial
     peer: Trial
 
 
-class Side(Part):
+class Side(Described):
     """One client at one number of connections: medians of the blocks."""
 
     client_cpu_us_per_query: float
@@ -62,7 +62,7 @@ class Side(Part):
     context_switches_per_query: float
 
 
-class Row(Part):
+class Row(Described):
     connections: int
     ours: Side
     peer: Side
@@ -110,7 +110,7 @@ def _within(ratio: Estimate, bar: float) -> bool:
     return ratio.low <= bar <= ratio.high and ratio.low < ratio.high
 
 
-class Setting(Part):
+class Setting(Described):
     """Where and how it was measured."""
 
     howfar: str
@@ -129,7 +129,7 @@ class Setting(Part):
     seconds: float
 
 
-class Comparison(Part):
+class Comparison(Described):
     version: Literal[1] = 1
     setting: Setting
     rows: tuple[Row, ...]

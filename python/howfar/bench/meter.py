@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from howfar.errors import LabError
-from howfar.stats.estimate import Part
+from howfar.stats.estimate import Described
 
 _POLL_S = 0.02
 
@@ -23,7 +23,7 @@ def kernel() -> str:
     return f"{os.uname().sysname} {os.uname().release}"
 
 
-class Trial(Part):
+class Trial(Described):
     """One client in one block: what its steady window took."""
 
     queries: int

@@ -16,6 +16,12 @@ class Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class Described(Part):
+    """A part whose docstrings are the descriptions in its JSON Schema."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
 class Estimate(Part):
     """A value with its 95 % confidence interval; `low` and `high` are None where too few trials allow one."""
 

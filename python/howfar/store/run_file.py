@@ -299,62 +299,62 @@ APPLICATION_ID = 0x48574652
 TABLES = """
 CREATE TABLE run (
     run_id TEXT NOT NULL,
-    created_unix_ns INTEGER NOT NULL,
+    created_unix_ns INTEGER NOT NULL, -- since 1970, UTC
     howfar_version TEXT NOT NULL,
-    command TEXT NOT NULL,
+    command TEXT NOT NULL, -- JSON
     plan_name TEXT NOT NULL,
     quick INTEGER NOT NULL,
-    plan_toml TEXT NOT NULL,
-    plan TEXT NOT NULL,
+    plan_toml TEXT NOT NULL, -- as written
+    plan TEXT NOT NULL, -- JSON, after --quick and options
     seed INTEGER NOT NULL,
-    environment TEXT NOT NULL,
+    environment TEXT NOT NULL, -- JSON: versions, kernel, machine
     server_kind TEXT NOT NULL,
     server_version TEXT NOT NULL,
-    whole_blocks INTEGER NOT NULL,
-    stop TEXT
+    whole_blocks INTEGER NOT NULL, -- since format 6: a block with a void trial was measured again as a whole
+    stop TEXT -- width, time, blocks, interrupted; NULL: still measuring, or killed
 ) STRICT;
 CREATE TABLE arm (
     name TEXT PRIMARY KEY,
-    place INTEGER NOT NULL UNIQUE,
-    role TEXT NOT NULL,
-    factors TEXT NOT NULL
+    place INTEGER NOT NULL UNIQUE, -- order
+    role TEXT NOT NULL, -- baseline, duplicate, contender, confirmation
+    factors TEXT NOT NULL -- JSON
 ) STRICT;
 CREATE TABLE trial (
-    number INTEGER PRIMARY KEY,
+    number INTEGER PRIMARY KEY, -- order of execution
     block INTEGER NOT NULL,
     position INTEGER NOT NULL,
     attempt INTEGER NOT NULL,
     arm TEXT NOT NULL REFERENCES arm (name),
-    status TEXT NOT NULL,
+    status TEXT NOT NULL, -- ok, void
     void_reason TEXT,
     started_unix_ns INTEGER NOT NULL,
     ended_unix_ns INTEGER NOT NULL,
-    elapsed_ns INTEGER,
+    elapsed_ns INTEGER, -- of the measured window, as the counts that follow
     transactions INTEGER,
     queries INTEGER,
-    turns INTEGER,
+    turns INTEGER, -- round trips
     rows INTEGER,
     bytes_to_server INTEGER,
     bytes_to_client INTEGER,
-    errors TEXT,
+    errors TEXT, -- JSON: counts by code
     warmup_transactions INTEGER,
     connect_ns INTEGER,
-    receipt TEXT NOT NULL,
-    psi_cpu_some_share REAL,
+    receipt TEXT NOT NULL, -- JSON; sections session, server, forwarder, link, replication, services, application
+    psi_cpu_some_share REAL, -- of the machine, as what follows
     psi_io_some_share REAL,
     steal_share REAL,
     load_average_1m REAL,
     busy_cpus REAL,
-    around TEXT,
-    fault TEXT,
-    services TEXT,
-    told TEXT,
-    warnings TEXT NOT NULL,
+    around TEXT, -- JSON: Window in store/records.py
+    fault TEXT, -- JSON: CrashRecord or FallbackRecord there
+    services TEXT, -- JSON: what pages did with each server
+    told TEXT, -- JSON: what an application reported
+    warnings TEXT NOT NULL, -- JSON
     UNIQUE (block, position, attempt)
 ) STRICT;
 CREATE TABLE event (
     unix_ns INTEGER NOT NULL,
-    what TEXT NOT NULL
+    what TEXT NOT NULL -- created, resumed: JSON, extended: JSON, confirming: JSON, confirmed: JSON, stopped: ...
 ) STRICT;
 """
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Final
 
-from howfar.stats.estimate import Part
+from howfar.stats.estimate import Described
 
 GOODPUT_WITHIN: Final = 0.005
 GOODPUT_RTT_MAX_MS: Final = 10.0
@@ -26,7 +26,7 @@ CHANCE: Final = 0.01
 """How often a correct link may lie outside the interval of a random figure."""
 
 
-class Verdict(Part):
+class Verdict(Described):
     """One bar. `median` and `best` are in its unit; `median` is the worst run for drops, and all runs together for loss and jitter."""
 
     bar: str

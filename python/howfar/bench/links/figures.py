@@ -15,12 +15,12 @@ from howfar.bench.links.bars import LONG_FAT, LONG_FAT_AFTER_NS, Verdict, judge_
 from howfar.lab.link import goodput_times_ns
 from howfar.lab.link.backends import backends
 from howfar.lab.link.spec import LinkSpec
-from howfar.stats.estimate import Part
+from howfar.stats.estimate import Described
 
 BUSY_LOAD = 0.5
 
 
-class LinkPoint(Part):
+class LinkPoint(Described):
     rtt_ms: float
     rate_gbit: float | None
     """None: unshaped."""
@@ -49,7 +49,7 @@ class LinkPoint(Part):
         return None if bps is None else bps / 1e9
 
 
-class Run(Part):
+class Run(Described):
     """One link, once."""
 
     rtt_ms_p50: float
@@ -78,7 +78,7 @@ class Run(Part):
     """Of the last minute, at the end. The measurement itself adds up to two or three."""
 
 
-class Obtained(Part):
+class Obtained(Described):
     """Medians of the runs."""
 
     rtt_ms_p50: float
@@ -100,7 +100,7 @@ class Peer(Obtained):
     runs: tuple[Run, ...]
 
 
-class Row(Part):
+class Row(Described):
     asked: LinkPoint
     rest_rtt_ms: float
     """The expected ping: the requested RTT plus the ping's time on the wire."""
@@ -119,7 +119,7 @@ class Row(Part):
     """Why the peer has no figures for this link although it was available."""
 
 
-class Figure(Part):
+class Figure(Described):
     """One figure over several runs."""
 
     median: float
@@ -131,7 +131,7 @@ class Figure(Part):
         return cls(median=median(runs), best=best(runs), runs=tuple(runs))
 
 
-class Compared(Part):
+class Compared(Described):
     name: str
     figure: Figure
 
@@ -139,7 +139,7 @@ class Compared(Part):
 ExtraName = Literal["unlimited", "redis", "hogs", "loss", "jitter"]
 
 
-class Extra(Part):
+class Extra(Described):
     """A measurement beside the grid of links; `skipped` says why there is no figure."""
 
     name: ExtraName
@@ -152,14 +152,14 @@ class Extra(Part):
     skipped: str | None = None
 
 
-class RunsOn(Part):
+class RunsOn(Described):
     """CPUs and scheduling classes of all threads of a process, from the kernel."""
 
     cpus: tuple[int, ...]
     scheduling: tuple[str, ...]
 
 
-class Setting(Part):
+class Setting(Described):
     """Where and how it was measured."""
 
     howfar: str
@@ -192,7 +192,7 @@ class Setting(Part):
         return self.load_average >= BUSY_LOAD
 
 
-class LinkBench(Part):
+class LinkBench(Described):
     version: Literal[1] = 1
     setting: Setting
     rows: tuple[Row, ...]
