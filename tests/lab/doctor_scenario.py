@@ -262,7 +262,7 @@ def _inodes(pid: int) -> bool:
 _COMMAND = "import sys; from howfar.cli.main import run_command_line; sys.exit(run_command_line())"
 _AS_NOBODY = """
 import encodings.idna, os, sys
-import howfar.cli.doctor, howfar.doctor.examine, howfar.doctor.screen
+import howfar.cli.doctor, howfar.doctor.examine
 from howfar.cli.main import run_command_line
 os.setgroups([]); os.setgid(65534); os.setuid(65534); os.chdir("/")
 sys.exit(run_command_line())

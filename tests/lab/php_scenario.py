@@ -35,7 +35,7 @@ from howfar.engine.rules import services_of, sql_of
 from howfar.errors import HowfarError, LabError
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
-from howfar.lab.php import php_fpm, staged
+from howfar.lab.php import php_fpm
 from howfar.lab.php.php_fpm import Answer, ask, keys_of, round_trips_of
 from howfar.lab.staged import LabStage
 from howfar.runner.jobs import fill_keys
@@ -191,11 +191,11 @@ def _liar(laboratory: Lab) -> dict[str, Any]:
             assert steps.count(true) == 1
             steps = steps.replace(true, false)
         (lying / "Steps.php").write_text(steps)
-        staged._PAGE = lying / "page.php"
+        php_fpm._PAGE = lying / "page.php"
         try:
             return _lied(laboratory)
         finally:
-            staged._PAGE = honest / "page.php"
+            php_fpm._PAGE = honest / "page.php"
 
 
 def _lied(laboratory: Lab) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pymysql
 import pytest
 from pymysql.cursors import DictCursor
 
-from howfar.experiments.replication.configuration import STATUS, my_cnf, primary_lines, replica_lines, timeout_lines
+from howfar.experiments.replication.report import STATUS, my_cnf, primary_lines, replica_lines, timeout_lines
 from howfar.lab.replication.binary_log import BinaryLogReplication
 from howfar.lab.replication.dialect import Source, replication_dialect
 from howfar.lab.replication.member import wait_for

@@ -17,7 +17,7 @@ from howfar.lab import sandbox
 from howfar.lab.link import DIRECTIONS, Link, LinkSpec, open_link
 from howfar.lab.link.backends import backends
 from howfar.lab.link.backends.kernel_qdiscs import qdisc_batch
-from howfar.lab.link.library import missing_qdiscs
+from howfar.lab.link.running import missing_qdiscs
 from howfar.lab.network import build_network, share_cpus, usable_cpus
 
 if TYPE_CHECKING:

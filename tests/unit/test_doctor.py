@@ -16,8 +16,19 @@ from hypothesis import strategies as st
 
 from howfar.doctor import procfs
 from howfar.doctor.checks import CHECKS, Context, findings
-from howfar.doctor.clients import Holder, Sight, Watch, Watching, clients
-from howfar.doctor.discovery import Candidate, Known, ListenAddress, identify, options
+from howfar.doctor.discovery import (
+    Candidate,
+    Holder,
+    Known,
+    ListenAddress,
+    Sight,
+    Watch,
+    Watching,
+    clients,
+    identify,
+    options,
+)
+from howfar.doctor.examine import screen
 from howfar.doctor.findings import (
     Client,
     Examination,
@@ -40,7 +51,6 @@ from howfar.doctor.proposals import by_socket, family, own_paths
 from howfar.doctor.protocols import PROTOCOLS
 from howfar.doctor.protocols.mysql import named
 from howfar.doctor.protocols.session import Counters, Elsewhere, Endpoint, Greeting, NotThis, Owner
-from howfar.doctor.screen import screen
 from howfar.doctor.targets import Consent, Login, Logins, parse_target
 from howfar.errors import UsageError
 

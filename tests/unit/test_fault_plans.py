@@ -16,7 +16,7 @@ from howfar.plan.cells import cells
 from howfar.plan.load import load_plan
 from howfar.plan.types import FALLBACK_NS
 from howfar.runner.fault.fallback import AFTERWARDS_NS, AWAY_NS, LEAVES_NS
-from howfar.runner.outcome import measured
+from howfar.runner.jobs import measured
 from howfar.runner.stopping import standing, why_stop
 from howfar.store.records import Run, StopReason, Trial, TrialStatus
 

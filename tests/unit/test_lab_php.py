@@ -30,8 +30,7 @@ from howfar.engine.messages import (
 )
 from howfar.errors import LabError, MissingError, PlanError
 from howfar.lab.php import php_fpm
-from howfar.lab.php.php_fpm import Answer, ask, check, for_proof, keys_of, round_trips_of
-from howfar.lab.php.staged import good
+from howfar.lab.php.php_fpm import Answer, ask, check, for_proof, good, keys_of, round_trips_of
 
 PLACE = Service(target=UnixTarget(path="/s"))
 FAR = TcpTarget(host="127.0.0.1", port=1)

@@ -16,8 +16,7 @@ from howfar.engine.messages import (
     UnixTarget,
 )
 from howfar.errors import LabError
-from howfar.lab.php.php_fpm import Answer
-from howfar.lab.php.staged import PageProof, await_alone, kept, prove
+from howfar.lab.php.php_fpm import Answer, PageProof, await_alone, kept, prove
 from howfar.lab.reached import Reached
 from howfar.lab.servers.sql_store import SqlServer
 
@@ -152,7 +151,7 @@ def test_a_proof_waits_until_earlier_clients_are_gone(monkeypatch: pytest.Monkey
     await_alone([reached(server)])
     assert server.here == []
     server.meet("localhost")
-    monkeypatch.setattr("howfar.lab.php.staged._SETTLES_S", 0.0)
+    monkeypatch.setattr("howfar.lab.php.php_fpm._SETTLES_S", 0.0)
     with pytest.raises(LabError) as found:
         await_alone([reached(server)])
     assert "mysql has clients before" in found.value.message

@@ -22,8 +22,16 @@ from howfar.errors import QuantityError, UsageError
 from howfar.lab.link import DIRECTIONS, DirectionSpec, LinkSpec
 from howfar.lab.link.backends import backends, find_backend
 from howfar.lab.link.backends.kernel_qdiscs import qdisc_batch
-from howfar.lab.link.library import find_link, named_links, rate_trace, rtt_trace
-from howfar.lab.link.settings import Player, apply, loss_share, read_script
+from howfar.lab.link.settings import (
+    Player,
+    apply,
+    find_link,
+    loss_share,
+    named_links,
+    rate_trace,
+    read_script,
+    rtt_trace,
+)
 from howfar.lab.link.spec import remaining, rotated
 
 _BASE = LinkSpec(rtt_ns=10_000_000, rate_bps=10**9)

@@ -21,14 +21,21 @@ from howfar.engine.messages import (
 )
 from howfar.errors import PlanError, UsageError
 from howfar.load.cmdline import parse_command_line
-from howfar.load.job import joined, limit_advice, load_job, workload_of
+from howfar.load.job import (
+    example_workload,
+    example_workloads,
+    joined,
+    limit_advice,
+    load_job,
+    parse_workload,
+    workload_of,
+)
 from howfar.load.libpq import SOCKETS, SYSTEM_CA, completed, parse_services, parse_uri, password_of
-from howfar.load.report_sysbench import bucket, value_ms
+from howfar.load.report_human import bucket, value_ms
 from howfar.load.result import bound, distribution
 from howfar.load.search import CONFIRMATIONS, MOST_TRIALS, NARROW, Goal, Trial, answer, next_rate, parse_goal, sentence
 from howfar.load.target import ServerAddress, parse_dsn, parse_option_file
 from howfar.load.verdict import Finding, Stamp, Verdict, judge
-from howfar.load.workload_file import example, examples, parse_workload
 
 
 @pytest.mark.parametrize(
@@ -410,9 +417,9 @@ def test_as_many_marks_as_parameters(sql: str, marks: int) -> None:
         parse_workload("w.toml", GOOD.replace('sql = "SELECT ?"', f'sql = """{sql}"""'))
 
 
-@pytest.mark.parametrize("name", examples())
+@pytest.mark.parametrize("name", example_workloads())
 def test_what_comes_along_is_a_workload(name: str) -> None:
-    found = parse_workload(name, example(name))
+    found = parse_workload(name, example_workload(name))
     assert found.prepare and found.cleanup
 
 

@@ -18,10 +18,16 @@ from hdrh.log import HistogramLogReader
 from tests.unit import fake_load
 
 from howfar.engine.messages import Finished
-from howfar.load import export, report_human, report_sysbench
-from howfar.load.export import hdr_log, prometheus_text
-from howfar.load.report_human import time
-from howfar.load.result import Result
+from howfar.load import report_human
+from howfar.load.report_human import (
+    sysbench_first_line,
+    sysbench_head,
+    sysbench_interval_lines,
+    sysbench_report,
+    sysbench_started,
+    time,
+)
+from howfar.load.result import Result, hdr_log, job_line, prometheus_text, summary_line
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 WORKLOAD = "oltp_read_write"
@@ -34,13 +40,11 @@ def text(lines: list[str]) -> str:
 def sysbench(dialect: str, rate: float | None = None, histogram: bool = False, percentile: int = 95) -> str:
     job = fake_load.job(rate, warmup_ns=2 * fake_load.SECOND if dialect == "1.1" else 0)
     result = fake_load.result(job)
-    lines = report_sysbench.first_line("0.0", dialect) + report_sysbench.head(
-        job, dialect, fake_load.SECOND, 7 if rate else 0
-    )
-    lines += report_sysbench.started(job, dialect)
+    lines = sysbench_first_line("0.0", dialect) + sysbench_head(job, dialect, fake_load.SECOND, 7 if rate else 0)
+    lines += sysbench_started(job, dialect)
     for each in result.intervals[:3]:
-        lines += report_sysbench.interval_lines(each, job, percentile)
-    return text(lines + report_sysbench.report(result, dialect, percentile, histogram))
+        lines += sysbench_interval_lines(each, job, percentile)
+    return text(lines + sysbench_report(result, dialect, percentile, histogram))
 
 
 FORMATS: dict[str, Callable[[], str]] = {
@@ -160,9 +164,9 @@ def test_promtool_agrees() -> None:
 
 def test_json_lines() -> None:
     result = fake_load.overloaded()
-    job = json.loads(export.job_line(result.job))
+    job = json.loads(job_line(result.job))
     assert job["event"] == "job" and "password" not in job["job"]
-    summary = json.loads(export.summary_line(result))
+    summary = json.loads(summary_line(result))
     assert summary["stamps"] == ["overloaded"]
     assert summary["loop"] == "open"
     p99 = summary["latency_ns"]["transaction"]["p99"]
@@ -177,13 +181,13 @@ def test_a_load_without_one_transaction_is_reported_too() -> None:
     )
     result = fake_load.result(done=nothing)
     assert report_human.report(result, WORKLOAD)
-    assert report_sysbench.report(result, "1.0", 95, True)
-    assert json.loads(export.summary_line(result))["latency_ns"] == {}
+    assert sysbench_report(result, "1.0", 95, True)
+    assert json.loads(summary_line(result))["latency_ns"] == {}
     assert hdr_log(result).count("Tag=") == 0
     assert result.verdict.stamps == ("failing",)
     assert "CPU/query" not in text(report_human.report(result, WORKLOAD))
     assert "0 ns" not in text(report_human.report(result, WORKLOAD)), "nothing took no time"
-    assert json.loads(export.summary_line(result))["client_cpu_ns_per_query"] is None
+    assert json.loads(summary_line(result))["client_cpu_ns_per_query"] is None
     assert "cpu_seconds_per_query" not in prometheus_text(result, WORKLOAD)
     assert 'stamp="failing"} 1' in prometheus_text(result, WORKLOAD)
 
@@ -197,7 +201,7 @@ def test_transactions_in_flight_are_shown_if_older_than_the_p99() -> None:
     sentence = text(report_human.report(seen(2 * fake_load.SECOND), WORKLOAD))
     assert "in flight at the end: 8, the oldest for 2.00 s: longer than the p99 of transactions;" in sentence
     assert "not steady: at the end a transaction had been in flight for 2 s" in sentence
-    summary = json.loads(export.summary_line(seen(2 * fake_load.SECOND)))
+    summary = json.loads(summary_line(seen(2 * fake_load.SECOND)))
     assert (summary["in_flight_ns"]["count"], summary["in_flight_ns"]["max"]) == (8, 2 * fake_load.SECOND)
     assert "in_flight" not in summary["latency_ns"], "an age is no latency"
     assert "howfar_load_in_flight_max_seconds" in prometheus_text(seen(2 * fake_load.SECOND), WORKLOAD)

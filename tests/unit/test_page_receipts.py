@@ -27,7 +27,7 @@ from howfar.engine.messages import (
 from howfar.engine.process import LoadOutcome
 from howfar.lab.serving import counted_less
 from howfar.plan.load import load_plan
-from howfar.runner.outcome import PageSpec, not_as_requested, page_facts, page_spec, unlike_pages
+from howfar.runner.jobs import PageSpec, not_as_requested, page_facts, page_spec, unlike_pages
 from howfar.store.records import Arm, ArmRole
 from howfar.store.server_metrics import ServerMetrics
 

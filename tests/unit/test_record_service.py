@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from howfar.errors import LabError, UsageError
-from howfar.recording.service import DropIn
+from howfar.recording.recorder import DropIn
 
 PATIENCE_S = 30.0
 

@@ -36,8 +36,7 @@ from howfar.plan.fitting import without_levels
 from howfar.plan.load import Override, load_plan
 from howfar.plan.types import Plan
 from howfar.report.grid import level_text
-from howfar.runner.jobs import statements_job
-from howfar.runner.outcome import load_facts
+from howfar.runner.jobs import load_facts, statements_job
 from howfar.store.records import Arm, ArmRole
 from howfar.testbed import LoadFacts
 

@@ -18,7 +18,7 @@ from tests.unit.synthetic_run import synthetic_run
 
 from howfar.analysis.summary import Summary
 from howfar.experiments.registry import schema, summarise
-from howfar.report.text import as_csv, as_json, as_markdown
+from howfar.report.text import as_json
 from howfar.store.records import StopReason, TrialStatus
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -50,8 +50,8 @@ FORMATS: dict[str, Callable[[], str]] = {
     "terminal-120.txt": lambda: terminal.render(clear(), 120),
     "terminal-80-ascii.txt": lambda: terminal.render(clear(), 80, unicode=False),
     "terminal-80-murky.txt": lambda: terminal.render(murky(), 80),
-    "report.md": lambda: as_markdown(clear()),
-    "report.csv": lambda: as_csv(clear()),
+    "report.md": lambda: markdown.render(clear()),
+    "report.csv": lambda: csv.render(clear()),
     "report.json": lambda: as_json(clear()),
 }
 
@@ -88,5 +88,5 @@ def test_ascii_is_ascii() -> None:
 def test_a_run_without_trials_renders_everywhere() -> None:
     empty = summarise(synthetic_run(blocks=0))
     assert "No verdict" in terminal.render(empty, 80)
-    assert "No verdict" in as_markdown(empty)
-    assert as_csv(empty) == ""
+    assert "No verdict" in markdown.render(empty)
+    assert csv.render(empty) == ""

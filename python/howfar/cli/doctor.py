@@ -58,8 +58,7 @@ def doctor(
     server's own client: MYSQL_PWD, PGPASSWORD, HOWFAR_REDIS_PASSWORD or REDISCLI_AUTH. Passwords are sent only to servers that are
     named, or that run as root, a system account or yourself.
     """
-    from howfar.doctor.examine import examine  # numpy and pymysql, which --help need not pay
-    from howfar.doctor.screen import screen
+    from howfar.doctor.examine import examine, screen  # numpy and pymysql, which --help need not pay
 
     targets = [_numeric(parse_target(dsn)) for dsn in dsns]
     logins = _logins(user, password_file, ask_password, defaults_file)

@@ -16,8 +16,19 @@ from howfar.errors import HowfarError, QuantityError, SandboxForbidden, UsageErr
 from howfar.lab import sandbox
 from howfar.lab.link import DIRECTIONS, LinkSpec
 from howfar.lab.link.backends import DEFAULT, NAMES, find_backend
-from howfar.lab.link.library import NamedLink, Presence, find_link, named_links, rate_trace, rtt_trace, try_all
-from howfar.lab.link.settings import Script, apply, check, loss_share, read_script
+from howfar.lab.link.running import Presence, try_all
+from howfar.lab.link.settings import (
+    NamedLink,
+    Script,
+    apply,
+    check,
+    find_link,
+    loss_share,
+    named_links,
+    rate_trace,
+    read_script,
+    rtt_trace,
+)
 from howfar.lab.network import CONGESTION_CONTROL, TCP_PRESETS, TcpPreset
 from howfar.units import format_duration_ns, format_rate_bps, format_share
 

@@ -22,12 +22,16 @@ from howfar.engine.messages import Custom, Event, Interval, LoadJob, Ready, Tabl
 from howfar.engine.process import EngineFailed, Launcher, run_load, run_tables
 from howfar.engine.receipt_check import mismatches
 from howfar.errors import EngineError, RunFileError, UsageError
-from howfar.load import export, report_human, report_pgbench, report_sysbench, workload_file
+from howfar.load import report_human
 from howfar.load.cmdline import Options, parse_command_line
 from howfar.load.job import (
+    WORKLOAD_MAX_BYTES,
     arrivals,
+    example_workload,
+    example_workloads,
     limit_advice,
     load_job,
+    parse_workload,
     session_of,
     tables_job,
     transport_line,
@@ -35,8 +39,26 @@ from howfar.load.job import (
     workload_of,
 )
 from howfar.load.options import GROUPS, IGNORED, OPTIONS, REFUSED, Option
-from howfar.load.report_human import time
-from howfar.load.result import Result, result_of
+from howfar.load.report_human import (
+    pgbench_first_line,
+    pgbench_report,
+    sysbench_first_line,
+    sysbench_head,
+    sysbench_interval_lines,
+    sysbench_report,
+    sysbench_started,
+    time,
+)
+from howfar.load.result import (
+    Result,
+    failed_line,
+    hdr_log,
+    job_line,
+    partial_line,
+    prometheus_text,
+    result_of,
+    summary_line,
+)
 from howfar.load.search import MOST_TRIALS, Goal, Trial, answer, judged, next_rate, parse_goal, sentence
 from howfar.load.verdict import Stamp
 
@@ -100,18 +122,18 @@ class Watch:
         options, job = self.options, self.job
         sysbench = options.value("report") == "sysbench"
         if isinstance(event, Ready) and sysbench:
-            _echo(report_sysbench.started(job, options.dialect))
+            _echo(sysbench_started(job, options.dialect))
         if not isinstance(event, Interval) or not options.value("report-interval"):
             return
         if not sysbench:
             click.echo(report_human.interval_line(event, job.arrivals is not None))
         elif event.length_ns >= WHOLE * job.interval_ns:  # sysbench has no line for the rest of a second
-            _echo(report_sysbench.interval_lines(event, job, options.value("percentile")))
+            _echo(sysbench_interval_lines(event, job, options.value("percentile")))
 
     def show_partial(self, how: str) -> None:
         """What an interrupted or failed load leaves."""
         if self.options.value("json"):
-            click.echo(export.partial_line(self.intervals))
+            click.echo(partial_line(self.intervals))
         for line in report_human.partial(self.intervals, how):
             click.echo(line, err=True)
 
@@ -164,33 +186,33 @@ def _advised(options: Options, job: LoadJob | TablesJob, failed: EngineFailed) -
     """With the exact statement where a limit of the server was reached."""
     failed.advice = limit_advice(job, failed.message) or failed.advice
     if options.value("json"):
-        click.echo(export.failed_line(failed.code, failed.message, failed.advice))
+        click.echo(failed_line(failed.code, failed.message, failed.advice))
     return failed
 
 
 def head(options: Options, job: LoadJob | TablesJob) -> None:
     """What is shown before the engine starts."""
     if options.value("json"):
-        click.echo(export.job_line(job))
+        click.echo(job_line(job))
     elif options.value("report") == "pgbench":
-        _echo(report_pgbench.first_line(howfar.__version__))
+        _echo(pgbench_first_line(howfar.__version__))
     elif options.value("report") == "sysbench":
-        _echo(report_sysbench.first_line(howfar.__version__, options.dialect))
+        _echo(sysbench_first_line(howfar.__version__, options.dialect))
         if isinstance(job, LoadJob):
             every_ns, seed = options.value("report-interval"), options.value("rand-seed")
-            _echo(report_sysbench.head(job, options.dialect, every_ns, seed))
+            _echo(sysbench_head(job, options.dialect, every_ns, seed))
 
 
 def show(options: Options, result: Result, name: str) -> None:
     """The reports of a finished load, on stdout and in files. Raises RunFileError."""
     if options.value("json"):
-        click.echo(export.summary_line(result))
+        click.echo(summary_line(result))
     elif options.value("report") == "sysbench":
-        _echo(report_sysbench.report(result, options.dialect, options.value("percentile"), options.value("histogram")))
+        _echo(sysbench_report(result, options.dialect, options.value("percentile"), options.value("histogram")))
         for finding in result.verdict.findings:  # sysbench's layout has no line for a verdict
             note(f"{finding.stamp}: {finding.because}")
     elif options.value("report") == "pgbench":
-        _echo(report_pgbench.report(result, name))
+        _echo(pgbench_report(result, name))
         for finding in result.verdict.findings:
             note(f"{finding.stamp}: {finding.because}")
     else:
@@ -198,9 +220,9 @@ def show(options: Options, result: Result, name: str) -> None:
         if options.value("histogram"):
             _echo(["", *report_human.histogram(result)])
     if options.given("prometheus"):
-        write_whole(Path(options.value("prometheus")), export.prometheus_text(result, name))
+        write_whole(Path(options.value("prometheus")), prometheus_text(result, name))
     if options.given("hdr-log"):
-        write_whole(Path(options.value("hdr-log")), export.hdr_log(result))
+        write_whole(Path(options.value("hdr-log")), hdr_log(result))
 
 
 def check_outputs(options: Options) -> None:
@@ -368,7 +390,7 @@ def _workload(options: Options) -> tuple[str, Custom | None]:
     if options.kind is not None:
         return options.kind, None
     file = str(options.value("workload"))
-    if file in workload_file.examples():
-        return file, workload_file.parse_workload(f"{file}.toml", workload_file.example(file))
-    text = read_text(Path(file), "--workload", workload_file.MAX_BYTES)
-    return Path(file).stem, workload_file.parse_workload(file, text)
+    if file in example_workloads():
+        return file, parse_workload(f"{file}.toml", example_workload(file))
+    text = read_text(Path(file), "--workload", WORKLOAD_MAX_BYTES)
+    return Path(file).stem, parse_workload(file, text)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 
-from howfar.cli.screen import read_text
+from howfar.cli.screen import note, read_text
 from howfar.engine.messages import (
     Target,
     TcpTarget,
@@ -29,6 +29,12 @@ from howfar.load.job import Login, address_of_options, joined
 from howfar.load.target import DEFAULT_PORT, ServerAddress, parse_dsn, parse_option_file
 
 MAX_FILE_BYTES = 65_536
+_USUAL_SOCKETS = (
+    "/run/mysqld/mysqld.sock",
+    "/run/postgresql/.s.PGSQL.5432",
+    "/run/redis/redis-server.sock",
+    "/run/memcached/memcached.sock",
+)
 TRY_S = 5.0
 """For each of several addresses of a name."""
 LONGEST_SOCKET_PATH = 107
@@ -193,3 +199,25 @@ def _resolved(host: str, port: int) -> list[str]:
             f"the host {host} is not known: {error.strerror or error}", "Correct its name, or give its address."
         ) from error
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def usual_server() -> str:
+    """Find the one usual socket that exists. Raises UsageError."""
+    found = [path for path in _USUAL_SOCKETS if Path(path).is_socket()]
+    if len(found) == 1:
+        return found[0]
+    here = ", ".join(found) or "none"
+    raise UsageError(
+        f"which server? Usual sockets found: {here}",
+        "Name it with --server SOCKET or --server HOST:PORT.",
+    )
+
+
+def address_of(text: str) -> UnixTarget | TcpTarget:
+    """Parse `/path/of/a/socket`, `HOST:PORT` or `[::1]:PORT`. Raises UsageError."""
+    host, colon, port = text.rpartition(":")
+    if "/" in text:
+        return target_of(ServerAddress(socket=text), note)
+    if not colon or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise UsageError(f"{text!r} is not an address", "Write /path/of/a/socket or HOST:PORT.")
+    return target_of(ServerAddress(host=host, port=int(port)), note)

@@ -28,7 +28,7 @@ _COMMANDS = {
     "run": ("howfar.cli.run:run", "Run an experiment and report."),
     "resume": ("howfar.cli.resume:resume", "Continue an interrupted run; repeats no finished trial."),
     "confirm": (
-        "howfar.cli.confirm:confirm",
+        "howfar.cli.resume:confirm",
         "Change each limit that a run named and test the prediction.",
     ),
     "report": ("howfar.cli.report:report", "Show a run again, or write it as HTML, Markdown, CSV or JSON."),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
+from howfar.cli.load_address import address_of, usual_server
 from howfar.cli.screen import has_colour, json_option, no_colour_option, note, width
-from howfar.cli.slope import address_of, usual_server
 from howfar.engine.messages import TcpTarget, UnixTarget
 from howfar.errors import UsageError
 from howfar.units import parse_duration_ns
@@ -96,12 +96,12 @@ def record(
 
 
 def _service(unit: str, server: str | None, out: Path, seconds: float | None, yes: bool) -> None:
-    from howfar.recording.service import Requested, record
+    from howfar.recording.recorder import ServiceRequested, record_service
 
     target = address_of(server or usual_server())
     if not isinstance(target, UnixTarget):
         raise UsageError("--service needs a server on a Unix socket", "For a server on TCP, use --interface.")
-    record(Requested(unit, target, out, seconds), note, lambda text: _agreed(text, yes))
+    record_service(ServiceRequested(unit, target, out, seconds), note, lambda text: _agreed(text, yes))
 
 
 def _packets(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from howfar.cli.predict import enter_sandbox, read_target, target_options
 from howfar.cli.screen import has_colour, json_option, no_colour_option, note, width
+from howfar.cli.target_options import enter_sandbox, read_target, target_options
 
 if TYPE_CHECKING:
     from howfar.engine.messages import Replayed

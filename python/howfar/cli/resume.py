@@ -1,4 +1,4 @@
-"""`howfar resume`: continue an interrupted run, or add to one that has ended."""
+"""`howfar resume` and `howfar confirm`: continue an interrupted run, add to one that has ended, test the limits that it named."""
 
 from __future__ import annotations
 
@@ -52,6 +52,21 @@ def resume(
         None if target is None else read_option("--target", target, HalfWidth, "howfar resume"),
     )
     return go_on(run, more, confirm, html, no_colour, began_ns)
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@hop_binary_option
+@html_option
+@details_option
+@no_colour_option
+def confirm(run: Path, html: Path | None, no_colour: bool) -> int:
+    """Change the resources that RUN named as limits, and see whether throughput moves as predicted.
+
+    Up to three limits, three blocks each: the unchanged and the changed arm, in random order in one laboratory. Earlier trials stay
+    as they are. An interrupted run is finished first. Once for each run; `howfar run --confirm` does both.
+    """
+    return go_on(run, Extension(), True, html, no_colour, time.monotonic_ns())
 
 
 def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colour: bool, began_ns: int) -> int:

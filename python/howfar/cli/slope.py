@@ -7,19 +7,11 @@ from pathlib import Path
 
 import click
 
-from howfar.cli.load_address import target_of
+from howfar.cli.load_address import address_of, usual_server
 from howfar.cli.screen import has_colour, json_option, no_colour_option, note, width
-from howfar.engine.messages import TcpTarget, UnixTarget
 from howfar.errors import UsageError
-from howfar.load.target import ServerAddress
 from howfar.units import parse_duration_ns
 
-_USUAL_SOCKETS = (
-    "/run/mysqld/mysqld.sock",
-    "/run/postgresql/.s.PGSQL.5432",
-    "/run/redis/redis-server.sock",
-    "/run/memcached/memcached.sock",
-)
 _LONGEST_DELAY_NS = 1_000_000_000
 
 
@@ -95,28 +87,6 @@ def slope(
     text = terminal.render(document(found, what), width(), colour=has_colour(sys.stdout, no_colour))
     click.echo(text)
     return 0
-
-
-def usual_server() -> str:
-    """Find the one usual socket that exists. Raises UsageError."""
-    found = [path for path in _USUAL_SOCKETS if Path(path).is_socket()]
-    if len(found) == 1:
-        return found[0]
-    here = ", ".join(found) or "none"
-    raise UsageError(
-        f"which server? Usual sockets found: {here}",
-        "Name it with --server SOCKET or --server HOST:PORT.",
-    )
-
-
-def address_of(text: str) -> UnixTarget | TcpTarget:
-    """Parse `/path/of/a/socket`, `HOST:PORT` or `[::1]:PORT`. Raises UsageError."""
-    host, colon, port = text.rpartition(":")
-    if "/" in text:
-        return target_of(ServerAddress(socket=text), note)
-    if not colon or not port.isdigit() or not 0 < int(port) < 65_536:
-        raise UsageError(f"{text!r} is not an address", "Write /path/of/a/socket or HOST:PORT.")
-    return target_of(ServerAddress(host=host, port=int(port)), note)
 
 
 def _delays(text: str) -> tuple[int, ...]:

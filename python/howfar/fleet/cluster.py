@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
 from howfar.errors import HowfarError, LabError, UsageError
-from howfar.fleet.guard import GuardSettings
 from howfar.fleet.hosts_file import HostsFile, read_hosts
 from howfar.fleet.node import ray_environment
 from howfar.fleet.ship import bring, ray_version
@@ -35,6 +36,15 @@ _KILLED = (1, 137)
 _UP_S = 120.0
 _DOWN_S = 10.0
 _POLL_S = 0.05
+
+
+class GuardSettings(BaseModel):
+    """What `guard.py` reads from its stdin."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    file: HostsFile
+    address: str
+    """Of this machine."""
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from howfar.errors import HowfarError
 from howfar.fleet import node
-from howfar.fleet.hosts_file import HostsFile, HostSpec
+from howfar.fleet.cluster import GuardSettings
+from howfar.fleet.hosts_file import HostSpec
 from howfar.fleet.node import BEAT_S, NodeSettings
 from howfar.fleet.ship import script
 from howfar.fleet.ssh import command_on
@@ -32,13 +31,6 @@ from howfar.lab import sandbox
 _AGAIN_S = 2.0
 _GIVES_UP_S = 900.0
 """On a host that has not joined for so long."""
-
-
-class GuardSettings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    file: HostsFile
-    address: str
-    """Of this machine."""
 
 
 def resources(name: str | None, host: HostSpec | None) -> dict[str, float]:

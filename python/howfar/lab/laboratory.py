@@ -37,8 +37,7 @@ from howfar.lab.network import (
     tcp_memory_warning,
     usable_cpus,
 )
-from howfar.lab.php.php_fpm import find_php_fpm
-from howfar.lab.php.staged import PhpApplication, php_application
+from howfar.lab.php.php_fpm import PhpApplication, find_php_fpm, php_application
 from howfar.lab.reached import Ends, Reached, Started, reach
 from howfar.lab.replicated import Replication, replicates
 from howfar.lab.replication import PairContext

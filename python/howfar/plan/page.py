@@ -1,7 +1,7 @@
 """A page in a plan: its round trips by name, the keys that it reads, and what a plan of pages or of keys cannot be.
 
 `turns` counts round trips: one request and its answer. Not here: the statements and keys themselves, which are the engine's
-(`runner/jobs/`).
+(`runner/jobs.py`).
 """
 
 from __future__ import annotations

@@ -22,10 +22,11 @@ from howfar.plan.factors import breaks
 from howfar.plan.types import Plan
 from howfar.runner.fault.crash import FaultContext, Replicated, fault_after_ns, run_crash
 from howfar.runner.fault.fallback import run_fallback
-from howfar.runner.jobs import commits_each, job_of
-from howfar.runner.outcome import (
+from howfar.runner.jobs import (
     PageSpec,
     arrivals_receipt,
+    commits_each,
+    job_of,
     load_facts,
     measured,
     not_as_requested,

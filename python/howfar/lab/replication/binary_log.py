@@ -1,4 +1,4 @@
-"""What MariaDB and MySQL share in replication: a binary log, semi-synchronous acknowledgements, statements of one family.
+"""Replication by the binary log, as MariaDB and MySQL do it: semi-synchronous acknowledgements, statements of one family.
 
 Semi-synchronous replication has two vocabularies (master and slave, source and replica) that do not follow from a version: which one a
 server has is read from its variables.
@@ -19,6 +19,8 @@ from howfar.lab.replication.dialect import ACCOUNT, SCHEMA, ReplicaState, Replic
 from howfar.lab.replication.links import ReplicationSpec
 from howfar.lab.replication.member import Member, refuse_strangers, wait_for
 from howfar.lab.replication.status import (
+    MariadbPositions,
+    MysqlPositions,
     PrimaryEnd,
     SemiSyncNames,
     primary_end,
@@ -274,3 +276,92 @@ def _kill_applier(replica: Member) -> None:
     for row in found:
         with suppress(LabError):  # one that has gone meanwhile
             replica.ask(f"KILL {row['id']}")
+
+
+class MariadbReplication(BinaryLogReplication):
+    kind = "mariadb"
+    positions = MariadbPositions()
+    compressions = ("zlib",)
+    most_to_wait_for = 1
+    primary_plugins = ()
+    replica_plugins = ()
+    position_sql = "SELECT @@global.gtid_binlog_pos AS position"
+    applied_sql = "SELECT @@global.gtid_slave_pos AS position"
+    state_sql = "SELECT @@global.gtid_binlog_state AS position"
+    origin_sql = "SELECT @@global.server_id AS position"
+    status_sql = "SHOW SLAVE STATUS"
+    reasons_sql = None
+    start_sql = "START SLAVE"
+    stop_sql = "STOP SLAVE"
+    stop_receiving_sql = "STOP SLAVE IO_THREAD"
+    forget_sql = "RESET SLAVE ALL"
+    read_only_sql = "SET GLOBAL read_only = ON"
+    writable_sql = "SET GLOBAL read_only = OFF"
+    account = ("CREATE OR REPLACE USER {name} {secret};",)
+    identified = "IDENTIFIED VIA mysql_native_password USING PASSWORD('{password}')"
+    state_columns = ("Slave_IO_Running", "Slave_SQL_Running", "Gtid_IO_Pos")
+
+    def options(self, spec: ReplicationSpec) -> tuple[str, ...]:
+        compressed = ("--slave-compressed-protocol=ON",) if spec.compression else ()
+        return ("--gtid-strict-mode=ON", "--log-slave-updates=ON", *compressed, *durability_options(spec))
+
+    def follow_sql(self, source: Source) -> str:
+        encrypted = (
+            f"MASTER_SSL = 1, MASTER_SSL_CA = '{source.ca}', MASTER_SSL_VERIFY_SERVER_CERT = 1"
+            if source.ca
+            else "MASTER_SSL = 0, MASTER_SSL_VERIFY_SERVER_CERT = 0"
+        )
+        return (
+            f"CHANGE MASTER TO MASTER_HOST = '{source.address}', MASTER_PORT = {source.port}, MASTER_USER = '{ACCOUNT}', "
+            f"MASTER_PASSWORD = '{quotable(source.password)}', MASTER_USE_GTID = slave_pos, MASTER_CONNECT_RETRY = 1, "
+            f"MASTER_HEARTBEAT_PERIOD = 1, {encrypted}"
+        )
+
+
+class MysqlReplication(BinaryLogReplication):
+    kind = "mysql"
+    positions = MysqlPositions()
+    compressions = ("zlib", "zstd")
+    most_to_wait_for = None
+    primary_plugins = (
+        ("rpl_semi_sync_source", "semisync_source.so"),
+        ("rpl_semi_sync_master", "semisync_master.so"),
+    )
+    replica_plugins = (
+        ("rpl_semi_sync_replica", "semisync_replica.so"),
+        ("rpl_semi_sync_slave", "semisync_slave.so"),
+    )
+    position_sql = "SELECT @@global.gtid_executed AS position"
+    applied_sql = position_sql
+    state_sql = position_sql
+    origin_sql = "SELECT @@global.server_uuid AS position"
+    status_sql = "SHOW REPLICA STATUS"
+    reasons_sql = (
+        "SELECT LAST_ERROR_MESSAGE AS said FROM performance_schema.replication_applier_status_by_worker "
+        "WHERE LAST_ERROR_NUMBER NOT IN (0, 3030)"  # 3030: it stopped because another one had
+    )
+    start_sql = "START REPLICA"
+    stop_sql = "STOP REPLICA"
+    stop_receiving_sql = "STOP REPLICA IO_THREAD"
+    forget_sql = "RESET REPLICA ALL"
+    read_only_sql = "SET GLOBAL super_read_only = ON"
+    writable_sql = "SET GLOBAL read_only = OFF"
+    account = ("DROP USER IF EXISTS {name};", "CREATE USER {name} {secret};")
+    identified = "IDENTIFIED WITH caching_sha2_password BY '{password}'"
+    state_columns = ("Replica_IO_Running", "Replica_SQL_Running", "Retrieved_Gtid_Set")
+
+    def options(self, spec: ReplicationSpec) -> tuple[str, ...]:
+        return ("--gtid-mode=ON", "--enforce-gtid-consistency=ON", *durability_options(spec))
+
+    def follow_sql(self, source: Source) -> str:
+        encrypted = (
+            f"SOURCE_SSL = 1, SOURCE_SSL_CA = '{source.ca}', SOURCE_SSL_VERIFY_SERVER_CERT = 1"
+            if source.ca
+            else "SOURCE_SSL = 0, GET_SOURCE_PUBLIC_KEY = 1"
+        )
+        return (
+            f"CHANGE REPLICATION SOURCE TO SOURCE_HOST = '{source.address}', SOURCE_PORT = {source.port}, "
+            f"SOURCE_USER = '{ACCOUNT}', SOURCE_PASSWORD = '{quotable(source.password)}', SOURCE_AUTO_POSITION = 1, "
+            "SOURCE_CONNECT_RETRY = 1, SOURCE_HEARTBEAT_PERIOD = 1, "
+            f"SOURCE_COMPRESSION_ALGORITHMS = '{source.compression or 'uncompressed'}', {encrypted}"
+        )

@@ -1,6 +1,6 @@
 """What differs between servers in replication, as the rest of the laboratory asks for it.
 
-MariaDB and MySQL share `binary_log.py`; PostgreSQL's is `postgresql.py`.
+MariaDB and MySQL are in `binary_log.py`, PostgreSQL in `postgresql.py`.
 """
 
 from __future__ import annotations
@@ -167,8 +167,7 @@ def one(ask: Ask, sql: str) -> dict[str, Any]:
 
 
 def replication_dialect(kind: str) -> ReplicationDialect:
-    from howfar.lab.replication.mariadb import MariadbReplication
-    from howfar.lab.replication.mysql import MysqlReplication
+    from howfar.lab.replication.binary_log import MariadbReplication, MysqlReplication
     from howfar.lab.replication.postgresql import PostgresReplication
 
     known = (MariadbReplication(), MysqlReplication(), PostgresReplication())

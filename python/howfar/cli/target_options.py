@@ -1,0 +1,74 @@
+"""The options of `howfar predict` and `howfar replay` that choose a recording, a path and the number of measurements."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from howfar.cli.links import link_options, read_link
+from howfar.cli.screen import note
+from howfar.errors import SandboxForbidden, UsageError
+from howfar.lab import sandbox
+from howfar.paths import find_path, path_names
+
+if TYPE_CHECKING:
+    from howfar.recording.on_path import Target
+
+
+def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that choose a recording, a target path and the number of measurements."""
+    for option in reversed(
+        [
+            click.argument("recording", type=click.Path(path_type=Path)),
+            click.option(
+                "--path",
+                "path_name",
+                type=click.Choice(path_names()),
+                help="The path to predict.  [default: remote if a link option is given, else tcp]",
+            ),
+            link_options,
+            click.option("--tls", type=click.Choice(("1.2", "1.3")), help="TLS version. [default: as recorded]"),
+            click.option(
+                "--blocks", type=click.IntRange(1, 100), default=6, show_default=True, help="Blocks of measurements."
+            ),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+def read_target(path_name: str | None, tls: str | None, link_values: dict[str, Any]) -> Target:
+    """Raises UsageError."""
+    from howfar.recording.on_path import Target
+
+    choice = read_link(link_values)
+    path = find_path(path_name or ("remote" if choice.given else "tcp"))
+    if choice.given and not path.crosses_link:
+        raise UsageError(f"the path {path.name} crosses no link", "Omit --path, or use --path remote.")
+    if choice.script.changes:
+        raise UsageError("a prediction needs a constant link", "Omit --link-script.")
+    return Target(
+        path=path,
+        tls=tls if tls in ("1.2", "1.3") else None,  # type: ignore[arg-type] # click has checked it
+        link=choice.spec if path.crosses_link else None,
+        backend=choice.backend,
+        tcp=choice.tcp,
+        congestion_control=choice.congestion_control,
+        named=choice.named,
+    )
+
+
+def enter_sandbox(target: Target) -> None:
+    """Rerun this command in a sandbox and exit; return if inside, or if none is allowed and the path needs none."""
+    if sandbox.inside():
+        return
+    try:
+        sys.exit(sandbox.run_inside())
+    except SandboxForbidden as forbidden:
+        if target.path.crosses_link:
+            raise
+        note(f"no sandbox: {forbidden.message}")
