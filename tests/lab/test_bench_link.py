@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel
 
 from howfar.bench.links.figures import LinkBench, Run
 from tests.lab.undisturbed import agree
