@@ -15,18 +15,17 @@ from typing import Any, Literal
 
 from howfar.engine.messages import (
     KeyValue,
-    LoadJob,
     ServiceName,
     Session,
     Sysbench,
 )
 from howfar.engine.process import run_load
 from howfar.errors import LabError
-from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.runner.jobs import fill_keys
 from howfar.store.records import FactorValue
 from howfar.testbed import LoadFacts, Stage
+from tests.lab.programs import in_sandbox, load_on
 
 KEYS, REQUESTS = 300, 200
 TABLES, SIZE = 1, 1000
@@ -41,19 +40,17 @@ def _keys(name: ServiceName) -> KeyValue:
 def _load(stage: Stage, name: ServiceName) -> tuple[dict[str, Any], set[str]]:
     """The engine's receipt, and the roles that used CPU."""
     service = stage.services[name].service
-    job = LoadJob(
-        target=service.target,
-        user=service.user,
-        password=service.password,
-        database=service.database,
+    where = {name: getattr(service, name) for name in ("target", "user", "password", "database")}
+    workload = Sysbench(tables=TABLES, table_size=SIZE) if name == "mysql" else _keys(name)
+    count = REQUESTS if name != "mysql" else REQUESTS // 20
+    job = load_on(
+        stage,
+        workload,
+        **where,
         session=Session(tls=service.tls),
-        workload=Sysbench(tables=TABLES, table_size=SIZE) if name == "mysql" else _keys(name),
         connections=1,
-        seed=1,
-        warmup_ns=0,
         measure_ns=20 * 10**9,
-        transactions=REQUESTS if name != "mysql" else REQUESTS // 20,
-        observe=stage.observe,
+        transactions=count,
     )
     outcome = run_load(job, stage.client)
     roles = {use.role for use in outcome.finished.cpu if use.cpu_ns > 0}
@@ -129,9 +126,7 @@ def _death(laboratory: Lab) -> dict[str, Any]:
     return messages
 
 
-def main() -> int:
-    if not sandbox.inside():
-        return sandbox.run_inside()
+def main() -> None:
     server, *cases = sys.argv[1:]
     paths = tuple(dict.fromkeys(case.partition(":")[0] for case in cases if case != "death"))
     request = LabRequest(
@@ -147,8 +142,7 @@ def main() -> int:
     with open_laboratory(request) as laboratory:
         trials = {case: _death(laboratory) if case == "death" else _trial(laboratory, case) for case in cases}
         print(json.dumps({"environment": laboratory.environment(), "trials": trials}))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    in_sandbox(main)

@@ -20,7 +20,6 @@ from howfar.engine.inserts import SINGLE_ROW_INSERTS
 from howfar.engine.messages import LoadJob, UnixTarget
 from howfar.engine.process import Launcher, LoadOutcome, run_load
 from howfar.errors import HowfarError
-from howfar.lab import sandbox
 from howfar.lab.laboratory import LabRequest, open_laboratory
 from howfar.lab.link import LinkSpec
 from howfar.lab.replication import Pair, PairContext, ReplicationSpec, Wire, open_pair, open_wires
@@ -29,6 +28,7 @@ from howfar.lab.servers.kinds import find_server
 from howfar.lab.servers.program import Program
 from howfar.runner.fault.crash import FaultContext, run_crash
 from howfar.runner.fault.fallback import run_fallback
+from tests.lab.programs import in_sandbox
 
 TABLES = Tables(1, 1000)
 THREADS = 8
@@ -94,9 +94,7 @@ def plant(log: Path) -> None:
     log.write_bytes(head + records[:-1].tobytes() + liar.tobytes() + closing.tobytes())
 
 
-def main() -> int:
-    if not sandbox.inside():
-        return sandbox.run_inside()
+def main() -> None:
     program = find_server(sys.argv[1])
     with open_laboratory(LabRequest(server="none", paths=())) as laboratory:
         assert laboratory.network is not None
@@ -104,8 +102,7 @@ def main() -> int:
         with open_wires(context, 1, LinkSpec(int(sys.argv[2]), 10**9)) as wires:
             for word in sys.argv[3:]:
                 print(json.dumps(_case(context, wires, program, json.loads(word))), flush=True)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    in_sandbox(main)

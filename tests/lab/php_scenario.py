@@ -43,6 +43,7 @@ from howfar.store.records import FactorValue
 from howfar.testbed import LoadFacts
 from tests.lab.beside_scenario import STORES
 from tests.lab.php_lines import Endpoint, run_all
+from tests.lab.programs import in_sandbox
 from tests.lab.sandboxes import wait_until
 
 KEYS, SIZE = 300, 1000
@@ -267,9 +268,7 @@ def _lines(laboratory: Lab) -> dict[str, str]:
         return run_all(places)
 
 
-def main() -> int:
-    if not sandbox.inside():
-        return sandbox.run_inside()
+def main() -> None:
     server, *cases = sys.argv[1:]
     request = LabRequest(
         server=server,
@@ -285,8 +284,7 @@ def main() -> int:
     with open_laboratory(request) as laboratory:
         trials = {case: special[case](laboratory) if case in special else _trial(laboratory, case) for case in cases}
         print(json.dumps({"environment": laboratory.environment(), "trials": trials}))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    in_sandbox(main)

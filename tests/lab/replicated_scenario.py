@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 from howfar.cli.session import instruments, open_testbed
 from howfar.engine.messages import Event, Measuring
-from howfar.lab import replicated, sandbox
+from howfar.lab import replicated
 from howfar.lab.replication.links import FOREVER_MS
 from howfar.plan.load import load_plan
 from howfar.plan.types import Plan
@@ -28,6 +28,7 @@ from howfar.runner.stopping import Slot
 from howfar.runner.trial import run_trial
 from howfar.store.records import Arm, ArmRole, FactorValue
 from howfar.testbed import Stage, Testbed
+from tests.lab.programs import in_sandbox
 from tests.lab.undisturbed import Patience, undisturbed
 
 RTT_NS = 20_000_000
@@ -112,16 +113,13 @@ def _trial(number: int, plan: Plan, laboratory: Watched, case: Mapping[str, Any]
     return trial.model_dump_json()
 
 
-def main() -> int:
-    if not sandbox.inside():
-        return sandbox.run_inside()
+def main() -> None:
     plan = plan_of(sys.argv[1])
     with open_testbed(plan) as laboratory:
         watched, patience = Watched(laboratory), Patience()
         for number, word in enumerate(sys.argv[2:]):
             print(_trial(number, plan, watched, json.loads(word), patience), flush=True)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    in_sandbox(main)

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from howfar.errors import HowfarError
-from howfar.lab import sandbox
 from howfar.lab.laboratory import LabRequest, open_laboratory
 from howfar.lab.link import LinkSpec
 from howfar.lab.replication import PairContext, ReplicationSpec, Wire, open_pair, open_wires
 from howfar.lab.servers import Tables
 from howfar.lab.servers.kinds import find_server
 from howfar.lab.servers.program import Program
+from tests.lab.programs import in_sandbox
 from tests.lab.replication_acts import ACTS
 from tests.lab.replication_breaks import BREAKS
 from tests.lab.replication_faults import FAULTS
@@ -63,9 +63,7 @@ def _name(process: Path) -> str:
         return ""
 
 
-def main() -> int:
-    if not sandbox.inside():
-        return sandbox.run_inside()
+def main() -> None:
     program = find_server(sys.argv[1])
     cases = [json.loads(word) for word in sys.argv[3:]]
     count = max(ReplicationSpec(**case.get("settings", {})).replicas for case in cases)
@@ -75,8 +73,7 @@ def main() -> int:
         with open_wires(context, count, LinkSpec(int(sys.argv[2]), 10**9)) as wires:
             for case in cases:
                 print(json.dumps(_case(context, wires, program, case)), flush=True)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    in_sandbox(main)

@@ -11,15 +11,15 @@ import json
 import sys
 from typing import Any
 
-from howfar.engine.messages import LoadJob, Sysbench, Workload
+from howfar.engine.messages import Sysbench, Workload
 from howfar.engine.process import run_load
-from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, LabStage, open_laboratory
 from howfar.paths import find_path
 from howfar.plan.page import Keys
 from howfar.plan.sessions import session_spec
 from howfar.runner.jobs import fill_keys, key_value, session_of, store_protocol
 from howfar.testbed import LoadFacts
+from tests.lab.programs import in_sandbox, load_on
 
 
 def _workload(stage: LabStage, cell: dict[str, Any], request: LabRequest) -> Workload:
@@ -42,20 +42,15 @@ def _trial(laboratory: Lab, cell: dict[str, Any], request: LabRequest) -> dict[s
     factors = {name: level for name, level in cell.items() if name != "kind"}
     kind = cell.get("kind", "oltp_read_only")
     with laboratory.stage(factors) as stage:
-        job = LoadJob(
+        job = load_on(
+            stage,
+            _workload(stage, cell, request),
             protocol=stage.protocol,
             session=session_of(session_spec(factors), stage.trust),
-            target=stage.target,
-            user=stage.user,
-            password=stage.password,
-            database=stage.database,
-            workload=_workload(stage, cell, request),
             connections=2,
-            seed=1,
             warmup_ns=200_000_000,
             # A commit waits for the disk, which on a busy machine may take a second.
             measure_ns=500_000_000 if kind == "oltp_read_only" else 3_000_000_000,
-            observe=stage.observe,
         )
         outcome = run_load(job, stage.client)
         commits = None if kind == "oltp_read_only" else outcome.finished.transactions
@@ -71,16 +66,13 @@ def _trial(laboratory: Lab, cell: dict[str, Any], request: LabRequest) -> dict[s
         }
 
 
-def main() -> int:
-    if not sandbox.inside():
-        return sandbox.run_inside()
+def main() -> None:
     cells = [json.loads(word) if word.startswith("{") else {"path": word} for word in sys.argv[2:]]
     request = LabRequest(**json.loads(sys.argv[1]), paths=tuple({cell["path"] for cell in cells}))
     with open_laboratory(request) as laboratory:
         trials = [_trial(laboratory, cell, request) for cell in cells for _ in range(2)]
         print(json.dumps({"environment": laboratory.environment(), "server": laboratory.server(), "trials": trials}))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    in_sandbox(main)

@@ -11,15 +11,14 @@ from typing import Any, Literal
 
 from howfar.engine.messages import (
     KeyValue,
-    LoadJob,
     Session,
 )
 from howfar.engine.process import run_load
 from howfar.engine.receipt_check import mismatches
 from howfar.errors import HowfarError
-from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.runner.jobs import fill_keys
+from tests.lab.programs import in_sandbox, load_on
 
 KEYS = 300
 TRANSACTIONS = 400
@@ -37,19 +36,8 @@ def _trial(laboratory: Lab, server: str, trial: str) -> dict[str, Any]:
             workload = _workload(server)
             (place,) = stage.services.values()
             filled = fill_keys(place, workload, stage.client)
-            job = LoadJob(
-                target=stage.target,
-                user=stage.user,
-                database=stage.database,
-                workload=workload,
-                connections=2,
-                seed=1,
-                warmup_ns=0,
-                measure_ns=20 * 10**9,
-                transactions=TRANSACTIONS,
-                session=Session(tls=place.service.tls),
-                observe=stage.observe,
-            )
+            counted = {"measure_ns": 20 * 10**9, "transactions": TRANSACTIONS}
+            job = load_on(stage, workload, connections=2, session=Session(tls=place.service.tls), **counted)
             outcome = run_load(job, stage.client)
             session = outcome.ready.receipt
             obtained = stage.obtained(session.model_dump())
@@ -68,9 +56,7 @@ def _trial(laboratory: Lab, server: str, trial: str) -> dict[str, Any]:
         return {"refused": error.message}
 
 
-def main() -> int:
-    if not sandbox.inside():
-        return sandbox.run_inside()
+def main() -> None:
     server, *trials = sys.argv[1:]
     paths = tuple(dict.fromkeys(one.partition(":")[0] for one in trials))
     request = LabRequest(server=server, paths=paths, rtt_ns=1_000_000, with_goodput=False)
@@ -80,8 +66,7 @@ def main() -> int:
                 {"server": laboratory.server(), "trials": {one: _trial(laboratory, server, one) for one in trials}}
             )
         )
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    in_sandbox(main)

@@ -20,8 +20,8 @@ from howfar.engine.messages import (
     UnixTarget,
 )
 from howfar.engine.process import run_load
-from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, LabStage, open_laboratory
+from tests.lab.programs import in_sandbox, load_on
 
 PATHS = ("socket", "tcp", "remote", "forwarded-socket")
 THREADS = 2
@@ -87,26 +87,9 @@ def _find(output: str, pattern: str) -> str:
     return match.group(1)
 
 
-def engine_job(stage: LabStage, seconds: float, seed: int, *, connections: int, warmup_s: float) -> LoadJob:
+def engine_job(stage: LabStage, seconds: float, **more: int) -> LoadJob:
     """The same work for our engine."""
-    return LoadJob(
-        target=stage.target,
-        user=stage.user,
-        password=stage.password,
-        database=stage.database,
-        workload=WORKLOAD,
-        connections=connections,
-        seed=seed,
-        warmup_ns=int(warmup_s * 1e9),
-        measure_ns=int(seconds * 1e9),
-        observe=stage.observe,
-    )
-
-
-def counted_job(stage: LabStage, transactions: int, seed: int) -> LoadJob:
-    """So many transactions, however long they take."""
-    job = engine_job(stage, 120.0, seed, connections=THREADS, warmup_s=0.0)
-    return job.model_copy(update={"transactions": transactions})
+    return load_on(stage, WORKLOAD, connections=THREADS, measure_ns=int(seconds * 1e9), **more)
 
 
 def run_engine(stage: LabStage, job: LoadJob) -> dict[str, float]:
@@ -131,7 +114,7 @@ def same_work(laboratory: Lab) -> dict[str, Any]:
     with laboratory.stage({"path": "socket"}) as stage:
         short = run_sysbench(stage, "--events=200", "--time=0")
         long = run_sysbench(stage, "--events=1200", "--time=0")
-        return {"short": short, "long": long, "engine": run_engine(stage, counted_job(stage, 1200, seed=1))}
+        return {"short": short, "long": long, "engine": run_engine(stage, engine_job(stage, 120.0, transactions=1200))}
 
 
 def in_blocks(laboratory: Lab, blocks: int, seconds: float) -> list[dict[str, Any]]:
@@ -147,22 +130,19 @@ def in_blocks(laboratory: Lab, blocks: int, seconds: float) -> list[dict[str, An
                     got = (
                         run_sysbench(stage, f"--time={seconds:.0f}")
                         if tool == "sysbench"
-                        else run_engine(stage, engine_job(stage, seconds, block, connections=THREADS, warmup_s=0.2))
+                        else run_engine(stage, engine_job(stage, seconds, seed=block, warmup_ns=200_000_000))
                     )
                     seen.append({"block": block, "path": path, "tool": tool, "qps": got["qps"]})
     return seen
 
 
-def main() -> int:
-    if not sandbox.inside():
-        return sandbox.run_inside()
+def main() -> None:
     blocks, seconds = int(sys.argv[1]), float(sys.argv[2])
     start = time.monotonic()
     with open_laboratory(LabRequest(tables=WORKLOAD.tables, table_size=WORKLOAD.table_size)) as laboratory:
         answer = {"same_work": same_work(laboratory), "trials": in_blocks(laboratory, blocks, seconds)}
     print(json.dumps({**answer, "seconds": time.monotonic() - start}))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    in_sandbox(main)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,8 @@ import pytest
 from howfar.errors import HowfarError
 from howfar.lab.servers.kinds import find_server
 from tests.lab.beside_scenario import KEYS, REQUESTS
-from tests.lab.sandboxes import PATIENCE_S, run_lab
+from tests.lab.programs import answers
+from tests.lab.sandboxes import run_lab
 from tests.lab.undisturbed import lasting
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb", "stores")]
@@ -34,16 +32,7 @@ def stores() -> None:
 
 
 def _scenario(cache: Path, server: str, *cases: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.lab.beside_scenario", server, *cases],
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE_S,
-        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
-    )
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+    return answers("beside_scenario", server, *cases, cache=cache)[0]
 
 
 @pytest.fixture(scope="module")

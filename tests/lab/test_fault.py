@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from howfar.store.records import CrashRecord, FallbackRecord
 from howfar.store.run_file import read_run
 from tests.lab.fault_scenario import PLANTED, THREADS
 from tests.lab.howfar_runs import Session, all_namespaces
+from tests.lab.programs import answers
 from tests.lab.sandboxes import PATIENCE_S, state_of_machine, wait_until
 from tests.lab.undisturbed import lasting
 
@@ -32,15 +31,7 @@ AFTER_SYNC = {"wait_point": "AFTER_SYNC", "durability": "off"}
 def _broken(server: str, cache: Path, *cases: dict[str, Any]) -> list[dict[str, Any]]:
     """Each case's answer, one pair after the other over the same link."""
     program = str(find_server(server).path)  # private installs are in the cache that these tests do not share
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.lab.fault_scenario", program, str(RTT_NS), *map(json.dumps, cases)],
-        capture_output=True,
-        text=True,
-        timeout=4 * PATIENCE_S,
-        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
-    )
-    assert done.returncode == 0, done.stderr
-    results: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+    results = answers("fault_scenario", program, str(RTT_NS), *map(json.dumps, cases), cache=cache)
     assert len(results) == len(cases)
     return results
 

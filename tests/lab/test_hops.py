@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from functools import cache as kept
 from functools import partial
@@ -26,6 +24,7 @@ from howfar.store.records import StopReason, TrialStatus
 from howfar.store.run_file import read_run
 from tests.lab import howfar_runs
 from tests.lab.howfar_runs import BLOCKS, TINY, Session, all_namespaces, came_through
+from tests.lab.programs import answers
 from tests.lab.sandboxes import PATIENCE_S, wait_until
 from tests.lab.undisturbed import lasting
 
@@ -62,15 +61,7 @@ def seen(cache: Path) -> Any:
     def measured(server: str) -> Mapping[str, list[dict[str, Any]]]:
         names = [name for name in _HOPS if _server(PATHS[name]) == server and _lacking(name) is None]
         request = json.dumps({"server": server, "tables": 1, "table_size": 1000, "connections": 8})
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.lab.scenario", request, *names],
-            capture_output=True,
-            text=True,
-            timeout=2 * PATIENCE_S,
-            env={**os.environ, "XDG_CACHE_HOME": str(cache)},
-        )
-        assert done.returncode == 0, done.stderr
-        trials = json.loads(done.stdout)["trials"]
+        trials = answers("scenario", request, *names, cache=cache)[0]["trials"]
         return {name: [trial for trial in trials if trial["path"] == name] for name in names}
 
     def of(name: str) -> list[dict[str, Any]]:

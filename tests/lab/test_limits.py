@@ -6,10 +6,7 @@ A machine that others fill gives another verdict: a case is tried again then, an
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from math import ceil
@@ -25,6 +22,7 @@ from howfar.model.facts import replies
 from howfar.model.resource import Resource
 from howfar.plan.types import Workload
 from tests.lab.limit_verdicts import others_cpus, try_again, verdict
+from tests.lab.programs import answers
 from tests.lab.undisturbed import MANY_OTHERS
 
 pytestmark = [
@@ -106,15 +104,7 @@ ON_DISK = (
 
 
 def _run(cases: Iterable[dict[str, Any]], cache: Path) -> dict[str, dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.lab.limits_scenario", json.dumps(list(cases))],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
-    )
-    assert done.returncode == 0, done.stderr
-    return {found["name"]: found for found in map(json.loads, done.stdout.splitlines())}
+    return {found["name"]: found for found in answers("limits_scenario", json.dumps(list(cases)), cache=cache)}
 
 
 def _judged(cases: tuple[dict[str, Any], ...], cache: Path) -> dict[str, dict[str, Any]]:

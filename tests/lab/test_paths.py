@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.lab.sandboxes import PATIENCE_S, run_lab
+from tests.lab.programs import answers
+from tests.lab.sandboxes import run_lab
 from tests.lab.undisturbed import lasting
 
 pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
@@ -22,16 +21,7 @@ _TABLES, _SIZE = 2, 1000
 @pytest.fixture(scope="module")
 def seen(cache: Path) -> dict[str, Any]:
     request = json.dumps({"tables": _TABLES, "table_size": _SIZE, "connections": 8})
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.lab.scenario", request, *_PATHS],
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE_S,
-        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
-    )
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+    return answers("scenario", request, *_PATHS, cache=cache)[0]
 
 
 def _trials(seen: dict[str, Any], path: str) -> list[dict[str, Any]]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
-import os
 import shutil
 import subprocess
 import sys
@@ -20,7 +18,8 @@ from howfar.lab.php import php_fpm
 from howfar.lab.php.php_fpm import find_php_fpm
 from howfar.lab.servers.kinds import KINDS, find_server
 from tests.lab.php_scenario import CHILDREN, CPU_NS, PAGES, ROUNDS, VISITS
-from tests.lab.sandboxes import PATIENCE_S, wait_until
+from tests.lab.programs import answers
+from tests.lab.sandboxes import wait_until
 from tests.lab.undisturbed import lasting
 from tests.rarely import rarely_but
 
@@ -62,15 +61,9 @@ def of_mariadb(cache: Path) -> dict[str, dict[str, Any]]:
 
 @functools.cache
 def _scenario(name: str, cache: Path) -> dict[str, dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.lab.php_scenario", str(find_server(name).path), *CASES[name]],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, dict[str, Any]] = json.loads(done.stdout)["trials"]
+    found: dict[str, dict[str, Any]] = answers("php_scenario", str(find_server(name).path), *CASES[name], cache=cache)[
+        0
+    ]["trials"]
     return found
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,8 @@ from howfar.lab.servers import Tables, find_store
 from howfar.lab.servers.features import features
 from howfar.lab.servers.kinds import find_server
 from howfar.lab.servers.postgresql import _runs
-from tests.lab.sandboxes import PATIENCE_S, run_lab
+from tests.lab.programs import answers
+from tests.lab.sandboxes import run_lab
 from tests.lab.servers_here import prepared, short_directory
 from tests.lab.undisturbed import lasting
 
@@ -32,16 +31,7 @@ _WRITING = {"path": "socket", "kind": "oltp_read_write"}
 def seen(cache: Path) -> dict[str, Any]:
     request = json.dumps({"server": "postgresql", "tables": _TABLES, "table_size": _SIZE, "connections": 8})
     cells = [*_PATHS, *map(json.dumps, (_ENCRYPTED, _CONNECTING, _WRITING))]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.lab.scenario", request, *cells],
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE_S,
-        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
-    )
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+    return answers("scenario", request, *cells, cache=cache)[0]
 
 
 def _trials(seen: dict[str, Any], **cell: str) -> list[dict[str, Any]]:

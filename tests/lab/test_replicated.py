@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +10,8 @@ import pytest
 
 from howfar.lab.servers.kinds import find_server
 from howfar.store.records import CrashRecord, Measured, Trial, TrialStatus
+from tests.lab.programs import answers
 from tests.lab.replicated_scenario import RTT_NS
-from tests.lab.sandboxes import PATIENCE_S
 from tests.lab.undisturbed import skip_if_crowded, skip_if_disturbed
 
 pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.thorough, pytest.mark.usefixtures("namespaces")]
@@ -49,15 +46,8 @@ ROUNDS = 3
 
 def _measured(server: str, cache: Path, *names: str) -> Trials:
     program = str(find_server(server).path)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.lab.replicated_scenario", program, *(json.dumps(CASES[name]) for name in names)],
-        capture_output=True,
-        text=True,
-        timeout=5 * PATIENCE_S,
-        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
-    )
-    assert done.returncode == 0, done.stderr
-    return dict(zip(names, map(Trial.model_validate_json, done.stdout.splitlines()), strict=True))
+    found = answers("replicated_scenario", program, *(json.dumps(CASES[name]) for name in names), cache=cache)
+    return dict(zip(names, map(Trial.model_validate, found), strict=True))
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +10,9 @@ import pytest
 
 from howfar.lab.cache import file_system_of
 from howfar.lab.servers.kinds import find_server
+from tests.lab.programs import answers
 from tests.lab.replication_acts import INSERTS, WRITERS
 from tests.lab.replication_breaks import PATIENCE_S as BREAKS_PATIENCE_S
-from tests.lab.sandboxes import PATIENCE_S
 from tests.rarely import rarely_but
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
@@ -29,15 +26,7 @@ def pairs(server: str, cache: Path, *cases: dict[str, Any], **environment: str) 
     """Each case's answer; all are over the same links, one after the other. The program by its path: private installs are in the cache
     that these tests do not share."""
     program = str(find_server(server).path)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.lab.replication_scenario", program, str(RTT_NS), *map(json.dumps, cases)],
-        capture_output=True,
-        text=True,
-        timeout=4 * PATIENCE_S,
-        env={**os.environ, "XDG_CACHE_HOME": str(cache), **environment},
-    )
-    assert done.returncode == 0, done.stderr
-    results: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+    results = answers("replication_scenario", program, str(RTT_NS), *map(json.dumps, cases), cache=cache, **environment)
     assert len(results) == len(cases)
     for answer in results:
         assert answer["servers_left"] == answer["files_left"] == []

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,8 @@ from howfar.errors import HowfarError, PlanError, ServerCrashed
 from howfar.lab.servers import Tables
 from howfar.lab.servers.kinds import find_server
 from tests.lab import certificates
-from tests.lab.sandboxes import PATIENCE_S, run_lab
+from tests.lab.programs import answers
+from tests.lab.sandboxes import run_lab
 from tests.lab.servers_here import prepared, short_directory
 from tests.lab.stores_scenario import KEYS
 from tests.lab.undisturbed import lasting
@@ -38,15 +36,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def seen(name: str, cache: Path) -> dict[str, dict[str, Any]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.lab.stores_scenario", name, *CASES],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, dict[str, Any]] = json.loads(done.stdout)["trials"]
+    found: dict[str, dict[str, Any]] = answers("stores_scenario", name, *CASES, cache=cache)[0]["trials"]
     return found
 
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -17,6 +13,7 @@ import pytest
 
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import judge_ratio, mean_interval
+from tests.lab.programs import answers
 from tests.lab.sysbench_scenario import PATHS, THREADS, WORKLOAD
 from tests.lab.undisturbed import Others, disagrees
 
@@ -66,16 +63,7 @@ class Comparisons:
 
 
 def _measured(cache: Path) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.lab.sysbench_scenario", str(BLOCKS), str(SECONDS)],
-        capture_output=True,
-        text=True,
-        timeout=900,
-        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
-    )
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+    return answers("sysbench_scenario", str(BLOCKS), str(SECONDS), cache=cache)[0]
 
 
 @pytest.fixture(scope="module")

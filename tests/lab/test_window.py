@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.lab.sandboxes import PATIENCE_S
+from tests.lab.programs import answers
 from tests.lab.undisturbed import agree
 
 pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
@@ -26,16 +23,7 @@ _FRAMING = 24
 
 
 def _run(cache: Path, request: dict[str, Any], load: dict[str, Any], *paths: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.lab.window_scenario", json.dumps(request), json.dumps(load), *paths],
-        capture_output=True,
-        text=True,
-        timeout=2 * PATIENCE_S,
-        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
-    )
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
+    return answers("window_scenario", json.dumps(request), json.dumps(load), *paths, cache=cache)[0]
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,14 @@ python -m tests.lab.testbed_conformance FILE     between the first two hosts of 
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from howfar.engine.messages import Event, LoadJob, Sysbench
+from howfar.engine.messages import Event, Sysbench
 from howfar.engine.process import LoadOutcome, run_load
 from howfar.errors import LabError
 from howfar.lab import sandbox
@@ -22,6 +23,7 @@ from howfar.plan.sessions import session_spec
 from howfar.runner.jobs import session_of
 from howfar.runner.trial import Measure
 from howfar.testbed import LoadFacts, Stage, Testbed
+from tests.lab.programs import load_on
 
 PATHS = ("socket", "tcp", "remote", "forwarded-socket")
 TABLE_SIZE = 1000
@@ -30,20 +32,10 @@ Kill = Callable[[int], None]
 
 
 def _load(stage: Stage, path: str, measure: Measure, tls: str = "off") -> LoadOutcome:
-    job = LoadJob(
-        protocol=stage.protocol,
-        session=session_of(session_spec({"path": path, "tls": tls}), stage.trust),
-        target=stage.target,
-        user=stage.user,
-        password=stage.password,
-        database=stage.database,
-        workload=Sysbench(tables=1, table_size=TABLE_SIZE),
-        connections=2,
-        seed=1,
-        warmup_ns=100_000_000,
-        measure_ns=300_000_000,
-        observe=stage.observe,
-    )
+    session = session_of(session_spec({"path": path, "tls": tls}), stage.trust)
+    workload = Sysbench(tables=1, table_size=TABLE_SIZE)
+    times = {"warmup_ns": 100_000_000, "measure_ns": 300_000_000}
+    job = load_on(stage, workload, protocol=stage.protocol, session=session, connections=2, **times)
 
     def hear(_: Event) -> None:
         return
@@ -127,7 +119,7 @@ def _between_hosts(file: Path) -> int:
 def main() -> int:
     code = _between_hosts(Path(sys.argv[1])) if len(sys.argv) > 1 else _in_laboratory()
     if code == 0:
-        print("conforms")
+        print(json.dumps({"conforms": True}))
     return code
 
 

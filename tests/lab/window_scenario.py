@@ -16,14 +16,13 @@ from typing import Any
 
 from howfar.engine.messages import (
     Event,
-    LoadJob,
     Measuring,
     Sysbench,
 )
 from howfar.engine.process import run_load
-from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
 from howfar.lab.window import WindowWatch
+from tests.lab.programs import in_sandbox, load_on
 
 
 def _trial(laboratory: Lab, path: str, load: dict[str, Any]) -> dict[str, Any]:
@@ -31,18 +30,9 @@ def _trial(laboratory: Lab, path: str, load: dict[str, Any]) -> dict[str, Any]:
         request = laboratory.request
         if "rmem" in load:
             laboratory.client_host.write_sysctl("net/ipv4/tcp_rmem", " ".join([str(load["rmem"])] * 3))
-        job = LoadJob(
-            target=stage.target,
-            user=stage.user,
-            password=stage.password,
-            database=stage.database,
-            workload=Sysbench(tables=request.tables, table_size=request.table_size, **load["workload"]),
-            connections=load["connections"],
-            seed=1,
-            warmup_ns=300_000_000,
-            measure_ns=load["measure_ns"],
-            observe=stage.observe,
-        )
+        workload = Sysbench(tables=request.tables, table_size=request.table_size, **load["workload"])
+        times = {"warmup_ns": 300_000_000, "measure_ns": load["measure_ns"]}
+        job = load_on(stage, workload, connections=load["connections"], **times)
         watches: list[WindowWatch] = []
         stats = []
 
@@ -89,18 +79,15 @@ def _at_rest(request: LabRequest) -> dict[str, Any]:
 _PROBES = 6
 
 
-def main() -> int:
-    if not sandbox.inside():
-        return sandbox.run_inside()
+def main() -> None:
     if not sys.argv[3:]:
         print(json.dumps(_at_rest(LabRequest(**json.loads(sys.argv[1]), server="none", paths=("remote",)))))
-        return 0
+        return
     request = LabRequest(**json.loads(sys.argv[1]), paths=tuple(sys.argv[3:]))
     with open_laboratory(request) as laboratory:
         trials = [_trial(laboratory, path, json.loads(sys.argv[2])) for path in sys.argv[3:]]
         print(json.dumps({"fsync": laboratory.environment()["data_fsync_ns"], "trials": trials}))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    in_sandbox(main)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hdrh.histogram import HdrHistogram
+from tests.made import latency, made
 
 from howfar.engine.messages import (
     Account,
@@ -17,7 +17,6 @@ from howfar.engine.messages import (
     Classes,
     CpuUse,
     Event,
-    Fairness,
     Finished,
     Histogram,
     Interval,
@@ -54,15 +53,7 @@ RATES = {
 QUERIES_A_TRANSACTION = 29
 
 
-def _histogram() -> str:
-    histogram = HdrHistogram(1, 3_600_000_000_000, 3)
-    for value in (900, 1000, 1000, 2000, 3000, 4000):
-        histogram.record_value(value * 1000)
-    encoded: bytes = histogram.encode()
-    return encoded.decode("ascii")
-
-
-HISTOGRAM = _histogram()
+HISTOGRAM = latency(Histogram, "", [each * 1000 for each in (900, 1000, 1000, 2000, 3000, 4000)]).data
 
 
 class FakeClock:
@@ -180,40 +171,25 @@ class FakeEngine:
 
 
 def receipt(path: str) -> Receipt:
-    return Receipt(
-        address_family="unix",
-        local_address=None,
+    return made(
+        Receipt,
         peer_address=path,
         peer_pid=1,
         server_version="10.11.6-fake",
         server_connection_id=3,
         auth_plugin="mysql_native_password",
-        protocol_mode="prepared",
-        tls_version=None,
-        tls_cipher=None,
-        tls_group=None,
-        tls_resumed=None,
-        compression=None,
-        compression_level=None,
-        tcp_mss=None,
-        tcp_nodelay=None,
-        congestion_control=None,
-        driver="epoll",
         client_threads=1,
         client_cpus=(0,),
     )
 
 
 def interval(length_ns: int, transactions: int) -> Interval:
-    return Interval(
-        start_ns=0,
+    return made(
+        Interval,
         length_ns=length_ns,
         transactions=transactions,
         queries=transactions * QUERIES_A_TRANSACTION,
         classes=Classes(read=transactions, write=0, other=0),
-        errors=0,
-        reconnects=0,
-        backlog=0,
         p50_ns=1000,
         p95_ns=2000,
         p99_ns=3000,
@@ -223,14 +199,8 @@ def interval(length_ns: int, transactions: int) -> Interval:
 
 def finish(elapsed_ns: int, transactions: int) -> Finished:
     queries = transactions * QUERIES_A_TRANSACTION
-    use = {
-        "runnable_wait_ns": 5,
-        "busiest_thread_ns": 9,
-        "threads": 1,
-        "voluntary_switches": 2,
-        "involuntary_switches": 1,
-    }
-    return Finished(
+    return made(
+        Finished,
         elapsed_ns=elapsed_ns,
         transactions=transactions,
         queries=queries,
@@ -239,14 +209,9 @@ def finish(elapsed_ns: int, transactions: int) -> Finished:
         classes=Classes(read=queries, write=0, other=0),
         bytes=Bytes(to_server=queries * 24, to_client=queries * 150),
         errors={"1213": 1},
-        reconnects=0,
-        open_loop=None,
-        fairness=Fairness(transactions_mean=0, transactions_stddev=0, busy_mean_ns=0, busy_stddev_ns=0),
-        tcp=None,
-        peak_memory_bytes=0,
         cpu=(
-            CpuUse(role="client", cpu_ns=queries * 10_000, **use),
-            CpuUse(role="server", cpu_ns=queries * 20_000, **use),
+            made(CpuUse, role="client", cpu_ns=queries * 10_000),
+            made(CpuUse, role="server", cpu_ns=queries * 20_000),
         ),
         histograms=(
             Histogram(
@@ -271,20 +236,8 @@ def paced(job: LoadJob, capacity_per_s: float) -> Finished:
     due = round(per_s * seconds)
     answered = min(due, round(capacity_per_s * seconds))
     mean_ns = 1e9 / (capacity_per_s - per_s) if per_s < capacity_per_s else job.measure_ns / 2
-    histogram = HdrHistogram(1, 3_600_000_000_000, 3)
-    for step in range(1000):
-        histogram.record_value(int(-mean_ns * math.log(1 - (step + 0.5) / 1000)) + 1)
-    known = Histogram(
-        kind="transaction",
-        count=answered,
-        min_ns=1,
-        mean_ns=mean_ns,
-        p50_ns=int(mean_ns * math.log(2)),
-        p95_ns=int(mean_ns * math.log(20)),
-        p99_ns=int(mean_ns * math.log(100)),
-        max_ns=int(mean_ns * math.log(2000)) + 1,
-        data=histogram.encode().decode("ascii"),
-    )
+    samples = [int(-mean_ns * math.log(1 - (step + 0.5) / 1000)) + 1 for step in range(1000)]
+    known = latency(Histogram, "transaction", samples).model_copy(update={"count": answered, "mean_ns": mean_ns})
     account = Account(due=due, answered=answered, unanswered=due - answered, failed=0, backlog_max=1)
     return finish(job.measure_ns, answered).model_copy(update={"open_loop": account, "histograms": (known,)})
 

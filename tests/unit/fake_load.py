@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hdrh.histogram import HdrHistogram
+from tests.made import latency, made
 from tests.unit.fake_lab import receipt
 
 import howfar
@@ -40,24 +40,7 @@ UNIX_TIME_NS = 1_700_000_000 * SECOND
 
 def histogram(kind: str, values: Sequence[int]) -> Histogram:
     """As the engine writes it."""
-    made = HdrHistogram(1, 90_000_000_000_000, 3)
-    for value in values:
-        made.record_value(value)
-
-    def at(share: float) -> int:
-        return int(made.get_value_at_percentile(share)) if values else 0
-
-    return Histogram(
-        kind=kind,
-        count=len(values),
-        min_ns=min(values, default=0),
-        mean_ns=sum(values) / max(len(values), 1),
-        p50_ns=at(50),
-        p95_ns=at(95),
-        p99_ns=at(99),
-        max_ns=max(values, default=0),
-        data=made.encode().decode("ascii"),
-    )
+    return latency(Histogram, kind, values)
 
 
 def job(rate: float | None = None, **changes: Any) -> LoadJob:
@@ -77,14 +60,14 @@ def job(rate: float | None = None, **changes: Any) -> LoadJob:
 
 
 def interval(number: int, transactions: int = 100, p50_ns: int = 2_000_000, backlog: int = 0) -> Interval:
-    return Interval(
+    return made(
+        Interval,
         start_ns=number * SECOND,
         length_ns=SECOND,
         transactions=transactions,
         queries=transactions * 20,
         classes=Classes(read=transactions * 14, write=transactions * 4, other=transactions * 2),
         errors=1 if number == 1 else 0,
-        reconnects=0,
         backlog=backlog,
         p50_ns=p50_ns,
         p95_ns=5_000_000,
@@ -97,7 +80,8 @@ def finished(histograms: Sequence[Histogram] | None = None, account: Account | N
     """1000 transactions of 20 queries."""
     latencies = [1_000_000 + 10_000 * i for i in range(1000)]
     use = {"cpu_ns": 100_000_000, "runnable_wait_ns": 1_000_000, "busiest_thread_ns": 60_000_000, "threads": 2}
-    return Finished(
+    return made(
+        Finished,
         elapsed_ns=WINDOW_NS,
         transactions=1000,
         queries=20_000,
@@ -106,12 +90,10 @@ def finished(histograms: Sequence[Histogram] | None = None, account: Account | N
         classes=Classes(read=14_000, write=4_000, other=2_000),
         bytes=Bytes(to_server=800_000, to_client=39_000_000),
         errors={"1213": 3},
-        reconnects=0,
         open_loop=account,
         fairness=Fairness(
             transactions_mean=500, transactions_stddev=1.5, busy_mean_ns=2_997_500_000, busy_stddev_ns=4_000_000
         ),
-        tcp=None,
         cpu=(CpuUse(role="client", voluntary_switches=5, involuntary_switches=1, **{**use, **client}),),
         peak_memory_bytes=6 * 2**20,
         histograms=tuple(

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from hdrh.histogram import HdrHistogram
-from tests.unit.synthetic_run import START_NS, synthetic_run
+from tests.made import latency, made, made_trial
+from tests.unit.synthetic_run import synthetic_run
 
 from howfar.analysis.summary import Summary
 from howfar.experiments.page.analysis import page_findings
@@ -190,9 +190,7 @@ def _measured(truth: Truth, cell: Cell, slow: float) -> Measured:
         kinds.append((f"turn.{service}", round_trip_us * 1e3, round_trips))
         sent = {"bytes_to_server": round_trips * 60, "bytes_to_client": round_trips * 180}
         services.append(
-            ServiceRecord(
-                service=service, connects=0, requests=round_trips, turns=round_trips, hits=0, misses=0, **sent
-            )
+            made(ServiceRecord, service=service, connects=0, requests=round_trips, turns=round_trips, **sent)
         )
     base = _BASE.trials[0].measured
     assert base is not None
@@ -205,40 +203,23 @@ def _measured(truth: Truth, cell: Cell, slow: float) -> Measured:
             "rows": 0,
             "bytes_to_server": 0,
             "bytes_to_client": 0,
-            "cpu": tuple(_cpu(role, int(ms * MS * pages)) for role, ms in roles.items()),
+            "cpu": tuple(made(CpuRecord, role=role, cpu_ns=int(ms * MS * pages)) for role, ms in roles.items()),
             "intervals": (),
-            "histograms": tuple(_histogram(*kind) for kind in kinds),
+            "histograms": tuple(latency(HistogramRecord, kind, [ns], count) for kind, ns, count in kinds),
             "services": tuple(services),
             "told": reported,
         }
     )
 
 
-def _cpu(role: str, cpu_ns: int) -> CpuRecord:
-    nothing = dict.fromkeys(
-        ("runnable_wait_ns", "busiest_thread_ns", "threads", "voluntary_switches", "involuntary_switches"), 0
-    )
-    return CpuRecord(role=role, cpu_ns=cpu_ns, **nothing)
-
-
-def _histogram(kind: str, mean_ns: float, count: int) -> HistogramRecord:
-    histogram = HdrHistogram(1, 3_600_000_000_000, 3)
-    histogram.record_value(int(mean_ns), count)
-    ends = dict.fromkeys(("min_ns", "p50_ns", "p95_ns", "p99_ns", "max_ns"), int(mean_ns))
-    return HistogramRecord(kind=kind, count=count, mean_ns=mean_ns, data=histogram.encode().decode("ascii"), **ends)
-
-
 def _trial(number: int, block: int, position: int, arm: Arm, cell: Cell, seen: Measured | None) -> Trial:
-    started_ns = START_NS + number * 7_000_000_000
-    return Trial(
-        number=number,
+    void = {} if seen else {"status": TrialStatus.VOID, "void_reason": "the application did not answer"}
+    return made_trial(
+        number,
+        arm.name,
         block=block,
         position=position,
-        arm=arm.name,
-        status=TrialStatus.OK if seen else TrialStatus.VOID,
-        void_reason=None if seen else "the application did not answer",
-        started_unix_ns=started_ns,
-        ended_unix_ns=started_ns + 6_000_000_000,
+        **void,
         measured=seen,
         receipt={"session": {}} | ({"link": {"rtt_at_rest_ns": {"p50": RTT_NS}}} if cell.path == "remote" else {}),
         window=_window(cell, seen) if seen else None,

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.made import made, made_trial
+
 from howfar.bottleneck.cycle import Cycle
 from howfar.bottleneck.evidence import Evidence, Setting, gather
 from howfar.bottleneck.limit import Limit, find_limit
-from howfar.store.records import CpuRecord, Measured, NetworkSample, TcpRecord, Trial, TrialStatus, Window
+from howfar.store.records import CpuRecord, Measured, NetworkSample, TcpRecord, Trial, Window
 
 SECONDS = 4
 MSS = 1448
@@ -56,14 +58,14 @@ class Case:
 
     def cpu(self, role: str, us: float, wait_us: float) -> CpuRecord:
         ns = int(us * 1000 * self.transactions)
-        return CpuRecord(
+        return made(
+            CpuRecord,
             role=role,
             cpu_ns=ns,
             runnable_wait_ns=int(wait_us * 1000 * self.transactions),
             busiest_thread_ns=ns if role == "client" else ns // max(self.connections, 1),
             threads=2 if role == "client" else self.connections,
             voluntary_switches=self.transactions,
-            involuntary_switches=0,
         )
 
     def busy(self) -> dict[int, float]:
@@ -91,23 +93,19 @@ class Case:
         )
 
     def trial(self, number: int = 0) -> Trial:
-        measured = Measured(
+        measured = made(
+            Measured,
             elapsed_ns=SECONDS * 10**9,
             transactions=self.transactions,
             queries=16 * self.transactions,
             turns=int(self.round_trips * self.transactions),
-            rows=0,
             bytes_to_server=self.bytes_to_server * self.transactions,
             bytes_to_client=self.bytes_to_client * self.transactions,
             errors=self.errors,
-            warmup_transactions=0,
-            connect_ns=0,
             cpu=(
                 self.cpu("client", self.client_us, self.client_wait_us),
                 self.cpu("server", self.server_us, self.server_wait_us),
             ),
-            intervals=(),
-            histograms=(),
         )
         link: dict[str, Any] = {
             "asked": {"to_client": {"rate_bps": self.rate_bps}, "to_server": {"rate_bps": self.rate_bps}}
@@ -122,19 +120,9 @@ class Case:
             link_cpu_ns={cpu: int(share * SECONDS * 1e9) for cpu, share in self.emulator.items()},
             timeouts=self.timeouts,
         )
-        return Trial(
-            number=number,
-            block=number,
-            position=0,
-            arm="arm",
-            status=TrialStatus.OK,
-            started_unix_ns=0,
-            ended_unix_ns=1,
-            measured=measured,
-            receipt={"session": self.session, "replication": self.replication}
-            | ({"link": link} if self.rtt_us is not None else {}),
-            window=window if self.window else None,
-        )
+        receipt = {"session": self.session, "replication": self.replication}
+        receipt |= {"link": link} if self.rtt_us is not None else {}
+        return made_trial(number, "arm", measured=measured, receipt=receipt, window=window if self.window else None)
 
     def setting(self) -> Setting:
         return Setting(
@@ -156,19 +144,9 @@ class Case:
 def tcp(host: str, connections: int, busy: float, rwnd: float = 0.0, sndbuf: float = 0.0) -> TcpRecord:
     """Shares of the window, of each connection."""
     whole = connections * SECONDS * 1e9
-    return TcpRecord.model_validate(
-        {
-            "host": host,
-            "connections": connections,
-            "rtt_p50_ns": 250_000,
-            "min_rtt_ns": 200_000,
-            "retransmits": 0,
-            "segments_out": 1000,
-            "busy_ns": int(whole * busy),
-            "rwnd_limited_ns": int(whole * rwnd),
-            "sndbuf_limited_ns": int(whole * sndbuf),
-        }
-    )
+    shares = {"busy_ns": busy, "rwnd_limited_ns": rwnd, "sndbuf_limited_ns": sndbuf}
+    parts_ns = {name: int(whole * share) for name, share in shares.items()}
+    return made(TcpRecord, host=host, connections=connections, rtt_p50_ns=250_000, segments_out=1000, **parts_ns)
 
 
 def found_in(*cases: Case) -> tuple[Evidence, Cycle, Limit]:

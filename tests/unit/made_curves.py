@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.made import made, made_run, made_trial
+
 from howfar.store.records import (
     Arm,
     ArmRole,
     CpuRecord,
     Measured,
     Run,
-    RunInfo,
     StopReason,
     Trial,
-    TrialStatus,
     Window,
 )
 
@@ -64,15 +64,8 @@ class Cell:
 
 
 def _cpu(role: str, cpu_ns: float, wait_ns: float) -> CpuRecord:
-    return CpuRecord(
-        role=role,
-        cpu_ns=int(cpu_ns),
-        runnable_wait_ns=int(wait_ns),
-        busiest_thread_ns=int(cpu_ns),
-        threads=1,
-        voluntary_switches=0,
-        involuntary_switches=0,
-    )
+    own_ns, waited_ns = int(cpu_ns), int(wait_ns)
+    return made(CpuRecord, role=role, cpu_ns=own_ns, runnable_wait_ns=waited_ns, busiest_thread_ns=own_ns, threads=1)
 
 
 def _measured(cell: Cell, tps: float) -> Measured:
@@ -80,20 +73,15 @@ def _measured(cell: Cell, tps: float) -> Measured:
     spent = {"client": cell.client_s, "server": cell.server_s, "link": cell.link_s}
     waited = {"client": cell.client_wait_s, "server": cell.server_wait_s}
     each_ns = transactions * 1e9
-    return Measured(
+    return made(
+        Measured,
         elapsed_ns=ELAPSED_NS,
         transactions=transactions,
         queries=transactions * ROUND_TRIPS,
         turns=transactions * ROUND_TRIPS,
-        rows=0,
         bytes_to_server=int(transactions * REQUESTS),
         bytes_to_client=int(transactions * cell.replies),
-        errors={},
-        warmup_transactions=0,
-        connect_ns=0,
         cpu=tuple(_cpu(role, each * each_ns, waited.get(role, 0.0) * each_ns) for role, each in spent.items() if each),
-        intervals=(),
-        histograms=(),
     )
 
 
@@ -130,33 +118,9 @@ def run_of(cells: list[Cell], blocks: int = 4, wobble: float = 0.002) -> Run:
     for block in range(blocks):
         for position, (cell, arm) in enumerate(zip(cells, arms, strict=True)):
             seen = _measured(cell, cell.tps * (1 + wobble * ((block + position) % 3)))
-            trials.append(
-                Trial(
-                    number=len(trials),
-                    block=block,
-                    position=position,
-                    arm=arm.name,
-                    status=TrialStatus.OK,
-                    started_unix_ns=0,
-                    ended_unix_ns=1,
-                    measured=seen,
-                    receipt=_receipt(cell, seen),
-                    window=_window(cell),
-                )
-            )
-    info = RunInfo(
-        run_id="00000000-0000-4000-8000-000000000005",
-        created_unix_ns=1_790_000_000_000_000_000,
-        howfar_version="0.1.0",
-        command=("howfar", "run", "made"),
-        plan_name="made",
-        quick=True,
-        plan_toml="",
-        plan=PLAN,
-        seed=1,
-        arms=arms,
-        environment={"cpu_count": 2, "client_cpus": [1], "server_cpus": [0], "placement": "isolated"},
-        server_kind="mariadb",
-        server_version="10.11.14-MariaDB",
-    )
-    return Run(info=info, trials=tuple(trials), stop=StopReason.BLOCKS)
+            found = {"measured": seen, "receipt": _receipt(cell, seen), "window": _window(cell)}
+            trials.append(made_trial(len(trials), arm.name, block=block, position=position, **found))
+    environment = {"cpu_count": 2, "client_cpus": [1], "server_cpus": [0], "placement": "isolated"}
+    about = {"plan": PLAN, "environment": environment, "server_version": "10.11.14-MariaDB"}
+    about["run_id"] = "00000000-0000-4000-8000-000000000005"
+    return made_run("made", arms, trials, StopReason.BLOCKS, quick=True, **about)

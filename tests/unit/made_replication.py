@@ -12,7 +12,7 @@ from functools import cache
 from itertools import count
 from typing import Any, Literal
 
-from hdrh.histogram import HdrHistogram
+from tests.made import latency, made, made_run, made_trial
 
 from howfar.analysis.summary import Summary
 from howfar.experiments.registry import summarise
@@ -27,10 +27,8 @@ from howfar.store.records import (
     LagRecord,
     Measured,
     Run,
-    RunInfo,
     StopReason,
     Trial,
-    TrialStatus,
     Window,
 )
 
@@ -225,17 +223,13 @@ def replication_run(
 
 
 def run_of(kind: str, arms: Sequence[Arm], trials: Sequence[Trial], plan: str = "replication") -> Run:
-    info = RunInfo(
+    return made_run(
+        plan,
+        arms,
+        trials,
+        StopReason.BLOCKS,
         run_id="00000000-0000-4000-8000-000000000006",
-        created_unix_ns=1_790_000_000 * S,
-        howfar_version="0.1.0",
-        command=("howfar", "run", plan),
-        plan_name=plan,
-        quick=False,
-        plan_toml="",
         plan={"name": plan, "workload": {"kind": "single_row_inserts"}, "timing": {"target_half_width": 0.05}},
-        seed=1,
-        arms=tuple(arms),
         environment={
             "cpu_count": 2,
             "server_cpus": [0],
@@ -247,31 +241,17 @@ def run_of(kind: str, arms: Sequence[Arm], trials: Sequence[Trial], plan: str = 
         server_kind=kind,
         server_version="1.0",
     )
-    return Run(info=info, trials=tuple(trials), stop=StopReason.BLOCKS)
 
 
 def _cpu(role: str, transactions: int) -> CpuRecord:
-    return CpuRecord(
-        role=role,
-        cpu_ns=transactions * 20_000,
-        runnable_wait_ns=0,
-        busiest_thread_ns=transactions * 10_000,
-        threads=2,
-        voluntary_switches=0,
-        involuntary_switches=0,
-    )
+    return made(CpuRecord, role=role, cpu_ns=transactions * 20_000, busiest_thread_ns=transactions * 10_000, threads=2)
 
 
 def _measured_trial(number: int, block: int, arm: str, mode: str, threads: int, per_s: float, rtt_ns: int) -> Trial:
     mean_ns = threads * 1e9 / per_s
     transactions = round(per_s * ELAPSED_NS / 1e9)
-    histogram = HdrHistogram(1, 3_600 * S, 3)
-    histogram.record_value(int(mean_ns), transactions)
-    quantiles = dict.fromkeys(("min_ns", "p50_ns", "p95_ns", "p99_ns", "max_ns"), int(mean_ns))
-    latency = HistogramRecord(
-        kind="transaction", count=transactions, mean_ns=mean_ns, data=histogram.encode().decode("ascii"), **quantiles
-    )
-    measured = Measured(
+    measured = made(
+        Measured,
         elapsed_ns=ELAPSED_NS,
         transactions=transactions,
         queries=transactions,
@@ -279,12 +259,10 @@ def _measured_trial(number: int, block: int, arm: str, mode: str, threads: int, 
         rows=transactions,
         bytes_to_server=transactions * 30,
         bytes_to_client=transactions * 11,
-        errors={},
         warmup_transactions=1,
         connect_ns=MS,
         cpu=tuple(_cpu(role, transactions) for role in ("client", "server")),
-        intervals=(),
-        histograms=(latency,),
+        histograms=(latency(HistogramRecord, "transaction", [mean_ns], transactions),),
     )
     lag = [
         LagRecord(at_ns=at * 100 * MS, replica="replica1", behind=int(per_s * rtt_ns / 2e9), heartbeat_ns=rtt_ns // 2)
@@ -294,7 +272,7 @@ def _measured_trial(number: int, block: int, arm: str, mode: str, threads: int, 
     if mode.startswith("after"):
         ends = [{"primary": {"yes_tx": seen, "no_tx": 0}} for seen in (0, transactions)]
         replication["window"] = dict(zip(("before", "after"), ends, strict=True))
-    return _trial(
+    return made_trial(
         number,
         arm,
         block=block,
@@ -307,12 +285,6 @@ def _measured_trial(number: int, block: int, arm: str, mode: str, threads: int, 
             lag=tuple(lag) if mode != "none" else (),
         ),
     )
-
-
-def _trial(number: int, arm: str, **more: Any) -> Trial:
-    start = number * 30 * S
-    fields: dict[str, Any] = {"number": number, "block": number, "position": 0, "arm": arm, "status": TrialStatus.OK}
-    return Trial(**fields | {"started_unix_ns": start, "ended_unix_ns": start + 20 * S} | more)
 
 
 # ---------------------------------------------------------------- trials with a planted fault
@@ -335,14 +307,8 @@ def crash_trial(number: int, lost: int, arm: str = "asynchronous", **more: Any) 
         "acknowledged": 21_000,
         "lost": lost,
         "first_lost_ns": 3 * S - 45 * MS if lost else None,
-        "refused": 0,
         "unknown": 16,
-        "applied_unknown": 0,
-        "applied_refused": 0,
         "seen": 900,
-        "seen_early": 0,
-        "seen_early_median_ns": None,
-        "phantoms": 0,
         "behind_before": 260,
         "heartbeat_before_ns": 60 * MS,
         "replica_rtt_ns": RTT_NS,
@@ -351,7 +317,7 @@ def crash_trial(number: int, lost: int, arm: str = "asynchronous", **more: Any) 
         "unapplied": 3,
         "lost_keys": tuple(range(min(lost, 20))),
     }
-    return _trial(number, arm, fault=CrashRecord(**fields | more))
+    return made_trial(number, arm, fault=made(CrashRecord, **fields | more))
 
 
 CRASHES = 20
@@ -417,7 +383,7 @@ def fallback_trial(
             "Timeout waiting for reply of binlog (file: b.000001, pos: 4711), semi-sync up to file , position 0.",
         ),
     }
-    return _trial(1, FALLBACK_ARM.name, fault=FallbackRecord(**fields | more))
+    return made_trial(1, FALLBACK_ARM.name, fault=FallbackRecord(**fields | more))
 
 
 def lagging_trial(looks: int, peak_at: int = 0, peak: int = 500) -> Trial:
@@ -425,7 +391,7 @@ def lagging_trial(looks: int, peak_at: int = 0, peak: int = 500) -> Trial:
         LagRecord(at_ns=at * 100 * MS, replica="replica1", behind=peak if at == peak_at else 12, heartbeat_ns=None)
         for at in range(looks)
     ]
-    return _trial(1, "asynchronous", window=Window(length_ns=looks * 100 * MS, interface="lo", lag=tuple(found)))
+    return made_trial(1, "asynchronous", window=Window(length_ns=looks * 100 * MS, interface="lo", lag=tuple(found)))
 
 
 # ---------------------------------------------------------------- summaries of the three plans

@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from tests.unit.synthetic_run import START_NS, PathModel, _info, _trial, measured
+from tests.unit.synthetic_run import PathModel, _trial, measured, run_of
 
 from howfar.analysis.advice import Advice
 from howfar.analysis.cells import CellSummary
@@ -55,9 +55,7 @@ def grid_run(plan: str, wanted: list[Wanted], blocks: int = 6, seed: int = 1) ->
             slow = math.exp(rng.gauss(0, 0.008))
             seen = measured(model, rng, slow, 40, arm.factors["threads"])
             trials.append(_trial(block * len(wanted) + position, block, position, model, seen))
-    info = _info(seed, arms).model_copy(update={"plan_name": plan, "command": ("howfar", "run", plan, "--quick")})
-    assert info.created_unix_ns == START_NS
-    return Run(info=info, trials=tuple(trials), stop=StopReason.TIME)
+    return run_of(plan, arms, trials, StopReason.TIME, seed=seed)
 
 
 ADVICE = (

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from hdrh.histogram import HdrHistogram
+from tests.made import made, made_run, made_trial
 
 from howfar.store.records import (
     Arm,
@@ -19,13 +21,11 @@ from howfar.store.records import (
     MachineLoad,
     Measured,
     Run,
-    RunInfo,
     StopReason,
     Trial,
     TrialStatus,
 )
 
-START_NS = 1_790_000_000_000_000_000
 QUERIES = 29
 ELAPSED_NS = 4_000_000_000
 
@@ -127,12 +127,12 @@ def measured(model: PathModel, rng: random.Random, slow: float, samples: int, th
     roles += [("link", model.link_us)] if model.link_us else []
     mean_ns = threads * ELAPSED_NS / transactions
     slices = tuple(
-        IntervalRecord(
+        made(
+            IntervalRecord,
             start_ns=second * 10**9,
             length_ns=10**9,
             transactions=(transactions // 4) + rng.randrange(-3, 4),
             queries=queries // 4,
-            errors=0,
             p50_ns=int(mean_ns * 0.97),
             p95_ns=int(mean_ns * 1.3),
             p99_ns=int(mean_ns * 1.6),
@@ -211,22 +211,23 @@ def synthetic_run(
             slow = shared * math.exp(rng.gauss(0, scatter))
             again = int(bool(trials) and trials[-1].status is TrialStatus.VOID)
             trials.append(_trial(len(trials), block, position, model, measured(model, rng, slow, samples), again))
-    return Run(info=_info(seed, arms(models)), trials=tuple(trials), stop=StopReason.WIDTH)
+    return run_of("paths", arms(models), trials, StopReason.WIDTH, "--seed", str(seed), seed=seed)
 
 
 def _trial(number: int, block: int, position: int, model: PathModel, seen: Measured | None, attempt: int = 0) -> Trial:
-    started = START_NS + number * 6_000_000_000
     ours = sum(cpu.cpu_ns for cpu in seen.cpu) / seen.elapsed_ns if seen else 0.0
-    return Trial(
-        number=number,
+    void = (
+        {}
+        if seen
+        else {"status": TrialStatus.VOID, "void_reason": "the link dropped 3 packets that no queue accounts for"}
+    )
+    return made_trial(
+        number,
+        model.arm,
         block=block,
         position=position,
         attempt=attempt,
-        arm=model.arm,
-        status=TrialStatus.OK if seen else TrialStatus.VOID,
-        void_reason=None if seen else "the link dropped 3 packets that no queue accounts for",
-        started_unix_ns=started,
-        ended_unix_ns=started + 5_400_000_000,
+        **void,
         measured=seen,
         receipt=receipt(model.path),
         load=MachineLoad(
@@ -239,19 +240,8 @@ def _trial(number: int, block: int, position: int, model: PathModel, seen: Measu
     )
 
 
-def _info(seed: int, found: tuple[Arm, ...]) -> RunInfo:
-    return RunInfo(
-        run_id="00000000-0000-4000-8000-000000000001",
-        created_unix_ns=START_NS,
-        howfar_version="0.1.0",
-        command=("howfar", "run", "paths", "--quick", "--seed", str(seed)),
-        plan_name="paths",
-        quick=True,
-        plan_toml="",
-        plan=PLAN,
-        seed=seed,
-        arms=found,
-        environment=ENVIRONMENT,
-        server_kind="mariadb",
-        server_version="10.11.14-MariaDB-0+deb12u2",
-    )
+def run_of(plan: str, arms: Sequence[Arm], trials: Sequence[Trial], stop: StopReason, *options: str, seed: int) -> Run:
+    """Of a quick run."""
+    command = ("howfar", "run", plan, "--quick", *options)
+    more = {"seed": seed, "quick": True, "plan": PLAN, "environment": ENVIRONMENT}
+    return made_run(plan, arms, trials, stop, command=command, **more)

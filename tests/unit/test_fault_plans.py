@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.made import made, made_trial
 from tests.unit.fake_lab import fake_info, finish, receipt
 
 from howfar.engine.messages import LoadJob, Measuring, Ready, Sysbench, UnixTarget
@@ -18,7 +19,7 @@ from howfar.plan.types import FALLBACK_NS
 from howfar.runner.fault.fallback import AFTERWARDS_NS, AWAY_NS, LEAVES_NS
 from howfar.runner.jobs import measured
 from howfar.runner.stopping import standing, why_stop
-from howfar.store.records import Run, StopReason, Trial, TrialStatus
+from howfar.store.records import Run, StopReason
 
 
 @pytest.mark.parametrize(("quick", "faults"), [(True, 2), (False, 5)])
@@ -34,8 +35,8 @@ def test_a_run_that_breaks_things_ends_by_its_blocks(name: str) -> None:
     loaded = load_plan(name, quick=True)
     info = fake_info(loaded=loaded)
     outcome = LoadOutcome(
-        Ready(receipt=receipt("socket"), connections=1, prepared_statements=1, connect_ns=1),
-        Measuring(unix_time_ns=0, warmup_transactions=0),
+        made(Ready, receipt=receipt("socket")),
+        made(Measuring),
         (),
         finish(10**9, 1000),
     )
@@ -45,14 +46,11 @@ def test_a_run_that_breaks_things_ends_by_its_blocks(name: str) -> None:
     )
     blocks = loaded.plan.timing.max_blocks
     trials = tuple(
-        Trial(
-            number=number,
+        made_trial(
+            number,
+            info.arms[number % len(info.arms)].name,
             block=number // len(info.arms),
             position=number % len(info.arms),
-            arm=info.arms[number % len(info.arms)].name,
-            status=TrialStatus.OK,
-            started_unix_ns=0,
-            ended_unix_ns=1,
             measured=measured(job, outcome),
         )
         for number in range(blocks * len(info.arms))

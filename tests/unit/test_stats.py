@@ -16,9 +16,9 @@ from statistics import fmean, median
 import numpy as np
 import pytest
 from benches.false_alarms import false_alarms
-from hdrh.histogram import HdrHistogram
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.made import latency
 
 from howfar.analysis.cells import COMPARISONS
 from howfar.engine.messages import LONGEST_NS
@@ -457,21 +457,7 @@ def test_analyses_are_made_once_where_nothing_wants_an_interval() -> None:
 
 
 def _record(*latencies_ns: int) -> HistogramRecord:
-    made = HdrHistogram(1, 4 * LONGEST_NS, 3)
-    for each in latencies_ns:
-        made.record_value(each)
-    p50, p95, p99 = (made.get_value_at_percentile(quantile) for quantile in (50, 95, 99))
-    return HistogramRecord(
-        kind="transaction",
-        count=len(latencies_ns),
-        min_ns=min(latencies_ns),
-        mean_ns=sum(latencies_ns) / len(latencies_ns),
-        p50_ns=p50,
-        p95_ns=p95,
-        p99_ns=p99,
-        max_ns=max(latencies_ns),
-        data=made.encode().decode(),
-    )
+    return latency(HistogramRecord, "transaction", latencies_ns)
 
 
 def test_a_latency_of_hours_stays_what_it_is() -> None:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.made import made_trial
 from tests.unit.fake_lab import HISTOGRAM, fake_info, fakes
 
 from howfar.errors import NewerRunFile, NotARunFile, RunFileError
@@ -20,15 +21,13 @@ from howfar.store.run_file import APPLICATION_ID, RunFile, create, read_run
 
 
 def void_trial(number: int, reason: str = "because") -> Trial:
-    return Trial(
-        number=number,
+    return made_trial(
+        number,
+        "socket",
         block=number // 5,
         position=number % 5,
-        arm="socket",
         status=TrialStatus.VOID,
         void_reason=reason,
-        started_unix_ns=number,
-        ended_unix_ns=number + 1,
         receipt={"session": {"peer_address": "/s", "tls_version": None}},
         load=MachineLoad(psi_cpu_some_share=0.5, psi_io_some_share=None, steal_share=0.0, load_average_1m=1.5),
         warnings=("client limited",),

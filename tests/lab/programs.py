@@ -1,0 +1,42 @@
+"""Programs of the tests: how one is run from outside, how it comes into a sandbox, and the load on a stage of its laboratory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from howfar.engine.messages import LoadJob, Workload
+from howfar.lab import sandbox
+from howfar.testbed import Stage
+from tests.lab.sandboxes import PATIENCE_S
+
+
+def answers(program: str, *arguments: str, cache: Path, **environment: str) -> list[dict[str, Any]]:
+    """Run `tests.lab.PROGRAM` to its end: the JSON of each line that it prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.lab.{program}", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE_S,
+        env={**os.environ, "XDG_CACHE_HOME": str(cache), **environment},
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def in_sandbox(main: Callable[[], None]) -> None:
+    """Run a program's main function in a sandbox."""
+    if not sandbox.inside():
+        sys.exit(sandbox.run_inside())
+    main()
+
+
+def load_on(stage: Stage, workload: Workload, **more: Any) -> LoadJob:
+    """A load by the path that is staged."""
+    fields = {"target": stage.target, "user": stage.user, "password": stage.password, "database": stage.database}
+    return LoadJob(**{**fields, "workload": workload, "seed": 1, "observe": stage.observe, "warmup_ns": 0, **more})

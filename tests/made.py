@@ -1,0 +1,78 @@
+"""Records, messages and findings for tests: what a test does not name is nothing."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+from hdrh.histogram import HdrHistogram
+from pydantic import BaseModel
+
+from howfar.store.records import Arm, Run, RunInfo, StopReason, Trial, TrialStatus
+
+Model = TypeVar("Model", bound=BaseModel)
+START_NS = 1_790_000_000_000_000_000
+
+
+def made(kind: type[Model], **named: Any) -> Model:
+    """A value with these fields. Others have their default or are nothing: None, 0, empty, the first of the allowed words."""
+    unnamed = {
+        name: nothing(field.annotation)
+        for name, field in kind.model_fields.items()
+        if field.is_required() and name not in named
+    }
+    return kind(**unnamed | named)
+
+
+def nothing(kind: Any) -> Any:
+    """The least value of a type."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return nothing(arguments[0])
+    if origin is Literal:
+        return arguments[0]
+    if origin in (Union, types.UnionType):
+        return None if type(None) in arguments else nothing(arguments[0])
+    return made(kind) if isinstance(kind, type) and issubclass(kind, BaseModel) else (origin or kind)()
+
+
+def latency(kind: type[Model], name: str, values_ns: Sequence[float], each: int = 1) -> Model:
+    """A histogram as the engine or the run file has it, of values that came so many times each."""
+    histogram = HdrHistogram(1, 400_000_000_000_000, 3)
+    low, high = int(min(values_ns, default=0)), int(max(values_ns, default=0))
+    for value in values_ns:
+        histogram.record_value(int(value), each)
+    quantiles = {f"p{share}_ns": min(int(histogram.get_value_at_percentile(share)), high) for share in (50, 95, 99)}
+    return kind(
+        kind=name,
+        count=len(values_ns) * each,
+        min_ns=low,
+        mean_ns=sum(values_ns) / max(len(values_ns), 1),
+        max_ns=high,
+        data=histogram.encode().decode("ascii"),
+        **quantiles,
+    )
+
+
+def made_trial(number: int, arm: str, **more: Any) -> Trial:
+    """One that is good, in a block of its own."""
+    start = START_NS + number * 30_000_000_000
+    fields: dict[str, Any] = {"block": number, "position": 0, "status": TrialStatus.OK}
+    times = {"started_unix_ns": start, "ended_unix_ns": start + 20_000_000_000}
+    return Trial(number=number, arm=arm, **fields | times | more)
+
+
+def made_run(name: str, arms: Sequence[Arm], trials: Sequence[Trial], stop: StopReason, **info: Any) -> Run:
+    """Of the plan of this name, on MariaDB."""
+    fields: dict[str, Any] = {
+        "run_id": "00000000-0000-4000-8000-000000000001",
+        "created_unix_ns": START_NS,
+        "howfar_version": "0.1.0",
+        "command": ("howfar", "run", name),
+        "plan": {"name": name},
+        "seed": 1,
+        "server_kind": "mariadb",
+        "server_version": "10.11.14-MariaDB-0+deb12u2",
+    }
+    return Run(info=made(RunInfo, plan_name=name, arms=tuple(arms), **fields | info), trials=tuple(trials), stop=stop)
