@@ -138,7 +138,6 @@ pub(crate) fn first_connections(
     let limit_ns = plan.job.connect_timeout_ns;
     let entry = plan.entry();
     let open = || open_one(&entry, &plan.address, limit_ns);
-    let (socket, mut session) = open()?;
     let context = ReceiptContext {
         entry: &entry,
         address: &plan.address,
@@ -147,7 +146,7 @@ pub(crate) fn first_connections(
         threads: plan.workers(cpus) as u32,
         cpus,
     };
-    let mut receipt = receipt::take(context, &socket, &mut session)?;
+    let (mut receipt, socket, session) = receipt::open(context, open)?;
     let mut sessions = vec![(socket, session)];
     let each_time = plan.job.session.connect == Connect::PerTransaction;
     if each_time || plan.job.session.tls.is_some() && plan.all_connections() > 1 {

@@ -45,13 +45,30 @@ pub(crate) fn connect_turns(address: &Address, session: &Session) -> u32 {
     u32::from(matches!(address, Address::Tcp(_))) + session.turns
 }
 
-/// Ask the socket and the server.
-pub(crate) fn take(
+/// Open a connection and ask it and the server. Where a program in between ends a connection on which it is asked for what it does not
+/// pass on, that stays unknown, and the connection is another one.
+pub(crate) fn open(
+    of: ReceiptContext<'_>,
+    open: impl Fn() -> Result<(OwnedFd, Session), Failed>,
+) -> Result<(Receipt, OwnedFd, Session), Failed> {
+    let (mut socket, mut session) = open()?;
+    let facts = match ask_server(of, &socket, &mut session) {
+        Err(failed) if failed.code == FailCode::ServerGone && session.facts.is_none() => {
+            (socket, session) = open()?;
+            ServerFacts::unknown()
+        }
+        told => told?,
+    };
+    let receipt = receipt(of, &socket, &session, facts);
+    Ok((receipt, socket, session))
+}
+
+fn receipt(
     of: ReceiptContext<'_>,
     socket: &OwnedFd,
-    session: &mut Session,
-) -> Result<Receipt, Failed> {
-    let facts = ask_server(of, socket, session)?;
+    session: &Session,
+    facts: ServerFacts,
+) -> Receipt {
     let status = |name: &str| {
         facts
             .status
@@ -62,7 +79,7 @@ pub(crate) fn take(
     let tls = session.tls.as_ref();
     let tcp = matches!(of.address, Address::Tcp(_));
     let peer = text(net::getpeername(socket).ok().flatten());
-    Ok(Receipt {
+    Receipt {
         address_family: of.address.family(),
         local_address: text(net::getsockname(socket).ok()),
         peer_address: peer.unwrap_or_else(|| requested_address(of.entry.target)),
@@ -90,7 +107,7 @@ pub(crate) fn take(
         driver: "",
         client_threads: of.threads,
         client_cpus: of.cpus.to_vec(),
-    })
+    }
 }
 
 /// What the server says of itself and of the session.
@@ -98,6 +115,16 @@ struct ServerFacts {
     version: String,
     connection: Option<u32>,
     status: BTreeMap<String, String>,
+}
+
+impl ServerFacts {
+    fn unknown() -> Self {
+        Self {
+            version: store::UNKNOWN.to_owned(),
+            connection: None,
+            status: BTreeMap::new(),
+        }
+    }
 }
 
 fn ask_server(

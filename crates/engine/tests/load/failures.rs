@@ -1,6 +1,9 @@
 //! Every way in which a load job can go wrong ends in a `failed` event with its code, never in a panic.
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::thread;
+
+use serde_json::json;
 
 use crate::drivers::drivers;
 use crate::fake::{Fake, Reply, packet, refusal};
@@ -176,4 +179,32 @@ fn the_server_goes_away_or_falls_silent_or_mad() {
         });
         fails_with(&with(&fake), "protocol", "number 9");
     }
+}
+
+/// twemproxy passes on commands on keys, and ends a connection that asks for anything else.
+#[test]
+fn a_proxy_that_does_not_pass_on_questions_leaves_the_server_unknown() {
+    let proxy = Fake::listening("proxy", |mut stream| {
+        thread::spawn(move || {
+            let mut request = [0; 512];
+            while let Ok(count) = stream.read(&mut request) {
+                let is_get = request[..count].starts_with(b"*2\r\n$3\r\nGET");
+                if !is_get || stream.write_all(b"$-1\r\n").is_err() {
+                    return;
+                }
+            }
+        });
+    });
+    let mut load = job(&proxy.path);
+    for account in ["user", "password", "database"] {
+        load[account] = "".into();
+    }
+    load["workload"] = json!({"kind": "key_value", "protocol": "resp2", "get": 1, "set": 0});
+    let events = success(&load);
+    let receipt = &events[0]["receipt"];
+    assert_eq!(receipt["server_version"], "unknown", "{receipt}");
+    assert!(receipt["server_connection_id"].is_null(), "{receipt}");
+    let finished = events.last().expect("the end");
+    assert_eq!(finished["errors"], json!([]), "{finished}");
+    assert!(finished["transactions"].as_u64() > Some(0), "{finished}");
 }

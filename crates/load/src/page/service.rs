@@ -132,7 +132,6 @@ impl ServiceEndpoint {
     ) -> Result<(events::Receipt, Vec<ServiceConnection>), Failed> {
         let entry = self.entry();
         let open = || open_one(&entry, &self.address, self.connect_ns);
-        let (socket, mut session) = open()?;
         let context = ReceiptContext {
             entry: &entry,
             address: &self.address,
@@ -141,7 +140,7 @@ impl ServiceEndpoint {
             threads,
             cpus,
         };
-        let mut receipt = receipt::take(context, &socket, &mut session)?;
+        let (mut receipt, socket, session) = receipt::open(context, open)?;
         receipt.driver = "threads";
         let mut lines = vec![self.line(socket, session)?];
         let later = self.service.tls.is_some() && threads > 1;

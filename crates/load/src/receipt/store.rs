@@ -16,6 +16,8 @@ use crate::failure;
 const LARGEST: usize = 1 << 16;
 /// Longest answer to `version` and `mn`.
 const LONGEST: usize = 512;
+/// The version of a server that does not tell, or that cannot be asked.
+pub(super) const UNKNOWN: &str = "unknown";
 
 /// Its version, and its number of this connection where it has one.
 pub(super) fn ask(
@@ -55,7 +57,7 @@ fn redis(mut exchange: Exchange<'_>, protocol: Protocol) -> Result<(String, Opti
         Ok(replies.len() >= 2)
     })?;
     let [info, id, ..] = replies.as_slice() else {
-        return Ok(("unknown".to_owned(), None));
+        return Ok((UNKNOWN.to_owned(), None));
     };
     if let Value::Error(line) = info {
         let refusal = Refusal::of(line);
@@ -69,7 +71,7 @@ fn redis(mut exchange: Exchange<'_>, protocol: Protocol) -> Result<(String, Opti
     };
     let info = info.text().map(String::from_utf8_lossy);
     let version = info.and_then(|info| version(&info));
-    Ok((version.unwrap_or_else(|| "unknown".to_owned()), id))
+    Ok((version.unwrap_or_else(|| UNKNOWN.to_owned()), id))
 }
 
 /// Out of INFO's lines. Valkey says for which version of Redis it may be taken, and its own.
