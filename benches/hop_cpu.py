@@ -1,36 +1,58 @@
-"""Is the CPU time of a hop right? Ours a query, as trials count it, over /proc's beside sysbench through the same hop.
+"""Is the CPU time of a hop right? Ours per query, as trials count it, over an independent reading of /proc.
 
-    .venv/bin/python benches/hop_cpu.py [--server postgresql] [--paths haproxy,ssh,stunnel,pgbouncer] [--connections 4] [--blocks 6]
-                                        [--seconds 4]
+    .venv/bin/python benches/hop_cpu.py [--server postgresql] [--paths haproxy,ssh-tcp,stunnel,pgbouncer] [--connections 4]
+                                        [--blocks 6] [--seconds 4]
 
-Both run the same statements as text, from the same host and CPUs, in random order within a block, on one path opened anew for each
-block. sysbench's half is the difference of the processes' schedstat, children and those that have ended too, between its first report
-of a second and its last one, over the queries that it reported between them.
+Two independent readings of the hop's processes (schedstat, children and those that have ended too). Beside our own load, from its
+first to its last moment of measuring: is the counting right? Beside sysbench through the same hop, between its reports: does sysbench
+cost the hop the same? Both send the same statements as text, from the same host and CPUs, in random order within a block, on one path
+opened anew for each block. A hop that finds several requests at once sleeps less often and spends less on each: `sleeps` are its
+voluntary context switches per query. With one connection there is never more than one request.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import re
 import subprocess
 import sys
+import tempfile
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from howfar.engine.messages import LoadJob, Session, Sysbench
+from howfar.engine.messages import Event, Finished, LoadJob, Measuring, Session, Sysbench
 from howfar.engine.process import run_load
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, LabStage, open_laboratory
+from howfar.paths import Endpoint
 from howfar.stats.intervals import judge_ratio
 
 TABLES, SIZE, WARMUP_S = 1, 10_000, 1
 _TPS = re.compile(r"^\[ (\d+)s \].*? qps: ([\d.]+)")
 
 
-def own(stage: LabStage, connections: int, seconds: int) -> float:
-    """CPU microseconds a query, as a trial has it."""
+@dataclass(frozen=True)
+class Reading:
+    """Of the hop's processes since they began."""
+
+    cpu_us: float
+    sleeps: int
+
+    def each(self, since: Reading, queries: float) -> tuple[float, float]:
+        return (self.cpu_us - since.cpu_us) / queries, (self.sleeps - since.sleeps) / queries
+
+
+def reading(endpoint: Endpoint) -> Reading:
+    pids = [hop.process.pid for hop in endpoint.hops]
+    return Reading(sum(map(cpu_us, pids)), sum(map(sleeps, pids)))
+
+
+def own(stage: LabStage, connections: int, seconds: int) -> dict[str, float]:
+    """Microseconds per query as a trial has them, and by /proc."""
     job = LoadJob(
         protocol=stage.protocol,
         session=Session(fetch_server_key=True),
@@ -45,47 +67,52 @@ def own(stage: LabStage, connections: int, seconds: int) -> float:
         measure_ns=seconds * 10**9,
         observe=stage.observe,
     )
-    done = run_load(job, stage.client).finished
-    return sum(one.cpu_ns for one in done.cpu if one.role == "forwarder") / 1e3 / done.transactions
+    ends: list[Reading] = []
+
+    def look(event: Event) -> None:
+        if isinstance(event, (Measuring, Finished)):
+            ends.append(reading(stage.main.endpoint))
+
+    done = run_load(job, stage.client, look).finished
+    began, ended = ends
+    by_proc, slept = ended.each(began, done.transactions)
+    ours_ns = sum(one.cpu_ns for one in done.cpu if one.role == "forwarder")
+    return {"ours": ours_ns / 1e3 / done.transactions, "ours by /proc": by_proc, "our sleeps": slept}
 
 
-def beside_sysbench(stage: LabStage, connections: int, seconds: int) -> float:
+def beside_sysbench(stage: LabStage, connections: int, seconds: int) -> dict[str, float]:
     """The same by /proc, of sysbench's queries."""
     endpoint, driver = stage.main.endpoint, "pgsql" if stage.protocol == "postgresql" else "mysql"
     if endpoint.socket:
-        where = (
-            [f"--{driver}-socket={endpoint.socket}"]
-            if driver == "mysql"
-            else [f"--pgsql-host={Path(endpoint.socket).parent}"]
-        )
+        place = endpoint.socket if driver == "mysql" else str(Path(endpoint.socket).parent)
+        where = [f"--{driver}-{'socket' if driver == 'mysql' else 'host'}={place}"]
     else:
         where = [f"--{driver}-host={endpoint.host}", f"--{driver}-port={endpoint.port}"]
-    account = [
-        f"--{driver}-user={stage.user}",
-        f"--{driver}-password={stage.password}",
-        f"--{driver}-db={stage.database}",
-    ]
-    sysbench = stage.client.popen(
-        ["sysbench", "oltp_point_select", f"--db-driver={driver}", *where, *account, "--db-ps-mode=disable",
-         f"--tables={TABLES}", f"--table-size={SIZE}", f"--threads={connections}", f"--time={WARMUP_S + seconds + 1}",
-         "--report-interval=1", "run"],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    pids = [hop.process.pid for hop in endpoint.hops]
-    began_us = ended_us = queries = 0.0
-    said = []
-    for line in sysbench.stdout:
-        said.append(line)
-        if (found := _TPS.match(line)) is None:
-            continue
-        if int(found[1]) == WARMUP_S:
-            began_us = sum(map(cpu_us, pids))
-        elif int(found[1]) <= WARMUP_S + seconds:
-            ended_us = sum(map(cpu_us, pids))
-            queries += float(found[2])
-    if sysbench.wait() != 0 or not queries:
-        sys.exit("sysbench failed: " + "".join(said)[-800:])
-    return (ended_us - began_us) / queries
+    with tempfile.NamedTemporaryFile("w", suffix=".cnf") as secret:  # mode 0600
+        secret.write(f"{driver}-password={stage.password}\n")
+        secret.flush()
+        sysbench = stage.client.popen(
+            ["sysbench", f"--config-file={secret.name}", "oltp_point_select", f"--db-driver={driver}", *where,
+             f"--{driver}-user={stage.user}", f"--{driver}-db={stage.database}", "--db-ps-mode=disable",
+             f"--tables={TABLES}", f"--table-size={SIZE}", f"--threads={connections}", f"--time={WARMUP_S + seconds + 1}",
+             "--report-interval=1", "run"],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        began = ended = None
+        queries, said = 0.0, []
+        for line in sysbench.stdout:
+            said.append(line)
+            if (found := _TPS.match(line)) is None:
+                continue
+            if int(found[1]) == WARMUP_S:
+                began = reading(endpoint)
+            elif int(found[1]) <= WARMUP_S + seconds:
+                ended = reading(endpoint)
+                queries += float(found[2])
+        if sysbench.wait() != 0 or began is None or ended is None or not queries:
+            sys.exit("sysbench failed: " + "".join(said)[-800:])
+    each, slept = ended.each(began, queries)
+    return {"sysbench": each, "its sleeps": slept}
 
 
 def cpu_us(pid: int) -> float:
@@ -95,7 +122,16 @@ def cpu_us(pid: int) -> float:
         total_ns += int((task / "schedstat").read_text().split()[0])
         total_ns += sum(1e3 * cpu_us(int(child)) for child in (task / "children").read_text().split())
     ended = (Path(f"/proc/{pid}/stat").read_text()).rpartition(")")[2].split()[13:15]
-    return total_ns / 1e3 + sum(map(int, ended)) * 1e4
+    return total_ns / 1e3 + sum(map(int, ended)) * 1e6 / os.sysconf("SC_CLK_TCK")
+
+
+def sleeps(pid: int) -> int:
+    """Voluntary context switches of a process and its descendants."""
+    total = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        total += int(re.findall(r"^voluntary_ctxt_switches:\s+(\d+)", (task / "status").read_text(), re.M)[0])
+        total += sum(sleeps(int(child)) for child in (task / "children").read_text().split())
+    return total
 
 
 def compare(laboratory: Lab, path: str, given: argparse.Namespace) -> None:
@@ -104,13 +140,22 @@ def compare(laboratory: Lab, path: str, given: argparse.Namespace) -> None:
         factors = {"path": path, "threads": given.connections, "placement": "isolated", "idle": "polling"}
         with laboratory.stage(factors) as stage:
             for measure in order.sample((own, beside_sysbench), 2):
-                found[measure].append(measure(stage, given.connections, given.seconds))
-    ratio = judge_ratio([ours / theirs for ours, theirs in zip(found[own], found[beside_sysbench], strict=True)]).quoted
-    ends = f"[{ratio.low:.3f}, {ratio.high:.3f}]" if ratio.low is not None and ratio.high is not None else ""
+                for name, figure in measure(stage, given.connections, given.seconds).items():
+                    found[name].append(figure)
+    counted, loads = (ratio(found["ours"], found[name]) for name in ("ours by /proc", "sysbench"))
+    middle = {name: median(figures) for name, figures in found.items()}
     print(
-        f"{path:18} {median(found[own]):8.1f} / {median(found[beside_sysbench]):<8.1f} {ratio.value:7.3f} {ends}",
+        f"{path:18}{middle['ours']:7.1f} {middle['sysbench']:9.1f}   {counted}   {loads}   "
+        f"{middle['our sleeps']:5.2f} {middle['its sleeps']:9.2f}",
         flush=True,
     )
+
+
+def ratio(ours: list[float], theirs: list[float]) -> str:
+    quoted = judge_ratio([one / other for one, other in zip(ours, theirs, strict=True)]).quoted
+    if quoted.low is None or quoted.high is None:
+        return f"{quoted.value:.3f}" + " " * 15
+    return f"{quoted.value:.3f} [{quoted.low:.3f}, {quoted.high:.3f}]"
 
 
 def main() -> None:
@@ -128,7 +173,8 @@ def main() -> None:
         server=given.server, tables=TABLES, table_size=SIZE, connections=64, paths=paths, with_goodput=False
     )
     print(f"{given.server}, {given.connections} connections, {given.blocks} blocks of {given.seconds} s")
-    print("path               hop CPU a query, us: ours / beside sysbench   ratio")
+    print("                   us per query      ours over /proc        ours over /proc        sleeps per query")
+    print("path               ours  sysbench   beside our load        beside sysbench         ours  sysbench")
     with open_laboratory(request) as laboratory:
         for path in paths:
             compare(laboratory, path, given)
