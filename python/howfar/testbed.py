@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from howfar.engine.messages import (
     FastCgi,
@@ -19,10 +19,8 @@ from howfar.engine.messages import (
 )
 from howfar.engine.process import Launcher
 from howfar.plan.sessions import SessionSpec
+from howfar.services import SqlProtocol
 from howfar.store.records import FactorValue, Window
-
-SqlProtocol = Literal["mysql", "postgresql"]
-"""What a server of statements speaks."""
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from howfar.engine.messages import (
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.lab.laboratory import Lab
 from howfar.lab.window import Scene, WindowWatch
+from howfar.services import SqlProtocol
 from howfar.store.records import FactorValue
-from howfar.testbed import NO_FACTS, LoadFacts, ServiceEndpoint, SqlProtocol, StageReceipt, Trust
+from howfar.testbed import NO_FACTS, LoadFacts, ServiceEndpoint, StageReceipt, Trust
 
 ADDRESS = "127.0.0.1"
 

@@ -14,6 +14,7 @@ from howfar.bottleneck.cycle import LINK_QUEUE, ROUND_TRIPS, WIRE, part_us
 from howfar.bottleneck.limit import Limit
 from howfar.model.resource import Resource
 from howfar.plan.factors import ORDINARY, breaks
+from howfar.services import SERVICES, service_of
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import (
     FAMILY,
@@ -29,55 +30,23 @@ from howfar.stats.intervals import (
 from howfar.stats.trials import ONE, TrialTable, alike, others_cpus
 from howfar.store.records import ArmRole
 
-_SQL = (
-    "# option file of MySQL clients; the server knows",
-    "# its socket: SELECT @@socket",
-    "[client]",
-    "socket = /run/mysqld/mysqld.sock",
-    "# PHP, PDO",
-    "mysql:unix_socket=/run/mysqld/mysqld.sock;dbname=shop",
-)
-_POSTGRESQL = (
-    "# libpq and what is built on it: the socket's directory as host",
-    "postgresql:///shop?host=/var/run/postgresql",
-    "# PHP, PDO",
-    "pgsql:host=/var/run/postgresql;dbname=shop",
-)
-_REDIS = (
-    "# redis.conf; clients must be of its group",
-    "unixsocket /run/redis/redis-server.sock",
-    "unixsocketperm 770",
-    "# PHP, phpredis",
-    "$redis->pconnect('/run/redis/redis-server.sock');",
-)
-_MEMCACHED = (
-    "# memcached.conf; -s turns its port off",
-    "-s /run/memcached/memcached.sock",
-    "-a 0770",
-    "# PHP",
-    "$memcached->addServer('/run/memcached/memcached.sock', 0);",
-)
-_LINES = {"postgresql": _POSTGRESQL, "redis": _REDIS, "valkey": _REDIS, "memcached": _MEMCACHED}
-_FEWER = {
-    "postgresql": "one query with IN or JOIN for many, multi-row INSERT, a pipeline of statements",
-    "redis": "MGET for many GET, pipelines",
-    "valkey": "MGET for many GET, pipelines",
-    "memcached": "one get of many keys",
-}
-
 
 def socket_lines(server_kind: str) -> tuple[str, ...]:
-    return _LINES.get(server_kind, _SQL)
+    return service_of(server_kind).client_lines
 
 
 def socket_action(server_kind: str) -> str:
     """Clients of MySQL take `localhost` for the socket; others want its path, or that of its directory."""
-    how = "give it as the host" if server_kind in _LINES else "write host=localhost, not 127.0.0.1"
+    how = (
+        "give it as the host"
+        if service_of(server_kind) is not SERVICES["mysql"]
+        else "write host=localhost, not 127.0.0.1"
+    )
     return f"Where application and server share a machine, connect through the socket: {how}."
 
 
 def fewer_round_trips(server_kind: str) -> str:
-    return _FEWER.get(server_kind, "one query with IN or JOIN for many, multi-row INSERT")
+    return service_of(server_kind).fewer_round_trips
 
 
 LATENCY_BOUND_SHARE = 0.5

@@ -22,8 +22,9 @@ from typing import Final, Literal
 
 import howfar
 from howfar.bench import meter
+from howfar.bench.clients import CLIENTS, client_of
 from howfar.bench.meter import Trial
-from howfar.bench.peers import CLIENTS, Counters, Peer, client_of
+from howfar.bench.peers import Counters, Peer
 from howfar.engine.messages import (
     LoadJob,
     Ready,
@@ -35,7 +36,7 @@ from howfar.errors import EngineError, LabError, MissingError, PlanError
 from howfar.lab.cache import work_directory
 from howfar.lab.network import Host, Shares, format_cpus, share_cpus, usable_cpus
 from howfar.lab.servers import DATABASE, USER, Server, ServerContext, Store, Tables, find_store
-from howfar.lab.servers.kinds import STORES
+from howfar.services import SERVICES
 from howfar.stats.estimate import Described, Estimate
 from howfar.stats.intervals import judge_ratio
 from howfar.units import counted
@@ -267,8 +268,9 @@ def _testbed(request: Request, cpus: Shares) -> Iterator[Testbed]:
         Tables(peer.workload.tables, peer.workload.table_size) if isinstance(peer.workload, Sysbench) else Tables(0, 1)
     )
     store: Store = find_store(request.server or peer.server, tables)
-    if store.kind in STORES or (store.kind == "postgresql") != (peer.protocol == "postgresql"):
-        kinds = "PostgreSQL" if peer.protocol == "postgresql" else "MySQL and MariaDB"
+    of = SERVICES[peer.protocol]
+    if store.kind not in of.kinds:
+        kinds = " and ".join(of.kinds)
         raise PlanError(
             f"this comparison with {peer.program} is for {kinds}, not for {store.kind}",
             f"Leave --server out: {peer.server}.",

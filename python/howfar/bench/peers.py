@@ -1,31 +1,24 @@
-"""The load generators that `howfar bench engine --against` compares with: each with the server, tables and statements that both run.
+"""A load generator that `howfar bench engine --against` compares with, and sysbench: the server, tables and statements that both run.
 
 A peer counts by the server, from outside; what it prints itself is not used.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, Protocol, Self
+from typing import Final, Protocol, Self
 
-import pg8000.native
 import pymysql
-from pg8000.exceptions import DatabaseError, InterfaceError
 
 from howfar.engine.messages import Pgbench, Sysbench
 from howfar.errors import LabError, MissingError
 from howfar.lab.servers import DATABASE, USER, Server
-
-_FLUSH_S = 1.5
-"""PostgreSQL's sessions publish what they counted once a second."""
-_FLUSH_POLL_S = 0.002
+from howfar.services import SqlProtocol
 
 
 class Counters(Protocol):
@@ -54,7 +47,7 @@ class Peer(Protocol):
     program: str
     server: str
     """The kind that is started unless another is named."""
-    protocol: Literal["mysql", "postgresql"]
+    protocol: SqlProtocol
     described: str
     cpu_bars: Mapping[int, float]
     """Client CPU per query relative to the peer's, by connections."""
@@ -80,14 +73,14 @@ class Peer(Protocol):
     def counters(self, server: Server, password: str) -> Counters: ...
 
 
-def _version(program: str, package: str) -> str:
+def version_of(program: str, package: str) -> str:
     found = shutil.which(program)
     if found is None:
         raise MissingError(f"the program {program} was not found", f"Install Debian's package {package}.")
     return subprocess.run([found, "--version"], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def _secret(path: Path, text: str) -> None:
+def write_secret(path: Path, text: str) -> None:
     path.touch(mode=0o600)
     path.write_text(text)
 
@@ -95,7 +88,7 @@ def _secret(path: Path, text: str) -> None:
 class SysbenchPeer:
     program = "sysbench"
     server = "mariadb"
-    protocol: Literal["mysql", "postgresql"] = "mysql"
+    protocol: SqlProtocol = "mysql"
     workload = Sysbench(kind="oltp_point_select", tables=1, table_size=10_000)
     described = f"{workload.kind}, {workload.tables} table of {workload.table_size} rows, prepared, Unix socket"
     cpu_bars: Mapping[int, float] = {1: 0.55, 64: 0.35, 512: 0.20, 2048: 0.08}
@@ -103,10 +96,10 @@ class SysbenchPeer:
     bare = False
 
     def version(self) -> str:
-        return _version("sysbench", "sysbench")
+        return version_of("sysbench", "sysbench")
 
     def prepare(self, server: Server, password: str, folder: Path) -> None:
-        _secret(folder / "sysbench.cnf", f"mysql-password={password}\n")
+        write_secret(folder / "sysbench.cnf", f"mysql-password={password}\n")
 
     def command(self, server: Server, folder: Path, connections: int, threads: int) -> list[str]:
         """It has a thread for each connection."""
@@ -168,121 +161,14 @@ class MysqlCounters:
         self._connection.close()
 
 
-class PgbenchPeer:
-    program = "pgbench"
-    server = "postgresql"
-    protocol: Literal["mysql", "postgresql"] = "postgresql"
-    workload = Pgbench(kind="select_only", scale=1)
-    described = "pgbench's select-only, scale 1, prepared, Unix socket"
-    cpu_bars: Mapping[int, float] = {1: 0.6, 64: 0.35, 512: 0.2}
-    memory_bars: Mapping[int, float] = {}
-    bare = False
-
-    def version(self) -> str:
-        return _version("pgbench", "postgresql")
-
-    def prepare(self, server: Server, password: str, folder: Path) -> None:
-        _secret(folder / "pgpass", f"*:*:*:*:{password}\n")
-        made = subprocess.run(
-            ["pgbench", "--initialize", "--quiet", f"--scale={self.workload.scale}"],
-            env=self.environment(server, folder),
-            capture_output=True,
-            text=True,
-        )
-        if made.returncode != 0:
-            raise LabError(f"pgbench did not make its tables: {made.stderr.strip()[-500:]}")
-
-    def command(self, server: Server, folder: Path, connections: int, threads: int) -> list[str]:
-        return [
-            "pgbench",
-            "--builtin=select-only",
-            "--protocol=prepared",
-            "--no-vacuum",
-            f"--client={connections}",
-            f"--jobs={min(connections, threads)}",
-            "--time=3600",
-        ]
-
-    def environment(self, server: Server, folder: Path) -> dict[str, str]:
-        name = server.socket.name  # .s.PGSQL.5432
-        place = {"PGHOST": str(server.socket.parent), "PGPORT": name.rpartition(".")[2]}
-        return {**os.environ, **place, "PGUSER": USER, "PGDATABASE": DATABASE, "PGPASSFILE": str(folder / "pgpass")}
-
-    def counters(self, server: Server, password: str) -> Counters:
-        return PostgresCounters(server.socket, password)
-
-
-class PostgresCounters:
-    def __init__(self, socket: Path, password: str) -> None:
-        self._connection = pg8000.native.Connection(
-            USER, unix_sock=str(socket), database=DATABASE, password=password, ssl_context=False, timeout=60
-        )
-        self._own = self._backends()
-
-    def align(self) -> None:
-        """Until a session has just published its own. Of many, each is as late at the end of a window as at its start."""
-        before = self.executed()
-        until = time.monotonic() + _FLUSH_S
-        while self.executed() == before and time.monotonic() < until:
-            time.sleep(_FLUSH_POLL_S)
-
-    def connected(self) -> int:
-        now = self._backends()
-        self._own = min(self._own, now)
-        return now - self._own
-
-    def executed(self) -> int:
-        """Through an index, which nothing else uses: this connection's own and the laboratory's are not in it."""
-        return self._one(
-            "SELECT coalesce(sum(idx_scan), 0)::bigint FROM pg_stat_user_tables WHERE relname = 'pgbench_accounts'"
-        )
-
-    def _backends(self) -> int:
-        return self._one("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
-
-    def _one(self, statement: str) -> int:
-        try:
-            rows = self._connection.run(statement)
-        except (DatabaseError, InterfaceError, OSError) as error:
-            raise LabError(f"the server did not report its counters: {error}") from error
-        return int(rows[0][0])
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with contextlib.suppress(InterfaceError, OSError):
-            self._connection.close()
-
-
-_BARE_CPU_BARS: Final[Mapping[int, float]] = {1: 1.5, 64: 1.3, 512: 1.3, 2048: 1.3}
+BARE_CPU_BARS: Final[Mapping[int, float]] = {1: 1.5, 64: 1.3, 512: 1.3, 2048: 1.3}
 
 
 class BareSysbenchPeer(SysbenchPeer):
     program = "a bare loop"
-    cpu_bars = _BARE_CPU_BARS
+    cpu_bars = BARE_CPU_BARS
     memory_bars: Mapping[int, float] = {}
     bare = True
 
     def version(self) -> str:
         return self.program
-
-
-class BarePgbenchPeer(PgbenchPeer):
-    program = "a bare loop"
-    cpu_bars = _BARE_CPU_BARS
-    bare = True
-
-    def version(self) -> str:
-        return self.program
-
-
-CLIENTS: Final[Mapping[str, Peer]] = {"sysbench": SysbenchPeer(), "pgbench": PgbenchPeer(), "bare": BareSysbenchPeer()}
-"""By the word that `--against` takes."""
-
-
-def client_of(against: str, server: str | None) -> Peer:
-    """The peer for a kind of server, or for its own kind."""
-    return BarePgbenchPeer() if (against, server) == ("bare", "postgresql") else CLIENTS[against]

@@ -14,6 +14,7 @@ from rich.text import Text
 from howfar.bench.calibration import FLOOR_BAR, Calibration, Limit, OverTransport, Transport
 from howfar.bench.calibration import Request as CalibrationRequest
 from howfar.bench.calibration import calibrate as run_calibration
+from howfar.bench.clients import CLIENTS
 from howfar.bench.comparison import Comparison, Placement, Request, Row, Side, compare
 from howfar.bench.links.bars import Verdict
 from howfar.bench.links.figures import (
@@ -34,7 +35,6 @@ from howfar.bench.links.figures import (
 from howfar.bench.links.figures import (
     Row as LinkRow,
 )
-from howfar.bench.peers import CLIENTS
 from howfar.cli.screen import console, cpu_list, is_terminal, json_option, no_colour_option
 from howfar.errors import MissingError, UsageError
 from howfar.lab.link.backends import DEFAULT, SHAPING

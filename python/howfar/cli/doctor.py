@@ -88,9 +88,9 @@ def _logins(user: str | None, password_file: Path | None, ask: bool, defaults_fi
         address, of_file = parse_option_file(str(defaults_file), text)
     given = password(password_file, ask, of_file, note, {**os.environ, "MYSQL_PWD": ""})
     mysql = Login(user or address.user or _own_name(), given or os.environ.get("MYSQL_PWD", ""))
-    postgresql = Login(user or os.environ.get("PGUSER", ""), given or os.environ.get("PGPASSWORD", ""))
+    of_libpq = Login(user or os.environ.get("PGUSER", ""), given or os.environ.get("PGPASSWORD", ""))
     redis = os.environ.get("HOWFAR_REDIS_PASSWORD", os.environ.get("REDISCLI_AUTH", ""))
-    return Logins(mysql, Login("", redis), postgresql)
+    return Logins(mysql, Login("", redis), of_libpq)
 
 
 def _own_name() -> str:

@@ -27,14 +27,10 @@ from howfar.load import libpq
 from howfar.load.cmdline import Options
 from howfar.load.job import Login, address_of_options, joined
 from howfar.load.target import DEFAULT_PORT, ServerAddress, parse_dsn, parse_option_file
+from howfar.services import SERVICES
 
 MAX_FILE_BYTES = 65_536
-_USUAL_SOCKETS = (
-    "/run/mysqld/mysqld.sock",
-    "/run/postgresql/.s.PGSQL.5432",
-    "/run/redis/redis-server.sock",
-    "/run/memcached/memcached.sock",
-)
+_USUAL_SOCKETS = tuple(service.sockets[0] for service in SERVICES.values())
 TRY_S = 5.0
 """For each of several addresses of a name."""
 LONGEST_SOCKET_PATH = 107

@@ -37,13 +37,18 @@ from howfar.doctor.proposals import (
     socket_on,
     with_socket,
 )
+from howfar.services import SERVICES
 
 FORWARDERS = (
     "socat", "haproxy", "proxysql", "maxscale", "stunnel", "envoy", "docker-proxy", "ssh", "sshd", "nginx", "twemproxy",
     "nutcracker", "mcrouter", "mysqlrouter", "pgbouncer", "odyssey", "pgcat", "systemd-socket-", "rootlessport",
 )  # fmt: skip
 """As the kernel names them, which cuts names at 15 characters: systemd-socket-proxyd is one of these."""
-_SERVERS = ("mysqld", "mariadbd", "redis-server", "valkey-server", "redis-sentinel", "valkey-sentinel", "postgres")
+_SERVERS = (
+    *(program for service in SERVICES.values() for program in service.programs),
+    "redis-sentinel",
+    "valkey-sentinel",
+)
 """A replica connects to its primary, and a sentinel to the servers it monitors; they support only TCP."""
 
 

@@ -30,28 +30,10 @@ from howfar.doctor.protocols.session import (
     Tls,
     dial,
 )
-from howfar.doctor.targets import DEFAULT_PORTS, Login, Logins, Target
+from howfar.doctor.targets import Login, Logins, Target
+from howfar.services import SERVICES
 
-PROGRAMS = {
-    "mysqld": Kind.MYSQL,
-    "mariadbd": Kind.MYSQL,
-    "redis-server": Kind.REDIS,
-    "valkey-server": Kind.REDIS,
-    "memcached": Kind.MEMCACHED,
-    "postgres": Kind.POSTGRESQL,
-}
-USUAL_SOCKETS = {
-    Kind.MYSQL: ("/run/mysqld/mysqld.sock", "/var/lib/mysql/mysql.sock", "/tmp/mysql.sock"),
-    Kind.REDIS: ("/run/redis/redis-server.sock", "/run/redis/redis.sock", "/run/valkey/valkey.sock", "/tmp/redis.sock"),
-    Kind.MEMCACHED: ("/run/memcached/memcached.sock", "/tmp/memcached.sock"),
-    Kind.POSTGRESQL: ("/run/postgresql/.s.PGSQL.5432", "/tmp/.s.PGSQL.5432"),
-}
-_SOCKET_NAMES = {
-    Kind.MYSQL: ("mysql", "maria"),
-    Kind.REDIS: ("redis", "valkey"),
-    Kind.MEMCACHED: ("memcache",),
-    Kind.POSTGRESQL: (".s.PGSQL.",),
-}
+PROGRAMS = {program: Kind(name) for name, service in SERVICES.items() for program in service.programs}
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -153,7 +135,7 @@ def _guessed(kind: Kind, process: Process, tcp: Sequence[TcpRow], unix: Sequence
     addresses = [
         ListenAddress(row.path, inode=row.inode, bound=row.path) for row in unix if _may_be(kind, row.path, process.uid)
     ]
-    ports = [row for row in tcp if row.uid == process.uid and (row.uid != 0 or row.local[1] == DEFAULT_PORTS[kind])]
+    ports = [row for row in tcp if row.uid == process.uid and (row.uid != 0 or row.local[1] == SERVICES[kind].port)]
     return _once_per_port([*addresses, *(ListenAddress(None, *row.local, row.inode) for row in ports)])
 
 
@@ -168,7 +150,7 @@ def _with_shared(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
 
 
 def _may_be(kind: Kind, path: str, uid: int) -> bool:
-    if not any(argument in path for argument in _SOCKET_NAMES[kind]):
+    if not any(argument in path for argument in SERVICES[kind].socket_names):
         return False
     try:
         return Path(path).stat().st_uid == uid
@@ -181,18 +163,21 @@ def _may_be(kind: Kind, path: str, uid: int) -> bool:
 def _ownerless(taken: set[int | None], tcp: Sequence[TcpRow], unix: Sequence[UnixRow]) -> list[Candidate]:
     """Usual ports and paths without a process that is seen: a container's port, or a hidden process."""
     found = []
-    for kind, port in DEFAULT_PORTS.items():
+    for name, service in SERVICES.items():
+        kind, port = Kind(name), service.port
         addresses = [
             ListenAddress(None, *row.local, row.inode) for row in tcp if row.local[1] == port and row.inode not in taken
         ]
         found += [Candidate(kind, None, (address,), False) for address in _once_per_port(addresses)]
     known = {socket_file(row.path) for row in unix if row.inode in taken}
     inodes = {row.path: row.inode for row in unix}
-    for kind, paths in USUAL_SOCKETS.items():
-        for path in paths:
+    for name, service in SERVICES.items():
+        for path in service.sockets:
             if (file := socket_file(path)) is not None and file not in known:
                 known.add(file)
-                found.append(Candidate(kind, None, (ListenAddress(path, inode=inodes.get(path), bound=path),), False))
+                found.append(
+                    Candidate(Kind(name), None, (ListenAddress(path, inode=inodes.get(path), bound=path),), False)
+                )
     return found
 
 
@@ -280,7 +265,7 @@ def _is_trusted(process: Process | None) -> bool:
 def _login(candidate: Candidate, logins: Logins, target: Target | None, trusted: bool) -> Login:
     login = logins.of(candidate.kind)
     user = (target.user if target is not None else None) or login.user
-    of_server = not user and candidate.kind is Kind.POSTGRESQL
+    of_server = not user and candidate.kind.knows_accounts
     if of_server:
         uid = candidate.process.uid if candidate.process is not None and os.geteuid() == 0 else os.geteuid()
         user = procfs.account(uid)

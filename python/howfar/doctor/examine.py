@@ -294,7 +294,7 @@ def _how_to_log_in(known: Known) -> str:
     if known.trusted:
         return "howfar doctor --user USER --password-file FILE"
     scheme, query = known.kind.value, "?user=USER"
-    if known.kind is Kind.POSTGRESQL and endpoint.path is not None:
+    if known.kind.names_folder and endpoint.path is not None:
         folder, _, name = endpoint.path.rpartition("/")
         where, query = "", f"/?host={folder}&port={name.rpartition('.')[2]}&user=USER"
     dsn = f"{scheme}://{where}{query}" if endpoint.path is not None else f"{scheme}://USER@{where}/"

@@ -15,6 +15,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from howfar.services import SERVICES
+
 FORMAT = 1
 """Raised when a field changes its meaning."""
 
@@ -37,7 +39,17 @@ class Kind(StrEnum):
     @property
     def shown(self) -> str:
         """Where the server itself has not said what it is."""
-        return "PostgreSQL" if self is Kind.POSTGRESQL else self.value
+        return SERVICES[self].label if self.counts == "transactions" else self.value
+
+    @property
+    def names_folder(self) -> bool:
+        """Clients name the directory of its socket, and the port that the socket's name ends with."""
+        return self is Kind.POSTGRESQL
+
+    @property
+    def knows_accounts(self) -> bool:
+        """As its package sets it up, it lets an account of the machine in over its socket, by that name."""
+        return self is Kind.POSTGRESQL
 
     @property
     def counts(self) -> str:

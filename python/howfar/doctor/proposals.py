@@ -18,26 +18,8 @@ from typing import Literal
 
 from howfar.doctor.findings import SHORT, UNSEEN, Change, Client, Kind, Server
 from howfar.doctor.procfs import may_use
-from howfar.doctor.targets import DEFAULT_PORTS
+from howfar.services import SERVICES
 
-PATHS = {
-    Kind.MYSQL: "/run/mysqld/mysqld.sock",
-    Kind.REDIS: "/run/redis/redis-server.sock",
-    Kind.MEMCACHED: "/run/memcached/memcached.sock",
-    Kind.POSTGRESQL: "/run/postgresql/.s.PGSQL.5432",
-}
-"""Debian's paths, whose directories its packages create. A further server of the kind gets a directory named after its port."""
-_FILES = {
-    Kind.MYSQL: (
-        "/etc/mysql/mariadb.conf.d/50-server.cnf", "/etc/mysql/mysql.conf.d/mysqld.cnf", "/etc/my.cnf.d/mariadb-server.cnf",
-        "/etc/my.cnf.d/mysql-server.cnf", "/etc/mysql/my.cnf", "/etc/my.cnf",
-    ),
-    Kind.REDIS: ("/etc/redis/redis.conf", "/etc/valkey/valkey.conf", "/etc/redis.conf"),
-    Kind.MEMCACHED: ("/etc/memcached.conf",),
-    Kind.POSTGRESQL: ("/var/lib/pgsql/data/postgresql.conf",),
-}  # fmt: skip
-_NAMES = {Kind.MYSQL: "my.cnf", Kind.REDIS: "redis.conf", Kind.MEMCACHED: "memcached.conf (one option a line)",
-          Kind.POSTGRESQL: "postgresql.conf"}  # fmt: skip
 _CLIENT_LINES: dict[str, dict[str, dict[str, list[list[str]]]]] = tomllib.loads(
     (resources.files("howfar.doctor") / "client_lines.toml").read_text(encoding="utf-8")
 )
@@ -52,15 +34,15 @@ def file_of(server: Server) -> str:
     """The file that the server reports; at the usual port, the first usual file that exists; otherwise the kind of file."""
     if server.config_file is not None:
         return server.config_file
-    usual = next((path for path in _FILES[server.kind] if _is_there(path)), None) if _is_usual(server) else None
+    usual = next((path for path in SERVICES[server.kind].files if _is_there(path)), None) if _is_usual(server) else None
     of_which = f" of the server at {server.listeners[0].where}" if server.listeners and not _is_usual(server) else ""
-    return usual or _NAMES[server.kind] + of_which
+    return usual or SERVICES[server.kind].file + of_which
 
 
 def _is_usual(server: Server) -> bool:
     """By its port; a server without a port may be."""
     ports = {listener.port for listener in server.listeners if listener.port is not None}
-    return not ports or DEFAULT_PORTS[server.kind] in ports
+    return not ports or SERVICES[server.kind].port in ports
 
 
 def own_paths(servers: Sequence[Server], in_use: Iterable[str]) -> list[str]:
@@ -83,9 +65,9 @@ def own_paths(servers: Sequence[Server], in_use: Iterable[str]) -> list[str]:
 
 
 def _names(server: Server) -> Iterator[str]:
-    folder, _, file = PATHS[server.kind].rpartition("/")
-    if server.kind is Kind.POSTGRESQL:  # it adds the name itself, by its port
-        file = f".s.PGSQL.{next((listener.port for listener in server.listeners if listener.port), DEFAULT_PORTS[server.kind])}"
+    folder, _, file = SERVICES[server.kind].sockets[0].rpartition("/")
+    if server.kind.names_folder:  # it adds the name itself, by its port
+        file = f".s.PGSQL.{next((listener.port for listener in server.listeners if listener.port), SERVICES[server.kind].port)}"
     yield f"{folder}/{file}"
     for port in sorted({listener.port for listener in server.listeners if listener.port is not None}):
         yield f"{folder}-{port}/{file}"
@@ -108,12 +90,7 @@ def socket_on(server: Server, using: Iterable[Client], path: str) -> tuple[Chang
     if others:  # nobody should join root's group, and every local account can use the loopback anyway
         mode = "0777" if server.user in (None, "root") else "0770"
     lines = _socket_lines(server.kind, path)
-    lines += {
-        Kind.MYSQL: (),
-        Kind.REDIS: (f"unixsocketperm {mode.removeprefix('0')}",),
-        Kind.MEMCACHED: (f"-a {mode}",),
-        Kind.POSTGRESQL: ("unix_socket_permissions = 0777   # its default: pg_hba.conf decides who is let in",),
-    }[server.kind]
+    lines += tuple(line.format(mode=mode.removeprefix("0")) for line in SERVICES[server.kind].mode_lines)
     changes = [Change(where=file_of(server), lines=lines, restarts=True), *_folder(server, path)]
     if server.kind in (Kind.REDIS, Kind.MEMCACHED) and mode == "0770":  # the others' sockets are open to all
         changes += _joining(server, others)
@@ -121,12 +98,8 @@ def socket_on(server: Server, using: Iterable[Client], path: str) -> tuple[Chang
 
 
 def _socket_lines(kind: Kind, path: str) -> tuple[str, ...]:
-    return {
-        Kind.MYSQL: ("[mysqld]", f"socket = {path}"),
-        Kind.REDIS: (f"unixsocket {path}",),
-        Kind.MEMCACHED: (f"-s {path}",),
-        Kind.POSTGRESQL: (f"unix_socket_directories = '{path.rpartition('/')[0]}'",),
-    }[kind]
+    folder = path.rpartition("/")[0]
+    return tuple(line.format(path=path, folder=folder) for line in SERVICES[kind].socket_lines)
 
 
 def other_accounts(server: Server, using: Iterable[Client]) -> tuple[str, ...]:
@@ -183,17 +156,6 @@ _SHELL = (
 )  # fmt: skip
 """Whole names: mysqlrouter and mysqld_exporter are no shells."""
 
-_ACCOUNTS = {
-    Kind.MYSQL: (
-        "SQL, first: over the socket the account is 'USER'@'localhost', which may differ from the one used over TCP",
-        "SHOW CREATE USER 'USER'@'localhost';  -- it must exist, with password and privileges, before {path} is used",
-    ),
-    Kind.POSTGRESQL: (
-        "pg_hba.conf, first: Debian's has peer for the socket, which refuses a role that is not named as the account; then reload",
-        "local   DB   USER   scram-sha-256   # above the line 'local all all peer'",
-    ),
-}
-"""What must be right before a client changes over."""
 _OF_BRAND = {
     "MariaDB": {"ssl": "--skip-ssl", "compress": "--loose-skip-compress"},
     "MySQL": {"ssl": "--ssl-mode=DISABLED", "compress": "--loose-skip-compress"},
@@ -213,8 +175,8 @@ def family(program: str) -> str | None:
 
 def by_socket(kind: Kind, path: str, using: Iterable[Client]) -> tuple[Change, ...]:
     rows = _rows("socket", kind, using, path)
-    first = _ACCOUNTS.get(kind)
-    return (_change(*first, path=path), *rows) if first is not None else rows
+    first = SERVICES[kind].accounts
+    return (_change(*first, path=path), *rows) if first else rows
 
 
 def keeping_connections(kind: Kind, using: Iterable[Client]) -> tuple[Change, ...]:

@@ -12,8 +12,9 @@ from urllib.parse import unquote, urlsplit
 from howfar.doctor.findings import Kind
 from howfar.errors import UsageError
 from howfar.load import libpq
-from howfar.load.target import DEFAULT_PORT, PASSWORD_ADVICE, ServerAddress, parse_dsn
+from howfar.load.target import PASSWORD_ADVICE, ServerAddress, parse_dsn
 from howfar.load.target import SCHEMES as MYSQL_SCHEMES
+from howfar.services import SERVICES
 
 SCHEMES = {
     **dict.fromkeys(MYSQL_SCHEMES, Kind.MYSQL),
@@ -23,7 +24,6 @@ SCHEMES = {
     "memcacheds": Kind.MEMCACHED,
 }
 ENCRYPTED = {"rediss", "valkeys", "memcacheds"}
-DEFAULT_PORTS = {Kind.MYSQL: DEFAULT_PORT, Kind.REDIS: 6379, Kind.MEMCACHED: 11211, Kind.POSTGRESQL: libpq.PORT}
 _EXAMPLES = (
     "Write for example mysql://user@127.0.0.1:3306/, mysql:///run/mysqld/mysqld.sock?user=u, postgresql://user@127.0.0.1:5432/, "
     "postgresql:///?host=/run/postgresql&user=u, redis://127.0.0.1:6379, "
@@ -87,7 +87,7 @@ def parse_target(text: str) -> Target:
     kind = SCHEMES[scheme]
     if kind in (Kind.MYSQL, Kind.POSTGRESQL):
         address = parse_dsn(text) if kind is Kind.MYSQL else _of_libpq(text)
-        port = None if address.socket is not None else address.port or DEFAULT_PORTS[kind]
+        port = None if address.socket is not None else address.port or SERVICES[kind].port
         if address.ssl_mode is not None and address.ssl_mode.startswith("VERIFY"):
             raise UsageError(
                 f"howfar doctor does not verify certificates, so ssl-mode={address.ssl_mode} is not supported",
@@ -120,7 +120,7 @@ def _of_cache(kind: Kind, scheme: str, text: str) -> Target:
         raise UsageError(f"a {scheme}:// DSN takes no parameters", _EXAMPLES)
     user = unquote(parts.username) if parts.username else None
     if parts.hostname:
-        return Target(kind, None, unquote(parts.hostname), port or DEFAULT_PORTS[kind], user, scheme in ENCRYPTED)
+        return Target(kind, None, unquote(parts.hostname), port or SERVICES[kind].port, user, scheme in ENCRYPTED)
     if len(parts.path) < 2:
         raise UsageError("the DSN names neither a host nor a socket", _EXAMPLES)
     if scheme in ENCRYPTED:

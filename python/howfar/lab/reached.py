@@ -27,8 +27,9 @@ from howfar.lab.window import Diag, parse
 from howfar.paths import Endpoint, Hop, Path, Process
 from howfar.paths.path import Seen, Side
 from howfar.plan.sessions import SessionSpec
+from howfar.services import SqlProtocol
 from howfar.store.server_metrics import ServerMetrics, server_metrics
-from howfar.testbed import ServiceEndpoint, SqlProtocol, Trust
+from howfar.testbed import ServiceEndpoint, Trust
 
 _SILENT = ("resp2", "resp3", "memcached_text", "memcached_meta")
 """Protocols in which a server tells its client nothing of TLS."""

@@ -19,7 +19,8 @@ from howfar.lab.reached import Reached, ServerProof, view_receipt
 from howfar.lab.replication import Pair
 from howfar.lab.serving import Serving, counted_less
 from howfar.lab.window import Scene, WindowWatch
-from howfar.testbed import NO_FACTS, Application, LoadFacts, ServiceEndpoint, SqlProtocol, StageReceipt, Trust
+from howfar.services import SqlProtocol
+from howfar.testbed import NO_FACTS, Application, LoadFacts, ServiceEndpoint, StageReceipt, Trust
 from howfar.testbed import WindowWatch as SeenWindow
 
 _MAIN = "server"

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from howfar.errors import UsageError
+from howfar.services import SqlProtocol
 
 SslMode = Literal["DISABLED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY", "PREFERRED"]
 """PREFERRED: of PostgreSQL, until the server has answered."""
@@ -26,7 +27,7 @@ DEFAULT_NAME = "sbtest"
 class ServerAddress:
     """What one source says about the server. It holds no password, so it may be printed."""
 
-    protocol: Literal["mysql", "postgresql"] | None = None
+    protocol: SqlProtocol | None = None
     host: str | None = None
     port: int | None = None
     socket: str | None = None

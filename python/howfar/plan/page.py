@@ -6,12 +6,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, model_validator
 
 from howfar.plan.factors import FACTORS, NO_PAGE
 from howfar.plan.quantities import Part, refuse
+from howfar.services import ServiceName
 
 if TYPE_CHECKING:
     from howfar.plan.types import Factors, Plan
@@ -23,7 +24,6 @@ MULTI = 10
 """Keys of a multi-get."""
 
 Count = Annotated[int, Field(ge=0, le=1000)]
-ServiceName = Literal["mysql", "postgresql", "redis", "memcached"]
 
 
 class PageShape(Part):

@@ -17,6 +17,7 @@ import numpy as np
 from howfar.recording.costs import PathCosts, Window
 from howfar.recording.recording import Digest, Page, Recording, RoundTrip
 from howfar.recording.slope import Slope
+from howfar.services import SERVICES
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS, mean_interval, t_quantile
 
@@ -287,8 +288,13 @@ def _connects(
             trip for trip in page.round_trips if trip.connection_id == connection.id and trip.phase == "connect"
         ]
         more = max(connection.login_round_trips - len(logged_in), 0)
-        if target.encrypted and not connection.tls and connection.protocol == "postgresql":
-            more += 1  # it asks for TLS first
+        if (
+            target.encrypted
+            and not connection.tls
+            and connection.protocol in SERVICES
+            and SERVICES[connection.protocol].asks_for_tls
+        ):
+            more += 1
         added += longer + more * round_trip
     return frozenset(one.id for one in opened), added
 

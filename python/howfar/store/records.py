@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from howfar.services import ServiceName
+
 FORMAT_VERSION = 6
 """Of the run file. A reader upgrades older files and refuses newer ones."""
 
@@ -98,7 +100,7 @@ class IntervalRecord(Record):
 class ServiceRecord(Record):
     """What the load did with one of several servers, or with a store of keys, over the measured window."""
 
-    service: Literal["mysql", "postgresql", "redis", "memcached"]
+    service: ServiceName
     connects: int | None
     """Opened within pages. None: a load of keys, whose connections nobody counts."""
     requests: int

@@ -14,6 +14,7 @@ from howfar.analysis.link_facts import link_facts
 from howfar.experiments.page.findings import Application, Machines, RoundTripCost, Route
 from howfar.paths import is_local
 from howfar.plan.factors import ORDINARY
+from howfar.services import SERVICES
 from howfar.stats.estimate import Estimate
 from howfar.stats.host_cpus import HostCpus, cpus_used
 from howfar.stats.intervals import mean_interval
@@ -22,7 +23,6 @@ from howfar.store.receipts import number_in
 from howfar.store.records import Arm, ArmRole, FactorValue, HistogramRecord, Measured, Trial
 
 NO_PAGE = "none"
-SERVICES = ("mysql", "postgresql", "redis", "memcached")
 _SERVERS = ("server", "redis", "memcached")
 _APPLICATIONS = ("client", "application")
 """The engine is the application, or the visitor of one: it runs on the application's machine."""

@@ -27,7 +27,6 @@ from howfar.experiments.page.labels import (
     APPLICATIONS,
     DEGRADED_MS,
     NOTICED_MS,
-    SERVICES,
     by_model,
     in_flight,
     listed,
@@ -45,6 +44,7 @@ from howfar.experiments.page.sentences import page_advice, page_verdict
 from howfar.report.document import Block, Bullets, Card, Chart, Column, Details, Document, Table, Text, plain
 from howfar.report.figures import UNKNOWN, number, percent, ratio, share
 from howfar.report.frame import cell_records, frame, trials
+from howfar.services import SERVICES
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.resample import within
 
@@ -298,7 +298,7 @@ def round_trips_table(findings: PageFindings) -> Table | None:
         for service in dict.fromkeys(cost.service for arm in arms.values() for cost in arm.turns):
             costs = [_cost(arms.get(column), service) for column in columns]
             known = [cost for cost in costs if cost is not None]
-            called = f"{name}: {SERVICES.get(service, service)}"
+            called = f"{name}: {SERVICES[service].label}"
             rows.append([called, f"{known[0].turns:.4g}", *(number(cost.mean_us if cost else None) for cost in costs)])
             if any(cost.connect_us is not None for cost in known):
                 connecting = [number(cost.connect_us if cost else None) for cost in costs]

@@ -16,16 +16,12 @@ from howfar.experiments.page.labels import (
     prediction_note,
     several,
 )
+from howfar.services import SERVICES
 from howfar.stats.intervals import Resolution, Threshold, excludes_one, interval_text
 from howfar.units import format_duration_ns
 
 _WORKERS = 20
 """Of a common pool of PHP workers, for an example."""
-_SOCKETS = {
-    "mysql": ("host=localhost, not 127.0.0.1", "mysql:unix_socket=/run/mysqld/mysqld.sock;dbname=shop"),
-    "postgresql": ("host=/run/postgresql, not localhost", "pgsql:host=/run/postgresql;dbname=shop"),
-}
-"""By database: how it is said to a driver, and to PDO."""
 _SOCKET_LINES = (
     "# phpredis",
     "$redis->pconnect('/run/redis/redis-server.sock');",
@@ -319,7 +315,8 @@ def _sockets(findings: PageFindings, shown: Sequence[PageChoice]) -> Advice | No
         return None
     ratio, choice = min(slower, key=lambda pair: pair[0].value)
     asked = {cost.service for arm in findings.arms for cost in arm.turns}
-    said, name = next((_SOCKETS[service] for service in _SOCKETS if service in asked), _SOCKETS["mysql"])
+    php = next((service.php for service in SERVICES.values() if service.php and service.name in asked), None)
+    _, said, name = php or SERVICES["mysql"].php or ("", "", "")
     return Advice(
         action=f"On one machine, connect through the sockets: {said}.",
         because=f"Loopback TCP served {interval_text(ratio)} times as many {choice.page} pages as sockets.",

@@ -46,6 +46,7 @@ from howfar.lab.network import Companion
 from howfar.lab.reached import Reached
 from howfar.lab.servers import Counted, TableServer
 from howfar.lab.servers.key_value import KeyValueServer
+from howfar.services import SERVICES
 from howfar.testbed import StageReceipt
 
 _HEADER = struct.Struct(">BBHHBx")
@@ -135,8 +136,6 @@ _NAME = re.compile(r"php-fpm(?P<version>[0-9.]*)")
 _LOADED = ("mysqlnd", "pdo", "pdo_mysql", "pdo_pgsql", "igbinary", "msgpack", "redis", "memcached")
 """In this order, where they are not built in: later ones use earlier ones."""
 _NEEDED = ("redis", "memcached", "zend opcache")
-_DRIVERS: dict[ServiceName, str] = {"mysql": "pdo_mysql", "postgresql": "pdo_pgsql"}
-"""What statements need."""
 _LEAST_QUEUE = 511
 _READY_S = 20.0
 _POLL_S = 0.003
@@ -167,7 +166,9 @@ class Program:
 def find_php_fpm(sql: ServiceName = "mysql") -> Program:
     """The newest in PATH and where Debian puts it, with all that a page needs. `sql`: whom its statements are sent to. Raises
     MissingError."""
-    return _found(os.environ.get("PATH", ""), _DRIVERS[sql])
+    php = SERVICES[sql].php
+    assert php is not None, "statements are of SQL"
+    return _found(os.environ.get("PATH", ""), php[0])
 
 
 @cache

@@ -7,6 +7,7 @@ plugins. What was found is kept in the cache under the program's content; a plug
 from __future__ import annotations
 
 import contextlib
+from typing import Protocol, runtime_checkable
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -15,17 +16,22 @@ from howfar.lab.cache import cache_home, work_directory
 from howfar.lab.network import Host, usable_cpus
 from howfar.lab.replication.dialect import replication_dialect
 from howfar.lab.servers import Server, ServerContext, Tables, find_store
-from howfar.lab.servers.key_value import KeyValueServer
-from howfar.lab.servers.postgresql import PostgresServer
 from howfar.lab.servers.program import Program
 
 _TLS_LIBRARY = ("version_ssl_library", "Tls_library_version")
 """A variable of MariaDB's and a status of MySQL's: the TLS library that was built in, TLS being on or off."""
 _ONLY_TLS = "OpenSSL"
-"""No other library can be built into PostgreSQL, Redis, Valkey or Memcached."""
+"""No other library can be built into the other servers."""
 _SEMI_SYNC = ("rpl_semi_sync_master_enabled", "rpl_semi_sync_source_enabled")
 _CLONE = ("clone", "mysql_clone.so")
 """MySQL's plugin, by name and file; MariaDB has no clone."""
+
+
+@runtime_checkable
+class _Plain(Protocol):
+    """A server that has no compression of its protocol and none of MySQL's plugins."""
+
+    def has_tls(self) -> bool: ...
 
 
 class Features(BaseModel):
@@ -63,8 +69,7 @@ def _found(program: Program) -> Features:
         store.prepare(ServerContext(work=work, host=host, cpus=usable_cpus(), connections=1, namespaced=False))
         server = store.start(networking=False)
         try:
-            if isinstance(server, KeyValueServer | PostgresServer):
-                # They have no compression of their protocols, and their replication is not used.
+            if isinstance(server, _Plain):
                 tls = _ONLY_TLS if server.has_tls() else None
                 return Features(tls=tls, compression=(), semi_sync=False, clone=False)
             return _ask(server)

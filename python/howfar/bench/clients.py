@@ -1,0 +1,18 @@
+"""The peers of `howfar bench engine`, by the word that `--against` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from howfar.bench.peers import BareSysbenchPeer, Peer, SysbenchPeer
+from howfar.bench.pgbench import BarePgbenchPeer, PgbenchPeer
+
+CLIENTS: Final[Mapping[str, Peer]] = {"sysbench": SysbenchPeer(), "pgbench": PgbenchPeer(), "bare": BareSysbenchPeer()}
+_ALSO: Final[Mapping[str, tuple[Peer, ...]]] = {"bare": (BarePgbenchPeer(),)}
+"""For other kinds of server."""
+
+
+def client_of(against: str, server: str | None) -> Peer:
+    """The peer for a kind of server, or for its own kind."""
+    return next((peer for peer in _ALSO.get(against, ()) if peer.server == server), CLIENTS[against])

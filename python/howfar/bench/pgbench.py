@@ -1,0 +1,123 @@
+"""pgbench as a peer of `howfar bench engine`, on its own tables in PostgreSQL."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pg8000.native
+from pg8000.exceptions import DatabaseError, InterfaceError
+
+from howfar.bench.peers import BARE_CPU_BARS, Counters, version_of, write_secret
+from howfar.engine.messages import Pgbench
+from howfar.errors import LabError
+from howfar.lab.servers import DATABASE, USER, Server
+from howfar.services import SqlProtocol
+
+_FLUSH_S = 1.5
+"""PostgreSQL's sessions publish what they counted once a second."""
+_FLUSH_POLL_S = 0.002
+
+
+class PgbenchPeer:
+    program = "pgbench"
+    server = "postgresql"
+    protocol: SqlProtocol = "postgresql"
+    workload = Pgbench(kind="select_only", scale=1)
+    described = "pgbench's select-only, scale 1, prepared, Unix socket"
+    cpu_bars: Mapping[int, float] = {1: 0.6, 64: 0.35, 512: 0.2}
+    memory_bars: Mapping[int, float] = {}
+    bare = False
+
+    def version(self) -> str:
+        return version_of("pgbench", "postgresql")
+
+    def prepare(self, server: Server, password: str, folder: Path) -> None:
+        write_secret(folder / "pgpass", f"*:*:*:*:{password}\n")
+        made = subprocess.run(
+            ["pgbench", "--initialize", "--quiet", f"--scale={self.workload.scale}"],
+            env=self.environment(server, folder),
+            capture_output=True,
+            text=True,
+        )
+        if made.returncode != 0:
+            raise LabError(f"pgbench did not make its tables: {made.stderr.strip()[-500:]}")
+
+    def command(self, server: Server, folder: Path, connections: int, threads: int) -> list[str]:
+        return [
+            "pgbench",
+            "--builtin=select-only",
+            "--protocol=prepared",
+            "--no-vacuum",
+            f"--client={connections}",
+            f"--jobs={min(connections, threads)}",
+            "--time=3600",
+        ]
+
+    def environment(self, server: Server, folder: Path) -> dict[str, str]:
+        name = server.socket.name  # .s.PGSQL.5432
+        place = {"PGHOST": str(server.socket.parent), "PGPORT": name.rpartition(".")[2]}
+        return {**os.environ, **place, "PGUSER": USER, "PGDATABASE": DATABASE, "PGPASSFILE": str(folder / "pgpass")}
+
+    def counters(self, server: Server, password: str) -> Counters:
+        return PostgresCounters(server.socket, password)
+
+
+class PostgresCounters:
+    def __init__(self, socket: Path, password: str) -> None:
+        self._connection = pg8000.native.Connection(
+            USER, unix_sock=str(socket), database=DATABASE, password=password, ssl_context=False, timeout=60
+        )
+        self._own = self._backends()
+
+    def align(self) -> None:
+        """Until a session has just published its own. Of many, each is as late at the end of a window as at its start."""
+        before = self.executed()
+        until = time.monotonic() + _FLUSH_S
+        while self.executed() == before and time.monotonic() < until:
+            time.sleep(_FLUSH_POLL_S)
+
+    def connected(self) -> int:
+        now = self._backends()
+        self._own = min(self._own, now)
+        return now - self._own
+
+    def executed(self) -> int:
+        """Through an index, which nothing else uses: this connection's own and the laboratory's are not in it."""
+        return self._one(
+            "SELECT coalesce(sum(idx_scan), 0)::bigint FROM pg_stat_user_tables WHERE relname = 'pgbench_accounts'"
+        )
+
+    def _backends(self) -> int:
+        return self._one("SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'")
+
+    def _one(self, statement: str) -> int:
+        try:
+            rows = self._connection.run(statement)
+        except (DatabaseError, InterfaceError, OSError) as error:
+            raise LabError(f"the server did not report its counters: {error}") from error
+        return int(rows[0][0])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(InterfaceError, OSError):
+            self._connection.close()
+
+
+class BarePgbenchPeer(PgbenchPeer):
+    program = "a bare loop"
+    cpu_bars = BARE_CPU_BARS
+    bare = True
+
+    def version(self) -> str:
+        return self.program

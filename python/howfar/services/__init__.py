@@ -1,0 +1,19 @@
+"""The services that applications ask: one file each, one line here."""
+
+from __future__ import annotations
+
+from howfar.services.caches import MEMCACHED, REDIS
+from howfar.services.mysql import MYSQL
+from howfar.services.postgresql import POSTGRESQL
+from howfar.services.service import Service, ServiceName, SqlProtocol
+
+SERVICES: dict[str, Service] = {service.name: service for service in (MYSQL, POSTGRESQL, REDIS, MEMCACHED)}
+"""In the order of tables."""
+
+
+def service_of(kind: str) -> Service:
+    """What a kind of server provides; MySQL's for a kind that is not known."""
+    return next((service for service in SERVICES.values() if kind in service.kinds), MYSQL)
+
+
+__all__ = ["SERVICES", "Service", "ServiceName", "SqlProtocol", "service_of"]

@@ -1,0 +1,48 @@
+"""Redis, Valkey and Memcached."""
+
+from __future__ import annotations
+
+from howfar.services.service import Service
+
+REDIS = Service(
+    name="redis",
+    label="Redis",
+    kinds=("redis", "valkey"),
+    port=6379,
+    programs=("redis-server", "valkey-server"),
+    sockets=("/run/redis/redis-server.sock", "/run/redis/redis.sock", "/run/valkey/valkey.sock", "/tmp/redis.sock"),
+    socket_names=("redis", "valkey"),
+    files=("/etc/redis/redis.conf", "/etc/valkey/valkey.conf", "/etc/redis.conf"),
+    file="redis.conf",
+    socket_lines=("unixsocket {path}",),
+    mode_lines=("unixsocketperm {mode}",),
+    client_lines=(
+        "# redis.conf; clients must be of its group",
+        "unixsocket /run/redis/redis-server.sock",
+        "unixsocketperm 770",
+        "# PHP, phpredis",
+        "$redis->pconnect('/run/redis/redis-server.sock');",
+    ),
+    fewer_round_trips="MGET for many GET, pipelines",
+)
+MEMCACHED = Service(
+    name="memcached",
+    label="Memcached",
+    kinds=("memcached",),
+    port=11211,
+    programs=("memcached",),
+    sockets=("/run/memcached/memcached.sock", "/tmp/memcached.sock"),
+    socket_names=("memcache",),
+    files=("/etc/memcached.conf",),
+    file="memcached.conf (one option a line)",
+    socket_lines=("-s {path}",),
+    mode_lines=("-a 0{mode}",),
+    client_lines=(
+        "# memcached.conf; -s turns its port off",
+        "-s /run/memcached/memcached.sock",
+        "-a 0770",
+        "# PHP",
+        "$memcached->addServer('/run/memcached/memcached.sock', 0);",
+    ),
+    fewer_round_trips="one get of many keys",
+)

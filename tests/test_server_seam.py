@@ -1,0 +1,69 @@
+"""A kind of server is its own files and a few places that know it: what these are is counted for PostgreSQL.
+
+Counted is code: names, and text that is one word. Prose (help, messages, docstrings) may speak of any server.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1] / "python/howfar"
+WORD = "postgres"
+OWN = {
+    "services/postgresql.py",
+    "lab/servers/postgresql.py",
+    "lab/replication/postgresql.py",
+    "doctor/protocols/postgresql.py",
+    "load/libpq.py",
+    "bench/pgbench.py",
+    "paths/pgbouncer.py",
+    "engine/messages.py",  # generated
+}
+KNOWN = {
+    "services/__init__.py": "registration",
+    "services/service.py": "the contract's names of services",
+    "lab/servers/kinds.py": "registration",
+    "lab/servers/program.py": "what a program says of itself, and Debian's folder",
+    "lab/replication/dialect.py": "registration",
+    "lab/php/staged.py": "libpq's name of a socket",
+    "doctor/findings.py": "the kinds of a report",
+    "doctor/protocols/__init__.py": "registration",
+    "doctor/targets.py": "registration of a DSN",
+    "engine/rules.py": "the contract's rules of a protocol",
+    "load/job.py": "options of a protocol",
+    "cli/load_address.py": "libpq's files",
+    "cli/lab.py": "libpq's variables",
+    "experiments/replication/configuration.py": "registration of lines to write",
+    "paths/given.py": "which protocol a proxy reads",
+}
+"""Other files, and what they know."""
+MOST = 15
+
+
+def words(text: str) -> Iterator[str]:
+    tree = ast.parse(text)
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            if len(node.value.split()) == 1:
+                yield node.value
+        elif isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef | ast.alias):
+            yield node.name
+        elif isinstance(node, ast.arg | ast.keyword) and node.arg:
+            yield node.arg
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def test_few_files_know_one_kind_of_server() -> None:
+    files = {str(path.relative_to(ROOT)): path.read_text() for path in ROOT.rglob("*.py")}
+    assert files.keys() >= OWN
+    knowing = {name for name, text in files.items() if any(WORD in word.lower() for word in words(text))} - OWN
+    assert knowing == KNOWN.keys()
+    assert len(KNOWN) <= MOST
