@@ -27,7 +27,7 @@ KNOWN = {
     "lab/servers/kinds.py": "registration",
     "lab/servers/program.py": "what a program says of itself, and Debian's folder",
     "lab/replication/dialect.py": "registration",
-    "lab/php/staged.py": "libpq's name of a socket",
+    "lab/php/php_fpm.py": "libpq's name of a socket",
     "doctor/findings.py": "the kinds of a report",
     "doctor/protocols/__init__.py": "registration",
     "doctor/targets.py": "registration of a DSN",
@@ -35,7 +35,7 @@ KNOWN = {
     "load/job.py": "options of a protocol",
     "cli/load_address.py": "libpq's files",
     "cli/lab.py": "libpq's variables",
-    "experiments/replication/configuration.py": "registration of lines to write",
+    "experiments/replication/report.py": "registration of lines to write",
     "paths/given.py": "which protocol a proxy reads",
 }
 """Other files, and what they know."""

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from howfar.errors import HowfarError
-from howfar.lab.servers.kinds import find_server
+from howfar.lab.servers.kinds import STORES, find_server
 from howfar.paths import PATHS, check_programs
 from howfar.paths import Path as NetworkPath
 from howfar.store.records import StopReason, TrialStatus
@@ -32,24 +32,25 @@ pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("names
 CONNECTIONS = 2
 """Of the scenario."""
 _HOPS = tuple(name for name, path in PATHS.items() if path.hops)
+_READ = ("postgresql", "redis", "memcached")
 
 
 def _server(path: NetworkPath) -> str:
-    return next((kind for kind in path.protocols if kind in ("postgresql", "redis", "memcached")), "mariadb")
+    return next((kind for kind in path.protocols if kind in _READ), "mariadb")
 
 
-def _lacking(name: str) -> str | None:
+def _lacking(name: str, server: str = "") -> str | None:
     """What is not here: a program of the path, or its server."""
     try:
         check_programs(PATHS[name])
-        find_server(_server(PATHS[name]))
+        find_server(server or _server(PATHS[name]))
     except HowfarError as error:
         return f"{error.message}: {error.advice}"
     return None
 
 
-def _needs(name: str) -> None:
-    if reason := _lacking(name):
+def _needs(name: str, server: str = "") -> None:
+    if reason := _lacking(name, server):
         pytest.skip(reason)
 
 
@@ -59,21 +60,26 @@ def seen(cache: Path) -> Any:
 
     @kept
     def measured(server: str) -> Mapping[str, list[dict[str, Any]]]:
-        names = [name for name in _HOPS if _server(PATHS[name]) == server and _lacking(name) is None]
+        carries = [name for name in _HOPS if server in (_server(PATHS[name]), *PATHS[name].protocols)]
+        names = [name for name in carries if _lacking(name, server) is None]
         request = json.dumps({"server": server, "tables": 1, "table_size": 1000, "connections": 8})
         trials = answers("scenario", request, *names, cache=cache)[0]["trials"]
         return {name: [trial for trial in trials if trial["path"] == name] for name in names}
 
-    def of(name: str) -> list[dict[str, Any]]:
-        _needs(name)
-        return measured(_server(PATHS[name]))[name]
+    def of(name: str, server: str = "") -> list[dict[str, Any]]:
+        _needs(name, server)
+        return measured(server or _server(PATHS[name]))[name]
 
     return of
 
 
-@pytest.mark.parametrize("path", _HOPS)
-def test_a_receipt_proves_that_its_programs_carried_the_load(seen: Any, path: str) -> None:
-    for trial in seen(path):
+_CARRIED = [(name, kind) for name in _HOPS for kind in _READ if kind in PATHS[name].protocols]
+_CARRIED += [(name, "mariadb") for name in _HOPS if _server(PATHS[name]) == "mariadb"]
+
+
+@pytest.mark.parametrize(("path", "server"), _CARRIED)
+def test_a_receipt_proves_that_its_programs_carried_the_load(seen: Any, path: str, server: str) -> None:
+    for trial in seen(path, server):
         assert trial["transactions"] > 0 and lasting(trial["violations"]) == []
         receipt = trial["receipt"]["forwarder"]
         assert receipt["program"]
@@ -123,7 +129,7 @@ _OF_KEYS = _PLAN[_PLAN.index("[factors]") :]
 def _session(path: str, where: Path, cache: Path) -> Session:
     base = "remote" if PATHS[path].crosses_link else "socket"
     plan = _PLAN
-    if _server(PATHS[path]) == "memcached":
+    if _server(PATHS[path]) in STORES:
         plan = f'name = "tiny"\nquestion = "Keys?"\n[workload]\nkind = "key_value"\n[keys]\ncount = 500\n{_OF_KEYS}'
     (where / "hops.toml").write_text(plan.replace("{base}", base).replace("{path}", path))
     return Session(["run", "hops.toml", "--server", _server(PATHS[path]), "--out", "a.howfar"], cache, where)

@@ -34,8 +34,9 @@ from howfar.engine.process import Launcher, LoadOutcome
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.runner.run import run_info
 from howfar.runner.trial import Instruments
+from howfar.services import SqlProtocol
 from howfar.store.records import FactorValue, RunInfo, Window
-from howfar.testbed import NO_FACTS, Application, LoadFacts, ServiceEndpoint, SqlProtocol, StageReceipt, Trust
+from howfar.testbed import NO_FACTS, Application, LoadFacts, ServiceEndpoint, StageReceipt, Trust
 
 RATES = {
     "socket": 30_000,
@@ -47,6 +48,7 @@ RATES = {
     "ssh": 6_000,
     "stunnel": 6_500,
     "pgbouncer": 8_500,
+    "nutcracker": 7_800,
 }
 """Queries a second of each path, exact when `jitter` is 0."""
 

@@ -16,6 +16,7 @@ from howfar.analysis.summary import Summary
 from howfar.engine.messages import LoadJob, UnixTarget
 from howfar.experiments.hops.analysis import HopCosts
 from howfar.experiments.registry import experiment_of, in_terminal, summarise
+from howfar.plan.fitting import with_keys
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.runner.preflight import with_rates
 from howfar.runner.run import conduct
@@ -26,8 +27,8 @@ PROGRAMS = {
     "haproxy": ("haproxy",),
     "sidecar": ("haproxy", "haproxy"),
     "ssh": ("ssh", "sshd"),
-    "stunnel": ("stunnel", "stunnel"),
     "pgbouncer": ("pgbouncer",),
+    "nutcracker": ("nutcracker",),
 }
 CAPACITY = {path: rate / QUERIES_A_TRANSACTION for path, rate in RATES.items()}
 
@@ -84,15 +85,16 @@ def test_what_it_adds_is_the_difference_of_the_quantiles(summary: Summary) -> No
 
 
 def test_rates_are_left_out_as_the_plan_says_although_they_were_shares(run: Run) -> None:
-    """Six paths in a closed loop, at a rate, and with a connection each; the A/A arm and the link's two controls."""
-    assert len(run.info.arms) == 6 * 3 + 3
+    """Six paths in a closed loop and at a rate, three with a connection each; the A/A arm and the link's two controls."""
+    assert len(run.info.arms) == 6 * 2 + 3 + 3
     assert not [arm.name for arm in run.info.arms if "connect per transaction" in arm.name and "/s" in arm.name]
 
 
 def test_what_a_connect_costs_is_said_for_each_path(summary: Summary) -> None:
     """The stand-in connects for nothing; its scatter is one per cent."""
     found = reports.findings_of(summary, HopCosts)
-    for connect in (found.connect_us, *(hop.connect_us for hop in found.hops)):
+    assert [hop.path for hop in found.hops if hop.connect_us is None] == ["haproxy", "sidecar", "ssh"]
+    for connect in (found.connect_us, *(hop.connect_us for hop in found.hops if hop.connect_us is not None)):
         assert connect is not None and connect.low is not None and connect.high is not None
         assert abs(connect.value) < 0.02 * 4e6 / CAPACITY["sidecar"], "of a transaction's time with four connections"
 
@@ -111,6 +113,37 @@ def test_paths_from_one_machine_to_another_are_no_hops(run: Run) -> None:
     )
     changed = summarise(run.model_copy(update={"info": run.info.model_copy(update={"arms": arms})}))
     assert changed.findings["hops"] is None and experiment_of(changed).name == "latency"
+
+
+def _of(run: Run, kind: str, workload: str) -> Summary:
+    plan = {**run.info.plan, "workload": {**run.info.plan["workload"], "kind": workload}}
+    return summarise(run.model_copy(update={"info": run.info.model_copy(update={"server_kind": kind, "plan": plan})}))
+
+
+def test_what_others_published_stands_beside_the_same_ratio_of_ours(run: Run) -> None:
+    """28 May 2026: 350 connects a second through PgBouncer, 3,000 without it. The stand-in connects for nothing."""
+    summary = _of(run, "postgresql", "oltp_point_select")
+    (beside,) = reports.findings_of(summary, HopCosts).elsewhere
+    assert beside.theirs == pytest.approx(350 / 3000)
+    assert beside.ours.value == pytest.approx(RATES["pgbouncer"] / RATES["remote"], rel=0.02)
+    shown = in_terminal(summary, 140, False, False, False)
+    assert "Published elsewhere" in shown and "pgsql-hackers" in shown
+
+
+def test_nothing_published_stands_beside_another_server_or_workload(run: Run, summary: Summary) -> None:
+    for other in (summary, _of(run, "redis", "oltp_point_select")):
+        assert reports.findings_of(other, HopCosts).elsewhere == ()
+    (beside,) = reports.findings_of(_of(run, "redis", "key_value"), HopCosts).elsewhere
+    assert (beside.path, beside.over) == ("haproxy", "remote")
+
+
+def test_a_store_of_keys_is_asked_for_keys() -> None:
+    plan = load_plan("hops").plan
+    fitted = with_keys(plan)
+    assert fitted.plan.workload.kind == "key_value" and fitted.plan.keys.set == 0 and len(fitted.notes) == 1
+    assert with_keys(fitted.plan).plan is fitted.plan
+    other = load_plan("paths").plan
+    assert with_keys(other).plan is other, "its ranges and sums are no requests to such a store"
 
 
 PAYS_FROM = 20

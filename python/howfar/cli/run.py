@@ -40,6 +40,7 @@ _TIMING = ("target", "time_budget", "confirm")
 @click.option(
     "--server", metavar="KIND|PATH", help="mariadb, mysql, postgresql, another name from `howfar servers`, or a path."
 )
+@click.option("--path", metavar="PATHS", help="Paths, several with commas; the baseline's must be one of them.")
 @click.option("--threads", type=int, metavar="N", help="Number of concurrent connections.")
 @click.option("--placement", type=click.Choice(["isolated", "machines"]), help="How CPUs are assigned.")
 @click.option("--rtt", metavar="TIME", help="Round trip time of the link, like 0.2ms.")
@@ -215,10 +216,11 @@ def _say(sentence: str) -> None:
 
 
 def _levels(name: str, value: Any) -> Any:
-    """Loads are several, and the closed loop is always one: it shows from which rate on a path no longer keeps up."""
-    if name != LOAD.name:
+    """Paths and loads are several. The closed loop is always one: it shows from which rate on a path no longer keeps up."""
+    if name not in (LOAD.name, "path"):
         return value
-    return tuple(dict.fromkeys((CLOSED, *(level.strip() for level in value.split(",")))))
+    given = (level.strip() for level in value.split(","))
+    return tuple(dict.fromkeys((CLOSED, *given) if name == LOAD.name else given))
 
 
 def _command(

@@ -291,7 +291,8 @@ class Reached:
     @property
     def protocol(self) -> SqlProtocol:
         """Of statements; a store of keys has one of its own."""
-        return "postgresql" if KINDS[self.running.kind].speaks == "postgresql" else "mysql"
+        speaks = KINDS[self.running.kind].speaks
+        return "mysql" if speaks == "keys" else speaks
 
     @property
     def trust(self) -> Trust | None:
@@ -424,6 +425,10 @@ class OpenContext(ABC):
     @property
     def server_port(self) -> int | None:
         return self.running.port
+
+    @property
+    def service(self) -> str:
+        return KINDS[self.running.kind].service
 
     def query(self, sql: str) -> list[dict[str, Any]]:
         return self.running.query(sql)

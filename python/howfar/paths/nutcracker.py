@@ -1,8 +1,7 @@
-"""`nutcracker`: nutcracker (twemproxy) on the client's host, through which all clients share one connection to Memcached.
+"""`nutcracker`: nutcracker (twemproxy) on the client's host, through which all clients share one connection to a store of keys.
 
-It reads the first form of the protocol alone, and nothing can be asked through it of how the server sees a session: the server tells
-of the connection that it has. Its own counters say what it carried. It could carry Redis; but of that it passes only commands on keys,
-and the engine asks a Redis for its version on the first connection.
+It reads the first form of the protocol alone, and of Redis passes only commands on keys: nothing can be asked through it of a server's
+version, or of how it sees a session. The server tells of the connection that it has. Nutcracker's own counters say what it carried.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ _CONFIGURATION = """\
   listen: {listen}:{port}
   hash: fnv1a_64
   distribution: modula
+  redis: {redis}
   backlog: 4096
   preconnect: true
   servers:
@@ -44,7 +44,7 @@ class NutcrackerPath(Path):
     networking = True
     by_socket = False
     hops = (_PROGRAM,)
-    protocols = ("memcached",)
+    protocols = ("redis", "memcached")
     pools = True
     passes_tls = False
     shows_sessions = False
@@ -60,6 +60,7 @@ class NutcrackerPath(Path):
                 pool=_POOL,
                 listen=context.loopback_address,
                 port=port,
+                redis=str(context.service == "redis").lower(),
                 server=context.server_address,
                 server_port=context.server_port,
             )

@@ -100,6 +100,11 @@ class PathContext(Protocol):
         ...
 
     @property
+    def service(self) -> str:
+        """What the server speaks, as `protocols` names it."""
+        ...
+
+    @property
     def user(self) -> str:
         """The load's account at the server; empty, like password and database, if the server has no accounts."""
         ...

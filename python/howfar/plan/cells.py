@@ -9,9 +9,11 @@ from typing import Literal
 
 from howfar.errors import PlanError
 from howfar.plan.factors import (
+    CLOSED,
     CONDITIONS,
     CONNECT,
     FACTORS,
+    LOAD,
     NO_PAGE,
     PAGE,
     RATE_BPS,
@@ -137,9 +139,11 @@ def _controls(baseline: Cell, compared: list[Cell]) -> tuple[Cell, ...]:
     )
 
 
-def _worth(cell: Cell) -> tuple[int, int, int]:
-    """The smaller, the better as a control's reference."""
-    return THREADS.of(cell.factors), -REPLICA_RTT_NS.of(cell.factors), -(RATE_BPS.given(cell.factors) or 0)
+def _worth(cell: Cell) -> tuple[bool, bool, int, int, int]:
+    """The smaller, the better as a control's reference: what opens connections, or waits for its next due time, hides a round trip."""
+    factors = cell.factors
+    hides = CONNECT.of(factors) != "persistent", LOAD.of(factors) != CLOSED
+    return *hides, THREADS.of(factors), -REPLICA_RTT_NS.of(factors), -(RATE_BPS.given(factors) or 0)
 
 
 def _check_baseline_measured(plan: Plan, wanted: dict[str, Level]) -> None:

@@ -13,7 +13,8 @@ from howfar.errors import PlanError
 from howfar.paths import is_local
 from howfar.plan.cells import Cell, cells
 from howfar.plan.factors import CLOSED, FACTORS, LOAD, share_of_capacity
-from howfar.plan.types import LeftOut, Plan
+from howfar.plan.page import Keys
+from howfar.plan.types import LeftOut, Plan, Workload
 
 _STEPS = (1, 2, 5)
 """Table sizes to choose from, times powers of ten: the same on the next day, when a little more or less is free."""
@@ -71,6 +72,16 @@ def without_levels(plan: Plan, lacking: Mapping[str, Mapping[Any, str]]) -> Fitt
             "Choose another server with --server; `howfar servers` shows what each can do.",
         )
     return Fitted(fitted, tuple(notes))
+
+
+def with_keys(plan: Plan) -> Fitted:
+    """Point selects as requests to a store of keys: a row by its key is a get there. Other plans are left alone."""
+    factors = plan.factors
+    of_tables = factors.compression != ("off",) or factors.content != ("digits",) or factors.replication != ("off",)
+    if plan.workload.kind != "oltp_point_select" or of_tables:
+        return Fitted(plan)
+    asked = plan.model_copy(update={"workload": Workload(kind="key_value"), "keys": Keys(set=0)})
+    return Fitted(asked, ("gets of a key in place of point selects: the server stores keys",))
 
 
 def with_instead(plan: Plan, factor: str, instead: Mapping[str, Sequence[Any]]) -> Fitted:

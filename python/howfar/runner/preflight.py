@@ -33,6 +33,7 @@ from howfar.plan.fitting import (
     round_below,
     with_capacity,
     with_instead,
+    with_keys,
     with_rows,
     without_levels,
 )
@@ -49,13 +50,16 @@ def fit(plan: Plan) -> Fitted:
 
     Raises ServerMissing, ServerCrashed, LabError; PlanError when nothing is left.
     """
+    asked = with_keys(plan) if _of_keys(plan) else Fitted(plan)
+    plan = asked.plan
     _check_server(plan)
     _check_keys(plan)
     carried = without_levels(plan, {"path": _not_carried(plan)})
     plan = carried.plan
     _check_paths(plan)
     if plan.workload.kind == "key_value":
-        return carried
+        able = without_levels(plan, _of_machine(plan))
+        return Fitted(able.plan, (*asked.notes, *carried.notes, *able.notes))
     if plan.workload.kind == "page":
         _check_page_servers(plan)
     if not plan.data.fit:
@@ -66,16 +70,30 @@ def fit(plan: Plan) -> Fitted:
     return Fitted(sized.plan, (*carried.notes, *own.notes, *able.notes, *sized.notes, *resumed_in_full(sized.plan)))
 
 
+def _kind(server: str) -> str:
+    """Raises ServerMissing, ServerCrashed."""
+    from howfar.lab.servers.kinds import KINDS, find_server
+
+    return server if server in KINDS else find_server(server).kind
+
+
+def _of_keys(plan: Plan) -> bool:
+    """All its servers store keys. Raises ServerMissing, ServerCrashed."""
+    from howfar.lab.servers.kinds import STORES
+
+    return all(_kind(server) in STORES for server in plan.factors.server)
+
+
 def _check_server(plan: Plan) -> None:
     """The workload is of its kind. Raises PlanError, ServerMissing, ServerCrashed."""
-    from howfar.lab.servers.kinds import KINDS, STORES, find_server
+    from howfar.lab.servers.kinds import KINDS, STORES
 
     of_keys = plan.workload.kind == "key_value"
     for server in plan.factors.server:
-        kind = server if server in KINDS else find_server(server).kind
+        kind = _kind(server)
         if of_keys == (kind in STORES):
-            if KINDS[kind].speaks == "postgresql":
-                _check_without_mysql(plan, kind)
+            if not KINDS[kind].encrypts_socket and kind not in STORES:
+                _check_socket_plain(plan, kind)
             continue
         if of_keys:
             raise PlanError(
@@ -90,10 +108,9 @@ def _check_server(plan: Plan) -> None:
 
 def _not_carried(plan: Plan) -> dict[Level, str]:
     """Paths whose programs do not read what the plan's servers speak. Raises ServerMissing, ServerCrashed."""
-    from howfar.lab.servers.kinds import KINDS, find_server
+    from howfar.lab.servers.kinds import KINDS
 
-    servers = (*plan.factors.server, *companions(plan))
-    services = {KINDS[server if server in KINDS else find_server(server).kind].service for server in servers}
+    services = {KINDS[_kind(server)].service for server in (*plan.factors.server, *companions(plan))}
     return {name: reason for name in plan.factors.path if (reason := not_carried(find_path(name), services))}
 
 
@@ -119,8 +136,8 @@ def _check_paths(plan: Plan) -> None:
             )
 
 
-def _check_without_mysql(plan: Plan, kind: str) -> None:
-    """Of another server of SQL. Raises PlanError."""
+def _check_socket_plain(plan: Plan, kind: str) -> None:
+    """Of a server that does not encrypt its socket. Raises PlanError."""
     encrypted = [cell.factors for cell in cells(plan) if session_spec(cell.factors).tls]
     if any(find_path(str(factors["path"])).by_socket for factors in encrypted):
         raise PlanError(
@@ -131,11 +148,9 @@ def _check_without_mysql(plan: Plan, kind: str) -> None:
 
 def _check_keys(plan: Plan) -> None:
     """Raises PlanError, ServerMissing, ServerCrashed."""
-    from howfar.lab.servers.kinds import STORES, find_server
-
     stores = companions(plan)
     if plan.workload.kind == "key_value":
-        stores = tuple(name if name in STORES else find_server(name).kind for name in plan.factors.server[:1])
+        stores = tuple(map(_kind, plan.factors.server[:1]))
     if stores:
         check_keys(plan, stores, memory_at_all())
 

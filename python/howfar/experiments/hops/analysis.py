@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import RunEvidence
+from howfar.experiments.hops.elsewhere import HopElsewhere, published_hops
 from howfar.experiments.hops.poolers import PoolerPays, connections_to_server, pooler_pays
 from howfar.experiments.latency.analysis import quantile_ms
 from howfar.paths import PATHS
@@ -47,6 +48,8 @@ class HopCosts(Part):
     """Connections of the load, of all but `poolers`. None: older than they."""
     poolers: tuple[PoolerPays, ...] = ()
     """Empty: no path pools, or all were measured with one number of clients."""
+    elsewhere: tuple[HopElsewhere, ...] = ()
+    """What others published of these paths with this kind of server and workload."""
 
 
 def hop_costs(evidence: RunEvidence) -> HopCosts | None:
@@ -72,6 +75,7 @@ def hop_costs(evidence: RunEvidence) -> HopCosts | None:
         connect_us=_connect_us(table, [arm for arm in arms if arm.factors.get("path") == base]),
         clients=clients,
         poolers=pooler_pays(table, base),
+        elsewhere=published_hops(table, arms),
     )
 
 

@@ -38,10 +38,12 @@ class Hops(Experiment):
     def document(self, summary: Summary) -> Document:
         found, latency = summary.found(HopCosts), summary.found(Latency)
         assert found is not None, "only then it applies"
-        shown: tuple[Block, ...] = (*([poolers(found)] if found.poolers else []), costs(found))
+        shown: tuple[Block, ...] = (*([poolers(found)] if found.poolers else []), costs(found, ONE[summary.asked]))
         below: tuple[Block, ...] = (Details("All cells", (cell_table(summary, main=False),)),)
         if latency is not None:
             shown, below = (*shown, main_table(latency)), (*charts(latency), *below)
+        if found.elsewhere:
+            shown = (*shown, elsewhere(found))
         return frame(summary, shown, below=(*below, *trials(summary), *confirmations(summary)))
 
 
@@ -55,6 +57,7 @@ def pays(pooler: PoolerPays) -> str:
     return f"{who} {pooler.always} throughput at {span}." if pooler.always == "costs" else f"{who} pays at {span}."
 
 
+_KEPT = {"persistent": "connected", "per-transaction": "connect each time"}
 _CLIENTS = {"persistent": "keep their connections", "per-transaction": "connect for each transaction"}
 
 
@@ -73,8 +76,7 @@ def poolers(found: HopCosts) -> Table:
             None if pooler.pays_from is None else within(pooler.pays_from, pooler.pays_from_interval, figures.number)
         )
         cells = [Cell("" if number not in at else _ratio(at[number])) for number in numbers]
-        kept = "connected" if pooler.connect == "persistent" else "connect each time"
-        rows.append((Cell(pooler.path), Cell(kept), Cell(found_from or f"({pooler.always})"), *cells))
+        rows.append((Cell(pooler.path), Cell(_KEPT[pooler.connect]), Cell(found_from or f"({pooler.always})"), *cells))
     note = (
         f"Throughput over {found.baseline}'s with as many clients, within blocks, and the connections to the server. A pooler pays "
         "from where the ratio rises through 1, on straight lines between the logarithms."
@@ -86,7 +88,7 @@ def _ratio(one: PoolerRatio) -> str:
     return with_limits(one.ratio) + ("" if one.to_server is None else f"; {one.to_server}")
 
 
-def costs(found: HopCosts) -> Table:
+def costs(found: HopCosts, unit: str) -> Table:
     at = "" if found.per_s is None else f"at {found.per_s:,.0f}/s"
     columns = (
         Column("path", left=True),
@@ -95,7 +97,7 @@ def costs(found: HopCosts) -> Table:
         Column("throughput", f"of {found.baseline}'s"),
         Column("added p50 µs", at),
         Column("added p99 µs", at),
-        Column("hop CPU µs", "per query"),
+        Column("hop CPU µs", f"per {unit}"),
         Column("a connect µs", f"{found.baseline}: {with_limits(found.connect_us)}"),
     )
     note = (
@@ -115,3 +117,28 @@ def _row(hop: HopCost, clients: int | None) -> tuple[Cell, ...]:
         Cell(connections),
         *(Cell(with_limits(figure)) for figure in found),
     )
+
+
+def elsewhere(found: HopCosts) -> Table:
+    columns = (
+        Column("path", left=True),
+        Column("over", left=True),
+        Column("clients", left=True),
+        Column("published"),
+        Column("here", "[95 % interval]"),
+        Column("source", left=True),
+    )
+    rows = tuple(
+        (
+            Cell(one.path),
+            Cell(one.over),
+            Cell(_KEPT[one.connect]),
+            Cell(figures.number(one.theirs)),
+            Cell(with_limits(one.ours)),
+            Cell(one.source),
+        )
+        for one in found.elsewhere
+    )
+    setups = dict.fromkeys(f"{one.source}: {one.setup}." for one in found.elsewhere)
+    note = "Throughput over that of the other path. Published: not our measurement, single runs on other machines, links and versions."
+    return Table("Published elsewhere", columns, rows, (note, *setups), main=True, stack=True)
