@@ -3,7 +3,8 @@
     /usr/bin/python3 django_pages.py prepare|list,joined PAGES
 
 Where the server is stands in libpq's variables. `list` asks for the author of each post in a query of its own, `joined` in one query
-for all. Prints a line of JSON with the times in ns, and tells a recorder of each page.
+for all; `list.direct` and `joined.direct` do so by the socket in the directory DIRECT. Prints a line of JSON with the times in ns,
+and tells a recorder of each page.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ settings.configure(
     ROOT_URLCONF=__name__,
     MIDDLEWARE=["django.middleware.common.CommonMiddleware"],
     INSTALLED_APPS=["django.contrib.contenttypes"],
-    DATABASES={"default": {"ENGINE": "django.db.backends.postgresql", "NAME": os.environ.get("PGDATABASE", ""),
-                           "CONN_MAX_AGE": None}},
+    DATABASES={name: {"ENGINE": "django.db.backends.postgresql", "NAME": os.environ.get("PGDATABASE", ""), "HOST": host,
+                      "CONN_MAX_AGE": None} for name, host in (("default", ""), ("direct", os.environ.get("DIRECT", "")))},
     TEMPLATES=[{"BACKEND": "django.template.backends.django.DjangoTemplates"}],
     DEFAULT_AUTO_FIELD="django.db.models.AutoField",
 )  # fmt: skip
@@ -65,9 +66,13 @@ def page(posts):
 
 
 urlpatterns = [
-    path("list", lambda request: page(Post.objects.order_by("id"))),
-    path("joined", lambda request: page(Post.objects.select_related("author").order_by("id"))),
+    path("<name>", lambda request, name: page(queries(*name.partition(".")[::2]).order_by("id"))),
 ]
+
+
+def queries(name, database):
+    found = Post.objects.using(database or "default")
+    return found.select_related("author") if name == "joined" else found
 
 
 def prepare() -> None:

@@ -105,6 +105,7 @@ def links(rtts: str) -> list[list[str]]:
     return [
         ["--path", "socket"],
         ["--path", "tcp"],
+        ["--path", "tcp", "--tls", "1.3"],
         *(["--path", "remote", "--rtt", rtt] for rtt in rtts.split(",") if rtt),
     ]
 
@@ -127,8 +128,14 @@ def block(app: App, recording: Path, paths: Sequence[Sequence[str]], pages: int,
         if link is None:
             record(app, recording, pages)
         else:
-            ran[" ".join(link)] = lab(app, link, [*app.pages, str(pages)])
+            ran[" ".join(link)] = lab(app, link, [*app.pages, str(fewer(pages, link[-1]))])
     return [row for link in paths for row in compare(app, recording, link, ran[" ".join(link)])]
+
+
+def fewer(pages: int, rtt: str) -> int:
+    """Pages that wait for long are fewer."""
+    ms = float(rtt.removesuffix("ms")) if rtt.endswith("ms") else 0.0
+    return pages if ms < 2 else max(5, round(pages * 2 / ms))
 
 
 def compare(app: App, recording: Path, link: Sequence[str], measured: dict[str, list[int]]) -> list[Row]:

@@ -23,6 +23,9 @@ define('DB_USER', getenv('HOWFAR_USER'));
 define('DB_PASSWORD', trim(file_get_contents(getenv('HOWFAR_PASSWORD_FILE'))));
 define('DB_HOST', getenv('HOWFAR_SOCKET')
     ? 'localhost:' . getenv('HOWFAR_SOCKET') : getenv('HOWFAR_HOST') . ':' . getenv('HOWFAR_PORT'));
+if (getenv('HOWFAR_CA_FILE')) {
+    define('MYSQL_CLIENT_FLAGS', MYSQLI_CLIENT_SSL | MYSQLI_CLIENT_SSL_DONT_VERIFY_SERVER_CERT);
+}
 define('DB_CHARSET', 'utf8mb4');
 define('DB_COLLATE', '');
 define('WP_HTTP_BLOCK_EXTERNAL', true);

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from howfar.engine.messages import RecordEnded, TcpListen, TcpTarget, UnixTarget
-from howfar.recording.recorder import RecordTap
+from howfar.recording.record_tap import RecordTap
 
 PATIENCE_S = 60.0
 HOWFAR = str(Path(sys.executable).with_name("howfar"))
@@ -202,6 +202,33 @@ def run_and_kill(tmp_path: Path, victim: str, after_s: float, count: int) -> Non
     assert not [one for one in temporary.iterdir() if one.name.startswith("howfar-")]
     assert done.read_text() != str(Path("/proc/self/ns/mnt").readlink())
     assert "tap.sock" not in Path("/proc/self/mountinfo").read_text()
+
+
+@pytest.mark.usefixtures("namespaces")
+def test_a_namespace_that_takes_the_application_s_number_keeps_no_tap_alive(tmp_path: Path) -> None:
+    """The kernel gives the number of a namespace to the next one at once. The tap looks twice a second."""
+    with echo(str(tmp_path / "echo")):
+        application = ["unshare", "--mount", "sh", "-c", f"readlink /proc/self/ns/mnt > {tmp_path}/it; exec sleep 60"]
+        others: list[subprocess.Popen[bytes]] = []
+        with subprocess.Popen(application) as running:
+            wait_for(
+                lambda: (tmp_path / "it").exists() and (tmp_path / "it").read_text().endswith("]\n"), "no namespace"
+            )
+            number = int((tmp_path / "it").read_text().strip().removeprefix("mnt:[").removesuffix("]"))
+            tap = RecordTap(UnixTarget(path=str(tmp_path / "echo")), UnixTarget(path=str(tmp_path / "tap")))
+            (keeper,) = children(tap.pid)
+            tap.serve(number)
+            assert not tap.leave(1.5), "the application runs"
+            os.kill(tap.pid, signal.SIGKILL)
+            running.kill()
+        try:
+            for _ in range(40):
+                others.append(subprocess.Popen(["unshare", "--mount", "sleep", "60"]))
+            wait_for(lambda: not is_engine(keeper, "keep"), "it outlives all")
+        finally:
+            for other in others:
+                other.kill()
+                other.wait()
 
 
 @pytest.mark.usefixtures("namespaces")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
-from tests.unit.made_recording import FLOOR_NS, Step, costs, loop, made
+from tests.unit.made_recording import FLOOR_NS, TAP_NS, Step, costs, loop, made
 from tests.unit.test_slope import analyzed, observed
 
 from howfar.recording.changes import Change, changes
 from howfar.recording.costs import PathCosts, Window, sizes_of
+from howfar.recording.on_path import rhythm_in
 from howfar.recording.predict import Prediction, analyze, lay_out
 from howfar.recording.prediction_report import as_json, document
 from howfar.recording.recording import Recording
@@ -63,6 +65,24 @@ def test_a_present_path_that_is_missed_ends_the_prediction(recording: Recording)
     text = terminal.render(document(found, (), lay_out(recording, NOW, FAR)), 100, colour=False)
     assert "Nothing is predicted" in text
     assert as_json(found, ())["pages"][0]["p50_ms"]["bottom_up"] is None  # type: ignore[index]
+
+
+def test_an_application_that_became_slower_is_seen_in_a_later_recording(recording: Recording, tmp_path: Path) -> None:
+    slower = [dataclasses.replace(step, gap_ns=round(step.gap_ns * 1.3)) for step in PAGE]
+    same, other = made(tmp_path / "same.recording", PAGE, seed=6), made(tmp_path / "other.recording", slower)
+    assert not analyze(recording, NOW, FAR, again=same).missed
+    found = analyze(recording, NOW, FAR, again=other)
+    (page,) = found.missed
+    assert page.later_error == pytest.approx(TRIPS * 30_000 / 1e6 / true_ms(), rel=0.05)
+    text = terminal.render(document(found, (), lay_out(recording, NOW, FAR)), 100, colour=False)
+    assert "recorded again" in text
+
+
+def test_the_rhythm_is_that_of_the_pages(recording: Recording) -> None:
+    found = rhythm_in(recording)
+    assert found.gap_ns == pytest.approx(100_000 + TAP_NS, rel=0.02)
+    assert found.server_ns == pytest.approx(80_000 + FLOOR_NS + 336, rel=0.02)
+    assert (found.to_server, found.to_client) == (60, 300)
 
 
 def test_a_slope_that_agrees_explains(recording: Recording) -> None:

@@ -82,8 +82,9 @@ impl Keeper {
         self.say(CLOSED, id, &[], &[]);
     }
 
-    pub(crate) fn application(&mut self, namespace: u64) {
-        self.say(APPLICATION, namespace, &[], &[]);
+    pub(crate) fn application(&mut self, application: &Application) {
+        let held: Vec<BorrowedFd> = application.namespace().into_iter().collect();
+        self.say(APPLICATION, 0, &[], &held);
     }
 
     /// The tap ends because it is no longer needed.
@@ -203,7 +204,7 @@ fn hear(socket: BorrowedFd, estate: &mut Estate) -> Result<bool, ()> {
         CLOSED => {
             estate.held.remove(&id);
         }
-        APPLICATION => estate.application = Application::of(id),
+        APPLICATION => estate.application = Application::held(descriptors.pop()),
         _ => return Err(()),
     }
     Ok(true)

@@ -15,6 +15,7 @@ mod packets;
 mod pass;
 mod record;
 mod relay;
+mod yielding;
 
 use std::io::BufRead;
 use std::os::fd::OwnedFd;
@@ -176,7 +177,7 @@ fn listen_to(commands: &Commands, passer: &mut Passer) -> Result<Application, Fa
                 RecordCommand::RecordFor { namespace } => {
                     application = Application::of(namespace);
                     if let Some(keeper) = &mut passer.keeper {
-                        keeper.application(namespace);
+                        keeper.application(&application);
                     }
                 }
                 RecordCommand::RecordFinish {} => is_finishing = true,

@@ -20,10 +20,13 @@ use crate::jobs::{
     Phase, RecordEnded, Recorded, RecordedConnection, RecordedDigest, RecordedRoundTrip,
 };
 use crate::pass::Totals;
+use crate::yielding::yield_to_all;
 
 /// Notes, and bytes in them, that may wait.
 const MOST_NOTES: usize = 262_144;
 const MOST_BYTES: u64 = 128 << 20;
+/// From here on the writer runs like any other thread: nothing on this machine leaves it a CPU.
+const BEHIND_BYTES: u64 = MOST_BYTES / 64;
 /// Bytes of one turn that are looked at: of a request, of an answer.
 const REQUEST_KEPT: usize = 1 << 20;
 const ANSWER_KEPT: usize = 64 * 1024;
@@ -90,6 +93,7 @@ impl Recorder {
             .spawn(move || {
                 // Traffic comes first. A kernel that refuses changes nothing but the time.
                 let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), 10);
+                yield_to_all(true);
                 Writer::new(theirs).run(&notes);
             })?;
         Ok(Self {
@@ -271,7 +275,12 @@ impl Writer {
 
     /// Until the last note, or until nobody reads the events.
     fn run(mut self, notes: &Receiver<Note>) {
+        let mut yields = true; // as its thread was started
         loop {
+            if yields && self.queued.load(Relaxed) > BEHIND_BYTES {
+                yields = false;
+                yield_to_all(false);
+            }
             let outcome = match notes.try_recv() {
                 Ok(Note::Finish(ended)) => {
                     self.finish(*ended);

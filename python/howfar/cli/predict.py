@@ -28,6 +28,8 @@ _MOST_BYTES = 64 << 20
               help="Output of `howfar slope --json` for the same page, as a second predictor.")  # fmt: skip
 @click.option("--measured", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="Output of `howfar replay --json`: adds points to the chart and the prediction's errors.")  # fmt: skip
+@click.option("--again", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="RECORDING2",
+              help="A later recording of the same pages: shows whether they still take as long.")  # fmt: skip
 @click.option("--html", type=click.Path(path_type=Path), help="Write the report and its charts as an HTML page.")
 @json_option
 @no_colour_option
@@ -38,6 +40,7 @@ def predict(
     blocks: int,
     slopes: tuple[str, ...],
     measured: tuple[Path, ...],
+    again: Path | None,
     html: Path | None,
     as_json: bool,
     no_colour: bool,
@@ -50,7 +53,8 @@ def predict(
     howfar predict shop.recording --link us-coasts --slope front=front.json --html shop.html
 
     Round trips of each size are measured on this machine, on the present path and on the target. The present path is predicted
-    first: a page whose recorded time is missed by more than 5 % is not predicted. If no page is left, the exit code is 7.
+    first: a page whose recorded time is missed by more than 5 % is not predicted; only --again sees that the application has changed.
+    If no page is left, the exit code is 7.
     """
     from howfar.recording import changes as changing
     from howfar.recording.on_path import both_paths
@@ -70,7 +74,7 @@ def predict(
     enter_sandbox(target)
     with both_paths(recorded, target) as both:
         costs = both.costs(blocks, note)
-    found = analyze(recorded, *costs, known, both.floor_now_ns)
+    found = analyze(recorded, *costs, known, both.recorder.floor_ns, read(again) if again else None)
     laid = lay_out(recorded, *costs)
     changes = changing.changes(laid)
     code = 0 if len(found.missed) < len(found.pages) else VOID

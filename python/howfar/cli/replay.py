@@ -71,7 +71,7 @@ def replay(
         laid = lay_out(recorded, *costs)
         replayed = [_block(both, laid, costs[0].connect_ns.mean(), number, blocks) for number in range(blocks)]
         rtt_ns = both.target.rtt_ns
-    found = analyze_replay(laid, replayed, analyze(recorded, *costs, None, both.floor_now_ns), rtt_ns)
+    found = analyze_replay(laid, replayed, analyze(recorded, *costs, None, both.recorder.floor_ns), rtt_ns)
     if as_json:
         click.echo(found.model_dump_json(indent=2))
     else:

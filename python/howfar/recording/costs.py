@@ -1,7 +1,7 @@
 """What a round trip costs on a path, by the sizes of its request and its answer, as the laboratory measured it. Pure.
 
-A cost is the time of a round trip to a server that does no work, seen by a client that does nothing else. Each block is
-kept, so that what is computed from costs has an interval.
+A cost is the time of a round trip without the server's, seen by a client with the rhythm of the application. Each block is kept, so
+that what is computed from costs has an interval.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_STEPS = 7
 _FEWEST_ROUNDS, _MOST_ROUNDS = 6, 200
 _SETTLE = 4
 """Round trips of each size before those that count: the window of TCP opens."""
-_EACH_NS = 150_000_000
+_EACH_NS = 100_000_000
 _TRIMMED = 0.05
 _MSS = 1448
 _INITIAL_WINDOW = 10
@@ -63,6 +63,8 @@ class CostBlock(Part):
     """Of a round trip, by `Sizes.pairs`."""
     connect_ns: float
     """Of a connection until its first request can be sent: the socket, then TLS."""
+    resuming_ns: float = 0.0
+    """How much longer the application computes after it has waited for the smallest round trip; in `cost_ns` too."""
 
 
 def trimmed_mean(values: Sequence[float]) -> float:
@@ -72,9 +74,9 @@ def trimmed_mean(values: Sequence[float]) -> float:
     return statistics.fmean(ordered[cut : len(ordered) - cut])
 
 
-def rounds_at(rtt_ns: int) -> int:
-    """How often each size is measured in a block on a path of this round trip time."""
-    return max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, _EACH_NS // max(rtt_ns, 50_000)))
+def rounds_at(each_ns: int) -> int:
+    """How often each size is measured in a block where one takes so long."""
+    return max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, _EACH_NS // max(each_ns, 50_000)))
 
 
 def settle_rounds(rtt_ns: int) -> int:
@@ -106,6 +108,10 @@ class PathCosts(Part):
     def smallest_ns(self) -> np.ndarray:
         """The cost of a round trip of the smallest sizes, by block."""
         return np.asarray([block.cost_ns[0] for block in self.blocks])
+
+    @property
+    def resuming_ns(self) -> np.ndarray:
+        return np.asarray([block.resuming_ns for block in self.blocks])
 
     @property
     def connect_ns(self) -> np.ndarray:

@@ -12,8 +12,8 @@ from howfar.lab.link import LinkSpec
 from howfar.lab.network import TcpPreset
 from howfar.paths import Path, find_path
 from howfar.plan.sessions import TlsVersion
+from howfar.recording.calibration import Calibration, Rhythm, calibrate, rhythm_of
 from howfar.recording.costs import PathCosts, Sizes, sizes_of
-from howfar.recording.recorder import calibrate
 from howfar.recording.recording import Recording
 from howfar.recording.stage import OpenPath, measure, open_path
 from howfar.units import format_duration_ns, format_rate_bps
@@ -53,12 +53,13 @@ class BothPaths:
     target: OpenPath
     labels: tuple[str, str]
     sizes: Sizes
-    floor_now_ns: float
-    """The recorder's own measure of a round trip without work, taken again."""
+    rhythm: Rhythm
+    recorder: Calibration
+    """The recorder's own measure of a round trip of this rhythm, taken again."""
 
     def costs(self, blocks: int, say: Callable[[str], None]) -> tuple[PathCosts, PathCosts]:
         """Measure the costs of both paths. Raises LabError, EngineError."""
-        present, target = measure((self.present, self.target), self.labels, self.sizes, blocks, say)
+        present, target = measure((self.present, self.target), self.labels, self.sizes, self.rhythm, blocks, say)
         return present, target
 
 
@@ -78,6 +79,16 @@ def present_tls(recording: Recording) -> TlsVersion | None:
     if not tls:
         return None
     return "1.2" if "1.2" in str(tls) else "1.3"
+
+
+def rhythm_in(recording: Recording) -> Rhythm:
+    """The typical round trip of its pages."""
+    return rhythm_of(
+        (page.id, trip.begun_ns, trip.sent_ns, trip.ended_ns, trip.bytes_to_server, trip.bytes_to_client)
+        for page in recording.pages
+        for trip in page.round_trips
+        if trip.ended_ns > trip.sent_ns
+    )
 
 
 @contextmanager
@@ -106,5 +117,6 @@ def both_paths(recording: Recording, target: Target) -> Iterator[BothPaths]:
         present = ledger.enter_context(open_path(lab, path, tls, 1))
         there = ledger.enter_context(open_path(lab, target.path, target.tls or tls, 2))
         label = path.name + (f", TLS {tls}" if tls else "")
-        floor_now_ns, _ = calibrate(present.path.by_socket)
-        yield BothPaths(present, there, (label, target.label), sizes, floor_now_ns)
+        rhythm = rhythm_in(recording)
+        recorder = calibrate(present.path.by_socket, rhythm)
+        yield BothPaths(present, there, (label, target.label), sizes, rhythm, recorder)

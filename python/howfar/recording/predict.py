@@ -17,6 +17,7 @@ import numpy as np
 from howfar.recording.costs import PathCosts, Window
 from howfar.recording.recording import Digest, Page, Recording, RoundTrip
 from howfar.recording.slope import Slope
+from howfar.recording.summary import tap_us
 from howfar.services import SERVICES
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS, mean_interval, t_quantile
@@ -101,14 +102,14 @@ class LaidPage:
 
     @cached_property
     def predicted_ns(self) -> np.ndarray:
-        """The time on the target path, by block."""
-        return np.asarray(self.gaps_ns + (self.server_ns + self.there_ns).sum(axis=1) + self.connect_ns)
+        """The time on the target path, by block. A sum needs errors of both signs: server times may be below 0 here."""
+        return np.asarray(self.took_ns + (self.there_ns - self.now_ns).sum(axis=1) + self.connect_ns)
 
     def present_ns(self, shift_ns: float) -> np.ndarray:
         """On the present path, by block, as it is now. `shift_ns`: how much longer a round trip without work takes now than when it
         was recorded, by the recorder's own measure; costs of now are then not those of the recording."""
-        again = (self.server_ns + self.now_ns).sum(axis=1) + shift_ns * len(self.trips)
-        return np.asarray(self.gaps_ns + again)
+        server_ns = np.maximum((self.observed_ns - self.now_ns).sum(axis=1), 0.0)
+        return np.asarray(self.gaps_ns + server_ns + self.now_ns.sum(axis=1) + shift_ns * len(self.trips))
 
 
 class PagePrediction(Part):
@@ -122,6 +123,8 @@ class PagePrediction(Part):
     connects: float
     now: Quantiles
     """As recorded, without what the tap added."""
+    later: Quantiles | None
+    """As recorded again, likewise. None: it was not."""
     present: Quantiles
     """As predicted for the path on which it was recorded."""
     bottom_up: Quantiles
@@ -143,6 +146,16 @@ class PagePrediction(Part):
     def present_error(self) -> float:
         """The relative error of the p50 on the present path."""
         return self.present.p50_ms.value / self.now.p50_ms.value - 1
+
+    @property
+    def later_error(self) -> float | None:
+        """By how much the p50 has changed since it was recorded, in proportion."""
+        return None if self.later is None else self.later.p50_ms.value / self.now.p50_ms.value - 1
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether the page takes another time now, on the same path, than the prediction starts from."""
+        return max(abs(self.present_error), abs(self.later_error or 0.0)) > PRESENT_MISS_SHARE
 
     @property
     def is_explained(self) -> bool | None:
@@ -170,17 +183,20 @@ class Prediction(Part):
     """Of a round trip of the smallest sizes."""
     cost_us: Estimate
     connect_us: Estimate
+    resuming_us: Estimate
+    """How much longer the application computes after a round trip there than after one on the present path; in the costs too."""
     floor_us: float | None
     """Of a round trip without work, by the recorder when it recorded."""
     floor_now_us: float | None
-    tap_us: float
+    tap_us: Estimate | None
+    """What the recorder added to a round trip; it is subtracted. None: not known, nothing is."""
     unplaced: int
     """Round trips that belong to no page."""
 
     @property
     def missed(self) -> tuple[PagePrediction, ...]:
-        """Names of the pages whose present time was missed."""
-        return tuple(page for page in self.pages if abs(page.present_error) > PRESENT_MISS_SHARE)
+        """Pages whose present time was missed."""
+        return tuple(page for page in self.pages if page.is_missed)
 
 
 def lay_out(recording: Recording, present: PathCosts, target: PathCosts) -> dict[str, list[LaidPage]]:
@@ -349,8 +365,10 @@ def analyze(
     target: PathCosts,
     slopes: Mapping[str, Slope] | None = None,
     floor_now_ns: float | None = None,
+    again: Recording | None = None,
 ) -> Prediction:
-    """Predict every page; `slopes` by the name of the page. `floor_now_ns`: the recorder's floor, measured again now."""
+    """Predict every page; `slopes` by the name of the page. `floor_now_ns`: the recorder's floor, measured again now. `again`: a later
+    recording of the same pages."""
     floor_ns = float(recording.facts.get("floor_ns") or 0)
     shift_ns = floor_now_ns - floor_ns if floor_ns and floor_now_ns else 0.0
     laid = lay_out(recording, present, target)
@@ -358,17 +376,31 @@ def analyze(
         present=present.label,
         target=target.label,
         pages=tuple(
-            _predicted(name, pages, (slopes or {}).get(name), (present, target), shift_ns)
+            _predicted(name, pages, (slopes or {}).get(name), (present, target), shift_ns, _later(again, name))
             for name, pages in laid.items()
         ),
         cost_now_us=_mean(present.smallest_ns / 1e3),
         cost_us=_mean(target.smallest_ns / 1e3),
         connect_us=_mean(target.connect_ns / 1e3),
+        resuming_us=_mean((target.resuming_ns - present.resuming_ns) / 1e3),
         floor_us=floor_ns / 1e3 or None,
         floor_now_us=None if floor_now_ns is None else floor_now_ns / 1e3,
-        tap_us=_tap_ns(recording) / 1e3,
+        tap_us=tap_us(recording.facts),
         unplaced=sum(trip.page_id is None for trip in recording.round_trips),
     )
+
+
+def _later(again: Recording | None, name: str) -> Quantiles | None:
+    """The time of a page in another recording, without what its tap added."""
+    if again is None:
+        return None
+    tap_ns = _tap_ns(again)
+    took = [
+        page.took_ns - tap_ns * len(_waited_for(page, again, {})[0])
+        for page in again.pages
+        if page.name == name and page.round_trips
+    ]
+    return quantiles(np.asarray([[ns] * MIN_BLOCKS for ns in took])) if took else None
 
 
 def _mean(values: np.ndarray) -> Estimate:
@@ -376,7 +408,12 @@ def _mean(values: np.ndarray) -> Estimate:
 
 
 def _predicted(
-    name: str, pages: Sequence[LaidPage], slope: Slope | None, costs: tuple[PathCosts, PathCosts], shift_ns: float
+    name: str,
+    pages: Sequence[LaidPage],
+    slope: Slope | None,
+    costs: tuple[PathCosts, PathCosts],
+    shift_ns: float,
+    later: Quantiles | None,
 ) -> PagePrediction:
     _, target = costs
     blocks = len(target.blocks)
@@ -391,6 +428,7 @@ def _predicted(
         overlapped=float(np.mean([page.overlapped for page in pages])),
         connects=float(np.mean([page.connects for page in pages])),
         now=now,
+        later=later,
         present=quantiles(np.asarray([page.present_ns(shift_ns) for page in pages])),
         bottom_up=predicted,
         slope=by_slope,

@@ -134,6 +134,12 @@ def _missed(page: PagePrediction, found: Prediction) -> str:
             f"{page.clipped:.0%} of its round trips took less than this path costs now ({_us(found.cost_now_us)}): "
             "the machine is slower now than when it was recorded, or the recording is from another one"
         )
+    elif page.later is not None and abs(page.later_error or 0.0) > PRESENT_MISS_SHARE:
+        return (
+            f"{page.name}: {_text(page.now.p50_ms)} as recorded, {_text(page.later.p50_ms)} as recorded again "
+            f"({page.later_error:+.0%}): the application or its server has changed, or other programs took the processors. Other "
+            "paths are not predicted. Record again while the machine does what it will do later."
+        )
     elif found.floor_us and found.floor_now_us:
         why = (
             f"a round trip without work took {found.floor_us:.0f} µs when it was recorded and takes "
@@ -311,13 +317,21 @@ def _errors(page: PagePrediction, ran: Sequence[tuple[Measurement, MeasuredPage]
 
 def _how(found: Prediction) -> str:
     text = (
-        f"A round trip of the smallest size to a server without work costs {found.cost_now_us.value:.0f} µs on {found.present} and "
+        f"A round trip of the smallest size, with pauses as recorded, costs {found.cost_now_us.value:.0f} µs on {found.present} and "
         f"{found.cost_us.value:.0f} µs on {found.target}, measured in {found.cost_us.n} blocks on this machine just now; connecting "
         f"there takes {found.connect_us.value:.0f} µs. Each page is its own time (gaps), the server's time, and the cost of each of "
         "its round trips by its sizes; an answer that fills the window of a new connection waits for more rounds."
     )
-    if found.tap_us:
-        text += f" What the recorder added, {found.tap_us:.0f} µs per round trip, is subtracted."
+    text += (
+        f" In the costs is what the wait for a round trip does to the computing after it, whose caches others use meanwhile: "
+        f"{found.resuming_us.value:+.0f} µs there, by a program that is not your application."
+    )
+    if found.tap_us is None:
+        text += " What the recorder added is not known: it is in the application's time."
+    elif found.tap_us.value:
+        added = found.tap_us
+        bounds = "" if added.low is None or added.high is None else f" [{added.low:.0f}, {added.high:.0f}]"
+        text += f" What the recorder added, {added.value:.0f}{bounds} µs per round trip, is subtracted."
     return text + " Intervals: 2000 resamples of pages and blocks."
 
 

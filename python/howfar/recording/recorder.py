@@ -14,8 +14,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -34,27 +32,18 @@ from howfar.engine.messages import (
     PacketsEnded,
     Recorded,
     RecordEnded,
-    RecordFinish,
-    RecordFor,
-    RecordJob,
-    TapReady,
     TcpListen,
-    TcpTarget,
     UnixTarget,
 )
-from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import EngineError, HowfarError, LabError, MissingError, SandboxForbidden, UsageError
+from howfar.recording.calibration import calibrate, rhythm_of
 from howfar.recording.marks import VARIABLE, Marks
+from howfar.recording.record_tap import RecordTap
 from howfar.recording.recording import Connection, Digest, Page, RecordingFile, RoundTrip
 from howfar.recording.tap import Insertion, Target, insertion
-from howfar.recording.trials import connected, echo
 
 _PHP = Path(__file__).parent / "php"
-_DETACHED = Launcher(prefix=("setsid",))
-"""A terminal's signals are for the application, and so is its end."""
-_PINGS = 200
-_ROUNDS = 5
-_SETTLE_S = 2.0
+_LATE_NS = 1_000_000_000
 _LOST = "the tap was killed; connections went on unrecorded"
 
 
@@ -68,47 +57,6 @@ class Requested:
     php: bool = False
     output: int | None = None
     """Where the command's standard output goes; None: to ours."""
-
-
-class RecordTap:
-    """A running recorder. Leaving it does not end it: it ends with the last process that it serves."""
-
-    def __init__(self, server: Target, listen: UnixTarget | TcpListen) -> None:
-        self._process = EngineProcess(RecordJob(listen=listen, server=server), _DETACHED)
-        try:
-            ready = self._process.read()
-        except BaseException:
-            self._process.kill()
-            raise
-        assert isinstance(ready, TapReady), "a recorder says first that it is ready"
-        self.address: Target = (
-            listen if isinstance(listen, UnixTarget) else TcpTarget(host=listen.host, port=ready.port or listen.port)
-        )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def serve(self, namespace: int) -> None:
-        """Serve as long as this mount namespace has a process."""
-        self._process.send(RecordFor(namespace=namespace))
-
-    def finish(self) -> None:
-        """Ask for the last event."""
-        self._process.send(RecordFinish())
-
-    def events(self) -> Iterator[Recorded | RecordEnded]:
-        """Yield events to the last. Raises EngineError if the tap died first."""
-        while True:
-            event = self._process.read()
-            assert isinstance(event, Recorded | RecordEnded), "a recorder says nothing else"
-            yield event
-            if isinstance(event, RecordEnded):
-                return
-
-    def leave(self, patience_s: float = _SETTLE_S) -> bool:
-        """Leave the tap on its own. Returns True if it has ended because nothing uses it."""
-        return self._process.leave(patience_s)
 
 
 class Source(Protocol):
@@ -134,8 +82,11 @@ def collect(source: Source, file: RecordingFile, into: Collected) -> None:
     """Write all events to the file. An error of the file or the tap ends only the recording."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)  # the application comes first
+    yields = _schedule(os.SCHED_IDLE)
     try:
         for event in source.events():
+            if yields and _is_late(event):
+                yields = _schedule(os.SCHED_OTHER)
             if isinstance(event, PacketsEnded):
                 into.ended = event
             elif isinstance(event, RecordEnded):
@@ -148,6 +99,22 @@ def collect(source: Source, file: RecordingFile, into: Collected) -> None:
                     into.stopped = error.message
     except EngineError as error:
         into.stopped = _LOST if isinstance(source, RecordTap) else error.message
+    finally:
+        _schedule(os.SCHED_OTHER)
+
+
+def _schedule(policy: int) -> bool:
+    """Schedule the calling thread. Returns whether it gives way to all others."""
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, policy, os.sched_param(0))
+    return policy == os.SCHED_IDLE
+
+
+def _is_late(event: Recorded | RecordEnded | PacketsEnded) -> bool:
+    """Whether nothing on this machine leaves this thread a CPU, or the application has ended."""
+    if not isinstance(event, Recorded) or not event.round_trips:
+        return not isinstance(event, Recorded)
+    return time.monotonic_ns() - event.round_trips[-1].ended_ns > _LATE_NS
 
 
 def _add(event: Recorded, file: RecordingFile, into: Collected) -> None:
@@ -197,8 +164,7 @@ def _add(event: Recorded, file: RecordingFile, into: Collected) -> None:
 
 
 def new_facts(method: str, transport: str, command: str | None) -> dict[str, Any]:
-    """The facts known at the start, with the measured cost of a tap."""
-    floor_ns, tap_ns = calibrate(transport == "unix") if method == "tap" else (0, 0)
+    """The facts known at the start."""
     return {
         "howfar": howfar.__version__,
         "began_unix_ns": time.time_ns(),
@@ -206,8 +172,7 @@ def new_facts(method: str, transport: str, command: str | None) -> dict[str, Any
         "command": command,
         "transport": transport,
         "idle": "as-found",
-        "floor_ns": floor_ns,
-        "tap_ns": tap_ns,
+        **({} if method == "tap" else {"floor_ns": 0, "tap_ns": 0}),
     }
 
 
@@ -274,6 +239,7 @@ def finish(file: RecordingFile, collected: Collected, marks: Marks, page: Page, 
         "complete": collected.stopped is None,
     }
     if isinstance(ended, RecordEnded):
+        facts |= _own_cost(file, file.facts["transport"] == "unix")
         facts |= {
             "commands": ended.commands,
             "refused": ended.refused,
@@ -287,6 +253,22 @@ def finish(file: RecordingFile, collected: Collected, marks: Marks, page: Page, 
             },
         }
     file.finish(facts)
+
+
+def _own_cost(file: RecordingFile, on_socket: bool) -> dict[str, Any]:
+    """What the tap cost, measured with the rhythm of what was recorded. Without it the recording is good for all but predictions."""
+    rhythm = rhythm_of(file.timings())
+    try:
+        found = calibrate(on_socket, rhythm)
+    except HowfarError as error:
+        return {"tap_ns": None, "tap_unknown": error.message}
+    limits = [found.tap_ns.low, found.tap_ns.high]
+    return {
+        "rhythm": rhythm.model_dump(),
+        "floor_ns": found.floor_ns,
+        "tap_ns": round(found.tap_ns.value),
+        "tap_limits_ns": [None if limit is None else round(limit) for limit in limits],
+    }
 
 
 def _more_unknown(marks: Marks, ambiguous: int) -> dict[str, int]:
@@ -372,40 +354,6 @@ def _signals_for(process: subprocess.Popen[bytes]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def calibrate(on_socket: bool) -> tuple[int, int]:
-    """What a round trip takes between tap and server without any work of the server, and what recording adds to one; ns, medians."""
-    with ExitStack() as stack:
-        folder = stack.enter_context(_folder())
-        tcp = stack.enter_context(echo(f"{folder}/echo"))
-        plain: Target = UnixTarget(path=f"{folder}/echo") if on_socket else tcp
-        tap = RecordTap(plain, UnixTarget(path=f"{folder}/tap") if on_socket else TcpListen(host=tcp.host, port=0))
-        stack.callback(tap.leave)
-        direct, tapped = (stack.enter_context(connected(target)) for target in (plain, tap.address))
-        took: tuple[list[int], list[int]] = ([], [])
-        for _ in range(_ROUNDS):
-            for line, into in zip((direct, tapped), took, strict=True):
-                into.extend(_pings_ns(line))
-        tap.finish()
-        upstream = [
-            one.ended_ns - one.sent_ns
-            for event in tap.events()
-            if isinstance(event, Recorded)
-            for one in event.round_trips
-        ]
-    floor_ns = round(statistics.median(upstream))
-    return floor_ns, round(statistics.median(took[1]) - statistics.median(took[0]))
-
-
-def _pings_ns(line: socket.socket) -> Sequence[int]:
-    took = []
-    for _ in range(_PINGS):
-        began = time.perf_counter_ns()
-        line.send(b"?")
-        line.recv(1)
-        took.append(time.perf_counter_ns() - began)
-    return took
 
 
 _UNIT = re.compile(r"[A-Za-z0-9@_.:\\-]{1,200}")

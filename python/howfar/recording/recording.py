@@ -147,6 +147,8 @@ class RecordingFile:
     def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
         """Make the file, readable by its owner alone. Raises RunFileError where it exists or cannot be made."""
         self.path = path
+        self.facts = dict(facts)
+        """As given at the start."""
         try:
             path.touch(0o600, exist_ok=False)
         except OSError as error:
@@ -196,6 +198,15 @@ class RecordingFile:
             self._db.executemany("UPDATE round_trips SET page_id = ? WHERE id = ?", found)
             self._db.execute("COMMIT")
         return ambiguous
+
+    def timings(self) -> list[tuple[int, int, int, int, int, int]]:
+        """Of answered round trips, at most a hundred thousand: page, begun, sent, ended, bytes to the server, to the client."""
+        sql = (
+            "SELECT page_id, begun_ns, sent_ns, ended_ns, bytes_to_server, bytes_to_client FROM round_trips "
+            "WHERE page_id IS NOT NULL AND ended_ns > sent_ns ORDER BY page_id, begun_ns LIMIT 100000"
+        )
+        with _translated(self.path, "read"):
+            return self._db.execute(sql).fetchall()
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Write the last facts and make it one plain file."""

@@ -35,6 +35,7 @@ from howfar.lab.network import usable_cpus
 from howfar.lab.reached import Ends, LabPathContext
 from howfar.paths import Path
 from howfar.plan.sessions import TlsVersion
+from howfar.recording.calibration import Rhythm
 from howfar.recording.costs import (
     SMALLEST,
     CostBlock,
@@ -44,6 +45,7 @@ from howfar.recording.costs import (
     settle_rounds,
     trimmed_mean,
 )
+from howfar.recording.resuming import Computing
 
 _PORT = 3306
 _CONNECTS = 8
@@ -152,15 +154,23 @@ def open_path(lab: Lab, path: Path, tls: TlsVersion | None, number: int) -> Iter
 
 
 def measure(
-    paths: Sequence[OpenPath], labels: Sequence[str], sizes: Sizes, blocks: int, say: Callable[[str], None]
+    paths: Sequence[OpenPath],
+    labels: Sequence[str],
+    sizes: Sizes,
+    rhythm: Rhythm,
+    blocks: int,
+    say: Callable[[str], None],
 ) -> list[PathCosts]:
     """Measure costs of each path in blocks. Raises LabError if the link is not as requested."""
     found: list[list[CostBlock]] = [[] for _ in paths]
+    computing = Computing(rhythm.gap_ns)
     chosen = random.Random(_SEED)
     for block in range(blocks):
         say(f"round trip costs, block {block + 1} of {blocks}")
         for number in chosen.sample(range(len(paths)), len(paths)):
-            found[number].append(valid(paths[number], lambda path: _block(path, sizes)))
+            found[number].append(
+                resumed(valid(paths[number], lambda path: _block(path, sizes, rhythm)), computing, rhythm)
+            )
     return [
         PathCosts(
             label=label,
@@ -171,6 +181,14 @@ def measure(
         )
         for path, label, measured in zip(paths, labels, found, strict=True)
     ]
+
+
+def resumed(block: CostBlock, computing: Computing, rhythm: Rhythm) -> CostBlock:
+    """The block with what its wait costs the computing after it."""
+    longer_ns = computing.longer_ns(block.cost_ns[0] + rhythm.server_ns)
+    return block.model_copy(
+        update={"cost_ns": tuple(cost + longer_ns for cost in block.cost_ns), "resuming_ns": longer_ns}
+    )
 
 
 _ATTEMPTS = 4
@@ -195,11 +213,11 @@ def valid(path: OpenPath, act: Callable[[OpenPath], _Result]) -> _Result:
     )
 
 
-def _block(path: OpenPath, sizes: Sizes) -> CostBlock:
+def _block(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> CostBlock:
     """Of a few tries the one in which client and server waited least for a processor: others have none of this path's time."""
     best: tuple[float, CostBlock] | None = None
     for _ in range(_TRIES):
-        late, block = _measured(path, sizes)
+        late, block = _measured(path, sizes, rhythm)
         if best is None or late < best[0]:
             best = late, block
         if late <= _LATE_SHARE:
@@ -208,19 +226,18 @@ def _block(path: OpenPath, sizes: Sizes) -> CostBlock:
     return best[1]
 
 
-def _measured(path: OpenPath, sizes: Sizes) -> tuple[float, CostBlock]:
+def _measured(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> tuple[float, CostBlock]:
     """Each size on one warm connection of its own, and a few connects; before it the share of waiting for a processor."""
-    settle, rounds = settle_rounds(path.rtt_ns), rounds_at(path.rtt_ns)
-    pages = []
-    for number, (to_server, to_client) in enumerate(sizes.pairs):
-        step = ReplayStep(connection=number, bytes_to_server=to_server, bytes_to_client=to_client)
-        # With a service time, the last one also says how long the server waited for a processor in all.
-        pages.append(ReplayPage(steps=(*(step,) * (settle + rounds), step.model_copy(update={"server_ns": 1}))))
+    settle, rounds = settle_rounds(path.rtt_ns), rounds_at(path.rtt_ns + rhythm.each_ns)
+    pages = [
+        ReplayPage(steps=(rhythm.step(to_server, to_client, number),) * (settle + rounds))
+        for number, (to_server, to_client) in enumerate(sizes.pairs)
+    ]
     connect = ReplayStep(connection=len(pages), opens=True, bytes_to_server=SMALLEST[0], bytes_to_client=SMALLEST[1])
     pages.append(ReplayPage(steps=(connect,) * _CONNECTS))
     *measured, connects = path.replay(pages)
     block = CostBlock(
-        cost_ns=tuple(trimmed_mean(page.round_trips_ns[settle:-1]) for page in measured),
+        cost_ns=tuple(trimmed_mean(page.round_trips_ns[settle:]) - rhythm.server_ns for page in measured),
         connect_ns=trimmed_mean(connects.opened_ns[1:]),
     )
     late_ns = sum(page.client_late_ns + page.server_late_ns for page in measured)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from howfar.recording.recording import Page, Recording, RoundTrip
 from howfar.report.document import Answer, Cell, Column, Document, Heading, Table, Text, Warnings
@@ -28,7 +29,7 @@ class PageSummary(Part):
     waiting: Estimate
     """Share of the time in which a round trip was on its way."""
     recording: Estimate
-    """Share of the time that recording added, by the cost of a round trip of an echo."""
+    """Share of the time that recording added, by the cost of a round trip through the tap."""
 
 
 class Statement(Part):
@@ -53,7 +54,8 @@ class Summary(Part):
     pages: tuple[PageSummary, ...]
     statements: tuple[Statement, ...]
     unknown: dict[str, int]
-    tap_us: float
+    tap_us: Estimate | None
+    """What the tap adds to a round trip. None: not known."""
     floor_us: float
     no_page: int
     """Round trips that belong to no page."""
@@ -69,7 +71,8 @@ def summarize(recording: Recording) -> Summary:
     by_name: dict[tuple[str, str], list[Page]] = defaultdict(list)
     for page in recording.pages:
         by_name[page.name, page.method].append(page)
-    tap_ns = max(int(facts.get("tap_ns") or 0), 0)
+    added_us = tap_us(facts)
+    tap_ns = 0.0 if added_us is None else max(added_us.value, 0.0) * 1e3
     passed = facts.get("bytes")
     return Summary(
         protocol=facts.get("protocol", "unknown"),
@@ -80,7 +83,7 @@ def summarize(recording: Recording) -> Summary:
         pages=tuple(_page(name, method, pages, tap_ns) for (name, method), pages in by_name.items()),
         statements=_statements(recording),
         unknown=facts.get("unknown", {}),
-        tap_us=tap_ns / 1e3,
+        tap_us=added_us,
         floor_us=int(facts.get("floor_ns") or 0) / 1e3,
         no_page=sum(one.page_id is None for one in recording.round_trips),
         complete=bool(facts.get("complete")),
@@ -90,7 +93,15 @@ def summarize(recording: Recording) -> Summary:
     )
 
 
-def _page(name: str, method: str, pages: Sequence[Page], tap_ns: int) -> PageSummary:
+def tap_us(facts: Mapping[str, Any]) -> Estimate | None:
+    """What the tap added to a round trip, by the recording's own measure."""
+    if facts.get("tap_ns") is None:
+        return None
+    low, high = (None if limit is None else limit / 1e3 for limit in facts.get("tap_limits_ns", (None, None)))
+    return Estimate(value=facts["tap_ns"] / 1e3, low=low, high=high)
+
+
+def _page(name: str, method: str, pages: Sequence[Page], tap_ns: float) -> PageSummary:
     took = [max(page.took_ns, 1) for page in pages]
     trips = [len(page.round_trips) for page in pages]
     return PageSummary(
@@ -234,9 +245,17 @@ def _warnings(found: Summary) -> tuple[Warnings, ...]:
 
 def _how(found: Summary, where: str) -> str:
     tls = "Connections were encrypted, so round trips have no names. " if found.tls else ""
+    cost = "What the tap added is not known. " if found.tap_us is None else _added(found.tap_us, found.floor_us)
+    return f"{tls}{cost}The recording, {where}, holds no literal, key or value."
+
+
+def _added(added: Estimate, floor_us: float) -> str:
+    if not added.value and not floor_us:
+        return "Packets were captured: nothing was added to the application's path. "
+    limits = "" if added.low is None or added.high is None else f" [{added.low:.0f}, {added.high:.0f}]"
     return (
-        f"{tls}A round trip to an echo takes {found.tap_us:.0f} us more through the tap, and {found.floor_us:.0f} us between tap and "
-        f"echo, which is taken off the server's time. The recording, {where}, holds no literal, key or value."
+        f"With pauses and sizes as in this recording, a round trip takes {added.value:.0f}{limits} us more through the tap, and "
+        f"{floor_us:.0f} us between tap and a server without work, which is taken off the server's time. "
     )
 
 

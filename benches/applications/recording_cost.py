@@ -1,0 +1,174 @@
+"""What recording costs a page: Django's pages recorded and not, alternated within one process.
+
+    .venv/bin/python benches/applications/recording_cost.py tap|packets [--pages 100] [--windows 12]
+
+By tap: each page is made twice in turn, once through the tap and once over a second name of the server's socket that the tap does not
+cover. By packets: one process makes pages all the time, and the capture is on for every other few seconds. Bars: 5 % and 3 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from predicted import HERE, HOWFAR, App, apps, lab
+
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import mean_interval
+
+PAGES = [sys.executable, __file__, "--inside"]
+WINDOW_S = 3.0
+DJANGO = ("/usr/bin/python3", str(HERE / "django_pages.py"))
+
+
+def tap(app: App, pages: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        recording = Path(folder) / "django.recording"
+        found = lab(app, ["--path", "socket"], [*PAGES, "tap", "{socket}", str(recording), str(pages)])
+        said = found.pop("summary")
+    for name in ("list", "joined"):
+        one, other = found[name], found[f"{name}.direct"]
+        show("tap", name, [math.log(with_it / without) for with_it, without in zip(one, other, strict=True)], other)
+    for page in said["pages"]:
+        if "." not in page["name"]:
+            print(f"  the recorder's own estimate: {page['name']} {page['recording']['value']:.1%} of the page's time")
+    print(f"  a round trip through the tap: {said['tap_us']}")
+
+
+def packets(app: App, windows: int) -> None:
+    found = lab(app, ["--path", "tcp"], [*PAGES, "packets", str(windows)])
+    for name in ("list", "joined"):
+        on, off = found[f"{name}.on"], found[f"{name}.off"]
+        logs = [math.log(on[at] / statistics.fmean(off[at : at + 2])) for at in range(len(on))]
+        show("packets", name, logs, off)
+
+
+def show(how: str, name: str, logs: Sequence[float], without: Sequence[float]) -> None:
+    """The mean of the ratios' logarithms, trimmed by a tenth at both ends: a page that another program delayed is none of ours."""
+    ordered, cut = sorted(logs), len(logs) // 10
+    cost = mean_interval(ordered[cut : len(ordered) - cut])
+    print(f"{how:8} {name:8} {percent(cost)} of {statistics.median(without) / 1e6:.2f} ms, {len(logs)} pairs")
+
+
+def percent(cost: Estimate) -> str:
+    value, low, high = (math.nan if one is None else math.expm1(one) for one in (cost.value, cost.low, cost.high))
+    return f"{value:+.1%} [{low:+.1%}, {high:+.1%}]"
+
+
+# ---------------------------------------------------------------- in the laboratory
+
+
+def inside_tap(server: str, recording: str, pages: str) -> None:
+    """A hard link names the same socket, and no mount covers it."""
+    beside = Path(server).parent / "direct"
+    beside.mkdir()
+    os.link(server, beside / f".s.PGSQL.{os.environ['PGPORT']}")
+    names = "list,list.direct,joined,joined.direct"
+    command = [*HOWFAR, "record", "--server", server, "--out", recording, "--json", "--", *DJANGO, names, pages]
+    # The pages' line goes where the summary does not.
+    with tempfile.TemporaryFile("w+") as err:
+        done = subprocess.run(
+            command,
+            env={**os.environ, "DIRECT": str(beside)},
+            stdout=subprocess.PIPE,
+            stderr=err,
+            text=True,
+            check=True,
+        )
+        err.seek(0)
+        (line,) = [line for line in err if line.startswith("{")]
+    print(json.dumps({**json.loads(line), "summary": json.loads(done.stdout)}))
+
+
+def inside_packets(windows: str) -> None:
+    marks = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    marks.bind(("127.0.0.1", 0))
+    marks.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+    address = f"127.0.0.1:{marks.getsockname()[1]}"
+    pages: list[tuple[int, int, str]] = []
+    spans: list[tuple[str, int, int]] = []
+    with subprocess.Popen([*DJANGO, "list,joined", "1000000"], env={**os.environ, "HOWFAR_MARKS": address}) as process:
+        try:
+            marks.recv(4096)
+            for _ in range(int(windows)):
+                spans.append(off())
+                pages += heard(marks)
+                spans.append(on())
+                pages += heard(marks)
+            spans.append(off())
+            pages += heard(marks)
+        finally:
+            process.kill()
+    found: dict[str, list[float]] = {}
+    for kind, begun, ended in spans:
+        for name in ("list", "joined"):
+            took = [end - begin for begin, end, which in pages if which == name and begun <= begin and end <= ended]
+            found.setdefault(f"{name}.{kind}", []).append(statistics.median(took))
+    print(json.dumps(found))
+
+
+def off() -> tuple[str, int, int]:
+    begun = time.monotonic_ns()
+    time.sleep(WINDOW_S)
+    return "off", begun, time.monotonic_ns()
+
+
+def on() -> tuple[str, int, int]:
+    """From when the recorder says that it captures until it stops."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [*HOWFAR, "record", "--interface", "lo", "--server", f"{os.environ['PGHOST']}:{os.environ['PGPORT']}"]
+        command += ["--time", f"{WINDOW_S + 1:.0f}s", "--out", f"{folder}/it.recording"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as recorder:
+            assert recorder.stderr is not None
+            for line in recorder.stderr:
+                if re.search("recording packets", line):
+                    break
+            begun = time.monotonic_ns()
+            ended = begun + round(WINDOW_S * 1e9)
+            recorder.stderr.read()
+            if recorder.wait() != 0:
+                sys.exit("the recorder failed")
+    return "on", begun, ended
+
+
+def heard(marks: socket.socket) -> list[tuple[int, int, str]]:
+    found = []
+    marks.setblocking(False)
+    try:
+        while True:
+            _, _, begun, ended, _, name = marks.recv(4096).decode().split()
+            found.append((int(begun), int(ended), name))
+    except BlockingIOError:
+        return found
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--inside"]:
+        {"tap": inside_tap, "packets": inside_packets}[sys.argv[2]](*sys.argv[3:])
+        return
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("how", choices=("tap", "packets"))
+    parser.add_argument("--pages", type=int, default=100)
+    parser.add_argument("--windows", type=int, default=12)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="howfar-apps-") as folder:
+        app = apps(Path(folder))["django"]
+        if given.how == "tap":
+            tap(app, given.pages)
+        else:
+            packets(app, given.windows)
+
+
+if __name__ == "__main__":
+    main()

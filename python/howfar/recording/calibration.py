@@ -1,0 +1,134 @@
+"""What the recorder itself adds to a round trip, measured with the application's own rhythm.
+
+Between two round trips an application computes, and meanwhile the processors of tap and server fall asleep. Waking them takes longer
+than an echo without pauses shows, so the echo pauses as the application did.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+
+from howfar.engine.messages import (
+    AnswerJob,
+    NullReady,
+    Recorded,
+    Replayed,
+    ReplayJob,
+    ReplayPage,
+    ReplayStep,
+    TcpListen,
+    TcpTarget,
+    UnixTarget,
+)
+from howfar.engine.process import EngineProcess, Launcher
+from howfar.errors import LabError
+from howfar.recording.costs import SMALLEST, trimmed_mean
+from howfar.recording.record_tap import RecordTap
+from howfar.recording.tap import Target
+from howfar.stats.estimate import Estimate, Part
+from howfar.stats.intervals import mean_interval
+
+_ROUNDS = 8
+_ROUND_NS = 60_000_000
+_FEWEST, _MOST, _SETTLE = 20, 200, 5
+_LONGEST_NS = 3_000_000
+"""A processor that has slept for so long sleeps as deeply as it ever does."""
+_LEAST_SERVER_NS = 20_000
+"""In which the server also looks how long it waited for a processor."""
+
+
+class Rhythm(Part):
+    """A typical round trip: the time before it, the server's time, and bytes."""
+
+    gap_ns: int = 0
+    server_ns: int = _LEAST_SERVER_NS
+    to_server: int = SMALLEST[0]
+    to_client: int = SMALLEST[1]
+
+    @property
+    def each_ns(self) -> int:
+        """What a round trip takes without the path."""
+        return self.gap_ns + self.server_ns
+
+    def step(self, to_server: int | None = None, to_client: int | None = None, connection: int = 0) -> ReplayStep:
+        """This round trip, or one of other sizes."""
+        return ReplayStep(
+            connection=connection,
+            gap_ns=self.gap_ns,
+            server_ns=self.server_ns,
+            bytes_to_server=self.to_server if to_server is None else to_server,
+            bytes_to_client=self.to_client if to_client is None else to_client,
+        )
+
+
+def rhythm_of(rows: Iterable[tuple[int, int, int, int, int, int]]) -> Rhythm:
+    """Medians of (page, begun, sent, ended, bytes to the server, to the client), in the order of pages and time. The first of a page
+    follows what is not known."""
+    gaps: list[int] = []
+    found: list[Sequence[int]] = []
+    before: tuple[int, int] | None = None
+    for page, begun_ns, sent_ns, ended_ns, to_server, to_client in rows:
+        if before is not None and before[0] == page and begun_ns >= before[1]:
+            gaps.append(begun_ns - before[1])
+        found.append((ended_ns - sent_ns, to_server, to_client))
+        before = page, ended_ns
+    if not found:
+        return Rhythm()
+    took_ns, to_server, to_client = (round(statistics.median(column)) for column in zip(*found, strict=True))
+    return Rhythm(
+        gap_ns=min(round(statistics.median(gaps)), _LONGEST_NS) if gaps else 0,
+        server_ns=max(min(took_ns, _LONGEST_NS), _LEAST_SERVER_NS),
+        to_server=to_server,
+        to_client=to_client,
+    )
+
+
+class Calibration(Part):
+    """What a round trip of a rhythm costs with the recorder."""
+
+    floor_ns: int
+    """Between tap and server, without the server's time."""
+    tap_ns: Estimate
+    """What the tap adds."""
+
+
+def calibrate(on_socket: bool, rhythm: Rhythm) -> Calibration:
+    """Measure in rounds that alternate between a tap and none. Raises LabError, EngineError."""
+    rounds = max(_FEWEST, min(_MOST, _ROUND_NS // (rhythm.each_ns + 100_000)))
+    page = ReplayPage(steps=(rhythm.step(),) * (_SETTLE + rounds))
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="howfar-", ignore_cleanup_errors=True))
+        plain = _answering(stack, f"{folder}/answers" if on_socket else None)
+        listen = UnixTarget(path=f"{folder}/tap") if on_socket else TcpListen(host="127.0.0.1", port=0)
+        tap = RecordTap(plain, listen)
+        stack.callback(tap.leave)
+        added = []
+        for number in range(_ROUNDS):
+            targets = {"plain": plain, "tapped": tap.address}
+            order = sorted(targets, reverse=bool(number % 2))
+            cost_ns = {name: _cost_ns(targets[name], page, rhythm) for name in order}
+            added.append(cost_ns["tapped"] - cost_ns["plain"])
+        tap.finish()
+        events = [event for event in tap.events() if isinstance(event, Recorded)]
+    upstream = [one.ended_ns - one.sent_ns - rhythm.server_ns for event in events for one in event.round_trips]
+    return Calibration(floor_ns=max(round(trimmed_mean(upstream)), 0), tap_ns=mean_interval(added))
+
+
+def _answering(stack: ExitStack, socket: str | None) -> Target:
+    """Start a server that does no work."""
+    listen = UnixTarget(path=socket) if socket else TcpListen(host="127.0.0.1", port=0)
+    server = stack.enter_context(EngineProcess(AnswerJob(listen=listen), Launcher()))
+    ready = server.read()
+    if not isinstance(ready, NullReady):
+        raise LabError("the server that does no work did not start", "Please report this.")
+    return listen if isinstance(listen, UnixTarget) else TcpTarget(host=listen.host, port=ready.port or 0)
+
+
+def _cost_ns(target: Target, page: ReplayPage, rhythm: Rhythm) -> float:
+    with EngineProcess(ReplayJob(target=target, pages=(page,)), Launcher()) as engine:
+        done = engine.read()
+    assert isinstance(done, Replayed), "a replay says what each page took"
+    return trimmed_mean(done.round_trips_ns[_SETTLE:]) - rhythm.server_ns

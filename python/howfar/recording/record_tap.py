@@ -1,0 +1,64 @@
+"""The tap that records: a program of the engine that outlives whoever started it, if the application does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from howfar.engine.messages import (
+    Recorded,
+    RecordEnded,
+    RecordFinish,
+    RecordFor,
+    RecordJob,
+    TapReady,
+    TcpListen,
+    TcpTarget,
+    UnixTarget,
+)
+from howfar.engine.process import EngineProcess, Launcher
+from howfar.recording.tap import Target
+
+_DETACHED = Launcher(prefix=("setsid",))
+"""A terminal's signals are for the application, and so is its end."""
+_SETTLE_S = 2.0
+
+
+class RecordTap:
+    """A running recorder. Leaving it does not end it: it ends with the last process that it serves."""
+
+    def __init__(self, server: Target, listen: UnixTarget | TcpListen) -> None:
+        self._process = EngineProcess(RecordJob(listen=listen, server=server), _DETACHED)
+        try:
+            ready = self._process.read()
+        except BaseException:
+            self._process.kill()
+            raise
+        assert isinstance(ready, TapReady), "a recorder says first that it is ready"
+        self.address: Target = (
+            listen if isinstance(listen, UnixTarget) else TcpTarget(host=listen.host, port=ready.port or listen.port)
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def serve(self, namespace: int) -> None:
+        """Serve as long as this mount namespace has a process."""
+        self._process.send(RecordFor(namespace=namespace))
+
+    def finish(self) -> None:
+        """Ask for the last event."""
+        self._process.send(RecordFinish())
+
+    def events(self) -> Iterator[Recorded | RecordEnded]:
+        """Yield events to the last. Raises EngineError if the tap died first."""
+        while True:
+            event = self._process.read()
+            assert isinstance(event, Recorded | RecordEnded), "a recorder says nothing else"
+            yield event
+            if isinstance(event, RecordEnded):
+                return
+
+    def leave(self, patience_s: float = _SETTLE_S) -> bool:
+        """Leave the tap on its own. Returns True if it has ended because nothing uses it."""
+        return self._process.leave(patience_s)
