@@ -138,3 +138,12 @@ def test_what_it_can_do_is_found_by_asking_it() -> None:
 def test_content_that_it_would_send_as_digits_is_refused() -> None:
     with pytest.raises(PlanError, match="incompressible"):
         find_store("postgresql", Tables(1, 100, ("incompressible",)))
+
+
+def test_a_command_gets_an_encrypted_session(cache: Path) -> None:
+    asks = "select version from pg_stat_ssl where pid = pg_backend_pid()"
+    tables = ("--tables", "1", "--table-size", "10")
+    environment = {"XDG_CACHE_HOME": str(cache)}
+    link = ("--server", "postgresql", "--path", "tcp", "--tls", "1.2")
+    done = run_lab(*link, *tables, "--", "psql", "-Atc", asks, env=environment)
+    assert (done.returncode, done.stdout.strip()) == (0, "TLSv1.2"), done.stderr

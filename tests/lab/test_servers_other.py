@@ -195,6 +195,9 @@ def test_the_laboratory_takes_it_by_name(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "100"
     assert json.loads(receipt.read_text())["server"][0] == name.removesuffix("-11")
+    query = 'mariadb --defaults-file="$HOWFAR_CLIENT_CNF" -BNe "SHOW STATUS LIKE \'ssl_version\'"'
+    done = run_lab(*options[:-2], "--tls", "1.3", "--", "sh", "-c", query)
+    assert (done.returncode, done.stdout.split()) == (0, ["Ssl_version", "TLSv1.3"]), done.stderr
 
 
 def test_a_private_install_works_under_another_name(name: str, tmp_path: Path) -> None:

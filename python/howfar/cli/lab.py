@@ -196,7 +196,11 @@ _LIBPQ_PORT = 5432
 @click.option(
     "--connections", type=click.IntRange(1, 10_000), default=256, show_default=True, help="Maximum number at one time."
 )
-@click.option("--tls", type=click.Choice(("1.2", "1.3")), help="Redis and Memcached: their port accepts TLS only.")
+@click.option(
+    "--tls",
+    type=click.Choice(("1.2", "1.3")),
+    help="Encrypt CMD's sessions. Redis and Memcached accept nothing else then.",
+)
 @hop_binary_option
 @click.option("--on-server", metavar="CMD", help="Another command, which runs on the server's host until CMD ends.")
 @click.option(
@@ -224,8 +228,8 @@ def lab(
     CMD finds the server in HOWFAR_SOCKET, or HOWFAR_HOST and HOWFAR_PORT, with HOWFAR_USER, HOWFAR_PASSWORD_FILE and
     HOWFAR_DATABASE; HOWFAR_CLIENT_CNF names an option file with all of these, for `mariadb --defaults-file` and similar programs;
     with PostgreSQL libpq's own variables (PGHOST, PGPASSFILE, …) are set instead, so that psql and pgbench need no option.
-    Redis and Memcached have no accounts; with --tls, HOWFAR_CA_FILE is the CA of their certificate. Servers added by --beside
-    are in HOWFAR_REDIS_SOCKET or HOWFAR_REDIS_HOST and HOWFAR_REDIS_PORT, and likewise HOWFAR_MEMCACHED_…. The exit code is CMD's.
+    Redis and Memcached have no accounts. With --tls, option file and libpq's variables ask for TLS; its CA is HOWFAR_CA_FILE.
+    --beside sets HOWFAR_REDIS_SOCKET, or HOWFAR_REDIS_HOST and _PORT, and HOWFAR_MEMCACHED_… likewise. The exit code is CMD's.
     On `remote`, HOWFAR_HOST and HOWFAR_HOST6 address the server's host even if no server runs there.
 
     Link options imply `--path remote`; without --path, all but --rtt, --rate, --tcp and --congestion-control imply `--server none`.
@@ -301,12 +305,10 @@ def _open_stage(laboratory: Lab, path: NetworkPath, tls: str | None, ledger: Exi
     """The variables for CMD; a server is running afterwards, if one was requested."""
     if laboratory.store is None:
         return {} if path.machines == 1 else _server_host(laboratory)
-    if tls and laboratory.store.kind not in STORES:
-        raise UsageError(
-            "--tls is for Redis and Memcached", "Leave it out; `howfar run encryption` measures the others."
-        )
+    if tls and path.by_socket and laboratory.store.kind == "postgresql":
+        raise UsageError("PostgreSQL does not encrypt a Unix socket", "Leave out --tls, or choose another --path.")
     stage = ledger.enter_context(laboratory.stage({"path": path.name, "tls": tls or "off"}))
-    variables = _account(laboratory, stage) if stage.user else {}
+    variables = _account(laboratory, stage, tls) if stage.user else {}
     if stage.trust is not None:
         variables["HOWFAR_CA_FILE"] = stage.trust.ca_file
     variables |= _where("HOWFAR", stage.target)
@@ -321,13 +323,15 @@ def _where(prefix: str, target: UnixTarget | TcpTarget) -> dict[str, str]:
     return {f"{prefix}_HOST": target.host, f"{prefix}_PORT": str(target.port)}
 
 
-def _account(laboratory: Lab, stage: LabStage) -> dict[str, str]:
+def _account(laboratory: Lab, stage: LabStage, tls: str | None) -> dict[str, str]:
     """Of a server that knows accounts."""
     if stage.protocol == "postgresql":
-        return _libpq(laboratory, stage)
+        return _libpq(laboratory, stage, tls)
     secret = laboratory.work / "password"
     options = laboratory.work / "client.cnf"
-    for file, text in ((secret, stage.password), (options, client_options(stage.user, stage.password, stage.target))):
+    encryption = _mysql_encryption(stage.trust.ca_file, tls) if stage.trust and tls else ("loose-skip-ssl",)
+    written = client_options(stage.user, stage.password, stage.target, encryption)
+    for file, text in ((secret, stage.password), (options, written)):
         file.touch(mode=0o600)
         file.write_text(text)
     return {
@@ -338,7 +342,17 @@ def _account(laboratory: Lab, stage: LabStage) -> dict[str, str]:
     }
 
 
-def _libpq(laboratory: Lab, stage: LabStage) -> dict[str, str]:
+def _mysql_encryption(ca_file: str, tls: str) -> tuple[str, ...]:
+    """Options of an encrypted session; MariaDB's clients and MySQL's name the check of the certificate differently."""
+    return (
+        f'ssl-ca="{ca_file}"',
+        f"tls-version=TLSv{tls}",
+        "loose-ssl-mode=VERIFY_CA",
+        "loose-ssl-verify-server-cert",
+    )
+
+
+def _libpq(laboratory: Lab, stage: LabStage, tls: str | None) -> dict[str, str]:
     """The variables that libpq reads too: psql and pgbench need no option."""
     secret, passwords = laboratory.work / "password", laboratory.work / "pgpass"
     line = f"*:*:{stage.database}:{stage.user}:{stage.password}\n"
@@ -354,7 +368,18 @@ def _libpq(laboratory: Lab, stage: LabStage) -> dict[str, str]:
         host, port = str(named.parent), str(_LIBPQ_PORT)
     else:
         host, port = target.host, str(target.port)
+    encryption = (
+        {
+            "PGSSLMODE": "verify-ca",
+            "PGSSLROOTCERT": stage.trust.ca_file,
+            "PGSSLMINPROTOCOLVERSION": f"TLSv{tls}",
+            "PGSSLMAXPROTOCOLVERSION": f"TLSv{tls}",
+        }
+        if stage.trust and tls
+        else {}
+    )
     return {
+        **encryption,
         "HOWFAR_USER": stage.user,
         "HOWFAR_PASSWORD_FILE": str(secret),
         "HOWFAR_DATABASE": stage.database,
@@ -374,7 +399,9 @@ def _server_host(laboratory: Lab) -> dict[str, str]:
     return addresses
 
 
-def client_options(user: str, password: str, target: UnixTarget | TcpTarget) -> str:
+def client_options(
+    user: str, password: str, target: UnixTarget | TcpTarget, encryption: Sequence[str] = ("loose-skip-ssl",)
+) -> str:
     """An option file for the clients of MariaDB and MySQL: with it no password stands in a command line."""
 
     def quoted(value: str) -> str:
@@ -385,8 +412,8 @@ def client_options(user: str, password: str, target: UnixTarget | TcpTarget) -> 
         lines += ["protocol=socket", f"socket={quoted(target.path)}"]
     else:
         lines += ["protocol=tcp", f"host={quoted(target.host)}", f"port={target.port}"]
-    # MariaDB's clients from 11.4 on insist on TLS otherwise; MySQL's do not know the option, hence loose.
-    return "\n".join([*lines, "loose-skip-ssl", ""])
+    # MariaDB's clients from 11.4 on insist on TLS unless told to skip it; MySQL's do not know that option, hence loose.
+    return "\n".join([*lines, *encryption, ""])
 
 
 def _say(laboratory: Lab, path: NetworkPath) -> None:
