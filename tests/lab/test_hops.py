@@ -28,7 +28,7 @@ from tests.lab.programs import answers
 from tests.lab.sandboxes import PATIENCE_S, wait_until
 from tests.lab.undisturbed import lasting
 
-pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
 CONNECTIONS = 2
 """Of the scenario."""
 _HOPS = tuple(name for name, path in PATHS.items() if path.hops)
@@ -137,10 +137,7 @@ def _session(path: str, where: Path, cache: Path) -> Session:
 
 @pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(name, marks=() if name in ("haproxy", "ssh", "pgbouncer") else pytest.mark.thorough)
-        for name in _HOPS
-    ],
+    [pytest.param(name, marks=() if name in ("haproxy", "pgbouncer") else pytest.mark.thorough) for name in _HOPS],
 )
 def test_a_hop_that_is_killed_voids_its_trial_and_the_run_goes_on(tmp_path: Path, cache: Path, path: str) -> None:
     _needs(path)

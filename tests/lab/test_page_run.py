@@ -18,7 +18,7 @@ from howfar.store.run_file import read_run
 from tests.lab.howfar_runs import came_through, run_howfar
 from tests.lab.undisturbed import lasting, skip_if_disturbed
 
-pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
 RTT_NS = 20_000_000
 CPU_NS = 5_000_000
 TIMING = """

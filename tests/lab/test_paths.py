@@ -13,7 +13,7 @@ from tests.lab.programs import answers
 from tests.lab.sandboxes import run_lab
 from tests.lab.undisturbed import lasting
 
-pytestmark = [pytest.mark.alone, pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "mariadb")]
 _PATHS = ("socket", "tcp", "remote", "forwarded-socket")
 _TABLES, _SIZE = 2, 1000
 
