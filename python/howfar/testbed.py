@@ -88,6 +88,8 @@ class LoadFacts:
     """Mean, with waiting at server and link."""
     commits: int | None = None
     """Transactions in the measured window that wrote something. None: unknown, or the workload only reads."""
+    answered: int | None = None
+    """Statements from the first to the last, outside the window too. None: unknown."""
     commit_p50_ns: int | None = None
     """Median time of a commit, from its first byte sent to the last one of its answer."""
     round_trips: Mapping[ServiceName, int] = field(default_factory=dict)
@@ -165,8 +167,9 @@ class Testbed(Protocol):
         """Facts for the run file: hosts, CPUs, file system of the data, link and its calibration."""
         ...
 
-    def begin_block(self) -> None:
-        """A block begins, or begins anew: what is calibrated is calibrated again, so that its error differs from block to block."""
+    def begin_block(self, block: int) -> None:
+        """Block number `block` begins, begins anew or goes on: what is calibrated is calibrated again, so that its error differs from
+        block to block."""
         ...
 
     def stage(self, factors: Mapping[str, FactorValue]) -> AbstractContextManager[Stage]:

@@ -65,7 +65,7 @@ class NullLaboratory:
     def server(self) -> tuple[str, str]:
         return "null", "0"
 
-    def begin_block(self) -> None:
+    def begin_block(self, block: int) -> None:
         pass
 
     def environment(self) -> dict[str, Any]:

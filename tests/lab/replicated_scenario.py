@@ -51,8 +51,8 @@ class Watched:
     def server(self) -> tuple[str, str]:
         return self.real.server()
 
-    def begin_block(self) -> None:
-        self.real.begin_block()
+    def begin_block(self, block: int) -> None:
+        self.real.begin_block(block)
 
     def environment(self) -> dict[str, Any]:
         return self.real.environment()

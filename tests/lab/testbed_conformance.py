@@ -81,11 +81,11 @@ def conforms(testbed: Testbed, measure: Measure, kill: Kill) -> None:
     environment = testbed.environment()
     for fact in ("cpu_model", "kernel", "client_cpus", "server_cpus", "placement", "data", "warnings"):
         assert fact in environment, fact
-    testbed.begin_block()
+    testbed.begin_block(0)
     with testbed.stage({"path": "socket", "threads": 1}):
         pass  # one that is not used is undone
     _each_path_is_proven(testbed, measure)
-    testbed.begin_block()
+    testbed.begin_block(1)
     _a_dead_server_is_named_and_replaced(testbed, measure, kill)
 
 

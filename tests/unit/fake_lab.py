@@ -124,7 +124,7 @@ class FakeLaboratory:
     def server(self) -> tuple[str, str]:
         return ("mariadb", self.version)
 
-    def begin_block(self) -> None:
+    def begin_block(self, block: int) -> None:
         self.blocks.append(len(self.staged))
 
     def environment(self) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from hdrh.histogram import HdrHistogram
 
-from howfar.engine.messages import Arrivals, Finished, Histogram, LoadJob, Sysbench, UnixTarget
-from howfar.errors import PlanError
-from howfar.fleet.merge import divided, merged
+from howfar.engine.messages import Arrivals, Finished, Histogram, Interval, LoadJob, Sysbench, UnixTarget
+from howfar.errors import LabError, PlanError
+from howfar.fleet.merge import divided, merged, merged_intervals
 from howfar.stats.histograms import DIGITS, LONGEST_NS
 
 EXAMPLE = json.loads((Path(__file__).parents[2] / "schema" / "examples" / "event.finished.json").read_text())
@@ -70,3 +70,36 @@ def test_connections_and_rate_are_divided_and_seeds_differ() -> None:
 def test_fewer_connections_than_clients_are_refused() -> None:
     with pytest.raises(PlanError, match="cannot be divided over 11 clients"):
         divided(JOB, 11)
+
+
+SLICE = Interval.model_validate(
+    json.loads((Path(__file__).parents[2] / "schema" / "examples" / "event.interval.json").read_text())
+)
+
+
+def slices(samples: list[list[int]]) -> list[Interval]:
+    """One a second, with these latencies."""
+    return [
+        SLICE.model_copy(
+            update={
+                "start_ns": number * 10**9,
+                "transactions": len(second),
+                "max_ns": max(second),
+                "latencies": histogram(second).data,
+            }
+        )
+        for number, second in enumerate(samples)
+    ]
+
+
+def test_each_second_has_the_percentiles_of_all_clients() -> None:
+    fast, slow = [[1000] * 98, [1000] * 98], [[9000] * 2, [7000] * 2]
+    first, second = merged_intervals([slices(fast), slices(slow)])
+    assert (first.transactions, first.p50_ns, first.p95_ns) == (100, 1000, 1000)
+    assert (first.p99_ns, second.p99_ns) == pytest.approx((9000, 7000), rel=1e-3)
+    assert (first.max_ns, second.max_ns) == (9000, 7000)
+
+
+def test_clients_of_different_windows_are_not_added() -> None:
+    with pytest.raises(LabError, match="did not measure the same window"):
+        merged_intervals([slices([[1], [1]]), slices([[1]])])

@@ -165,7 +165,7 @@ pub struct Classes {
 }
 
 /// One slice of the measured window; a time series for eyes and steadiness, never a sample for statistics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "event", rename = "interval")]
 #[schemars(title = "Interval")]
 pub struct Interval {
@@ -183,6 +183,9 @@ pub struct Interval {
     pub p95_ns: u64,
     pub p99_ns: u64,
     pub max_ns: u64,
+    /// Latencies of its transactions as in `Histogram.data`, to be added to those of other clients; only of a job that is held.
+    #[schemars(extend("default" = null))]
+    pub latencies: Option<String>,
 }
 
 /// Protocol bytes before compression and encryption.
@@ -309,6 +312,10 @@ pub struct Finished {
     pub rows: u64,
     pub classes: Classes,
     pub bytes: Bytes,
+    /// Statements answered from the first to the last, those before and after the window too: what the server counts. None: of
+    /// pages, or not all is known.
+    #[schemars(extend("default" = null))]
+    pub answered: Option<u64>,
     /// Of a workload of keys.
     #[schemars(extend("default" = null))]
     pub lookups: Option<Lookups>,

@@ -219,6 +219,7 @@ fn events_are_written_as_the_contract_has_them() {
         p95_ns: 1_900_000,
         p99_ns: 2_600_000,
         max_ns: 9_000_000,
+        latencies: None,
     };
     assert_eq!(written(&interval), json("event.interval.json"));
     let failed = Failed::new(
@@ -362,6 +363,7 @@ fn a_finished_event_is_written_as_the_contract_has_it() {
             to_server: number(&example["bytes"]["to_server"]),
             to_client: number(&example["bytes"]["to_client"]),
         },
+        answered: Some(number(&example["answered"])),
         lookups: Some(Lookups {
             hits: 930,
             misses: 70,

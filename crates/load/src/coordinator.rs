@@ -92,7 +92,9 @@ pub(crate) fn run(job: LoadJob) -> Result<(), Failed> {
         Order::Abandon
     });
     let logged = workers.close_log(&plan);
-    let finished = finished?;
+    let mut finished = finished?;
+    let (stopped, answered) = workers.answered;
+    finished.answered = (stopped == workers.channels.len()).then_some(answered);
     logged?;
     emit_event(&finished)
 }
@@ -181,6 +183,8 @@ struct Workers {
     left: usize,
     /// How many have ended their part of the log, and what is in it.
     logged: (usize, OutcomeCounts),
+    /// How many have ended, and how many statements they had answers to.
+    answered: (usize, u64),
 }
 
 impl Workers {
@@ -230,6 +234,7 @@ impl Workers {
             channels,
             reports,
             logged: (0, OutcomeCounts::default()),
+            answered: (0, 0),
         })
     }
 
@@ -323,7 +328,11 @@ impl Workers {
             self.order(order);
             while self.left > 0 {
                 match self.reports.recv_timeout(GOODBYE) {
-                    Ok(Report::Stopped | Report::Failed(_)) => self.left -= 1,
+                    Ok(Report::Stopped(answered)) => {
+                        self.left -= 1;
+                        self.answered = (self.answered.0 + 1, self.answered.1 + answered);
+                    }
+                    Ok(Report::Failed(_)) => self.left -= 1,
                     Ok(Report::Logged(counts)) => self.take_log(&counts),
                     Ok(_) => {}
                     Err(_) => break,

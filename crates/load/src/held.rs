@@ -14,18 +14,19 @@ use crate::window::emit_event;
 /// Between the order and the first moment of a load: time for all workers to take it.
 const LEAD_NS: u64 = 1_000_000;
 
-/// When the load begins: soon, or, where it is held, when the next line says.
+/// When the load begins: soon, or, where it is held, when the next line says, also if that has passed: then part of the warm-up is
+/// missed, and the window is that of all hosts.
 pub(crate) fn origin_ns(held: bool) -> Result<u64, Failed> {
     if !held {
         return Ok(now_ns() + LEAD_NS);
     }
     let begin = read_begin()?;
-    let at_ns = begin.at_ns.max(now_ns() + LEAD_NS);
+    let soonest_ns = now_ns() + LEAD_NS;
     emit_event(&Begun {
-        at_ns,
-        late_ns: at_ns - begin.at_ns,
+        at_ns: begin.at_ns.max(soonest_ns),
+        late_ns: soonest_ns.saturating_sub(begin.at_ns),
     })?;
-    Ok(at_ns)
+    Ok(begin.at_ns)
 }
 
 /// Run a usage job to its end.

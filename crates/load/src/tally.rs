@@ -79,6 +79,8 @@ pub(crate) struct Tally {
     phase: Phase,
     next_edge_ns: u64,
     warmup_transactions: u64,
+    /// Statements, inside the window and outside.
+    pub(crate) answered: u64,
     /// Open loop: requests due before the window's start.
     due_at_start: u64,
     pub(crate) slice: Box<Slice>,
@@ -95,6 +97,7 @@ impl Tally {
             phase: Phase::Warmup,
             next_edge_ns: window.start_ns,
             warmup_transactions: 0,
+            answered: 0,
             due_at_start: 0,
             slice: Box::default(),
             totals,

@@ -30,6 +30,8 @@ pub(crate) struct WindowOptions<'a> {
     pub(crate) open_loop: bool,
     /// Some of what is requested are keys.
     pub(crate) keys: bool,
+    /// Each slice is told with its latencies.
+    pub(crate) latencies: bool,
 }
 
 /// The window as far as it is known.
@@ -164,6 +166,10 @@ impl<'a> Collected<'a> {
             p95_ns: sum.latency.at(0.95),
             p99_ns: sum.latency.at(0.99),
             max_ns: sum.latency.max(),
+            latencies: self
+                .options
+                .latencies
+                .then(|| sum.latency.event("transaction").data),
         })
     }
 
@@ -212,6 +218,7 @@ impl<'a> Collected<'a> {
                 to_server: totals.used.to_server,
                 to_client: totals.used.to_client,
             },
+            answered: None,
             lookups: self.options.keys.then_some(Lookups {
                 hits: totals.used.hits,
                 misses: totals.used.misses,

@@ -19,6 +19,7 @@ from howfar.analysis.advice import Advice, advise
 from howfar.analysis.cells import CellSummary, Floors, threads_of
 from howfar.analysis.confirmation import confirmations, doubted, refuted_sentence, unadvised, unconfirmed
 from howfar.analysis.controls import Control, controls
+from howfar.analysis.hosts import HostsSeen, hosts_seen
 from howfar.analysis.idle import IdleStates, idle_states
 from howfar.analysis.plateau import complete_blocks, settled
 from howfar.analysis.signs import Machine, Spread, Warning, baseline_spread, machine_cpus, session_warnings
@@ -194,6 +195,8 @@ class Summary(Part):
     void_reasons: dict[str, int]
     idle: IdleStates | None = None
     """None: a run file of before."""
+    hosts: HostsSeen | None = None
+    """None: it was measured in the laboratory."""
     controls: tuple[Control, ...] = ()
     """What the run found where the truth is known. Empty: nothing crosses a link, or a run file of before."""
     others_cpus: float | None
@@ -318,6 +321,7 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
         left_out_trials=out,
         void_shift=_void_shift(table),
         idle=idle_states(run),
+        hosts=hosts_seen(run, table),
         controls=known,
         void_reasons=_reasons(whole, None),
         others_cpus=others_cpus(run.trials),

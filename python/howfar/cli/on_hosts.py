@@ -26,7 +26,9 @@ _DIGITS = 3
 def on_options(command: Any) -> Any:
     """Adds `--on`, `--place` and `--clients`."""
     command = click.option(
-        "--place", metavar="ROLES", help="With --on, who is what: client=a,server=b.  [default: the first that may]"
+        "--place",
+        metavar="ROLES",
+        help="With --on, who is what: client=a,server=b.  [default: the first that may, in turn]",
     )(command)
     command = click.option(
         "--clients", metavar="HOSTS", help="With --on, several clients that share the load: a,c,d (path remote only)."
@@ -85,12 +87,12 @@ class Opened:
 
 @contextmanager
 def opened(
-    plan: Plan, cluster: Cluster, place: str | None, clients: str | None = None, goes_on: bool = False
+    plan: Plan, cluster: Cluster, place: str | None, clients: str | None = None, before: Mapping[str, Any] | None = None
 ) -> Iterator[Opened]:
-    """Call inside. `goes_on`: the plan is of a run that was begun here. Raises what a laboratory does, and PlanError."""
+    """Call inside. `before`: the roles of a run that was begun here and goes on. Raises what a laboratory does, and PlanError."""
     from howfar.fleet.joined import join
     from howfar.fleet.load import measure
-    from howfar.fleet.place import find_place, with_clients
+    from howfar.fleet.place import find_place, may_swap, with_clients
     from howfar.fleet.testbed import open_hosts
     from howfar.runner.preflight import fit
     from howfar.runner.run import program_facts
@@ -100,12 +102,14 @@ def opened(
     chosen = find_place(cluster.file, place)
     if clients:
         chosen = with_clients(chosen, cluster.file, clients)
+    goes_on = before is not None
+    swaps = bool(before.get("swaps")) if before is not None else place is None and may_swap(chosen, cluster.file)
     with join(cluster) as hosts:
         notes: tuple[str, ...] = ()
         if not goes_on:
             can = hosts[chosen.server].within(fit, plan)
             plan, notes = can.plan, can.notes
-        with open_hosts(hosts, chosen, _request(plan)) as testbed:
+        with open_hosts(hosts, chosen, _request(plan), swaps) as testbed:
             if not goes_on:
                 plan, more = _with_link(plan, testbed.link_facts)
                 notes += more

@@ -119,7 +119,7 @@ def _go_on_hosts(
     clients = ",".join((roles["client"], *roles.get("others", ())))
     plan = restore_plan(found.info.plan)
     with (
-        on_hosts.opened(plan, cluster, place, clients, goes_on=True) as hosts,
+        on_hosts.opened(plan, cluster, place, clients, before=roles) as hosts,
         RunFile(run) as file,
         observer(no_colour) as watching,
     ):

@@ -1150,6 +1150,9 @@ class Finished(Message):
     rows: int
     classes: Classes
     bytes: Bytes
+    answered: int | None = None
+    """Statements answered from the first to the last, those before and after the window too: what the server counts. None: of pages,
+    or not all is known."""
     lookups: Lookups | None = None
     """Of a workload of keys."""
     errors: dict[str, int]
@@ -1214,6 +1217,8 @@ class Interval(Message):
     p95_ns: int
     p99_ns: int
     max_ns: int
+    latencies: str | None = None
+    """Latencies of its transactions as in `Histogram.data`, to be added to those of other clients; only of a job that is held."""
 
 
 class LinkReady(Message):

@@ -38,7 +38,7 @@ from howfar.fleet.remote import RemoteHost, RemoteLauncher
 _LEAD_NS = 30_000_000
 """Beyond the way to the farthest host: the driver hands on one line to each."""
 _LATE_SHARE = 0.01
-"""Of the window: who begins later measures another one."""
+"""Of the window: who begins later, or after the warm-up, has not warmed up as the others have."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Client(Launcher):
     clocks: Callable[[RemoteHost], Clocks] = field(kw_only=True)
     elsewhere: Mapping[str, tuple[RemoteLauncher, tuple[Observed, ...]]] = field(kw_only=True)
     """By host: processes whose CPU belongs to the stage, on hosts where the load is not."""
-    started: dict[str, dict[str, int]] = field(kw_only=True)
-    """By host, for the receipt: offset of its clock with its bound, and how late it began."""
+    told: dict[str, dict[str, Any]] = field(kw_only=True)
+    """By host, for the receipt: offset of its clock with its bound, how late it began and, of a client, how it fared."""
 
     def popen(self, command: Any, **options: Any) -> Any:
         return self.launcher.popen(command, **options)
@@ -87,7 +87,7 @@ def measure(job: LoadJob | PageJob, launcher: Launcher, on_event: Callable[[Even
         }
         hosts = {one.host.name: (one.host, engine) for one, engine in zip(clients, engines, strict=True)}
         hosts |= {name: (launcher.elsewhere[name][0].host, meter) for name, meter in meters.items()}
-        _begin(hosts, launcher, job.measure_ns)
+        _begin(hosts, launcher, job)
         others = [pool.submit(_listen, *each, _nobody) for each in zip(engines[1:], heard[1:], strict=True)]
         _listen(engines[0], heard[0], on_event)
         for other in others:
@@ -95,6 +95,8 @@ def measure(job: LoadJob | PageJob, launcher: Launcher, on_event: Callable[[Even
         used = [one for meter in meters.values() for one in _used(meter)]
     if not all(one.finished and one.measuring for one in heard):
         raise EngineError(f"howfar-engine {job.job} ended without a result", "Please report this.")
+    for client, one in zip(clients, heard, strict=True):
+        launcher.told[client.host.name] |= _fared(one.finished[0])
     finished = merged([one.finished[0] for one in heard])
     finished = finished.model_copy(update={"cpu": (*finished.cpu, *used)})
     on_event(finished)
@@ -142,7 +144,19 @@ def _await_ready(engine: EngineProcess) -> Ready:
     return event
 
 
-def _begin(hosts: Mapping[str, tuple[RemoteHost, EngineProcess]], client: Client, measure_ns: int) -> None:
+def _fared(finished: Finished) -> dict[str, Any]:
+    """Of one client: its part of the load, and whether its own CPU or its own lateness held it back."""
+    own = next(use for use in finished.cpu if use.role == "client")
+    late = next((one.p99_ns for one in finished.histograms if one.kind == "lateness"), None)
+    return {
+        "transactions": finished.transactions,
+        "busiest_thread_share": round(own.busiest_thread_ns / finished.elapsed_ns, 3),
+        **({} if late is None else {"lateness_p99_ns": late}),
+        **({} if finished.open_loop is None else {"unanswered": finished.open_loop.unanswered}),
+    }
+
+
+def _begin(hosts: Mapping[str, tuple[RemoteHost, EngineProcess]], client: Client, job: LoadJob | PageJob) -> None:
     """Set one start for all clients. Raises LabError if a host was late."""
     with ThreadPoolExecutor(len(hosts)) as pool:
         clocks = dict(zip(hosts, pool.map(lambda one: client.clocks(one[0]), hosts.values()), strict=True))
@@ -160,12 +174,12 @@ def _begin(hosts: Mapping[str, tuple[RemoteHost, EngineProcess]], client: Client
         begun = dict(zip(hosts, pool.map(start, hosts), strict=True))
     for name, one in begun.items():
         clock = clocks[name].monotonic
-        client.started[name] = {
+        client.told[name] = {
             "clock_offset_ns": clock.offset_ns,
             "clock_bound_ns": clock.bound_ns,
             "late_ns": one.late_ns,
         }
-        if one.late_ns > _LATE_SHARE * measure_ns:
+        if one.late_ns > min(_LATE_SHARE * job.measure_ns, job.warmup_ns):
             raise LabError(f"host {name} began {one.late_ns / 1e6:.1f} ms late", "Is it, or the way to it, overloaded?")
 
 

@@ -21,8 +21,8 @@ from howfar.engine.messages import (
     PageJob,
     TcpFacts,
 )
-from howfar.errors import PlanError
-from howfar.stats.histograms import merge, value_at
+from howfar.errors import LabError, PlanError
+from howfar.stats.histograms import merge, merge_data, value_at
 from howfar.store.records import HistogramRecord
 
 
@@ -47,16 +47,22 @@ def divided(job: LoadJob | PageJob, clients: int) -> list[LoadJob | PageJob]:
 
 
 def merged_intervals(clients: Sequence[Sequence[Interval]]) -> tuple[Interval, ...]:
-    """Merge intervals one by one. They are only displayed: a percentile is the worst client's."""
+    """Merge the slices of the window, which are the same for all: one moment was set for them. Raises LabError."""
+    if len(clients) == 1:
+        return tuple(clients[0])
+    if len({tuple((one.start_ns, one.length_ns) for one in slices) for slices in clients}) > 1:
+        raise LabError("the clients did not measure the same window", "Please report this.")
     found = []
-    for slices in zip(*clients, strict=False):
+    for slices in zip(*clients, strict=True):
         first = slices[0]
         sums = {
             name: sum(getattr(one, name) for one in slices)
             for name in ("transactions", "queries", "errors", "reconnects", "backlog")
         }
-        worst = {name: max(getattr(one, name) for one in slices) for name in ("p50_ns", "p95_ns", "p99_ns", "max_ns")}
-        found.append(first.model_copy(update={**sums, **worst, "classes": _classes([one.classes for one in slices])}))
+        together = merge_data(one.latencies for one in slices if one.latencies is not None)
+        sums |= {f"p{share}_ns": round(value_at(together, share / 100)) for share in (50, 95, 99)}
+        sums["max_ns"] = max(one.max_ns for one in slices)
+        found.append(first.model_copy(update={**sums, "classes": _classes([one.classes for one in slices])}))
     return tuple(found)
 
 
@@ -76,6 +82,7 @@ def merged(clients: Sequence[Finished]) -> Finished:
         update={
             **summed,
             "elapsed_ns": max(one.elapsed_ns for one in clients),
+            "answered": _all_or_none([one.answered for one in clients]),
             "classes": _classes([one.classes for one in clients]),
             "bytes": Bytes(to_server=to_server, to_client=to_client),
             "errors": dict(errors),
@@ -87,6 +94,11 @@ def merged(clients: Sequence[Finished]) -> Finished:
             "interrupted": next((one.interrupted for one in clients if one.interrupted), None),
         }
     )
+
+
+def _all_or_none(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def _classes(all_: Sequence[Classes]) -> Classes:

@@ -14,6 +14,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +29,17 @@ from howfar.lab.environment import memory_bytes
 SILENCE_S = 8.0
 """A link that was down for 5 s is forgiven; a host that heard nothing for longer keeps nothing, within 10 s."""
 BEAT_S = 1.0
+MISSED_S = 3.0
+"""Without a heartbeat for so long, the way to a host was interrupted: what was measured meanwhile is void."""
 MEMORY = Path("/dev/shm")
 """Where Ray has its object store, and we all other files: a tmpfs of the host's own sandbox."""
 TOKEN = MEMORY / "token"
 RAY = MEMORY / "ray"
 WORK = MEMORY / "work"
+HEARD = MEMORY / "heard"
+"""The moment of the last heartbeat, by the monotonic clock."""
+SILENCES = MEMORY / "silences"
+"""How long each interruption of the heartbeats was, in ns: a line each."""
 _OBJECT_STORE_BYTES = 80_000_000
 _LOG = MEMORY / "ray-start.log"
 _ENVIRONMENT = {
@@ -117,10 +125,27 @@ def last_words() -> str:
 
 def _follow_stdin(descriptor: int) -> None:
     """Follow heartbeats until they stop; then everything here must end."""
+    heard_ns = time.monotonic_ns()
     while True:
         readable, _, _ = select.select([descriptor], [], [], SILENCE_S)
         if not readable or not os.read(descriptor, 4096):
             os._exit(0)
+        now_ns = time.monotonic_ns()
+        if now_ns - heard_ns > MISSED_S * 1e9:
+            with suppress(OSError), SILENCES.open("a") as file:
+                file.write(f"{now_ns - heard_ns}\n")
+        heard_ns = now_ns
+        with suppress(OSError):  # a full disk is found by who needs it
+            HEARD.write_text(str(now_ns))
+
+
+def silences() -> list[int]:
+    """Run on a host: how long each interruption of its heartbeats was, in ns, also one that has not ended."""
+    found = [int(line) for line in SILENCES.read_text().splitlines()] if SILENCES.exists() else []
+    with suppress(OSError, ValueError):  # the machine where Ray's head is needs none
+        now_ns = time.monotonic_ns() - int(HEARD.read_text())
+        found += [now_ns] if now_ns > MISSED_S * 1e9 else []
+    return found
 
 
 def say(**what: Any) -> None:

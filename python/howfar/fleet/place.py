@@ -17,6 +17,15 @@ class Place:
     others: tuple[str, ...] = ()
     """Further clients."""
 
+    @property
+    def swapped(self) -> Place:
+        return Place(self.server, self.client)
+
+
+def may_swap(place: Place, file: HostsFile) -> bool:
+    """Whether each of the two hosts may be what the other is."""
+    return not place.others and all(set(ROLES) <= set(file.hosts[name].roles) for name in (place.client, place.server))
+
 
 def find_place(file: HostsFile, word: str | None) -> Place:
     """Parse `client=a,server=b`, or part of it. Raises UsageError."""

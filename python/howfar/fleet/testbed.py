@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 from howfar.engine.messages import Observed, RttResult
-from howfar.errors import LabError, PlanError
+from howfar.errors import LabError, PlanError, ServerMissing
 from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
 from howfar.fleet.joined import Link, cpus_of, facts
 from howfar.fleet.load import Client
+from howfar.fleet.node import silences
 from howfar.fleet.place import Place
 from howfar.fleet.reached import HostsContext
 from howfar.fleet.remote import Held, RemoteHost, RemoteLauncher, RemoteProcess
@@ -24,7 +25,7 @@ from howfar.lab.network import Cpus, Shares, share_cpus
 from howfar.lab.reached import Reached, Started
 from howfar.lab.servers import CertificatePaths, Tables
 from howfar.lab.serving import Serving
-from howfar.lab.staged import LabStage, observed
+from howfar.lab.staged import MAIN, LabStage, observed
 from howfar.paths import Endpoint, find_path
 from howfar.paths import Path as NetworkPath
 from howfar.plan.factors import Content
@@ -39,6 +40,10 @@ _POLL_S = 0.02
 _PINGS = 50
 _CA = WORK / "ca.pem"
 _LOAD = ("psi_cpu_some_share", "psi_io_some_share", "steal_share", "load_average_1m")
+_OF_A_DIRECTION = ("goodput_bps", "retransmits")
+_COUNT_SHARE = 0.005
+_COUNT_SLACK = 1
+"""Statements: half a percent of few is less than one."""
 _OTHER_CPUS = 1000
 """Added to the number of each CPU of the client's host where it is another: in a window all CPUs have numbers of their own."""
 
@@ -75,23 +80,63 @@ def check_request(request: HostsRequest, clients: int = 1) -> None:
 class Hosts:
     """See `howfar.testbed.Testbed`. One server on one host, a client on another; on local paths the client is with the server."""
 
-    def __init__(self, hosts: Mapping[str, RemoteHost], place: Place, request: HostsRequest, ledger: ExitStack) -> None:
+    def __init__(
+        self,
+        hosts: Mapping[str, RemoteHost],
+        place: Place,
+        request: HostsRequest,
+        ledger: ExitStack,
+        swaps: bool = False,
+    ) -> None:
+        """`swaps`: the two hosts exchange their roles from block to block, if both can have them."""
         check_request(request, 1 + len(place.others))
         self.place, self.request = place, request
-        self.client_host, self.server_host = hosts[place.client], hosts[place.server]
-        self._others = tuple(hosts[name] for name in place.others)
+        self._hosts = {name: hosts[name] for name in (place.server, place.client, *place.others)}
+        self._first = place
+        self.warnings: list[str] = []
         self._ledger = ledger
         both_local = any(find_path(name).machines == 1 for name in request.paths)
         self._shares = {host.name: _shares(cpus_of(host), both_local) for host in self._both()}
         self._facts = {host.name: host.within(facts) for host in self._both()}
         self._clocks: dict[str, Held] = {}
-        self._server: Held | None = None
-        self._link: Link | None = None
+        self._servers: dict[str, Held] = {}
+        self._links: dict[Place, Link] = {}
+        self.swaps = False
         self.ready()
+        if swaps:
+            self._try_swap()
         self.link_facts = self.link().measured() if place.client != place.server else None
 
+    def _try_swap(self) -> None:
+        """Prepare the client's host to be the server's as well; what prevents that is a warning."""
+        here, there = self._first.server, self._first.client
+        try:
+            if len(self._shares[here].server) != len(self._shares[there].server):
+                raise LabError("they do not have as many CPUs")
+            other = self._serve(self._hosts[there])
+            if [other.facts[what] for what in ("kind", "version")] != list(self.server()):
+                raise LabError(f"host {there} has {other.facts['kind']} {other.facts['version']}")
+        except (LabError, ServerMissing) as error:
+            self.warnings.append(f"hosts {here} and {there} did not exchange their roles: {error.message}")
+            if (held := self._servers.pop(there, None)) is not None:
+                held.drop()
+            return
+        self.swaps = True
+
     def _both(self) -> tuple[RemoteHost, ...]:
-        return (self.server_host, self.client_host, *self._others)
+        return tuple(self._hosts.values())
+
+    @property
+    def client_host(self) -> RemoteHost:
+        return self._hosts[self.place.client]
+
+    @property
+    def server_host(self) -> RemoteHost:
+        return self._hosts[self.place.server]
+
+    @property
+    def _others(self) -> tuple[RemoteHost, ...]:
+        return tuple(self._hosts[name] for name in self.place.others)
 
     def ready(self) -> None:
         """Make everything that a stage needs, again if a host was lost. Raises LabError."""
@@ -99,36 +144,63 @@ class Hosts:
             if not host.alive():
                 host.join()
                 self._clocks.pop(host.name, None)
-                self._link = None
-                if host is self.server_host:
-                    self._server = None
+                self._servers.pop(host.name, None)
+                self._links.clear()
         for host in self._both():
             if host.name not in self._clocks:
                 host.within(_make_work)
                 self._clocks[host.name] = host.hold(ClockServer, host.spec.address)
-        if self._server is None:
+        self._serve(self.server_host)
+
+    def _serve(self, host: RemoteHost) -> Held:
+        """The server of a host, with its data. Raises LabError, ServerMissing."""
+        if host.name not in self._servers:
             request = self.request
             order = ServerOrder(
                 request.server,
                 replace(request.tables, contents=request.contents),
                 request.connections,
-                self._shares[self.server_host.name].server,
-                self.server_host.spec.address,
+                self._shares[host.name].server,
+                host.spec.address,
                 request.prepare,
             )
-            self._server = hold_server(self.server_host, order)
+            self._servers[host.name] = hold_server(host, order)
+        return self._servers[host.name]
 
     @property
     def server_side(self) -> Held:
-        assert self._server is not None, "ready() comes first"
-        return self._server
+        return self._servers[self.server_host.name]
 
     def link(self) -> Link:
         """The link between client and server."""
-        if self._link is None:
-            self._link = Link(self.client_host, self.server_host)
-            self._ledger.callback(self._link.close)
-        return self._link
+        if self.place not in self._links:
+            self._links[self.place] = made = Link(self.client_host, self.server_host)
+            self._ledger.callback(made.close)
+        return self._links[self.place]
+
+    def _real(self) -> dict[str, Any] | None:
+        """What was measured of the link, by its direction in this block."""
+        if self.link_facts is None or self.place == self._first:
+            return self.link_facts
+        exchanged = {"to_server": "to_client", "to_client": "to_server"}
+        return {
+            **self.link_facts,
+            **{what: {exchanged[to]: v for to, v in self.link_facts[what].items()} for what in _OF_A_DIRECTION},
+        }
+
+    def _interruptions(self, hosts: Iterable[RemoteHost]) -> Callable[[], tuple[str, ...]]:
+        """Tells, later, to which of these hosts the way was interrupted from now on."""
+        before = {host.name: len(host.within(silences)) for host in hosts}
+
+        def found() -> tuple[str, ...]:
+            longest = {name: max(self._hosts[name].within(silences)[n:], default=0) for name, n in before.items()}
+            return tuple(
+                f"host {name} heard nothing from the machine where howfar runs for {ns / 1e9:.1f} s"
+                for name, ns in longest.items()
+                if ns
+            )
+
+        return found
 
     def clocks(self, host: RemoteHost) -> Clocks:
         return read_clocks(host.spec.address, int(self._clocks[host.name].facts["port"]))
@@ -137,29 +209,36 @@ class Hosts:
         return self.server_side.facts["kind"], self.server_side.facts["version"]
 
     def environment(self) -> dict[str, Any]:
-        server = self._facts[self.server_host.name]
-        local = self.client_host is self.server_host
+        place = self._first
+        server = self._facts[place.server]
+        local = place.client == place.server
         return {
             **server,
             "testbed": "hosts",
-            "place": {"client": self.place.client, "server": self.place.server, "others": list(self.place.others)},
+            "place": {
+                "client": place.client,
+                "server": place.server,
+                "others": list(place.others),
+                "swaps": self.swaps,
+            },
             "hosts": dict(self._facts),
             "placement": self.request.placement,
-            "server_cpus": list(self._shares[self.server_host.name].server),
-            "client_cpus": [cpu + (0 if local else _OTHER_CPUS) for cpu in self._shares[self.client_host.name].client],
+            "server_cpus": list(self._shares[place.server].server),
+            "client_cpus": [cpu + (0 if local else _OTHER_CPUS) for cpu in self._shares[place.client].client],
             "data": self.server_side.facts["data"],
             "capacity": {"descriptors": self.server_side.facts["descriptors"]},
             "link": None,
             "between_hosts": self.link_facts,
-            "warnings": [],
+            "warnings": list(self.warnings),
         }
 
     def watch(self) -> _HostsLoad:
         """Watch what else the hosts do during the load."""
         return _HostsLoad({host.name: host for host in self._both()})
 
-    def begin_block(self) -> None:
-        """Do nothing: a real link is not calibrated."""
+    def begin_block(self, block: int) -> None:
+        """Exchange the roles in every other block, so that a difference of the hosts is no difference of paths."""
+        self.place = self._first.swapped if self.swaps and block % 2 else self._first
 
     @contextmanager
     def stage(self, factors: Mapping[str, FactorValue]) -> Iterator[HostsStage]:
@@ -205,7 +284,7 @@ class Hosts:
             for host in self._both()
             if host is not client and by_host[host.name]
         }
-        started: dict[str, dict[str, int]] = {}
+        told: dict[str, dict[str, Any]] = {}
         launcher = client.launcher(cpus)
         assert isinstance(launcher, RemoteLauncher)
         assert len(observed(reached, (), None)) == sum(map(len, by_host.values())), "each is on one host"
@@ -220,7 +299,7 @@ class Hosts:
                 others=self._other_launchers(),
                 clocks=self.clocks,
                 elsewhere=elsewhere,
-                started=started,
+                told=told,
             ),
             observe=tuple(by_host[client.name]),
             trust=reached.trust,
@@ -233,8 +312,9 @@ class Hosts:
             connections=int(factors["threads"]) if "threads" in factors else None,
             scene=None,
             idle=_RemoteIdle(idle),
-            real=self.link_facts if path.crosses_link else None,
-            started=started,
+            real=self._real() if path.crosses_link else None,
+            told=told,
+            interruptions=self._interruptions((client, self.server_host, *self._others)),
             parties={
                 "client": client.name,
                 **({"others": list(self.place.others)} if self._others else {}),
@@ -360,8 +440,11 @@ class HostsStage(LabStage):
 
     real: dict[str, Any] | None = None
     """What lies between the hosts. None: nothing of it is on this path."""
-    started: dict[str, dict[str, int]] = field(default_factory=dict)
+    told: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By host; see `fleet.load.Client`."""
     parties: dict[str, Any] = field(default_factory=dict)
+    interruptions: Callable[[], tuple[str, ...]] = tuple
+    """Of the way to a host, since the stage was made."""
 
     def watch(self, length_ns: int) -> WindowWatch:
         return _NoWatch()
@@ -370,10 +453,12 @@ class HostsStage(LabStage):
         return self._with_hosts(super().begun(session))
 
     def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> StageReceipt:
-        return self._with_hosts(super().obtained(session, load))
+        found = self._with_hosts(super().obtained(session, load))
+        counted = count_violations(found.receipt[MAIN]["counters"], load.answered)
+        return replace(found, violations=(*found.violations, *counted, *self.interruptions()))
 
     def _with_hosts(self, found: StageReceipt) -> StageReceipt:
-        receipt = {**found.receipt, "hosts": {**self.parties, "start": dict(self.started)}}
+        receipt = {**found.receipt, "hosts": {**self.parties, "start": dict(self.told)}}
         if self.real is not None and self.at_rest:
             probe = self.at_rest[-1]
             receipt["link"] = {
@@ -385,8 +470,18 @@ class HostsStage(LabStage):
         return StageReceipt(receipt, found.violations)
 
 
+def count_violations(counters: Mapping[str, int], answered: int | None) -> tuple[str, ...]:
+    """Where the clients together counted other statements than the server did. A server that counts none proves nothing."""
+    counted = counters.get("Com_stmt_execute")
+    if not counted or answered is None or abs(counted - answered) <= _COUNT_SHARE * counted + _COUNT_SLACK:
+        return ()
+    return (f"the clients had answers to {answered} statements, the server counted {counted}",)
+
+
 @contextmanager
-def open_hosts(hosts: Mapping[str, RemoteHost], place: Place, request: HostsRequest) -> Iterator[Hosts]:
+def open_hosts(
+    hosts: Mapping[str, RemoteHost], place: Place, request: HostsRequest, swaps: bool = False
+) -> Iterator[Hosts]:
     """Raises LabError, ServerMissing, ServerCrashed, PlanError."""
     with ExitStack() as ledger:
-        yield Hosts(hosts, place, request, ledger)
+        yield Hosts(hosts, place, request, ledger, swaps)

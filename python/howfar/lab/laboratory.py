@@ -204,7 +204,7 @@ class Lab:
     def client_host_of(self, path: NetworkPath) -> Host:
         return self.server_host if path.machines == 1 else self.client_host
 
-    def begin_block(self) -> None:
+    def begin_block(self, block: int) -> None:
         if self.link:
             self.link.begin_batch()
         if self._replication:

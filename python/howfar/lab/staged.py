@@ -23,7 +23,7 @@ from howfar.services import SqlProtocol
 from howfar.testbed import NO_FACTS, Application, LoadFacts, ServiceEndpoint, StageReceipt, Trust
 from howfar.testbed import WindowWatch as SeenWindow
 
-_MAIN = "server"
+MAIN = "server"
 """What the main server is called in receipts, and its role."""
 
 
@@ -85,7 +85,7 @@ class LabStage:
         found = [*self.main.unlike(session), *served.violations]
         content = self.main.started.spec.content
         view = {"session_view": view_receipt(self.main.view), "content": content}
-        receipt = {_MAIN: view, **served.receipt, "idle": self.idle.receipt()}
+        receipt = {MAIN: view, **served.receipt, "idle": self.idle.receipt()}
         if self.link is not None:
             stats = self.link.counters()
             receipt["link"] = link_receipt(self.link, self.at_rest, stats, self.tcp)
@@ -101,7 +101,7 @@ class LabStage:
         proof = self.main.proof(sessions.get(self.main.name), load.commits, self.connections)
         content = self.main.started.spec.content
         idle = self.idle.receipt()
-        receipt: dict[str, Any] = {_MAIN: {"content": content, **proof.server}, **served.receipt, **applied.receipt}
+        receipt: dict[str, Any] = {MAIN: {"content": content, **proof.server}, **served.receipt, **applied.receipt}
         receipt["idle"] = idle
         if proof.forwarder is not None:
             receipt["forwarder"] = proof.forwarder
@@ -137,7 +137,7 @@ def _counted_less(one: Reached, proof: ServerProof, load: LoadFacts) -> tuple[st
 
 def observed(main: Reached, companions: tuple[Reached, ...], link: Link | None) -> tuple[Observed, ...]:
     """Processes whose CPU time is the price of a stage's answers, by role."""
-    found = [*main.observed(_MAIN)]
+    found = [*main.observed(MAIN)]
     for one in companions:
         found += one.observed(one.name)
     if link is not None and link.pid is not None:

@@ -12,6 +12,7 @@ from typing import Any
 from howfar.analysis.advice import capital
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.confirmation import is_refuted
+from howfar.analysis.hosts import HostNote, HostsSeen
 from howfar.analysis.idle import IdleLevel
 from howfar.analysis.signs import MEANING, Warning
 from howfar.analysis.summary import Summary
@@ -107,9 +108,44 @@ def _placement(summary: Summary) -> str:
     if len(levels) > 1:
         return f"placement {_several(levels)}"
     if levels and on_hosts(summary):
+        if summary.hosts is not None and summary.hosts.swapped is not None:
+            return f"{_exchange(summary.hosts)} (placement {levels[0]})"
         place = summary.environment["place"]
         return f"client on host {place['client']}, on local paths with the server on host {place['server']} (placement {levels[0]})"
     return PLACEMENT.get(levels[0], f"placement {levels[0]}") if levels else ""
+
+
+def _exchange(hosts: HostsSeen) -> str:
+    assert hosts.swapped is not None, "the caller looked"
+    first, second = hosts.swapped
+    text = f"client and server on hosts {first} and {second}, which exchanged their roles from block to block"
+    if hosts.machines is None:
+        return text
+    return (
+        f"{text}: with {first} as the server the baseline did {interval_text(hosts.machines)} times as many operations a second "
+        f"as with {second}, which is a difference of the hosts and of no path"
+    )
+
+
+def host_lines(hosts: HostsSeen) -> list[str]:
+    """A sentence for each host that held its load back."""
+    return [_HELD_BACK[note.what](note) for note in hosts.notes]
+
+
+_HELD_BACK: Mapping[str, Callable[[HostNote], str]] = {
+    "late": lambda note: (
+        f"host {note.host} began late in {note.trials} of {note.of} trials, by {format_duration_ns(note.most)} at most: "
+        "it, or the way to it, was busy, and its warm-up was that much shorter"
+    ),
+    "clipped": lambda note: (
+        f"host {note.host} sent requests later than they were due in {note.trials} of {note.of} trials, one in a hundred by "
+        f"{format_duration_ns(note.most)} at the worst: it could not keep its rate"
+    ),
+    "limited": lambda note: (
+        f"host {note.host} used {note.most:.0%} of a CPU for one thread of the client in {note.trials} of {note.of} trials: "
+        "the client was the limit there; add CPUs, or hosts with --clients"
+    ),
+}
 
 
 def idle_text(summary: Summary) -> str:
@@ -168,6 +204,7 @@ MANY = 5
 def warning_lines(summary: Summary) -> list[str]:
     """First those of the session, then those of arms (arms with the same warning together), then arms without figures."""
     found = [f"{warning.value}: {MEANING[warning]}." for warning in summary.warnings]
+    found += [f"{line}." for line in host_lines(summary.hosts)] if summary.hosts is not None else []
     arms: dict[str, list[str]] = {}
     for cell in summary.cells:
         for warning in cell.warnings:

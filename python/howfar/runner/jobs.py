@@ -427,10 +427,20 @@ def load_facts(outcome: LoadOutcome, job: LoadJob, commits_each: int) -> LoadFac
     finished = outcome.finished
     round_trip_ns = job.connections * finished.elapsed_ns / max(finished.turns, 1)
     if not commits_each or not finished.transactions:
-        return LoadFacts(round_trip_ns)
+        return LoadFacts(round_trip_ns, answered=_answered(finished))
     by_kind = {histogram.kind: histogram for histogram in finished.histograms}
     commit = by_kind.get("commit") or by_kind.get("transaction")  # without BEGIN and COMMIT the statement commits
-    return LoadFacts(round_trip_ns, commits_each * finished.transactions, None if commit is None else commit.p50_ns)
+    return LoadFacts(
+        round_trip_ns,
+        commits_each * finished.transactions,
+        answered=_answered(finished),
+        commit_p50_ns=None if commit is None else commit.p50_ns,
+    )
+
+
+def _answered(finished: Finished) -> int | None:
+    """Unknown after a disconnect: statements may have been done whose answer was lost."""
+    return None if finished.reconnects or finished.interrupted else finished.answered
 
 
 def page_facts(outcome: LoadOutcome, spec: PageSpec) -> LoadFacts:

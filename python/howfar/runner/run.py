@@ -245,7 +245,7 @@ class _Conductor:
             return 0, events.CONFIRMED_NOTHING
         target = self.plan.timing.target_half_width
         for number in range(CONFIRMATION_BLOCKS):
-            self.laboratory.begin_block()
+            self.laboratory.begin_block(CONFIRMATION_BLOCK + number)
             while places := list(places_left(self._run(), CONFIRMATION_BLOCK + number, target)):
                 if Budget(self.plan.timing.time_budget_ns).is_over(self._used_ns()):
                     return number, events.CONFIRMED_TIME
@@ -273,7 +273,7 @@ class _Conductor:
             if place is None:
                 return True
             if begins or place.position == 0:
-                self.laboratory.begin_block()
+                self.laboratory.begin_block(now.blocks)
             begins = False
             if self.trials and Budget(self.plan.timing.time_budget_ns).is_over(self._spoken_for_ns()):
                 return False

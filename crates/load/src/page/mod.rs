@@ -139,6 +139,7 @@ fn options(job: &PageJob) -> WindowOptions<'_> {
         observe: &job.observe,
         open_loop: job.arrivals.is_some(),
         keys,
+        latencies: job.held,
     }
 }
 

@@ -13,6 +13,12 @@ impl Worker<'_> {
     pub(super) fn measure(&mut self, index: usize, now: u64, last_byte_ns: u64, outcome: &Outcome) {
         let connection = &self.connections[index];
         let Some(load) = &mut self.load else { return };
+        load.tally.answered += match outcome {
+            Outcome::Done(done) => {
+                u64::from(done.reads) + u64::from(done.writes) + u64::from(done.others)
+            }
+            Outcome::Commands | Outcome::Failed(_) => 1,
+        };
         match outcome {
             // Several statements have their time together.
             Outcome::Done(_) if self.tools.program.sends_several() => {}

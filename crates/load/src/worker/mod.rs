@@ -86,7 +86,8 @@ pub(crate) enum Report {
     /// Its part of the log is written.
     Logged(OutcomeCounts),
     Failed(Failed),
-    Stopped,
+    /// All is said, and so many statements were answered.
+    Stopped(u64),
 }
 
 /// What a worker is started with: its CPU, its connections and its channels to the coordinator.
@@ -191,7 +192,8 @@ pub(crate) fn run(plan: &Plan, config: WorkerConfig) -> Result<(), Failed> {
     let served = worker.live();
     let logged = worker.end_log();
     served.and(logged)?;
-    worker.report(Report::Stopped);
+    let answered = worker.load.as_ref().map_or(0, |load| load.tally.answered);
+    worker.report(Report::Stopped(answered));
     Ok(())
 }
 

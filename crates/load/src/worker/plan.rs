@@ -66,6 +66,7 @@ impl Plan {
             observe: &self.job.observe,
             open_loop: self.job.arrivals.is_some(),
             keys: self.program.commands().is_some(),
+            latencies: self.job.held,
         }
     }
 

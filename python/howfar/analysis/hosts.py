@@ -1,0 +1,86 @@
+"""What the receipts of a run between hosts say of the hosts: who held the load back, and what an exchange of roles changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from howfar.stats.estimate import Estimate, Part
+from howfar.stats.intervals import welch_ratio
+from howfar.stats.trials import TrialTable
+from howfar.store.records import Run, Trial, TrialStatus
+
+LATE_NS = 1_000_000
+"""A start, or a request of an open loop, so much later than it was due is worth a sentence."""
+BUSY_SHARE = 0.9
+"""Of a CPU: a client's busiest thread that used more was itself the limit."""
+
+
+class HostNote(Part):
+    """In how many of a host's good trials something held its load back."""
+
+    host: str
+    what: str
+    """`late`: it began late; `clipped`: its requests began later than they were due; `limited`: a thread had all of its CPU."""
+    trials: int
+    of: int
+    most: float
+    """The worst: ns of lateness, or the share of a CPU."""
+
+
+class HostsSeen(Part):
+    """Hosts, by the receipts of good trials."""
+
+    notes: tuple[HostNote, ...]
+    swapped: tuple[str, str] | None
+    """The two hosts that exchanged their roles: the server of even blocks, and of odd ones. None: they did not."""
+    machines: Estimate | None
+    """The baseline's operations a second with the first of those as the server over those with the second. None: it was not
+    measured with both."""
+
+
+_Seen = Callable[[Mapping[str, Any]], float | None]
+_NOTES: tuple[tuple[str, _Seen, float], ...] = (
+    ("late", lambda host: host.get("late_ns"), LATE_NS),
+    ("clipped", lambda host: host.get("lateness_p99_ns"), LATE_NS),
+    ("limited", lambda host: host.get("busiest_thread_share"), BUSY_SHARE),
+)
+
+
+def hosts_seen(run: Run, table: TrialTable) -> HostsSeen | None:
+    """None: it was measured in the laboratory."""
+    good = [trial for trial in run.trials if trial.status is TrialStatus.OK and "hosts" in trial.receipt]
+    if not good:
+        return None
+    place = run.info.environment.get("place", {})
+    swapped = (str(place["server"]), str(place["client"])) if place.get("swaps") else None
+    return HostsSeen(
+        notes=tuple(_notes(good)), swapped=swapped, machines=_machines(good, table, swapped) if swapped else None
+    )
+
+
+def _notes(trials: list[Trial]) -> list[HostNote]:
+    found = []
+    names = dict.fromkeys(name for trial in trials for name in trial.receipt["hosts"]["start"])
+    for host in names:
+        facts = [each for trial in trials if (each := trial.receipt["hosts"]["start"].get(host)) is not None]
+        for what, seen, limit in _NOTES:
+            values = [value for each in facts if (value := seen(each)) is not None]
+            beyond = [value for value in values if value > limit]
+            if beyond:
+                found.append(HostNote(host=host, what=what, trials=len(beyond), of=len(values), most=max(beyond)))
+    return found
+
+
+def _machines(trials: list[Trial], table: TrialTable, swapped: tuple[str, str]) -> Estimate | None:
+    baseline = next((arm for arm in table.run.info.arms if arm.role.value == "baseline"), None)
+    if baseline is None:
+        return None
+    logs: dict[str, list[float]] = {name: [] for name in swapped}
+    for trial in trials:
+        rate = table.rate(trial.measured) if trial.arm == baseline.name and trial.measured else None
+        if rate:
+            logs[trial.receipt["hosts"]["server"]].append(math.log(rate))
+    first, second = (logs[name] for name in swapped)
+    return welch_ratio(first, second) if first and second else None

@@ -1,0 +1,79 @@
+"""Injured runs between hosts: what was hurt is named, its block is void, `howfar resume` completes, and nothing is left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.howfar_runs import TINY
+from tests.lab.test_hosts import among_hosts, needs_hosts
+
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.lab,
+    pytest.mark.thorough,
+    pytest.mark.usefixtures("namespaces", "mariadb"),
+    needs_hosts,
+]
+PLAN = (
+    TINY.replace('path = ["socket", "tcp", "remote", "forwarded-socket"]', 'path = "remote"')
+    .replace('path = "socket"', 'path = "remote"')
+    .replace('rtt = "20ms" # the longer, the more lateness is forgiven: tests may meet a busy machine\n', "")
+    .replace('rate = "100mbit"\n', "")
+    .replace('warmup = "50ms"\nmeasure = "200ms"', 'warmup = "300ms"\nmeasure = "3s"')
+)
+
+
+def injured(cache: Path, directory: Path, *what: str, blocks: int) -> dict[str, Any]:
+    """What `hosts_faults` says."""
+    (directory / "plan.toml").write_text(
+        PLAN.replace("min_blocks = 4", f"min_blocks = {blocks}").replace("max_blocks = 4", f"max_blocks = {blocks}")
+    )
+    done = among_hosts(cache, directory, f"python -m tests.lab.hosts_faults out.json {' '.join(what)}")
+    output = directory / "out.json"
+    assert done.returncode == 0, (done.stderr[-1500:], output.read_text() if output.exists() else "")
+    found: dict[str, Any] = json.loads(output.read_text())
+    assert found["stop"] == "blocks" and found["left"] == [] and found["cleared_s"] is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("injury", "reason"),
+    [
+        ("engine", "howfar-engine"),
+        ("actor", "host b was lost"),
+        ("raylet", "host b was lost"),
+        ("link-5s", "host b heard nothing"),
+        ("disk-full", "host b"),
+    ],
+)
+def test_an_injury_is_named_and_its_trial_void(cache: Path, tmp_path: Path, injury: str, reason: str) -> None:
+    (one,) = injured(cache, tmp_path, injury, blocks=2)["injuries"]
+    assert one["ended"] in (None, 0), "the run goes on by itself"
+    assert one["void"] and any(reason in each for each in one["void"]), one
+
+
+def test_a_host_that_was_away_for_a_minute_is_joined_again(cache: Path, tmp_path: Path) -> None:
+    (one,) = injured(cache, tmp_path, "link-60s", blocks=2)["injuries"]
+    assert any("host b" in each for each in one["void"]), one
+
+
+def test_without_its_head_or_its_driver_a_run_ends_and_resume_completes_it(cache: Path, tmp_path: Path) -> None:
+    found = injured(cache, tmp_path, "head", "driver", blocks=3)
+    assert all(one["cleared_s"] is not None for one in found["injuries"]), found
+    assert len(found["codes"]) == 2 and 0 not in found["codes"]
+
+
+def test_clocks_that_differ_by_5_s_or_are_stepped_have_no_effect(cache: Path, tmp_path: Path) -> None:
+    found = injured(cache, tmp_path, "clock-step", blocks=2)
+    assert found["injuries"][0]["void"] == []
+    for clock in found["clocks"]:
+        assert abs(clock["clock_offset_ns"] - 5_000_000_000) <= clock["clock_bound_ns"] + 1_000_000
+
+
+def test_after_kills_at_random_the_run_completes(cache: Path, tmp_path: Path) -> None:
+    found = injured(cache, tmp_path, "random", "6", "1", blocks=6)
+    assert all(one["void"] or one["ended"] for one in found["injuries"]), found
