@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from howfar.fleet import node
 from howfar.lab import kernel, sandbox
 from howfar.lab.link import LinkSpec, open_link
 from howfar.lab.network import Companion, Host, build_network, usable_cpus
@@ -132,7 +133,9 @@ def main() -> int:
             (directory / f"{place.name}.net").write_text(str(place.host.network))
         where = places[0].host if link else Host("base", None)
         launcher = where.launcher(usable_cpus(), foreground=True)
-        return launcher.popen(sys.argv[2:], cwd=directory).wait()
+        command = launcher.popen(sys.argv[2:], cwd=directory)
+        node.watch(command)  # as process 1 it reaps what a killed command leaves behind
+        return int(command.returncode)
 
 
 if __name__ == "__main__":

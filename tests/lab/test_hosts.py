@@ -157,7 +157,11 @@ def test_the_load_and_the_server_count_the_same(measured: Run) -> None:
 
 def test_hosts_that_may_be_both_swap_roles_from_block_to_block(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(_PLAN.replace(PATHS, '["tcp", "remote"]').replace('"socket"', '"tcp"'))
-    done = among_hosts(cache, tmp_path, "howfar run plan.toml --on hosts.toml --out run.howfar; howfar report --md run.howfar >report.md")
+    done = among_hosts(
+        cache,
+        tmp_path,
+        "howfar run plan.toml --on hosts.toml --out run.howfar; howfar report --md run.howfar >report.md",
+    )
     came_through(done.returncode, done.stderr)
     run = read_run(tmp_path / "run.howfar")
     for trial in (each for each in run.trials if each.status is TrialStatus.OK):

@@ -43,7 +43,7 @@ def injured(cache: Path, directory: Path, *what: str, blocks: int) -> dict[str, 
 @pytest.mark.parametrize(
     ("injury", "reason"),
     [
-        ("engine", "howfar-engine"),
+        ("engine", "host a: howfar-engine load died"),
         ("actor", "host b was lost"),
         ("raylet", "host b was lost"),
         ("link-5s", "host b heard nothing"),
@@ -77,3 +77,24 @@ def test_clocks_that_differ_by_5_s_or_are_stepped_have_no_effect(cache: Path, tm
 def test_after_kills_at_random_the_run_completes(cache: Path, tmp_path: Path) -> None:
     found = injured(cache, tmp_path, "random", "6", "1", blocks=6)
     assert all(one["void"] or one["ended"] for one in found["injuries"]), found
+
+
+_OTHER_VERSION = r"""
+mkdir other
+cat >other/sitecustomize.py <<'END'
+import importlib.metadata as metadata
+found = metadata.version
+metadata.version = lambda name: "0.1" if name == "ray" else found(name)
+END
+printf '#!/bin/sh\nexport PYTHONPATH="%s/other:$PYTHONPATH"\nexec %s "$@"\n' "$PWD" "$(command -v python)" >other/python
+chmod +x other/python
+sed -i "/hosts.b/,\$ s|^python = .*|python = \"$PWD/other/python\"|" hosts.toml
+! howfar hosts up 2>err.txt
+"""
+
+
+def test_a_host_with_another_version_is_refused(cache: Path, tmp_path: Path) -> None:
+    done = among_hosts(cache, tmp_path, _OTHER_VERSION)
+    said = (tmp_path / "err.txt").read_text()
+    assert done.returncode == 0, done.stderr
+    assert "host b has ray 0.1, this machine has" in said and "All hosts must have the same" in said

@@ -281,8 +281,7 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
     """Pure: the same run gives the same summary anywhere. Of the experiments that have something to say the first is heard."""
     confirmed, whole, out = confirmation_part(run), plan_part(run), len(left_out(run))
     measured, table = run, trial_table(run := compared_part(whole))
-    known = controls(whole)
-    floors = cell_figures.floors(table, known)
+    floors = cell_figures.floors(table, known := controls(whole))
     rest = settled(run, floors.target)
     cells = tuple(
         cell_figures.cell(table, arm, floors, arm.name in rest, _acknowledgement_s(table, arm, experiments))

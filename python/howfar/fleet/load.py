@@ -7,7 +7,7 @@ late start voids the trial.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ from howfar.engine.messages import (
     UsageJob,
     Used,
 )
-from howfar.engine.process import EngineProcess, Launcher, LoadOutcome, bounded, longest_s
+from howfar.engine.process import EngineFailed, EngineProcess, Launcher, LoadOutcome, bounded, longest_s
 from howfar.errors import EngineError, LabError
 from howfar.fleet.clocks import Clocks
 from howfar.fleet.merge import divided, merged, merged_intervals
@@ -88,8 +88,9 @@ def measure(job: LoadJob | PageJob, launcher: Launcher, on_event: Callable[[Even
         hosts = {one.host.name: (one.host, engine) for one, engine in zip(clients, engines, strict=True)}
         hosts |= {name: (launcher.elsewhere[name][0].host, meter) for name, meter in meters.items()}
         _begin(hosts, launcher, job)
-        others = [pool.submit(_listen, *each, _nobody) for each in zip(engines[1:], heard[1:], strict=True)]
-        _listen(engines[0], heard[0], on_event)
+        names = [client.host.name for client in clients]
+        others = [pool.submit(_listen, *each, _nobody) for each in zip(names[1:], engines[1:], heard[1:], strict=True)]
+        _listen(names[0], engines[0], heard[0], on_event)
         for other in others:
             other.result()
         used = [one for meter in meters.values() for one in _used(meter)]
@@ -109,9 +110,9 @@ def _nobody(_: Event) -> None:
     """Ignore an event: those of further clients are handled when all have finished."""
 
 
-def _listen(engine: EngineProcess, heard: _Heard, on_event: Callable[[Event], None]) -> None:
+def _listen(host: str, engine: EngineProcess, heard: _Heard, on_event: Callable[[Event], None]) -> None:
     """Read an engine's events to the end; the caller reports the end when it has all engines."""
-    for event in engine.events():
+    for event in _named(host, engine):
         if isinstance(event, Measuring):
             heard.measuring.append(event)
         elif isinstance(event, Interval):
@@ -120,6 +121,16 @@ def _listen(engine: EngineProcess, heard: _Heard, on_event: Callable[[Event], No
             heard.finished.append(event)
             return
         on_event(event)
+
+
+def _named(host: str, engine: EngineProcess) -> Iterator[Event]:
+    """An engine's events. Raises EngineError with the host's name."""
+    try:
+        yield from engine.events()
+    except EngineFailed:
+        raise
+    except EngineError as error:
+        raise EngineError(f"host {host}: {error.message}", error.advice) from error
 
 
 def _check_alike(clients: tuple[RemoteLauncher, ...], heard: list[_Heard]) -> None:

@@ -164,7 +164,7 @@ def _inside() -> int:
     return 1
 
 
-def watch(ray: subprocess.Popen[bytes]) -> None:
+def watch(ray: subprocess.Popen[Any]) -> None:
     """Wait until a process ends, and reap orphaned children meanwhile."""
     while True:
         try:

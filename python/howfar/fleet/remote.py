@@ -215,9 +215,9 @@ class RemoteHost:
         except GetTimeoutError as error:
             raise HostLost(f"host {self.name} did not answer within {patience_s:.0f} s", "Is it overloaded?") from error
         except RayError as error:
-            first = str(error).strip().splitlines()
+            lines = str(error).strip().splitlines() or ["no reason given"]
             raise HostLost(
-                f"host {self.name} was lost: {type(error).__name__}: {first[-1] if first else 'no reason given'}",
+                f"host {self.name} was lost: {type(error).__name__}: {lines[-1].strip().split('. ')[0]}",
                 "`howfar hosts show` says what is there; `howfar resume` continues the run.",
             ) from error
         if kind:
@@ -322,6 +322,7 @@ class RemoteProcess:
         """Kill the process and its session."""
         try:
             self.returncode = self.held.call("kill")
+            self.stderr.read()
         except HostLost:
             self.returncode = -9
         self.held.drop()
@@ -365,11 +366,16 @@ class _Output:
 
 
 class _Errors(io.TextIOBase):
+    """What the process wrote, kept when it is read: it may be asked for again after the process was let go."""
+
     def __init__(self, held: Held) -> None:
         self._held = held
+        self._text: str | None = None
 
     def read(self, size: int | None = -1, /) -> str:
-        try:
-            return str(self._held.call("stderr"))
-        except HostLost as error:
-            return error.message
+        if self._text is None:
+            try:
+                self._text = str(self._held.call("stderr"))
+            except HostLost as error:
+                self._text = error.message
+        return self._text
