@@ -126,6 +126,9 @@ class Stage(Protocol):
     """Roles server, forwarder, link."""
     trust: Trust | None
     """None: the server offers no TLS."""
+    fetches_server_key: bool
+    """Sessions may ask for the key with which a password is hidden, and take that of whoever answers: the account is howfar's own, or
+    its owner allows it."""
 
     @property
     def services(self) -> Mapping[ServiceName, ServiceEndpoint]:

@@ -34,6 +34,7 @@ class NullStage:
     observe: tuple[Observed, ...]
     scene: Scene
     trust: Trust | None = None
+    fetches_server_key: bool = True
     services: Mapping[ServiceName, ServiceEndpoint] = field(default_factory=dict)
     protocol: SqlProtocol = "mysql"
     user: str = "null"

@@ -58,6 +58,7 @@ def among_hosts(
 _LIFE = """
 howfar hosts up
 howfar hosts show --json >show.json
+howfar bench hosts --blocks 1 --seconds 0.5 --json >scale.json
 ps -eo args >ps.txt
 ls /dev/shm >shm.txt
 howfar hosts down
@@ -83,7 +84,14 @@ def test_hosts_are_shown_with_clocks_that_agree_and_the_distance_between_them(li
     for host in shown["hosts"].values():
         assert abs(host["clock"]["offset_ns"]) <= host["clock"]["bound_ns"], "both are one kernel"
     (apart,) = shown["distances"]
-    assert (apart["from"], apart["to"]) == ("a", "b") and 0 < apart["min_ns"] <= apart["p50_ns"]
+    assert (apart["from"], apart["to"]) == ("a", "b") and 0 < apart["rtt_ns"]["min"] <= apart["rtt_ns"]["p50"]
+    assert apart["rtt_awake_ns"]["p50"] > 0 and min(apart["goodput_bps"].values()) > 0 and apart["path_mtu"] == 1500
+
+
+def test_the_load_is_measured_from_more_clients_and_so_is_its_control(lived: Path) -> None:
+    (alone,) = json.loads((lived / "scale.json").read_text())["rows"]
+    assert alone["clients"] == 1 and alone["queries_per_s"]["value"] > 0
+    assert alone["control_ns"] > 0 and alone["ray_cpu"] >= 0 and alone["agent_cpu"] > 0
 
 
 def test_what_runs_shows_no_token_and_leaves_no_file_where_others_see_it(lived: Path) -> None:

@@ -92,6 +92,7 @@ class FakeStage:
     client: Launcher = field(default_factory=Launcher)
     observe: tuple[Observed, ...] = ()
     trust: Trust | None = None
+    fetches_server_key: bool = True
     services: Mapping[ServiceName, ServiceEndpoint] = field(default_factory=dict)
     application: Application | None = None
     pair: None = None

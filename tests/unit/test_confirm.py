@@ -177,7 +177,7 @@ def test_only_the_configured_rtt_is_halved(remote: Remote, rest_us: int, goes_us
     cell, summary = with_factors(remote, rtt_ns=100_000, threads=1)
     qps = cell.qps.model_copy(update={"value": 500 * cell.queries_per_txn})
     cell = cell.model_copy(update={"rest_rtt_ns": rest_us * 1000.0, "turns_per_txn": 10.0, "qps": qps})
-    free = cell.cpu_us_per_query.server.model_copy(update={"value": 0.0})
+    free = cell.cpu_us_per_query.client.model_copy(update={"value": 0.0})
     cpu = cell.cpu_us_per_query.model_copy(update={"server": free, "client": free, "link": None})
     found = intervention(
         cell.model_copy(update={"cpu_us_per_query": cpu}), limit(Resource.LATENCY), summary.environment

@@ -48,10 +48,10 @@ PARTS = (cycles.CLIENT_CPU, cycles.SERVER_CPU, cycles.FORWARDER_CPU, LINK, cycle
 
 
 class CpuPerQuery(Part):
-    """CPU microseconds an operation, by who spent them. None: no such part on this path."""
+    """CPU microseconds an operation, by who spent them. None: no such part on this path, or unknown."""
 
     client: Estimate
-    server: Estimate
+    server: Estimate | None
     forwarder: Estimate | None
     link: Estimate | None
     """The emulator's own cost: the instrument's, not the path's; in no ratio."""
@@ -353,7 +353,7 @@ def _cpu(table: TrialTable, trials: Sequence[Measured]) -> CpuPerQuery:
     nothing = Estimate(value=0.0, low=None, high=None)
     return CpuPerQuery(
         client=role("client") or nothing,
-        server=role("server") or nothing,
+        server=role("server"),
         forwarder=role("forwarder"),
         link=role("link"),
     )

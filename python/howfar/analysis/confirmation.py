@@ -115,7 +115,7 @@ def _next_ceiling(cell: CellSummary, environment: Mapping[str, Any]) -> float:
     """How far throughput can grow before a host's processors are full. The emulator's threads run on those of both."""
     cpu = cell.cpu_us_per_query
     hosts = [
-        (cpu.server.value, _count(environment.get("server_cpus"))),
+        (cpu.server.value if cpu.server else 0.0, _count(environment.get("server_cpus"))),
         (cpu.client.value, _count(environment.get("client_cpus"))),
     ]
     emulator_us = cpu.link.value if cpu.link else 0.0

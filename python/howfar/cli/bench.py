@@ -35,6 +35,7 @@ from howfar.bench.links.figures import (
 from howfar.bench.links.figures import (
     Row as LinkRow,
 )
+from howfar.cli.bench_hosts import hosts_command
 from howfar.cli.screen import console, cpu_list, is_terminal, json_option, no_colour_option
 from howfar.errors import MissingError, UsageError
 from howfar.lab.link.backends import DEFAULT, SHAPING
@@ -212,6 +213,9 @@ Driver = Literal["auto", "epoll", "io_uring"]
 @click.group()
 def bench() -> None:
     """Measure howfar's own overhead."""
+
+
+bench.add_command(hosts_command)
 
 
 def progress(what: str) -> Callable[[int, int], None]:

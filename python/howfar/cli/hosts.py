@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from howfar.cli.on_hosts import enter, joined
 from howfar.cli.screen import columns, json_option, note
-from howfar.units import format_duration_ns, format_rate_bps
+from howfar.units import counted, format_duration_ns, format_rate_bps
 
 if TYPE_CHECKING:
     from howfar.fleet.clocks import Offset
     from howfar.fleet.cluster import Cluster
-    from howfar.fleet.joined import Distance
+    from howfar.fleet.existing import ExistingCluster
 
+UNKNOWN = "unknown"
+_PAIR_S = 15
+"""Of a pair: goodput of 5 s each way, with its warm-up, and round trips."""
 _FILE = click.argument("file", default="hosts.toml", type=click.Path(path_type=Path))
 
 
@@ -34,12 +38,12 @@ def hosts() -> None:
 @_FILE
 @json_option
 def up_command(file: Path, as_json: bool) -> int:
-    """Join the hosts of FILE and show them."""
+    """Join the hosts of FILE and list them."""
     from howfar.fleet import cluster as clusters
 
     cluster = clusters.find_cluster(file)
     if clusters.inside():
-        return _show(cluster, as_json)
+        return _show(cluster, as_json, with_distances=False)
     began = time.monotonic()
     note(f"joining {len(cluster.file.hosts)} hosts; the first time, howfar and Ray are installed on each")
     clusters.up(cluster)
@@ -52,25 +56,17 @@ def up_command(file: Path, as_json: bool) -> int:
 
 
 @hosts.command("show")
-@_FILE
+@click.argument("where", default="hosts.toml", metavar="FILE|ray://HOST:PORT")
 @json_option
-def show_command(file: Path, as_json: bool) -> int:
-    """Show versions, CPUs and clocks of the hosts of FILE, and the round trip and goodput of each pair.
+def show_command(where: str, as_json: bool) -> int:
+    """Show hosts (versions, CPUs, zones, interfaces, clocks) of FILE or of a Ray cluster, and measure each pair.
 
-    Joins them for this long if they are not up. `--json` adds interfaces (speed, offloads), chrony's status and retransmits.
+    A round trip is of one byte over TCP, the median: at rest, with idle CPUs as they are, and with all CPUs awake. Goodput is
+    measured for 5 s each way. What a host does not say is unknown. Joins hosts that are not up for this long. `--json` adds minima,
+    99th percentiles, retransmits and bounds.
     """
-    return _inside(file, lambda cluster: _show(cluster, as_json))
-
-
-def _inside(file: Path, work: Callable[[Cluster], int]) -> int:
-    """Run `work` beside Ray's head, in the cluster that is up or in one that lasts as long."""
-    from howfar.fleet import cluster as clusters
-
-    cluster = clusters.find_cluster(file)
-    if clusters.inside():
-        return work(cluster)
-    with clusters.held_up(cluster):
-        return clusters.enter(cluster)
+    cluster, code = enter(where)
+    return _show(cluster, as_json) if code is None else code
 
 
 @hosts.command("down")
@@ -83,94 +79,116 @@ def down_command(file: Path) -> int:
     return 0
 
 
-def _show(cluster: Cluster, as_json: bool) -> int:
-    from howfar.fleet.joined import chrony, clocks, cpus_of, distances, facts, interface, join
+def _show(cluster: Cluster | ExistingCluster, as_json: bool, with_distances: bool = True) -> int:
+    from howfar.fleet.distances import clock_says, distances, interface, where
+    from howfar.fleet.joined import clocks, cpus_of, facts
 
-    with join(cluster) as hosts:
+    with joined(cluster) as (_, hosts):
         found: dict[str, dict[str, Any]] = {
             name: {
                 "address": host.spec.address,
                 "roles": list(host.spec.roles),
                 "cpus": list(cpus_of(host)),
                 "facts": host.within(facts),
+                "where": where(host),
                 "interface": host.within(interface, host.spec.address),
-                "chrony": host.within(chrony),
-                "clock": clocks(host),
+                "clock": _clock_facts(clocks(host).unix),
+                "clock_says": host.within(clock_says),
             }
             for name, host in hosts.items()
         }
-        between = distances(hosts)
+        between = []
+        if with_distances:
+            pairs = len(hosts) * (len(hosts) - 1) // 2
+            note(f"measuring {counted(pairs, 'pair')} of hosts, one after the other: about {pairs * _PAIR_S} s")
+            between = [one.facts() for one in distances(hosts)]
     if as_json:
-        clocks_as = {name: _clock_facts(one["clock"].unix) for name, one in found.items()}
-        shown = {name: {**one, "clock": clocks_as[name]} for name, one in found.items()}
-        apart = [_distance_facts(one) for one in between]
-        click.echo(json.dumps({"hosts": shown, "distances": apart}, indent=2))
+        click.echo(json.dumps({"hosts": found, "distances": between}, indent=2))
         return 0
-    rows: list[tuple[str, ...]] = [("host", "address", "roles", "CPUs", "howfar", "Ray", "Python", "kernel", "clock")]
-    rows += [_row(name, one) for name, one in found.items()]
-    for line in columns(rows):
-        click.echo(line)
+    tables = [_host_rows(found), _network_rows(found)]
     if between:
-        click.echo("\nRound trip of one byte over TCP, median (minimum):")
-        matrix = {(one.source, one.target): one.rtt for one in between}
-        for line in columns(_matrix(list(found), matrix)):
-            click.echo(line)
-        click.echo("")
-        lines = [("from", "to", "goodput", "goodput back", "path MTU", "congestion control")]
-        for line in columns([*lines, *map(_distance_row, between)]):
-            click.echo(line)
+        tables += [_matrix(list(found), between), _distance_rows(between)]
+    click.echo("\n\n".join("\n".join(columns(rows)) for rows in tables))
     return 0
 
 
-def _row(name: str, one: Mapping[str, Any]) -> tuple[str, ...]:
-    facts = one["facts"]
-    return (
-        name,
-        one["address"],
-        ",".join(one["roles"]),
-        str(len(one["cpus"])),
-        facts["howfar"],
-        facts["ray"],
-        facts["python"],
-        facts["kernel"],
-        _clock(one["clock"].unix),
-    )
+def _host_rows(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    head = ("host", "address", "roles", "CPUs", "howfar", "Ray", "Python", "kernel")
+    return [
+        head,
+        *(
+            (
+                name,
+                one["address"],
+                ",".join(one["roles"]),
+                str(len(one["cpus"])),
+                *(one["facts"][what] for what in ("howfar", "ray", "python", "kernel")),
+            )
+            for name, one in found.items()
+        ),
+    ]
 
 
-def _distance_facts(one: Distance) -> dict[str, Any]:
-    return {
-        "from": one.source,
-        "to": one.target,
-        **one.rtt.model_dump(exclude={"event"}),
-        "goodput_bps": {to: round(found.bits_per_second) for to, found in one.goodput.items()},
-        "retransmits": {to: found.retransmits for to, found in one.goodput.items()},
-        "path_mtu": one.mtu,
-        "congestion_control": one.goodput["to_server"].congestion_control,
-    }
+def _network_rows(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    head = ("host", "zone", "rack", "interface", "speed", "offloads", "clock, from here", "clock, as the host says")
+    rows: list[tuple[str, ...]] = [head]
+    for name, one in found.items():
+        card, at = one["interface"], one["where"]
+        speed = format_rate_bps(card["speed_mbit"] * 1e6) if "speed_mbit" in card else UNKNOWN
+        rows.append(
+            (name, at["zone"], at["rack"], card.get("name", UNKNOWN), speed, _offloads(card), _clock(one), _says(one))
+        )
+    return rows
 
 
-def _distance_row(one: Distance) -> tuple[str, ...]:
-    there, back = (format_rate_bps(round(one.goodput[to].bits_per_second, -7)) for to in ("to_server", "to_client"))
-    mtu = "unknown" if one.mtu is None else str(one.mtu)
-    return (one.source, one.target, there, back, mtu, one.goodput["to_server"].congestion_control)
+def _offloads(card: Mapping[str, Any]) -> str:
+    if "offloads" not in card:
+        return UNKNOWN
+    short = {"tcp-segmentation-offload": "TSO", "generic-segmentation-offload": "GSO", "generic-receive-offload": "GRO"}
+    return " ".join(short[name] for name, on in card["offloads"].items() if on) or "none"
 
 
-def _clock_facts(offset: Offset) -> dict[str, int]:
-    return {"offset_ns": offset.offset_ns, "bound_ns": offset.bound_ns}
+def _clock_facts(offset: Offset) -> dict[str, Any]:
+    return {"offset_ns": offset.offset_ns, "bound_ns": offset.bound_ns, "is_seen": offset.is_seen}
 
 
-def _clock(offset: Offset) -> str:
+def _clock(one: Mapping[str, Any]) -> str:
     """The clock's offset from this machine's, as text."""
-    bound = format_duration_ns(offset.bound_ns)
-    if not offset.is_seen:
+    clock = one["clock"]
+    bound = format_duration_ns(clock["bound_ns"])
+    if not clock["is_seen"]:
         return f"within {bound}"
-    sign = "+" if offset.offset_ns > 0 else "-"
-    return f"{sign}{format_duration_ns(abs(offset.offset_ns))} ± {bound}"
+    sign = "+" if clock["offset_ns"] > 0 else "-"
+    return f"{sign}{format_duration_ns(abs(clock['offset_ns']))} ± {bound}"
 
 
-def _matrix(names: list[str], found: Mapping[tuple[str, str], Any]) -> list[tuple[str, ...]]:
+def _says(one: Mapping[str, Any]) -> str:
+    says = one["clock_says"]
+    if not says:
+        return UNKNOWN
+    bound = "" if "bound_s" not in says else f", within {format_duration_ns(round(says['bound_s'] * 1e9))}"
+    source = f" ({says['source']})" if "source" in says else ""
+    return f"{says['by']}{source}: {format_duration_ns(round(abs(says['offset_s']) * 1e9))} off{bound}"
+
+
+def _matrix(names: Sequence[str], between: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    pairs = {frozenset((one["from"], one["to"])): one for one in between}
+
     def cell(one: str, other: str) -> str:
-        rtt = found.get((one, other)) or found.get((other, one))
-        return "-" if rtt is None else f"{format_duration_ns(rtt.p50_ns)} ({format_duration_ns(rtt.min_ns)})"
+        found = pairs.get(frozenset((one, other))) if one != other else None
+        if found is None:
+            return "-"
+        kept = found["rtt_awake_ns"]
+        awake = "" if kept is None else f" / {format_duration_ns(kept['p50'])}"
+        return f"{format_duration_ns(found['rtt_ns']['p50'])}{awake}"
 
-    return [("", *names), *((one, *(cell(one, other) for other in names)) for one in names)]
+    return [("RTT at rest / awake", *names), *((one, *(cell(one, other) for other in names)) for one in names)]
+
+
+def _distance_rows(between: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("from", "to", "goodput", "goodput back", "path MTU", "congestion control")]
+    for one in between:
+        there, back = (format_rate_bps(round(one["goodput_bps"][to], -7)) for to in ("to_server", "to_client"))
+        mtu = UNKNOWN if one["path_mtu"] is None else str(one["path_mtu"])
+        rows.append((one["from"], one["to"], there, back, mtu, one["congestion_control"]))
+    return rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from howfar.errors import PlanError, UsageError
+from howfar.plan.fitting import with_link, without_levels
 from howfar.plan.types import Plan
 from howfar.units import format_duration_ns, format_rate_bps
 
 if TYPE_CHECKING:
     from howfar.fleet.cluster import Cluster
+    from howfar.fleet.existing import ExistingCluster
+    from howfar.fleet.given import GivenServer
+    from howfar.fleet.hosts_file import HostsFile
+    from howfar.fleet.remote import RemoteHost
     from howfar.fleet.testbed import Hosts, HostsRequest
     from howfar.runner.trial import Instruments
 
@@ -23,36 +28,100 @@ _OF_A_LINK = {"--rtt": "RTT", "--rate": "bandwidth"}
 _DIGITS = 3
 
 
+@dataclass(frozen=True)
+class OnHosts:
+    """Where a run is to be: the options with which `--on` goes."""
+
+    where: str
+    """A file of hosts, or ray://HOST:PORT."""
+    place: str | None = None
+    clients: str | None = None
+    dsn: str | None = None
+    password_file: Path | None = None
+
+    @property
+    def given(self) -> dict[str, str] | None:
+        """How the user's own server is found again, for `howfar resume`. No password is in it."""
+        if self.dsn is None:
+            return None
+        file = {} if self.password_file is None else {"password_file": str(self.password_file.resolve())}
+        return {"dsn": self.dsn, **file}
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """As they were written, for the command that repeats the run."""
+        named = {
+            "--on": self.where,
+            "--place": self.place,
+            "--clients": self.clients,
+            "--dsn": self.dsn,
+            "--password-file": self.password_file,
+        }
+        return tuple(word for option, value in named.items() if value is not None for word in (option, str(value)))
+
+
 def on_options(command: Any) -> Any:
-    """Adds `--on`, `--place` and `--clients`."""
-    command = click.option(
-        "--place",
-        metavar="ROLES",
-        help="With --on, who is what: client=a,server=b.  [default: the first that may, in turn]",
-    )(command)
-    command = click.option(
-        "--clients", metavar="HOSTS", help="With --on, several clients that share the load: a,c,d (path remote only)."
-    )(command)
-    return click.option(
-        "--on",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Measure between the hosts of this file (`howfar hosts`).",
-    )(command)
+    """Adds `--on` and what goes with it."""
+    for option in (
+        click.option(
+            "--password-file",
+            type=click.Path(path_type=Path),
+            help="With --dsn; else HOWFAR_PASSWORD in the environment.",
+        ),
+        click.option(
+            "--dsn",
+            metavar="DSN",
+            help="With --on, your own server on one of the hosts, as it is: mysql://user@10.0.0.2/sbtest.",
+        ),
+        click.option(
+            "--clients",
+            metavar="HOSTS",
+            help="With --on, several clients that share the load: a,c,d (path remote only).",
+        ),
+        click.option(
+            "--place",
+            metavar="ROLES",
+            help="With --on, who is what: client=a,server=b.  [default: the first that may, in turn]",
+        ),
+        click.option(
+            "--on",
+            metavar="FILE|ray://HOST:PORT",
+            help="Measure between the hosts of this file (`howfar hosts`), or of a Ray cluster that exists already.",
+        ),
+    ):
+        command = option(command)
+    return command
 
 
-def check_options(on: Path | None, place: str | None, given: set[str]) -> None:
+def check_options(on: OnHosts | None, others: Iterable[object], given: set[str]) -> None:
     """A real link is measured, not set. Raises UsageError."""
     if on is None:
-        if place is not None:
-            raise UsageError("--place says who is what among hosts of your own", "Name their file with --on.")
+        if any(other is not None for other in others):
+            raise UsageError(
+                "--place, --clients, --dsn and --password-file are of a run between hosts of your own",
+                "Name their file with --on.",
+            )
         return
+    if on.password_file is not None and on.dsn is None:
+        raise UsageError("--password-file is of a server of your own", "Name it with --dsn.")
     for option, what in _OF_A_LINK.items():
         if option in given:
             raise UsageError(
                 f"{option} sets the {what} of an emulated link; between hosts of your own it is measured",
                 f"Leave it out; or leave --on out, and the laboratory emulates that {what}.",
             )
+
+
+def find_given(on: OnHosts, say: Callable[[str], None]) -> GivenServer | None:
+    """The server that a DSN names. None: howfar's own. Raises UsageError, EngineError."""
+    from howfar.cli.load_address import find_login
+    from howfar.fleet.given import given_server
+    from howfar.load.cmdline import Options
+
+    if on.dsn is None:
+        return None
+    values = {} if on.password_file is None else {"password-file": on.password_file}
+    return given_server(find_login(Options(on.dsn, None, "run", values, ()), say))
 
 
 def check_confirms(on_hosts: bool, confirm: bool) -> None:
@@ -64,15 +133,41 @@ def check_confirms(on_hosts: bool, confirm: bool) -> None:
         )
 
 
-def enter(on: Path) -> tuple[Cluster, int | None]:
+def enter(where: str) -> tuple[Cluster | ExistingCluster, int | None]:
     """The cluster; and None inside, else the exit code of this very command, run inside."""
     from howfar.fleet import cluster as clusters
 
-    cluster = clusters.find_cluster(on)
+    if is_existing(where):
+        from howfar.fleet.ship import ray_version
+
+        ray_version()
+        from howfar.fleet.existing import existing_cluster
+
+        return existing_cluster(where), None
+    cluster = clusters.find_cluster(Path(where))
     if clusters.inside():
         return cluster, None
     with clusters.held_up(cluster):
         return cluster, clusters.enter(cluster)
+
+
+@contextmanager
+def joined(cluster: Cluster | ExistingCluster) -> Iterator[tuple[HostsFile, dict[str, RemoteHost]]]:
+    """Its hosts, each with an agent. Raises LabError."""
+    from howfar.fleet.cluster import Cluster
+    from howfar.fleet.existing import join_existing
+    from howfar.fleet.joined import join
+
+    if isinstance(cluster, Cluster):
+        with join(cluster) as hosts:
+            yield cluster.file, hosts
+    else:
+        with join_existing(cluster) as found:
+            yield found
+
+
+def is_existing(where: str) -> bool:
+    return where.startswith("ray://")
 
 
 @dataclass(frozen=True)
@@ -87,53 +182,92 @@ class Opened:
 
 @contextmanager
 def opened(
-    plan: Plan, cluster: Cluster, place: str | None, clients: str | None = None, before: Mapping[str, Any] | None = None
+    plan: Plan,
+    cluster: Cluster | ExistingCluster,
+    place: str | None,
+    clients: str | None = None,
+    before: Mapping[str, Any] | None = None,
+    given: GivenServer | None = None,
 ) -> Iterator[Opened]:
     """Call inside. `before`: the roles of a run that was begun here and goes on. Raises what a laboratory does, and PlanError."""
-    from howfar.fleet.joined import join
+    from howfar.fleet.given import host_of
     from howfar.fleet.load import measure
-    from howfar.fleet.place import find_place, may_swap, with_clients
+    from howfar.fleet.place import find_place, may_swap, placed, with_clients
     from howfar.fleet.testbed import open_hosts
-    from howfar.runner.preflight import fit
+    from howfar.runner.preflight import fit, machine_lacks
     from howfar.runner.run import program_facts
     from howfar.runner.trial import Instruments
 
-    _check_plan(plan)
-    chosen = find_place(cluster.file, place)
-    if clients:
-        chosen = with_clients(chosen, cluster.file, clients)
-    goes_on = before is not None
-    swaps = bool(before.get("swaps")) if before is not None else place is None and may_swap(chosen, cluster.file)
-    with join(cluster) as hosts:
+    check_plan(plan, given)
+    with joined(cluster) as (file, hosts):
+        chosen = find_place(file, place if given is None else placed(place, "server", host_of(given, file)))
+        if clients:
+            chosen = with_clients(chosen, file, clients)
+        goes_on = before is not None
+        swaps = given is None and place is None and may_swap(chosen, file)
+        if before is not None:
+            swaps = bool(before.get("swaps"))
         notes: tuple[str, ...] = ()
         if not goes_on:
-            can = hosts[chosen.server].within(fit, plan)
-            plan, notes = can.plan, can.notes
-        with open_hosts(hosts, chosen, _request(plan), swaps) as testbed:
+            if given is None:
+                can = hosts[chosen.server].within(fit, plan)
+                plan, notes = can.plan, can.notes
+            for name in (chosen.client, *chosen.others):
+                idle = without_levels(plan, hosts[name].within(machine_lacks, plan))
+                plan, notes = idle.plan, (*notes, *idle.notes)
+        with open_hosts(hosts, chosen, _request(plan, given), swaps) as testbed:
             if not goes_on:
-                plan, more = _with_link(plan, testbed.link_facts)
+                plan, more = _with_measured(plan, testbed.link_facts)
                 notes += more
+                if given is not None:
+                    plan = _with_given(plan, testbed.server()[0])
             yield Opened(plan, testbed, Instruments(measure=measure, watch=testbed.watch, facts=program_facts), notes)
 
 
-def _check_plan(plan: Plan) -> None:
-    """Raises PlanError."""
-    factors = plan.factors
-    for name, levels, words in (("rtt", factors.rtt_ns, "RTTs"), ("rate", factors.rate_bps, "bandwidths")):
-        if len(levels) > 1:
-            raise PlanError(
-                f"plan {plan.name} compares {words}, and the link between hosts of your own is what it is",
-                f"The laboratory (without --on) emulates each; or give the plan one {name}, which is then measured.",
-            )
+def check_plan(plan: Plan, given: GivenServer | None = None) -> None:
+    """Refuse what hosts of your own cannot do, before they are joined. Raises PlanError."""
     check_confirms(True, plan.timing.confirm)
-    if set(factors.replication) - {"off", "none"} or plan.workload.kind in ("page", "key_value"):
+    if len(plan.factors.server) > 1:
         raise PlanError(
-            f"plan {plan.name} needs more than one client and one SQL server, which hosts of your own do not give yet",
+            f"plan {plan.name} names {len(plan.factors.server)} servers, and a run has one",
+            "Make one run for each server, then `howfar compare` them.",
+        )
+    lacking = _lacking(plan)
+    if lacking:
+        raise PlanError(
+            f"plan {plan.name} needs {lacking}, which hosts of your own do not give yet",
             "The laboratory (without --on) does.",
         )
+    with_link(plan, plan.factors.rtt_ns[0], plan.factors.rate_bps[0])
+    if given is not None:
+        from howfar.fleet.given import check_given
+
+        check_given(plan)
 
 
-def _request(plan: Plan) -> HostsRequest:
+def _lacking(plan: Plan) -> str:
+    """What a plan needs that hosts do not have. Empty: nothing."""
+    if set(plan.factors.replication) - {"off", "none"}:
+        return "a host as the replica, with a link that can be cut where something is to break"
+    if plan.workload.kind == "page":
+        return "Redis, Memcached and an application on hosts"
+    if plan.workload.kind == "key_value":
+        return "a key-value store on a host"
+    return ""
+
+
+def _with_given(plan: Plan, kind: str) -> Plan:
+    """With the kind of the server that is there."""
+    named = {"server": kind} if plan.baseline.server is not None else {}  # type: ignore[attr-defined]
+    return plan.model_copy(
+        update={
+            "factors": plan.factors.model_copy(update={"server": (kind,)}),
+            "baseline": plan.baseline.model_copy(update=named),
+        }
+    )
+
+
+def _request(plan: Plan, given: GivenServer | None) -> HostsRequest:
     from howfar.cli.session import lab_request
     from howfar.fleet.testbed import HostsRequest
     from howfar.lab.servers import Tables
@@ -147,21 +281,21 @@ def _request(plan: Plan) -> HostsRequest:
         paths=wanted.paths,
         contents=wanted.contents,
         prepare=wanted.prepare,
+        given=given,
     )
 
 
-def _with_link(plan: Plan, link: Mapping[str, Any] | None) -> tuple[Plan, tuple[str, ...]]:
-    """What was measured in place of what would be set; and no control arms, whose links would be longer ones."""
+def _with_measured(plan: Plan, link: Mapping[str, Any] | None) -> tuple[Plan, tuple[str, ...]]:
+    """With the link that was measured. None: the run has no path over one."""
     if link is None:
         return plan, ()
     rtt_ns, rate_bps = _rounded(link["rtt_ns"]["p50"]), _rounded(min(link["goodput_bps"].values()))
-    factors = plan.factors.model_copy(update={"rtt_ns": (rtt_ns,), "rate_bps": (rate_bps,)})
-    timing = plan.timing.model_copy(update={"controls": False})
+    fitted = with_link(plan, rtt_ns, rate_bps)
     note = (
         f"the link is measured, not set: RTT {format_duration_ns(rtt_ns)}, goodput {format_rate_bps(rate_bps)}; "
         "so there are no control arms with a longer one"
     )
-    return plan.model_copy(update={"factors": factors, "timing": timing}), (note,)
+    return fitted.plan, (*fitted.notes, note)
 
 
 def _rounded(value: float) -> int:

@@ -14,7 +14,7 @@ from howfar.cli.hop_binary import hop_binary_option
 from howfar.cli.on_hosts import check_confirms
 from howfar.cli.output import MORE_TIME, details_option, finish, more_command
 from howfar.cli.progress import STOPPED, observer
-from howfar.cli.screen import html_option, no_colour_option
+from howfar.cli.screen import html_option, no_colour_option, note
 from howfar.errors import SandboxForbidden, UsageError
 from howfar.paths import is_local
 from howfar.plan.estimate import LABORATORY_NS, NEW_LINK_NS, REPORT_NS
@@ -86,7 +86,7 @@ def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colou
     _check_helps(found, plan, more)
     if (on := found.info.environment.get("hosts_file")) is not None:
         check_confirms(True, more.confirm)
-        return _go_on_hosts(run, found, Path(on), more, html, no_colour, began_ns)
+        return _go_on_hosts(run, found, on, more, html, no_colour, began_ns)
     session.check_machine(plan)
     try:
         code = session.enter_sandbox()
@@ -108,18 +108,19 @@ def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colou
 
 
 def _go_on_hosts(
-    run: Path, found: Run, on: Path, more: Extension, html: Path | None, no_colour: bool, began_ns: int
+    run: Path, found: Run, on: str, more: Extension, html: Path | None, no_colour: bool, began_ns: int
 ) -> int:
     """Between the hosts where it was begun, each in its role."""
     cluster, code = on_hosts.enter(on)
     if code is not None:
         return code
     roles = found.info.environment["place"]
+    given = on_hosts.find_given(on_hosts.OnHosts(on, **found.info.environment.get("given") or {}), note)
     place = f"client={roles['client']},server={roles['server']}"
     clients = ",".join((roles["client"], *roles.get("others", ())))
     plan = restore_plan(found.info.plan)
     with (
-        on_hosts.opened(plan, cluster, place, clients, before=roles) as hosts,
+        on_hosts.opened(plan, cluster, place, clients, before=roles, given=given) as hosts,
         RunFile(run) as file,
         observer(no_colour) as watching,
     ):

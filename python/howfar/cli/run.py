@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from howfar.cli.hop_binary import hop_binary_option
-from howfar.cli.on_hosts import check_options, on_options
+from howfar.cli.on_hosts import OnHosts, check_options, on_options
 from howfar.cli.output import details_option
 from howfar.cli.screen import html_option, no_colour_option
 from howfar.errors import SandboxForbidden, UsageError
@@ -78,9 +78,11 @@ def run(
     quick: bool,
     seed: int | None,
     out: Path | None,
-    on: Path | None,
+    on: str | None,
     place: str | None,
     clients: str | None,
+    dsn: str | None,
+    password_file: Path | None,
     html: Path | None,
     no_colour: bool,
     **options: Any,
@@ -97,14 +99,13 @@ def run(
         for name, value in options.items()
         if value is not None
     ]
-    check_options(on, place or clients, {override.option for override in overrides})
+    on_hosts = None if on is None else OnHosts(on, place, clients, dsn, password_file)
+    check_options(on_hosts, (place, clients, dsn, password_file), {override.option for override in overrides})
     loaded = load_plan(plan, quick, overrides)
     _check_budget(loaded, lambda: load_plan(plan, True, overrides))
-    wish = _Wish(
-        out, seed, html, no_colour, began_ns, lambda seed: _command(plan, quick, seed, overrides, on, place, clients)
-    )
+    wish = _Wish(out, seed, html, no_colour, began_ns, lambda seed: _command(plan, quick, seed, overrides, on_hosts))
     _check_files(loaded, wish)
-    return _measure(loaded, wish) if on is None else _measure_on(loaded, wish, on, place, clients)
+    return _measure(loaded, wish) if on_hosts is None else _measure_on(loaded, wish, on_hosts)
 
 
 @dataclass(frozen=True)
@@ -134,18 +135,20 @@ def _check_files(loaded: LoadedPlan, wish: _Wish) -> None:
     pages.check_page_path(pages.page_path(wish.html, path))
 
 
-def _measure_on(loaded: LoadedPlan, wish: _Wish, on: Path, place: str | None, clients: str | None) -> int:
+def _measure_on(loaded: LoadedPlan, wish: _Wish, on: OnHosts) -> int:
     """Between hosts of the user's own."""
     from howfar.cli import on_hosts
     from howfar.cli.progress import observer
 
-    cluster, code = on_hosts.enter(on)
+    given = on_hosts.find_given(on, _say)
+    on_hosts.check_plan(loaded.plan, given)
+    cluster, code = on_hosts.enter(on.where)
     if code is not None:
         return code
-    with on_hosts.opened(loaded.plan, cluster, place, clients) as hosts:
+    with on_hosts.opened(loaded.plan, cluster, on.place, on.clients, given=given) as hosts:
         for sentence in hosts.notes:
             _say(sentence)
-        facts = {"hosts_file": str(cluster.path), "not_as_asked": list(hosts.notes)}
+        facts = {"hosts_file": str(cluster.path), "given": on.given, "not_as_asked": list(hosts.notes)}
         with observer(wish.no_colour) as watching:
             path = _record(replace(loaded, plan=hosts.plan), wish, hosts.testbed, hosts.tools, facts, watching)
     return _finish(path, wish)
@@ -228,16 +231,10 @@ def _command(
     quick: bool,
     seed: int,
     overrides: list[Override],
-    on: Path | None = None,
-    place: str | None = None,
-    clients: str | None = None,
+    on: OnHosts | None = None,
 ) -> tuple[str, ...]:
     """What repeats this run, for the run file and the report."""
-    where = (
-        []
-        if on is None
-        else ["--on", str(on), *(["--place", place] if place else []), *(["--clients", clients] if clients else [])]
-    )
+    where = () if on is None else on.arguments
     arguments = ["howfar", "run", plan, *(["--quick"] if quick else [])]
     for override in overrides:
         arguments += [override.option] if override.value is True else [override.option, override.written]

@@ -63,6 +63,9 @@ class HostSpec(BaseModel):
     """Those that it may use; None: all."""
     python: str | None = None
     """Of an environment with `howfar[hosts]`. None: one of howfar's own on that host."""
+    zone: str | None = None
+    """Where it stands, for `howfar hosts show` and reports. None: what the host's cloud says."""
+    rack: str | None = None
 
     @property
     def is_local(self) -> bool:

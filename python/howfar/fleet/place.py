@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from howfar.errors import UsageError
-from howfar.fleet.hosts_file import ROLES, HostsFile
+from howfar.fleet.hosts_file import ROLES, HostsFile, Role
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,14 @@ def find_place(file: HostsFile, word: str | None) -> Place:
     if chosen["client"] == chosen["server"]:
         raise UsageError("--place: client and server are one host", "A path to a second machine needs two.")
     return Place(chosen["client"], chosen["server"])
+
+
+def placed(word: str | None, role: Role, host: str) -> str:
+    """`word` with this host in this role. Raises UsageError if it names another."""
+    chosen = _parse(word or "")
+    if chosen.get(role, host) != host:
+        raise UsageError(f"--place: the {role} is on host {host}", f"Leave {role}={chosen[role]} out.")
+    return ",".join(f"{each}={name}" for each, name in {**chosen, role: host}.items())
 
 
 def with_clients(place: Place, file: HostsFile, word: str) -> Place:

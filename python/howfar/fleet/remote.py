@@ -12,7 +12,7 @@ import os
 import queue
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -147,7 +147,7 @@ class Agent:
 
         def close() -> None:
             held = self._held.pop(key, None)
-            if held is not None:
+            if hasattr(held, "close"):
                 held.close()
 
         return _outcome(close)
@@ -179,15 +179,18 @@ class RemoteHost:
 
     name: str
     spec: HostSpec
+    actor: type[Any] = Agent
+    pinned: Mapping[str, float] | None = None
+    """Resources that only this host has. None: that with its name."""
     _agent: Any = field(default=None, repr=False)
 
     def join(self) -> None:
         """Start an agent if there is none or the last one is dead. Raises HostLost."""
         if self._agent is not None and self.alive():
             return
-        made = ray.remote(Agent).options(
+        made = ray.remote(self.actor).options(
             num_cpus=0,
-            resources={f"host:{self.name}": 1.0},
+            resources=dict(self.pinned or {f"host:{self.name}": 1.0}),
             max_restarts=0,
             max_task_retries=0,
             max_concurrency=_THREADS,

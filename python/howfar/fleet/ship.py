@@ -41,7 +41,7 @@ print(json.dumps({
 
 
 @cache
-def _packed() -> tuple[str, bytes]:
+def packed() -> tuple[str, bytes]:
     """A name derived from the content, and the archive: the package and `bin/howfar-engine`, where `find_engine` looks first."""
     root = Path(howfar.__file__).parent
     digest, buffer = hashlib.sha256(), io.BytesIO()
@@ -89,16 +89,16 @@ def _dependencies() -> tuple[str, ...]:
 
 def script(host: HostSpec, arguments: str) -> list[str]:
     """A command for ssh that runs Python with the copied package."""
-    name, _ = _packed()
+    name, _ = packed()
     python = f"PYTHONPATH=$HOME/{_HOME}/{name} PYTHONSAFEPATH=1 exec {python_of(host)}"
     return ["sh", "-c", f"unset HOWFAR_ENGINE; {python} {arguments}"]
 
 
 def bring(name: str, host: HostSpec, install: bool = True) -> dict[str, Any]:
     """Copy what is missing on a host. Returns versions and CPUs. Raises LabError, MissingError."""
-    packed, archive = _packed()
+    there, archive = packed()
     unpack = (
-        f'd="$HOME/{_HOME}/{packed}"; [ ! -d "$d" ] || exit 0; [ -n "$1" ] || exit 9; umask 077; mkdir -p "$d.$$" && '
+        f'd="$HOME/{_HOME}/{there}"; [ ! -d "$d" ] || exit 0; [ -n "$1" ] || exit 9; umask 077; mkdir -p "$d.$$" && '
         'tar -xzf - -C "$d.$$" && { mv -T "$d.$$" "$d" 2>/dev/null || rm -rf "$d.$$"; }'
     )
     if ask(name, host, ["sh", "-c", unpack, "sh", ""]).returncode != 0:

@@ -11,6 +11,8 @@ from typing import Any, cast
 from howfar.engine.messages import Observed, RttResult
 from howfar.errors import LabError, PlanError, ServerMissing
 from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
+from howfar.fleet.distances import distance, link_distance, where
+from howfar.fleet.given import GivenServer, GivenSide
 from howfar.fleet.joined import Link, cpus_of, facts
 from howfar.fleet.load import Client
 from howfar.fleet.node import silences
@@ -22,7 +24,7 @@ from howfar.lab.environment import LoadWatch
 from howfar.lab.idle import IdleWatch, polling
 from howfar.lab.laboratory import PLACEMENTS
 from howfar.lab.network import Cpus, Shares, share_cpus
-from howfar.lab.reached import Reached, Started
+from howfar.lab.reached import NO_PID, Reached, Started
 from howfar.lab.servers import CertificatePaths, Tables
 from howfar.lab.serving import Serving
 from howfar.lab.staged import MAIN, LabStage, observed
@@ -59,6 +61,8 @@ class HostsRequest:
     paths: tuple[str, ...]
     contents: tuple[Content, ...] = ("digits",)
     prepare: tuple[str, ...] = ()
+    given: GivenServer | None = None
+    """The user's own, which runs already. None: one is started for each trial."""
 
 
 def check_request(request: HostsRequest, clients: int = 1) -> None:
@@ -97,7 +101,7 @@ class Hosts:
         self._ledger = ledger
         both_local = any(find_path(name).machines == 1 for name in request.paths)
         self._shares = {host.name: _shares(cpus_of(host), both_local) for host in self._both()}
-        self._facts = {host.name: host.within(facts) for host in self._both()}
+        self._facts = {host.name: {**host.within(facts), **where(host)} for host in self._both()}
         self._clocks: dict[str, Held] = {}
         self._servers: dict[str, Held] = {}
         self._links: dict[Place, Link] = {}
@@ -105,7 +109,7 @@ class Hosts:
         self.ready()
         if swaps:
             self._try_swap()
-        self.link_facts = self.link().measured() if place.client != place.server else None
+        self.distances = self._measured_distances()
 
     def _try_swap(self) -> None:
         """Prepare the client's host to be the server's as well; what prevents that is a warning."""
@@ -154,7 +158,10 @@ class Hosts:
 
     def _serve(self, host: RemoteHost) -> Held:
         """The server of a host, with its data. Raises LabError, ServerMissing."""
-        if host.name not in self._servers:
+        if host.name not in self._servers and self.request.given is not None:
+            tables, connections = self.request.tables, self.request.connections
+            self._servers[host.name] = host.hold(GivenSide, self.request.given, tables, connections, called="server")
+        elif host.name not in self._servers:
             request = self.request
             order = ServerOrder(
                 request.server,
@@ -202,6 +209,18 @@ class Hosts:
 
         return found
 
+    def _measured_distances(self) -> tuple[dict[str, Any], ...]:
+        """From each client to the server."""
+        if self.client_host is self.server_host:
+            return ()
+        others = [distance(host, self.server_host, None) for host in self._others]
+        return tuple(one.facts() for one in (link_distance(self.link()), *others))
+
+    @property
+    def link_facts(self) -> dict[str, Any] | None:
+        """What was measured between the first client and the server. None: they are one host."""
+        return next(iter(self.distances), None)
+
     def clocks(self, host: RemoteHost) -> Clocks:
         return read_clocks(host.spec.address, int(self._clocks[host.name].facts["port"]))
 
@@ -228,7 +247,7 @@ class Hosts:
             "data": self.server_side.facts["data"],
             "capacity": {"descriptors": self.server_side.facts["descriptors"]},
             "link": None,
-            "between_hosts": self.link_facts,
+            "distances": list(self.distances),
             "warnings": list(self.warnings),
         }
 
@@ -275,7 +294,8 @@ class Hosts:
     ) -> HostsStage:
         facts = self.server_side.facts
         by_host: dict[str, list[Observed]] = {host.name: [] for host in self._both()}
-        by_host[self.server_host.name].append(Observed(role="server", pid=reached.running.pid))
+        if reached.running.pid != NO_PID:
+            by_host[self.server_host.name].append(Observed(role="server", pid=reached.running.pid))
         for hop in reached.endpoint.hops:
             process = cast(RemoteProcess, hop.process)
             by_host[process.held.host.name].append(Observed(role="forwarder", pid=process.pid))
@@ -312,6 +332,7 @@ class Hosts:
             connections=int(factors["threads"]) if "threads" in factors else None,
             scene=None,
             idle=_RemoteIdle(idle),
+            fetches_server_key=self.request.given is None or self.request.given.login.consent.fetch_server_key,
             real=self._real() if path.crosses_link else None,
             told=told,
             interruptions=self._interruptions((client, self.server_host, *self._others)),
@@ -347,6 +368,11 @@ class Hosts:
         endpoint: Endpoint = path.open(context)
         tls = (str(_CA), spec.tls_version) if certificates and spec.tls_version else None
         view = server.session_view(client, endpoint.connection, tls)
+        if self.request.given is not None:
+            # It may see names, or a proxy, in place of addresses, and its process is in no namespace of ours: what is seen is in the
+            # receipt, and nothing is claimed.
+            seen_from, answers = str(view["host"]).partition(":")[0], endpoint.peer_pid
+            endpoint = replace(endpoint, seen_from=seen_from, peer_pid=None if answers == NO_PID else answers)
         return Reached(started, endpoint, view, context.watch_hops)
 
     def _certificates(self, client: RemoteHost) -> CertificatePaths:

@@ -203,6 +203,10 @@ class Listener(Protocol):
     def query(self, sql: str) -> list[dict[str, Any]]: ...
 
 
+NO_PID = 0
+"""Of a process in no namespace that we see; the kernel says so of the peer of a Unix socket, too."""
+
+
 class RunningServer(Listener, Protocol):
     """The same, as far as a stage needs it."""
 
@@ -331,6 +335,8 @@ class Reached:
 
     def observed(self, role: str) -> tuple[Observed, ...]:
         hops = (Observed(role="forwarder", pid=hop.process.pid) for hop in self.endpoint.hops)
+        if self.running.pid == NO_PID:
+            return tuple(hops)
         return (Observed(role=role, pid=self.running.pid), *hops)
 
     def begin(self, ledger: ExitStack) -> None:

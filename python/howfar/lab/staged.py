@@ -59,6 +59,7 @@ class LabStage:
     scene: Scene | None
     """Where its window is looked at from here. None: `watch` does it otherwise."""
     idle: Idle
+    fetches_server_key: bool = True
     application: Application | None = None
 
     @property

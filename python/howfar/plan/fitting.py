@@ -101,6 +101,35 @@ def with_instead(plan: Plan, factor: str, instead: Mapping[str, Sequence[Any]]) 
     return Fitted(fitted, (f"{factor} {new}{f' in place of {old}' if old else ''}: the server's own",))
 
 
+def with_link(plan: Plan, rtt_ns: int, rate_bps: int) -> Fitted:
+    """The one link that is there, in place of those that the plan would set: a real link is not set. Its control arms go too, whose
+    links would be longer ones. Raises PlanError when nothing is left to compare."""
+    there = {"rtt_ns": rtt_ns, "rate_bps": rate_bps}
+    compared = [FACTORS[name] for name in there if len(getattr(plan.factors, name)) > 1]
+    named = {name: level for name, level in there.items() if getattr(plan.baseline, name) is not None}
+    fitted = plan.model_copy(
+        update={
+            "factors": plan.factors.model_copy(update={name: (level,) for name, level in there.items()}),
+            "baseline": plan.baseline.model_copy(update=named),
+            "leave_out": tuple(out for out in plan.leave_out if not set(there) & out.model_fields_set),
+            "timing": plan.timing.model_copy(update={"controls": False}),
+        }
+    )
+    if not any(cell.role == "contender" for cell in cells(fitted)) and any(c.role == "contender" for c in cells(plan)):
+        raise PlanError(
+            f"plan {plan.name} compares nothing but links, and the link between hosts of your own is what it is",
+            "The laboratory (without --on) emulates each.",
+        )
+    return Fitted(
+        fitted,
+        tuple(
+            f"left out: {factor.key} {', '.join(map(factor.format, getattr(plan.factors, factor.name)))}: a link between hosts is "
+            "measured, not set; the laboratory (without --on) emulates each"
+            for factor in compared
+        ),
+    )
+
+
 def with_rows(plan: Plan, most: int) -> Fitted:
     """Tables of at most so many rows, where the plan says that they may be smaller (`fit`); a round number of them.
 

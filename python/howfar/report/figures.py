@@ -126,9 +126,11 @@ def size(count: float) -> str:
     return f"{count:,.0f} B" if count < 1000 else f"{count / 1000:.1f} kB" if count < 1e6 else f"{count / 1e6:.1f} MB"
 
 
-def cpu_total(cell: CellSummary) -> float:
-    """Microseconds a query of the whole path; the emulator's own cost is not in it."""
+def cpu_total(cell: CellSummary) -> float | None:
+    """Microseconds a query of the whole path; the emulator's own cost is not in it. None: the server's is unknown."""
     cpu = cell.cpu_us_per_query
+    if cpu.server is None:
+        return None
     return cpu.client.value + cpu.server.value + (cpu.forwarder.value if cpu.forwarder else 0.0)
 
 
@@ -136,7 +138,7 @@ def cpu_parts(cell: CellSummary) -> str:
     """`6.1+22.4`, and the forwarders' as a third."""
     cpu = cell.cpu_us_per_query
     parts = [cpu.client, cpu.server] + ([cpu.forwarder] if cpu.forwarder else [])
-    return "+".join(f"{part.value:.1f}" for part in parts)
+    return "+".join("?" if part is None else f"{part.value:.1f}" for part in parts)
 
 
 def reading(cell: CellSummary) -> str:

@@ -19,7 +19,7 @@ from howfar.analysis.summary import Summary
 from howfar.bottleneck.limit import Confirmation
 from howfar.model.resource import Resource
 from howfar.plan.factors import breaks
-from howfar.report import charts, figures, limit_text
+from howfar.report import charts, distances, figures, limit_text
 from howfar.report.document import (
     Advice,
     Answer,
@@ -255,6 +255,7 @@ def frame(
         *shown,
         *below,
         *rest,
+        *distances.blocks(summary),
         method(summary),
         *receipts(summary),
         Details(

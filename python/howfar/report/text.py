@@ -208,12 +208,11 @@ def json_schema(findings: Mapping[str, type[Part]]) -> dict[str, Any]:
     cell["properties"]["cpu_us_per_query_interval"] = {"$ref": "#/$defs/CpuPerQuery"}
     cell["properties"]["cpu_us_per_query"] = {"$ref": "#/$defs/CpuNumbers"}
     cell["required"].append("cpu_us_per_query_interval")
-    numbers = {name: {"type": "number"} for name in ("client", "server")}
-    optional = {name: {"anyOf": [{"type": "number"}, {"type": "null"}]} for name in ("forwarder", "link")}
+    optional = {name: {"anyOf": [{"type": "number"}, {"type": "null"}]} for name in ("server", "forwarder", "link")}
     found["$defs"]["CpuNumbers"] = {
         "type": "object",
-        "description": "CPU microseconds a query, by who spent them; null: no such part on this path.",
-        "properties": {**numbers, **optional},
+        "description": "CPU microseconds a query, by who spent them; null: no such part on this path, or unknown.",
+        "properties": {"client": {"type": "number"}, **optional},
         "required": ["client", "server", "forwarder", "link"],
         "additionalProperties": False,
     }

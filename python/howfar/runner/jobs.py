@@ -53,7 +53,7 @@ def load_job(plan: Plan, arm: Arm, stage: Stage, seed: int, workload: Workload) 
         password=stage.password,
         database=stage.database,
         protocol=stage.protocol,
-        session=session_of(session_spec(arm.factors), stage.trust),
+        session=session_of(session_spec(arm.factors), stage.trust, stage.fetches_server_key),
         workload=workload,
         connections=int(arm.factors["threads"]),
         arrivals=None if (per_s := offered_per_s(arm.factors)) is None else Arrivals(rate_per_s=per_s),
@@ -64,13 +64,13 @@ def load_job(plan: Plan, arm: Arm, stage: Stage, seed: int, workload: Workload) 
     )
 
 
-def session_of(spec: SessionSpec, trust: Trust | None) -> Session:
+def session_of(spec: SessionSpec, trust: Trust | None, fetch_server_key: bool = True) -> Session:
     assert spec.tls is None or trust is not None, "a stage for an encrypted cell has a server with a certificate"
     return Session(
         tls=trust.tls(spec) if trust else None,
         compression=Compression(algorithm=spec.algorithm, level=spec.level) if spec.algorithm else None,
         connect="per_transaction" if spec.per_transaction else "persistent",
-        fetch_server_key=True,  # an account made up for the laboratory, in namespaces that nobody else is in
+        fetch_server_key=fetch_server_key,
     )
 
 

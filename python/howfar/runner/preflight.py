@@ -58,7 +58,7 @@ def fit(plan: Plan) -> Fitted:
     plan = carried.plan
     _check_paths(plan)
     if plan.workload.kind == "key_value":
-        able = without_levels(plan, _of_machine(plan))
+        able = without_levels(plan, machine_lacks(plan))
         return Fitted(able.plan, (*asked.notes, *carried.notes, *able.notes))
     if plan.workload.kind == "page":
         _check_page_servers(plan)
@@ -204,10 +204,11 @@ def _most_rows(plan: Plan) -> int:
 
 def _lacking(plan: Plan) -> dict[str, dict[Level, str]]:
     """Levels that server or machine has not, with the reason."""
-    return {**_of_sessions(plan), **_of_replication(plan), **_of_machine(plan)}
+    return {**_of_sessions(plan), **_of_replication(plan), **machine_lacks(plan)}
 
 
-def _of_machine(plan: Plan) -> dict[str, dict[Level, str]]:
+def machine_lacks(plan: Plan) -> dict[str, dict[Level, str]]:
+    """Levels of the plan that this machine has not, with the reason."""
     from howfar.lab.idle import cannot_poll
 
     reason = cannot_poll() if "polling" in plan.factors.idle else None

@@ -13,6 +13,8 @@ from howfar.store.records import Arm, ArmRole, FactorValue, HistogramRecord, Mea
 PATH_ROLES = ("client", "application", "server", "redis", "memcached", "forwarder")
 """Whose CPU a path costs. The link emulator's is the instrument's own and stays out."""
 
+SERVER_ROLES = ("server", "redis", "memcached")
+
 Value = Callable[[Measured], float | None]
 """One comparable figure of a trial, > 0; None: this trial does not have it."""
 
@@ -86,7 +88,9 @@ class TrialTable:
         return sum(spent) / 1e3 / done if spent and done else None
 
     def path_cpu_us(self, measured: Measured) -> float | None:
-        """CPU microseconds an operation of the whole path."""
+        """CPU microseconds an operation of the whole path. None: unknown, as of a server that is not howfar's own."""
+        if not any(cpu.role in SERVER_ROLES for cpu in measured.cpu):
+            return None
         return sum(self.role_cpu_us(measured, role) or 0.0 for role in PATH_ROLES) or None
 
     def block_ratios(self, arm: str, reference: str, value: Value | None = None) -> list[float]:

@@ -223,7 +223,7 @@ class MysqlSession:
         if len(answer) < 5 or answer[4] != 0:
             raise NotThis("it stopped answering COM_PING")
 
-    def _rows(self, statement: str) -> Sequence[Sequence[Any]]:
+    def rows(self, statement: str) -> Sequence[Sequence[Any]]:
         try:
             with self._connection.cursor() as cursor:
                 cursor.execute(statement)
@@ -234,7 +234,7 @@ class MysqlSession:
 
     def _pairs(self, what: str, names: Sequence[str]) -> dict[str, str]:
         quoted = ", ".join(f"'{name}'" for name in names)
-        return {row[0]: str(row[1]) for row in self._rows(f"SHOW GLOBAL {what} WHERE Variable_name IN ({quoted})")}
+        return {row[0]: str(row[1]) for row in self.rows(f"SHOW GLOBAL {what} WHERE Variable_name IN ({quoted})")}
 
     def counters(self) -> Counters:
         """One statement, so that its own share is known."""
@@ -250,18 +250,18 @@ class MysqlSession:
         layers = "which sessions encrypt or compress"
         if settings.get("performance_schema") == "ON":
             try:
-                for number, cipher, compression in self._rows(_BY_THREAD):
+                for number, cipher, compression in self.rows(_BY_THREAD):
                     by_thread[number] = (cipher != "" if cipher is not None else None, compression == "ON")
-                pids = {number: int(value) for number, value in self._rows(_PIDS) if str(value).isdigit()}
+                pids = {number: int(value) for number, value in self.rows(_PIDS) if str(value).isdigit()}
             except Refused as refused:
                 hidden.append((layers, str(refused), "an account that may SELECT on performance_schema"))
         else:
             why = "performance_schema is off, and nothing else shows other sessions"
             hidden.append((layers, why, "performance_schema = ON in [mysqld], and a restart"))
-        if not self._rows(_SEES_OTHERS)[0][0]:
+        if not self.rows(_SEES_OTHERS)[0][0]:
             hidden.append(("other sessions", "the account lacks the privilege PROCESS", "GRANT PROCESS ON *.* TO it"))
         sessions = []
-        for number, user, host, *_ in self._rows("SHOW PROCESSLIST"):
+        for number, user, host, *_ in self.rows("SHOW PROCESSLIST"):
             if number == self._connection.thread_id() or user in ("system user", "event_scheduler"):
                 continue
             port = str(host or "").rpartition(":")[2]

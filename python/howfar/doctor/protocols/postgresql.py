@@ -243,7 +243,7 @@ class PostgresqlSession:
         if answer != expected:
             raise NotThis("it stopped answering an empty query")
 
-    def _rows(self, statement: str) -> Sequence[Sequence[Any]]:
+    def rows(self, statement: str) -> Sequence[Sequence[Any]]:
         self._connection.stream.bounded.renew()
         try:
             rows: Sequence[Sequence[Any]] = self._connection.execute_simple(statement).rows or []
@@ -258,12 +258,12 @@ class PostgresqlSession:
         version = self._connection.parameter_statuses.get("server_version", "")
         if int(re.match(r"\d*", version)[0] or 0) < _COUNTED_SINCE:  # type: ignore[index]  # it matches nothing at least
             raise Refused(f"PostgreSQL before {_COUNTED_SINCE} does not count connections")
-        ((sessions, transactions, working, waiting),) = self._rows(_COUNTERS)
+        ((sessions, transactions, working, waiting),) = self.rows(_COUNTERS)
         return Counters(int(sessions), int(transactions), None, float(working), float(waiting))
 
     def report(self) -> SelfReport:
-        settings = {name: str(value) for name, value in self._rows(_SETTINGS)}
-        listed = self._rows(_SESSIONS)
+        settings = {name: str(value) for name, value in self.rows(_SETTINGS)}
+        listed = self.rows(_SESSIONS)
         sessions = [ListedSession(port, None, tls, None) for port, tls, *_ in listed if port is not None and port > 0]
         are_hidden = any(row[2] for row in listed)
         hidden = []

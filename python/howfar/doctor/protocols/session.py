@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from howfar.doctor.findings import Rates
 from howfar.doctor.targets import Login
@@ -140,6 +141,14 @@ class Session(Protocol):
     def report(self) -> SelfReport: ...
 
     def close(self) -> None: ...
+
+
+class SqlSession(Session, Protocol):
+    """One of a server with tables."""
+
+    def rows(self, statement: str) -> Sequence[Sequence[Any]]:
+        """Raises Refused."""
+        ...
 
 
 class ServerProtocol(Protocol):

@@ -1,0 +1,94 @@
+"""`howfar bench hosts`: how the load itself scales over your own hosts, and what controlling a trial costs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from howfar.cli.on_hosts import enter, joined
+from howfar.cli.screen import columns, json_option, note
+from howfar.stats.intervals import interval_text
+from howfar.units import format_duration_ns
+
+if TYPE_CHECKING:
+    from howfar.fleet.scale_out import ScaleOut
+
+
+@click.command("hosts")
+@click.argument("where", default="hosts.toml", metavar="FILE|ray://HOST:PORT")
+@click.option("--place", metavar="ROLES", help="Who has the null server: server=b.  [default: the first that may]")
+@click.option("--clients", metavar="HOSTS", help="The load's hosts: a,c,d.  [default: all others that may]")
+@click.option("--blocks", type=click.IntRange(1, 100), default=6, show_default=True, help="Six or more give intervals.")
+@click.option("--seconds", type=click.FloatRange(0.5, 60), default=3, show_default=True, help="Length of a window.")
+@click.option("--threads", type=click.IntRange(1, 10_000), default=16, show_default=True, help="Connections a client.")
+@json_option
+def hosts_command(
+    where: str, place: str | None, clients: str | None, blocks: int, seconds: float, threads: int, as_json: bool
+) -> int:
+    """Measure how the load scales over hosts: 1, 2, 4 … clients against a null server, and the cost of control.
+
+    Control is what a trial takes beyond warm-up and window, and the CPU of Ray and of the agent on a load host in the window.
+    """
+    cluster, code = enter(where)
+    if code is not None:
+        return code
+    from howfar.fleet.place import find_place, with_clients
+    from howfar.fleet.scale_out import Request, scale_out
+
+    with joined(cluster) as (file, hosts):
+        chosen = find_place(file, place)
+        able = [name for name in file.with_role("client") if name != chosen.server]
+        chosen = with_clients(chosen, file, clients or ",".join(able))
+        load = [hosts[name] for name in (chosen.client, *chosen.others)]
+        request = Request(blocks, round(seconds * 1e9), threads)
+        found = scale_out(hosts[chosen.server], load, request, lambda block: note(f"block {block} of {blocks}"))
+    if as_json:
+        click.echo(json.dumps(asdict(found) | {"rows": [_plain(row) for row in found.rows]}, indent=2))
+    else:
+        _show(found)
+    return 0
+
+
+def _plain(row: object) -> dict[str, object]:
+    return {name: value.model_dump() if hasattr(value, "model_dump") else value for name, value in vars(row).items()}
+
+
+def _show(found: ScaleOut) -> None:
+    click.echo(
+        f"{found.connections} connections a client against a null server on {found.server_cpus} CPUs, "
+        f"{found.blocks} blocks of {format_duration_ns(found.measure_ns)}:"
+    )
+    rows: list[tuple[str, ...]] = [
+        (
+            "clients",
+            "queries/s",
+            "x one client",
+            "busiest thread: client",
+            "server",
+            "last start late",
+            "control",
+            "CPU: Ray",
+            "agent",
+        )
+    ]
+    for row in found.rows:
+        rows.append(
+            (
+                str(row.clients),
+                f"{row.queries_per_s.value:,.0f}",
+                interval_text(row.over_one) if row.clients > 1 else "1",
+                f"{row.client_busy:.0%}",
+                f"{row.server_busy:.0%}",
+                format_duration_ns(row.late_ns),
+                f"{row.control_ns / 1e9:.2f} s",
+                "-" if row.ray_cpu is None else f"{row.ray_cpu:.2%}",
+                f"{row.agent_cpu:.2%}",
+            )
+        )
+    for line in columns(rows):
+        click.echo(line)
+    if found.blocks < 6:
+        click.echo("Fewer than 6 blocks give no intervals: small differences mean nothing.")

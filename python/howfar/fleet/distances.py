@@ -1,0 +1,191 @@
+"""What lies between hosts, measured, and what each host says of its network, clock and zone. No other host is asked."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from howfar.engine.messages import GoodputResult, RttResult
+from howfar.errors import LabError
+from howfar.fleet.joined import Link, cpus_of
+from howfar.fleet.remote import RemoteHost
+from howfar.lab.awake import awake
+from howfar.lab.link import DIRECTIONS
+from howfar.lab.network import Cpus
+
+GOODPUT_S = 5
+_TOOL_S = 5.0
+_IP_MTU = 14
+"""Of getsockopt (ip(7)); the module socket has no name for it."""
+_CLOUD = Path("/run/cloud-init/instance-data.json")
+"""What cloud-init wrote when the machine started, readable by everybody; nobody is asked over the network."""
+_OFFLOADS = ("tcp-segmentation-offload", "generic-segmentation-offload", "generic-receive-offload")
+UNKNOWN = "unknown"
+
+
+def path_mtu(address: str) -> int | None:
+    """Run on a host: the path MTU to another host, as the kernel knows it after traffic."""
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+            asked.connect((address, 9))
+            return asked.getsockopt(socket.IPPROTO_IP, _IP_MTU)
+    except OSError:
+        return None
+
+
+def interface(address: str) -> dict[str, Any]:
+    """Run on a host: the interface with this address, its speed and offloads. Unknown facts are omitted."""
+    listed = _json_of(["ip", "-json", "addr", "show", "to", address])
+    if not listed:
+        return {}
+    name = str(listed[0]["ifname"])
+    found: dict[str, Any] = {"name": name, "mtu": listed[0].get("mtu"), "qdisc": listed[0].get("qdisc")}
+    with suppress(OSError, ValueError):
+        speed = int(Path(f"/sys/class/net/{name}/speed").read_text())
+        found |= {"speed_mbit": speed} if speed > 0 else {}
+    offloads = _json_of(["ethtool", "--json", "-k", name])
+    if offloads:
+        found["offloads"] = {what: bool(offloads[0].get(what, {}).get("active")) for what in _OFFLOADS}
+    return found
+
+
+def clock_says() -> dict[str, Any]:
+    """Run on a host: what chrony, or else PTP, says of its clock; empty without them."""
+    return chrony(_output(["chronyc", "-n", "-c", "tracking"])) or ptp(
+        _output(["pmc", "-u", "-b", "0", "GET CURRENT_DATA_SET"])
+    )
+
+
+def chrony(tracking: str) -> dict[str, Any]:
+    """Parse `chronyc -c tracking`. The bound is chrony(1)'s own: offset, root dispersion, and half the root delay."""
+    fields = tracking.strip().split(",")
+    if len(fields) < 14 or fields[13] == "Not synchronised":
+        return {}
+    with suppress(ValueError):
+        offset, delay, dispersion = (float(fields[at]) for at in (4, 10, 11))
+        bound = abs(offset) + dispersion + delay / 2
+        return {"by": "chrony", "source": fields[1] or fields[0], "offset_s": offset, "bound_s": round(bound, 9)}
+    return {}
+
+
+def ptp(data_set: str) -> dict[str, Any]:
+    """Parse what pmc(8) of linuxptp prints. Its offset has no bound."""
+    for line in data_set.splitlines():
+        name, _, value = line.strip().partition(" ")
+        if name == "offsetFromMaster":
+            with suppress(ValueError):
+                return {"by": "PTP", "offset_s": float(value) / 1e9}
+    return {}
+
+
+def cloud() -> dict[str, str]:
+    """Run on a host: its cloud's zone, region and type of machine, where cloud-init wrote them. Empty: unknown."""
+    try:
+        said = json.loads(_CLOUD.read_text()).get("v1", {})
+    except (OSError, ValueError, AttributeError):
+        return {}
+    names = {"cloud_name": "cloud", "region": "region", "availability_zone": "zone"}
+    return {ours: str(said[theirs]) for theirs, ours in names.items() if said.get(theirs)}
+
+
+def where(host: RemoteHost) -> dict[str, str]:
+    """Where a host stands: the file of hosts counts, then the host's own cloud metadata. Nothing is guessed from addresses."""
+    told = {name: word for name in ("zone", "rack") if (word := getattr(host.spec, name)) is not None}
+    return {"zone": UNKNOWN, "rack": UNKNOWN, **host.within(cloud), **told}
+
+
+def _output(command: Sequence[str]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=_TOOL_S).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _json_of(command: Sequence[str]) -> list[dict[str, Any]]:
+    try:
+        found: list[dict[str, Any]] = [one for one in json.loads(_output(command) or "[]") if one]
+    except ValueError:
+        return []
+    return found
+
+
+class HeldAwake:
+    """Keeps CPUs of a host awake until it is closed."""
+
+    def __init__(self, cpus: Cpus) -> None:
+        self._ledger = ExitStack()
+        self._ledger.enter_context(awake(cpus))
+
+    def close(self) -> None:
+        self._ledger.close()
+
+
+@dataclass(frozen=True)
+class Distance:
+    """What was measured between two hosts: one-byte ping-pong over TCP, and bulk transfers in each direction."""
+
+    source: str
+    target: str
+    rtt: RttResult
+    """At rest: idle CPUs sleep as they always do."""
+    awake: RttResult | None
+    """With all CPUs of both hosts kept awake: what is left is the network's. None: they cannot be."""
+    goodput: Mapping[str, GoodputResult]
+    """`to_server` is to the target."""
+    mtu: int | None
+    """What the route there allows. None: the kernel does not say."""
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON, for a run file and for people's own programs."""
+        there = self.goodput["to_server"]
+        return {
+            "from": self.source,
+            "to": self.target,
+            "rtt_ns": _rtt(self.rtt),
+            "rtt_awake_ns": None if self.awake is None else _rtt(self.awake),
+            "goodput_bps": {to: round(found.bits_per_second) for to, found in self.goodput.items()},
+            "retransmits": {to: found.retransmits for to, found in self.goodput.items()},
+            "path_mtu": self.mtu,
+            "mss": there.mss,
+            "congestion_control": there.congestion_control,
+        }
+
+
+def _rtt(found: RttResult) -> dict[str, int]:
+    return {"min": found.min_ns, "p50": found.p50_ns, "p99": found.p99_ns}
+
+
+def distance(one: RemoteHost, other: RemoteHost, goodput_s: int | None = GOODPUT_S) -> Distance:
+    """Measure one pair. `goodput_s` None: as long as a run needs to know. Raises LabError, EngineError."""
+    with closing(Link(one, other)) as link:
+        return link_distance(link, goodput_s)
+
+
+def link_distance(link: Link, goodput_s: int | None = None) -> Distance:
+    """See `distance`; over a link that is open."""
+    one, other = link.source, link.target
+    rtt = link.ping()
+    goodput: dict[str, GoodputResult] = {to: link.goodput(to, rtt.p50_ns, goodput_s) for to in DIRECTIONS}
+    return Distance(one.name, other.name, rtt, _awake(link), goodput, one.within(path_mtu, other.spec.address))
+
+
+def _awake(link: Link) -> RttResult | None:
+    with ExitStack() as ledger:
+        try:
+            for host in (link.source, link.target):
+                ledger.callback(host.hold(HeldAwake, cpus_of(host), called="awake").drop)
+        except LabError:
+            return None
+        return link.ping()
+
+
+def distances(hosts: Mapping[str, RemoteHost]) -> tuple[Distance, ...]:
+    """Measure all pairs of hosts, one pair at a time, so that probes do not disturb each other. Raises LabError, EngineError."""
+    return tuple(distance(*pair) for pair in itertools.combinations(hosts.values(), 2))

@@ -1,0 +1,117 @@
+"""A Ray cluster that exists already: its nodes are the hosts, its Ray carries what ours would, and its owner starts and stops it."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from howfar.errors import LabError, UsageError
+from howfar.fleet.hosts_file import ROLES, HostsFile, HostSpec
+from howfar.fleet.inner import SandboxedAgent
+from howfar.fleet.joined import quiet
+from howfar.fleet.remote import RemoteHost
+from howfar.fleet.ship import packed
+
+SCHEME = "ray://"
+_ADDRESS = re.compile(r"[A-Za-z0-9.-]+:\d{1,5}")
+_SHARE = 0.001
+"""Of the resource that each node of a Ray cluster has by its address."""
+
+
+@dataclass(frozen=True)
+class ExistingCluster:
+    """One of the user's own, by the address of its head."""
+
+    address: str
+
+    @property
+    def path(self) -> str:
+        return f"{SCHEME}{self.address}"
+
+
+def existing_cluster(where: str) -> ExistingCluster:
+    """`where`: ray://HOST:PORT. Raises UsageError."""
+    address = where.removeprefix(SCHEME)
+    if not _ADDRESS.fullmatch(address):
+        raise UsageError(
+            f"{where} is no address of a Ray cluster", "Example: ray://10.0.0.1:6379, its head and GCS port."
+        )
+    return ExistingCluster(address)
+
+
+@contextmanager
+def join_existing(cluster: ExistingCluster) -> Iterator[tuple[HostsFile, dict[str, RemoteHost]]]:
+    """Connect and start an agent in a sandbox on each node. Call it on a machine of the cluster. Raises LabError."""
+    with tempfile.TemporaryDirectory(prefix="howfar-ray-") as directory:
+        _unpack(Path(directory))
+        quiet(Path(directory) / "driver.log")
+        try:
+            ray.init(
+                address=cluster.address,
+                log_to_driver=False,
+                logging_level=logging.CRITICAL,
+                namespace="howfar",
+                runtime_env={"working_dir": directory},
+            )
+        except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            raise LabError(
+                f"the Ray cluster at {cluster.address} does not take us in: {error}",
+                "Run howfar on a machine of the cluster, with its version of Ray and Python and, where it has one, its token "
+                "(RAY_AUTH_MODE, RAY_AUTH_TOKEN_PATH).",
+            ) from error
+        hosts: dict[str, RemoteHost] = {}
+        try:
+            file = hosts_of(ray.nodes())
+            hosts = {
+                name: RemoteHost(name, spec, SandboxedAgent, {f"node:{spec.address}": _SHARE})
+                for name, spec in file.hosts.items()
+            }
+            for host in hosts.values():
+                host.join()
+            yield file, hosts
+        finally:
+            for host in hosts.values():
+                host.leave()
+            ray.shutdown()
+
+
+def _unpack(directory: Path) -> None:
+    """What is copied to hosts by ssh, as a directory that Ray hands on."""
+    _, archive = packed()
+    with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as unpacked:
+        unpacked.extractall(directory, filter="data")
+
+
+def hosts_of(nodes: Sequence[Mapping[str, Any]]) -> HostsFile:
+    """The hosts that a cluster's nodes are: by host name where it is one of a kind, each in the roles that its resources name
+    (`role:client`), or in any. Raises LabError."""
+    alive = sorted((node for node in nodes if node["Alive"]), key=lambda node: str(node["NodeManagerAddress"]))
+    names = [re.sub(r"[^a-z0-9-]", "-", str(node["NodeManagerHostname"]).lower().partition(".")[0]) for node in alive]
+    found: dict[str, HostSpec] = {}
+    for number, (node, name) in enumerate(zip(alive, names, strict=True), 1):
+        roles = tuple(role for role in ROLES if f"role:{role}" in node["Resources"])
+        unique = names.count(name) == 1 and name[:1].isalpha()
+        try:
+            spec = HostSpec(address=str(node["NodeManagerAddress"]), roles=roles or ROLES)
+        except ValueError as error:
+            raise LabError(
+                f"a node of the cluster has the address {node['NodeManagerAddress']}, by which others cannot reach it",
+                "Start it with `ray start --node-ip-address=` and an IPv4 address of its network.",
+            ) from error
+        found[name if unique else f"node-{number}"] = spec
+    if len(found) < 2:
+        raise LabError(
+            f"the Ray cluster has {len(found)} node that is alive, and client and server are two",
+            "`ray status` shows its nodes.",
+        )
+    return HostsFile(hosts=found)

@@ -1,0 +1,212 @@
+"""A server of the user's own as the target between hosts: asked what its account may see, and neither started, set nor stopped.
+
+What a session cannot show is unknown: the server's CPU time, whether its data is in memory, and whether others use it meanwhile.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+from howfar.doctor.findings import Kind
+from howfar.doctor.protocols import PROTOCOLS
+from howfar.doctor.protocols.session import Endpoint, NotThis, Refused, SqlSession
+from howfar.doctor.targets import Consent, Login
+from howfar.engine.messages import TcpTarget
+from howfar.errors import LabError, PlanError, UsageError
+from howfar.fleet.hosts_file import HostsFile
+from howfar.lab.environment import allow_descriptors
+from howfar.lab.reached import NO_PID
+from howfar.lab.servers import GAUGES, Seer, Tables
+from howfar.load.job import Login as LoadLogin
+from howfar.plan.sessions import SessionSpec
+from howfar.plan.types import Plan
+
+_NOWHERE = Path("/nonexistent")
+_UNKNOWN = ("the server's CPU time", "whether its data was in memory", "whether others used it meanwhile")
+
+
+@dataclass(frozen=True)
+class GivenServer:
+    """Where it is, what it speaks and with which account; values only."""
+
+    kind: Kind
+    address: str
+    port: int
+    database: str
+    login: Login
+
+
+def given_server(found: LoadLogin) -> GivenServer:
+    """Raises UsageError."""
+    address, target = found.address, found.target
+    if not isinstance(target, TcpTarget) or ":" in target.host:
+        raise UsageError(
+            "--dsn must name the server by its IPv4 address or host name: the other hosts reach it by that",
+            "Example: mysql://user@10.0.0.2:3306/sbtest.",
+        )
+    if address.ssl_mode not in (None, "DISABLED", "PREFERRED") or address.compression is not None:
+        raise UsageError(
+            "between hosts, sessions with a server of your own are plain: a plan has no TLS or compression from a DSN",
+            "`howfar load` measures that server with both.",
+        )
+    assert address.user is not None and address.database is not None, "a joined address is complete"
+    kind = Kind.POSTGRESQL if address.protocol == "postgresql" else Kind.MYSQL
+    consent = Consent(fetch_server_key=address.fetch_server_key is True)
+    login = Login(address.user, found.password, consent, address.database)
+    return GivenServer(kind, target.host, target.port, address.database, login)
+
+
+def host_of(given: GivenServer, file: HostsFile) -> str:
+    """Which of the hosts it is on. Raises UsageError."""
+    for name, host in file.hosts.items():
+        if host.address == given.address:
+            return name
+    raise UsageError(
+        f"no host of the file has the server's address {given.address}",
+        "Add that host: a probe there measures what lies between client and server, and local paths begin there. "
+        "`howfar load` needs the server alone.",
+    )
+
+
+def check_given(plan: Plan) -> None:
+    """Refuse what only a server of howfar's own can do. Raises PlanError."""
+    factors, needs = plan.factors, ""
+    if factors.content != ("digits",):
+        needs = "tables with other contents than sysbench's"
+    elif plan.workload.kind == "single_row_inserts":
+        needs = "a table that is made anew for each trial"
+    elif set(factors.tls) != {"off"} or set(factors.compression) != {"off"}:
+        needs = "encrypted or compressed sessions"
+    if needs:
+        raise PlanError(
+            f"plan {plan.name} needs {needs}, and a server of your own is used as it is, by plain sessions",
+            "Leave out --dsn: howfar then starts a server of its own.",
+        )
+
+
+class GivenSide:
+    """Held on the server's host, where `serving.ServerSide` would be."""
+
+    def __init__(self, given: GivenServer, tables: Tables, connections: int) -> None:
+        self.descriptors = allow_descriptors(connections)
+        self._given = given
+        self.user, self.password, self.database = given.login.user, given.login.password, given.database
+        with self._session() as session:
+            about = session.rows(_ABOUT[given.kind])[0]
+            version, comment, directory = (str(value or "") for value in about)
+            self.kind, self.version = _named(given.kind, version, comment), version
+            self._socket = _socket(given, directory)
+            _check_tables(session, given, tables)
+        self.data = {"given": True, "tables": tables.count, "table_size": tables.size}
+
+    @contextmanager
+    def _session(self) -> Iterator[SqlSession]:
+        given = self._given
+        with _session(given, Endpoint(None, given.address, given.port)) as session:
+            yield session
+
+    def start(self, path_name: str, spec: SessionSpec) -> tuple[dict[str, Any], Seer]:
+        """It runs already."""
+        facts = {"kind": self.kind, "version": self.version, "pid": NO_PID, "port": self._given.port}
+        return {**facts, "socket": self._socket or _NOWHERE}, partial(_see, self._given)
+
+    def snapshot(self) -> dict[str, int]:
+        """What its account may read. Empty: nothing."""
+        with suppress(Refused), self._session() as session:
+            return {str(name): int(value) for name, value in session.rows(_COUNTERS[self._given.kind])}
+        return {}
+
+    def receipt(self, before: Mapping[str, int], commits: int | None) -> tuple[dict[str, Any], tuple[str, ...]]:
+        after = self.snapshot()
+        counters = {name: after[name] - before[name] for name in after if name in before and name not in GAUGES}
+        return {"kind": self.kind, "given": True, "counters": counters, "unknown": list(_UNKNOWN)}, ()
+
+    def query(self, sql: str) -> list[dict[str, Any]]:
+        raise PlanError("a path that sets the server has one of howfar's own", "Leave out --dsn.")
+
+    def alive(self) -> bool:
+        with suppress(LabError), self._session():
+            return True
+        return False
+
+    def check_alive(self) -> None:
+        with self._session():
+            return
+
+    def stop(self) -> None:
+        """It goes on."""
+
+    close = stop
+
+
+@contextmanager
+def _session(given: GivenServer, endpoint: Endpoint) -> Iterator[SqlSession]:
+    """Raises LabError when nobody lets us in; what the server refuses later is `Refused`."""
+    try:
+        session = cast(SqlSession, PROTOCOLS[given.kind].open(endpoint, given.login))
+    except (Refused, NotThis) as error:
+        raise LabError(
+            f"the server at {endpoint.where} does not let {given.login.user} in: {error}",
+            "Does `howfar load DSN` reach it from that host?",
+        ) from error
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+def _see(given: GivenServer, connection: Mapping[str, Any], _: ssl.SSLContext | None) -> dict[str, Any]:
+    """See `lab.servers.Seer`; runs on the client's host."""
+    with _session(given, Endpoint(connection.get("socket"), connection.get("host"), connection.get("port"))) as session:
+        return {"host": str(session.rows(_SEEN_FROM[given.kind])[0][0]), "ssl_version": ""}
+
+
+def _named(kind: Kind, version: str, comment: str) -> str:
+    if kind is Kind.POSTGRESQL:
+        return "postgresql"
+    return "mariadb" if "mariadb" in f"{version} {comment}".lower() else "mysql"
+
+
+def _socket(given: GivenServer, said: str) -> Path | None:
+    """PostgreSQL names directories, the others a file."""
+    first = said.partition(",")[0].strip()
+    if not first:
+        return None
+    path = Path(first) / f".s.PGSQL.{given.port}" if given.kind is Kind.POSTGRESQL else Path(first)
+    return path if path.is_socket() else None
+
+
+def _check_tables(session: SqlSession, given: GivenServer, tables: Tables) -> None:
+    """Raises LabError where those that the plan reads are not there, or too small."""
+    schema = "" if given.kind is Kind.POSTGRESQL else f"`{given.database.replace('`', '``')}`."
+    fill = f"Fill it: `howfar load DSN oltp_read_only --tables={tables.count} --table-size={tables.size} prepare`."
+    for number in range(1, tables.count + 1):
+        try:
+            last = int(session.rows(f"SELECT max(id) FROM {schema}sbtest{number}")[0][0] or 0)
+        except Refused as error:
+            raise LabError(f"the server's table sbtest{number} cannot be read: {error}", fill) from error
+        if last < tables.size:
+            raise LabError(
+                f"the server's table sbtest{number} ends at id {last}, and the plan reads {tables.size}", fill
+            )
+
+
+_ABOUT = {
+    Kind.MYSQL: "SELECT version(), @@version_comment, @@socket",
+    Kind.POSTGRESQL: "SELECT current_setting('server_version'), '', current_setting('unix_socket_directories', true)",
+}
+_SEEN_FROM = {
+    Kind.MYSQL: "SELECT HOST FROM information_schema.processlist WHERE ID = CONNECTION_ID()",
+    Kind.POSTGRESQL: "SELECT coalesce(host(client_addr), 'localhost') FROM pg_stat_activity WHERE pid = pg_backend_pid()",
+}
+_COUNTERS = {
+    Kind.MYSQL: "SHOW GLOBAL STATUS WHERE Variable_name IN ('Questions', 'Bytes_received', 'Bytes_sent', 'Connections', "
+    "'Com_select', 'Handler_commit', 'Innodb_buffer_pool_reads')",
+    Kind.POSTGRESQL: "SELECT 'xact_commit', xact_commit FROM pg_stat_database WHERE datname = current_database()",
+}

@@ -1,0 +1,141 @@
+"""An agent in namespaces of its own, below an actor of a cluster that is not howfar's.
+
+`python -m howfar.fleet.inner` reads requests from stdin and writes answers to stdout, each a length and a pickle. Its files are in
+memory that only it sees. When the actor ends, however it ends, stdin does too, and the kernel removes all that was started here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any
+
+from ray import cloudpickle
+
+import howfar
+from howfar.errors import HowfarError, LabError
+from howfar.fleet.node import MEMORY, WORK
+from howfar.fleet.remote import Agent
+from howfar.lab import sandbox
+from howfar.lab.environment import memory_bytes
+
+THREADS = 32
+_LENGTH = struct.Struct("!I")
+_Outcome = tuple[str, Any]
+
+
+class SandboxedAgent:
+    """See `remote.Agent`; hands everything on to a sandbox."""
+
+    def __init__(self) -> None:
+        package = str(Path(howfar.__file__).parents[1])
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "howfar.fleet.inner"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": package, "PYTHONSAFEPATH": "1"},
+        )
+        self._numbers = itertools.count()
+        self._awaited: dict[int, Future[_Outcome]] = {}
+        self._lock = threading.Lock()
+        threading.Thread(target=self._listen, name="answers", daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        while (frame := _read(self._process.stdout)) is not None:
+            number, outcome = pickle.loads(frame)
+            self._awaited.pop(number).set_result(outcome)
+        self._process.wait()
+        with self._lock:
+            for left in self._awaited.values():
+                left.set_result(_ended(self._process.returncode))
+
+    def _ask(self, method: str, *arguments: Any) -> _Outcome:
+        number, answer = next(self._numbers), Future[_Outcome]()
+        frame = cloudpickle.dumps((number, method, arguments))
+        with self._lock:
+            if self._process.poll() is not None:
+                return _ended(self._process.returncode)
+            self._awaited[number] = answer
+            assert self._process.stdin is not None
+            _write(self._process.stdin, frame)
+        return answer.result()
+
+    def run(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> _Outcome:
+        return self._ask("run", function, arguments)
+
+    def hold(self, key: str, factory: Callable[..., Any], arguments: tuple[Any, ...]) -> _Outcome:
+        return self._ask("hold", key, factory, arguments)
+
+    def call(self, key: str, method: str, arguments: tuple[Any, ...], starts: bool) -> _Outcome:
+        return self._ask("call", key, method, arguments, starts)
+
+    def drop(self, key: str) -> _Outcome:
+        return self._ask("drop", key)
+
+
+def _ended(code: int) -> _Outcome:
+    advice = "Pods and containers need the capability SYS_ADMIN, or user namespaces: see docs/hosts.md."
+    return LabError.__name__, (f"howfar's sandbox there ended with exit code {code}", advice)
+
+
+def _read(stream: IO[bytes]) -> bytes | None:
+    """One frame. None: the end."""
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    frame = stream.read(length)
+    return frame if len(frame) == length else None
+
+
+def _write(stream: IO[bytes], frame: bytes) -> None:
+    stream.write(_LENGTH.pack(len(frame)) + frame)
+    stream.flush()
+
+
+def _serve() -> int:
+    sandbox.mount_memory(MEMORY, memory_bytes("MemAvailable"), "1777")
+    WORK.mkdir(mode=0o700)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what others print is no answer
+    agent, lock = Agent(), threading.Lock()
+
+    def answer(number: int, method: str, arguments: tuple[Any, ...]) -> None:
+        try:
+            outcome = getattr(agent, method)(*arguments)
+            frame = cloudpickle.dumps((number, outcome))
+        except Exception as error:
+            frame = pickle.dumps(
+                (number, (LabError.__name__, (f"{type(error).__name__}: {error}", "Please report this.")))
+            )
+        with lock:
+            _write(answers, frame)
+
+    pool = ThreadPoolExecutor(THREADS)
+    with os.fdopen(os.dup(0), "rb") as requests:
+        while (frame := _read(requests)) is not None:
+            pool.submit(answer, *pickle.loads(frame))
+    os._exit(0)
+
+
+def main() -> int:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        return _serve() if sandbox.inside() else sandbox.run_inside(network=False)
+    except HowfarError as error:
+        sys.stderr.write(f"howfar: {error.message}\n")
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

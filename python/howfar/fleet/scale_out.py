@@ -1,0 +1,229 @@
+"""How the load itself scales over hosts: against a null server, from 1, 2, 4 … clients, and what controlling a trial costs.
+
+In each block every number of clients is measured once, in random order; a ratio compares measurements of one block.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from howfar.engine.messages import (
+    Event,
+    Finished,
+    LoadJob,
+    Measuring,
+    NullJob,
+    NullReady,
+    Observed,
+    Sysbench,
+    TcpListen,
+    TcpTarget,
+)
+from howfar.engine.process import EngineProcess
+from howfar.errors import EngineError
+from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
+from howfar.fleet.joined import cpus_of
+from howfar.fleet.load import Client, measure
+from howfar.fleet.remote import RemoteHost, RemoteLauncher
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import judge_ratio, mean_interval
+
+_WORKLOAD = Sysbench(kind="oltp_read_only", point_selects=1, range_selects=False, skip_trx=True)
+_WARMUP_NS = 500_000_000
+_AGENT = "ray::"
+"""How Ray calls the process of an actor."""
+
+
+@dataclass(frozen=True)
+class Request:
+    blocks: int = 6
+    measure_ns: int = 3_000_000_000
+    connections: int = 16
+    """Of each client."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """One measurement."""
+
+    queries_per_s: float
+    client_busy: float
+    """Of the time, that the busiest thread of any client was on a CPU."""
+    server_busy: float
+    """The same of the null server."""
+    late_ns: int
+    """By which the last host began."""
+    control_ns: int
+    """That it took beyond warm-up and window: engines started, connections opened, clocks read, results fetched."""
+    ray_cpu: float | None
+    """CPUs that Ray's own processes kept busy in the window, on the busiest load host. None: they are not in our sandbox."""
+    agent_cpu: float
+    """The same of howfar's agent."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A number of clients."""
+
+    clients: int
+    queries_per_s: Estimate
+    over_one: Estimate
+    """Throughput over that of one client."""
+    client_busy: float
+    server_busy: float
+    late_ns: int
+    control_ns: float
+    ray_cpu: float | None
+    agent_cpu: float
+
+
+@dataclass(frozen=True)
+class ScaleOut:
+    connections: int
+    blocks: int
+    measure_ns: int
+    server_cpus: int
+    rows: tuple[Scale, ...]
+
+
+def counts(clients: int) -> tuple[int, ...]:
+    """1, 2, 4 … and all of them: `counts(6)` is 1, 2, 4, 6."""
+    found = [1]
+    while found[-1] * 2 <= clients:
+        found.append(found[-1] * 2)
+    return tuple(dict.fromkeys((*found, clients)))
+
+
+def scale_out(
+    server: RemoteHost, clients: Sequence[RemoteHost], request: Request, on_block: Callable[[int], None]
+) -> ScaleOut:
+    """Raises EngineError, LabError."""
+    found: dict[int, list[Load]] = defaultdict(list)
+    order = random.Random(0)
+    levels = counts(len(clients))
+    with _null_server(server) as (target, launcher, pid), _clocks((server, *clients)) as clocks:
+        for block in range(request.blocks):
+            for count in order.sample(levels, len(levels)):
+                observe = (Observed(role="server", pid=pid),)
+                elsewhere = {server.name: (launcher, observe)}
+                found[count].append(_load(clients[:count], target, elsewhere, clocks, request))
+            on_block(block + 1)
+    rows = tuple(_row(count, found) for count in levels)
+    return ScaleOut(request.connections, request.blocks, request.measure_ns, len(cpus_of(server)), rows)
+
+
+@contextmanager
+def _null_server(host: RemoteHost) -> Iterator[tuple[TcpTarget, RemoteLauncher, int]]:
+    cpus = cpus_of(host)
+    launcher = host.launcher(cpus)
+    job = NullJob(listen=TcpListen(host=host.spec.address), threads=len(cpus))
+    with EngineProcess(job, launcher) as process:
+        ready = process.read()
+        if not isinstance(ready, NullReady) or ready.port is None:
+            raise EngineError(f"the null server reported {ready!r} before it was ready", "Please report this.")
+        yield TcpTarget(host=host.spec.address, port=ready.port), launcher, process.pid
+
+
+@contextmanager
+def _clocks(hosts: Sequence[RemoteHost]) -> Iterator[Callable[[RemoteHost], Clocks]]:
+    with ExitStack() as ledger:
+        ports = {}
+        for host in hosts:
+            held = host.hold(ClockServer, host.spec.address)
+            ledger.callback(held.drop)
+            ports[host.name] = int(held.facts["port"])
+        yield lambda host: read_clocks(host.spec.address, ports[host.name])
+
+
+def _load(
+    clients: Sequence[RemoteHost],
+    target: TcpTarget,
+    elsewhere: Mapping[str, tuple[RemoteLauncher, tuple[Observed, ...]]],
+    clocks: Callable[[RemoteHost], Clocks],
+    request: Request,
+) -> Load:
+    job = LoadJob(
+        target=target,
+        user="howfar",
+        database="sbtest",
+        workload=_WORKLOAD,
+        connections=request.connections * len(clients),
+        seed=1,
+        warmup_ns=_WARMUP_NS,
+        measure_ns=request.measure_ns,
+    )
+    told: dict[str, dict[str, Any]] = {}
+    first, *others = (host.launcher(cpus_of(host)) for host in clients)
+    client = Client(launcher=first, others=tuple(others), clocks=clocks, elsewhere=elsewhere, told=told)
+    seen: list[tuple[int, list[tuple[int | None, int]]]] = []
+
+    def look(event: Event) -> None:
+        if isinstance(event, Measuring | Finished):
+            seen.append((time.monotonic_ns(), [host.within(control_cpu_ns) for host in clients]))
+
+    began = time.monotonic_ns()
+    finished = measure(job, client, look).finished
+    took_ns = time.monotonic_ns() - began
+    (begun_ns, before), (ended_ns, after) = seen
+    window_ns = ended_ns - begun_ns
+    ray = [
+        now[0] - then[0] for now, then in zip(after, before, strict=True) if now[0] is not None and then[0] is not None
+    ]
+    agent = [now[1] - then[1] for now, then in zip(after, before, strict=True)]
+    if not finished.queries:
+        raise EngineError("the null server answered nothing", "Is a host overloaded?")
+    busiest = {use.role: use.busiest_thread_ns / finished.elapsed_ns for use in finished.cpu}
+    return Load(
+        queries_per_s=finished.queries / finished.elapsed_ns * 1e9,
+        client_busy=busiest["client"],
+        server_busy=busiest["server"],
+        late_ns=max(one["late_ns"] for one in told.values()),
+        control_ns=took_ns - _WARMUP_NS - request.measure_ns,
+        ray_cpu=max(ray) / window_ns if ray else None,
+        agent_cpu=max(agent) / window_ns,
+    )
+
+
+def control_cpu_ns() -> tuple[int | None, int]:
+    """Run on a host: on-CPU time of Ray's processes in its sandbox, and of howfar's agent."""
+    ray: int | None = None
+    agent = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            name = (process / "comm").read_text().strip()
+            spent = sum(int(task.read_text().split()[0]) for task in process.glob("task/*/schedstat"))
+        except (OSError, IndexError):
+            continue
+        if name.startswith(_AGENT) or "howfar.fleet.inner" in name:
+            agent += spent
+        elif name in ("raylet", "gcs_server") or name.startswith("ray"):
+            ray = (ray or 0) + spent
+    return ray, agent
+
+
+def _row(count: int, found: Mapping[int, Sequence[Load]]) -> Scale:
+    loads, ones = found[count], found[1]
+    ratios = [one.queries_per_s / base.queries_per_s for one, base in zip(loads, ones, strict=True)]
+
+    def middle(name: str) -> Any:
+        return median(getattr(one, name) for one in loads)
+
+    return Scale(
+        clients=count,
+        queries_per_s=mean_interval([one.queries_per_s for one in loads]),
+        over_one=judge_ratio(ratios).quoted,
+        client_busy=middle("client_busy"),
+        server_busy=middle("server_busy"),
+        late_ns=max(one.late_ns for one in loads),
+        control_ns=middle("control_ns"),
+        ray_cpu=None if any(one.ray_cpu is None for one in loads) else middle("ray_cpu"),
+        agent_cpu=middle("agent_cpu"),
+    )

@@ -1,0 +1,31 @@
+"""A program for the tests: a server as a user may have one on a host, with sysbench's tables, until stdin ends.
+
+python -m tests.lab.given_server DIRECTORY ADDRESS TABLE_SIZE     prints its port; its password is in DIRECTORY/password
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from howfar.lab.network import Host, usable_cpus
+from howfar.lab.servers import ServerContext, Tables, find_store
+
+
+def main() -> int:
+    directory, address, size = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    store = find_store("mariadb", Tables(1, size))
+    store.prepare(ServerContext(directory, Host("server", None), usable_cpus(), 64, True, address))
+    running = store.start(networking=True, reached_by="tcp")
+    try:
+        (directory / "password").touch(mode=0o600)
+        (directory / "password").write_text(f"{store.password}\n")
+        print(running.port, flush=True)
+        sys.stdin.read()
+    finally:
+        running.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""Other targets than a server of howfar's own on hosts that it joined: the user's server, and a Ray cluster that exists already."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from howfar.store.records import Run, TrialStatus
+from howfar.store.run_file import read_run
+from tests.lab.howfar_runs import came_through
+from tests.lab.test_hosts import _PLAN, among_hosts, needs_hosts
+
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.lab,
+    pytest.mark.usefixtures("namespaces", "mariadb"),
+    needs_hosts,
+]
+
+_ON_HOST = """
+on() { name=$1; shift; ssh $(python - "$name" <<'END'
+import sys, tomllib
+print(tomllib.load(open("hosts.toml", "rb"))["hosts"][sys.argv[1]]["ssh"])
+END
+) "export PYTHONPATH=$PYTHONPATH XDG_CACHE_HOME=$XDG_CACHE_HOME PATH=$PATH; $*"; }
+"""
+_GIVEN = f"""{_ON_HOST}
+mkdir server
+mkfifo stop
+on b python -m tests.lab.given_server $PWD/server 10.78.0.11 1000 <stop >port.txt 2>server.txt & exec 3>stop
+for _ in $(seq 600); do [ -s port.txt ] && break; sleep 0.1; done
+dsn="mysql://howfar@10.78.0.11:$(cat port.txt)/sbtest"
+howfar run plan.toml --on hosts.toml --dsn "$dsn" --password-file server/password --out run.howfar
+! howfar run plan.toml --on hosts.toml --dsn "$dsn" --password-file server/password --place server=a 2>where.txt
+! howfar run encryption --quick --on hosts.toml --dsn "$dsn" --password-file server/password 2>tls.txt
+kill -0 $(pgrep -f "server/[d]ata|[m]ariadbd.*$PWD" | head -1)
+"""
+
+
+def _good(run: Run) -> list[str]:
+    return [trial.arm.removesuffix(" (again)") for trial in run.trials if trial.status is TrialStatus.OK]
+
+
+def test_a_server_of_the_users_own_is_measured_as_it_is(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(_PLAN.replace("BLOCKS", "1"))
+    done = among_hosts(cache, tmp_path, _GIVEN)
+    came_through(done.returncode, done.stderr)
+    run = read_run(tmp_path / "run.howfar")
+    assert set(_good(run)) == {"socket", "tcp", "remote", "forwarded-socket"}, [t.void_reason for t in run.trials]
+    for trial in (trial for trial in run.trials if trial.status is TrialStatus.OK):
+        assert trial.measured is not None
+        assert "the server's CPU time" in trial.receipt["server"]["unknown"]
+        assert "server" not in {use.role for use in trial.measured.cpu}
+        assert trial.receipt["server"]["counters"]["Com_select"] > 0
+    password = (tmp_path / "server" / "password").read_text().strip()
+    assert password not in (tmp_path / "run.howfar").read_bytes().decode("latin-1")
+    assert "the server is on host b" in (tmp_path / "where.txt").read_text()
+    assert "plain sessions" in (tmp_path / "tls.txt").read_text()
+
+
+_EXISTING = f"""{_ON_HOST}
+export RAY_USAGE_STATS_ENABLED=0 RAY_ENABLE_UV_RUN_RUNTIME_ENV=0
+alias ray="python -m ray.scripts.scripts"
+start() {{ echo "python -m ray.scripts.scripts start --num-cpus=2 --object-store-memory=80000000 --disable-usage-stats $*"; }}
+$(start --head --port=6400 --node-ip-address=10.78.0.1 --include-dashboard=false) >head.txt 2>&1
+on a "RAY_USAGE_STATS_ENABLED=0 $(start --address=10.78.0.1:6400 --node-ip-address=10.78.0.10)" >a.txt 2>&1
+on b "RAY_USAGE_STATS_ENABLED=0 $(start --address=10.78.0.1:6400 --node-ip-address=10.78.0.11)" >b.txt 2>&1
+howfar run plan.toml --on ray://10.78.0.1:6400 --place client=node-2,server=node-3 --out run.howfar
+howfar hosts show ray://10.78.0.1:6400 --json >show.json
+sleep 1
+ps -eo stat,args >after.txt
+ls /dev/shm >shm.txt
+"""
+
+
+def test_a_ray_cluster_that_exists_is_used_and_left_as_it_was(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(_PLAN.replace("BLOCKS", "1"))
+    done = among_hosts(cache, tmp_path, _EXISTING)
+    came_through(done.returncode, done.stderr)
+    run = read_run(tmp_path / "run.howfar")
+    assert set(_good(run)) == {"socket", "tcp", "remote", "forwarded-socket"}, [t.void_reason for t in run.trials]
+    assert set(json.loads((tmp_path / "show.json").read_text())["hosts"]) == {"node-1", "node-2", "node-3"}
+    alive = [line for line in (tmp_path / "after.txt").read_text().splitlines() if not line.startswith("Z")]
+    assert sum("raylet/raylet" in line for line in alive) == 3, "the cluster is its owner's"
+    assert not [line for line in alive if "howfar.fleet" in line or "mariadbd" in line]
+    assert "work" not in (tmp_path / "shm.txt").read_text().split()

@@ -1,0 +1,107 @@
+"""What lies between hosts: what tools print, what a plan makes of a real link, and the picture in the report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.unit.rendered import html
+from tests.unit.synthetic_run import synthetic_run
+
+from howfar.cli.on_hosts import check_plan
+from howfar.errors import PlanError
+from howfar.experiments.registry import summarise
+from howfar.plan.cells import cells
+from howfar.plan.fitting import with_link
+from howfar.plan.load import load_plan
+from howfar.store.records import Run
+
+distances = pytest.importorskip("howfar.fleet.distances", reason="Ray is not installed (./setup --tests brings it)")
+
+_TRACKING = (
+    "A9FEA97B,169.254.169.123,4,1795535940.1,0.000012,-0.000003,0.00001,-9.1,0.0,0.05,0.000400,0.000110,16.2,Normal"
+)
+
+
+def test_chronys_bound_is_offset_and_dispersion_and_half_the_delay() -> None:
+    said = distances.chrony(_TRACKING)
+    assert (said["by"], said["source"]) == ("chrony", "169.254.169.123")
+    assert said["bound_s"] == pytest.approx(0.000012 + 0.000110 + 0.0002)
+
+
+@pytest.mark.parametrize("output", ["", "506 Cannot talk to daemon", _TRACKING.replace("Normal", "Not synchronised")])
+def test_a_clock_that_nobody_sets_is_unknown(output: str) -> None:
+    assert distances.chrony(output) == {} and distances.ptp(output) == {}
+
+
+def test_ptp_says_how_far_it_is_from_its_master() -> None:
+    assert distances.ptp("\tstepsRemoved 1\n\toffsetFromMaster -38.0\n") == {"by": "PTP", "offset_s": -38e-9}
+
+
+def test_a_zone_is_what_cloud_init_wrote_and_else_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "instance-data.json"
+    monkeypatch.setattr(distances, "_CLOUD", file)
+    assert distances.cloud() == {}
+    file.write_text(json.dumps({"v1": {"cloud_name": "aws", "region": "eu-west-1", "availability_zone": "eu-west-1a"}}))
+    assert distances.cloud() == {"cloud": "aws", "region": "eu-west-1", "zone": "eu-west-1a"}
+
+
+@pytest.mark.parametrize("name", ["paths", "bandwidth", "encryption", "compression", "latency", "hops"])
+def test_an_experiment_on_a_real_link_has_that_link_alone(name: str) -> None:
+    plan = load_plan(name).plan
+    check_plan(plan)
+    found = with_link(plan, 212_000, 9_410_000_000)
+    there = cells(found.plan)
+    assert {cell.factors.get("rate_bps") for cell in there} <= {None, 9_410_000_000}
+    assert {cell.factors.get("rtt_ns") for cell in there} <= {None, 212_000}
+    assert "control" not in {cell.role for cell in there} and "contender" in {cell.role for cell in there}
+    assert bool(found.notes) == (len(plan.factors.rate_bps) > 1)
+
+
+def test_a_plan_of_links_alone_is_refused_before_anything_is_joined(tmp_path: Path) -> None:
+    text = Path("plans/paths.toml").read_text()
+    file = tmp_path / "links.toml"
+    head, _, rest = text.partition("[factors]")
+    factors = 'path = "remote"\nthreads = 1\nserver = "mariadb"\nrtt = ["1ms", "2ms"]\nrate = "1gbit"\n[baseline]\nrtt = "1ms"\n'
+    timing = rest[rest.index("[timing]") :].partition("[quick")[0]
+    file.write_text(f"{head}[factors]\n{factors}{timing}")
+    with pytest.raises(PlanError, match="nothing but links"):
+        check_plan(load_plan(str(file)).plan)
+
+
+@pytest.mark.parametrize(("name", "needs"), [("replication", "replica"), ("page", "application")])
+def test_what_cannot_run_is_refused_with_what_it_needs(name: str, needs: str) -> None:
+    with pytest.raises(PlanError, match=needs):
+        check_plan(load_plan(name).plan)
+
+
+def _between(run: Run) -> Run:
+    apart = {
+        "from": "a",
+        "to": "b",
+        "rtt_ns": {"min": 190_000, "p50": 212_000, "p99": 300_000},
+        "rtt_awake_ns": {"min": 170_000, "p50": 181_000, "p99": 220_000},
+        "goodput_bps": {"to_server": 9_410_000_000, "to_client": 4_700_000_000},
+        "retransmits": {"to_server": 0, "to_client": 3},
+        "path_mtu": None,
+        "mss": 1448,
+        "congestion_control": "cubic",
+    }
+    more = {
+        "testbed": "hosts",
+        "place": {"client": "a", "server": "b"},
+        "hosts": {"a": {"zone": "eu-west-1a"}, "b": {"zone": "unknown"}},
+        "distances": [apart],
+    }
+    return run.model_copy(
+        update={"info": run.info.model_copy(update={"environment": {**run.info.environment, **more}})}
+    )
+
+
+def test_the_report_shows_what_lies_between_the_hosts() -> None:
+    summary = summarise(_between(synthetic_run(blocks=4)))
+    page = html.render(summary)
+    for text in ("9.41 Gb/s", "4.7 Gb/s", "awake 0.181ms", "a eu-west-1a, b unknown"):
+        assert text in page, text
+    assert "What lies between the hosts" not in html.render(summarise(synthetic_run(blocks=4)))

@@ -1,0 +1,117 @@
+"""Targets of runs on hosts: the user's own server, and nodes of a Ray cluster that exists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from howfar.cli.on_hosts import OnHosts, check_plan, find_given
+from howfar.cli.run import run
+from howfar.errors import LabError, PlanError, UsageError
+from howfar.fleet.hosts_file import parse_hosts
+from howfar.fleet.place import placed
+from howfar.plan.load import load_plan
+
+pytest.importorskip("ray", reason="Ray is not installed (./setup --tests brings it)")
+
+from howfar.fleet.existing import existing_cluster, hosts_of
+from howfar.fleet.given import GivenServer, host_of
+from howfar.fleet.scale_out import counts
+
+TWO = '[hosts.a]\naddress = "10.0.0.1"\n[hosts.b]\naddress = "10.0.0.2"\n'
+
+
+def _given(dsn: str) -> GivenServer:
+    found = find_given(OnHosts("hosts.toml", dsn=dsn), print)
+    assert found is not None
+    return found
+
+
+def test_a_dsn_is_an_address_and_an_account_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOWFAR_PASSWORD", "a secret")
+    given = _given("mysql://me@10.0.0.2:3307/shop")
+    assert (given.address, given.port, given.database, given.login.user) == ("10.0.0.2", 3307, "shop", "me")
+    assert given.login.password == "a secret" and "a secret" not in repr(given)
+    assert not given.login.consent.fetch_server_key, "the key of whoever answers is taken only where its owner says so"
+    assert host_of(given, parse_hosts(TWO)) == "b"
+
+
+@pytest.mark.parametrize(
+    ("dsn", "word"),
+    [
+        ("mysql://me:secret@10.0.0.2/shop", "password"),
+        ("mysql:///run/mysqld/mysqld.sock?user=me", "IPv4 address"),
+        ("mysql://me@10.0.0.2/shop?ssl-mode=REQUIRED", "plain"),
+        ("mysql://me@[::1]/shop", "IPv4 address"),
+    ],
+)
+def test_a_server_that_other_hosts_cannot_reach_alike_is_refused(dsn: str, word: str) -> None:
+    with pytest.raises(UsageError, match=word):
+        _given(dsn)
+
+
+def test_a_server_on_none_of_the_hosts_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"no host .* 10\.9\.9\.9"):
+        host_of(_given("mysql://me@10.9.9.9/shop"), parse_hosts(TWO))
+
+
+@pytest.mark.parametrize(("name", "word"), [("compression", "contents"), ("encryption", "plain sessions")])
+def test_what_needs_a_server_of_howfars_own_is_refused(name: str, word: str) -> None:
+    with pytest.raises(PlanError, match=word):
+        check_plan(load_plan(name).plan, _given("mysql://me@10.0.0.2/shop"))
+
+
+def test_a_role_that_is_taken_is_not_given_twice() -> None:
+    assert placed("client=a", "server", "b") == "client=a,server=b"
+    with pytest.raises(UsageError, match="the server is on host b"):
+        placed("server=a", "server", "b")
+
+
+@pytest.mark.parametrize("option", ["--place", "--clients", "--dsn", "--password-file"])
+def test_what_goes_with_hosts_needs_hosts(option: str) -> None:
+    answer = CliRunner().invoke(run, ["paths", option, "x"])
+    assert isinstance(answer.exception, UsageError) and "--on" in answer.exception.advice
+
+
+def test_clients_double_up_to_all() -> None:
+    assert [counts(number) for number in (1, 2, 4, 6)] == [(1,), (1, 2), (1, 2, 4), (1, 2, 4, 6)]
+
+
+def _node(address: str, name: str, *resources: str, alive: bool = True) -> dict[str, Any]:
+    return {
+        "Alive": alive,
+        "NodeManagerAddress": address,
+        "NodeManagerHostname": name,
+        "Resources": dict.fromkeys(resources, 1.0),
+    }
+
+
+def test_nodes_are_hosts_by_name_with_the_roles_that_their_resources_name() -> None:
+    file = hosts_of(
+        [
+            _node("10.0.0.3", "db.example", "role:server"),
+            _node("10.0.0.1", "load"),
+            _node("10.0.0.2", "load"),
+            _node("10.0.0.4", "gone", alive=False),
+        ]
+    )
+    assert {name: host.address for name, host in file.hosts.items()} == {
+        "node-1": "10.0.0.1",
+        "node-2": "10.0.0.2",
+        "db": "10.0.0.3",
+    }
+    assert file.hosts["db"].roles == ("server",) and "client" in file.hosts["node-1"].roles
+
+
+@pytest.mark.parametrize("nodes", [[], [_node("10.0.0.1", "a")], [_node("127.0.0.1", "a"), _node("10.0.0.2", "b")]])
+def test_a_cluster_without_two_nodes_that_reach_each_other_is_refused(nodes: list[dict[str, Any]]) -> None:
+    with pytest.raises(LabError):
+        hosts_of(nodes)
+
+
+@pytest.mark.parametrize("where", ["ray://", "ray://host", "ray://host:port"])
+def test_an_address_is_host_and_port(where: str) -> None:
+    with pytest.raises(UsageError, match="ray://"):
+        existing_cluster(where)
