@@ -22,6 +22,8 @@ LONG_FILES: dict[str, str] = {
     "python/howfar/engine/messages.py": "generated from the contract in Rust",
 }
 """Path: why it is longer than the limit."""
+SINGLE_IMPORTERS_MAX = 60
+"""Modules that one other imports: each an idea of its own, such as a path, a server or an experiment that registers in one line."""
 LONG_FUNCTIONS: dict[str, str] = {}
 """`path::function`: why it is longer than the limit."""
 
@@ -140,6 +142,29 @@ def test_imports_go_one_way() -> None:
         [Path(sys.executable).parent / "lint-imports", "--no-cache"], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def imported_by() -> dict[str, set[str]]:
+    """Which modules import each module of ours."""
+    files = {path: path.relative_to(ROOT / "python").with_suffix("").parts for path in (ROOT / "python").rglob("*.py")}
+    modules = {".".join(parts).removesuffix(".__init__"): path for path, parts in files.items()}
+    found: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            named: list[str] = []
+            if isinstance(node, ast.Import):
+                named = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                whole = [f"{node.module}.{alias.name}" for alias in node.names]
+                named = [one if one in modules else str(node.module) for one in whole]
+            for one in set(named) & set(modules) - {name}:
+                found.setdefault(one, set()).add(name)
+    return found
+
+
+def test_few_modules_have_a_single_importer() -> None:
+    single = sorted(name for name, importers in imported_by().items() if len(importers) == 1)
+    assert len(single) <= SINGLE_IMPORTERS_MAX, single
 
 
 def test_scripts_are_executable_posix_shell() -> None:
