@@ -12,14 +12,13 @@ import pytest
 from howfar.bench.comparison import Comparison
 
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.lab,
 ]
 
 
 @pytest.mark.parametrize(
     ("peer", "server", "connections"),
-    [("sysbench", "mariadb", [1, 16]), ("pgbench", "postgresql", [16]), ("bare", "mariadb", [1, 16])],
+    [("sysbench", "mariadb", [1, 16]), ("pgbench", "postgresql", [16]), ("bare", "mariadb", [1])],
 )
 def test_it_compares_with_a_peer(
     peer: str, server: str, connections: list[int], request: pytest.FixtureRequest

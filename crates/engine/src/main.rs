@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         Some("echo" | "rtt" | "goodput") => howfar_link::probe::run(),
         _ => {
             eprintln!(
-                "usage: howfar-engine info|schema|load|bare|page|tables|watch|usage|link|echo|rtt|goodput|null|pingpong|answer|replay|tap   (a job as JSON on stdin)"
+                "usage: howfar-engine info|schema|load|bare|page|tables|watch|usage|link|echo|rtt|goodput|null|pingpong|answer|replay|tap|record|keep|packets|commit   (a job as JSON on stdin)"
             );
             ExitCode::from(2)
         }
