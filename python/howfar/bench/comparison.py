@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -287,7 +287,7 @@ def _testbed(request: Request, cpus: Shares) -> Iterator[Testbed]:
         stack.callback(running.stop)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="howfar-bench-")))
         peer.prepare(running, store.password, folder)
-        counters = stack.enter_context(peer.counters(running, store.password))
+        counters = stack.enter_context(closing(peer.counters(running, store.password)))
         # Both clients stay in this session, and so in one scheduling group.
         prefix = ("setpriv", "--pdeathsig", "KILL", "--", "taskset", "-c", format_cpus(cpus.client))
         launcher = Launcher(prefix=prefix)

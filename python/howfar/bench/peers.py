@@ -10,8 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
 import pymysql
 
@@ -36,11 +35,7 @@ class Counters(Protocol):
         """Sessions beyond the fewest ever seen, which are this one and the laboratory's. One may be ending at the start."""
         ...
 
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def close(self) -> None: ...
 
 
 class Peer(Protocol):
@@ -152,12 +147,7 @@ class MysqlCounters:
         assert found is not None, "every server counts this"
         return int(found[1])
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._connection.close()
 
 

@@ -8,8 +8,6 @@ import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import pg8000.native
 from pg8000.exceptions import DatabaseError, InterfaceError
@@ -104,12 +102,7 @@ class PostgresCounters:
             raise LabError(f"the server did not report its counters: {error}") from error
         return int(rows[0][0])
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         with contextlib.suppress(InterfaceError, OSError):
             self._connection.close()
 

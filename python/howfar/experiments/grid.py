@@ -33,7 +33,21 @@ from howfar.report.charts import (
     rows_of,
     vconcat,
 )
-from howfar.report.document import Block, Cell, Chart, Column, Details, Document, Heading, Table, Text, plain, single
+from howfar.report.document import (
+    Block,
+    Cell,
+    Chart,
+    Column,
+    Details,
+    Document,
+    Fields,
+    Heading,
+    Table,
+    Text,
+    plain,
+    single,
+    table_of,
+)
 from howfar.report.figures import tps
 from howfar.report.frame import cell_table, confirmations, frame, trials
 from howfar.report.grid import Grid, grid
@@ -300,23 +314,17 @@ def latency(summary: Summary) -> Table:
 
 def limits(summary: Summary) -> list[Block]:
     """One row a group of cells with the same limit, with the evidence of the fastest of them."""
-    rows = tuple(
-        plain(
-            group.where,
-            limit_text.name(group.limit.resource),
-            group.limit.confidence,
-            "; ".join(group.limit.evidence),
-            group.limit.would_change or figures.UNKNOWN,
-            group.limit.would_not or figures.UNKNOWN,
-        )
-        for group in limit_text.groups(summary)
-    )
-    if not rows:
-        return []
-    heads = ("cells", "limit", "confidence", "evidence", "would change it", "would not")
-    head = tuple(Column(name, left=True) for name in heads)
-    notes = ("The evidence is of the fastest cell of its row.",)
-    return [Details("What limits each cell", (Table("", head, rows, notes, stack=True),), open=True)]
+    fields: dict[str, Callable[[limit_text.LimitGroup], str]] = {
+        "cells": lambda group: group.where,
+        "limit": lambda group: limit_text.name(group.limit.resource),
+        "confidence": lambda group: group.limit.confidence,
+        "evidence": lambda group: "; ".join(group.limit.evidence),
+        "would change it": lambda group: group.limit.would_change or figures.UNKNOWN,
+        "would not": lambda group: group.limit.would_not or figures.UNKNOWN,
+    }
+    groups, notes = limit_text.groups(summary), ("The evidence is of the fastest cell of its row.",)
+    table = table_of("", groups, {Column(head, left=True): of for head, of in fields.items()}, notes, stack=True)
+    return [Details("What limits each cell", (table,), open=True)] if table.rows else []
 
 
 # ---------------------------------------------------------------- curves over connections
@@ -580,30 +588,25 @@ def networks(summary: Summary) -> list[Block]:
     )
     if any(cell.network and cell.network.to_client_queue_bytes for cell in cells):
         caption += " Below: the most bytes waiting in the link's queue to the client."
-    head = single(
-        "MiB/s", "to client", "to server", "interface ceiling", "payload ceiling", "most queued", "retransmits/s"
-    )
-    data = Table("", head, tuple(_network_row(cell) for cell in cells))
+    fields: Fields[NetworkSeries] = {
+        "MiB/s": lambda each: names[id(each)],
+        "to client": lambda each: _mib(fmean(each.to_client_bytes_per_s)),
+        "to server": lambda each: _mib(fmean(each.to_server_bytes_per_s)),
+        "interface ceiling": lambda each: _mib(each.interface_ceiling_bytes_per_s),
+        "payload ceiling": lambda each: _mib(each.payload_ceiling_bytes_per_s),
+        "most queued": lambda each: (
+            figures.size(max(queue)) if (queue := each.to_client_queue_bytes) else figures.UNKNOWN
+        ),
+        "retransmits/s": lambda each: f"{fmean(each.retransmits_per_s):.2f}",
+    }
+    found = [(cell.arm, cell.network) for cell in cells if cell.network]
+    names = {id(series): arm for arm, series in found}
+    data = table_of("", [series for _, series in found], fields)
     title = "Bytes per second in each direction over one trial, of chosen cells"
     return [
         Heading("Is the network full?"),
         Chart("networks", title, caption, partial(_draw_networks, summary), data),
     ]
-
-
-def _network_row(cell: CellSummary) -> tuple[Cell, ...]:
-    series = cell.network
-    assert series is not None, "chosen for it"
-    queue = max(series.to_client_queue_bytes) if series.to_client_queue_bytes else None
-    return plain(
-        cell.arm,
-        _mib(sum(series.to_client_bytes_per_s) / len(series.at_s)),
-        _mib(sum(series.to_server_bytes_per_s) / len(series.at_s)),
-        _mib(series.interface_ceiling_bytes_per_s),
-        _mib(series.payload_ceiling_bytes_per_s),
-        figures.size(queue) if queue is not None else figures.UNKNOWN,
-        f"{sum(series.retransmits_per_s) / len(series.at_s):.2f}",
-    )
 
 
 def _mib(count: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter, ValidationError, ValidationInfo
@@ -62,14 +63,14 @@ def _quantity(
     return BeforeValidator(read)
 
 
+_duration = partial(_quantity, parse_duration_ns, format_duration_ns)
+
 RttNs = Annotated[
     int,
-    _quantity(
-        parse_duration_ns,
-        format_duration_ns,
+    _duration(
         0,
         10 * SECOND_NS,
-        "a delay is never negative",
+        "a time is never negative",
         "no link on Earth is that long, and TCP gives up before a connection is made",
     ),
 ]
@@ -85,21 +86,11 @@ RateBps = Annotated[
     ),
 ]
 AppCpuNs = Annotated[
-    int,
-    _quantity(
-        parse_duration_ns,
-        format_duration_ns,
-        0,
-        10 * SECOND_NS,
-        "a time is never negative",
-        "what computes for so long is no page",
-    ),
+    int, _duration(0, 10 * SECOND_NS, "a time is never negative", "what computes for so long is no page")
 ]
 WarmupNs = Annotated[
     int,
-    _quantity(
-        parse_duration_ns,
-        format_duration_ns,
+    _duration(
         0,
         600 * SECOND_NS,
         "a time is never negative",
@@ -108,9 +99,7 @@ WarmupNs = Annotated[
 ]
 MeasureNs = Annotated[
     int,
-    _quantity(
-        parse_duration_ns,
-        format_duration_ns,
+    _duration(
         200 * MS_NS,
         HOUR_NS,
         "starting and stopping would weigh more than the load",
@@ -119,14 +108,7 @@ MeasureNs = Annotated[
 ]
 BudgetNs = Annotated[
     int,
-    _quantity(
-        parse_duration_ns,
-        format_duration_ns,
-        SECOND_NS,
-        MOST_BUDGET_NS,
-        "not one trial fits",
-        "a machine changes more in a week than a path does",
-    ),
+    _duration(SECOND_NS, MOST_BUDGET_NS, "not one trial fits", "a machine changes more in a week than a path does"),
 ]
 HalfWidth = Annotated[
     float,

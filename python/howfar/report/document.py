@@ -6,9 +6,9 @@ ask which experiment made them. Text in blocks is plain: each renderer escapes a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 Maker = Callable[[int], Any]
 """Draws a chart for a plotting area of this width in pixels; returns an Altair chart, or None where there is nothing to draw."""
@@ -156,6 +156,29 @@ class Document:
     title: str
     blocks: tuple[Block, ...]
     records: tuple[Mapping[str, object], ...] = ()
+
+
+Row = TypeVar("Row")
+Fields = Mapping[str | Column, Callable[[Row], str | Cell]]
+"""Columns, the row's name first: the head, of which a second line follows after a newline, and what stands in a row."""
+
+
+def table_of(
+    title: str,
+    rows: Iterable[Row],
+    fields: Fields[Row],
+    notes: Sequence[str] = (),
+    main: bool = False,
+    stack: bool = False,
+) -> Table:
+    """A table by its columns."""
+    columns = [
+        head if isinstance(head, Column) else Column(head.split("\n")[0], head.partition("\n")[2], left=not index)
+        for index, head in enumerate(fields)
+    ]
+    found = [[value(row) for value in fields.values()] for row in rows]
+    cells = tuple(tuple(each if isinstance(each, Cell) else Cell(each) for each in row) for row in found)
+    return Table(title, tuple(columns), cells, tuple(notes), main, stack)
 
 
 def single(*heads: str) -> tuple[Column, ...]:

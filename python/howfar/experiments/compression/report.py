@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -38,7 +38,17 @@ from howfar.report.charts import (
     panel_width,
     rows_of,
 )
-from howfar.report.document import Block, Cell, Chart, Column, Details, Document, Heading, Table, plain, single
+from howfar.report.document import (
+    Block,
+    Cell,
+    Chart,
+    Column,
+    Details,
+    Document,
+    Fields,
+    Heading,
+    table_of,
+)
 from howfar.report.figures import rate, tps
 from howfar.report.grid import level
 from howfar.stats.estimate import Part
@@ -196,17 +206,15 @@ def _chart(summary: Summary, found: CompressionEconomics) -> list[Block]:
         if curves
         else ""
     )
-    rows = tuple(
-        plain(
-            content,
-            point["series"],
-            figures.rate(point["rate"]),
-            f"{figures.number(point['tps'])} [{figures.number(point['low'])}, {figures.number(point['high'])}]",
-        )
-        for content in dict.fromkeys(row.content for row in found.rows)
-        for point in measured(summary, content)
-    )
-    data = Table("", single("data", "compression", "link", "transactions/s [95 %]"), rows)
+    number, contents = figures.number, dict.fromkeys(row.content for row in found.rows)
+    fields: Fields[dict[str, Any]] = {
+        "data": lambda point: point["content"],
+        "compression": lambda point: point["series"],
+        "link": lambda point: figures.rate(point["rate"]),
+        "transactions/s [95 %]": lambda at: f"{number(at['tps'])} [{number(at['low'])}, {number(at['high'])}]",
+    }
+    points = [{"content": content, **point} for content in contents for point in measured(summary, content)]
+    data = table_of("", points, fields)
     title = "Transactions per second against the link's rate, by compression"
     make = partial(break_even, summary)
     return [Heading("Below which rate does compression pay?"), Chart("even", title, caption, make, data)]
@@ -214,29 +222,20 @@ def _chart(summary: Summary, found: CompressionEconomics) -> list[Block]:
 
 def costs(found: CompressionEconomics) -> list[Block]:
     rates = list(dict.fromkeys(tried.rate_bps for row in found.rows for tried in row.measured))
-    columns = (
-        Column("data,", "algorithm", left=True),
-        Column("bytes", "of before"),
-        Column("CPU ns/B", "client+server"),
-        Column("pays", "below"),
-        *(Column(f"x at {format_rate_bps(bps)}" if bps else "x, no link", "(predicted)") for bps in rates),
-    )
-    rows = tuple(
-        (
-            Cell(f"{row.content}, {row.algorithm}"),
-            Cell(f"{row.ratio_to_client:.2f}"),
-            Cell(
-                f"{figures.number(row.client_ns_per_byte)}+{figures.number(row.server_ns_per_byte)}",
-                figures.between(row.cost_ns_per_byte_interval),
-            ),
-            Cell(
-                _pays_below(row) + (" *" if row.extrapolated else ""),
-                figures.between(row.break_even_bps_interval, figures.rate),
-            ),
-            *(_tried(row, bps) for bps in rates),
-        )
-        for row in found.rows
-    )
+    fields: dict[str | Column, Callable[[CompressionRow], str | Cell]] = {
+        "data,\nalgorithm": lambda row: f"{row.content}, {row.algorithm}",
+        "bytes\nof before": lambda row: f"{row.ratio_to_client:.2f}",
+        "CPU ns/B\nclient+server": lambda row: Cell(
+            f"{figures.number(row.client_ns_per_byte)}+{figures.number(row.server_ns_per_byte)}",
+            figures.between(row.cost_ns_per_byte_interval),
+        ),
+        "pays\nbelow": lambda row: Cell(
+            _pays_below(row) + (" *" if row.extrapolated else ""),
+            figures.between(row.break_even_bps_interval, figures.rate),
+        ),
+    }
+    for bps in rates:
+        fields[f"{f'x at {format_rate_bps(bps)}' if bps else 'x, no link'}\n(predicted)"] = partial(_tried, bps)
     advice: dict[str, list[str]] = {}
     for row in found.rows:
         if row.level_advice:
@@ -248,11 +247,11 @@ def costs(found: CompressionEconomics) -> list[Block]:
         notes.append("! the model predicted a gain where there was a loss, or the other way round.")
     notes += [f"{', '.join(names)}: {text.rstrip('.')}." for text, names in advice.items()]
     return [
-        Details("What compression costs and saves", (Table("", columns, rows, tuple(notes), stack=True),), open=True)
+        Details("What compression costs and saves", (table_of("", found.rows, fields, notes, stack=True),), open=True)
     ]
 
 
-def _tried(row: CompressionRow, bps: float | None) -> Cell:
+def _tried(bps: float | None, row: CompressionRow) -> Cell:
     tried = next((tried for tried in row.measured if tried.rate_bps == bps), None)
     if tried is None:
         return Cell(figures.UNKNOWN)

@@ -27,7 +27,19 @@ from howfar.experiments.replication.trade import ReplicationFindings
 from howfar.plan.factors import SEMI_SYNC
 from howfar.report import figures, palette
 from howfar.report.charts import PHONE, Drawable, Rows, by_name, data, layer, legend
-from howfar.report.document import Block, Bullets, Cell, Chart, Column, Details, Document, Table, plain, single
+from howfar.report.document import (
+    Block,
+    Bullets,
+    Chart,
+    Column,
+    Details,
+    Document,
+    Fields,
+    Table,
+    plain,
+    single,
+    table_of,
+)
 
 Typical = tuple[str, CrashLoss, CrashPoint]
 """The label of a mode, its crashes, and the one with the median loss."""
@@ -226,28 +238,17 @@ def sections(crash: CrashFindings, verdict: str) -> list[Block]:
 
 def loss_table(losses: Sequence[CrashLoss]) -> Table:
     """A row for each mode and fault, over all its crashes."""
-    heads = (
-        Column("mode", left=True),
-        Column("fault", left=True),
-        Column("commits", "per s", optional=True),
-        Column("lost per", "crash"),
-        Column("predicted"),
-        Column("applied,", "not acknowledged"),
-        Column("seen,", "then gone"),
-    )
-    rows = tuple(
-        (
-            Cell(each),
-            Cell(fault_name(loss.fault)),
-            Cell(figures.number(loss.commits_per_s.value)),
-            lost_cell(loss.lost_per_crash, loss.crashes),
-            Cell(predicted(loss)),
-            Cell(f"{loss.done_untold:,}"),
-            Cell(f"{loss.phantoms:,}"),
-        )
-        for each, loss in zip(mode_labels(losses), losses, strict=True)
-    )
-    return Table(LOSSES, heads, rows, loss_notes(losses), stack=True)
+    names = dict(zip((loss.arm for loss in losses), mode_labels(losses), strict=True))
+    fields: Fields[CrashLoss] = {
+        "mode": lambda loss: names[loss.arm],
+        Column("fault", left=True): lambda loss: fault_name(loss.fault),
+        Column("commits", "per s", optional=True): lambda loss: figures.number(loss.commits_per_s.value),
+        "lost per\ncrash": lambda loss: lost_cell(loss.lost_per_crash, loss.crashes),
+        "predicted": predicted,
+        "applied,\nnot acknowledged": lambda loss: f"{loss.done_untold:,}",
+        "seen,\nthen gone": lambda loss: f"{loss.phantoms:,}",
+    }
+    return table_of(LOSSES, losses, fields, loss_notes(losses), stack=True)
 
 
 def predicted(loss: CrashLoss) -> str:
@@ -292,28 +293,22 @@ def dots(crash: CrashFindings) -> Chart:
 
 
 def _moments(drawn: Sequence[Typical]) -> Chart:
-    rows = tuple(
-        plain(
-            mode_name(loss.mode),
-            str(point.trial),
-            f"{point.lost:,}",
-            figures.number(point.first_lost_ms),
-            figures.number(point.dead_ms),
-            figures.number(point.promotion_ms),
-            f"{point.unknown:,}",
-        )
-        for _, loss, point in drawn
-    )
-    heads = single(
-        "mode", "trial", "lost", "first lost, ms", "primary dead, ms", "takeover, ms", "clients without an answer"
-    )
+    fields: Fields[Typical] = {
+        "mode": lambda row: mode_name(row[1].mode),
+        "trial": lambda row: str(row[2].trial),
+        "lost": lambda row: f"{row[2].lost:,}",
+        "first lost, ms": lambda row: figures.number(row[2].first_lost_ms),
+        "primary dead, ms": lambda row: figures.number(row[2].dead_ms),
+        "takeover, ms": lambda row: figures.number(row[2].promotion_ms),
+        "clients without an answer": lambda row: f"{row[2].unknown:,}",
+    }
     return Chart(
         "moments",
         "The last moments of one crash of each mode, from the fault on",
         f"For each mode the crash with the median loss ({fault_name(drawn[0][1].fault)}). Acknowledgements after the bar turns red "
         "were known only to clients and the primary. The takeover starts when the primary is dead.",
         partial(timeline, drawn),
-        Table("", heads, rows),
+        table_of("", drawn, fields),
     )
 
 

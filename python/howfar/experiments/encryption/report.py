@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import ClassVar
 
 from howfar.analysis.summary import Findings, RunEvidence, Summary
@@ -17,8 +18,9 @@ from howfar.experiments.encryption.analysis import (
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.grid import NOT_VALID, grid_document, modelled, scaling
 from howfar.report import figures
-from howfar.report.document import Block, Cell, Column, Details, Document, Table
+from howfar.report.document import Block, Cell, Column, Details, Document, table_of
 from howfar.stats.estimate import Part
+from howfar.stats.resample import Interval
 
 
 class Encryption(Experiment):
@@ -46,39 +48,28 @@ class Encryption(Experiment):
 def costs(found: EncryptionEconomics) -> list[Block]:
     persistent = _ends([row.persistent for row in found.rows])
     churned = _ends([row.per_transaction for row in found.rows])
-    columns = (
-        Column("version", left=True),
-        Column("CPU µs", "per connect"),
-        Column("round trips", "per connect"),
-        Column("CPU ns", "per byte"),
-        Column("resumed"),
-        *(Column("x persistent", f"at {threads}") for threads in persistent),
-        *(Column("x connect/txn", f"at {threads}") for threads in churned),
-    )
-    rows = tuple(_row(row, persistent, churned) for row in found.rows)
+    fields: dict[str | Column, Callable[[EncryptionRow], str | Cell]] = {
+        "version": lambda row: row.version,
+        "CPU µs\nper connect": lambda row: _cost(row.connect_us, ",.0f", row.connect_us_interval),
+        "round trips\nper connect": lambda row: _cost(row.connect_turns, "+.2g", row.connect_turns_interval),
+        "CPU ns\nper byte": lambda row: _cost(row.byte_ns, ".2f", row.byte_ns_interval),
+        "resumed": lambda row: "unknown" if row.resumed is None else "yes" if row.resumed else "no",
+    }
+    for threads in persistent:
+        fields[f"x persistent\nat {threads}"] = partial(_tried, threads, "persistent")
+    for threads in churned:
+        fields[f"x connect/txn\nat {threads}"] = partial(_tried, threads, "per_transaction")
     note = (
         "All relative to the same cell without TLS, both ends together; x: throughput relative to it, at the fewest and the most "
         "connections (in brackets: predicted from other numbers of connections)."
     )
-    return [Details("What encryption costs", (Table("", columns, rows, (found.says, note), stack=True),), open=True)]
+    return [
+        Details("What encryption costs", (table_of("", found.rows, fields, (found.says, note), stack=True),), open=True)
+    ]
 
 
-def _row(row: EncryptionRow, persistent: Sequence[int], churned: Sequence[int]) -> tuple[Cell, ...]:
-    return (
-        Cell(row.version),
-        Cell(
-            figures.UNKNOWN if row.connect_us is None else f"{row.connect_us:,.0f}",
-            figures.between(row.connect_us_interval),
-        ),
-        Cell(
-            figures.UNKNOWN if row.connect_turns is None else f"{row.connect_turns:+.2g}",
-            figures.between(row.connect_turns_interval),
-        ),
-        Cell(figures.UNKNOWN if row.byte_ns is None else f"{row.byte_ns:.2f}", figures.between(row.byte_ns_interval)),
-        Cell("unknown" if row.resumed is None else "yes" if row.resumed else "no"),
-        *(_tried(row.persistent, threads) for threads in persistent),
-        *(_tried(row.per_transaction, threads) for threads in churned),
-    )
+def _cost(value: float | None, form: str, interval: Interval | None) -> Cell:
+    return Cell(figures.UNKNOWN if value is None else format(value, form), figures.between(interval))
 
 
 def _ends(rows: Sequence[Sequence[EncryptionTried]]) -> list[int]:
@@ -87,8 +78,8 @@ def _ends(rows: Sequence[Sequence[EncryptionTried]]) -> list[int]:
     return sorted({end for each in counts for end in (min(each), max(each))})
 
 
-def _tried(tried: Sequence[EncryptionTried], threads: int) -> Cell:
-    found = next((found for found in tried if found.threads == threads), None)
+def _tried(threads: int, connect: str, row: EncryptionRow) -> Cell:
+    found = next((found for found in getattr(row, connect) if found.threads == threads), None)
     if found is None:
         return Cell(figures.UNKNOWN)
     return Cell(figures.ratio(found.ratio), f"({modelled(found.predicted)}){f' {NOT_VALID}' if found.invalid else ''}")

@@ -180,7 +180,7 @@ def fallback_table(stories: Sequence[FallbackStory]) -> Table:
         ("it lacked at most", lambda story: figures.number(story.most_behind)),
         ("commits acknowledged alone", unprotected),
         ("before it had caught up", lambda story: with_limits(story.unprotected_alone)),
-        ("share of all commits", lambda story: share(story.share_unprotected)),
+        ("share of all commits", lambda story: figures.percent(story.share_unprotected)),
     )
     rows = tuple(plain(fact, *(text(story) for story in stories)) for fact, text in facts)
     heads = [
@@ -192,10 +192,6 @@ def fallback_table(stories: Sequence[FallbackStory]) -> Table:
     )
     bound = [LOWER_BOUND] if any(to_the_end(story) for story in stories) else []
     return Table("What a fallback hides", (Column("", left=True), *heads), rows, (note, *bound), main=True)
-
-
-def share(value: float) -> str:
-    return f"{value * 100:.1f} %"
 
 
 def to_the_end(story: FallbackStory) -> bool:

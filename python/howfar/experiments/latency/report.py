@@ -11,7 +11,7 @@ from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.latency.analysis import AtRate, Latency, PathLatency, latency, verdict
 from howfar.report import figures, palette
 from howfar.report.charts import Drawable, percentiles, pick
-from howfar.report.document import Block, Cell, Chart, Column, Details, Document, Heading, Table
+from howfar.report.document import Block, Chart, Column, Details, Document, Fields, Heading, Table, table_of
 from howfar.report.frame import cell_table, confirmations, frame, trials
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import Resolution
@@ -58,45 +58,33 @@ def with_limits(found: Estimate | None) -> str:
 
 
 def main_table(found: Latency) -> Table:
-    columns = (
-        Column("path", left=True),
-        Column("due/s"),
-        Column("load"),
-        Column("p50 ms", "[95 % interval]"),
-        Column("p99 ms", "[95 % interval]"),
-        Column("p99.9 ms", "[95 % interval]", optional=True),
-        Column("p99 over", f"{found.baseline}'s"),
-    )
-    rows = tuple(_row(path.name, at) for path in found.paths for at in path.rates)
+    fields: Fields[tuple[PathLatency, AtRate]] = {
+        "path": lambda row: row[0].name,
+        "due/s": lambda row: f"{row[1].per_s:,.4g}" if row[1].per_s < 1000 else f"{row[1].per_s:,.0f}",
+        "load": lambda row: figures.UNKNOWN if row[1].share is None else f"{row[1].share * 100:.0f} %",
+        "p50 ms\n[95 % interval]": lambda row: _p50(row[1]),
+        "p99 ms\n[95 % interval]": lambda row: with_limits(row[1].p99_ms),
+        Column("p99.9 ms", "[95 % interval]", optional=True): lambda row: with_limits(row[1].p999_ms),
+        f"p99 over\n{found.baseline}'s": lambda row: _over(row[1]),
+    }
+    rows = [(path, at) for path in found.paths for at in path.rates]
     note = (
         "Response times count from when a transaction was due. Where less than 99 % is answered in time they grow with the length of "
         "the trial, so none is given; nor a quantile that fewer than 10 transactions of a trial exceed. Load: of the baseline in "
         "a closed loop. *: resolved. ?: whether it keeps up is not resolved."
     )
-    return Table("", columns, rows, (note,), main=True, stack=True)
+    return table_of("", rows, fields, (note,), main=True, stack=True)
 
 
-def _row(name: str, at: AtRate) -> tuple[Cell, ...]:
-    return (
-        Cell(name),
-        Cell(f"{at.per_s:,.4g}" if at.per_s < 1000 else f"{at.per_s:,.0f}"),
-        Cell(figures.UNKNOWN if at.share is None else f"{at.share * 100:.0f} %"),
-        Cell(
-            with_limits(at.p50_ms)
-            if at.keeps_up
-            else f"answers {at.answered.value * 100:.1f} %, queues{'' if at.sure else ' ?'}"
-        ),
-        Cell(with_limits(at.p99_ms)),
-        Cell(with_limits(at.p999_ms)),
-        Cell(
-            figures.UNKNOWN
-            if at.p99_ratio is None
-            else f"{with_limits(at.p99_ratio)}{_RESOLVED.get(at.resolution, '')}"
-        ),
-    )
+def _p50(at: AtRate) -> str:
+    if at.keeps_up:
+        return with_limits(at.p50_ms)
+    return f"answers {at.answered.value * 100:.1f} %, queues{'' if at.sure else ' ?'}"
 
 
-_RESOLVED = {Resolution.SLOWER: " *", Resolution.FASTER: " *"}
+def _over(at: AtRate) -> str:
+    resolved = " *" if at.resolution in (Resolution.SLOWER, Resolution.FASTER) else ""
+    return figures.UNKNOWN if at.p99_ratio is None else f"{with_limits(at.p99_ratio)}{resolved}"
 
 
 def charts(found: Latency) -> list[Block]:
@@ -163,22 +151,11 @@ def records(found: Latency) -> list[dict[str, object]]:
     made = []
     for path in found.paths:
         for at in path.rates:
-            record: dict[str, object] = {
-                "path": path.name,
-                "arm": at.arm,
-                "per_s": at.per_s,
-                "share": "" if at.share is None else at.share,
-                "keeps_up": at.keeps_up,
-            }
-            for name, estimate in (
-                ("answered", at.answered),
-                ("p50_ms", at.p50_ms),
-                ("p99_ms", at.p99_ms),
-                ("p999_ms", at.p999_ms),
-                ("p99_ratio", at.p99_ratio),
-                ("capacity_per_s", path.capacity_per_s),
-            ):
-                record |= _limits(name, estimate)
+            record: dict[str, object] = {"path": path.name, "arm": at.arm, "per_s": at.per_s}
+            record |= {"share": "" if at.share is None else at.share, "keeps_up": at.keeps_up}
+            for name in ("answered", "p50_ms", "p99_ms", "p999_ms", "p99_ratio"):
+                record |= _limits(name, getattr(at, name))
+            record |= _limits("capacity_per_s", path.capacity_per_s)
             made.append(record | {"resolution": at.resolution.value})
     return made
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from howfar.analysis.advice import Advice
 from howfar.analysis.summary import Findings, RunEvidence, Summary
@@ -41,7 +41,21 @@ from howfar.experiments.page.labels import (
     where,
 )
 from howfar.experiments.page.sentences import page_advice, page_verdict
-from howfar.report.document import Block, Bullets, Card, Chart, Column, Details, Document, Table, Text, plain
+from howfar.report.document import (
+    Block,
+    Bullets,
+    Card,
+    Cell,
+    Chart,
+    Column,
+    Details,
+    Document,
+    Fields,
+    Row,
+    Table,
+    Text,
+    table_of,
+)
 from howfar.report.figures import UNKNOWN, number, percent, ratio, share
 from howfar.report.frame import cell_records, frame, trials
 from howfar.services import SERVICES
@@ -52,9 +66,6 @@ QUANTILES = (0.9, 0.95, 0.99, 0.999)
 """Of the pages of all trials together; the p50 next to them is that of every other table."""
 ROLES = ("application", "visitor", "server", "redis", "memcached", "forwarder", "link")
 BETTER = {"one": "one machine", "two": "two machines", "not resolved": "not resolved"}
-Row = TypeVar("Row")
-Fields = Mapping[str, Callable[[Row], str]]
-"""Columns of a table, the row's name first: the head, of which a second line follows after a newline, and the text of a row."""
 
 
 class Pages(Experiment):
@@ -119,10 +130,7 @@ def _table(
     title: str, rows: Sequence[Row], fields: Fields[Row], notes: Sequence[str] = (), main: bool = False
 ) -> Table | None:
     """None: no rows."""
-    heads = [head.partition("\n") for head in fields]
-    columns = tuple(Column(head, lower, left=index == 0) for index, (head, _, lower) in enumerate(heads))
-    cells = tuple(plain(*(text(row) for text in fields.values())) for row in rows)
-    return Table(title, columns, cells, tuple(notes), main) if rows else None
+    return table_of(title, rows, fields, notes, main) if rows else None
 
 
 def with_limits(found: Estimate) -> str:
@@ -216,7 +224,7 @@ def _crossing_chart(summary: Summary, findings: PageFindings) -> Chart | None:
 def crossings_table(crossings: Sequence[Crossing]) -> Table | None:
     """The application's CPU a page from which two machines serve more pages than one."""
     names = dict(zip((id(each) for each in crossings), series_names(crossings), strict=True))
-    fields: dict[str, Callable[[Crossing], str]] = {
+    fields: dict[str | Column, Callable[[Crossing], str | Cell]] = {
         "page": lambda each: names[id(each)],
         "second machine\npays from": pays_from,
         "predicted": lambda each: predicted_from(each) or UNKNOWN,
@@ -240,7 +248,7 @@ def choices_table(found: Sequence[PageChoice], tcp: bool = False) -> Table | Non
         found, key=lambda each: (order.index((each.subject, each.route)), -each.threads, each.app_cpu_total_ms)
     )
     names = dict(zip((id(each) for each in found), series_names(found), strict=True))
-    fields: dict[str, Callable[[PageChoice], str]] = {
+    fields: dict[str | Column, Callable[[PageChoice], str | Cell]] = {
         "page": lambda each: names[id(each)],
         "application\nCPU ms": lambda each: number(each.app_cpu_total_ms),
         "two over one\n[95 %]": lambda each: ratio(each.two_over_one),
@@ -262,7 +270,9 @@ def choices_table(found: Sequence[PageChoice], tcp: bool = False) -> Table | Non
 
 
 def _split_chart(findings: PageFindings) -> Chart | None:
-    fields: dict[str, Callable[[PageArm], str]] = {"ms a page": lambda arm: f"{arm.page}: {where(arm, findings)}"}
+    fields: dict[str | Column, Callable[[PageArm], str | Cell]] = {
+        "ms a page": lambda arm: f"{arm.page}: {where(arm, findings)}"
+    }
     for part in charts.PARTS:
         fields[part] = partial(_part_ms, part)
     fields["page"] = lambda arm: number(arm.page_ms.value)
@@ -336,7 +346,7 @@ def latency_chart(summary: Summary, findings: PageFindings) -> Chart | None:
     arms = findings.headline_arms()
     if not any(curves.get(arm.arm) for arm in arms):
         return None
-    fields: dict[str, Callable[[PageArm], str]] = {
+    fields: dict[str | Column, Callable[[PageArm], str | Cell]] = {
         "ms": lambda arm: f"{arm.page}, {in_flight(arm.threads)}: {where(arm, findings)}",
         "p50": lambda arm: number(arm.p50_ms),
     }
@@ -393,7 +403,7 @@ def cpu_table(findings: PageFindings, arms: Sequence[PageArm]) -> Table | None:
     """CPU a page by role, and how busy the machines were."""
     seen = {role for arm in arms for role in arm.cpu_ms}
     names = _names(arms, findings)
-    fields: dict[str, Callable[[PageArm], str]] = {"CPU ms a page": lambda arm: names[arm.arm]}
+    fields: dict[str | Column, Callable[[PageArm], str | Cell]] = {"CPU ms a page": lambda arm: names[arm.arm]}
     for role in (*(role for role in ROLES if role in seen), *sorted(seen - set(ROLES))):
         head = "link's\nemulator" if role == "link" else role
         fields[head] = partial(_cpu_ms, role)

@@ -17,7 +17,7 @@ from howfar.experiments.crash.analysis import CrashLoss
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.fallback import report as fallback_report
 from howfar.experiments.replication import charts, frame
-from howfar.experiments.replication.analysis import CommitCost, ReplicationCost, point_at, waits_s
+from howfar.experiments.replication.analysis import CommitCost, ReplicationCost, ReplicationCurve, point_at, waits_s
 from howfar.experiments.replication.arms import (
     ALONE,
     ASYNC,
@@ -39,7 +39,18 @@ from howfar.experiments.replication.trade import (
 )
 from howfar.plan.factors import SEMI_SYNC
 from howfar.report import figures
-from howfar.report.document import Block, Bullets, Chart, Column, Details, Document, Table, plain, single
+from howfar.report.document import (
+    Block,
+    Bullets,
+    Chart,
+    Column,
+    Details,
+    Document,
+    Fields,
+    Table,
+    plain,
+    table_of,
+)
 from howfar.stats.estimate import Part
 from howfar.stats.intervals import interval_text
 from howfar.stats.trials import TrialTable
@@ -262,8 +273,9 @@ def matrix(cost: ReplicationCost) -> Table:
     note = "Too few arms for the model."
     if cost.mean_error is not None and cost.worst_error is not None:
         predicted = sum(point.predicted is not None for curve in cost.curves for point in curve.points)
+        mean, most = figures.percent(cost.mean_error), figures.percent(abs(cost.worst_error))
         note = (
-            f"In percent: the error of the prediction; mean {share(cost.mean_error)}, at most {share(abs(cost.worst_error))}. "
+            f"In percent: the error of the prediction; mean {mean}, at most {most}. "
             f"{predicted} of {sum(len(curve.points) for curve in cost.curves)} figures are predicted; the model uses the others."
         )
     return Table("Commits/s and the model's error", tuple(heads), rows, (note,))
@@ -274,10 +286,6 @@ def _with_error(point: CommitCost | None) -> str:
         return figures.UNKNOWN
     off = "" if point.predicted_error is None else f"{round(point.predicted_error * 100):+d} %".replace("+0", "0")
     return f"{figures.number(point.commits_per_s.value)}{off:>6}"
-
-
-def share(value: float | None, signed: bool = False) -> str:
-    return figures.UNKNOWN if value is None else f"{value * 100:{'+' if signed else ''}.1f} %"
 
 
 def _split(cost: ReplicationCost) -> list[Block]:
@@ -303,74 +311,57 @@ def split_table(cost: ReplicationCost, rtt_ns: int | None) -> Table:
     """One distance, with the curves that have none."""
     here = [(label, curve) for label, curve in charts.named(cost.curves) if curve.replica_rtt_ns in (None, rtt_ns)]
     ms = figures.number
-    rows = tuple(
-        plain(
-            label,
-            str(point.threads),
-            with_limits(point.commits_per_s),
-            ms(point.commit_ms),
-            f"{ms(point.p50_ms)} / {ms(point.p99_ms)}",
-            ms(point.local_ms),
-            ms(point.wire_ms) if point.rtts else figures.UNKNOWN,
-            ms(point.waiting_ms) if point.rtts else figures.UNKNOWN,
-            figures.ratio(point.rtts),
-            figures.number(point.group),
-            figures.number(point.predicted),
-            share(point.predicted_error, signed=True),
-        )
-        for label, curve in here
-        for point in curve.points
-    )
-    heads = ["mode", "connections", "commits/s [95 %]", "ms per commit", "p50 / p99", "local work", "wire", "waiting"]
-    heads += ["round trips [95 %]", "commits per group", "predicted", "error"]
-    return Table(f"A commit at {distance(rtt_ns)}" if rtt_ns is not None else "A commit", single(*heads), rows)
+    labels = {point.arm: label for label, curve in here for point in curve.points}
+    fields: Fields[CommitCost] = {
+        "mode": lambda point: labels[point.arm],
+        "connections": lambda point: str(point.threads),
+        "commits/s [95 %]": lambda point: with_limits(point.commits_per_s),
+        "ms per commit": lambda point: ms(point.commit_ms),
+        "p50 / p99": lambda point: f"{ms(point.p50_ms)} / {ms(point.p99_ms)}",
+        "local work": lambda point: ms(point.local_ms),
+        "wire": lambda point: ms(point.wire_ms if point.rtts else None),
+        "waiting": lambda point: ms(point.waiting_ms if point.rtts else None),
+        "round trips [95 %]": lambda point: figures.ratio(point.rtts),
+        "commits per group": lambda point: ms(point.group),
+        "predicted": lambda point: ms(point.predicted),
+        "error": lambda point: figures.percent(point.predicted_error, signed=True),
+    }
+    title = f"A commit at {distance(rtt_ns)}" if rtt_ns is not None else "A commit"
+    return table_of(title, [point for _, curve in here for point in curve.points], fields)
 
 
 def _lag(cost: ReplicationCost) -> list[Block]:
     curves = [curve for curve in cost.curves if curve.replica_rtt_ns is not None and curve.lag]
     if not curves:
         return []
-    rows = tuple(
-        plain(
-            curve.label,
-            figures.whole(curve.lag_p50),
-            figures.whole(curve.lag_max),
-            figures.number(curve.heartbeat_p50_ms),
-        )
-        for curve in curves
-    )
+    fields: Fields[ReplicationCurve] = {
+        "mode": lambda curve: curve.label,
+        "transactions\nbehind, median": lambda curve: figures.whole(curve.lag_p50),
+        "most": lambda curve: figures.whole(curve.lag_max),
+        "heartbeat\nage, ms": lambda curve: figures.number(curve.heartbeat_p50_ms),
+    }
     note = "The last good trials with the most connections: transactions committed on the primary and not yet applied on the replica."
-    heads = (
-        Column("mode", left=True),
-        Column("transactions", "behind, median"),
-        Column("most"),
-        Column("heartbeat", "age, ms"),
-    )
     title = "How far the replica was behind over one trial of each mode"
-    chart = Chart("lag", title, note, partial(charts.lag, cost), Table("", heads, rows))
-    return [Details("How far behind is the replica?", (chart, Table("Lag", heads, rows, (note,))))]
+    chart = Chart("lag", title, note, partial(charts.lag, cost), table_of("", curves, fields))
+    return [Details("How far behind is the replica?", (chart, table_of("Lag", curves, fields, (note,))))]
 
 
 def published(cost: ReplicationCost, sources: Sequence[str]) -> Table:
     theirs_alone = next((there for mode, there, _ in cost.published if mode == ALONE), None)
     ours_alone = next((ours for mode, _, ours in cost.published if mode == ALONE), None)
-    rows = tuple(
-        plain(
-            mode_name(mode),
-            figures.number(there),
-            _of(there, theirs_alone),
-            figures.number(ours),
-            _of(ours, ours_alone),
-        )
-        for mode, there, ours in cost.published
-    )
-    heads = ("one connection, RTT 85ms", "published inserts/s", "of no replica", "ours", "of no replica, ours")
+    fields: Fields[tuple[str, float, float | None]] = {
+        "one connection, RTT 85ms": lambda row: mode_name(row[0]),
+        "published inserts/s": lambda row: figures.number(row[1]),
+        "of no replica": lambda row: _of(row[1], theirs_alone),
+        "ours": lambda row: figures.number(row[2]),
+        "of no replica, ours": lambda row: _of(row[2], ours_alone),
+    }
     notes = (
         *(f"Source: {source}." for source in sources),
         "Other machines: without an acknowledgement compare the ratios, not the rates.",
         f"There no commit was flushed (innodb_flush_log_at_trx_commit = 0); ours: durability {cost.curves[0].durability}.",
     )
-    return Table("Published figures", single(*heads), rows, notes)
+    return table_of("Published figures", cost.published, fields, notes)
 
 
 def _of(value: float | None, whole: float | None) -> str:
