@@ -26,7 +26,7 @@ from tests.unit.made_replication import (
 from tests.unit.rendered import findings_of
 
 from howfar.experiments.crash.analysis import CrashFindings, CrashLoss, crash_findings, lost_per_crash, predicted_loss
-from howfar.experiments.crash.report import document
+from howfar.experiments.crash.report import Crash
 from howfar.experiments.registry import summarise
 from howfar.experiments.replication.trade import ReplicationFindings
 from howfar.report.text import json_values
@@ -298,5 +298,5 @@ def test_an_arm_that_broke_something_has_no_rate_over_its_outage() -> None:
     assert (cell.limit, cell.cycle) == (None, None)
     assert {point.qps for point in found.trials} == {None}
     assert json_values(found)["cells"] == []
-    (record,) = document(found).records
+    (record,) = Crash().document(found).records
     assert "qps" not in record and record["lost"] == 200 and float(str(record["commits_per_s"])) == 6000

@@ -325,13 +325,14 @@ class Field:
     record: Callable[[CellSummary], Record]
 
 
-def _limits(name: str, estimate: Estimate | None) -> dict[str, object]:
-    if estimate is None:
-        return {name: "", f"{name}_low": "", f"{name}_high": ""}
-    return {name: _plain(estimate.value), f"{name}_low": _plain(estimate.low), f"{name}_high": _plain(estimate.high)}
+def limits_of(name: str, estimate: Estimate | None) -> dict[str, object]:
+    """An estimate in the three columns of a spreadsheet."""
+    ends = (estimate.value, estimate.low, estimate.high) if estimate else (None, None, None)
+    return {f"{name}{end}": written(value) for end, value in zip(("", "_low", "_high"), ends, strict=True)}
 
 
-def _plain(value: float | None) -> str:
+def written(value: float | None) -> str:
+    """A figure in a spreadsheet; unknown is empty."""
     return "" if value is None else f"{value:.6g}"
 
 
@@ -344,26 +345,26 @@ def _fields(summary: Summary) -> list[Field]:
         Field(
             Column(f"{summary.asked}/s", "95 % interval"),
             lambda cell: Cell(number(cell.qps.value), figures.plus_minus(cell.qps)),
-            lambda cell: _limits("qps", cell.qps),
+            lambda cell: limits_of("qps", cell.qps),
         ),
         Field(
             Column(f"of {base}", "[95 % interval]"),
             lambda cell: Cell(figures.ratio(cell.ratio), figures.reading(cell)),
-            lambda cell: {**_limits("ratio", cell.ratio), "resolution": cell.resolution.value},
+            lambda cell: {**limits_of("ratio", cell.ratio), "resolution": cell.resolution.value},
         ),
         Field(
             Column(f"CPU µs/{one}", "client+server" + ("+fwd" if forwarded else "")),
             lambda cell: Cell(number(figures.cpu_total(cell)), figures.cpu_parts(cell)),
             lambda cell: {
-                **_limits("client_cpu_us_per_query", cell.cpu_us_per_query.client),
-                **_limits("server_cpu_us_per_query", cell.cpu_us_per_query.server),
-                **_limits("forwarder_cpu_us_per_query", cell.cpu_us_per_query.forwarder),
+                **limits_of("client_cpu_us_per_query", cell.cpu_us_per_query.client),
+                **limits_of("server_cpu_us_per_query", cell.cpu_us_per_query.server),
+                **limits_of("forwarder_cpu_us_per_query", cell.cpu_us_per_query.forwarder),
             },
         ),
         Field(
             Column("CPU vs.", base),
             lambda cell: Cell(figures.cpu_point(cell), figures.limits(cell.cpu_ratio)),
-            lambda cell: {**_limits("cpu_ratio", cell.cpu_ratio), "cpu_bound": cell.cpu_bound.value},
+            lambda cell: {**limits_of("cpu_ratio", cell.cpu_ratio), "cpu_bound": cell.cpu_bound.value},
         ),
         _latency("p50"),
         _latency("p95", optional=True),
@@ -382,42 +383,42 @@ def _latency(name: str, optional: bool = False) -> Field:
     return Field(
         Column(name, "ms/txn", optional=optional),
         lambda cell: Cell(number(getattr(cell.latency_ms, name))),
-        lambda cell: {f"{name}_ms": _plain(getattr(cell.latency_ms, name))},
+        lambda cell: {f"{name}_ms": written(getattr(cell.latency_ms, name))},
     )
 
 
 def _more_fields(summary: Summary) -> list[Field]:
     """What a transaction exchanges, what others published, and what limits the cell."""
     return [
-        _hidden(lambda cell: {**_limits("latency_ratio", cell.latency_ratio), **_limits("tps", figures.tps(cell))}),
+        _hidden(lambda cell: {**limits_of("latency_ratio", cell.latency_ratio), **limits_of("tps", figures.tps(cell))}),
         Field(
             Column("round trips", "/txn", optional=True),
             lambda cell: Cell(f"{cell.turns_per_txn:.4g}"),
             lambda cell: {
-                "turns_per_txn": _plain(cell.turns_per_txn),
-                "queries_per_txn": _plain(cell.queries_per_txn),
+                "turns_per_txn": written(cell.turns_per_txn),
+                "queries_per_txn": written(cell.queries_per_txn),
             },
         ),
         Field(
             Column("bytes/txn out", "in", optional=True),
             lambda cell: Cell(figures.whole(cell.bytes_per_txn.to_server), figures.whole(cell.bytes_per_txn.to_client)),
             lambda cell: {
-                "bytes_to_server_per_txn": _plain(cell.bytes_per_txn.to_server),
-                "bytes_to_client_per_txn": _plain(cell.bytes_per_txn.to_client),
+                "bytes_to_server_per_txn": written(cell.bytes_per_txn.to_server),
+                "bytes_to_client_per_txn": written(cell.bytes_per_txn.to_client),
             },
         ),
         Field(
             Column("published") if any(cell.published for cell in shown_cells(summary)) else None,
             _published,
             lambda cell: {
-                "published_ratio": _plain(cell.published.ratio if cell.published else None),
-                "published_qps": _plain(cell.published.qps if cell.published else None),
+                "published_ratio": written(cell.published.ratio if cell.published else None),
+                "published_qps": written(cell.published.qps if cell.published else None),
             },
         ),
         _hidden(
             lambda cell: {
-                "cycle_us": _plain(cell.cycle.us if cell.cycle else None),
-                "cycle_rest_share": _plain(cell.cycle.rest_share if cell.cycle else None),
+                "cycle_us": written(cell.cycle.us if cell.cycle else None),
+                "cycle_rest_share": written(cell.cycle.rest_share if cell.cycle else None),
                 "limit": cell.limit.resource.value if cell.limit else "",
                 "limit_confidence": cell.limit.confidence if cell.limit else "",
                 "limit_says": cell.limit.says if cell.limit else "",

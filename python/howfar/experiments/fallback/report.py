@@ -144,15 +144,11 @@ class Fallback(Experiment):
         return found is not None and bool(found.fallback)
 
     def document(self, summary: Summary) -> Document:
-        return document(summary)
-
-
-def document(summary: Summary) -> Document:
-    findings = summary.found(ReplicationFindings)
-    assert findings is not None, "only then it applies"
-    stories = findings.fallback
-    main = [*_chart(stories, 0), fallback_table(stories)]
-    return frame.document(summary, main, sections(stories, leading=True), records(stories))
+        findings = summary.found(ReplicationFindings)
+        assert findings is not None, "only then it applies"
+        stories = findings.fallback
+        main = [*_chart(stories, 0), fallback_table(stories)]
+        return frame.document(summary, main, sections(stories, leading=True), records(stories))
 
 
 def sections(stories: Sequence[FallbackStory], leading: bool = False) -> list[Block]:

@@ -57,7 +57,7 @@ from howfar.report.document import (
     table_of,
 )
 from howfar.report.figures import UNKNOWN, number, percent, ratio, share
-from howfar.report.frame import cell_records, frame, trials
+from howfar.report.frame import cell_records, frame, limits_of, trials, written
 from howfar.services import SERVICES
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.resample import within
@@ -501,9 +501,9 @@ def _record(arm: PageArm) -> dict[str, object]:
     figures |= {name: getattr(arm, name) for name in ("rtt_ms", "predicted_p50_ms", "predicted_error")}
     return {
         **{name: getattr(arm, name) for name in ("page", "application", "machines", "app_cpu_ns")},
-        **_with_limits("pages_per_s", arm.pages_per_s),
-        **_with_limits("page_ms", arm.page_ms),
-        **{name: _written(value) for name, value in figures.items()},
+        **limits_of("pages_per_s", arm.pages_per_s),
+        **limits_of("page_ms", arm.page_ms),
+        **{name: written(value) for name, value in figures.items()},
     }
 
 
@@ -511,18 +511,9 @@ def _comparison(choice: PageChoice | None) -> dict[str, object]:
     if choice is None:
         return {}
     return {
-        "app_cpu_total_ms": _written(choice.app_cpu_total_ms),
-        **_with_limits("two_over_one", choice.two_over_one),
-        "two_over_one_predicted": _written(choice.predicted),
-        **_with_limits("tcp_over_socket", choice.tcp_over_socket),
+        "app_cpu_total_ms": written(choice.app_cpu_total_ms),
+        **limits_of("two_over_one", choice.two_over_one),
+        "two_over_one_predicted": written(choice.predicted),
+        **limits_of("tcp_over_socket", choice.tcp_over_socket),
         "better": choice.better,
     }
-
-
-def _written(value: float | None) -> str:
-    return "" if value is None else f"{value:.6g}"
-
-
-def _with_limits(name: str, found: Estimate | None) -> dict[str, object]:
-    ends = (found.value, found.low, found.high) if found else (None, None, None)
-    return {f"{name}{end}": _written(value) for end, value in zip(("", "_low", "_high"), ends, strict=True)}

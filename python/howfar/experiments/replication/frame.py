@@ -13,7 +13,7 @@ from howfar.experiments.replication.trade import ReplicationFindings, TradeRow, 
 from howfar.plan.factors import SEMI_SYNC
 from howfar.report import figures
 from howfar.report.document import Block, Bullets, Card, Cell, Code, Column, Details, Document, Table, Text
-from howfar.report.frame import cell_records, frame
+from howfar.report.frame import cell_records, frame, limits_of, written
 from howfar.stats.estimate import Estimate, Part
 from howfar.store.receipts import number_in
 from howfar.units import format_duration_ns
@@ -296,12 +296,7 @@ def columns(part: Part, names: str, **renamed: str) -> Record:
     for field in names.split():
         value, name = getattr(part, field), renamed.get(field, field)
         if Estimate in get_args(kind := type(part).model_fields[field].annotation) or kind is Estimate:
-            limits = (value.value, value.low, value.high) if value else (None, None, None)
-            found |= {f"{name}{end}": _plain(limit) for end, limit in zip(("", "_low", "_high"), limits, strict=True)}
+            found |= limits_of(name, value)
         else:
-            found[name] = _plain(value)
+            found[name] = written(value) if isinstance(value, float) or value is None else value
     return found
-
-
-def _plain(value: object) -> object:
-    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else value

@@ -222,22 +222,18 @@ class Replication(Experiment):
         return found is not None and found.cost is not None
 
     def document(self, summary: Summary) -> Document:
-        return document(summary)
-
-
-def document(summary: Summary) -> Document:
-    findings = summary.found(ReplicationFindings)
-    assert findings is not None and findings.cost is not None, "only then it applies"
-    cost, crash = findings.cost, findings.crash
-    main: list[Block] = [*_throughput(cost), *trade_tables(findings)[:1]]
-    blocks = [*verdicts(findings), *_model(summary, cost), *_split(cost)]
-    if crash is not None and crash.losses:
-        blocks += [crash_report.dots(crash), *crash_report.sections(crash, summary.verdict)]
-    blocks += [*fallback_report.sections(findings.fallback), *_lag(cost)]
-    records = _records(cost)
-    for more in (crash_report.records(crash) if crash else {}, fallback_report.records(findings.fallback)):
-        records |= {arm: records.get(arm, {}) | record for arm, record in more.items()}
-    return frame.document(summary, main, blocks, records)
+        findings = summary.found(ReplicationFindings)
+        assert findings is not None and findings.cost is not None, "only then it applies"
+        cost, crash = findings.cost, findings.crash
+        main: list[Block] = [*_throughput(cost), *trade_tables(findings)[:1]]
+        blocks = [*verdicts(findings), *_model(summary, cost), *_split(cost)]
+        if crash is not None and crash.losses:
+            blocks += [crash_report.dots(crash), *crash_report.sections(crash, summary.verdict)]
+        blocks += [*fallback_report.sections(findings.fallback), *_lag(cost)]
+        records = _records(cost)
+        for more in (crash_report.records(crash) if crash else {}, fallback_report.records(findings.fallback)):
+            records |= {arm: records.get(arm, {}) | record for arm, record in more.items()}
+        return frame.document(summary, main, blocks, records)
 
 
 def _throughput(cost: ReplicationCost) -> list[Block]:
