@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -130,29 +131,13 @@ def test_ctrl_c_reaches_the_command_once() -> None:
         os.close(master)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_the_outside_alone_ends_the_command(number: signal.Signals) -> None:
-    script = 'trap "echo told; exit 6" TERM; echo up; while :; do sleep 0.1; done'
-    process = subprocess.Popen(
-        lab_command("--server", "none", "--", "sh", "-c", script),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "up\n"
-        process.send_signal(number)
-        assert process.stdout.read() == "told\n"
-        assert process.wait(PATIENCE_S) == 6
-    finally:
-        process.kill()
-        process.wait()
-
-
-def test_a_signal_to_the_whole_group_is_taken_once() -> None:
-    """As `timeout` sends it: the command, the inside and the outside get one each, and the outside hands its own on."""
+@pytest.mark.parametrize(
+    ("kill", "number"), [(os.kill, signal.SIGTERM), (os.kill, signal.SIGINT), (os.killpg, signal.SIGTERM)]
+)
+def test_a_signal_to_the_outside_alone_or_to_the_whole_group_is_taken_once(
+    kill: Callable[[int, int], None], number: signal.Signals
+) -> None:
+    """`timeout` sends it to the group: the command, the inside and the outside get one each, and the outside hands its own on."""
     script = 'trap "echo told; exit 6" TERM; echo up; while :; do sleep 0.1; done'
     process = subprocess.Popen(
         lab_command("--server", "none", "--", "sh", "-c", script),
@@ -164,7 +149,7 @@ def test_a_signal_to_the_whole_group_is_taken_once() -> None:
     try:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() == "up\n"
-        os.killpg(process.pid, signal.SIGTERM)
+        kill(process.pid, number)
         assert process.stdout.read() == "told\n"
         assert "Traceback" not in process.stderr.read()
         assert process.wait(PATIENCE_S) == 6

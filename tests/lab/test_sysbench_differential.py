@@ -11,7 +11,6 @@ import re
 import shutil
 from collections.abc import Iterator
 
-import pymysql
 import pytest
 
 from howfar.engine.messages import (
@@ -20,7 +19,6 @@ from howfar.engine.messages import (
     Sysbench,
 )
 from howfar.errors import HowfarError
-from howfar.lab.servers import DATABASE, USER
 from howfar.lab.servers.kinds import find_server
 from tests.lab.laws import chance, shares
 from tests.lab.servers_here import short_directory
@@ -220,23 +218,9 @@ def test_our_stream_leaves_the_same_tables_however_it_travels(both: Pair, kind: 
         sums.append(checksums(both))
         logged = logged or statements_seen
     both.reset()
-    replay(both, logged)
+    both.running.execute(*logged)
     sums.append(checksums(both))
     both.reset()
     both.run("ours", workload(kind), 1, 150, seed=8)
     assert sums[0] == sums[1] == sums[2]
     assert sums[0] != checksums(both), "another seed writes something else"
-
-
-def replay(both: Pair, statements: list[str]) -> None:
-    connection = pymysql.connect(
-        unix_socket=str(both.running.server.socket),
-        user=USER,
-        password=both.running.password,
-        database=DATABASE,
-        autocommit=True,
-        ssl_disabled=True,
-    )
-    with connection, connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)

@@ -32,10 +32,11 @@ from howfar.engine.messages import (
 )
 from howfar.engine.process import Launcher, LoadOutcome
 from howfar.plan.load import LoadedPlan, Override, load_plan
-from howfar.runner.run import run_info
+from howfar.runner.run import conduct, run_info
 from howfar.runner.trial import Instruments
 from howfar.services import SqlProtocol
-from howfar.store.records import FactorValue, RunInfo, Window
+from howfar.store.records import FactorValue, Run, RunInfo, Window
+from howfar.store.run_file import create, read_run
 from howfar.testbed import NO_FACTS, Application, LoadFacts, ServiceEndpoint, StageReceipt, Trust
 
 RATES = {
@@ -258,6 +259,15 @@ def fake_info(laboratory: FakeLaboratory | None = None, seed: int = 42, loaded: 
         command,
         laboratory or FakeLaboratory(),
     )
+
+
+def conducted(path: Path, laboratory: FakeLaboratory, instruments: Instruments, info: RunInfo | None = None) -> Run:
+    """A run to its end, as its new file has it."""
+    with create(path, info or fake_info()) as file:
+        stop = conduct(file, laboratory, laboratory.clock(), instruments)
+    run = read_run(path)
+    assert run.stop is stop
+    return run
 
 
 def fakes(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from howfar.analysis.summary import Summary
@@ -13,6 +15,14 @@ from howfar.report.terminal import to_ascii
 from howfar.stats.estimate import Part
 
 F = TypeVar("F", bound=Part)
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def is_golden(path: Path, text: str) -> None:
+    """What a person has read once is printed still."""
+    if os.environ.get("HOWFAR_GOLDEN") == "write":
+        path.write_text(text, "utf-8")
+    assert text == path.read_text("utf-8"), f"{path.name} changed; HOWFAR_GOLDEN=write writes it again: read it"
 
 
 def _in_terminal(

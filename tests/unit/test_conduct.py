@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.unit.fake_lab import COUNTED, RATES, FakeClock, FakeLaboratory, fake_info, fakes
+from tests.unit.fake_lab import COUNTED, RATES, FakeClock, FakeLaboratory, conducted, fake_info, fakes
 
 from howfar.analysis.signs import Warning
 from howfar.engine.messages import LoadJob, Sysbench
@@ -37,9 +37,7 @@ def key(trial: Trial) -> tuple[int, int, str]:
 
 def test_exact_paths_stop_by_width_after_the_least_blocks(tmp_path: Path) -> None:
     laboratory, _engine, instruments = fakes()
-    with create(tmp_path / "a.howfar", fake_info()) as file:
-        assert conduct(file, laboratory, laboratory.clock(), instruments) is StopReason.WIDTH
-    run = read_run(tmp_path / "a.howfar")
+    run = conducted(tmp_path / "a.howfar", laboratory, instruments)
     assert run.stop is StopReason.WIDTH
     assert len(run.trials) == 8 * ARMS
     assert [trial.number for trial in run.trials] == list(range(40))
@@ -114,9 +112,7 @@ def test_noise_runs_to_the_cap_on_blocks_when_time_allows(tmp_path: Path) -> Non
 def test_a_block_with_a_void_trial_is_measured_again_as_a_whole(tmp_path: Path) -> None:
     laboratory, _engine, instruments = fakes()
     laboratory.trouble = lambda path, number: ("the server spoke TLS",) if number == 3 else ()
-    with create(tmp_path / "a.howfar", fake_info()) as file:
-        conduct(file, laboratory, laboratory.clock(), instruments)
-    run = read_run(tmp_path / "a.howfar")
+    run = conducted(tmp_path / "a.howfar", laboratory, instruments)
     void = run.trials[3]
     assert (void.status, void.void_reason) == (TrialStatus.VOID, "the server spoke TLS")
     assert void.measured is not None, "raw data of a void trial are kept"
@@ -150,9 +146,7 @@ def test_a_block_that_stays_void_is_left_out_as_a_whole(tmp_path: Path) -> None:
     """Its last attempt goes on to the end, and not one arm's trials of it count. The run goes on with the next."""
     laboratory, _engine, instruments = fakes()
     stays_void(laboratory, ATTEMPTS_PER_BLOCK)
-    with create(tmp_path / "a.howfar", fake_info()) as file:
-        conduct(file, laboratory, laboratory.clock(), instruments)
-    run = read_run(tmp_path / "a.howfar")
+    run = conducted(tmp_path / "a.howfar", laboratory, instruments)
     first = [trial for trial in run.trials if trial.block == 0]
     assert sum(trial.attempt == ATTEMPTS_PER_BLOCK - 1 for trial in first) == ARMS
     assert all(trial.number in left_out(run) for trial in first if trial.status is TrialStatus.OK)
@@ -166,9 +160,7 @@ def test_where_too_few_blocks_are_undisturbed_the_others_count_and_that_is_said(
     stays_void(laboratory, 5)
     blocks = (Override("", ("timing", key), 4) for key in ("min_blocks", "max_blocks"))
     loaded = load_plan("paths", quick=True, overrides=[*COUNTED, *blocks])
-    with create(tmp_path / "a.howfar", fake_info(loaded=loaded)) as file:
-        conduct(file, laboratory, laboratory.clock(), instruments)
-    run = read_run(tmp_path / "a.howfar")
+    run = conducted(tmp_path / "a.howfar", laboratory, instruments, fake_info(loaded=loaded))
     table = trial_table(plan_part(run))
     assert {arm: sorted(good) for arm, good in table.good.items()} == {
         arm.name: [0, 1, 2, 3] if arm.name != "tcp" else [1, 2, 3] for arm in run.info.arms
@@ -183,9 +175,7 @@ def test_where_too_few_blocks_are_undisturbed_the_others_count_and_that_is_said(
 def test_a_file_of_before_keeps_all_good_trials(tmp_path: Path) -> None:
     laboratory, _engine, instruments = fakes()
     laboratory.trouble = lambda path, number: ("the server spoke TLS",) if number == 3 else ()
-    with create(tmp_path / "a.howfar", fake_info()) as file:
-        conduct(file, laboratory, laboratory.clock(), instruments)
-    run = read_run(tmp_path / "a.howfar")
+    run = conducted(tmp_path / "a.howfar", laboratory, instruments)
     assert not left_out(run.model_copy(update={"info": run.info.model_copy(update={"whole_blocks": False})}))
 
 
@@ -198,9 +188,8 @@ def test_a_crash_makes_the_trial_void_and_the_run_goes_on(tmp_path: Path, error:
             raise error
 
     engine.before = crash
-    with create(tmp_path / "a.howfar", fake_info()) as file:
-        assert conduct(file, laboratory, laboratory.clock(), instruments) is StopReason.WIDTH
-    run = read_run(tmp_path / "a.howfar")
+    run = conducted(tmp_path / "a.howfar", laboratory, instruments)
+    assert run.stop is StopReason.WIDTH
     assert [trial.void_reason for trial in run.trials if trial.status is TrialStatus.VOID] == [str(error)]
 
 
@@ -266,9 +255,7 @@ def test_resume_repeats_no_finished_trial(tmp_path: Path, cut_at: int) -> None:
     places = [key(trial) for trial in whole]
     assert len(set(places)) == len(places), "no place was measured twice"
     laboratory, engine, instruments = fakes(FakeClock(), noisy)
-    with create(tmp_path / "b.howfar", fake_info(seed=7, loaded=loaded)) as file:
-        conduct(file, laboratory, laboratory.clock(), instruments)
-    at_once = read_run(tmp_path / "b.howfar").trials
+    at_once = conducted(tmp_path / "b.howfar", laboratory, instruments, fake_info(seed=7, loaded=loaded)).trials
     assert [key(trial) for trial in at_once] == places
     assert [trial.measured for trial in at_once] == [trial.measured for trial in whole]
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from tests.unit.fake_pages import PAGES, page_summary
-from tests.unit.rendered import findings_of, with_findings
+from tests.unit.rendered import GOLDEN, findings_of, is_golden, with_findings
 from tests.unit.test_report_html import Balance
 
 from howfar.analysis.summary import Summary
@@ -24,7 +22,6 @@ from howfar.report.document import Block, Card, Chart, Details, Table
 from howfar.report.text import as_csv, as_json, as_markdown
 from howfar.stats.estimate import Estimate
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 PAGE_BYTES_MOST = 400_000
 FAR_NS = 1_000_000
 
@@ -61,10 +58,7 @@ GOLDENS: dict[str, Callable[[], str]] = {
 
 @pytest.mark.parametrize("name", GOLDENS)
 def test_golden(name: str) -> None:
-    text = GOLDENS[name]()
-    if os.environ.get("HOWFAR_GOLDEN") == "write":
-        (GOLDEN / name).write_text(text, "utf-8")
-    assert text == (GOLDEN / name).read_text("utf-8"), f"{name} changed; HOWFAR_GOLDEN=write writes it again: read it"
+    is_golden(GOLDEN / name, GOLDENS[name]())
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

@@ -4,13 +4,13 @@ anew; read the difference before committing it."""
 from __future__ import annotations
 
 import json as plain_json
-import os
 import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.unit.rendered import GOLDEN, is_golden
 from tests.unit.rendered import csv as csv
 from tests.unit.rendered import markdown as markdown
 from tests.unit.rendered import terminal as terminal
@@ -21,7 +21,6 @@ from howfar.experiments.registry import schema, summarise
 from howfar.report.text import as_json
 from howfar.store.records import StopReason, TrialStatus
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 SCHEMA = Path(__file__).parents[2] / "schema" / "report.json"
 
 
@@ -62,9 +61,7 @@ def test_golden(name: str) -> None:
         path, text = SCHEMA, plain_json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
     else:
         path, text = GOLDEN / name, FORMATS[name]()
-    if os.environ.get("HOWFAR_GOLDEN") == "write":
-        path.write_text(text, "utf-8")
-    assert text == path.read_text("utf-8"), f"{name} changed; see the module's docstring"
+    is_golden(path, text)
 
 
 @pytest.mark.parametrize("width", [60, 72, 80, 100, 120, 200])

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import re
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from statistics import fmean
 
 import pytest
 from tests.unit.made_plans import bandwidth_run
+from tests.unit.rendered import GOLDEN, findings_of, is_golden, with_findings
 from tests.unit.rendered import csv as report_csv
-from tests.unit.rendered import findings_of, with_findings
 from tests.unit.rendered import html as html
 from tests.unit.rendered import markdown as markdown
 from tests.unit.rendered import terminal as terminal
@@ -37,7 +35,6 @@ from howfar.report.document import Block, Details, Table
 from howfar.report.figures import tps
 from howfar.report.grid import grid, is_grid
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 PAGE_BYTES_MOST = 400_000
 
 
@@ -69,10 +66,7 @@ GOLDENS: dict[str, Callable[[], str]] = {
 
 @pytest.mark.parametrize("name", GOLDENS)
 def test_golden(name: str) -> None:
-    text = GOLDENS[name]()
-    if os.environ.get("HOWFAR_GOLDEN") == "write":
-        (GOLDEN / name).write_text(text, "utf-8")
-    assert text == (GOLDEN / name).read_text("utf-8"), f"{name} changed; HOWFAR_GOLDEN=write writes it anew: read it"
+    is_golden(GOLDEN / name, GOLDENS[name]())
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import re
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
 from tests.unit.made_replication import MS, PLANS, RTT_NS, fallback_trial
-from tests.unit.rendered import findings_of, with_findings
+from tests.unit.rendered import GOLDEN, findings_of, is_golden, with_findings
 from tests.unit.test_report_html import Balance
 
 from howfar.analysis.summary import Summary
@@ -33,7 +31,6 @@ from howfar.report.document import Block, Cell, Chart, Details, Document, Table
 from howfar.report.text import as_csv, as_markdown, json_values
 from howfar.stats.estimate import Estimate
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 PAGE_BYTES_MOST = 400_000
 
 
@@ -91,10 +88,7 @@ GOLDENS: dict[str, Callable[[], str]] = {
 
 @pytest.mark.parametrize("name", GOLDENS)
 def test_golden(name: str) -> None:
-    text = GOLDENS[name]()
-    if os.environ.get("HOWFAR_GOLDEN") == "write":
-        (GOLDEN / name).write_text(text, "utf-8")
-    assert text == (GOLDEN / name).read_text("utf-8"), f"{name} changed; HOWFAR_GOLDEN=write writes it again: read it"
+    is_golden(GOLDEN / name, GOLDENS[name]())
 
 
 @pytest.mark.parametrize("plan", PLANS)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.made import made_trial
-from tests.unit.fake_lab import HISTOGRAM, fake_info, fakes
+from tests.unit.fake_lab import HISTOGRAM, conducted, fake_info, fakes
 
 from howfar.errors import NewerRunFile, NotARunFile, RunFileError
 from howfar.runner.run import conduct
@@ -49,17 +49,22 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     assert run.trials[0].measured.errors == {"1213": 1}
 
 
+def make_older(path: Path, version: int, *without: str) -> None:
+    """As a howfar wrote it that knew nothing of these columns of a trial, nor of whole blocks."""
+    db = sqlite3.connect(path)
+    for column in without:
+        db.execute(f"ALTER TABLE trial DROP COLUMN {column}")
+    db.execute("ALTER TABLE run DROP COLUMN whole_blocks")
+    db.execute(f"PRAGMA user_version = {version}")
+    db.commit()
+    db.close()
+
+
 def test_a_file_of_format_1_is_read_and_not_continued(tmp_path: Path) -> None:
     path = tmp_path / "old.howfar"
     with create(path, fake_info()) as file:
         file.append_trial(void_trial(0))
-    db = sqlite3.connect(path)
-    for column in ("busy_cpus", "around", "fault", "services", "told"):
-        db.execute(f"ALTER TABLE trial DROP COLUMN {column}")
-    db.execute("ALTER TABLE run DROP COLUMN whole_blocks")
-    db.execute("PRAGMA user_version = 1")
-    db.commit()
-    db.close()
+    make_older(path, 1, "busy_cpus", "around", "fault", "services", "told")
     assert read_run(path).trials == (void_trial(0),)
     assert not read_run(path).info.whole_blocks
     with pytest.raises(RunFileError, match="older format 1"):
@@ -69,24 +74,15 @@ def test_a_file_of_format_1_is_read_and_not_continued(tmp_path: Path) -> None:
 def test_a_file_of_format_4_says_nothing_of_services(tmp_path: Path) -> None:
     path = tmp_path / "old.howfar"
     laboratory, _, instruments = fakes()
-    with create(path, fake_info()) as file:
-        conduct(file, laboratory, laboratory.clock(), instruments)
-    db = sqlite3.connect(path)
-    for column in ("services", "told"):
-        db.execute(f"ALTER TABLE trial DROP COLUMN {column}")
-    db.execute("ALTER TABLE run DROP COLUMN whole_blocks")
-    db.execute("PRAGMA user_version = 4")
-    db.commit()
-    db.close()
+    conducted(path, laboratory, instruments)
+    make_older(path, 4, "services", "told")
     found = [trial.measured for trial in read_run(path).trials]
     assert found and all(one is not None and (one.services, one.told) == ((), {}) for one in found)
 
 
 def test_what_was_done_with_each_service_is_read_as_written(tmp_path: Path) -> None:
     laboratory, _, instruments = fakes()
-    with create(tmp_path / "a.howfar", fake_info()) as file:
-        conduct(file, laboratory, laboratory.clock(), instruments)
-    measured = read_run(tmp_path / "a.howfar").trials[0].measured
+    measured = conducted(tmp_path / "a.howfar", laboratory, instruments).trials[0].measured
     assert measured is not None
     use = ServiceRecord(
         service="redis", connects=1, requests=2, turns=3, bytes_to_server=4, bytes_to_client=5, hits=6, misses=7
@@ -114,8 +110,7 @@ def test_a_finished_file_is_one_plain_file(tmp_path: Path) -> None:
 def test_plain_sql_reads_it(tmp_path: Path) -> None:
     path = tmp_path / "a.howfar"
     laboratory, _, instruments = fakes()
-    with create(path, fake_info()) as file:
-        conduct(file, laboratory, laboratory.clock(), instruments)
+    conducted(path, laboratory, instruments)
     db = sqlite3.connect(path)
     assert db.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
     sql = (
