@@ -221,7 +221,12 @@ def opened(
                 notes += more
                 if given is not None:
                     plan = _with_given(plan, testbed.server()[0])
-            yield Opened(plan, testbed, Instruments(measure=measure, watch=testbed.watch, facts=program_facts), notes)
+            yield Opened(
+                plan,
+                testbed,
+                Instruments(measure=measure, watch=testbed.watch, facts=program_facts),
+                (*notes, *testbed.warnings),
+            )
 
 
 def check_plan(plan: Plan, given: GivenServer | None = None) -> None:
