@@ -159,6 +159,12 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.howfar"]
 
 
+def test_what_is_left_of_a_removed_file_is_not_taken_for_its_own(tmp_path: Path) -> None:
+    (tmp_path / "a.howfar-wal").write_text("of before")
+    with pytest.raises(RunFileError, match="left of a run file that was removed"):
+        create(tmp_path / "a.howfar", fake_info())
+
+
 def test_a_missing_directory_is_said(tmp_path: Path) -> None:
     with pytest.raises(RunFileError, match="there is no directory"):
         create(tmp_path / "no" / "a.howfar", fake_info())

@@ -153,6 +153,12 @@ def check_absent(path: Path) -> None:
             f"{path} exists already; a run file is never overwritten",
             f"`howfar resume {path}` continues it; `--out` gives a new run another name.",
         )
+    left = path.with_name(path.name + "-wal")
+    if left.exists():
+        raise RunFileError(
+            f"{left} is left of a run file that was removed, and would be read as part of a new one of that name",
+            "Remove it too, or give the run another name with --out.",
+        )
     if not path.parent.is_dir():
         raise RunFileError(
             f"there is no directory {path.parent} for the run file", "Make it, or choose --out elsewhere."
