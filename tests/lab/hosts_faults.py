@@ -141,12 +141,12 @@ def _link_down(seconds: float) -> None:
 def _memory(host: str, command: str) -> None:
     """Run a shell command where the host has its files."""
     (raylet, *_) = on(host, "raylet/raylet")
-    subprocess.run(["nsenter", f"--target={raylet}", "--mount", "sh", "-c", command], check=True)
+    subprocess.run(["nsenter", f"--target={raylet}", "--mount", "--pid", "sh", "-ec", command], check=True)
 
 
 def _disk_full() -> None:
-    size = "$(($(df --output=used -k /dev/shm | tail -1) + 64))k"
-    _memory("b", f"mount -o remount,size={size} /dev/shm")
+    """No more than is there already, while a trial or two begin."""
+    _memory("b", "mount -o remount,size=$(($(df --output=used -k /dev/shm | tail -1) + 64))k /dev/shm")
     time.sleep(8)
     _memory("b", "mount -o remount,size=4g /dev/shm")
 
