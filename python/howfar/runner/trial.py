@@ -60,21 +60,13 @@ Measure = Callable[[LoadJob | PageJob, Launcher, Callable[[Event], None]], LoadO
 """Runs a load or page job. Raises EngineError."""
 
 
-def _no_watch() -> Watch | None:
-    return None
-
-
-def _no_facts() -> dict[str, Any]:
-    return {}
-
-
 @dataclass(frozen=True)
 class Instruments:
     """What touches the engine and the clocks; the real ones by default."""
 
     measure: Measure = run_load
-    watch: Callable[[], Watch | None] = _no_watch
-    facts: Callable[[], dict[str, Any]] = _no_facts
+    watch: Callable[[], Watch | None] = lambda: None
+    facts: Callable[[], dict[str, Any]] = dict
     """Of the programs and the boot, for the run file."""
     monotonic_ns: Callable[[], int] = time.monotonic_ns
     unix_ns: Callable[[], int] = time.time_ns

@@ -73,11 +73,12 @@ class Latency(Part):
 def latency(evidence: RunEvidence) -> Latency | None:
     """None: nothing was measured at a rate of its own."""
     table = evidence.table
-    paced = [arm for arm in table.run.info.arms if _is_paced(arm) and table.measured(arm.name)]
+    arms = [arm for arm in table.run.info.arms if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
+    paced = [arm for arm in arms if offered_per_s(arm.factors) is not None and table.measured(arm.name)]
     if not paced:
         return None
     cells = {cell.arm: cell for cell in evidence.cells}
-    closed = {rest_of(arm.factors, LOAD.name): arm for arm in reversed(table.run.info.arms) if _is_closed(arm)}
+    closed = {rest_of(arm.factors, LOAD.name): arm for arm in reversed(arms) if offered_per_s(arm.factors) is None}
     groups: dict[object, list[Arm]] = {}
     for arm in paced:
         groups.setdefault(rest_of(arm.factors, LOAD.name), []).append(arm)
@@ -88,21 +89,13 @@ def latency(evidence: RunEvidence) -> Latency | None:
         baseline="" if baseline is None else _plain_name(baseline),
         paths=tuple(
             PathLatency(
-                name=_plain_name(arms[0]),
+                name=_plain_name(same[0]),
                 capacity_per_s=reader.capacity_of(closed.get(rest)),  # type: ignore[call-overload]
-                rates=tuple(reader.at(arm) for arm in sorted(arms, key=lambda arm: offered_per_s(arm.factors) or 0.0)),
+                rates=tuple(reader.at(arm) for arm in sorted(same, key=lambda arm: offered_per_s(arm.factors) or 0.0)),
             )
-            for rest, arms in groups.items()
+            for rest, same in groups.items()
         ),
     )
-
-
-def _is_paced(arm: Arm) -> bool:
-    return arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER) and offered_per_s(arm.factors) is not None
-
-
-def _is_closed(arm: Arm) -> bool:
-    return arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER) and offered_per_s(arm.factors) is None
 
 
 def _plain_name(arm: Arm) -> str:
