@@ -3,11 +3,11 @@
     .venv/bin/python benches/hop_cpu.py [--server postgresql] [--paths haproxy,ssh-tcp,stunnel,pgbouncer] [--connections 4]
                                         [--blocks 6] [--seconds 4]
 
-Two independent readings of the hop's processes (schedstat, children and those that have ended too). Beside our own load, from its
-first to its last moment of measuring: is the counting right? Beside sysbench through the same hop, between its reports: does sysbench
-cost the hop the same? Both send the same statements as text, from the same host and CPUs, in random order within a block, on one path
-opened anew for each block. A hop that finds several requests at once sleeps less often and spends less on each: `sleeps` are its
-voluntary context switches per query. With one connection there is never more than one request.
+Two independent readings of the hop's processes (utime and stime in /proc, which the engine does not read). Beside our own load, from
+its first to its last moment of measuring: is the counting right? Beside sysbench through the same hop, between its reports: does
+sysbench cost the hop the same? Both send the same statements as text, from the same host and CPUs, in random order within a block, on
+one path opened anew for each block. A hop that finds several requests at once sleeps less often and spends less on each: `sleeps` are
+its voluntary context switches per query. With one connection there is never more than one request.
 """
 
 from __future__ import annotations
@@ -116,13 +116,12 @@ def beside_sysbench(stage: LabStage, connections: int, seconds: int) -> dict[str
 
 
 def cpu_us(pid: int) -> float:
-    """Of a process, its descendants, and those of them that have ended."""
-    total_ns = 0.0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        total_ns += int((task / "schedstat").read_text().split()[0])
-        total_ns += sum(1e3 * cpu_us(int(child)) for child in (task / "children").read_text().split())
-    ended = (Path(f"/proc/{pid}/stat").read_text()).rpartition(")")[2].split()[13:15]
-    return total_ns / 1e3 + sum(map(int, ended)) * 1e6 / os.sysconf("SC_CLK_TCK")
+    """Of a process with all threads that it had, its descendants, and those of them that have ended; in ticks of the clock."""
+    ticks = sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
+    children = (
+        child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    )
+    return ticks * 1e6 / os.sysconf("SC_CLK_TCK") + sum(cpu_us(int(child)) for child in children)
 
 
 def sleeps(pid: int) -> int:

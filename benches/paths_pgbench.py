@@ -1,11 +1,12 @@
 """Does pgbench see the same throughput on each path? Transactions a second of ours over pgbench's, in blocks with random order.
 
-    .venv/bin/python benches/paths_pgbench.py [--connections 8] [--blocks 6] [--seconds 4] [--paths socket,tcp,remote,forwarded-socket]
+    .venv/bin/python benches/paths_pgbench.py [--connections 8] [--blocks 6] [--seconds 6] [--paths socket,tcp,remote,forwarded-socket]
                                               [--rtt 0.2ms] [--rate 1Gbit] [-- MORE OPTIONS OF `howfar lab`]
 
 Each path is a `howfar lab` with PostgreSQL, in which this program runs again: the same tables, statement (select-only, prepared) and
 number of threads. Both print pgbench's report, whose `tps` leaves connecting out. Where a client shares the CPUs with the server, the
-dearer one gets less; `howfar bench engine --against pgbench` has the CPU time of both.
+dearer one gets less. So the CPU time of the whole machine per transaction stands beside: where all CPUs are busy, the ratio of tps is
+the inverse of its ratio, which is printed as `by CPU`. Nothing else may run.
 """
 
 from __future__ import annotations
@@ -17,22 +18,40 @@ import random
 import re
 import subprocess
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
 
 from howfar.stats.intervals import judge_ratio
 
 HOWFAR = [sys.executable, "-c", "import sys; from howfar.cli import main; sys.exit(main())"]
+START_S = 2.0
+"""Of a run that are not in its CPU time: Python and connections begin. What remains is within the load of both."""
 PATHS = ("socket", "tcp", "remote", "forwarded-socket")
 
 
-def run(command: Sequence[str], seconds: float) -> float:
-    """Transactions a second."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 120)
-    if done.returncode != 0:
-        sys.exit(f"{command[0]} failed: {done.stderr[-800:]}")
-    return _number(done.stdout, r"^tps = ([\d.]+)")
+def run(command: Sequence[str], seconds: float) -> tuple[float, float, float]:
+    """Transactions a second, CPU microseconds of the machine for each, and the share of its CPUs that were busy."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(START_S)
+    before = _cpus()
+    time.sleep(seconds - START_S)
+    busy, idle = (now - then for now, then in zip(_cpus(), before, strict=True))
+    output, errors = process.communicate(timeout=120)
+    if process.returncode != 0:
+        sys.exit(f"{command[0]} failed: {errors[-800:]}")
+    tps = _number(output, r"^tps = ([\d.]+)")
+    return tps, busy * 1e6 / os.sysconf("SC_CLK_TCK") / (tps * (seconds - START_S)), busy / (busy + idle)
+
+
+def _cpus() -> tuple[int, int]:
+    """Ticks in which the machine's CPUs were busy, and in which they were not; stolen ones are neither."""
+    user, nice, system, idle, waiting, irq, soft = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:8]
+    )
+    return user + nice + system + irq + soft, idle + waiting
 
 
 def _number(text: str, pattern: str) -> float:
@@ -63,7 +82,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--connections", type=int, default=8)
     parser.add_argument("--blocks", type=int, default=6)
-    parser.add_argument("--seconds", type=int, default=4)
+    parser.add_argument("--seconds", type=int, default=6)
     parser.add_argument("--paths", default=",".join(PATHS))
     parser.add_argument("--rtt", default="0.2ms")
     parser.add_argument("--rate", default="1Gbit")
@@ -74,7 +93,7 @@ def main() -> None:
         return
     own = [f"--connections={given.connections}", f"--blocks={given.blocks}", f"--seconds={given.seconds}", "--inside"]
     print(f"{given.connections} connections, {given.blocks} blocks of {given.seconds} s")
-    print("path               tps ours / pgbench   ratio")
+    print("path               tps: ours / pgbench, ratio            by CPU                 CPUs busy")
     for path in given.paths.split(","):
         link = ["--rtt", given.rtt, "--rate", given.rate] if path in ("remote", "forwarded-socket") else []
         lab = [
@@ -94,10 +113,20 @@ def main() -> None:
             sys.exit(done.stderr[-2000:])
         found = json.loads(done.stdout.splitlines()[-1])
         pairs = list(zip(found["ours"], found["pgbench"], strict=True))
-        ratio = judge_ratio([ours / theirs for ours, theirs in pairs]).quoted
-        ends = f"[{ratio.low:.3f}, {ratio.high:.3f}]" if ratio.low is not None and ratio.high is not None else ""
-        ours, theirs = (median(found[name]) for name in ("ours", "pgbench"))
-        print(f"{path:18} {ours:8.0f} / {theirs:<8.0f} {ratio.value:7.3f} {ends}", flush=True)
+        measured = ratio([ours[0] / theirs[0] for ours, theirs in pairs])
+        by_cpu = ratio([theirs[1] / ours[1] for ours, theirs in pairs])
+        (tps, _, busy), (their_tps, _, they_busy) = (
+            map(median, zip(*found[name], strict=True)) for name in ("ours", "pgbench")
+        )
+        print(
+            f"{path:18}{tps:7.0f} / {their_tps:<6.0f} {measured}   {by_cpu}   {busy:4.0%} / {they_busy:.0%}", flush=True
+        )
+
+
+def ratio(ratios: Sequence[float]) -> str:
+    quoted = judge_ratio(ratios).quoted
+    ends = f" [{quoted.low:.3f}, {quoted.high:.3f}]" if quoted.low is not None and quoted.high is not None else ""
+    return f"{quoted.value:.3f}{ends}"
 
 
 if __name__ == "__main__":

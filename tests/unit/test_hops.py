@@ -171,6 +171,7 @@ def test_a_pooler_pays_from_where_its_ratio_rises_through_one(pooled: Summary) -
     kept, each = reports.findings_of(pooled, HopCosts).poolers
     assert (kept.path, kept.connect, each.connect) == ("pgbouncer", "persistent", "per-transaction")
     assert [one.threads for one in kept.ratios] == [4, 32, 256]
+    assert [one.threads for one in each.ratios] == [4, 32]
     assert kept.pays_from is not None and kept.pays_from_interval is not None
     assert kept.pays_from == pytest.approx(PAYS_FROM, rel=0.02)
     low, high = kept.pays_from_interval
@@ -187,4 +188,4 @@ def test_the_costs_are_those_at_the_baselines_number_of_clients(pooled: Summary)
 def test_the_answer_names_the_number_of_clients(pooled: Summary) -> None:
     pays_from = reports.findings_of(pooled, HopCosts).poolers[0].pays_from
     shown = " ".join(in_terminal(pooled, 140, False, False, False).split())
-    assert f"pays from {pays_from:.1f} [" in shown and "pays at 4 to 256 clients" in shown
+    assert f"pays from {pays_from:.1f} [" in shown and "pays at 4 to 32 clients" in shown
