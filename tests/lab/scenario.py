@@ -25,7 +25,7 @@ from tests.lab.programs import in_sandbox, load_on
 def _workload(stage: LabStage, cell: dict[str, Any], request: LabRequest) -> Workload:
     """Of SQL; of keys, which are set first, where the server has no tables."""
     path = find_path(str(cell["path"]))
-    if stage.main.name == "memcached":
+    if stage.main.name in ("redis", "memcached"):
         keys = key_value(Keys(count=300, get=9, set=1), store_protocol(stage.main.name, path.name))
         fill_keys(stage.services[stage.main.name], keys, stage.client)
         stage.loading()

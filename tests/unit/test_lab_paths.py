@@ -18,7 +18,7 @@ from howfar.plan.fitting import without_levels
 from howfar.plan.sessions import SessionSpec
 from howfar.plan.types import Plan
 from howfar.runner import preflight
-from howfar.runner.preflight import _check_paths, _not_carried
+from howfar.runner.preflight import _carried, _check_paths, _not_carried
 
 _SOCKET = Endpoint(socket="/w/s.sock", peer_pid=77)
 _REMOTE = Endpoint(host="10.77.0.2", port=3306, seen_from="10.77.0.1", server_port=3306)
@@ -141,6 +141,16 @@ def test_a_path_that_does_not_carry_the_servers_protocol_is_left_out_and_the_las
     alone = _plan({"path": ["remote", "pgbouncer"], "server": "mariadb"})
     with pytest.raises(PlanError, match="nothing is left to compare"):
         without_levels(alone, {"path": _not_carried(alone)})
+
+
+def test_a_plan_of_which_one_path_is_left_is_refused_although_it_varies_more() -> None:
+    plan = _plan(
+        {"path": ["remote", "pgbouncer"], "server": "redis", "load": ["closed", "300/s"]},
+        workload={"kind": "key_value"},
+        baseline={"path": "remote", "load": "closed"},
+    )
+    with pytest.raises(PlanError, match="no path is left to compare with remote"):
+        _carried(plan)
 
 
 @pytest.mark.parametrize(

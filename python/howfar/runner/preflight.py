@@ -54,7 +54,7 @@ def fit(plan: Plan) -> Fitted:
     plan = asked.plan
     _check_server(plan)
     _check_keys(plan)
-    carried = without_levels(plan, {"path": _not_carried(plan)})
+    carried = _carried(plan)
     plan = carried.plan
     _check_paths(plan)
     if plan.workload.kind == "key_value":
@@ -104,6 +104,18 @@ def _check_server(plan: Plan) -> None:
             f"{kind} stores keys, and the workload of the plan {plan.name} is of SQL",
             "Name a server that speaks SQL, or give the plan the workload key_value.",
         )
+
+
+def _carried(plan: Plan) -> Fitted:
+    """The plan without paths that do not carry it. Raises PlanError where one is left, ServerMissing, ServerCrashed."""
+    carried = without_levels(plan, {"path": _not_carried(plan)})
+    left = carried.plan.factors.path
+    if len(left) == 1 < len(plan.factors.path):
+        raise PlanError(
+            f"of plan {plan.name} no path is left to compare with {left[0]}: {'; '.join(carried.notes)}",
+            "Choose another server with --server, or other paths with --path.",
+        )
+    return carried
 
 
 def _not_carried(plan: Plan) -> dict[Level, str]:
