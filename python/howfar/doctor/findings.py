@@ -44,7 +44,7 @@ class Kind(StrEnum):
     @property
     def names_folder(self) -> bool:
         """Clients name the directory of its socket, and the port that the socket's name ends with."""
-        return self is Kind.POSTGRESQL
+        return SERVICES[self].names_folder
 
     @property
     def knows_accounts(self) -> bool:

@@ -23,6 +23,7 @@ POSTGRESQL = Service(
         "pgsql:host=/var/run/postgresql;dbname=shop",
     ),
     fewer_round_trips="one query with IN or JOIN for many, multi-row INSERT, a pipeline of statements",
+    names_folder=True,
     asks_for_tls=True,
     accounts=(
         "pg_hba.conf, first: Debian's has peer for the socket, which refuses a role that is not named as the account; then reload",

@@ -37,6 +37,8 @@ class Service:
     """How clients are told to use the socket."""
     fewer_round_trips: str
     """How clients get along with fewer."""
+    names_folder: bool = False
+    """Clients name the directory of its socket, and the port that the socket's name ends with."""
     asks_for_tls: bool = False
     """A client asks in a round trip of its own whether the server encrypts."""
     accounts: tuple[str, ...] = ()

@@ -666,14 +666,14 @@ class PhpApplication:
 
     def _reachable(self, script: PageScript) -> PageScript:
         """libpq takes the directory of a socket, and looks for one name in there: a forwarded socket has another."""
-        service = script.postgresql
-        if service is None or not isinstance(service.target, UnixTarget):
-            return script
-        named = self._work / LIBPQ_SOCKET
-        named.unlink(missing_ok=True)
-        named.symlink_to(service.target.path)
-        target = UnixTarget(path=str(named))
-        return script.model_copy(update={"postgresql": service.model_copy(update={"target": target})})
+        for name, service in services_of(script).items():
+            if SERVICES[name].names_folder and isinstance(service.target, UnixTarget):
+                named = self._work / LIBPQ_SOCKET
+                named.unlink(missing_ok=True)
+                named.symlink_to(service.target.path)
+                target = UnixTarget(path=str(named))
+                return script.model_copy(update={name: service.model_copy(update={"target": target})})
+        return script
 
 
 @contextmanager
