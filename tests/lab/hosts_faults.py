@@ -102,8 +102,8 @@ class Howfar:
             return subprocess.Popen([_HOWFAR, *arguments], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
     def goes_on(self) -> bool:
-        """Resume a run whose command has ended. False, so that what follows an `or` is asked."""
-        if self.process.poll() is not None:
+        """Resume a run whose command failed. False, so that what follows an `or` is asked."""
+        if self.process.poll():
             self.commands.append(self.process.returncode)
             self.process = self._start("resume", str(RUN)) if RUN.exists() else self._begin()
         return False
@@ -144,11 +144,18 @@ def _memory(host: str, command: str) -> None:
     subprocess.run(["nsenter", f"--target={raylet}", "--mount", "--pid", "sh", "-ec", command], check=True)
 
 
+_FILL = """
+mount -o remount,size=$(($(df --output=used -k /dev/shm | tail -1) + 64))k /dev/shm
+end=$(($(date +%s) + 8))
+while [ $(date +%s) -lt $end ]; do head -c 4000000 /dev/zero >>/dev/shm/fill 2>/dev/null || true; sleep 0.02; done
+mount -o remount,size=4g /dev/shm
+rm /dev/shm/fill
+"""
+
+
 def _disk_full() -> None:
-    """No more than is there already, while a trial or two begin."""
-    _memory("b", "mount -o remount,size=$(($(df --output=used -k /dev/shm | tail -1) + 64))k /dev/shm")
-    time.sleep(8)
-    _memory("b", "mount -o remount,size=4g /dev/shm")
+    """What a server that ends gives back is taken before the next one has it."""
+    _memory("b", _FILL)
 
 
 INJURIES: dict[str, Callable[[Howfar], None]] = {

@@ -36,6 +36,8 @@ _KILLED = (1, 137)
 _UP_S = 120.0
 _DOWN_S = 10.0
 _POLL_S = 0.05
+_ENDS_S = 2.0
+"""A guard may take so long to end after the head whose end has killed a command."""
 
 
 class GuardSettings(BaseModel):
@@ -220,9 +222,19 @@ def enter(cluster: Cluster) -> int:
         preexec_fn=die_with_parent,
     )
     code = done.returncode if done.returncode >= 0 else 128 - done.returncode
-    if code in _KILLED and not cluster.is_up():
+    if code in _KILLED and _went_down(cluster):
         why = cluster.state().get("head", {}).get("why", "it was killed")
         raise LabError(
             f"the cluster went down: {why}", "Finished trials are in the run file; `howfar resume` continues it."
         )
     return code
+
+
+def _went_down(cluster: Cluster) -> bool:
+    """Whether the end of the cluster explains that of a command."""
+    deadline = time.monotonic() + _ENDS_S
+    while cluster.is_up():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True

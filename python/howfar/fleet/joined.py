@@ -64,6 +64,8 @@ def join(cluster: Cluster) -> Iterator[dict[str, RemoteHost]]:
 
 def quiet(file: Path) -> None:
     """Send what Ray's libraries write to descriptor 2 to a file, but keep our own messages."""
+    # It prints what befalls other hosts on stdout; a lost host is in the reason of a void trial.
+    vars(ray._private.worker)["print_to_stdstream"] = lambda *_, **__: None
     sys.stderr.flush()
     sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
     log = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
