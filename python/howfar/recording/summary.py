@@ -226,7 +226,7 @@ def _cost(found: Summary) -> str:
     costs = [page.recording.value for page in found.pages]
     if not costs or max(costs) <= _COST_SAID_FIRST:
         return ""
-    return f"Recording itself took about {_percent(max(costs))} of the time of a page. "
+    return f"Recording itself took at least {_percent(max(costs))} of the time of a page. "
 
 
 def _warnings(found: Summary) -> tuple[Warnings, ...]:
