@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -26,6 +27,8 @@ from howfar.testbed import LoadFacts, Stage, Testbed
 from tests.lab.programs import load_on
 
 PATHS = ("socket", "tcp", "remote", "forwarded-socket")
+HOPS = {"sidecar": "haproxy", "ssh": "sshd", "ssh-tcp": "sshd", "stunnel": "stunnel"}
+"""By path: the program that it needs; those that are not here are left out."""
 TABLE_SIZE = 1000
 Kill = Callable[[int], None]
 """Ends a process of the server's host."""
@@ -43,8 +46,13 @@ def _load(stage: Stage, path: str, measure: Measure, tls: str = "off") -> LoadOu
     return measure(job, stage.client, hear)
 
 
+def _paths() -> tuple[str, ...]:
+    there = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"])
+    return (*PATHS, *(path for path, program in HOPS.items() if shutil.which(program, path=there)))
+
+
 def _each_path_is_proven(testbed: Testbed, measure: Measure) -> None:
-    for name, tls in (*((path, "off") for path in PATHS), ("remote", "1.3")):
+    for name, tls in (*((path, "off") for path in _paths()), ("remote", "1.3")):
         path = find_path(name)
         with testbed.stage({"path": name, "threads": 2, "tls": tls}) as stage:
             outcome = _load(stage, name, measure, tls)
@@ -92,7 +100,7 @@ def conforms(testbed: Testbed, measure: Measure, kill: Kill) -> None:
 def _in_laboratory() -> int:
     if not sandbox.inside():
         return sandbox.run_inside()
-    with open_laboratory(LabRequest(tables=1, table_size=TABLE_SIZE, connections=8, paths=PATHS)) as laboratory:
+    with open_laboratory(LabRequest(tables=1, table_size=TABLE_SIZE, connections=8, paths=_paths())) as laboratory:
         conforms(laboratory, run_load, lambda pid: os.kill(pid, signal.SIGKILL))
     return 0
 
@@ -110,7 +118,7 @@ def _between_hosts(file: Path) -> int:
         with clusters.held_up(cluster):
             return clusters.enter(cluster)
     place = find_place(cluster.file, None)
-    request = HostsRequest("mariadb", Tables(1, TABLE_SIZE), 8, "isolated", PATHS)
+    request = HostsRequest("mariadb", Tables(1, TABLE_SIZE), 8, "isolated", _paths())
     with join(cluster) as hosts, open_hosts(hosts, place, request) as testbed:
         conforms(testbed, measure, lambda pid: hosts[place.server].within(os.kill, pid, signal.SIGKILL))
     return 0

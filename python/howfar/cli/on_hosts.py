@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from howfar.errors import PlanError, UsageError
-from howfar.plan.fitting import with_link, without_levels
+from howfar.plan.fitting import Fitted, with_link, without_levels
 from howfar.plan.types import Plan
 from howfar.units import format_duration_ns, format_rate_bps
 
@@ -209,9 +209,11 @@ def opened(
             swaps = bool(before.get("swaps"))
         notes: tuple[str, ...] = ()
         if not goes_on:
+            possible = _with_paths(plan)
+            plan, notes = possible.plan, possible.notes
             if given is None:
                 can = hosts[chosen.server].within(fit, plan)
-                plan, notes = can.plan, can.notes
+                plan, notes = can.plan, (*notes, *can.notes)
             for name in (chosen.client, *chosen.others):
                 idle = without_levels(plan, hosts[name].within(machine_lacks, plan))
                 plan, notes = idle.plan, (*notes, *idle.notes)
@@ -243,11 +245,19 @@ def check_plan(plan: Plan, given: GivenServer | None = None) -> None:
             f"plan {plan.name} needs {lacking}, which hosts of your own do not give yet",
             "The laboratory (without --on) does.",
         )
-    with_link(plan, plan.factors.rtt_ns[0], plan.factors.rate_bps[0])
+    with_link(_with_paths(plan).plan, plan.factors.rtt_ns[0], plan.factors.rate_bps[0])
     if given is not None:
         from howfar.fleet.given import check_given
 
         check_given(plan)
+
+
+def _with_paths(plan: Plan) -> Fitted:
+    """Without paths that hosts cannot have. Raises PlanError when nothing is left to compare."""
+    from howfar.fleet.place import PATHS
+
+    reason = "not measured between hosts yet; the laboratory (without --on) has it"
+    return without_levels(plan, {"path": {name: reason for name in plan.factors.path if name not in PATHS}})
 
 
 def _lacking(plan: Plan) -> str:

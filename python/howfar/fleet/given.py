@@ -22,7 +22,7 @@ from howfar.errors import LabError, PlanError, UsageError
 from howfar.fleet.hosts_file import HostsFile
 from howfar.lab.environment import allow_descriptors
 from howfar.lab.reached import NO_PID
-from howfar.lab.servers import GAUGES, Seer, Tables
+from howfar.lab.servers import GAUGES, CertificatePaths, Seer, Tables
 from howfar.load.job import Login as LoadLogin
 from howfar.plan.sessions import SessionSpec
 from howfar.plan.types import Plan
@@ -96,7 +96,7 @@ class GivenSide:
     def __init__(self, given: GivenServer, tables: Tables, connections: int) -> None:
         self.descriptors = allow_descriptors(connections)
         self._given = given
-        self.user, self.password, self.database = given.login.user, given.login.password, given.database
+        self.user, self.password, self.database = (given.login.user, given.login.password, given.database)
         with self._session() as session:
             about = session.rows(_ABOUT[given.kind])[0]
             version, comment, directory = (str(value or "") for value in about)
@@ -110,6 +110,9 @@ class GivenSide:
         given = self._given
         with _session(given, Endpoint(None, given.address, given.port)) as session:
             yield session
+
+    def certificate_paths(self) -> CertificatePaths:
+        raise PlanError("a path that encrypts has a server of howfar's own", "Leave out --dsn.")
 
     def start(self, path_name: str, spec: SessionSpec) -> tuple[dict[str, Any], Seer]:
         """It runs already."""

@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from howfar.errors import PlanError
 from howfar.fleet.remote import Held, RemoteHost, RemoteLauncher, RemoteProcess
-from howfar.fleet.serving import WORK
-from howfar.lab.network import Shares
-from howfar.lab.reached import HopWatch, OpenContext, processes
+from howfar.fleet.serving import WORK, RemoteServer
+from howfar.lab.network import Host, Shares
+from howfar.lab.reached import HopWatch, OpenContext, processes, tcp_bytes, written
+from howfar.lab.sandbox import as_other_user
 from howfar.lab.servers import CertificatePaths
 from howfar.lab.servers.kinds import KINDS
 from howfar.lab.sockets import listens
@@ -40,14 +40,25 @@ class HostsContext(OpenContext):
     def work(self) -> Path:
         return WORK
 
+    def _host(self, side: Side) -> RemoteHost:
+        return self.client if side == "client" else self.server
+
     def within(self, side: Side, function: Callable[[], Any]) -> Any:
-        raise PlanError("a hop's counters are not asked for on another host yet")
+        return self._host(side).within(function)
+
+    def write(self, side: Side, name: str, text: str) -> Path:
+        return self._host(side).within(written, self.work / name, text)
 
     def certificates(self) -> CertificatePaths:
-        raise PlanError("a hop that encrypts has its certificates on one host yet")
+        """The authority's on both hosts, the server's and its key on its own."""
+        running = cast(RemoteServer, self.running)
+        made, ca = running.certificates(), self.work / "ca.pem"
+        for host in (self.client, self.server):
+            host.within(ca.write_bytes, running.authority())
+        return CertificatePaths(ca, made.certificate, made.key)
 
     def tcp_bytes(self, port: int) -> Mapping[str, int]:
-        raise PlanError("what the kernel knows of a hop's connections is not asked of another host yet")
+        return self.server.within(tcp_bytes, Host("server", None), port)
 
     @property
     def hop_port(self) -> int:
@@ -63,11 +74,11 @@ class HostsContext(OpenContext):
 
     def start(self, side: Side, command: Sequence[str], log: str, *, as_user: int = 0) -> Process:
         """Start a program that the host itself provides."""
-        host = self.client if side == "client" else self.server
+        host = self._host(side)
         share = self.shares[host.name]
         launcher = host.launcher(share.client if side == "client" else share.server)
         assert isinstance(launcher, RemoteLauncher)
-        process = launcher.background([Path(command[0]).name, *command[1:]], WORK / log)
+        process = launcher.background(as_other_user(command, as_user) if as_user else command, WORK / log)
         self.ledger.callback(process.end)
         return process
 
@@ -78,7 +89,7 @@ class HostsContext(OpenContext):
         return cast(RemoteProcess, process).held.host.within(listens, process.pid, at)
 
     def output(self, side: Side, command: Sequence[str]) -> str:
-        return (self.client if side == "client" else self.server).within(_output, [Path(command[0]).name, *command[1:]])
+        return self._host(side).within(_output, command)
 
     def watch_hops(self, hops: Sequence[Hop]) -> _Hops:
         by_host: dict[str, dict[str, int]] = {}

@@ -54,13 +54,19 @@ class ServerSide:
             ServerContext(_SERVER, Host("server", None), order.cpus, order.connections, True, order.address)
         )
         self.kind, self.version = self._store.kind, self._store.version
-        self.user, self.password, self.database = self._store.user, self._store.password, self._store.database
+        self.user, self.password, self.database = (self._store.user, self._store.password, self._store.database)
 
     def certificates(self) -> bytes:
         """Make certificates on first use; returns the authority's certificate."""
         if self._certificates is None:
             self._certificates = make_certificates(_SERVER, (LOOPBACK_ADDRESS, self._order.address))
         return self._certificates.ca.read_bytes()
+
+    def certificate_paths(self) -> CertificatePaths:
+        """Where they are on this host."""
+        self.certificates()
+        assert self._certificates is not None, "they were made just now"
+        return self._certificates
 
     def start(self, path_name: str, spec: SessionSpec) -> tuple[dict[str, Any], Seer]:
         """Start a fresh server with its data in memory."""
@@ -129,6 +135,15 @@ class RemoteServer:
 
     def snapshot(self) -> dict[str, int]:
         found: dict[str, int] = self._side.call("snapshot")
+        return found
+
+    def certificates(self) -> CertificatePaths:
+        """Where they are on the server's host."""
+        found: CertificatePaths = self._side.call("certificate_paths")
+        return found
+
+    def authority(self) -> bytes:
+        found: bytes = self._side.call("certificates")
         return found
 
     def query(self, sql: str) -> list[dict[str, Any]]:

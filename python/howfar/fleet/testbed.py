@@ -35,8 +35,6 @@ from howfar.plan.sessions import SessionSpec, session_spec
 from howfar.store.records import FactorValue, MachineLoad, Window
 from howfar.testbed import NO_FACTS, LoadFacts, StageReceipt, WindowWatch
 
-PATHS = ("socket", "tcp", "remote", "forwarded-socket")
-"""Those that hosts can have: a hop of another kind writes its own files, which it does not do on another host yet."""
 _READY_S = 20.0
 _POLL_S = 0.02
 _PINGS = 50
@@ -74,11 +72,6 @@ def check_request(request: HostsRequest, clients: int = 1) -> None:
         )
     if request.placement not in PLACEMENTS:
         raise PlanError(f"no placement is called {request.placement!r}", f"Known: {', '.join(PLACEMENTS)}.")
-    if unknown := [name for name in request.paths if name not in PATHS]:
-        raise PlanError(
-            f"the path {unknown[0]} is not measured between hosts of your own yet",
-            f"Those that are: {', '.join(PATHS)}. The laboratory (without --on) has it.",
-        )
 
 
 class Hosts:

@@ -47,7 +47,7 @@ def session_violations(endpoint: Endpoint, session: Mapping[str, Any], spec: Ses
         if session.get("peer_pid") != endpoint.peer_pid:
             found.append(f"process {session.get('peer_pid')} answered on the socket, not {endpoint.peer_pid}")
     else:
-        peer, peer_wanted = session.get("peer_address"), f"{endpoint.host}:{endpoint.port}"
+        peer, peer_wanted = (session.get("peer_address"), f"{endpoint.host}:{endpoint.port}")
     if peer != peer_wanted:
         found.append(f"the session's peer was {peer}, the path leads to {peer_wanted}")
     # Of both sides: the server's status, and what the engine itself negotiated.
@@ -499,16 +499,31 @@ class LabPathContext(OpenContext):
             return ""
 
     def tcp_bytes(self, port: int) -> Mapping[str, int]:
-        try:
-            diag = Diag(self.ends.server, port, "server")
-            with closing(diag):
-                seen = parse(diag.ask()).values()
-        except OSError as error:
-            raise LabError(f"the kernel does not tell about TCP connections: {error}") from error
-        return {
-            "bytes_to_server": sum(one.bytes_received or 0 for one in seen),
-            "bytes_to_client": sum(one.bytes_acked or 0 for one in seen),
-        }
+        return tcp_bytes(self.ends.server, port)
+
+    def write(self, side: Side, name: str, text: str) -> FilePath:
+        return written(self.work / name, text)
+
+
+def tcp_bytes(host: Host, port: int) -> Mapping[str, int]:
+    """See `howfar.paths.PathContext`. Raises LabError."""
+    try:
+        diag = Diag(host, port, "server")
+        with closing(diag):
+            seen = parse(diag.ask()).values()
+    except OSError as error:
+        raise LabError(f"the kernel does not tell about TCP connections: {error}") from error
+    return {
+        "bytes_to_server": sum(one.bytes_received or 0 for one in seen),
+        "bytes_to_client": sum(one.bytes_acked or 0 for one in seen),
+    }
+
+
+def written(file: FilePath, text: str) -> FilePath:
+    """The file with this text, in a directory that is made if need be."""
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    return file
 
 
 def reach(started: Started, path: Path, ends: Ends, ledger: ExitStack) -> Reached:

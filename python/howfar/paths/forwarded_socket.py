@@ -6,6 +6,7 @@ socat starts one process per connection on each side. That cost belongs to the p
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path as FilePath
 
 from howfar.paths.path import Endpoint, Hop, Path, PathContext, find_program
@@ -24,12 +25,12 @@ class ForwardedSocketPath(Path):
     def open(self, context: PathContext) -> Endpoint:
         near, port = context.work / "forward.sock", context.hop_port
         to_server = [
-            find_program("socat"),
+            context.within("server", partial(find_program, "socat")),
             f"TCP-LISTEN:{port},reuseaddr,fork,backlog=1024",
             f"UNIX-CONNECT:{_escaped(context.server_socket)}",
         ]
         to_client = [
-            find_program("socat"),
+            context.within("client", partial(find_program, "socat")),
             f"UNIX-LISTEN:{_escaped(near)},fork,reuseaddr,unlink-early,backlog=1024",
             f"TCP:{context.server_address}:{port}",
         ]
@@ -57,5 +58,5 @@ def _escaped(path: FilePath) -> str:
 
 
 def _version(context: PathContext) -> str:
-    output = context.output("client", [find_program("socat"), "-V"])
+    output = context.output("client", [context.within("client", partial(find_program, "socat")), "-V"])
     return next((line for line in output.splitlines() if line.startswith("socat version")), "socat").strip()

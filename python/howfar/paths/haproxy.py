@@ -13,7 +13,8 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
+from pathlib import Path as FilePath
 
 from howfar.errors import LabError
 from howfar.paths.path import Endpoint, Hop, Path, PathContext, Side, find_program
@@ -43,19 +44,19 @@ class _Proxy:
     """One HAProxy: its addresses and its counters."""
 
     def __init__(self, context: PathContext, side: Side, listen: tuple[str, int], connect: tuple[str, int]) -> None:
-        self._control = context.work / f"haproxy-{side}.sock"
-        self._control.unlink(missing_ok=True)
-        file, log = context.work / f"haproxy-{side}.cfg", f"haproxy-{side}.log"
+        self._context, self._side = context, side
+        self._control, log = (context.work / f"haproxy-{side}.sock", f"haproxy-{side}.log")
+        context.within(side, partial(self._control.unlink, missing_ok=True))
         made = _CONFIGURATION.format(
             control=self._control,
-            most=_most_connections(),
+            most=context.within(side, _most_connections),
             name=side,
             listen=_address(listen),
             connect=_address(connect),
         )
-        file.write_text(made)
+        file = context.write(side, f"haproxy-{side}.cfg", made)
         # -db: in the foreground, one process.
-        self.process = context.start(side, [find_program("haproxy"), "-db", "-f", str(file)], log)
+        self.process = context.start(side, [context.within(side, _program), "-db", "-f", str(file)], log)
         context.wait_until(self.process, log, lambda: context.listens(self.process, listen[1]))
         self.facts = f"listens at {_address(listen)}, connects to {_address(connect)}"
         self.hop = Hop(f"{side}_side", self.process, carried=self._carried)
@@ -66,25 +67,29 @@ class _Proxy:
         It counts the bytes of a connection when that has ended on both sides, so this waits for the last one.
         """
         until = time.monotonic() + _ANSWER_S
-        while int((counted := self._counters())["scur"]) and time.monotonic() < until:
+        while (
+            int((counted := self._context.within(self._side, partial(_counters, self._control)))["scur"])
+            and time.monotonic() < until
+        ):
             time.sleep(_POLL_S)
         names = {"connections": "stot", "connections_most": "smax", "bytes_to_server": "bin", "bytes_to_client": "bout"}
         return {name: int(counted[theirs]) for name, theirs in names.items()}
 
-    def _counters(self) -> Mapping[str, str]:
-        """Read the frontend's counters, by HAProxy's names."""
-        try:
-            with socket.socket(socket.AF_UNIX) as asking:
-                asking.settimeout(_ANSWER_S)
-                asking.connect(str(self._control))
-                asking.sendall(b"show stat -1 1 -1\n")
-                answer = b"".join(iter(lambda: asking.recv(65536), b""))
-        except OSError as error:
-            raise LabError(f"HAProxy does not answer on its control socket: {error}") from error
-        rows = list(csv.DictReader(io.StringIO(answer.decode().removeprefix("# "))))
-        if not rows:
-            raise LabError(f"HAProxy's counters cannot be read: {answer[:200]!r}")
-        return rows[0]
+
+def _counters(control: FilePath) -> Mapping[str, str]:
+    """Read the frontend's counters, by HAProxy's names. Raises LabError."""
+    try:
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.settimeout(_ANSWER_S)
+            asking.connect(str(control))
+            asking.sendall(b"show stat -1 1 -1\n")
+            answer = b"".join(iter(lambda: asking.recv(65536), b""))
+    except OSError as error:
+        raise LabError(f"HAProxy does not answer on its control socket: {error}") from error
+    rows = list(csv.DictReader(io.StringIO(answer.decode().removeprefix("# "))))
+    if not rows:
+        raise LabError(f"HAProxy's counters cannot be read: {answer[:200]!r}")
+    return rows[0]
 
 
 class HaproxyPath(Path):
@@ -107,7 +112,7 @@ class HaproxyPath(Path):
             seen_from=context.client_address,
             server_port=context.server_port,
             hops=(proxy.hop,),
-            facts={"program": _version(), "client_side": proxy.facts},
+            facts={"program": context.within("client", _version), "client_side": proxy.facts},
         )
 
 
@@ -133,7 +138,11 @@ class SidecarPath(Path):
             seen_from=context.loopback_address,
             server_port=far[1],
             hops=(server_side.hop, client_side.hop),
-            facts={"program": _version(), "server_side": server_side.facts, "client_side": client_side.facts},
+            facts={
+                "program": context.within("client", _version),
+                "server_side": server_side.facts,
+                "client_side": client_side.facts,
+            },
         )
 
 
@@ -145,6 +154,10 @@ def _most_connections() -> int:
 
 def _address(place: tuple[str, int]) -> str:
     return f"{place[0]}:{place[1]}"
+
+
+def _program() -> str:
+    return find_program("haproxy")
 
 
 @cache

@@ -121,7 +121,11 @@ class PathContext(Protocol):
     def server_address(self) -> str: ...
 
     def within(self, side: Side, function: Callable[[], Seen]) -> Seen:
-        """Run `function` in that host's network."""
+        """Run `function` on that host, in its network. It travels there: a function of a module, with its arguments by `partial`."""
+        ...
+
+    def write(self, side: Side, name: str, text: str) -> FilePath:
+        """A file of the path's own in the work directory of that host."""
         ...
 
     def certificates(self) -> Certificates:

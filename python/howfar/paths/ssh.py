@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import pwd
 import subprocess
-from functools import cache
+from collections.abc import Mapping
+from functools import cache, partial
 from pathlib import Path as FilePath
 
 from howfar.errors import LabError
@@ -72,19 +73,20 @@ class SshPath(Path):
         port, near = context.hop_port, context.work / "ssh.sock"
         folder = _keys(context)
         if self.by_socket:
-            near.unlink(missing_ok=True)
+            context.within("client", partial(near.unlink, missing_ok=True))
             leg = (str(near), str(context.server_socket))
         else:
             leg = (f"{context.loopback_address}:{port}", f"{context.loopback_address}:{context.server_port}")
-        user = pwd.getpwuid(_USER).pw_name
-        (folder / "sshd_config").write_text(
-            _SERVER.format(port=port, address=context.server_address, folder=folder, user=user)
-        )
-        (folder / "ssh_config").write_text(_CLIENT.format(port=port, folder=folder, user=user, near=leg[0], far=leg[1]))
-        serving = [find_program("sshd"), "-D", "-e", "-f", str(folder / "sshd_config")]
+        user = context.within("server", _user)
+        served = _SERVER.format(port=port, address=context.server_address, folder=folder, user=user)
+        asked = _CLIENT.format(port=port, folder=folder, user=user, near=leg[0], far=leg[1])
+        server_file = context.write("server", "ssh/sshd_config", served)
+        client_file = context.write("client", "ssh/ssh_config", asked)
+        serving = [context.within("server", partial(find_program, "sshd")), "-D", "-e", "-f", str(server_file)]
         server_side = context.start("server", serving, "sshd.log", as_user=_USER)
         context.wait_until(server_side, "sshd.log", lambda: context.listens(server_side, port))
-        connecting = [find_program("ssh"), "-N", "-T", "-F", str(folder / "ssh_config"), context.server_address]
+        ssh = context.within("client", partial(find_program, "ssh"))
+        connecting = [ssh, "-N", "-T", "-F", str(client_file), context.server_address]
         client_side = context.start("client", connecting, "ssh.log")
         context.wait_until(
             client_side, "ssh.log", lambda: _forwards(context, client_side, near if self.by_socket else None)
@@ -100,7 +102,10 @@ class SshPath(Path):
                 Hop("server_side", server_side, carried=lambda: context.tcp_bytes(port)),
                 Hop("client_side", client_side),
             ),
-            facts={"program": _version(), "forwards": f"{leg[0]} to {leg[1]}, over one connection to port {port}"},
+            facts={
+                "program": context.within("client", _version),
+                "forwards": f"{leg[0]} to {leg[1]}, over one connection to port {port}",
+            },
         )
 
 
@@ -110,11 +115,32 @@ SSH_PATHS = (
 )
 
 
+def _user() -> str:
+    return pwd.getpwuid(_USER).pw_name
+
+
 def _keys(context: PathContext) -> FilePath:
-    """Make keys for the host and the user, once per laboratory. Raises LabError, MissingError."""
+    """Keys for the host and the user, made once where the server is, and the same at the client. Raises LabError, MissingError."""
     folder = context.work / "ssh"
-    if (folder / "known_hosts").exists():
-        return folder
+    context.within("client", partial(_put, folder, context.within("server", partial(_made, folder))))
+    return folder
+
+
+def _put(folder: FilePath, files: Mapping[str, bytes]) -> None:
+    folder.mkdir(exist_ok=True)
+    for name, content in files.items():
+        (folder / name).touch(0o600)
+        (folder / name).write_bytes(content)
+
+
+def _made(folder: FilePath) -> dict[str, bytes]:
+    """What a client needs of them."""
+    if not (folder / "known_hosts").exists():
+        _make(folder)
+    return {name: (folder / name).read_bytes() for name in ("user_key", "known_hosts")}
+
+
+def _make(folder: FilePath) -> None:
     folder.mkdir(exist_ok=True)
     for name in ("host_key", "user_key"):
         (folder / name).unlink(missing_ok=True)
@@ -126,11 +152,12 @@ def _keys(context: PathContext) -> FilePath:
         if made.returncode != 0:
             raise LabError(f"ssh-keygen made no key: {made.stderr.strip()}")
     (folder / "known_hosts").write_text(f"howfar {(folder / 'host_key.pub').read_text()}")
-    return folder
 
 
 def _forwards(context: PathContext, process: Process, socket: FilePath | None) -> bool:
-    return context.listens(process, context.hop_port) if socket is None else socket.is_socket()
+    if socket is None:
+        return context.listens(process, context.hop_port)
+    return context.within("client", socket.is_socket)
 
 
 @cache

@@ -10,7 +10,7 @@ import re
 import subprocess
 import time
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path as FilePath
 
 from howfar.paths.path import Endpoint, Hop, Path, PathContext, Process, Side, find_program
@@ -64,7 +64,7 @@ class StunnelPath(Path):
         far = (context.server_address, context.hop_port)
         near = (context.loopback_address, context.hop_port)
         socket = context.work / "stunnel.sock"
-        socket.unlink(missing_ok=True)
+        context.within("client", partial(socket.unlink, missing_ok=True))
         target = str(context.server_socket) if self.by_socket else f"{near[0]}:{context.server_port}"
         listen = str(socket) if self.by_socket else f"{near[0]}:{near[1]}"
         server_side = _Tunnel(context, "server", f"{far[0]}:{far[1]}", target)
@@ -82,7 +82,7 @@ class StunnelPath(Path):
             server_port=far[1],
             hops=(server_side.hop, client_side.hop),
             facts={
-                "program": _version(),
+                "program": context.within("client", _version),
                 "encryption": "TLSv1.3",
                 "server_side": f"listens at {far[0]}:{far[1]}, connects to {target}",
                 "client_side": f"listens at {listen}, connects to {far[0]}:{far[1]}",
@@ -100,28 +100,31 @@ class _Tunnel:
     """One running stunnel."""
 
     def __init__(self, context: PathContext, side: Side, listen: str, connect: str) -> None:
-        self._context = context
+        self._context, self._side = context, side
         self.log = f"stunnel-{side}.log"
         self._notices = context.work / f"stunnel-{side}.notices"
-        self._notices.unlink(missing_ok=True)
+        context.within(side, partial(self._notices.unlink, missing_ok=True))
         trust = context.certificates()
         own = _OF_CLIENT if side == "client" else _OF_SERVER
-        file = context.work / f"stunnel-{side}.conf"
-        file.write_text(
+        file = context.write(
+            side,
+            f"stunnel-{side}.conf",
             _CONFIGURATION.format(output=self._notices, side=side, listen=listen, connect=connect)
-            + own.format(ca=trust.ca, certificate=trust.certificate, key=trust.key, address=context.server_address)
+            + own.format(ca=trust.ca, certificate=trust.certificate, key=trust.key, address=context.server_address),
         )
-        self.process: Process = context.start(side, [find_program(_PROGRAM), str(file)], self.log)
+        self.process: Process = context.start(side, [context.within(side, _program), str(file)], self.log)
         self.hop = Hop(f"{side}_side", self.process, carried=lambda: self._carried(side))
 
     def listens(self, socket: FilePath | None) -> bool:
-        return self._context.listens(self.process, self._context.hop_port) if socket is None else socket.is_socket()
+        if socket is None:
+            return self._context.listens(self.process, self._context.hop_port)
+        return self._context.within(self._side, socket.is_socket)
 
     def _carried(self, side: Side) -> Mapping[str, int]:
         """Read the counters of ended connections, after waiting for the last one."""
         until = time.monotonic() + _ENDS_S
         while True:
-            notices = self._notices.read_text(errors="replace")
+            notices = self._context.within(self._side, partial(self._notices.read_text, errors="replace"))
             ended = [(int(found[1]), int(found[2])) for found in _CLOSED.finditer(notices)]
             accepted = notices.count(" accepted connection from ")
             if len(ended) >= accepted or time.monotonic() > until:
@@ -134,6 +137,10 @@ class _Tunnel:
             "bytes_to_server": to_tls if outward else to_socket,
             "bytes_to_client": to_socket if outward else to_tls,
         }
+
+
+def _program() -> str:
+    return find_program(_PROGRAM)
 
 
 @cache
