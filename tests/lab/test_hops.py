@@ -60,8 +60,7 @@ def seen(cache: Path) -> Any:
 
     @kept
     def measured(server: str) -> Mapping[str, list[dict[str, Any]]]:
-        carries = [name for name in _HOPS if server in (_server(PATHS[name]), *PATHS[name].protocols)]
-        names = [name for name in carries if _lacking(name, server) is None]
+        names = [name for name, kind in _CARRIED if kind == server and _lacking(name, server) is None]
         request = json.dumps({"server": server, "tables": 1, "table_size": 1000, "connections": 8})
         trials = answers("scenario", request, *names, cache=cache)[0]["trials"]
         return {name: [trial for trial in trials if trial["path"] == name] for name in names}
@@ -75,6 +74,8 @@ def seen(cache: Path) -> Any:
 
 _CARRIED = [(name, kind) for name in _HOPS for kind in _READ if kind in PATHS[name].protocols]
 _CARRIED += [(name, "mariadb") for name in _HOPS if _server(PATHS[name]) == "mariadb"]
+# What passes bytes on carries a store of keys as well.
+_CARRIED += [("haproxy", "redis"), ("haproxy", "memcached")]
 
 
 @pytest.mark.parametrize(("path", "server"), _CARRIED)

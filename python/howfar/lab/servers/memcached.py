@@ -116,7 +116,7 @@ class MemcachedDialect:
         return "ssl_enabled" in stats(lines, "settings")
 
     def view(self, lines: Lines, settings: StoreSettings) -> dict[str, Any]:
-        """Of its sessions ours is found by its address; over the socket, where they have none, it is the one that is being answered.
+        """Of its sessions ours is found by its address, else it is the one that is being answered.
         Memcached does not report encryption: the client that spoke TLS with it does."""
         version, cipher = lines.tls
         seen = _sessions(stats(lines, "conns"))
@@ -127,6 +127,8 @@ class MemcachedDialect:
             return found | {"host": "localhost", "listener": answered[0]["listen_addr"]} if answered else found
         name = lines.socket.getsockname()
         own = [one for one in seen if one.get("addr") == f"tcp:{name[0]}:{name[1]}"]
+        # Behind a program in between the address is that program's.
+        own = own or [one for one in seen if one.get("state") == _ANSWERED]
         if not own:
             return found
         return found | {"host": own[0]["addr"].removeprefix("tcp:"), "listener": own[0].get("listen_addr", "")}
