@@ -187,6 +187,7 @@ def carried_violations(name: str, carried: Mapping[str, int], connections: int |
 
 _READY_TIMEOUT_S = 20.0
 _POLL_S = 0.003
+_ACCEPTED_S = 2.0
 
 
 class Listener(Protocol):
@@ -536,7 +537,10 @@ def reach(started: Started, path: Path, ends: Ends, ledger: ExitStack) -> Reache
     if path.shows_sessions:
         return Reached(started, endpoint, running.session_view(endpoint.connection, ends.client, encrypted))
     assert isinstance(running, KeyValueServer), "a path that cannot ask leads to one"
-    hosts = sorted({place.partition(":")[0] for place in running.others()})
+    # The program connects while it begins to listen; the server lists what it has accepted.
+    until = time.monotonic() + _ACCEPTED_S
+    while not (hosts := sorted({place.partition(":")[0] for place in running.others()})) and time.monotonic() < until:
+        time.sleep(_POLL_S)
     return Reached(
         started, endpoint, {"of": "the hop's own connection", "host": " and ".join(hosts), "ssl_version": ""}
     )
