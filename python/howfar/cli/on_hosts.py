@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from howfar.errors import PlanError, UsageError
+from howfar.paths import find_path
 from howfar.plan.fitting import Fitted, with_link, without_levels
 from howfar.plan.types import Plan
 from howfar.units import format_duration_ns, format_rate_bps
@@ -254,10 +255,10 @@ def check_plan(plan: Plan, given: GivenServer | None = None) -> None:
 
 def _with_paths(plan: Plan) -> Fitted:
     """Without paths that hosts cannot have. Raises PlanError when nothing is left to compare."""
-    from howfar.fleet.place import PATHS
-
     reason = "not measured between hosts yet; the laboratory (without --on) has it"
-    return without_levels(plan, {"path": {name: reason for name in plan.factors.path if name not in PATHS}})
+    return without_levels(
+        plan, {"path": {name: reason for name in plan.factors.path if not find_path(name).between_hosts}}
+    )
 
 
 def _lacking(plan: Plan) -> str:

@@ -7,11 +7,6 @@ from dataclasses import dataclass
 from howfar.errors import UsageError
 from howfar.fleet.hosts_file import ROLES, HostsFile, Role
 
-PATHS = (
-    "socket", "tcp", "remote", "forwarded-socket", "haproxy", "sidecar", "ssh", "ssh-tcp", "stunnel", "stunnel-socket",
-)  # fmt: skip
-"""Those that hosts can have; the programs of the others read and write files of their own where howfar runs."""
-
 
 @dataclass(frozen=True)
 class Place:

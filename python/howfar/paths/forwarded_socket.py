@@ -20,6 +20,7 @@ class ForwardedSocketPath(Path):
     networking = False
     by_socket = True
     hops = ("socat", "socat")
+    between_hosts = True
     modelled = False
 
     def open(self, context: PathContext) -> Endpoint:

@@ -100,6 +100,7 @@ class HaproxyPath(Path):
     networking = True
     by_socket = False
     hops = ("haproxy",)
+    between_hosts = True
     modelled = False
 
     def open(self, context: PathContext) -> Endpoint:
@@ -124,6 +125,7 @@ class SidecarPath(Path):
     networking = True
     by_socket = False
     hops = ("haproxy", "haproxy")
+    between_hosts = True
     modelled = False
 
     def open(self, context: PathContext) -> Endpoint:

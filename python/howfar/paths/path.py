@@ -219,6 +219,8 @@ class Path(ABC):
     """Through it the server can be asked how it sees a session."""
     first_protocol: bool = False
     """Of a store's protocols its programs read the first alone: RESP 2, Memcached's text."""
+    between_hosts: bool = False
+    """Hosts of the user's own can have it: its programs read and write no files of the machine where howfar runs."""
     modelled: bool
     """The queueing model describes it: it has no process for each connection, whose cost the model does not know."""
 

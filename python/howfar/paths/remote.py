@@ -12,6 +12,7 @@ class RemotePath(Path):
     crosses_link = True
     networking = True
     by_socket = False
+    between_hosts = True
     modelled = True
 
     def open(self, context: PathContext) -> Endpoint:

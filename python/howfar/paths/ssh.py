@@ -61,6 +61,7 @@ class SshPath(Path):
     crosses_link = True
     hops = ("ssh", "sshd")
     encrypts = True
+    between_hosts = True
     modelled = False
 
     def __init__(self, name: str, label: str, *, socket: bool) -> None:

@@ -53,6 +53,7 @@ class StunnelPath(Path):
     networking = True
     hops = (_PROGRAM, _PROGRAM)
     encrypts = True
+    between_hosts = True
     modelled = False
 
     def __init__(self, name: str, label: str, *, socket: bool) -> None:

@@ -12,6 +12,7 @@ class TcpPath(Path):
     crosses_link = False
     networking = True
     by_socket = False
+    between_hosts = True
     modelled = True
 
     def open(self, context: PathContext) -> Endpoint:
