@@ -21,10 +21,10 @@ from howfar.cli.hop_binary import hop_binary_option
 from howfar.cli.links import LinkChoice, link_options, read_link
 from howfar.cli.main import run_command_line
 from howfar.cli.screen import note
+from howfar.cli.target_options import enter_sandbox
 from howfar.engine.messages import TcpTarget, UnixTarget
 from howfar.engine.process import Launcher
-from howfar.errors import HowfarError, LabError, SandboxForbidden, UsageError
-from howfar.lab import sandbox
+from howfar.errors import HowfarError, LabError, UsageError
 from howfar.lab.environment import LoadWatch
 from howfar.lab.laboratory import PLACEMENTS, Lab, LabRequest, LabStage, open_laboratory
 from howfar.lab.link import DIRECTIONS, Link
@@ -255,7 +255,7 @@ def lab(
     _check_command(command)
     if receipt is not None:
         clear_receipt(receipt)
-    _enter_sandbox(path)
+    enter_sandbox(path)
     with ExitStack() as ledger:
         laboratory = ledger.enter_context(open_laboratory(request))
         variables = _open_stage(laboratory, path, tls, ledger)
@@ -269,18 +269,6 @@ def lab(
         if receipt:
             code = code_with_receipt(code, receipt, _facts(laboratory))
     sys.exit(code)
-
-
-def _enter_sandbox(path: NetworkPath) -> None:
-    """From outside it does not return, unless this machine forbids a sandbox and the path needs none."""
-    if sandbox.inside():
-        return
-    try:
-        sys.exit(sandbox.run_inside())
-    except SandboxForbidden as forbidden:
-        if path.crosses_link:
-            raise
-        note(f"no sandbox: {forbidden.message}")
 
 
 def _path(name: str | None, choice: LinkChoice) -> NetworkPath:

@@ -71,7 +71,7 @@ def predict(
     points = [_measurement(path) for path in measured]
     if html is not None:
         check_page_path(html)
-    enter_sandbox(target)
+    enter_sandbox(target.path)
     with both_paths(recorded, target) as both:
         costs = both.costs(blocks, note)
     found = analyze(recorded, *costs, known, both.recorder.floor_ns, read(again) if again else None)

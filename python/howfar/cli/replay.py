@@ -58,7 +58,7 @@ def replay(
 
     recorded = read(recording)
     target = read_target(path_name, tls, link_values)
-    enter_sandbox(target)
+    enter_sandbox(target.path)
     kept: dict[str, int] = {}
     chosen = []
     for page in recorded.pages:

@@ -1,10 +1,11 @@
-"""The options of `howfar predict` and `howfar replay` that choose a recording, a path and the number of measurements."""
+"""The options of `howfar predict` and `howfar replay` that choose a recording, a path and the number of measurements; and how a
+command with a path enters its sandbox."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +14,7 @@ from howfar.cli.links import link_options, read_link
 from howfar.cli.screen import note
 from howfar.errors import SandboxForbidden, UsageError
 from howfar.lab import sandbox
-from howfar.paths import find_path, path_names
+from howfar.paths import Path, find_path, path_names
 
 if TYPE_CHECKING:
     from howfar.recording.on_path import Target
@@ -23,7 +24,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that choose a recording, a target path and the number of measurements."""
     for option in reversed(
         [
-            click.argument("recording", type=click.Path(path_type=Path)),
+            click.argument("recording", type=click.Path(path_type=FilePath)),
             click.option(
                 "--path",
                 "path_name",
@@ -62,13 +63,13 @@ def read_target(path_name: str | None, tls: str | None, link_values: dict[str, A
     )
 
 
-def enter_sandbox(target: Target) -> None:
+def enter_sandbox(path: Path) -> None:
     """Rerun this command in a sandbox and exit; return if inside, or if none is allowed and the path needs none."""
     if sandbox.inside():
         return
     try:
         sys.exit(sandbox.run_inside())
     except SandboxForbidden as forbidden:
-        if target.path.crosses_link:
+        if path.crosses_link:
             raise
         note(f"no sandbox: {forbidden.message}")

@@ -47,7 +47,7 @@ def session_violations(endpoint: Endpoint, session: Mapping[str, Any], spec: Ses
         if session.get("peer_pid") != endpoint.peer_pid:
             found.append(f"process {session.get('peer_pid')} answered on the socket, not {endpoint.peer_pid}")
     else:
-        peer, peer_wanted = (session.get("peer_address"), f"{endpoint.host}:{endpoint.port}")
+        peer, peer_wanted = session.get("peer_address"), f"{endpoint.host}:{endpoint.port}"
     if peer != peer_wanted:
         found.append(f"the session's peer was {peer}, the path leads to {peer_wanted}")
     # Of both sides: the server's status, and what the engine itself negotiated.
