@@ -3,8 +3,8 @@
     /usr/bin/python3 django_pages.py prepare|list,joined PAGES
 
 Where the server is stands in libpq's variables. `list` asks for the author of each post in a query of its own, `joined` in one query
-for all; `list.direct` and `joined.direct` do so by the socket in the directory DIRECT. Prints a line of JSON with the times in ns,
-and tells a recorder of each page.
+for all; `list.direct` and `joined.direct` do so by the socket in the directory DIRECT. Prints a line of JSON with the times in ns and
+the TLS version where there is one, and tells a recorder of each page.
 """
 
 from __future__ import annotations
@@ -107,6 +107,10 @@ def main() -> None:
             found[name].append(ended - begun)
             if port:
                 line.sendto(f"page {os.getpid()} {begun} {ended} http {name}".encode(), (host, int(port)))
+    if os.environ.get("HOWFAR_CA_FILE"):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT version FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
+            (found["tls"],) = cursor.fetchone()
     print(json.dumps(found))
 
 

@@ -2,10 +2,10 @@
 
     .venv/bin/python benches/applications/predicted.py [--apps django,wordpress] [--blocks 4] [--rtts 0.5ms,5ms,85ms]
 
-Needs Debian's python3-django and python3-psycopg2, or `php` with mysqli and WORDPRESS=/usr/share/wordpress (or a copy of that). Each
-run is a `howfar lab` with data of its own. In each block everything is recorded and run once, in random order: what changes on the
-machine from block to block is in both. Bars: p50 off by 8 % in the mean and 15 % at worst, p95 by 16 % in the mean; the saving of the
-joined page is inside the interval that was predicted for the loop.
+Needs what `./setup --tests` brings; another WordPress: WORDPRESS=/usr/share/wordpress. Each run is a `howfar lab` with data of its
+own; over TLS the application says which version its connection has. In each block everything is recorded and run once, in random
+order: what changes on the machine from block to block is in both. Bars: p50 off by 8 % in the mean and 15 % at worst, p95 by 16 % in
+the mean; the saving of the joined page is inside the interval that was predicted for the loop.
 """
 
 from __future__ import annotations
@@ -16,22 +16,27 @@ import math
 import os
 import random
 import shutil
+import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from wordpress_pages import WARM
 
 from howfar.stats.intervals import mean_interval
 
 HERE = Path(__file__).parent
 HOWFAR = [sys.executable, "-c", "import sys; from howfar.cli import main; sys.exit(main())"]
+WORDPRESS = Path(os.environ.get("WORDPRESS", HERE.parents[1] / ".boot/wordpress/usr/share/wordpress"))
 LONGEST_S = 900
 
 
@@ -41,6 +46,8 @@ class App:
     server: str
     prepare: tuple[str, ...]
     pages: tuple[str, ...]
+    count: tuple[str, ...] = ()
+    """Says what the server has counted."""
 
 
 def apps(work: Path) -> dict[str, App]:
@@ -49,26 +56,37 @@ def apps(work: Path) -> dict[str, App]:
     wordpress = (sys.executable, str(HERE / "wordpress_pages.py"))
     return {
         "django": App("django", "postgresql", (*django, "prepare"), (*django, "list,joined")),
-        "wordpress": App("wordpress", "mariadb", (*wordpress, "prepare", root), (*wordpress, "pages", root)),
+        "wordpress": App(
+            "wordpress",
+            "mariadb",
+            (*wordpress, "prepare", root),
+            (*wordpress, "pages", root),
+            (*wordpress, "count", root),
+        ),
     }
 
 
-def lab(app: App, link: Sequence[str], inner: Sequence[str]) -> dict[str, list[int]]:
-    """Run `inner` in a laboratory whose server's host has prepared the data; its last line is JSON."""
+def lab(app: App, link: Sequence[str], inner: Sequence[str]) -> dict[str, Any]:
+    """Run `inner` in a laboratory whose server's host has prepared the data; its last line is JSON, `counted` what the server counted
+    meanwhile."""
     ready = Path(tempfile.mkdtemp()) / "ready"
     prepare = f"{' '.join(app.prepare)} && touch {ready} || touch {ready}.failed; sleep {LONGEST_S}"
-    waiting = [sys.executable, __file__, "--wait", str(ready)]
+    waiting = [sys.executable, __file__, "--wait", str(ready), json.dumps(app.count)]
     command = [*HOWFAR, "lab", "--server", app.server, "--tables", "1", "--table-size", "1", *link, "--on-server", prepare, "--",
                *waiting, *inner]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S)
     if done.returncode != 0:
         sys.exit(f"{' '.join(link)}: {done.stderr[-1500:]}")
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    return json.loads(lines[-1]) if lines else {}
+    found: dict[str, Any] = {}
+    for line in done.stdout.splitlines():
+        found |= json.loads(line) if line.startswith("{") else {}
+    if (tls := found.pop("tls", None)) != (f"TLSv{link[-1]}" if "--tls" in link else None):
+        sys.exit(f"{' '.join(link)}: the application's connection has TLS {tls}")
+    return found
 
 
 def wait(arguments: Sequence[str]) -> None:
-    """Until the data is there; then the command, in which {socket} is the server's."""
+    """Until the data is there; then the command, in which {socket} is the server's, and what the server counts meanwhile."""
     ready = Path(arguments[0])
     deadline = time.monotonic() + 300
     while not ready.exists():
@@ -76,8 +94,17 @@ def wait(arguments: Sequence[str]) -> None:
             sys.exit("the data could not be prepared")
         time.sleep(0.1)
     socket = os.environ.get("HOWFAR_SOCKET") or _libpq()
-    command = [argument.replace("{socket}", socket) for argument in arguments[1:]]
-    os.execvp(command[0], command)
+    command = [argument.replace("{socket}", socket) for argument in arguments[2:]]
+
+    def count() -> Counter[str]:
+        command = json.loads(arguments[1])
+        return Counter(json.loads(subprocess.check_output(command)) if command else {})
+
+    first, before = count(), count()
+    done = subprocess.run(command)
+    # To count is counted too.
+    print(json.dumps({"counted": count() - before - (before - first)}))
+    sys.exit(done.returncode)
 
 
 def _libpq() -> str:
@@ -86,10 +113,17 @@ def _libpq() -> str:
     return str(found[0].resolve()) if found else ""
 
 
-def record(app: App, out: Path, pages: int) -> None:
+def record(app: App, out: Path, pages: int) -> dict[str, int]:
+    """What the server counted meanwhile."""
     php = ["--php"] if app.name == "wordpress" else []
     inner = [*HOWFAR, "record", "--server", "{socket}", "--out", str(out), *php, "--", *app.pages, str(pages)]
-    lab(app, ["--path", "socket"], inner)
+    counted: dict[str, int] = lab(app, ["--path", "socket"], inner)["counted"]
+    if php:  # which marks also the pages that warm up
+        with closing(sqlite3.connect(out, isolation_level=None)) as db:
+            rank = "SELECT id, row_number() OVER (PARTITION BY name ORDER BY begun_ns) AS at FROM pages"
+            db.execute(f"DELETE FROM pages WHERE id IN (SELECT id FROM ({rank}) WHERE at <= {WARM})")
+            db.execute("UPDATE round_trips SET page_id = NULL WHERE page_id NOT IN (SELECT id FROM pages)")
+    return counted
 
 
 def predict(recording: Path, link: Sequence[str]) -> dict[str, Any]:
@@ -141,10 +175,10 @@ def fewer(pages: int, rtt: str) -> int:
 def compare(app: App, recording: Path, link: Sequence[str], measured: dict[str, list[int]]) -> list[Row]:
     found, rows = predict(recording, link), []
     for page in found["pages"]:
-        name = page["name"] if page["name"] in measured else _same(page["name"], measured)
-        if name is None or page["missed"]:
+        name = page["name"]
+        if page["missed"]:
             error = page["present_error"]
-            print(f"{app.name:10} {page['name']:10} {' '.join(link[1:]):22} not predicted ({error:+.0%})", flush=True)
+            print(f"{app.name:10} {name:10} {' '.join(link[1:]):22} not predicted ({error:+.0%})", flush=True)
             continue
         p50, p95 = np.quantile(np.asarray(measured[name]) / 1e6, (0.5, 0.95))
         one, other = (page[which]["bottom_up"]["value"] for which in ("p50_ms", "p95_ms"))
@@ -177,11 +211,6 @@ def table(app: App, rows: Sequence[Row]) -> list[tuple[float, float]]:
     return found
 
 
-def _same(name: str, measured: dict[str, list[int]]) -> str | None:
-    """WordPress's page is named by its address."""
-    return "front" if "front" in measured and name == "/" else None
-
-
 def main() -> None:
     if sys.argv[1:2] == ["--wait"]:
         wait(sys.argv[2:])
@@ -203,9 +232,9 @@ def main() -> None:
         for name in given.apps.split(","):
             app = apps(work)[name]
             if name == "wordpress":
-                shutil.copytree(os.environ.get("WORDPRESS", "/usr/share/wordpress"), work / "wordpress", symlinks=True)
+                shutil.copytree(WORDPRESS, work / "wordpress", symlinks=True)
             if given.record_only:
-                record(app, given.record_only / f"{name}.recording", given.pages)
+                print(json.dumps(record(app, given.record_only / f"{name}.recording", given.pages)))
                 continue
             rows: list[Row] = []
             for number in range(given.blocks):

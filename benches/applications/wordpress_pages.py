@@ -1,9 +1,9 @@
-"""Pages of Debian's WordPress on MariaDB, by `php -S`.
+"""Pages of Debian's WordPress on MariaDB, by PHP-FPM with one child.
 
-    python wordpress_pages.py prepare ROOT|pages ROOT PAGES
+    python wordpress_pages.py prepare|count ROOT | pages ROOT PAGES
 
-ROOT is a copy of /usr/share/wordpress. Where the server is stands in the variables of `howfar lab`. Prints a line of JSON with the
-times of PHP in ns, which leave out the web server.
+ROOT is a copy of /usr/share/wordpress. Where the server is stands in the variables of `howfar lab`. `pages` prints a line of JSON with
+the times of PHP in ns, and the TLS version where there is one; `count` what the server has counted.
 """
 
 from __future__ import annotations
@@ -13,10 +13,16 @@ import os
 import subprocess
 import sys
 import time
-import urllib.request
 from pathlib import Path
 
-PORT = 8765
+import pymysql
+
+import howfar.recording
+from howfar.lab.php.php_fpm import ask, find_php_fpm, parameters
+from howfar.recording.marks import VARIABLE, Marks
+
+PREPENDED = Path(howfar.recording.__file__).parent / "php"
+ADDRESS = "127.0.0.1:8765"
 CONFIG = """<?php
 define('DB_NAME', getenv('HOWFAR_DATABASE'));
 define('DB_USER', getenv('HOWFAR_USER'));
@@ -32,18 +38,19 @@ define('WP_HTTP_BLOCK_EXTERNAL', true);
 define('DISABLE_WP_CRON', true);
 define('WP_DEFAULT_THEME', 'twentytwentyone');
 define('AUTOMATIC_UPDATER_DISABLED', true);
-define('WP_SITEURL', 'http://127.0.0.1:%d');
-define('WP_HOME', 'http://127.0.0.1:%d');
+define('WP_SITEURL', 'http://ADDRESS');
+define('WP_HOME', 'http://ADDRESS');
 $table_prefix = 'wp_';
 if (!defined('ABSPATH')) { define('ABSPATH', __DIR__ . '/'); }
 require_once ABSPATH . 'wp-settings.php';
-"""
+""".replace("ADDRESS", ADDRESS)
 INSTALL = """<?php
 define('WP_INSTALLING', true);
 require __DIR__ . '/wp-load.php';
 require ABSPATH . 'wp-admin/includes/upgrade.php';
 function wp_new_blog_notification($a, $b, $c, $d) {}
 wp_install('howfar', 'admin', 'nobody@example.org', true, '', wp_generate_password());
+update_option('permalink_structure', '/index.php/%postname%/');
 for ($number = 0; $number < 30; $number++) {
     $post = wp_insert_post(['post_title' => "post $number", 'post_content' => str_repeat('words ', 200), 'post_status' => 'publish',
                             'tags_input' => ["tag " . $number % 7]]);
@@ -51,64 +58,95 @@ for ($number = 0; $number < 30; $number++) {
         wp_insert_comment(['comment_post_ID' => $post, 'comment_content' => 'so it is', 'comment_approved' => 1]);
     }
 }
+flush_rewrite_rules();
 """
-TIMER = """<?php
-$howfar_begun = hrtime(true);
-register_shutdown_function(function () use ($howfar_begun) {
-    file_put_contents(getenv('HOWFAR_TIMES'), (hrtime(true) - $howfar_begun) . "\\n", FILE_APPEND);
-});
+TLS = """<?php
+require __DIR__ . '/wp-load.php';
+echo $wpdb->get_row("SHOW STATUS LIKE 'Ssl_version'")->Value;
 """
-PAGES = {"front": "/"}
+POOL = """[global]
+daemonize = no
+error_log = ROOT/php-fpm.log
+[pages]
+listen = ROOT/php.sock
+pm = static
+pm.max_children = 1
+clear_env = no
+"""
+PAGES = ("/", "/index.php/post-7/")
+WARM = 3
+"""Pages of each kind until opcache and the server's caches are warm."""
+COUNTED = ("Com_select", "Com_set_option", "Connections")
 
 
 def main() -> None:
     action, root = sys.argv[1], Path(sys.argv[2])
     if action == "prepare":
-        (root / "wp-config.php").write_text(CONFIG % (PORT, PORT))
+        (root / "wp-config.php").write_text(CONFIG)
         (root / "howfar-install.php").write_text(INSTALL)
+        (root / "howfar-tls.php").write_text(TLS)
         subprocess.run(["php", str(root / "howfar-install.php")], check=True, stdout=sys.stderr)
-        return
-    times = root / "times"
-    timer = root / "howfar-timer.php"
-    timer.write_text(TIMER)
-    # A recorder has a file of its own that runs before each page.
-    prepend = [] if os.environ.get("HOWFAR_MARKS") else ["-d", f"auto_prepend_file={timer}"]
-    options = ["-d", "opcache.enable=1", "-d", "opcache.enable_cli=1", *prepend]
-    server = subprocess.Popen(
-        ["php", *options, "-S", f"127.0.0.1:{PORT}", "-t", str(root)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "HOWFAR_TIMES": str(times)},
-    )
-    found: dict[str, list[int]] = {}
-    try:
-        ready()
-        for name, page in PAGES.items():
-            for number in range(int(sys.argv[3]) + 3):
-                if number == 3:  # opcache and the server's caches are warm
-                    times.unlink(missing_ok=True)
-                get(page)
-            if times.exists():
-                found[name] = [int(line) for line in times.read_text().split()]
-    finally:
-        server.kill()
-        server.wait()
-    print(json.dumps(found))
+    elif action == "count":
+        print(json.dumps(count()))
+    else:
+        print(json.dumps(pages(root, int(sys.argv[3]))))
 
 
-def ready() -> None:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
+def count() -> dict[str, int]:
+    with pymysql.connect(read_default_file=os.environ["HOWFAR_CLIENT_CNF"]) as line, line.cursor() as cursor:
+        cursor.execute("SHOW GLOBAL STATUS")
+        found = dict(cursor.fetchall())
+    return {name: int(found[name]) for name in COUNTED}
+
+
+def pages(root: Path, number: int) -> dict[str, object]:
+    """PHP itself says how long a page took, to us where no recorder is there."""
+    with Marks() as marks:
+        own = {
+            VARIABLE: marks.address,
+            "PHP_INI_SCAN_DIR": f":{PREPENDED}",
+            "HOWFAR_PREPEND": f"{PREPENDED}/prepend.php",
+        }
+        pool = root / "php-fpm.conf"
+        rights = "user = root\ngroup = root\n" if os.geteuid() == 0 else ""
+        pool.write_text(POOL.replace("ROOT", str(root)) + rights)
+        command = [str(find_php_fpm().path), "--nodaemonize", "-y", str(pool), *["-R"] * bool(rights)]
+        server = subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**own, **os.environ})
         try:
-            return get(PAGES["front"])
-        except OSError:
-            time.sleep(0.1)
-    sys.exit("php -S did not answer within 30 s")
+            ready(root, server)
+            for page in PAGES * (number + WARM):
+                get(root, page, "</html>")
+            tls = get(root, "/howfar-tls.php", "") if os.environ.get("HOWFAR_CA_FILE") else None
+        finally:
+            server.terminate()
+            server.wait()
+    found: dict[str, object] = {}
+    for name in dict.fromkeys(page.name for page in marks.pages if "tls" not in page.name):
+        found[name] = [page.took_ns for page in marks.pages if page.name == name][WARM:]
+    return found | ({"tls": tls} if tls else {})
 
 
-def get(page: str) -> None:
-    with urllib.request.urlopen(f"http://127.0.0.1:{PORT}{page}", timeout=120) as answer:
-        assert b"</html>" in answer.read()
+def ready(root: Path, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 30
+    while not (root / "php.sock").is_socket():
+        if server.poll() is not None or time.monotonic() > deadline:
+            sys.exit(f"PHP-FPM did not start: {(root / 'php-fpm.log').read_text()[-500:]}")
+        time.sleep(0.02)
+
+
+def get(root: Path, page: str, ends_with: str) -> str:
+    file, more = root / page.removeprefix("/"), {}
+    if file.suffix != ".php":
+        file, path = root / "index.php", page.removeprefix("/index.php")
+        more = {"REQUEST_URI": page, "PATH_INFO": path} if path != page else {"REQUEST_URI": page}
+    asked = {**parameters(file, **more), "HTTP_HOST": ADDRESS, "SERVER_NAME": "127.0.0.1", "SERVER_PORT": "8765"}
+    answer = ask(root / "php.sock", asked, 120)
+    body = answer.body.strip()
+    if answer.status != 200 or not body.endswith(ends_with):
+        sys.exit(
+            f"{page}: status {answer.status}, {answer.headers.get('location')}, {body[-300:]} {answer.complaints[-300:]}"
+        )
+    return body
 
 
 if __name__ == "__main__":
