@@ -1,7 +1,8 @@
 """A program for the tests: pairs in the sandbox, one after the other over the same links; what was seen of each as a line of JSON.
 
 python -m tests.lab.replication_scenario SERVER RTT_NS CASE_JSON...   A case: `settings`, `wrong` (what is so beforehand, of
-`replication_faults.py`), `acts` (of `replication_acts.py`), `patience_s`.
+`replication_faults.py`), `distances` (a level of the factor, where the links are not all alike), `acts` (of `replication_acts.py`),
+`patience_s`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from howfar.lab.replication import PairContext, ReplicationSpec, Wire, open_pair
 from howfar.lab.servers import Tables
 from howfar.lab.servers.kinds import find_server
 from howfar.lab.servers.program import Program
+from howfar.plan.distances import rtts_ns
 from tests.lab.programs import in_sandbox
 from tests.lab.replication_acts import ACTS
 from tests.lab.replication_breaks import BREAKS
@@ -33,6 +35,10 @@ def _case(context: PairContext, wires: Sequence[Wire], program: Program, case: M
     answer: dict[str, Any] = {}
     spec = ReplicationSpec(**case.get("settings", {}))
     context = replace(context, patience_s=case.get("patience_s", context.patience_s))
+    if "distances" in case:
+        apart = rtts_ns(case["distances"], spec.replicas + 1)
+        for wire in wires:
+            wire.shape(LinkSpec(apart[wire.nodes], 10**9))
     try:
         with _wrong(wires, case), open_pair(context, wires, program, TABLES, spec) as pair:
             answer["facts"] = pair.facts
@@ -66,11 +72,12 @@ def _name(process: Path) -> str:
 def main() -> None:
     program = find_server(sys.argv[1])
     cases = [json.loads(word) for word in sys.argv[3:]]
-    count = max(ReplicationSpec(**case.get("settings", {})).replicas for case in cases)
+    specs = [ReplicationSpec(**case.get("settings", {})) for case in cases]
+    count, mesh = max(spec.replicas for spec in specs), any(spec.cluster for spec in specs)
     with open_laboratory(LabRequest(server="none", paths=())) as laboratory:
         assert laboratory.network is not None
         context = PairContext(laboratory.work, laboratory.network, laboratory.shares, connections=16)
-        with open_wires(context, count, LinkSpec(int(sys.argv[2]), 10**9)) as wires:
+        with open_wires(context, count, LinkSpec(int(sys.argv[2]), 10**9), mesh=mesh) as wires:
             for case in cases:
                 print(json.dumps(_case(context, wires, program, case)), flush=True)
 

@@ -23,9 +23,9 @@ from howfar.engine.messages import (
 )
 from howfar.engine.process import LoadOutcome
 from howfar.engine.rules import is_keyed
-from howfar.errors import PlanError
+from howfar.errors import HowfarError, PlanError
 from howfar.lab.link import LinkSpec
-from howfar.lab.replicated import SERVERS_TIMEOUT_MS, contradictions, lag_records, replica_link, replication_spec
+from howfar.lab.replicated import SERVERS_TIMEOUT_MS, contradictions, lag_records, node_links, replication_spec
 from howfar.lab.replication import ReplicationSpec
 from howfar.lab.replication.watch import LagSample
 from howfar.lab.request import LabRequest, ReplicasSpec
@@ -85,7 +85,30 @@ def test_a_laboratory_has_what_all_cells_together_need() -> None:
     paths = lab_request(load_plan("paths", quick=True).plan)
     assert (paths.replicas, paths.prepare, paths.copies) == (None, (), 1)
     assert LabRequest(contents=("digits", "text"), replicas=mixed).copies == 2 + 2
-    assert replica_link({"replication": "none"}) is None
+    assert node_links({"replication": "none"}) == {}
+
+
+def _override(factor: str, level: Any) -> Override:
+    return Override(f"--{factor}", ("factors", factor), level)
+
+
+def test_a_cluster_has_a_link_between_any_two_of_its_nodes() -> None:
+    far: dict[str, Any] = {"replicas": 2, "distances": "two-near-one-far", "replica_rate_bps": 10**9}
+    apart = {(0, 1): MS, (0, 2): 85 * MS, (1, 2): 85 * MS}
+    assert node_links({"replication": "galera", **far}) == {pair: LinkSpec(ns, 10**9) for pair, ns in apart.items()}
+    assert set(node_links({"replication": "async", **far})) == {(0, 1), (0, 2)}, "replicas do not talk with each other"
+    written: dict[str, Any] = {
+        "replication": "group",
+        "replicas": 2,
+        "distances": "1ms,2ms,3ms",
+        "replica_rate_bps": 10**9,
+    }
+    assert [link.rtt_ns for link in node_links(written).values()] == [MS, 2 * MS, 3 * MS]
+    request = lab_request(plan(replication=("none", "galera"), replicas=(2,), distances=("three-zones",)))
+    assert request.replicas == ReplicasSpec(2, LinkSpec(MS, 10**9), mesh=True)
+    for wrong in ("somewhere", "1ms,2", "1ms,2ms"):
+        with pytest.raises(HowfarError, match="distances"):
+            load_plan("replication", overrides=[_override("replicas", 2), _override("distances", wrong)])
 
 
 def test_nobody_waits_for_more_replicas_than_there_are() -> None:

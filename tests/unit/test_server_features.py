@@ -13,7 +13,7 @@ from howfar.lab.servers import features as module
 from howfar.lab.servers.features import Features, features
 from howfar.lab.servers.program import Program, identify
 
-ABLE = Features(tls="OpenSSL", compression=("zlib", "zstd"), semi_sync=True, clone=False)
+ABLE = Features(tls="OpenSSL", compression=("zlib", "zstd"), semi_sync=True, clone=False, group_replication=False)
 
 
 @pytest.fixture(autouse=True)

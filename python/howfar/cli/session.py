@@ -93,16 +93,17 @@ def lab_request(plan: Plan) -> LabRequest:
 def _replicas(plan: Plan) -> ReplicasSpec | None:
     """None: no cell replicates. The first link that one asks for is calibrated with the laboratory."""
     from howfar.lab.link import LinkSpec
-    from howfar.lab.replicated import replica_link, replicates, replication_spec
+    from howfar.lab.replicated import node_links, replicates, replication_spec
     from howfar.lab.request import ReplicasSpec
 
     found = [cell.factors for cell in cells(plan)]
     pairs = [factors for factors in found if replicates(factors)]
     if not pairs:
         return None
-    links = [link for factors in pairs if (link := replica_link(factors)) is not None]
+    links = [link for factors in pairs for link in node_links(factors).values()]
     return ReplicasSpec(
         most=max(replication_spec(factors).replicas for factors in pairs),
+        mesh=any(replication_spec(factors).cluster for factors in pairs),
         link=links[0] if links else LinkSpec(0, None),
         also_alone=len(pairs) < len(found),
     )

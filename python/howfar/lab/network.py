@@ -18,7 +18,8 @@ from howfar.errors import LabError, LinkFailed
 from howfar.lab import kernel, sandbox
 
 REPLICAS_MOST = 9
-"""One digit keeps every name short: a thread of the emulator is named after both devices, in 15 letters."""
+LINKS_MOST = 15
+"""One digit, hexadecimal, keeps every name short: a thread of the emulator is named after both devices, in 15 letters."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ class Ends:
 
 def numbered(number: int) -> Ends:
     """The ends of link `number`."""
-    assert 0 <= number <= REPLICAS_MOST, "names have one digit"
-    names = (f"r{number}", f"p{number}", f"lr{number}", f"lp{number}") if number else ("c0", "s0", "lc", "ls")
+    assert 0 <= number <= LINKS_MOST, "names have one digit"
+    names = tuple(f"{word}{number:x}" for word in ("r", "p", "lr", "lp")) if number else ("c0", "s0", "lc", "ls")
     own, other, own_middle, other_middle = names
     return Ends(
         client_device=own,
@@ -305,9 +306,30 @@ def join_replica(network: Network, ledger: ExitStack, number: int, shares: Share
     """A further host, `replica1` and so on, for a link of its own to the server's; not cabled. There the replica is the client, for
     it is the one that dials: what the primary sends it goes `to_client`, acknowledgements go `to_server`. Raises LinkFailed."""
     replica = _new_host(f"replica{number}", ledger)
-    joined = replace(network, client=replica, ipv6=False, shares=shares, warnings=[], ends=numbered(number))
+    joined = join_hosts(network, replica, network.server, number, shares)
     _open_loopback(joined, replica)
     return joined
+
+
+def join_hosts(network: Network, client: Host, server: Host, number: int, shares: Shares | None) -> Network:
+    """Link `number` between two hosts that are there; not cabled."""
+    return replace(network, client=client, server=server, ipv6=False, shares=shares, warnings=[], ends=numbered(number))
+
+
+def address_nodes(network: Network, client_address: str, server_address: str) -> None:
+    """An address of each host's own by which the other reaches it over this link, whatever other links it has. Raises LabError."""
+    ends = network.ends
+    chosen = f" congctl {network.congestion_control}" if network.by_route else ""
+    for host, device, own, other, hop in (
+        (network.client, ends.client_device, client_address, server_address, ends.server_address),
+        (network.server, ends.server_device, server_address, client_address, ends.client_address),
+    ):
+        host.ip(
+            [
+                f"addr replace {own}/32 dev lo",
+                f"route replace {other}/32 via {hop} dev {device} src {own}{chosen}",
+            ]
+        )
 
 
 def _new_host(name: str, ledger: ExitStack) -> Host:

@@ -37,7 +37,7 @@ from howfar.lab.request import ReplicasSpec
 from howfar.lab.servers import CertificatePaths, Tables
 from howfar.lab.servers.program import Program
 from howfar.lab.serving import Serving
-from howfar.plan.factors import COMMIT_OFF, ORDINARY, SEMI_SYNC
+from howfar.plan.factors import COMMIT_OFF, ORDINARY, SEMI_SYNC, node_rtts_ns
 from howfar.plan.sessions import SessionSpec
 from howfar.store.records import FactorValue, LagRecord, Window
 from howfar.store.server_metrics import ServerMetrics
@@ -70,14 +70,13 @@ def replication_spec(factors: Mapping[str, FactorValue]) -> ReplicationSpec:
         flushes=mode != COMMIT_OFF,
         tls=level["replica_tls"] == "on",
         compression=None if compression == "off" else cast(Compression, compression),
+        consistency=str(level["consistency"]),
     )
 
 
-def replica_link(factors: Mapping[str, FactorValue]) -> LinkSpec | None:
-    """Between the primary and each replica of a cell. None: it has no replica."""
-    if "replica_rtt_ns" not in factors:
-        return None
-    return LinkSpec(int(factors["replica_rtt_ns"]), int(factors["replica_rate_bps"]))
+def node_links(factors: Mapping[str, FactorValue]) -> dict[tuple[int, int], LinkSpec]:
+    """Between the nodes of a cell, the primary being 0; none where it has no replica."""
+    return {pair: LinkSpec(rtt_ns, int(factors["replica_rate_bps"])) for pair, rtt_ns in node_rtts_ns(factors).items()}
 
 
 class Replication:
@@ -97,7 +96,7 @@ class Replication:
     def _open_wires(self, calibrations: Mapping[str, Mapping[LinkSpec, dict[str, Any]]]) -> None:
         """In place of those before. What calibration found for them is in force for these too."""
         self._ledger.close()
-        opened = open_wires(self._context, self._spec.most, self._spec.link, calibrations)
+        opened = open_wires(self._context, self._spec.most, self._spec.link, calibrations, mesh=self._spec.mesh)
         self.wires = self._ledger.enter_context(opened)
 
     def begin_batch(self) -> None:
@@ -108,7 +107,7 @@ class Replication:
     def environment(self) -> dict[str, Any]:
         return {
             "replica_cpus": list(self._context.replica_cpus),
-            "wires": {wire.host.name: next(iter(wire.link.calibrations.values())) for wire in self.wires},
+            "wires": {wire.name: next(iter(wire.link.calibrations.values())) for wire in self.wires},
         }
 
     @contextmanager
@@ -117,7 +116,7 @@ class Replication:
     ) -> Iterator[Replicated]:
         """A proven pair as a cell asks for it. Raises LabError, PlanError."""
         spec = replication_spec(factors)
-        wires = self._shaped(spec.replicas, factors)
+        wires = self._shaped(factors)
         tables = Tables(self._tables.count, self._tables.size, (session.content,))
         encrypted = session.tls is not None
         with (
@@ -144,16 +143,15 @@ class Replication:
             "congestion_control": wires[0].network.congestion_control if wires else None,
         }
 
-    def _shaped(self, count: int, factors: Mapping[str, FactorValue]) -> tuple[Wire, ...]:
-        """As many as the cell has replicas, its link on each; also after a trial that left one cut or dead."""
-        spec = replica_link(factors)
-        if spec is None:
-            return ()
-        if not all(wire.link.alive() for wire in self.wires):
-            self._open_wires({wire.host.name: wire.link.calibrations for wire in self.wires})
-        for wire in self.wires[:count]:
-            wire.shape(spec)
-        return self.wires[:count]
+    def _shaped(self, factors: Mapping[str, FactorValue]) -> tuple[Wire, ...]:
+        """Those that the cell needs, as it asks for them; also after a trial that left one cut or dead."""
+        links = node_links(factors)
+        if links and not all(wire.link.alive() for wire in self.wires):
+            self._open_wires({wire.name: wire.link.calibrations for wire in self.wires})
+        used = tuple(wire for wire in self.wires if wire.nodes in links)
+        for wire in used:
+            wire.shape(links[wire.nodes])
+        return used
 
 
 class Replicated(Serving):
@@ -184,7 +182,7 @@ class Replicated(Serving):
     def begin(self) -> None:
         self._at_rest = tuple(wire.link.at_rest() for wire in self.pair.wires)
         named = zip(self.pair.wires, self._at_rest, strict=True)
-        self.pair.facts["rtt_at_rest_ns"] = {wire.host.name: probes[-1].p50_ns for wire, probes in named}
+        self.pair.facts["rtt_at_rest_ns"] = {wire.name: probes[-1].p50_ns for wire, probes in named}
         for wire in self.pair.wires:
             wire.link.counters(reset=True)
         self._before = self.pair.snapshot()
@@ -197,7 +195,7 @@ class Replicated(Serving):
         connection, whose commits share waits and groups with those that are measured."""
         if not self.pair.replicas:
             return window
-        self._lag = LagWatch(self.pair, beats=not self.pair.spec.semi_sync)
+        self._lag = LagWatch(self.pair, beats=not self.pair.spec.needed)
         return _LagInWindow(window, self._lag, time.monotonic_ns())
 
     def finish(self) -> None:
@@ -210,7 +208,7 @@ class Replicated(Serving):
     def begun(self) -> StageReceipt:
         receipts, found = {}, []
         for wire, probes in zip(self.pair.wires, self._at_rest, strict=True):
-            name, stats = wire.host.name, wire.link.counters() if wire.link.alive() else None
+            name, stats = wire.name, wire.link.counters() if wire.link.alive() else None
             receipts[name] = link_receipt(wire.link, probes, stats, self._tcp)
             found += [f"{name}: {sentence}" for sentence in link_violations(wire.link, probes, None)]
         return StageReceipt({"replication": {"wires": receipts}}, tuple(found))
@@ -222,14 +220,15 @@ class Replicated(Serving):
             raise LabError(self._commits.hung, "The receipt of the replica's link says what crossed it.")
         assert self._before is not None, "begin() comes first"
         pair, after = self.pair, self.pair.snapshot()
-        found = contradictions(pair.spec, self._before, after, load, [probes[-1] for probes in self._at_rest])
+        ways = [probes[-1] for probes in self._at_rest[: len(pair.replicas)]]
+        found = contradictions(pair.spec, self._before, after, load, ways)
         self._crossed = tuple(wire.link.counters() for wire in pair.wires)
         receipts = {}
         for wire, probes, stats in zip(pair.wires, self._at_rest, self._crossed, strict=True):
-            receipts[wire.host.name] = link_receipt(wire.link, probes, stats, self._tcp)
-            lateness = of_a_trial(load.commit_p50_ns or load.round_trip_ns) if pair.spec.semi_sync else NOBODY_WAITS
+            receipts[wire.name] = link_receipt(wire.link, probes, stats, self._tcp)
+            lateness = of_a_trial(load.commit_p50_ns or load.round_trip_ns) if pair.spec.needed else NOBODY_WAITS
             unlike = link_violations(wire.link, probes, stats, lateness)
-            found += [f"{wire.host.name}: {sentence}" for sentence in (*unlike, *_cut(stats))]
+            found += [f"{wire.name}: {sentence}" for sentence in (*unlike, *_cut(stats))]
         facts = {
             **{name: value for name, value in pair.facts.items() if name != "proof"},
             "rtt_at_rest_ns": {name: wire["rtt_at_rest_ns"]["p50"] for name, wire in receipts.items()},
@@ -251,9 +250,9 @@ def contradictions(
 ) -> list[str]:
     """Where replication was not what a cell asks: by both ends' account, and by the clock. `at_rest`: the round trip of each wire."""
     found = [*violations(spec, before, after, load.commits)]
-    if spec.semi_sync and load.commit_p50_ns is not None:
+    if spec.needed and load.commit_p50_ns is not None:
         # The acknowledgements that a commit needs are not all there before the last of the nearest replicas has it.
-        rtt_ns = sorted(rtt.min_ns for rtt in at_rest)[spec.wait_for - 1]
+        rtt_ns = sorted(rtt.min_ns for rtt in at_rest)[spec.needed - 1]
         too_fast = latency_violation(spec, load.commit_p50_ns, rtt_ns)
         found += [] if too_fast is None else [too_fast]
     return found

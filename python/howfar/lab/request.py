@@ -19,6 +19,8 @@ class ReplicasSpec:
     """0: primaries alone, with a binary log."""
     link: LinkSpec
     """The first that a stage asks for; it is calibrated before any trial."""
+    mesh: bool = False
+    """Some stages have a cluster, whose nodes all reach each other."""
     also_alone: bool = False
     """Some stages have a server that does not replicate."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from howfar.plan.cells import Cell, cells
+from howfar.plan.factors import CLUSTERS, REPLICATION, node_rtts_ns
 from howfar.plan.types import Plan
 
 _TRIAL_OVERHEAD_NS, _MYSQL_OVERHEAD_NS = 1_200_000_000, 3_300_000_000
@@ -14,6 +15,8 @@ _TRIAL_OVERHEAD_NS, _MYSQL_OVERHEAD_NS = 1_200_000_000, 3_300_000_000
 runs with 10 x 100000 rows on two CPUs: MariaDB 0.4 to 3 s, MySQL 2.2 on local paths and 3.3 over a link."""
 _REPLICA_NS, _MYSQL_REPLICA_NS = 300_000_000, 1_500_000_000
 """More where there are replicas: their servers, and the proof of replication, without the link's part."""
+_CLUSTER_NS, _MYSQL_CLUSTER_NS = 4_000_000_000, 6_000_000_000
+"""More where the servers form a cluster."""
 _REPLICA_ROUND_TRIPS = 30
 """Of the replica's link in a trial: to connect and log in (17), to prove it, and the probe of the link at rest."""
 _BESIDE_NS = 800_000_000
@@ -86,20 +89,22 @@ def _cell_cost_ns(plan: Plan, cell: Cell) -> int:
     taken_ns = timing.warmup_ns + timing.measure_ns + (_MYSQL_OVERHEAD_NS if mysql else _TRIAL_OVERHEAD_NS)
     if plan.workload.kind == "page":
         taken_ns += _BESIDE_NS
-    if "replica_rtt_ns" in cell.factors:
+    if apart_ns := node_rtts_ns(cell.factors):
         taken_ns += _MYSQL_REPLICA_NS if mysql else _REPLICA_NS
-        taken_ns += _REPLICA_ROUND_TRIPS * int(cell.factors["replica_rtt_ns"])
+        taken_ns += _REPLICA_ROUND_TRIPS * max(apart_ns.values())
+        if REPLICATION.of(cell.factors) in CLUSTERS:
+            taken_ns += _MYSQL_CLUSTER_NS if mysql else _CLUSTER_NS
     return taken_ns
 
 
 def _replica_links_ns(found: Sequence[Cell]) -> int:
-    """Each distinct link is calibrated once for each replica, without its goodput."""
+    """Each distinct link is calibrated once for each pair of servers, without its goodput."""
     links = {
-        (int(cell.factors["replica_rtt_ns"]), cell.factors["replica_rate_bps"], cell.factors.get("replicas", 1))
+        (pair, rtt_ns, cell.factors["replica_rate_bps"])
         for cell in found
-        if "replica_rtt_ns" in cell.factors
+        for pair, rtt_ns in node_rtts_ns(cell.factors).items()
     }
-    return sum(_REPLICA_LINK_NS + _CALIBRATION_ROUND_TRIPS * rtt_ns for rtt_ns, _, _ in links)
+    return sum(_REPLICA_LINK_NS + _CALIBRATION_ROUND_TRIPS * rtt_ns for _, rtt_ns, _ in links)
 
 
 def confirmation_ns(plan: Plan, trial_ns: int) -> int:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 from pydantic import BeforeValidator, Field, create_model
 
 from howfar.paths import PATHS, crosses_link
+from howfar.plan.distances import EVEN, check_distances, rtts_ns
 from howfar.plan.quantities import AppCpuNs, OneOrMore, Part, RateBps, RttNs, refuse
 from howfar.units import counted, format_duration_ns, format_rate_bps
 
@@ -34,6 +35,12 @@ SEMI_SYNC: dict[str, str] = {
 }
 """Levels of `replication` with an acknowledgement, and the servers' name of what is waited for: two of MariaDB and MySQL, the rest
 PostgreSQL's `synchronous_commit`. Of each server the one that shows and loses least comes first."""
+CLUSTERS: dict[str, str] = {
+    "galera": "Galera",
+    "group": "Group Replication",
+    "group-leader": "Group Replication, single leader",
+}
+"""Levels of `replication` in which a group of servers agrees on every commit."""
 COMMIT_OFF = "commit-off"
 """A level without an acknowledgement, in which a commit does not wait for its own log either."""
 MODE_LABELS = {
@@ -46,6 +53,7 @@ MODE_LABELS = {
     "remote-write": "synchronous_commit remote_write",
     "remote-flush": "synchronous_commit on",
     "remote-apply": "synchronous_commit remote_apply",
+    **CLUSTERS,
 }
 APPLICATION_LABELS = {"php": "PHP", "engine": "engine"}
 
@@ -157,8 +165,21 @@ Compression = Annotated[str, BeforeValidator(_compression)]
 Connect = Literal["persistent", "per-transaction"]
 Content = Literal["digits", "text", "incompressible"]
 Replication = Literal[
-    "off", "none", "async", "after-sync", "after-commit", "commit-off", "remote-write", "remote-flush", "remote-apply"
+    "off",
+    "none",
+    "async",
+    "after-sync",
+    "after-commit",
+    "commit-off",
+    "remote-write",
+    "remote-flush",
+    "remote-apply",
+    "galera",
+    "group",
+    "group-leader",
 ]
+Consistency = Literal["eventual", "before", "after", "before-and-after"]
+Distances = Annotated[str, BeforeValidator(check_distances)]
 Durability = Literal["strict", "relaxed", "off"]
 Replicas = Annotated[int, BeforeValidator(_count), Field(strict=True)]
 ReplicaTls = Literal["off", "on"]
@@ -184,8 +205,17 @@ def _replicates(cell: Cell) -> bool:
     return REPLICATION.of(cell) not in ("off", "none")
 
 
+def _follows(cell: Cell) -> bool:
+    """There is a replica that follows a primary."""
+    return _replicates(cell) and not _clustered(cell)
+
+
 def _waits(cell: Cell) -> bool:
     return REPLICATION.of(cell) in SEMI_SYNC
+
+
+def _clustered(cell: Cell) -> bool:
+    return REPLICATION.of(cell) in CLUSTERS
 
 
 # ---------------------------------------------------------------- the registry
@@ -241,10 +271,14 @@ REPLICA_RTT_NS: Factor[int] = Factor(
     toml="replica_rtt",
     label=lambda ns: f"replica RTT {format_duration_ns(ns)}",
     format=format_duration_ns,
-    applies=_replicates,
+    applies=lambda cell: _replicates(cell) and DISTANCES.of(cell) == EVEN,
     absent=0,
 )
-"""Of the link between the primary and each replica; `rtt` is the clients'."""
+"""Of the link between the primary and each replica, and of every pair in a cluster; `rtt` is the clients'."""
+DISTANCES: Factor[str] = Factor(
+    "distances", Distances, EVEN, EVEN, label=lambda level: str(level).replace("-", " "), applies=_replicates
+)
+"""Between the nodes, by a name or pair by pair; `even`: what `replica_rtt` says. See `distances.py`."""
 REPLICA_RATE_BPS: Factor[int] = Factor(
     "replica_rate_bps",
     RateBps,
@@ -268,13 +302,23 @@ WAIT_FOR: Factor[int] = Factor(
     "wait_for", Replicas, 1, 1, quoted=False, label=lambda count: f"wait for {count}", applies=_waits
 )
 """Replicas whose acknowledgement a semi-synchronous commit needs."""
+CONSISTENCY: Factor[str] = Factor(
+    "consistency",
+    Consistency,
+    "eventual",
+    "eventual",
+    label=lambda level: f"consistency {level.replace('-', ' ')}",
+    applies=_clustered,
+)
+"""What a transaction in a cluster waits for beyond the agreement: Group Replication's levels; Galera's `wsrep_sync_wait` has the first
+two."""
 REPLICA_TLS: Factor[str] = Factor(
     "replica_tls",
     ReplicaTls,
     "off",
     "off",
     label=lambda level: "replication plain" if level == "off" else "replication TLS",
-    applies=_replicates,
+    applies=_follows,
 )
 REPLICA_COMPRESSION: Factor[str] = Factor(
     "replica_compression",
@@ -282,7 +326,7 @@ REPLICA_COMPRESSION: Factor[str] = Factor(
     "off",
     "off",
     label=lambda level: "replication uncompressed" if level == "off" else f"replication {level}",
-    applies=_replicates,
+    applies=_follows,
 )
 FAULT: Factor[str] = Factor(
     "fault",
@@ -346,6 +390,8 @@ FACTORS: dict[str, Factor[Any]] = {
         DURABILITY,
         REPLICAS,
         WAIT_FOR,
+        DISTANCES,
+        CONSISTENCY,
         REPLICA_TLS,
         REPLICA_COMPRESSION,
         FAULT,
@@ -362,6 +408,8 @@ REPLICA_FACTORS = (
     REPLICA_RATE_BPS.name,
     REPLICAS.name,
     WAIT_FOR.name,
+    DISTANCES.name,
+    CONSISTENCY.name,
     REPLICA_TLS.name,
     REPLICA_COMPRESSION.name,
 )
@@ -375,9 +423,17 @@ ORDINARY: dict[str, Level] = {name: factor.ordinary for name, factor in FACTORS.
 
 def waited_rtt(cell: Mapping[str, Any]) -> Factor[int] | None:
     """The round trip that each request, or each commit, of the cell waits for over a link. None: it waits for none."""
-    if REPLICATION.of(cell) in SEMI_SYNC and REPLICA_RTT_NS.given(cell):
+    if (_waits(cell) or _clustered(cell)) and REPLICA_RTT_NS.given(cell):
         return REPLICA_RTT_NS
     return RTT_NS if RTT_NS.given(cell) else None
+
+
+def node_rtts_ns(cell: Mapping[str, Any]) -> dict[tuple[int, int], int]:
+    """Round trips between the servers of a cell that talk with each other; the primary is 0. Empty: it is alone."""
+    if not _replicates(cell):
+        return {}
+    found = rtts_ns(DISTANCES.of(cell), REPLICAS.of(cell) + 1, REPLICA_RTT_NS.of(cell))
+    return {pair: rtt_ns for pair, rtt_ns in found.items() if _clustered(cell) or pair[0] == 0}
 
 
 def breaks(cell: Mapping[str, Any]) -> bool:

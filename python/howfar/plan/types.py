@@ -6,6 +6,7 @@ The names in TOML (`rtt`, `measure`) carry their unit in the value; the fields h
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -20,6 +21,7 @@ from pydantic import (
 )
 
 from howfar.paths import is_local
+from howfar.plan.distances import fits, pairs
 from howfar.plan.factors import (
     CLOSED,
     COMMIT_OFF,
@@ -248,6 +250,9 @@ class Plan(Part):
                 raise refuse(f"{factor.key} means nothing without replication: name a mode that has it")
         if set(factors.replication) & set(SEMI_SYNC) and min(factors.wait_for) > max(factors.replicas):
             raise refuse(f"a commit cannot wait for {min(factors.wait_for)} of {max(factors.replicas)} replicas")
+        for level, replicas in product(factors.distances, factors.replicas):
+            if not fits(level, replicas + 1):
+                raise refuse(f"distances {level!r}: {replicas + 1} servers have {len(pairs(replicas + 1))} pairs")
         return self
 
     @model_validator(mode="after")

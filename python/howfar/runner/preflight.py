@@ -255,6 +255,7 @@ def _of_replication(plan: Plan) -> dict[str, dict[Level, str]]:
             for level in factors.replication
             if level in SEMI_SYNC and not able
         }
+        | {level: reason for level in factors.replication if (reason := _no_cluster(program, level)) is not None}
         | dict.fromkeys(others, f"a mode of other servers than {who}"),
         "durability": {
             level: f"{who} has no such durability" for level in factors.durability if level not in dialect.durabilities
@@ -268,6 +269,18 @@ def _of_replication(plan: Plan) -> dict[str, dict[Level, str]]:
             if level != "off" and level not in dialect.compressions
         },
     }
+
+
+def _no_cluster(program: Program, level: str) -> str | None:
+    """Why this server cannot be in such a cluster. None: it can, or the level is none."""
+    from howfar.lab.replication.galera import provider
+    from howfar.lab.servers.features import features
+
+    if level == "galera" and program.kind == "mariadb" and provider() is None:
+        return "Galera's library is not here (`./setup --clusters` installs it)"
+    if level.startswith("group") and program.kind == "mysql" and not features(program).group_replication:
+        return f"{program.kind} {program.version} has no plugin for Group Replication"
+    return None
 
 
 def _of_sessions(plan: Plan) -> dict[str, dict[Level, str]]:

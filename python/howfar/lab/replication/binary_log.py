@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from howfar.errors import HowfarError, LabError
 from howfar.lab.replication.dialect import ACCOUNT, SCHEMA, ReplicaState, ReplicationDialect, Seed, Source
@@ -21,6 +21,7 @@ from howfar.lab.replication.member import Member, refuse_strangers, wait_for
 from howfar.lab.replication.status import (
     MariadbPositions,
     MysqlPositions,
+    Positions,
     PrimaryEnd,
     SemiSyncNames,
     primary_end,
@@ -48,7 +49,7 @@ class BinaryLogReplication(ReplicationDialect):
     """MariaDB or MySQL."""
 
     port = _PORT
-    modes = ("async", "after-sync", "after-commit")
+    modes: tuple[str, ...] = ("async", "after-sync", "after-commit")
     always_acknowledges = False
     replica_plugins: tuple[tuple[str, str], ...]
     status_sql: str
@@ -85,24 +86,21 @@ class BinaryLogReplication(ReplicationDialect):
     def begin(self, seed: Seed, context: ServerContext, program: Program, tables: Tables) -> TableServer:
         store = SqlStore(program, DIALECTS[program.kind], tables)
         store.prepare(context)
-        log = BinaryLog(
+        return store.begin(binary_log=self.binary_log(seed), tls=seed.tls)
+
+    def binary_log(self, seed: Seed) -> BinaryLog:
+        return BinaryLog(
             server_id=PRIMARY_ID + seed.number,
             options=self.options(seed.spec),
             init_sql=self.account_sql(seed.secret, tls=seed.spec.tls),
         )
-        return store.begin(binary_log=log, tls=seed.tls)
 
     def follow(self, replica: Member, source: Source) -> None:
         replica.ask(self.follow_sql(source), "the statement that names its primary")
 
     def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, patience_s: float) -> None:
         """The primary is semi-synchronous before a replica comes."""
-        primary.write(
-            f"CREATE DATABASE {SCHEMA}",
-            f"CREATE TABLE {SCHEMA}.marker (id INT PRIMARY KEY, word VARCHAR(64), filling TEXT) ENGINE = InnoDB",
-            f"CREATE TABLE {SCHEMA}.heartbeat (id INT PRIMARY KEY, sent_ns BIGINT UNSIGNED) ENGINE = InnoDB",
-            patience_s=patience_s,
-        )
+        make_schema(primary, patience_s)
         names = {member.name: self.learn_names(member, load=spec.semi_sync) for member in (primary, *replicas)}
         if spec.semi_sync:
             for statement in names[primary.name].enable_primary_sql(spec):
@@ -207,6 +205,16 @@ class BinaryLogReplication(ReplicationDialect):
         return [line for line in lines if "semi-sync" in line.lower()]
 
 
+def make_schema(primary: Member, patience_s: float) -> None:
+    """Tables of the laboratory's own."""
+    primary.write(
+        f"CREATE DATABASE {SCHEMA}",
+        f"CREATE TABLE {SCHEMA}.marker (id INT PRIMARY KEY, word VARCHAR(64), filling TEXT) ENGINE = InnoDB",
+        f"CREATE TABLE {SCHEMA}.heartbeat (id INT PRIMARY KEY, sent_ns BIGINT UNSIGNED) ENGINE = InnoDB",
+        patience_s=patience_s,
+    )
+
+
 def variables(ask: Ask, pattern: str = _SEMI_SYNC) -> dict[str, str]:
     return {row["Variable_name"]: row["Value"] for row in ask(f"SHOW GLOBAL VARIABLES {pattern}")}
 
@@ -280,7 +288,8 @@ def _kill_applier(replica: Member) -> None:
 
 class MariadbReplication(BinaryLogReplication):
     kind = "mariadb"
-    positions = MariadbPositions()
+    modes = (*BinaryLogReplication.modes, "galera")
+    positions: Positions = MariadbPositions()
     compressions = ("zlib",)
     most_to_wait_for = 1
     primary_plugins = ()
@@ -320,6 +329,8 @@ class MariadbReplication(BinaryLogReplication):
 
 class MysqlReplication(BinaryLogReplication):
     kind = "mysql"
+    instead: ClassVar[Mapping[str, tuple[str, ...]]] = {"galera": ("group", "group-leader")}
+    modes = (*BinaryLogReplication.modes, "group", "group-leader")
     positions = MysqlPositions()
     compressions = ("zlib", "zstd")
     most_to_wait_for = None

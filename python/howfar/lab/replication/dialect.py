@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from howfar.errors import LabError
 from howfar.lab.replication.links import Compression, Durability, ReplicationSpec
-from howfar.lab.replication.status import Positions, PrimaryEnd
+from howfar.lab.replication.status import NodeFacts, Positions, PrimaryEnd
 from howfar.lab.servers import Ask, CertificatePaths, ServerContext, Tables, TableServer
 from howfar.lab.servers.program import Program
 
@@ -49,6 +49,8 @@ class Seed:
     tls: CertificatePaths | None
     source: Source | None
     """None: it is the primary."""
+    group: str = ""
+    """A UUID that the nodes of a cluster have in common."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,10 @@ class ReplicationDialect(ABC):
     def primary_end(self, ask: Ask, primary: TableServer, spec: ReplicationSpec) -> PrimaryEnd | None:
         """None: this server knows nothing of acknowledgements."""
 
+    def node_facts(self, ask: Ask, name: str, spec: ReplicationSpec) -> NodeFacts | None:
+        """None: this is no cluster."""
+        return None
+
     @abstractmethod
     def acknowledges(self, ask: Ask, spec: ReplicationSpec) -> bool | None:
         """Whether a replica says that it does; None: it cannot say."""
@@ -166,9 +172,16 @@ def one(ask: Ask, sql: str) -> dict[str, Any]:
     return rows[0]
 
 
-def replication_dialect(kind: str) -> ReplicationDialect:
+def replication_dialect(kind: str, mode: str = "") -> ReplicationDialect:
+    """Of a kind of server; `mode`: of `ReplicationSpec`."""
     from howfar.lab.replication.binary_log import MariadbReplication, MysqlReplication
+    from howfar.lab.replication.galera import GaleraReplication
+    from howfar.lab.replication.group import GroupReplication
     from howfar.lab.replication.postgresql import PostgresReplication
 
     known = (MariadbReplication(), MysqlReplication(), PostgresReplication())
-    return {dialect.kind: dialect for dialect in known}[kind]
+    clusters = (GaleraReplication(), GroupReplication())
+    return next(
+        (dialect for dialect in clusters if dialect.kind == kind and mode in dialect.modes),
+        {dialect.kind: dialect for dialect in known}[kind],
+    )

@@ -13,16 +13,21 @@ from howfar.errors import PlanError
 from howfar.lab.link import DIRECTIONS, DirectionName, Link, LinkSpec, open_link
 from howfar.lab.link.backends import DEFAULT
 from howfar.lab.network import (
+    LINKS_MOST,
     REPLICAS_MOST,
     Cpus,
     Host,
     Network,
     Shares,
     TcpPreset,
+    address_nodes,
+    join_hosts,
     join_replica,
     size_buffers,
     usable_cpus,
 )
+from howfar.plan.distances import pairs
+from howfar.plan.factors import CLUSTERS
 
 
 @dataclass(frozen=True)
@@ -47,12 +52,23 @@ class PairContext:
 
 @dataclass(frozen=True)
 class Wire:
-    """One replica's way to the primary. The replica dials, so it is the link's client: what the primary sends goes `to_client`,
-    acknowledgements go `to_server`."""
+    """One replica's way to the primary, or between two nodes of a cluster. The replica dials, so it is the link's client: what the
+    primary sends goes `to_client`, acknowledgements go `to_server`."""
 
     network: Network
     link: Link
     tcp: TcpPreset
+    nodes: tuple[int, int]
+    """The primary is 0; the smaller number is the link's server."""
+
+    @property
+    def name(self) -> str:
+        return Wire.called(self.network, self.nodes)
+
+    @staticmethod
+    def called(network: Network, nodes: tuple[int, int]) -> str:
+        """The replica's name, or both replicas'."""
+        return network.client.name if nodes[0] == 0 else f"{network.server.name}-{network.client.name}"
 
     @property
     def host(self) -> Host:
@@ -83,30 +99,57 @@ def open_wires(
     count: int,
     spec: LinkSpec,
     calibrations: Mapping[str, Mapping[LinkSpec, dict[str, Any]]] | None = None,
+    *,
+    mesh: bool = False,
 ) -> Iterator[tuple[Wire, ...]]:
-    """So many hosts, each joined to the primary's by a calibrated link; call in the sandbox. `calibrations`: of wires before these, by
-    the replica's host. Raises LinkFailed, EngineError."""
-    shares = Shares(client=context.replica_cpus, server=context.shares.server)
+    """So many hosts, each joined to the primary's by a calibrated link; call in the sandbox. `mesh`: and every two of them by one of
+    their own, in which case each host has an address that all others reach. `calibrations`: of wires before these, by their names.
+    The replicas' ways to the primary come first. Raises PlanError, LinkFailed, EngineError."""
+    among = [(low, high) for low, high in pairs(count + 1) if low] if mesh else []
+    if count + len(among) > LINKS_MOST:
+        raise PlanError(f"a cluster of {count + 1} nodes needs more than {LINKS_MOST} links", "At most 5 nodes.")
+    ours, theirs = context.shares.server, context.replica_cpus
     with ExitStack() as ledger:
-        wires = []
-        for number in range(1, count + 1):
-            network = join_replica(context.network, ledger, number, shares)
+        wires: list[Wire] = []
+
+        def open_wire(network: Network, nodes: tuple[int, int], shares: Shares) -> None:
             size_buffers(network, spec.bdp_bytes, context.tcp)
-            replica, primary = network.client.launcher(shares.client), network.server.launcher(shares.server)
-            opened = open_link(
+            wire = Wire(
                 network,
-                spec,
-                replica,
-                primary,
-                (calibrations or {}).get(network.client.name),
-                backend=context.backend,
-                with_goodput=False,
+                ledger.enter_context(
+                    open_link(
+                        network,
+                        spec,
+                        network.client.launcher(shares.client),
+                        network.server.launcher(shares.server),
+                        (calibrations or {}).get(Wire.called(network, nodes)),
+                        backend=context.backend,
+                        with_goodput=False,
+                    )
+                ),
+                context.tcp,
+                nodes,
             )
-            wires.append(Wire(network, ledger.enter_context(opened), context.tcp))
+            if mesh:
+                address_nodes(network, node_address(nodes[1]), node_address(nodes[0]))
+            wires.append(wire)
+
+        shares = Shares(client=theirs, server=ours)
+        for number in range(1, count + 1):
+            open_wire(join_replica(context.network, ledger, number, shares), (0, number), shares)
+        hosts = [context.network.server, *(wire.host for wire in wires)]
+        for number, (low, high) in enumerate(among, count + 1):
+            shares = Shares(client=theirs, server=theirs)
+            open_wire(join_hosts(context.network, hosts[high], hosts[low], number, shares), (low, high), shares)
         yield tuple(wires)
 
 
-Mode = Literal["none", "async", "semi_sync"]
+def node_address(number: int) -> str:
+    """Of a node of a cluster, over whichever link."""
+    return f"10.78.0.{number + 1}"
+
+
+Mode = Literal["none", "async", "semi_sync", "galera", "group", "group-leader"]
 WaitPoint = Literal["AFTER_SYNC", "AFTER_COMMIT", "remote_write", "on", "remote_apply"]
 """As the servers call it: of MariaDB and MySQL, then of PostgreSQL (`synchronous_commit`)."""
 Durability = Literal["strict", "relaxed", "off"]
@@ -148,10 +191,23 @@ class ReplicationSpec:
     """A commit waits until its own log is written. Where a replica must acknowledge it does."""
     tls: bool = False
     compression: Compression | None = None
+    consistency: str = "eventual"
+    """Of a cluster: the level of the factor."""
 
     @property
     def semi_sync(self) -> bool:
         return self.mode == "semi_sync"
+
+    @property
+    def cluster(self) -> bool:
+        return self.mode in CLUSTERS
+
+    @property
+    def needed(self) -> int:
+        """Other servers without whose answer no commit returns: the nearest so many."""
+        if self.mode == "galera":
+            return self.replicas
+        return (self.replicas + 1) // 2 if self.cluster else self.wait_for if self.semi_sync else 0
 
     @property
     def preset(self) -> Preset:

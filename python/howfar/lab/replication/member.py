@@ -12,7 +12,7 @@ from howfar.errors import LabError, ServerCrashed
 from howfar.lab.network import Host
 from howfar.lab.replication.dialect import ReplicaState, ReplicationDialect, Seed, replication_dialect
 from howfar.lab.replication.links import ReplicationSpec
-from howfar.lab.replication.status import PrimaryEnd
+from howfar.lab.replication.status import NodeFacts, PrimaryEnd
 from howfar.lab.servers import ServerContext, Tables, TableServer
 from howfar.lab.servers.program import Program
 
@@ -63,6 +63,9 @@ class Member:
     def primary_end(self) -> PrimaryEnd | None:
         return self.dialect.primary_end(self.ask, self.server, self.spec)
 
+    def node_facts(self) -> NodeFacts | None:
+        return self.dialect.node_facts(self.ask, self.name, self.spec)
+
     def acknowledges(self) -> bool | None:
         return self.dialect.acknowledges(self.ask, self.spec)
 
@@ -95,7 +98,7 @@ def begin_member(seed: Seed, context: ServerContext, program: Program, tables: T
 
     Raises LabError, ServerCrashed.
     """
-    dialect = replication_dialect(program.kind)
+    dialect = replication_dialect(program.kind, seed.spec.mode)
     try:
         server = dialect.begin(seed, context, program, tables)
     except LabError as error:
@@ -112,6 +115,18 @@ def refuse_strangers(primary: Member, replica: Member) -> None:
             f"{replica.name} has transactions that its primary never had ({strangers}): their histories have parted",
             "Seed the replica anew.",
         )
+
+
+def await_node(member: Member, patience_s: float) -> None:
+    """Until it says that its cluster is complete, and as requested. Raises LabError with what is not."""
+
+    def unlike() -> tuple[str, ...]:
+        facts = member.node_facts()
+        return () if facts is None else facts.unlike
+
+    wait_for(
+        lambda: not unlike(), patience_s, lambda: f"{member.name} {'; '.join(unlike())}: the cluster was not complete"
+    )
 
 
 def wait_for(

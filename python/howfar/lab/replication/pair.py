@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
@@ -57,13 +58,22 @@ class Pair:
     primary: Member
     replicas: tuple[Member, ...] = ()
     wires: tuple[Wire, ...] = ()
-    """In the replicas' order."""
+    """To the replicas in their order, then those between them."""
     patience_beyond_s: float = 30.0
     """Beyond round trips."""
     certificates: CertificatePaths | None = None
     """Of its servers. None: they offer no TLS."""
     facts: dict[str, Any] = field(default_factory=dict)
     """How it was made, and what its servers said of themselves."""
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        return (self.primary, *self.replicas)
+
+    @property
+    def peers(self) -> tuple[Wire, ...]:
+        """The links between the replicas of a cluster."""
+        return self.wires[len(self.replicas) :]
 
     @property
     def patience_s(self) -> float:
@@ -79,13 +89,14 @@ class Pair:
             position=position,
             primary=self.primary.primary_end(),
             replicas=tuple(self._facts_of(replica, position) for replica in self.replicas),
-            sent=sent_bytes(self.wires),
+            nodes=tuple(node for member in self.members if (node := member.node_facts()) is not None),
+            sent=sent_bytes(self.wires[: len(self.replicas)]),
             broken=self._broken(),
         )
 
     def _broken(self) -> tuple[str, ...]:
-        dead = [f"the link of {wire.host.name} had died" for wire in self.wires if not wire.link.alive()]
-        full = [f"{member.name} had {left}" for member in (self.primary, *self.replicas) if (left := member.full())]
+        dead = [f"the link of {wire.name} had died" for wire in self.wires if not wire.link.alive()]
+        full = [f"{member.name} had {left}" for member in self.members if (left := member.full())]
         return (*dead, *full)
 
     def _facts_of(self, replica: Member, position: str) -> ReplicaFacts:
@@ -141,7 +152,8 @@ class Pair:
     def prove(self) -> Snapshot:
         """A row written on the primary is read on every replica, each end reports what was requested, and that is what crossed. Before
         any other client is there. Raises LabError."""
-        before, crossed = self.snapshot(), sent_bytes(self.wires)
+        ways = self.wires[: len(self.replicas)]
+        before, crossed = self.snapshot(), sent_bytes(ways)
         word = secrets.token_hex(8)
         self.primary.write(self.dialect.mark_sql(word, FILLING), patience_s=self.patience_s)
         for replica in self.replicas:
@@ -149,7 +161,7 @@ class Pair:
             rows = replica.ask(f"SELECT word FROM {SCHEMA}.marker WHERE id = 1")
             if [row["word"] for row in rows] != [word]:
                 raise LabError(f"{replica.name} says that it has all of its primary, and lacks a row of it")
-        after, sent = self.snapshot(), sent_bytes(self.wires)
+        after, sent = self.snapshot(), sent_bytes(ways)
         wire_bytes = {name: sent[name] - crossed[name] for name in sent}
         channel = ChannelFacts(self.dialect.tls_handshakes(self.primary.ask), len(FILLING), wire_bytes)
         self.facts["channel"] = asdict(channel)
@@ -187,8 +199,7 @@ def open_pair(
     Raises PlanError, LabError, ServerCrashed.
     """
     spec.check()
-    dialect = replication_dialect(program.kind)
-    _refuse(spec, dialect)
+    _refuse(spec, replication_dialect(program.kind, spec.mode))
     assert len(wires) >= spec.replicas, "each replica has a wire of its own"
     with ExitStack() as ledger:
         marks = [("", time.monotonic())]
@@ -197,7 +208,8 @@ def open_pair(
             marks.append((what, time.monotonic()))
 
         directory = ledger.enter_context(_directory(context))
-        pair = _start(directory, context, program, tables, spec, tuple(wires[: spec.replicas]), encrypted, ledger)
+        used = tuple(wire for wire in wires if wire.nodes[1] <= spec.replicas and (spec.cluster or not wire.nodes[0]))
+        pair = _start(directory, context, program, tables, spec, used, encrypted, ledger)
         mark("servers")
         _connect(pair)
         mark("replication")
@@ -242,11 +254,11 @@ def _start(
     ledger: ExitStack,
 ) -> Pair:
     """All servers up on equal data, each replica configured with its primary."""
-    dialect = replication_dialect(program.kind)
+    dialect = replication_dialect(program.kind, spec.mode)
     certificates = _certificates(directory, wires) if spec.tls or encrypted else None
-    secret = secrets.token_urlsafe(18)
+    secret, group = secrets.token_urlsafe(18), str(uuid.uuid4())
     hosts = [("primary", context.network.server, context.shares.server)]
-    hosts += [(wire.host.name, wire.host, context.replica_cpus) for wire in wires]
+    hosts += [(wire.host.name, wire.host, context.replica_cpus) for wire in wires[: spec.replicas]]
     members = []
     for number, (name, host, cpus) in enumerate(hosts):
         (directory / name).mkdir()
@@ -254,7 +266,8 @@ def _start(
             work=directory / name, host=host, cpus=cpus, connections=context.connections, namespaced=True
         )
         source = _source(dialect, wires[number - 1], spec, secret, certificates) if number else None
-        member = begin_member(Seed(name, number, spec, secret, certificates, source), place, program, tables)
+        seed = Seed(name, number, spec, secret, certificates, source, group)
+        member = begin_member(seed, place, program, tables)
         ledger.callback(member.server.stop)
         members.append(member)
     for member in members:
@@ -273,7 +286,7 @@ def _start(
         "data_file_system": file_system_of(directory),
         "durability": {member.name: _durability(member, spec) for member in members},
     }
-    for member, wire in zip(replicas, wires, strict=True):
+    for member, wire in zip(replicas, wires, strict=False):
         dialect.follow(member, _source(dialect, wire, spec, secret, certificates))
     return pair
 

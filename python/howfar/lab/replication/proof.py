@@ -12,7 +12,7 @@ from typing import Any
 
 from howfar.lab.replication.dialect import ReplicaState
 from howfar.lab.replication.links import ReplicationSpec, Wire
-from howfar.lab.replication.status import PrimaryEnd
+from howfar.lab.replication.status import NodeFacts, PrimaryEnd
 from howfar.lab.window_network import open_in, traffic
 
 
@@ -43,11 +43,15 @@ class Snapshot:
     """Bytes by the primary's host to each replica, by the kernel's count."""
     broken: tuple[str, ...] = ()
     """What no server says of itself: links that have died, disks that are full."""
+    nodes: tuple[NodeFacts, ...] = ()
+    """Of a cluster: all, the primary first."""
 
 
 def violations(spec: ReplicationSpec, before: Snapshot, after: Snapshot, commits: int | None = None) -> tuple[str, ...]:
     """Sentences, none: it held. `commits`: how many the load saw acknowledged in the window; None: unknown."""
     found = [*_of_moment(spec, before, "before"), *_of_moment(spec, after, "after")]
+    if spec.cluster:
+        found += _of_cluster(before, after, commits)
     if not spec.semi_sync or before.primary is None or after.primary is None:
         return tuple(found)
     one, two = before.primary, after.primary
@@ -67,6 +71,30 @@ def violations(spec: ReplicationSpec, before: Snapshot, after: Snapshot, commits
     return tuple(found)
 
 
+def _of_cluster(before: Snapshot, after: Snapshot, commits: int | None) -> list[str]:
+    grown = counted(before, after)
+    found = [
+        f"{name} counted {count} {counter} in the window: it was started again"
+        for name, counters in grown.items()
+        for counter, count in counters.items()
+        if count < 0
+    ]
+    ordered = sum(counters["ordered"] for counters in grown.values())
+    if commits is not None and ordered < commits:
+        found.append(f"{commits} commits returned and the cluster ordered {ordered} transactions")
+    return found
+
+
+def counted(before: Snapshot, after: Snapshot) -> dict[str, dict[str, int]]:
+    """By node: what its counters have grown by."""
+    earlier = {node.name: node.counters for node in before.nodes}
+    return {
+        node.name: {name: count - earlier[node.name].get(name, 0) for name, count in node.counters.items()}
+        for node in after.nodes
+        if node.name in earlier
+    }
+
+
 def _crossed_less(spec: ReplicationSpec, log_bytes: int, before: Snapshot, after: Snapshot) -> list[str]:
     """Acknowledged log has crossed the links of as many replicas as a commit needs, by the kernel's count."""
     crossed = sorted((sent - before.sent.get(name, 0) for name, sent in after.sent.items()), reverse=True)
@@ -83,6 +111,7 @@ def _of_moment(spec: ReplicationSpec, seen: Snapshot, when: str) -> list[str]:
     found += [f"{sentence} {when} the window" for sentence in seen.broken]
     for replica in seen.replicas:
         found += _of_replica(spec, replica, when)
+    found += [f"{node.name} {sentence} {when} the window" for node in seen.nodes for sentence in node.unlike]
     end = seen.primary
     found += [f"{sentence} {when} the window" for sentence in (end.unlike if end is not None else ())]
     if not spec.semi_sync:
@@ -143,7 +172,7 @@ def after_absence(seen: Snapshot) -> tuple[str, ...]:
 
 def latency_violation(spec: ReplicationSpec, p50_ns: int, rtt_ns: int) -> str | None:
     """No commit is acknowledged sooner than a packet goes to the replica and back. Counters can lie, this cannot."""
-    if not spec.semi_sync or p50_ns >= rtt_ns:
+    if not spec.needed or p50_ns >= rtt_ns:
         return None
     return (
         f"half of the commits took less than {p50_ns / 1e6:.3f} ms where the round trip to the replica takes "
@@ -154,6 +183,8 @@ def latency_violation(spec: ReplicationSpec, p50_ns: int, rtt_ns: int) -> str | 
 def window_facts(before: Snapshot, after: Snapshot) -> dict[str, Any]:
     """For the receipt: both moments, and the mean wait of the window's commits, which no counter of the server's tells."""
     facts: dict[str, Any] = {"before": asdict(before), "after": asdict(after), "mean_wait_us": None}
+    if after.nodes:
+        facts["counted"] = counted(before, after)
     if before.primary is not None and after.primary is not None:
         waits = after.primary.tx_waits - before.primary.tx_waits
         if waits > 0:

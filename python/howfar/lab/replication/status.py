@@ -132,6 +132,22 @@ def replica_status(names: SemiSyncNames, status: Mapping[str, str]) -> bool | No
     return {name.lower(): value for name, value in status.items()}.get(f"{names.replica}status") == "ON"
 
 
+@dataclass(frozen=True)
+class NodeFacts:
+    """One node's own account of its cluster."""
+
+    name: str
+    role: str
+    """`PRIMARY`, `SECONDARY`; of Galera the component that it is in."""
+    settings: Mapping[str, str]
+    """What decides how a commit is agreed on, and the protocol's version."""
+    counters: Mapping[str, int]
+    """Totals since it started. `ordered`: its own transactions that the group has ordered; `conflicts`: those of its own that were
+    refused for another node's; the rest as the server calls them."""
+    unlike: tuple[str, ...] = ()
+    """Where it is not as requested."""
+
+
 Interval = tuple[int, int]
 """Both ends belong to it."""
 

@@ -171,7 +171,7 @@ class CommitWatch(PairWatch):
 
 def _reasons(pair: Pair) -> list[str]:
     """What is wrong with its replicas, as far as can be said."""
-    found = [f"the link of {wire.host.name} had died" for wire in pair.wires if not wire.link.alive()]
+    found = [f"the link of {wire.name} had died" for wire in pair.wires if not wire.link.alive()]
     for replica in pair.replicas:
         if not replica.server.alive():
             found.append(f"{replica.name} died")

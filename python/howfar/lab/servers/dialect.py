@@ -6,8 +6,8 @@ A `Dialect` is stateless; the store and the running server that use it are in `s
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -28,6 +28,10 @@ class BinaryLog:
     options: tuple[str, ...]
     init_sql: str
     """Accounts for replication, one statement a line."""
+    unlogged: str = "SET SESSION sql_log_bin = 0;\n"
+    """What keeps the statements at start from other servers."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """To be in the data directory before the server starts, by name."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +128,7 @@ def start_sql(settings: Settings, dialect: Dialect) -> str:
     a replica's would be transactions that its primary never had."""
     if settings.binary_log is None:
         return dialect.init_sql(settings.password)
-    unlogged = "SET SESSION sql_log_bin = 0;\n"
-    return unlogged + dialect.init_sql(settings.password) + settings.binary_log.init_sql
+    return settings.binary_log.unlogged + dialect.init_sql(settings.password) + settings.binary_log.init_sql
 
 
 def run_initialiser(command: Sequence[str], made: Path, *, pass_fds: Sequence[int] = ()) -> None:

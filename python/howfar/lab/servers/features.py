@@ -24,7 +24,8 @@ _ONLY_TLS = "OpenSSL"
 """No other library can be built into the other servers."""
 _SEMI_SYNC = ("rpl_semi_sync_master_enabled", "rpl_semi_sync_source_enabled")
 _CLONE = ("clone", "mysql_clone.so")
-"""MySQL's plugin, by name and file; MariaDB has no clone."""
+_GROUP_REPLICATION = ("group_replication", "group_replication.so")
+"""MySQL's plugins, by name and file; MariaDB has neither."""
 
 
 @runtime_checkable
@@ -45,6 +46,7 @@ class Features(BaseModel):
     """Of the protocol: zlib, zstd."""
     semi_sync: bool
     clone: bool
+    group_replication: bool
 
 
 def features(program: Program, *, again: bool = False) -> Features:
@@ -71,7 +73,7 @@ def _found(program: Program) -> Features:
         try:
             if isinstance(server, _Plain):
                 tls = _ONLY_TLS if server.has_tls() else None
-                return Features(tls=tls, compression=(), semi_sync=False, clone=False)
+                return Features(tls=tls, compression=(), semi_sync=False, clone=False, group_replication=False)
             return _ask(server)
         finally:
             server.stop()
@@ -86,6 +88,7 @@ def _ask(server: Server) -> Features:
         compression=_compression(variables),
         semi_sync=any(name in variables for name in _SEMI_SYNC) or _loads_one(server),
         clone=_loads(server, *_CLONE),
+        group_replication=_loads(server, *_GROUP_REPLICATION),
     )
 
 

@@ -112,6 +112,8 @@ class SqlServer(TableServer):
         init = context.work / "init.sql"
         init.touch(mode=0o600)
         init.write_text(start_sql(settings, dialect))
+        for name, text in ({} if settings.binary_log is None else settings.binary_log.files).items():
+            (settings.data / name).write_text(text)
         super().__init__(settings.program, context, port, dialect.command_line(settings, port))
 
     @property

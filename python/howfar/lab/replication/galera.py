@@ -1,0 +1,134 @@
+"""Galera: every node of MariaDB has the same data, and a commit is ordered among all of them before it returns.
+
+Nodes begin with equal data and are told so (`grastate.dat`), and that they were a cluster together (`gvwstate.dat`): when all have
+come they go on as one, in parallel and without a transfer. Positions are sequence numbers of the cluster.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+from howfar.errors import LabError
+from howfar.lab.replication.binary_log import MariadbReplication, make_schema, status, variables
+from howfar.lab.replication.dialect import ReplicaState, Seed, Source
+from howfar.lab.replication.links import ReplicationSpec, node_address
+from howfar.lab.replication.member import Member, await_node
+from howfar.lab.replication.status import NodeFacts, PrimaryEnd
+from howfar.lab.servers import Ask
+from howfar.lab.servers.dialect import BinaryLog
+
+PROVIDERS = (Path("/usr/lib/galera/libgalera_smm.so"), Path("/usr/lib64/galera-4/libgalera_smm.so"))
+SYNC_WAIT = {"eventual": 0, "before": 7}
+"""By level of `consistency`: a statement first waits until its node has applied all that was ordered before it; 7: reads, updates,
+deletes and inserts."""
+READY = "Synced"
+_COUNTERS = {
+    "wsrep_replicated": "ordered",
+    "wsrep_local_cert_failures": "conflicts",
+    "wsrep_local_bf_aborts": "wsrep_local_bf_aborts",
+    "wsrep_flow_control_paused_ns": "wsrep_flow_control_paused_ns",
+    "wsrep_flow_control_sent": "wsrep_flow_control_sent",
+    "wsrep_flow_control_recv": "wsrep_flow_control_recv",
+}
+_SETTINGS = ("wsrep_protocol_version", "wsrep_provider_version", "wsrep_cluster_conf_id")
+_POSITION = "SELECT VARIABLE_VALUE AS position FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = '{}'"
+
+
+def provider() -> Path | None:
+    return next((path for path in PROVIDERS if path.exists()), None)
+
+
+class GaleraPositions:
+    """See `status.Positions`. A state is the cluster's own."""
+
+    counts_received = False
+
+    def lacking(self, ahead: str, behind: str) -> int:
+        return max(int(ahead) - int(behind), 0)
+
+    def strangers(self, replica_state: str, primary_state: str, writer: str = "") -> str:
+        return "" if replica_state == primary_state else f"its cluster is {replica_state} and not {primary_state}"
+
+
+class GaleraReplication(MariadbReplication):
+    modes = ("galera",)
+    positions = GaleraPositions()
+    position_sql = applied_sql = _POSITION.format("wsrep_last_committed")
+    state_sql = _POSITION.format("wsrep_cluster_state_uuid")
+
+    def binary_log(self, seed: Seed) -> BinaryLog:
+        log, spec = super().binary_log(seed), seed.spec
+        if (library := provider()) is None:
+            raise LabError("Galera's library was not found", "Install the package galera-4 (`./setup --clusters`).")
+        nodes = [str(uuid.uuid5(uuid.UUID(seed.group), str(number))) for number in range(spec.replicas + 1)]
+        addresses = ",".join(node_address(number) for number in range(spec.replicas + 1))
+        options = (
+            "--wsrep-on=ON",
+            f"--wsrep-provider={library}",
+            f"--wsrep-cluster-address=gcomm://{addresses}",
+            f"--wsrep-node-address={node_address(seed.number)}",
+            f"--wsrep-node-name={seed.name}",
+            f"--wsrep-start-position={seed.group}:0",
+            "--wsrep-sst-method=skip",
+            f"--wsrep-sync-wait={SYNC_WAIT[spec.consistency]}",
+            "--wsrep-provider-options=gcache.size=64M",
+            "--binlog-format=ROW",
+            "--innodb-autoinc-lock-mode=2",
+        )
+        members = "".join(f"member: {node} 0\n" for node in nodes)
+        return replace(
+            log,
+            options=(*log.options, *options),
+            unlogged="SET SESSION wsrep_on = OFF;\n" + log.unlogged,
+            files={
+                "grastate.dat": f"version: 2.1\nuuid: {seed.group}\nseqno: 0\nsafe_to_bootstrap: 0\n",
+                "gvwstate.dat": f"my_uuid: {nodes[seed.number]}\n#vwbeg\nview_id: 3 {nodes[0]} 1\nbootstrap: 0\n{members}#vwend\n",
+            },
+        )
+
+    def follow(self, replica: Member, source: Source) -> None:
+        """It is a member from its start on."""
+
+    def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, patience_s: float) -> None:
+        for member in (primary, *replicas):
+            await_node(member, patience_s)
+        make_schema(primary, patience_s)
+
+    def read_state(self, ask: Ask) -> ReplicaState | None:
+        seen = status(ask, "LIKE 'wsrep%'")
+        ready = (
+            "Yes" if seen["wsrep_local_state_comment"] == READY and seen["wsrep_connected"] == "ON" else "Connecting"
+        )
+        return ReplicaState(ready, "Yes" if seen["wsrep_ready"] == "ON" else "No", (), seen["wsrep_last_committed"])
+
+    def node_facts(self, ask: Ask, name: str, spec: ReplicationSpec) -> NodeFacts:
+        seen = status(ask, "LIKE 'wsrep%'")
+        settings = variables(ask, "WHERE Variable_name IN ('wsrep_sync_wait', 'wsrep_slave_threads', 'wsrep_on')")
+        wanted = {
+            "wsrep_local_state_comment": READY,
+            "wsrep_cluster_size": str(spec.replicas + 1),
+            "wsrep_cluster_status": "Primary",
+            "wsrep_ready": "ON",
+            "wsrep_on": "ON",
+            "wsrep_sync_wait": str(SYNC_WAIT[spec.consistency]),
+        }
+        known = {**seen, **settings}
+        return NodeFacts(
+            name=name,
+            role=seen["wsrep_cluster_status"],
+            settings={**settings, **{setting: seen[setting] for setting in _SETTINGS}},
+            counters={ours: int(seen[theirs]) for theirs, ours in _COUNTERS.items()},
+            unlike=tuple(
+                f"had {setting} {known.get(setting)} instead of {value}"
+                for setting, value in wanted.items()
+                if known.get(setting) != value
+            ),
+        )
+
+    def primary_end(self, ask: Ask, primary: object, spec: ReplicationSpec) -> PrimaryEnd | None:
+        return None
+
+    def acknowledges(self, ask: Ask, spec: ReplicationSpec) -> bool | None:
+        return None

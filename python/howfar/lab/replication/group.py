@@ -1,0 +1,128 @@
+"""MySQL's Group Replication with a single primary: the members agree on the order of commits by a kind of Paxos (XCom).
+
+All begin with equal data and no transactions of their own, so that none has to fetch anything when it joins. Encryption between the
+members is off, as between the laboratory's other servers; MySQL 9.7 would insist on it.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from howfar.lab.replication.binary_log import MysqlReplication, make_schema, status, variables
+from howfar.lab.replication.dialect import ACCOUNT, ReplicaState, Seed, Source, one
+from howfar.lab.replication.links import ReplicationSpec, node_address
+from howfar.lab.replication.member import Member, await_node
+from howfar.lab.replication.status import NodeFacts, PrimaryEnd
+from howfar.lab.servers import Ask
+from howfar.lab.servers.dialect import BinaryLog, quotable
+
+_PORT = 33061
+"""Of the members' talk with each other."""
+_CACHE_BYTES = 128 << 20
+_MEMBERS = "performance_schema.replication_group_members"
+_MINE = f"SELECT MEMBER_STATE AS state, MEMBER_ROLE AS role FROM {_MEMBERS} WHERE MEMBER_ID = @@server_uuid"
+_GROUP = f"SELECT COUNT(*) AS n FROM {_MEMBERS} WHERE MEMBER_STATE = 'ONLINE'"
+_STATS = (
+    "SELECT COUNT_CONFLICTS_DETECTED AS conflicts, COUNT_TRANSACTIONS_LOCAL_PROPOSED AS ordered, "
+    "COUNT_TRANSACTIONS_LOCAL_ROLLBACK AS rolled_back FROM performance_schema.replication_group_member_stats "
+    "WHERE MEMBER_ID = @@server_uuid"
+)
+_PROTOCOL = "SELECT group_replication_get_communication_protocol() AS protocol"
+_COUNTERS = (
+    "Gr_data_messages_sent_count",
+    "Gr_data_messages_sent_roundtrip_time_sum",
+    "Gr_all_consensus_proposals_count",
+    "Gr_empty_consensus_proposals_count",
+)
+
+
+class GroupReplication(MysqlReplication):
+    modes = ("group", "group-leader")
+    origin_sql = "SELECT @@group_replication_group_name AS position"
+
+    def binary_log(self, seed: Seed) -> BinaryLog:
+        log, spec = super().binary_log(seed), seed.spec
+        seeds = ",".join(f"{node_address(number)}:{_PORT}" for number in range(spec.replicas + 1))
+        own = {
+            "group-name": seed.group,
+            "start-on-boot": "OFF",
+            "local-address": f"{node_address(seed.number)}:{_PORT}",
+            "group-seeds": seeds,
+            "ip-allowlist": "10.0.0.0/8",
+            "ssl-mode": "DISABLED",
+            "recovery-use-ssl": "OFF",
+            "recovery-get-public-key": "ON",
+            "message-cache-size": _CACHE_BYTES,
+            "consistency": _level(spec),
+            "paxos-single-leader": "ON" if spec.mode == "group-leader" else "OFF",
+        }
+        options = (
+            "--plugin-load-add=group_replication.so",
+            f"--report-host={node_address(seed.number)}",
+            f"--report-port={self.port}",
+            *(f"--group-replication-{name}={value}" for name, value in own.items()),
+        )
+        recovery = (
+            f"CHANGE REPLICATION SOURCE TO SOURCE_USER = '{ACCOUNT}', SOURCE_PASSWORD = '{quotable(seed.secret)}' "
+            "FOR CHANNEL 'group_replication_recovery';\n"
+        )
+        return replace(log, options=(*log.options, *options), init_sql=log.init_sql + recovery)
+
+    def follow(self, replica: Member, source: Source) -> None:
+        """It is told whom to join by its options."""
+
+    def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, patience_s: float) -> None:
+        primary.tell("SET GLOBAL group_replication_bootstrap_group = ON", patience_s)
+        primary.tell("START GROUP_REPLICATION", patience_s)
+        primary.tell("SET GLOBAL group_replication_bootstrap_group = OFF", patience_s)
+        with ThreadPoolExecutor(len(replicas)) as joining:
+            for done in [joining.submit(replica.tell, "START GROUP_REPLICATION", patience_s) for replica in replicas]:
+                done.result()
+        for member in (primary, *replicas):
+            await_node(member, patience_s)
+        make_schema(primary, patience_s)
+
+    def read_state(self, ask: Ask) -> ReplicaState | None:
+        row = one(ask, _MINE)
+        ready = "Yes" if row["state"] == "ONLINE" else "Connecting"
+        return ReplicaState(ready, ready, (), str(one(ask, self.applied_sql)["position"] or ""))
+
+    def node_facts(self, ask: Ask, name: str, spec: ReplicationSpec) -> NodeFacts:
+        mine, online, stats, protocol = (one(ask, sql) for sql in (_MINE, _GROUP, _STATS, _PROTOCOL))
+        settings = variables(
+            ask,
+            "WHERE Variable_name IN ('group_replication_consistency', 'group_replication_paxos_single_leader', "
+            "'group_replication_single_primary_mode', 'group_replication_flow_control_mode')",
+        )
+        seen = {**settings, "state": mine["state"], "role": mine["role"], "members online": online["n"]}
+        wanted = {
+            "state": "ONLINE",
+            "role": "PRIMARY" if name == "primary" else "SECONDARY",
+            "members online": spec.replicas + 1,
+            "group_replication_consistency": _level(spec),
+            "group_replication_paxos_single_leader": "ON" if spec.mode == "group-leader" else "OFF",
+        }
+        listed = ", ".join(f"'{counter}'" for counter in _COUNTERS)
+        known = status(ask, f"WHERE Variable_name IN ({listed})")
+        return NodeFacts(
+            name=name,
+            role=str(mine["role"]),
+            settings={**settings, **{key: str(value) for key, value in protocol.items()}},
+            counters={key: int(value) for key, value in {**stats, **known}.items()},
+            unlike=tuple(
+                f"had {setting} {seen.get(setting)} instead of {value}"
+                for setting, value in wanted.items()
+                if seen.get(setting) != value
+            ),
+        )
+
+    def primary_end(self, ask: Ask, primary: object, spec: ReplicationSpec) -> PrimaryEnd | None:
+        return None
+
+    def acknowledges(self, ask: Ask, spec: ReplicationSpec) -> bool | None:
+        return None
+
+
+def _level(spec: ReplicationSpec) -> str:
+    return spec.consistency.replace("-", "_").upper()

@@ -1,0 +1,65 @@
+"""How far the nodes of a cluster are from each other: matrices by name, made of the named links, or written pair by pair."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+from typing import Any
+
+from howfar.errors import QuantityError
+from howfar.plan.quantities import refuse
+from howfar.units import parse_duration_ns
+
+EVEN = "even"
+"""Every pair is as far apart as the factor `replica_rtt` says."""
+_NEAR_NS, _ZONE_NS, _REGION_NS, _FAR_NS = 100_000, 1_000_000, 10_000_000, 85_000_000
+"""Round trips of the links same-zone, cross-zone, region and us-coasts."""
+
+
+NAMED: Mapping[str, tuple[int, int, int]] = {
+    "same-rack": (_NEAR_NS, _NEAR_NS, _NEAR_NS),
+    "three-zones": (_ZONE_NS, _ZONE_NS, _ZONE_NS),
+    "two-near-one-far": (_ZONE_NS, _FAR_NS, _FAR_NS),
+    "three-regions": (_REGION_NS, _REGION_NS, _REGION_NS),
+}
+"""Round trips between three places, in the order of `pairs`. Node n is in place n modulo 3."""
+
+
+def check_distances(value: Any) -> Any:
+    """A level of the factor `distances`."""
+    if not isinstance(value, str) or value == EVEN or value in NAMED:
+        return value
+    if "," not in value:
+        raise refuse(
+            f"{value!r} is no distances: {', '.join((EVEN, *NAMED))}, or a round trip for each pair of nodes like 1ms,85ms,85ms"
+        )
+    try:
+        _written(value)
+    except QuantityError as error:
+        raise refuse(f"{error.message}. {error.advice}") from error
+    return value
+
+
+def _written(level: str) -> list[int]:
+    return [parse_duration_ns(word.strip()) for word in level.split(",")]
+
+
+def pairs(nodes: int) -> tuple[tuple[int, int], ...]:
+    """Of nodes counted from 0, in the order in which they are written: 0-1, 0-2, 1-2."""
+    return tuple(combinations(range(nodes), 2))
+
+
+def fits(level: str, nodes: int) -> bool:
+    """It says a distance for every pair."""
+    return level == EVEN or level in NAMED or len(_written(level)) == len(pairs(nodes))
+
+
+def rtts_ns(level: str, nodes: int, even_ns: int = 0) -> dict[tuple[int, int], int]:
+    """Round trips by pair. `even_ns`: of every pair at the level `even`."""
+    if level == EVEN:
+        return dict.fromkeys(pairs(nodes), even_ns)
+    if (named := NAMED.get(level)) is None:
+        return dict(zip(pairs(nodes), _written(level), strict=True))
+    between = dict(zip(pairs(3), named, strict=True))
+    places = {(one, other): sorted((one % 3, other % 3)) for one, other in pairs(nodes)}
+    return {pair: between.get((low, high), _NEAR_NS) for pair, (low, high) in places.items()}

@@ -1,0 +1,41 @@
+"""Clusters of real servers, over a link between any two of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.test_replication import pairs
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
+MS = 1_000_000
+NEAR, FAR = 2 * MS, 50 * MS
+_MODES = {"mariadb": ("galera",), "mysql": ("group-leader", "group")}
+_SETTINGS = {
+    "mariadb": ("wsrep_sync_wait", ("0", "7")),
+    "mysql": ("group_replication_consistency", ("EVENTUAL", "BEFORE")),
+}
+
+
+@pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
+def test_a_commit_waits_for_the_nodes_that_its_cluster_needs(name: str, cache: Path) -> None:
+    """And each node says that the cluster is whole, by the protocol and consistency that were asked for."""
+    first, *others = _MODES[name]
+    cases: list[dict[str, Any]] = [_case(mode) for mode in (first, *others)]
+    cases.append(_case(first, consistency="before"))
+    setting, levels = _SETTINGS[name]
+    for case, seen in zip(cases, pairs(name, cache, *cases), strict=True):
+        found, mode = seen["commits"], case["settings"]["mode"]
+        assert found["violations"] == []
+        assert found["p50_ns"] >= (NEAR if mode == "group-leader" else FAR), mode
+        nodes = found["after"]["nodes"]
+        assert [node["name"] for node in nodes] == ["primary", "replica1", "replica2"]
+        assert {node["settings"][setting] for node in nodes} == {levels["consistency" in case["settings"]]}
+        assert all(rtt_ns >= FAR * 0.9 for rtt_ns in found["rtt_ns"][1:]), "the two links of the far node"
+
+
+def _case(mode: str, **more: str) -> dict[str, Any]:
+    settings = {"mode": mode, "replicas": 2, **more}
+    return {"distances": "2ms,50ms,50ms", "settings": settings, "acts": ["commits"]}
