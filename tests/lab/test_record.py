@@ -156,6 +156,26 @@ def test_marks_name_pages(server: Running, tmp_path: Path) -> None:
     assert all(one.page_id for one in recording.round_trips)
 
 
+def test_pages_that_nothing_marks_are_what_lies_between_rests(server: Running, tmp_path: Path) -> None:
+    """A rest is a thousand times as long as a pause. Where a machine holds the application up too often there is one page, and why is
+    said."""
+    whole = PAGE.replace(
+        "for number in range(20):", "for number in range(240):\n        number % 20 or time.sleep(0.4)"
+    )
+    out = tmp_path / "a.recording"
+    command = (sys.executable, "-c", whole.replace("import os", "import time, os"))
+    done = record(server, address(server, "socket"), out, *command, options=("--gaps", "--json"))
+    assert done.returncode == 0, done.stderr
+    recording = read(out)
+    assert all(one.page_id for one in recording.round_trips)
+    if recording.facts["unknown"]:
+        assert [page.method for page in recording.pages] == ["command"]
+        pytest.skip(f"THIS MACHINE WAS DISTURBED: {recording.facts['unknown']}")
+    assert {page.method for page in recording.pages} == {"gap"}
+    assert len(recording.pages) >= 13, "the login, and twelve times twenty"
+    assert all("confidence" in page["unsure"] for page in json.loads(done.stdout)["pages"])
+
+
 def test_a_command_that_makes_no_round_trip_is_refused_and_leaves_no_file(server: Running, tmp_path: Path) -> None:
     out = tmp_path / "a.recording"
     done = record(server, address(server, "socket"), out, "true")

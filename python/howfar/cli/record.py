@@ -36,6 +36,9 @@ _STDERR = 2
 @click.option("--yes", is_flag=True, help="With --service: do not ask.")
 @click.option("--time", "duration", help="How long to record without a command.  [default: until Ctrl-C]")
 @click.option("--php", is_flag=True, help="Mark each PHP page with a file that PHP runs first (auto_prepend_file).")
+@click.option(
+    "--gaps", is_flag=True, help="Where nothing marks pages: end one where the application rests between round trips."
+)
 @json_option
 @no_colour_option
 def record(
@@ -48,6 +51,7 @@ def record(
     yes: bool,
     duration: str | None,
     php: bool,
+    gaps: bool,
     as_json: bool,
     no_colour: bool,
 ) -> int:
@@ -79,13 +83,13 @@ def record(
     if php and (service or interface or pcap):
         raise UsageError("--php needs a command recorded through a tap", "Omit --php; name pages with `howfar mark`.")
     if service:
-        _service(service, server, out, seconds, yes)
+        _service(service, server, out, seconds, yes, gaps)
     elif interface or pcap:
-        _packets(server, out, interface, pcap, command, seconds, output)
+        _packets(server, out, interface, pcap, command, seconds, gaps, output)
     elif not command:
         raise UsageError("nothing to record", "Give the command that starts your application after --.")
     else:
-        record(Requested(address_of(server or usual_server()), command, out, php, output), note)
+        record(Requested(address_of(server or usual_server()), command, out, php, gaps, output), note)
     found = summarize(read(out))
     if as_json:
         click.echo(found.model_dump_json(indent=2))
@@ -95,13 +99,13 @@ def record(
     return 0
 
 
-def _service(unit: str, server: str | None, out: Path, seconds: float | None, yes: bool) -> None:
+def _service(unit: str, server: str | None, out: Path, seconds: float | None, yes: bool, gaps: bool) -> None:
     from howfar.recording.recorder import ServiceRequested, record_service
 
     target = address_of(server or usual_server())
     if not isinstance(target, UnixTarget):
         raise UsageError("--service needs a server on a Unix socket", "For a server on TCP, use --interface.")
-    record_service(ServiceRequested(unit, target, out, seconds), note, lambda text: _agreed(text, yes))
+    record_service(ServiceRequested(unit, target, out, seconds, gaps), note, lambda text: _agreed(text, yes))
 
 
 def _packets(
@@ -111,6 +115,7 @@ def _packets(
     file: Path | None,
     command: tuple[str, ...],
     seconds: float | None,
+    gaps: bool,
     output: int | None,
 ) -> None:
     from howfar.recording.packets import Requested, record
@@ -121,7 +126,7 @@ def _packets(
             "packets can only be recorded of a server's TCP port",
             "For example: --interface lo --server 127.0.0.1:3306, or --pcap FILE --server 10.0.0.5:5432.",
         )
-    record(Requested(target.port, target.host, out, interface, file, command, seconds, output), note)
+    record(Requested(target.port, target.host, out, interface, file, command, seconds, gaps, output), note)
 
 
 def _agreed(text: str, yes: bool) -> bool:

@@ -20,7 +20,7 @@ from howfar.engine.messages import PacketsEnded, PacketsJob, Recorded, TapReady
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import LabError, MissingError, UsageError
 from howfar.recording.marks import VARIABLE, Marks
-from howfar.recording.recorder import Collected, collect, new_facts
+from howfar.recording.recorder import Collected, add_pages, collect, new_facts
 from howfar.recording.recording import Page, RecordingFile
 
 _BEGIN_S = 10.0
@@ -44,6 +44,7 @@ class Requested:
     command: tuple[str, ...] = ()
     """Run meanwhile; without one an interface is recorded for `seconds`, or until an interrupt."""
     seconds: float | None = None
+    gaps: bool = False
     output: int | None = None
 
 
@@ -130,16 +131,17 @@ def record(requested: Requested, say: Callable[[str], None]) -> None:
         if requested.file is not None:
             reader = Reader(str(requested.file.resolve()), requested, 0, Launcher())
             collect(reader, file, collected)
-            pages: list[Page] = []
+            marked: list[Page] = []
+            whole: Page | None = None
             more: dict[str, int] = {}
         else:
-            pages, more = _live(requested, file, collected, say)
+            marked, whole, more = _live(requested, file, collected, say)
         if not collected.round_trips:
             raise UsageError(
                 f"no round trip to port {requested.port} was seen",
                 "Is --server the address as the packets have it? Packets exist on TCP alone, not on a Unix socket.",
             )
-        _finish(file, collected, pages, more)
+        _finish(file, collected, {**add_pages(file, marked, whole, requested.gaps), **more})
     except BaseException:
         is_worth_it = file.has_round_trips()
         file.close()
@@ -150,7 +152,8 @@ def record(requested: Requested, say: Callable[[str], None]) -> None:
 
 def _live(
     requested: Requested, file: RecordingFile, collected: Collected, say: Callable[[str], None]
-) -> tuple[list[Page], dict[str, int]]:
+) -> tuple[list[Page], Page, dict[str, int]]:
+    """The pages that were marked, the one of all, and what is unknown."""
     read, write = os.pipe()
     epoch_ns = time.time_ns() - time.monotonic_ns()
     with ExitStack() as stack:
@@ -173,10 +176,14 @@ def _live(
     page = Page(
         1, Path(requested.command[0]).name if requested.command else "all", "command", 1.0, None, begun_ns, ended_ns
     )
-    return marks.pages or [page], {
-        "packets dropped by the kernel": dropped,
-        "marks that were not understood": marks.malformed,
-    }
+    return (
+        marks.pages,
+        page,
+        {
+            "packets dropped by the kernel": dropped,
+            "marks that were not understood": marks.malformed,
+        },
+    )
 
 
 def _meanwhile(requested: Requested, marks: Marks) -> None:
@@ -194,9 +201,7 @@ def _meanwhile(requested: Requested, marks: Marks) -> None:
         time.sleep(requested.seconds if requested.seconds is not None else _UNTIL_INTERRUPTED_S)
 
 
-def _finish(file: RecordingFile, collected: Collected, pages: list[Page], more: dict[str, int]) -> None:
-    file.add_pages(pages)
-    more = {**more, "claimed by two pages": file.assign_pages()}
+def _finish(file: RecordingFile, collected: Collected, more: dict[str, int]) -> None:
     ended = collected.ended
     assert ended is None or isinstance(ended, PacketsEnded)
     if ended is not None:

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from howfar.recording.costs import PathCosts, Window
-from howfar.recording.recording import Digest, Page, Recording, RoundTrip
+from howfar.recording.recording import Digest, Page, Recording, RoundTrip, unsure
 from howfar.recording.slope import Slope
 from howfar.recording.summary import tap_us
 from howfar.services import SERVICES
@@ -117,6 +117,8 @@ class PagePrediction(Part):
 
     name: str
     pages: int
+    unsure: str | None
+    """What is to be said of its borders."""
     round_trips: float
     """That a page waits for, in the mean."""
     overlapped: float
@@ -424,6 +426,7 @@ def _predicted(
     return PagePrediction(
         name=name,
         pages=len(pages),
+        unsure=unsure(name, [page.page for page in pages]),
         round_trips=round_trips,
         overlapped=float(np.mean([page.overlapped for page in pages])),
         connects=float(np.mean([page.connects for page in pages])),

@@ -200,6 +200,8 @@ def _warnings(shown: Sequence[PagePrediction], found: Prediction) -> list[Block]
                 f"{_text(page.slope.p50_ms if page.slope else page.bottom_up.p50_ms)}: {ms(page.residual_ms or 0)} ms apart, more "
                 "than both intervals. Round trips that overlap, a cache or a timeout do that."
             )
+        if page.unsure:
+            lines.append(page.unsure)
         if page.pages < MIN_BLOCKS:
             lines.append(f"{page.name}: {page.pages} pages allow no interval; {MIN_BLOCKS} would.")
         if page.clipped > _CLIPPED_SHARE:

@@ -37,6 +37,7 @@ from howfar.engine.messages import (
 )
 from howfar.errors import EngineError, HowfarError, LabError, MissingError, SandboxForbidden, UsageError
 from howfar.recording.calibration import calibrate, rhythm_of
+from howfar.recording.gaps import pages_by_gaps
 from howfar.recording.marks import VARIABLE, Marks
 from howfar.recording.record_tap import RecordTap
 from howfar.recording.recording import Connection, Digest, Page, RecordingFile, RoundTrip
@@ -55,6 +56,8 @@ class Requested:
     command: tuple[str, ...]
     out: Path
     php: bool = False
+    gaps: bool = False
+    """Where nothing marks pages, look for rests between round trips."""
     output: int | None = None
     """Where the command's standard output goes; None: to ours."""
 
@@ -218,17 +221,16 @@ def _record(requested: Requested, file: RecordingFile, say: Callable[[str], None
             "Is --server the address that it uses? A TCP address is replaced only where HOST:PORT, {host} or {port} stands in the "
             "command or its environment. Else record its packets with --interface.",
         )
-    finish(file, collected, marks, page, code)
+    finish(file, collected, marks, page, code, requested.gaps)
     return code
 
 
-def finish(file: RecordingFile, collected: Collected, marks: Marks, page: Page, code: int) -> None:
-    """Write pages and the last facts; `page` where nothing marked any."""
-    file.add_pages(marks.pages or [page])
-    ambiguous = file.assign_pages()
+def finish(file: RecordingFile, collected: Collected, marks: Marks, page: Page, code: int, gaps: bool) -> None:
+    """Write pages and the last facts; `page` where nothing marked any, and no rests are found if `gaps`."""
+    more = {**add_pages(file, marks.pages, page, gaps), "marks that were not understood": marks.malformed}
     ended = collected.ended
     unknown = Counter(ended.unknown if ended else {})
-    unknown.update({reason: count for reason, count in _more_unknown(marks, ambiguous).items() if count})
+    unknown.update({reason: count for reason, count in more.items() if count})
     facts: dict[str, Any] = {
         "protocol": collected.protocols.most_common(1)[0][0] if collected.protocols else "unknown",
         "tls": collected.tls,
@@ -271,8 +273,19 @@ def _own_cost(file: RecordingFile, on_socket: bool) -> dict[str, Any]:
     }
 
 
-def _more_unknown(marks: Marks, ambiguous: int) -> dict[str, int]:
-    return {"claimed by two pages": ambiguous, "marks that were not understood": marks.malformed}
+def add_pages(file: RecordingFile, marked: Sequence[Page], whole: Page | None, gaps: bool) -> dict[str, int]:
+    """Write the pages and which round trips belong to them. Returns what stays unknown."""
+    if gaps and not marked:
+        pages, placed = pages_by_gaps(file.in_order())
+        if pages:
+            file.add_pages(pages)
+            file.place(placed)
+            return {}
+    file.add_pages(marked or ([whole] if whole else []))
+    return {
+        "claimed by two pages": file.assign_pages(),
+        "borders of pages: rests between round trips are not apart from pauses": int(gaps and not marked),
+    }
 
 
 @contextmanager
@@ -376,6 +389,7 @@ class ServiceRequested:
     server: UnixTarget
     out: Path
     seconds: float | None
+    gaps: bool = False
 
 
 class DropIn:
@@ -469,7 +483,7 @@ def record_service(requested: ServiceRequested, say: Callable[[str], None], agre
             with contextlib.suppress(EngineError):
                 tap.finish()
             collector.join()
-        finish(file, collected, marks, page, 0)
+        finish(file, collected, marks, page, 0, requested.gaps)
         say(f"the drop-in is gone; until its next restart {drop_in.unit} goes through the tap, unrecorded")
     except BaseException:
         file.close()

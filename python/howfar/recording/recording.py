@@ -121,6 +121,17 @@ class Page:
         return self.ended_ns - self.begun_ns
 
 
+def unsure(name: str, pages: Sequence[Page]) -> str | None:
+    """What is to be said of pages whose borders nobody marked."""
+    if all(page.method != "gap" for page in pages):
+        return None
+    sure = sum(page.confidence for page in pages) / len(pages)
+    return (
+        f"{name}: its borders are rests between round trips, right with a confidence of {sure:.0%}; what the application computes "
+        "before the first and after the last is not in its time."
+    )
+
+
 @dataclass(frozen=True)
 class Recording:
     """A whole recording."""
@@ -194,10 +205,27 @@ class RecordingFile:
                 pages = claims.of(pid, begun_ns)
                 ambiguous += len(pages) > 1
                 found.append((pages[0] if len(pages) == 1 else None, number))
-            self._db.execute("BEGIN")
-            self._db.executemany("UPDATE round_trips SET page_id = ? WHERE id = ?", found)
-            self._db.execute("COMMIT")
+            self._place(found)
         return ambiguous
+
+    def place(self, pages: Mapping[int, int]) -> None:
+        """Give round trips their pages, by their numbers."""
+        with _translated(self.path, "write"):
+            self._place([(page, number) for number, page in pages.items()])
+
+    def _place(self, rows: Sequence[tuple[int | None, int]]) -> None:
+        self._db.execute("BEGIN")
+        self._db.executemany("UPDATE round_trips SET page_id = ? WHERE id = ?", rows)
+        self._db.execute("COMMIT")
+
+    def in_order(self) -> list[tuple[int, int, int | None, int, int, str | None]]:
+        """Round trips by time: number, connection, process, begun, ended, statement."""
+        sql = (
+            "SELECT r.id, r.connection_id, c.pid, r.begun_ns, r.ended_ns, d.text FROM round_trips r "
+            "JOIN connections c ON c.id = r.connection_id LEFT JOIN digests d ON d.id = r.digest_id ORDER BY r.begun_ns, r.id"
+        )
+        with _translated(self.path, "read"):
+            return self._db.execute(sql).fetchall()
 
     def timings(self) -> list[tuple[int, int, int, int, int, int]]:
         """Of answered round trips, at most a hundred thousand: page, begun, sent, ended, bytes to the server, to the client."""

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from howfar.recording.recording import Page, Recording, RoundTrip
+from howfar.recording.recording import Page, Recording, RoundTrip, unsure
 from howfar.report.document import Answer, Cell, Column, Document, Heading, Table, Text, Warnings
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import mean_interval
@@ -28,6 +28,8 @@ class PageSummary(Part):
     connections: Estimate
     waiting: Estimate
     """Share of the time in which a round trip was on its way."""
+    unsure: str | None
+    """What is to be said of its borders."""
     recording: Estimate
     """Share of the time that recording added, by the cost of a round trip through the tap."""
 
@@ -107,6 +109,7 @@ def _page(name: str, method: str, pages: Sequence[Page], tap_ns: float) -> PageS
     return PageSummary(
         name=name,
         method=method,
+        unsure=unsure(name, pages),
         count=len(pages),
         took_ms=mean_interval([ns / 1e6 for ns in took]),
         round_trips=mean_interval(trips),
@@ -239,6 +242,7 @@ def _warnings(found: Summary) -> tuple[Warnings, ...]:
         lines.append(f"The command ended with exit code {found.exit_code}.")
     if found.pages and found.no_page:
         lines.append(f"{found.no_page:,} round trips belong to no page.")
+    lines += [page.unsure for page in found.pages[:_TOP] if page.unsure]
     lines += [f"Not known: {reason} ({count:,})." for reason, count in sorted(found.unknown.items())]
     return (Warnings(tuple(lines)),) if lines else ()
 

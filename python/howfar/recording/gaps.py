@@ -1,0 +1,140 @@
+"""Pages that nothing marked, by the rests between round trips. Pure.
+
+Between two pages an application rests longer than within one. Both kinds of gaps spread over decades, so their logarithms are taken
+for two normal distributions, fitted by expectation and maximization. How surely a gap is a rest, or none, by them is the confidence:
+of a page, that both its borders are rests and no gap within it is one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from howfar.recording.recording import Page
+
+_FEWEST = 8
+"""Gaps of each kind; fewer say nothing about their spread."""
+_ROUNDS = 100
+_LEAST_SPREAD = 0.05
+"""Of a logarithm to base 10: what a clock and a scheduler do to equal gaps."""
+_APART = 3.0
+"""Ashman's D, which is 2 where two normal distributions begin to have two peaks; one distribution, cut in two, has up to 2.7."""
+_LONGEST_NAME = 100
+
+
+class Moved(NamedTuple):
+    """A round trip, as `RecordingFile.in_order` has it."""
+
+    id: int
+    connection: int
+    pid: int | None
+    begun_ns: int
+    ended_ns: int
+    statement: str | None
+
+
+@dataclass(frozen=True)
+class Rests:
+    """Two normal distributions of a gap's logarithm: pauses within a page, rests between two."""
+
+    means: tuple[float, float]
+    spreads: tuple[float, float]
+    shares: tuple[float, float]
+
+    def probability(self, x: np.ndarray) -> np.ndarray:
+        """That gaps of these logarithms are rests. Beyond both means the tails of the wider one do not count."""
+        pause, rest = (
+            math.log(share / spread) - ((x - mean) / spread) ** 2 / 2
+            for mean, spread, share in zip(self.means, self.spreads, self.shares, strict=True)
+        )
+        found = 1 / (1 + np.exp(np.minimum(pause - rest, 700.0)))
+        return np.asarray(np.where(x <= self.means[0], 0.0, np.where(x >= self.means[1], 1.0, found)))
+
+
+def rests_of(x: np.ndarray) -> Rests | None:
+    """By the logarithms of gaps. None: they are of one kind, or too few."""
+    if len(x) < 2 * _FEWEST or np.ptp(x) == 0:
+        return None
+    rest = (x > _split(x)).astype(float)
+    for _ in range(_ROUNDS):
+        weights = np.asarray([1 - rest, rest])
+        counts = np.maximum(weights.sum(axis=1), 1e-9)
+        means = weights @ x / counts
+        spreads = np.maximum(np.sqrt((weights * (x - means[:, None]) ** 2).sum(axis=1) / counts), _LEAST_SPREAD)
+        found = Rests((means[0], means[1]), (spreads[0], spreads[1]), (counts[0] / len(x), counts[1] / len(x)))
+        rest = found.probability(x)
+    apart = math.sqrt(2) * (means[1] - means[0]) / math.hypot(*spreads)
+    return found if apart > _APART and counts.min() >= _FEWEST else None
+
+
+def _split(x: np.ndarray) -> float:
+    """Between the two groups whose means are farthest apart for their sizes (Otsu)."""
+    ordered = np.sort(x)
+    sums = np.cumsum(ordered)[:-1]
+    below = np.arange(1, len(x))
+    between = (sums * len(x) - ordered.sum() * below) ** 2 / (below * (len(x) - below))
+    at = int(between.argmax())
+    return float(ordered[at] + ordered[at + 1]) / 2
+
+
+def logarithms(gaps_ns: Iterable[int]) -> np.ndarray:
+    """Of gaps; a clock tells none below a microsecond apart."""
+    return np.asarray(np.log10(np.maximum(np.fromiter(gaps_ns, dtype=float), 1_000.0)))
+
+
+def pages_by_gaps(
+    rows: Iterable[tuple[int, int, int | None, int, int, str | None]],
+) -> tuple[list[Page], dict[int, int]]:
+    """The pages, and to which of them each round trip belongs; none where rests cannot be told from pauses.
+
+    They are looked for in each process, or in each connection whose process is not known."""
+    streams: dict[tuple[int | None, int], list[Moved]] = defaultdict(list)
+    for row in map(Moved._make, rows):
+        streams[row.pid, 0 if row.pid is not None else row.connection].append(row)
+    gaps = {number: gap_ns for stream in streams.values() for number, gap_ns in _gaps(stream)}
+    x = logarithms(gaps.values())
+    rests = rests_of(x)
+    if rests is None:
+        return [], {}
+    rest_by_id = dict(zip(gaps, rests.probability(x).tolist(), strict=True))
+    pages: list[Page] = []
+    placed: dict[int, int] = {}
+    kinds: dict[frozenset[str | None], str] = {}
+    for (pid, _), stream in streams.items():
+        # Where the stream begins and ends a page does too.
+        sure = [1.0, *(rest_by_id.get(one.id, 0.0) for one in stream[1:]), 1.0]
+        borders = [at for at, rest in enumerate(sure) if rest > 0.5]
+        for first, after in pairwise(borders):
+            held = stream[first:after]
+            confidence = sure[first] * math.prod(1 - one for one in sure[first + 1 : after]) * sure[after]
+            number, ended_ns = len(pages) + 1, max(one.ended_ns for one in held)
+            pages.append(Page(number, _name(held, kinds), "gap", round(confidence, 3), pid, held[0].begun_ns, ended_ns))
+            placed |= {one.id: number for one in held}
+    return pages, placed
+
+
+def _gaps(stream: Sequence[Moved]) -> Iterator[tuple[int, int]]:
+    """Before each round trip but the first, where nothing was on its way."""
+    ended_ns = stream[0].ended_ns
+    for one in stream[1:]:
+        if one.begun_ns > ended_ns:
+            yield one.id, one.begun_ns - ended_ns
+        ended_ns = max(ended_ns, one.ended_ns)
+
+
+def _name(held: Sequence[Moved], kinds: dict[frozenset[str | None], str]) -> str:
+    """Pages that send the same statements have one name: the first of them, with a number where others begin so too."""
+    kind = frozenset(one.statement for one in held)
+    if kind not in kinds:
+        name = next((one.statement for one in held if one.statement), "page")[:_LONGEST_NAME]
+        taken, number = set(kinds.values()), 2
+        while (kinds.setdefault(kind, name)) in taken:
+            kinds[kind] = f"{name} ({number})"
+            number += 1
+    return kinds[kind]
