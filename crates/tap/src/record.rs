@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flate2::Crc;
 use howfar_contract::emit;
@@ -22,17 +22,23 @@ use crate::jobs::{
 use crate::pass::Totals;
 use crate::yielding::yield_to_all;
 
-/// Notes, and bytes in them, that may wait.
+/// Notes, and bytes of them, that may wait.
 const MOST_NOTES: usize = 262_144;
 const MOST_BYTES: u64 = 128 << 20;
+/// What a note takes besides the bytes that it holds.
+const NOTE_BYTES: u64 = 256;
+/// Notes wait while more of them come, up to here and for so long: on a processor that has just served the application, making events
+/// of them would take its caches.
+const DEFERRED_BYTES: u64 = MOST_BYTES / 8;
+const DEFERRED: Duration = Duration::from_secs(5);
 /// From here on the writer runs like any other thread: nothing on this machine leaves it a CPU.
-const BEHIND_BYTES: u64 = MOST_BYTES / 64;
+const BEHIND_BYTES: u64 = MOST_BYTES / 4;
 /// Bytes of one turn that are looked at: of a request, of an answer.
 const REQUEST_KEPT: usize = 1 << 20;
 const ANSWER_KEPT: usize = 64 * 1024;
 const PIECE: usize = 64 * 1024;
-/// The queue is emptied this often, so that a note wakes nobody.
-const REST: Duration = Duration::from_millis(20);
+/// The queue is looked at this often, so that a note wakes nobody. Traffic that stops for so long is at rest.
+const REST: Duration = Duration::from_millis(100);
 /// Round trips in one event.
 const MOST_AT_ONCE: usize = 512;
 const MOST_DIGESTS: usize = 65_536;
@@ -60,6 +66,15 @@ enum Note {
         at_ns: u64,
     },
     Finish(Box<RecordEnded>),
+}
+
+impl Note {
+    fn size(&self) -> u64 {
+        match self {
+            Self::Bytes { bytes, .. } => NOTE_BYTES + bytes.len() as u64,
+            Self::Opened { .. } | Self::Closed { .. } | Self::Finish(_) => NOTE_BYTES,
+        }
+    }
 }
 
 /// What was kept of the present turn of a connection.
@@ -164,11 +179,6 @@ impl Recorder {
         let kept = count.min(most - turn.kept);
         turn.kept += kept;
         let bytes: Box<[u8]> = bytes[..kept].into();
-        if self.queued.fetch_add(kept as u64, Relaxed) > MOST_BYTES {
-            self.stopped =
-                Some("the recorder fell behind: bytes came faster than they could be read");
-            return;
-        }
         self.note(Note::Bytes {
             id,
             direction,
@@ -193,6 +203,11 @@ impl Recorder {
 
     fn note(&mut self, note: Note) {
         if self.stopped.is_some() {
+            return;
+        }
+        if self.queued.fetch_add(note.size(), Relaxed) > MOST_BYTES {
+            self.stopped =
+                Some("the recorder fell behind: bytes came faster than they could be read");
             return;
         }
         match self.queue.try_send(note) {
@@ -276,30 +291,50 @@ impl Writer {
     /// Until the last note, or until nobody reads the events.
     fn run(mut self, notes: &Receiver<Note>) {
         let mut yields = true; // as its thread was started
+        let (mut before, mut written) = (0, Instant::now());
         loop {
-            if yields && self.queued.load(Relaxed) > BEHIND_BYTES {
-                yields = false;
+            let queued = self.queued.load(Relaxed);
+            let rests = queued == before;
+            if rests || queued > DEFERRED_BYTES || written.elapsed() > DEFERRED {
+                match self.write_queued(notes, &mut yields) {
+                    Ok(true) => {}
+                    Ok(false) | Err(_) => return,
+                }
+                written = Instant::now();
+            }
+            before = self.queued.load(Relaxed);
+            thread::sleep(REST);
+        }
+    }
+
+    /// All that waits. False: it was the last.
+    fn write_queued(
+        &mut self,
+        notes: &Receiver<Note>,
+        yields: &mut bool,
+    ) -> std::io::Result<bool> {
+        loop {
+            if *yields && self.queued.load(Relaxed) > BEHIND_BYTES {
+                *yields = false;
                 yield_to_all(false);
             }
-            let outcome = match notes.try_recv() {
+            match notes.try_recv() {
                 Ok(Note::Finish(ended)) => {
                     self.finish(*ended);
-                    return;
+                    return Ok(false);
                 }
-                Ok(note) => self.take(note),
+                Ok(note) => self.take(note)?,
                 Err(TryRecvError::Empty) => {
-                    thread::sleep(REST);
-                    self.write()
+                    self.write()?;
+                    return Ok(true);
                 }
-                Err(TryRecvError::Disconnected) => return,
-            };
-            if outcome.is_err() {
-                return;
+                Err(TryRecvError::Disconnected) => return Ok(false),
             }
         }
     }
 
     fn take(&mut self, note: Note) -> std::io::Result<()> {
+        self.queued.fetch_sub(note.size(), Relaxed);
         match note {
             Note::Opened {
                 id,
@@ -314,7 +349,6 @@ impl Writer {
                 bytes,
                 skipped,
             } => {
-                self.queued.fetch_sub(bytes.len() as u64, Relaxed);
                 return self.bytes(id, direction, at_ns, &bytes, skipped);
             }
             Note::Closed { id, at_ns } => self.closed(id, Some(at_ns)),

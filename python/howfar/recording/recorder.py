@@ -44,7 +44,8 @@ from howfar.recording.recording import Connection, Digest, Page, RecordingFile, 
 from howfar.recording.tap import Insertion, Target, insertion
 
 _PHP = Path(__file__).parent / "php"
-_LATE_NS = 1_000_000_000
+_LATE_NS = 10_000_000_000
+"""Twice as long as the tap keeps what it has seen."""
 _LOST = "the tap was killed; connections went on unrecorded"
 
 
