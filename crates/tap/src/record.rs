@@ -308,11 +308,7 @@ impl Writer {
     }
 
     /// All that waits. False: it was the last.
-    fn write_queued(
-        &mut self,
-        notes: &Receiver<Note>,
-        yields: &mut bool,
-    ) -> std::io::Result<bool> {
+    fn write_queued(&mut self, notes: &Receiver<Note>, yields: &mut bool) -> std::io::Result<bool> {
         loop {
             if *yields && self.queued.load(Relaxed) > BEHIND_BYTES {
                 *yields = false;
