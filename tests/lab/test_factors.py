@@ -40,6 +40,7 @@ table_size = 1000
 {factors}
 rtt = "20ms" # the longer, the more lateness is forgiven: tests may meet a busy machine
 rate = "1gbit"
+idle = "as-found" # polling is left out where there is no idle driver, with a sentence
 [baseline]
 {baseline}
 [timing]

@@ -60,6 +60,20 @@ def test_a_plan_over_a_link_has_two_control_arms_and_others_none() -> None:
         assert not [cell for cell in cells(load_plan(plan).plan) if cell.role == "control"], plan
 
 
+def test_a_baseline_over_a_link_is_measured_twice_and_not_three_times() -> None:
+    """Its duplicate is the control over the link."""
+    plan = load_plan("paths", quick=True).plan
+    factors = plan.factors.model_copy(update={"path": ("remote",)})
+    alone = plan.model_copy(
+        update={"factors": factors, "baseline": plan.baseline.model_copy(update={"path": "remote"})}
+    )
+    assert [(cell.name, cell.role) for cell in cells(alone)] == [
+        ("remote", "baseline"),
+        ("remote (again)", "duplicate"),
+        ("remote (RTT +5%)", "control"),
+    ]
+
+
 def test_where_replicas_acknowledge_the_farthest_is_the_control() -> None:
     again, longer = (cell for cell in cells(load_plan("replication").plan) if cell.role == "control")
     assert again.factors["replication"] == "after-sync" and again.factors["threads"] == 1
@@ -71,6 +85,15 @@ def test_what_was_put_in_is_found() -> None:
     assert same.put_in == 1 and same.found.value == pytest.approx(1) and same.recovered is not False
     assert longer.put_in == 10 and longer.unit == "µs per round trip"
     assert longer.found.value == pytest.approx(10, rel=1e-3) and longer.reference == "remote"
+
+
+def test_the_duplicate_of_a_baseline_over_a_link_is_the_control_without_a_change() -> None:
+    run = _with_controls(synthetic_run(blocks=8, void_every=0, samples=10), MORE_NS)
+    roles = {"remote": ArmRole.BASELINE, "remote (again)": ArmRole.DUPLICATE, "remote (RTT +5%)": ArmRole.CONTROL}
+    arms = tuple(arm.model_copy(update={"role": roles[arm.name]}) for arm in run.info.arms if arm.name in roles)
+    found = controls(run.model_copy(update={"info": run.info.model_copy(update={"arms": arms})}))
+    assert [control.arm for control in found] == ["remote (again)", "remote (RTT +5%)"]
+    assert found[0].put_in == 1 and found[0].found.value == pytest.approx(1)
 
 
 def test_a_bias_is_shown() -> None:

@@ -43,15 +43,25 @@ class Control(Part):
 def controls(run: Run) -> tuple[Control, ...]:
     """Of a run with its control arms. Empty: it has none, or no block in which they and their reference were measured."""
     table = trial_table(run)
-    found = (_control(table, arm) for arm in run.info.arms if arm.role is ArmRole.CONTROL)
+    arms = [arm for arm in run.info.arms if arm.role is ArmRole.CONTROL]
+    if arms and not any(
+        _is_again(run, arm) for arm in arms
+    ):  # they were made of the baseline, whose duplicate there is
+        arms = [arm for arm in run.info.arms if arm.role is ArmRole.DUPLICATE] + arms
+    found = (_control(table, arm) for arm in arms)
     return tuple(control for control in found if control is not None)
+
+
+def _is_again(run: Run, arm: Arm) -> bool:
+    reference = _reference(run, arm)
+    return reference is not None and reference.factors == arm.factors
 
 
 def _control(table: TrialTable, arm: Arm) -> Control | None:
     reference = _reference(table.run, arm)
     if reference is None:
         return None
-    if arm.factors == reference.factors:
+    if _is_again(table.run, arm):
         ratios = table.block_ratios(arm.name, reference.name)
         if not ratios:
             return None

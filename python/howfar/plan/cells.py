@@ -117,7 +117,8 @@ def cells(plan: Plan) -> tuple[Cell, ...]:
 def _controls(baseline: Cell, compared: list[Cell]) -> tuple[Cell, ...]:
     """A cell that waits for a link once more, and with a longer RTT: the one with the fewest connections and the highest rate, so that
     round trips are what it waits for, and where replicas acknowledge the farthest; no longer RTT where there are so many connections
-    that it hides behind their waiting for each other. None where no cell waits for a link, and where something breaks."""
+    that it hides behind their waiting for each other. None where no cell waits for a link, and where something breaks. A baseline has
+    its duplicate already."""
     held = {name: level_of(baseline.factors, name) for name in CONDITIONS}
     linked = [
         cell
@@ -129,14 +130,11 @@ def _controls(baseline: Cell, compared: list[Cell]) -> tuple[Cell, ...]:
     chosen = min(linked, key=_worth)
     waited = waited_rtt(chosen.factors)
     assert waited is not None, "only such cells are in the list"
-    again = Cell(chosen.name + AGAIN, "control", dict(chosen.factors))
+    again = () if chosen is baseline else (Cell(chosen.name + AGAIN, "control", dict(chosen.factors)),)
     if THREADS.of(chosen.factors) > MOST_THREADS:
-        return (again,)
+        return again
     longer = {**chosen.factors, waited.name: round(waited.of(chosen.factors) * (1 + CONTROL_SHARE))}
-    return (
-        again,
-        Cell(f"{chosen.name} (RTT +{CONTROL_SHARE:.0%})", "control", longer),
-    )
+    return (*again, Cell(f"{chosen.name} (RTT +{CONTROL_SHARE:.0%})", "control", longer))
 
 
 def _worth(cell: Cell) -> tuple[bool, bool, int, int, int]:
