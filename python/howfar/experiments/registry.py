@@ -5,6 +5,7 @@ from __future__ import annotations
 from howfar.analysis import summary as analysis
 from howfar.analysis.summary import Summary
 from howfar.experiments.bandwidth.report import Bandwidth
+from howfar.experiments.cluster.report import Cluster
 from howfar.experiments.compression.report import Compression
 from howfar.experiments.crash.report import Crash
 from howfar.experiments.encryption.report import Encryption
@@ -21,6 +22,7 @@ from howfar.report.text import as_csv, as_json, as_markdown, json_schema
 from howfar.store.records import Run
 
 EXPERIMENTS: list[Experiment] = [
+    Cluster(),
     Replication(),
     Crash(),
     Fallback(),

@@ -178,6 +178,7 @@ def _link(summary: Summary) -> str:
 def _replica(summary: Summary) -> str:
     """The links between servers, which are no part of the clients' path."""
     rtts = [format_duration_ns(float(level)) for level in _levels(summary, "replica_rtt_ns")]
+    rtts += [str(level).replace("-", " ") for level in _levels(summary, "distances")]
     rates = [format_rate_bps(float(level)) for level in _levels(summary, "replica_rate_bps")]
     if not rtts:
         return ""

@@ -23,7 +23,7 @@ from howfar.experiments.replication.arms import (
     replication_arms,
     typical_threads,
 )
-from howfar.plan.factors import COMMIT_OFF, ORDINARY, SEMI_SYNC
+from howfar.plan.factors import CLUSTERS, COMMIT_OFF, ORDINARY, SEMI_SYNC
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import judge_ratio, welch_ratio
 from howfar.stats.trials import TrialTable
@@ -74,6 +74,8 @@ class ReplicationFindings(Part):
 def replication_findings(table: TrialTable) -> ReplicationFindings | None:
     """None: this run is about something else, or has no good trial yet."""
     arms, run = replication_arms(table), table.run
+    if any(arm.mode in CLUSTERS for arm in arms):
+        arms = ()  # a run about clusters: the primary alone and the replicas in it are what they are compared with
     cost, crash, stories = replication_cost(arms, run.info.plan), crash_findings(run), fallback_stories(run)
     if cost is None and crash is None and not stories:
         return None

@@ -1,0 +1,1 @@
+"""What a commit costs in a cluster, by how far its nodes are apart."""

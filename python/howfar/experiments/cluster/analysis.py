@@ -1,0 +1,226 @@
+"""Commits of clusters at several distances: how fast, how long, against the model of the agreement (`model/agreement.py`).
+
+The model takes local work, and that of the nodes on a commit, from the same mode at its shortest distance (without one from the arms
+without a replica) and adds what the agreement takes at the others. So the shortest distance itself is not predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from howfar.experiments.latency.analysis import TAIL
+from howfar.experiments.replication.analysis import Local, Waiting
+from howfar.experiments.replication.arms import ALONE, ReplicationArm, mode_name, rate, replication_arms
+from howfar.model.agreement import Rtts, agreement_s
+from howfar.plan.factors import CLUSTERS, DISTANCES, SEMI_SYNC, node_rtts_ns
+from howfar.stats.estimate import Estimate, Part
+from howfar.stats.histograms import merge, value_at
+from howfar.stats.intervals import mean_interval
+from howfar.stats.trials import TrialTable, transaction_histogram
+from howfar.store.records import HistogramRecord
+from howfar.units import format_duration_ns
+
+
+class ClusterPoint(Part):
+    """One mode at one matrix of distances with so many connections."""
+
+    arm: str
+    mode: str
+    """A level of `replication`."""
+    consistency: str
+    distances: str
+    """A level of that factor, or the round trip of all. Empty: it is alone."""
+    threads: int
+    commits_per_s: Estimate
+    p50_ms: Estimate
+    p99_ms: float | None
+    """Of all blocks together. None: fewer than ten commits lie beyond."""
+    nearest_ms: float | None
+    """Round trips at rest from the node that commits. None: it is alone."""
+    farthest_ms: float | None
+    agreement_ms: float
+    """What a commit waits for by the model; 0: for nobody."""
+    predicted_ms: float | None
+    """Of the p50. None: the model is made of this arm, or of nothing."""
+    error: float | None
+    """predicted / measured - 1."""
+    conflicts: int
+    """Commits refused for another node's, over all trials."""
+    flow_control: int | None
+    """Messages of nodes that asked the others to wait. None: this server does not count them."""
+
+    @property
+    def rounds(self) -> float | None:
+        """The agreement in round trips to the farthest node."""
+        return self.agreement_ms / self.farthest_ms if self.farthest_ms else None
+
+    @property
+    def label(self) -> str:
+        """The mode, with its consistency where that is not the ordinary one."""
+        more = "" if self.consistency == "eventual" else f", {self.consistency.replace('-', ' ')}"
+        return mode_name(self.mode) + more
+
+
+class ClusterCost(Part):
+    points: tuple[ClusterPoint, ...]
+    mean_error: float | None
+    """Of all that is predicted."""
+    worst_error: float | None
+    sentences: tuple[str, ...]
+    """The first is the answer."""
+
+
+def cluster_cost(table: TrialTable) -> ClusterCost | None:
+    """None: no cluster was measured."""
+    arms = replication_arms(table)
+    if not any(arm.mode in CLUSTERS for arm in arms):
+        return None
+    lines: dict[object, list[ReplicationArm]] = {}
+    for arm in arms:
+        lines.setdefault((arm.mode, arm.level("consistency"), arm.local_levels), []).append(arm)
+    alone = {arm.local_levels: _Line(line, None) for line in lines.values() for arm in line if arm.mode == ALONE}
+    points = tuple(point for line in lines.values() for point in _Line(line, alone.get(line[0].local_levels)).points())
+    errors = [abs(point.error) for point in points if point.error is not None]
+    return ClusterCost(
+        points=points,
+        mean_error=sum(errors) / len(errors) if errors else None,
+        worst_error=max(errors, default=None),
+        sentences=_sentences(points),
+    )
+
+
+def rest_rtts(arm: ReplicationArm) -> Rtts:
+    """Between the nodes, in seconds: as measured at rest, median over trials, of the links named in receipts."""
+    found: dict[tuple[int, int], float] = {}
+    for low, high in node_rtts_ns(arm.arm.factors):
+        name = f"replica{high}" if low == 0 else f"replica{low}-replica{high}"
+        seen = [
+            float(rtt)
+            for trial in arm.trials.values()
+            if (rtt := trial.receipt.get("replication", {}).get("rtt_at_rest_ns", {}).get(name))
+        ]
+        if not seen:
+            return {}
+        found[low, high] = median(seen) / 1e9
+    return found
+
+
+def _histograms(arm: ReplicationArm) -> list[HistogramRecord]:
+    every = (transaction_histogram(trial.measured) for trial in arm.trials.values() if trial.measured is not None)
+    return [found for found in every if found is not None]
+
+
+def _p50s_s(arm: ReplicationArm) -> list[float]:
+    return [value_at(merge([found]), 0.5) / 1e9 for found in _histograms(arm)]
+
+
+def _wait_s(arm: ReplicationArm, rtts: Rtts) -> float:
+    if not rtts:
+        return 0.0
+    if arm.mode in CLUSTERS:
+        return agreement_s(arm.mode, str(arm.level("consistency")), rtts)
+    if arm.mode in SEMI_SYNC:
+        needed = sorted(rtts.values())[int(arm.level("wait_for") or 1) - 1]
+        return Waiting(arm.kind, arm.mode, needed).wait_s(arm.threads)
+    return 0.0
+
+
+class _Line:
+    """One mode with one consistency, over distances and connections."""
+
+    def __init__(self, arms: Sequence[ReplicationArm], alone: _Line | None) -> None:
+        self.arms = [arm for arm in arms if _p50s_s(arm)]
+        self.rtts = {arm.arm.name: rest_rtts(arm) for arm in self.arms}
+        self.waits = {arm.arm.name: _wait_s(arm, self.rtts[arm.arm.name]) for arm in self.arms}
+        self.alone = alone
+
+    def _local(self) -> tuple[Local, str]:
+        """Of a commit without its agreement, by connections; and the distances that it was measured at."""
+        by_distance: dict[str, list[ReplicationArm]] = {}
+        for arm in self.arms:
+            by_distance.setdefault(_distances(arm), []).append(arm)
+        name, nearest = min(by_distance.items(), key=lambda item: min(self.waits[arm.arm.name] for arm in item[1]))
+        if self.alone is not None and len(by_distance) == 1 and self.arms[0].mode != ALONE:
+            return self.alone._local()
+        found = {arm.threads: max(median(_p50s_s(arm)) - self.waits[arm.arm.name], 1e-6) for arm in nearest}
+        return Local(found), name
+
+    def points(self) -> tuple[ClusterPoint, ...]:
+        if not self.arms:
+            return ()
+        local, known = self._local()
+        return tuple(self._point(arm, local, known) for arm in self.arms)
+
+    def _point(self, arm: ReplicationArm, local: Local, known: str) -> ClusterPoint:
+        rtts, wait_s = self.rtts[arm.arm.name], self.waits[arm.arm.name]
+        mine = [rtt for (low, _), rtt in rtts.items() if low == 0]
+        p50_s = _p50s_s(arm)
+        measured_s = median(p50_s)
+        predicted_s = None
+        if wait_s and _distances(arm) != known:
+            predicted_s = wait_s + local.behind(wait_s, arm.threads)
+        whole = merge(_histograms(arm))
+        return ClusterPoint(
+            arm=arm.arm.name,
+            mode=arm.mode,
+            consistency=str(arm.level("consistency")),
+            distances=_distances(arm),
+            threads=arm.threads,
+            commits_per_s=arm.commits_per_s,
+            p50_ms=mean_interval([seconds * 1e3 for seconds in p50_s]),
+            p99_ms=value_at(whole, 0.99) / 1e6 if sum(h.count for h in _histograms(arm)) >= 100 * TAIL else None,
+            nearest_ms=min(mine) * 1e3 if mine else None,
+            farthest_ms=max(mine) * 1e3 if mine else None,
+            agreement_ms=wait_s * 1e3,
+            predicted_ms=None if predicted_s is None else predicted_s * 1e3,
+            error=None if predicted_s is None else predicted_s / measured_s - 1,
+            conflicts=_counted(arm, "conflicts") or 0,
+            flow_control=_counted(arm, "wsrep_flow_control_sent"),
+        )
+
+
+def _distances(arm: ReplicationArm) -> str:
+    if arm.mode == ALONE:
+        return ""
+    return (
+        DISTANCES.label(DISTANCES.of(arm.arm.factors))
+        if arm.replica_rtt_ns is None
+        else format_duration_ns(arm.replica_rtt_ns)
+    )
+
+
+def _counted(arm: ReplicationArm, counter: str) -> int | None:
+    """Over all nodes and trials."""
+    nodes = [
+        node
+        for trial in arm.trials.values()
+        for node in trial.receipt.get("replication", {}).get("window", {}).get("counted", {}).values()
+    ]
+    found = [int(node[counter]) for node in nodes if counter in node]
+    return sum(found) if found else None
+
+
+# ---------------------------------------------------------------- sentences
+
+
+def _sentences(points: Sequence[ClusterPoint]) -> tuple[str, ...]:
+    """The answer: one connection, each cluster at each distance, beside a round trip to its farthest node."""
+    few = min(point.threads for point in points)
+    who = "one connection" if few == 1 else f"{few} connections"
+    clauses = []
+    for label in dict.fromkeys(point.label for point in points if point.mode in CLUSTERS):
+        mine = [p for p in points if p.label == label and p.threads == few and p.farthest_ms]
+        told = ", ".join(f"{_ms(p.p50_ms.value)} ms ({p.distances})" for p in mine)
+        far = max(mine, key=lambda p: p.farthest_ms or 0.0, default=None)
+        if far is not None and far.farthest_ms:
+            ratio = far.p50_ms.value / far.farthest_ms
+            clauses.append(
+                f"{label} takes {told}: over {far.distances} {rate(far.commits_per_s.value)} commits/s, "
+                f"{ratio:.2f} round trips to its farthest node, whose 1/RTT is {rate(1e3 / far.farthest_ms)}/s"
+            )
+    return (f"A commit of {who}, half of them at most: {'; '.join(clauses)}.",) if clauses else ("",)
+
+
+def _ms(value: float) -> str:
+    return f"{value:.3g}"

@@ -1,0 +1,155 @@
+"""The report of clusters: what a commit costs on each mode by distance, beside the model and 1/RTT."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import altair as alt
+
+from howfar.analysis.advice import Advice
+from howfar.analysis.summary import Findings, RunEvidence, Summary
+from howfar.experiments.cluster.analysis import ClusterCost, ClusterPoint, cluster_cost
+from howfar.experiments.experiment import Experiment, Keys
+from howfar.experiments.latency.report import with_limits
+from howfar.experiments.replication.arms import rate, rate_interval
+from howfar.report import figures, palette
+from howfar.report.charts import Drawable, axis, by_name, data, layer, legend, log_ticks, looks
+from howfar.report.document import Block, Chart, Details, Document, Fields, Table, Text, table_of
+from howfar.report.frame import cell_table, frame, limits_of, trials, written
+from howfar.stats.estimate import Part
+
+
+class Cluster(Experiment):
+    name = "cluster"
+    findings: ClassVar[Keys] = {"cluster": ClusterCost}
+    own_model = True
+
+    def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
+        return {"cluster": cluster_cost(evidence.table)}
+
+    def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
+        found = findings["cluster"]
+        return found.sentences[0] if isinstance(found, ClusterCost) else ""
+
+    def advice(self, evidence: RunEvidence, findings: Findings) -> tuple[Advice, ...] | None:
+        found = findings["cluster"]
+        return _advice(found) if isinstance(found, ClusterCost) else None
+
+    def applies(self, summary: Summary) -> bool:
+        return summary.found(ClusterCost) is not None
+
+    def document(self, summary: Summary) -> Document:
+        found = summary.found(ClusterCost)
+        assert found is not None, "only then it applies"
+        chart = Chart(
+            "cluster",
+            "One connection, by distance",
+            "Commits/s of the fewest connections over the round trip to the farthest node. Dashed: one commit a round trip (1/RTT).",
+            lambda width: draw(found, width),
+        )
+        every = Details("All cells", (cell_table(summary, main=False),))
+        below: tuple[Block, ...] = (Text(model_sentence(found)), chart, every, *trials(summary))
+        return frame(summary, (main_table(found),), below=below, records=records(found))
+
+
+def main_table(found: ClusterCost) -> Table:
+    fields: Fields[ClusterPoint] = {
+        "mode": lambda p: p.label,
+        "distances": lambda p: p.distances,
+        "connections": lambda p: str(p.threads),
+        "commits/s\n[95 % interval]": lambda p: rate_interval(p.commits_per_s),
+        "p50 ms\n[95 % interval]": lambda p: with_limits(p.p50_ms),
+        "p99 ms": lambda p: figures.UNKNOWN if p.p99_ms is None else figures.number(p.p99_ms),
+        "RTT ms\nnearest, farthest": lambda p: (
+            "" if p.nearest_ms is None or p.farthest_ms is None else f"{p.nearest_ms:.3g}, {p.farthest_ms:.3g}"
+        ),
+        "1/RTT\nfarthest": lambda p: "" if not p.farthest_ms else f"{rate(1e3 / p.farthest_ms)}/s",
+        "agreement ms\nby the model": lambda p: figures.number(p.agreement_ms) if p.agreement_ms else "",
+        "predicted p50 ms\nerror": lambda p: (
+            ""
+            if p.predicted_ms is None or p.error is None
+            else f"{figures.number(p.predicted_ms)} {p.error * 100:+.1f} %"
+        ),
+    }
+    note = (
+        "RTT: as measured at rest, from the node that commits to the others. Predicted: the same mode's commit at its shortest "
+        "distance, with the agreement at this one."
+    )
+    return table_of("", found.points, fields, (note,), main=True, stack=True)
+
+
+def model_sentence(found: ClusterCost) -> str:
+    if found.mean_error is None or found.worst_error is None:
+        return "The model predicts nothing here: it needs each mode at two distances, or a primary alone."
+    return (
+        f"The model predicts the p50 of a commit with a mean error of {found.mean_error * 100:.1f} % "
+        f"(worst {found.worst_error * 100:.1f} %)."
+    )
+
+
+def draw(found: ClusterCost, width: int) -> Drawable | None:
+    few = min(point.threads for point in found.points)
+    rows = [
+        {"series": p.label, "rtt": p.farthest_ms, "tps": p.commits_per_s.value}
+        for p in found.points
+        if p.threads == few and p.farthest_ms
+    ]
+    if not rows:
+        return None
+    far = [float(row["rtt"]) for row in rows if isinstance(row["rtt"], float)]
+    room = (min(far) / 1.3, max(far) * 1.3)
+    fast = [float(row["tps"]) for row in rows if isinstance(row["tps"], float)]
+    heights = (min(fast) / 1.5, max(*fast, 1e3 / room[0]) * 1.2)
+    names = list(dict.fromkeys(str(row["series"]) for row in rows))
+    colour = by_name(alt.Color, "series", looks(names, palette.SERIES), legend(3, 320))
+    x = axis(alt.X, "rtt", "round trip to the farthest node, ms", room, log=10, values=log_ticks(*room), format=",.3~r")
+    y = axis(alt.Y, "tps", "commits/s", heights, log=10, values=log_ticks(*heights), format=",.3~r")
+    ideal = [{"rtt": rtt, "tps": 1e3 / rtt} for rtt in room]
+    return layer(
+        data(ideal).mark_line(strokeDash=[4, 3], strokeWidth=1.3, color=palette.MORE[0]).encode(x=x, y=y),
+        data(rows).mark_line(strokeWidth=1.9, point=True).encode(x=x, y=y, color=colour),
+        width=width,
+        height=240,
+    )
+
+
+def _advice(found: ClusterCost) -> tuple[Advice, ...]:
+    """Where the turns of idle members are what a commit waits for."""
+    few = min(point.threads for point in found.points)
+    at = {(p.mode, p.distances): p for p in found.points if p.threads == few and p.consistency == "eventual"}
+    pairs = [
+        (p, at[("group-leader", where)])
+        for (mode, where), p in at.items()
+        if mode == "group" and ("group-leader", where) in at
+    ]
+    resolved = [(p, q) for p, q in pairs if (q.p50_ms.high or q.p50_ms.value) < (p.p50_ms.low or p.p50_ms.value)]
+    if not resolved:
+        return ()
+    slow, fast = max(resolved, key=lambda pair: pair[0].p50_ms.value / pair[1].p50_ms.value)
+    return (
+        Advice(
+            action="Set group_replication_paxos_single_leader = ON on every member, and bootstrap the group again.",
+            because=f"Over {slow.distances} half of the commits take {figures.number(fast.p50_ms.value)} ms with it and "
+            f"{figures.number(slow.p50_ms.value)} ms without: without it each commit also waits for the turn of every idle member.",
+        ),
+    )
+
+
+def records(found: ClusterCost) -> list[dict[str, object]]:
+    """One line of CSV an arm."""
+    return [
+        {
+            "arm": p.arm,
+            "mode": p.mode,
+            "consistency": p.consistency,
+            "distances": p.distances,
+            "threads": p.threads,
+            **limits_of("commits_per_s", p.commits_per_s),
+            **limits_of("p50_ms", p.p50_ms),
+            **{name: written(getattr(p, name)) for name in ("p99_ms", "nearest_ms", "farthest_ms", "agreement_ms")},
+            **{name: written(getattr(p, name)) for name in ("predicted_ms", "error", "flow_control")},
+            "conflicts": p.conflicts,
+        }
+        for p in found.points
+    ]

@@ -1,0 +1,67 @@
+"""How long a cluster needs to agree on one commit, from the round trips between its nodes. Times in seconds; node 0 commits.
+
+- Galera delivers a commit once every node is known to have it (`O_SAFE`), and a node says so only when it has a message of every
+  other node's in the same position: those travel the triangle, so with equal distances it takes 1.5 round trips.
+- Group Replication orders by Paxos: a round trip to a majority. As delivered, every member leads in its turn, and the turns of those
+  that have nothing to say must be passed before a commit is in order: each hears of it, perhaps through another member, and answers.
+- With a single leader nobody's turn is waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+Rtts = Mapping[tuple[int, int], float]
+"""By pair, the smaller number first."""
+
+
+class _Ways:
+    def __init__(self, rtts: Rtts) -> None:
+        self.nodes = range(1 + max(high for _, high in rtts))
+        self.rtts = rtts
+
+    def one_way(self, a: int, b: int) -> float:
+        return 0.0 if a == b else self.rtts[min(a, b), max(a, b)] / 2
+
+    def soonest(self, a: int, b: int) -> float:
+        """Perhaps through another node."""
+        return min(self.one_way(a, via) + self.one_way(via, b) for via in self.nodes)
+
+    def majority(self, node: int) -> float:
+        """The round trip after which a node has a majority, itself among them."""
+        others = sorted(2 * self.one_way(node, other) for other in self.nodes if other != node)
+        return others[len(self.nodes) // 2 - 1]
+
+
+def _all(ways: _Ways) -> float:
+    others = ways.nodes[1:]
+    return max(
+        max(ways.one_way(0, peer) + ways.one_way(peer, node) for peer in ways.nodes if peer != node)
+        + ways.one_way(node, 0)
+        for node in others
+    )
+
+
+def _every_turn(ways: _Ways, origin: int, at: int) -> float:
+    """From when `origin` sends until it is in order at `at`."""
+    turns = (ways.soonest(origin, node) + ways.one_way(node, at) for node in ways.nodes if node != origin)
+    return ways.majority(origin) + max(ways.one_way(origin, at), *turns)
+
+
+def _leader(ways: _Ways, origin: int, at: int) -> float:
+    return ways.one_way(origin, 0) + ways.majority(0) + ways.one_way(0, at)
+
+
+def agreement_s(mode: str, consistency: str, rtts: Rtts) -> float:
+    """What a commit waits for. `mode`, `consistency`: levels of the factors. Consistency: `before` orders one more message first;
+    `after` waits until all others have it and have said so, in a message that is ordered too. Galera's `before` waits only for what
+    its node knows to be under way: nothing, in a loop of one."""
+    ways = _Ways(rtts)
+    if mode == "galera":
+        return _all(ways)
+    ordered: Callable[[_Ways, int, int], float] = _leader if mode == "group-leader" else _every_turn
+    alone = ordered(ways, 0, 0)
+    before = alone if "before" in consistency else 0.0
+    if "after" not in consistency:
+        return before + alone
+    return before + max(ordered(ways, 0, node) + ordered(ways, node, 0) for node in ways.nodes[1:])

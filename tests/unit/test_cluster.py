@@ -1,0 +1,91 @@
+"""The model of the agreement against times that were worked out by hand, and a run of a cluster against that model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.made import latency, made, made_trial
+from tests.unit.made_replication import MS, run_of
+
+from howfar.experiments.cluster.analysis import ClusterCost
+from howfar.experiments.cluster.report import main_table
+from howfar.experiments.registry import document, experiment_of, summarise
+from howfar.model.agreement import agreement_s
+from howfar.plan.distances import rtts_ns
+from howfar.report.terminal import render
+from howfar.store.records import Arm, ArmRole, HistogramRecord, Measured, Trial
+
+EQUAL = "10ms,10ms,10ms"
+
+
+@pytest.mark.parametrize(
+    ("mode", "consistency", "distances", "ms"),
+    [
+        ("group-leader", "eventual", EQUAL, 10),  # a majority
+        ("group", "eventual", EQUAL, 20),  # and the turns of the others
+        ("galera", "eventual", EQUAL, 15),  # round the triangle
+        ("group", "after", EQUAL, 40),  # ordered there, and its answer ordered here
+        ("group-leader", "after", EQUAL, 30),
+        ("group", "before", EQUAL, 40),
+        ("galera", "before", EQUAL, 15),
+        # The far node hears of it by the near one: 5 + 10, and a majority took 10; it answers in 20.
+        ("group", "eventual", "10ms,40ms,20ms", 45),
+        ("group-leader", "eventual", "10ms,40ms,20ms", 10),
+        ("galera", "eventual", "10ms,40ms,20ms", 40),
+        # The second node waits for the third's message: 10 + 20, and answers in 5.
+        ("galera", "eventual", "10ms,20ms,40ms", 35),
+        ("galera", "eventual", "2ms,50ms,50ms", 51),
+        ("group", "eventual", "2ms,50ms,50ms", 52),
+    ],
+)
+def test_an_agreement_takes_what_its_messages_take(mode: str, consistency: str, distances: str, ms: float) -> None:
+    rtts = {pair: ns / 1e9 for pair, ns in rtts_ns(distances, 3).items()}
+    assert agreement_s(mode, consistency, rtts) == pytest.approx(ms / 1e3)
+
+
+def test_five_nodes_need_two_others_for_a_majority() -> None:
+    rtts = {pair: ns / 1e9 for pair, ns in rtts_ns("two-near-one-far", 5).items()}
+    assert agreement_s("group-leader", "eventual", rtts) == pytest.approx(1e-3), "nodes 1, 3 and 4 are near"
+
+
+def _arm(name: str, **factors: Any) -> Arm:
+    levels = {"path": "socket", "threads": 1, "replica_rate_bps": 10**9, "replicas": 2, "replication": "none"} | factors
+    return Arm(name=name, role=ArmRole.BASELINE if name == "alone" else ArmRole.CONTENDER, factors=levels)
+
+
+def _trial(number: int, arm: str, commit_ns: int, rtts: dict[str, int]) -> Trial:
+    count = 1000
+    measured = made(
+        Measured,
+        transactions=count,
+        queries=count,
+        elapsed_ns=count * commit_ns,
+        histograms=(latency(HistogramRecord, "transaction", [commit_ns], count),),
+    )
+    return made_trial(
+        number, arm, block=number % 6, measured=measured, receipt={"replication": {"rtt_at_rest_ns": rtts}}
+    )
+
+
+def test_the_report_says_what_a_commit_costs_and_how_well_it_was_predicted() -> None:
+    near, far = ({"replica1": MS, "replica2": f, "replica1-replica2": f} for f in (MS, 85 * MS))
+    arms = [
+        _arm("alone"),
+        _arm("near", replication="galera", distances="three-zones"),
+        _arm("far", replication="galera", distances="two-near-one-far"),
+    ]
+    times = {"alone": (MS // 2, {}), "near": (1_500_000 + 2 * MS, near), "far": (85_500_000 + 2 * MS, far)}
+    trials = [
+        _trial(6 * index + block, arm.name, *times[arm.name]) for index, arm in enumerate(arms) for block in range(6)
+    ]
+    summary = summarise(run_of("mariadb", arms, trials, "cluster"))
+    found = summary.found(ClusterCost)
+    assert found is not None and experiment_of(summary).name == "cluster"
+    points = {point.arm: point for point in found.points}
+    assert points["near"].predicted_ms is None, "the model is made of it"
+    assert points["far"].error == pytest.approx(0, abs=0.002)
+    assert (points["near"].agreement_ms, points["far"].agreement_ms) == pytest.approx((1.5, 85.5))
+    assert summary.verdict.startswith("A commit of one connection") and "1/RTT is 11.8/s" in summary.verdict
+    assert len(main_table(found).rows) == 3
+    assert "predicted p50" in render(document(summary), 100, False, False, False)
