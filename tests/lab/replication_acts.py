@@ -202,7 +202,7 @@ def crash(pair: Pair) -> Answer:
         writer.start()
     wait_for(lambda: len(acknowledged) >= 20 * WRITERS, PATIENCE_S, lambda: "too few were acknowledged")
     pair.wires[0].cut()  # else what lies in the dead one's sockets would still arrive
-    if not pair.spec.semi_sync:
+    if not pair.spec.needed:
         cut_at = len(acknowledged)  # a busy machine may commit nothing between the cut and the death
         wait_for(
             lambda: len(acknowledged) >= cut_at + WRITERS, PATIENCE_S, lambda: "nothing was acknowledged after the cut"

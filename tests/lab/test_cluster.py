@@ -36,6 +36,18 @@ def test_a_commit_waits_for_the_nodes_that_its_cluster_needs(name: str, cache: P
         assert all(rtt_ns >= FAR * 0.9 for rtt_ns in found["rtt_ns"][1:]), "the two links of the far node"
 
 
+@pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
+def test_what_a_cluster_acknowledged_survives_the_node_that_did(name: str, cache: Path) -> None:
+    """By the clients' own account, though the survivor that is asked was cut off from it before."""
+    for case, seen in zip(_MODES[name], pairs(name, cache, *(_crash(mode) for mode in _MODES[name])), strict=True):
+        assert "error" not in seen, (case, seen)
+        assert (seen["crash"]["lost"], seen["crash"]["acknowledged"] >= 20) == (0, True), case
+
+
+def _crash(mode: str) -> dict[str, Any]:
+    return {"settings": {"mode": mode, "replicas": 2}, "acts": ["crash"]}
+
+
 def _case(mode: str, **more: str) -> dict[str, Any]:
     settings = {"mode": mode, "replicas": 2, **more}
     return {"distances": "2ms,50ms,50ms", "settings": settings, "acts": ["commits"]}

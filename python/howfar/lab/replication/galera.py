@@ -14,7 +14,7 @@ from howfar.errors import LabError
 from howfar.lab.replication.binary_log import MariadbReplication, make_schema, status, variables
 from howfar.lab.replication.dialect import ReplicaState, Seed, Source
 from howfar.lab.replication.links import ReplicationSpec, node_address
-from howfar.lab.replication.member import Member, await_node
+from howfar.lab.replication.member import Member, await_node, wait_for
 from howfar.lab.replication.status import NodeFacts, PrimaryEnd
 from howfar.lab.servers import Ask
 from howfar.lab.servers.dialect import BinaryLog
@@ -126,6 +126,19 @@ class GaleraReplication(MariadbReplication):
                 if known.get(setting) != value
             ),
         )
+
+    def promote(self, replica: Member, patience_s: float) -> int:
+        """Every node may write: the rest goes on by itself once it has found out. Nothing is done here but to wait for that."""
+
+        def whole() -> bool:
+            seen = status(replica.ask, "LIKE 'wsrep%'")
+            size = int(seen["wsrep_cluster_size"])
+            return (
+                seen["wsrep_ready"] == "ON" and seen["wsrep_local_recv_queue"] == "0" and size == replica.spec.replicas
+            )
+
+        wait_for(whole, patience_s, lambda: f"{replica.name} did not go on without the node that died")
+        return 0
 
     def primary_end(self, ask: Ask, primary: object, spec: ReplicationSpec) -> PrimaryEnd | None:
         return None

@@ -12,7 +12,7 @@ from dataclasses import replace
 from howfar.lab.replication.binary_log import MysqlReplication, make_schema, status, variables
 from howfar.lab.replication.dialect import ACCOUNT, ReplicaState, Seed, Source, one
 from howfar.lab.replication.links import ReplicationSpec, node_address
-from howfar.lab.replication.member import Member, await_node
+from howfar.lab.replication.member import Member, await_node, wait_for
 from howfar.lab.replication.status import NodeFacts, PrimaryEnd
 from howfar.lab.servers import Ask
 from howfar.lab.servers.dialect import BinaryLog, quotable
@@ -23,6 +23,11 @@ _CACHE_BYTES = 128 << 20
 _MEMBERS = "performance_schema.replication_group_members"
 _MINE = f"SELECT MEMBER_STATE AS state, MEMBER_ROLE AS role FROM {_MEMBERS} WHERE MEMBER_ID = @@server_uuid"
 _GROUP = f"SELECT COUNT(*) AS n FROM {_MEMBERS} WHERE MEMBER_STATE = 'ONLINE'"
+_SURVIVORS = (
+    f"SELECT COUNT(*) AS members, CAST(SUM(MEMBER_ROLE = 'PRIMARY') AS SIGNED) AS primaries, "
+    "(SELECT COUNT_TRANSACTIONS_REMOTE_IN_APPLIER_QUEUE FROM performance_schema.replication_group_member_stats "
+    f"WHERE MEMBER_ID = @@server_uuid) AS queue FROM {_MEMBERS} WHERE MEMBER_STATE = 'ONLINE'"
+)
 _STATS = (
     "SELECT COUNT_CONFLICTS_DETECTED AS conflicts, COUNT_TRANSACTIONS_LOCAL_PROPOSED AS ordered, "
     "COUNT_TRANSACTIONS_LOCAL_ROLLBACK AS rolled_back FROM performance_schema.replication_group_member_stats "
@@ -116,6 +121,16 @@ class GroupReplication(MysqlReplication):
                 if seen.get(setting) != value
             ),
         )
+
+    def promote(self, replica: Member, patience_s: float) -> int:
+        """The group elects a primary by itself, which may be another member: waited for, with all that this one has to apply."""
+
+        def whole() -> bool:
+            row = one(replica.ask, _SURVIVORS)
+            return (row["members"], row["primaries"], row["queue"]) == (replica.spec.replicas, 1, 0)
+
+        wait_for(whole, patience_s, lambda: f"{replica.name} did not go on without the member that died")
+        return 0
 
     def primary_end(self, ask: Ask, primary: object, spec: ReplicationSpec) -> PrimaryEnd | None:
         return None

@@ -330,7 +330,7 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
     with ExitStack() as ledger:
         watcher = watch_keys(wanted, context.logs / "seen", context.launcher, ledger)
         begun = pair.snapshot()
-        lag = LagWatch(pair, beats=not pair.spec.semi_sync)  # it would be one more commit that others wait behind
+        lag = LagWatch(pair, beats=not pair.spec.needed)  # it would be one more commit that others wait behind
         ledger.callback(lag.finish)
         ledger.callback(load.abandon)
         load.start(context.measure, context.launcher, context.on_event)
