@@ -22,6 +22,8 @@ from howfar.store.records import MachineLoad, Trial
 Seen = TypeVar("Seen")
 DISTURBED = ("was late by", "longer in the mean", "RTT at rest was", "pages from files")
 """What a machine that is too busy makes the instrument say."""
+EMPTY_WINDOW = "not one transaction ended in the measured window"
+"""It says so too of windows of a fifth of a second; but then so would a server that does not answer: for tests that look at others."""
 ATTEMPTS = 8
 _PAUSE_MOST_S = 5.0
 MANY_OTHERS = 0.3
