@@ -22,7 +22,8 @@ from howfar.engine.process import Launcher, LoadOutcome, run_load
 from howfar.errors import HowfarError
 from howfar.lab.laboratory import LabRequest, open_laboratory
 from howfar.lab.link import LinkSpec
-from howfar.lab.replication import Pair, PairContext, ReplicationSpec, Wire, open_pair, open_wires
+from howfar.lab.replication import Pair, PairContext, ReplicationSpec, open_pair, open_wires
+from howfar.lab.replication.links import EmulatedWire
 from howfar.lab.servers import DATABASE, USER, Tables
 from howfar.lab.servers.kinds import find_server
 from howfar.lab.servers.program import Program
@@ -36,7 +37,9 @@ PLANTED = 2**40
 WARMUP_NS = 300_000_000
 
 
-def _case(context: PairContext, wires: Sequence[Wire], program: Program, case: Mapping[str, Any]) -> dict[str, Any]:
+def _case(
+    context: PairContext, wires: Sequence[EmulatedWire], program: Program, case: Mapping[str, Any]
+) -> dict[str, Any]:
     began = time.monotonic()
     try:
         with open_pair(context, wires, program, TABLES, ReplicationSpec(**case["settings"])) as pair:
@@ -57,7 +60,7 @@ def _broken(pair: Pair, context: PairContext, case: Mapping[str, Any]) -> dict[s
     where = FaultContext(
         pair=pair,
         launcher=context.network.server.launcher(context.shares.client),
-        rtt_ns=pair.wires[0].link.ping().p50_ns,
+        rtt_ns=pair.wires[0].begin()[-1].p50_ns,
         measure=measure,
         on_event=lambda event: None,
     )

@@ -89,8 +89,9 @@ def breaking(laboratory: Watched, how: str | None) -> Callable[[Event], None]:
         if how == "cut":
             wire.cut()
         else:
-            assert wire.link.pid is not None
-            os.kill(wire.link.pid, signal.SIGKILL)
+            emulator = wire.pid()
+            assert emulator is not None
+            os.kill(emulator, signal.SIGKILL)
 
     return hear
 

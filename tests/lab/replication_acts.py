@@ -49,7 +49,7 @@ def _refused(tried: Callable[[], object]) -> str | None:
 
 def commits(pair: Pair) -> Answer:
     before, times, after = pair.snapshot(), _insert(pair, INSERTS), pair.snapshot()
-    rtts = [wire.link.ping().p50_ns for wire in pair.wires]
+    rtts = [wire.begin()[-1].p50_ns for wire in pair.wires]
     return {
         "p50_ns": times[INSERTS // 2],
         "rtt_ns": rtts,
@@ -226,7 +226,7 @@ def torn(pair: Pair) -> Answer:
     replica = pair.replicas[0]
     pair.primary.write("CREATE TABLE big (id INT PRIMARY KEY, t LONGBLOB)", patience_s=PATIENCE_S)
     pair.await_caught_up(replica)
-    pair.wires[0].link.counters(reset=True)
+    pair.wires[0].begin()
     pair.primary.write(f"INSERT INTO big VALUES (1, '{'x' * 12_000_000}')", patience_s=PATIENCE_S)
     wait_for(lambda: _bytes_to_replica(pair) > 100_000, PATIENCE_S, lambda: "the row was not sent")
     pair.wires[0].cut()
@@ -237,7 +237,9 @@ def torn(pair: Pair) -> Answer:
 
 
 def _bytes_to_replica(pair: Pair) -> int:
-    return pair.wires[0].link.stats().to_client.wire_bytes
+    crossed = pair.wires[0].counters()
+    assert crossed is not None
+    return crossed.to_client.wire_bytes
 
 
 ACTS: dict[str, Callable[[Pair], Answer]] = {

@@ -166,7 +166,7 @@ def disk_fills(pair: Pair) -> Answer:
 
 def emulator_dies(pair: Pair) -> Answer:
     def how(pair: Pair) -> None:
-        pid = pair.wires[0].link.pid
+        pid = pair.wires[0].pid()
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
 

@@ -14,14 +14,15 @@ from unittest import mock
 
 from howfar.lab import sandbox
 from howfar.lab.cache import cache_home
-from howfar.lab.replication import Pair, Wire, pair
+from howfar.lab.replication import Pair, pair
 from howfar.lab.replication.binary_log import BinaryLogReplication
 from howfar.lab.replication.dialect import Seed, replication_dialect
+from howfar.lab.replication.links import EmulatedWire
 from howfar.lab.replication.member import Member, begin_member
 from howfar.lab.servers import ServerContext
 from howfar.lab.servers.table_store import LOADED
 
-Wires = Sequence[Wire]
+Wires = Sequence[EmulatedWire]
 Context = AbstractContextManager[Any]
 SMALL = 4 << 20
 """Bytes: less than any data directory."""

@@ -18,7 +18,8 @@ from typing import Any
 from howfar.errors import HowfarError
 from howfar.lab.laboratory import LabRequest, open_laboratory
 from howfar.lab.link import LinkSpec
-from howfar.lab.replication import PairContext, ReplicationSpec, Wire, open_pair, open_wires
+from howfar.lab.replication import PairContext, ReplicationSpec, open_pair, open_wires
+from howfar.lab.replication.links import EmulatedWire
 from howfar.lab.servers import Tables
 from howfar.lab.servers.kinds import find_server
 from howfar.lab.servers.program import Program
@@ -31,7 +32,9 @@ from tests.lab.replication_faults import FAULTS
 TABLES = Tables(1, 1000)
 
 
-def _case(context: PairContext, wires: Sequence[Wire], program: Program, case: Mapping[str, Any]) -> dict[str, Any]:
+def _case(
+    context: PairContext, wires: Sequence[EmulatedWire], program: Program, case: Mapping[str, Any]
+) -> dict[str, Any]:
     answer: dict[str, Any] = {}
     spec = ReplicationSpec(**case.get("settings", {}))
     context = replace(context, patience_s=case.get("patience_s", context.patience_s))
@@ -51,7 +54,7 @@ def _case(context: PairContext, wires: Sequence[Wire], program: Program, case: M
     return answer
 
 
-def _wrong(wires: Sequence[Wire], case: Mapping[str, Any]) -> AbstractContextManager[Any]:
+def _wrong(wires: Sequence[EmulatedWire], case: Mapping[str, Any]) -> AbstractContextManager[Any]:
     wrong = case.get("wrong")
     return FAULTS[wrong](wires) if wrong else nullcontext()
 

@@ -110,15 +110,14 @@ def _between_hosts(file: Path) -> int:
     from howfar.fleet.joined import join
     from howfar.fleet.load import measure
     from howfar.fleet.place import find_place
-    from howfar.fleet.testbed import HostsRequest, open_hosts
-    from howfar.lab.servers import Tables
+    from howfar.fleet.testbed import open_hosts
 
     cluster = clusters.find_cluster(file)
     if not clusters.inside():
         with clusters.held_up(cluster):
             return clusters.enter(cluster)
     place = find_place(cluster.file, None)
-    request = HostsRequest("mariadb", Tables(1, TABLE_SIZE), 8, "isolated", _paths())
+    request = LabRequest(tables=1, table_size=TABLE_SIZE, connections=8, paths=_paths())
     with join(cluster) as hosts, open_hosts(hosts, place, request) as testbed:
         conforms(testbed, measure, lambda pid: hosts[place.server].within(os.kill, pid, signal.SIGKILL))
     return 0

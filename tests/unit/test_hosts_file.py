@@ -9,7 +9,7 @@ from howfar.cli.run import run
 from howfar.errors import LabError, UsageError
 from howfar.fleet.clocks import best
 from howfar.fleet.hosts_file import parse_cpus, parse_hosts
-from howfar.fleet.place import Place, find_place
+from howfar.fleet.place import Place, find_place, with_replicas
 from howfar.fleet.ship import check_versions
 
 TWO = """
@@ -103,3 +103,39 @@ def test_a_place_that_cannot_be_is_refused(word: str, what: str) -> None:
 def test_a_real_link_is_not_set(arguments: tuple[str, ...], what: str) -> None:
     done = CliRunner().invoke(run, ["paths", *arguments], standalone_mode=False)
     assert isinstance(done.exception, UsageError) and what in done.exception.message + done.exception.advice
+
+
+THREE = "".join(f'[hosts.{name}]\naddress = "10.0.0.{number}"\n' for number, name in enumerate("abc", 1))
+
+
+@pytest.mark.parametrize(
+    ("word", "count", "local", "replicas"),
+    [
+        (None, 0, True, ()),
+        (None, 1, False, ("c",)),
+        (None, 2, True, ("c", "a")),
+        ("client=a,server=c", 1, False, ("b",)),
+        ("replica=a,server=b", 1, True, ("a",)),
+    ],
+)
+def test_replicas_are_on_hosts_of_their_own_the_clients_last(
+    word: str | None, count: int, local: bool, replicas: tuple[str, ...]
+) -> None:
+    file = parse_hosts(THREE)
+    assert with_replicas(find_place(file, word), file, count, local).replicas == replicas
+
+
+@pytest.mark.parametrize(
+    ("word", "count", "local"),
+    [
+        ("replica=b,server=b", 1, True),
+        ("replica=a,client=a", 1, False),
+        ("replica=c", 0, True),
+        ("replica=c", 2, True),
+        (None, 2, False),
+    ],
+)
+def test_a_replica_without_a_host_is_refused(word: str | None, count: int, local: bool) -> None:
+    file = parse_hosts(THREE)
+    with pytest.raises(UsageError):
+        with_replicas(find_place(file, word), file, count, local)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from howfar.errors import PlanError, UsageError
-from howfar.paths import find_path
+from howfar.paths import find_path, is_local
 from howfar.plan.fitting import Fitted, with_link, without_levels
 from howfar.plan.types import Plan
 from howfar.units import format_duration_ns, format_rate_bps
@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from howfar.fleet.given import GivenServer
     from howfar.fleet.hosts_file import HostsFile
     from howfar.fleet.remote import RemoteHost
-    from howfar.fleet.testbed import Hosts, HostsRequest
+    from howfar.fleet.testbed import Hosts
     from howfar.runner.trial import Instruments
 
 _OF_A_LINK = {"--rtt": "RTT", "--rate": "bandwidth"}
+_LINK = ("rtt_ns", "rate_bps")
 _DIGITS = 3
 
 
@@ -191,20 +192,24 @@ def opened(
     given: GivenServer | None = None,
 ) -> Iterator[Opened]:
     """Call inside. `before`: the roles of a run that was begun here and goes on. Raises what a laboratory does, and PlanError."""
+    from howfar.cli.session import lab_request
     from howfar.fleet.given import host_of
     from howfar.fleet.load import measure
-    from howfar.fleet.place import find_place, may_swap, placed, with_clients
+    from howfar.fleet.place import find_place, may_swap, placed, with_clients, with_replicas
     from howfar.fleet.testbed import open_hosts
-    from howfar.runner.preflight import fit, machine_lacks
+    from howfar.runner.preflight import check_application, fit, machine_lacks, service_of
     from howfar.runner.run import program_facts
     from howfar.runner.trial import Instruments
 
     check_plan(plan, given)
+    if clients and "," in clients and plan.workload.kind == "page":
+        raise PlanError("pages are asked for by one client", "Leave --clients out.")
     with joined(cluster) as (file, hosts):
         chosen = find_place(file, place if given is None else placed(place, "server", host_of(given, file)))
         if clients:
             chosen = with_clients(chosen, file, clients)
         goes_on = before is not None
+        chosen = with_replicas(chosen, file, _replicas(plan), all(map(is_local, plan.factors.path)))
         swaps = given is None and place is None and may_swap(chosen, file)
         if before is not None:
             swaps = bool(before.get("swaps"))
@@ -215,12 +220,15 @@ def opened(
             if given is None:
                 can = hosts[chosen.server].within(fit, plan)
                 plan, notes = can.plan, (*notes, *can.notes)
+            if "php" in plan.factors.application:
+                service = hosts[chosen.server].within(service_of, plan)
+                hosts[chosen.client].within(check_application, plan, service)
             for name in (chosen.client, *chosen.others):
                 idle = without_levels(plan, hosts[name].within(machine_lacks, plan))
                 plan, notes = idle.plan, (*notes, *idle.notes)
-        with open_hosts(hosts, chosen, _request(plan, given), swaps) as testbed:
+        with open_hosts(hosts, chosen, lab_request(plan), swaps, given) as testbed:
             if not goes_on:
-                plan, more = _with_measured(plan, testbed.link_facts)
+                plan, more = _with_measured(plan, testbed)
                 notes += more
                 if given is not None:
                     plan = _with_given(plan, testbed.server()[0])
@@ -246,7 +254,8 @@ def check_plan(plan: Plan, given: GivenServer | None = None) -> None:
             f"plan {plan.name} needs {lacking}, which hosts of your own do not give yet",
             "The laboratory (without --on) does.",
         )
-    with_link(_with_paths(plan).plan, plan.factors.rtt_ns[0], plan.factors.rate_bps[0])
+    fitted = _with_paths(plan).plan
+    with_link(fitted, {name: getattr(plan.factors, name)[0] for name in (*_LINK, *_replica_link(plan))})
     if given is not None:
         from howfar.fleet.given import check_given
 
@@ -263,13 +272,22 @@ def _with_paths(plan: Plan) -> Fitted:
 
 def _lacking(plan: Plan) -> str:
     """What a plan needs that hosts do not have. Empty: nothing."""
-    if set(plan.factors.replication) - {"off", "none"}:
-        return "a host as the replica, with a link that can be cut where something is to break"
-    if plan.workload.kind == "page":
-        return "Redis, Memcached and an application on hosts"
-    if plan.workload.kind == "key_value":
-        return "a key-value store on a host"
+    if set(plan.factors.fault) - {"none"}:
+        return "links that can be cut and servers that can be broken"
     return ""
+
+
+def _replicas(plan: Plan) -> int:
+    """The most that a cell has."""
+    from howfar.cli.session import lab_request
+
+    wanted = lab_request(plan).replicas
+    return 0 if wanted is None else wanted.most
+
+
+def _replica_link(plan: Plan) -> Mapping[str, str]:
+    """Factors of the link to a replica, by those of a link, where the plan has one."""
+    return {"replica_rtt_ns": "rtt_ns", "replica_rate_bps": "rate_bps"} if _replicas(plan) else {}
 
 
 def _with_given(plan: Plan, kind: str) -> Plan:
@@ -283,35 +301,28 @@ def _with_given(plan: Plan, kind: str) -> Plan:
     )
 
 
-def _request(plan: Plan, given: GivenServer | None) -> HostsRequest:
-    from howfar.cli.session import lab_request
-    from howfar.fleet.testbed import HostsRequest
-    from howfar.lab.servers import Tables
-
-    wanted = lab_request(plan)
-    return HostsRequest(
-        server=wanted.server,
-        tables=Tables(wanted.tables, wanted.table_size),
-        connections=wanted.connections,
-        placement=wanted.placement,
-        paths=wanted.paths,
-        contents=wanted.contents,
-        prepare=wanted.prepare,
-        given=given,
-    )
-
-
-def _with_measured(plan: Plan, link: Mapping[str, Any] | None) -> tuple[Plan, tuple[str, ...]]:
-    """With the link that was measured. None: the run has no path over one."""
-    if link is None:
+def _with_measured(plan: Plan, testbed: Hosts) -> tuple[Plan, tuple[str, ...]]:
+    """With the links that were measured; a run may have no path over one."""
+    first, far = testbed.link_facts, testbed.replica_facts
+    there = {} if first is None else _measured(first)
+    if far is not None:
+        there |= {factor: _measured(far)[of] for factor, of in _replica_link(plan).items()}
+    if not there:
         return plan, ()
-    rtt_ns, rate_bps = _rounded(link["rtt_ns"]["p50"]), _rounded(min(link["goodput_bps"].values()))
-    fitted = with_link(plan, rtt_ns, rate_bps)
-    note = (
-        f"the link is measured, not set: RTT {format_duration_ns(rtt_ns)}, goodput {format_rate_bps(rate_bps)}; "
-        "so there are no control arms with a longer one"
+    fitted = with_link(plan, there)
+    said = [(first, "")] if any(find_path(name).crosses_link for name in plan.factors.path) else []
+    said += [(far, " to the replica")] if far is not None else []
+    notes = (
+        f"the link{which} is measured, not set: RTT {format_duration_ns(_measured(facts)['rtt_ns'])}, goodput "
+        f"{format_rate_bps(_measured(facts)['rate_bps'])}; so there are no control arms with a longer one"
+        for facts, which in said
+        if facts is not None
     )
-    return fitted.plan, (*fitted.notes, note)
+    return fitted.plan, (*fitted.notes, *notes)
+
+
+def _measured(link: Mapping[str, Any]) -> dict[str, int]:
+    return {"rtt_ns": _rounded(link["rtt_ns"]["p50"]), "rate_bps": _rounded(min(link["goodput_bps"].values()))}
 
 
 def _rounded(value: float) -> int:

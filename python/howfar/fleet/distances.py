@@ -158,6 +158,16 @@ class Distance:
         }
 
 
+def real_link(probe: RttResult, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The receipt of a link that is there: a probe before the load, and what was measured before the run."""
+    return {
+        "real": True,
+        "rtt_at_rest_ns": {"p50": probe.p50_ns, "min": probe.min_ns, "p99": probe.p99_ns},
+        "asked": {"rest_rtt_ns": probe.p50_ns},
+        **facts,
+    }
+
+
 def _rtt(found: RttResult) -> dict[str, int]:
     return {"min": found.min_ns, "p50": found.p50_ns, "p99": found.p99_ns}
 

@@ -119,6 +119,9 @@ class GivenSide:
         facts = {"kind": self.kind, "version": self.version, "pid": NO_PID, "port": self._given.port}
         return {**facts, "socket": self._socket or _NOWHERE}, partial(_see, self._given)
 
+    def of_server(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        return getattr(self, method)(*arguments)
+
     def snapshot(self) -> dict[str, int]:
         """What its account may read. Empty: nothing."""
         with suppress(Refused), self._session() as session:

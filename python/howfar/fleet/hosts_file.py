@@ -12,8 +12,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from howfar.errors import UsageError
 
-Role = Literal["client", "server"]
-ROLES: tuple[Role, ...] = ("client", "server")
+Role = Literal["client", "server", "replica"]
+ROLES: tuple[Role, ...] = ("client", "server", "replica")
+BOTH: tuple[Role, ...] = ROLES[:2]
+"""Of every run."""
 LOCAL = "local"
 """As `ssh`: this machine."""
 FIRST_PORT = 6379

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from howfar.errors import UsageError
-from howfar.fleet.hosts_file import ROLES, HostsFile, Role
+from howfar.fleet.hosts_file import BOTH, ROLES, HostsFile, Role
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,7 @@ class Place:
     server: str
     others: tuple[str, ...] = ()
     """Further clients."""
+    replicas: tuple[str, ...] = ()
 
     @property
     def swapped(self) -> Place:
@@ -24,23 +25,26 @@ class Place:
 
 def may_swap(place: Place, file: HostsFile) -> bool:
     """Whether each of the two hosts may be what the other is."""
-    return not place.others and all(set(ROLES) <= set(file.hosts[name].roles) for name in (place.client, place.server))
+    alone = not (place.others or place.replicas)
+    return alone and all(set(BOTH) <= set(file.hosts[name].roles) for name in (place.client, place.server))
 
 
 def find_place(file: HostsFile, word: str | None) -> Place:
     """Parse `client=a,server=b`, or part of it. Raises UsageError."""
-    chosen = _parse(word or "")
-    if unknown := set(chosen) - set(ROLES):
+    named = _parse(word or "")
+    if unknown := set(named) - set(ROLES):
         raise UsageError(f"--place: no role is called {sorted(unknown)[0]!r}", f"Known: {', '.join(ROLES)}.")
-    for role in ROLES:
-        if role in chosen:
-            if chosen[role] not in file.hosts:
-                raise UsageError(f"--place: no host is called {chosen[role]!r}", f"Known: {', '.join(file.hosts)}.")
-            if role not in file.hosts[chosen[role]].roles:
+    for role, hosts in named.items():
+        for host in hosts:
+            if host not in file.hosts:
+                raise UsageError(f"--place: no host is called {host!r}", f"Known: {', '.join(file.hosts)}.")
+            if role not in file.hosts[host].roles:
                 raise UsageError(
-                    f"--place: host {chosen[role]} may not be the {role}",
-                    f"Add {role} to its roles in the file of hosts.",
+                    f"--place: host {host} may not be the {role}", f"Add {role} to its roles in the file of hosts."
                 )
+    chosen = {role: named[role][0] for role in BOTH if role in named}
+    for role in BOTH:
+        if role in chosen:
             continue
         able = [name for name in file.with_role(role) if name not in chosen.values()]
         if not able:
@@ -52,15 +56,34 @@ def find_place(file: HostsFile, word: str | None) -> Place:
         chosen[role] = min(able, key=lambda name: len(file.hosts[name].roles))
     if chosen["client"] == chosen["server"]:
         raise UsageError("--place: client and server are one host", "A path to a second machine needs two.")
-    return Place(chosen["client"], chosen["server"])
+    return Place(chosen["client"], chosen["server"], replicas=named.get("replica", ()))
+
+
+def with_replicas(place: Place, file: HostsFile, count: int, local: bool) -> Place:
+    """Hosts for so many replicas, where `--place` names none. `local`: client and server are one host on every path, so that the
+    client's other host may be a replica. Raises UsageError."""
+    if place.replicas and not count:
+        raise UsageError("--place names a replica, and the plan has none", "Leave replica=… out.")
+    taken = {place.server, *(() if local else (place.client,))}
+    if wrong := taken & set(place.replicas):
+        raise UsageError(f"--place: host {min(wrong)} cannot be a replica too", "Each role needs a host of its own.")
+    able = [name for name in file.with_role("replica") if name not in taken]
+    # The client's comes last.
+    found = place.replicas or tuple(sorted(able, key=lambda name: name == place.client))[:count]
+    if len(found) < count:
+        raise UsageError(
+            f"the plan has up to {count} replicas, and {len(found)} hosts are left to be one",
+            "Add hosts, or name them: --place replica=c,replica=d.",
+        )
+    return replace(place, replicas=found)
 
 
 def placed(word: str | None, role: Role, host: str) -> str:
     """`word` with this host in this role. Raises UsageError if it names another."""
     chosen = _parse(word or "")
-    if chosen.get(role, host) != host:
-        raise UsageError(f"--place: the {role} is on host {host}", f"Leave {role}={chosen[role]} out.")
-    return ",".join(f"{each}={name}" for each, name in {**chosen, role: host}.items())
+    if (other := chosen.get(role, (host,))) != (host,):
+        raise UsageError(f"--place: the {role} is on host {host}", f"Leave {role}={other[0]} out.")
+    return ",".join(f"{each}={name}" for each, names in {**chosen, role: (host,)}.items() for name in names)
 
 
 def with_clients(place: Place, file: HostsFile, word: str) -> Place:
@@ -74,8 +97,15 @@ def with_clients(place: Place, file: HostsFile, word: str) -> Place:
     return Place(names[0], place.server, tuple(names[1:]))
 
 
-def _parse(word: str) -> dict[str, str]:
+def _parse(word: str) -> dict[str, tuple[str, ...]]:
+    """By role, in the order in which they are named; only replicas are several."""
     pairs = [part.partition("=") for part in word.split(",") if part]
     if any(not (role and equals and name) for role, equals, name in pairs):
         raise UsageError(f"--place {word!r} is not of the form client=a,server=b")
-    return {role.strip(): name.strip() for role, _, name in pairs}
+    found: dict[str, tuple[str, ...]] = {}
+    for role, _, name in pairs:
+        found[role.strip()] = (*found.get(role.strip(), ()), name.strip())
+    for role, names in found.items():
+        if len(set(names)) < len(names) or (role != "replica" and len(names) > 1):
+            raise UsageError(f"--place {word!r} names {role} twice")
+    return found

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from howfar.fleet.remote import Held, RemoteHost, RemoteLauncher, RemoteProcess
-from howfar.fleet.serving import WORK, RemoteServer
+from howfar.fleet.serving import RemoteServer
 from howfar.lab.network import Host, Shares
 from howfar.lab.reached import HopWatch, OpenContext, processes, tcp_bytes, written
 from howfar.lab.sandbox import as_other_user
@@ -35,10 +35,7 @@ class HostsContext(OpenContext):
     client: RemoteHost
     server: RemoteHost
     shares: Mapping[str, Shares]
-
-    @property
-    def work(self) -> Path:
-        return WORK
+    work: Path
 
     def _host(self, side: Side) -> RemoteHost:
         return self.client if side == "client" else self.server
@@ -78,7 +75,7 @@ class HostsContext(OpenContext):
         share = self.shares[host.name]
         launcher = host.launcher(share.client if side == "client" else share.server)
         assert isinstance(launcher, RemoteLauncher)
-        process = launcher.background(as_other_user(command, as_user) if as_user else command, WORK / log)
+        process = launcher.background(as_other_user(command, as_user) if as_user else command, self.work / log)
         self.ledger.callback(process.end)
         return process
 
@@ -98,7 +95,12 @@ class HostsContext(OpenContext):
             if hop.forks:
                 host = cast(RemoteProcess, hop.process).held.host
                 by_host.setdefault(host.name, {})[hop.label] = hop.process.pid
-        return _Hops([hosts[name].hold(_HeldHops, pids, called="hops") for name, pids in by_host.items()])
+        held = [hosts[name].hold(_HeldHops, pids, called="hops") for name, pids in by_host.items()]
+        return _Hops(held, HopWatch({hop.label: hop.now for hop in hops if hop.now is not None}, _EVERY_S))
+
+
+_EVERY_S = 0.25
+"""Looks from the driver: each costs the host about a millisecond."""
 
 
 class _HeldHops(HopWatch):
@@ -116,11 +118,13 @@ class _Hops:
     """A `reached.HopCount` over all hosts."""
 
     held: list[Held]
+    told: HopWatch
+    """Of those that tell how many connections they have."""
     _found: dict[str, dict[str, int]] | None = None
 
     def finish(self) -> dict[str, dict[str, int]]:
         if self._found is None:
-            self._found = {}
+            self._found = self.told.finish()
             for one in self.held:
                 self._found |= one.call("finish")
                 one.drop()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,26 +11,31 @@ from typing import Any, cast
 from howfar.engine.messages import Observed, RttResult
 from howfar.errors import LabError, PlanError, ServerMissing
 from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
-from howfar.fleet.distances import distance, link_distance, where
+from howfar.fleet.distances import Distance, link_distance, real_link, where
 from howfar.fleet.given import GivenServer, GivenSide
 from howfar.fleet.joined import Link, cpus_of, facts
 from howfar.fleet.load import Client
 from howfar.fleet.node import silences
+from howfar.fleet.php import HeldPool, RemotePool
 from howfar.fleet.place import Place
 from howfar.fleet.reached import HostsContext
 from howfar.fleet.remote import Held, RemoteHost, RemoteLauncher, RemoteProcess
-from howfar.fleet.serving import WORK, RemoteServer, ServerOrder, hold_server
+from howfar.fleet.replicated import HostsReplication
+from howfar.fleet.serving import WORK, RemoteServer, ServerOrder, hold_server, start_server
 from howfar.lab.environment import LoadWatch
 from howfar.lab.idle import IdleWatch, polling
-from howfar.lab.laboratory import PLACEMENTS
+from howfar.lab.laboratory import PLACEMENTS, connections
 from howfar.lab.network import Cpus, Shares, share_cpus
-from howfar.lab.reached import NO_PID, Reached, Started
+from howfar.lab.php.php_fpm import PhpApplication
+from howfar.lab.reached import NO_PID, Reached, Started, hops_view
+from howfar.lab.replicated import replicates
+from howfar.lab.request import LabRequest
 from howfar.lab.servers import CertificatePaths, Tables
-from howfar.lab.serving import Serving
-from howfar.lab.staged import MAIN, LabStage, observed
+from howfar.lab.servers.kinds import KINDS
+from howfar.lab.serving import Serving, of_store
+from howfar.lab.staged import MAIN, LabStage
 from howfar.paths import Endpoint, find_path
 from howfar.paths import Path as NetworkPath
-from howfar.plan.factors import Content
 from howfar.plan.sessions import SessionSpec, session_spec
 from howfar.store.records import FactorValue, MachineLoad, Window
 from howfar.testbed import NO_FACTS, LoadFacts, StageReceipt, WindowWatch
@@ -38,7 +43,6 @@ from howfar.testbed import NO_FACTS, LoadFacts, StageReceipt, WindowWatch
 _READY_S = 20.0
 _POLL_S = 0.02
 _PINGS = 50
-_CA = WORK / "ca.pem"
 _LOAD = ("psi_cpu_some_share", "psi_io_some_share", "steal_share", "load_average_1m")
 _OF_A_DIRECTION = ("goodput_bps", "retransmits")
 _COUNT_SHARE = 0.005
@@ -48,27 +52,12 @@ _OTHER_CPUS = 1000
 """Added to the number of each CPU of the client's host where it is another: in a window all CPUs have numbers of their own."""
 
 
-@dataclass(frozen=True)
-class HostsRequest:
-    """What a run needs of hosts; values only."""
-
-    server: str
-    tables: Tables
-    connections: int
-    placement: str
-    paths: tuple[str, ...]
-    contents: tuple[Content, ...] = ("digits",)
-    prepare: tuple[str, ...] = ()
-    given: GivenServer | None = None
-    """The user's own, which runs already. None: one is started for each trial."""
-
-
-def check_request(request: HostsRequest, clients: int = 1) -> None:
+def check_request(request: LabRequest, clients: int = 1) -> None:
     """Raises PlanError."""
-    if clients > 1 and set(request.paths) != {"remote"}:
+    if clients > 1 and (set(request.paths) != {"remote"} or request.replicas is not None):
         raise PlanError(
-            "several clients share a load over the path remote only",
-            'Give the plan path = "remote"; the other paths have one client.',
+            "several clients share a load over the path remote only, to a server without replicas",
+            'Give the plan path = "remote"; other paths and plans have one client.',
         )
     if request.placement not in PLACEMENTS:
         raise PlanError(f"no placement is called {request.placement!r}", f"Known: {', '.join(PLACEMENTS)}.")
@@ -81,14 +70,16 @@ class Hosts:
         self,
         hosts: Mapping[str, RemoteHost],
         place: Place,
-        request: HostsRequest,
+        request: LabRequest,
         ledger: ExitStack,
         swaps: bool = False,
+        given: GivenServer | None = None,
     ) -> None:
-        """`swaps`: the two hosts exchange their roles from block to block, if both can have them."""
+        """`swaps`: the two hosts exchange their roles from block to block, if both can have them. `given`: the user's own server,
+        which runs already; None: one is started for each trial."""
         check_request(request, 1 + len(place.others))
-        self.place, self.request = place, request
-        self._hosts = {name: hosts[name] for name in (place.server, place.client, *place.others)}
+        self.place, self.request, self.given = place, request, given
+        self._hosts = {name: hosts[name] for name in (place.server, place.client, *place.others, *place.replicas)}
         self._first = place
         self.warnings: list[str] = []
         self._ledger = ledger
@@ -97,12 +88,17 @@ class Hosts:
         self._facts = {host.name: {**host.within(facts), **where(host)} for host in self._both()}
         self._clocks: dict[str, Held] = {}
         self._servers: dict[str, Held] = {}
-        self._links: dict[Place, Link] = {}
+        self._companions: dict[str, tuple[Held, ...]] = {}
+        self._links: dict[tuple[str, str], Link] = {}
+        self._replication: HostsReplication | None = None
         self.swaps = False
         self.ready()
         if swaps:
             self._try_swap()
+        self._found: dict[str, Distance] = {}
         self.distances = self._measured_distances()
+        if request.replicas is not None:
+            self._replication = self._open_replication()
 
     def _try_swap(self) -> None:
         """Prepare the client's host to be the server's as well; what prevents that is a warning."""
@@ -145,38 +141,59 @@ class Hosts:
                 self._links.clear()
         for host in self._both():
             if host.name not in self._clocks:
-                host.within(_make_work)
+                host.within(_make_work, [WORK, *map(_own, self.request.companions)])
                 self._clocks[host.name] = host.hold(ClockServer, host.spec.address)
         self._serve(self.server_host)
 
     def _serve(self, host: RemoteHost) -> Held:
         """The server of a host, with its data. Raises LabError, ServerMissing."""
-        if host.name not in self._servers and self.request.given is not None:
-            tables, connections = self.request.tables, self.request.connections
-            self._servers[host.name] = host.hold(GivenSide, self.request.given, tables, connections, called="server")
+        request, tables = self.request, self._tables
+        if host.name not in self._servers and self.given is not None:
+            self._servers[host.name] = host.hold(GivenSide, self.given, tables, request.connections, called="server")
         elif host.name not in self._servers:
-            request = self.request
-            order = ServerOrder(
-                request.server,
-                replace(request.tables, contents=request.contents),
-                request.connections,
-                self._shares[host.name].server,
-                host.spec.address,
-                request.prepare,
-            )
+            order = self._order(host)
             self._servers[host.name] = hold_server(host, order)
+            self._companions[host.name] = tuple(
+                hold_server(
+                    host, replace(order, server=kind, tables=Tables(0, 0), prepare=(), work=_own(kind) / "server")
+                )
+                for kind in request.companions
+            )
         return self._servers[host.name]
+
+    @property
+    def _tables(self) -> Tables:
+        return Tables(self.request.tables, self.request.table_size, self.request.contents)
+
+    def _order(self, host: RemoteHost) -> ServerOrder:
+        """Of the main server."""
+        cpus, request = self._shares[host.name].server, self.request
+        return ServerOrder(request.server, self._tables, request.connections, cpus, host.spec.address, request.prepare)
 
     @property
     def server_side(self) -> Held:
         return self._servers[self.server_host.name]
 
-    def link(self) -> Link:
-        """The link between client and server."""
-        if self.place not in self._links:
-            self._links[self.place] = made = Link(self.client_host, self.server_host)
+    def link(self, source: RemoteHost | None = None) -> Link:
+        """The link from a host to the server; None: from the client."""
+        host = self.client_host if source is None else source
+        ends = (host.name, self.server_host.name)
+        if ends not in self._links:
+            self._links[ends] = made = Link(host, self.server_host)
             self._ledger.callback(made.close)
-        return self._links[self.place]
+        return self._links[ends]
+
+    def _open_replication(self) -> HostsReplication:
+        replicas = []
+        for host in map(self._hosts.__getitem__, self.place.replicas):
+            # A client beside the primary leaves all of its own host to the replica.
+            own = self._shares[host.name].server if host is self.client_host else cpus_of(host)
+            replicas.append((host, own))
+
+        def link_to(host: RemoteHost) -> tuple[Link, Mapping[str, Any]]:
+            return self.link(host), self._found[host.name].facts()
+
+        return HostsReplication(self._order(self.server_host), self.server_host, replicas, link_to)
 
     def _real(self) -> dict[str, Any] | None:
         """What was measured of the link, by its direction in this block."""
@@ -203,16 +220,21 @@ class Hosts:
         return found
 
     def _measured_distances(self) -> tuple[dict[str, Any], ...]:
-        """From each client to the server."""
-        if self.client_host is self.server_host:
-            return ()
-        others = [distance(host, self.server_host, None) for host in self._others]
-        return tuple(one.facts() for one in (link_distance(self.link()), *others))
+        """From each client, and each replica, to the server."""
+        for name in dict.fromkeys((self.place.client, *self.place.others, *self.place.replicas)):
+            if name != self.place.server:
+                self._found[name] = link_distance(self.link(self._hosts[name]))
+        return tuple(one.facts() for one in self._found.values())
 
     @property
     def link_facts(self) -> dict[str, Any] | None:
         """What was measured between the first client and the server. None: they are one host."""
         return next(iter(self.distances), None)
+
+    @property
+    def replica_facts(self) -> dict[str, Any] | None:
+        """The same between the first replica and the server. None: there is no replica."""
+        return self._found[self.place.replicas[0]].facts() if self.place.replicas else None
 
     def clocks(self, host: RemoteHost) -> Clocks:
         return read_clocks(host.spec.address, int(self._clocks[host.name].facts["port"]))
@@ -231,6 +253,7 @@ class Hosts:
                 "client": place.client,
                 "server": place.server,
                 "others": list(place.others),
+                "replicas": list(place.replicas),
                 "swaps": self.swaps,
             },
             "hosts": dict(self._facts),
@@ -262,22 +285,96 @@ class Hosts:
         shares = self._shares[client.name]
         cpus = shares.server if path.machines == 1 and placement == "machines" else shares.client
         with ExitStack() as ledger:
-            certificates = self._certificates(client) if spec.tls else None
-            server = RemoteServer(self.server_side, path.name, spec)
-            ledger.callback(_stop, server)
-            reached = self._reach(server, path, spec, certificates, client, ledger)
+            serving = self._serving(factors, path, spec, client, ledger)
+            main, *companions = (
+                self._reach(started, path, client, work, ledger)
+                for started, work in self._started(serving, path, spec, client, ledger)
+            )
             probes = (self.link().ping(_PINGS),) if path.crosses_link else ()
-            reached.begin(ledger)
+            serving.begin()
+            for one in (main, *companions):
+                one.begin(ledger)
+            application = self._application(factors, client, cpus, (main, *companions), ledger)
             if factors.get("idle") == "polling":
                 for host in {client.name: client, self.server_host.name: self.server_host}.values():
                     ledger.callback(host.hold(_HeldPolling, called="polling").drop)
             idle = client.hold(IdleWatch, str(factors.get("idle", "as-found")), cpus_of(client), called="idle")
             ledger.callback(idle.drop)
-            yield self._stage(reached, path, factors, client, cpus, probes, idle)
+            yield self._stage(serving, main, tuple(companions), application, path, factors, client, cpus, probes, idle)
+
+    def _serving(
+        self,
+        factors: Mapping[str, FactorValue],
+        path: NetworkPath,
+        spec: SessionSpec,
+        client: RemoteHost,
+        ledger: ExitStack,
+    ) -> Serving:
+        """The main server, alone or with its replicas. Raises LabError, ServerCrashed."""
+        if replicates(factors):
+            assert self._replication is not None, "who asks for replicas named their hosts"
+            return ledger.enter_context(self._replication.serving(factors, self.request.prepare, self.server()[0]))
+        certificates = self._certificates(self.server_side, client, WORK) if spec.tls else None
+        server = start_server(self.server_side, path.name, spec)
+        ledger.callback(_stop, server)
+        return Serving(server, self.server_side.facts["password"], certificates)
+
+    def _started(
+        self, serving: Serving, path: NetworkPath, spec: SessionSpec, client: RemoteHost, ledger: ExitStack
+    ) -> Iterator[tuple[Started, Path]]:
+        """The stage's servers, the main one first, each with the directory of its path."""
+        facts = self.server_side.facts
+        yield (
+            Started(serving.running, serving.certificates, spec, facts["user"], serving.password, facts["database"]),
+            WORK,
+        )
+        mine = of_store(spec, path)
+        for side in self._companions[self.server_host.name]:
+            work = _own(side.facts["kind"])
+            certificates = self._certificates(side, client, work) if mine.tls else None
+            running = start_server(side, path.name, mine)
+            ledger.callback(_stop, running)
+            yield Started(running, certificates, mine), work
+
+    def _application(
+        self,
+        factors: Mapping[str, FactorValue],
+        client: RemoteHost,
+        cpus: Cpus,
+        servers: tuple[Reached, ...],
+        ledger: ExitStack,
+    ) -> PhpApplication | None:
+        """A real one where the cell wants it, on the load's host and CPUs."""
+        if factors.get("application") != "php":
+            return None
+        pool = client.hold(HeldPool, servers[0].name, cpus, int(factors.get("threads", 1)), called="php")
+        ledger.callback(pool.drop)
+        return PhpApplication(RemotePool(pool), pool.call("become_ready"), servers)
+
+    def _observed(
+        self, serving: Serving, reached: tuple[Reached, ...], application: PhpApplication | None, client: RemoteHost
+    ) -> dict[str, list[Observed]]:
+        """By host: processes whose CPU time is the price of a stage's answers."""
+        found: dict[str, list[Observed]] = {host.name: [] for host in self._both()}
+        for number, one in enumerate(reached):
+            if one.running.pid != NO_PID:
+                role = one.name if number else MAIN
+                found[self.server_host.name].append(Observed(role=role, pid=one.running.pid))
+            for hop in one.endpoint.hops:
+                process = cast(RemoteProcess, hop.process)
+                found[process.held.host.name].append(Observed(role="forwarder", pid=process.pid))
+        for name, replica in zip(self.place.replicas, serving.observed(), strict=False):
+            found[name].append(replica)
+        if application is not None:
+            found[client.name].append(application.observed)
+        return found
 
     def _stage(
         self,
-        reached: Reached,
+        serving: Serving,
+        main: Reached,
+        companions: tuple[Reached, ...],
+        application: PhpApplication | None,
         path: NetworkPath,
         factors: Mapping[str, FactorValue],
         client: RemoteHost,
@@ -285,13 +382,7 @@ class Hosts:
         probes: tuple[RttResult, ...],
         idle: Held,
     ) -> HostsStage:
-        facts = self.server_side.facts
-        by_host: dict[str, list[Observed]] = {host.name: [] for host in self._both()}
-        if reached.running.pid != NO_PID:
-            by_host[self.server_host.name].append(Observed(role="server", pid=reached.running.pid))
-        for hop in reached.endpoint.hops:
-            process = cast(RemoteProcess, hop.process)
-            by_host[process.held.host.name].append(Observed(role="forwarder", pid=process.pid))
+        by_host = self._observed(serving, (main, *companions), application, client)
         elsewhere = {
             host.name: (host.launcher(self._shares[host.name].server), tuple(by_host[host.name]))
             for host in self._both()
@@ -300,13 +391,12 @@ class Hosts:
         told: dict[str, dict[str, Any]] = {}
         launcher = client.launcher(cpus)
         assert isinstance(launcher, RemoteLauncher)
-        assert len(observed(reached, (), None)) == sum(map(len, by_host.values())), "each is on one host"
         return HostsStage(
-            target=reached.target,
-            protocol=reached.protocol,
-            user=facts["user"],
-            password=facts["password"],
-            database=facts["database"],
+            target=main.target,
+            protocol=main.protocol,
+            user=main.started.user,
+            password=main.started.password,
+            database=main.started.database,
             client=Client(
                 launcher=launcher,
                 others=self._other_launchers(),
@@ -315,65 +405,66 @@ class Hosts:
                 told=told,
             ),
             observe=tuple(by_host[client.name]),
-            trust=reached.trust,
-            serving=Serving(reached.running, facts["password"], reached.started.certificates),
-            main=reached,
-            companions=(),
+            trust=main.trust,
+            serving=serving,
+            main=main,
+            companions=companions,
+            application=application,
             link=None,
             at_rest=probes,
             tcp={},
-            connections=int(factors["threads"]) if "threads" in factors else None,
+            connections=connections(factors),
             scene=None,
             idle=_RemoteIdle(idle),
-            fetches_server_key=self.request.given is None or self.request.given.login.consent.fetch_server_key,
+            fetches_server_key=self.given is None or self.given.login.consent.fetch_server_key,
             real=self._real() if path.crosses_link else None,
             told=told,
-            interruptions=self._interruptions((client, self.server_host, *self._others)),
+            interruptions=self._interruptions(self._both()),
             parties={
                 "client": client.name,
                 **({"others": list(self.place.others)} if self._others else {}),
                 "server": self.server_host.name,
+                **({"replicas": list(self.place.replicas)} if replicates(factors) else {}),
             },
         )
 
     def _other_launchers(self) -> tuple[RemoteLauncher, ...]:
         return tuple(host.launcher(self._shares[host.name].client) for host in self._others)
 
-    def _reach(
-        self,
-        server: RemoteServer,
-        path: NetworkPath,
-        spec: SessionSpec,
-        certificates: CertificatePaths | None,
-        client: RemoteHost,
-        ledger: ExitStack,
-    ) -> Reached:
-        facts = self.server_side.facts
-        started = Started(server, certificates, spec, facts["user"], facts["password"], facts["database"])
+    def _reach(self, started: Started, path: NetworkPath, client: RemoteHost, work: Path, ledger: ExitStack) -> Reached:
+        """Raises LabError."""
+        server, spec = cast(RemoteServer, started.running), started.spec
         context = HostsContext(
             running=server,
             ledger=ledger,
+            work=work,
             client=client,
             server=self.server_host,
             shares=self._shares,
             **started.account,
         )
         endpoint: Endpoint = path.open(context)
-        tls = (str(_CA), spec.tls_version) if certificates and spec.tls_version else None
-        view = server.session_view(client, endpoint.connection, tls)
-        if self.request.given is not None:
+        certificates = started.certificates
+        tls = (str(certificates.ca), spec.tls_version) if certificates and spec.tls_version else None
+        view = server.session_view(client, endpoint.connection, tls) if path.shows_sessions else hops_view(server)
+        if self.given is not None:
             # It may see names, or a proxy, in place of addresses, and its process is in no namespace of ours: what is seen is in the
             # receipt, and nothing is claimed.
             seen_from, answers = str(view["host"]).partition(":")[0], endpoint.peer_pid
             endpoint = replace(endpoint, seen_from=seen_from, peer_pid=None if answers == NO_PID else answers)
         return Reached(started, endpoint, view, context.watch_hops)
 
-    def _certificates(self, client: RemoteHost) -> CertificatePaths:
+    def _certificates(self, side: Held, client: RemoteHost, work: Path) -> CertificatePaths:
         """The authority's certificate as a file on the client's host."""
-        ca = self.server_side.call("certificates")
+        authority, ca = side.call("certificates"), work / "ca.pem"
         for host in (client, *self._others):
-            host.within(_write, str(_CA), ca)
-        return CertificatePaths(_CA, _CA, _CA)
+            host.within(_write, str(ca), authority)
+        return CertificatePaths(ca, ca, ca)
+
+
+def _own(kind: str) -> Path:
+    """The directory on each host of what belongs to a further server."""
+    return WORK / KINDS[kind].service
 
 
 def _shares(cpus: Cpus, halved: bool) -> Shares:
@@ -381,8 +472,9 @@ def _shares(cpus: Cpus, halved: bool) -> Shares:
     return share_cpus(cpus) if halved else Shares(cpus, cpus)
 
 
-def _make_work() -> None:
-    WORK.mkdir(mode=0o700, exist_ok=True)
+def _make_work(directories: Sequence[Path]) -> None:
+    for directory in directories:
+        directory.mkdir(mode=0o700, exist_ok=True)
 
 
 def _write(path: str, content: bytes) -> None:
@@ -453,6 +545,16 @@ class _NoWatch:
         return None
 
 
+@dataclass(frozen=True)
+class _LagAlone:
+    """See `testbed.WindowWatch`: to be filled with the lag of replicas."""
+
+    length_ns: int
+
+    def finish(self) -> Window:
+        return Window(length_ns=self.length_ns, interface="")
+
+
 @dataclass
 class HostsStage(LabStage):
     """See `howfar.testbed.Stage`: the laboratory's, over a real link."""
@@ -466,7 +568,7 @@ class HostsStage(LabStage):
     """Of the way to a host, since the stage was made."""
 
     def watch(self, length_ns: int) -> WindowWatch:
-        return _NoWatch()
+        return self.serving.watch(_NoWatch() if self.pair is None else _LagAlone(length_ns))
 
     def begun(self, session: Mapping[str, Any] | None = None) -> StageReceipt:
         return self._with_hosts(super().begun(session))
@@ -479,13 +581,7 @@ class HostsStage(LabStage):
     def _with_hosts(self, found: StageReceipt) -> StageReceipt:
         receipt = {**found.receipt, "hosts": {**self.parties, "start": dict(self.told)}}
         if self.real is not None and self.at_rest:
-            probe = self.at_rest[-1]
-            receipt["link"] = {
-                "real": True,
-                "rtt_at_rest_ns": {"p50": probe.p50_ns, "min": probe.min_ns, "p99": probe.p99_ns},
-                "asked": {"rest_rtt_ns": probe.p50_ns},
-                **self.real,
-            }
+            receipt["link"] = real_link(self.at_rest[-1], self.real)
         return StageReceipt(receipt, found.violations)
 
 
@@ -499,8 +595,12 @@ def count_violations(counters: Mapping[str, int], answered: int | None) -> tuple
 
 @contextmanager
 def open_hosts(
-    hosts: Mapping[str, RemoteHost], place: Place, request: HostsRequest, swaps: bool = False
+    hosts: Mapping[str, RemoteHost],
+    place: Place,
+    request: LabRequest,
+    swaps: bool = False,
+    given: GivenServer | None = None,
 ) -> Iterator[Hosts]:
     """Raises LabError, ServerMissing, ServerCrashed, PlanError."""
     with ExitStack() as ledger:
-        yield Hosts(hosts, place, request, ledger, swaps)
+        yield Hosts(hosts, place, request, ledger, swaps, given)

@@ -260,7 +260,7 @@ class Lab:
                 link=link,
                 at_rest=at_rest,
                 tcp=self.tcp() if link else {},
-                connections=_connections(factors),
+                connections=connections(factors),
                 scene=Scene(client_host, self.server_host, main.endpoint.server_port, link, main.running.snapshot),
                 application=application,
                 idle=IdleWatch(idle, usable_cpus()),
@@ -338,7 +338,7 @@ def open_laboratory(request: LabRequest) -> Iterator[Lab]:
         yield Lab(request, ledger)
 
 
-def _connections(factors: Mapping[str, FactorValue]) -> int | None:
+def connections(factors: Mapping[str, FactorValue]) -> int | None:
     """That the load has open all the time. A page opens them when it first needs them, if it does, and may close them at its end."""
     if factors.get("page", "none") != "none" or "threads" not in factors:
         return None

@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path as FilePath
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from howfar.engine.messages import Observed, Service, ServiceName, TcpTarget, UnixTarget
 from howfar.engine.process import Launcher
@@ -19,8 +19,7 @@ from howfar.errors import LabError
 from howfar.lab.certificates import KEY_TYPE, pinned_context
 from howfar.lab.network import CLIENT_ADDRESS, LOOPBACK_ADDRESS, SERVER_ADDRESS, Companion, Host
 from howfar.lab.sandbox import as_other_user
-from howfar.lab.servers import CertificatePaths, Server
-from howfar.lab.servers.key_value import KeyValueServer
+from howfar.lab.servers import CertificatePaths, Counted, Server
 from howfar.lab.servers.kinds import KINDS
 from howfar.lab.sockets import listens
 from howfar.lab.window import Diag, parse
@@ -130,8 +129,8 @@ class HopCount(Protocol):
 class HopWatch:
     """Looks at hops by name from its making until `finish()`, which gives the most that each was seen to have at once."""
 
-    def __init__(self, looks: Mapping[str, Look]) -> None:
-        self._looks = dict(looks)
+    def __init__(self, looks: Mapping[str, Look], every_s: float = _EVERY_S) -> None:
+        self._looks, self._every_s = dict(looks), every_s
         self._most: dict[str, dict[str, int]] = {name: {} for name in looks}
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="hops", daemon=True)
@@ -145,7 +144,7 @@ class HopWatch:
                 most.update({what: max(count, most.get(what, 0)) for what, count in seen.items()})
 
     def _watch(self) -> None:
-        while not self._end.wait(_EVERY_S):
+        while not self._end.wait(self._every_s):
             self._look()
 
     def finish(self) -> dict[str, dict[str, int]]:
@@ -218,6 +217,21 @@ class RunningServer(Listener, Protocol):
     def receipt(
         self, before: Mapping[str, int], commits: int | None = None
     ) -> tuple[dict[str, Any], tuple[str, ...]]: ...
+
+
+class KeyStore(RunningServer, Protocol):
+    """One that stores keys; see `key_value.KeyValueServer`."""
+
+    def metrics(self) -> ServerMetrics: ...
+    def count_keys(self) -> int: ...
+    def others(self) -> tuple[str, ...]: ...
+
+
+class Counting(RunningServer, Protocol):
+    """One with tables; see `servers.TableServer`."""
+
+    def counted(self) -> Counted: ...
+    def clients(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -294,6 +308,11 @@ class Reached:
         return self.started.running
 
     @property
+    def store(self) -> KeyStore | None:
+        """The server, where it stores keys."""
+        return cast(KeyStore, self.running) if KINDS[self.running.kind].speaks == "keys" else None
+
+    @property
     def protocol(self) -> SqlProtocol:
         """Of statements; a store of keys has one of its own."""
         speaks = KINDS[self.running.kind].speaks
@@ -331,7 +350,7 @@ class Reached:
             server_kind=running.kind,
             server_version=running.version,
             pid=running.pid,
-            count_keys=running.count_keys if isinstance(running, KeyValueServer) else None,
+            count_keys=None if self.store is None else self.store.count_keys,
         )
 
     def observed(self, role: str) -> tuple[Observed, ...]:
@@ -521,8 +540,9 @@ def tcp_bytes(host: Host, port: int) -> Mapping[str, int]:
 
 
 def written(file: FilePath, text: str) -> FilePath:
-    """The file with this text, in a directory that is made if need be."""
+    """The file with this text, for nobody else, in a directory that is made if need be."""
     file.parent.mkdir(exist_ok=True)
+    file.touch(mode=0o600)
     file.write_text(text)
     return file
 
@@ -536,11 +556,14 @@ def reach(started: Started, path: Path, ends: Ends, ledger: ExitStack) -> Reache
     encrypted = pinned_context(certificates, spec.tls_version) if certificates and spec.tls_version else None
     if path.shows_sessions:
         return Reached(started, endpoint, running.session_view(endpoint.connection, ends.client, encrypted))
-    assert isinstance(running, KeyValueServer), "a path that cannot ask leads to one"
+    return Reached(started, endpoint, hops_view(running))
+
+
+def hops_view(running: RunningServer) -> dict[str, Any]:
+    """How a server sees the program of a path through which it cannot be asked. Raises LabError."""
+    store = cast(KeyStore, running)
     # The program connects while it begins to listen; the server lists what it has accepted.
     until = time.monotonic() + _ACCEPTED_S
-    while not (hosts := sorted({place.partition(":")[0] for place in running.others()})) and time.monotonic() < until:
+    while not (hosts := sorted({place.partition(":")[0] for place in store.others()})) and time.monotonic() < until:
         time.sleep(_POLL_S)
-    return Reached(
-        started, endpoint, {"of": "the hop's own connection", "host": " and ".join(hosts), "ssl_version": ""}
-    )
+    return {"of": "the hop's own connection", "host": " and ".join(hosts), "ssl_version": ""}

@@ -18,7 +18,7 @@ from howfar.engine.messages import (
 )
 from howfar.errors import LabError
 from howfar.lab.link import DIRECTIONS, LinkSpec
-from howfar.lab.link.receipt import Lateness, link_receipt, link_violations, of_a_trial
+from howfar.lab.link.receipt import OF_A_PLAN, Lateness, of_a_trial
 from howfar.lab.replication import (
     Durability,
     Mode,
@@ -26,11 +26,10 @@ from howfar.lab.replication import (
     PairContext,
     ReplicationSpec,
     WaitPoint,
-    Wire,
     open_pair,
     open_wires,
 )
-from howfar.lab.replication.links import FOREVER_MS, Compression
+from howfar.lab.replication.links import FOREVER_MS, Compression, EmulatedWire
 from howfar.lab.replication.proof import Snapshot, latency_violation, violations, window_facts
 from howfar.lab.replication.watch import CommitWatch, LagSample, LagWatch
 from howfar.lab.request import ReplicasSpec
@@ -90,7 +89,7 @@ class Replication:
         self._tables = tables
         self._spec = spec
         self._ledger = ledger.enter_context(ExitStack())
-        self.wires: tuple[Wire, ...] = ()
+        self.wires: tuple[EmulatedWire, ...] = ()
         self._open_wires({})
 
     def _open_wires(self, calibrations: Mapping[str, Mapping[LinkSpec, dict[str, Any]]]) -> None:
@@ -123,27 +122,9 @@ class Replication:
             open_pair(self._context, wires, self._program, tables, spec, encrypted=encrypted) as pair,
             ExitStack() as ledger,
         ):
-            if prepare:
-                pair.primary.write(*prepare, patience_s=pair.patience_s)
-            for replica in pair.replicas:
-                pair.await_caught_up(replica)
-            found = Replicated(
-                pair,
-                pair.certificates if encrypted else None,
-                self._tcp(wires),
-                watches_commits=factors.get("fault", ORDINARY["fault"]) == "none",
-            )
-            ledger.callback(found.finish)
-            yield found
+            yield prepared(pair, pair.certificates if encrypted else None, factors, prepare, ledger)
 
-    def _tcp(self, wires: tuple[Wire, ...]) -> dict[str, Any]:
-        """What is in force for the hosts' TCP, for receipts."""
-        return {
-            "preset": self._context.tcp,
-            "congestion_control": wires[0].network.congestion_control if wires else None,
-        }
-
-    def _shaped(self, factors: Mapping[str, FactorValue]) -> tuple[Wire, ...]:
+    def _shaped(self, factors: Mapping[str, FactorValue]) -> tuple[EmulatedWire, ...]:
         """Those that the cell needs, as it asks for them; also after a trial that left one cut or dead."""
         links = node_links(factors)
         if links and not all(wire.link.alive() for wire in self.wires):
@@ -154,18 +135,33 @@ class Replication:
         return used
 
 
+def prepared(
+    pair: Pair,
+    certificates: CertificatePaths | None,
+    factors: Mapping[str, FactorValue],
+    prepare: tuple[str, ...],
+    ledger: ExitStack,
+) -> Replicated:
+    """A proven pair with what the load needs, on all members. Raises LabError."""
+    if prepare:
+        pair.primary.write(*prepare, patience_s=pair.patience_s)
+    for replica in pair.replicas:
+        pair.await_caught_up(replica)
+    watches = factors.get("fault", ORDINARY["fault"]) == "none"
+    found = Replicated(pair, certificates, watches_commits=watches)
+    ledger.callback(found.finish)
+    return found
+
+
 class Replicated(Serving):
-    """A primary with its replicas. Made by `Replication.serving`."""
+    """A primary with its replicas. Made by `prepared`."""
 
     pair: Pair
 
-    def __init__(
-        self, pair: Pair, certificates: CertificatePaths | None, tcp: dict[str, Any], *, watches_commits: bool
-    ) -> None:
-        """`tcp`: how the hosts' TCP was configured. `watches_commits`: one that hangs ends the load; not where a fault is tested."""
+    def __init__(self, pair: Pair, certificates: CertificatePaths | None, *, watches_commits: bool) -> None:
+        """`watches_commits`: one that hangs ends the load; not where a fault is tested."""
         super().__init__(pair.primary.server, pair.primary.server.password, certificates)
         self.pair = pair
-        self._tcp = tcp
         self._watches_commits = watches_commits
         self._at_rest: tuple[tuple[RttResult, ...], ...] = ()
         """Of each wire before the load: each probe."""
@@ -176,18 +172,16 @@ class Replicated(Serving):
 
     def observed(self) -> tuple[Observed, ...]:
         found = [Observed(role="replica", pid=replica.server.pid) for replica in self.pair.replicas]
-        emulators = (wire.link.pid for wire in self.pair.wires)
+        emulators = (wire.pid() for wire in self.pair.wires)
         return (*found, *(Observed(role="replica_link", pid=pid) for pid in emulators if pid is not None))
 
     def begin(self) -> None:
-        self._at_rest = tuple(wire.link.at_rest() for wire in self.pair.wires)
+        self._at_rest = tuple(wire.begin() for wire in self.pair.wires)
         named = zip(self.pair.wires, self._at_rest, strict=True)
         self.pair.facts["rtt_at_rest_ns"] = {wire.name: probes[-1].p50_ns for wire, probes in named}
-        for wire in self.pair.wires:
-            wire.link.counters(reset=True)
         self._before = self.pair.snapshot()
         if self._watches_commits:
-            rtt_s = max((wire.link.spec.rtt_ns for wire in self.pair.wires), default=0) / 1e9
+            rtt_s = max((wire.rtt_ns for wire in self.pair.wires), default=0) / 1e9
             self._commits = CommitWatch(self.pair, HANGS_S + _HANGS_RTTS * rtt_s)
 
     def watch(self, window: WindowWatch) -> WindowWatch:
@@ -208,9 +202,8 @@ class Replicated(Serving):
     def begun(self) -> StageReceipt:
         receipts, found = {}, []
         for wire, probes in zip(self.pair.wires, self._at_rest, strict=True):
-            name, stats = wire.name, wire.link.counters() if wire.link.alive() else None
-            receipts[name] = link_receipt(wire.link, probes, stats, self._tcp)
-            found += [f"{name}: {sentence}" for sentence in link_violations(wire.link, probes, None)]
+            receipts[wire.name] = wire.receipt(probes, wire.counters() if wire.alive() else None)
+            found += [f"{wire.name}: {sentence}" for sentence in wire.violations(probes, None, OF_A_PLAN)]
         return StageReceipt({"replication": {"wires": receipts}}, tuple(found))
 
     def obtained(self, load: LoadFacts) -> StageReceipt:
@@ -222,12 +215,12 @@ class Replicated(Serving):
         pair, after = self.pair, self.pair.snapshot()
         ways = [probes[-1] for probes in self._at_rest[: len(pair.replicas)]]
         found = contradictions(pair.spec, self._before, after, load, ways)
-        self._crossed = tuple(wire.link.counters() for wire in pair.wires)
+        self._crossed = tuple(wire.counters() for wire in pair.wires)
         receipts = {}
         for wire, probes, stats in zip(pair.wires, self._at_rest, self._crossed, strict=True):
-            receipts[wire.name] = link_receipt(wire.link, probes, stats, self._tcp)
+            receipts[wire.name] = wire.receipt(probes, stats)
             lateness = of_a_trial(load.commit_p50_ns or load.round_trip_ns) if pair.spec.needed else NOBODY_WAITS
-            unlike = link_violations(wire.link, probes, stats, lateness)
+            unlike = wire.violations(probes, stats, lateness)
             found += [f"{wire.name}: {sentence}" for sentence in (*unlike, *_cut(stats))]
         facts = {
             **{name: value for name, value in pair.facts.items() if name != "proof"},

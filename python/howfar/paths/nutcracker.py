@@ -11,7 +11,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from howfar.errors import LabError
@@ -49,35 +49,27 @@ class NutcrackerPath(Path):
     passes_tls = False
     shows_sessions = False
     first_protocol = True
+    between_hosts = True
     modelled = False
 
     def open(self, context: PathContext) -> Endpoint:
         assert context.server_port is not None, "this path needs a server that listens on TCP"
         port, counters_port = context.hop_port, context.hop_port + 1
-        file = context.work / "nutcracker.yml"
-        file.write_text(
-            _CONFIGURATION.format(
-                pool=_POOL,
-                listen=context.loopback_address,
-                port=port,
-                redis=str(context.service == "redis").lower(),
-                server=context.server_address,
-                server_port=context.server_port,
-            )
+        made = _CONFIGURATION.format(
+            pool=_POOL,
+            listen=context.loopback_address,
+            port=port,
+            redis=str(context.service == "redis").lower(),
+            server=context.server_address,
+            server_port=context.server_port,
         )
+        file = context.write("client", "nutcracker.yml", made)
         counting = ["-a", context.loopback_address, "-s", str(counters_port), "-i", str(_EVERY_MS)]
         notes = ["-o", str(context.work / "nutcracker.notes"), "-v", "4"]
-        process = context.start("client", [find_program(_PROGRAM), "-c", str(file), *counting, *notes], _LOG)
+        program = context.within("client", _program)
+        process = context.start("client", [program, "-c", str(file), *counting, *notes], _LOG)
         context.wait_until(process, _LOG, lambda: context.listens(process, port))
-
-        def ask() -> Mapping[str, Any]:
-            try:
-                with socket.create_connection((context.loopback_address, counters_port), _ANSWER_S) as asking:
-                    answer = b"".join(iter(lambda: asking.recv(65536), b""))
-                told: Mapping[str, Any] = json.loads(answer)[_POOL]
-            except (OSError, ValueError, KeyError) as error:
-                raise LabError(f"nutcracker does not tell its counters: {error}") from error
-            return told
+        ask = partial(_counters, context.loopback_address, counters_port)
 
         def carried() -> Mapping[str, int]:
             """Read the counters until they are stable, because they are updated periodically. Raises LabError."""
@@ -105,8 +97,26 @@ class NutcrackerPath(Path):
             seen_from=context.client_address,
             server_port=context.server_port,
             hops=(Hop("client_side", process, carried=carried, now=at_once),),
-            facts={"program": _version(), "client_side": "one connection to the server for all clients"},
+            facts={
+                "program": context.within("client", _version),
+                "client_side": "one connection to the server for all clients",
+            },
         )
+
+
+def _counters(address: str, port: int) -> Mapping[str, Any]:
+    """Raises LabError."""
+    try:
+        with socket.create_connection((address, port), _ANSWER_S) as asking:
+            answer = b"".join(iter(lambda: asking.recv(65536), b""))
+        told: Mapping[str, Any] = json.loads(answer)[_POOL]
+    except (OSError, ValueError, KeyError) as error:
+        raise LabError(f"nutcracker does not tell its counters: {error}") from error
+    return told
+
+
+def _program() -> str:
+    return find_program(_PROGRAM)
 
 
 @cache

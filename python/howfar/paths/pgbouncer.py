@@ -10,7 +10,9 @@ from __future__ import annotations
 import resource
 import subprocess
 from collections.abc import Mapping
-from functools import cache
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Literal
 
 from howfar.errors import LabError
@@ -58,6 +60,7 @@ class PgbouncerPath(Path):
     protocols = ("postgresql",)
     pools = True
     passes_tls = False
+    between_hosts = True
     modelled = False
 
     def __init__(
@@ -94,7 +97,7 @@ class PgbouncerPath(Path):
             seen_from="localhost" if self.by_socket else seen_from,
             server_port=(context.hop_port if self._side == "server" else context.server_port) if across else None,
             hops=(bouncer.hop,),
-            facts={"program": _version(), f"{self._side}_side": bouncer.facts},
+            facts={"program": context.within(self._side, _version), f"{self._side}_side": bouncer.facts},
         )
 
 
@@ -148,58 +151,38 @@ class _Bouncer:
 
     def __init__(self, context: PathContext, side: Side, *, listen: str, connect: str, mode: str) -> None:
         work, port, database = context.work, context.hop_port, context.database
-        log, accounts, file = "pgbouncer.log", work / "pgbouncer.users", work / "pgbouncer.ini"
+        log = "pgbouncer.log"
         # The key of a client's login opens the server too only if both keep the same of the password.
         (kept,) = context.query(f"SELECT rolpassword FROM pg_authid WHERE rolname = '{context.user}'")
-        accounts.touch(mode=0o600)
-        accounts.write_text(f'"{context.user}" "{kept["rolpassword"]}"\n')
-        most = _most_clients()
-        file.write_text(
-            _CONFIGURATION.format(
-                database=database,
-                host=connect,
-                server_port=context.server_port,
-                listen=listen,
-                port=port,
-                work=work,
-                mode=mode,
-                pool=_POOL if mode == "transaction" else most,
-                most=most,
-                accounts=accounts,
-            )
+        accounts = context.write(side, "pgbouncer.users", f'"{context.user}" "{kept["rolpassword"]}"\n')
+        most = context.within(side, _most_clients)
+        made = _CONFIGURATION.format(
+            database=database,
+            host=connect,
+            server_port=context.server_port,
+            listen=listen,
+            port=port,
+            work=work,
+            mode=mode,
+            pool=_POOL if mode == "transaction" else most,
+            most=most,
+            accounts=accounts,
         )
-        near = work / f".s.PGSQL.{port}"
-        near.unlink(missing_ok=True)
-        self.process = context.start(side, [find_program(_PROGRAM), str(file)], log, as_user=_USER)
-        context.wait_until(self.process, log, near.is_socket)
-        self.socket = str(near)
+        file = context.write(side, "pgbouncer.ini", made)
+        self.socket = str(near := work / f".s.PGSQL.{port}")
+        context.within(side, partial(_clear, near))
+        self.process = context.start(side, [context.within(side, _program), str(file)], log, as_user=_USER)
+        context.wait_until(self.process, log, lambda: context.within(side, near.is_socket))
         self.facts = (
             f"pools {mode}s, at most {_POOL if mode == 'transaction' else most} connections; "
             f"listens at {listen or near}:{port}, connects to {connect}:{context.server_port}"
         )
-        self._database = database
-        self._admin: pg8000.native.Connection | None = None
+        self._context, self._side, self._database = context, side, database
         self.hop = Hop(f"{side}_side", self.process, carried=self._carried, now=self._now, let_go=self._let_go)
 
-    def _ask(self, command: str) -> list[dict[str, Any]]:
-        """Query PgBouncer's console, which admits the account that runs it. Raises LabError."""
-        # Here, because every command knows the paths and few open one.
-        import pg8000.native
-        from pg8000.exceptions import DatabaseError, InterfaceError
-
-        try:
-            if self._admin is None:
-                self._admin = pg8000.native.Connection(
-                    _PROGRAM, unix_sock=self.socket, database=_PROGRAM, timeout=_ANSWER_S
-                )
-            rows = self._admin.run(command) or []
-            names = [column["name"] for column in self._admin.columns or ()]
-        except (DatabaseError, InterfaceError, OSError) as error:
-            raise LabError(f"PgBouncer's console does not answer {command}: {error}") from error
-        return [dict(zip(names, row, strict=True)) for row in rows]
-
     def _own(self, command: str) -> list[dict[str, Any]]:
-        return [row for row in self._ask(command) if row["database"] == self._database]
+        rows = self._context.within(self._side, partial(_ask, self.socket, command))
+        return [row for row in rows if row["database"] == self._database]
 
     def _carried(self) -> Mapping[str, int]:
         """Read what it received from clients and from the server. Raises LabError."""
@@ -216,16 +199,46 @@ class _Bouncer:
 
     def _let_go(self) -> None:
         """Close server connections, because a PostgreSQL session publishes its statistics when it ends. Raises LabError."""
-        self._ask("PAUSE")
-        if self._admin is not None:
-            self._admin.close()
-            self._admin = None
+        self._context.within(self._side, partial(_ask, self.socket, "PAUSE"))
+        self._context.within(self._side, partial(_clear, FilePath(self.socket)))
+
+
+_consoles: dict[str, pg8000.native.Connection] = {}
+"""By socket, in the process on PgBouncer's host: one for all questions, which come one after the other."""
+
+
+def _clear(near: FilePath) -> None:
+    """Forget what an earlier PgBouncer left."""
+    if (console := _consoles.pop(str(near), None)) is not None:
+        with suppress(Exception):  # the other end may be dead, which pg8000 says in many ways
+            console.close()
+    near.unlink(missing_ok=True)
+
+
+def _ask(near: str, command: str) -> list[dict[str, Any]]:
+    """Query PgBouncer's console, which admits the account that runs it. Raises LabError."""
+    # Here, because every command knows the paths and few open one.
+    import pg8000.native
+    from pg8000.exceptions import DatabaseError, InterfaceError
+
+    try:
+        if near not in _consoles:
+            _consoles[near] = pg8000.native.Connection(_PROGRAM, unix_sock=near, database=_PROGRAM, timeout=_ANSWER_S)
+        rows = _consoles[near].run(command) or []
+        names = [column["name"] for column in _consoles[near].columns or ()]
+    except (DatabaseError, InterfaceError, OSError) as error:
+        raise LabError(f"PgBouncer's console does not answer {command}: {error}") from error
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def _most_clients() -> int:
     """The client limit that its file limit allows: PgBouncer reserves a file for each server connection too."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST_CLIENTS if hard == resource.RLIM_INFINITY else min(_MOST_CLIENTS, hard // 2 - _FILES_BESIDE)
+
+
+def _program() -> str:
+    return find_program(_PROGRAM)
 
 
 @cache

@@ -101,10 +101,9 @@ def with_instead(plan: Plan, factor: str, instead: Mapping[str, Sequence[Any]]) 
     return Fitted(fitted, (f"{factor} {new}{f' in place of {old}' if old else ''}: the server's own",))
 
 
-def with_link(plan: Plan, rtt_ns: int, rate_bps: int) -> Fitted:
-    """The one link that is there, in place of those that the plan would set: a real link is not set. Its control arms go too, whose
-    links would be longer ones. Raises PlanError when nothing is left to compare."""
-    there = {"rtt_ns": rtt_ns, "rate_bps": rate_bps}
+def with_link(plan: Plan, there: Mapping[str, int]) -> Fitted:
+    """The links that are there, by factor, in place of those that the plan would set: a real link is not set. Control arms go too,
+    whose links would be longer ones. Raises PlanError when nothing is left to compare."""
     compared = [FACTORS[name] for name in there if len(getattr(plan.factors, name)) > 1]
     named = {name: level for name, level in there.items() if getattr(plan.baseline, name) is not None}
     fitted = plan.model_copy(

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from howfar.engine.messages import ServiceName
 from howfar.errors import LabError, MissingError, PlanError, ServerMissing
 from howfar.lab.cache import cache_home
 from howfar.lab.environment import memory_bytes
@@ -169,14 +170,27 @@ def _check_keys(plan: Plan) -> None:
 
 def _check_page_servers(plan: Plan) -> None:
     """The other servers that the plan's pages need are here. Raises ServerMissing, ServerCrashed, MissingError."""
-    from howfar.lab.php.php_fpm import find_php_fpm
-    from howfar.lab.servers.kinds import KINDS, find_server
+    from howfar.lab.servers.kinds import find_server
 
     for server in companions(plan):
         find_server(server)
+    check_application(plan, service_of(plan))
+
+
+def service_of(plan: Plan) -> ServiceName:
+    """What an application knows the plan's main server as. Raises ServerMissing, ServerCrashed."""
+    from howfar.lab.servers.kinds import KINDS
+
+    return KINDS[_kind(plan.factors.server[0])].service
+
+
+def check_application(plan: Plan, service: ServiceName) -> None:
+    """The one that the plan's pages need is here. Raises MissingError."""
+    from howfar.lab.php.php_fpm import find_php_fpm
+
     if "php" in plan.factors.application:
         try:
-            find_php_fpm(KINDS[find_server(plan.factors.server[0]).kind].service)
+            find_php_fpm(service)
         except MissingError as error:
             raise MissingError(
                 f"plan {plan.name} asks a real PHP application for pages: {error.message}",

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 from howfar.engine.messages import (
     CpuStep,
@@ -43,9 +43,8 @@ from howfar.engine.rules import services_of, sql_of
 from howfar.errors import LabError, MissingError, PlanError
 from howfar.lab import sandbox
 from howfar.lab.network import Companion
-from howfar.lab.reached import Reached
-from howfar.lab.servers import Counted, TableServer
-from howfar.lab.servers.key_value import KeyValueServer
+from howfar.lab.reached import Counting, Reached, written
+from howfar.lab.servers import Counted
 from howfar.services import SERVICES
 from howfar.testbed import StageReceipt
 
@@ -248,8 +247,8 @@ class PhpFpm:
     """One running pool. Made by `start`; `stop` ends it with its children."""
 
     def __init__(self, program: Program, work: Path, launcher: Launcher, children: int) -> None:
-        self.program = program
         self.children = children
+        self._work = work
         self.socket = work / "php.sock"
         self._log = work / "php-fpm.log"
         self._ini = work / "php.ini"
@@ -297,6 +296,26 @@ class PhpFpm:
                 time.sleep(_POLL_S)
             else:
                 return about(answer)
+
+    def give(self, script: PageScript, name: str) -> FastCgi:
+        """A page, and how it is asked for. Passwords are in its file: only we may read it."""
+        file = written(self._work / name, self._reachable(script).model_dump_json())
+        return FastCgi(
+            target=UnixTarget(path=str(self.socket)),
+            parameters=parameters(_PAGE, HOWFAR_PAGE=str(file)),
+            ends_with=ENDS_WITH,
+        )
+
+    def _reachable(self, script: PageScript) -> PageScript:
+        """libpq takes the directory of a socket, and looks for one name in there: a forwarded socket has another."""
+        for name, service in services_of(script).items():
+            if SERVICES[name].names_folder and isinstance(service.target, UnixTarget):
+                named = self._work / LIBPQ_SOCKET
+                named.unlink(missing_ok=True)
+                named.symlink_to(service.target.path)
+                target = UnixTarget(path=str(named))
+                return script.model_copy(update={name: service.model_copy(update={"target": target})})
+        return script
 
     def ask(self, parameters: dict[str, str], patience_s: float) -> Answer:
         """Raises LabError."""
@@ -439,27 +458,21 @@ _SETTLES_S = 3.0
 
 def count(one: Reached) -> Counted:
     """Raises LabError."""
-    running = one.running
-    if isinstance(running, KeyValueServer):
-        metrics = running.metrics()
+    if (store := one.store) is not None:
+        metrics = store.metrics()
         keys = (metrics.lookup_hits or 0) + (metrics.lookup_misses or 0)
-        return Counted(metrics.requests, keys, metrics.connections or 0, len(running.others()), 0)
-    assert isinstance(running, TableServer)
-    return running.counted()
+        return Counted(metrics.requests, keys, metrics.connections or 0, len(store.others()), 0)
+    return cast(Counting, one.running).counted()
 
 
 def _own(one: Reached) -> int:
     """Turns that one `count` takes: for SQL the status, for Redis INFO, CLIENT ID and CLIENT LIST."""
-    return 3 if isinstance(one.running, KeyValueServer) else 1
+    return 1 if one.store is None else 3
 
 
 def clients(one: Reached) -> tuple[str, ...]:
     """Where a server sees its clients; ours is left out. Raises LabError."""
-    running = one.running
-    if isinstance(running, KeyValueServer):
-        return running.others()
-    assert isinstance(running, TableServer)
-    return running.clients()
+    return cast(Counting, one.running).clients() if one.store is None else one.store.others()
 
 
 def await_alone(servers: Sequence[Reached]) -> None:
@@ -517,7 +530,7 @@ def _counted_alike(
 ) -> tuple[dict[str, int], list[str]]:
     """What the server counted, and where that is not what the pages reported."""
     name, deadline, queries = one.name, time.monotonic() + _SETTLES_S, 1
-    store = isinstance(one.running, KeyValueServer)
+    store = one.store is not None
     after = count(one)
     while script.connect == "per_page" and after.present > before.present and time.monotonic() < deadline:
         time.sleep(_POLL_S)
@@ -603,11 +616,22 @@ _PATIENCE_S = 60.0
 """For one page over a slow link."""
 
 
+class Pool(Protocol):
+    """See `PhpFpm`; it may be on another host."""
+
+    pid: int
+    children: int
+
+    def give(self, script: PageScript, name: str) -> FastCgi: ...
+    def ask(self, parameters: dict[str, str], patience_s: float) -> Answer: ...
+    def check_alive(self, when: str) -> None: ...
+    def losses(self) -> tuple[str, ...]: ...
+
+
 class PhpApplication:
     """See `howfar.testbed.Application`."""
 
-    def __init__(self, work: Path, pool: PhpFpm, about: dict[str, Any], servers: Sequence[Reached]) -> None:
-        self._work = work
+    def __init__(self, pool: Pool, about: dict[str, Any], servers: Sequence[Reached]) -> None:
         self._pool = pool
         self._about = about
         self._servers = servers
@@ -625,7 +649,7 @@ class PhpApplication:
         if self._script is None:
             await_alone(self._servers)
         self._script = script
-        cgi = self._written(script, "page.json")
+        cgi = self._pool.give(script, "page.json")
         if (like := for_proof(script)) is not None:
             self._proof = prove(self._servers, like, lambda us: self._page(like, us), self._pool.children + 1)
         return cgi
@@ -648,32 +672,9 @@ class PhpApplication:
         )
 
     def _page(self, script: PageScript, linger_us: int) -> Answer:
-        cgi = self._written(script, "proof.json")
+        cgi = self._pool.give(script, "proof.json")
         answer = self._pool.ask({**cgi.parameters, "HOWFAR_LINGER_US": str(linger_us)}, _PATIENCE_S)
         return good(answer, ENDS_WITH)
-
-    def _written(self, script: PageScript, name: str) -> FastCgi:
-        """Passwords are in it: only we may read it."""
-        file = self._work / name
-        file.unlink(missing_ok=True)
-        file.touch(mode=0o600)
-        file.write_text(self._reachable(script).model_dump_json())
-        return FastCgi(
-            target=UnixTarget(path=str(self._pool.socket)),
-            parameters=parameters(_PAGE, HOWFAR_PAGE=str(file)),
-            ends_with=ENDS_WITH,
-        )
-
-    def _reachable(self, script: PageScript) -> PageScript:
-        """libpq takes the directory of a socket, and looks for one name in there: a forwarded socket has another."""
-        for name, service in services_of(script).items():
-            if SERVICES[name].names_folder and isinstance(service.target, UnixTarget):
-                named = self._work / LIBPQ_SOCKET
-                named.unlink(missing_ok=True)
-                named.symlink_to(service.target.path)
-                target = UnixTarget(path=str(named))
-                return script.model_copy(update={name: service.model_copy(update={"target": target})})
-        return script
 
 
 @contextmanager
@@ -684,6 +685,6 @@ def php_application(
     work.mkdir(exist_ok=True)
     pool = PhpFpm(program, work, launcher, children)
     try:
-        yield PhpApplication(work, pool, pool.become_ready(), servers)
+        yield PhpApplication(pool, pool.become_ready(), servers)
     finally:
         pool.stop()

@@ -172,7 +172,7 @@ class BinaryLogReplication(ReplicationDialect):
         replica.tell(self.stop_receiving_sql, patience_s)
 
     def promote(self, replica: Member, patience_s: float) -> int:
-        _stop(replica, self.stop_receiving_sql, lambda: replica.host.within(_end_connections))
+        _stop(replica, self.stop_receiving_sql, lambda: replica.server.context.host.within(_end_connections))
         unapplied = self._unapplied(replica)
         wait_for(
             lambda: self._unapplied(replica) == 0,

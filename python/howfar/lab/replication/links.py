@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from howfar.engine.messages import LONGEST_NS, Outage
+from howfar.engine.messages import LONGEST_NS, LinkStats, Outage, RttResult
 from howfar.errors import PlanError
 from howfar.lab.link import DIRECTIONS, DirectionName, Link, LinkSpec, open_link
 from howfar.lab.link.backends import DEFAULT
+from howfar.lab.link.receipt import Lateness, link_receipt, link_violations
 from howfar.lab.network import (
     LINKS_MOST,
     REPLICAS_MOST,
@@ -26,6 +28,7 @@ from howfar.lab.network import (
     size_buffers,
     usable_cpus,
 )
+from howfar.lab.window_network import open_in, traffic
 from howfar.plan.distances import pairs
 from howfar.plan.factors import CLUSTERS
 
@@ -50,10 +53,55 @@ class PairContext:
         return tuple(cpu for cpu in usable_cpus() if cpu not in taken) or self.shares.client
 
 
-@dataclass(frozen=True)
-class Wire:
+class Wire(ABC):
     """One replica's way to the primary, or between two nodes of a cluster. The replica dials, so it is the link's client: what the
     primary sends goes `to_client`, acknowledgements go `to_server`."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The replica's."""
+
+    @property
+    @abstractmethod
+    def rtt_ns(self) -> int:
+        """That was requested, or measured."""
+
+    @abstractmethod
+    def alive(self) -> bool: ...
+
+    @abstractmethod
+    def sent_bytes(self) -> int | None:
+        """By the primary's host to the replica, since their interfaces are there. None: nobody counts them apart."""
+
+    @abstractmethod
+    def begin(self) -> tuple[RttResult, ...]:
+        """Before the load: each probe of the link at rest; its counters begin now. Raises LinkFailed, EngineError."""
+
+    @abstractmethod
+    def pid(self) -> int | None:
+        """Of the process whose CPU time it takes. None: there is none."""
+
+    @abstractmethod
+    def counters(self) -> LinkStats | None: ...
+
+    @abstractmethod
+    def receipt(self, probes: Sequence[RttResult], stats: LinkStats | None) -> dict[str, Any]: ...
+
+    def violations(self, probes: Sequence[RttResult], stats: LinkStats | None, lateness: Lateness) -> tuple[str, ...]:
+        """Where it was not what was requested; of a real one nothing is."""
+        return ()
+
+    def cut(self, directions: Iterable[DirectionName] = DIRECTIONS) -> None:
+        raise PlanError("a real link cannot be cut", "Measure faults in the laboratory (without --on).")
+
+    def mend(self) -> None:
+        raise PlanError("a real link cannot be mended", "Measure faults in the laboratory (without --on).")
+
+
+@dataclass(frozen=True)
+class EmulatedWire(Wire):
+    """In the laboratory: the replica's host is joined to the primary's by an emulated link."""
 
     network: Network
     link: Link
@@ -63,7 +111,7 @@ class Wire:
 
     @property
     def name(self) -> str:
-        return Wire.called(self.network, self.nodes)
+        return EmulatedWire.called(self.network, self.nodes)
 
     @staticmethod
     def called(network: Network, nodes: tuple[int, int]) -> str:
@@ -74,6 +122,37 @@ class Wire:
     def host(self) -> Host:
         """The replica's."""
         return self.network.client
+
+    @property
+    def rtt_ns(self) -> int:
+        return self.link.spec.rtt_ns
+
+    def alive(self) -> bool:
+        return self.link.alive()
+
+    def sent_bytes(self) -> int | None:
+        with closing(open_in(self.network.server, "dev")) as file:
+            seen = traffic(file.read(), self.network.ends.server_device)
+        assert seen is not None, "a wire has a device at either end"
+        return seen.sent_bytes
+
+    def begin(self) -> tuple[RttResult, ...]:
+        found = self.link.at_rest()
+        self.link.counters(reset=True)
+        return found
+
+    def pid(self) -> int | None:
+        return self.link.pid
+
+    def counters(self) -> LinkStats | None:
+        return self.link.counters()
+
+    def receipt(self, probes: Sequence[RttResult], stats: LinkStats | None) -> dict[str, Any]:
+        tcp = {"preset": self.tcp, "congestion_control": self.network.congestion_control}
+        return link_receipt(self.link, probes, stats, tcp)
+
+    def violations(self, probes: Sequence[RttResult], stats: LinkStats | None, lateness: Lateness) -> tuple[str, ...]:
+        return link_violations(self.link, probes, stats, lateness)
 
     def shape(self, spec: LinkSpec) -> None:
         """Another link from now on, at rest. Raises LinkFailed, EngineError."""
@@ -101,7 +180,7 @@ def open_wires(
     calibrations: Mapping[str, Mapping[LinkSpec, dict[str, Any]]] | None = None,
     *,
     mesh: bool = False,
-) -> Iterator[tuple[Wire, ...]]:
+) -> Iterator[tuple[EmulatedWire, ...]]:
     """So many hosts, each joined to the primary's by a calibrated link; call in the sandbox. `mesh`: and every two of them by one of
     their own, in which case each host has an address that all others reach. `calibrations`: of wires before these, by their names.
     The replicas' ways to the primary come first. Raises PlanError, LinkFailed, EngineError."""
@@ -110,11 +189,11 @@ def open_wires(
         raise PlanError(f"a cluster of {count + 1} nodes needs more than {LINKS_MOST} links", "At most 5 nodes.")
     ours, theirs = context.shares.server, context.replica_cpus
     with ExitStack() as ledger:
-        wires: list[Wire] = []
+        wires: list[EmulatedWire] = []
 
         def open_wire(network: Network, nodes: tuple[int, int], shares: Shares) -> None:
             size_buffers(network, spec.bdp_bytes, context.tcp)
-            wire = Wire(
+            wire = EmulatedWire(
                 network,
                 ledger.enter_context(
                     open_link(
@@ -122,7 +201,7 @@ def open_wires(
                         spec,
                         network.client.launcher(shares.client),
                         network.server.launcher(shares.server),
-                        (calibrations or {}).get(Wire.called(network, nodes)),
+                        (calibrations or {}).get(EmulatedWire.called(network, nodes)),
                         backend=context.backend,
                         with_goodput=False,
                     )

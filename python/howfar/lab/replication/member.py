@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from howfar.errors import LabError, ServerCrashed
-from howfar.lab.network import Host
 from howfar.lab.replication.dialect import ReplicaState, ReplicationDialect, Seed, replication_dialect
 from howfar.lab.replication.links import ReplicationSpec
 from howfar.lab.replication.status import NodeFacts, PrimaryEnd
@@ -26,7 +24,6 @@ class Member:
     """`primary`, `replica1` and so on."""
 
     name: str
-    host: Host
     server: TableServer
     dialect: ReplicationDialect
     spec: ReplicationSpec
@@ -50,7 +47,7 @@ class Member:
 
     def full(self) -> str | None:
         """In words, when its file system is. A server that has no room dies, waits or refuses, and seldom says it last."""
-        left = shutil.disk_usage(self.server.socket.parent).free
+        left = self.server.free_bytes()
         return None if left > _FULL_BYTES else f"{left >> 20} MiB left on its file system"
 
     def position(self, sql: str) -> str:
@@ -103,7 +100,7 @@ def begin_member(seed: Seed, context: ServerContext, program: Program, tables: T
         server = dialect.begin(seed, context, program, tables)
     except LabError as error:
         raise type(error)(f"{seed.name} is not seeded: {error.message}", error.advice) from error
-    return Member(seed.name, context.host, server, dialect, seed.spec)
+    return Member(seed.name, server, dialect, seed.spec)
 
 
 def refuse_strangers(primary: Member, replica: Member) -> None:

@@ -30,7 +30,7 @@ from howfar.lab.replication.dialect import (
     Source,
     replication_dialect,
 )
-from howfar.lab.replication.links import PairContext, ReplicationSpec, Wire
+from howfar.lab.replication.links import EmulatedWire, PairContext, ReplicationSpec, Wire
 from howfar.lab.replication.member import Member, begin_member, refuse_strangers, wait_for
 from howfar.lab.replication.proof import (
     FILLING,
@@ -61,6 +61,8 @@ class Pair:
     """To the replicas in their order, then those between them."""
     patience_beyond_s: float = 30.0
     """Beyond round trips."""
+    patience: float = 1.0
+    """Longer intervals between looks at it, where each look costs its hosts more."""
     certificates: CertificatePaths | None = None
     """Of its servers. None: they offer no TLS."""
     facts: dict[str, Any] = field(default_factory=dict)
@@ -78,9 +80,7 @@ class Pair:
     @property
     def patience_s(self) -> float:
         """For what needs some round trips."""
-        return (
-            self.patience_beyond_s + _ROUND_TRIPS * max((wire.link.spec.rtt_ns for wire in self.wires), default=0) / 1e9
-        )
+        return self.patience_beyond_s + _ROUND_TRIPS * max((wire.rtt_ns for wire in self.wires), default=0) / 1e9
 
     def snapshot(self) -> Snapshot:
         """Raises ServerCrashed, LabError."""
@@ -95,7 +95,7 @@ class Pair:
         )
 
     def _broken(self) -> tuple[str, ...]:
-        dead = [f"the link of {wire.name} had died" for wire in self.wires if not wire.link.alive()]
+        dead = [f"the link of {wire.name} had died" for wire in self.wires if not wire.alive()]
         full = [f"{member.name} had {left}" for member in self.members if (left := member.full())]
         return (*dead, *full)
 
@@ -186,7 +186,7 @@ def _raise_refused(replica: Member, state: ReplicaState) -> NoReturn:
 @contextmanager
 def open_pair(
     context: PairContext,
-    wires: Sequence[Wire],
+    wires: Sequence[EmulatedWire],
     program: Program,
     tables: Tables,
     spec: ReplicationSpec,
@@ -198,28 +198,17 @@ def open_pair(
 
     Raises PlanError, LabError, ServerCrashed.
     """
-    spec.check()
-    _refuse(spec, replication_dialect(program.kind, spec.mode))
+    check(spec, replication_dialect(program.kind, spec.mode))
     assert len(wires) >= spec.replicas, "each replica has a wire of its own"
     with ExitStack() as ledger:
-        marks = [("", time.monotonic())]
-
-        def mark(what: str) -> None:
-            marks.append((what, time.monotonic()))
-
         directory = ledger.enter_context(_directory(context))
         used = tuple(wire for wire in wires if wire.nodes[1] <= spec.replicas and (spec.cluster or not wire.nodes[0]))
-        pair = _start(directory, context, program, tables, spec, used, encrypted, ledger)
-        mark("servers")
-        _connect(pair)
-        mark("replication")
-        pair.facts["proof"] = asdict(pair.prove())
-        mark("proof")
-        pair.facts["seconds"] = {what: round(at - before, 3) for (_, before), (what, at) in pairwise(marks)}
-        yield pair
+        yield _begin(directory, context, program, tables, spec, used, encrypted, ledger)
 
 
-def _refuse(spec: ReplicationSpec, dialect: ReplicationDialect) -> None:
+def check(spec: ReplicationSpec, dialect: ReplicationDialect) -> None:
+    """Raises PlanError for what makes no sense, on any server or on this kind."""
+    spec.check()
     if spec.semi_sync and dialect.most_to_wait_for is not None and spec.wait_for > dialect.most_to_wait_for:
         raise PlanError(
             f"{dialect.kind} waits for {dialect.most_to_wait_for} replica, not for {spec.wait_for}",
@@ -243,33 +232,54 @@ def _directory(context: PairContext) -> Iterator[Path]:
         shutil.rmtree(where, ignore_errors=True)
 
 
-def _start(
+def _begin(
     directory: Path,
     context: PairContext,
     program: Program,
     tables: Tables,
     spec: ReplicationSpec,
-    wires: tuple[Wire, ...],
+    wires: tuple[EmulatedWire, ...],
     encrypted: bool,
     ledger: ExitStack,
 ) -> Pair:
-    """All servers up on equal data, each replica configured with its primary."""
+    """The members on the laboratory's hosts, with equal data, and then what `join` does."""
     dialect = replication_dialect(program.kind, spec.mode)
     certificates = _certificates(directory, wires) if spec.tls or encrypted else None
     secret, group = secrets.token_urlsafe(18), str(uuid.uuid4())
+    ca = str(certificates.ca) if certificates and spec.tls else None
+    ways = wires[: spec.replicas]
+    sources = tuple(
+        Source(wire.network.ends.server_address, dialect.port, secret, ca, spec.compression) for wire in ways
+    )
     hosts = [("primary", context.network.server, context.shares.server)]
-    hosts += [(wire.host.name, wire.host, context.replica_cpus) for wire in wires[: spec.replicas]]
+    hosts += [(wire.name, wire.host, context.replica_cpus) for wire in ways]
     members = []
     for number, (name, host, cpus) in enumerate(hosts):
         (directory / name).mkdir()
         place = ServerContext(
             work=directory / name, host=host, cpus=cpus, connections=context.connections, namespaced=True
         )
-        source = _source(dialect, wires[number - 1], spec, secret, certificates) if number else None
+        source = sources[number - 1] if number else None
         seed = Seed(name, number, spec, secret, certificates, source, group)
         member = begin_member(seed, place, program, tables)
         ledger.callback(member.server.stop)
         members.append(member)
+    primary, *replicas = members
+    pair = Pair(spec, dialect, primary, tuple(replicas), wires, context.patience_s, certificates=certificates)
+    pair.facts = {"replica_cpus": list(context.replica_cpus), "data_file_system": file_system_of(directory)}
+    join(pair, sources)
+    return pair
+
+
+def join(pair: Pair, sources: Sequence[Source]) -> None:
+    """Wait for members that were begun, configure each replica with its primary, and prove the pair. `sources`: the primary as each
+    replica finds it. Raises LabError, ServerCrashed."""
+    marks = [("", time.monotonic())]
+
+    def mark(what: str) -> None:
+        marks.append((what, time.monotonic()))
+
+    members = (pair.primary, *pair.replicas)
     for member in members:
         try:
             member.server.become_ready()
@@ -278,37 +288,19 @@ def _start(
             raise ServerCrashed(
                 f"{member.name} does not start: {error.message}", f"{error.advice} {damaged}"
             ) from error
-    primary, *replicas = members
-    pair = Pair(spec, dialect, primary, tuple(replicas), wires, context.patience_s, certificates)
-    pair.facts = {
-        "asked": asdict(spec),
-        "replica_cpus": list(context.replica_cpus),
-        "data_file_system": file_system_of(directory),
-        "durability": {member.name: _durability(member, spec) for member in members},
-    }
-    for member, wire in zip(replicas, wires, strict=False):
-        dialect.follow(member, _source(dialect, wire, spec, secret, certificates))
-    return pair
+    durability = {member.name: _durability(member, pair.spec) for member in members}
+    pair.facts |= {"asked": asdict(pair.spec), "durability": durability}
+    for replica, source in zip(pair.replicas, sources, strict=True):
+        pair.dialect.follow(replica, source)
+    mark("servers")
+    _connect(pair)
+    mark("replication")
+    pair.facts["proof"] = asdict(pair.prove())
+    mark("proof")
+    pair.facts["seconds"] = {what: round(at - before, 3) for (_, before), (what, at) in pairwise(marks)}
 
 
-def _source(
-    dialect: ReplicationDialect,
-    wire: Wire,
-    spec: ReplicationSpec,
-    secret: str,
-    certificates: CertificatePaths | None,
-) -> Source:
-    """The primary, as the replica at the wire's end finds it."""
-    return Source(
-        address=wire.network.ends.server_address,
-        port=dialect.port,
-        password=secret,
-        ca=str(certificates.ca) if certificates and spec.tls else None,
-        compression=spec.compression,
-    )
-
-
-def _certificates(directory: Path, wires: tuple[Wire, ...]) -> CertificatePaths:
+def _certificates(directory: Path, wires: tuple[EmulatedWire, ...]) -> CertificatePaths:
     addresses = [wire.network.ends.server_address for wire in wires]
     return make_certificates(directory, (LOOPBACK_ADDRESS, SERVER_ADDRESS, *addresses))
 

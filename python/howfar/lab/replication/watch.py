@@ -35,7 +35,7 @@ class PairWatch:
 
     def __init__(self, pair: Pair, interval_s: float) -> None:
         self.pair = pair
-        self._interval_s = interval_s
+        self._interval_s = interval_s * pair.patience
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
@@ -171,7 +171,7 @@ class CommitWatch(PairWatch):
 
 def _reasons(pair: Pair) -> list[str]:
     """What is wrong with its replicas, as far as can be said."""
-    found = [f"the link of {wire.name} had died" for wire in pair.wires if not wire.link.alive()]
+    found = [f"the link of {wire.name} had died" for wire in pair.wires if not wire.alive()]
     for replica in pair.replicas:
         if not replica.server.alive():
             found.append(f"{replica.name} died")

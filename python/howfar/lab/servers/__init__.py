@@ -4,6 +4,7 @@ and a line in `kinds.py`."""
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
 import ssl
 import subprocess
@@ -106,10 +107,15 @@ class ServerContext:
             return f"{LOOPBACK_ADDRESS},{self.address}"
         return "0.0.0.0" if self.namespaced else LOOPBACK_ADDRESS
 
+    @staticmethod
+    def port_on(usual: int) -> int:
+        """On the user's hosts."""
+        return usual + HOSTS_PORT
+
     def port(self, usual: int) -> int:
         """The usual one where the host is its own, one that firewalls can be told where it is the user's, else a free one."""
         if self.address is not None:
-            return usual + HOSTS_PORT
+            return self.port_on(usual)
         return usual if self.namespaced else free_port()
 
 
@@ -289,6 +295,10 @@ class TableServer(Server):
     @abstractmethod
     def password(self) -> str:
         """Of the laboratory's account."""
+
+    def free_bytes(self) -> int:
+        """Of the file system that its data is on."""
+        return shutil.disk_usage(self.socket.parent).free
 
     @abstractmethod
     def query(self, sql: str, called: str | None = None) -> list[dict[str, Any]]:

@@ -64,7 +64,6 @@ class RedisDialect:
         port = settings.port or 0
         options = {
             "port": str(port if settings.tls is None else 0),
-            "bind": settings.address or "127.0.0.1",
             # Without a password it would refuse whoever comes over the link.
             "protected-mode": "no" if settings.context.namespaced else "yes",
             "tcp-backlog": str(max(LEAST_QUEUE, settings.context.connections)),
@@ -87,7 +86,12 @@ class RedisDialect:
                 "tls-ca-cert-file": str(settings.tls.ca),
                 "tls-auth-clients": "no",  # else it wants a certificate of each client
             }
-        return [str(settings.program), *(word for name, value in options.items() for word in (f"--{name}", value))]
+        bind = ("--bind", *(settings.address or "127.0.0.1").split(","))
+        return [
+            str(settings.program),
+            *bind,
+            *(word for name, value in options.items() for word in (f"--{name}", value)),
+        ]
 
     def version(self, lines: Lines) -> str:
         info = pairs(ask(lines, "INFO", "server"), "\r\n", ":")

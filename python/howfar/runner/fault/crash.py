@@ -404,7 +404,7 @@ def _take_over(pair: Pair) -> Survivor:
 
 def await_arrived(pair: Pair, replica: Member) -> None:
     """What a dead primary's kernel still delivers comes within round trips; then its end does, or nothing. Raises LabError."""
-    quiet_s = _QUIET_S + _QUIET_RTTS * max((wire.link.spec.rtt_ns for wire in pair.wires), default=0) / 1e9
+    quiet_s = _QUIET_S + _QUIET_RTTS * max((wire.rtt_ns for wire in pair.wires), default=0) / 1e9
     deadline = time.monotonic() + _ARRIVED_S
     received, since = "", time.monotonic()
     while time.monotonic() < deadline:

@@ -1,0 +1,171 @@
+"""Replication, pages and programs on the way between hosts of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from howfar.errors import HowfarError
+from howfar.lab.php.php_fpm import find_php_fpm
+from howfar.lab.servers.kinds import find_server
+from howfar.store.records import Run, TrialStatus
+from howfar.store.run_file import read_run
+from tests.lab.howfar_runs import came_through
+from tests.lab.test_hosts import among_hosts, needs_hosts
+
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.lab,
+    pytest.mark.usefixtures("namespaces", "mariadb"),
+    needs_hosts,
+]
+_TIMING = """
+[timing]
+warmup = "100ms"
+measure = "500ms"
+min_blocks = 2
+max_blocks = 2
+target = "0.1%"
+time_budget = "30min"
+controls = false
+"""
+_REPLICATION = f"""
+name = "replication"
+question = "What does it cost to wait for another host?"
+[workload]
+kind = "single_row_inserts"
+[data]
+tables = 1
+table_size = 1000
+[factors]
+path = "socket"
+threads = 2
+server = "mariadb"
+replication = ["none", "async", "after-sync"]
+replica_rtt = ["0ms", "85ms"]
+replica_rate = "1gbit"
+durability = "off"
+[baseline]
+replication = "none"
+{_TIMING}
+"""
+_PAGE = f"""
+name = "page"
+question = "One machine with sockets, or two with a network?"
+[workload]
+kind = "page"
+[data]
+tables = 1
+table_size = 1000
+[keys]
+count = 100
+[pages.small]
+point_selects = 2
+redis_gets = 2
+memcached_gets = 1
+[factors]
+page = "small"
+application = ["php", "engine"]
+path = ["socket", "remote", "forwarded-socket"]
+threads = 2
+placement = "machines"
+[baseline]
+path = "socket"
+application = "php"
+{_TIMING}
+"""
+_HOPS = f"""
+name = "hops"
+question = "What does the program on the way cost?"
+[workload]
+kind = "oltp_point_select"
+db_ps_mode = "disable"
+[data]
+tables = 1
+table_size = 1000
+[factors]
+path = ["remote", "haproxy", "pgbouncer", "pgbouncer-near", "nutcracker"]
+threads = 2
+connect = ["persistent", "per-transaction"]
+[baseline]
+path = "remote"
+connect = "persistent"
+{_TIMING}
+"""
+
+
+def _run(cache: Path, directory: Path, plan: str, options: str = "", hosts: tuple[str, ...] = ("a", "b")) -> Run:
+    """A run with its report, between hosts."""
+    (directory / "plan.toml").write_text(plan)
+    command = f"howfar run plan.toml --on hosts.toml {options} --out run.howfar"
+    done = among_hosts(cache, directory, f"{command}; howfar report --md run.howfar >report.md", hosts)
+    came_through(done.returncode, done.stderr)
+    return read_run(directory / "run.howfar")
+
+
+def _need(*programs: str) -> None:
+    try:
+        for program in programs:
+            find_php_fpm() if program == "php" else find_server(program)
+    except HowfarError as error:
+        pytest.skip(f"{error.message} {error.advice}")
+
+
+def _good(run: Run) -> list[str]:
+    for trial in run.trials:
+        print(trial.arm, trial.status, trial.void_reason)  # shown where the assertion fails
+    return [trial.arm for trial in run.trials if trial.status is TrialStatus.OK]
+
+
+def test_a_commit_waits_for_a_replica_on_another_host(cache: Path, tmp_path: Path) -> None:
+    run = _run(cache, tmp_path, _REPLICATION, "--place client=a,server=b,replica=c", ("a", "b", "c"))
+    assert len(set(_good(run))) == 4, "three modes over the one link that is there, and the baseline again"
+    for trial in (trial for trial in run.trials if trial.status is TrialStatus.OK):
+        mode = next(arm.factors["replication"] for arm in run.info.arms if arm.name == trial.arm)
+        pair = trial.receipt["replication"]
+        assert ("replica1" in pair["wires"]) == (mode != "none")
+        assert trial.measured is not None
+        roles = {use.role for use in trial.measured.cpu if use.cpu_ns > 0}
+        assert {"client", "server"} <= roles
+        if mode == "after-sync":
+            assert "replica" in roles and pair["wires"]["replica1"]["real"]
+            before, after = (pair["window"][when]["primary"] for when in ("before", "after"))
+            assert after["yes_tx"] > before["yes_tx"]
+    assert "to the replica is measured" in str(run.info.environment["not_as_asked"])
+    assert "semi-sync" in (tmp_path / "report.md").read_text()
+
+
+def test_the_client_s_host_is_the_replica_where_there_is_no_third(cache: Path, tmp_path: Path) -> None:
+    run = _run(cache, tmp_path, _REPLICATION.replace('"none", "async", "after-sync"', '"none", "after-commit"'))
+    assert len(set(_good(run))) == 3
+    assert run.info.environment["place"]["replicas"] == [run.info.environment["place"]["client"]]
+
+
+def test_pages_are_served_by_one_host_or_by_two(cache: Path, tmp_path: Path) -> None:
+    _need("redis", "memcached", "php")
+    run = _run(cache, tmp_path, _PAGE, "--place client=a,server=b")
+    assert len(set(_good(run))) == 7, "two applications on three paths, and the baseline again"
+    for trial in (trial for trial in run.trials if trial.status is TrialStatus.OK):
+        assert trial.measured is not None
+        assert set(trial.receipt["services"]) == {"redis", "memcached"}
+        roles = {use.role for use in trial.measured.cpu if use.cpu_ns > 0}
+        assert {"server", "redis", "memcached", "client"} <= roles
+        assert ("application" in roles) == ("application" in trial.receipt)
+
+
+@pytest.mark.parametrize(
+    ("server", "paths"),
+    [("postgresql", {"haproxy", "pgbouncer", "pgbouncer-near"}), ("redis", {"haproxy", "nutcracker"})],
+)
+def test_poolers_are_measured_between_hosts(cache: Path, tmp_path: Path, server: str, paths: set[str]) -> None:
+    _need(server)
+    run = _run(cache, tmp_path, _HOPS, f"--server {server} --place client=a,server=b")
+    good = _good(run)
+    assert {str(arm.factors["path"]) for arm in run.info.arms if arm.name in good} == {"remote", *paths}
+    for trial in (trial for trial in run.trials if trial.status is TrialStatus.OK):
+        if "at_once" in trial.receipt.get("forwarder", {}):
+            (carried,) = trial.receipt["forwarder"]["carried"].values()
+            (most,) = trial.receipt["forwarder"]["at_once"].values()
+            kept = "persistent" in trial.arm  # others may be seen or not
+            assert carried["bytes_to_server"] > 0 and (most["to_clients"] > 0 or not kept)
