@@ -1,6 +1,6 @@
 """A program for the tests: a server as a user may have one on a host, with sysbench's tables, until stdin ends.
 
-python -m tests.lab.given_server DIRECTORY ADDRESS TABLE_SIZE     prints its port; its password is in DIRECTORY/password
+python -m tests.lab.given_server KIND DIRECTORY ADDRESS TABLE_SIZE     prints its port; its password is in DIRECTORY/password
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from howfar.lab.servers import ServerContext, Tables, find_store
 
 
 def main() -> int:
-    directory, address, size = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    store = find_store("mariadb", Tables(1, size))
+    kind, directory, address, size = sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+    store = find_store(kind, Tables(1, size))
     store.prepare(ServerContext(directory, Host("server", None), usable_cpus(), 64, True, address))
     running = store.start(networking=True, reached_by="tcp")
     try:

@@ -30,6 +30,7 @@ _LONGEST_S = 150.0
 _LEFT_S = 10.0
 """So long after its end, nothing of a run may be left on a host."""
 _PARTS = re.compile(r"howfar-engine |mariadbd|raylet/raylet|gcs_server|howfar\.fleet\.|ray::Agent")
+_OF_A_TRIAL = re.compile(r"howfar-engine (load|usage)|mariadbd")
 _OF_A_RUN = re.compile(r"howfar-engine |mariadbd|ray::Agent")
 STEP = Path("clock") / "step"
 
@@ -83,6 +84,25 @@ def cleared(pattern: re.Pattern[str]) -> float | None:
     began = time.monotonic()
     while time.monotonic() - began < _LEFT_S:
         if not here(pattern.pattern):
+            return round(time.monotonic() - began, 1)
+        time.sleep(0.1)
+    return None
+
+
+def lives(pid: int) -> str | None:
+    """When a process began, which tells it from a later one of that number. None: it does not live."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else fields[19]
+
+
+def gone(were: dict[int, str | None]) -> float | None:
+    """Seconds until none of these lives. None: some did after ten."""
+    began = time.monotonic()
+    while time.monotonic() - began < _LEFT_S:
+        if not any(since is not None and lives(pid) == since for pid, since in were.items()):
             return round(time.monotonic() - began, 1)
         time.sleep(0.1)
     return None
@@ -188,9 +208,11 @@ def injure(run: Howfar, name: str, injury: Callable[[Howfar], None], moment_s: f
     await_that(run.under_load, f"a load, before {name}")
     time.sleep(moment_s)
     before, trials, began = len(_reasons()), run.trials(), time.monotonic()
+    were = {pid: lives(pid) for pid in here(_OF_A_TRIAL.pattern)}
     injury(run)
     found: dict[str, Any] = {"injury": name}
     await_that(lambda: run.process.poll() is not None or run.trials() > trials, f"the trial's end after {name}")
+    found["gone_s"] = gone(were)
     found["ended"] = run.process.poll()
     if found["ended"] not in (None, 0):
         found["cleared_s"] = cleared(_PARTS if name in ("head", "guard") else _OF_A_RUN)

@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from howfar.errors import HowfarError
+from howfar.lab.php.php_fpm import find_php_fpm
+from howfar.lab.servers.kinds import find_server
 from howfar.store.records import Run, StopReason, TrialStatus
 from howfar.store.run_file import read_run
 from tests.lab.howfar_runs import PATHS, TINY, came_through
@@ -53,6 +56,15 @@ def among_hosts(
             "PATH": f"{bin_directory}:{os.environ['PATH']}:/usr/sbin",
         },
     )
+
+
+def need(*programs: str) -> None:
+    """Skip where one is not here."""
+    try:
+        for program in programs:
+            find_php_fpm() if program == "php" else find_server(program)
+    except HowfarError as error:
+        pytest.skip(f"{error.message} {error.advice}")
 
 
 _LIFE = """
@@ -179,18 +191,41 @@ def test_hosts_that_may_be_both_swap_roles_from_block_to_block(cache: Path, tmp_
     assert "on hosts b and a, which exchanged their roles" in (tmp_path / "report.md").read_text()
 
 
-def test_two_clients_share_a_load_and_the_server_counts_their_sum(cache: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "clients", [("a", "b"), pytest.param(("a", "b", "c", "d"), marks=pytest.mark.thorough)], ids=["two", "four"]
+)
+def test_clients_share_a_load_and_the_server_counts_their_sum(
+    cache: Path, tmp_path: Path, clients: tuple[str, ...]
+) -> None:
     plan = _PLAN.replace(f"path = {PATHS}", 'path = "remote"').replace('path = "socket"', 'path = "remote"')
-    (tmp_path / "plan.toml").write_text(plan.replace("threads = 1", "threads = 2"))
-    command = "howfar run plan.toml --on hosts.toml --place server=c --clients a,b --out run.howfar"
-    done = among_hosts(cache, tmp_path, command, ("a", "b", "c"))
+    (tmp_path / "plan.toml").write_text(plan.replace("threads = 1", f"threads = {len(clients)}"))
+    command = f"howfar run plan.toml --on hosts.toml --place server=e --clients {','.join(clients)} --out run.howfar"
+    done = among_hosts(cache, tmp_path, command, (*clients, "e"))
     came_through(done.returncode, done.stderr)
     for trial in (each for each in read_run(tmp_path / "run.howfar").trials if each.status is TrialStatus.OK):
-        assert trial.receipt["hosts"]["others"] == ["b"] and set(trial.receipt["hosts"]["start"]) == {"a", "b", "c"}
+        assert trial.receipt["hosts"]["others"] == list(clients[1:])
+        assert set(trial.receipt["hosts"]["start"]) == {*clients, "e"}
         assert trial.measured is not None
         both = trial.measured.transactions + trial.measured.warmup_transactions
         counted = trial.receipt["server"]["counters"]["Com_stmt_execute"]
-        assert both <= counted <= 1.1 * both + 100
+        # That all answers, those beyond the window too, are as many is the receipt's own rule.
+        assert both <= counted <= 1.1 * both + 50 * len(clients)
+
+
+def test_hosts_85_ms_apart_start_within_the_bounds_that_their_clocks_state(cache: Path, tmp_path: Path) -> None:
+    plan = _PLAN.replace(PATHS, '["tcp", "remote"]').replace('path = "socket"', 'path = "tcp"')
+    (tmp_path / "plan.toml").write_text(plan.replace('measure = "200ms"', 'measure = "2s"'))
+    command = "howfar run plan.toml --on hosts.toml --place client=a,server=b --out run.howfar"
+    done = among_hosts(cache, tmp_path, command, link={"rtt_ns": 85_000_000, "rate_bps": 10**9})
+    came_through(done.returncode, done.stderr)
+    skews = []
+    for trial in (each for each in read_run(tmp_path / "run.howfar").trials if each.status is TrialStatus.OK):
+        begun = trial.receipt["hosts"]["start"]
+        for clock in begun.values():
+            assert abs(clock["clock_offset_ns"]) <= clock["clock_bound_ns"], "all are of one kernel"
+        moments = [clock["clock_offset_ns"] + clock["late_ns"] for clock in begun.values()]
+        skews += [max(moments) - min(moments)] if len(moments) > 1 else []
+    assert min(skews) <= 1_000_000, skews
 
 
 _LOSSES = """

@@ -6,13 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from howfar.errors import HowfarError
-from howfar.lab.php.php_fpm import find_php_fpm
-from howfar.lab.servers.kinds import find_server
 from howfar.store.records import Run, TrialStatus
 from howfar.store.run_file import read_run
 from tests.lab.howfar_runs import came_through
-from tests.lab.test_hosts import among_hosts, needs_hosts
+from tests.lab.test_hosts import among_hosts, need, needs_hosts
 
 pytestmark = [
     pytest.mark.alone,
@@ -104,14 +101,6 @@ def _run(cache: Path, directory: Path, plan: str, options: str = "", hosts: tupl
     return read_run(directory / "run.howfar")
 
 
-def _need(*programs: str) -> None:
-    try:
-        for program in programs:
-            find_php_fpm() if program == "php" else find_server(program)
-    except HowfarError as error:
-        pytest.skip(f"{error.message} {error.advice}")
-
-
 def _good(run: Run) -> list[str]:
     for trial in run.trials:
         print(trial.arm, trial.status, trial.void_reason)  # shown where the assertion fails
@@ -143,7 +132,7 @@ def test_the_client_s_host_is_the_replica_where_there_is_no_third(cache: Path, t
 
 
 def test_pages_are_served_by_one_host_or_by_two(cache: Path, tmp_path: Path) -> None:
-    _need("redis", "memcached", "php")
+    need("redis", "memcached", "php")
     run = _run(cache, tmp_path, _PAGE, "--place client=a,server=b")
     assert len(set(_good(run))) == 7, "two applications on three paths, and the baseline again"
     for trial in (trial for trial in run.trials if trial.status is TrialStatus.OK):
@@ -159,7 +148,7 @@ def test_pages_are_served_by_one_host_or_by_two(cache: Path, tmp_path: Path) -> 
     [("postgresql", {"haproxy", "pgbouncer", "pgbouncer-near"}), ("redis", {"haproxy", "nutcracker"})],
 )
 def test_poolers_are_measured_between_hosts(cache: Path, tmp_path: Path, server: str, paths: set[str]) -> None:
-    _need(server)
+    need(server)
     run = _run(cache, tmp_path, _HOPS, f"--server {server} --place client=a,server=b")
     good = _good(run)
     assert {str(arm.factors["path"]) for arm in run.info.arms if arm.name in good} == {"remote", *paths}

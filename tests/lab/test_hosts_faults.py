@@ -37,6 +37,8 @@ def injured(cache: Path, directory: Path, *what: str, blocks: int) -> dict[str, 
     assert done.returncode == 0, (done.stderr[-1500:], output.read_text() if output.exists() else "")
     found: dict[str, Any] = json.loads(output.read_text())
     assert found["stop"] == "blocks" and found["left"] == [] and found["cleared_s"] is not None
+    left = [one for one in found["injuries"] if one["gone_s"] is None or one.get("cleared_s", 0) is None]
+    assert not left, "ten seconds after each nothing of the injured trial is on any host"
     return found
 
 
@@ -75,8 +77,10 @@ def test_clocks_that_differ_by_5_s_or_are_stepped_have_no_effect(cache: Path, tm
         assert abs(clock["clock_offset_ns"] - 5_000_000_000) <= clock["clock_bound_ns"] + 1_000_000
 
 
-def test_after_kills_at_random_the_run_completes(cache: Path, tmp_path: Path) -> None:
-    found = injured(cache, tmp_path, "random", "6", "1", blocks=6)
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_after_kills_at_random_the_run_completes(cache: Path, tmp_path: Path, seed: int) -> None:
+    """30 kills."""
+    found = injured(cache, tmp_path, "random", "6", str(seed), blocks=6)
     assert all(one["void"] or one["ended"] for one in found["injuries"]), found
 
 

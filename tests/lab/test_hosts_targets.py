@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from howfar.lab.servers.kinds import find_server
 from howfar.store.records import Run, TrialStatus
 from howfar.store.run_file import read_run
 from tests.lab.howfar_runs import came_through
-from tests.lab.test_hosts import _PLAN, among_hosts, needs_hosts
+from tests.lab.test_hosts import _PLAN, among_hosts, need, needs_hosts
 
 pytestmark = [
     pytest.mark.alone,
@@ -27,15 +28,16 @@ END
 ) "export PYTHONPATH=$PYTHONPATH XDG_CACHE_HOME=$XDG_CACHE_HOME PATH=$PATH; $*"; }
 """
 _GIVEN = f"""{_ON_HOST}
+kind=KIND scheme=SCHEME
 mkdir server
 mkfifo stop
-on b python -m tests.lab.given_server $PWD/server 10.78.0.11 1000 <stop >port.txt 2>server.txt & exec 3>stop
+on b python -m tests.lab.given_server $kind $PWD/server 10.78.0.11 1000 <stop >port.txt 2>server.txt & exec 3>stop
 for _ in $(seq 600); do [ -s port.txt ] && break; sleep 0.1; done
-dsn="mysql://howfar@10.78.0.11:$(cat port.txt)/sbtest"
+dsn="$scheme://howfar@10.78.0.11:$(cat port.txt)/sbtest"
 howfar run plan.toml --on hosts.toml --dsn "$dsn" --password-file server/password --out run.howfar
 ! howfar run plan.toml --on hosts.toml --dsn "$dsn" --password-file server/password --place server=a 2>where.txt
 ! howfar run encryption --quick --on hosts.toml --dsn "$dsn" --password-file server/password 2>tls.txt
-kill -0 $(pgrep -f "server/[d]ata|[m]ariadbd.*$PWD" | head -1)
+kill -0 $(pgrep -f "$PWD/server/[d]ata" | head -1)
 """
 
 
@@ -43,9 +45,16 @@ def _good(run: Run) -> list[str]:
     return [trial.arm.removesuffix(" (again)") for trial in run.trials if trial.status is TrialStatus.OK]
 
 
-def test_a_server_of_the_users_own_is_measured_as_it_is(cache: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "scheme", "reads"),
+    [("mariadb", "mysql", "Com_select"), ("mysql", "mysql", "Com_select"), ("postgresql", "postgresql", "xact_commit")],
+)
+def test_a_server_of_the_users_own_is_measured_as_it_is(
+    cache: Path, tmp_path: Path, kind: str, scheme: str, reads: str
+) -> None:
+    need(kind)
     (tmp_path / "plan.toml").write_text(_PLAN.replace("BLOCKS", "1"))
-    done = among_hosts(cache, tmp_path, _GIVEN)
+    done = among_hosts(cache, tmp_path, _GIVEN.replace("KIND", str(find_server(kind).path)).replace("SCHEME", scheme))
     came_through(done.returncode, done.stderr)
     run = read_run(tmp_path / "run.howfar")
     assert set(_good(run)) == {"socket", "tcp", "remote", "forwarded-socket"}, [t.void_reason for t in run.trials]
@@ -53,7 +62,8 @@ def test_a_server_of_the_users_own_is_measured_as_it_is(cache: Path, tmp_path: P
         assert trial.measured is not None
         assert "the server's CPU time" in trial.receipt["server"]["unknown"]
         assert "server" not in {use.role for use in trial.measured.cpu}
-        assert trial.receipt["server"]["counters"]["Com_select"] > 0
+        assert trial.receipt["server"]["counters"][reads] > 0
+    assert run.info.server_kind == kind
     password = (tmp_path / "server" / "password").read_text().strip()
     assert password not in (tmp_path / "run.howfar").read_bytes().decode("latin-1")
     assert "the server is on host b" in (tmp_path / "where.txt").read_text()

@@ -180,12 +180,12 @@ def _named(kind: Kind, version: str, comment: str) -> str:
 
 
 def _socket(given: GivenServer, said: str) -> Path | None:
-    """PostgreSQL names directories, the others a file."""
-    first = said.partition(",")[0].strip()
-    if not first:
-        return None
-    path = Path(first) / f".s.PGSQL.{given.port}" if given.kind is Kind.POSTGRESQL else Path(first)
-    return path if path.is_socket() else None
+    """PostgreSQL tells it to few; its name has the port, and the kernel tells names."""
+    if given.kind is Kind.POSTGRESQL:
+        name = f"/.s.PGSQL.{given.port}"
+        words = Path("/proc/net/unix").read_text().split()
+        said = next((word for word in words if word.endswith(name) and word.startswith("/")), "")
+    return Path(said) if said and Path(said).is_socket() else None
 
 
 def _check_tables(session: SqlSession, given: GivenServer, tables: Tables) -> None:
@@ -205,7 +205,7 @@ def _check_tables(session: SqlSession, given: GivenServer, tables: Tables) -> No
 
 _ABOUT = {
     Kind.MYSQL: "SELECT version(), @@version_comment, @@socket",
-    Kind.POSTGRESQL: "SELECT current_setting('server_version'), '', current_setting('unix_socket_directories', true)",
+    Kind.POSTGRESQL: "SELECT current_setting('server_version'), '', ''",
 }
 _SEEN_FROM = {
     Kind.MYSQL: "SELECT HOST FROM information_schema.processlist WHERE ID = CONNECTION_ID()",

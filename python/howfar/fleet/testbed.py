@@ -138,6 +138,7 @@ class Hosts:
                 host.join()
                 self._clocks.pop(host.name, None)
                 self._servers.pop(host.name, None)
+                self._companions.pop(host.name, None)
                 self._links.clear()
         for host in self._both():
             if host.name not in self._clocks:
@@ -329,7 +330,7 @@ class Hosts:
             WORK,
         )
         mine = of_store(spec, path)
-        for side in self._companions[self.server_host.name]:
+        for side in self._companions.get(self.server_host.name, ()):
             work = _own(side.facts["kind"])
             certificates = self._certificates(side, client, work) if mine.tls else None
             running = start_server(side, path.name, mine)
