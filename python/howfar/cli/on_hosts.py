@@ -12,6 +12,8 @@ import click
 
 from howfar.errors import PlanError, UsageError
 from howfar.paths import find_path, is_local
+from howfar.plan.distances import EVEN
+from howfar.plan.factors import CLUSTERS
 from howfar.plan.fitting import Fitted, with_link, without_levels
 from howfar.plan.types import Plan
 from howfar.units import format_duration_ns, format_rate_bps
@@ -215,7 +217,7 @@ def opened(
             swaps = bool(before.get("swaps"))
         notes: tuple[str, ...] = ()
         if not goes_on:
-            possible = _with_paths(plan)
+            possible = _with_possible(plan)
             plan, notes = possible.plan, possible.notes
             if given is None:
                 can = hosts[chosen.server].within(fit, plan)
@@ -254,7 +256,7 @@ def check_plan(plan: Plan, given: GivenServer | None = None) -> None:
             f"plan {plan.name} needs {lacking}, which hosts of your own do not give yet",
             "The laboratory (without --on) does.",
         )
-    fitted = _with_paths(plan).plan
+    fitted = _with_possible(plan).plan
     with_link(fitted, {name: getattr(plan.factors, name)[0] for name in (*_LINK, *_replica_link(plan))})
     if given is not None:
         from howfar.fleet.given import check_given
@@ -262,11 +264,16 @@ def check_plan(plan: Plan, given: GivenServer | None = None) -> None:
         check_given(plan)
 
 
-def _with_paths(plan: Plan) -> Fitted:
-    """Without paths that hosts cannot have. Raises PlanError when nothing is left to compare."""
+def _with_possible(plan: Plan) -> Fitted:
+    """Without paths and clusters that hosts cannot have. Raises PlanError when nothing is left to compare."""
     reason = "not measured between hosts yet; the laboratory (without --on) has it"
     return without_levels(
-        plan, {"path": {name: reason for name in plan.factors.path if not find_path(name).between_hosts}}
+        plan,
+        {
+            "path": {name: reason for name in plan.factors.path if not find_path(name).between_hosts},
+            "replication": {mode: reason for mode in plan.factors.replication if mode in CLUSTERS},
+            "distances": {level: reason for level in plan.factors.distances if level != EVEN},
+        },
     )
 
 
