@@ -15,13 +15,19 @@ from howfar.fleet.distances import Distance, link_distance, real_link, where
 from howfar.fleet.given import GivenServer, GivenSide
 from howfar.fleet.joined import Link, cpus_of, facts
 from howfar.fleet.load import Client
-from howfar.fleet.node import silences
-from howfar.fleet.php import HeldPool, RemotePool
+from howfar.fleet.node import WORK, silences
 from howfar.fleet.place import Place
 from howfar.fleet.reached import HostsContext
 from howfar.fleet.remote import Held, RemoteHost, RemoteLauncher, RemoteProcess
-from howfar.fleet.replicated import HostsReplication
-from howfar.fleet.serving import WORK, RemoteServer, ServerOrder, hold_server, start_server
+from howfar.fleet.serving import (
+    HeldPool,
+    HostsReplication,
+    RemotePool,
+    RemoteServer,
+    ServerOrder,
+    hold_server,
+    start_server,
+)
 from howfar.lab.environment import LoadWatch
 from howfar.lab.idle import IdleWatch, polling
 from howfar.lab.laboratory import PLACEMENTS, connections
