@@ -35,6 +35,7 @@ def laboratory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[FakeLab
     monkeypatch.setattr(session, "open_testbed", lambda plan: nullcontext(fake))
     monkeypatch.setattr(session, "instruments", lambda: instruments)
     monkeypatch.setattr("time.monotonic_ns", fake.clock)
+    monkeypatch.setattr("howfar.lab.idle.cannot_poll", lambda: None)  # whether or not this kernel has an idle driver
     monkeypatch.setattr("howfar.report.html._drawing", lambda *_: "<svg></svg>")  # commands are tested, not pictures
     monkeypatch.chdir(tmp_path)
     return fake, engine
