@@ -86,6 +86,9 @@ def test_the_report_says_what_a_commit_costs_and_how_well_it_was_predicted() -> 
     assert points["near"].predicted_ms is None, "the model is made of it"
     assert points["far"].error == pytest.approx(0, abs=0.002)
     assert (points["near"].agreement_ms, points["far"].agreement_ms) == pytest.approx((1.5, 85.5))
-    assert summary.verdict.startswith("A commit of one connection") and "1/RTT is 11.8/s" in summary.verdict
+    assert (
+        summary.verdict.startswith("The median commit of one connection takes: ") and "would be 11.8" in summary.verdict
+    )
+    assert f"{points['far'].p50_ms.value:.3g} [" in summary.verdict, "nothing is said without its interval"
     assert len(main_table(found).rows) == 3
     assert "predicted p50" in render(document(summary), 100, False, False, False)

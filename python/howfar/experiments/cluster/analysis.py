@@ -11,7 +11,7 @@ from statistics import median
 
 from howfar.experiments.latency.analysis import TAIL
 from howfar.experiments.replication.analysis import Local, Waiting
-from howfar.experiments.replication.arms import ALONE, ReplicationArm, mode_name, rate, replication_arms
+from howfar.experiments.replication.arms import ALONE, ReplicationArm, mode_name, rate, rate_interval, replication_arms
 from howfar.model.agreement import Rtts, agreement_s
 from howfar.plan.factors import CLUSTERS, DISTANCES, SEMI_SYNC, node_rtts_ns
 from howfar.stats.estimate import Estimate, Part
@@ -211,16 +211,11 @@ def _sentences(points: Sequence[ClusterPoint]) -> tuple[str, ...]:
     clauses = []
     for label in dict.fromkeys(point.label for point in points if point.mode in CLUSTERS):
         mine = [p for p in points if p.label == label and p.threads == few and p.farthest_ms]
-        told = ", ".join(f"{_ms(p.p50_ms.value)} ms ({p.distances})" for p in mine)
+        told = ", ".join(f"{rate_interval(p.p50_ms)} ms ({p.distances})" for p in mine)
         far = max(mine, key=lambda p: p.farthest_ms or 0.0, default=None)
         if far is not None and far.farthest_ms:
-            ratio = far.p50_ms.value / far.farthest_ms
             clauses.append(
-                f"{label} takes {told}: over {far.distances} {rate(far.commits_per_s.value)} commits/s, "
-                f"{ratio:.2f} round trips to its farthest node, whose 1/RTT is {rate(1e3 / far.farthest_ms)}/s"
+                f"{label} {told}; over {far.distances} it makes {rate_interval(far.commits_per_s)} commits/s, "
+                f"where one round trip to the farthest node a commit would be {rate(1e3 / far.farthest_ms)}"
             )
-    return (f"A commit of {who}, half of them at most: {'; '.join(clauses)}.",) if clauses else ("",)
-
-
-def _ms(value: float) -> str:
-    return f"{value:.3g}"
+    return (f"The median commit of {who} takes: {'. '.join(clauses)}.",) if clauses else ("",)

@@ -123,7 +123,7 @@ def _advice(found: ClusterCost) -> tuple[Advice, ...]:
         for (mode, where), p in at.items()
         if mode == "group" and ("group-leader", where) in at
     ]
-    resolved = [(p, q) for p, q in pairs if (q.p50_ms.high or q.p50_ms.value) < (p.p50_ms.low or p.p50_ms.value)]
+    resolved = [(p, q) for p, q in pairs if p.p50_ms.low and q.p50_ms.high and q.p50_ms.high < p.p50_ms.low]
     if not resolved:
         return ()
     slow, fast = max(resolved, key=lambda pair: pair[0].p50_ms.value / pair[1].p50_ms.value)
