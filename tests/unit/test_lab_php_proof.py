@@ -86,7 +86,7 @@ class MadePages:
 def reached(server: MadeServer) -> Reached:
     started = SimpleNamespace(user="u")
     endpoint = SimpleNamespace(seen_from="localhost")
-    return cast(Reached, SimpleNamespace(name="mysql", running=server, started=started, endpoint=endpoint))
+    return cast(Reached, SimpleNamespace(name="mysql", running=server, started=started, endpoint=endpoint, store=None))
 
 
 def proven(**changes: Any) -> PageProof:

@@ -355,11 +355,12 @@ class HostsReplication:
         self._order, self._primary, self._replicas, self._facts = order, primary, replicas, facts
 
     def _check(self, spec: ReplicationSpec, kind: str) -> None:
-        check(spec, replication_dialect(kind))
-        if kind == "postgresql":
+        dialect = replication_dialect(kind)
+        check(spec, dialect)
+        if dialect.begins_as_copy:
             raise PlanError(
-                "a replica of PostgreSQL begins as a copy of its primary's files, which hosts of your own do not exchange",
-                "Measure MariaDB or MySQL here; the laboratory (without --on) has PostgreSQL's replication.",
+                f"a replica of {kind} begins as a copy of its primary's files, which hosts of your own do not exchange",
+                f"Measure MariaDB or MySQL here; the laboratory (without --on) has the replication of {kind}.",
             )
         if spec.tls:
             raise PlanError(

@@ -92,6 +92,8 @@ class ReplicationDialect(ABC):
     """None: as many as there are."""
     always_acknowledges: bool
     """A replica of any such server can; else the program is asked."""
+    begins_as_copy: ClassVar[bool] = False
+    """A replica needs its primary's files, which hosts of the user's own do not exchange."""
     primary_plugins: tuple[tuple[str, str], ...] = ()
     """Name and file of those that can make a primary wait for one, the one to try first; none: it is built in."""
     position_sql: str

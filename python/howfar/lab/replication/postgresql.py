@@ -78,6 +78,7 @@ def log_bytes(lsn: str) -> int:
 
 class PostgresReplication(ReplicationDialect):
     kind = "postgresql"
+    begins_as_copy = True
     port = 5432
     instead: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "async": ("async", "commit-off"),
