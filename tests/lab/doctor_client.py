@@ -23,8 +23,8 @@ from typing import Any
 import pg8000.native
 import pymysql
 
-_PAUSE_S = {"hold": 0.005, "each": 0.001, "seldom": 0.2, "seldom-default": 0.2}
-"""Between two requests. `each` is often enough for handshakes to cost, `seldom` is not."""
+_PAUSE_S = {"hold": 0.005, "each": 0.001, "seldom": 0.6, "seldom-default": 0.6}
+"""Between two requests. `each` is often enough for handshakes to cost, `seldom` is not, also where one takes 5 ms."""
 _ASKS = {"redis": b"PING\r\n", "memcached": b"version\r\n"}
 
 
