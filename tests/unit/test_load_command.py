@@ -281,6 +281,29 @@ def test_the_laboratory_is_the_default_where_it_is(tmp_path: Path) -> None:
     assert other.password == "of-another-server"
 
 
+def test_a_laboratory_with_postgresql_is_spoken_to_as_such(tmp_path: Path) -> None:
+    notes: list[str] = []
+    secret = tmp_path / "pgpass"
+    secret.touch(mode=0o600)
+    secret.write_text("*:*:*:*:of-the-laboratory\n")
+    inside = {
+        "HOWFAR_HOST": "10.77.0.2",
+        "HOWFAR_PORT": "5432",
+        "HOWFAR_USER": "howfar",
+        "HOWFAR_PASSWORD": "of-another-server",
+        "PGHOST": "10.77.0.2",
+        "PGPORT": "5432",
+        "PGUSER": "howfar",
+        "PGDATABASE": "sbtest",
+        "PGPASSFILE": str(secret),
+        "PGSSLMODE": "disable",
+    }
+    login = find_login(parse_command_line(["oltp_read_only"]), notes.append, inside)
+    assert (login.address.protocol, login.address.host, login.address.port) == ("postgresql", "10.77.0.2", 5432)
+    assert login.password == "of-the-laboratory"
+    assert notes == ["server and account are those of `howfar lab`"]
+
+
 def test_names_and_addresses() -> None:
     assert target_of(ServerAddress(host="::1", port=5), lambda _: None) == TcpTarget(host="::1", port=5)
     local = target_of(ServerAddress(host="localhost", port=1), lambda _: None) if _single("localhost") else None

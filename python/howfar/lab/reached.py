@@ -398,9 +398,9 @@ class Reached:
         processes = {hop.label: most[hop.label].get("processes") for hop in self.endpoint.hops if hop.forks}
         receipt = {**self.endpoint.facts, "processes_most": processes, "connections": connections}
         found = [*fork_violations(processes, connections)]
-        dead = [hop.process.pid for hop in self.endpoint.hops if not hop.process.alive()]
+        dead = [hop.label for hop in self.endpoint.hops if not hop.process.alive()]
         if dead:
-            raise LabError(f"a forwarder (process {dead[0]}) died during the trial", "See if memory ran out.")
+            raise LabError(f"a forwarder died during the trial: {', '.join(dead)}", "See if memory ran out.")
         carried = {hop.label: self._carried_since(hop) for hop in self.endpoint.hops if hop.carried is not None}
         for label, counted in carried.items():
             found += carried_violations(label, counted, connections)
