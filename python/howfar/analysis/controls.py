@@ -44,15 +44,15 @@ def controls(run: Run) -> tuple[Control, ...]:
     """Of a run with its control arms. Empty: it has none, or no block in which they and their reference were measured."""
     table = trial_table(run)
     arms = [arm for arm in run.info.arms if arm.role is ArmRole.CONTROL]
-    if arms and not any(
-        _is_again(run, arm) for arm in arms
-    ):  # they were made of the baseline, whose duplicate there is
+    if arms and not any(_is_again(run, arm) for arm in arms):
+        # They were made of the baseline, and its duplicate is the control without a change.
         arms = [arm for arm in run.info.arms if arm.role is ArmRole.DUPLICATE] + arms
     found = (_control(table, arm) for arm in arms)
     return tuple(control for control in found if control is not None)
 
 
 def _is_again(run: Run, arm: Arm) -> bool:
+    """Whether nothing was changed in this control."""
     reference = _reference(run, arm)
     return reference is not None and reference.factors == arm.factors
 

@@ -53,15 +53,15 @@ def find_login(options: Options, say: Say, environment: Mapping[str, str] = os.e
         return _postgres(options, joined(None, named, None), say, environment)
     dsn = parse_dsn(options.dsn) if options.dsn is not None else None
     laboratory = not any(source is not None and source.names_a_server for source in (dsn, named, file))
+    laboratory = laboratory and ("HOWFAR_SOCKET" in environment or "HOWFAR_HOST" in environment)
+    if laboratory:
+        say("server and account are those of `howfar lab`")
+    # Only with PostgreSQL does it set libpq's variables.
     if laboratory and "HOWFAR_USER" in environment and environment.get("PGUSER") == environment["HOWFAR_USER"]:
-        say("server and account are those of `howfar lab`")  # which sets libpq's variables for its PostgreSQL alone
         own = {name: value for name, value in environment.items() if name not in ("HOWFAR_PASSWORD", "PGPASSWORD")}
         return _postgres(options, joined(libpq.parse_uri("postgresql://"), named, None), say, own)
-    if laboratory and ("HOWFAR_SOCKET" in environment or "HOWFAR_HOST" in environment):
+    if laboratory:
         file = _of_laboratory(environment).over(file or ServerAddress())
-        say("server and account are those of `howfar lab`")
-    else:
-        laboratory = False
     address = joined(dsn, named, file)
     return Login(address, target_of(address, say), _password(options, of_file, laboratory, environment, say))
 
