@@ -88,3 +88,8 @@ class NewerRunFile(RunFileError):
 
 class DiskFull(RunFileError):
     pass
+
+
+def how_ended(code: int) -> str:
+    """What a process's exit status says; negative: the signal that ended it."""
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

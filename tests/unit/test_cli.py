@@ -186,8 +186,8 @@ def test_an_arm_that_stays_void_is_an_error_of_the_laboratory(laboratory: Lab, h
 
 def test_a_run_whose_every_trial_was_void_is_exit_7(laboratory: Lab, howfar: Howfar) -> None:
     laboratory[0].trouble = lambda path, number: ("TLS is on",)
-    laboratory[0].staging_ns = 10 * 10**9
-    code, out, err = howfar("run", "--quick", "--time-budget", "100s", "--out", "a.howfar")
+    laboratory[0].staging_ns = 20 * 10**9
+    code, out, err = howfar("run", "--quick", "--time-budget", "140s", "--out", "a.howfar")
     assert (code, "TLS is on" in out) == (7, True), err
     assert howfar("resume", "a.howfar")[0] == 7, "nothing to do, and still nothing valid"
     assert howfar("report", "a.howfar")[0] == 0

@@ -40,7 +40,7 @@ def test_it_is_part_of_the_command_that_repeats_the_run(
     assert len(run.trials) == PLAN_TRIALS + PAIR_TRIALS
 
 
-@pytest.mark.parametrize(("arguments", "stop"), [((), StopReason.WIDTH), (("--time-budget", "90s"), StopReason.TIME)])
+@pytest.mark.parametrize(("arguments", "stop"), [((), StopReason.WIDTH), (("--time-budget", "140s"), StopReason.TIME)])
 def test_a_run_that_has_ended_is_confirmed_once(
     laboratory: Lab,
     howfar: Howfar,
@@ -69,11 +69,11 @@ def test_a_run_that_has_ended_is_confirmed_once(
 
 
 def test_a_budget_without_room_for_it_is_refused(laboratory: Lab, howfar: Howfar) -> None:
-    """Two blocks of five trials of 6.2 s, and three limits of six trials and a new link, are more than what two blocks take."""
-    assert howfar("run", "--quick", "--time-budget", "100s", "--out", "a.howfar")[0] == 0
-    code, _, err = howfar("run", "--quick", "--confirm", "--time-budget", "100s", "--out", "b.howfar")
+    """Four blocks, and three limits of six trials each and a new link, are more than what four blocks take."""
+    assert howfar("run", "--quick", "--time-budget", "150s", "--out", "a.howfar")[0] == 0
+    code, _, err = howfar("run", "--quick", "--confirm", "--time-budget", "150s", "--out", "b.howfar")
     assert code == 2
-    assert "a time budget of 100s is too short" in err
+    assert "a time budget of 150s is too short" in err
 
 
 def test_its_own_time_begins_when_the_laboratory_is_open(

@@ -309,12 +309,12 @@ def rates_of(waiting: float, working: float, statements: float = 100) -> Rates:
 
 def test_sessions_that_idle_are_a_pooler_that_is_missing_or_keeps_them() -> None:
     (finding,) = looked(postgres(sessions=120, idle_sessions=110))
-    assert finding.check == "idle-sessions" and "pgbouncer (" not in finding.says
+    assert finding.check == "pooler-missing" and "pgbouncer (" not in finding.says
     pooler = client(program="pgbouncer", connections=110)
     (finding,) = [
         each
         for each in looked(postgres(client(), pooler, sessions=120, idle_sessions=110))
-        if each.check == "idle-sessions"
+        if each.check == "pooler-mode"
     ]
     assert "pgbouncer (www-data, pid 7) keeps sessions, as with pool_mode = session" in finding.says
     assert found(postgres(sessions=49, idle_sessions=49)) == found(postgres(sessions=120, idle_sessions=100)) == set()

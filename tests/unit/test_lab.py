@@ -258,6 +258,7 @@ def test_an_older_receipt_goes_first(tmp_path: Path) -> None:
 class _Child:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.pid = process.pid
+        self.poll = process.poll
         self.alive = lambda: process.poll() is None
 
 

@@ -26,7 +26,7 @@ pub(crate) fn target_name(target: &Target) -> String {
 pub(crate) fn refused(target: &Target, error: &io::Error) -> Failed {
     let advice = match (error.kind(), target) {
         (io::ErrorKind::NotFound, Target::Unix { .. }) => {
-            "Start the server, or name the socket that it listens on (SELECT @@socket)."
+            "Start the server, or name the socket that it listens on (MySQL: SELECT @@socket; PostgreSQL: SHOW unix_socket_directories)."
         }
         (io::ErrorKind::PermissionDenied, _) => {
             "Run as a user who may write to the socket and enter every directory above it."
@@ -55,7 +55,8 @@ pub(crate) fn too_slow(target: &Target, doing: &str, limit_ns: u64) -> Failed {
             target_name(target),
             limit_ns as f64 / 1e9
         ),
-        "Check that the server runs and accepts logins, or allow more time to connect.",
+        "Check that the server runs, accepts logins, and is of the kind that was named: one of another kind may wait in silence. Or \
+         allow more time to connect.",
     )
 }
 

@@ -82,6 +82,10 @@ def _numeric(target: Target) -> Target:
 
 def _logins(user: str | None, password_file: Path | None, ask: bool, defaults_file: Path | None) -> Logins:
     """Raises UsageError."""
+    of_laboratory = os.environ.get("HOWFAR_PASSWORD_FILE")
+    if of_laboratory and not (user or password_file or ask or defaults_file):
+        note("the account is that of `howfar lab`")
+        user, password_file = os.environ.get("HOWFAR_USER"), Path(of_laboratory)
     address, of_file = ServerAddress(), None
     if defaults_file is not None:
         text = read_text(defaults_file, "--defaults-file", MAX_FILE_BYTES)

@@ -228,11 +228,11 @@ def lab(
     CMD finds the server in HOWFAR_SOCKET, or HOWFAR_HOST and HOWFAR_PORT, with HOWFAR_USER, HOWFAR_PASSWORD_FILE and
     HOWFAR_DATABASE; HOWFAR_CLIENT_CNF names an option file with all of these, for `mariadb --defaults-file` and similar programs;
     with PostgreSQL libpq's own variables (PGHOST, PGPASSFILE, …) are set instead, so that psql and pgbench need no option.
-    Redis and Memcached have no accounts. With --tls, option file and libpq's variables ask for TLS; its CA is HOWFAR_CA_FILE.
-    --beside sets HOWFAR_REDIS_SOCKET, or HOWFAR_REDIS_HOST and _PORT, and HOWFAR_MEMCACHED_… likewise. The exit code is CMD's.
-    On `remote`, HOWFAR_HOST and HOWFAR_HOST6 address the server's host even if no server runs there.
-
+    With --tls, option file and libpq's variables ask for TLS; its CA is HOWFAR_CA_FILE.
+    --beside sets HOWFAR_REDIS_SOCKET, or HOWFAR_REDIS_HOST and _PORT, and HOWFAR_MEMCACHED_… likewise.
+    On `remote`, HOWFAR_HOST and HOWFAR_HOST6 address the server's host even without a server.
     Link options imply `--path remote`; without --path, all but --rtt, --rate, --tcp and --congestion-control imply `--server none`.
+    The exit code is CMD's; 127: it was not found, 126: it cannot be run, 128 + N: signal N ended it.
     """
     if beside and server == "none":
         raise UsageError("--beside adds servers to another server", "Leave out --server none.")

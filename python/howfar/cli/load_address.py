@@ -63,7 +63,19 @@ def find_login(options: Options, say: Say, environment: Mapping[str, str] = os.e
     if laboratory:
         file = _of_laboratory(environment).over(file or ServerAddress())
     address = joined(dsn, named, file)
+    _check_files(address)
     return Login(address, target_of(address, say), _password(options, of_file, laboratory, environment, say))
+
+
+def _check_files(address: ServerAddress) -> None:
+    """Raises UsageError."""
+    for name, file in (("CA", address.ssl_ca), ("certificate", address.ssl_cert), ("key", address.ssl_key)):
+        if file is not None:
+            try:
+                Path(file).open("rb").close()
+            except OSError as error:
+                says = f"the {name} file {file} cannot be read: {error.strerror}"
+                raise UsageError(says, "Check its name and who may read it.") from error
 
 
 def _of_laboratory(environment: Mapping[str, str]) -> ServerAddress:
@@ -116,6 +128,7 @@ def _postgres(options: Options, address: ServerAddress, say: Say, environment: M
     own_ca = home / ".postgresql" / "root.crt"
     root_cert = str(own_ca) if own_ca.exists() else None
     address = libpq.completed(libpq.over(address, outside), getpass.getuser(), root_cert)
+    _check_files(address)
     target = target_of(replace(address, host=address.hostaddr or address.host), say)
     if address.ssl_mode == "PREFERRED":
         offered = isinstance(target, TcpTarget) and _offers_tls(target)

@@ -23,7 +23,7 @@ from howfar.plan.estimate import cost
 from howfar.plan.factors import CLOSED, LOAD
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.plan.types import Plan, local_part
-from howfar.units import format_duration_ns
+from howfar.units import counted, format_duration_ns
 
 if TYPE_CHECKING:
     from howfar.runner.observer import Observer
@@ -255,13 +255,14 @@ def _without_sandbox(loaded: LoadedPlan, error: SandboxForbidden) -> LoadedPlan:
 
 
 def _check_budget(loaded: LoadedPlan, short: Callable[[], LoadedPlan]) -> None:
-    """Refuse a budget in which no two blocks fit: an interval needs two. `short` loads the --quick form. Raises UsageError."""
+    """Refuse a budget in which the blocks of an interval do not fit. `short` loads the --quick form. Raises UsageError."""
+    blocks = _least_blocks(loaded.plan)
     budget, needed = loaded.plan.timing.time_budget_ns, _least_ns(loaded.plan)
     if budget >= needed:
         return
     least_s = -(-needed // 10**9)
     raise UsageError(
-        f"a time budget of {format_duration_ns(budget)} is too short: laboratory, report and two blocks of"
+        f"a time budget of {format_duration_ns(budget)} is too short: laboratory, report and {counted(blocks, 'block')} of"
         f" {len(cells(loaded.plan))} trials take about {least_s} s",
         f"Give at least --time-budget {least_s}s{', or use --quick' if _short_fits(loaded, short) else ''}.",
     )
@@ -269,7 +270,13 @@ def _check_budget(loaded: LoadedPlan, short: Callable[[], LoadedPlan]) -> None:
 
 def _least_ns(plan: Plan) -> int:
     needed = cost(plan)
-    return needed.around_ns + 2 * needed.block_ns
+    return needed.around_ns + _least_blocks(plan) * needed.block_ns
+
+
+def _least_blocks(plan: Plan) -> int:
+    from howfar.stats.intervals import MIN_BLOCKS  # numpy, which --help need not pay
+
+    return min(MIN_BLOCKS, plan.timing.max_blocks)
 
 
 def _short_fits(loaded: LoadedPlan, short: Callable[[], LoadedPlan]) -> bool:

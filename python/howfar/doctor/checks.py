@@ -525,21 +525,36 @@ _PIPELINE = Change(
 )
 
 
-def idle_sessions(context: Context) -> list[Draft]:
-    """No pooler, or one that keeps a session for each of its clients."""
+def pooler_missing(context: Context) -> list[Draft]:
+    """Most sessions are idle, and none of its clients on this machine is a pooler."""
+    if any(client.program in _POOLERS for client in context.server.clients):
+        return []
+    return _idle_sessions(context, "no pooler was seen")
+
+
+def pooler_mode(context: Context) -> list[Draft]:
+    """A pooler keeps a session for each of its clients."""
+    poolers = [client for client in context.server.clients if client.program in _POOLERS]
+    return (
+        _idle_sessions(context, f"{do(poolers, 'keeps', 'keep')} sessions, as with pool_mode = session")
+        if poolers
+        else []
+    )
+
+
+def _idle_sessions(context: Context, why: str) -> list[Draft]:
     server = context.server
     if server.sessions is None or server.idle_sessions is None or server.sessions < FEWEST_SESSIONS:
         return []
     if server.idle_sessions < IDLE_SHARE * server.sessions:
         return []
-    poolers = [client for client in server.clients if client.program in _POOLERS]
-    says = f"{server.idle_sessions} of its {server.sessions} sessions are idle, and each is a process of the server"
-    if poolers:
-        says = f"{says}; {do(poolers, 'keeps', 'keep')} sessions, as with pool_mode = session"
     gain = Gain(
         says="the memory of a process each, and snapshots that look at fewer of them",
         basis="pg_stat_activity, seen once; not measured here",
         saves_ns=None,
+    )
+    says = (
+        f"{server.idle_sessions} of its {server.sessions} sessions are idle, and each is a process of the server; {why}"
     )
     return [Draft(says, (_POOLER,), gain, Severity.NOTE)]
 
@@ -619,7 +634,8 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("compressed-local", compressed_local),
     ("encrypted-local", encrypted_local),
     ("encrypted-socket", encrypted_socket),
-    ("idle-sessions", idle_sessions),
+    ("pooler-missing", pooler_missing),
+    ("pooler-mode", pooler_mode),
     ("statement-by-statement", statement_by_statement),
     ("options-ignored", options_ignored),
     ("idle-states", idle_states),

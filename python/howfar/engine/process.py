@@ -43,7 +43,7 @@ from howfar.engine.messages import (
     Watched,
 )
 from howfar.engine.rules import services_of
-from howfar.errors import EngineError, MissingError
+from howfar.errors import EngineError, MissingError, how_ended
 
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 _STDERR_KEPT = 4000
@@ -229,9 +229,8 @@ class EngineProcess:
         code = self._process.returncode
         assert self._process.stderr is not None
         output = self._process.stderr.read()[-_STDERR_KEPT:].strip()
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
         return EngineError(
-            f"howfar-engine {self._subcommand} died ({how}){': ' + output if output else ''}",
+            f"howfar-engine {self._subcommand} died ({how_ended(code)}){': ' + output if output else ''}",
             "Please report this with the command you ran.",
         )
 

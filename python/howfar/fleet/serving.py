@@ -38,6 +38,7 @@ from howfar.lab.servers import (
     Tables,
     TableServer,
     find_store,
+    session_failed,
 )
 from howfar.lab.servers.kinds import find_server
 from howfar.paths import find_path
@@ -207,7 +208,7 @@ class RemoteServer:
             return client.within(_see, self._seer, dict(connection), tls)
         except LabError as error:
             self.side.call("check_alive")
-            raise LabError(f"the server did not say how it sees a client: {error.message}", error.advice) from error
+            raise session_failed(connection, error) from error
 
     def stop(self) -> None:
         self.side.call("stop")

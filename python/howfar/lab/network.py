@@ -195,8 +195,11 @@ class Companion:
     def pid(self) -> int:
         return self.process.pid
 
+    def poll(self) -> int | None:
+        return self.process.poll()
+
     def alive(self) -> bool:
-        return self.process.poll() is None
+        return self.poll() is None
 
     def end(self) -> None:
         """SIGKILL to the whole session's group, then wait for every member that is ours to wait for."""

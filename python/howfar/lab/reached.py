@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 
 from howfar.engine.messages import Observed, Service, ServiceName, TcpTarget, UnixTarget
 from howfar.engine.process import Launcher
-from howfar.errors import LabError
+from howfar.errors import LabError, MissingError, how_ended
 from howfar.lab.certificates import KEY_TYPE, pinned_context
 from howfar.lab.network import CLIENT_ADDRESS, LOOPBACK_ADDRESS, SERVER_ADDRESS, Companion, Host
 from howfar.lab.sandbox import as_other_user
@@ -461,18 +461,22 @@ class OpenContext(ABC):
 
     def wait_until(self, process: Process, log: str, ready: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _READY_TIMEOUT_S
+        program = FilePath(log).stem
         while True:
             if not process.alive():
                 output = self.log_of(process, log).strip()[-500:]
                 if self.password:  # some print their configuration
                     output = output.replace(self.password, "(the password)")
-                raise LabError(f"a program of the path ended at start: {output or 'it printed nothing'}", f"See {log}.")
+                code = process.poll() or 0
+                says = f"{program} ended at start ({how_ended(code)}): {output or 'it printed nothing'}"
+                if code < 0:
+                    raise LabError(says, "See if memory ran out.")
+                # By itself: it would do so in each trial.
+                raise MissingError(says, "Does it work outside howfar? --hop-binary NAME=PATH gives another program.")
             if ready():
                 return
             if time.monotonic() > deadline:
-                raise LabError(
-                    f"a program of the path was not ready within {_READY_TIMEOUT_S:.0f} s", "Is its host overloaded?"
-                )
+                raise LabError(f"{program} was not ready within {_READY_TIMEOUT_S:.0f} s", "Is its host overloaded?")
             time.sleep(_POLL_S)
 
 

@@ -320,7 +320,9 @@ def _translated(error: ValidationError) -> UsageError:
     field = next((str(part) for part in reversed(problem["loc"]) if isinstance(part, str)), "")
     name = _FIELD_OPTIONS.get(field, field.replace("_", "-"))
     shown = "" if isinstance(problem["input"], dict) else f"={problem['input']}"
-    return UsageError(f"--{name}{shown}: {problem['msg'][:1].lower()}{problem['msg'][1:]}", HELP)
+    says = problem["msg"].removeprefix("Value error, ")
+    says = f"{says[:1].lower()}{says[1:]}"
+    return UsageError(f"--{name}{shown}: {says}" if name else says, HELP)
 
 
 def transport_line(login: Login, session: Session) -> str:

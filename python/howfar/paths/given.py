@@ -17,7 +17,6 @@ from pathlib import Path as FilePath
 from howfar.errors import LabError
 from howfar.paths.path import Endpoint, Hop, Path, PathContext, find_program
 
-_LOG = "given.log"
 _ANSWER_S = 5.0
 _POOL = 20
 _NOBODY = 65534
@@ -254,8 +253,8 @@ class GivenPath(Path):
         file.write_text(given.configuration.format(**facts))
         program = find_program(self.name)
         command = [program, *(word.format(**facts) for word in given.arguments)]
-        process = context.start("client", command, _LOG, as_user=given.as_user)
-        context.wait_until(process, _LOG, lambda: context.listens(process, port))
+        process = context.start("client", command, log := f"{self.name}.log", as_user=given.as_user)
+        context.wait_until(process, log, lambda: context.listens(process, port))
         carried = _envoys(context.work / "envoy.sock") if self.name == "envoy" else None
         return Endpoint(
             host=context.loopback_address,

@@ -23,6 +23,9 @@ class Process(Protocol):
     @property
     def pid(self) -> int: ...
     def alive(self) -> bool: ...
+    def poll(self) -> int | None:
+        """The exit status, negative if a signal ended it; None while it runs."""
+        ...
 
 
 class Certificates(Protocol):
@@ -137,7 +140,8 @@ class PathContext(Protocol):
         ...
 
     def start(self, side: Side, command: Sequence[str], log: str, *, as_user: int = 0) -> Process:
-        """Start a program that ends with the path. `as_user`: what our own user is called for it; some refuse to be 0."""
+        """Start a program that ends with the path. `log`: the file of its output, PROGRAM.log or PROGRAM-SIDE.log; errors name the
+        program so. `as_user`: what our own user is called for it; some refuse to be 0."""
         ...
 
     def tcp_bytes(self, port: int) -> Mapping[str, int]:
@@ -146,7 +150,7 @@ class PathContext(Protocol):
         ...
 
     def wait_until(self, process: Process, log: str, ready: Callable[[], bool]) -> None:
-        """Observe readiness. Raises LabError if the process ends first or takes too long."""
+        """Observe readiness. Raises MissingError if the process ends first, LabError if it is killed or takes too long."""
         ...
 
     def listens(self, process: Process, at: int | FilePath) -> bool:
@@ -226,4 +230,4 @@ class Path(ABC):
 
     @abstractmethod
     def open(self, context: PathContext) -> Endpoint:
-        """Start what the path needs. Raises LabError."""
+        """Start what the path needs. Raises LabError, MissingError."""

@@ -229,7 +229,8 @@ def widest(summary: Summary) -> str:
     if not compared or only_broke(summary):
         return ""
     if not widths:
-        return f"no interval from fewer than {MIN_BLOCKS} blocks: their own values stand in parentheses"
+        own = ": their own values stand in parentheses" if (summary.complete_blocks or summary.blocks) > 1 else ""
+        return f"no interval from fewer than {MIN_BLOCKS} blocks{own}"
     return f"widest interval {half_width_text(max(widths))} (requested {half_width_text(summary.target_half_width)})"
 
 

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from howfar.errors import HowfarError, LabError, ServerCrashed
+from howfar.errors import HowfarError, LabError, ServerCrashed, how_ended
 from howfar.lab.environment import listen_queue
 from howfar.lab.network import LOOPBACK_ADDRESS, Companion, Cpus, Host
 from howfar.lab.servers.program import Program
@@ -119,6 +119,16 @@ class ServerContext:
         return usual if self.namespaced else free_port()
 
 
+def end_of(connection: Mapping[str, Any]) -> str:
+    """A connection's socket, or address and port, for messages."""
+    return str(connection["socket"]) if connection.get("socket") else f"{connection['host']}:{connection['port']}"
+
+
+def session_failed(connection: Mapping[str, Any], error: LabError) -> LabError:
+    """What to raise for a session over a path to a server that is known to run."""
+    return LabError(f"the server runs, but a session at {end_of(connection)} failed: {error.message}", error.advice)
+
+
 Seer = Callable[[Mapping[str, Any], ssl.SSLContext | None], dict[str, Any]]
 """By a connection, encrypted or not. Raises LabError."""
 
@@ -184,7 +194,7 @@ class Server(ABC):
             return host.within(partial(self.seer(), connection, encrypted))
         except LabError as error:
             self._check_alive("when asked how it sees its client", lost=True)
-            raise LabError(f"the server did not say how it sees a client: {error.message}", error.advice) from error
+            raise session_failed(connection, error) from error
 
     def alive(self) -> bool:
         return self._companion.alive()
@@ -247,11 +257,10 @@ class Server(ABC):
         code = self._companion.process.poll()
         if code is None:
             return
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
         advice = "Does this server program work outside howfar, without a configuration file?"
         if code == -signal.SIGKILL:
             advice = "It was killed. Check `dmesg` for a lack of memory."
-        raise ServerCrashed(f"{self.program} ended {when} ({how}){self._last_output()}", advice)
+        raise ServerCrashed(f"{self.program} ended {when} ({how_ended(code)}){self._last_output()}", advice)
 
     def _last_output(self) -> str:
         lines = [_WITHHELD if any(word in line for word in _SECRETS) else line for line in self.log_lines()]

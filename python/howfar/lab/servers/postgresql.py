@@ -40,6 +40,7 @@ from howfar.lab.servers import (
     ServerContext,
     Tables,
     TableServer,
+    end_of,
     pages_allowed,
     ready,
     ready_timeout_s,
@@ -230,7 +231,7 @@ def _connected(
             timeout=patience_s,
         )
     except (DatabaseError, InterfaceError, OSError) as error:
-        raise LabError(f"connecting to the server by {dict(connection)} failed: {_said(error)}") from error
+        raise LabError(f"connecting to {end_of(connection)} failed: {_said(error)}") from error
 
 
 def _see(password: str, connection: Mapping[str, Any], encrypted: ssl.SSLContext | None) -> dict[str, Any]:
@@ -356,7 +357,11 @@ class PostgresServer(TableServer):
         patience_s: float = _ANSWER_S,
     ) -> pg8000.native.Connection:
         password = None if user == _ADMIN else self._settings.password
-        return _connected(connection, user, database, password, encrypted, patience_s)
+        try:
+            return _connected(connection, user, database, password, encrypted, patience_s)
+        except LabError:
+            self._check_alive("when asked for a connection", lost=self._admin is not None)
+            raise
 
     def query(self, sql: str, called: str | None = None) -> list[dict[str, Any]]:
         assert self._admin is not None, "not ready yet"

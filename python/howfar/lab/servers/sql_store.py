@@ -32,6 +32,7 @@ from howfar.lab.servers import (
     Seer,
     Tables,
     TableServer,
+    end_of,
     pages_allowed,
     ready,
     ready_timeout_s,
@@ -187,9 +188,7 @@ class SqlServer(TableServer):
             return _connected(connection, self._settings.password, patience_s, encrypted)
         except pymysql.Error as error:
             self._check_alive("when asked for a connection", lost=_lost(error))
-            raise LabError(
-                f"connecting to the server by {dict(connection)} failed: {error}{self._last_output()}"
-            ) from error
+            raise LabError(f"connecting to {end_of(connection)} failed: {error}{self._last_output()}") from error
 
     def session(self, patience_s: float) -> pymysql.Connection[DictCursor]:
         """A further connection over the socket; what takes longer than `patience_s` is an error of pymysql's. Raises LabError."""
@@ -313,7 +312,7 @@ def _see(password: str, connection: Mapping[str, Any], encrypted: ssl.SSLContext
             view.update({row["Variable_name"].lower(): row["Value"] for row in cursor.fetchall()})
             return view
     except pymysql.Error as error:
-        raise LabError(f"a session by {dict(connection)} failed: {error}") from error
+        raise LabError(str(error)) from error
 
 
 def _lost(error: pymysql.Error) -> bool:
