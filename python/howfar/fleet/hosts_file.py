@@ -92,7 +92,8 @@ def read_hosts(path: Path) -> HostsFile:
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"the file of hosts {path} cannot be read: {error}", "docs/hosts.md shows one.") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"the file of hosts {path} cannot be read: {why}", "docs/hosts.md shows one.") from error
     return parse_hosts(text, str(path))
 
 

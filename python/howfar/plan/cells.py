@@ -173,7 +173,7 @@ def _no_one_baseline(
         levels = "; ".join(
             f"{FACTORS[key].key} {', '.join(map(FACTORS[key].format, has[key])) or '-'}" for key in absent
         )
-        return PlanError(message, f"Name levels that the plan has: {levels}.")
+        return PlanError(message, f"The plan has: {levels}. Add the baseline's level there, or name another baseline.")
     open_ones = [FACTORS[key].key for key, levels in has.items() if len(levels) > 1 and key not in wanted]
     if matching and open_ones:
         return PlanError(message, f"The baseline must single out one cell: name a level of {', '.join(open_ones)} too.")

@@ -98,7 +98,7 @@ def with_instead(plan: Plan, factor: str, instead: Mapping[str, Sequence[Any]]) 
         fitted = fitted.model_copy(update={"baseline": named})
     new = ", ".join(level for level in changed if level not in levels)
     old = ", ".join(level for level in levels if level not in changed)
-    return Fitted(fitted, (f"{factor} {new}{f' in place of {old}' if old else ''}: the server's own",))
+    return Fitted(fitted, (f"{factor}: {new}{f' instead of {old}' if old else ''}, as this server has it",))
 
 
 def with_link(plan: Plan, there: Mapping[str, int]) -> Fitted:

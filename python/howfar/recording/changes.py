@@ -45,11 +45,6 @@ class Change(Part):
     target_share: float
     """What it could save at most, of the predicted page."""
 
-    @property
-    def is_candidate(self) -> bool:
-        """Whether the change requires that its statements are independent, which a recording cannot show."""
-        return self.kind == "pipeline"
-
 
 @dataclass(frozen=True)
 class Found:

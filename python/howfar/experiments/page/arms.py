@@ -305,11 +305,6 @@ def is_a_page(arm: Arm) -> bool:
     return arm.factors.get("page", NO_PAGE) != NO_PAGE
 
 
-def is_of_pages(table: TrialTable) -> bool:
-    """The run is about pages, whether or not any was measured."""
-    return any(is_a_page(arm) for arm in table.run.info.arms)
-
-
 def page_arms(table: TrialTable) -> list[ArmTrials]:
     """Arms with a page and a good trial, in the order of the plan; without the A/A arm."""
     application, database = (HostCpus.of(table.run.info.environment, host, machine=2) for host in ("client", "server"))
