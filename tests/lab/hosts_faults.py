@@ -123,7 +123,7 @@ class Howfar:
 
     def goes_on(self) -> bool:
         """Resume a run whose command failed. False, so that what follows an `or` is asked."""
-        if self.process.poll():
+        if self.process.poll() and not self.complete():
             self.commands.append(self.process.returncode)
             self.process = self._start("resume", str(RUN)) if RUN.exists() else self._begin()
         return False
@@ -135,7 +135,8 @@ class Howfar:
         return Path("err.txt").read_text(errors="replace").count("\nblock ")
 
     def complete(self) -> bool:
-        return RUN.exists() and self.process.poll() == 0 and read_run(RUN).stop is StopReason.BLOCKS
+        """Also with an exit code of its own: where each trial of an arm was void, nothing is left to resume."""
+        return RUN.exists() and self.process.poll() is not None and read_run(RUN).stop is StopReason.BLOCKS
 
     def under_load(self) -> list[int]:
         """Engines of the client, once a load is under way; resumes the run where needed."""
