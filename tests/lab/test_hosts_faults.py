@@ -54,8 +54,8 @@ def injured(cache: Path, directory: Path, *what: str, blocks: int) -> dict[str, 
 )
 def test_an_injury_is_named_and_its_trial_void(cache: Path, tmp_path: Path, injury: str, reason: str) -> None:
     (one,) = injured(cache, tmp_path, injury, blocks=2)["injuries"]
-    # After six such trials in a row a run ends, as it must, and was resumed.
-    assert one["ended"] in ((None, 0, 4) if injury == "disk-full" else (None, 0)), "the run goes on by itself"
+    # After six such trials in a row a run ends, as it must, and was resumed; 7: an arm had no good one in all its blocks.
+    assert one["ended"] in ((None, 0, 4, 7) if injury == "disk-full" else (None, 0)), "the run goes on by itself"
     assert one["void"] and any(reason in each for each in one["void"]), one
 
 
