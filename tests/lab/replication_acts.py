@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
+from howfar.doctor.examine import examine
+from howfar.doctor.findings import Finding, Kind
+from howfar.doctor.targets import Login, Logins, Target
 from howfar.errors import HowfarError, LabError
 from howfar.lab.replication import Pair
 from howfar.lab.replication.binary_log import BinaryLogReplication, status, variables
+from howfar.lab.replication.dialect import SCHEMA
 from howfar.lab.replication.member import Member, wait_for
 from howfar.lab.replication.pair import promote
 from howfar.lab.replication.proof import latency_violation, violations
 from howfar.lab.replication.watch import CommitWatch, LagWatch
+from howfar.lab.servers import USER
 
 INSERTS = 15
 WRITERS = 4
@@ -221,6 +227,56 @@ def crash(pair: Pair) -> Answer:
     }
 
 
+_WRONG = {
+    "galera": (
+        "wsrep_sync_wait = 7",
+        'wsrep_provider_options = "evs.suspect_timeout=PT1.9S;gcs.fc_limit=1;pc.ignore_sb=YES"',
+    ),
+    "group": (
+        "group_replication_consistency = BEFORE",
+        "group_replication_member_expel_timeout = 0",
+        "group_replication_flow_control_applier_threshold = 10",
+    ),
+}
+
+
+def doctor(pair: Pair) -> Answer:
+    """Set wrong, with a moment's load, looked at, set right by the lines that are proposed, and looked at again."""
+    _configure(pair, _WRONG[pair.spec.mode])
+    pair.primary.ask("FLUSH LOCAL STATUS")
+    with ThreadPoolExecutor(WRITERS) as pool:
+        list(pool.map(lambda _: _insert(pair, 10 * INSERTS), range(WRITERS)))
+    first = _looked(pair)
+    if pair.spec.mode == "group":  # the number of leaders is agreed on when a group begins
+        pair.primary.write(f"DROP DATABASE {SCHEMA}", patience_s=PATIENCE_S)  # it is made when they join
+        for member in reversed(pair.members):
+            member.tell("STOP GROUP_REPLICATION", PATIENCE_S)
+    _configure(pair, (line for finding in first for change in finding.changes for line in change.lines))
+    if pair.spec.mode == "group":
+        pair.dialect.join(pair.primary, pair.replicas, replace(pair.spec, mode="group-leader"), PATIENCE_S)
+    looks = (first, _looked(pair))
+    return {
+        "found": [{finding.check: finding.severity for finding in found} for found in looks],
+        "says": [finding.model_dump(mode="json") for finding in first],
+    }
+
+
+def _configure(pair: Pair, lines: Iterable[str]) -> None:
+    """As if each server had started with this file."""
+    for line in lines:
+        name, _, value = line.partition("#")[0].strip().partition(" = ")
+        for member in pair.members if value else ():
+            member.ask(f"SET GLOBAL {name} = {value if value.isdigit() else repr(value.strip(chr(34)))}")
+
+
+def _looked(pair: Pair) -> tuple[Finding, ...]:
+    server = pair.primary.server
+    login, nobody = Login(USER, server.password), Login("", "")
+    target = Target(Kind.MYSQL, str(server.socket), None, None, USER, tls=False)
+    (seen,) = examine((target,), Logins(login, nobody, nobody), seconds=0.5).servers
+    return tuple(finding for finding in seen.findings if finding.check.startswith("cluster"))
+
+
 def torn(pair: Pair) -> Answer:
     """The link is cut in the middle of a large row: how long a promotion takes then, and whether the row is there."""
     replica = pair.replicas[0]
@@ -244,5 +300,19 @@ def _bytes_to_replica(pair: Pair) -> int:
 
 ACTS: dict[str, Callable[[Pair], Answer]] = {
     act.__name__: act
-    for act in (commits, recorded, fallback, half_cut, cancelled, hang, calm, lag, promotion, diverge, crash, torn)
+    for act in (
+        commits,
+        recorded,
+        fallback,
+        half_cut,
+        cancelled,
+        hang,
+        calm,
+        lag,
+        promotion,
+        diverge,
+        crash,
+        doctor,
+        torn,
+    )
 }

@@ -44,6 +44,24 @@ def test_what_a_cluster_acknowledged_survives_the_node_that_did(name: str, cache
         assert (seen["crash"]["lost"], seen["crash"]["acknowledged"] >= 20) == (0, True), case
 
 
+_FOUND = {
+    "mariadb": {"cluster-flow-control": "change", "cluster-quorum": "change", "cluster-timeouts": "change", "cluster-reads": "note"},
+    "mysql": {"cluster-turns": "change", "cluster-timeouts": "change", "cluster-flow-control": "note", "cluster-reads": "note"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
+def test_the_doctor_finds_what_is_set_wrong_and_its_lines_end_it(name: str, cache: Path) -> None:
+    mode = _MODES[name][-1]
+    (seen,) = pairs(name, cache, {"settings": {"mode": mode, "replicas": 2}, "acts": ["doctor"]})
+    first, second = seen["doctor"]["found"]
+    for finding in seen["doctor"]["says"]:
+        print(finding["check"], finding["says"], finding["gain"], finding["changes"][0]["lines"])
+    assert first == _FOUND[name]
+    # How long it stood still is counted since the last FLUSH STATUS.
+    assert second == ({"cluster-flow-control": "note"} if name == "mariadb" else {})
+
+
 def _crash(mode: str) -> dict[str, Any]:
     return {"settings": {"mode": mode, "replicas": 2}, "acts": ["crash"]}
 

@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 
+from howfar.doctor import clusters
 from howfar.doctor.findings import (
     SHORT,
     UNSEEN,
     Change,
     Client,
+    Cluster,
+    Draft,
     Finding,
     Floor,
     Gain,
@@ -86,19 +89,6 @@ class Context:
             if found is not None and resolved(found)
         ]
         return trip, connect, "; ".join(parts) or "no difference above the noise"
-
-
-@dataclass(frozen=True)
-class Draft:
-    """A finding before it has a name."""
-
-    says: str
-    changes: tuple[Change, ...] = ()
-    gain: Gain | None = None
-    severity: Severity = Severity.CHANGE
-
-    def finding(self, name: str) -> Finding:
-        return Finding(check=name, severity=self.severity, says=self.says, changes=self.changes, gain=self.gain)
 
 
 Check = Callable[[Context], list[Draft]]
@@ -623,6 +613,14 @@ def idle_states(context: Context) -> list[Draft]:
     return [Draft(says, _LINES, gain, Severity.NOTE)]
 
 
+def _of_node(check: Callable[[Server, Cluster], list[Draft]]) -> Check:
+    def of_context(context: Context) -> list[Draft]:
+        cluster = context.server.cluster
+        return check(context.server, cluster) if cluster is not None else []
+
+    return of_context
+
+
 CHECKS: tuple[tuple[str, Check], ...] = (
     ("socket-gone", socket_gone),
     ("authority-bundle", authority_bundle),
@@ -638,6 +636,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("pooler-mode", pooler_mode),
     ("statement-by-statement", statement_by_statement),
     ("options-ignored", options_ignored),
+    *((name, _of_node(check)) for name, check in clusters.CHECKS.items()),
     ("idle-states", idle_states),
 )
 """By the name under which a finding is shown, in the order in which findings are shown."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
@@ -68,7 +69,7 @@ class Transport(StrEnum):
 
 class Severity(StrEnum):
     CHANGE = "change"
-    """Costs something now, and there are lines that end it."""
+    """Costs or risks something now, and there are lines that end it."""
     NOTE = "note"
     """Worth knowing, but its cost is unknown or nothing can be changed."""
 
@@ -204,6 +205,19 @@ class Finding(_Value):
     gain: Gain | None
 
 
+@dataclass(frozen=True)
+class Draft:
+    """A finding before it has a name."""
+
+    says: str
+    changes: tuple[Change, ...] = ()
+    gain: Gain | None = None
+    severity: Severity = Severity.CHANGE
+
+    def finding(self, name: str) -> Finding:
+        return Finding(check=name, severity=self.severity, says=self.says, changes=self.changes, gain=self.gain)
+
+
 class IdleCost(_Value):
     """What the waking of idle CPUs costs a round trip to this server, after a pause of a millisecond."""
 
@@ -216,6 +230,18 @@ class IdleCost(_Value):
     """The difference, round by round."""
     driver: str | None
     governor: str | None
+
+
+class Cluster(_Value):
+    """Galera or Group Replication, as one of its nodes describes it."""
+
+    product: str
+    nodes: int
+    """That it sees."""
+    settings: dict[str, str]
+    """Those that findings are about."""
+    counted: dict[str, float]
+    """Since the node started."""
 
 
 class Server(_Value):
@@ -238,6 +264,8 @@ class Server(_Value):
     sessions: int | None = None
     """Of PostgreSQL, where the login may see them; with those that are idle."""
     idle_sessions: int | None = None
+    cluster: Cluster | None = None
+    """None: it is in none, or its settings could not be read."""
     clients: tuple[Client, ...]
     floors: tuple[Floor, ...]
     idle: IdleCost | None

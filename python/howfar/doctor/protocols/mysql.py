@@ -14,6 +14,7 @@ import pymysql
 from pymysql import _auth, err
 from pymysql.constants import CLIENT, CR
 
+from howfar.doctor.clusters import read_cluster
 from howfar.doctor.findings import Kind
 from howfar.doctor.protocols.session import (
     PATIENCE_S,
@@ -267,7 +268,12 @@ class MysqlSession:
             port = str(host or "").rpartition(":")[2]
             tls, compressed = by_thread.get(number, (None, None))
             sessions.append(ListedSession(int(port) if port.isdigit() else None, pids.get(number), tls, compressed))
-        return SelfReport(None, tuple(sessions), tuple(hidden), settings)
+        cluster = None
+        try:
+            cluster = read_cluster(self._pairs, self.rows)
+        except (Refused, ValueError) as why:
+            hidden.append(("its cluster", str(why), "an account that may SELECT on performance_schema"))
+        return SelfReport(None, tuple(sessions), tuple(hidden), settings, cluster=cluster)
 
     def close(self) -> None:
         with contextlib.suppress(err.MySQLError, OSError):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, Protocol
 
-from howfar.doctor.findings import Rates
+from howfar.doctor.findings import Cluster, Rates
 from howfar.doctor.targets import Login
 
 PATIENCE_S = 2.0
@@ -126,6 +126,7 @@ class SelfReport:
     settings: dict[str, str]
     counted: tuple[int, int] | None = None
     """Its sessions, and how many of them are idle; PostgreSQL's."""
+    cluster: Cluster | None = None
 
 
 class Session(Protocol):
