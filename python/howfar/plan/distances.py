@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
+from importlib import resources
 from itertools import combinations
 from typing import Any
 
@@ -12,9 +14,13 @@ from howfar.units import parse_duration_ns
 
 EVEN = "even"
 """Every pair is as far apart as the factor `replica_rtt` says."""
-_NEAR_NS, _ZONE_NS, _REGION_NS, _FAR_NS = 100_000, 1_000_000, 10_000_000, 85_000_000
-"""Round trips of the links same-zone, cross-zone, region and us-coasts."""
-
+NAMED_LINKS: Mapping[str, Mapping[str, str]] = tomllib.loads(
+    (resources.files("howfar.plan") / "named_links.toml").read_text(encoding="utf-8")
+)
+"""As its file has them; `lab/link/settings.py` makes links of them."""
+_NEAR_NS, _ZONE_NS, _REGION_NS, _FAR_NS = (
+    parse_duration_ns(NAMED_LINKS[name]["rtt"]) for name in ("same-zone", "cross-zone", "region", "us-coasts")
+)
 
 NAMED: Mapping[str, tuple[int, int, int]] = {
     "same-rack": (_NEAR_NS, _NEAR_NS, _NEAR_NS),

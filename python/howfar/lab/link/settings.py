@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import threading
 import time
-import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 
 from howfar.engine.messages import (
     DELAY_MAX_NS,
@@ -29,6 +27,7 @@ from howfar.engine.messages import (
 )
 from howfar.errors import HowfarError, LabError, QuantityError, UsageError
 from howfar.lab.link.spec import DIRECTIONS, FRAMING_BYTES, MTU, QUEUE_MAX_BYTES, DirectionName, DirectionSpec, LinkSpec
+from howfar.plan.distances import NAMED_LINKS
 from howfar.units import (
     format_duration_ns,
     format_rate_bps,
@@ -459,8 +458,7 @@ class NamedLink:
 @cache
 def named_links() -> dict[str, NamedLink]:
     """All of them, in the order of the file."""
-    text = (resources.files("howfar.lab.link") / "named_links.toml").read_text(encoding="utf-8")
-    return {name: _read(name, table) for name, table in tomllib.loads(text).items()}
+    return {name: _read(name, table) for name, table in NAMED_LINKS.items()}
 
 
 def find_link(name: str) -> NamedLink:
@@ -471,7 +469,7 @@ def find_link(name: str) -> NamedLink:
     return links[name]
 
 
-def _read(name: str, table: dict[str, str]) -> NamedLink:
+def _read(name: str, table: Mapping[str, str]) -> NamedLink:
     options = {word: value for word, value in table.items() if word not in _DESCRIPTION}
     spec = LinkSpec(rtt_ns=0, rate_bps=None)
     for word, value in options.items():
