@@ -9,7 +9,7 @@ from tests.made import latency, made, made_trial
 from tests.unit.made_replication import MS, run_of
 
 from howfar.experiments.cluster.analysis import ClusterCost
-from howfar.experiments.cluster.report import main_table
+from howfar.experiments.cluster.report import draw, main_table
 from howfar.experiments.registry import document, experiment_of, summarise
 from howfar.model.agreement import agreement_s
 from howfar.plan.distances import rtts_ns
@@ -91,4 +91,14 @@ def test_the_report_says_what_a_commit_costs_and_how_well_it_was_predicted() -> 
     )
     assert f"{points['far'].p50_ms.value:.3g} [" in summary.verdict, "nothing is said without its interval"
     assert len(main_table(found).rows) == 3
+    assert (points["near"].second_ms, points["far"].second_ms, points["alone"].second_ms) == (1, 85, None)
+    drawing = draw(found, 900)
+    assert drawing is not None
+    drawn = [layer["data"]["values"] for layer in drawing["layer"]]
+    assert {round(row["rtt"] * row["tps"]) for row in drawn[0]} == {1000, 667, 500}, (
+        "1/RTT, for each number of round trips"
+    )
+    across, line = drawn[2], drawn[3]
+    assert [row["series"] for row in across] == ["no replica"], "it has no distance"
+    assert [(row["rtt"], row["low"] <= row["tps"]) for row in line] == [(1, True), (85, True)]
     assert "predicted p50" in render(document(summary), 100, False, False, False)

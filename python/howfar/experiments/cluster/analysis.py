@@ -6,14 +6,14 @@ without a replica) and adds what the agreement takes at the others. So the short
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 
 from howfar.experiments.latency.analysis import TAIL
 from howfar.experiments.replication.analysis import Local, Waiting
 from howfar.experiments.replication.arms import ALONE, ReplicationArm, mode_name, rate, rate_interval, replication_arms
 from howfar.model.agreement import Rtts, agreement_s
-from howfar.plan.factors import CLUSTERS, DISTANCES, SEMI_SYNC, node_rtts_ns
+from howfar.plan.factors import CLUSTERS, DISTANCES, REPLICAS, SEMI_SYNC, node_rtts_ns
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import merge, value_at
 from howfar.stats.intervals import mean_interval
@@ -29,6 +29,7 @@ class ClusterPoint(Part):
     mode: str
     """A level of `replication`."""
     consistency: str
+    nodes: int
     distances: str
     """A level of that factor, or the round trip of all. Empty: it is alone."""
     threads: int
@@ -38,6 +39,8 @@ class ClusterPoint(Part):
     """Of all blocks together. None: fewer than ten commits lie beyond."""
     nearest_ms: float | None
     """Round trips at rest from the node that commits. None: it is alone."""
+    second_ms: float | None
+    """To the second nearest, which completes a majority of five; the only one has no second, and is meant then."""
     farthest_ms: float | None
     agreement_ms: float
     """What a commit waits for by the model; 0: for nobody."""
@@ -57,9 +60,9 @@ class ClusterPoint(Part):
 
     @property
     def label(self) -> str:
-        """The mode, with its consistency where that is not the ordinary one."""
+        """The mode, with its consistency and nodes where they are not the ordinary ones."""
         more = "" if self.consistency == "eventual" else f", {self.consistency.replace('-', ' ')}"
-        return mode_name(self.mode) + more
+        return mode_name(self.mode) + more + ("" if self.nodes in (1, 3) else f", {self.nodes} nodes")
 
 
 class ClusterCost(Part):
@@ -67,8 +70,6 @@ class ClusterCost(Part):
     mean_error: float | None
     """Of all that is predicted."""
     worst_error: float | None
-    sentences: tuple[str, ...]
-    """The first is the answer."""
 
 
 def cluster_cost(table: TrialTable) -> ClusterCost | None:
@@ -78,7 +79,8 @@ def cluster_cost(table: TrialTable) -> ClusterCost | None:
         return None
     lines: dict[object, list[ReplicationArm]] = {}
     for arm in arms:
-        lines.setdefault((arm.mode, arm.level("consistency"), arm.local_levels), []).append(arm)
+        nodes = REPLICAS.of(arm.arm.factors)
+        lines.setdefault((arm.mode, arm.level("consistency"), nodes, arm.local_levels), []).append(arm)
     alone = {arm.local_levels: _Line(line, None) for line in lines.values() for arm in line if arm.mode == ALONE}
     points = tuple(point for line in lines.values() for point in _Line(line, alone.get(line[0].local_levels)).points())
     errors = [abs(point.error) for point in points if point.error is not None]
@@ -86,7 +88,6 @@ def cluster_cost(table: TrialTable) -> ClusterCost | None:
         points=points,
         mean_error=sum(errors) / len(errors) if errors else None,
         worst_error=max(errors, default=None),
-        sentences=_sentences(points),
     )
 
 
@@ -154,7 +155,7 @@ class _Line:
 
     def _point(self, arm: ReplicationArm, local: Local, known: str) -> ClusterPoint:
         rtts, wait_s = self.rtts[arm.arm.name], self.waits[arm.arm.name]
-        mine = [rtt for (low, _), rtt in rtts.items() if low == 0]
+        mine = sorted(rtt * 1e3 for (low, _), rtt in rtts.items() if low == 0)
         p50_s = _p50s_s(arm)
         measured_s = median(p50_s)
         predicted_s = None
@@ -165,13 +166,15 @@ class _Line:
             arm=arm.arm.name,
             mode=arm.mode,
             consistency=str(arm.level("consistency")),
+            nodes=1 if arm.mode == ALONE else REPLICAS.of(arm.arm.factors) + 1,
             distances=_distances(arm),
             threads=arm.threads,
             commits_per_s=arm.commits_per_s,
             p50_ms=mean_interval([seconds * 1e3 for seconds in p50_s]),
             p99_ms=value_at(whole, 0.99) / 1e6 if sum(h.count for h in _histograms(arm)) >= 100 * TAIL else None,
-            nearest_ms=min(mine) * 1e3 if mine else None,
-            farthest_ms=max(mine) * 1e3 if mine else None,
+            nearest_ms=mine[0] if mine else None,
+            second_ms=mine[:2][-1] if mine else None,
+            farthest_ms=mine[-1] if mine else None,
             agreement_ms=wait_s * 1e3,
             predicted_ms=None if predicted_s is None else predicted_s * 1e3,
             error=None if predicted_s is None else predicted_s / measured_s - 1,
@@ -201,21 +204,19 @@ def _counted(arm: ReplicationArm, counter: str) -> int | None:
     return sum(found) if found else None
 
 
-# ---------------------------------------------------------------- sentences
-
-
-def _sentences(points: Sequence[ClusterPoint]) -> tuple[str, ...]:
+def verdict(found: ClusterCost, form: Callable[[Estimate], str]) -> str:
     """The answer: one connection, each cluster at each distance, beside a round trip to its farthest node."""
+    points = found.points
     few = min(point.threads for point in points)
     who = "one connection" if few == 1 else f"{few} connections"
     clauses = []
     for label in dict.fromkeys(point.label for point in points if point.mode in CLUSTERS):
         mine = [p for p in points if p.label == label and p.threads == few and p.farthest_ms]
-        told = ", ".join(f"{rate_interval(p.p50_ms)} ms ({p.distances})" for p in mine)
+        told = ", ".join(f"{form(p.p50_ms)} ms ({p.distances})" for p in mine)
         far = max(mine, key=lambda p: p.farthest_ms or 0.0, default=None)
         if far is not None and far.farthest_ms:
             clauses.append(
                 f"{label} {told}; over {far.distances} it makes {rate_interval(far.commits_per_s)} commits/s, "
                 f"where one round trip to the farthest node a commit would be {rate(1e3 / far.farthest_ms)}"
             )
-    return (f"The median commit of {who} takes: {'. '.join(clauses)}.",) if clauses else ("",)
+    return f"The median commit of {who} takes: {'. '.join(clauses)}." if clauses else ""

@@ -9,12 +9,12 @@ import altair as alt
 
 from howfar.analysis.advice import Advice
 from howfar.analysis.summary import Findings, RunEvidence, Summary
-from howfar.experiments.cluster.analysis import ClusterCost, ClusterPoint, cluster_cost
+from howfar.experiments.cluster.analysis import ClusterCost, ClusterPoint, cluster_cost, verdict
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.latency.report import with_limits
 from howfar.experiments.replication.arms import rate, rate_interval
 from howfar.report import figures, palette
-from howfar.report.charts import Drawable, axis, by_name, data, layer, legend, log_ticks, looks
+from howfar.report.charts import Drawable, axis, by_name, data, ends, intervals, layer, legend, log_ticks, looks
 from howfar.report.document import Block, Chart, Details, Document, Fields, Table, Text, table_of
 from howfar.report.frame import cell_table, frame, limits_of, trials, written
 from howfar.stats.estimate import Part
@@ -30,7 +30,7 @@ class Cluster(Experiment):
 
     def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
         found = findings["cluster"]
-        return found.sentences[0] if isinstance(found, ClusterCost) else ""
+        return verdict(found, with_limits) if isinstance(found, ClusterCost) else ""
 
     def advice(self, evidence: RunEvidence, findings: Findings) -> tuple[Advice, ...] | None:
         found = findings["cluster"]
@@ -45,7 +45,8 @@ class Cluster(Experiment):
         chart = Chart(
             "cluster",
             "One connection, by distance",
-            "Commits/s of the fewest connections over the round trip to the farthest node. Dashed: one commit a round trip (1/RTT).",
+            "Commits/s of the fewest connections over the round trip to the second nearest node, with 95 % intervals. A line across: "
+            "the server alone. Dashed: one commit in so many of these round trips.",
             lambda width: draw(found, width),
         )
         every = Details("All cells", (cell_table(summary, main=False),))
@@ -88,29 +89,52 @@ def model_sentence(found: ClusterCost) -> str:
     )
 
 
+_ROUNDS = (1.0, 1.5, 2.0)
+"""Round trips that a commit takes at equal distances: to a majority, Galera's, and with the turns of idle members."""
+
+
 def draw(found: ClusterCost, width: int) -> Drawable | None:
     few = min(point.threads for point in found.points)
-    rows = [
-        {"series": p.label, "rtt": p.farthest_ms, "tps": p.commits_per_s.value}
-        for p in found.points
-        if p.threads == few and p.farthest_ms
-    ]
-    if not rows:
+    shown = [p for p in found.points if p.threads == few]
+    far = [p.second_ms for p in shown if p.second_ms]
+    if not far:
         return None
-    far = [float(row["rtt"]) for row in rows if isinstance(row["rtt"], float)]
     room = (min(far) / 1.3, max(far) * 1.3)
-    fast = [float(row["tps"]) for row in rows if isinstance(row["tps"], float)]
-    heights = (min(fast) / 1.5, max(*fast, 1e3 / room[0]) * 1.2)
+    fast = [p.commits_per_s.value for p in shown]
+    heights = (min(*fast, 1e3 / room[1] / max(_ROUNDS)) / 1.2, max(fast) * 1.5)
+    rows = [
+        {"series": p.label, "rtt": p.second_ms, "tps": p.commits_per_s.value, **ends(p.commits_per_s, heights)}
+        for p in shown
+    ]
     names = list(dict.fromkeys(str(row["series"]) for row in rows))
-    colour = by_name(alt.Color, "series", looks(names, palette.SERIES), legend(3, 320))
-    x = axis(alt.X, "rtt", "round trip to the farthest node, ms", room, log=10, values=log_ticks(*room), format=",.3~r")
-    y = axis(alt.Y, "tps", "commits/s", heights, log=10, values=log_ticks(*heights), format=",.3~r")
-    ideal = [{"rtt": rtt, "tps": 1e3 / rtt} for rtt in room]
+    key = legend(3, 320)
+    look = {
+        "colour": by_name(alt.Color, "series", looks(names, palette.SERIES), key),
+        "shape": by_name(alt.Shape, "series", looks(names, palette.SHAPES), key),
+    }
+    x = axis(
+        alt.X, "rtt", "round trip to the second nearest node, ms", room, log=10, values=log_ticks(*room), format=",.3~r"
+    )
+    y, low = (
+        axis(alt.Y, field, "commits/s", heights, log=10, values=log_ticks(*heights), format=",.3~r")
+        for field in ("tps", "low")
+    )
+    ideal = [
+        {"rtt": rtt, "tps": 1e3 / rtt / rounds, "text": "1/RTT" if rounds == 1 else f"1/({rounds:g} RTT)"}
+        for rounds in _ROUNDS
+        for rtt in room
+    ]
+    near = [row for row in rows if row["rtt"]]
+    line = data(ideal).mark_line(clip=True, strokeDash=[4, 3], strokeWidth=1.1, color=palette.MORE[0])
+    text = data(ideal[1::2]).mark_text(align="left", dx=4, fontSize=10, color=palette.MORE[0])
     return layer(
-        data(ideal).mark_line(strokeDash=[4, 3], strokeWidth=1.3, color=palette.MORE[0]).encode(x=x, y=y),
-        data(rows).mark_line(strokeWidth=1.9, point=True).encode(x=x, y=y, color=colour),
+        line.encode(x=x, y=y, detail="text:N"),
+        text.encode(x=x, y=y, text="text:N"),
+        data([row for row in rows if not row["rtt"]]).mark_rule(strokeWidth=1.9).encode(y=y, color=look["colour"]),
+        data(near).mark_line(strokeWidth=1.9).encode(x=x, y=y, color=look["colour"]),
+        *intervals(near, x, y, low, size=60, **look),
         width=width,
-        height=240,
+        height=300,
     )
 
 
@@ -147,7 +171,10 @@ def records(found: ClusterCost) -> list[dict[str, object]]:
             "threads": p.threads,
             **limits_of("commits_per_s", p.commits_per_s),
             **limits_of("p50_ms", p.p50_ms),
-            **{name: written(getattr(p, name)) for name in ("p99_ms", "nearest_ms", "farthest_ms", "agreement_ms")},
+            **{
+                name: written(getattr(p, name))
+                for name in ("p99_ms", "nearest_ms", "second_ms", "farthest_ms", "agreement_ms")
+            },
             **{name: written(getattr(p, name)) for name in ("predicted_ms", "error", "flow_control")},
             "conflicts": p.conflicts,
         }
