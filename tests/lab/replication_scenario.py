@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -42,9 +43,10 @@ def _case(
         apart = rtts_ns(case["distances"], spec.replicas + 1)
         for wire in wires:
             wire.shape(LinkSpec(apart[wire.nodes], 10**9))
+    began = time.monotonic()
     try:
         with _wrong(wires, case), open_pair(context, wires, program, TABLES, spec) as pair:
-            answer["facts"] = pair.facts
+            answer["facts"], answer["ready_s"] = pair.facts, time.monotonic() - began
             for name in case.get("acts", ()):
                 answer[name] = {**ACTS, **BREAKS}[name](pair)
     except HowfarError as error:

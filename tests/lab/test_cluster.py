@@ -44,6 +44,25 @@ def test_what_a_cluster_acknowledged_survives_the_node_that_did(name: str, cache
         assert (seen["crash"]["lost"], seen["crash"]["acknowledged"] >= 20) == (0, True), case
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
+def test_five_nodes_are_ready_and_a_commit_waits_for_its_majority(name: str, cache: Path) -> None:
+    """The second of the two others that complete it is at 20 ms; the other two nodes are far."""
+    others = ("20ms", "50ms", "50ms", "20ms", "50ms", "50ms", "50ms", "50ms", "50ms")
+    cases: list[dict[str, Any]] = [
+        {"distances": ",".join(("2ms", *others)), "settings": {"mode": mode, "replicas": 4}, "acts": ["commits"]}
+        for mode in _MODES[name]
+    ]
+    for case, seen in zip(cases, pairs(name, cache, *cases), strict=True):
+        assert "error" not in seen, seen
+        mode, found = case["settings"]["mode"], seen["commits"]
+        print(
+            f"{mode}: five nodes ready in {seen['ready_s']:.1f} s ({seen['facts']['seconds']}), p50 {found['p50_ns'] / MS:.1f} ms"
+        )
+        assert (found["violations"], len(found["after"]["nodes"])) == ([], 5)
+        assert found["p50_ns"] >= (20 * MS if mode == "group-leader" else FAR)
+
+
 _FOUND = {
     "mariadb": {"cluster-flow-control": "change", "cluster-quorum": "change", "cluster-timeouts": "change", "cluster-reads": "note"},
     "mysql": {"cluster-turns": "change", "cluster-timeouts": "change", "cluster-flow-control": "note", "cluster-reads": "note"},
