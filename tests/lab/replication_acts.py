@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from howfar.doctor.examine import examine
@@ -16,7 +16,7 @@ from howfar.doctor.targets import Login, Logins, Target
 from howfar.errors import HowfarError, LabError
 from howfar.lab.replication import Pair
 from howfar.lab.replication.binary_log import BinaryLogReplication, status, variables
-from howfar.lab.replication.dialect import SCHEMA
+from howfar.lab.replication.links import EmulatedWire
 from howfar.lab.replication.member import Member, wait_for
 from howfar.lab.replication.pair import promote
 from howfar.lab.replication.proof import latency_violation, violations
@@ -247,13 +247,7 @@ def doctor(pair: Pair) -> Answer:
     with ThreadPoolExecutor(WRITERS) as pool:
         list(pool.map(lambda _: _insert(pair, 10 * INSERTS), range(WRITERS)))
     first = _looked(pair)
-    if pair.spec.mode == "group":  # the number of leaders is agreed on when a group begins
-        pair.primary.write(f"DROP DATABASE {SCHEMA}", patience_s=PATIENCE_S)  # it is made when they join
-        for member in reversed(pair.members):
-            member.tell("STOP GROUP_REPLICATION", PATIENCE_S)
     _configure(pair, (line for finding in first for change in finding.changes for line in change.lines))
-    if pair.spec.mode == "group":
-        pair.dialect.join(pair.primary, pair.replicas, replace(pair.spec, mode="group-leader"), PATIENCE_S)
     looks = (first, _looked(pair))
     return {
         "found": [{finding.check: finding.severity for finding in found} for found in looks],
@@ -273,7 +267,10 @@ def _looked(pair: Pair) -> tuple[Finding, ...]:
     server = pair.primary.server
     login, nobody = Login(USER, server.password), Login("", "")
     target = Target(Kind.MYSQL, str(server.socket), None, None, USER, tls=False)
-    (seen,) = examine((target,), Logins(login, nobody, nobody), seconds=0.5).servers
+    wire = pair.wires[0]
+    assert isinstance(wire, EmulatedWire)
+    host = wire.network.server
+    (seen,) = host.within(lambda: examine((target,), Logins(login, nobody, nobody), seconds=0.5)).servers
     return tuple(finding for finding in seen.findings if finding.check.startswith("cluster"))
 
 
