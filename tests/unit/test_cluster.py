@@ -11,7 +11,7 @@ from tests.unit.made_replication import MS, run_of
 from howfar.experiments.cluster.analysis import ClusterCost
 from howfar.experiments.cluster.report import draw, main_table
 from howfar.experiments.registry import document, experiment_of, summarise
-from howfar.model.agreement import agreement_s
+from howfar.model.agreement import agreement_s, read_s
 from howfar.plan.distances import rtts_ns
 from howfar.report.terminal import render
 from howfar.store.records import Arm, ArmRole, HistogramRecord, Measured, Trial
@@ -42,6 +42,21 @@ EQUAL = "10ms,10ms,10ms"
 def test_an_agreement_takes_what_its_messages_take(mode: str, consistency: str, distances: str, ms: float) -> None:
     rtts = {pair: ns / 1e9 for pair, ns in rtts_ns(distances, 3).items()}
     assert agreement_s(mode, consistency, rtts) == pytest.approx(ms / 1e3)
+
+
+def test_a_read_waits_for_one_message_where_it_has_to_be_ordered() -> None:
+    rtts = {pair: ns / 1e9 for pair, ns in rtts_ns(EQUAL, 3).items()}
+    seen = {
+        (mode, level): round(read_s(mode, level, rtts) * 1e3)
+        for mode in ("galera", "group", "group-leader")
+        for level in ("eventual", "before", "after", "before-and-after")
+    }
+    assert {key: ms for key, ms in seen.items() if ms} == {
+        ("group", "before"): 20,
+        ("group", "before-and-after"): 20,
+        ("group-leader", "before"): 10,
+        ("group-leader", "before-and-after"): 10,
+    }
 
 
 def test_five_nodes_need_two_others_for_a_majority() -> None:

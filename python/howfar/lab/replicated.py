@@ -217,9 +217,11 @@ class Replicated(Serving):
         found = contradictions(pair.spec, self._before, after, load, ways)
         self._crossed = tuple(wire.counters() for wire in pair.wires)
         receipts = {}
+        waited_ns = load.commit_p50_ns or load.round_trip_ns
+        reads_wait = bool(ways) and waited_ns >= min(rtt.min_ns for rtt in ways)
+        lateness = of_a_trial(waited_ns) if pair.spec.needed and (load.commits or reads_wait) else NOBODY_WAITS
         for wire, probes, stats in zip(pair.wires, self._at_rest, self._crossed, strict=True):
             receipts[wire.name] = wire.receipt(probes, stats)
-            lateness = of_a_trial(load.commit_p50_ns or load.round_trip_ns) if pair.spec.needed else NOBODY_WAITS
             unlike = wire.violations(probes, stats, lateness)
             found += [f"{wire.name}: {sentence}" for sentence in (*unlike, *_cut(stats))]
         facts = {

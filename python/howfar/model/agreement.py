@@ -59,9 +59,14 @@ def agreement_s(mode: str, consistency: str, rtts: Rtts) -> float:
     ways = _Ways(rtts)
     if mode == "galera":
         return _all(ways)
+    before = read_s(mode, consistency, rtts)
     ordered: Callable[[_Ways, int, int], float] = _leader if mode == "group-leader" else _every_turn
-    alone = ordered(ways, 0, 0)
-    before = alone if "before" in consistency else 0.0
     if "after" not in consistency:
-        return before + alone
+        return before + ordered(ways, 0, 0)
     return before + max(ordered(ways, 0, node) + ordered(ways, node, 0) for node in ways.nodes[1:])
+
+
+def read_s(mode: str, consistency: str, rtts: Rtts) -> float:
+    """What a transaction that only reads waits for, with nothing under way: at `before`, for one more message to be ordered."""
+    waits = mode != "galera" and "before" in consistency
+    return agreement_s(mode, "eventual", rtts) if waits else 0.0

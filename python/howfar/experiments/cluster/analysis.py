@@ -8,18 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from statistics import median
+from typing import Literal
 
 from howfar.experiments.latency.analysis import TAIL
 from howfar.experiments.replication.analysis import Local, Waiting
 from howfar.experiments.replication.arms import ALONE, ReplicationArm, mode_name, rate, rate_interval, replication_arms
-from howfar.model.agreement import Rtts, agreement_s
+from howfar.model.agreement import Rtts, agreement_s, read_s
 from howfar.plan.factors import CLUSTERS, DISTANCES, REPLICAS, SEMI_SYNC, node_rtts_ns
+from howfar.plan.types import READS_ONLY
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import merge, value_at
 from howfar.stats.intervals import mean_interval
 from howfar.stats.trials import TrialTable, transaction_histogram
 from howfar.store.records import HistogramRecord
 from howfar.units import format_duration_ns
+
+Operation = Literal["commit", "read"]
 
 
 class ClusterPoint(Part):
@@ -66,14 +70,17 @@ class ClusterPoint(Part):
 
 
 class ClusterCost(Part):
+    operation: Operation
+    """What the connections do: rates and times are of that."""
     points: tuple[ClusterPoint, ...]
     mean_error: float | None
     """Of all that is predicted."""
     worst_error: float | None
 
 
-def cluster_cost(table: TrialTable) -> ClusterCost | None:
-    """None: no cluster was measured."""
+def cluster_cost(table: TrialTable, workload: str) -> ClusterCost | None:
+    """None: no cluster was measured. `workload`: its kind."""
+    operation: Operation = "read" if workload in READS_ONLY else "commit"
     arms = replication_arms(table)
     if not any(arm.mode in CLUSTERS for arm in arms):
         return None
@@ -81,10 +88,15 @@ def cluster_cost(table: TrialTable) -> ClusterCost | None:
     for arm in arms:
         nodes = REPLICAS.of(arm.arm.factors)
         lines.setdefault((arm.mode, arm.level("consistency"), nodes, arm.local_levels), []).append(arm)
-    alone = {arm.local_levels: _Line(line, None) for line in lines.values() for arm in line if arm.mode == ALONE}
-    points = tuple(point for line in lines.values() for point in _Line(line, alone.get(line[0].local_levels)).points())
+    alone = {
+        arm.local_levels: _Line(line, None, operation) for line in lines.values() for arm in line if arm.mode == ALONE
+    }
+    points = tuple(
+        point for line in lines.values() for point in _Line(line, alone.get(line[0].local_levels), operation).points()
+    )
     errors = [abs(point.error) for point in points if point.error is not None]
     return ClusterCost(
+        operation=operation,
         points=points,
         mean_error=sum(errors) / len(errors) if errors else None,
         worst_error=max(errors, default=None),
@@ -116,11 +128,14 @@ def _p50s_s(arm: ReplicationArm) -> list[float]:
     return [value_at(merge([found]), 0.5) / 1e9 for found in _histograms(arm)]
 
 
-def _wait_s(arm: ReplicationArm, rtts: Rtts) -> float:
+def _wait_s(arm: ReplicationArm, rtts: Rtts, operation: Operation) -> float:
     if not rtts:
         return 0.0
     if arm.mode in CLUSTERS:
-        return agreement_s(arm.mode, str(arm.level("consistency")), rtts)
+        waits = read_s if operation == "read" else agreement_s
+        return waits(arm.mode, str(arm.level("consistency")), rtts)
+    if operation == "read":
+        return 0.0
     if arm.mode in SEMI_SYNC:
         needed = sorted(rtts.values())[int(arm.level("wait_for") or 1) - 1]
         return Waiting(arm.kind, arm.mode, needed).wait_s(arm.threads)
@@ -130,10 +145,10 @@ def _wait_s(arm: ReplicationArm, rtts: Rtts) -> float:
 class _Line:
     """One mode with one consistency, over distances and connections."""
 
-    def __init__(self, arms: Sequence[ReplicationArm], alone: _Line | None) -> None:
+    def __init__(self, arms: Sequence[ReplicationArm], alone: _Line | None, operation: Operation) -> None:
         self.arms = [arm for arm in arms if _p50s_s(arm)]
         self.rtts = {arm.arm.name: rest_rtts(arm) for arm in self.arms}
-        self.waits = {arm.arm.name: _wait_s(arm, self.rtts[arm.arm.name]) for arm in self.arms}
+        self.waits = {arm.arm.name: _wait_s(arm, self.rtts[arm.arm.name], operation) for arm in self.arms}
         self.alone = alone
 
     def _local(self) -> tuple[Local, str]:
@@ -216,7 +231,7 @@ def verdict(found: ClusterCost, form: Callable[[Estimate], str]) -> str:
         far = max(mine, key=lambda p: p.farthest_ms or 0.0, default=None)
         if far is not None and far.farthest_ms:
             clauses.append(
-                f"{label} {told}; over {far.distances} it makes {rate_interval(far.commits_per_s)} commits/s, "
-                f"where one round trip to the farthest node a commit would be {rate(1e3 / far.farthest_ms)}"
+                f"{label} {told}; over {far.distances} it makes {rate_interval(far.commits_per_s)} {found.operation}s/s, "
+                f"where one round trip to the farthest node a {found.operation} would be {rate(1e3 / far.farthest_ms)}"
             )
-    return f"The median commit of {who} takes: {'. '.join(clauses)}." if clauses else ""
+    return f"The median {found.operation} of {who} takes: {'. '.join(clauses)}." if clauses else ""

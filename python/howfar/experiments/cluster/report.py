@@ -26,7 +26,7 @@ class Cluster(Experiment):
     own_model = True
 
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
-        return {"cluster": cluster_cost(evidence.table)}
+        return {"cluster": cluster_cost(evidence.table, str(evidence.workload.get("kind")))}
 
     def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
         found = findings["cluster"]
@@ -45,8 +45,8 @@ class Cluster(Experiment):
         chart = Chart(
             "cluster",
             "One connection, by distance",
-            "Commits/s of the fewest connections over the round trip to the second nearest node, with 95 % intervals. A line across: "
-            "the server alone. Dashed: one commit in so many of these round trips.",
+            f"{found.operation.capitalize()}s/s of the fewest connections over the round trip to the second nearest node, with 95 % "
+            f"intervals. A line across: the server alone. Dashed: one {found.operation} in so many of these round trips.",
             lambda width: draw(found, width),
         )
         every = Details("All cells", (cell_table(summary, main=False),))
@@ -59,7 +59,7 @@ def main_table(found: ClusterCost) -> Table:
         "mode": lambda p: p.label,
         "distances": lambda p: p.distances,
         "connections": lambda p: str(p.threads),
-        "commits/s\n[95 % interval]": lambda p: rate_interval(p.commits_per_s),
+        f"{found.operation}s/s\n[95 % interval]": lambda p: rate_interval(p.commits_per_s),
         "p50 ms\n[95 % interval]": lambda p: with_limits(p.p50_ms),
         "p99 ms": lambda p: figures.UNKNOWN if p.p99_ms is None else figures.number(p.p99_ms),
         "RTT ms\nnearest, farthest": lambda p: (
@@ -74,8 +74,8 @@ def main_table(found: ClusterCost) -> Table:
         ),
     }
     note = (
-        "RTT: as measured at rest, from the node that commits to the others. Predicted: the same mode's commit at its shortest "
-        "distance, with the agreement at this one."
+        "RTT: as measured at rest, from the node that is used to the others. Predicted: the same mode's "
+        f"{found.operation} at its shortest distance, with the agreement at this one."
     )
     return table_of("", found.points, fields, (note,), main=True, stack=True)
 
@@ -84,7 +84,7 @@ def model_sentence(found: ClusterCost) -> str:
     if found.mean_error is None or found.worst_error is None:
         return "The model predicts nothing here: it needs each mode at two distances, or a primary alone."
     return (
-        f"The model predicts the p50 of a commit with a mean error of {found.mean_error * 100:.1f} % "
+        f"The model predicts the p50 of a {found.operation} with a mean error of {found.mean_error * 100:.1f} % "
         f"(worst {found.worst_error * 100:.1f} %)."
     )
 
@@ -116,7 +116,7 @@ def draw(found: ClusterCost, width: int) -> Drawable | None:
         alt.X, "rtt", "round trip to the second nearest node, ms", room, log=10, values=log_ticks(*room), format=",.3~r"
     )
     y, low = (
-        axis(alt.Y, field, "commits/s", heights, log=10, values=log_ticks(*heights), format=",.3~r")
+        axis(alt.Y, field, f"{found.operation}s/s", heights, log=10, values=log_ticks(*heights), format=",.3~r")
         for field in ("tps", "low")
     )
     ideal = [
@@ -148,7 +148,7 @@ def _advice(found: ClusterCost) -> tuple[Advice, ...]:
         if mode == "group" and ("group-leader", where) in at
     ]
     resolved = [(p, q) for p, q in pairs if p.p50_ms.low and q.p50_ms.high and q.p50_ms.high < p.p50_ms.low]
-    if not resolved:
+    if not resolved or found.operation == "read":
         return ()
     slow, fast = max(resolved, key=lambda pair: pair[0].p50_ms.value / pair[1].p50_ms.value)
     return (
