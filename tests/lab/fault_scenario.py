@@ -1,7 +1,7 @@
 """A program for the tests: crashes and fallbacks of pairs in the sandbox; each record as a line of JSON.
 
 python -m tests.lab.fault_scenario SERVER RTT_NS CASE_JSON...   A case: `settings`, `fault`, `after_ns`; `planted`: a client lies in
-its log; of a fallback `timeout_ms`, `away_ns` and `measure_ns`.
+its log; `told`: an order to the primary before the load; `failover_ns`; of a fallback `timeout_ms`, `away_ns` and `measure_ns`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -27,7 +29,7 @@ from howfar.lab.replication.links import EmulatedWire
 from howfar.lab.servers import DATABASE, USER, Tables
 from howfar.lab.servers.kinds import find_server
 from howfar.lab.servers.program import Program
-from howfar.runner.fault.crash import FaultContext, run_crash
+from howfar.runner.fault.crash import BREAKS, FaultContext, run_crash
 from howfar.runner.fault.fallback import run_fallback
 from tests.lab.programs import in_sandbox
 
@@ -45,6 +47,8 @@ def _case(
         with open_pair(context, wires, program, TABLES, ReplicationSpec(**case["settings"])) as pair:
             pair.primary.write(*SINGLE_ROW_INSERTS.prepare, patience_s=pair.patience_s)
             pair.await_caught_up(pair.replicas[0])
+            if "told" in case:
+                pair.primary.tell(case["told"], pair.patience_s)
             return _broken(pair, context, case) | {"seconds": round(time.monotonic() - began, 1)}
     except HowfarError as error:
         return {"error": [type(error).__name__, error.message]}
@@ -78,7 +82,10 @@ def _broken(pair: Pair, context: PairContext, case: Mapping[str, Any]) -> dict[s
     if case["fault"] == "replica-leaves":
         fallen = run_fallback(where, job, case.get("timeout_ms"), case["after_ns"], case["away_ns"])
         return {"record": fallen.record.model_dump(), "transactions": fallen.outcome.finished.transactions}
-    crashed = run_crash(where, job, case["fault"], case["after_ns"])
+    done = BREAKS[case["fault"]]
+    done = replace(done, failover_ns=case.get("failover_ns", done.failover_ns))
+    with patch.dict(BREAKS, {case["fault"]: done}):
+        crashed = run_crash(where, job, case["fault"], case["after_ns"])
     return {"record": crashed.record.model_dump(), "transactions": crashed.outcome.finished.transactions}
 
 
@@ -99,12 +106,15 @@ def plant(log: Path) -> None:
 
 def main() -> None:
     program = find_server(sys.argv[1])
+    cases = [json.loads(word) for word in sys.argv[3:]]
+    specs = [ReplicationSpec(**case["settings"]) for case in cases]
+    count, mesh = max(spec.replicas for spec in specs), any(spec.cluster for spec in specs)
     with open_laboratory(LabRequest(server="none", paths=())) as laboratory:
         assert laboratory.network is not None
         context = PairContext(laboratory.work, laboratory.network, laboratory.shares, connections=64)
-        with open_wires(context, 1, LinkSpec(int(sys.argv[2]), 10**9)) as wires:
-            for word in sys.argv[3:]:
-                print(json.dumps(_case(context, wires, program, json.loads(word))), flush=True)
+        with open_wires(context, count, LinkSpec(int(sys.argv[2]), 10**9), mesh=mesh) as wires:
+            for case in cases:
+                print(json.dumps(_case(context, wires, program, case)), flush=True)
 
 
 if __name__ == "__main__":

@@ -26,13 +26,13 @@ from tests.unit.made_replication import (
 from tests.unit.rendered import findings_of
 
 from howfar.experiments.crash.analysis import CrashFindings, CrashLoss, crash_findings, lost_per_crash, predicted_loss
-from howfar.experiments.crash.report import Crash
-from howfar.experiments.registry import summarise
+from howfar.experiments.crash.report import Crash, loss_table
+from howfar.experiments.registry import in_terminal, summarise
 from howfar.experiments.replication.trade import ReplicationFindings
 from howfar.report.text import json_values
 from howfar.runner.fault.crash import Account, ClientLog, Keys, account, visible
 from howfar.stats.intervals import mean_interval
-from howfar.store.records import CrashRecord, TrialStatus
+from howfar.store.records import CrashRecord, Run, TrialStatus
 
 # ---------------------------------------------------------------- the account of one crash
 
@@ -300,3 +300,36 @@ def test_an_arm_that_broke_something_has_no_rate_over_its_outage() -> None:
     assert json_values(found)["cells"] == []
     (record,) = Crash().document(found).records
     assert "qps" not in record and record["lost"] == 200 and float(str(record["commits_per_s"])) == 6000
+
+
+def cluster_run(by_itself: int = 0) -> Run:
+    """Galera killed and cut off, six times each; the rest goes on after 6 s, give or take."""
+    faults = ("kill-primary", "cut-off-primary", "cut-off-member")
+    arms = [crash_arm(fault, "galera", fault, replicas=2) for fault in faults]
+    lost = {"cut-off-primary": by_itself}
+    trials = [
+        crash_trial(
+            6 * at + number,
+            lost.get(fault, 0),
+            fault,
+            fault=fault,
+            stall_ns=6 * 10**9 + at * 50 * MS,
+            by_itself=lost.get(fault, 0),
+        )
+        for at in range(6)
+        for number, fault in enumerate(faults)
+    ]
+    return run_of("mariadb", arms, trials, "crash")
+
+
+def test_a_cluster_says_how_long_its_clients_waited_and_who_went_on_alone() -> None:
+    summary = summarise(cluster_run())
+    for figure in ("lost none of 378,000", "6.12 [6.03, 6.22] s when the primary was cut off", "In 12 cuts no node"):
+        assert figure in summary.verdict, summary.verdict
+    found = findings_of(summary, ReplicationFindings).crash
+    assert found is not None
+    table = loss_table(found.losses)
+    assert [(cell.text, cell.below) for cell in table.rows[1][4:6]] == [("6.12", "[6.03, 6.22]"), ("0", "")]
+    split = summarise(cluster_run(by_itself=40)).verdict
+    assert split.startswith("Galera lost 240 of") and "by themselves, which they should not: Galera 240" in split
+    assert "cut off" in in_terminal(summary, 100, False, True, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +15,7 @@ from howfar.engine.inserts import SINGLE_ROW_INSERTS
 from howfar.engine.messages import Event, LoadJob, Measuring, UnixTarget
 from howfar.engine.process import Launcher, LoadOutcome
 from howfar.errors import EngineError, LabError
-from howfar.lab.replication import Pair
+from howfar.lab.replication import Pair, ReplicationSpec
 from howfar.plan.factors import Fault
 from howfar.runner.fault.crash import BREAKS, FAILOVER_NS, break_pair, mend
 from howfar.runner.fault.under_load import UnderLoad, logged
@@ -115,7 +116,8 @@ def stand_in(done: list[Any]) -> Pair:
     primary = SimpleNamespace(server=SimpleNamespace(kill=lambda: done.append("killed")))
     dialect = SimpleNamespace(stop_receiving=lambda replica, _: done.append((replica.name, "STOP")))
     replicas, wires = (replica("replica1"), replica("replica2")), (wire(1), wire(2))
-    return cast(Pair, SimpleNamespace(primary=primary, replicas=replicas, wires=wires, dialect=dialect))
+    spec = ReplicationSpec("async", 2)
+    return cast(Pair, SimpleNamespace(primary=primary, replicas=replicas, wires=wires, dialect=dialect, spec=spec))
 
 
 @pytest.mark.parametrize(
@@ -131,8 +133,8 @@ def stand_in(done: list[Any]) -> Pair:
 def test_each_fault_is_done_in_its_order(fault: Fault, wanted: list[Any]) -> None:
     done: list[Any] = []
     pair = stand_in(done)
-    broken = break_pair(pair, BREAKS[fault], done.append)
-    assert done == wanted
+    broken, others = break_pair(pair, BREAKS[fault], done.append, ExitStack())
+    assert (done, others) == (wanted, None)
     assert broken.fault_ns <= broken.dead_ns
     done.clear()
     mend(pair, BREAKS[fault])

@@ -13,7 +13,9 @@ from howfar.engine.messages import LoadJob, Measuring, Ready, Sysbench, UnixTarg
 from howfar.engine.process import LoadOutcome
 from howfar.errors import PlanError
 from howfar.lab.replicated import SERVERS_TIMEOUT_MS
+from howfar.lab.replication.binary_log import MysqlReplication
 from howfar.plan.cells import cells
+from howfar.plan.fitting import with_instead
 from howfar.plan.load import load_plan
 from howfar.plan.types import FALLBACK_NS
 from howfar.runner.fault.fallback import AFTERWARDS_NS, AWAY_NS, LEAVES_NS
@@ -27,6 +29,13 @@ def test_each_mode_meets_each_fault(quick: bool, faults: int) -> None:
     found = cells(load_plan("crash", quick=quick).plan)
     assert len({(cell.factors["replication"], cell.factors["fault"]) for cell in found}) == len(found) == 3 * faults
     assert [cell.role for cell in found] == ["baseline", *["contender"] * (3 * faults - 1)], "no A/A arm"
+
+
+def test_each_cluster_meets_each_fault() -> None:
+    plan = load_plan("cluster-crash").plan
+    theirs = with_instead(plan, "replication", MysqlReplication.instead).plan
+    for found, modes in ((cells(plan), 1), (cells(theirs), 2)):
+        assert len({(cell.factors["replication"], cell.factors["fault"]) for cell in found}) == len(found) == 3 * modes
 
 
 @pytest.mark.parametrize("name", ["crash", "fallback"])
@@ -84,6 +93,9 @@ measure = "{measure}"
         (["async", "after-sync"], "replica-leaves", "45s", "acknowledgement to fall back from"),
         (["after-sync"], "replica-leaves", "24s", "measure = '25s'"),
         (["none"], "cut", "3s", "a fault needs a replica that takes over"),
+        (["galera"], "cut", "3s", "the faults of a cluster are"),
+        (["galera"], "kill-primary", "3s", "replicas = 2"),
+        (["async"], "cut-off-member", "3s", "of a cluster, and async is none"),
     ],
 )
 def test_a_fault_that_no_trial_could_do_is_refused_at_once(

@@ -10,7 +10,17 @@ import pytest
 from howfar.engine.acknowledged import RECORD, Fate, KeyLog
 from howfar.errors import LabError
 from howfar.lab.replication.status import MariadbPositions, PrimaryEnd
-from howfar.runner.fault.crash import EARLIEST, LOST_KEYS_KEPT, Before, Broken, Survivor, crash_record, fault_after_ns
+from howfar.lab.replication.watch import Write
+from howfar.runner.fault.crash import (
+    EARLIEST,
+    LOST_KEYS_KEPT,
+    Before,
+    Broken,
+    Survivor,
+    crash_record,
+    fault_after_ns,
+    of_cluster,
+)
 from howfar.runner.fault.fallback import Absence, Look, fallback_record
 from howfar.store.records import CrashRecord, FallbackRecord
 
@@ -108,6 +118,30 @@ def test_the_moment_is_the_runs_own() -> None:
     assert len(set(moments)) == 200
     assert min(moments) >= EARLIEST * 2 * SECOND and max(moments) < 2 * SECOND
     assert fault_after_ns(7, 0, 0, "cut", SECOND) != fault_after_ns(7, 0, 1, "cut", SECOND)
+
+
+def write(node: str, sent_ms: int) -> Write:
+    return Write(node, ORIGIN + sent_ms * MS, ORIGIN + (sent_ms + 10) * MS)
+
+
+@pytest.mark.parametrize(
+    ("cut_off", "stall_ms", "by_itself"),
+    [(None, 509, 0), ("primary", 1009, 1), ("replica2", 509, 1)],
+)
+def test_who_was_told_of_a_commit_when_a_cluster_had_lost_a_node(
+    cut_off: str | None, stall_ms: int, by_itself: int
+) -> None:
+    """In force at 2100 ms. Key 4, sent at 2499 and acknowledged at 2500, is the primary's alone if it was cut off."""
+    writes = [write("replica2", 2200), write("replica1", 2999), write("replica1", 3090)]
+    told = log(acknowledged(1, 1001), acknowledged(2, 1999), acknowledged(3, 2000), acknowledged(4, 2500))
+    if cut_off != "replica2":
+        writes = writes[1:]
+    found = of_cluster(told, writes, BROKEN, ORIGIN + 3100 * MS, cut_off)
+    assert found == {"stall_ns": stall_ms * MS, "by_itself": by_itself}
+
+
+def test_a_cluster_that_never_goes_on_is_counted_to_the_end() -> None:
+    assert of_cluster(log(acknowledged(1, 1990)), [], BROKEN, ORIGIN + 9990 * MS, None)["stall_ns"] == 8000 * MS
 
 
 # ---------------------------------------------------------------- fallback

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from howfar.plan.cells import Cell, cells
-from howfar.plan.factors import CLUSTERS, REPLICATION, node_rtts_ns
+from howfar.plan.factors import CLUSTERS, REPLICATION, breaks, node_rtts_ns
 from howfar.plan.types import Plan
 
 _TRIAL_OVERHEAD_NS, _MYSQL_OVERHEAD_NS = 1_200_000_000, 3_300_000_000
@@ -17,6 +17,8 @@ _REPLICA_NS, _MYSQL_REPLICA_NS = 300_000_000, 1_500_000_000
 """More where there are replicas: their servers, and the proof of replication, without the link's part."""
 _CLUSTER_NS, _MYSQL_CLUSTER_NS = 4_000_000_000, 6_000_000_000
 """More where the servers form a cluster."""
+_WITHOUT_NODE_NS = 20_000_000_000
+"""More until a cluster goes on without a node, and its clients have written a while."""
 _REPLICA_ROUND_TRIPS = 30
 """Of the replica's link in a trial: to connect and log in (17), to prove it, and the probe of the link at rest."""
 _BESIDE_NS = 800_000_000
@@ -93,7 +95,7 @@ def _cell_cost_ns(plan: Plan, cell: Cell) -> int:
         taken_ns += _MYSQL_REPLICA_NS if mysql else _REPLICA_NS
         taken_ns += _REPLICA_ROUND_TRIPS * max(apart_ns.values())
         if REPLICATION.of(cell.factors) in CLUSTERS:
-            taken_ns += _MYSQL_CLUSTER_NS if mysql else _CLUSTER_NS
+            taken_ns += (_MYSQL_CLUSTER_NS if mysql else _CLUSTER_NS) + _WITHOUT_NODE_NS * breaks(cell.factors)
     return taken_ns
 
 

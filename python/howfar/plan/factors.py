@@ -41,6 +41,8 @@ CLUSTERS: dict[str, str] = {
     "group-leader": "Group Replication, single leader",
 }
 """Levels of `replication` in which a group of servers agrees on every commit."""
+LOSSLESS = (*SEMI_SYNC, *CLUSTERS)
+"""Levels in which no acknowledged commit should be lost."""
 COMMIT_OFF = "commit-off"
 """A level without an acknowledgement, in which a commit does not wait for its own log either."""
 MODE_LABELS = {
@@ -184,7 +186,17 @@ Durability = Literal["strict", "relaxed", "off"]
 Replicas = Annotated[int, BeforeValidator(_count), Field(strict=True)]
 ReplicaTls = Literal["off", "on"]
 ReplicaCompression = Literal["off", "zlib", "zstd"]
-Fault = Literal["none", "kill-primary", "cut", "cut-to-replica", "cut-to-primary", "stop-replica", "replica-leaves"]
+Fault = Literal[
+    "none",
+    "kill-primary",
+    "cut",
+    "cut-to-replica",
+    "cut-to-primary",
+    "stop-replica",
+    "cut-off-primary",
+    "cut-off-member",
+    "replica-leaves",
+]
 ShapeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,29}$")]
 Application = Literal["php", "engine"]
 Load = Annotated[str, BeforeValidator(_load)]
@@ -336,8 +348,11 @@ FAULT: Factor[str] = Factor(
     label=lambda level: "no fault" if level == "none" else str(level),
     applies=_replicates,
 )
-"""`kill-primary` to `stop-replica`: something breaks, the primary dies, the replica takes over. `replica-leaves`: timeouts are
-the server's own, the replica goes and comes back."""
+"""`kill-primary` to `stop-replica`: something breaks, the primary dies, the replica takes over. `cut-off-`: of clusters; the rest
+goes on without a node whose clients still reach it. `replica-leaves`: timeouts are the server's own, the replica goes and comes
+back."""
+CLUSTER_FAULTS = ("none", "kill-primary", "cut-off-primary", "cut-off-member")
+"""Of these only the last two are a cluster's own."""
 PAGE: Factor[str] = Factor("page", ShapeName, NO_PAGE, NO_PAGE)
 """Names of `Plan.pages`."""
 APP_CPU_NS: Factor[int] = Factor(

@@ -24,6 +24,8 @@ from howfar.paths import is_local
 from howfar.plan.distances import fits, pairs
 from howfar.plan.factors import (
     CLOSED,
+    CLUSTER_FAULTS,
+    CLUSTERS,
     COMMIT_OFF,
     FACTORS,
     IDLE,
@@ -269,6 +271,14 @@ class Plan(Part):
 
     @model_validator(mode="after")
     def _faults_can_be_done(self) -> Self:
+        faults, clusters = set(self.factors.fault), set(self.factors.replication) & set(CLUSTERS)
+        if clusters and faults - set(CLUSTER_FAULTS):
+            raise refuse(f"the faults of a cluster are {', '.join(CLUSTER_FAULTS)}")
+        if clusters and faults != {"none"} and min(self.factors.replicas) < 2:
+            raise refuse("without one of two nodes no cluster goes on: give it replicas = 2 or more")
+        followed = set(self.factors.replication) - {"off", "none"} - clusters
+        if followed and (own := faults & set(CLUSTER_FAULTS[2:])):
+            raise refuse(f"{', '.join(sorted(own))}: of a cluster, and {', '.join(sorted(followed))} is none")
         if "replica-leaves" not in self.factors.fault:
             return self
         if set(self.factors.replication) & {"async", COMMIT_OFF}:

@@ -157,8 +157,10 @@ def _break(
     assert isinstance(stage, Replicated) and stage.pair is not None, "a fault is a pair's"
     if unlike := stage.begun().violations:
         raise LabError("; ".join(unlike))
-    (rtt_ns, *_) = stage.pair.facts["rtt_at_rest_ns"].values()
-    context = FaultContext(stage.pair, stage.client, rtt_ns, instruments.measure, hear)
+    pair = stage.pair
+    ways = sorted([*pair.facts["rtt_at_rest_ns"].values()][: len(pair.replicas)])
+    rtt_ns = ways[max(pair.spec.needed, 1) - 1]
+    context = FaultContext(pair, stage.client, rtt_ns, instruments.measure, hear)
     broken = run_fallback(context, job) if fault == "replica-leaves" else run_crash(context, job, fault, after_ns)
     session = broken.outcome.ready.receipt.model_dump(mode="json")
     begun = stage.begun(session)

@@ -262,6 +262,11 @@ class CrashRecord(Record):
     """Transactions that had come and waited to be applied when it was told to take over."""
     lost_keys: tuple[int, ...]
     """The first of them, twenty at most."""
+    stall_ns: int | None = None
+    """Of a cluster: the longest time, from the last commit before the fault on, in which no client of the part that went on was told
+    of one. Clients at its other nodes try again and again. None: another mode, files of before."""
+    by_itself: int | None = None
+    """Acknowledged by a node that was cut off, and sent to it after that."""
 
 
 class FallbackSample(Record):

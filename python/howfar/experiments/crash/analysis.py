@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from howfar.analysis.advice import capital
 from howfar.experiments.replication.arms import mode_name, plural, rate, rate_interval, with_mode
-from howfar.plan.factors import SEMI_SYNC
+from howfar.plan.factors import LOSSLESS
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import mean_interval, mean_of_counts
 from howfar.store.records import Arm, ArmRole, CrashRecord, Run, TrialStatus
@@ -73,6 +73,18 @@ FAULTS = {
         "link from replica cut",
         "the link from the replica was cut and then the primary was killed",
         f"packets from the replica are dropped, {_GOES_ON}",
+    ),
+    "cut-off-primary": Fault(
+        "primary cut off",
+        "the primary was cut off from the other nodes and later killed",
+        "its links to all other nodes are cut and its clients still reach it; it is killed a second after the others go on",
+        True,
+        True,
+    ),
+    "cut-off-member": Fault(
+        "member cut off",
+        "another node was cut off",
+        "all links of a node that no load writes to are cut; a client of its own tries to write there",
     ),
     "replica-leaves": Fault("replica leaves", "the replica left"),
 }
@@ -143,6 +155,10 @@ class CrashLoss(Part):
     phantoms: int
     """Seen by others and gone after the crash."""
     promotion_ms: float
+    stall_s: Estimate | None = None
+    """Of a cluster: how long no client was told of a commit. None: another mode."""
+    by_itself: int | None = None
+    """Writes that a node acknowledged which was cut off, over all crashes."""
     sound: bool
     """Each account adds up: no unknown key, no key twice."""
     each: tuple[CrashPoint, ...] = ()
@@ -170,6 +186,7 @@ def _loss(run: Run, arm: Arm) -> CrashLoss | None:
     records = [record for _, record in crashes]
     mode, losses = str(arm.factors.get("replication", "")), [record.lost for record in records]
     ages = [(r.fault_ns - r.first_lost_ns) / 1e6 for r in records if r.first_lost_ns is not None]
+    stalls = [r.stall_ns / 1e9 for r in records if r.stall_ns is not None]
     early = [r.seen_early_median_ns for r in records if r.seen_early_median_ns is not None]
     return CrashLoss(
         arm=arm.name,
@@ -188,7 +205,7 @@ def _loss(run: Run, arm: Arm) -> CrashLoss | None:
         share_that_may_lose=None if any(losses) else may_lose(len(losses)),
         crashes_with_loss=sum(lost > 0 for lost in losses),
         most_lost=max(losses),
-        predicted_lost=None if mode in SEMI_SYNC else _predicted(records),
+        predicted_lost=None if mode in LOSSLESS else _predicted(records),
         lost_age_ms=median(ages) if ages else None,
         done_untold=sum(record.applied_unknown for record in records),
         done_refused=sum(record.applied_refused for record in records),
@@ -197,6 +214,8 @@ def _loss(run: Run, arm: Arm) -> CrashLoss | None:
         seen_early_median_ms=median(early) / 1e6 if early else None,
         phantoms=sum(record.phantoms for record in records),
         promotion_ms=median(record.promotion_ns for record in records) / 1e6,
+        stall_s=mean_interval(stalls) if stalls else None,
+        by_itself=sum(record.by_itself or 0 for record in records) if stalls else None,
         sound=True,
         each=tuple(_point(number, record) for number, record in crashes),
     )
@@ -258,23 +277,25 @@ def predicted_loss(crash: CrashRecord) -> float | None:
 
 def loss_sentences(losses: Sequence[CrashLoss]) -> tuple[str, ...]:
     """What asynchronous replication loses, what semi-synchronous keeps, who saw what was not safe, what was applied unacknowledged."""
-    kept = [loss for loss in losses if loss.mode in SEMI_SYNC]
-    found = [_lost(loss) for loss in losses if loss.mode not in SEMI_SYNC]
-    found += [*(_kept(mode, kept) for mode in SEMI_SYNC), _early(kept), _unacknowledged(losses)]
+    kept = [loss for loss in losses if loss.mode in LOSSLESS]
+    found = [_lost(loss) for loss in losses if loss.mode not in LOSSLESS]
+    found += [*(_kept(mode, kept) for mode in LOSSLESS), *(_stall(mode, kept) for mode in LOSSLESS)]
+    found += [_by_itself(losses), _early(kept), _unacknowledged(losses)]
     return tuple(sentence for sentence in found if sentence)
 
 
 def loss_verdict(losses: Sequence[CrashLoss]) -> tuple[str, ...]:
-    """One sentence a mode. A semi-synchronous loss comes first; of other modes the fault that loses most."""
+    """One sentence a mode. A loss where none should be comes first; of other modes the fault that loses most."""
     modes = list(dict.fromkeys(loss.mode for loss in losses))
-    semi = [mode for mode in SEMI_SYNC if mode in modes]
-    broken = [mode for mode in semi if any(loss.lost for loss in losses if loss.mode == mode)]
+    safe = [mode for mode in LOSSLESS if mode in modes]
+    broken = [mode for mode in safe if any(loss.lost for loss in losses if loss.mode == mode)]
     worst = [
         max((loss for loss in losses if loss.mode == mode), key=lambda loss: loss.lost_per_crash.value)
         for mode in modes
-        if mode not in SEMI_SYNC
+        if mode not in LOSSLESS
     ]
-    kept = [_kept(mode, losses) for mode in semi if mode not in broken]
+    kept = [_kept(mode, losses) for mode in safe if mode not in broken]
+    kept += [text for text in (*(_stall(mode, losses) for mode in safe), _by_itself(losses)) if text]
     return (*(_kept(mode, losses) for mode in broken), *(_lost(loss, brief=True) for loss in worst), *kept)
 
 
@@ -331,6 +352,30 @@ def _kept(mode: str, losses: Sequence[CrashLoss]) -> str:
     return (
         f"{capital(mode_name(mode))} lost none of {acknowledged:,} acknowledged commits in {plural(crashes, 'crash')}{pooled}, so "
         f"at most {percent_up(may_lose(crashes))} % of crashes lose any."
+    )
+
+
+def _stall(mode: str, losses: Sequence[CrashLoss]) -> str:
+    """How long clients waited, by fault. Empty: no cluster."""
+    parts = [
+        f"{rate_interval(loss.stall_s)} s when {FAULTS[loss.fault].clause}"
+        for loss in losses
+        if loss.mode == mode and loss.stall_s is not None
+    ]
+    return f"{capital(mode_name(mode))}: no client was told of a commit for {', '.join(parts)}." if parts else ""
+
+
+def _by_itself(losses: Sequence[CrashLoss]) -> str:
+    cut = [loss for loss in losses if loss.by_itself is not None and loss.fault.startswith("cut-off")]
+    if not cut:
+        return ""
+    bad = [f"{mode_name(loss.mode)} {loss.by_itself:,}" for loss in cut if loss.by_itself]
+    crashes = sum(loss.crashes for loss in cut)
+    if bad:
+        return f"Nodes that were cut off acknowledged writes by themselves, which they should not: {', '.join(bad)}."
+    return (
+        f"In {crashes} cuts no node that was cut off acknowledged a write by itself (at most {percent_up(may_lose(crashes))} % of "
+        "cuts let it)."
     )
 
 

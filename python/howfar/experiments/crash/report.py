@@ -22,14 +22,24 @@ from howfar.experiments.experiment import Experiment
 from howfar.experiments.replication import frame
 from howfar.experiments.replication.arms import mode_name, plural
 from howfar.experiments.replication.charts import COLOURS, SHAPES, SHORT, states, symlog_ticks
-from howfar.experiments.replication.frame import Record, columns, count, fault_name, lost_cell, trade_tables, verdicts
+from howfar.experiments.replication.frame import (
+    Record,
+    columns,
+    count,
+    fault_name,
+    limits,
+    lost_cell,
+    trade_tables,
+    verdicts,
+)
 from howfar.experiments.replication.trade import ReplicationFindings
-from howfar.plan.factors import SEMI_SYNC
+from howfar.plan.factors import CLUSTERS, LOSSLESS
 from howfar.report import figures, palette
 from howfar.report.charts import PHONE, Drawable, Rows, by_name, data, layer, legend
 from howfar.report.document import (
     Block,
     Bullets,
+    Cell,
     Chart,
     Column,
     Details,
@@ -235,23 +245,34 @@ def sections(crash: CrashFindings, verdict: str) -> list[Block]:
 def loss_table(losses: Sequence[CrashLoss]) -> Table:
     """A row for each mode and fault, over all its crashes."""
     names = dict(zip((loss.arm for loss in losses), mode_labels(losses), strict=True))
+    kinds: dict[bool, Fields[CrashLoss]] = {
+        True: {
+            "s without\na commit": stall_cell,
+            "by a node\ncut off": lambda loss: figures.UNKNOWN if loss.by_itself is None else f"{loss.by_itself:,}",
+        },
+        False: {"predicted": predicted},
+    }
     fields: Fields[CrashLoss] = {
         "mode": lambda loss: names[loss.arm],
         Column("fault", left=True): lambda loss: fault_name(loss.fault),
         Column("commits", "per s", optional=True): lambda loss: figures.number(loss.commits_per_s.value),
         "lost per\ncrash": lambda loss: lost_cell(loss.lost_per_crash, loss.crashes),
-        "predicted": predicted,
+        **kinds[any(loss.stall_s for loss in losses)],
         "applied,\nnot acknowledged": lambda loss: f"{loss.done_untold:,}",
         "seen,\nthen gone": lambda loss: f"{loss.phantoms:,}",
     }
     return table_of(LOSSES, losses, fields, loss_notes(losses), stack=True)
 
 
+def stall_cell(loss: CrashLoss) -> Cell:
+    return Cell(figures.number(loss.stall_s.value if loss.stall_s else None), limits(loss.stall_s))
+
+
 def predicted(loss: CrashLoss) -> str:
     """`4,791`; `≲ 70` where only the order of the most is known; `0` where nothing may be lost; a dash without a prediction."""
     found = loss.predicted_lost
     if found is None:
-        return "0" if loss.mode in SEMI_SYNC else figures.UNKNOWN
+        return "0" if loss.mode in LOSSLESS else figures.UNKNOWN
     return f"{'' if FAULTS[loss.fault].cut_off else '≲ '}{count(found.value)}"
 
 
@@ -264,6 +285,11 @@ def loss_notes(losses: Sequence[CrashLoss]) -> tuple[str, ...]:
         f"{times} a row. Applied, not acknowledged (on the survivor, and the client got no answer) and seen, then gone (others read "
         "what the crash took back) are totals over all of them."
     )
+    if any(loss.stall_s for loss in losses):
+        notes.append(
+            "s without a commit: the longest time in which no client of the nodes that went on was told of one, 95 % interval of the "
+            "mean. By a node cut off: writes that it acknowledged by itself, in all."
+        )
     return tuple(notes)
 
 
@@ -337,10 +363,11 @@ def _zero(losses: Sequence[CrashLoss]) -> str:
         return ""
     most = max(loss.crashes for loss in safe)
     text = f"{plural(most, 'crash')} without a loss exclude that more than {percent_up(may_lose(most))} % of crashes lose any (95 %)"
-    semi = [loss for loss in safe if loss.mode in SEMI_SYNC]
-    crashes, commits = sum(loss.crashes for loss in semi), sum(loss.acknowledged for loss in semi)
-    if len(semi) > 1:
-        text += f"; all {crashes} semi-sync crashes together exclude more than {percent_up(may_lose(crashes))} % ({commits:,} commits)"
+    kept = [loss for loss in safe if loss.mode in LOSSLESS]
+    crashes, commits = sum(loss.crashes for loss in kept), sum(loss.acknowledged for loss in kept)
+    if len(kept) > 1:
+        what = "cluster" if all(loss.mode in CLUSTERS for loss in kept) else "semi-sync"
+        text += f"; all {crashes} {what} crashes together exclude more than {percent_up(may_lose(crashes))} % ({commits:,} commits)"
     return text + "."
 
 
@@ -362,7 +389,7 @@ def _logs(losses: Sequence[CrashLoss]) -> str:
 # ---------------------------------------------------------------- records
 
 _COLUMNS = """mode fault threads replica_rtt_ns commits_per_s crashes void_crashes acknowledged lost lost_per_crash share_that_may_lose
-crashes_with_loss most_lost predicted_lost done_untold seen_early phantoms promotion_ms"""
+crashes_with_loss most_lost predicted_lost done_untold seen_early phantoms promotion_ms stall_s by_itself"""
 
 
 def records(crash: CrashFindings) -> dict[str, Record]:

@@ -48,6 +48,9 @@ COLOURS = {
     "remote-write": palette.SERIES[3],
     "remote-flush": palette.SERIES[0],
     "remote-apply": palette.SERIES[2],
+    "galera": palette.SERIES[0],
+    "group": palette.SERIES[2],
+    "group-leader": palette.SERIES[3],
 }
 SHAPES = {
     "off": "cross",
@@ -59,6 +62,9 @@ SHAPES = {
     "remote-write": "triangle-right",
     "remote-flush": "circle",
     "remote-apply": "triangle-up",
+    "galera": "circle",
+    "group": "triangle-up",
+    "group-leader": "triangle-right",
 }
 """Colour and shape of each mode, on every chart the same."""
 
@@ -83,6 +89,9 @@ SHORT = {
     "remote-write": "remote_write",
     "remote-flush": "on",
     "remote-apply": "remote_apply",
+    "galera": "Galera",
+    "group": "group",
+    "group-leader": "group, one leader",
 }
 """For heads of columns and labels of bars."""
 

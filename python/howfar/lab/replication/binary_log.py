@@ -132,8 +132,8 @@ class BinaryLogReplication(ReplicationDialect):
     def mark_sql(self, word: str, filling: str) -> str:
         return f"REPLACE INTO {SCHEMA}.marker VALUES (1, '{word}', '{filling}')"
 
-    def beat_sql(self, at_ns: int) -> str:
-        return f"REPLACE INTO {SCHEMA}.heartbeat VALUES (1, {at_ns})"
+    def beat_sql(self, at_ns: int, row: int = 1) -> str:
+        return f"REPLACE INTO {SCHEMA}.heartbeat VALUES ({row}, {at_ns})"
 
     def replica_state(self, row: Mapping[str, object]) -> ReplicaState:
         receiving, applying, received = (_text(row, name) for name in self.state_columns)

@@ -122,8 +122,8 @@ class ReplicationDialect(ABC):
         """Write the one row of `marker`."""
 
     @abstractmethod
-    def beat_sql(self, at_ns: int) -> str:
-        """Write the one row of `heartbeat`."""
+    def beat_sql(self, at_ns: int, row: int = 1) -> str:
+        """Write a row of `heartbeat`."""
 
     @abstractmethod
     def read_state(self, ask: Ask) -> ReplicaState | None:

@@ -77,6 +77,12 @@ class Pair:
         """The links between the replicas of a cluster."""
         return self.wires[len(self.replicas) :]
 
+    def wires_of(self, member: Member) -> tuple[Wire, ...]:
+        """All between it and others."""
+        if member is self.primary:
+            return self.wires[: len(self.replicas)]
+        return tuple(wire for wire in self.wires if member.name in wire.name.split("-"))
+
     @property
     def patience_s(self) -> float:
         """For what needs some round trips."""

@@ -128,8 +128,8 @@ class PostgresReplication(ReplicationDialect):
             "ON CONFLICT (id) DO UPDATE SET word = excluded.word, filling = excluded.filling"
         )
 
-    def beat_sql(self, at_ns: int) -> str:
-        return f"INSERT INTO {SCHEMA}.heartbeat VALUES (1, {at_ns}) ON CONFLICT (id) DO UPDATE SET sent_ns = excluded.sent_ns"
+    def beat_sql(self, at_ns: int, row: int = 1) -> str:
+        return f"INSERT INTO {SCHEMA}.heartbeat VALUES ({row}, {at_ns}) ON CONFLICT (id) DO UPDATE SET sent_ns = excluded.sent_ns"
 
     def read_state(self, ask: Ask) -> ReplicaState | None:
         row = one(ask, _STATE_SQL)

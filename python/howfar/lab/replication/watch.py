@@ -16,15 +16,17 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from howfar.errors import HowfarError
+from howfar.errors import HowfarError, LabError
 from howfar.lab.replication.dialect import SCHEMA
-from howfar.lab.replication.member import Member
+from howfar.lab.replication.member import Member, wait_for
 from howfar.lab.replication.pair import Pair
 from howfar.lab.replication.status import PrimaryEnd
 
 LAG_INTERVAL_S = 0.1
+_WRITES_INTERVAL_S = 0.01
 _COMMITS_INTERVAL_S = 0.2
 _ANSWER_S = 30.0
 _SENT_SQL = f"SELECT sent_ns FROM {SCHEMA}.heartbeat WHERE id = 1"
@@ -99,6 +101,44 @@ class LagWatch(PairWatch):
                     sent_ns, at_ns = replica(_SENT_SQL, "sent_ns"), time.monotonic_ns()
                     age_ns = None if sent_ns is None else at_ns - sent_ns
                     self.samples.append(LagSample(at_ns, name, dialect.positions.lacking(position, applied), age_ns))
+
+
+@dataclass(frozen=True)
+class Write:
+    """A commit that its client was told of. Monotonic times."""
+
+    node: str
+    sent_ns: int
+    ended_ns: int
+
+
+class Writers(PairWatch):
+    """A client at each replica of a cluster that tries to commit again and again, as one does whose own node has gone."""
+
+    def __init__(self, pair: Pair) -> None:
+        super().__init__(pair, _WRITES_INTERVAL_S)
+        self.acknowledged: list[Write] = []
+        self._start(*(partial(self._write, row, replica) for row, replica in enumerate(pair.replicas, 2)))
+
+    def await_commit(self, since_ns: int, patience_s: float) -> None:
+        """One that was begun after that. Raises LabError."""
+        wait_for(
+            lambda: any(write.sent_ns > since_ns for write in list(self.acknowledged)),
+            patience_s,
+            lambda: "the rest of the cluster did not go on",
+        )
+
+    def finish(self) -> tuple[Write, ...]:
+        self._end()
+        return tuple(self.acknowledged)
+
+    def _write(self, row: int, replica: Member) -> None:
+        while self._again():
+            with suppress(LabError), replica.server.asking(_ANSWER_S, as_client=True) as ask:
+                while self._again():  # until it refuses: then over a new session
+                    sent_ns = time.monotonic_ns()
+                    ask(self.pair.dialect.beat_sql(sent_ns, row))
+                    self.acknowledged.append(Write(replica.name, sent_ns, time.monotonic_ns()))
 
 
 def _asker(member: Member, ledger: ExitStack) -> Callable[[str, str], Any]:

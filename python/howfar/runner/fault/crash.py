@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -24,7 +24,7 @@ from howfar.lab.replication import Pair
 from howfar.lab.replication.member import Member
 from howfar.lab.replication.pair import promote
 from howfar.lab.replication.proof import Snapshot, latency_violation, violations, window_facts
-from howfar.lab.replication.watch import LagSample, LagWatch
+from howfar.lab.replication.watch import LagSample, LagWatch, Write, Writers
 from howfar.plan.quantities import rtt_tolerance_ns
 from howfar.runner.fault.under_load import Measure, UnderLoad, logged, watch_keys
 from howfar.store.records import CrashRecord
@@ -146,14 +146,23 @@ class Break:
     stops_receiving: bool = False
     """Every replica stops receiving; it goes on applying what it has, as one does whose disk for logs is full."""
     failover_ns: int = 0
+    cut_off: int | None = None
+    """Of a cluster only this member's links are cut, the primary being 0. Its clients still reach it. A primary is killed when the
+    others have gone on without it for `failover_ns`."""
+    lives_ns: int = 0
+    """The primary lives on, and its clients write for so long after the fault."""
 
 
+_GOES_ON_S = 60.0
+"""For a cluster to go on without a member: by default it expels one after 5 to 10 s."""
 BREAKS: dict[str, Break] = {
     "kill-primary": Break(),
     "cut": Break(cut=DIRECTIONS, failover_ns=FAILOVER_NS),
     "cut-to-replica": Break(cut=("to_client",), failover_ns=FAILOVER_NS),
     "cut-to-primary": Break(cut=("to_server",), failover_ns=FAILOVER_NS),
     "stop-replica": Break(stops_receiving=True, failover_ns=FAILOVER_NS),
+    "cut-off-primary": Break(cut=DIRECTIONS, failover_ns=FAILOVER_NS, cut_off=0),
+    "cut-off-member": Break(cut=DIRECTIONS, cut_off=-1, lives_ns=20_000_000_000),
 }
 
 
@@ -179,19 +188,31 @@ class Replicated(Protocol):
         ...
 
 
-def break_pair(pair: Pair, done: Break, pause: Callable[[int], None]) -> Broken:
-    """`pause` waits so many nanoseconds. Whoever calls mends the wires. Raises LabError, LinkFailed."""
+def break_pair(
+    pair: Pair, done: Break, pause: Callable[[int], None], ledger: ExitStack
+) -> tuple[Broken, Writers | None]:
+    """And of a cluster the clients at its other nodes from then on. `pause` waits so many nanoseconds. Whoever calls mends the wires.
+    Raises LabError, LinkFailed."""
     fault_ns = time.monotonic_ns()
-    for wire in pair.wires if done.cut else ():
+    wires = pair.wires if done.cut_off is None else pair.wires_of(pair.members[done.cut_off])
+    for wire in wires if done.cut else ():
         wire.cut(done.cut)
     for replica in pair.replicas if done.stops_receiving else ():
         pair.dialect.stop_receiving(replica, _STOPS_S)
     in_force_ns = time.monotonic_ns()
+    others = Writers(pair) if pair.spec.cluster else None
+    if others is not None:
+        ledger.callback(others.finish)
+        if done.failover_ns:
+            others.await_commit(in_force_ns, _GOES_ON_S)
     if done.failover_ns:
         pause(done.failover_ns)
     dead_ns = time.monotonic_ns()
-    pair.primary.server.kill()
-    return Broken(fault_ns, in_force_ns if done.failover_ns else time.monotonic_ns(), dead_ns)
+    if not done.lives_ns:
+        pair.primary.server.kill()
+        if others is not None:
+            others.await_commit(dead_ns, _GOES_ON_S)
+    return Broken(fault_ns, in_force_ns if done.cut or done.failover_ns else time.monotonic_ns(), dead_ns), others
 
 
 def mend(pair: Pair, done: Break) -> None:
@@ -269,6 +290,22 @@ def crash_record(
     )
 
 
+def of_cluster(
+    log: KeyLog, writes: Sequence[Write], broken: Broken, ended_ns: int, cut_off: str | None
+) -> dict[str, int]:
+    """Of a record: by the clients at the primary and at the others. `ended_ns`: until when both wrote."""
+    records = log.records[log.records["fate"] == Fate.ACKNOWLEDGED]
+    sent_ns, times = (records[name].astype(np.int64) + log.origin_ns for name in ("sent_ns", "ended_ns"))
+    alone = (sent_ns > broken.in_force_ns) & (cut_off == "primary")
+    others = [write.ended_ns for write in writes if write.node != cut_off]
+    times = np.sort(np.concatenate([times[~alone], np.array([*others, ended_ns], np.int64)]))
+    last = max(int(np.searchsorted(times, broken.fault_ns)) - 1, 0)
+    return {
+        "stall_ns": int(np.diff(times[last:]).max(initial=0)),
+        "by_itself": int(np.count_nonzero(alone)) + len(writes) - len(others),
+    }
+
+
 def check(found: Account) -> None:
     """Raises LabError, naming keys, for an account that is not sound."""
     wrong = [
@@ -324,8 +361,11 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
     """The fault comes `after_ns` after the beginning of the measured window. Raises LabError, EngineError when no account can be made,
     as where semi-synchronous replication had fallen back before, or nobody can take over."""
     pair, done = context.pair, BREAKS[fault]
-    mortal = job.model_copy(update={"observe": ()})  # CPU time is read at the end, and the server has none then
-    wanted = logged(mortal, context.logs / "keys", after_ns + done.failover_ns + _BEYOND_NS)
+    changes: dict[str, Any] = {"observe": ()}  # CPU time is read at the end, and the server has none then
+    if pair.spec.cluster:
+        changes["ignore_errors"] = "all"  # a node that is cut off refuses, which is no reason to end
+    beyond_ns = done.lives_ns or done.failover_ns + _BEYOND_NS + pair.spec.cluster * int(_GOES_ON_S * 1e9)
+    wanted = logged(job.model_copy(update=changes), context.logs / "keys", after_ns + beyond_ns)
     load = UnderLoad(wanted, context.logs / "keys", kill=pair.primary.server.kill)
     with ExitStack() as ledger:
         watcher = watch_keys(wanted, context.logs / "seen", context.launcher, ledger)
@@ -343,13 +383,18 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
         if unlike := violations(pair.spec, begun, last):
             raise LabError("replication was not as configured before the fault: " + "; ".join(unlike))
         ledger.callback(mend, pair, done)
-        broken = break_pair(
-            pair, done, partial(load.pause, until="the primary, which lived on after the fault, was killed")
+        broken, others = break_pair(
+            pair, done, partial(load.pause, until="the primary, which lived on after the fault, was killed"), ledger
         )
         outcome = load.finish()
-        seen, watched = watcher.finish()
+        ended_ns, writes = time.monotonic_ns(), None if others is None else others.finish()
         samples = _before(lag, broken)
-        survivor = _take_over(pair)
+        survivor = _take_over(pair, pair.replicas[: done.cut_off or None])
+        if done.lives_ns:
+            broken = replace(broken, dead_ns=time.monotonic_ns())
+            for member in pair.members:  # one without its cluster would take minutes to stop
+                member.server.kill()
+        seen, watched = watcher.finish()
     before = Before(
         window_ns=load.began_ns,
         behind=min((pair.dialect.positions.lacking(last.position, applied) for _, applied in had), default=None),
@@ -360,6 +405,9 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
     log = load.keys()
     check_waited(context, log, broken.fault_ns)
     record = crash_record(fault, broken, before, log, seen, watched.elapsed_ns // max(watched.polls, 1), survivor)
+    if writes is not None:
+        cut_off = None if done.cut_off is None else pair.members[done.cut_off].name
+        record = record.model_copy(update=of_cluster(log, writes, broken, ended_ns, cut_off))
     return Crashed(record, outcome, receipt(pair, begun, last) | {"fault": asdict(done)})
 
 
@@ -393,11 +441,11 @@ def _before(lag: LagWatch, broken: Broken) -> list[LagSample]:
     return [sample for sample in lag.finish() if sample.at_ns <= broken.fault_ns]
 
 
-def _take_over(pair: Pair) -> Survivor:
-    """The replica that has most, once all that was on its way has come. Raises LabError."""
-    for replica in pair.replicas:
+def _take_over(pair: Pair, reached: Sequence[Member]) -> Survivor:
+    """The replica that has most, of those `reached`, once all that was on its way has come. Raises LabError."""
+    for replica in reached:
         await_arrived(pair, replica)
-    best = most_advanced(pair)
+    best = most_advanced(pair, reached)
     promoted = promote(best)
     return Survivor(best.name, keys_of(best), promoted.took_ns, promoted.unapplied)
 
@@ -419,14 +467,14 @@ def await_arrived(pair: Pair, replica: Member) -> None:
     raise LabError(f"{replica.name} went on receiving for {_ARRIVED_S:.0f} s after its primary had died")
 
 
-def most_advanced(pair: Pair) -> Member:
+def most_advanced(pair: Pair, reached: Sequence[Member]) -> Member:
     """Of several replicas the one that lacks least of the others."""
-    received = {replica.name: _received(replica) for replica in pair.replicas}
+    received = {replica.name: _received(replica) for replica in reached}
 
     def lacks(replica: Member) -> int:
         return sum(pair.dialect.positions.lacking(other, received[replica.name]) for other in received.values())
 
-    return min(pair.replicas, key=lacks)
+    return min(reached, key=lacks)
 
 
 def _has(pair: Pair, replica: Member) -> tuple[str, str]:
