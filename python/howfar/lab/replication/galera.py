@@ -72,6 +72,7 @@ class GaleraReplication(MariadbReplication):
             f"--wsrep-node-name={seed.name}",
             f"--wsrep-start-position={seed.group}:0",
             "--wsrep-sst-method=skip",
+            "--wsrep-dirty-reads=ON",  # so that keys are seen on a node that is cut off; it refuses writes all the same
             f"--wsrep-sync-wait={SYNC_WAIT[spec.consistency]}",
             "--wsrep-provider-options=gcache.size=64M",
             "--binlog-format=ROW",

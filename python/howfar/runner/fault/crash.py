@@ -210,9 +210,11 @@ def break_pair(
     dead_ns = time.monotonic_ns()
     if not done.lives_ns:
         pair.primary.server.kill()
-        if others is not None:
-            others.await_commit(dead_ns, _GOES_ON_S)
-    return Broken(fault_ns, in_force_ns if done.cut or done.failover_ns else time.monotonic_ns(), dead_ns), others
+    if not (done.cut or done.stops_receiving):
+        in_force_ns = time.monotonic_ns()
+    if others is not None and not done.lives_ns:
+        others.await_commit(dead_ns, _GOES_ON_S)
+    return Broken(fault_ns, in_force_ns, dead_ns), others
 
 
 def mend(pair: Pair, done: Break) -> None:
