@@ -46,7 +46,7 @@ _FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
+@pytest.mark.parametrize("name", ["mariadb", pytest.param("mysql", marks=pytest.mark.thorough)], indirect=True)
 def test_what_a_cluster_acknowledged_survives_the_node_that_did(name: str, cache: Path) -> None:
     """By the clients' own logs. A node that is cut off acknowledges nothing more, and clients of the others go on after a while."""
     cases = [_fault(mode, fault) for mode, fault in _FAULTS[name]]

@@ -150,6 +150,7 @@ def test_an_option_file() -> None:
         ("postgresql://h?sslmode=require&sslnegotiation=direct", {"host": "h", "ssl_mode": "REQUIRED", "tls_direct": True}),
         ("postgresql://?service=s", {"service": "s"}),
         ("postgresql://h?application_name=x&connect_timeout=3", {"host": "h"}),
+        ("postgresql://h?ssl_max_protocol_version=TLSv1.2&target_session_attrs=any", {"host": "h", "tls_versions": "1.2"}),
     ],
 )  # fmt: skip
 def test_what_a_uri_says(text: str, expected: dict[str, Any]) -> None:
@@ -162,6 +163,9 @@ def test_what_a_uri_says(text: str, expected: dict[str, Any]) -> None:
         ("postgresql://h?sslmode=allow", "leaves open"),
         ("postgresql://h?sslmode=REQUIRED", "known modes"),
         ("postgresql://h?ssl_mode=require", "unknown parameter ssl_mode"),
+        ("postgresql://h?options=-csearch_path%3Dx", "options=-csearch_path=x is not supported"),
+        ("postgresql://h?channel_binding=require", "channel_binding=require is not supported"),
+        ("postgresql://h?ssl_min_protocol_version=TLSv1.3&ssl_max_protocol_version=TLSv1.2", "contradicts"),
         ("postgresql://a,b/d", "only one server"),
         ("postgresql://u@h?user=v", "user twice"),
         ("postgresql://h:99999", "cannot be read"),

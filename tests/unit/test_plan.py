@@ -257,7 +257,7 @@ def test_a_baseline_that_options_took_away_is_said_by_every_factor_in_the_words_
     with pytest.raises(PlanError) as caught:
         load_plan("bandwidth", True, overrides)
     assert "which 0 of its 2 cells match: none has threads = 16, rate = '1gbit'" in caught.value.message
-    assert "the plan has: threads 3; rate 5gbit. Changed by --rate, --threads." in caught.value.advice
+    assert "The plan has: threads 3; rate 5gbit. Add the baseline's level there" in caught.value.advice
 
 
 def test_a_baseline_that_says_too_little_is_told_what_is_missing(tmp_path: Path) -> None:

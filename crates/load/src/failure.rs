@@ -79,7 +79,8 @@ pub(crate) fn not_postgres(target: &Target, error: postgres::Malformed) -> Faile
             "{} sent what is not the PostgreSQL protocol: {error}",
             target_name(target)
         ),
-        "Check that the address is that of a PostgreSQL server, and nothing between changes the bytes.",
+        "Check that the address is that of a PostgreSQL server, that nothing between changes the bytes, and in the server's log whether it \
+         ended its sessions. A workload cannot COPY FROM.",
     )
 }
 
@@ -253,7 +254,7 @@ pub(crate) fn server(target: &Target, doing: &str, error: &ServerError) -> Faile
     let text = error.code.to_string();
     let advice = match text.as_str() {
         "1146" | "42P01" => {
-            "Load the tables first (`howfar load … prepare`, or sysbench's), with at least as many tables as asked for."
+            "Load the tables first (`howfar load … prepare`, sysbench's, or `pgbench -i`), at least as many, or of the scale, as asked for."
         }
         "26000" | "42P05" => {
             "A pooler between gives statements to other sessions than the one that prepared them: use --db-ps-mode=extended, or session pooling."

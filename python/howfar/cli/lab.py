@@ -24,7 +24,7 @@ from howfar.cli.screen import note
 from howfar.cli.target_options import enter_sandbox
 from howfar.engine.messages import TcpTarget, UnixTarget
 from howfar.engine.process import Launcher
-from howfar.errors import HowfarError, LabError, UsageError
+from howfar.errors import HowfarError, LabError, UsageError, how_ended
 from howfar.lab.environment import LoadWatch
 from howfar.lab.laboratory import PLACEMENTS, Lab, LabRequest, LabStage, open_laboratory
 from howfar.lab.link import DIRECTIONS, Link
@@ -294,8 +294,12 @@ def _open_stage(laboratory: Lab, path: NetworkPath, tls: str | None, ledger: Exi
     if laboratory.store is None:
         return {} if path.machines == 1 else _server_host(laboratory)
     if tls and path.by_socket and laboratory.store.kind == "postgresql":
-        raise UsageError("PostgreSQL does not encrypt a Unix socket", "Leave out --tls, or choose another --path.")
+        raise UsageError(
+            f"the path {path.name} ends at PostgreSQL's Unix socket, which it does not encrypt",
+            "Leave out --tls, or choose another --path.",
+        )
     stage = ledger.enter_context(laboratory.stage({"path": path.name, "tls": tls or "off"}))
+    ledger.callback(_name_dead_hops, stage)
     variables = _account(laboratory, stage, tls) if stage.user else {}
     if stage.trust is not None:
         variables["HOWFAR_CA_FILE"] = stage.trust.ca_file
@@ -303,6 +307,13 @@ def _open_stage(laboratory: Lab, path: NetworkPath, tls: str | None, ledger: Exi
     for one in stage.companions:
         variables |= _where(f"HOWFAR_{one.name.upper()}", one.target)
     return variables if path.machines == 1 or path.by_socket else {**_server_host(laboratory), **variables}
+
+
+def _name_dead_hops(stage: LabStage) -> None:
+    """Whether or not CMD noticed."""
+    for hop in stage.main.endpoint.hops:
+        if (code := hop.process.poll()) is not None:
+            note(f"not as requested: the path's program {hop.label} ended before CMD did ({how_ended(code)})")
 
 
 def _where(prefix: str, target: UnixTarget | TcpTarget) -> dict[str, str]:

@@ -140,9 +140,19 @@ def cli() -> None:
     """
 
 
+_unraisable_as_python_has_it = sys.unraisablehook
+
+
+def _unraisable(raised: sys.UnraisableHookArgs) -> None:
+    """A server that hung up first leaves a goodbye unsent in a client library's buffer: that is no error of this program."""
+    if not isinstance(raised.exc_value, BrokenPipeError):
+        _unraisable_as_python_has_it(raised)
+
+
 def run_command_line(arguments: Sequence[str] | None = None) -> int:
     """Run a command and give back its exit code. Never a traceback for a user's mistake."""
     open_closed_streams()
+    sys.unraisablehook = _unraisable
     try:
         # Not `cli.main`: it answers a broken pipe by itself, with an exit code of its own.
         with cli.make_context("howfar", list(sys.argv[1:] if arguments is None else arguments)) as context:

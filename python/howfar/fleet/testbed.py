@@ -33,7 +33,7 @@ from howfar.lab.idle import IdleWatch, polling
 from howfar.lab.laboratory import PLACEMENTS, connections
 from howfar.lab.network import Cpus, Shares, share_cpus
 from howfar.lab.php.php_fpm import PhpApplication
-from howfar.lab.reached import NO_PID, Reached, Started, hops_view
+from howfar.lab.reached import NO_PID, Reached, Started, behind, hops_view
 from howfar.lab.replicated import replicates
 from howfar.lab.request import LabRequest
 from howfar.lab.servers import CertificatePaths, Tables
@@ -453,7 +453,8 @@ class Hosts:
         endpoint: Endpoint = path.open(context)
         certificates = started.certificates
         tls = (str(certificates.ca), spec.tls_version) if certificates and spec.tls_version else None
-        view = server.session_view(client, endpoint.connection, tls) if path.shows_sessions else hops_view(server)
+        with behind(path):
+            view = server.session_view(client, endpoint.connection, tls) if path.shows_sessions else hops_view(server)
         if self.given is not None:
             # It may see names, or a proxy, in place of addresses, and its process is in no namespace of ours: what is seen is in the
             # receipt, and nothing is claimed.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +16,7 @@ from typing import Any, Protocol, cast
 
 from howfar.engine.messages import Observed, Service, ServiceName, TcpTarget, UnixTarget
 from howfar.engine.process import Launcher
-from howfar.errors import LabError, MissingError, how_ended
+from howfar.errors import LabError, MissingError, ServerCrashed, how_ended
 from howfar.lab.certificates import KEY_TYPE, pinned_context
 from howfar.lab.network import CLIENT_ADDRESS, LOOPBACK_ADDRESS, SERVER_ADDRESS, Companion, Host
 from howfar.lab.sandbox import as_other_user
@@ -185,6 +186,8 @@ def carried_violations(name: str, carried: Mapping[str, int], connections: int |
 
 
 _READY_TIMEOUT_S = 20.0
+_SHELLS_SIGNAL = 128
+"""Plus the signal's number: the exit code of a shell whose command was killed."""
 _POLL_S = 0.003
 _ACCEPTED_S = 2.0
 
@@ -468,15 +471,17 @@ class OpenContext(ABC):
                 if self.password:  # some print their configuration
                     output = output.replace(self.password, "(the password)")
                 code = process.poll() or 0
-                says = f"{program} ended at start ({how_ended(code)}): {output or 'it printed nothing'}"
-                if code < 0:
-                    raise LabError(says, "See if memory ran out.")
+                says = f"{program} ended before it was ready ({how_ended(code)}): {output or 'it printed nothing'}"
+                if code < 0 or code > _SHELLS_SIGNAL:
+                    raise LabError(says, "It was killed: see if memory ran out.")
                 # By itself: it would do so in each trial.
                 raise MissingError(says, "Does it work outside howfar? --hop-binary NAME=PATH gives another program.")
             if ready():
                 return
             if time.monotonic() > deadline:
-                raise LabError(f"{program} was not ready within {_READY_TIMEOUT_S:.0f} s", "Is its host overloaded?")
+                raise LabError(
+                    f"{program} did not listen within {_READY_TIMEOUT_S:.0f} s", "Does it use its configuration?"
+                )
             time.sleep(_POLL_S)
 
 
@@ -551,6 +556,20 @@ def written(file: FilePath, text: str) -> FilePath:
     return file
 
 
+@contextlib.contextmanager
+def behind(path: Path) -> Iterator[None]:
+    """Names the programs on a path to a server that runs and is not reached."""
+    try:
+        yield
+    except ServerCrashed:
+        raise
+    except LabError as error:
+        if not path.hops:
+            raise
+        says = f"{error.message} (by way of {', '.join(dict.fromkeys(path.hops))})"
+        raise LabError(says, error.advice or "Does that program pass on what it gets?") from error
+
+
 def reach(started: Started, path: Path, ends: Ends, ledger: ExitStack) -> Reached:
     """Open the path to a server and see how it is seen there. Raises LabError."""
     running, spec = started.running, started.spec
@@ -559,7 +578,9 @@ def reach(started: Started, path: Path, ends: Ends, ledger: ExitStack) -> Reache
     certificates = started.certificates
     encrypted = pinned_context(certificates, spec.tls_version) if certificates and spec.tls_version else None
     if path.shows_sessions:
-        return Reached(started, endpoint, running.session_view(endpoint.connection, ends.client, encrypted))
+        with behind(path):
+            view = running.session_view(endpoint.connection, ends.client, encrypted)
+        return Reached(started, endpoint, view)
     return Reached(started, endpoint, hops_view(running))
 
 

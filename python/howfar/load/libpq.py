@@ -51,12 +51,25 @@ def _negotiation(value: str) -> bool:
     return value == "direct"
 
 
+def _least_tls(value: str) -> str | None:
+    if value not in _TLS:
+        raise ValueError(f"known: {', '.join(_TLS)}")
+    return "1.3" if value == "TLSv1.3" else None
+
+
+def _most_tls(value: str) -> str | None:
+    if value not in ("TLSv1.2", "TLSv1.3"):
+        raise ValueError("known: TLSv1.2, TLSv1.3")
+    return "1.2" if value == "TLSv1.2" else None
+
+
 def _host(value: str) -> str:
     if "," in value:
         raise ValueError("only one server can be loaded")
     return value
 
 
+_TLS: Final = ("TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3")
 _PARAMETERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "host": ("host", _host),
     "hostaddr": ("hostaddr", _host),
@@ -68,6 +81,8 @@ _PARAMETERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "sslcert": ("ssl_cert", str),
     "sslkey": ("ssl_key", str),
     "sslnegotiation": ("tls_direct", _negotiation),
+    "ssl_min_protocol_version": ("tls_versions", _least_tls),
+    "ssl_max_protocol_version": ("tls_versions", _most_tls),
     "service": ("service", str),
     "passfile": ("passfile", str),
 }
@@ -83,6 +98,16 @@ _ENVIRONMENT: Final = {
     "PGSSLCERT": "sslcert",
     "PGSSLKEY": "sslkey",
     "PGSSLNEGOTIATION": "sslnegotiation",
+    "PGSSLMINPROTOCOLVERSION": "ssl_min_protocol_version",
+    "PGSSLMAXPROTOCOLVERSION": "ssl_max_protocol_version",
+    "PGOPTIONS": "options",
+    "PGTARGETSESSIONATTRS": "target_session_attrs",
+    "PGCHANNELBINDING": "channel_binding",
+    "PGGSSENCMODE": "gssencmode",
+    "PGREQUIREPEER": "requirepeer",
+    "PGREQUIREAUTH": "require_auth",
+    "PGSSLCRL": "sslcrl",
+    "PGSSLCRLDIR": "sslcrldir",
     "PGSERVICE": "service",
     "PGPASSFILE": "passfile",
 }
@@ -91,8 +116,18 @@ _WITHOUT_EFFECT: Final = (
     "connect_timeout",
     "client_encoding",
     "fallback_application_name",
-    "options",
 )
+_NOT_OBEYED: Final[dict[str, tuple[str, ...]]] = {
+    "options": (),
+    "target_session_attrs": ("any",),
+    "channel_binding": ("disable", "prefer"),
+    "gssencmode": ("disable", "prefer"),
+    "requirepeer": (),
+    "require_auth": (),
+    "sslcrl": (),
+    "sslcrldir": (),
+}
+"""What changes the session or who is trusted, and is not supported: refused, but for the values that leave things as they are."""
 
 
 def looks_like_uri(text: str) -> bool:
@@ -105,15 +140,21 @@ def _read(source: str, pairs: Mapping[str, str]) -> ServerAddress:
     for name, value in pairs.items():
         if name in _WITHOUT_EFFECT or not value:
             continue
+        if name in _NOT_OBEYED:
+            if value not in _NOT_OBEYED[name]:
+                raise UsageError(f"{source}: {name}={value} is not supported", "Leave it out: it would not be obeyed.")
+            continue
         if name not in _PARAMETERS:
             near = difflib.get_close_matches(name, _PARAMETERS, 1)
             meant = f"Did you mean {near[0]}? " if near else ""
             raise UsageError(f"{source}: unknown parameter {name}", f"{meant}Known: {', '.join(_PARAMETERS)}.")
         field, read = _PARAMETERS[name]
         try:
-            given[field] = read(value)
+            wanted = read(value)
         except ValueError as error:
             raise UsageError(f"{source}: {name}={value}: {error}", _EXAMPLES) from error
+        if wanted is not None and given.setdefault(field, wanted) != wanted:
+            raise UsageError(f"{source}: {name}={value} contradicts another parameter", _EXAMPLES)
     return ServerAddress(protocol="postgresql", **given)
 
 

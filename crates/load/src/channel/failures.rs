@@ -53,7 +53,7 @@ fn advice(error: &Error) -> &'static str {
             | AlertDescription::CertificateExpired
             | AlertDescription::AccessDenied,
         ) => {
-            "The server wants a client certificate of an authority that it knows: give cert_file and key_file."
+            "The server wants a client certificate of an authority that it knows: give ssl-cert and ssl-key (sslcert and sslkey; cert_file and key_file in a job)."
         }
         Error::InvalidMessage(_) | Error::InappropriateMessage { .. } => {
             "What answers does not speak TLS here: check that nothing between changes the bytes."
@@ -65,10 +65,10 @@ fn advice(error: &Error) -> &'static str {
 fn about_certificate(why: &CertificateError) -> &'static str {
     match why {
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-            "The server's certificate is not signed by an authority in ca_file: give the file of the authority that signed it."
+            "The server's certificate is not signed by an authority of the given CA file (ssl-ca, sslrootcert; ca_file in a job): give the file of the authority that signed it."
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            "The server's certificate carries other names: reach the server under one of them, or verify only its authority (VERIFY_CA)."
+            "The server's certificate carries other names: reach the server under one of them, or verify only its authority (VERIFY_CA, verify-ca)."
         }
         CertificateError::Expired
         | CertificateError::ExpiredContext { .. }

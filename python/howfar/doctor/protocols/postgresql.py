@@ -268,7 +268,7 @@ class PostgresqlSession:
         are_hidden = any(row[2] for row in listed)
         hidden = []
         if are_hidden:
-            how = "GRANT pg_read_all_stats TO it"
+            how = "GRANT pg_read_all_stats TO ROLE, with the name of that role"
             hidden.append(("other sessions", "the role is not a member of pg_read_all_stats", how))
         no_socket = {"socket": ""} if settings.get("unix_socket_directories") == "" else {}
         counted = None if are_hidden else (len(listed), sum(bool(row[3]) for row in listed))
