@@ -101,8 +101,8 @@ def costs(found: HopCosts, unit: str) -> Table:
         Column("a connect µs", f"{found.baseline}: {with_limits(found.connect_us)}"),
     )
     note = (
-        f"Against {found.baseline}, within blocks, with 95 % intervals (below four blocks their own values instead). Throughput and CPU "
-        "time: in a closed loop. CPU time is that "
+        f"Against {found.baseline}, within blocks, with 95 % intervals (below four blocks their own values instead). Throughput and "
+        "CPU time: in a closed loop. CPU time is that "
         "of all programs of the path; on the same CPUs it is taken from the client or the server. A connect: the extra time of a "
         "transaction that opens its own connection."
     )
