@@ -210,8 +210,9 @@ def _cut_round_trips(session: _Session) -> Advice | None:
         + "."
     )
     share = _round_trips_share(session, remote)
-    unresolved = share.low is not None and share.high is not None and share.low < LATENCY_BOUND_SHARE < share.high
-    if unresolved and share.low is not None and share.high is not None:
+    action = "Reduce the time in CPU and server first: round trips take less than half of the time."
+    if share.low is not None and share.high is not None and share.low < LATENCY_BOUND_SHARE < share.high:
+        action = "Round trips take about half of the time over the network: run longer to know whether they or CPU time come first."
         because += (
             f" Their share is {share.value * 100:.0f} [{share.low * 100:.0f}, {share.high * 100:.0f}] %, so whether round trips or "
             "CPU time is the larger part is not resolved."
@@ -219,11 +220,6 @@ def _cut_round_trips(session: _Session) -> Advice | None:
     if link / cycle < LATENCY_BOUND_SHARE:
         if session.busy:
             because += " Other programs used the CPUs: on a quiet machine round trips take a larger share."
-        action = (
-            "Round trips take about half of the time over the network: run longer to know whether they or CPU time come first."
-            if unresolved
-            else "Reduce the time in CPU and server first: round trips take less than half of the time."
-        )
         return Advice(action=action, because=because)
     bytes_us = part_us(remote.cycle, WIRE, LINK_QUEUE) if remote.cycle is not None else 0.0
     no_bandwidth = "; more bandwidth will not help" if idle and bytes_us < BYTES_SHARE * cycle else ""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path as FilePath
@@ -556,15 +555,13 @@ def written(file: FilePath, text: str) -> FilePath:
     return file
 
 
-@contextlib.contextmanager
+@contextmanager
 def behind(path: Path) -> Iterator[None]:
     """Names the programs on a path to a server that runs and is not reached."""
     try:
         yield
-    except ServerCrashed:
-        raise
     except LabError as error:
-        if not path.hops:
+        if isinstance(error, ServerCrashed) or not path.hops:
             raise
         says = f"{error.message} (by way of {', '.join(dict.fromkeys(path.hops))})"
         raise LabError(says, error.advice or "Does that program pass on what it gets?") from error
