@@ -269,7 +269,8 @@ impl Connection {
                     let late = Malformed::Unexpected("bytes follow the end of an answer");
                     return Err(Broken::Malformed(late));
                 }
-                outcome = replies.decode(packets, types, work)?.or(outcome.take());
+                let next = replies.decode(packets, types, work)?;
+                outcome = outcome.take().or(next);
                 Ok(())
             })?;
         if outcome.is_none() {

@@ -73,14 +73,23 @@ pub(crate) fn malformed(target: &Target, error: Malformed) -> Failed {
 
 /// The same of PostgreSQL.
 pub(crate) fn not_postgres(target: &Target, error: postgres::Malformed) -> Failed {
+    if error == postgres::Malformed::CopyIn {
+        return Failed::new(
+            FailCode::ServerError,
+            format!(
+                "{} asks for the rows of a COPY, and a workload has none to give",
+                target_name(target)
+            ),
+            "Use INSERT in place of COPY FROM STDIN; COPY TO STDOUT works.",
+        );
+    }
     Failed::new(
         FailCode::Protocol,
         format!(
             "{} sent what is not the PostgreSQL protocol: {error}",
             target_name(target)
         ),
-        "Check that the address is that of a PostgreSQL server, that nothing between changes the bytes, and in the server's log whether it \
-         ended its sessions. A workload cannot COPY FROM.",
+        "Check that the address is that of a PostgreSQL server, and nothing between changes the bytes.",
     )
 }
 
@@ -107,6 +116,13 @@ pub(crate) fn gone(target: &Target, doing: &str) -> Failed {
         format!("{} closed the connection {doing}", target_name(target)),
         "Look into the server's error log: it may have crashed, run out of memory, or ended the session.",
     )
+}
+
+/// The server says that it ends a session, without having been asked anything.
+pub(crate) fn ended(target: &Target, error: &ServerError) -> Failed {
+    let mut failed = gone(target, "");
+    failed.message = format!("{} ended the session: {error}", target_name(target));
+    failed
 }
 
 /// An I/O error on an open connection.

@@ -8,7 +8,7 @@ use howfar_wire::mysql::ServerError;
 use howfar_wire::mysql::handshake::Lacking;
 use howfar_wire::mysql::row::Work;
 use howfar_wire::postgres::reply::{self, Failure};
-use howfar_wire::postgres::{Answer, Framer, Malformed, auth, request};
+use howfar_wire::postgres::{Answer, Framer, Malformed, Outcome, auth, request};
 
 use super::{Entry, Facts, PostgresFacts, Session};
 use crate::channel::{self, Channel, ChannelError, TlsFacts};
@@ -180,7 +180,9 @@ impl PostgresLogin {
             }
             // What a server says unasked may be there already; anything else is refused.
             let mut answer = Answer::default();
-            answer.feed(input, &mut Work::Skip)?;
+            if let Some(Outcome::Failed(error)) = answer.feed(input, &mut Work::Skip)? {
+                return Err(Wrong::Login(error));
+            }
             return Ok(Some(answer));
         }
         self.flush(out)?;

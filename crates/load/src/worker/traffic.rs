@@ -131,6 +131,10 @@ impl Worker<'_> {
         }
         let is_asking = matches!(connection.state, State::Asking);
         let outcome = match connection.received(bytes, &mut self.tools) {
+            Ok(Some(Outcome::Failed(error))) if !is_asking => {
+                let failed = failure::ended(&self.plan.job.target, &error);
+                return self.lost(index, failed).map(|()| true);
+            }
             Ok(outcome) => outcome,
             Err(Broken::Malformed(_) | Broken::NotSpoken(_) | Broken::NotPostgres(_))
                 if !is_asking =>

@@ -2,7 +2,7 @@
 //!
 //! Most messages are rows, and of a row only its header matters here; the rest is handed to [`Work`] in whatever parts it comes. An
 //! answer ends with as many `ReadyForQuery` as its request has parts. Notices, parameters and notifications may come at any time,
-//! also between answers.
+//! also between answers, and so may the error with which a server ends the session.
 
 use std::hint::black_box;
 
@@ -91,7 +91,8 @@ impl Answer {
             } else {
                 self.piece(&mut input, work)?
             };
-            ended = outcome.or(ended);
+            // What was answered stays answered, also if the server ends the session right after it.
+            ended = ended.or(outcome);
         }
         Ok(ended)
     }
@@ -113,7 +114,7 @@ impl Answer {
             return Ok(None);
         };
         let (kind, length) = header(head)?;
-        if self.due == 0 && !is_unasked(kind) {
+        if self.due == 0 && kind != b'E' && !is_unasked(kind) {
             return Err(NOT_ASKED);
         }
         let row = matches!(kind, b'D' | b'd');
@@ -162,7 +163,7 @@ impl Answer {
         work: &mut Work,
     ) -> Result<Option<Outcome>, Malformed> {
         match kind {
-            b'C' | b'I' | b'E' | b'Z' if self.due == 0 => return Err(NOT_ASKED),
+            b'C' | b'I' | b'Z' if self.due == 0 => return Err(NOT_ASKED),
             b'D' => {
                 self.pass_by(kind)?;
                 if work.decodes() {
@@ -181,6 +182,9 @@ impl Answer {
             b'I' => self.done.others += 1,
             b'E' => {
                 let failure = Failure::parse(body)?;
+                if self.due == 0 && !failure.is_fatal {
+                    return Err(NOT_ASKED);
+                }
                 let error = self.error.get_or_insert(failure.error);
                 if failure.is_fatal {
                     // Nothing follows but the end of the connection.
@@ -208,9 +212,7 @@ impl Answer {
             }
             // Columns and parameters; what was parsed, bound, closed; the beginning and the end of a COPY to the client.
             b'T' | b't' | b'n' | b'1' | b'2' | b'3' | b'H' | b'c' => Ok(()),
-            b'G' | b'W' => Err(Malformed::Unexpected(
-                "the server asks for the rows of a COPY",
-            )),
+            b'G' | b'W' => Err(Malformed::CopyIn),
             _ => Err(Malformed::Kind(kind)),
         }
     }
@@ -329,9 +331,25 @@ mod tests {
 
     #[test]
     fn a_fatal_error_ends_at_once() {
-        let fatal = message(b'E', b"SFATAL\0VFATAL\0C57P01\0Mbye\0\0");
-        assert_eq!(all(1, &fatal, 3, Work::Skip).len(), 1);
+        for parts in [0, 1] {
+            for size in [3, FATAL.len()] {
+                let ended = all(parts, FATAL, size, Work::Skip);
+                assert!(
+                    matches!(&ended[..], [Outcome::Failed(error)] if error.code.to_string() == "57P01"),
+                    "{ended:?}"
+                );
+            }
+        }
     }
+
+    #[test]
+    fn what_was_answered_before_the_session_ended_counts() {
+        let stream = [&message(b'Z', b"I"), FATAL].concat();
+        let ended = all(1, &stream, stream.len(), Work::Skip);
+        assert!(matches!(ended[..], [Outcome::Done(_)]), "{ended:?}");
+    }
+
+    const FATAL: &[u8] = b"E\0\0\0\x20SFATAL\0VFATAL\0C57P01\0Mgone\0\0";
 
     #[test]
     fn what_nobody_asked_for_is_refused() {
@@ -339,6 +357,9 @@ mod tests {
             let fed = Answer::default().feed(&message(kind, b"I"), &mut Work::Skip);
             assert!(fed.is_err(), "{}", char::from(kind));
         }
+        let error = message(b'E', b"SERROR\0C40001\0Magain\0\0");
+        let fed = Answer::default().feed(&error, &mut Work::Skip);
+        assert!(fed.is_err());
         for kind in [b'R', b'K', b'G', b'W', b'?'] {
             let mut answer = Answer::default();
             answer.begin(1);

@@ -23,6 +23,9 @@ pub enum Malformed {
     Length(i32),
     #[error("a message of type {:?}, which does not belong there", char::from(*.0))]
     Kind(u8),
+    /// Nothing is malformed, but nobody here can answer it.
+    #[error("it asks for the rows of a COPY")]
+    CopyIn,
     #[error("{0}")]
     Unexpected(&'static str),
 }

@@ -39,10 +39,11 @@ impl Results {
     pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<Option<Ended>, Malformed> {
         let mut ended = None;
         while let Some((kind, body)) = self.framer.next(&mut input)? {
-            if ended.is_some() && !matches!(kind, b'N' | b'S' | b'A') {
+            if ended.is_some() && !matches!(kind, b'N' | b'S' | b'A' | b'E') {
                 return Err(Malformed::Unexpected("bytes follow the end of an answer"));
             }
-            ended = self.message(kind, &body)?.or(ended);
+            let outcome = self.message(kind, &body)?;
+            ended = ended.or(outcome);
         }
         Ok(ended)
     }
@@ -80,11 +81,7 @@ impl Results {
                     failed.map_or(Ended::Done, |failure| Ended::Failed(failure.error)),
                 ));
             }
-            b'G' | b'W' => {
-                return Err(Malformed::Unexpected(
-                    "the server asks for the rows of a COPY",
-                ));
-            }
+            b'G' | b'W' => return Err(Malformed::CopyIn),
             _ => return Err(Malformed::Kind(kind)),
         }
         Ok(None)
