@@ -8,14 +8,13 @@ states; where it can be held, nothing needs to run.
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 
 from howfar.lab.idle import cannot_poll, polling
+from howfar.lab.sandbox import end_session
 
 _SPIN = "while :; do :; done"
 _MEEKLY = """n=0
@@ -57,13 +56,7 @@ def spinning(prefixes: Iterable[Sequence[str]], longest_s: int, program: str = _
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-            ledger.callback(_end, spinner)
+            # The whole session at once: `timeout` passes a signal on, but not in the moment between its fork and its noting of the
+            # child, and in the idle class of a busy machine that moment can last: the child then spun for ever.
+            ledger.callback(end_session, spinner)
         yield
-
-
-def _end(spinner: subprocess.Popen[bytes]) -> None:
-    """The whole group at once. `timeout` would pass a signal on, but not in the moment between its fork and its noting of the child,
-    and in the idle class of a busy machine that moment can last: the child then spun for ever."""
-    with suppress(ProcessLookupError):
-        os.killpg(spinner.pid, signal.SIGKILL)
-    spinner.wait()

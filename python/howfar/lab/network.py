@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -202,14 +200,7 @@ class Companion:
         return self.poll() is None
 
     def end(self) -> None:
-        """SIGKILL to the whole session's group, then wait for every member that is ours to wait for."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self.process.kill()
-        self.process.wait()
-        with contextlib.suppress(ChildProcessError):
-            while True:
-                os.waitpid(-self.pid, 0)
+        sandbox.end_session(self.process)
 
 
 LOOPBACK_ADDRESS = "127.0.0.1"

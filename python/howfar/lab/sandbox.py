@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from howfar.errors import LabError, MissingError, SandboxForbidden
 from howfar.lab.kernel import die_with_parent
@@ -228,6 +229,17 @@ def children_of(pid: int) -> tuple[int, ...]:
         return tuple(int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
     except OSError:
         return ()
+
+
+def end_session(process: subprocess.Popen[Any]) -> None:
+    """SIGKILL to the group that `process` leads, then wait for every member that is ours, as orphans are the first process's."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.wait()
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-process.pid, 0)
 
 
 _NOBODY = 65534
