@@ -21,6 +21,7 @@ from tests.lab.undisturbed import lasting
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces", "postgresql")]
 _TABLES, _SIZE = 2, 1000
+_HOWFAR = str(Path(sys.executable).with_name("howfar"))
 _PATHS = ("socket", "tcp", "remote", "forwarded-socket")
 _ENCRYPTED = {"path": "remote", "tls": "1.3"}
 _CONNECTING = {"path": "tcp", "connect": "per-transaction"}
@@ -97,6 +98,32 @@ def test_a_foreign_program_finds_the_server(cache: Path) -> None:
     arguments = ("--server", "postgresql", "--path", "remote", "--tables", str(_TABLES), "--table-size", str(_SIZE))
     done = run_lab(*arguments, "--", sys.executable, "-c", script, env={"XDG_CACHE_HOME": str(cache)})
     assert done.stdout.strip() == f"[[{_SIZE}, 119, {_SIZE}]]", done.stderr
+
+
+def test_doctor_examines_the_server_at_the_end_of_the_path(cache: Path) -> None:
+    """Which is in a network that it cannot look into."""
+    arguments = ("--server", "postgresql", "--path", "remote", "--tables", "1", "--table-size", "10")
+    doctor = (_HOWFAR, "doctor", "--json", "--watch", "0.2")
+    done = run_lab(*arguments, "--", *doctor, env={"XDG_CACHE_HOME": str(cache)})
+    (server,) = json.loads(done.stdout)["servers"]
+    assert server["named"] and server["logged_in"] and server["kind"] == "postgresql", done.stderr
+    assert [floor["transport"] for floor in server["floors"]] == ["tcp"]
+
+
+def test_a_session_that_the_server_ends_while_it_rests_is_told_with_the_servers_reason(cache: Path) -> None:
+    load = f"{_HOWFAR} load --threads 1 --rate 0.001 --time 60 --tables 1 --table-size 10 oltp_point_select"
+    ending = (
+        "import os, time, pg8000.native as n; e = os.environ; "
+        "c = n.Connection(e['HOWFAR_USER'], password=open(e['HOWFAR_PASSWORD_FILE']).read(), "
+        "database=e['HOWFAR_DATABASE'], unix_sock=e['HOWFAR_SOCKET']); "
+        "[None for _ in range(3000) if not c.run('SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE pid <> pg_backend_pid() AND usename = current_user') and not time.sleep(0.01)]"
+    )
+    script = f'{load} & pid=$!; {sys.executable} -c "{ending}" & wait $pid; code=$?; kill $!; exit $code'
+    arguments = ("--server", "postgresql", "--path", "socket", "--tables", "1", "--table-size", "10")
+    done = run_lab(*arguments, "--", "sh", "-c", script, env={"XDG_CACHE_HOME": str(cache)})
+    assert done.returncode == 5, done.stderr
+    assert "ended the session: error 57P01" in done.stderr or "refused the login" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("path", ["socket", "forwarded-socket"])

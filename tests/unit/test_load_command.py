@@ -287,6 +287,7 @@ def test_a_laboratory_with_postgresql_is_spoken_to_as_such(tmp_path: Path) -> No
     secret.touch(mode=0o600)
     secret.write_text("*:*:*:*:of-the-laboratory\n")
     inside = {
+        "HOWFAR_PROTOCOL": "postgresql",
         "HOWFAR_HOST": "10.77.0.2",
         "HOWFAR_PORT": "5432",
         "HOWFAR_USER": "howfar",

@@ -14,6 +14,8 @@ const SESSION_ENDS: [&str; 10] = [
     "1053", "1077", "1079", "1927", "4031", "57P01", "57P02", "57P03", "57P05", "25P03",
 ];
 
+const ENDED: &str = "The server shuts down, or ends sessions: look into its error log.";
+
 /// A target in words.
 pub(crate) fn target_name(target: &Target) -> String {
     match target {
@@ -120,9 +122,11 @@ pub(crate) fn gone(target: &Target, doing: &str) -> Failed {
 
 /// The server says that it ends a session, without having been asked anything.
 pub(crate) fn ended(target: &Target, error: &ServerError) -> Failed {
-    let mut failed = gone(target, "");
-    failed.message = format!("{} ended the session: {error}", target_name(target));
-    failed
+    Failed::new(
+        FailCode::ServerGone,
+        format!("{} ended the session: {error}", target_name(target)),
+        ENDED,
+    )
 }
 
 /// An I/O error on an open connection.
@@ -155,10 +159,7 @@ pub(crate) fn login(target: &Target, user: &str, error: &ServerError) -> Failed 
             FailCode::Connect,
             "The server refuses this host: allow it, or run FLUSH HOSTS there.",
         ),
-        ends if SESSION_ENDS.contains(&ends) => (
-            FailCode::ServerGone,
-            "The server shuts down, or ends sessions: look into its error log.",
-        ),
+        ends if SESSION_ENDS.contains(&ends) => (FailCode::ServerGone, ENDED),
         "1049" | "3D000" => (
             FailCode::ServerError,
             "Create the database, or name another.",
@@ -279,6 +280,7 @@ pub(crate) fn server(target: &Target, doing: &str, error: &ServerError) -> Faile
             "Raise the server's max_prepared_stmt_count: connections times statements are needed."
         }
         "1142" | "1044" | "42501" => "Give the account the SELECT privilege on the tables.",
+        ends if SESSION_ENDS.contains(&ends) => ENDED,
         _ => "Look the error up in the server's documentation; its error log may say more.",
     };
     let code = if SESSION_ENDS.contains(&text.as_str()) {

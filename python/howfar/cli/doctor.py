@@ -10,8 +10,9 @@ from pathlib import Path
 
 import click
 
-from howfar.cli.load_address import MAX_FILE_BYTES, password, target_of
+from howfar.cli.load_address import MAX_FILE_BYTES, of_laboratory, password, target_of
 from howfar.cli.screen import note, read_text
+from howfar.doctor.findings import Kind
 from howfar.doctor.targets import Login, Logins, Target, parse_target
 from howfar.engine.messages import UnixTarget
 from howfar.load.target import ServerAddress, parse_option_file
@@ -61,6 +62,9 @@ def doctor(
     from howfar.doctor.examine import examine, screen  # numpy and pymysql, which --help need not pay
 
     targets = [_numeric(parse_target(dsn)) for dsn in dsns]
+    if not targets and (address := of_laboratory()) is not None and (protocol := os.environ.get("HOWFAR_PROTOCOL")):
+        note("server and account are those of `howfar lab`")
+        targets = [_numeric(Target(Kind(protocol), address.socket, address.host, address.port, None, False))]
     logins = _logins(user, password_file, ask_password, defaults_file)
     if not as_json:
         note(f"watching connections for {seconds:g} s")
@@ -84,7 +88,6 @@ def _logins(user: str | None, password_file: Path | None, ask: bool, defaults_fi
     """Raises UsageError."""
     of_laboratory = os.environ.get("HOWFAR_PASSWORD_FILE")
     if of_laboratory and not (user or password_file or ask or defaults_file):
-        note("the account is that of `howfar lab`")
         user, password_file = os.environ.get("HOWFAR_USER"), Path(of_laboratory)
     address, of_file = ServerAddress(), None
     if defaults_file is not None:

@@ -31,7 +31,7 @@ from howfar.lab.link import DIRECTIONS, Link
 from howfar.lab.link.receipt import STRICT, counter_violations, effect_warnings, link_receipt, link_violations, unproved
 from howfar.lab.link.settings import Player, Script
 from howfar.lab.network import SERVER_ADDRESS, SERVER_ADDRESS6, Companion
-from howfar.lab.servers.kinds import STORES
+from howfar.lab.servers.kinds import KINDS, STORES
 from howfar.paths import Path as NetworkPath
 from howfar.paths import find_path, path_names
 from howfar.plan.quantities import rtt_tolerance_ns
@@ -225,10 +225,10 @@ def lab(
 ) -> None:
     """Run CMD (default: a shell) on the laboratory's client host, or, for a local path, on its server host.
 
-    CMD finds the server in HOWFAR_SOCKET, or HOWFAR_HOST and HOWFAR_PORT, with HOWFAR_USER, HOWFAR_PASSWORD_FILE and
-    HOWFAR_DATABASE; HOWFAR_CLIENT_CNF names an option file with all of these, for `mariadb --defaults-file` and similar programs;
-    with PostgreSQL libpq's own variables (PGHOST, PGPASSFILE, …) are set instead, so that psql and pgbench need no option.
-    With --tls, option file and libpq's variables ask for TLS; its CA is HOWFAR_CA_FILE.
+    CMD finds the server in HOWFAR_SOCKET, or HOWFAR_HOST and HOWFAR_PORT, with HOWFAR_PROTOCOL, HOWFAR_USER, HOWFAR_PASSWORD_FILE
+    and HOWFAR_DATABASE; `howfar load` and `howfar doctor` look there by themselves. HOWFAR_CLIENT_CNF names an option file with all
+    of these, for `mariadb --defaults-file` and similar programs; with PostgreSQL libpq's own variables (PGHOST, PGPASSFILE, …) are
+    set instead, so that psql and pgbench need no option. With --tls, all of these ask for TLS; its CA is HOWFAR_CA_FILE.
     --beside sets HOWFAR_REDIS_SOCKET, or HOWFAR_REDIS_HOST and _PORT, and HOWFAR_MEMCACHED_… likewise.
     On `remote`, HOWFAR_HOST and HOWFAR_HOST6 address the server's host even without a server.
     Link options imply `--path remote`; without --path, all but --rtt, --rate, --tcp and --congestion-control imply `--server none`.
@@ -303,7 +303,9 @@ def _open_stage(laboratory: Lab, path: NetworkPath, tls: str | None, ledger: Exi
     variables = _account(laboratory, stage, tls) if stage.user else {}
     if stage.trust is not None:
         variables["HOWFAR_CA_FILE"] = stage.trust.ca_file
-    variables |= _where("HOWFAR", stage.target)
+    kind = laboratory.store.kind
+    speaks = KINDS[kind].speaks
+    variables |= {"HOWFAR_PROTOCOL": kind if speaks == "keys" else speaks, **_where("HOWFAR", stage.target)}
     for one in stage.companions:
         variables |= _where(f"HOWFAR_{one.name.upper()}", one.target)
     return variables if path.machines == 1 or path.by_socket else {**_server_host(laboratory), **variables}

@@ -52,19 +52,21 @@ def find_login(options: Options, say: Say, environment: Mapping[str, str] = os.e
     if named.protocol == "postgresql":
         return _postgres(options, joined(None, named, None), say, environment)
     dsn = parse_dsn(options.dsn) if options.dsn is not None else None
-    laboratory = not any(source is not None and source.names_a_server for source in (dsn, named, file))
-    laboratory = laboratory and ("HOWFAR_SOCKET" in environment or "HOWFAR_HOST" in environment)
-    if laboratory:
+    laboratory: ServerAddress | None = None
+    if not any(source is not None and source.names_a_server for source in (dsn, named, file)):
+        laboratory = of_laboratory(environment)
+    if laboratory is not None:
         say("server and account are those of `howfar lab`")
-    # Only with PostgreSQL does it set libpq's variables.
-    if laboratory and "HOWFAR_USER" in environment and environment.get("PGUSER") == environment["HOWFAR_USER"]:
+    if laboratory is not None and environment.get("HOWFAR_PROTOCOL") == "postgresql":
         own = {name: value for name, value in environment.items() if name not in ("HOWFAR_PASSWORD", "PGPASSWORD")}
         return _postgres(options, joined(libpq.parse_uri("postgresql://"), named, None), say, own)
-    if laboratory:
-        file = _of_laboratory(environment).over(file or ServerAddress())
+    if laboratory is not None:
+        file = laboratory.over(file or ServerAddress())
     address = joined(dsn, named, file)
     _check_files(address)
-    return Login(address, target_of(address, say), _password(options, of_file, laboratory, environment, say))
+    return Login(
+        address, target_of(address, say), _password(options, of_file, laboratory is not None, environment, say)
+    )
 
 
 def _check_files(address: ServerAddress) -> None:
@@ -78,8 +80,10 @@ def _check_files(address: ServerAddress) -> None:
                 raise UsageError(says, "Check its name and who may read it.") from error
 
 
-def _of_laboratory(environment: Mapping[str, str]) -> ServerAddress:
-    """What `howfar lab` tells the programs in it."""
+def of_laboratory(environment: Mapping[str, str] = os.environ) -> ServerAddress | None:
+    """What `howfar lab` tells the programs in it; None outside."""
+    if "HOWFAR_SOCKET" not in environment and "HOWFAR_HOST" not in environment:
+        return None
     port = environment.get("HOWFAR_PORT", str(DEFAULT_PORT))
     inet = "HOWFAR_SOCKET" not in environment
     return ServerAddress(

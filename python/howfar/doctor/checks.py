@@ -6,7 +6,7 @@ A check asks nobody anything, and where it cannot know it reports nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 
 from howfar.doctor import clusters
@@ -77,8 +77,8 @@ class Context:
     def _local_tcp(self) -> list[Client]:
         return [client for client in self.server.clients if client.local and client.by == "tcp"]
 
-    def difference(self, worse: Transport, better: Transport) -> tuple[Interval | None, Interval | None, str] | None:
-        """Savings per round trip and per connect, and as text; None where one of the two was not measured."""
+    def difference(self, worse: Transport, better: Transport, basis: str) -> Gain | None:
+        """What `better` saves; None where one of the two was not measured."""
         slow, fast = self.server.floor(worse), self.server.floor(better)
         if slow is None or fast is None:
             return None
@@ -88,7 +88,8 @@ class Context:
             for what, found in (("round trip", trip), ("connect", connect))
             if found is not None and resolved(found)
         ]
-        return trip, connect, "; ".join(parts) or "no difference above the noise"
+        says = "; ".join(parts) or "no difference above the noise"
+        return Gain(says=says, basis=basis, saves_ns=_saved(trip, connect))
 
 
 Check = Callable[[Context], list[Draft]]
@@ -126,7 +127,8 @@ def _one(client: Client) -> str:
     pids = ", ".join(map(str, client.pids[:4])) + (", …" if len(client.pids) > 4 else "")
     owner = [client.user or client.address or "", f"pid {pids}" if client.pids else ""]
     hidden = {UNSEEN: "a process that cannot be identified", SHORT: "a process that ended before it was identified"}
-    return f"{hidden.get(client.program, client.program)} ({', '.join(part for part in owner if part)})"
+    known = ", ".join(part for part in owner if part)
+    return hidden.get(client.program, client.program) + (f" ({known})" if known else "")
 
 
 def format_interval(found: Interval) -> str:
@@ -156,6 +158,11 @@ def resolved(found: Interval | None) -> bool:
     return found is not None and found.low is not None and found.low > 0
 
 
+def _saved(trip: Interval | None, connect: Interval | None) -> Interval | None:
+    """Of a round trip, or of a connect where only that is resolved."""
+    return connect if resolved(connect) and not resolved(trip) else trip
+
+
 def socket_gain(context: Context, using: Sequence[Client]) -> Gain:
     """What the socket saves against the transport in use: from pings of the server, else between two processes."""
     encrypted = bool(using) and all(client.tls for client in using)
@@ -171,7 +178,9 @@ def socket_gain(context: Context, using: Sequence[Client]) -> Gain:
     return Gain(
         says=_saving(context, socket, tcp),
         basis=f"{basis}: {len(tcp.round_trips_ns)} rounds of {tcp.pings_per_round} pings",
-        saves_ns=savings(tcp.round_trips_ns, socket.round_trips_ns),
+        saves_ns=_saved(
+            savings(tcp.round_trips_ns, socket.round_trips_ns), savings(tcp.connects_ns, socket.connects_ns)
+        ),
     )
 
 
@@ -456,10 +465,7 @@ def encrypted_local(context: Context) -> list[Draft]:
     ]
     if not using:
         return []
-    difference, gain = context.difference(Transport.TLS, Transport.TCP), None
-    if difference is not None:
-        trip, _, text = difference
-        gain = Gain(says=text, basis="TLS against plain TCP, pinged here in turn", saves_ns=trip)
+    gain = context.difference(Transport.TLS, Transport.TCP, "TLS against plain TCP, pinged here in turn")
     says = f"{do(using, 'encrypts', 'encrypt')} traffic that never leaves this machine"
     if server.socket() is not None or server.kind is Kind.MEMCACHED:
         return [Draft(f"{says}; over the socket there would be nothing to encrypt", (), gain, Severity.NOTE)]
@@ -480,10 +486,8 @@ def encrypted_socket(context: Context) -> list[Draft]:
     using = [client for client in context.server.clients if client.by == "socket" and client.tls]
     if not using:
         return []
-    difference, gain = context.difference(Transport.SOCKET_TLS, Transport.SOCKET), None
-    if difference is not None:
-        _, connect, text = difference
-        gain = Gain(says=text, basis="the socket with and without TLS, pinged here in turn", saves_ns=connect)
+    basis = "the socket with and without TLS, pinged here in turn"
+    gain = context.difference(Transport.SOCKET_TLS, Transport.SOCKET, basis)
     changes = commands_without("ssl", using)
     says = f"{do(using, 'encrypts', 'encrypt')} inside the socket, which only root could intercept"
     return [Draft(says, changes, gain, Severity.CHANGE if changes else Severity.NOTE)]
@@ -642,6 +646,13 @@ CHECKS: tuple[tuple[str, Check], ...] = (
 """By the name under which a finding is shown, in the order in which findings are shown."""
 
 
+def _weighed(draft: Draft) -> Draft:
+    """What was measured and does not stand out of the noise is worth knowing, not a reason to change anything."""
+    saves = None if draft.gain is None else draft.gain.saves_ns
+    is_noise = saves is not None and saves.low is not None and saves.low <= 0
+    return replace(draft, severity=Severity.NOTE) if is_noise else draft
+
+
 def findings(context: Context) -> tuple[Finding, ...]:
-    found = [draft.finding(name) for name, check in CHECKS for draft in check(context)]
+    found = [_weighed(draft).finding(name) for name, check in CHECKS for draft in check(context)]
     return tuple(sorted(found, key=lambda finding: finding.severity is not Severity.CHANGE))

@@ -351,7 +351,7 @@ def _head(seen: Examination, width: int) -> Iterator[str]:
         return
     changes = counted(seen.to_change, "change") if seen.to_change else "nothing to change"
     yield f"{counted(len(seen.servers), 'server')}, {changes}."
-    load = f"load average {seen.load_average:.1f} on {seen.cpus} CPUs"
+    load = f"load average {seen.load_average:.1f} on {counted(seen.cpus, 'CPU')}"
     about = f"Connections were watched for {seen.watched_s:.1f} s ({seen.looks} looks); {load}."
     yield from textwrap.wrap(f"{about} Times are medians with 95 % intervals.", width)
 

@@ -145,7 +145,7 @@ def _read(source: str, pairs: Mapping[str, str]) -> ServerAddress:
                 raise UsageError(f"{source}: {name}={value} is not supported", "Leave it out: it would not be obeyed.")
             continue
         if name not in _PARAMETERS:
-            near = difflib.get_close_matches(name, _PARAMETERS, 1)
+            near = difflib.get_close_matches(name, (*_PARAMETERS, *_WITHOUT_EFFECT, *_NOT_OBEYED), 1)
             meant = f"Did you mean {near[0]}? " if near else ""
             raise UsageError(f"{source}: unknown parameter {name}", f"{meant}Known: {', '.join(_PARAMETERS)}.")
         field, read = _PARAMETERS[name]
