@@ -56,6 +56,12 @@ _ENVIRONMENT = {
     "RAY_enable_metrics_collection": "0",
     "RAY_event_stats": "0",
     "RAY_task_events_report_interval_ms": "0",
+    # Nor watched that cannot change in a window: a load host's CPUs are for the load.
+    "RAY_memory_monitor_refresh_ms": "0",
+    "RAY_kill_idle_workers_interval_ms": "0",
+    "RAY_raylet_report_resources_period_milliseconds": "1000",
+    "RAY_raylet_check_gc_period_milliseconds": "10000",
+    "RAY_object_manager_timer_freq_ms": "1000",
 }
 
 
