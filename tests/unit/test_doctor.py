@@ -124,14 +124,6 @@ def test_waking_that_hardly_costs_or_is_not_resolved_is_no_finding(cost: IdleCos
     assert found(server(idle=cost)) == set()
 
 
-def test_what_no_measurement_supports_is_a_note() -> None:
-    (finding,) = looked(
-        server(client(), floors=(floor(Transport.SOCKET, 26e3, 220e3), floor(Transport.TCP, 26e3, 220e3)))
-    )
-    assert finding.gain is not None and "no difference" in finding.gain.says
-    assert (finding.check, finding.severity) == ("loopback-tcp", Severity.NOTE) and finding.changes
-
-
 def test_a_loopback_client_gets_its_lines_and_the_gain() -> None:
     (finding,) = looked(server(client()))
     assert finding.check == "loopback-tcp" and finding.gain is not None

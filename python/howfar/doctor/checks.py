@@ -6,7 +6,7 @@ A check asks nobody anything, and where it cannot know it reports nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from ipaddress import ip_address
 
 from howfar.doctor import clusters
@@ -88,7 +88,7 @@ class Context:
             for what, found in (("round trip", trip), ("connect", connect))
             if found is not None and resolved(found)
         ]
-        says = "; ".join(parts) or "no difference above the noise"
+        says = "; ".join(parts) or "not resolved: no difference above the noise of this look"
         return Gain(says=says, basis=basis, saves_ns=_saved(trip, connect))
 
 
@@ -188,7 +188,7 @@ def _saving(context: Context, socket: Floor, tcp: Floor) -> str:
     trip, connect = savings(tcp.round_trips_ns, socket.round_trips_ns), savings(tcp.connects_ns, socket.connects_ns)
     assert trip is not None, "floors of one examination have as many rounds"
     if not resolved(trip):
-        parts = [f"no difference per round trip above the noise ({format_interval(trip)})"]
+        parts = [f"not resolved: no difference per round trip above the noise of this look ({format_interval(trip)})"]
     else:
         parts = [f"{format_interval(trip)} of each round trip's {format_time(tcp.round_trip_ns.median)}"]
         rates = context.server.rates
@@ -646,13 +646,6 @@ CHECKS: tuple[tuple[str, Check], ...] = (
 """By the name under which a finding is shown, in the order in which findings are shown."""
 
 
-def _weighed(draft: Draft) -> Draft:
-    """What was measured and does not stand out of the noise is worth knowing, not a reason to change anything."""
-    saves = None if draft.gain is None else draft.gain.saves_ns
-    is_noise = saves is not None and saves.low is not None and saves.low <= 0
-    return replace(draft, severity=Severity.NOTE) if is_noise else draft
-
-
 def findings(context: Context) -> tuple[Finding, ...]:
-    found = [_weighed(draft).finding(name) for name, check in CHECKS for draft in check(context)]
+    found = [draft.finding(name) for name, check in CHECKS for draft in check(context)]
     return tuple(sorted(found, key=lambda finding: finding.severity is not Severity.CHANGE))
