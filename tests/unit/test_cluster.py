@@ -9,7 +9,7 @@ from tests.made import latency, made, made_trial
 from tests.unit.made_replication import MS, run_of
 
 from howfar.experiments.cluster.analysis import ClusterCost
-from howfar.experiments.cluster.report import draw, main_table
+from howfar.experiments.cluster.report import conflict_tables, draw, main_table
 from howfar.experiments.registry import document, experiment_of, summarise
 from howfar.model.agreement import agreement_s, read_s
 from howfar.plan.distances import rtts_ns
@@ -117,3 +117,36 @@ def test_the_report_says_what_a_commit_costs_and_how_well_it_was_predicted() -> 
     assert [row["series"] for row in across] == ["no replica"], "it has no distance"
     assert [(row["rtt"], row["low"] <= row["tps"]) for row in line] == [(1, True), (85, True)]
     assert "predicted p50" in render(document(summary), 100, False, False, False)
+
+
+def test_the_report_says_what_two_writers_of_one_row_repeat() -> None:
+    rtts = {"replica1": MS, "replica2": MS, "replica1-replica2": MS}
+    shared = {"replication": "galera", "distances": "three-zones"}
+    arms = [_arm("alone"), *(_arm(rows, **shared, writers=rows) for rows in ("own-rows", "same-row"))]
+    trials = []
+    for index, arm in enumerate(arms):
+        for block in range(6):
+            trial = _trial(6 * index + block, arm.name, 2 * MS, rtts)  # 500/s of the first
+            assert trial.measured is not None
+            own = arm.name == "own-rows"
+            second = {"elapsed_ns": 10**9, "transactions": 500 if own else 250, "errors": {} if own else {"1213": 200}}
+            counted = {"replica1": {"conflicts": 7, "wsrep_local_bf_aborts": 3}}
+            receipt: dict[str, Any] = {"replication": {"rtt_at_rest_ns": rtts, "window": {"counted": counted}}}
+            errors = {"1213": 0 if own else 100}  # in 2 s
+            if arm.name != "alone":
+                receipt["writers"] = {"second": second | {"p50_ns": 3 * MS}}
+            measured = trial.measured.model_copy(update={"errors": errors})
+            trials.append(trial.model_copy(update={"receipt": receipt, "measured": measured}))
+    summary = summarise(run_of("mariadb", arms, trials, "cluster-conflicts"))
+    found = summary.found(ClusterCost)
+    assert found is not None and experiment_of(summary).name == "cluster"
+    points = {point.arm: point for point in found.points}
+    own_rows, same = points["own-rows"].writers, points["same-row"].writers
+    assert points["alone"].writers is None and own_rows is not None and same is not None
+    assert (own_rows.commits_per_s.value, own_rows.refused_per_s.value, own_rows.to_own_rows) == (1000, 0, None)
+    assert (same.commits_per_s.value, same.refused_per_s.value) == pytest.approx((750, 250))
+    assert same.repeated_percent.value == pytest.approx(25)
+    assert same.to_own_rows is not None and same.to_own_rows.value == pytest.approx(0.75)
+    assert (points["same-row"].conflicts, same.aborted, same.second_p50_ms.value) == (42, 18, 3)
+    (table,) = conflict_tables(found)
+    assert len(table.rows) == 2 and table in document(summary).blocks

@@ -109,7 +109,7 @@ def test_a_forecast_knows_the_server_and_the_links(mysql: str) -> None:
 
 def test_the_plan_knows_every_option_of_the_engine() -> None:
     assert set(Workload.model_fields) | set(Data.model_fields) - {"fit"} <= set(Sysbench.model_fields)
-    assert get_args(WorkloadKind) == (*SYSBENCH_KINDS, "single_row_inserts", "page", "key_value")
+    assert get_args(WorkloadKind) == (*SYSBENCH_KINDS, "single_row_inserts", "single_row_updates", "page", "key_value")
     assert set(Distribution.model_fields) == set(EngineDistribution.model_fields)
     defaults = Sysbench()
     for name, field in Workload.model_fields.items():

@@ -79,6 +79,8 @@ def _workload(plan: Mapping[str, Any]) -> str:
     kind = str(workload.get("kind", "workload"))
     if kind == "single_row_inserts":
         return f"{kind}: one short row per transaction, autocommit, into an empty table"
+    if kind == "single_row_updates":
+        return f"{kind}: one row updated per transaction, autocommit, by all clients of a node the same"
     if kind == "key_value":
         return _of_keys(_table(plan, "keys"))
     if kind == "page":

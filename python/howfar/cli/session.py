@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from howfar.engine.inserts import SINGLE_ROW_INSERTS
+from howfar.engine.inserts import PREPARED
 from howfar.engine.process import engine_info
 from howfar.errors import LabError, RunFileError, UsageError
 from howfar.plan.cells import cells
@@ -84,7 +84,7 @@ def lab_request(plan: Plan) -> LabRequest:
         paths=factors.path,
         contents=factors.content,
         replicas=_replicas(plan),
-        prepare=SINGLE_ROW_INSERTS.prepare if plan.workload.kind == "single_row_inserts" else (),
+        prepare=PREPARED.get(plan.workload.kind, ()),
         companions=companions(plan),
         application="php" in factors.application,
     )

@@ -70,6 +70,7 @@ def replication_spec(factors: Mapping[str, FactorValue]) -> ReplicationSpec:
         tls=level["replica_tls"] == "on",
         compression=None if compression == "off" else cast(Compression, compression),
         consistency=str(level["consistency"]),
+        everywhere=level["writers"] != "one",
     )
 
 

@@ -181,6 +181,7 @@ Replication = Literal[
     "group-leader",
 ]
 Consistency = Literal["eventual", "before", "after", "before-and-after"]
+Writers = Literal["one", "own-rows", "same-row"]
 Distances = Annotated[str, BeforeValidator(check_distances)]
 Durability = Literal["strict", "relaxed", "off"]
 Replicas = Annotated[int, BeforeValidator(_count), Field(strict=True)]
@@ -324,6 +325,16 @@ CONSISTENCY: Factor[str] = Factor(
 )
 """What a transaction in a cluster waits for beyond the agreement: Group Replication's levels; Galera's `wsrep_sync_wait` has the first
 two."""
+WRITERS: Factor[str] = Factor(
+    "writers",
+    Writers,
+    "one",
+    "one",
+    label=lambda level: "one writer" if level == "one" else f"two writers, {level.replace('-', ' ')}",
+    applies=lambda cell: REPLICATION.of(cell) in ("galera", "group"),
+)
+"""Nodes that clients write to, `threads` connections each: the first, or a second one too, in a row of its own or in the same one. A
+group with a single leader takes writes from no other."""
 REPLICA_TLS: Factor[str] = Factor(
     "replica_tls",
     ReplicaTls,
@@ -407,6 +418,7 @@ FACTORS: dict[str, Factor[Any]] = {
         WAIT_FOR,
         DISTANCES,
         CONSISTENCY,
+        WRITERS,
         REPLICA_TLS,
         REPLICA_COMPRESSION,
         FAULT,
@@ -425,6 +437,7 @@ REPLICA_FACTORS = (
     WAIT_FOR.name,
     DISTANCES.name,
     CONSISTENCY.name,
+    WRITERS.name,
     REPLICA_TLS.name,
     REPLICA_COMPRESSION.name,
 )

@@ -74,13 +74,15 @@ WorkloadKind = Literal[
     "select_random_ranges",
     "bulk_insert",
     "single_row_inserts",
+    "single_row_updates",
     "page",
     "key_value",
 ]
 """Sysbench's are the engine's (`engine.workloads.SysbenchKind`; a test holds them together). Those that write leave the tables changed
 for the trials after them, inserted and deleted rows add up over a run; in cells with replication each trial has fresh tables.
-`single_row_inserts`: one short row per transaction into a table of its own, keys drawn by the clients, autocommit. `page`: one request
-to an application, of round trips to MySQL, Redis and Memcached (`page.py`). `key_value`: commands to Redis or Memcached alone."""
+`single_row_inserts`: one short row per transaction into a table of its own, keys drawn by the clients, autocommit.
+`single_row_updates`: each transaction adds one to a row, the same for all clients of a node. `page`: one request to an application, of
+round trips to MySQL, Redis and Memcached (`page.py`). `key_value`: commands to Redis or Memcached alone."""
 
 
 READS_ONLY: frozenset[WorkloadKind] = frozenset(
@@ -267,6 +269,17 @@ class Plan(Part):
     def _faults_have_keys(self) -> Self:
         if self.factors.fault != ("none",) and self.workload.kind != "single_row_inserts":
             raise refuse("a fault needs the workload single_row_inserts: its clients log the keys that are looked for")
+        return self
+
+    @model_validator(mode="after")
+    def _writers_have_rows(self) -> Self:
+        factors = self.factors
+        if factors.writers == ("one",):
+            return self
+        if self.workload.kind != "single_row_updates":
+            raise refuse("two writers need the workload single_row_updates: whose row is whose is known there")
+        if factors.path != ("socket",) or factors.load != (CLOSED,):
+            raise refuse("two writers are clients on their nodes' own machines, in a closed loop: path = 'socket'")
         return self
 
     @model_validator(mode="after")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from howfar.engine.inserts import SINGLE_ROW_INSERTS
+from howfar.engine.inserts import SINGLE_ROW_INSERTS, single_row_updates
 from howfar.engine.messages import (
     Arrivals,
     Compression,
@@ -60,8 +60,13 @@ def load_job(plan: Plan, arm: Arm, stage: Stage, seed: int, workload: Workload) 
         seed=seed,
         warmup_ns=plan.timing.warmup_ns,
         measure_ns=plan.timing.measure_ns,
+        ignore_errors=_REPEATED,
         observe=stage.observe,
     )
+
+
+_REPEATED = (*LoadJob.model_fields["ignore_errors"].default, 3101)
+"""3101: Group Replication refuses a commit that conflicts with another member's; Galera says 1213."""
 
 
 def session_of(spec: SessionSpec, trust: Trust | None, fetch_server_key: bool = True) -> Session:
@@ -208,6 +213,8 @@ def statements_job(plan: Plan, arm: Arm, stage: Stage, seed: int) -> LoadJob:
 def _workload(plan: Plan) -> Workload:
     if plan.workload.kind == "single_row_inserts":
         return SINGLE_ROW_INSERTS
+    if plan.workload.kind == "single_row_updates":
+        return single_row_updates(1)
     tables = {"tables": plan.data.tables, "table_size": plan.data.table_size}
     return Sysbench.model_validate(plan.workload.model_dump() | tables)
 

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from howfar.engine.inserts import COUNTED, single_row_updates
 from howfar.engine.messages import (
     Event,
     Finished,
     LoadJob,
     Measuring,
     PageJob,
+    UnixTarget,
 )
 from howfar.engine.process import Launcher, LoadOutcome, run_load
 from howfar.engine.rules import sql_of
 from howfar.errors import EngineError, LabError
+from howfar.lab.replication import Pair
 from howfar.plan.cells import stream_seed
-from howfar.plan.factors import breaks
+from howfar.plan.factors import CLUSTERS, REPLICATION, WRITERS, breaks
 from howfar.plan.types import Plan
 from howfar.runner.fault.crash import FaultContext, Replicated, fault_after_ns, run_crash
 from howfar.runner.fault.fallback import run_fallback
@@ -113,6 +118,7 @@ def run_trial(
                     seen,
                     commits_each(plan),
                     page_spec(plan, arm, sql_of(stage.services) or "mysql"),
+                    counted_rows(plan, arm, job, stage),
                 )
     except (LabError, EngineError) as error:
         seen.void_reason = error.message
@@ -179,8 +185,9 @@ def _measure(
     seen: _Seen,
     commits_each: int,
     page: PageSpec | None,
+    writers: CountedRows | None,
 ) -> None:
-    """`commits_each`: of a transaction; `page`: where the job is of pages."""
+    """`commits_each`: of a transaction; `page`: where the job is of pages; `writers`: of a cluster whose writers are counted."""
     watch: Watch | None = None
     around: WindowWatch | None = None
 
@@ -194,7 +201,8 @@ def _measure(
 
     try:
         try:
-            outcome = instruments.measure(job, stage.client, hear)
+            with writers.beside(instruments.measure) if writers else nullcontext():
+                outcome = instruments.measure(job, stage.client, hear)
         finally:  # before any other query: the watch's thread and the stage have one connection to the server
             if around is not None:
                 seen.window = around.finish()
@@ -212,7 +220,10 @@ def _measure(
     seen.receipt |= obtained.receipt
     if (account := arrivals_receipt(job, outcome)) is not None:
         seen.receipt["arrivals"] = account
-    if unlike := (*obtained.violations, *not_as_requested(job, outcome, page)):
+    miscounted: tuple[str, ...] = ()
+    if writers is not None:
+        seen.receipt["writers"], miscounted = writers.counted(outcome)
+    if unlike := (*obtained.violations, *not_as_requested(job, outcome, page), *miscounted):
         seen.void_reason = "; ".join(unlike)
     elif seen.measured.transactions == 0:
         seen.void_reason = (
@@ -230,3 +241,66 @@ def _blame(error: EngineError, stage: Stage) -> LabError | EngineError:
             message = message.rpartition(". ")[0] or message
         return LabError(f"{message}; the engine said: {error.message}", cause.advice)
     return error
+
+
+_ROW = {"same-row": 1, "own-rows": 2}
+"""The second writer's, by level of the factor; the first has row 1."""
+
+
+def counted_rows(plan: Plan, arm: Arm, job: LoadJob | PageJob, stage: Stage) -> CountedRows | None:
+    """None: the arm's commits are not counted by rows of a cluster."""
+    if plan.workload.kind != "single_row_updates" or REPLICATION.of(arm.factors) not in CLUSTERS:
+        return None
+    launcher = stage.client
+    assert isinstance(job, LoadJob) and isinstance(stage, Replicated) and stage.pair is not None
+    return CountedRows(job, _ROW.get(WRITERS.of(arm.factors)), launcher, stage.pair)
+
+
+class CountedRows:
+    """Clients on one node of a cluster, or two: the load of the second beside the first, and all commits against the rows."""
+
+    def __init__(self, job: LoadJob, second_row: int | None, launcher: Launcher, pair: Pair) -> None:
+        self._pair, self._launcher, self._connections = pair, launcher, job.connections
+        self._second: LoadJob | None = None
+        self._theirs: LoadOutcome | None = None
+        if second_row is not None:
+            node = self._pair.replicas[0].server
+            more = {
+                "target": UnixTarget(path=str(node.socket)),
+                "workload": single_row_updates(second_row),
+                "observe": (),
+            }
+            self._second = job.model_copy(update=more)
+
+    @contextmanager
+    def beside(self, measure: Measure) -> Iterator[None]:
+        """The second load, if there is one, begins with the body and is awaited after it. Raises EngineError."""
+        if self._second is None:
+            yield
+            return
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(measure, self._second, self._launcher, lambda event: None)
+            yield
+            self._theirs = running.result()
+
+    def counted(self, mine: LoadOutcome) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """For the receipt, and sentences where commits and rows differ. Raises LabError."""
+        pair, loads = self._pair, [mine, *([self._theirs] if self._theirs else [])]
+        pair.await_caught_up(pair.replicas[0])
+        members = (pair.primary, pair.replicas[0])
+        sums = [int(member.ask(f"SELECT SUM(n) AS n FROM {COUNTED}")[0]["n"]) for member in members]
+        commits = sum(load.measuring.warmup_transactions + load.finished.transactions for load in loads)
+        # Each connection may have one commit more, which ended after its window.
+        most = commits + self._connections * len(loads)
+        unlike = tuple(
+            f"clients saw {commits} to {most} commits, and the rows of {member.name} count {found}"
+            for member, found in zip(members, sums, strict=True)
+            if not commits <= found <= most
+        )
+        receipt: dict[str, Any] = {"commits": commits, "rows": dict(zip((m.name for m in members), sums, strict=True))}
+        if self._theirs is not None:
+            finished = self._theirs.finished
+            receipt["second"] = finished.model_dump(include={"elapsed_ns", "transactions", "errors"}) | {
+                "p50_ns": next((one.p50_ns for one in finished.histograms if one.kind == "transaction"), None)
+            }
+        return receipt, unlike

@@ -6,7 +6,8 @@ without a replica) and adds what the agreement takes at the others. So the short
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
@@ -14,16 +15,34 @@ from howfar.experiments.latency.analysis import TAIL
 from howfar.experiments.replication.analysis import Local, Waiting
 from howfar.experiments.replication.arms import ALONE, ReplicationArm, mode_name, rate, rate_interval, replication_arms
 from howfar.model.agreement import Rtts, agreement_s, read_s
-from howfar.plan.factors import CLUSTERS, DISTANCES, REPLICAS, SEMI_SYNC, node_rtts_ns
+from howfar.plan.factors import CLUSTERS, DISTANCES, REPLICAS, SEMI_SYNC, WRITERS, node_rtts_ns
 from howfar.plan.types import READS_ONLY
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import merge, value_at
-from howfar.stats.intervals import mean_interval
+from howfar.stats.intervals import judge_ratio, mean_interval
 from howfar.stats.trials import TrialTable, transaction_histogram
 from howfar.store.records import HistogramRecord
 from howfar.units import format_duration_ns
 
 Operation = Literal["commit", "read"]
+
+
+class TwoWriters(Part):
+    """Clients on two nodes, and what the cluster refused them. Of both together where nothing else is said."""
+
+    rows: str
+    """A level of `writers`."""
+    commits_per_s: Estimate
+    refused_per_s: Estimate
+    repeated_percent: Estimate
+    """Of the attempts to commit: they were refused, and done again."""
+    second_p50_ms: Estimate
+    """Of the second node's clients."""
+    to_own_rows: Estimate | None
+    """Their commits/s to those of two writers with a row each, in the same block. None: nothing to compare with."""
+    aborted: int | None
+    """Transactions that nodes rolled back for another node's that was certified first, over all trials. None: this server does not
+    count them."""
 
 
 class ClusterPoint(Part):
@@ -54,6 +73,8 @@ class ClusterPoint(Part):
     """predicted / measured - 1."""
     conflicts: int
     """Commits refused for another node's, over all trials."""
+    writers: TwoWriters | None
+    """None: one node is written to."""
     flow_control: int | None
     """Messages of nodes that asked the others to wait. None: this server does not count them."""
 
@@ -66,6 +87,8 @@ class ClusterPoint(Part):
     def label(self) -> str:
         """The mode, with its consistency and nodes where they are not the ordinary ones."""
         more = "" if self.consistency == "eventual" else f", {self.consistency.replace('-', ' ')}"
+        if self.writers is not None:
+            more += f", two writers, {self.writers.rows.replace('-', ' ')}"
         return mode_name(self.mode) + more + ("" if self.nodes in (1, 3) else f", {self.nodes} nodes")
 
 
@@ -87,12 +110,20 @@ def cluster_cost(table: TrialTable, workload: str) -> ClusterCost | None:
     lines: dict[object, list[ReplicationArm]] = {}
     for arm in arms:
         nodes = REPLICAS.of(arm.arm.factors)
-        lines.setdefault((arm.mode, arm.level("consistency"), nodes, arm.local_levels), []).append(arm)
+        lines.setdefault(
+            (arm.mode, arm.level("consistency"), arm.level("writers"), nodes, arm.local_levels), []
+        ).append(arm)
+    apart = {_place(arm): arm for arm in arms if WRITERS.of(arm.arm.factors) == "own-rows"}
     alone = {
-        arm.local_levels: _Line(line, None, operation) for line in lines.values() for arm in line if arm.mode == ALONE
+        arm.local_levels: _Line(line, None, operation, apart)
+        for line in lines.values()
+        for arm in line
+        if arm.mode == ALONE
     }
     points = tuple(
-        point for line in lines.values() for point in _Line(line, alone.get(line[0].local_levels), operation).points()
+        point
+        for line in lines.values()
+        for point in _Line(line, alone.get(line[0].local_levels), operation, apart).points()
     )
     errors = [abs(point.error) for point in points if point.error is not None]
     return ClusterCost(
@@ -145,11 +176,18 @@ def _wait_s(arm: ReplicationArm, rtts: Rtts, operation: Operation) -> float:
 class _Line:
     """One mode with one consistency, over distances and connections."""
 
-    def __init__(self, arms: Sequence[ReplicationArm], alone: _Line | None, operation: Operation) -> None:
+    def __init__(
+        self,
+        arms: Sequence[ReplicationArm],
+        alone: _Line | None,
+        operation: Operation,
+        apart: Mapping[object, ReplicationArm],
+    ) -> None:
         self.arms = [arm for arm in arms if _p50s_s(arm)]
         self.rtts = {arm.arm.name: rest_rtts(arm) for arm in self.arms}
         self.waits = {arm.arm.name: _wait_s(arm, self.rtts[arm.arm.name], operation) for arm in self.arms}
         self.alone = alone
+        self.apart = apart
 
     def _local(self) -> tuple[Local, str]:
         """Of a commit without its agreement, by connections; and the distances that it was measured at."""
@@ -174,7 +212,8 @@ class _Line:
         p50_s = _p50s_s(arm)
         measured_s = median(p50_s)
         predicted_s = None
-        if wait_s and _distances(arm) != known:
+        writers = _two_writers(arm, self.apart.get(_place(arm)))
+        if wait_s and _distances(arm) != known and writers is None:
             predicted_s = wait_s + local.behind(wait_s, arm.threads)
         whole = merge(_histograms(arm))
         return ClusterPoint(
@@ -194,8 +233,59 @@ class _Line:
             predicted_ms=None if predicted_s is None else predicted_s * 1e3,
             error=None if predicted_s is None else predicted_s / measured_s - 1,
             conflicts=_counted(arm, "conflicts") or 0,
+            writers=writers,
             flow_control=_counted(arm, "wsrep_flow_control_sent"),
         )
+
+
+def _place(arm: ReplicationArm) -> object:
+    """What arms share that differ in their writers alone."""
+    return (arm.threads, *(level for level in arm.curve if level[0] != WRITERS.name))
+
+
+def _two_writers(arm: ReplicationArm, apart: ReplicationArm | None) -> TwoWriters | None:
+    """`apart`: two writers with a row each, else as `arm`."""
+    if WRITERS.of(arm.arm.factors) == "one" or not (both := _both(arm)):
+        return None
+    beside = _both(apart) if apart is not None and apart is not arm else {}
+    paired = [sum(both[block].commits_per_s) / sum(beside[block].commits_per_s) for block in both if block in beside]
+    loads = list(both.values())
+    return TwoWriters(
+        rows=str(arm.level("writers")),
+        commits_per_s=mean_interval([sum(load.commits_per_s) for load in loads]),
+        refused_per_s=mean_interval([load.refused_per_s for load in loads]),
+        repeated_percent=mean_interval(
+            [100 * load.refused_per_s / (load.refused_per_s + sum(load.commits_per_s)) for load in loads]
+        ),
+        second_p50_ms=mean_interval([load.second_p50_ms for load in loads]),
+        to_own_rows=judge_ratio(paired).quoted if paired else None,
+        aborted=_counted(arm, "wsrep_local_bf_aborts"),
+    )
+
+
+@dataclass(frozen=True)
+class _Both:
+    """One trial with two writers."""
+
+    commits_per_s: tuple[float, float]
+    refused_per_s: float
+    second_p50_ms: float
+
+
+def _both(arm: ReplicationArm) -> dict[int, _Both]:
+    """By block, where both writers committed."""
+    found = {}
+    for block, trial in arm.trials.items():
+        second, mine = trial.receipt.get("writers", {}).get("second"), trial.measured
+        if not second or mine is None or not second["transactions"] or not mine.transactions:
+            continue
+        my_s, their_s = mine.elapsed_ns / 1e9, second["elapsed_ns"] / 1e9
+        found[block] = _Both(
+            (mine.transactions / my_s, second["transactions"] / their_s),
+            sum(mine.errors.values()) / my_s + sum(second["errors"].values()) / their_s,
+            second["p50_ns"] / 1e6,
+        )
+    return found
 
 
 def _distances(arm: ReplicationArm) -> str:

@@ -9,7 +9,7 @@ import altair as alt
 
 from howfar.analysis.advice import Advice
 from howfar.analysis.summary import Findings, RunEvidence, Summary
-from howfar.experiments.cluster.analysis import ClusterCost, ClusterPoint, cluster_cost, verdict
+from howfar.experiments.cluster.analysis import ClusterCost, ClusterPoint, TwoWriters, cluster_cost, verdict
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.latency.report import with_limits
 from howfar.experiments.replication.arms import rate, rate_interval
@@ -51,7 +51,8 @@ class Cluster(Experiment):
         )
         every = Details("All cells", (cell_table(summary, main=False),))
         below: tuple[Block, ...] = (Text(model_sentence(found)), chart, every, *trials(summary))
-        return frame(summary, (main_table(found),), below=below, records=records(found))
+        tables = (main_table(found), *conflict_tables(found))
+        return frame(summary, tables, below=below, records=records(found))
 
 
 def main_table(found: ClusterCost) -> Table:
@@ -78,6 +79,31 @@ def main_table(found: ClusterCost) -> Table:
         f"{found.operation} at its shortest distance, with the agreement at this one."
     )
     return table_of("", found.points, fields, (note,), main=True, stack=True)
+
+
+def conflict_tables(found: ClusterCost) -> tuple[Table, ...]:
+    """None where one node is written to."""
+    points = [(point, point.writers) for point in found.points if point.writers is not None]
+    if not points:
+        return ()
+    fields: Fields[tuple[ClusterPoint, TwoWriters]] = {
+        "two writers": lambda p: f"{p[0].label}, {p[0].distances}",
+        "connections\non each node": lambda p: str(p[0].threads),
+        "commits/s of both\n[95 % interval]": lambda p: rate_interval(p[1].commits_per_s),
+        "to own rows\n[95 % interval]": lambda p: "" if p[1].to_own_rows is None else with_limits(p[1].to_own_rows),
+        "refused/s\n[95 % interval]": lambda p: with_limits(p[1].refused_per_s),
+        "repeated %\n[95 % interval]": lambda p: with_limits(p[1].repeated_percent),
+        "second's p50 ms\n[95 % interval]": lambda p: with_limits(p[1].second_p50_ms),
+        "servers counted\nconflicts, aborts": lambda p: (
+            f"{p[0].conflicts}, {figures.UNKNOWN if p[1].aborted is None else p[1].aborted}"
+        ),
+    }
+    note = (
+        "Refused: errors as clients saw them; each does the transaction again inside the same latency, so p50 and p99 hold the "
+        "repeats. Repeated: their share of all attempts. Servers counted, over all trials and the warm-up: conflicts found by "
+        "certification, and transactions rolled back for another node's that came first. Clients see both, and deadlocks on one node."
+    )
+    return (table_of("", points, fields, (note,), stack=True),)
 
 
 def model_sentence(found: ClusterCost) -> str:

@@ -1,4 +1,4 @@
-"""MySQL's Group Replication with a single primary: the members agree on the order of commits by a kind of Paxos (XCom).
+"""MySQL's Group Replication, with one primary or all: the members agree on the order of commits by a kind of Paxos (XCom).
 
 All begin with equal data and no transactions of their own, so that none has to fetch anything when it joins. Encryption between the
 members is off, as between the laboratory's other servers; MySQL 9.7 would insist on it.
@@ -60,6 +60,8 @@ class GroupReplication(MysqlReplication):
             "recovery-get-public-key": "ON",
             "message-cache-size": _CACHE_BYTES,
             "consistency": _level(spec),
+            "single-primary-mode": _single(spec),
+            "enforce-update-everywhere-checks": "ON" if spec.everywhere else "OFF",
             "paxos-single-leader": "ON" if spec.mode == "group-leader" else "OFF",
         }
         options = (
@@ -103,9 +105,10 @@ class GroupReplication(MysqlReplication):
         seen = {**settings, "state": mine["state"], "role": mine["role"], "members online": online["n"]}
         wanted = {
             "state": "ONLINE",
-            "role": "PRIMARY" if name == "primary" else "SECONDARY",
+            "role": "PRIMARY" if spec.everywhere or name == "primary" else "SECONDARY",
             "members online": spec.replicas + 1,
             "group_replication_consistency": _level(spec),
+            "group_replication_single_primary_mode": _single(spec),
             "group_replication_paxos_single_leader": "ON" if spec.mode == "group-leader" else "OFF",
         }
         listed = ", ".join(f"'{counter}'" for counter in _COUNTERS)
@@ -141,3 +144,7 @@ class GroupReplication(MysqlReplication):
 
 def _level(spec: ReplicationSpec) -> str:
     return spec.consistency.replace("-", "_").upper()
+
+
+def _single(spec: ReplicationSpec) -> str:
+    return "OFF" if spec.everywhere else "ON"

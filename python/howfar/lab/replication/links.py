@@ -272,6 +272,8 @@ class ReplicationSpec:
     compression: Compression | None = None
     consistency: str = "eventual"
     """Of a cluster: the level of the factor."""
+    everywhere: bool = False
+    """Of a group: every member takes writes. Galera's nodes always do."""
 
     @property
     def semi_sync(self) -> bool:

@@ -1,0 +1,70 @@
+"""Two nodes of a real cluster that are written to, through the real command: what is refused, repeated and counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from howfar.lab.servers.kinds import find_server
+from howfar.store.records import TrialStatus
+from howfar.store.run_file import read_run
+from tests.lab.howfar_runs import came_through, run_howfar
+from tests.lab.undisturbed import skip_if_disturbed
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
+PLAN = """
+name = "tiny"
+question = "What is repeated?"
+[workload]
+kind = "single_row_updates"
+[data]
+tables = 1
+table_size = 1000
+[factors]
+path = "socket"
+threads = 2
+replication = "{mode}"
+writers = ["own-rows", "same-row"]
+replicas = 2
+distances = "three-zones"
+replica_rate = "1gbit"
+[baseline]
+writers = "own-rows"
+[timing]
+warmup = "200ms"
+measure = "1500ms"
+min_blocks = 2
+max_blocks = 2
+controls = false
+"""
+
+
+@pytest.mark.parametrize(("name", "mode"), [("mariadb", "galera"), ("mysql", "group")], indirect=["name"])
+def test_two_nodes_repeat_what_they_refuse_each_other_and_no_update_is_lost(
+    name: str, mode: str, cache: Path, tmp_path: Path
+) -> None:
+    plan, file = tmp_path / "tiny.toml", tmp_path / "tiny.howfar"
+    plan.write_text(PLAN.format(mode=mode))
+    arguments = ("run", str(plan), "--server", str(find_server(name).path), "--out", str(file))
+    done = run_howfar(*arguments, env={"XDG_CACHE_HOME": str(cache)}, cwd=tmp_path)
+    came_through(done.returncode, done.stderr)
+    run = read_run(file)
+    levels = {arm.name: str(arm.factors["writers"]) for arm in run.info.arms}
+    good = {levels[trial.arm]: trial for trial in run.trials if trial.status is TrialStatus.OK}
+    if set(good) != {"own-rows", "same-row"}:
+        skip_if_disturbed(*(trial.void_reason for trial in run.trials))
+    for level, trial in good.items():
+        seen = trial.receipt["writers"]
+        assert trial.measured is not None
+        repeated = sum(trial.measured.errors.values()) + sum(seen["second"]["errors"].values())
+        told = sum(
+            node["conflicts"] + node.get("wsrep_local_bf_aborts", 0)
+            for node in trial.receipt["replication"]["window"]["counted"].values()
+        )
+        print(level, trial.measured.transactions, trial.measured.errors, seen, told)
+        assert (repeated > 0, told > 0) == (level == "same-row",) * 2
+        assert seen["second"]["transactions"] > 0
+        for rows in seen["rows"].values():
+            assert seen["commits"] <= rows <= seen["commits"] + 4, "each of four connections may end one more"
+    assert set(good) == {"own-rows", "same-row"}
