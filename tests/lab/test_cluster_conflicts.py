@@ -27,7 +27,7 @@ threads = 2
 replication = "{mode}"
 writers = ["own-rows", "same-row"]
 replicas = 2
-distances = "three-zones"
+distances = "three-regions" # the longer, the more lateness is forgiven: tests may meet a busy machine
 replica_rate = "1gbit"
 [baseline]
 writers = "own-rows"
@@ -66,5 +66,6 @@ def test_two_nodes_repeat_what_they_refuse_each_other_and_no_update_is_lost(
         assert (repeated > 0, told > 0) == (level == "same-row",) * 2
         assert seen["second"]["transactions"] > 0
         for rows in seen["rows"].values():
-            assert seen["commits"] <= rows <= seen["commits"] + 4, "each of four connections may end one more"
+            assert seen["commits"] <= rows <= seen["answered"]
+            assert level == "same-row" or rows == seen["answered"], "nothing was refused, so every answer is a commit"
     assert set(good) == {"own-rows", "same-row"}
