@@ -64,7 +64,7 @@ def test_two_nodes_repeat_what_they_refuse_each_other_and_no_update_is_lost(
         )
         print(level, trial.measured.transactions, trial.measured.errors, seen, told)
         assert (repeated > 0, told > 0) == (level == "same-row",) * 2
-        assert seen["second"]["transactions"] > 0
+        assert seen["second"]["transactions"] > 0 or level == "same-row", "there it may be refused each time"
         for rows in seen["rows"].values():
             assert seen["commits"] <= rows <= seen["answered"]
             assert level == "same-row" or rows == seen["answered"], "nothing was refused, so every answer is a commit"

@@ -36,8 +36,10 @@ class TwoWriters(Part):
     refused_per_s: Estimate
     repeated_percent: Estimate
     """Of the attempts to commit: they were refused, and done again."""
-    second_p50_ms: Estimate
-    """Of the second node's clients."""
+    second_p50_ms: Estimate | None
+    """Of the second node's clients, in trials in which they committed at all. None: in no trial."""
+    starved: int
+    """Trials in which they committed nothing: each time they were refused."""
     to_own_rows: Estimate | None
     """Their commits/s to those of two writers with a row each, in the same block. None: nothing to compare with."""
     aborted: int | None
@@ -250,6 +252,7 @@ def _two_writers(arm: ReplicationArm, apart: ReplicationArm | None) -> TwoWriter
     beside = _both(apart) if apart is not None and apart is not arm else {}
     paired = [sum(both[block].commits_per_s) / sum(beside[block].commits_per_s) for block in both if block in beside]
     loads = list(both.values())
+    p50s = [load.second_p50_ms for load in loads if load.commits_per_s[1]]
     return TwoWriters(
         rows=str(arm.level("writers")),
         commits_per_s=mean_interval([sum(load.commits_per_s) for load in loads]),
@@ -257,7 +260,8 @@ def _two_writers(arm: ReplicationArm, apart: ReplicationArm | None) -> TwoWriter
         repeated_percent=mean_interval(
             [100 * load.refused_per_s / (load.refused_per_s + sum(load.commits_per_s)) for load in loads]
         ),
-        second_p50_ms=mean_interval([load.second_p50_ms for load in loads]),
+        second_p50_ms=mean_interval(p50s) if p50s else None,
+        starved=sum(not load.commits_per_s[1] for load in loads),
         to_own_rows=judge_ratio(paired).quoted if paired else None,
         aborted=_counted(arm, "wsrep_local_bf_aborts"),
     )
@@ -273,11 +277,11 @@ class _Both:
 
 
 def _both(arm: ReplicationArm) -> dict[int, _Both]:
-    """By block, where both writers committed."""
+    """By block."""
     found = {}
     for block, trial in arm.trials.items():
         second, mine = trial.receipt.get("writers", {}).get("second"), trial.measured
-        if not second or mine is None or not second["transactions"] or not mine.transactions:
+        if not second or mine is None or not mine.transactions:
             continue
         my_s, their_s = mine.elapsed_ns / 1e9, second["elapsed_ns"] / 1e9
         found[block] = _Both(

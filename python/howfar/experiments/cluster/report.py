@@ -94,6 +94,7 @@ def conflict_tables(found: ClusterCost) -> tuple[Table, ...]:
         "refused/s\n[95 % interval]": lambda p: with_limits(p[1].refused_per_s),
         "repeated %\n[95 % interval]": lambda p: with_limits(p[1].repeated_percent),
         "second's p50 ms\n[95 % interval]": lambda p: with_limits(p[1].second_p50_ms),
+        "trials in which the\nsecond never committed": lambda p: str(p[1].starved),
         "servers counted\nconflicts, aborts": lambda p: (
             f"{p[0].conflicts}, {figures.UNKNOWN if p[1].aborted is None else p[1].aborted}"
         ),
