@@ -303,13 +303,14 @@ def _distances(arm: ReplicationArm) -> str:
 
 
 def _counted(arm: ReplicationArm, counter: str) -> int | None:
-    """Over all nodes and trials."""
-    nodes = [
-        node
-        for trial in arm.trials.values()
-        for node in trial.receipt.get("replication", {}).get("window", {}).get("counted", {}).values()
+    """Over all nodes and trials. A conflict in Group Replication is found, and counted, by every member: once here."""
+    once = counter == "conflicts" and arm.mode != "galera"
+    trials = (trial.receipt.get("replication", {}).get("window", {}) for trial in arm.trials.values())
+    found = [
+        max(counts) if once else sum(counts)
+        for window in trials
+        if (counts := [int(node[counter]) for node in window.get("counted", {}).values() if counter in node])
     ]
-    found = [int(node[counter]) for node in nodes if counter in node]
     return sum(found) if found else None
 
 
