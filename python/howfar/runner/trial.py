@@ -21,7 +21,6 @@ from howfar.engine.messages import (
 from howfar.engine.process import Launcher, LoadOutcome, run_load
 from howfar.engine.rules import sql_of
 from howfar.errors import EngineError, LabError
-from howfar.lab.replication import Pair
 from howfar.plan.cells import stream_seed
 from howfar.plan.factors import CLUSTERS, REPLICATION, WRITERS, breaks
 from howfar.plan.types import Plan
@@ -252,15 +251,16 @@ def counted_rows(plan: Plan, arm: Arm, job: LoadJob | PageJob, stage: Stage) -> 
     if plan.workload.kind != "single_row_updates" or REPLICATION.of(arm.factors) not in CLUSTERS:
         return None
     launcher = stage.client
-    assert isinstance(job, LoadJob) and isinstance(stage, Replicated) and stage.pair is not None
-    return CountedRows(job, _ROW.get(WRITERS.of(arm.factors)), launcher, stage.pair)
+    assert isinstance(job, LoadJob) and isinstance(stage, Replicated)
+    return CountedRows(job, _ROW.get(WRITERS.of(arm.factors)), launcher, stage)
 
 
 class CountedRows:
     """Clients on one node of a cluster, or two: the load of the second beside the first, and all commits against the rows."""
 
-    def __init__(self, job: LoadJob, second_row: int | None, launcher: Launcher, pair: Pair) -> None:
-        self._pair, self._launcher = pair, launcher
+    def __init__(self, job: LoadJob, second_row: int | None, launcher: Launcher, stage: Replicated) -> None:
+        assert stage.pair is not None, "a cluster replicates"
+        self._pair, self._launcher = stage.pair, launcher
         self._second: LoadJob | None = None
         self._theirs: LoadOutcome | None = None
         if second_row is not None:
