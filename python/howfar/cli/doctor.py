@@ -63,8 +63,11 @@ def doctor(
 
     targets = [_numeric(parse_target(dsn)) for dsn in dsns]
     if not targets and (address := of_laboratory()) is not None and (protocol := os.environ.get("HOWFAR_PROTOCOL")):
-        note("server and account are those of `howfar lab`")
-        targets = [_numeric(Target(Kind(protocol), address.socket, address.host, address.port, None, False))]
+        note("the server is that of `howfar lab`")
+        known = Target(
+            Kind(protocol), address.socket, address.host, address.port, None, False, database=address.database
+        )
+        targets = [_numeric(known)]
     logins = _logins(user, password_file, ask_password, defaults_file)
     if not as_json:
         note(f"watching connections for {seconds:g} s")
@@ -86,9 +89,10 @@ def _numeric(target: Target) -> Target:
 
 def _logins(user: str | None, password_file: Path | None, ask: bool, defaults_file: Path | None) -> Logins:
     """Raises UsageError."""
-    of_laboratory = os.environ.get("HOWFAR_PASSWORD_FILE")
-    if of_laboratory and not (user or password_file or ask or defaults_file):
-        user, password_file = os.environ.get("HOWFAR_USER"), Path(of_laboratory)
+    secret = os.environ.get("HOWFAR_PASSWORD_FILE")
+    if secret and not (user or password_file or ask or defaults_file):
+        note("the account is that of `howfar lab`")
+        user, password_file = os.environ.get("HOWFAR_USER"), Path(secret)
     address, of_file = ServerAddress(), None
     if defaults_file is not None:
         text = read_text(defaults_file, "--defaults-file", MAX_FILE_BYTES)

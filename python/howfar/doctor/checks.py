@@ -77,8 +77,8 @@ class Context:
     def _local_tcp(self) -> list[Client]:
         return [client for client in self.server.clients if client.local and client.by == "tcp"]
 
-    def difference(self, worse: Transport, better: Transport, basis: str) -> Gain | None:
-        """What `better` saves; None where one of the two was not measured."""
+    def difference(self, worse: Transport, better: Transport) -> tuple[Interval | None, Interval | None, str] | None:
+        """Savings per round trip and per connect, and as text; None where one of the two was not measured."""
         slow, fast = self.server.floor(worse), self.server.floor(better)
         if slow is None or fast is None:
             return None
@@ -88,8 +88,7 @@ class Context:
             for what, found in (("round trip", trip), ("connect", connect))
             if found is not None and resolved(found)
         ]
-        says = "; ".join(parts) or "not resolved: no difference above the noise of this look"
-        return Gain(says=says, basis=basis, saves_ns=_saved(trip, connect))
+        return trip, connect, "; ".join(parts) or "not resolved: no difference above the noise of this look"
 
 
 Check = Callable[[Context], list[Draft]]
@@ -158,11 +157,6 @@ def resolved(found: Interval | None) -> bool:
     return found is not None and found.low is not None and found.low > 0
 
 
-def _saved(trip: Interval | None, connect: Interval | None) -> Interval | None:
-    """Of a round trip, or of a connect where only that is resolved."""
-    return connect if resolved(connect) and not resolved(trip) else trip
-
-
 def socket_gain(context: Context, using: Sequence[Client]) -> Gain:
     """What the socket saves against the transport in use: from pings of the server, else between two processes."""
     encrypted = bool(using) and all(client.tls for client in using)
@@ -178,9 +172,7 @@ def socket_gain(context: Context, using: Sequence[Client]) -> Gain:
     return Gain(
         says=_saving(context, socket, tcp),
         basis=f"{basis}: {len(tcp.round_trips_ns)} rounds of {tcp.pings_per_round} pings",
-        saves_ns=_saved(
-            savings(tcp.round_trips_ns, socket.round_trips_ns), savings(tcp.connects_ns, socket.connects_ns)
-        ),
+        saves_ns=savings(tcp.round_trips_ns, socket.round_trips_ns),
     )
 
 
@@ -465,7 +457,10 @@ def encrypted_local(context: Context) -> list[Draft]:
     ]
     if not using:
         return []
-    gain = context.difference(Transport.TLS, Transport.TCP, "TLS against plain TCP, pinged here in turn")
+    difference, gain = context.difference(Transport.TLS, Transport.TCP), None
+    if difference is not None:
+        trip, _, text = difference
+        gain = Gain(says=text, basis="TLS against plain TCP, pinged here in turn", saves_ns=trip)
     says = f"{do(using, 'encrypts', 'encrypt')} traffic that never leaves this machine"
     if server.socket() is not None or server.kind is Kind.MEMCACHED:
         return [Draft(f"{says}; over the socket there would be nothing to encrypt", (), gain, Severity.NOTE)]
@@ -486,8 +481,10 @@ def encrypted_socket(context: Context) -> list[Draft]:
     using = [client for client in context.server.clients if client.by == "socket" and client.tls]
     if not using:
         return []
-    basis = "the socket with and without TLS, pinged here in turn"
-    gain = context.difference(Transport.SOCKET_TLS, Transport.SOCKET, basis)
+    difference, gain = context.difference(Transport.SOCKET_TLS, Transport.SOCKET), None
+    if difference is not None:
+        _, connect, text = difference
+        gain = Gain(says=text, basis="the socket with and without TLS, pinged here in turn", saves_ns=connect)
     changes = commands_without("ssl", using)
     says = f"{do(using, 'encrypts', 'encrypt')} inside the socket, which only root could intercept"
     return [Draft(says, changes, gain, Severity.CHANGE if changes else Severity.NOTE)]

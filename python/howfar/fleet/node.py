@@ -56,7 +56,7 @@ _ENVIRONMENT = {
     "RAY_enable_metrics_collection": "0",
     "RAY_event_stats": "0",
     "RAY_task_events_report_interval_ms": "0",
-    # Nor watched that cannot change in a window: a load host's CPUs are for the load.
+    # Periodic checks that no window needs are off or rare: a load host's CPUs are for the load.
     "RAY_memory_monitor_refresh_ms": "0",
     "RAY_kill_idle_workers_interval_ms": "0",
     "RAY_raylet_report_resources_period_milliseconds": "1000",

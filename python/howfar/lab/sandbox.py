@@ -232,7 +232,7 @@ def children_of(pid: int) -> tuple[int, ...]:
 
 
 def end_session(process: subprocess.Popen[Any]) -> None:
-    """SIGKILL to the group that `process` leads, then wait for every member that is ours, as orphans are the first process's."""
+    """SIGKILL to the group that `process` leads, then wait for its members: in the sandbox those without a parent are ours."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()

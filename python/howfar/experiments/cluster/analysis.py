@@ -252,7 +252,7 @@ def _two_writers(arm: ReplicationArm, apart: ReplicationArm | None) -> TwoWriter
     beside = _both(apart) if apart is not None and apart is not arm else {}
     paired = [sum(both[block].commits_per_s) / sum(beside[block].commits_per_s) for block in both if block in beside]
     loads = list(both.values())
-    p50s = [load.second_p50_ms for load in loads if load.commits_per_s[1]]
+    p50s = [load.second_p50_ms for load in loads if load.second_p50_ms is not None and load.commits_per_s[1]]
     return TwoWriters(
         rows=str(arm.level("writers")),
         commits_per_s=mean_interval([sum(load.commits_per_s) for load in loads]),
@@ -273,7 +273,8 @@ class _Both:
 
     commits_per_s: tuple[float, float]
     refused_per_s: float
-    second_p50_ms: float
+    second_p50_ms: float | None
+    """None: the second committed nothing."""
 
 
 def _both(arm: ReplicationArm) -> dict[int, _Both]:
@@ -287,7 +288,7 @@ def _both(arm: ReplicationArm) -> dict[int, _Both]:
         found[block] = _Both(
             (mine.transactions / my_s, second["transactions"] / their_s),
             sum(mine.errors.values()) / my_s + sum(second["errors"].values()) / their_s,
-            second["p50_ns"] / 1e6,
+            None if second["p50_ns"] is None else second["p50_ns"] / 1e6,
         )
     return found
 
