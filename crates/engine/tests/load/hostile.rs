@@ -98,7 +98,6 @@ static SCRIPTS: [Script; 5] = [
                 ("error", message(b'E', b"SERROR")),
                 ("kind", message(b'?', b"")),
                 ("login", message(b'R', &[0; 4])),
-                ("copy-in", message(b'G', b"\0\0\0")),
                 ("state", message(b'Z', b"X")),
             ]
         },
