@@ -15,8 +15,12 @@ from tests.unit import fake_load
 from howfar.cli.load_address import find_login
 from howfar.engine.messages import (
     Account,
+    Classes,
     Custom,
+    Failed,
     Interval,
+    Lost,
+    Pgbench,
     Sysbench,
 )
 from howfar.errors import PlanError, UsageError
@@ -31,11 +35,11 @@ from howfar.load.job import (
     workload_of,
 )
 from howfar.load.libpq import SOCKETS, SYSTEM_CA, completed, parse_services, parse_uri, password_of
-from howfar.load.report_human import bucket, value_ms
+from howfar.load.report_human import bucket, report, value_ms
 from howfar.load.result import bound, distribution
 from howfar.load.search import CONFIRMATIONS, MOST_TRIALS, NARROW, Goal, Trial, answer, next_rate, parse_goal, sentence
 from howfar.load.target import ServerAddress, parse_dsn, parse_option_file
-from howfar.load.verdict import Finding, Stamp, Verdict, judge
+from howfar.load.verdict import Finding, Stamp, Verdict, judge, missing_rows
 
 
 @pytest.mark.parametrize(
@@ -149,7 +153,7 @@ def test_an_option_file() -> None:
         ("postgresql://h?sslmode=verify-ca&sslrootcert=c", {"host": "h", "ssl_mode": "VERIFY_CA", "ssl_ca": "c"}),
         ("postgresql://h?sslmode=require&sslnegotiation=direct", {"host": "h", "ssl_mode": "REQUIRED", "tls_direct": True}),
         ("postgresql://?service=s", {"service": "s"}),
-        ("postgresql://h?application_name=x&connect_timeout=3", {"host": "h"}),
+        ("postgresql://h?application_name=x&connect_timeout=3&keepalives_idle=60", {"host": "h"}),
         ("postgresql://h?ssl_max_protocol_version=TLSv1.2&target_session_attrs=any", {"host": "h", "tls_versions": "1.2"}),
     ],
 )  # fmt: skip
@@ -164,6 +168,7 @@ def test_what_a_uri_says(text: str, expected: dict[str, Any]) -> None:
         ("postgresql://h?sslmode=REQUIRED", "known modes"),
         ("postgresql://h?ssl_mode=require", "unknown parameter ssl_mode"),
         ("postgresql://h?options=-csearch_path%3Dx", "options=-csearch_path=x is not supported"),
+        ("postgresql://h?sslcompression=1", "sslcompression=1 is not supported"),
         ("postgresql://h?channel_binding=require", "channel_binding=require is not supported"),
         ("postgresql://h?ssl_min_protocol_version=TLSv1.3&ssl_max_protocol_version=TLSv1.2", "contradicts"),
         ("postgresql://a,b/d", "only one server"),
@@ -470,10 +475,59 @@ def test_failing_when_nothing_ended_or_errors_were_many() -> None:
     overrun = judge(nothing.model_copy(update={"open_loop": account}), slices([0] * 10))
     assert overrun.stamps[:2] == (Stamp.FAILING, Stamp.OVERLOADED)
     for errors, stamp in ((200, Stamp.VALID), (201, Stamp.FAILING)):
-        done = fake_load.finished().model_copy(update={"errors": {"1213": errors, "disconnect": 5_000}})
+        done = fake_load.finished().model_copy(update={"errors": {"1213": errors, "disconnect": 10}})
         assert judge(done, slices(RATES)).stamps == (stamp,), (
             "1 % of 20,000 queries; lost connections are not ignored errors"
         )
+
+
+def test_failing_when_connections_were_lost() -> None:
+    """1 % of 1000 transactions; or one that is not back, however few were lost."""
+    for lost, stamp in ((10, Stamp.VALID), (11, Stamp.FAILING)):
+        done = fake_load.finished().model_copy(update={"errors": {"disconnect": lost}, "reconnects": lost})
+        assert judge(done, slices(RATES)).stamps == (stamp,)
+    last = Failed(code="connect", message="connecting to h:5432 failed: Connection refused", advice="Start the server.")
+    away = {"errors": {"disconnect": 1}, "lost": Lost(at_end=1, last=last)}
+    found = fake_load.result(done=fake_load.finished().model_copy(update=away))
+    assert "1 of 2 connections were not open when the window ended" in one(found.verdict).because
+    shown = "\n".join(report(found, "oltp_read_only"))
+    assert "1 x disconnect (connection lost)" in shown and "Connection refused" in shown
+    assert "reconnect" not in shown, "nothing came back"
+
+
+@pytest.mark.parametrize(
+    ("workload", "found", "missed"),
+    [
+        (Pgbench(kind="tpcb_like", scale=9), {"read": 1000, "write": 4000, "other": 2000, "rows": 1000}, ""),
+        (
+            Pgbench(kind="tpcb_like", scale=9),
+            {"read": 1000, "write": 1333, "other": 4667, "rows": 111},
+            "only 11% of the rows that its queries name and 11% of the rows that its changes name were found",
+        ),
+        (Pgbench(kind="select_only", scale=2), {"read": 1000, "rows": 500}, "smaller than --scale=2 says"),
+        (Sysbench(kind="oltp_point_select"), {"read": 1000, "rows": 899}, "only 90% of the rows that its queries name"),
+        (Sysbench(kind="oltp_point_select"), {"read": 1000, "rows": 900}, ""),
+        (Sysbench(kind="oltp_write_only"), {"write": 4000, "other": 2000}, ""),
+        (
+            Sysbench(kind="oltp_write_only", table_size=100_000),
+            {"write": 1300, "other": 4700},
+            "only 10% of the rows that its changes name were found: the tables are smaller than --table-size=100000 says",
+        ),
+        (Sysbench(kind="oltp_read_only"), {"read": 14_000, "other": 2000, "rows": 310_000}, ""),
+        (Sysbench(kind="oltp_read_only"), {"read": 14_000, "other": 2000, "rows": 31_000}, "10% of the rows"),
+        # A table no longer than a range: in the mean half of it lies after where a range begins.
+        (Sysbench(kind="oltp_read_only", table_size=100), {"read": 14_000, "other": 2000, "rows": 161_000}, ""),
+        (Sysbench(kind="oltp_delete"), {"other": 1000}, ""),
+        (Sysbench(kind="oltp_insert"), {"write": 1000}, ""),
+    ],
+)
+def test_failing_when_rows_are_missing(workload: Pgbench | Sysbench, found: dict[str, int], missed: str) -> None:
+    """As it is with tables that were prepared smaller than the options say."""
+    counts = {"read": 0, "write": 0, "other": 0} | found
+    rows = counts.pop("rows", 0)
+    done = fake_load.finished().model_copy(update={"classes": Classes(**counts), "rows": rows, "errors": {}})
+    assert missed in missing_rows(workload, done) and bool(missed) == bool(missing_rows(workload, done))
+    assert judge(done, slices(RATES), workload=workload).stamps == ((Stamp.FAILING,) if missed else (Stamp.VALID,))
 
 
 def test_a_stall_of_an_open_loop() -> None:

@@ -298,6 +298,15 @@ pub struct Account {
     pub backlog_max: u64,
 }
 
+/// What became of connections that were lost under load; only under `on_disconnect: reconnect`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Lost {
+    /// Connections that were not back when the window ended.
+    pub at_end: u64,
+    /// Of the last loss, or of the last try to connect again that failed.
+    pub last: Failed,
+}
+
 /// The measured window. Closed loop: transactions that ended in it. Open loop: those due in it and answered before
 /// its end.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -320,9 +329,13 @@ pub struct Finished {
     #[schemars(extend("default" = null))]
     pub lookups: Option<Lookups>,
     /// Ignored server errors by code; of a workload of keys by their first word, those that are not well known
-    /// under `OTHER`; `disconnect`: connections lost and opened again.
+    /// under `OTHER`; `disconnect`: connections lost.
     pub errors: BTreeMap<String, u64>,
+    /// Connections lost and opened again.
     pub reconnects: u64,
+    /// None: no connection was lost.
+    #[schemars(extend("default" = null))]
+    pub lost: Option<Lost>,
     /// Receives under `io_uring` that found no buffer for what had come, since the job began: each cost the client another one.
     #[schemars(extend("default" = 0))]
     pub starved_receives: u64,

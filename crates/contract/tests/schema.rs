@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use howfar_contract::events::{
     Account, AcknowledgementLog, Bytes, Classes, CpuUse, Fairness, Finished, Histogram, Interval,
-    Lookups, Measuring, Ready, Receipt, ServiceUse, TablesDone, TablesProgress, TcpFacts, Watched,
-    Watching,
+    Lookups, Lost, Measuring, Ready, Receipt, ServiceUse, TablesDone, TablesProgress, TcpFacts,
+    Watched, Watching,
 };
 use howfar_contract::jobs::{
     Application, LoadJob, PageConnect, PageJob, TablesJob, Target, WatchJob, Workload,
@@ -331,6 +331,15 @@ fn cpu(part: &Value) -> CpuUse {
 }
 
 /// The fields of the nested parts, taken from the example, must be all that this side writes and no more.
+fn lost(example: &Value) -> Lost {
+    let text = |name: &str| example["last"][name].as_str().expect("a text");
+    let last = Failed::new(FailCode::ServerGone, text("message"), text("advice"));
+    Lost {
+        at_end: number(&example["at_end"]),
+        last,
+    }
+}
+
 #[test]
 fn a_finished_event_is_written_as_the_contract_has_it() {
     let example = json("event.finished.json");
@@ -353,7 +362,8 @@ fn a_finished_event_is_written_as_the_contract_has_it() {
         turns: number(&example["turns"]),
         rows: number(&example["rows"]),
         classes: Classes::default(),
-        reconnects: 0,
+        reconnects: number(&example["reconnects"]),
+        lost: Some(lost(&example["lost"])),
         starved_receives: 0,
         open_loop: Some(account()),
         fairness: Fairness::default(),

@@ -136,6 +136,8 @@ pub(crate) struct Connection {
     pub(crate) first_byte_ns: u64,
     /// When it was left without work; open loop only.
     pub(crate) free_ns: u64,
+    /// It broke under load and is not back.
+    pub(crate) lost: bool,
     /// Since when it has tried to open; 0 while it does not.
     pub(crate) seeking_ns: u64,
     /// Transactions and their time in the measured window.
@@ -163,6 +165,7 @@ impl Connection {
             sent_ns: 0,
             first_byte_ns: 0,
             free_ns: 0,
+            lost: false,
             seeking_ns: 0,
             done: 0,
             busy_ns: 0,

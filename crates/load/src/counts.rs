@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use howfar_contract::Latency;
 use howfar_contract::events::Classes;
+use howfar_contract::{Failed, Latency};
 use howfar_wire::ErrorCode;
 use howfar_wire::keyvalue::CommandCounts;
 use howfar_wire::mysql::answer::Done;
@@ -123,6 +123,12 @@ pub(crate) struct Totals {
     pub(crate) transactions: u64,
     pub(crate) used: Use,
     pub(crate) errors: BTreeMap<ErrorCode, u64>,
+    /// Connections lost in the window.
+    pub(crate) lost: u64,
+    /// Of them and of those lost before it, not back at its end.
+    pub(crate) lost_at_end: u64,
+    /// When and why a connection was lost last, or a try to open it again failed.
+    pub(crate) last_loss: Option<(u64, Failed)>,
     pub(crate) reconnects: u64,
     /// Receives of a ring that found no buffer, since the job began.
     pub(crate) starved: u64,
@@ -151,11 +157,22 @@ impl Totals {
         self.latency.add(&slice.latency);
     }
 
+    /// The later of two losses stays.
+    pub(crate) fn told_of(&mut self, loss: Option<&(u64, Failed)>) {
+        let known_ns = self.last_loss.as_ref().map_or(0, |(at, _)| *at);
+        if let Some(loss) = loss.filter(|(at, _)| *at >= known_ns) {
+            self.last_loss = Some(loss.clone());
+        }
+    }
+
     /// Add what a worker counted beside its slices.
     pub(crate) fn add(&mut self, other: &Self) {
         for (code, count) in &other.errors {
             *self.errors.entry(*code).or_default() += count;
         }
+        self.lost += other.lost;
+        self.lost_at_end += other.lost_at_end;
+        self.told_of(other.last_loss.as_ref());
         self.reconnects += other.reconnects;
         self.starved += other.starved;
         self.due += other.due;

@@ -58,7 +58,7 @@ pub(crate) fn too_slow(target: &Target, doing: &str, limit_ns: u64) -> Failed {
             limit_ns as f64 / 1e9
         ),
         "Check that the server runs, accepts logins, and is of the kind that was named: one of another kind may wait in silence. Or \
-         allow more time to connect.",
+         allow another time to connect (--thread-init-timeout).",
     )
 }
 
@@ -144,7 +144,7 @@ pub(crate) fn stalled(target: &Target, connection: u64, kind: &str, limit_ns: u6
             target_name(target),
             limit_ns as f64 / 1e9
         ),
-        "Check the server and the link between for a hang, or allow a longer wait.",
+        "Check the server and the link between for a hang, or allow a longer wait (--stall-timeout).",
     )
 }
 

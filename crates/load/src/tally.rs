@@ -1,6 +1,6 @@
 //! What one worker counts. Nothing here is shared: a worker owns its tally and sends parts of it away.
 
-use howfar_contract::Latency;
+use howfar_contract::{Failed, Latency};
 use howfar_wire::ErrorCode;
 
 use crate::counts::{Slice, Stage, Totals, Use};
@@ -254,6 +254,21 @@ impl Tally {
         }
     }
 
+    #[cold]
+    pub(crate) fn lost(&mut self, now: u64, failed: Failed) {
+        if self.is_counting() {
+            self.totals.lost += 1;
+        }
+        self.not_back(now, failed);
+    }
+
+    /// A try to open a lost connection again failed.
+    #[cold]
+    pub(crate) fn not_back(&mut self, now: u64, failed: Failed) {
+        self.totals.last_loss = Some((now, failed));
+    }
+
+    /// A connection that was lost is open again.
     #[cold]
     pub(crate) fn reconnected(&mut self) {
         if self.is_counting() {

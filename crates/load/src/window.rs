@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use howfar_contract::events::{
-    Account, Bytes, Fairness, Finished, Histogram, Interval, Lookups, Measuring, TcpFacts,
+    Account, Bytes, Fairness, Finished, Histogram, Interval, Lookups, Lost, Measuring, TcpFacts,
 };
 use howfar_contract::jobs::Observed;
 use howfar_contract::{Failed, emit};
@@ -183,14 +183,6 @@ impl<'a> Collected<'a> {
             return Err(internal("the window ended without its CPU times"));
         };
         let totals = self.totals;
-        let mut errors: BTreeMap<String, u64> = totals
-            .errors
-            .iter()
-            .map(|(code, count)| (code.to_string(), *count))
-            .collect();
-        if totals.reconnects > 0 {
-            errors.insert("disconnect".to_owned(), totals.reconnects);
-        }
         let mut open_loop = self.options.open_loop.then(|| account(&totals));
         if let Some(account) = &mut open_loop {
             let reported = account.answered + account.unanswered + account.failed;
@@ -223,8 +215,9 @@ impl<'a> Collected<'a> {
                 hits: totals.used.hits,
                 misses: totals.used.misses,
             }),
-            errors,
+            errors: errors(&totals),
             reconnects: totals.reconnects,
+            lost: lost(&totals),
             starved_receives: totals.starved,
             open_loop,
             fairness: fairness(&totals.shares),
@@ -235,6 +228,26 @@ impl<'a> Collected<'a> {
             interrupted: self.interrupted,
         })
     }
+}
+
+fn errors(totals: &Totals) -> BTreeMap<String, u64> {
+    let mut errors: BTreeMap<String, u64> = totals
+        .errors
+        .iter()
+        .map(|(code, count)| (code.to_string(), *count))
+        .collect();
+    if totals.lost > 0 {
+        errors.insert("disconnect".to_owned(), totals.lost);
+    }
+    errors
+}
+
+fn lost(totals: &Totals) -> Option<Lost> {
+    let (_, last) = totals.last_loss.clone()?;
+    Some(Lost {
+        at_end: totals.lost_at_end,
+        last,
+    })
 }
 
 fn account(totals: &Totals) -> Account {

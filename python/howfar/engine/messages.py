@@ -750,6 +750,36 @@ class Lookups(Message):
     misses: int
 
 
+class Failed(Message):
+    """The job ended without a result."""
+
+    event: Literal["failed"] = "failed"
+    code: Literal[
+        "bad_job",
+        "connect",
+        "auth",
+        "tls",
+        "server_error",
+        "protocol",
+        "server_gone",
+        "stalled",
+        "not_permitted",
+        "interface",
+        "internal",
+    ]
+    message: str
+    advice: str
+
+
+class Lost(Message):
+    """What became of connections that were lost under load; only under `on_disconnect: reconnect`."""
+
+    at_end: int
+    """Connections that were not back when the window ended."""
+    last: Failed
+    """Of the last loss, or of the last try to connect again that failed."""
+
+
 class NullJob(Message):
     """A server that answers every statement from bytes made beforehand. Lives until stdin ends."""
 
@@ -1117,27 +1147,6 @@ class Begun(Message):
     late_ns: int
 
 
-class Failed(Message):
-    """The job ended without a result."""
-
-    event: Literal["failed"] = "failed"
-    code: Literal[
-        "bad_job",
-        "connect",
-        "auth",
-        "tls",
-        "server_error",
-        "protocol",
-        "server_gone",
-        "stalled",
-        "not_permitted",
-        "interface",
-        "internal",
-    ]
-    message: str
-    advice: str
-
-
 class Finished(Message):
     """The measured window. Closed loop: transactions that ended in it. Open loop: those due in it and answered before its end."""
 
@@ -1157,8 +1166,11 @@ class Finished(Message):
     """Of a workload of keys."""
     errors: dict[str, int]
     """Ignored server errors by code; of a workload of keys by their first word, those that are not well known under `OTHER`;
-    `disconnect`: connections lost and opened again."""
+    `disconnect`: connections lost."""
     reconnects: int
+    """Connections lost and opened again."""
+    lost: Lost | None = None
+    """None: no connection was lost."""
     starved_receives: int = 0
     """Receives under `io_uring` that found no buffer for what had come, since the job began: each cost the client another one."""
     open_loop: Account | None

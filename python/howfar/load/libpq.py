@@ -116,6 +116,14 @@ _WITHOUT_EFFECT: Final = (
     "connect_timeout",
     "client_encoding",
     "fallback_application_name",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_count",
+    "tcp_user_timeout",
+    "load_balance_hosts",
+    "krbsrvname",
+    "gsslib",
 )
 _NOT_OBEYED: Final[dict[str, tuple[str, ...]]] = {
     "options": (),
@@ -126,6 +134,8 @@ _NOT_OBEYED: Final[dict[str, tuple[str, ...]]] = {
     "require_auth": (),
     "sslcrl": (),
     "sslcrldir": (),
+    "sslcompression": ("0",),
+    "sslsni": ("1",),
 }
 """What changes the session or who is trusted, and is not supported: refused, but for the values that leave things as they are."""
 

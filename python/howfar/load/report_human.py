@@ -50,7 +50,7 @@ def report(result: Result, workload: str) -> list[str]:
         ],
         _latencies(result),
         _statements(result),
-        _labelled("Errors", [_errors(result)]),
+        _labelled("Errors", _errors(result)),
         [
             *_labelled("Receipt", _receipt(result.receipt)),
             *_labelled("Client", _client(result)),
@@ -162,14 +162,15 @@ def _bound(at: Bound | None) -> str:
     return time(at.low_ns) if at.exact else f"≥ {time(at.low_ns)}"
 
 
-def _errors(result: Result) -> str:
+def _errors(result: Result) -> list[str]:
     done = result.finished
     found = [
         f"{count:,} x {code}{f' ({_ERRORS[code]})' if code in _ERRORS else ''}"
         for code, count in sorted(done.errors.items())
     ]
     found += [counted(done.reconnects, "reconnect", ",")] if done.reconnects else []
-    return ", ".join(found) or "none"
+    last = [] if done.lost is None else [f"last loss: {done.lost.last.message}", done.lost.last.advice]
+    return [", ".join(found) or "none", *last]
 
 
 def _receipt(receipt: Receipt) -> list[str]:
@@ -259,10 +260,14 @@ def interval_line(each: Interval, open_loop: bool) -> str:
     seconds = each.length_ns / 1e9 or 1.0
     return (
         f"{(each.start_ns + each.length_ns) / 1e9:>7.4g} s  {each.transactions / seconds:>11,.1f} transactions/s  "
-        f"{each.queries / seconds:>11,.1f} queries/s  p50 {time(each.p50_ns):>7}  p99 {time(each.p99_ns):>7}"
+        f"{each.queries / seconds:>11,.1f} queries/s  p50 {_seen(each, each.p50_ns):>7}  p99 {_seen(each, each.p99_ns):>7}"
         + (f"  queued {each.backlog:,}" if open_loop else "")
         + (f"  errors {each.errors:,}" if each.errors else "")
     )
+
+
+def _seen(each: Interval, ns: int) -> str:
+    return time(ns) if each.transactions else "-"
 
 
 def histogram(result: Result) -> list[str]:

@@ -225,6 +225,7 @@ def result_of(
             burst=arrivals.burst if arrivals is not None and arrivals.shape == "bursts" else 1,
             answered_p99_ns=_p(transaction if arrivals is None else service, 0.99),
             under_way_max_ns=in_flight.max_ns if in_flight is not None and in_flight.count else None,
+            workload=job.workload,
         ),
         transaction=transaction,
         statements=tuple(latency for kind, latency in named.items() if not kind.startswith("stage.")),

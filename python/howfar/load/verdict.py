@@ -6,12 +6,13 @@ A check that cannot be made is listed in `unknown`; it does not count as passed.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import fmean, median, variance
 
-from howfar.engine.messages import Finished, Interval
+from howfar.engine.messages import Finished, Interval, Pgbench, Sysbench, Workload
+from howfar.units import counted
 
 THREAD_BUSY_SHARE = 0.85
 """A client thread that is busier than this cannot respond promptly."""
@@ -39,7 +40,7 @@ class Stamp(StrEnum):
     VOID = "void"
     """The session obtained is not the one requested."""
     FAILING = "failing"
-    """Many requests failed, or none was answered."""
+    """Many requests failed or found no row, none was answered, or connections were lost."""
     CLIENT_LIMITED = "client-limited"
     NOT_STEADY = "not steady"
     LATE = "late"
@@ -73,8 +74,8 @@ class Verdict:
 
 ADVICE = {
     Stamp.VOID: "Correct the server or the options, and run again.",
-    Stamp.FAILING: "The load did not do its work: check the server's errors, prepare the tables again, "
-    "and ignore fewer errors (--mysql-ignore-errors).",
+    Stamp.FAILING: "The load did not do its work: check the server's log, and prepare the tables with the sizes that the "
+    "options name.",
     Stamp.OVERLOADED: "The server cannot sustain this rate: percentiles marked ≥ are lower bounds. "
     "Lower --rate, or find the highest with --search.",
     Stamp.CLIENT_LIMITED: "The client is part of the bottleneck. "
@@ -96,12 +97,14 @@ def judge(
     burst: int = 1,
     answered_p99_ns: int | None = None,
     under_way_max_ns: int | None = None,
+    workload: Workload | None = None,
 ) -> Verdict:
     """Every check on one finished load. `answered_p99_ns`: of transactions; in an open loop, of their service time."""
     unknown: list[str] = []
+    missed = "" if workload is None else missing_rows(workload, finished)
     reasons = {
         Stamp.VOID: "; ".join(mismatches),
-        Stamp.FAILING: "; ".join(_failing(finished)),
+        Stamp.FAILING: "; ".join([*_failing(finished, connections), *([missed] if missed else [])]),
         Stamp.OVERLOADED: _overloaded(finished, connections),
         Stamp.CLIENT_LIMITED: " and ".join(_client_limited(finished, unknown)),
         Stamp.LATE: _late(finished, lateness_p99_ns, service_p50_ns, unknown),
@@ -116,15 +119,21 @@ def judge(
     return Verdict(findings, tuple(unknown))
 
 
-def _failing(finished: Finished) -> list[str]:
-    """Ignored errors; lost connections are in the report, not here."""
+def _failing(finished: Finished, connections: int) -> list[str]:
+    """Ignored errors, and connections that were lost."""
     ignored = {code: count for code, count in finished.errors.items() if code != "disconnect" and count}
     errors, reasons = sum(ignored.values()), []
+    lost, away = finished.errors.get("disconnect", 0), finished.lost.at_end if finished.lost is not None else 0
     if not finished.transactions:
         reasons.append("no transaction ended in the window")
     if errors > ERROR_SHARE * finished.queries:
         codes = ", ".join(f"{count:,} x {code}" for code, count in sorted(ignored.items()))
         reasons.append(f"{errors:,} errors were ignored, with {finished.queries:,} queries ({codes})")
+    if lost > ERROR_SHARE * finished.transactions:
+        times = counted(lost, "time", ",")
+        reasons.append(f"a connection was lost {times}, with {counted(finished.transactions, 'transaction', ',')}")
+    if away:
+        reasons.append(f"{away:,} of {counted(connections, 'connection', ',')} were not open when the window ended")
     return reasons
 
 
@@ -182,7 +191,8 @@ def _uneven(intervals: Sequence[Interval], burst: int | None, unknown: list[str]
     whole = [each for each in intervals if each.length_ns >= 0.9 * longest > 0]
     if len(whole) < MIN_INTERVALS:
         unknown.append(
-            f"steadiness: {len(whole)} whole intervals, and {MIN_INTERVALS} are needed (use a longer --time, or a shorter --interval)"
+            f"steadiness: {counted(len(whole), 'whole interval')}, and {MIN_INTERVALS} are needed (use a longer --time, or a shorter "
+            "--interval)"
         )
         return []
     counts = [each.transactions * longest / each.length_ns for each in whole]
@@ -229,3 +239,93 @@ def _stalls(counts: Sequence[float], burst: int) -> list[str]:
         return []
     least = min(slow) / middle
     return [f"throughput was below half the {name} in {len(slow)} of {len(counts)} intervals, once {least:.0%} of it"]
+
+
+# ---------------------------------------------------------------- rows that are not there
+
+LEAST_SHARE = 0.9
+"""Below this rows are missing. A range at the end of a table, a row that another transaction has just deleted and an UPDATE that
+changes nothing take less."""
+
+
+@dataclass(frozen=True)
+class _Statements:
+    """Of one transaction, where every row is there."""
+
+    reads: int = 0
+    rows: float = 0.0
+    """That the reads return."""
+    changes: int = 0
+    """Updates and deletes, of one row each."""
+    inserts: int = 0
+    others: int = 0
+
+    @property
+    def all(self) -> int:
+        return self.reads + self.changes + self.inserts + self.others
+
+
+def missing_rows(workload: Workload, finished: Finished) -> str:
+    """What was found of the rows that the statements name. Empty: nine tenths of them or more, or it cannot be told.
+
+    The engine counts statements by what came back, as sysbench does. Tables that are smaller than the options say make a load faster.
+    Deletes alone and statements of the user's own are not judged: they may find nothing.
+    """
+    if isinstance(workload, Pgbench):
+        expected, size = _PGBENCH[workload.kind], f"--scale={workload.scale}"
+    elif isinstance(workload, Sysbench) and workload.kind in _SYSBENCH:
+        expected, size = _SYSBENCH[workload.kind](workload), f"--table-size={workload.table_size}"
+    else:
+        return ""
+    classes = finished.classes
+    done = classes.read + classes.write + classes.other
+    if not done or not expected.all:
+        return ""
+    rounds = done / expected.all
+    shares = {}
+    if expected.rows:
+        shares["the rows that its queries name"] = finished.rows / (rounds * expected.rows)
+    if expected.changes:
+        shares["the rows that its changes name"] = (classes.write / rounds - expected.inserts) / expected.changes
+    missed = [f"{max(share, 0):.0%} of {what}" for what, share in shares.items() if share < LEAST_SHARE]
+    if not missed:
+        return ""
+    return f"only {' and '.join(missed)} were found: the tables are smaller than {size} says"
+
+
+_PGBENCH = {
+    "select_only": _Statements(reads=1, rows=1),
+    "simple_update": _Statements(reads=1, rows=1, changes=1, inserts=1, others=2),
+    "tpcb_like": _Statements(reads=1, rows=1, changes=3, inserts=1, others=2),
+}
+
+
+def _reads(load: Sysbench) -> _Statements:
+    if not load.range_selects:
+        return _Statements(reads=load.point_selects, rows=load.point_selects)
+    lists = load.simple_ranges + load.order_ranges + load.distinct_ranges
+    # A range begins anywhere, so one near the end of the table is cut short.
+    longest = min(load.range_size, load.table_size)
+    rows = longest - longest**2 / (2 * load.table_size)
+    return _Statements(
+        reads=load.point_selects + lists + load.sum_ranges,
+        rows=load.point_selects + lists * rows + load.sum_ranges,
+    )
+
+
+def _transaction(load: Sysbench, reads: bool, writes: bool) -> _Statements:
+    found = _reads(load) if reads else _Statements()
+    if writes:
+        changes = load.index_updates + load.non_index_updates + load.delete_inserts
+        found = replace(found, changes=changes, inserts=load.delete_inserts)
+    return found if load.skip_trx else replace(found, others=2)
+
+
+_SYSBENCH: dict[str, Callable[[Sysbench], _Statements]] = {
+    "oltp_point_select": lambda load: _Statements(reads=1, rows=1),
+    "oltp_read_only": lambda load: _transaction(load, reads=True, writes=False),
+    "oltp_read_write": lambda load: _transaction(load, reads=True, writes=True),
+    "oltp_write_only": lambda load: _transaction(load, reads=False, writes=True),
+    "oltp_update_index": lambda load: _Statements(changes=load.index_updates),
+    "oltp_update_non_index": lambda load: _Statements(changes=load.non_index_updates),
+}

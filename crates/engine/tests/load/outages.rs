@@ -125,6 +125,7 @@ fn crashes_are_the_end_or_are_outlived() {
     for rate in [200.0, 0.0] {
         a_crash_is_the_end(&mut server, rate);
         a_crash_is_outlived_by_reconnecting(&mut server, rate);
+        a_server_that_stays_away_is_told(&mut server, rate);
     }
 }
 
@@ -264,4 +265,24 @@ fn a_crash_is_outlived_by_reconnecting(server: &mut Server, rate: f64) {
         seen.push((reconnects, slices));
     }
     panic!("no attempt shows {CONNECTIONS} reconnects and a recovery: {seen:?}");
+}
+
+/// Nobody is back, so nothing was reconnected, and the last failed try is told.
+fn a_server_that_stays_away_is_told(server: &mut Server, rate: f64) {
+    let mut job = load(server, rate, 4);
+    job["session"] = json!({"on_disconnect": "reconnect"});
+    let mut running = Running::start(&job);
+    running.until("interval");
+    server.crash();
+    let events = running.rest();
+    let finished = accounted(&events);
+    assert_eq!(number(&finished["reconnects"]), 0, "{finished}");
+    for lost in [
+        &finished["errors"]["disconnect"],
+        &finished["lost"]["at_end"],
+    ] {
+        assert_eq!(number(lost), CONNECTIONS, "{finished}");
+    }
+    assert_eq!(finished["lost"]["last"]["code"], "connect", "{finished}");
+    server.restart();
 }

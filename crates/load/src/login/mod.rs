@@ -266,7 +266,9 @@ impl Wrong {
             Self::Lacking(what) => channel::lacking(target, what),
             Self::Login(error) => failure::login(target, user, &error),
             Self::Refused(error) => failure::refused_login(target, user, error),
-            Self::Prepare(error) => failure::server(target, "a prepare", &error),
+            Self::Prepare(error) => {
+                failure::server(target, "the preparation of a statement", &error)
+            }
         }
     }
 }

@@ -101,7 +101,9 @@ impl Wrong {
             ),
             Self::Login(error) => failure::login(target, user, &error),
             Self::Refused(error) => failure::refused_by_postgres(target, user, error),
-            Self::Prepare(error) => failure::server(target, "a prepare", &error),
+            Self::Prepare(error) => {
+                failure::server(target, "the preparation of a statement", &error)
+            }
         }
     }
 }

@@ -182,6 +182,7 @@ impl State {
             slot.busy_ns += ended.now - began_ns;
             self.sums.count(record, &mut load.tally);
             for _ in 0..record.reopened {
+                load.tally.totals.lost += 1;
                 load.tally.reconnected();
             }
         }

@@ -113,6 +113,9 @@ impl Worker<'_> {
         }
         self.connections[index].state = State::Waiting;
         self.at(now + pause_ns, index);
+        if let Some(load) = self.load.as_mut().filter(|_| self.connections[index].lost) {
+            load.tally.not_back(now, failed);
+        }
         Ok(())
     }
 
@@ -167,6 +170,9 @@ impl Worker<'_> {
             return Ok(());
         };
         load.tally.connected(opened_ns);
+        if std::mem::take(&mut self.connections[index].lost) {
+            load.tally.reconnected();
+        }
         self.tick(now);
         if self.connections[index].busy {
             self.proceed(index, now)
@@ -193,13 +199,14 @@ impl Worker<'_> {
         let now = now_ns();
         self.log_key(index, now, KeyOutcome::Unknown)?;
         if let Some(load) = &mut self.load {
-            load.tally.reconnected();
+            load.tally.lost(now, failed);
             // Whoever was free is no more.
             load.free.retain(|&free| free as usize != index);
         }
         let connection = &mut self.connections[index];
         let wire = connection.wire.take();
         connection.state = State::Closed;
+        connection.lost = true;
         if connection.busy {
             connection.used.errors += 1;
             connection.restart(&self.tools.program);

@@ -182,7 +182,9 @@ impl Worker<'_> {
             }
             After::Refused(Refused::Sql(error)) => {
                 let doing = self.connections[index].doing(&self.tools.program);
-                let failed = failure::server(&self.plan.job.target, &format!("a {doing}"), &error);
+                let name = doing.strip_prefix("statement.").unwrap_or(doing);
+                let doing = format!("the statement {name}");
+                let failed = failure::server(&self.plan.job.target, &doing, &error);
                 if failed.code == FailCode::ServerGone {
                     return self.lost(index, failed);
                 }

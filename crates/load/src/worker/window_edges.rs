@@ -61,6 +61,7 @@ impl Worker<'_> {
             let sockets = connection.wire.as_ref();
             let info = sockets.and_then(|wire| tcp_info::read(&wire.socket));
             load.tally.totals.tcp.extend(info);
+            load.tally.totals.lost_at_end += u64::from(connection.lost);
             if !connection.busy {
                 continue;
             }
