@@ -20,6 +20,7 @@ from howfar.plan.fitting import with_keys
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.runner.preflight import with_rates
 from howfar.runner.run import conduct
+from howfar.stats.intervals import Resolution
 from howfar.store.records import ArmRole, Run
 from howfar.store.run_file import create, read_run
 
@@ -105,6 +106,20 @@ def test_the_report_begins_with_it(summary: Summary) -> None:
     assert shown.startswith("Against remote: haproxy leaves 0.8") and "added p99" in shown
 
 
+def test_what_is_not_resolved_is_said_where_it_stands(tmp_path: Path) -> None:
+    """Trials that scatter by a half: HAProxy's 0.8 is within the noise, and the answer says how large that is."""
+    noise = random.Random(5)
+    summary = summarise(_run("hops", tmp_path, lambda _: noise.uniform(0.5, 1.5)))
+    assert summary.noise_floor is not None and summary.noise_floor > 0.3
+    found = {hop.path: hop for hop in reports.findings_of(summary, HopCosts).hops}
+    assert found["haproxy"].resolution is Resolution.NOT_RESOLVED
+    shown = " ".join(in_terminal(summary, 400, False, False, False).split())
+    assert "of the throughput (not resolved)" in shown and "noise floor" in shown.partition("path programs")[0]
+    for cell in summary.cells:
+        if cell.ratio is not None and cell.resolution in (Resolution.SLOWER, Resolution.FASTER):
+            assert abs(math.log(cell.ratio.value)) >= math.log1p(summary.noise_floor), "nothing below the stated floor"
+
+
 def test_paths_from_one_machine_to_another_are_no_hops(run: Run) -> None:
     """Beside a path on one machine the program's part could not be told from the network's."""
     arms = tuple(
@@ -128,6 +143,8 @@ def test_what_others_published_stands_beside_the_same_ratio_of_ours(run: Run) ->
     assert beside.ours.value == pytest.approx(RATES["pgbouncer"] / RATES["remote"], rel=0.02)
     shown = in_terminal(summary, 140, False, False, False)
     assert "Published elsewhere" in shown and "pgsql-hackers" in shown
+    opposite = reports.findings_of(summary, HopCosts).elsewhere[0].ours.value > 1
+    assert ("lie on opposite sides of 1" in " ".join(shown.split())) == opposite
 
 
 def test_nothing_published_stands_beside_another_server_or_workload(run: Run, summary: Summary) -> None:

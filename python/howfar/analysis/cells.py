@@ -174,9 +174,10 @@ class Floors:
     """Comparisons that this run's report may call resolved, at most."""
 
     def of(self, arm: Arm) -> Threshold:
-        """By an A/A of the arm's own kind, where there was one: on a link more is uncertain than on a socket."""
-        over_link = self.link is not None and waited_rtt(arm.factors) is not None
-        return Threshold(self.link if over_link else self.throughput, self.claims)
+        """The noise floor that the report states, and over a link that of its own A/A too, where more may be uncertain."""
+        over_link = self.link if waited_rtt(arm.factors) is not None else None
+        known = [floor for floor in (self.throughput, over_link) if floor is not None]
+        return Threshold(max(known, default=None), self.claims)
 
     @property
     def threshold(self) -> Threshold:

@@ -55,7 +55,7 @@ from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import interval_text
 from howfar.stats.trials import ONE
 from howfar.store.records import ArmRole, FactorValue
-from howfar.units import format_duration_ns, format_rate_bps
+from howfar.units import counted, format_duration_ns, format_rate_bps
 
 PLACEMENT = {
     "isolated": "client and server on different CPUs, which emulators and other programs may use too (placement isolated)",
@@ -498,9 +498,11 @@ def _design(summary: Summary) -> str:
     if figures.only_broke(summary) or not summary.complete_blocks:
         return ""
     settled = ", except cells that had settled on a plateau" if any(c.settled_after for c in summary.cells) else ""
+    partly = summary.blocks - summary.complete_blocks
+    lacking = f"; {counted(partly, 'more block')} {'lacks' if partly == 1 else 'lack'} some cells" if partly else ""
     return (
-        f"In each of {summary.complete_blocks} complete blocks every cell was measured once, in random order{settled}. A ratio "
-        "compares trials of the same block; its interval comes from the scatter between blocks. "
+        f"In each of {counted(summary.complete_blocks, 'complete block')} every cell was measured once, in random "
+        f"order{settled}{lacking}. A ratio compares trials of the same block; its interval comes from the scatter between blocks. "
         f"{_CLAIMS.format(summary.claims)}"
     )
 

@@ -12,7 +12,7 @@ from howfar.experiments.latency.analysis import quantile_ms
 from howfar.paths import PATHS
 from howfar.plan.factors import CONNECT, THREADS, offered_per_s
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import mean_interval
+from howfar.stats.intervals import Resolution, excludes_zero, mean_interval
 from howfar.stats.trials import TrialTable
 from howfar.store.records import Arm, ArmRole, Measured
 
@@ -24,6 +24,8 @@ class HopCost(Part):
     programs: tuple[str, ...]
     throughput_ratio: Estimate | None
     """In a closed loop; None here and below: not measured, or in no block beside the baseline."""
+    resolution: Resolution | None = None
+    """Of `throughput_ratio`, against the noise floor. None: not measured, or older than this."""
     added_p50_us: Estimate | None
     """At `HopCosts.per_s`: the difference within blocks."""
     added_p99_us: Estimate | None
@@ -74,7 +76,7 @@ def hop_costs(evidence: RunEvidence) -> HopCosts | None:
         hops=tuple(_cost(name, per_s, arms, cells, table) for name in with_hops),
         connect_us=_connect_us(table, [arm for arm in arms if arm.factors.get("path") == base]),
         clients=clients,
-        poolers=pooler_pays(table, base),
+        poolers=pooler_pays(table, base, evidence.floors.threshold),
         elsewhere=published_hops(table, arms),
     )
 
@@ -89,6 +91,7 @@ def _cost(path: str, per_s: float | None, arms: list[Arm], cells: dict[str, Cell
         path=path,
         programs=PATHS[path].hops,
         throughput_ratio=closed.ratio if closed is not None else None,
+        resolution=closed.resolution if closed is not None else None,
         added_p50_us=_added_us(table, paced, 0.5),
         added_p99_us=_added_us(table, paced, 0.99),
         cpu_us_per_query=closed.cpu_us_per_query.forwarder if closed is not None else None,
@@ -132,17 +135,22 @@ def _added_us(table: TrialTable, arm: Arm | None, share: float) -> Estimate | No
     return mean_interval([ms * 1e3 for ms in added]) if added else None
 
 
+NOT_RESOLVED = f" ({Resolution.NOT_RESOLVED.value})"
+
+
 def verdict(found: HopCosts, unit: str, text: Callable[[Estimate], str]) -> str:
-    """One clause for each path with hops."""
-    return f"Against {found.baseline}: {'; '.join(_clause(hop, found.per_s, unit, text) for hop in found.hops)}."
+    """One clause for each path with hops, without the last full stop."""
+    return f"Against {found.baseline}: {'; '.join(_clause(hop, found.per_s, unit, text) for hop in found.hops)}"
 
 
 def _clause(hop: HopCost, per_s: float | None, unit: str, text: Callable[[Estimate], str]) -> str:
     parts = []
     if hop.throughput_ratio is not None:
-        parts.append(f"leaves {text(hop.throughput_ratio)} of the throughput")
+        doubt = "" if hop.resolution in (Resolution.SLOWER, Resolution.FASTER) else NOT_RESOLVED
+        parts.append(f"leaves {text(hop.throughput_ratio)} of the throughput{doubt}")
     if hop.added_p50_us is not None and per_s is not None:
-        parts.append(f"adds {text(hop.added_p50_us)} µs to the p50 at {per_s:,.0f}/s")
+        doubt = "" if excludes_zero(hop.added_p50_us) else NOT_RESOLVED
+        parts.append(f"adds {text(hop.added_p50_us)} µs to the p50 at {per_s:,.0f}/s{doubt}")
     if hop.cpu_us_per_query is not None:
         parts.append(f"takes {text(hop.cpu_us_per_query)} µs of CPU per {unit}")
     *most, last = parts or ["was not measured"]

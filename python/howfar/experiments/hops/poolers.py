@@ -14,7 +14,7 @@ from typing import Literal
 from howfar.paths import PATHS
 from howfar.plan.factors import CONNECT, THREADS, offered_per_s
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import judge_ratio
+from howfar.stats.intervals import Resolution, Threshold, judge_ratio
 from howfar.stats.resample import Derived
 from howfar.stats.trials import TrialTable
 from howfar.store.records import Arm
@@ -42,12 +42,15 @@ class PoolerPays(Part):
     pays_from: float | None
     """Number of clients. None: the ratio does not rise through 1 among those that were measured."""
     always: Always | None
-    """Then: whether it pays at each of them, costs at each, or was not told apart from 1 at some."""
+    """Then: whether it pays at each of them, costs at each, or was not resolved at some."""
     pays_from_interval: Derived = None
 
 
-def pooler_pays(table: TrialTable, base: str) -> tuple[PoolerPays, ...]:
-    """Find where each pooler pays. `base`: the path without hops. At least two numbers of clients are needed."""
+def pooler_pays(table: TrialTable, base: str, threshold: Threshold) -> tuple[PoolerPays, ...]:
+    """Find where each pooler pays. `base`: the path without hops. At least two numbers of clients are needed.
+
+    `threshold`: what a ratio must exceed to pay or cost.
+    """
     closed: dict[tuple[str, str, int], Arm] = {}
     for arm in table.run.info.arms:
         if offered_per_s(arm.factors) is None:
@@ -64,7 +67,7 @@ def pooler_pays(table: TrialTable, base: str) -> tuple[PoolerPays, ...]:
             if (ratio := _ratio(table, closed[path, connect, number], closed[base, connect, number], number))
         ]
         if len(measured) > 1:
-            found.append(_pays(path, connect, measured))
+            found.append(_pays(path, connect, measured, threshold))
     return tuple(found)
 
 
@@ -75,14 +78,14 @@ def _ratio(table: TrialTable, arm: Arm, reference: Arm, threads: int) -> PoolerR
     return PoolerRatio(threads=threads, ratio=judge_ratio(ratios).quoted, to_server=connections_to_server(table, arm))
 
 
-def _pays(path: str, connect: str, measured: Sequence[PoolerRatio]) -> PoolerPays:
+def _pays(path: str, connect: str, measured: Sequence[PoolerRatio], threshold: Threshold) -> PoolerPays:
     crossing = _crossing([(one.threads, one.ratio.value) for one in measured])
     return PoolerPays(
         path=path,
         connect=connect,
         ratios=tuple(measured),
         pays_from=crossing,
-        always=None if crossing is not None else _always([one.ratio for one in measured]),
+        always=None if crossing is not None else _always({threshold.resolve(one.ratio) for one in measured}),
     )
 
 
@@ -94,12 +97,10 @@ def _crossing(points: Sequence[tuple[int, float]]) -> float | None:
     return None
 
 
-def _always(ratios: Sequence[Estimate]) -> Always:
-    if all(ratio.low is not None and ratio.low > 1 for ratio in ratios):
+def _always(found: set[Resolution]) -> Always:
+    if found == {Resolution.FASTER}:
         return "pays"
-    if all(ratio.high is not None and ratio.high < 1 for ratio in ratios):
-        return "costs"
-    return "not told apart"
+    return "costs" if found == {Resolution.SLOWER} else "not told apart"
 
 
 def connections_to_server(table: TrialTable, arm: Arm) -> int | None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from howfar.analysis.summary import Findings, RunEvidence, Summary
+from howfar.experiments.answer import floor_clause
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.hops.analysis import HopCost, HopCosts, hop_costs, verdict
 from howfar.experiments.hops.poolers import PoolerPays, PoolerRatio
@@ -15,6 +16,7 @@ from howfar.report import figures
 from howfar.report.document import Block, Cell, Column, Details, Document, Table
 from howfar.report.frame import cell_table, confirmations, frame, trials
 from howfar.stats.estimate import Part
+from howfar.stats.intervals import Resolution, excludes_one
 from howfar.stats.resample import within
 from howfar.stats.trials import ONE
 
@@ -30,7 +32,8 @@ class Hops(Experiment):
         found = findings["hops"]
         if not isinstance(found, HopCosts):
             return ""
-        return " ".join([*map(pays, found.poolers), verdict(found, ONE[evidence.table.unit], with_limits)])
+        costs_most = f"{verdict(found, ONE[evidence.table.unit], with_limits)}{floor_clause(evidence)}."
+        return " ".join([*map(pays, found.poolers), costs_most])
 
     def applies(self, summary: Summary) -> bool:
         return summary.found(HopCosts) is not None
@@ -101,8 +104,8 @@ def costs(found: HopCosts, unit: str) -> Table:
         Column("a connect µs", f"{found.baseline}: {with_limits(found.connect_us)}"),
     )
     note = (
-        f"Against {found.baseline}, within blocks, with 95 % intervals (below four blocks their own values instead). Throughput and "
-        "CPU time: in a closed loop. CPU time is that "
+        f"Against {found.baseline}, within blocks, with 95 % intervals (below four blocks their own values instead). *: a difference "
+        "from the baseline's throughput that is resolved. Throughput and CPU time: in a closed loop. CPU time is that "
         "of all programs of the path; on the same CPUs it is taken from the client or the server. A connect: the extra time of a "
         "transaction that opens its own connection."
     )
@@ -110,12 +113,14 @@ def costs(found: HopCosts, unit: str) -> Table:
 
 
 def _row(hop: HopCost, clients: int | None) -> tuple[Cell, ...]:
-    found = (hop.throughput_ratio, hop.added_p50_us, hop.added_p99_us, hop.cpu_us_per_query, hop.connect_us)
+    resolved = " *" if hop.resolution in (Resolution.SLOWER, Resolution.FASTER) else ""
+    found = (hop.added_p50_us, hop.added_p99_us, hop.cpu_us_per_query, hop.connect_us)
     connections = f"{clients or figures.UNKNOWN} / {hop.to_server or figures.UNKNOWN}"
     return (
         Cell(hop.path),
         Cell(", ".join(hop.programs)),
         Cell(connections),
+        Cell(f"{with_limits(hop.throughput_ratio)}{resolved}"),
         *(Cell(with_limits(figure)) for figure in found),
     )
 
@@ -141,5 +146,11 @@ def elsewhere(found: HopCosts) -> Table:
         for one in found.elsewhere
     )
     setups = dict.fromkeys(f"{one.source}: {one.setup}." for one in found.elsewhere)
+    opposite = [
+        f"{one.path}, clients {_KEPT[one.connect]}: the published ratio and ours lie on opposite sides of 1. The set-ups differ, and "
+        "this run does not tell which difference is the cause."
+        for one in found.elsewhere
+        if excludes_one(one.ours) and (one.ours.value > 1) != (one.theirs > 1)
+    ]
     note = "Throughput over that of the other path. Published: not our measurement, single runs on other machines, links and versions."
-    return Table("Published elsewhere", columns, rows, (note, *setups), main=True, stack=True)
+    return Table("Published elsewhere", columns, rows, (note, *setups, *opposite), main=True, stack=True)
