@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ pytest.importorskip("ray", reason="Ray is not installed (./setup --tests brings 
 
 from howfar.fleet.existing import existing_cluster, hosts_of
 from howfar.fleet.given import GivenServer, host_of
-from howfar.fleet.scale_out import counts
+from howfar.fleet.load import LateStart
+from howfar.fleet.scale_out import Load, counts, on_time
 
 TWO = '[hosts.a]\naddress = "10.0.0.1"\n[hosts.b]\naddress = "10.0.0.2"\n'
 
@@ -115,3 +117,21 @@ def test_a_cluster_without_two_nodes_that_reach_each_other_is_refused(nodes: lis
 def test_an_address_is_host_and_port(where: str) -> None:
     with pytest.raises(UsageError, match="ray://"):
         existing_cluster(where)
+
+
+def test_a_measurement_that_a_host_began_late_is_made_again() -> None:
+    load = Load(1.0, 0.1, 0.1, 0, 0, None, 0.0)
+
+    def late(times: int) -> Callable[[], Load]:
+        fates = iter([LateStart("host b began 86.8 ms late", "")] * times)
+
+        def measured() -> Load:
+            for fate in fates:
+                raise fate
+            return load
+
+        return measured
+
+    assert on_time(late(0)) == (load, 0) and on_time(late(3)) == (load, 3)
+    with pytest.raises(LateStart, match="host b"):
+        on_time(late(4))

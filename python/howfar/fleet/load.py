@@ -41,6 +41,10 @@ _LATE_SHARE = 0.01
 """Of the window: who begins later, or after the warm-up, has not warmed up as the others have."""
 
 
+class LateStart(LabError):
+    """A host began so late that its load was not that of the others: the trial is void, the next one may not be."""
+
+
 @dataclass(frozen=True)
 class Client(Launcher):
     """A host that runs a stage's load, with its clock offsets. Passed to `measure` as the stage's launcher."""
@@ -168,7 +172,7 @@ def _fared(finished: Finished) -> dict[str, Any]:
 
 
 def _begin(hosts: Mapping[str, tuple[RemoteHost, EngineProcess]], client: Client, job: LoadJob | PageJob) -> None:
-    """Set one start for all clients. Raises LabError if a host was late."""
+    """Set one start for all clients. Raises LateStart."""
     with ThreadPoolExecutor(len(hosts)) as pool:
         clocks = dict(zip(hosts, pool.map(lambda one: client.clocks(one[0]), hosts.values()), strict=True))
         farthest_ns = max(clock.monotonic.bound_ns for clock in clocks.values())
@@ -191,7 +195,9 @@ def _begin(hosts: Mapping[str, tuple[RemoteHost, EngineProcess]], client: Client
             "late_ns": one.late_ns,
         }
         if one.late_ns > min(_LATE_SHARE * job.measure_ns, job.warmup_ns):
-            raise LabError(f"host {name} began {one.late_ns / 1e6:.1f} ms late", "Is it, or the way to it, overloaded?")
+            raise LateStart(
+                f"host {name} began {one.late_ns / 1e6:.1f} ms late", "Is it, or the way to it, overloaded?"
+            )
 
 
 def _used(meter: EngineProcess) -> tuple[CpuUse, ...]:

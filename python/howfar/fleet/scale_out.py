@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import random
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,13 +32,15 @@ from howfar.engine.process import EngineProcess
 from howfar.errors import EngineError
 from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
 from howfar.fleet.joined import cpus_of
-from howfar.fleet.load import Client, measure
+from howfar.fleet.load import Client, LateStart, measure
 from howfar.fleet.remote import RemoteHost, RemoteLauncher
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import judge_ratio, mean_interval
 
 _WORKLOAD = Sysbench(kind="oltp_read_only", point_selects=1, range_selects=False, skip_trx=True)
 _WARMUP_NS = 500_000_000
+_TRIES = 4
+"""Of one measurement, while a host begins late."""
 _AGENT = "ray::"
 """How Ray calls the process of an actor."""
 
@@ -80,6 +83,8 @@ class Scale:
     client_busy: float
     server_busy: float
     late_ns: int
+    void: int
+    """Measurements that were made again, because a host had begun late."""
     control_ns: float
     ray_cpu: float | None
     agent_cpu: float
@@ -105,8 +110,9 @@ def counts(clients: int) -> tuple[int, ...]:
 def scale_out(
     server: RemoteHost, clients: Sequence[RemoteHost], request: Request, on_block: Callable[[int], None]
 ) -> ScaleOut:
-    """Raises EngineError, LabError."""
+    """Raises EngineError, LabError; a late start is measured again, and is an error only when it goes on."""
     found: dict[int, list[Load]] = defaultdict(list)
+    void: Counter[int] = Counter()
     order = random.Random(0)
     levels = counts(len(clients))
     with _null_server(server) as (target, launcher, pid), _clocks((server, *clients)) as clocks:
@@ -114,10 +120,23 @@ def scale_out(
             for count in order.sample(levels, len(levels)):
                 observe = (Observed(role="server", pid=pid),)
                 elsewhere = {server.name: (launcher, observe)}
-                found[count].append(_load(clients[:count], target, elsewhere, clocks, request))
+                loads = partial(_load, clients[:count], target, elsewhere, clocks, request)
+                load, again = on_time(loads)
+                found[count].append(load)
+                void[count] += again
             on_block(block + 1)
-    rows = tuple(_row(count, found) for count in levels)
+    rows = tuple(_row(count, found, void[count]) for count in levels)
     return ScaleOut(request.connections, request.blocks, request.measure_ns, len(cpus_of(server)), rows)
+
+
+def on_time(load: Callable[[], Load]) -> tuple[Load, int]:
+    """The first measurement that every host began in time, and how many were void. Raises LateStart."""
+    for void in range(_TRIES - 1):
+        try:
+            return load(), void
+        except LateStart:
+            continue
+    return load(), _TRIES - 1
 
 
 @contextmanager
@@ -209,7 +228,7 @@ def control_cpu_ns() -> tuple[int | None, int]:
     return ray, agent
 
 
-def _row(count: int, found: Mapping[int, Sequence[Load]]) -> Scale:
+def _row(count: int, found: Mapping[int, Sequence[Load]], void: int) -> Scale:
     loads, ones = found[count], found[1]
     ratios = [one.queries_per_s / base.queries_per_s for one, base in zip(loads, ones, strict=True)]
 
@@ -223,6 +242,7 @@ def _row(count: int, found: Mapping[int, Sequence[Load]]) -> Scale:
         client_busy=middle("client_busy"),
         server_busy=middle("server_busy"),
         late_ns=max(one.late_ns for one in loads),
+        void=void,
         control_ns=middle("control_ns"),
         ray_cpu=None if any(one.ray_cpu is None for one in loads) else middle("ray_cpu"),
         agent_cpu=middle("agent_cpu"),
