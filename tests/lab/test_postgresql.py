@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -101,12 +102,18 @@ def test_a_foreign_program_finds_the_server(cache: Path) -> None:
     assert done.stdout.strip() == f"[[{_SIZE}, 119, {_SIZE}]]", done.stderr
 
 
-def test_doctor_examines_the_server_at_the_end_of_the_path(cache: Path) -> None:
-    """Which is in a network that it cannot look into."""
-    arguments = ("--server", "postgresql", "--path", "remote", "--tables", "1", "--table-size", "10")
+@pytest.mark.parametrize("path", ["remote", pytest.param("pgbouncer", marks=pytest.mark.thorough)])
+def test_doctor_examines_the_server_at_the_end_of_the_path(cache: Path, path: str) -> None:
+    """Which is in a network that it cannot look into; a pooler on the path is told from a server."""
+    if path == "pgbouncer" and shutil.which("pgbouncer") is None:
+        pytest.skip("pgbouncer is not here (./setup --hops brings it)")
+    arguments = ("--server", "postgresql", "--path", path, "--tables", "1", "--table-size", "10")
     doctor = (_HOWFAR, "doctor", "--json", "--watch", "0.2")
     done = run_lab(*arguments, "--", *doctor, env={"XDG_CACHE_HOME": str(cache)})
-    (server,) = json.loads(done.stdout)["servers"]
+    found = json.loads(done.stdout)
+    (server,) = found["servers"]
+    pooled = [unseen for unseen in found["unseen"] if "a pooler answers here" in unseen["why"]]
+    assert len(pooled) == (path == "pgbouncer")
     assert server["named"] and server["logged_in"] and server["kind"] == "postgresql", done.stderr
     assert [floor["transport"] for floor in server["floors"]] == ["tcp"]
 
@@ -127,6 +134,22 @@ def test_a_session_that_the_server_ends_while_it_rests_is_told_with_the_servers_
     done = run_lab(*arguments, "--", "sh", "-c", script, env={"XDG_CACHE_HOME": str(cache)})
     assert done.returncode == 5, done.stderr
     assert "ended the session: error 57P01" in done.stderr, done.stderr
+
+
+def test_sessions_that_the_server_ends_again_and_again_make_a_load_fail(cache: Path) -> None:
+    """Opened again each time, with the server's reason told."""
+    ends = (
+        "import os, pg8000.native as n; e = os.environ; "
+        "n.Connection(e['HOWFAR_USER'], password=open(e['HOWFAR_PASSWORD_FILE']).read(), database=e['HOWFAR_DATABASE'], "
+        "unix_sock=e['HOWFAR_SOCKET']).run('ALTER ROLE CURRENT_USER SET idle_session_timeout = 20')"
+    )
+    load = f"{_HOWFAR} load --threads 1 --rate 4 --time 4 --tables 1 --table-size 10 --on-disconnect reconnect --json"
+    script = f"{shlex.join([sys.executable, '-c', ends])} && {load} oltp_point_select"
+    arguments = ("--server", "postgresql", "--path", "socket", "--tables", "1", "--table-size", "10")
+    done = run_lab(*arguments, "--", "sh", "-c", script, env={"XDG_CACHE_HOME": str(cache)})
+    *_, finished, summary = map(json.loads, done.stdout.splitlines())
+    assert "failing" in summary["stamps"], done.stderr
+    assert finished["reconnects"] > 0 and "57P05" in finished["lost"]["last"]["message"]
 
 
 @pytest.mark.parametrize("path", ["socket", "forwarded-socket"])
