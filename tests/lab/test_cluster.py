@@ -59,6 +59,17 @@ def test_what_a_cluster_acknowledged_survives_the_node_that_did(name: str, cache
         )
 
 
+@pytest.mark.parametrize("name", ["mariadb", pytest.param("mysql", marks=pytest.mark.thorough)], indirect=True)
+def test_a_cluster_goes_on_with_a_slow_member_and_takes_one_back(name: str, cache: Path) -> None:
+    mode = _MODES[name][-1]
+    slow, away = _broken(name, cache, _fault(mode, "slow-member"), _fault(mode, "member-returns"))
+    for record in (slow, away):
+        assert (record.lost, record.by_itself) == (0, 0), record
+        assert record.back_ns is not None, record
+    assert slow.meanwhile_per_s is not None and away.meanwhile_per_s is not None
+    assert 0 < slow.meanwhile_per_s < slow.commits_per_s, "each commit waits for the member, or for its turn"
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
 def test_five_nodes_are_ready_and_a_commit_waits_for_its_majority(name: str, cache: Path) -> None:

@@ -35,7 +35,7 @@ def test_each_cluster_meets_each_fault() -> None:
     plan = load_plan("cluster-crash").plan
     theirs = with_instead(plan, "replication", MysqlReplication.instead).plan
     for found, modes in ((cells(plan), 1), (cells(theirs), 2)):
-        assert len({(cell.factors["replication"], cell.factors["fault"]) for cell in found}) == len(found) == 3 * modes
+        assert len({(cell.factors["replication"], cell.factors["fault"]) for cell in found}) == len(found) == 5 * modes
 
 
 @pytest.mark.parametrize("name", ["crash", "fallback"])
@@ -96,6 +96,7 @@ measure = "{measure}"
         (["galera"], "cut", "3s", "the faults of a cluster are"),
         (["galera"], "kill-primary", "3s", "replicas = 2"),
         (["async"], "cut-off-member", "3s", "of a cluster, and async is none"),
+        (["async"], "slow-member", "3s", "of a cluster, and async is none"),
     ],
 )
 def test_a_fault_that_no_trial_could_do_is_refused_at_once(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ from howfar.runner.fault.crash import (
     crash_record,
     fault_after_ns,
     of_cluster,
+    slow,
 )
 from howfar.runner.fault.fallback import Absence, Look, fallback_record
 from howfar.store.records import CrashRecord, FallbackRecord
@@ -137,7 +140,29 @@ def test_who_was_told_of_a_commit_when_a_cluster_had_lost_a_node(
     if cut_off != "replica2":
         writes = writes[1:]
     found = of_cluster(told, writes, BROKEN, ORIGIN + 3100 * MS, cut_off)
-    assert found == {"stall_ns": stall_ms * MS, "by_itself": by_itself}
+    assert found == {"stall_ns": stall_ms * MS, "by_itself": by_itself, "meanwhile_per_s": None, "back_ns": None}
+
+
+def test_a_member_that_was_away_is_one_of_those_that_go_on_again() -> None:
+    """Cut off from 2100 to 2600 ms: what it acknowledges then is its own, and after that everybody's."""
+    broken = replace(BROKEN, mended_ns=ORIGIN + 2600 * MS, back_ns=40 * MS)
+    told = log(acknowledged(1, 2000), acknowledged(2, 2200), acknowledged(3, 2300), acknowledged(4, 2700))
+    writes = [write("replica2", 2450), write("replica2", 2800)]
+    found = of_cluster(told, writes, broken, ORIGIN + 3000 * MS, "replica2", lived=True)
+    assert found == {"stall_ns": 400 * MS, "by_itself": 1, "meanwhile_per_s": 4.0, "back_ns": 40 * MS}
+
+
+def test_a_slow_server_stops_and_goes_on_and_is_left_running() -> None:
+    def state(pid: int) -> str:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+    with subprocess.Popen(["sleep", "60"]) as child:
+        with slow(child.pid, 0.5):
+            seen: list[str] = []
+            while len(set(seen)) < 2 or seen[-1] == "T":
+                seen.append(state(child.pid))
+        assert "T" in seen and state(child.pid) != "T"
+        child.kill()
 
 
 def test_a_cluster_that_never_goes_on_is_counted_to_the_end() -> None:

@@ -196,6 +196,8 @@ Fault = Literal[
     "stop-replica",
     "cut-off-primary",
     "cut-off-member",
+    "member-returns",
+    "slow-member",
     "replica-leaves",
 ]
 ShapeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,29}$")]
@@ -359,10 +361,10 @@ FAULT: Factor[str] = Factor(
     label=lambda level: "no fault" if level == "none" else str(level),
     applies=_replicates,
 )
-"""`kill-primary` to `stop-replica`: something breaks, the primary dies, the replica takes over. `cut-off-`: of clusters; the rest
-goes on without a node whose clients still reach it. `replica-leaves`: timeouts are the server's own, the replica goes and comes
-back."""
-CLUSTER_FAULTS = ("none", "kill-primary", "cut-off-primary", "cut-off-member")
+"""`kill-primary` to `stop-replica`: something breaks, the primary dies, the replica takes over. `cut-off-` and `-member`: of clusters;
+the rest goes on without a node whose clients still reach it, or with a slow one. `replica-leaves`: timeouts are the server's own, the
+replica goes and comes back."""
+CLUSTER_FAULTS = ("none", "kill-primary", "cut-off-primary", "cut-off-member", "member-returns", "slow-member")
 """Of these only the last two are a cluster's own."""
 PAGE: Factor[str] = Factor("page", ShapeName, NO_PAGE, NO_PAGE)
 """Names of `Plan.pages`."""

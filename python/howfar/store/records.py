@@ -267,6 +267,10 @@ class CrashRecord(Record):
     of one. Clients at its other nodes try again and again. None: another mode, files of before."""
     by_itself: int | None = None
     """Acknowledged by a node that was cut off, and sent to it after that."""
+    meanwhile_per_s: float | None = None
+    """Acknowledged by a primary that lived on, while a member was cut off or slow. None: it died, files of before."""
+    back_ns: int | None = None
+    """Until that member was a whole one again, from when it was let alone. None: it was not, or not within a minute."""
 
 
 class FallbackSample(Record):

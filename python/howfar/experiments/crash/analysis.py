@@ -22,7 +22,7 @@ from howfar.analysis.advice import capital
 from howfar.experiments.replication.arms import mode_name, plural, rate, rate_interval, with_mode
 from howfar.plan.factors import LOSSLESS
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import mean_interval, mean_of_counts
+from howfar.stats.intervals import interval_text, mean_interval, mean_of_counts
 from howfar.store.records import Arm, ArmRole, CrashRecord, Run, TrialStatus
 
 CHANCE = 0.05
@@ -85,6 +85,16 @@ FAULTS = {
         "member cut off",
         "another node was cut off",
         "all links of a node that no load writes to are cut; a client of its own tries to write there",
+    ),
+    "member-returns": Fault(
+        "member away for 10 s",
+        "another node was cut off for 10 s",
+        "all links of a node that no load writes to are cut and mended 10 s later",
+    ),
+    "slow-member": Fault(
+        "slow member",
+        "another node was slow",
+        "the server of a node that no load writes to runs for 10 ms of each 100 ms, for 10 s",
     ),
     "replica-leaves": Fault("replica leaves", "the replica left"),
 }
@@ -159,6 +169,10 @@ class CrashLoss(Part):
     """Of a cluster: how long no client was told of a commit. None: another mode."""
     by_itself: int | None = None
     """Writes that a node acknowledged which was cut off, over all crashes."""
+    meanwhile: Estimate | None = None
+    """Commits a second while a member was cut off or slow, over those before. None: the primary died."""
+    back_s: Estimate | None = None
+    """Until that member was a whole one again. None: never, or it was not let alone."""
     sound: bool
     """Each account adds up: no unknown key, no key twice."""
     each: tuple[CrashPoint, ...] = ()
@@ -187,6 +201,8 @@ def _loss(run: Run, arm: Arm) -> CrashLoss | None:
     mode, losses = str(arm.factors.get("replication", "")), [record.lost for record in records]
     ages = [(r.fault_ns - r.first_lost_ns) / 1e6 for r in records if r.first_lost_ns is not None]
     stalls = [r.stall_ns / 1e9 for r in records if r.stall_ns is not None]
+    slowed = [r.meanwhile_per_s / r.commits_per_s for r in records if r.meanwhile_per_s is not None and r.commits_per_s]
+    back = [r.back_ns / 1e9 for r in records if r.back_ns is not None]
     early = [r.seen_early_median_ns for r in records if r.seen_early_median_ns is not None]
     return CrashLoss(
         arm=arm.name,
@@ -216,6 +232,8 @@ def _loss(run: Run, arm: Arm) -> CrashLoss | None:
         promotion_ms=median(record.promotion_ns for record in records) / 1e6,
         stall_s=mean_interval(stalls) if stalls else None,
         by_itself=sum(record.by_itself or 0 for record in records) if stalls else None,
+        meanwhile=mean_of_counts(slowed) if slowed else None,
+        back_s=mean_of_counts(back) if back else None,
         sound=True,
         each=tuple(_point(number, record) for number, record in crashes),
     )
@@ -358,15 +376,25 @@ def _kept(mode: str, losses: Sequence[CrashLoss]) -> str:
 def _stall(mode: str, losses: Sequence[CrashLoss]) -> str:
     """How long clients waited, by fault. Empty: no cluster."""
     parts = [
-        f"{rate_interval(loss.stall_s)} s when {FAULTS[loss.fault].clause}"
+        f"{rate_interval(loss.stall_s)} s when {FAULTS[loss.fault].clause}{_meanwhile(loss)}"
         for loss in losses
         if loss.mode == mode and loss.stall_s is not None
     ]
     return f"{capital(mode_name(mode))}: no client was told of a commit for {', '.join(parts)}." if parts else ""
 
 
+def _meanwhile(loss: CrashLoss) -> str:
+    """` (meanwhile 0.41 of the commits a second; whole again after 1.2 s)`. Empty: the primary died."""
+    if loss.meanwhile is None:
+        return ""
+    back = "" if loss.back_s is None else f"; whole again after {rate_interval(loss.back_s)} s"
+    return f" (meanwhile {interval_text(loss.meanwhile)} of the commits a second{back})"
+
+
 def _by_itself(losses: Sequence[CrashLoss]) -> str:
-    cut = [loss for loss in losses if loss.by_itself is not None and loss.fault.startswith("cut-off")]
+    cut = [
+        loss for loss in losses if loss.by_itself is not None and loss.fault.startswith(("cut-off", "member-returns"))
+    ]
     if not cut:
         return ""
     bad = [f"{mode_name(loss.mode)} {loss.by_itself:,}" for loss in cut if loss.by_itself]

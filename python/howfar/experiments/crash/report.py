@@ -50,6 +50,7 @@ from howfar.report.document import (
     single,
     table_of,
 )
+from howfar.stats.estimate import Estimate
 
 Typical = tuple[str, CrashLoss, CrashPoint]
 """The label of a mode, its crashes, and the one with the median loss."""
@@ -242,12 +243,20 @@ def sections(crash: CrashFindings, verdict: str) -> list[Block]:
     return [*found, Details("Why trust these losses?", (Bullets(tuple(evidence(losses))),), open=True)]
 
 
+_MEMBER: Fields[CrashLoss] = {
+    Column("commits/s", "meanwhile", optional=True): lambda loss: _estimate(loss.meanwhile),
+    Column("whole again", "after s", optional=True): lambda loss: _estimate(loss.back_s),
+}
+"""Of faults of a member that is not the primary."""
+
+
 def loss_table(losses: Sequence[CrashLoss]) -> Table:
     """A row for each mode and fault, over all its crashes."""
     names = dict(zip((loss.arm for loss in losses), mode_labels(losses), strict=True))
     kinds: dict[bool, Fields[CrashLoss]] = {
         True: {
             "s without\na commit": stall_cell,
+            **(_MEMBER if any(loss.meanwhile for loss in losses) else {}),
             "by a node\ncut off": lambda loss: figures.UNKNOWN if loss.by_itself is None else f"{loss.by_itself:,}",
         },
         False: {"predicted": predicted},
@@ -265,7 +274,11 @@ def loss_table(losses: Sequence[CrashLoss]) -> Table:
 
 
 def stall_cell(loss: CrashLoss) -> Cell:
-    return Cell(figures.number(loss.stall_s.value if loss.stall_s else None), limits(loss.stall_s))
+    return _estimate(loss.stall_s)
+
+
+def _estimate(found: Estimate | None) -> Cell:
+    return Cell(figures.number(found.value if found else None), limits(found))
 
 
 def predicted(loss: CrashLoss) -> str:
@@ -290,6 +303,8 @@ def loss_notes(losses: Sequence[CrashLoss]) -> tuple[str, ...]:
             "s without a commit: the longest time in which no client of the nodes that went on was told of one, 95 % interval of the "
             "mean. By a node cut off: writes that it acknowledged by itself, in all."
         )
+    if any(loss.meanwhile for loss in losses):
+        notes.append("Meanwhile: while a member was cut off or slow, of the rate before.")
     return tuple(notes)
 
 
@@ -389,7 +404,8 @@ def _logs(losses: Sequence[CrashLoss]) -> str:
 # ---------------------------------------------------------------- records
 
 _COLUMNS = """mode fault threads replica_rtt_ns commits_per_s crashes void_crashes acknowledged lost lost_per_crash share_that_may_lose
-crashes_with_loss most_lost predicted_lost done_untold seen_early phantoms promotion_ms stall_s by_itself"""
+crashes_with_loss most_lost predicted_lost done_untold seen_early phantoms promotion_ms stall_s by_itself
+meanwhile back_s"""
 
 
 def records(crash: CrashFindings) -> dict[str, Record]:

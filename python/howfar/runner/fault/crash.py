@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +24,7 @@ from howfar.engine.process import Launcher, LoadOutcome
 from howfar.errors import LabError
 from howfar.lab.link import DIRECTIONS, DirectionName
 from howfar.lab.replication import Pair
-from howfar.lab.replication.member import Member
+from howfar.lab.replication.member import Member, await_node
 from howfar.lab.replication.pair import promote
 from howfar.lab.replication.proof import Snapshot, latency_violation, violations, window_facts
 from howfar.lab.replication.watch import LagSample, LagWatch, Write, Writers
@@ -146,9 +149,13 @@ class Break:
     stops_receiving: bool = False
     """Every replica stops receiving; it goes on applying what it has, as one does whose disk for logs is full."""
     failover_ns: int = 0
-    cut_off: int | None = None
+    member: int | None = None
     """Of a cluster only this member's links are cut, the primary being 0. Its clients still reach it. A primary is killed when the
     others have gone on without it for `failover_ns`."""
+    runs: float = 1.0
+    """The member's server runs for this share of the time."""
+    away_ns: int = 0
+    """The member is cut off, or slow, for so long. 0: to the end."""
     lives_ns: int = 0
     """The primary lives on, and its clients write for so long after the fault."""
 
@@ -161,8 +168,10 @@ BREAKS: dict[str, Break] = {
     "cut-to-replica": Break(cut=("to_client",), failover_ns=FAILOVER_NS),
     "cut-to-primary": Break(cut=("to_server",), failover_ns=FAILOVER_NS),
     "stop-replica": Break(stops_receiving=True, failover_ns=FAILOVER_NS),
-    "cut-off-primary": Break(cut=DIRECTIONS, failover_ns=FAILOVER_NS, cut_off=0),
-    "cut-off-member": Break(cut=DIRECTIONS, cut_off=-1, lives_ns=20_000_000_000),
+    "cut-off-primary": Break(cut=DIRECTIONS, failover_ns=FAILOVER_NS, member=0),
+    "cut-off-member": Break(cut=DIRECTIONS, member=-1, lives_ns=20_000_000_000),
+    "member-returns": Break(cut=DIRECTIONS, member=-1, away_ns=10_000_000_000, lives_ns=20_000_000_000),
+    "slow-member": Break(member=-1, runs=0.1, away_ns=10_000_000_000, lives_ns=20_000_000_000),
 }
 
 
@@ -176,6 +185,10 @@ class Broken:
     """When all was done."""
     dead_ns: int
     """Right before the primary was killed."""
+    mended_ns: int | None = None
+    """When the member was let alone again. None: it was not."""
+    back_ns: int | None = None
+    """How long after that it was a whole member. None: not by the end of `_GOES_ON_S`."""
 
 
 @runtime_checkable
@@ -194,9 +207,13 @@ def break_pair(
     """And of a cluster the clients at its other nodes from then on. `pause` waits so many nanoseconds. Whoever calls mends the wires.
     Raises LabError, LinkFailed."""
     fault_ns = time.monotonic_ns()
-    wires = pair.wires if done.cut_off is None else pair.wires_of(pair.members[done.cut_off])
+    member = None if done.member is None else pair.members[done.member]
+    wires = pair.wires if member is None else pair.wires_of(member)
     for wire in wires if done.cut else ():
         wire.cut(done.cut)
+    slowed = ledger.enter_context(ExitStack())
+    if member is not None and done.runs < 1:
+        slowed.enter_context(slow(member.server.pid, done.runs))
     for replica in pair.replicas if done.stops_receiving else ():
         pair.dialect.stop_receiving(replica, _STOPS_S)
     in_force_ns = time.monotonic_ns()
@@ -205,16 +222,56 @@ def break_pair(
         ledger.callback(others.finish)
         if done.failover_ns:
             others.await_commit(in_force_ns, _GOES_ON_S)
+    mended_ns = back_ns = None
+    if member is not None and done.away_ns:
+        pause(done.away_ns)
+        mend(pair, done)
+        slowed.close()
+        mended_ns = time.monotonic_ns()
+        back_ns = _came_back(member, mended_ns)
     if done.failover_ns:
         pause(done.failover_ns)
     dead_ns = time.monotonic_ns()
     if not done.lives_ns:
         pair.primary.server.kill()
-    if not (done.cut or done.stops_receiving):
+    if not (done.cut or done.stops_receiving or done.lives_ns):
         in_force_ns = time.monotonic_ns()
     if others is not None and not done.lives_ns:
         others.await_commit(dead_ns, _GOES_ON_S)
-    return Broken(fault_ns, in_force_ns, dead_ns), others
+    return Broken(fault_ns, in_force_ns, dead_ns, mended_ns, back_ns), others
+
+
+def _came_back(member: Member, since_ns: int) -> int | None:
+    with suppress(LabError):
+        await_node(member, _GOES_ON_S)
+        return time.monotonic_ns() - since_ns
+    return None
+
+
+_PERIOD_S = 0.1
+
+
+@contextmanager
+def slow(pid: int, runs: float) -> Iterator[None]:
+    """Stop a child process of ours again and again until left. `runs`: share of each period in which it runs, above 0 and below 1."""
+    assert 0 < runs < 1, "else it would be stopped for ever, or never"
+    ended = threading.Event()
+
+    def stutter() -> None:
+        with suppress(ProcessLookupError):
+            while not ended.is_set():
+                os.kill(pid, signal.SIGSTOP)
+                ended.wait(_PERIOD_S * (1 - runs))
+                os.kill(pid, signal.SIGCONT)
+                ended.wait(_PERIOD_S * runs)
+
+    thread = threading.Thread(target=stutter, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def mend(pair: Pair, done: Break) -> None:
@@ -293,18 +350,25 @@ def crash_record(
 
 
 def of_cluster(
-    log: KeyLog, writes: Sequence[Write], broken: Broken, ended_ns: int, cut_off: str | None
-) -> dict[str, int]:
-    """Of a record: by the clients at the primary and at the others. `ended_ns`: until when both wrote."""
+    log: KeyLog, writes: Sequence[Write], broken: Broken, ended_ns: int, cut_off: str | None, lived: bool = False
+) -> dict[str, int | float | None]:
+    """Of a record: by the clients at the primary and at the others. `ended_ns`: until when both wrote. `cut_off`: who was.
+
+    `lived`: the primary did, so that the rate of its commits says something.
+    """
     records = log.records[log.records["fate"] == Fate.ACKNOWLEDGED]
     sent_ns, times = (records[name].astype(np.int64) + log.origin_ns for name in ("sent_ns", "ended_ns"))
     alone = (sent_ns > broken.in_force_ns) & (cut_off == "primary")
-    others = [write.ended_ns for write in writes if write.node != cut_off]
+    mended_ns = ended_ns if broken.mended_ns is None else broken.mended_ns
+    others = [write.ended_ns for write in writes if write.node != cut_off or write.ended_ns > mended_ns]
+    meanwhile = np.count_nonzero((times > broken.in_force_ns) & (times <= mended_ns))
     times = np.sort(np.concatenate([times[~alone], np.array([*others, ended_ns], np.int64)]))
     last = max(int(np.searchsorted(times, broken.fault_ns)) - 1, 0)
     return {
         "stall_ns": int(np.diff(times[last:]).max(initial=0)),
         "by_itself": int(np.count_nonzero(alone)) + len(writes) - len(others),
+        "meanwhile_per_s": meanwhile / ((mended_ns - broken.in_force_ns) / 1e9) if lived else None,
+        "back_ns": broken.back_ns,
     }
 
 
@@ -391,7 +455,7 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
         outcome = load.finish()
         ended_ns, writes = time.monotonic_ns(), None if others is None else others.finish()
         samples = _before(lag, broken)
-        survivor = _take_over(pair, pair.replicas[: done.cut_off or None])
+        survivor = _take_over(pair, pair.replicas[: done.member or None], whole=bool(done.away_ns))
         if done.lives_ns:
             broken = replace(broken, dead_ns=time.monotonic_ns())
             for member in pair.members:  # one without its cluster would take minutes to stop
@@ -408,8 +472,8 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
     check_waited(context, log, broken.fault_ns)
     record = crash_record(fault, broken, before, log, seen, watched.elapsed_ns // max(watched.polls, 1), survivor)
     if writes is not None:
-        cut_off = None if done.cut_off is None else pair.members[done.cut_off].name
-        record = record.model_copy(update=of_cluster(log, writes, broken, ended_ns, cut_off))
+        cut_off = pair.members[done.member].name if done.member is not None and done.cut else None
+        record = record.model_copy(update=of_cluster(log, writes, broken, ended_ns, cut_off, bool(done.lives_ns)))
     return Crashed(record, outcome, receipt(pair, begun, last) | {"fault": asdict(done)})
 
 
@@ -443,11 +507,14 @@ def _before(lag: LagWatch, broken: Broken) -> list[LagSample]:
     return [sample for sample in lag.finish() if sample.at_ns <= broken.fault_ns]
 
 
-def _take_over(pair: Pair, reached: Sequence[Member]) -> Survivor:
-    """The replica that has most, of those `reached`, once all that was on its way has come. Raises LabError."""
+def _take_over(pair: Pair, reached: Sequence[Member], *, whole: bool) -> Survivor:
+    """The replica that has most, of those `reached`, once all that was on its way has come. `whole`: no member is gone, so nobody has
+    to take over. Raises LabError."""
     for replica in reached:
         await_arrived(pair, replica)
     best = most_advanced(pair, reached)
+    if whole:
+        return Survivor(best.name, keys_of(best), promotion_ns=0, unapplied=0)
     promoted = promote(best)
     return Survivor(best.name, keys_of(best), promoted.took_ns, promoted.unapplied)
 
