@@ -87,9 +87,9 @@ FAULTS = {
         "all links of a node that no load writes to are cut; a client of its own tries to write there",
     ),
     "member-returns": Fault(
-        "member away for 10 s",
-        "another node was cut off for 10 s",
-        "all links of a node that no load writes to are cut and mended 10 s later",
+        "member away for 3 s",
+        "another node was cut off for 3 s",
+        "all links of a node that no load writes to are cut and mended 3 s later, before the others expel it",
     ),
     "slow-member": Fault(
         "slow member",

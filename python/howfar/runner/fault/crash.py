@@ -24,7 +24,7 @@ from howfar.engine.process import Launcher, LoadOutcome
 from howfar.errors import LabError
 from howfar.lab.link import DIRECTIONS, DirectionName
 from howfar.lab.replication import Pair
-from howfar.lab.replication.member import Member, await_node
+from howfar.lab.replication.member import Member, wait_for
 from howfar.lab.replication.pair import promote
 from howfar.lab.replication.proof import Snapshot, latency_violation, violations, window_facts
 from howfar.lab.replication.watch import LagSample, LagWatch, Write, Writers
@@ -170,8 +170,8 @@ BREAKS: dict[str, Break] = {
     "stop-replica": Break(stops_receiving=True, failover_ns=FAILOVER_NS),
     "cut-off-primary": Break(cut=DIRECTIONS, failover_ns=FAILOVER_NS, member=0),
     "cut-off-member": Break(cut=DIRECTIONS, member=-1, lives_ns=20_000_000_000),
-    "member-returns": Break(cut=DIRECTIONS, member=-1, away_ns=10_000_000_000, lives_ns=20_000_000_000),
-    "slow-member": Break(member=-1, runs=0.1, away_ns=10_000_000_000, lives_ns=20_000_000_000),
+    "member-returns": Break(cut=DIRECTIONS, member=-1, away_ns=3_000_000_000, lives_ns=10_000_000_000),
+    "slow-member": Break(member=-1, runs=0.1, away_ns=10_000_000_000, lives_ns=15_000_000_000),
 }
 
 
@@ -242,8 +242,16 @@ def break_pair(
 
 
 def _came_back(member: Member, since_ns: int) -> int | None:
+    """One without its cluster may refuse to be asked."""
+
+    def is_whole() -> bool:
+        with suppress(LabError):
+            facts = member.node_facts()
+            return facts is not None and not facts.unlike
+        return False
+
     with suppress(LabError):
-        await_node(member, _GOES_ON_S)
+        wait_for(is_whole, _GOES_ON_S, lambda: f"{member.name} did not come back")
         return time.monotonic_ns() - since_ns
     return None
 
