@@ -67,6 +67,17 @@ def test_a_present_path_that_is_missed_ends_the_prediction(recording: Recording)
     assert as_json(found, ())["pages"][0]["p50_ms"]["bottom_up"] is None  # type: ignore[index]
 
 
+def test_what_the_recorder_does_not_see_of_a_round_trip_is_no_time_of_the_application(recording: Recording) -> None:
+    """Waking the other side takes 50 µs more than the recorder sees from beside it; pages are as long as they were."""
+    found = analyze(recording, costs(70, noise=0.01), costs(610, label="remote", rtt_ns=500_000), None, FLOOR_NS)
+    assert not found.missed
+    (page,) = found.pages
+    assert page.bottom_up.p50_ms.value == pytest.approx(true_ms(TRIPS * 0.540), rel=0.02)
+    assert page.server_ms == pytest.approx(TRIPS * 0.080, rel=0.05)
+    assert page.gaps_ms == pytest.approx(TRIPS * (0.100 - 0.050), rel=0.05)
+    assert page.clipped == 0
+
+
 def test_an_application_that_became_slower_is_seen_in_a_later_recording(recording: Recording, tmp_path: Path) -> None:
     slower = [dataclasses.replace(step, gap_ns=round(step.gap_ns * 1.3)) for step in PAGE]
     same, other = made(tmp_path / "same.recording", PAGE, seed=6), made(tmp_path / "other.recording", slower)

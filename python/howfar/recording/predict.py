@@ -76,6 +76,9 @@ class LaidPage:
     """What connecting adds there, by block: all connections of the page."""
     connect_whole_ns: np.ndarray
     """All that connecting takes there, before the login."""
+    floor_ns: float | None = None
+    """Of a round trip without work, as the recorder saw it: between it and the server, so that waking it is not in it, but in the gap
+    before. None: not known, and what was observed is what the application waited for."""
 
     @property
     def connects(self) -> int:
@@ -88,17 +91,23 @@ class LaidPage:
     @cached_property
     def gaps_ns(self) -> float:
         """The application's own time."""
-        return max(self.took_ns - float(self.observed_ns.sum()), 0.0)
+        unseen = np.maximum(self.now_ns.mean(axis=0) - self._path_ns.mean(axis=0), 0.0)
+        return max(self.took_ns - float((self.observed_ns + unseen).sum()), 0.0)
+
+    @property
+    def _path_ns(self) -> np.ndarray:
+        """What of the observed is the path: by block."""
+        return self.now_ns if self.floor_ns is None else np.full_like(self.now_ns, self.floor_ns)
 
     @cached_property
     def server_ns(self) -> np.ndarray:
         """The server's time for each round trip, never below 0: by block."""
-        return np.asarray(np.maximum(self.observed_ns - self.now_ns, 0.0))
+        return np.asarray(np.maximum(self.observed_ns - self._path_ns, 0.0))
 
     @property
     def clipped(self) -> float:
-        """The share of round trips that took less than the path costs now."""
-        return float((self.observed_ns < self.now_ns.mean(axis=0)).mean()) if self.trips else 0.0
+        """The share of round trips that took less than their path."""
+        return float((self.observed_ns < self._path_ns.mean(axis=0)).mean()) if self.trips else 0.0
 
     @cached_property
     def predicted_ns(self) -> np.ndarray:
@@ -107,9 +116,11 @@ class LaidPage:
 
     def present_ns(self, shift_ns: float) -> np.ndarray:
         """On the present path, by block, as it is now. `shift_ns`: how much longer a round trip without work takes now than when it
-        was recorded, by the recorder's own measure; costs of now are then not those of the recording."""
-        server_ns = np.maximum((self.observed_ns - self.now_ns).sum(axis=1), 0.0)
-        return np.asarray(self.gaps_ns + server_ns + self.now_ns.sum(axis=1) + shift_ns * len(self.trips))
+        was recorded, by the recorder's own measure."""
+        path_ns = self._path_ns.sum(axis=1)
+        server_ns = np.maximum(self.observed_ns.sum() - path_ns, 0.0)
+        beside_ns = max(self.took_ns - float(self.observed_ns.sum()), 0.0)
+        return np.asarray(beside_ns + server_ns + path_ns + shift_ns * len(self.trips))
 
 
 class PagePrediction(Part):
@@ -284,6 +295,7 @@ def _laid(
         opened=opened,
         connect_ns=connect_ns,
         connect_whole_ns=len(opened) * target.connect_ns,
+        floor_ns=float(recording.facts.get("floor_ns") or 0) or None,
     )
 
 

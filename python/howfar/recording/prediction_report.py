@@ -131,8 +131,8 @@ def _missed(page: PagePrediction, found: Prediction) -> str:
     why = "the pages differ in what they do"
     if page.clipped > _CLIPPED_SHARE:
         why = (
-            f"{page.clipped:.0%} of its round trips took less than this path costs now ({_us(found.cost_now_us)}): "
-            "the machine is slower now than when it was recorded, or the recording is from another one"
+            f"{page.clipped:.0%} of its round trips took less than one without work ({_without_work(found)}): the machine is slower "
+            "now than when it was recorded, or the recording is from another one"
         )
     elif page.later is not None and abs(page.later_error or 0.0) > PRESENT_MISS_SHARE:
         return (
@@ -149,6 +149,10 @@ def _missed(page: PagePrediction, found: Prediction) -> str:
         f"{page.name}: {ms(page.now.p50_ms.value)} ms as recorded, {ms(page.present.p50_ms.value)} ms as predicted for the same path "
         f"({page.present_error:+.0%}). Other paths are not predicted: {why}. Record again, or predict on a quieter machine."
     )
+
+
+def _without_work(found: Prediction) -> str:
+    return _us(found.cost_now_us) if found.floor_us is None else f"{found.floor_us:.0f} µs when it was recorded"
 
 
 def _us(found: Estimate) -> str:
@@ -206,8 +210,7 @@ def _warnings(shown: Sequence[PagePrediction], found: Prediction) -> list[Block]
             lines.append(f"{page.name}: {page.pages} pages allow no interval; {MIN_BLOCKS} would.")
         if page.clipped > _CLIPPED_SHARE:
             lines.append(
-                f"{page.name}: {page.clipped:.0%} of the round trips took less than this path costs now; their server "
-                "time counts as 0."
+                f"{page.name}: {page.clipped:.0%} of the round trips took less than one without work; their server time counts as 0."
             )
         if page.overlapped >= 0.5:
             lines.append(f"{page.name}: {page.overlapped:.0f} round trips overlapped others and are not counted.")
