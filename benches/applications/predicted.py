@@ -145,7 +145,7 @@ def record(app: App, out: Path, pages: int) -> dict[str, int]:
 
 
 def predict(recording: Path, link: Sequence[str]) -> dict[str, Any]:
-    command = [*HOWFAR, "predict", str(recording), *link, "--blocks", "2", "--json"]
+    command = [*HOWFAR, "predict", str(recording), *link, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S)
     if done.returncode != 0:
         print(f"   predict {' '.join(link)}: exit code {done.returncode} {done.stderr[-300:]}", file=sys.stderr)
