@@ -138,12 +138,6 @@ class _Connection(CoreConnection):  # type: ignore[misc]  # it has no types
             sock=self.stream,
         )
 
-    @property
-    def backend_key(self) -> bytes | None:
-        """What ends a query of this session: a process number and a secret. None: the server gave none."""
-        key: bytes | None = self._backend_key_data
-        return key
-
     def handle_AUTHENTICATION_REQUEST(self, data: bytes, context: Any) -> None:  # noqa: N802  # pg8000's name
         self._rounds -= 1
         if self._rounds < 0:
@@ -277,20 +271,9 @@ class PostgresqlSession:
             ((role,),) = self.rows("SELECT pg_catalog.quote_ident(current_user)")
             how = f"GRANT pg_monitor TO {role}"
             hidden.append(("other sessions", "its role is not a member of pg_monitor or pg_read_all_stats", how))
-        if self._is_pooled():
-            why = "a pooler answers here: the key of this session names no process of the server"
-            hidden.append(
-                ("the way from the pooler to the server", why, "Name the server's own address to examine it.")
-            )
         no_socket = {"socket": ""} if settings.get("unix_socket_directories") == "" else {}
         counted = None if are_hidden else (len(listed), sum(bool(row[3]) for row in listed))
         return SelfReport(settings.get("config_file"), tuple(sessions), tuple(hidden), settings | no_socket, counted)
-
-    def _is_pooled(self) -> bool:
-        """A server's BackendKeyData begins with the process that serves the session; a pooler makes its own."""
-        key = self._connection.backend_key
-        ((pid,),) = self.rows("SELECT pg_catalog.pg_backend_pid()")
-        return key is not None and int.from_bytes(key[:4], "big") != int(pid)
 
     def close(self) -> None:
         _close(self._connection)
