@@ -330,7 +330,6 @@ fn cpu(part: &Value) -> CpuUse {
     }
 }
 
-/// The fields of the nested parts, taken from the example, must be all that this side writes and no more.
 fn lost(example: &Value) -> Lost {
     let text = |name: &str| example["last"][name].as_str().expect("a text");
     let last = Failed::new(FailCode::ServerGone, text("message"), text("advice"));
@@ -340,6 +339,7 @@ fn lost(example: &Value) -> Lost {
     }
 }
 
+/// The fields of the nested parts, taken from the example, must be all that this side writes and no more.
 #[test]
 fn a_finished_event_is_written_as_the_contract_has_it() {
     let example = json("event.finished.json");

@@ -157,14 +157,6 @@ impl Totals {
         self.latency.add(&slice.latency);
     }
 
-    /// The later of two losses stays.
-    pub(crate) fn told_of(&mut self, loss: Option<&(u64, Failed)>) {
-        let known_ns = self.last_loss.as_ref().map_or(0, |(at, _)| *at);
-        if let Some(loss) = loss.filter(|(at, _)| *at >= known_ns) {
-            self.last_loss = Some(loss.clone());
-        }
-    }
-
     /// Add what a worker counted beside its slices.
     pub(crate) fn add(&mut self, other: &Self) {
         for (code, count) in &other.errors {
@@ -172,7 +164,8 @@ impl Totals {
         }
         self.lost += other.lost;
         self.lost_at_end += other.lost_at_end;
-        self.told_of(other.last_loss.as_ref());
+        let both = [self.last_loss.take(), other.last_loss.clone()];
+        self.last_loss = both.into_iter().flatten().max_by_key(|(at_ns, _)| *at_ns);
         self.reconnects += other.reconnects;
         self.starved += other.starved;
         self.due += other.due;

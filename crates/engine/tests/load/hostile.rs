@@ -406,6 +406,21 @@ fn an_answer_that_lies_about_itself() {
     }
 }
 
+/// No lie, and nothing that a workload has.
+#[test]
+fn a_server_that_asks_for_the_rows_of_a_copy() {
+    for case in Case::each(|script| match script.name {
+        "postgres" => vec!["copy-in".to_owned()],
+        _ => Vec::new(),
+    }) {
+        let fake = case.server(|stream| {
+            stream.write_all(&rogue_postgres::message(b'G', b"\0\0\0"))?;
+            stream.read(&mut [0; 512]).map(drop)
+        });
+        case.ends(&fake, true, &["server_error"]);
+    }
+}
+
 #[test]
 fn more_behind_the_end_of_an_answer() {
     for case in Case::each(|_| vec!["more".to_owned()]) {
