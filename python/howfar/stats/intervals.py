@@ -27,6 +27,10 @@ class Resolution(StrEnum):
     """The interval includes 1, or the effect is smaller than the noise floor. Never "no difference"."""
     BASELINE = "baseline"
 
+    @property
+    def is_difference(self) -> bool:
+        return self in (Resolution.SLOWER, Resolution.FASTER)
+
 
 LEVEL = 0.95
 """Confidence of every interval in this program."""

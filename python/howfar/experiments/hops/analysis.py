@@ -146,7 +146,7 @@ def verdict(found: HopCosts, unit: str, text: Callable[[Estimate], str]) -> str:
 def _clause(hop: HopCost, per_s: float | None, unit: str, text: Callable[[Estimate], str]) -> str:
     parts = []
     if hop.throughput_ratio is not None:
-        doubt = "" if hop.resolution in (Resolution.SLOWER, Resolution.FASTER) else NOT_RESOLVED
+        doubt = "" if hop.resolution and hop.resolution.is_difference else NOT_RESOLVED
         parts.append(f"leaves {text(hop.throughput_ratio)} of the throughput{doubt}")
     if hop.added_p50_us is not None and per_s is not None:
         doubt = "" if excludes_zero(hop.added_p50_us) else NOT_RESOLVED

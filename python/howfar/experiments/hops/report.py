@@ -16,7 +16,7 @@ from howfar.report import figures
 from howfar.report.document import Block, Cell, Column, Details, Document, Table
 from howfar.report.frame import cell_table, confirmations, frame, trials
 from howfar.stats.estimate import Part
-from howfar.stats.intervals import Resolution, excludes_one
+from howfar.stats.intervals import excludes_one
 from howfar.stats.resample import within
 from howfar.stats.trials import ONE
 
@@ -32,8 +32,8 @@ class Hops(Experiment):
         found = findings["hops"]
         if not isinstance(found, HopCosts):
             return ""
-        costs_most = f"{verdict(found, ONE[evidence.table.unit], with_limits)}{floor_clause(evidence)}."
-        return " ".join([*map(pays, found.poolers), costs_most])
+        against = f"{verdict(found, ONE[evidence.table.unit], with_limits)}{floor_clause(evidence)}."
+        return " ".join([*map(pays, found.poolers), against])
 
     def applies(self, summary: Summary) -> bool:
         return summary.found(HopCosts) is not None
@@ -113,7 +113,7 @@ def costs(found: HopCosts, unit: str) -> Table:
 
 
 def _row(hop: HopCost, clients: int | None) -> tuple[Cell, ...]:
-    resolved = " *" if hop.resolution in (Resolution.SLOWER, Resolution.FASTER) else ""
+    resolved = " *" if hop.resolution and hop.resolution.is_difference else ""
     found = (hop.added_p50_us, hop.added_p99_us, hop.cpu_us_per_query, hop.connect_us)
     connections = f"{clients or figures.UNKNOWN} / {hop.to_server or figures.UNKNOWN}"
     return (

@@ -14,7 +14,6 @@ from howfar.report.charts import Drawable, percentiles, pick
 from howfar.report.document import Block, Chart, Column, Details, Document, Fields, Heading, Table, table_of
 from howfar.report.frame import cell_table, confirmations, frame, trials
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import Resolution
 from howfar.stats.resample import within
 
 MOST_OF_CAPACITY = 0.8
@@ -83,7 +82,7 @@ def _p50(at: AtRate) -> str:
 
 
 def _over(at: AtRate) -> str:
-    resolved = " *" if at.resolution in (Resolution.SLOWER, Resolution.FASTER) else ""
+    resolved = " *" if at.resolution.is_difference else ""
     return figures.UNKNOWN if at.p99_ratio is None else f"{with_limits(at.p99_ratio)}{resolved}"
 
 

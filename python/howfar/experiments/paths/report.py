@@ -95,7 +95,7 @@ def waking_blocks(summary: Summary) -> list[Block]:
 
 def _compared(base: str, contenders: list[CellSummary], evidence: RunEvidence) -> str:
     unit = evidence.table.unit
-    resolved = [cell for cell in contenders if cell.resolution in (Resolution.SLOWER, Resolution.FASTER)]
+    resolved = [cell for cell in contenders if cell.resolution.is_difference]
     unresolved = [cell for cell in contenders if cell.resolution is Resolution.NOT_RESOLVED]
     clauses = []
     if resolved:
