@@ -93,3 +93,8 @@ class DiskFull(RunFileError):
 def how_ended(code: int) -> str:
     """What a process's exit status says; negative: the signal that ended it."""
     return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def shell_code(code: int) -> int:
+    """The exit code that a shell gives for a process's exit status: 128 + N for signal N."""
+    return code if code >= 0 else 128 - code

@@ -184,6 +184,51 @@ def test_a_command_that_makes_no_round_trip_is_refused_and_leaves_no_file(server
     assert not list(tmp_path.iterdir())
 
 
+def test_the_exit_code_is_the_command_s(server: Running, tmp_path: Path) -> None:
+    out = tmp_path / "a.recording"
+    done = record(server, address(server, "socket"), out, "sh", "-c", f'{sys.executable} -c "$PAGE"; exit 5')
+    assert done.returncode == 5
+    assert json.loads(done.stdout)["exit_code"] == 5
+
+
+def test_in_a_laboratory_its_server_is_recorded_and_where_both_ran(mariadb: None, tmp_path: Path) -> None:
+    login = (
+        "unix_socket=e['HOWFAR_SOCKET'], user=e['HOWFAR_USER'], password=open(e['HOWFAR_PASSWORD_FILE']).read().strip()"
+    )
+    application = f"import os, pymysql; e = os.environ; pymysql.connect({login}).ping()"
+    out = tmp_path / "a.recording"
+    recording = [HOWFAR, "record", "--out", str(out), "--", sys.executable, "-c", application]
+    laboratory = [HOWFAR, "lab", "--path", "socket", "--tables", "1", "--table-size", "100", "--", *recording]
+    done = subprocess.run(laboratory, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    facts = read(out).facts
+    assert facts["commands"]["login"] == 1
+    if len(os.sched_getaffinity(0)) > 1:
+        assert not set(facts["cpus"]["application"]) & set(facts["cpus"]["server"])
+
+
+@pytest.mark.parametrize(
+    ("options", "command", "expected"),
+    [
+        (("--server", "gone.sock/"), ("true",), "gone.sock does not exist"),
+        (("--server", "./file"), ("true",), "is not a socket"),
+        (("--server", "127.0.0.1:1"), ("no-such-command",), "no-such-command: No such file or directory"),
+        (("--server", "127.0.0.1:1", "--pcap", "file"), (), "it is neither pcap nor pcapng"),
+        (("--server", "127.0.0.1:1", "--pcap", "empty"), (), "it is shorter than a head"),
+    ],
+)
+def test_what_cannot_be_recorded_is_refused_with_its_cause(
+    options: tuple[str, ...], command: tuple[str, ...], expected: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("neither a socket nor packets")
+    (tmp_path / "empty").touch()
+    arguments = [HOWFAR, "record", *options, *(("--", *command) if command else ())]
+    done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert expected in done.stderr
+    assert not list(tmp_path.glob("*.recording*"))
+
+
 def test_packets_say_the_same_without_a_tap(server: Running, tmp_path: Path) -> None:
     """The interface, while tcpdump captures it; then the file that tcpdump wrote of the same, by itself."""
     if shutil.which("tcpdump") is None or os.geteuid() != 0:

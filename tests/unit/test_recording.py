@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from howfar.errors import NewerRunFile, NotARunFile, RunFileError
-from howfar.recording.marks import page_of
+from howfar.cli.predict import predict
+from howfar.errors import NewerRunFile, NotARunFile, RunFileError, UsageError
+from howfar.recording.calibration import Placement
+from howfar.recording.marks import VARIABLE, Marks, page_of, send
+from howfar.recording.on_path import whole_pages
 from howfar.recording.recording import KILLED, Connection, Digest, Page, RecordingFile, RoundTrip, read
 from howfar.recording.summary import waiting_ns
 
@@ -71,6 +76,45 @@ def test_what_a_killed_recorder_leaves_says_that_it_is_not_complete(tmp_path: Pa
     assert (recording.facts["complete"], recording.facts["stopped"]) == (False, KILLED)
     assert len(recording.round_trips) == 1
     file.close()
+
+
+def test_what_a_killed_recorder_leaves_has_the_pages_that_were_marked(tmp_path: Path) -> None:
+    page = Page(1, "/shop", "php", 1.0, 41, 1_000, 2_000)
+    file = recorded(tmp_path / "a", (page,), (trip(1, 1_050), trip(2, 2_500)))
+    recording = whole_pages(read(tmp_path / "a"))
+    assert [one.id for one in recording.pages[0].round_trips] == [1]
+    file.add_pages([Page(1, "/shop", "php", 1.0, 41, 1_000, 9_000)])
+    with pytest.raises(UsageError, match="has no whole page"):
+        whole_pages(read(tmp_path / "a"))
+    file.close()
+
+
+def test_marks_are_taken_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Marks() as marks:
+        monkeypatch.setenv(VARIABLE, marks.address)
+        send(41, 100, 200, "mark", "one")
+        taken: list[Page] = []
+        while not taken:
+            taken = marks.take()
+        send(41, 300, 400, "mark", "two")
+    assert [page.name for page in taken] == ["one"]
+    assert [(page.id, page.name) for page in marks.pages] == [(1, "one"), (2, "two")]
+
+
+def test_a_placement_holds_where_its_cpus_are() -> None:
+    here = Placement.of_processes(os.getpid())
+    assert here.application == here.server == tuple(sorted(os.sched_getaffinity(0)))
+    assert Placement.of_recording({"cpus": here.model_dump()}) == here
+    assert Placement.of_recording({"cpus": {"application": (100_000,), "server": None}}) == Placement()
+    assert Placement.of_recording({}) == Placement()
+    assert sorted(os.sched_getaffinity(0)) == list(here.application or ())
+
+
+def test_a_path_whose_program_speaks_the_protocol_is_not_predicted(tmp_path: Path) -> None:
+    recorded(tmp_path / "a", (), (trip(1, 1_000),)).finish({})
+    found = CliRunner().invoke(predict, [str(tmp_path / "a"), "--path", "pgbouncer"])
+    assert isinstance(found.exception, UsageError)
+    assert "speaks the protocol of postgresql" in found.exception.message
 
 
 def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:

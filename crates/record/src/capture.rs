@@ -57,7 +57,12 @@ impl<R: Read> Capture<R> {
     /// Reads the file's head. The error says what it is not.
     pub fn open(mut input: R) -> io::Result<Self> {
         let mut magic = [0; 4];
-        input.read_exact(&mut magic)?;
+        input
+            .read_exact(&mut magic)
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof => io::Error::other("it is shorter than a head"),
+                _ => error,
+            })?;
         let mut capture = Self {
             input,
             is_big_endian: magic[0] == 0xA1,

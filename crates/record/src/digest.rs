@@ -118,7 +118,18 @@ pub fn digest(sql: &[u8], dialect: Dialect, salt: &Salt) -> Statement {
         keys: salt.keys(),
     };
     let mut tokens: Vec<Token> = Vec::new();
-    while let Some(token) = lexer.next() {
+    let mut in_value = false;
+    while let Some(mut token) = lexer.next() {
+        match token {
+            Token::Symbol(b"=" | b":=") => in_value = sets(&tokens),
+            Token::Word(word) if word.eq_ignore_ascii_case(b"to") => in_value = sets(&tokens),
+            Token::Symbol(b",") => in_value &= matches!(dialect, Dialect::Postgres { .. }),
+            Token::Word(word) if in_value => {
+                lexer.keys.add(word);
+                token = Token::Literal;
+            }
+            _ => {}
+        }
         if tokens.len() < MOST_TOKENS {
             push(&mut tokens, token);
         }
@@ -140,6 +151,18 @@ fn command(tokens: &[Token]) -> &'static str {
         Some("start") if second_is(tokens, b"transaction") => "begin",
         Some("desc") => "describe",
         Some(name) => name,
+    }
+}
+
+/// Whether it gives settings values, which need no quotes there.
+fn sets(tokens: &[Token]) -> bool {
+    match tokens.first() {
+        Some(Token::Word(first)) if first.eq_ignore_ascii_case(b"alter") => {
+            [&b"system"[..], b"role", b"user", b"database"]
+                .iter()
+                .any(|word| second_is(tokens, word))
+        }
+        first => is_word(first, b"set"),
     }
 }
 
@@ -547,6 +570,39 @@ mod tests {
                 POSTGRES,
                 "SELECT 1 /* a /* b */ secret */ + 2",
                 "SELECT ? + ?",
+            ),
+        ] {
+            assert_eq!(text(sql, dialect), expected, "{sql}");
+        }
+    }
+
+    #[test]
+    fn values_of_settings_need_no_quotes() {
+        for (dialect, sql, expected) in [
+            (
+                MYSQL,
+                "SET SESSION a = secret, @b := secret2",
+                "SET SESSION a = ?, @b := ?",
+            ),
+            (
+                POSTGRES,
+                "SET LOCAL a.b TO secret, \"Secret\"",
+                "SET LOCAL a.b TO ?, ?",
+            ),
+            (
+                POSTGRES,
+                "ALTER ROLE web SET a = secret",
+                "ALTER ROLE web SET a = ?",
+            ),
+            (
+                POSTGRES,
+                "ALTER TABLE a RENAME TO b",
+                "ALTER TABLE a RENAME TO b",
+            ),
+            (
+                MYSQL,
+                "UPDATE t SET a = b, c = d",
+                "UPDATE t SET a = b, c = d",
             ),
         ] {
             assert_eq!(text(sql, dialect), expected, "{sql}");

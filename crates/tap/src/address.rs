@@ -143,6 +143,15 @@ fn as_user_of(
     Ok(outcome?)
 }
 
+/// Process and user at the other end of a Unix socket.
+pub(crate) fn peer(socket: &OwnedFd) -> Option<(i32, u32)> {
+    let is_unix = matches!(sockopt::socket_domain(socket), Ok(AddressFamily::UNIX));
+    let found = is_unix
+        .then(|| sockopt::socket_peercred(socket).ok())
+        .flatten()?;
+    Some((found.pid.as_raw_nonzero().get(), found.uid.as_raw()))
+}
+
 /// A client of the listening socket, ready for small messages; None when nobody waits.
 pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     match net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {

@@ -210,6 +210,8 @@ pub(crate) struct RecordEnded {
     pub(crate) open: u64,
     pub(crate) refused: u64,
     pub(crate) refusal: Option<String>,
+    /// The process that listens on the server's Unix socket; 0: in no namespace that the tap sees.
+    pub(crate) server_pid: Option<i32>,
     /// Why the recording ended before the traffic did.
     pub(crate) stopped: Option<String>,
     /// A second process would go on with the connections if this one were killed.

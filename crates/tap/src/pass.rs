@@ -15,7 +15,7 @@ use rustix::net::{self, Shutdown, sockopt};
 use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
 use rustix::time::Timespec;
 
-use crate::address::{self, ConnectError};
+use crate::address::{self, ConnectError, peer};
 use crate::end::{End, INTEREST, now_ns};
 use crate::keep::Keeper;
 use crate::record::Recorder;
@@ -94,6 +94,8 @@ pub(crate) struct Totals {
     pub(crate) passed_to_client: u64,
     pub(crate) refused: u64,
     pub(crate) refusal: Option<String>,
+    /// The process that listens on the server's Unix socket.
+    pub(crate) server_pid: Option<i32>,
 }
 
 /// Passes connections on to one server.
@@ -376,7 +378,10 @@ impl Passer {
                             keeper.connected(line.id, &socket);
                         }
                         line.server = match &self.target {
-                            Target::Unix { .. } => Upstream::Open(End::new(socket)),
+                            Target::Unix { .. } => {
+                                self.totals.server_pid = peer(&socket).map(|(pid, _)| pid);
+                                Upstream::Open(End::new(socket))
+                            }
                             Target::Tcp { .. } => Upstream::Connecting(End::new(socket)),
                         };
                     }

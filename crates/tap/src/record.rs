@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 use flate2::Crc;
 use howfar_contract::emit;
 use howfar_record::{Conversation, Direction, RoundTrip, Salt};
-use rustix::net::{AddressFamily, sockopt};
 use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, tee};
 
+use crate::address::peer;
 use crate::jobs::{
     Phase, RecordEnded, Recorded, RecordedConnection, RecordedDigest, RecordedRoundTrip,
 };
@@ -123,14 +123,7 @@ impl Recorder {
     }
 
     pub(crate) fn opened(&mut self, id: u64, at_ns: u64, client: &OwnedFd) {
-        let is_unix = matches!(sockopt::socket_domain(client), Ok(AddressFamily::UNIX));
-        let peer = is_unix
-            .then(|| sockopt::socket_peercred(client).ok())
-            .flatten();
-        let (pid, uid) = (
-            peer.map(|peer| peer.pid.as_raw_nonzero().get()),
-            peer.map(|peer| peer.uid.as_raw()),
-        );
+        let (pid, uid) = peer(client).unzip();
         let turn = Turn {
             direction: Direction::ToServer,
             kept: 0,
@@ -243,6 +236,7 @@ impl Recorder {
             open: open as u64,
             refused: totals.refused,
             refusal: totals.refusal.clone(),
+            server_pid: totals.server_pid,
             stopped: self.stopped.map(str::to_owned),
             survives_kill: is_kept,
         };

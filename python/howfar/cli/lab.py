@@ -24,7 +24,7 @@ from howfar.cli.screen import note
 from howfar.cli.target_options import enter_sandbox
 from howfar.engine.messages import TcpTarget, UnixTarget
 from howfar.engine.process import Launcher
-from howfar.errors import HowfarError, LabError, UsageError, how_ended
+from howfar.errors import HowfarError, LabError, UsageError, how_ended, shell_code
 from howfar.lab.environment import LoadWatch
 from howfar.lab.laboratory import PLACEMENTS, Lab, LabRequest, LabStage, open_laboratory
 from howfar.lab.link import DIRECTIONS, Link
@@ -460,7 +460,7 @@ def _run(launcher: Launcher, command: Sequence[str], variables: dict[str, str]) 
     signal.signal(signal.SIGINT, lambda *_: None)  # from the terminal: the command got it too, and decides
     signal.signal(signal.SIGTERM, lambda *_: process.send_signal(signal.SIGTERM))
     code = process.wait()
-    return code if code >= 0 else 128 - code
+    return shell_code(code)
 
 
 if __name__ == "__main__":

@@ -219,7 +219,10 @@ def _resolved(host: str, port: int) -> list[str]:
 
 
 def usual_server() -> str:
-    """Find the one usual socket that exists. Raises UsageError."""
+    """The server of `howfar lab` inside it, else the one usual socket that exists. Raises UsageError."""
+    laboratory = of_laboratory()
+    if laboratory is not None:
+        return laboratory.socket or f"{laboratory.host}:{laboratory.port}"
     found = [path for path in _USUAL_SOCKETS if Path(path).is_socket()]
     if len(found) == 1:
         return found[0]

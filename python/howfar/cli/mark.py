@@ -9,7 +9,7 @@ import time
 import click
 
 from howfar.cli.screen import note
-from howfar.errors import UsageError
+from howfar.errors import UsageError, shell_code
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -33,4 +33,4 @@ def mark(name: str, command: tuple[str, ...]) -> int:
         raise UsageError(f"{command[0]}: {error.strerror}", "Try the command on its own first.") from error
     if not send(0, begun_ns, time.monotonic_ns(), "mark", name):
         note("no recording is running: run this inside `howfar record -- ...`")
-    return code if code >= 0 else 128 - code
+    return shell_code(code)

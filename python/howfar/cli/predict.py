@@ -57,7 +57,7 @@ def predict(
     If no page is left, the exit code is 7.
     """
     from howfar.recording import changes as changing
-    from howfar.recording.on_path import both_paths
+    from howfar.recording.on_path import both_paths, whole_pages
     from howfar.recording.predict import analyze, lay_out
     from howfar.recording.prediction_report import as_json as facts_of
     from howfar.recording.prediction_report import document
@@ -65,7 +65,7 @@ def predict(
     from howfar.report import html as page
     from howfar.report import terminal
 
-    recorded = read(recording)
+    recorded = whole_pages(read(recording))
     target = read_target(path_name, tls, link_values)
     known = _slopes(slopes, sorted({page.name for page in recorded.pages}))
     points = [_measurement(path) for path in measured]

@@ -20,7 +20,7 @@ _STDERR = 2
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("--server", metavar="ADDRESS",
-              help="The database's socket, or HOST:PORT.  [default: the one usual socket that exists]")  # fmt: skip
+              help="The database's socket, or HOST:PORT.  [default: the laboratory's, else the one usual socket]")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), help="The recording.  [default: COMMAND-DATE.recording]")
 @click.option("--interface", metavar="NAME", help="Capture packets on this interface instead of using a tap. TCP only.")
 @click.option(
@@ -65,7 +65,8 @@ def record(
     howfar record --pcap dump.pcap --server 10.0.0.5:5432
 
     The command reaches the tap through a mount that only it sees (Unix sockets), or by replacing HOST:PORT in its arguments and
-    environment (TCP). `howfar mark` and $HOWFAR_MARKS name pages. If howfar or the tap is killed, the command continues.
+    environment (TCP). `howfar mark` and $HOWFAR_MARKS name pages. If howfar or the tap is killed, the command continues. Exits with
+    the command's exit code.
     """
     from howfar.recording.recorder import Requested, record  # numpy, which --help need not pay
     from howfar.recording.recording import SUFFIX, read
@@ -82,21 +83,22 @@ def record(
         )
     if php and (service or interface or pcap):
         raise UsageError("--php needs a command recorded through a tap", "Omit --php; name pages with `howfar mark`.")
+    code = 0
     if service:
         _service(service, server, out, seconds, yes, gaps)
     elif interface or pcap:
-        _packets(server, out, interface, pcap, command, seconds, gaps, output)
+        code = _packets(server, out, interface, pcap, command, seconds, gaps, output)
     elif not command:
         raise UsageError("nothing to record", "Give the command that starts your application after --.")
     else:
-        record(Requested(address_of(server or usual_server()), command, out, php, gaps, output), note)
+        code = record(Requested(address_of(server or usual_server()), command, out, php, gaps, output), note)
     found = summarize(read(out))
     if as_json:
         click.echo(found.model_dump_json(indent=2))
-        return 0
+        return code
     text = terminal.render(document(found, str(out)), width(), colour=has_colour(sys.stdout, no_colour))
     click.echo(text)
-    return 0
+    return code
 
 
 def _service(unit: str, server: str | None, out: Path, seconds: float | None, yes: bool, gaps: bool) -> None:
@@ -117,7 +119,8 @@ def _packets(
     seconds: float | None,
     gaps: bool,
     output: int | None,
-) -> None:
+) -> int:
+    """The command's exit code, 0 without one."""
     from howfar.recording.packets import Requested, record
 
     target = address_of(server) if server else None
@@ -126,7 +129,7 @@ def _packets(
             "packets can only be recorded of a server's TCP port",
             "For example: --interface lo --server 127.0.0.1:3306, or --pcap FILE --server 10.0.0.5:5432.",
         )
-    record(Requested(target.port, target.host, out, interface, file, command, seconds, gaps, output), note)
+    return record(Requested(target.port, target.host, out, interface, file, command, seconds, gaps, output), note)
 
 
 def _agreed(text: str, yes: bool) -> bool:

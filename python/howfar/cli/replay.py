@@ -49,14 +49,14 @@ def replay(
     """
     from dataclasses import replace
 
-    from howfar.recording.on_path import both_paths
+    from howfar.recording.on_path import both_paths, whole_pages
     from howfar.recording.predict import analyze, lay_out
     from howfar.recording.recording import read
     from howfar.recording.replay import analyze as analyze_replay
     from howfar.recording.replay import document
     from howfar.report import terminal
 
-    recorded = read(recording)
+    recorded = whole_pages(read(recording))
     target = read_target(path_name, tls, link_values)
     enter_sandbox(target.path)
     kept: dict[str, int] = {}

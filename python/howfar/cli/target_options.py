@@ -50,6 +50,12 @@ def read_target(path_name: str | None, tls: str | None, link_values: dict[str, A
     path = find_path(path_name or ("remote" if choice.given else "tcp"))
     if choice.given and not path.crosses_link:
         raise UsageError(f"the path {path.name} crosses no link", "Omit --path, or use --path remote.")
+    if path.protocols:
+        raise UsageError(
+            f"a program on the path {path.name} speaks the protocol of {' and '.join(path.protocols)}, and predictions and replays "
+            "have a server that speaks none",
+            "Choose another path; `howfar hops` measures what the program costs.",
+        )
     if choice.script.changes:
         raise UsageError("a prediction needs a constant link", "Omit --link-script.")
     return Target(

@@ -1333,6 +1333,8 @@ class RecordEnded(Message):
     """Connections that are open."""
     refused: int
     refusal: str | None
+    server_pid: int | None
+    """The process that listens on the server's Unix socket; 0: in no namespace that the tap sees."""
     stopped: str | None
     """Why the recording ended before the traffic did."""
     survives_kill: bool

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from howfar.errors import LabError, MissingError, SandboxForbidden
+from howfar.errors import LabError, MissingError, SandboxForbidden, shell_code
 from howfar.lab.kernel import die_with_parent
 
 _MARK = "HOWFAR_SANDBOX"
@@ -191,7 +191,7 @@ def run_inside(argv: Sequence[str] | None = None, *, network: bool = True) -> in
     finally:
         os.close(write_end)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return code if code >= 0 else 128 - code
+    return shell_code(code)
 
 
 def _tcp_memory() -> str:

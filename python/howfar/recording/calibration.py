@@ -6,10 +6,14 @@ than an echo without pauses shows, so the echo pauses as the application did.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import statistics
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from typing import Any
 
 from howfar.engine.messages import (
     AnswerJob,
@@ -25,6 +29,7 @@ from howfar.engine.messages import (
 )
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import LabError
+from howfar.lab.network import format_cpus
 from howfar.recording.costs import SMALLEST, trimmed_mean
 from howfar.recording.record_tap import RecordTap
 from howfar.recording.tap import Target
@@ -36,7 +41,7 @@ _ROUND_NS = 60_000_000
 _FEWEST, _MOST, _SETTLE = 20, 200, 5
 _LONGEST_NS = 3_000_000
 """A processor that has slept for so long sleeps as deeply as it ever does."""
-_LEAST_SERVER_NS = 20_000
+_LEAST_SERVER_NS = 5_000
 """In which the server also looks how long it waited for a processor."""
 
 
@@ -53,6 +58,10 @@ class Rhythm(Part):
         """What a round trip takes without the path."""
         return self.gap_ns + self.server_ns
 
+    def without(self, floor_ns: int) -> Rhythm:
+        """With the server's time alone, where it was taken with a path of this floor."""
+        return self.model_copy(update={"server_ns": max(self.server_ns - floor_ns, _LEAST_SERVER_NS)})
+
     def step(self, to_server: int | None = None, to_client: int | None = None, connection: int = 0) -> ReplayStep:
         """This round trip, or one of other sizes."""
         return ReplayStep(
@@ -65,8 +74,8 @@ class Rhythm(Part):
 
 
 def rhythm_of(rows: Iterable[tuple[int, int, int, int, int, int]]) -> Rhythm:
-    """Medians of (page, begun, sent, ended, bytes to the server, to the client), in the order of pages and time. The first of a page
-    follows what is not known."""
+    """Medians of (page, begun, sent, ended, bytes to the server, to the client), in the order of pages and time; the server's time is
+    from sent to ended. The first of a page follows what is not known."""
     gaps: list[int] = []
     found: list[Sequence[int]] = []
     before: tuple[int, int] | None = None
@@ -86,6 +95,45 @@ def rhythm_of(rows: Iterable[tuple[int, int, int, int, int, int]]) -> Rhythm:
     )
 
 
+class Placement(Part):
+    """CPUs on which an application, with its tap, and its server may run. None: on any."""
+
+    application: tuple[int, ...] | None = None
+    server: tuple[int, ...] | None = None
+
+    @classmethod
+    def of_processes(cls, server_pid: int | None) -> Placement:
+        """Of what this process starts, and of a server: None or 0 where it is not known, which may be on any."""
+        ours, theirs = tuple(sorted(os.sched_getaffinity(0))), tuple(range(os.cpu_count() or 1))
+        if server_pid:
+            with contextlib.suppress(OSError):
+                theirs = tuple(sorted(os.sched_getaffinity(server_pid)))
+        return cls(application=ours, server=theirs)
+
+    @classmethod
+    def of_recording(cls, facts: Mapping[str, Any]) -> Placement:
+        """As recorded, if this machine has these CPUs."""
+        found = cls.model_validate(facts.get("cpus") or {})
+        return found if all(_allowed(cpus) for cpus in (found.application, found.server)) else cls()
+
+
+def _allowed(cpus: tuple[int, ...] | None) -> bool:
+    def tried() -> bool:
+        try:
+            os.sched_setaffinity(0, cpus or os.sched_getaffinity(0))
+        except OSError:
+            return False
+        return set(cpus or ()) <= os.sched_getaffinity(0)
+
+    with ThreadPoolExecutor(1) as pool:  # the affinity is a thread's own
+        return pool.submit(tried).result()
+
+
+def on_cpus(cpus: tuple[int, ...] | None) -> Launcher:
+    """Starts a process there."""
+    return Launcher(() if cpus is None else ("taskset", "-c", format_cpus(cpus)))
+
+
 class Calibration(Part):
     """What a round trip of a rhythm costs with the recorder."""
 
@@ -95,21 +143,22 @@ class Calibration(Part):
     """What the tap adds."""
 
 
-def calibrate(on_socket: bool, rhythm: Rhythm) -> Calibration:
+def calibrate(on_socket: bool, rhythm: Rhythm, placement: Placement) -> Calibration:
     """Measure in rounds that alternate between a tap and none. Raises LabError, EngineError."""
     rounds = max(_FEWEST, min(_MOST, _ROUND_NS // (rhythm.each_ns + 100_000)))
     page = ReplayPage(steps=(rhythm.step(),) * (_SETTLE + rounds))
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="howfar-", ignore_cleanup_errors=True))
-        plain = _answering(stack, f"{folder}/answers" if on_socket else None)
+        client = on_cpus(placement.application)
+        plain = _answering(stack, f"{folder}/answers" if on_socket else None, on_cpus(placement.server))
         listen = UnixTarget(path=f"{folder}/tap") if on_socket else TcpListen(host="127.0.0.1", port=0)
-        tap = RecordTap(plain, listen)
+        tap = RecordTap(plain, listen, client)
         stack.callback(tap.leave)
         added = []
         for number in range(_ROUNDS):
             targets = {"plain": plain, "tapped": tap.address}
             order = sorted(targets, reverse=bool(number % 2))
-            cost_ns = {name: _cost_ns(targets[name], page, rhythm) for name in order}
+            cost_ns = {name: _cost_ns(targets[name], page, rhythm, client) for name in order}
             added.append(cost_ns["tapped"] - cost_ns["plain"])
         tap.finish()
         events = [event for event in tap.events() if isinstance(event, Recorded)]
@@ -117,18 +166,18 @@ def calibrate(on_socket: bool, rhythm: Rhythm) -> Calibration:
     return Calibration(floor_ns=max(round(trimmed_mean(upstream)), 0), tap_ns=mean_interval(added))
 
 
-def _answering(stack: ExitStack, socket: str | None) -> Target:
+def _answering(stack: ExitStack, socket: str | None, where: Launcher) -> Target:
     """Start a server that does no work."""
     listen = UnixTarget(path=socket) if socket else TcpListen(host="127.0.0.1", port=0)
-    server = stack.enter_context(EngineProcess(AnswerJob(listen=listen), Launcher()))
+    server = stack.enter_context(EngineProcess(AnswerJob(listen=listen), where))
     ready = server.read()
     if not isinstance(ready, NullReady):
         raise LabError("the server that does no work did not start", "Please report this.")
     return listen if isinstance(listen, UnixTarget) else TcpTarget(host=listen.host, port=ready.port or 0)
 
 
-def _cost_ns(target: Target, page: ReplayPage, rhythm: Rhythm) -> float:
-    with EngineProcess(ReplayJob(target=target, pages=(page,)), Launcher()) as engine:
+def _cost_ns(target: Target, page: ReplayPage, rhythm: Rhythm, where: Launcher) -> float:
+    with EngineProcess(ReplayJob(target=target, pages=(page,)), where) as engine:
         done = engine.read()
     assert isinstance(done, Replayed), "a replay says what each page took"
     return trimmed_mean(done.round_trips_ns[_SETTLE:]) - rhythm.server_ns

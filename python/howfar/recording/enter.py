@@ -1,7 +1,8 @@
 """Becomes the user's command inside the namespace that this program was started in. Standard library alone, for a quick start.
 
 Mounts the tap's socket over the server's, reports which mount namespace this is, and waits for leave to go on: nothing of the
-application runs before the tap knows whom it serves.
+application runs before the tap knows whom it serves. Why a command cannot be started is reported too; the report of one that starts
+ends.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import subprocess
 import sys
 
-NOT_MOUNTED = 125
+NOT_MOUNTED, NOT_STARTED = 125, 127
 
 
 def main() -> int:
@@ -26,14 +27,13 @@ def main() -> int:
             os.unlink(source)  # noqa: PTH108 - pathlib takes milliseconds
             os.rmdir(os.path.dirname(source))  # noqa: PTH106, PTH120
     os.write(int(report), str(os.stat("/proc/self/ns/mnt").st_ino).encode())  # noqa: PTH116
-    os.close(int(report))
     if not os.read(int(leave), 1):
         return NOT_MOUNTED
     try:
         os.execvp(command[0], command)
     except OSError as error:
-        print(f"howfar: {command[0]}: {error.strerror}", file=sys.stderr)
-        return 127
+        os.write(int(report), str(error.strerror).encode())
+        return NOT_STARTED
 
 
 if __name__ == "__main__":

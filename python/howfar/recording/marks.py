@@ -11,6 +11,7 @@ import os
 import re
 import socket
 import threading
+from collections import deque
 from types import TracebackType
 
 from howfar.recording.recording import Page
@@ -62,7 +63,8 @@ class Marks:
     def __init__(self) -> None:
         self.pages: list[Page] = []
         self.malformed = 0
-        self._texts: list[bytes] = []
+        self._texts: deque[bytes] = deque()
+        self._received = 0
         self._left = threading.Event()
         self._line = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _ROOM)
@@ -80,10 +82,23 @@ class Marks:
         with contextlib.suppress(BlockingIOError):
             while True:
                 text = self._line.recv(_LONGEST)
-                if len(self._texts) < _MOST:
+                self._received += 1
+                if self._received <= _MOST:
                     self._texts.append(text)
                 else:
                     self.malformed += 1
+
+    def take(self) -> list[Page]:
+        """Read what was received since the last call, by one thread at a time; `pages` has all."""
+        found: list[Page] = []
+        while self._texts:
+            page = page_of(len(self.pages) + len(found) + 1, self._texts.popleft().decode(errors="replace"))
+            if page is None:
+                self.malformed += 1
+            else:
+                found.append(page)
+        self.pages += found
+        return found
 
     def __enter__(self) -> Marks:
         self._thread.start()
@@ -96,9 +111,4 @@ class Marks:
         self._thread.join(5)
         self._drain()
         self._line.close()
-        for text in self._texts:
-            page = page_of(len(self.pages) + 1, text.decode(errors="replace"))
-            if page is None:
-                self.malformed += 1
-            else:
-                self.pages.append(page)
+        self.take()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from howfar.errors import UsageError
 from howfar.lab.laboratory import LabRequest, open_laboratory
@@ -12,7 +12,7 @@ from howfar.lab.link import LinkSpec
 from howfar.lab.network import TcpPreset
 from howfar.paths import Path, find_path
 from howfar.plan.sessions import TlsVersion
-from howfar.recording.calibration import Calibration, Rhythm, calibrate, rhythm_of
+from howfar.recording.calibration import Calibration, Placement, Rhythm, calibrate, rhythm_of
 from howfar.recording.costs import PathCosts, Sizes, sizes_of
 from howfar.recording.recording import Recording
 from howfar.recording.stage import OpenPath, measure, open_path
@@ -81,8 +81,22 @@ def present_tls(recording: Recording) -> TlsVersion | None:
     return "1.2" if "1.2" in str(tls) else "1.3"
 
 
+def whole_pages(recording: Recording) -> Recording:
+    """Of a recording that stopped early, without the pages that went on after that. Raises UsageError."""
+    stopped = recording.facts.get("stopped")
+    if stopped is None:
+        return recording
+    until_ns = max((trip.ended_ns for trip in recording.round_trips), default=0)
+    pages = tuple(page for page in recording.pages if page.ended_ns <= until_ns)
+    if not pages:
+        raise UsageError(f"the recording is not complete ({stopped}), and has no whole page", "Record again.")
+    return replace(recording, pages=pages)
+
+
 def rhythm_in(recording: Recording) -> Rhythm:
     """The typical round trip of its pages."""
+    if "rhythm" in recording.facts:
+        return Rhythm.model_validate(recording.facts["rhythm"])
     return rhythm_of(
         (page.id, trip.begun_ns, trip.sent_ns, trip.ended_ns, trip.bytes_to_server, trip.bytes_to_client)
         for page in recording.pages
@@ -114,9 +128,10 @@ def both_paths(recording: Recording, target: Target) -> Iterator[BothPaths]:
     )
     with ExitStack() as ledger:
         lab = ledger.enter_context(open_laboratory(request))
-        present = ledger.enter_context(open_path(lab, path, tls, 1))
-        there = ledger.enter_context(open_path(lab, target.path, target.tls or tls, 2))
+        placement = Placement.of_recording(recording.facts)
+        present = ledger.enter_context(open_path(lab, path, tls, 1, placement))
+        there = ledger.enter_context(open_path(lab, target.path, target.tls or tls, 2, placement))
         label = path.name + (f", TLS {tls}" if tls else "")
         rhythm = rhythm_in(recording)
-        recorder = calibrate(present.path.by_socket, rhythm)
+        recorder = calibrate(present.path.by_socket, rhythm, placement)
         yield BothPaths(present, there, (label, target.label), sizes, rhythm, recorder)

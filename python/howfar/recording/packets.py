@@ -18,7 +18,7 @@ from threading import Thread
 
 from howfar.engine.messages import PacketsEnded, PacketsJob, Recorded, TapReady
 from howfar.engine.process import EngineProcess, Launcher
-from howfar.errors import LabError, MissingError, UsageError
+from howfar.errors import LabError, MissingError, UsageError, shell_code
 from howfar.recording.marks import VARIABLE, Marks
 from howfar.recording.recorder import Collected, add_pages, collect, new_facts
 from howfar.recording.recording import Page, RecordingFile
@@ -122,8 +122,11 @@ class Dump:
         self._process.wait()
 
 
-def record(requested: Requested, say: Callable[[str], None]) -> None:
-    """Record packets. Raises UsageError, LabError, MissingError, EngineError, RunFileError."""
+def record(requested: Requested, say: Callable[[str], None]) -> int:
+    """Record packets; returns the command's exit code, 0 without one.
+
+    Raises UsageError, LabError, MissingError, EngineError, RunFileError.
+    """
     name = Path(requested.command[0]).name if requested.command else None
     facts = new_facts("pcap" if requested.file else "packets", "tcp", name)
     file, collected = RecordingFile(requested.out, facts), Collected()
@@ -134,14 +137,21 @@ def record(requested: Requested, say: Callable[[str], None]) -> None:
             marked: list[Page] = []
             whole: Page | None = None
             more: dict[str, int] = {}
+            code = 0
         else:
-            marked, whole, more = _live(requested, file, collected, say)
+            marked, whole, more, code = _live(requested, file, collected, say)
+        if not collected.round_trips and collected.stopped is not None:
+            raise UsageError(
+                f"nothing was recorded: {collected.stopped}",
+                "A file must be pcap or pcapng, as `tcpdump -w` writes it.",
+            )
         if not collected.round_trips:
             raise UsageError(
                 f"no round trip to port {requested.port} was seen",
                 "Is --server the address as the packets have it? Packets exist on TCP alone, not on a Unix socket.",
             )
-        _finish(file, collected, {**add_pages(file, marked, whole, requested.gaps), **more})
+        _finish(file, collected, {**add_pages(file, marked, whole, requested.gaps), **more}, code)
+        return code
     except BaseException:
         is_worth_it = file.has_round_trips()
         file.close()
@@ -152,8 +162,8 @@ def record(requested: Requested, say: Callable[[str], None]) -> None:
 
 def _live(
     requested: Requested, file: RecordingFile, collected: Collected, say: Callable[[str], None]
-) -> tuple[list[Page], Page, dict[str, int]]:
-    """The pages that were marked, the one of all, and what is unknown."""
+) -> tuple[list[Page], Page, dict[str, int], int]:
+    """The pages that were marked, the one of all, what is unknown, and the command's exit code."""
     read, write = os.pipe()
     epoch_ns = time.time_ns() - time.monotonic_ns()
     with ExitStack() as stack:
@@ -164,11 +174,11 @@ def _live(
         finally:
             os.close(write)
             os.close(read)
-        collector = Thread(target=collect, args=(reader, file, collected), name="collect", daemon=True)
+        collector = Thread(target=collect, args=(reader, file, collected, marks), name="collect", daemon=True)
         collector.start()
         say(f"recording packets on {requested.interface}")
         begun_ns = time.monotonic_ns()
-        _meanwhile(requested, marks)
+        code = _meanwhile(requested, marks)
         ended_ns = time.monotonic_ns()
         dropped = dump.end()
         stack.close()
@@ -183,10 +193,11 @@ def _live(
             "packets dropped by the kernel": dropped,
             "marks that were not understood": marks.malformed,
         },
+        code,
     )
 
 
-def _meanwhile(requested: Requested, marks: Marks) -> None:
+def _meanwhile(requested: Requested, marks: Marks) -> int:
     if requested.command:
         environment = {**os.environ, VARIABLE: marks.address}
         try:
@@ -194,14 +205,15 @@ def _meanwhile(requested: Requested, marks: Marks) -> None:
         except OSError as error:
             raise UsageError(f"{requested.command[0]}: {error.strerror}", "Try the command alone first.") from error
         before = signal.signal(signal.SIGINT, lambda *_: None)
-        process.wait()
+        code = process.wait()
         signal.signal(signal.SIGINT, before)
-        return
+        return shell_code(code)
     with contextlib.suppress(KeyboardInterrupt):
         time.sleep(requested.seconds if requested.seconds is not None else _UNTIL_INTERRUPTED_S)
+    return 0
 
 
-def _finish(file: RecordingFile, collected: Collected, more: dict[str, int]) -> None:
+def _finish(file: RecordingFile, collected: Collected, more: dict[str, int], code: int) -> None:
     ended = collected.ended
     assert ended is None or isinstance(ended, PacketsEnded)
     if ended is not None:
@@ -215,6 +227,7 @@ def _finish(file: RecordingFile, collected: Collected, more: dict[str, int]) -> 
             "round_trips": collected.round_trips,
             "unknown": dict(unknown),
             "commands": ended.commands if ended else {},
+            "exit_code": code,
             "stopped": collected.stopped,
             "complete": collected.stopped is None,
         }

@@ -26,8 +26,9 @@ _SETTLE_S = 2.0
 class RecordTap:
     """A running recorder. Leaving it does not end it: it ends with the last process that it serves."""
 
-    def __init__(self, server: Target, listen: UnixTarget | TcpListen) -> None:
-        self._process = EngineProcess(RecordJob(listen=listen, server=server), _DETACHED)
+    def __init__(self, server: Target, listen: UnixTarget | TcpListen, where: Launcher | None = None) -> None:
+        launcher = _DETACHED if where is None else Launcher((*_DETACHED.prefix, *where.prefix))
+        self._process = EngineProcess(RecordJob(listen=listen, server=server), launcher)
         try:
             ready = self._process.read()
         except BaseException:

@@ -35,8 +35,8 @@ from howfar.engine.messages import (
     TcpListen,
     UnixTarget,
 )
-from howfar.errors import EngineError, HowfarError, LabError, MissingError, SandboxForbidden, UsageError
-from howfar.recording.calibration import calibrate, rhythm_of
+from howfar.errors import EngineError, HowfarError, LabError, MissingError, SandboxForbidden, UsageError, shell_code
+from howfar.recording.calibration import Placement, calibrate, rhythm_of
 from howfar.recording.gaps import pages_by_gaps
 from howfar.recording.marks import VARIABLE, Marks
 from howfar.recording.record_tap import RecordTap
@@ -46,7 +46,7 @@ from howfar.recording.tap import Insertion, Target, insertion
 _PHP = Path(__file__).parent / "php"
 _LATE_NS = 10_000_000_000
 """Twice as long as the tap keeps what it has seen."""
-_LOST = "the tap was killed; connections went on unrecorded"
+_LOST = "the tap was killed, and what it had seen last, up to 5 s, is lost; connections went on unrecorded"
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class Collected:
     round_trips: int = 0
 
 
-def collect(source: Source, file: RecordingFile, into: Collected) -> None:
-    """Write all events to the file. An error of the file or the tap ends only the recording."""
+def collect(source: Source, file: RecordingFile, into: Collected, marks: Marks | None = None) -> None:
+    """Write all events to the file, with the pages marked so far. An error of the file or the tap ends only the recording."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)  # the application comes first
     yields = _schedule(os.SCHED_IDLE)
@@ -99,6 +99,8 @@ def collect(source: Source, file: RecordingFile, into: Collected) -> None:
             elif into.stopped is None:
                 try:
                     _add(event, file, into)
+                    if marks is not None:
+                        file.add_pages(marks.take())
                 except HowfarError as error:
                     into.stopped = error.message
     except EngineError as error:
@@ -203,7 +205,9 @@ def _record(requested: Requested, file: RecordingFile, say: Callable[[str], None
         try:
             with _folder() as folder:
                 tap = RecordTap(requested.server, _listen(requested.server, folder))
-                collector = threading.Thread(target=collect, args=(tap, file, collected), name="collect", daemon=True)
+                collector = threading.Thread(
+                    target=collect, args=(tap, file, collected, marks), name="collect", daemon=True
+                )
                 collector.start()
                 say("recording")
                 code, page = _run(requested, tap, marks)
@@ -213,7 +217,9 @@ def _record(requested: Requested, file: RecordingFile, say: Callable[[str], None
         finally:
             if tap is not None and not tap.leave():
                 say("the application left processes behind; the tap goes on for them and ends with them")
-    if not collected.round_trips and collected.stopped is None:
+    if not collected.round_trips and collected.stopped is not None:
+        raise LabError(f"nothing was recorded: {collected.stopped}", "The application was not disturbed. Record again.")
+    if not collected.round_trips:
         refusal = collected.ended.refusal if isinstance(collected.ended, RecordEnded) else None
         raise UsageError(
             f"the tap could not connect to the server for the application: {refusal}"
@@ -242,7 +248,7 @@ def finish(file: RecordingFile, collected: Collected, marks: Marks, page: Page, 
         "complete": collected.stopped is None,
     }
     if isinstance(ended, RecordEnded):
-        facts |= _own_cost(file, file.facts["transport"] == "unix")
+        facts |= _own_cost(file, file.facts["transport"] == "unix", Placement.of_processes(ended.server_pid))
         facts |= {
             "commands": ended.commands,
             "refused": ended.refused,
@@ -258,16 +264,19 @@ def finish(file: RecordingFile, collected: Collected, marks: Marks, page: Page, 
     file.finish(facts)
 
 
-def _own_cost(file: RecordingFile, on_socket: bool) -> dict[str, Any]:
+def _own_cost(file: RecordingFile, on_socket: bool, placement: Placement) -> dict[str, Any]:
     """What the tap cost, measured with the rhythm of what was recorded. Without it the recording is good for all but predictions."""
     rhythm = rhythm_of(file.timings())
     try:
-        found = calibrate(on_socket, rhythm)
+        # The first time to learn what of the observed is the server's: as long as it works, the application's processor sleeps.
+        rhythm = rhythm.without(calibrate(on_socket, rhythm, placement).floor_ns)
+        found = calibrate(on_socket, rhythm, placement)
     except HowfarError as error:
         return {"tap_ns": None, "tap_unknown": error.message}
     limits = [found.tap_ns.low, found.tap_ns.high]
     return {
         "rhythm": rhythm.model_dump(),
+        "cpus": placement.model_dump(),
         "floor_ns": found.floor_ns,
         "tap_ns": round(found.tap_ns.value),
         "tap_limits_ns": [None if limit is None else round(limit) for limit in limits],
@@ -349,10 +358,10 @@ def _run(requested: Requested, tap: RecordTap, marks: Marks) -> tuple[int, Page]
             os.write(leave, b"!")
             code = process.wait()
             ended_ns = time.monotonic_ns()
-    name = Path(requested.command[0]).name
-    if code == 127:
-        raise UsageError(f"{name} could not be started", "Try the command alone first, without howfar.")
-    return code, Page(1, name, "command", 1.0, None, begun_ns, ended_ns)
+        refused = os.read(report, 200).decode()
+    if refused:
+        raise UsageError(f"{requested.command[0]}: {refused}", "Try the command on its own first.")
+    return shell_code(code), Page(1, Path(requested.command[0]).name, "command", 1.0, None, begun_ns, ended_ns)
 
 
 @contextmanager
@@ -477,7 +486,9 @@ def record_service(requested: ServiceRequested, say: Callable[[str], None], agre
             drop_in = DropIn(requested.unit, str(folder / "tap.sock"), requested.server.path, marks.address)
             if not agreed(f"{drop_in.path}:\n{drop_in.text}"):
                 raise UsageError("nothing was written", "Say yes, or give --yes.")
-            collector = threading.Thread(target=collect, args=(tap, file, collected), name="collect", daemon=True)
+            collector = threading.Thread(
+                target=collect, args=(tap, file, collected, marks), name="collect", daemon=True
+            )
             collector.start()
             with drop_in:
                 page = _recorded_service(drop_in, tap, requested, say)

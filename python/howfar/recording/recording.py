@@ -318,6 +318,8 @@ def _joined(
     pages: Sequence[Page],
 ) -> Recording:
     floor_ns = int(facts.get("floor_ns") or 0)
+    if facts.get("stopped") == KILLED:
+        rows = _placed(rows, connections, pages)
     ends = {page.id: page.begun_ns for page in pages}
     by_page: dict[int, list[RoundTrip]] = defaultdict(list)
     trips = []
@@ -343,6 +345,19 @@ def _joined(
         {one.id: one for one in digests},
         {one.id: one for one in connections},
     )
+
+
+def _placed(
+    rows: Sequence[tuple[Any, ...]], connections: Iterable[Connection], pages: Iterable[Page]
+) -> list[tuple[Any, ...]]:
+    """Round trips with their pages, which a killed recorder has not assigned."""
+    claims = _Claims([(page.id, page.pid, page.begun_ns, page.ended_ns) for page in pages])
+    processes = {one.id: one.pid for one in connections}
+    placed = []
+    for number, connection, _, begun_ns, *rest in rows:
+        of = claims.of(processes.get(connection), begun_ns)
+        placed.append((number, connection, of[0] if len(of) == 1 else None, begun_ns, *rest))
+    return placed
 
 
 def _check_format(db: sqlite3.Connection, path: Path) -> None:

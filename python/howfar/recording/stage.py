@@ -1,7 +1,7 @@
 """A server that does no work, behind a path of the laboratory: what round trips cost there, and replays of recorded pages.
 
 Both paths, the present one and the target, stay open while blocks alternate between them in random order. A block in which the
-link was not as requested is void and repeated. On one machine both ends may run on any CPU, as an application and its server do.
+link was not as requested is void and repeated. On one machine both ends may run where the application and its server did.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from howfar.lab.network import usable_cpus
 from howfar.lab.reached import Ends, LabPathContext
 from howfar.paths import Path
 from howfar.plan.sessions import TlsVersion
-from howfar.recording.calibration import Rhythm
+from howfar.recording.calibration import Placement, Rhythm
 from howfar.recording.costs import (
     SMALLEST,
     CostBlock,
@@ -101,8 +101,11 @@ class OpenPath:
 
 
 @contextmanager
-def open_path(lab: Lab, path: Path, tls: TlsVersion | None, number: int) -> Iterator[OpenPath]:
-    """Start the server and open the path. `number` keeps two of them apart. Raises LabError, MissingError."""
+def open_path(lab: Lab, path: Path, tls: TlsVersion | None, number: int, placement: Placement) -> Iterator[OpenPath]:
+    """Start the server and open the path. `number` keeps two of them apart; `placement` is for a path on one machine.
+
+    Raises LabError, MissingError.
+    """
     with ExitStack() as ledger:
         work = lab.work / f"null-{number}"
         work.mkdir(exist_ok=True)
@@ -115,8 +118,10 @@ def open_path(lab: Lab, path: Path, tls: TlsVersion | None, number: int) -> Iter
             else None
         )
         listen = UnixTarget(path=str(socket)) if path.by_socket else TcpListen(host="0.0.0.0", port=port)
-        local = usable_cpus() if path.machines == 1 else None
-        launcher = lab.server_host.launcher(local or lab.shares.server)
+        on_server, on_client = lab.shares.server, lab.shares.client
+        if path.machines == 1:
+            on_server, on_client = placement.server or usable_cpus(), placement.application or usable_cpus()
+        launcher = lab.server_host.launcher(on_server)
         server = EngineProcess(AnswerJob(listen=listen, tls=proof), launcher)
         ledger.enter_context(server)
         if not isinstance(server.read(), NullReady):
@@ -149,8 +154,7 @@ def open_path(lab: Lab, path: Path, tls: TlsVersion | None, number: int) -> Iter
             if files and tls
             else None
         )
-        cpus = local or lab.shares.client
-        yield OpenPath(path, target, known, client_host.launcher(cpus), lab.link if path.crosses_link else None)
+        yield OpenPath(path, target, known, client_host.launcher(on_client), lab.link if path.crosses_link else None)
 
 
 def measure(

@@ -154,7 +154,7 @@ def _keys(trips: Sequence[RoundTrip]) -> int | None:
 
 def document(found: Summary, where: str) -> Document:
     """The first screen; `where` names the recording's file."""
-    head = Answer(_cost(found) + _answer(found))
+    head = Answer(_stopped(found) + _cost(found) + _answer(found))
     columns = (
         Column("page", left=True),
         Column("pages"),
@@ -225,6 +225,15 @@ def _answer(found: Summary) -> str:
     )
 
 
+def _stopped(found: Summary) -> str:
+    if found.stopped is None:
+        return ""
+    return (
+        f"The recording is not complete: {found.stopped}. The application was not disturbed; what follows is of the round trips "
+        "before that. "
+    )
+
+
 def _cost(found: Summary) -> str:
     costs = [page.recording.value for page in found.pages]
     if not costs or max(costs) <= _COST_SAID_FIRST:
@@ -234,8 +243,6 @@ def _cost(found: Summary) -> str:
 
 def _warnings(found: Summary) -> tuple[Warnings, ...]:
     lines = []
-    if found.stopped is not None:
-        lines.append(f"The recording is not complete: {found.stopped}. The application was not disturbed.")
     if found.all_passed_on is False:
         lines.append("Not every byte that came was passed on: a connection broke while bytes were on their way.")
     if found.exit_code:
@@ -258,8 +265,8 @@ def _added(added: Estimate, floor_us: float) -> str:
         return "Packets were captured: nothing was added to the application's path. "
     limits = "" if added.low is None or added.high is None else f" [{added.low:.0f}, {added.high:.0f}]"
     return (
-        f"With pauses and sizes as in this recording, a round trip takes {added.value:.0f}{limits} us more through the tap, and "
-        f"{floor_us:.0f} us between tap and a server without work, which is taken off the server's time. "
+        f"With pauses and sizes as in this recording, a round trip takes {added.value:.0f}{limits} µs more through the tap, and "
+        f"{floor_us:.0f} µs between tap and a server without work, which is taken off the server's time. "
     )
 
 
@@ -272,6 +279,8 @@ def _percent(share: float) -> str:
 
 
 def _ms(value: float) -> str:
+    if value < 0.1:
+        return f"{value * 1e3:.0f} µs"
     return f"{value:,.0f} ms" if value >= 100 else f"{value:.1f} ms" if value >= 10 else f"{value:.2f} ms"
 
 

@@ -79,7 +79,7 @@ def insertion(server: Target, tap: Target | None) -> Insertion:
     if isinstance(server, UnixTarget):
         user = () if os.geteuid() == 0 else ("--user", "--map-current-user", "--keep-caps")
         prefix = ("unshare", *user, "--mount", "--propagation", "private", "--")
-        bind = None if tap is None else (_path(tap), str(Path(server.path).resolve()))
+        bind = None if tap is None else (_path(tap), _socket(server.path))
         return Insertion(prefix, bind)
     if tap is None:
         return Insertion(words={"{host}": server.host, "{port}": str(server.port)})
@@ -88,6 +88,17 @@ def insertion(server: Target, tap: Target | None) -> Insertion:
     names = [host, "localhost"] if server.host in ("127.0.0.1", "::1") else [host]
     words = {f"{name}:{server.port}": f"{tap.host}:{tap.port}" for name in names}
     return Insertion(words={**words, "{host}": tap.host, "{port}": str(tap.port)})
+
+
+def _socket(path: str) -> str:
+    """Raises UsageError."""
+    found = Path(path).resolve()
+    if not found.is_socket():
+        raise UsageError(
+            f"{path} {'is not a socket' if found.exists() else 'does not exist'}",
+            "Is the server running? Name its socket, or HOST:PORT, with --server.",
+        )
+    return str(found)
 
 
 def _path(target: Target) -> str:
