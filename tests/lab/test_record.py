@@ -17,6 +17,7 @@ import pytest
 from howfar.lab.servers import DATABASE, USER
 from howfar.recording.recording import Recording, read
 from tests.lab.servers_here import Running, prepared, short_directory, started
+from tests.lab.stores_here import free_port
 
 pytestmark = pytest.mark.usefixtures("namespaces")
 HOWFAR = str(Path(sys.executable).with_name("howfar"))
@@ -189,6 +190,38 @@ def test_the_exit_code_is_the_command_s(server: Running, tmp_path: Path) -> None
     done = record(server, address(server, "socket"), out, "sh", "-c", f'{sys.executable} -c "$PAGE"; exit 5')
     assert done.returncode == 5
     assert json.loads(done.stdout)["exit_code"] == 5
+
+
+HTTP_PAGE = """
+import http.server, os, threading, urllib.request
+whole = compile(os.environ["PAGE"], "page", "exec")
+class Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        exec(whole, {})
+        self.send_response(200); self.end_headers(); self.wfile.write(b"done")
+server = http.server.HTTPServer(("127.0.0.1", int(os.environ["HTTP_PORT"])), Page)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+for path in ("/shop?token=Quagga4711", "/cart/17", "/shop"):
+    assert urllib.request.urlopen(f"http://{os.environ['HOWFAR_HTTP']}{path}").read() == b"done"
+"""
+
+
+def test_requests_of_http_are_pages(server: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "a.recording"
+    port = free_port()
+    monkeypatch.setenv("HTTP_PORT", str(port))
+    options = ("--json", "--http", f"127.0.0.1:{port}")
+    done = record(server, address(server, "socket"), out, sys.executable, "-c", HTTP_PAGE, options=options)
+    assert done.returncode == 0, done.stderr
+    recording = read(out)
+    assert [(page.name, page.method) for page in recording.pages] == [
+        ("/shop", "http"),
+        ("/cart/*", "http"),
+        ("/shop", "http"),
+    ]
+    assert len({len(page.round_trips) for page in recording.pages}) == 1
+    assert all(one.page_id for one in recording.round_trips)
+    assert recording.facts["protocol"] == "mysql"
 
 
 def test_in_a_laboratory_its_server_is_recorded_and_where_both_ran(mariadb: None, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::http::{self, Http};
 use crate::memcached::{self, Memcached};
 use crate::mysql::{self, Mysql};
 use crate::postgres::{self, Postgres};
@@ -63,6 +64,7 @@ enum Decoder {
     Postgres(Box<Postgres>),
     Redis(Box<Redis>),
     Memcached(Box<Memcached>),
+    Http(Box<Http>),
     Dark(Dark),
 }
 
@@ -259,7 +261,7 @@ impl Conversation {
             Decoder::Mysql(mysql) => mysql.phase(),
             Decoder::Postgres(postgres) => postgres.phase(),
             Decoder::Redis(redis) => redis.phase(),
-            Decoder::Memcached(_) => Phase::Operation,
+            Decoder::Memcached(_) | Decoder::Http(_) => Phase::Operation,
             Decoder::Guessing(_) if bytes.first() == Some(&0) => Phase::Connect,
             Decoder::Guessing(_) | Decoder::Dark(_) => match bytes.first() {
                 Some(&(HANDSHAKE | CHANGE_CIPHER)) => Phase::Connect,
@@ -281,6 +283,10 @@ impl Conversation {
             }
             Decoder::Memcached(memcached) => {
                 memcached.turn();
+                Ok(())
+            }
+            Decoder::Http(http) => {
+                http.turn();
                 Ok(())
             }
             Decoder::Guessing(_) | Decoder::Dark(_) => Ok(()),
@@ -321,6 +327,10 @@ impl Conversation {
             Decoder::Postgres(postgres) => postgres.client_said(bytes, skipped, salt, out),
             Decoder::Redis(redis) => redis.client_said(bytes, skipped, salt, out),
             Decoder::Memcached(memcached) => memcached.client_said(bytes, skipped, salt, out),
+            Decoder::Http(http) => {
+                http.client_said(bytes, skipped, out);
+                Ok(())
+            }
             Decoder::Guessing(_) | Decoder::Dark(_) => Ok(()),
         }
     }
@@ -359,6 +369,10 @@ impl Conversation {
                 memcached.server_said(bytes, skipped, out);
                 Ok(())
             }
+            Decoder::Http(http) => {
+                http.server_said(bytes, out);
+                Ok(())
+            }
             Decoder::Guessing(_) | Decoder::Dark(_) => Ok(()),
         }
     }
@@ -383,6 +397,12 @@ fn guess(bytes: &[u8]) -> Option<Decoder> {
     if let Some(true) = postgres::begins(bytes) {
         return Some(Decoder::Postgres(Box::new(Postgres::new())));
     }
+    match http::begins(bytes) {
+        Some(true) => return Some(Decoder::Http(Box::default())),
+        // Memcached's commands are in small letters.
+        None => return None,
+        Some(false) => {}
+    }
     match memcached::begins(bytes) {
         Some(true) => Some(Decoder::Memcached(Box::new(Memcached::new(bytes[0])))),
         Some(false) if bytes.len() >= 8 => Some(Decoder::Dark(NOT_UNDERSTOOD)),
@@ -397,6 +417,7 @@ impl Decoder {
             Self::Postgres(_) => "postgresql",
             Self::Redis(_) => "redis",
             Self::Memcached(_) => "memcached",
+            Self::Http(_) => "http",
             Self::Guessing(_) | Self::Dark(_) => "unknown",
         }
     }

@@ -1,13 +1,14 @@
 //! What a client and its server say to each other, as round trips: bytes and times in, values out. No I/O, no clock.
 //!
 //! Start at [`Conversation`]. `digest` replaces the literals of statements; `frame` finds messages; `mysql`, `postgres`, `redis` and
-//! `memcached` read commands. `capture` and `segments` make the same of captured packets. No literal leaves this crate: a statement is words and punctuation, a command one of a list, and values
-//! leave as a salted hash.
+//! `memcached` read commands, `http` paths. `capture` and `segments` make the same of captured packets. No literal leaves this crate: a
+//! statement is words and punctuation, a command one of a list, a path has no query, and values leave as a salted hash.
 
 mod capture;
 mod conversation;
 mod digest;
 mod frame;
+mod http;
 mod memcached;
 mod mysql;
 mod postgres;

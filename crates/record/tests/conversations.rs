@@ -378,3 +378,31 @@ proptest! {
         prop_assert!(counted <= bytes);
     }
 }
+
+#[test]
+fn http_gives_pages_their_names() {
+    let script = vec![
+        (
+            ToServer,
+            b"GET /post/4711/comments?token=secret HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
+        ),
+        (
+            ToClient,
+            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_vec(),
+        ),
+        (
+            ToServer,
+            b"POST /cart HTTP/1.1\r\nContent-Length: 6\r\n\r\nsecret".to_vec(),
+        ),
+        (ToClient, b"HTTP/1.1 503 Busy\r\n\r\n".to_vec()),
+    ];
+    for size in [1, 3, 1000] {
+        let (found, conversation) = play(&script, size, &Salt::default());
+        assert_eq!(conversation.summary().protocol, "http");
+        assert_eq!(
+            shown(&found),
+            ["get x1: /post/*/comments", "post x1: POST /cart failed"],
+            "in pieces of {size}"
+        );
+    }
+}

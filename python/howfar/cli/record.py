@@ -35,6 +35,9 @@ _STDERR = 2
 )
 @click.option("--yes", is_flag=True, help="With --service: do not ask.")
 @click.option("--time", "duration", help="How long to record without a command.  [default: until Ctrl-C]")
+@click.option(
+    "--http", metavar="HOST:PORT", help="Where the command serves HTTP: each request through a tap before it is a page."
+)
 @click.option("--php", is_flag=True, help="Mark each PHP page with a file that PHP runs first (auto_prepend_file).")
 @click.option(
     "--gaps", is_flag=True, help="Where nothing marks pages: end one where the application rests between round trips."
@@ -50,6 +53,7 @@ def record(
     service: str | None,
     yes: bool,
     duration: str | None,
+    http: str | None,
     php: bool,
     gaps: bool,
     as_json: bool,
@@ -60,6 +64,7 @@ def record(
     \b
     howfar record -- php page.php                        one run is one page
     howfar record --php -- php -S 127.0.0.1:8080         one page per request
+    howfar record --http 127.0.0.1:8000 -- ./serve       the same; the tap's port is said, and in $HOWFAR_HTTP
     howfar record --server 127.0.0.1:3306 -- ./app --db 127.0.0.1:3306
     howfar record --interface eth0 --server 10.0.0.5:5432 --time 60s
     howfar record --pcap dump.pcap --server 10.0.0.5:5432
@@ -81,8 +86,9 @@ def record(
         raise UsageError(
             "more than one source to record", "Give only one of: a command, --service, --interface, --pcap."
         )
-    if php and (service or interface or pcap):
-        raise UsageError("--php needs a command recorded through a tap", "Omit --php; name pages with `howfar mark`.")
+    if (php or http) and (service or interface or pcap):
+        option = "--php" if php else "--http"
+        raise UsageError(f"{option} needs a command recorded through a tap", "Omit it; name pages with `howfar mark`.")
     code = 0
     if service:
         _service(service, server, out, seconds, yes, gaps)
@@ -91,7 +97,10 @@ def record(
     elif not command:
         raise UsageError("nothing to record", "Give the command that starts your application after --.")
     else:
-        code = record(Requested(address_of(server or usual_server()), command, out, php, gaps, output), note)
+        target = address_of(http) if http else None
+        if isinstance(target, UnixTarget):
+            raise UsageError(f"--http {http} is a socket", "Write HOST:PORT.")
+        code = record(Requested(address_of(server or usual_server()), command, out, php, gaps, target, output), note)
     found = summarize(read(out))
     if as_json:
         click.echo(found.model_dump_json(indent=2))

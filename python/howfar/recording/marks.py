@@ -17,6 +17,7 @@ from types import TracebackType
 from howfar.recording.recording import Page
 
 VARIABLE = "HOWFAR_MARKS"
+HTTP_VARIABLE = "HOWFAR_HTTP"
 _LONGEST = 2048
 _LONGEST_NAME = 120
 _MOST = 1_000_000
@@ -73,6 +74,10 @@ class Marks:
         host, port = self._line.getsockname()
         self.address = f"{host}:{port}"
         self._thread = threading.Thread(target=self._take, name="marks", daemon=True)
+
+    def add(self, begun_ns: int, ended_ns: int, name: str) -> None:
+        """A page that was seen from outside, whichever process made it."""
+        self._texts.append(f"page 0 {begun_ns} {ended_ns} http {name}".encode())
 
     def _take(self) -> None:
         while not self._left.wait(_LOOK_S):

@@ -33,12 +33,13 @@ from howfar.engine.messages import (
     Recorded,
     RecordEnded,
     TcpListen,
+    TcpTarget,
     UnixTarget,
 )
 from howfar.errors import EngineError, HowfarError, LabError, MissingError, SandboxForbidden, UsageError, shell_code
 from howfar.recording.calibration import Placement, calibrate, rhythm_of
 from howfar.recording.gaps import pages_by_gaps
-from howfar.recording.marks import VARIABLE, Marks
+from howfar.recording.marks import HTTP_VARIABLE, VARIABLE, Marks
 from howfar.recording.record_tap import RecordTap
 from howfar.recording.recording import Connection, Digest, Page, RecordingFile, RoundTrip
 from howfar.recording.tap import Insertion, Target, insertion
@@ -59,6 +60,8 @@ class Requested:
     php: bool = False
     gaps: bool = False
     """Where nothing marks pages, look for rests between round trips."""
+    http: TcpTarget | None = None
+    """Where the command serves HTTP: each request that comes through a tap before it is a page."""
     output: int | None = None
     """Where the command's standard output goes; None: to ours."""
 
@@ -200,8 +203,9 @@ def record(requested: Requested, say: Callable[[str], None]) -> int:
 
 def _record(requested: Requested, file: RecordingFile, say: Callable[[str], None]) -> int:
     collected = Collected()
-    with Marks() as marks:
+    with Marks() as marks, ExitStack() as stack:
         tap, page = None, None
+        http = stack.enter_context(_http_tap(requested.http, marks)) if requested.http else None
         try:
             with _folder() as folder:
                 tap = RecordTap(requested.server, _listen(requested.server, folder))
@@ -209,8 +213,8 @@ def _record(requested: Requested, file: RecordingFile, say: Callable[[str], None
                     target=collect, args=(tap, file, collected, marks), name="collect", daemon=True
                 )
                 collector.start()
-                say("recording")
-                code, page = _run(requested, tap, marks)
+                say("recording" if http is None else f"recording; requests to http://{_text(http)}/ are pages")
+                code, page = _run(requested, tap, marks, http)
             with contextlib.suppress(EngineError):
                 tap.finish()
             collector.join()
@@ -313,8 +317,43 @@ def _listen(server: Target, folder: Path) -> UnixTarget | TcpListen:
     return TcpListen(host="::1" if ":" in server.host else "127.0.0.1", port=0)
 
 
-def _environment(inserted: Insertion, marks: Marks, php: bool) -> Mapping[str, str]:
+@contextmanager
+def _http_tap(target: TcpTarget, marks: Marks) -> Iterator[RecordTap]:
+    """A tap before the application's HTTP port. What passes it until this is left is marked."""
+    tap = RecordTap(target, _listen(target, Path()))
+    marker = threading.Thread(target=_mark_requests, args=(tap, marks), name="http", daemon=True)
+    marker.start()
+    try:
+        yield tap
+    finally:
+        with contextlib.suppress(EngineError):
+            tap.finish()
+        marker.join()
+        tap.leave()
+
+
+def _mark_requests(tap: RecordTap, marks: Marks) -> None:
+    """Add each HTTP request that passes the tap as a page, to the tap's end."""
+    names: dict[int | None, str] = {}
+    with contextlib.suppress(EngineError):  # killed: the requests until then are marked
+        for event in tap.events():
+            if isinstance(event, Recorded):
+                names |= {one.id: one.text for one in event.digests if one.protocol == "http"}
+                for one in event.round_trips:
+                    if one.digest_id in names:
+                        marks.add(one.begun_ns, one.ended_ns, names[one.digest_id])
+
+
+def _text(tap: RecordTap) -> str:
+    assert isinstance(tap.address, TcpTarget), "a TCP server has a TCP tap"
+    host = f"[{tap.address.host}]" if ":" in tap.address.host else tap.address.host
+    return f"{host}:{tap.address.port}"
+
+
+def _environment(inserted: Insertion, marks: Marks, php: bool, http: RecordTap | None) -> Mapping[str, str]:
     environment = {**inserted.environment(), VARIABLE: marks.address}
+    if http is not None:
+        environment[HTTP_VARIABLE] = _text(http)
     if php:
         # An empty entry is PHP's own directory.
         environment["PHP_INI_SCAN_DIR"] = f"{os.environ.get('PHP_INI_SCAN_DIR', '')}:{_PHP}"
@@ -322,7 +361,7 @@ def _environment(inserted: Insertion, marks: Marks, php: bool) -> Mapping[str, s
     return environment
 
 
-def _run(requested: Requested, tap: RecordTap, marks: Marks) -> tuple[int, Page]:
+def _run(requested: Requested, tap: RecordTap, marks: Marks, http: RecordTap | None) -> tuple[int, Page]:
     """Run the command to its end."""
     inserted = insertion(requested.server, tap.address)
     # A mount namespace also where nothing is mounted: by it the tap knows whom it serves.
@@ -337,7 +376,7 @@ def _run(requested: Requested, tap: RecordTap, marks: Marks) -> tuple[int, Page]
             process = subprocess.Popen(
                 [*prefix, *helper, *(inserted.bind or ("", "")), *inserted.argv(requested.command)],
                 stdout=requested.output,
-                env=_environment(inserted, marks, requested.php),
+                env=_environment(inserted, marks, requested.php, http),
                 pass_fds=(report_theirs, leave_theirs),
             )
         except OSError as error:
@@ -352,7 +391,8 @@ def _run(requested: Requested, tap: RecordTap, marks: Marks) -> tuple[int, Page]
                 "a mount namespace for the application could not be made",
                 "Run as root, or permit user namespaces; what was said about it stands above.",
             )
-        tap.serve(int(namespace))
+        for one in filter(None, (tap, http)):
+            one.serve(int(namespace))
         with _signals_for(process):
             begun_ns = time.monotonic_ns()
             os.write(leave, b"!")

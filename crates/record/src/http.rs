@@ -1,0 +1,84 @@
+//! HTTP/1 as far as pages need it: the method and path of each request, and whether the server failed.
+
+use crate::{Heard, Request, known};
+
+const METHODS: &[&str] = &["get", "head", "post", "put", "delete", "patch", "options"];
+/// Bytes of a request's line that are looked at.
+const LINE: usize = 2048;
+/// Characters of a name.
+const LONGEST: usize = 120;
+/// Up to the first digit of the status: `HTTP/1.1 5`.
+const STATUS: usize = 10;
+
+#[derive(Debug, Default)]
+pub(crate) struct Http {
+    line: Vec<u8>,
+    /// The line of this turn's request has been read; headers and body follow.
+    has_line: bool,
+    answer: Vec<u8>,
+}
+
+impl Http {
+    pub(crate) fn turn(&mut self) {
+        self.line.clear();
+        self.answer.clear();
+        self.has_line = false;
+    }
+
+    pub(crate) fn client_said(&mut self, bytes: &[u8], skipped: usize, out: &mut Heard) {
+        if self.has_line {
+            return;
+        }
+        let end = bytes.iter().position(|&byte| byte == b'\n');
+        let piece = &bytes[..end.unwrap_or(bytes.len())];
+        let room = LINE - self.line.len();
+        self.line.extend_from_slice(&piece[..piece.len().min(room)]);
+        if end.is_some() || skipped > 0 || self.line.len() == LINE {
+            self.has_line = true;
+            out.requests.extend(request(&self.line));
+        }
+    }
+
+    pub(crate) fn server_said(&mut self, bytes: &[u8], out: &mut Heard) {
+        let room = STATUS - self.answer.len();
+        self.answer
+            .extend_from_slice(&bytes[..bytes.len().min(room)]);
+        out.failed |= self.answer.len() == STATUS && self.answer.ends_with(b" 5");
+    }
+}
+
+/// Whether a client that begins like this speaks HTTP/1; None: too few bytes.
+pub(crate) fn begins(bytes: &[u8]) -> Option<bool> {
+    let method = bytes.split(|&byte| byte == b' ').next()?;
+    let upper = method.iter().all(u8::is_ascii_uppercase);
+    match bytes.get(method.len() + 1) {
+        None => (!upper || method.len() > 7).then_some(false),
+        Some(b'/') => Some(upper && known(METHODS, method) != "other"),
+        Some(_) => Some(false),
+    }
+}
+
+/// Of a line like `GET /post/4711?token=x HTTP/1.1`: a path is a name without its query and its digits.
+fn request(line: &[u8]) -> Option<Request> {
+    let mut words = line.split(|&byte| byte == b' ');
+    let (method, target) = (words.next()?, words.next()?);
+    let command = known(METHODS, method);
+    let path = target.split(|&byte| matches!(byte, b'?' | b'#')).next()?;
+    let parts = path.split(|&byte| byte == b'/').map(|part| {
+        if part.iter().any(u8::is_ascii_digit) {
+            "*".into()
+        } else {
+            String::from_utf8_lossy(part)
+        }
+    });
+    let path = parts.collect::<Vec<_>>().join("/");
+    let before = if command == "get" {
+        String::new()
+    } else {
+        format!("{} ", command.to_uppercase())
+    };
+    Some(Request {
+        digest: Some(format!("{before}{path}").chars().take(LONGEST).collect()),
+        ..Request::new(command)
+    })
+}
