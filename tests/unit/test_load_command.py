@@ -121,6 +121,15 @@ def test_a_load_that_fails_says_what_to_do(
     assert (last["event"], last["code"]) == ("failed", "server_error")
 
 
+def test_what_the_engine_cannot_use_of_what_was_given_is_the_user_s_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = Failed(
+        code="bad_job", message="reading certificates from ca.pem failed: it holds none", advice="Name one."
+    )
+    assert run(tmp_path, monkeypatch, "oltp_point_select", events=[failed]) == 2
+
+
 @pytest.mark.parametrize("code", ["server_gone", "stalled"])
 def test_a_load_that_fails_prints_its_partial_result(
     code: Literal["server_gone", "stalled"],

@@ -43,7 +43,7 @@ from howfar.engine.messages import (
     Watched,
 )
 from howfar.engine.rules import services_of
-from howfar.errors import EngineError, MissingError, how_ended
+from howfar.errors import EngineError, MissingError, UsageError, how_ended
 
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 _STDERR_KEPT = 4000
@@ -60,6 +60,8 @@ class EngineFailed(EngineError):
     def __init__(self, failed: Failed) -> None:
         super().__init__(failed.message, failed.advice)
         self.code = failed.code
+        if failed.code == "bad_job":  # as a rule a file or a name that the user gave
+            self.exit_code = UsageError.exit_code
 
 
 @dataclass(frozen=True)
