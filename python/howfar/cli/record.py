@@ -82,13 +82,7 @@ def record(
     out = out or Path(f"{name}-{time.strftime('%Y%m%d-%H%M%S')}{SUFFIX}")
     output = _STDERR if as_json else None
     seconds = parse_duration_ns(duration) / 1e9 if duration else None
-    if sum(bool(one) for one in (service, interface, pcap)) > 1 or (command and (service or pcap)):
-        raise UsageError(
-            "more than one source to record", "Give only one of: a command, --service, --interface, --pcap."
-        )
-    if (php or http) and (service or interface or pcap):
-        option = "--php" if php else "--http"
-        raise UsageError(f"{option} needs a command recorded through a tap", "Omit it; name pages with `howfar mark`.")
+    _check(command, service, interface, pcap, "--php" if php else "--http" if http else None)
     code = 0
     if service:
         _service(service, server, out, seconds, yes, gaps)
@@ -97,10 +91,8 @@ def record(
     elif not command:
         raise UsageError("nothing to record", "Give the command that starts your application after --.")
     else:
-        target = address_of(http) if http else None
-        if isinstance(target, UnixTarget):
-            raise UsageError(f"--http {http} is a socket", "Write HOST:PORT.")
-        code = record(Requested(address_of(server or usual_server()), command, out, php, gaps, target, output), note)
+        target = address_of(server or usual_server())
+        code = record(Requested(target, command, out, php, gaps, _http(http), output), note)
     found = summarize(read(out))
     if as_json:
         click.echo(found.model_dump_json(indent=2))
@@ -108,6 +100,25 @@ def record(
     text = terminal.render(document(found, str(out)), width(), colour=has_colour(sys.stdout, no_colour))
     click.echo(text)
     return code
+
+
+def _check(
+    command: tuple[str, ...], service: str | None, interface: str | None, pcap: Path | None, of_tap: str | None
+) -> None:
+    """`of_tap`: an option that needs a command recorded through a tap. Raises UsageError."""
+    if sum(bool(one) for one in (service, interface, pcap)) > 1 or (command and (service or pcap)):
+        raise UsageError(
+            "more than one source to record", "Give only one of: a command, --service, --interface, --pcap."
+        )
+    if of_tap and (service or interface or pcap):
+        raise UsageError(f"{of_tap} needs a command recorded through a tap", "Omit it; name pages with `howfar mark`.")
+
+
+def _http(address: str | None) -> TcpTarget | None:
+    target = address_of(address) if address else None
+    if isinstance(target, UnixTarget):
+        raise UsageError(f"--http {address} is a socket", "Write HOST:PORT.")
+    return target
 
 
 def _service(unit: str, server: str | None, out: Path, seconds: float | None, yes: bool, gaps: bool) -> None:
