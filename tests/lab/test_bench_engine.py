@@ -18,7 +18,11 @@ pytestmark = [
 
 @pytest.mark.parametrize(
     ("peer", "server", "connections"),
-    [("sysbench", "mariadb", [1, 16]), ("pgbench", "postgresql", [16]), ("bare", "mariadb", [1])],
+    [
+        ("sysbench", "mariadb", [1, 16]),
+        pytest.param("pgbench", "postgresql", [16], marks=pytest.mark.thorough),
+        ("bare", "mariadb", [1]),
+    ],
 )
 def test_it_compares_with_a_peer(
     peer: str, server: str, connections: list[int], request: pytest.FixtureRequest

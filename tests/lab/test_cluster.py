@@ -23,7 +23,7 @@ _SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
+@pytest.mark.parametrize("name", [pytest.param("mariadb", marks=pytest.mark.thorough), "mysql"], indirect=True)
 def test_a_commit_waits_for_the_nodes_that_its_cluster_needs(name: str, cache: Path) -> None:
     """And each node says that the cluster is whole, by the protocol and consistency that were asked for."""
     first, *others = _MODES[name]
@@ -46,7 +46,8 @@ _FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", ["mariadb", pytest.param("mysql", marks=pytest.mark.thorough)], indirect=True)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
 def test_what_a_cluster_acknowledged_survives_the_node_that_did(name: str, cache: Path) -> None:
     """By the clients' own logs. A node that is cut off acknowledges nothing more, and clients of the others go on after a while."""
     cases = [_fault(mode, fault) for mode, fault in _FAULTS[name]]
@@ -59,7 +60,8 @@ def test_what_a_cluster_acknowledged_survives_the_node_that_did(name: str, cache
         )
 
 
-@pytest.mark.parametrize("name", ["mariadb", pytest.param("mysql", marks=pytest.mark.thorough)], indirect=True)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
 def test_a_cluster_goes_on_with_a_slow_member_and_takes_one_back(name: str, cache: Path) -> None:
     mode = _MODES[name][-1]
     slow, away = _broken(name, cache, _fault(mode, "slow-member"), _fault(mode, "member-returns"))
@@ -95,7 +97,7 @@ _FOUND = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
+@pytest.mark.parametrize("name", ["mariadb", pytest.param("mysql", marks=pytest.mark.thorough)], indirect=True)
 def test_the_doctor_finds_what_is_set_wrong_and_its_lines_end_it(name: str, cache: Path) -> None:
     mode = _MODES[name][-1]
     case = {"distances": "same-rack", "settings": {"mode": mode, "replicas": 2}, "acts": ["doctor"]}

@@ -138,7 +138,7 @@ def _session(path: str, where: Path, cache: Path) -> Session:
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(name, marks=() if name in ("haproxy", "pgbouncer") else pytest.mark.thorough) for name in _HOPS],
+    [pytest.param(name, marks=() if name == "pgbouncer" else pytest.mark.thorough) for name in _HOPS],
 )
 def test_a_hop_that_is_killed_voids_its_trial_and_the_run_goes_on(tmp_path: Path, cache: Path, path: str) -> None:
     _needs(path)

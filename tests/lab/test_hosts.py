@@ -175,6 +175,7 @@ def test_the_load_and_the_server_count_the_same(measured: Run) -> None:
             assert all_transactions <= trial.receipt["server"]["counters"]["Com_stmt_execute"]
 
 
+@pytest.mark.thorough
 def test_hosts_that_may_be_both_swap_roles_from_block_to_block(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(_PLAN.replace(PATHS, '["tcp", "remote"]').replace('"socket"', '"tcp"'))
     done = among_hosts(
@@ -191,9 +192,8 @@ def test_hosts_that_may_be_both_swap_roles_from_block_to_block(cache: Path, tmp_
     assert "on hosts b and a, which exchanged their roles" in (tmp_path / "report.md").read_text()
 
 
-@pytest.mark.parametrize(
-    "clients", [("a", "b"), pytest.param(("a", "b", "c", "d"), marks=pytest.mark.thorough)], ids=["two", "four"]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("clients", [("a", "b"), ("a", "b", "c", "d")], ids=["two", "four"])
 def test_clients_share_a_load_and_the_server_counts_their_sum(
     cache: Path, tmp_path: Path, clients: tuple[str, ...]
 ) -> None:
@@ -212,6 +212,7 @@ def test_clients_share_a_load_and_the_server_counts_their_sum(
         assert both <= counted <= 1.1 * both + 50 * len(clients)
 
 
+@pytest.mark.thorough
 def test_hosts_85_ms_apart_start_within_the_bounds_that_their_clocks_state(cache: Path, tmp_path: Path) -> None:
     plan = _PLAN.replace(PATHS, '["tcp", "remote"]').replace('path = "socket"', 'path = "tcp"')
     (tmp_path / "plan.toml").write_text(plan.replace('measure = "200ms"', 'measure = "2s"'))

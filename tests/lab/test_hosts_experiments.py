@@ -125,12 +125,14 @@ def test_a_commit_waits_for_a_replica_on_another_host(cache: Path, tmp_path: Pat
     assert "semi-sync" in (tmp_path / "report.md").read_text()
 
 
+@pytest.mark.thorough
 def test_the_client_s_host_is_the_replica_where_there_is_no_third(cache: Path, tmp_path: Path) -> None:
     run = _run(cache, tmp_path, _REPLICATION.replace('"none", "async", "after-sync"', '"none", "after-commit"'))
     assert len(set(_good(run))) == 3
     assert run.info.environment["place"]["replicas"] == [run.info.environment["place"]["client"]]
 
 
+@pytest.mark.thorough
 def test_pages_are_served_by_one_host_or_by_two(cache: Path, tmp_path: Path) -> None:
     need("redis", "memcached", "php")
     run = _run(cache, tmp_path, _PAGE, "--place client=a,server=b")
@@ -143,6 +145,7 @@ def test_pages_are_served_by_one_host_or_by_two(cache: Path, tmp_path: Path) -> 
         assert ("application" in roles) == ("application" in trial.receipt)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("server", "paths"),
     [("postgresql", {"haproxy", "pgbouncer", "pgbouncer-near"}), ("redis", {"haproxy", "nutcracker"})],

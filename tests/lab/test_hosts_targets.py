@@ -47,7 +47,11 @@ def _good(run: Run) -> list[str]:
 
 @pytest.mark.parametrize(
     ("kind", "scheme", "reads"),
-    [("mariadb", "mysql", "Com_select"), ("mysql", "mysql", "Com_select"), ("postgresql", "postgresql", "xact_commit")],
+    [
+        ("mariadb", "mysql", "Com_select"),
+        pytest.param("mysql", "mysql", "Com_select", marks=pytest.mark.thorough),
+        pytest.param("postgresql", "postgresql", "xact_commit", marks=pytest.mark.thorough),
+    ],
 )
 def test_a_server_of_the_users_own_is_measured_as_it_is(
     cache: Path, tmp_path: Path, kind: str, scheme: str, reads: str
@@ -85,6 +89,7 @@ ls /dev/shm >shm.txt
 """
 
 
+@pytest.mark.thorough
 def test_a_ray_cluster_that_exists_is_used_and_left_as_it_was(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(_PLAN.replace("BLOCKS", "1"))
     done = among_hosts(cache, tmp_path, _EXISTING)
