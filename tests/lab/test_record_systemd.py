@@ -69,7 +69,9 @@ wait_until() {{ for _ in $(seq 600); do if "$@"; then return; fi; sleep 0.05; do
 redis-server --port 0 --unixsocket /run/db.sock --save "" >redis.log &
 server=$!
 wait_until test -S /run/db.sock
+begun() {{ [ "$(grep -c begun said)" = "$1" ]; }}
 systemctl start app || exit 1
+wait_until begun 1
 {howfar} record --service app --server /run/db.sock --time 2s --yes --out whole.recording || exit 1
 test ! -e /run/systemd/system/app.service.d || exit 1
 systemctl is-active app || exit 1
@@ -82,6 +84,7 @@ wait_until test ! -e /run/systemd/system/app.service.d
 sleep 1
 systemctl is-active app || exit 1
 systemctl restart app || exit 1
+wait_until begun 4
 grep -c /run/db.sock "/proc/$(systemctl show app --property=MainPID --value)/mountinfo"
 systemctl stop app
 kill $server
