@@ -15,7 +15,7 @@ import pytest
 
 from howfar.recording.changes import changes
 from howfar.recording.predict import lay_out
-from howfar.recording.recording import Recording, read
+from howfar.recording.recording import Connection, Page, Recording, RecordingFile, RoundTrip, read
 from tests.lab.undisturbed import skip_if_disturbed
 from tests.unit.made_recording import costs
 
@@ -62,6 +62,27 @@ def predicted(recording: Path, round_trips: Mapping[str, float], blocks: int) ->
         found = page["p50_ms"]["bottom_up"]
         assert blocks < 4 or found["low"] < found["value"] < found["high"]
         assert found["value"] > round_trips[name] * 10
+
+
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+def test_what_was_recorded_over_either_transport_is_predicted(transport: str, tmp_path: Path) -> None:
+    """Of a recording that was made up, whose present time is right or not: 7."""
+    path = tmp_path / "a.recording"
+    file = RecordingFile(path, {"method": "tap", "transport": transport, "floor_ns": 20_000, "tap_ns": 0})
+    file.add_connections([Connection(1, "redis", 0, None, None, None, False, 0, 0)])
+    begun = [1_000_000 * number for number in range(1, 11)]
+    file.add_round_trips(
+        RoundTrip(at, 1, None, at, at, at + 30_000, at + 30_000, 20, 20, 1, "get", None, None, "operation", None, False)
+        for at in begun
+    )
+    file.add_pages([Page(1, "page", "mark", 1.0, None, 500_000, 11_000_000)])
+    assert file.assign_pages() == 0
+    file.finish({"tls": False})
+    command = [HOWFAR, "predict", str(path), "--rtt", "10ms", "--blocks", "1", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    skip_if_disturbed(done.stderr)
+    assert done.returncode in (0, 7), done.stderr
+    assert json.loads(done.stdout)["pages"][0]["round_trips"] == 10
 
 
 @pytest.fixture(scope="module")

@@ -193,16 +193,27 @@ def test_the_exit_code_is_the_command_s(server: Running, tmp_path: Path) -> None
 
 
 HTTP_PAGE = """
-import http.server, os, threading, urllib.request
+import http.server, os, socket, threading, urllib.request
 whole = compile(os.environ["PAGE"], "page", "exec")
 class Page(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
     def do_GET(self):
         exec(whole, {})
+        self.close_connection = True
         self.send_response(200); self.end_headers(); self.wfile.write(b"done")
 server = http.server.HTTPServer(("127.0.0.1", int(os.environ["HTTP_PORT"])), Page)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 for path in ("/shop?token=Quagga4711", "/cart/17", "/shop"):
     assert urllib.request.urlopen(f"http://{os.environ['HOWFAR_HTTP']}{path}").read() == b"done"
+where = os.environ["HOWFAR_HTTP"].split(":")
+with socket.create_connection((where[0], int(where[1]))) as line:
+    line.sendall(b"POST /confess HTTP/1.1\\r\\nExpect: 100-continue\\r\\nContent-Length: 17\\r\\n\\r\\n")
+    assert b" 100 " in line.recv(1000)
+    line.sendall(b"GET /Quagga4711\\n.")
+    assert b" 200 " in line.recv(1000)
 """
 
 
@@ -218,10 +229,12 @@ def test_requests_of_http_are_pages(server: Running, tmp_path: Path, monkeypatch
         ("/shop", "http"),
         ("/cart/*", "http"),
         ("/shop", "http"),
+        ("POST /confess", "http"),
     ]
     assert len({len(page.round_trips) for page in recording.pages}) == 1
     assert all(one.page_id for one in recording.round_trips)
     assert recording.facts["protocol"] == "mysql"
+    assert b"Quagga" not in out.read_bytes()
 
 
 def test_in_a_laboratory_its_server_is_recorded_and_where_both_ran(mariadb: None, tmp_path: Path) -> None:

@@ -8,14 +8,18 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.unit.made_recording import costs
 
 from howfar.cli.predict import predict
+from howfar.engine.messages import TcpTarget
 from howfar.errors import NewerRunFile, NotARunFile, RunFileError, UsageError
 from howfar.recording.calibration import Placement
 from howfar.recording.marks import VARIABLE, Marks, page_of, send
 from howfar.recording.on_path import whole_pages
+from howfar.recording.predict import lay_out
 from howfar.recording.recording import KILLED, Connection, Digest, Page, RecordingFile, RoundTrip, read
 from howfar.recording.summary import waiting_ns
+from howfar.recording.tap import insertion
 
 
 def trip(number: int, begun_ns: int, connection: int = 1, took_ns: int = 100) -> RoundTrip:
@@ -67,7 +71,10 @@ def test_a_round_trip_belongs_to_the_page_of_its_process_before_that_of_all(tmp_
     file = recorded(tmp_path / "a", pages, (trip(1, 1_100), trip(2, 1_100, 2), trip(3, 1_600, 2), trip(4, 3_000, 2)))
     assert file.assign_pages() == 1, "two pages of a process claim the third"
     file.finish({})
-    assert {one.id: one.page_id for one in read(tmp_path / "a").round_trips} == {1: 2, 2: 3, 3: None, 4: 1}
+    recording = read(tmp_path / "a")
+    assert {one.id: one.page_id for one in recording.round_trips} == {1: 2, 2: 3, 3: None, 4: 1}
+    assert {page.name: page.contested for page in recording.pages} == {"all": 0, "one": 0, "other": 1, "threads": 1}
+    assert "other" not in lay_out(recording, costs(20), costs(540)), "which round trips are its own is not known"
 
 
 def test_what_a_killed_recorder_leaves_says_that_it_is_not_complete(tmp_path: Path) -> None:
@@ -115,6 +122,30 @@ def test_a_path_whose_program_speaks_the_protocol_is_not_predicted(tmp_path: Pat
     found = CliRunner().invoke(predict, [str(tmp_path / "a"), "--path", "pgbouncer"])
     assert isinstance(found.exception, UsageError)
     assert "speaks the protocol of postgresql" in found.exception.message
+
+
+def test_host_and_port_of_variables_that_come_in_pairs_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "PGHOST": "10.0.0.2",
+        "PGPORT": "5432",
+        "MYSQL_HOST": "10.0.0.3",
+        "MYSQL_TCP_PORT": "5432",
+    }.items():
+        monkeypatch.setenv(name, value)
+    inserted = insertion(TcpTarget(host="10.0.0.2", port=5432), TcpTarget(host="127.0.0.1", port=17))
+    found = inserted.environment()
+    assert [found[name] for name in ("PGHOST", "PGPORT")] == ["127.0.0.1", "17"]
+    assert [found[name] for name in ("MYSQL_HOST", "MYSQL_TCP_PORT")] == ["10.0.0.3", "5432"]
+
+
+def test_a_file_that_cannot_be_begun_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise RunFileError("no space")
+
+    monkeypatch.setattr(RecordingFile, "set_facts", full)
+    with pytest.raises(RunFileError):
+        RecordingFile(tmp_path / "a", {})
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ use crate::salt::{Keys, Salt};
 
 /// Bytes of a digest; what is longer ends in an ellipsis.
 const LONGEST: usize = 1024;
+/// `/*!50606 ... */` is run by all servers; of later versions some take it for a comment.
+const NEWEST_RUN: u32 = 50_699;
 /// Tokens that are looked at for a digest; literals beyond count as keys.
 const MOST_TOKENS: usize = 4096;
 
@@ -118,17 +120,11 @@ pub fn digest(sql: &[u8], dialect: Dialect, salt: &Salt) -> Statement {
         keys: salt.keys(),
     };
     let mut tokens: Vec<Token> = Vec::new();
-    let mut in_value = false;
+    let mut settings = Settings::default();
     while let Some(mut token) = lexer.next() {
-        match token {
-            Token::Symbol(b"=" | b":=") => in_value = sets(&tokens),
-            Token::Word(word) if word.eq_ignore_ascii_case(b"to") => in_value = sets(&tokens),
-            Token::Symbol(b",") => in_value &= matches!(dialect, Dialect::Postgres { .. }),
-            Token::Word(word) if in_value => {
-                lexer.keys.add(word);
-                token = Token::Literal;
-            }
-            _ => {}
+        if let (true, Token::Word(word)) = (settings.has_value(token, dialect), token) {
+            lexer.keys.add(word);
+            token = Token::Literal;
         }
         if tokens.len() < MOST_TOKENS {
             push(&mut tokens, token);
@@ -154,15 +150,40 @@ fn command(tokens: &[Token]) -> &'static str {
     }
 }
 
-/// Whether it gives settings values, which need no quotes there.
-fn sets(tokens: &[Token]) -> bool {
-    match tokens.first() {
-        Some(Token::Word(first)) if first.eq_ignore_ascii_case(b"alter") => {
-            [&b"system"[..], b"role", b"user", b"database"]
-                .iter()
-                .any(|word| second_is(tokens, word))
+/// Where a statement gives settings values, which need no quotes there.
+#[derive(Debug, Default)]
+struct Settings {
+    /// In `UPDATE t SET a = b` the words are columns.
+    is_change: Option<bool>,
+    sets: bool,
+    in_value: bool,
+    after_time: bool,
+}
+
+impl Settings {
+    /// Whether the token is part of such a value.
+    fn has_value(&mut self, token: Token, dialect: Dialect) -> bool {
+        const CHANGES: &[&str] = &[
+            "update", "insert", "replace", "merge", "with", "explain", "load",
+        ];
+        let had = self.in_value;
+        match token {
+            Token::Symbol(b";") => *self = Self::default(),
+            Token::Symbol(b"=" | b":=") => self.in_value = self.sets,
+            Token::Symbol(b",") => self.in_value &= matches!(dialect, Dialect::Postgres { .. }),
+            Token::Word(word) if !had => {
+                let is_change = *self
+                    .is_change
+                    .get_or_insert_with(|| crate::known(CHANGES, word) != "other");
+                self.sets |= !is_change && word.eq_ignore_ascii_case(b"set");
+                let ends_name = word.eq_ignore_ascii_case(b"to")
+                    || (self.after_time && word.eq_ignore_ascii_case(b"zone"));
+                self.in_value = self.sets && ends_name;
+                self.after_time = word.eq_ignore_ascii_case(b"time");
+            }
+            _ => {}
         }
-        first => is_word(first, b"set"),
+        had
     }
 }
 
@@ -365,8 +386,8 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// What stands in a comment is nobody's business. PostgreSQL nests them; MySQL runs those that begin with `!`: of these, the
-    /// beginning alone is skipped, and what closes them reads as punctuation.
+    /// What stands in a comment is nobody's business. PostgreSQL nests them; MySQL runs those that begin with `!` and a version that it
+    /// has: of these, the beginning alone is skipped, and what closes them reads as punctuation.
     fn comment(&mut self, mysql: bool) {
         if mysql && (self.rest.starts_with(b"/*!") || self.rest.starts_with(b"/*M!")) {
             let begins = self
@@ -378,8 +399,14 @@ impl<'a> Lexer<'a> {
                 .iter()
                 .take_while(|byte| byte.is_ascii_digit())
                 .count();
-            self.rest = &self.rest[begins + digits..];
-            return;
+            let version = std::str::from_utf8(&self.rest[begins..begins + digits])
+                .ok()
+                .and_then(|text| text.parse().ok())
+                .unwrap_or(0);
+            if version <= NEWEST_RUN {
+                self.rest = &self.rest[begins + digits..];
+                return;
+            }
         }
         let (mut at, mut depth) = (2, 1_usize);
         while depth > 0 && at < self.rest.len() {
@@ -417,9 +444,13 @@ impl<'a> Lexer<'a> {
     /// A string whose body begins at `from`. Where a backslash stands before a quote and the dialect says that it means nothing, the
     /// server may see it otherwise: then the rest is a literal.
     fn string(&mut self, quote: u8, backslash: bool, from: usize) -> Token<'a> {
+        let mysql = matches!(self.dialect, Dialect::Mysql { .. });
         let mut at = from;
         while let Some(&byte) = self.rest.get(at) {
-            if byte == b'\\' && backslash {
+            if byte == b'\\' && mysql && self.rest[at - 1] >= 0x80 {
+                // In sjis, gbk and their like it may be the second half of a character.
+                return self.everything();
+            } else if byte == b'\\' && backslash {
                 at += 2;
             } else if byte == b'\\' && self.rest.get(at + 1) == Some(&quote) {
                 return self.everything();
@@ -554,6 +585,8 @@ mod tests {
                 "SELECT count(*), @@x, @y FROM t",
             ),
             (MYSQL, "/*!40101 SET NAMES utf8 */", "SET NAMES utf8 */"),
+            (MYSQL, "SELECT 1 /*!99999 , secret */", "SELECT ?"),
+            (MYSQL, "SELECT 1 /*M!999999 , secret */, 2", "SELECT ?, ?"),
             (MYSQL, "SELECT 'unterminated secret", "SELECT ?"),
             (
                 POSTGRES,
@@ -596,6 +629,16 @@ mod tests {
             ),
             (
                 POSTGRES,
+                "begin; set local a = secret; set time zone secret; commit",
+                "begin; set local a = ?; set time zone ?; commit",
+            ),
+            (
+                MYSQL,
+                "begin not atomic set @z = secret; end",
+                "begin not atomic set @z = ?; end",
+            ),
+            (
+                POSTGRES,
                 "ALTER TABLE a RENAME TO b",
                 "ALTER TABLE a RENAME TO b",
             ),
@@ -606,6 +649,20 @@ mod tests {
             ),
         ] {
             assert_eq!(text(sql, dialect), expected, "{sql}");
+        }
+    }
+
+    #[test]
+    fn half_a_character_is_no_backslash() {
+        // In sjis, and in gbk.
+        for sql in [
+            &b"select '\x83\x5c', 'secret'"[..],
+            b"select '\xd5\x5c', 'secret'",
+        ] {
+            for backslash in [true, false] {
+                let found = digest(sql, Dialect::Mysql { backslash }, &Salt::default());
+                assert_eq!(found.text, "select ?");
+            }
         }
     }
 

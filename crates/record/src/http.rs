@@ -2,13 +2,16 @@
 
 use crate::{Heard, Request, known};
 
-const METHODS: &[&str] = &["get", "head", "post", "put", "delete", "patch", "options"];
+const METHODS: &[&str] = &[
+    "get", "head", "post", "put", "delete", "patch", "options", "propfind", "report",
+];
 /// Bytes of a request's line that are looked at.
 const LINE: usize = 2048;
 /// Characters of a name.
 const LONGEST: usize = 120;
 /// Up to the first digit of the status: `HTTP/1.1 5`.
 const STATUS: usize = 10;
+const LONGEST_METHOD: usize = 8;
 
 #[derive(Debug, Default)]
 pub(crate) struct Http {
@@ -20,9 +23,12 @@ pub(crate) struct Http {
 
 impl Http {
     pub(crate) fn turn(&mut self) {
-        self.line.clear();
+        // After `100 Continue` the body of the same request follows.
+        self.has_line = self.has_line && self.answer.ends_with(b" 1");
+        if !self.has_line {
+            self.line.clear();
+        }
         self.answer.clear();
-        self.has_line = false;
     }
 
     pub(crate) fn client_said(&mut self, bytes: &[u8], skipped: usize, out: &mut Heard) {
@@ -52,7 +58,7 @@ pub(crate) fn begins(bytes: &[u8]) -> Option<bool> {
     let method = bytes.split(|&byte| byte == b' ').next()?;
     let upper = method.iter().all(u8::is_ascii_uppercase);
     match bytes.get(method.len() + 1) {
-        None => (!upper || method.len() > 7).then_some(false),
+        None => (!upper || method.len() > LONGEST_METHOD).then_some(false),
         Some(b'/') => Some(upper && known(METHODS, method) != "other"),
         Some(_) => Some(false),
     }
@@ -63,6 +69,10 @@ fn request(line: &[u8]) -> Option<Request> {
     let mut words = line.split(|&byte| byte == b' ');
     let (method, target) = (words.next()?, words.next()?);
     let command = known(METHODS, method);
+    let is_cut = line.len() == LINE;
+    if begins(line) != Some(true) || !(is_cut || line.windows(8).any(|word| word == b" HTTP/1.")) {
+        return None;
+    }
     let path = target.split(|&byte| matches!(byte, b'?' | b'#')).next()?;
     let parts = path.split(|&byte| byte == b'/').map(|part| {
         if part.iter().any(u8::is_ascii_digit) {

@@ -395,13 +395,28 @@ fn http_gives_pages_their_names() {
             b"POST /cart HTTP/1.1\r\nContent-Length: 6\r\n\r\nsecret".to_vec(),
         ),
         (ToClient, b"HTTP/1.1 503 Busy\r\n\r\n".to_vec()),
+        (
+            ToServer,
+            b"POST /big HTTP/1.1\r\nExpect: 100-continue\r\n\r\n".to_vec(),
+        ),
+        (ToClient, b"HTTP/1.1 100 Continue\r\n\r\n".to_vec()),
+        (ToServer, b"GET /secret HTTP/1.1\nsecret".to_vec()),
+        (ToClient, b"HTTP/1.1 200 OK\r\n\r\n".to_vec()),
+        (ToServer, b"I, secret, say\n".to_vec()),
+        (ToClient, b"HTTP/1.1 400 What\r\n\r\n".to_vec()),
     ];
     for size in [1, 3, 1000] {
         let (found, conversation) = play(&script, size, &Salt::default());
         assert_eq!(conversation.summary().protocol, "http");
         assert_eq!(
             shown(&found),
-            ["get x1: /post/*/comments", "post x1: POST /cart failed"],
+            [
+                "get x1: /post/*/comments",
+                "post x1: POST /cart failed",
+                "post x1: POST /big",
+                "data x0: data",
+                "data x0: data"
+            ],
             "in pieces of {size}"
         );
     }

@@ -42,6 +42,12 @@ def details_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(command)
 
 
+def wants_details() -> bool:
+    """Whether the command was given `--details`."""
+    context = click.get_current_context(silent=True)
+    return bool(context and context.meta.get(_DETAILS))
+
+
 def summarise(run: Run) -> Summary:
     """The whole answer of a run."""
     from howfar.experiments import registry  # draws charts: heavy
@@ -53,10 +59,8 @@ def show(summary: Summary, no_colour: bool) -> None:
     """The report on stdout."""
     from howfar.experiments.registry import in_terminal
 
-    context = click.get_current_context(silent=True)
-    details = bool(context and context.meta.get(_DETAILS))
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    text = in_terminal(summary, width(), has_colour(sys.stdout, no_colour), unicode, details)
+    text = in_terminal(summary, width(), has_colour(sys.stdout, no_colour), unicode, wants_details())
     click.echo(text, nl=False, color=True)
 
 
@@ -90,8 +94,8 @@ def check_page_path(path: Path) -> None:
         )
 
 
-def write(path: Path, text: str) -> None:
-    """The whole file or none. Raises DiskFull, RunFileError."""
+def write(path: Path, text: str, again: str = " `howfar report` writes the page again from the run file.") -> None:
+    """The whole file or none. `again`: how to have it later. Raises DiskFull, RunFileError."""
     try:
         with unfinished(path) as partial:
             partial.write_text(text, encoding="utf-8")
@@ -100,7 +104,7 @@ def write(path: Path, text: str) -> None:
         kind = DiskFull if error.errno in NO_ROOM else RunFileError
         raise kind(
             f"cannot write {path}: {error.strerror}",
-            "Make room, or name another file with --html. `howfar report` writes the page again from the run file.",
+            f"Make room, or name another file with --html.{again}",
         ) from error
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from howfar.cli.main import VOID
-from howfar.cli.output import check_page_path, write
+from howfar.cli.output import check_page_path, details_option, wants_details, write
 from howfar.cli.screen import has_colour, json_option, no_colour_option, note, read_text, width
 from howfar.cli.target_options import enter_sandbox, read_target, target_options
 from howfar.errors import UsageError
@@ -31,6 +31,7 @@ _MOST_BYTES = 64 << 20
 @click.option("--again", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="RECORDING2",
               help="A later recording of the same pages: shows whether they still take as long.")  # fmt: skip
 @click.option("--html", type=click.Path(path_type=Path), help="Write the report and its charts as an HTML page.")
+@details_option
 @json_option
 @no_colour_option
 def predict(
@@ -69,22 +70,23 @@ def predict(
     target = read_target(path_name, tls, link_values)
     known = _slopes(slopes, sorted({page.name for page in recorded.pages}))
     points = [_measurement(path) for path in measured]
+    later = read(again) if again else None
     if html is not None:
         check_page_path(html)
     enter_sandbox(target.path)
     with both_paths(recorded, target) as both:
         costs = both.costs(blocks, note)
-    found = analyze(recorded, *costs, known, both.recorder.floor_ns, read(again) if again else None)
+    found = analyze(recorded, *costs, known, both.recorder.floor_ns, later)
     laid = lay_out(recorded, *costs)
     changes = changing.changes(laid)
     code = 0 if len(found.missed) < len(found.pages) else VOID
     report = document(found, changes, laid, points)
     if html is not None:
-        write(html, page.render(report))
+        write(html, page.render(report), again="")
     if as_json:
         click.echo(json.dumps(facts_of(found, changes), indent=2))
     else:
-        click.echo(terminal.render(report, width(), colour=has_colour(sys.stdout, no_colour)))
+        click.echo(terminal.render(report, width(), has_colour(sys.stdout, no_colour), details=wants_details()))
     return code
 
 

@@ -82,7 +82,7 @@ def record(
     out = out or Path(f"{name}-{time.strftime('%Y%m%d-%H%M%S')}{SUFFIX}")
     output = _STDERR if as_json else None
     seconds = parse_duration_ns(duration) / 1e9 if duration else None
-    _check(command, service, interface, pcap, "--php" if php else "--http" if http else None)
+    _check(command, duration, service, interface, pcap, "--php" if php else "--http" if http else None)
     code = 0
     if service:
         _service(service, server, out, seconds, yes, gaps)
@@ -103,13 +103,20 @@ def record(
 
 
 def _check(
-    command: tuple[str, ...], service: str | None, interface: str | None, pcap: Path | None, of_tap: str | None
+    command: tuple[str, ...],
+    duration: str | None,
+    service: str | None,
+    interface: str | None,
+    pcap: Path | None,
+    of_tap: str | None,
 ) -> None:
     """`of_tap`: an option that needs a command recorded through a tap. Raises UsageError."""
     if sum(bool(one) for one in (service, interface, pcap)) > 1 or (command and (service or pcap)):
         raise UsageError(
             "more than one source to record", "Give only one of: a command, --service, --interface, --pcap."
         )
+    if command and duration:
+        raise UsageError("--time is for recording without a command", "Omit it: the recording ends with the command.")
     if of_tap and (service or interface or pcap):
         raise UsageError(f"{of_tap} needs a command recorded through a tap", "Omit it; name pages with `howfar mark`.")
 

@@ -10,7 +10,7 @@ import contextlib
 import os
 import statistics
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
@@ -143,14 +143,16 @@ class Calibration(Part):
     """What the tap adds."""
 
 
-def calibrate(on_socket: bool, rhythm: Rhythm, placement: Placement) -> Calibration:
-    """Measure in rounds that alternate between a tap and none. Raises LabError, EngineError."""
+def calibrate(
+    on_socket: bool, rhythm: Rhythm, placement: Placement, on: Callable[[tuple[int, ...] | None], Launcher] = on_cpus
+) -> Calibration:
+    """Measure in rounds that alternate between a tap and none. `on`: starts a process on CPUs. Raises LabError, EngineError."""
     rounds = max(_FEWEST, min(_MOST, _ROUND_NS // (rhythm.each_ns + 100_000)))
     page = ReplayPage(steps=(rhythm.step(),) * (_SETTLE + rounds))
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="howfar-", ignore_cleanup_errors=True))
-        client = on_cpus(placement.application)
-        plain = _answering(stack, f"{folder}/answers" if on_socket else None, on_cpus(placement.server))
+        client = on(placement.application)
+        plain = _answering(stack, f"{folder}/answers" if on_socket else None, on(placement.server))
         listen = UnixTarget(path=f"{folder}/tap") if on_socket else TcpListen(host="127.0.0.1", port=0)
         tap = RecordTap(plain, listen, client)
         stack.callback(tap.leave)

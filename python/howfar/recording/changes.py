@@ -137,7 +137,14 @@ def _connecting(name: str, pages: Sequence[LaidPage]) -> Iterator[Change]:
         gone = [at for at, trip in enumerate(page.trips) if trip.phase == "connect"]
         path = page.there_ns[:, gone].sum(axis=1) + page.connect_whole_ns
         least[number] = path
-        most[number] = path + page.server_ns[:, gone].sum(axis=1) + sum(page.trips[at].gap_ns for at in gone)
+        # What was before the first of a connection is no part of connecting.
+        first = {
+            at
+            for at in gone
+            if all(page.trips[at].connection != page.trips[one].connection for one in gone if one < at)
+        }
+        own_ns = sum(page.trips[at].gap_ns for at in gone if at not in first)
+        most[number] = path + page.server_ns[:, gone].sum(axis=1) + own_ns
         count += page.connects
     digest = f"connect and log in ({np.mean([_logins(page) for page in having]):.1f} round trips of login)"
     yield _made("connect", name, digest, count / len(having), len(having), least, most, pages)
@@ -161,7 +168,7 @@ def _in_page(trips: Sequence[Trip], seen: set[tuple[str, int]]) -> list[Found]:
     transactions = list(_transactions(trips, operations))
     found += transactions
     around = {at for one in transactions for at in one.gone}
-    found += _initial(trips, [at for at in operations if at not in around])
+    found += _initial(trips, [at for at in operations if at not in around | looped])
     found += _repeated(trips, operations)
     found += _cached(trips, operations, seen)
     found += _pipelines(trips, operations, looped | around)

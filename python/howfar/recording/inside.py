@@ -29,7 +29,9 @@ _END_S = 5.0
 
 def main() -> int:
     if sys.argv[1:2] == ["--bind"]:
-        subprocess.run(["mount", "--bind", *sys.argv[2:4]], check=True)
+        code = subprocess.run(["mount", "--bind", *sys.argv[2:4]]).returncode
+        if code:
+            return code
     started: subprocess.Popen[bytes] | None = None
     with tempfile.TemporaryFile() as output:
         print(json.dumps({"ready": True}), flush=True)

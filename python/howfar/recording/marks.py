@@ -33,7 +33,7 @@ def send(pid: int, begun_ns: int, ended_ns: int, method: str, name: str) -> bool
     host, _, port = os.environ.get(VARIABLE, "").rpartition(":")
     if not port.isdigit():
         return False
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line, contextlib.suppress(OSError):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line, contextlib.suppress(OSError, OverflowError):
         line.sendto(f"page {pid} {begun_ns} {ended_ns} {method} {name}".encode()[:_LONGEST], (host, int(port)))
     return True
 
@@ -75,7 +75,7 @@ class Marks:
         self.address = f"{host}:{port}"
         self._thread = threading.Thread(target=self._take, name="marks", daemon=True)
 
-    def add(self, begun_ns: int, ended_ns: int, name: str) -> None:
+    def add(self, name: str, begun_ns: int, ended_ns: int) -> None:
         """A page that was seen from outside, whichever process made it."""
         self._texts.append(f"page 0 {begun_ns} {ended_ns} http {name}".encode())
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from howfar.errors import UsageError
 from howfar.lab.laboratory import LabRequest, open_laboratory
 from howfar.lab.link import LinkSpec
-from howfar.lab.network import TcpPreset
+from howfar.lab.network import TcpPreset, usable_cpus
 from howfar.paths import Path, find_path
 from howfar.plan.sessions import TlsVersion
 from howfar.recording.calibration import Calibration, Placement, Rhythm, calibrate, rhythm_of
@@ -111,7 +111,8 @@ def both_paths(recording: Recording, target: Target) -> Iterator[BothPaths]:
     trips = [trip for page in recording.pages for trip in page.round_trips]
     if not trips:
         raise UsageError(
-            "no round trip of this recording belongs to a page", "Mark pages while recording, with `howfar mark`."
+            "no round trip of this recording belongs to a page",
+            "Mark pages while recording, with `howfar mark`, or record with --gaps.",
         )
     path, tls = present_path(recording), present_tls(recording)
     sizes = sizes_of(
@@ -133,5 +134,7 @@ def both_paths(recording: Recording, target: Target) -> Iterator[BothPaths]:
         there = ledger.enter_context(open_path(lab, target.path, target.tls or tls, 2, placement))
         label = path.name + (f", TLS {tls}" if tls else "")
         rhythm = rhythm_in(recording)
-        recorder = calibrate(present.path.by_socket, rhythm, placement)
+        recorder = calibrate(
+            present.path.by_socket, rhythm, placement, lambda cpus: lab.server_host.launcher(cpus or usable_cpus())
+        )
         yield BothPaths(present, there, (label, target.label), sizes, rhythm, recorder)

@@ -84,7 +84,8 @@ class Dump:
         if b"listening on" not in said:
             self._process.kill()
             self._process.wait()
-            raise LabError(f"tcpdump did not begin: {said.decode(errors='replace').strip()[:500]}", "Run as root.")
+            advice = "Is it the name of an interface (`ip link`)?" if os.geteuid() == 0 else "Run as root."
+            raise LabError(f"tcpdump did not begin: {said.decode(errors='replace').strip()[:500]}", advice)
 
     def _said(self, until: bytes, patience_s: float) -> bytes:
         assert self._process.stderr is not None
@@ -156,7 +157,7 @@ def record(requested: Requested, say: Callable[[str], None]) -> int:
         is_worth_it = file.has_round_trips()
         file.close()
         if not is_worth_it:
-            requested.out.unlink(missing_ok=True)
+            file.remove()
         raise
 
 

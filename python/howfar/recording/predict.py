@@ -8,6 +8,7 @@ resampling pages and blocks of costs.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -205,6 +206,8 @@ class Prediction(Part):
     """What the recorder added to a round trip; it is subtracted. None: not known, nothing is."""
     unplaced: int
     """Round trips that belong to no page."""
+    contested: dict[str, int]
+    """Pages that are left out because they share round trips with another page, by name."""
 
     @property
     def missed(self) -> tuple[PagePrediction, ...]:
@@ -213,12 +216,12 @@ class Prediction(Part):
 
 
 def lay_out(recording: Recording, present: PathCosts, target: PathCosts) -> dict[str, list[LaidPage]]:
-    """Lay out all pages that made a round trip, by name."""
+    """Lay out all pages that made a round trip and share none with another, by name."""
     found: dict[str, list[LaidPage]] = {}
     rounds = _rounds(recording)
     for page in recording.pages:
         trips, overlapped = _waited_for(page, recording, rounds)
-        if trips:
+        if trips and not page.contested:
             laid = _laid(page, trips, overlapped, recording, present, target)
             found.setdefault(page.name, []).append(laid)
     return found
@@ -238,7 +241,7 @@ def _rounds(recording: Recording) -> dict[int, int]:
 
 def _waited_for(page: Page, recording: Recording, rounds: Mapping[int, int]) -> tuple[tuple[Trip, ...], int]:
     """Round trips one after the other. Of those that overlap the longest counts, the rest of their time is a gap."""
-    answered = [trip for trip in page.round_trips if trip.ended_ns > trip.sent_ns]
+    answered = [trip for trip in page.round_trips if trip.is_answered]
     clusters: list[list[RoundTrip]] = []
     end = page.begun_ns
     for trip in answered:
@@ -400,7 +403,8 @@ def analyze(
         floor_us=floor_ns / 1e3 or None,
         floor_now_us=None if floor_now_ns is None else floor_now_ns / 1e3,
         tap_us=tap_us(recording.facts),
-        unplaced=sum(trip.page_id is None for trip in recording.round_trips),
+        unplaced=sum(trip.page_id is None and trip.is_answered for trip in recording.round_trips),
+        contested=Counter(page.name for page in recording.pages if page.contested),
     )
 
 

@@ -29,7 +29,7 @@ from howfar.report.document import (
 )
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS
-from howfar.units import format_duration_ns
+from howfar.units import counted, format_duration_ns
 
 _SHOWN = 12
 """Changes on the first screen."""
@@ -78,8 +78,9 @@ def document(
     missed = {page.name for page in found.missed}
     shown = [page for page in found.pages if page.name not in missed]
     blocks: list[Block] = [Answer(_answer(found, shown, changes), _cards(shown, found))]
-    if found.missed:
-        blocks.append(Warnings(tuple(_missed(page, found) for page in found.missed)))
+    if found.missed or found.contested:
+        shared = (_shared(name, count) for name, count in found.contested.items())
+        blocks.append(Warnings((*(_missed(page, found) for page in found.missed), *shared)))
     if shown:
         blocks += [Heading("Times"), _times(shown, found), *_warnings(shown, found)]
         kept = [one for one in changes if one.page not in missed and one.target_share >= _SMALLEST_SHARE]
@@ -91,6 +92,10 @@ def document(
 
 
 def _answer(found: Prediction, shown: Sequence[PagePrediction], changes: Sequence[Change]) -> str:
+    if found.contested and not found.pages:
+        return (
+            f"Nothing is predicted for {found.target}: pages overlap, so which of them made a round trip is not known."
+        )
     if not found.pages:
         return "No page of this recording made a round trip: there is nothing to predict."
     if not shown:
@@ -112,6 +117,13 @@ def _answer(found: Prediction, shown: Sequence[PagePrediction], changes: Sequenc
             f"{ms(loop.low_ms)} to {ms(loop.high_ms)} ms there."
         )
     return text
+
+
+def _shared(name: str, count: int) -> str:
+    return (
+        f"{name}: {counted(count, 'page')} left out, because round trips in its time may be those of another page: marks or requests "
+        "overlap. Record one page at a time."
+    )
 
 
 def _cards(shown: Sequence[PagePrediction], found: Prediction) -> tuple[Card, ...]:
@@ -174,8 +186,10 @@ def _times(shown: Sequence[PagePrediction], found: Prediction) -> Table:
         explained = page.is_explained is not False
         rows.append(
             (
-                Cell(page.name, f"{page.pages} pages"),
-                Cell(f"{page.round_trips:.0f}", f"{page.connects:.0f} connects" if page.connects >= 0.5 else ""),
+                Cell(page.name, counted(page.pages, "page")),
+                Cell(
+                    f"{page.round_trips:.0f}", counted(round(page.connects), "connect") if page.connects >= 0.5 else ""
+                ),
                 Cell(ms(page.now.p50_ms.value), limits(page.now.p50_ms)),
                 Cell(ms(page.present.p50_ms.value), f"{page.present_error:+.1%}"),
                 _estimate(page.bottom_up.p50_ms, explained),
@@ -207,7 +221,7 @@ def _warnings(shown: Sequence[PagePrediction], found: Prediction) -> list[Block]
         if page.unsure:
             lines.append(page.unsure)
         if page.pages < MIN_BLOCKS:
-            lines.append(f"{page.name}: {page.pages} pages allow no interval; {MIN_BLOCKS} would.")
+            lines.append(f"{page.name}: fewer than {MIN_BLOCKS} pages allow no interval.")
         if page.clipped > _CLIPPED_SHARE:
             lines.append(
                 f"{page.name}: {page.clipped:.0%} of the round trips took less than one without work; their server time counts as 0."
@@ -323,9 +337,9 @@ def _errors(page: PagePrediction, ran: Sequence[tuple[Measurement, MeasuredPage]
 def _how(found: Prediction) -> str:
     text = (
         f"A round trip of the smallest size, with pauses as recorded, costs {found.cost_now_us.value:.0f} µs on {found.present} and "
-        f"{found.cost_us.value:.0f} µs on {found.target}, measured in {found.cost_us.n} blocks on this machine just now; connecting "
-        f"there takes {found.connect_us.value:.0f} µs. Each page is its own time (gaps), the server's time, and the cost of each of "
-        "its round trips by its sizes; an answer that fills the window of a new connection waits for more rounds."
+        f"{found.cost_us.value:.0f} µs on {found.target}, measured in {counted(found.cost_us.n or 0, 'block')} on this machine just "
+        f"now; connecting there takes {found.connect_us.value:.0f} µs. Each page is its own time (gaps), the server's time, and the "
+        "cost of each of its round trips by its sizes; an answer that fills the window of a new connection waits for more rounds."
     )
     text += (
         f" In the costs is what the wait for a round trip does to the computing after it, whose caches others use meanwhile: "

@@ -27,7 +27,7 @@ class RecordTap:
     """A running recorder. Leaving it does not end it: it ends with the last process that it serves."""
 
     def __init__(self, server: Target, listen: UnixTarget | TcpListen, where: Launcher | None = None) -> None:
-        launcher = _DETACHED if where is None else Launcher((*_DETACHED.prefix, *where.prefix))
+        launcher = _DETACHED if where is None else Launcher((*_DETACHED.prefix, *where.prefix), where.pass_fds)
         self._process = EngineProcess(RecordJob(listen=listen, server=server), launcher)
         try:
             ready = self._process.read()

@@ -45,6 +45,8 @@ from howfar.recording.recording import Connection, Digest, Page, RecordingFile, 
 from howfar.recording.tap import Insertion, Target, insertion
 
 _PHP = Path(__file__).parent / "php"
+_BODY = "data"
+"""What follows a request whose body the server has asked for (`100 Continue`)."""
 _LATE_NS = 10_000_000_000
 """Twice as long as the tap keeps what it has seen."""
 _LOST = "the tap was killed, and what it had seen last, up to 5 s, is lost; connections went on unrecorded"
@@ -196,7 +198,7 @@ def record(requested: Requested, say: Callable[[str], None]) -> int:
         is_worth_it = file.has_round_trips()
         file.close()
         if not is_worth_it:
-            requested.out.unlink(missing_ok=True)
+            file.remove()
         raise
     return code
 
@@ -207,7 +209,7 @@ def _record(requested: Requested, file: RecordingFile, say: Callable[[str], None
         tap, page = None, None
         http = stack.enter_context(_http_tap(requested.http, marks)) if requested.http else None
         try:
-            with _folder() as folder:
+            with _folder(requested.server) as folder:
                 tap = RecordTap(requested.server, _listen(requested.server, folder))
                 collector = threading.Thread(
                     target=collect, args=(tap, file, collected, marks), name="collect", daemon=True
@@ -232,13 +234,31 @@ def _record(requested: Requested, file: RecordingFile, say: Callable[[str], None
             "Is --server the address that it uses? A TCP address is replaced only where HOST:PORT, {host} or {port} stands in the "
             "command or its environment. Else record its packets with --interface.",
         )
-    finish(file, collected, marks, page, code, requested.gaps)
+    finish(file, collected, marks, page, code, requested.gaps, _unmarked(requested, marks))
     return code
 
 
-def finish(file: RecordingFile, collected: Collected, marks: Marks, page: Page, code: int, gaps: bool) -> None:
+def _unmarked(requested: Requested, marks: Marks) -> dict[str, int]:
+    """What was asked to mark pages and marked none."""
+    methods = {page.method for page in marks.pages}
+    return {
+        "pages of --php: no PHP script ran": int(requested.php and "php" not in methods),
+        "pages of --http: no HTTP/1 request came through the tap": int(
+            requested.http is not None and "http" not in methods
+        ),
+    }
+
+
+def finish(
+    file: RecordingFile, collected: Collected, marks: Marks, page: Page, code: int, gaps: bool,
+    unmarked: Mapping[str, int] | None = None,
+) -> None:  # fmt: skip
     """Write pages and the last facts; `page` where nothing marked any, and no rests are found if `gaps`."""
-    more = {**add_pages(file, marks.pages, page, gaps), "marks that were not understood": marks.malformed}
+    more = {
+        **add_pages(file, marks.pages, page, gaps),
+        "marks that were not understood": marks.malformed,
+        **(unmarked or {}),
+    }
     ended = collected.ended
     unknown = Counter(ended.unknown if ended else {})
     unknown.update({reason: count for reason, count in more.items() if count})
@@ -303,8 +323,11 @@ def add_pages(file: RecordingFile, marked: Sequence[Page], whole: Page | None, g
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
-    """A folder for the tap's socket, until that is mounted."""
+def _folder(server: Target) -> Iterator[Path]:
+    """A folder for the tap's socket, until that is mounted; on TCP none is made."""
+    if not isinstance(server, UnixTarget):
+        yield Path()
+        return
     with tempfile.TemporaryDirectory(prefix="howfar-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         folder.chmod(0o711)
@@ -335,13 +358,22 @@ def _http_tap(target: TcpTarget, marks: Marks) -> Iterator[RecordTap]:
 def _mark_requests(tap: RecordTap, marks: Marks) -> None:
     """Add each HTTP request that passes the tap as a page, to the tap's end."""
     names: dict[int | None, str] = {}
+    spans: dict[int, tuple[str, int, int]] = {}
+    """The last request of each connection."""
     with contextlib.suppress(EngineError):  # killed: the requests until then are marked
         for event in tap.events():
             if isinstance(event, Recorded):
                 names |= {one.id: one.text for one in event.digests if one.protocol == "http"}
                 for one in event.round_trips:
-                    if one.digest_id in names:
-                        marks.add(one.begun_ns, one.ended_ns, names[one.digest_id])
+                    name, last = names.get(one.digest_id), spans.get(one.connection_id)
+                    if name == _BODY and last is not None:
+                        spans[one.connection_id] = (*last[:2], one.ended_ns)
+                    elif name not in (None, _BODY):
+                        if last is not None:
+                            marks.add(*last)
+                        spans[one.connection_id] = (name, one.begun_ns, one.ended_ns)
+    for span in spans.values():
+        marks.add(*span)
 
 
 def _text(tap: RecordTap) -> str:
@@ -539,7 +571,7 @@ def record_service(requested: ServiceRequested, say: Callable[[str], None], agre
         say(f"the drop-in is gone; until its next restart {drop_in.unit} goes through the tap, unrecorded")
     except BaseException:
         file.close()
-        requested.out.unlink(missing_ok=True)
+        file.remove()
         raise
     finally:
         if tap is not None:

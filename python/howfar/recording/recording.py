@@ -10,7 +10,7 @@ import contextlib
 import json
 import sqlite3
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -100,6 +100,10 @@ class RoundTrip:
     gap_ns: int = 0
     """From the end of the previous round trip of the page (or its beginning) to here; 0 where they overlap; derived."""
 
+    @property
+    def is_answered(self) -> bool:
+        return self.ended_ns > self.sent_ns
+
 
 @dataclass(frozen=True, slots=True)
 class Page:
@@ -115,6 +119,8 @@ class Page:
     ended_ns: int
     round_trips: tuple[RoundTrip, ...] = ()
     """In the order of their beginning."""
+    contested: int = 0
+    """Round trips in its time that belong to no page, because another page claims them too; derived."""
 
     @property
     def took_ns(self) -> int:
@@ -149,7 +155,7 @@ class Recording:
 # Many times quicker than `dataclasses.astuple`, which copies; the application runs beside it.
 _CONNECTION, _DIGEST = (attrgetter(*(one.name for one in fields(kind))) for kind in (Connection, Digest))
 _ROUND_TRIP = attrgetter(*(one.name for one in fields(RoundTrip)[:-2]))
-_PAGE = attrgetter(*(one.name for one in fields(Page)[:-1]))
+_PAGE = attrgetter(*(one.name for one in fields(Page)[:-2]))
 
 
 class RecordingFile:
@@ -166,13 +172,17 @@ class RecordingFile:
             raise RunFileError(
                 f"{path} cannot be made: {error.strerror}", "Name another file with --out, in a folder that exists."
             ) from error
-        with _translated(path, "write"):
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            self._db.executescript(
-                f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT}; PRAGMA journal_mode = WAL;"
-                f"PRAGMA synchronous = OFF; BEGIN; {_TABLES} COMMIT;"
-            )
-        self.set_facts({"format": FORMAT, **facts, "complete": False, "stopped": KILLED})
+        try:
+            with _translated(path, "write"):
+                self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+                self._db.executescript(
+                    f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT}; PRAGMA journal_mode = WAL;"
+                    f"PRAGMA synchronous = OFF; BEGIN; {_TABLES} COMMIT;"
+                )
+            self.set_facts({"format": FORMAT, **facts, "complete": False, "stopped": KILLED})
+        except RunFileError:
+            self.remove()
+            raise
 
     def set_facts(self, facts: Mapping[str, Any]) -> None:
         """Add or replace facts."""
@@ -195,17 +205,20 @@ class RecordingFile:
 
     def assign_pages(self) -> int:
         """Give each round trip its page: that of its process, or of all processes, in whose time it began. Returns how many have
-        none because two pages claim them."""
-        ambiguous = 0
+        none because two pages claim them; the fact `contested` counts them by page."""
+        ambiguous, contested = 0, Counter[int]()
         with _translated(self.path, "write"):
             claims = _Claims(self._db.execute("SELECT id, pid, begun_ns, ended_ns FROM pages").fetchall())
             found = []
             sql = "SELECT r.id, c.pid, r.begun_ns FROM round_trips r JOIN connections c ON c.id = r.connection_id"
             for number, pid, begun_ns in self._db.execute(sql):
                 pages = claims.of(pid, begun_ns)
-                ambiguous += len(pages) > 1
+                if len(pages) > 1:
+                    ambiguous += 1
+                    contested.update(pages)
                 found.append((pages[0] if len(pages) == 1 else None, number))
             self._place(found)
+        self.set_facts({"contested": contested})
         return ambiguous
 
     def place(self, pages: Mapping[int, int]) -> None:
@@ -254,6 +267,11 @@ class RecordingFile:
         with contextlib.suppress(sqlite3.Error):
             self._db.close()
 
+    def remove(self) -> None:
+        """Remove the closed file, and what SQLite could not clear away."""
+        for name in (self.path.name, f"{self.path.name}-wal", f"{self.path.name}-shm"):
+            self.path.with_name(name).unlink(missing_ok=True)
+
     def _many(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
         if not rows:
             return
@@ -291,7 +309,8 @@ class _Claims:
 def read(path: Path) -> Recording:
     """Read a recording. Raises NotARunFile, NewerRunFile, RunFileError."""
     if not path.is_file():
-        raise RunFileError(f"{path} does not exist", "Name a file that `howfar record` wrote.")
+        what = "is no file" if path.exists() else "does not exist"
+        raise RunFileError(f"{path} {what}", "Name a file that `howfar record` wrote.")
     with (
         _translated(path, "read"),
         contextlib.closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as db,
@@ -335,7 +354,8 @@ def _joined(
         trips.append(one)
         if one.page_id is not None:
             by_page[one.page_id].append(one)
-    whole = tuple(Page(*(*_PAGE(page), tuple(by_page[page.id]))) for page in pages)
+    contested = facts.get("contested") or {}
+    whole = tuple(Page(*(*_PAGE(page), tuple(by_page[page.id]), contested.get(str(page.id), 0))) for page in pages)
     return Recording(
         facts,
         connections,

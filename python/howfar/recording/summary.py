@@ -87,7 +87,7 @@ def summarize(recording: Recording) -> Summary:
         unknown=facts.get("unknown", {}),
         tap_us=added_us,
         floor_us=int(facts.get("floor_ns") or 0) / 1e3,
-        no_page=sum(one.page_id is None for one in recording.round_trips),
+        no_page=sum(one.page_id is None and one.is_answered for one in recording.round_trips),
         complete=bool(facts.get("complete")),
         stopped=facts.get("stopped"),
         all_passed_on=passed.get("all_passed_on") if passed else None,
@@ -105,7 +105,7 @@ def tap_us(facts: Mapping[str, Any]) -> Estimate | None:
 
 def _page(name: str, method: str, pages: Sequence[Page], tap_ns: float) -> PageSummary:
     took = [max(page.took_ns, 1) for page in pages]
-    trips = [len(page.round_trips) for page in pages]
+    trips = [sum(one.is_answered for one in page.round_trips) for page in pages]
     return PageSummary(
         name=name,
         method=method,
@@ -202,8 +202,7 @@ def document(found: Summary, where: str) -> Document:
         "howfar record",
         (
             head,
-            Heading("Pages"),
-            Table("", columns, rows, notes, main=True),
+            *((Heading("Pages"), Table("", columns, rows, notes, main=True)) if rows else ()),
             *_warnings(found),
             Heading("What is waited for"),
             statements,

@@ -51,6 +51,15 @@ class Tap:
         self._process.__exit__(kind, value, trace)
 
 
+_PAIRS = (
+    ("HOWFAR_HOST", "HOWFAR_PORT"),
+    ("PGHOST", "PGPORT"),
+    ("PGHOSTADDR", "PGPORT"),
+    ("MYSQL_HOST", "MYSQL_TCP_PORT"),
+)
+"""Variables of the laboratory and of clients: where the server is."""
+
+
 @dataclass(frozen=True)
 class Insertion:
     """How a command reaches the tap: a mount that only it sees, or replaced words in its arguments and environment."""
@@ -65,8 +74,12 @@ class Insertion:
         return [self._replaced(word) for word in command]
 
     def environment(self) -> dict[str, str]:
-        """Our environment with the words replaced."""
-        return {name: self._replaced(value) for name, value in os.environ.items()}
+        """Our environment with the words replaced, and the host and the port of variables that come in pairs."""
+        found = {name: self._replaced(value) for name, value in os.environ.items()}
+        for host, port in _PAIRS:
+            if (old := f"{os.environ.get(host)}:{os.environ.get(port)}") in (self.words or {}):
+                found[host], _, found[port] = self._replaced(old).rpartition(":")
+        return found
 
     def _replaced(self, text: str) -> str:
         for old, new in (self.words or {}).items():
