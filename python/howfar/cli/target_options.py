@@ -54,7 +54,7 @@ def read_target(path_name: str | None, tls: str | None, link_values: dict[str, A
         raise UsageError(
             f"a program on the path {path.name} speaks the protocol of {' and '.join(path.protocols)}, and predictions and replays "
             "have a server that speaks none",
-            "Choose another path; `howfar hops` measures what the program costs.",
+            "Choose another path; `howfar run hops` measures what the program costs.",
         )
     if choice.script.changes:
         raise UsageError("a prediction needs a constant link", "Omit --link-script.")

@@ -372,6 +372,9 @@ def _mark_requests(tap: RecordTap, marks: Marks) -> None:
                         if last is not None:
                             marks.add(*last)
                         spans[one.connection_id] = (name, one.begun_ns, one.ended_ns)
+                for closed in (one.id for one in event.connections if one.closed_ns is not None):
+                    if closed in spans:
+                        marks.add(*spans.pop(closed))
     for span in spans.values():
         marks.add(*span)
 
