@@ -34,8 +34,8 @@ writers = "own-rows"
 [timing]
 warmup = "200ms"
 measure = "1500ms"
-min_blocks = 1
-max_blocks = 1
+min_blocks = 2
+max_blocks = 2
 controls = false
 """
 
