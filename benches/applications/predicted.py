@@ -6,8 +6,7 @@ Redis, recorded, predicted, then run.
 Needs what `./setup --tests` brings; another WordPress: WORDPRESS=/usr/share/wordpress. Each run is a `howfar lab` with data of its
 own; over TLS the application says which version its connection has (PHP's Redis cannot and runs without). In each block everything is
 recorded and run once, in random order: what changes on the machine from block to block is in both. Bars: p50 off by 8 % in the mean
-and 15 % at worst, p95 by 16 % in the mean; the saving of the page without
-the loop is inside the interval that was predicted for the loop.
+and 15 % at worst, p95 by 16 % in the mean; the saving of the page without the loop is inside the interval that was predicted for it.
 """
 
 from __future__ import annotations

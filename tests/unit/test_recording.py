@@ -90,6 +90,9 @@ def test_what_a_killed_recorder_leaves_has_the_pages_that_were_marked(tmp_path: 
     file = recorded(tmp_path / "a", (page,), (trip(1, 1_050), trip(2, 2_500)))
     recording = whole_pages(read(tmp_path / "a"))
     assert [one.id for one in recording.pages[0].round_trips] == [1]
+    file.add_pages([Page(2, "/cart", "php", 1.0, 41, 1_000, 2_000)])
+    assert [page.contested for page in read(tmp_path / "a").pages] == [1, 1], "two pages of a process claim it"
+    file.add_pages([Page(2, "/cart", "php", 1.0, 41, 8_000, 9_000)])
     file.add_pages([Page(1, "/shop", "php", 1.0, 41, 1_000, 9_000)])
     with pytest.raises(UsageError, match="has no whole page"):
         whole_pages(read(tmp_path / "a"))

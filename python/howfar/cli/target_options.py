@@ -52,8 +52,8 @@ def read_target(path_name: str | None, tls: str | None, link_values: dict[str, A
         raise UsageError(f"the path {path.name} crosses no link", "Omit --path, or use --path remote.")
     if path.protocols:
         raise UsageError(
-            f"a program on the path {path.name} speaks the protocol of {' and '.join(path.protocols)}, and predictions and replays "
-            "have a server that speaks none",
+            f"a program on the path {path.name} speaks the protocol of {' and '.join(path.protocols)}, which the server of "
+            "predictions and replays does not",
             "Choose another path; `howfar run hops` measures what the program costs.",
         )
     if choice.script.changes:

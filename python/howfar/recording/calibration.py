@@ -114,16 +114,16 @@ class Placement(Part):
     def of_recording(cls, facts: Mapping[str, Any]) -> Placement:
         """As recorded, if this machine has these CPUs."""
         found = cls.model_validate(facts.get("cpus") or {})
-        return found if all(_allowed(cpus) for cpus in (found.application, found.server)) else cls()
+        return found if all(cpus is None or _allowed(cpus) for cpus in (found.application, found.server)) else cls()
 
 
-def _allowed(cpus: tuple[int, ...] | None) -> bool:
+def _allowed(cpus: tuple[int, ...]) -> bool:
     def tried() -> bool:
         try:
-            os.sched_setaffinity(0, cpus or os.sched_getaffinity(0))
+            os.sched_setaffinity(0, cpus)
         except OSError:
             return False
-        return set(cpus or ()) <= os.sched_getaffinity(0)
+        return set(cpus) <= os.sched_getaffinity(0)
 
     with ThreadPoolExecutor(1) as pool:  # the affinity is a thread's own
         return pool.submit(tried).result()

@@ -138,11 +138,7 @@ def _connecting(name: str, pages: Sequence[LaidPage]) -> Iterator[Change]:
         path = page.there_ns[:, gone].sum(axis=1) + page.connect_whole_ns
         least[number] = path
         # What was before the first of a connection is no part of connecting.
-        first = {
-            at
-            for at in gone
-            if all(page.trips[at].connection != page.trips[one].connection for one in gone if one < at)
-        }
+        first = {page.trips[at].connection: at for at in reversed(gone)}.values()
         own_ns = sum(page.trips[at].gap_ns for at in gone if at not in first)
         most[number] = path + page.server_ns[:, gone].sum(axis=1) + own_ns
         count += page.connects

@@ -31,6 +31,7 @@ import howfar
 from howfar.engine.messages import (
     PacketsEnded,
     Recorded,
+    RecordedRoundTrip,
     RecordEnded,
     TcpListen,
     TcpTarget,
@@ -359,24 +360,29 @@ def _mark_requests(tap: RecordTap, marks: Marks) -> None:
     """Add each HTTP request that passes the tap as a page, to the tap's end."""
     names: dict[int | None, str] = {}
     spans: dict[int, tuple[str, int, int]] = {}
-    """The last request of each connection."""
+    """The last request of each connection: what follows may be its body."""
     with contextlib.suppress(EngineError):  # killed: the requests until then are marked
         for event in tap.events():
-            if isinstance(event, Recorded):
-                names |= {one.id: one.text for one in event.digests if one.protocol == "http"}
-                for one in event.round_trips:
-                    name, last = names.get(one.digest_id), spans.get(one.connection_id)
-                    if name == _BODY and last is not None:
-                        spans[one.connection_id] = (*last[:2], one.ended_ns)
-                    elif name not in (None, _BODY):
-                        if last is not None:
-                            marks.add(*last)
-                        spans[one.connection_id] = (name, one.begun_ns, one.ended_ns)
-                for closed in (one.id for one in event.connections if one.closed_ns is not None):
-                    if closed in spans:
-                        marks.add(*spans.pop(closed))
+            if not isinstance(event, Recorded):
+                continue
+            names |= {one.id: one.text for one in event.digests if one.protocol == "http"}
+            for one in event.round_trips:
+                _follow(spans, one, names.get(one.digest_id), marks)
+            for closed in spans.keys() & {one.id for one in event.connections if one.closed_ns is not None}:
+                marks.add(*spans.pop(closed))
     for span in spans.values():
         marks.add(*span)
+
+
+def _follow(spans: dict[int, tuple[str, int, int]], trip: RecordedRoundTrip, name: str | None, marks: Marks) -> None:
+    """Begin a request, after the one before it on its connection is marked, or go on with that. `name` None: it is not HTTP."""
+    before = spans.get(trip.connection_id)
+    if name == _BODY and before is not None:
+        spans[trip.connection_id] = (*before[:2], trip.ended_ns)
+    elif name not in (None, _BODY):
+        if before is not None:
+            marks.add(*before)
+        spans[trip.connection_id] = (name, trip.begun_ns, trip.ended_ns)
 
 
 def _text(tap: RecordTap) -> str:

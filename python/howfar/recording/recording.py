@@ -206,20 +206,13 @@ class RecordingFile:
     def assign_pages(self) -> int:
         """Give each round trip its page: that of its process, or of all processes, in whose time it began. Returns how many have
         none because two pages claim them; the fact `contested` counts them by page."""
-        ambiguous, contested = 0, Counter[int]()
         with _translated(self.path, "write"):
-            claims = _Claims(self._db.execute("SELECT id, pid, begun_ns, ended_ns FROM pages").fetchall())
-            found = []
+            pages = self._db.execute("SELECT id, pid, begun_ns, ended_ns FROM pages").fetchall()
             sql = "SELECT r.id, c.pid, r.begun_ns FROM round_trips r JOIN connections c ON c.id = r.connection_id"
-            for number, pid, begun_ns in self._db.execute(sql):
-                pages = claims.of(pid, begun_ns)
-                if len(pages) > 1:
-                    ambiguous += 1
-                    contested.update(pages)
-                found.append((pages[0] if len(pages) == 1 else None, number))
-            self._place(found)
-        self.set_facts({"contested": contested})
-        return ambiguous
+            found = _assigned(pages, self._db.execute(sql))
+            self._place([(page, number) for number, page in found.pages.items()])
+        self.set_facts({"contested": found.contested})
+        return found.ambiguous
 
     def place(self, pages: Mapping[int, int]) -> None:
         """Give round trips their pages, by their numbers."""
@@ -337,8 +330,15 @@ def _joined(
     pages: Sequence[Page],
 ) -> Recording:
     floor_ns = int(facts.get("floor_ns") or 0)
-    if facts.get("stopped") == KILLED:
-        rows = _placed(rows, connections, pages)
+    contested = {int(number): count for number, count in (facts.get("contested") or {}).items()}
+    if facts.get("stopped") == KILLED:  # before it could assign any
+        processes = {one.id: one.pid for one in connections}
+        found = _assigned(
+            [(page.id, page.pid, page.begun_ns, page.ended_ns) for page in pages],
+            [(row[0], processes.get(row[1]), row[3]) for row in rows],
+        )
+        rows = [(*row[:2], found.pages[row[0]], *row[3:]) for row in rows]
+        contested = {**found.contested}
     ends = {page.id: page.begun_ns for page in pages}
     by_page: dict[int, list[RoundTrip]] = defaultdict(list)
     trips = []
@@ -354,8 +354,7 @@ def _joined(
         trips.append(one)
         if one.page_id is not None:
             by_page[one.page_id].append(one)
-    contested = facts.get("contested") or {}
-    whole = tuple(Page(*(*_PAGE(page), tuple(by_page[page.id]), contested.get(str(page.id), 0))) for page in pages)
+    whole = tuple(Page(*(*_PAGE(page), tuple(by_page[page.id]), contested.get(page.id, 0))) for page in pages)
     return Recording(
         facts,
         connections,
@@ -367,17 +366,29 @@ def _joined(
     )
 
 
-def _placed(
-    rows: Sequence[tuple[Any, ...]], connections: Iterable[Connection], pages: Iterable[Page]
-) -> list[tuple[Any, ...]]:
-    """Round trips with their pages, which a killed recorder has not assigned."""
-    claims = _Claims([(page.id, page.pid, page.begun_ns, page.ended_ns) for page in pages])
-    processes = {one.id: one.pid for one in connections}
-    placed = []
-    for number, connection, _, begun_ns, *rest in rows:
-        of = claims.of(processes.get(connection), begun_ns)
-        placed.append((number, connection, of[0] if len(of) == 1 else None, begun_ns, *rest))
-    return placed
+@dataclass(frozen=True)
+class _Assignment:
+    """Which page each round trip belongs to."""
+
+    pages: Mapping[int, int | None]
+    ambiguous: int
+    """Round trips that have none because two pages claim them."""
+    contested: Mapping[int, int]
+    """Of these, how many are in the time of each page."""
+
+
+def _assigned(
+    pages: Sequence[tuple[int, int | None, int, int]], trips: Iterable[tuple[int, int | None, int]]
+) -> _Assignment:
+    """`pages`: number, process, begun, ended. `trips`: number, process, begun."""
+    claims = _Claims(pages)
+    claimed = {number: claims.of(pid, begun_ns) for number, pid, begun_ns in trips}
+    shared = [found for found in claimed.values() if len(found) > 1]
+    return _Assignment(
+        pages={number: found[0] if len(found) == 1 else None for number, found in claimed.items()},
+        ambiguous=len(shared),
+        contested=Counter(page for found in shared for page in found),
+    )
 
 
 def _check_format(db: sqlite3.Connection, path: Path) -> None:
