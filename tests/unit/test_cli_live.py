@@ -65,5 +65,5 @@ def test_times_are_read_at_a_glance() -> None:
     ("half", "expected"), [(None, "0.780"), (0.0412, "0.780 ±4.12 %"), (147.0, "0.780 (> ±100 %)")]
 )
 def test_an_interval_wider_than_the_ratio_is_no_figure(half: float | None, expected: str) -> None:
-    arm = ArmStanding("tcp", ArmRole.CONTENDER, 1.0, Estimate(value=0.78, low=None, high=None), half, None)
+    arm = ArmStanding("tcp", ArmRole.CONTENDER, 1.0, "socket", Estimate(value=0.78, low=None, high=None), half, None)
     assert ratio(arm) == expected

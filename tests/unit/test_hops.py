@@ -16,10 +16,12 @@ from howfar.analysis.summary import Summary
 from howfar.engine.messages import LoadJob, UnixTarget
 from howfar.experiments.hops.analysis import HopCosts
 from howfar.experiments.registry import experiment_of, in_terminal, summarise
+from howfar.plan.factors import offered_per_s
 from howfar.plan.fitting import with_keys
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.runner.preflight import with_rates
 from howfar.runner.run import conduct
+from howfar.runner.stopping import standing
 from howfar.stats.intervals import Resolution
 from howfar.store.records import ArmRole, Run
 from howfar.store.run_file import create, read_run
@@ -89,6 +91,18 @@ def test_rates_are_left_out_as_the_plan_says_although_they_were_shares(run: Run)
     """Six paths in a closed loop and at a rate, three with a connection each; the A/A arm and the link's two controls."""
     assert len(run.info.arms) == 6 * 2 + 3 + 3
     assert not [arm.name for arm in run.info.arms if "connect per transaction" in arm.name and "/s" in arm.name]
+
+
+def test_a_given_rate_is_compared_only_with_the_same_rate(run: Run) -> None:
+    """The path without a program at 30 % of its throughput is no third of anything, and its width ends no run."""
+    offered = {arm.name: offered_per_s(arm.factors) for arm in run.info.arms}
+    now = standing(run, 6, 0.05)
+    over = {arm.arm: arm.over for arm in now.arms}
+    alone = [name for name, rate in offered.items() if rate and over[name] is None]
+    assert len(alone) == 1 and alone[0] not in {arm.arm for arm in now.compared}
+    assert len([name for name in over.values() if name == alone[0]]) == 5
+    assert all(offered[name] == offered[other] for name, other in over.items() if other is not None)
+    assert now.narrow_enough(1.0)
 
 
 def test_what_a_connect_costs_is_said_for_each_path(summary: Summary) -> None:

@@ -55,7 +55,7 @@ def time_left(ns: int) -> str:
 
 
 def ratio(arm: ArmStanding) -> str:
-    """`0.78 ±4 %`, `baseline`, `-` while unknown; `(settled)`: it is not measured any more."""
+    """`0.78 ±4 %`, `baseline`, `-` while unknown or when there is none; `(settled)`: it is not measured any more."""
     if arm.role in (ArmRole.BASELINE, ArmRole.CONTROL):
         return arm.role.value
     if arm.ratio is None:
@@ -157,13 +157,7 @@ class Lines:
 
     def block_ended(self, standing: Standing, forecast: Forecast) -> None:
         self._say_left_out(standing)
-        ratios = _ratios(
-            [
-                arm
-                for arm in standing.arms
-                if arm.role in (ArmRole.DUPLICATE, ArmRole.CONTENDER) and arm.ratio is not None
-            ]
-        )
+        ratios = _ratios([arm for arm in standing.compared if arm.ratio is not None])
         left = f"; about {time_left(forecast.left_ns)} left" if forecast.left_ns else ""
         self._print(f"after block {standing.blocks} {blocks_of(forecast, self._max_blocks)}: {ratios}{left}")
 

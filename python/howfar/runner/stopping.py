@@ -10,14 +10,15 @@ from howfar.analysis.plateau import resting
 from howfar.errors import NotARunFile
 from howfar.plan.cells import block_order
 from howfar.plan.estimate import CONFIRMATION_BLOCKS, NEW_LINK_NS, REPORT_NS, trial_cost_ns
-from howfar.plan.factors import breaks
+from howfar.plan.factors import breaks, offered_per_s
 from howfar.plan.quantities import MOST_BUDGET_NS
 from howfar.plan.types import MOST_BLOCKS, Plan, Timing
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import blocks_needed, half_width, judge_ratio
-from howfar.stats.trials import trial_table
+from howfar.stats.trials import TrialTable, trial_table
 from howfar.store.records import (
     CONFIRMATION_BLOCK,
+    Arm,
     ArmRole,
     Run,
     StopReason,
@@ -101,8 +102,10 @@ class ArmStanding:
     role: ArmRole
     rate: float | None
     """Median of its good trials; queries a second, or pages."""
+    over: str | None
+    """The arm that it is compared with. None: none, as the baseline and its path at a given rate."""
     ratio: Estimate | None
-    """Over the baseline; None: no common block yet, or the baseline itself."""
+    """Over `over`; None: no common block yet."""
     half_width: float | None
     """Of the ratio's interval, as a share; None: no interval yet."""
     blocks_needed: int | None
@@ -122,10 +125,15 @@ class Standing:
     left_out: int = 0
     """Blocks of them in which each attempt had a void trial."""
 
+    @property
+    def compared(self) -> list[ArmStanding]:
+        """The headline ratios and the A/A arm, those that rest included."""
+        return [arm for arm in self.arms if arm.role in (ArmRole.DUPLICATE, ArmRole.CONTENDER) and arm.over is not None]
+
     def narrow_enough(self, target: float) -> bool:
-        """Every headline ratio and the A/A arm have an interval at most that wide, those of arms that rest included."""
-        compared = [arm for arm in self.arms if arm.role in (ArmRole.DUPLICATE, ArmRole.CONTENDER)]
-        return bool(compared) and all(arm.half_width is not None and arm.half_width <= target for arm in compared)
+        """Every arm that is compared has an interval at most that wide."""
+        widths = [arm.half_width for arm in self.compared]
+        return bool(widths) and all(width is not None and width <= target for width in widths)
 
     @property
     def places(self) -> int:
@@ -134,7 +142,7 @@ class Standing:
 
     def blocks_expected(self, timing: Timing) -> int:
         """Blocks in all, by the present scatter, before the time budget is thought of."""
-        compared = [arm for arm in self.arms if arm.role in (ArmRole.DUPLICATE, ArmRole.CONTENDER)]
+        compared = self.compared
         if not compared or any(arm.blocks_needed is None for arm in compared):
             return timing.max_blocks
         most = max((arm.blocks_needed or 0 for arm in compared if not arm.rests), default=0)
@@ -150,8 +158,8 @@ def standing(run: Run, blocks: int, target: float) -> Standing:
     arms = []
     for arm in run.info.arms:
         rates = [rate for rate in (table.rate(measured) for measured in table.measured(arm.name)) if rate]
-        other = table.reference(arm)
-        ratios = [] if other is None or arm.name == other.name else table.block_ratios(arm.name, other.name)
+        over = _compared_with(table, arm)
+        ratios = [] if over is None else table.block_ratios(arm.name, over)
         judged = judge_ratio(ratios) if ratios else None
         if breaks(arm.factors):
             judged = None  # crashes are counted, block by block: no width says when they are enough
@@ -161,6 +169,7 @@ def standing(run: Run, blocks: int, target: float) -> Standing:
                 arm=arm.name,
                 role=arm.role,
                 rate=median(rates) if rates else None,
+                over=over,
                 ratio=None if judged is None else judged.quoted,
                 half_width=None if judged is None else half_width(judged.quoted),
                 blocks_needed=needed,
@@ -169,6 +178,14 @@ def standing(run: Run, blocks: int, target: float) -> Standing:
             )
         )
     return Standing(tuple(arms), blocks, _blocks_left_out(run, blocks))
+
+
+def _compared_with(table: TrialTable, arm: Arm) -> str | None:
+    """A given rate is no throughput: only another path at the same one is compared with it."""
+    other = table.reference(arm)
+    if other is None or other.name == arm.name or offered_per_s(other.factors) != offered_per_s(arm.factors):
+        return None
+    return other.name
 
 
 def _blocks_left_out(run: Run, blocks: int) -> int:
