@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,9 @@ import pytest
 from howfar.errors import LabError, ServerCrashed
 from howfar.lab.replication.binary_log import BinaryLogReplication
 from howfar.lab.replication.dialect import Source, replication_dialect
+from howfar.lab.servers.postgresql import _see
 from howfar.lab.servers.sql_store import SqlServer
+from howfar.paths.pgbouncer import _ask
 
 SECRET = "nobody-reads-this"
 CALLED = "the statement that names its primary"
@@ -69,3 +74,36 @@ def test_the_last_words_of_a_server_are_without_passwords(tmp_path: Path) -> Non
     with pytest.raises(ServerCrashed) as caught:
         _server(Refusing(pymysql.Error(1), 1), tmp_path / "log", ("got signal 11", quoted)).query("SELECT 1", CALLED)
     assert "got signal 11" in caught.value.message and SECRET not in caught.value.message
+
+
+REFUSAL = b"SFATAL\0VFATAL\0C57P03\0Mthe server is going away\0\0"
+
+
+@pytest.mark.parametrize(
+    ("connect", "told"),
+    [
+        (lambda near: _see(SECRET, {"socket": near}, None), "the server is going away"),
+        (partial(_ask, command="SHOW STATS"), "does not answer SHOW STATS"),
+    ],
+    ids=["server", "pgbouncer"],
+)
+def test_a_refusal_that_comes_before_any_login_is_told(
+    connect: Callable[[str], object], told: str, tmp_path: Path
+) -> None:
+    """It begins with the type of a message, which is no answer to a wish for TLS."""
+    near = str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(near)
+        listening.listen()
+
+        def refuse() -> None:
+            session, _ = listening.accept()
+            with session:
+                session.recv(1024)
+                session.sendall(b"E" + (len(REFUSAL) + 4).to_bytes(4) + REFUSAL)
+
+        server = threading.Thread(target=refuse)
+        server.start()
+        with pytest.raises(LabError, match=told):
+            connect(near)
+        server.join()

@@ -223,7 +223,9 @@ def _ask(near: str, command: str) -> list[dict[str, Any]]:
 
     try:
         if near not in _consoles:
-            _consoles[near] = pg8000.native.Connection(_PROGRAM, unix_sock=near, database=_PROGRAM, timeout=_ANSWER_S)
+            _consoles[near] = pg8000.native.Connection(
+                _PROGRAM, unix_sock=near, database=_PROGRAM, ssl_context=False, timeout=_ANSWER_S
+            )
         rows = _consoles[near].run(command) or []
         names = [column["name"] for column in _consoles[near].columns or ()]
     except (DatabaseError, InterfaceError, OSError) as error:

@@ -227,7 +227,8 @@ def _connected(
             port=connection.get("port", _PORT),
             database=database,
             password=password,
-            ssl_context=encrypted,
+            # None would ask for TLS, and take a refusal to connect for the answer to that.
+            ssl_context=encrypted or False,
             timeout=patience_s,
         )
     except (DatabaseError, InterfaceError, OSError) as error:
@@ -509,7 +510,12 @@ def _rows(connection: pg8000.native.Connection, sql: str) -> list[dict[str, Any]
 
 
 def _said(error: Exception) -> str:
-    """The server's message alone: pg8000 gives all fields of an error."""
+    """The server's message alone: pg8000 gives all fields of an error, and hides it where its goodbye after it fails."""
+    inner: BaseException | None = error
+    while inner is not None and not isinstance(inner, DatabaseError):
+        inner = inner.__context__
+    if isinstance(inner, DatabaseError):
+        error = inner
     fields = error.args[0] if error.args else None
     return str(fields.get("M", fields)) if isinstance(fields, dict) else str(error)
 
