@@ -84,7 +84,7 @@ def lab(app: App, link: Sequence[str], inner: Sequence[str]) -> dict[str, Any]:
         "--wait",
         str(ready),
         json.dumps(app.count),
-        *["--free"] * ("remote" not in link),
+        *["--free"] * ("--rtt" not in link),
     ]
     tables = ["--tables", "1", "--table-size", "1"] if app.is_sql else []
     command = [*HOWFAR, "lab", "--server", app.server, *tables, *link, "--on-server", prepare, "--", *waiting, *inner]
@@ -166,6 +166,7 @@ def links(app: App, rtts: str) -> list[list[str]]:
         ["--path", "tcp"],
         *([["--path", "tcp", "--tls", "1.3"]] if app.is_sql else []),
         *(["--path", "remote", "--rtt", rtt] for rtt in rtts.split(",") if rtt),
+        *([["--path", "pgbouncer", "--rtt", "0.5ms"]] if app.server == "postgresql" else []),
     ]
 
 

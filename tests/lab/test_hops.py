@@ -164,6 +164,8 @@ def test_a_server_that_is_killed_behind_a_hop_is_named(tmp_path: Path, cache: Pa
     session = _session(path, tmp_path, cache)
     try:
         wait_until(partial(_under_way, session), "a trial")
+        # One that ends with its trial would not be missed.
+        assert session.await_part("howfar-engine load", PATIENCE_S) is not None, session.say()
         _kill(session, find_server(_server(PATHS[path])).path.name)
         code = session.code()
         wait_until(lambda: not session.marked.pids(), f"the end of {session.marked.pids()}")

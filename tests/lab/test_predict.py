@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from howfar.errors import MissingError
+from howfar.paths import PATHS, check_programs
 from howfar.recording.changes import changes
 from howfar.recording.predict import lay_out
 from howfar.recording.recording import Connection, Page, Recording, RecordingFile, RoundTrip, read
@@ -64,12 +66,10 @@ def predicted(recording: Path, round_trips: Mapping[str, float], blocks: int) ->
         assert found["value"] > round_trips[name] * 10
 
 
-@pytest.mark.parametrize("transport", ["unix", "tcp"])
-def test_what_was_recorded_over_either_transport_is_predicted(transport: str, tmp_path: Path) -> None:
-    """Of a recording that was made up, whose present time is right or not: 7."""
-    path = tmp_path / "a.recording"
+def made_up(path: Path, protocol: str, transport: str = "unix") -> Path:
+    """A page of ten round trips on one connection."""
     file = RecordingFile(path, {"method": "tap", "transport": transport, "floor_ns": 20_000, "tap_ns": 0})
-    file.add_connections([Connection(1, "redis", 0, None, None, None, False, 0, 0)])
+    file.add_connections([Connection(1, protocol, 0, None, None, None, False, 0, 0)])
     begun = [1_000_000 * number for number in range(1, 11)]
     file.add_round_trips(
         RoundTrip(at, 1, None, at, at, at + 30_000, at + 30_000, 20, 20, 1, "get", None, None, "operation", None, False)
@@ -77,12 +77,42 @@ def test_what_was_recorded_over_either_transport_is_predicted(transport: str, tm
     )
     file.add_pages([Page(1, "page", "mark", 1.0, None, 500_000, 11_000_000)])
     assert file.assign_pages() == 0
-    file.finish({"tls": False})
+    file.finish({"tls": False, "protocol": protocol})
+    return path
+
+
+@pytest.mark.parametrize("transport", ["unix", "tcp"])
+def test_what_was_recorded_over_either_transport_is_predicted(transport: str, tmp_path: Path) -> None:
+    """Of a recording that was made up, whose present time is right or not: 7."""
+    path = made_up(tmp_path / "a.recording", "redis", transport)
     command = [HOWFAR, "predict", str(path), "--rtt", "10ms", "--blocks", "1", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     skip_if_disturbed(done.stderr)
     assert done.returncode in (0, 7), done.stderr
     assert json.loads(done.stdout)["pages"][0]["round_trips"] == 10
+
+
+@pytest.mark.parametrize(
+    ("protocol", "path"),
+    [
+        *(("postgresql", path) for path in PATHS if path.startswith("pgbouncer")),
+        ("redis", "nutcracker"),
+        ("memcached", "nutcracker"),
+    ],
+)
+def test_a_program_that_reads_the_protocol_carries_the_round_trips(protocol: str, path: str, tmp_path: Path) -> None:
+    try:
+        check_programs(PATHS[path])
+    except MissingError as error:
+        pytest.skip(f"{error.message}: {error.advice}")
+    recording = made_up(tmp_path / "a.recording", protocol)
+    link = ("--rtt", "10ms") if PATHS[path].crosses_link else ()
+    command = [HOWFAR, "replay", str(recording), "--path", path, *link, "--blocks", "1", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    skip_if_disturbed(done.stderr)
+    assert done.returncode == 0, done.stderr
+    (page,) = json.loads(done.stdout)["pages"]
+    assert page["p50_ms"]["value"] > (100 if link else 10), "ten round trips, or the time of the page"
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,10 @@ from tests.unit.made_recording import costs
 from howfar.cli.predict import predict
 from howfar.engine.messages import TcpTarget
 from howfar.errors import NewerRunFile, NotARunFile, RunFileError, UsageError
+from howfar.paths import find_path
 from howfar.recording.calibration import Placement
 from howfar.recording.marks import VARIABLE, Marks, page_of, send
-from howfar.recording.on_path import whole_pages
+from howfar.recording.on_path import speech_on, whole_pages
 from howfar.recording.predict import lay_out
 from howfar.recording.recording import KILLED, Connection, Digest, Page, RecordingFile, RoundTrip, read
 from howfar.recording.summary import waiting_ns
@@ -120,11 +121,27 @@ def test_a_placement_holds_where_its_cpus_are() -> None:
     assert sorted(os.sched_getaffinity(0)) == list(here.application or ())
 
 
-def test_a_path_whose_program_speaks_the_protocol_is_not_predicted(tmp_path: Path) -> None:
-    recorded(tmp_path / "a", (), (trip(1, 1_000),)).finish({})
-    found = CliRunner().invoke(predict, [str(tmp_path / "a"), "--path", "pgbouncer"])
-    assert isinstance(found.exception, UsageError)
-    assert "speaks the protocol of postgresql" in found.exception.message
+def test_a_program_that_reads_a_protocol_is_predicted_only_for_recordings_of_it(tmp_path: Path) -> None:
+    def spoken(path: str, protocol: str) -> str:
+        file = tmp_path / f"{path}-{protocol}"
+        recorded(file, (), (trip(1, 1_000),)).finish({"protocol": protocol})
+        return speech_on(find_path(path), read(file))
+
+    assert spoken("remote", "mysql") == spoken("stunnel", "unknown") == "sizes"
+    assert spoken("pgbouncer", "postgresql") == "postgresql"
+    assert [spoken("nutcracker", protocol) for protocol in ("redis", "memcached")] == ["redis", "memcached"]
+    with pytest.raises(
+        UsageError, match="reads the protocol of postgresql, and the protocol of the recording is mysql"
+    ):
+        spoken("pgbouncer", "mysql")
+    with pytest.raises(UsageError, match="the server of predictions and replays does not speak"):
+        spoken("proxysql", "mysql")
+
+
+def test_tls_is_refused_where_it_ends_on_the_way(tmp_path: Path) -> None:
+    recorded(tmp_path / "a", (), (trip(1, 1_000),)).finish({"protocol": "postgresql"})
+    found = CliRunner().invoke(predict, [str(tmp_path / "a"), "--path", "pgbouncer", "--tls", "1.3"])
+    assert isinstance(found.exception, UsageError) and "passes no TLS" in found.exception.message
 
 
 def test_host_and_port_of_variables_that_come_in_pairs_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,11 +50,9 @@ def read_target(path_name: str | None, tls: str | None, link_values: dict[str, A
     path = find_path(path_name or ("remote" if choice.given else "tcp"))
     if choice.given and not path.crosses_link:
         raise UsageError(f"the path {path.name} crosses no link", "Omit --path, or use --path remote.")
-    if path.protocols:
+    if tls is not None and not path.passes_tls:
         raise UsageError(
-            f"a program on the path {path.name} speaks the protocol of {' and '.join(path.protocols)}, which the server of "
-            "predictions and replays does not",
-            "Choose another path; `howfar run hops` measures what the program costs.",
+            f"the path {path.name} passes no TLS from client to server", "Omit --tls, or choose another path."
         )
     if choice.script.changes:
         raise UsageError("a prediction needs a constant link", "Omit --link-script.")

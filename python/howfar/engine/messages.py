@@ -68,6 +68,8 @@ class AnswerJob(Message):
     version: Literal[2] = 2
     listen: Listen
     tls: ServerTls | None = None
+    speech: Literal["sizes", "postgresql", "redis", "memcached"] = "sizes"
+    """`sizes` unless a program in between reads a protocol."""
 
 
 class TcpTarget(Message):
@@ -986,6 +988,8 @@ class ReplayJob(Message):
     target: Target
     tls: Tls | None = None
     """Verified against `ca_file` and `server_name`."""
+    speech: Literal["sizes", "postgresql", "redis", "memcached"] = "sizes"
+    """As the server's."""
     pages: tuple[ReplayPage, ...] = Field(min_length=1)
 
 

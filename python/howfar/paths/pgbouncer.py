@@ -41,7 +41,7 @@ listen_backlog = 4096
 pool_mode = {mode}
 default_pool_size = {pool}
 max_client_conn = {most}
-auth_type = scram-sha-256
+auth_type = {proof}
 auth_file = {accounts}
 log_connections = 0
 log_disconnections = 0
@@ -154,7 +154,9 @@ class _Bouncer:
         log = "pgbouncer.log"
         # The key of a client's login opens the server too only if both keep the same of the password.
         (kept,) = context.query(f"SELECT rolpassword FROM pg_authid WHERE rolname = '{context.user}'")
-        accounts = context.write(side, "pgbouncer.users", f'"{context.user}" "{kept["rolpassword"]}"\n')
+        # Whom the server admits without a password, it admits so too.
+        secret = kept["rolpassword"]
+        accounts = context.write(side, "pgbouncer.users", f'"{context.user}" "{secret or ""}"\n')
         most = context.within(side, _most_clients)
         made = _CONFIGURATION.format(
             database=database,
@@ -167,6 +169,7 @@ class _Bouncer:
             pool=_POOL if mode == "transaction" else most,
             most=most,
             accounts=accounts,
+            proof="scram-sha-256" if secret else "trust",
         )
         file = context.write(side, "pgbouncer.ini", made)
         self.socket = str(near := work / f".s.PGSQL.{port}")

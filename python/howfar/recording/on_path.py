@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from typing import cast, get_args
 
 from howfar.errors import UsageError
 from howfar.lab.laboratory import LabRequest, open_laboratory
@@ -15,7 +16,7 @@ from howfar.plan.sessions import TlsVersion
 from howfar.recording.calibration import Calibration, Placement, Rhythm, calibrate, rhythm_of
 from howfar.recording.costs import PathCosts, Sizes, sizes_of
 from howfar.recording.recording import Recording
-from howfar.recording.stage import OpenPath, measure, open_path
+from howfar.recording.stage import OpenPath, Speech, measure, open_path
 from howfar.units import format_duration_ns, format_rate_bps
 
 _LARGEST = 1 << 26
@@ -81,6 +82,26 @@ def present_tls(recording: Recording) -> TlsVersion | None:
     return "1.2" if "1.2" in str(tls) else "1.3"
 
 
+def speech_on(path: Path, recording: Recording) -> Speech:
+    """What the server that does no work must speak on this path. Raises UsageError."""
+    if not path.protocols:
+        return "sizes"
+    spoken = recording.facts.get("protocol")
+    if spoken not in path.protocols:
+        raise UsageError(
+            f"a program on the path {path.name} reads the protocol of {' and '.join(path.protocols)}, and the protocol of the "
+            f"recording is {'unknown' if spoken is None else spoken}",
+            "Choose another path.",
+        )
+    if spoken not in get_args(Speech):
+        raise UsageError(
+            f"a program on the path {path.name} reads the protocol of {spoken}, which the server of predictions and replays does "
+            "not speak",
+            "Choose another path; `howfar run hops` measures what the program costs.",
+        )
+    return cast(Speech, spoken)
+
+
 def whole_pages(recording: Recording) -> Recording:
     """Of a recording that stopped early, without the pages that went on after that. Raises UsageError."""
     stopped = recording.facts.get("stopped")
@@ -115,6 +136,7 @@ def both_paths(recording: Recording, target: Target) -> Iterator[BothPaths]:
             "Mark pages while recording, with `howfar mark`, or record with --gaps.",
         )
     path, tls = present_path(recording), present_tls(recording)
+    speech = speech_on(target.path, recording)
     sizes = sizes_of(
         [min(trip.bytes_to_server, _LARGEST) for trip in trips], [min(trip.bytes_to_client, _LARGEST) for trip in trips]
     )
@@ -131,7 +153,8 @@ def both_paths(recording: Recording, target: Target) -> Iterator[BothPaths]:
         lab = ledger.enter_context(open_laboratory(request))
         placement = Placement.of_recording(recording.facts)
         present = ledger.enter_context(open_path(lab, path, tls, 1, placement))
-        there = ledger.enter_context(open_path(lab, target.path, target.tls or tls, 2, placement))
+        wanted = target.tls or (tls if target.path.passes_tls else None)
+        there = ledger.enter_context(open_path(lab, target.path, wanted, 2, placement, speech))
         label = path.name + (f", TLS {tls}" if tls else "")
         rhythm = rhythm_in(recording)
         recorder = calibrate(

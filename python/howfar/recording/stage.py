@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path as FilePath
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from howfar.engine.messages import (
     AnswerJob,
@@ -27,7 +27,7 @@ from howfar.engine.messages import (
     UnixTarget,
 )
 from howfar.engine.process import EngineProcess, Launcher
-from howfar.errors import LabError, UsageError
+from howfar.errors import LabError
 from howfar.lab.laboratory import Lab
 from howfar.lab.link import Link
 from howfar.lab.link.receipt import OF_A_PLAN, link_violations
@@ -47,7 +47,11 @@ from howfar.recording.costs import (
 )
 from howfar.recording.resuming import Computing
 
+Speech = Literal["sizes", "postgresql", "redis", "memcached"]
+"""What the server that does no work speaks: `sizes`, unless a program of the path reads a protocol."""
 _PORT = 3306
+_ACCOUNT = "howfar"
+"""And database."""
 _CONNECTS = 8
 _SEED = 20_262
 
@@ -62,10 +66,8 @@ class _Answering:
     pid: int
 
     def query(self, sql: str) -> list[dict[str, Any]]:
-        raise UsageError(
-            "this path has a program that speaks the server's protocol, which the server that does no work does not",
-            "Choose another path.",
-        )
+        """What a path asks of an account: none has a password."""
+        return [{"rolpassword": None}]
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class OpenPath:
     path: Path
     target: UnixTarget | TcpTarget
     tls: Tls | None
+    speech: Speech
     client: Launcher
     link: Link | None
 
@@ -84,7 +87,8 @@ class OpenPath:
 
     def replay(self, pages: Sequence[ReplayPage]) -> list[Replayed]:
         """Replay pages on this path. Raises EngineError."""
-        with EngineProcess(ReplayJob(target=self.target, tls=self.tls, pages=tuple(pages)), self.client) as engine:
+        job = ReplayJob(target=self.target, tls=self.tls, speech=self.speech, pages=tuple(pages))
+        with EngineProcess(job, self.client) as engine:
             found = [engine.read() for _ in pages]
         return [event for event in found if isinstance(event, Replayed)]
 
@@ -101,7 +105,9 @@ class OpenPath:
 
 
 @contextmanager
-def open_path(lab: Lab, path: Path, tls: TlsVersion | None, number: int, placement: Placement) -> Iterator[OpenPath]:
+def open_path(
+    lab: Lab, path: Path, tls: TlsVersion | None, number: int, placement: Placement, speech: Speech = "sizes"
+) -> Iterator[OpenPath]:
     """Start the server and open the path. `number` keeps two of them apart; `placement` is for a path on one machine.
 
     Raises LabError, MissingError.
@@ -109,8 +115,9 @@ def open_path(lab: Lab, path: Path, tls: TlsVersion | None, number: int, placeme
     with ExitStack() as ledger:
         work = lab.work / f"null-{number}"
         work.mkdir(exist_ok=True)
-        socket = work / "answers.sock"
         port = _PORT + 10 * number
+        # Where a program that speaks PostgreSQL looks for it.
+        socket = work / (f".s.PGSQL.{port}" if speech == "postgresql" else "answers.sock")
         files = lab.certificates() if tls else None
         proof = (
             ServerTls(cert_file=str(files.certificate), key_file=str(files.key), versions=tls)
@@ -122,7 +129,7 @@ def open_path(lab: Lab, path: Path, tls: TlsVersion | None, number: int, placeme
         if path.machines == 1:
             on_server, on_client = placement.server or usable_cpus(), placement.application or usable_cpus()
         launcher = lab.server_host.launcher(on_server)
-        server = EngineProcess(AnswerJob(listen=listen, tls=proof), launcher)
+        server = EngineProcess(AnswerJob(listen=listen, tls=proof, speech=speech), launcher)
         ledger.enter_context(server)
         if not isinstance(server.read(), NullReady):
             raise LabError("the server that does no work did not start", "Please report this.")
@@ -135,8 +142,10 @@ def open_path(lab: Lab, path: Path, tls: TlsVersion | None, number: int, placeme
             lab.server_host.launcher(lab.shares.server),
             lab.certificates,
         )
-        running = _Answering("mariadb", socket, None if path.by_socket else port, server.pid)
-        endpoint = path.open(LabPathContext(running=running, ledger=ledger, ends=ends))
+        kind = "mariadb" if speech == "sizes" else speech
+        running = _Answering(kind, socket, None if path.by_socket and speech == "sizes" else port, server.pid)
+        context = LabPathContext(running=running, ledger=ledger, ends=ends, user=_ACCOUNT, database=_ACCOUNT)
+        endpoint = path.open(context)
         target: UnixTarget | TcpTarget
         if endpoint.socket is not None:
             target = UnixTarget(path=endpoint.socket)
@@ -154,7 +163,8 @@ def open_path(lab: Lab, path: Path, tls: TlsVersion | None, number: int, placeme
             if files and tls
             else None
         )
-        yield OpenPath(path, target, known, client_host.launcher(on_client), lab.link if path.crosses_link else None)
+        client = client_host.launcher(on_client)
+        yield OpenPath(path, target, known, speech, client, lab.link if path.crosses_link else None)
 
 
 def measure(

@@ -6,9 +6,10 @@ use std::io;
 use howfar_contract::jobs::Target;
 use howfar_contract::{FailCode, Failed};
 
-use super::jobs::{ReplayJob, ReplayPage, ReplayStep, Replayed};
+use super::jobs::{ReplayJob, ReplayPage, Replayed};
+use super::speech::{HEAD, Speech, Wish};
 use super::stream::{ClientSide, Duplex, socket};
-use super::{BUFFER, HEADER, LATENESS, Queued, now_ns, wait_until};
+use super::{BUFFER, Queued, now_ns, wait_until};
 use crate::address;
 use crate::tell;
 
@@ -17,6 +18,7 @@ pub(crate) fn replay(job: &ReplayJob) -> Result<(), Failed> {
     job.check()?;
     let mut client = Client {
         target: &job.target,
+        speech: job.speech,
         tls: job.tls.as_ref().map(ClientSide::new).transpose()?,
         open: HashMap::new(),
         output: Vec::new(),
@@ -47,6 +49,7 @@ fn opened_before(pages: &[ReplayPage]) -> BTreeSet<u32> {
 
 struct Client<'a> {
     target: &'a Target,
+    speech: Speech,
     tls: Option<ClientSide>,
     open: HashMap<u32, Box<dyn Duplex>>,
     output: Vec<u8>,
@@ -55,17 +58,20 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// Nanoseconds that it took.
+    /// Nanoseconds that it took. A login has no part in them: the recording has the round trips of its own.
     fn connect(&mut self, number: u32) -> Result<u64, Failed> {
         self.open.remove(&number);
         let began = now_ns();
         let descriptor = address::connect(self.target)?;
         let plain = socket(descriptor, matches!(self.target, Target::Tcp { .. }));
-        let stream: Box<dyn Duplex> = match &self.tls {
+        let mut stream: Box<dyn Duplex> = match &self.tls {
             None => Box::new(plain),
             Some(tls) => tls.begin(plain).map_err(|error| self.lost(&error))?,
         };
         let took = now_ns() - began;
+        self.speech
+            .greet(&mut *stream)
+            .map_err(|error| self.lost(&error))?;
         self.open.insert(number, stream);
         Ok(took)
     }
@@ -80,49 +86,46 @@ impl Client<'_> {
             client_late_ns: 0,
             server_late_ns: 0,
         };
-        let (mut last, mut overshot) = (began, 0);
+        let (mut last, mut overshot, mut greeted) = (began, 0, 0);
         for step in &page.steps {
             let mut due = last + step.gap_ns;
             if step.opens {
                 wait_until(due);
-                done.opened_ns.push(self.connect(step.connection)?);
+                let connecting = now_ns();
+                let opened = self.connect(step.connection)?;
+                done.opened_ns.push(opened);
                 due = now_ns();
+                greeted += due - connecting - opened;
             }
-            self.prepare(step);
+            let wish = step.wish();
+            self.output.clear();
+            self.speech
+                .request(&mut self.output, &wish, step.bytes_to_server as usize);
             let sent = wait_until(due);
-            let late = self.round_trip(step).map_err(|error| self.lost(&error))?;
+            let late = self
+                .round_trip(step.connection, &wish)
+                .map_err(|error| self.lost(&error))?;
             last = now_ns();
             overshot += sent - due;
             done.server_late_ns += late;
             done.round_trips_ns.push(last - sent);
         }
-        done.took_ns = wait_until(last + page.rest_ns) - began;
+        done.took_ns = wait_until(last + page.rest_ns) - began - greeted;
         // What it waited for a processor while it should have sent is in both.
         done.client_late_ns = self.queued.since().max(overshot);
         Ok(done)
     }
 
-    fn prepare(&mut self, step: &ReplayStep) {
-        let length = (step.bytes_to_server as usize).max(HEADER);
-        self.output.clear();
-        self.output
-            .extend_from_slice(&(length as u32).to_be_bytes());
-        self.output
-            .extend_from_slice(&step.bytes_to_client.to_be_bytes());
-        self.output.extend_from_slice(&step.server_ns.to_be_bytes());
-        self.output.resize(length, 0);
-    }
-
     /// How late the server was.
-    fn round_trip(&mut self, step: &ReplayStep) -> io::Result<u64> {
+    fn round_trip(&mut self, connection: u32, wish: &Wish) -> io::Result<u64> {
         let stream = self
             .open
-            .get_mut(&step.connection)
+            .get_mut(&connection)
             .ok_or(io::ErrorKind::NotConnected)?;
         stream.write_all(&self.output)?;
         stream.flush()?;
-        let length = (step.bytes_to_client as usize).max(LATENESS);
-        let (mut had, mut late) = (0, [0; LATENESS]);
+        let length = self.speech.answer_length(wish);
+        let (mut had, mut first) = (0, [0; HEAD]);
         while had < length {
             let room = BUFFER.min(length - had);
             let count = stream.read(&mut self.input[..room])?;
@@ -130,12 +133,12 @@ impl Client<'_> {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             // A few bytes at a time is possible: they are put where they belong.
-            for (at, byte) in (had..LATENESS).zip(&self.input[..count]) {
-                late[at] = *byte;
+            for (at, byte) in (had..HEAD).zip(&self.input[..count]) {
+                first[at] = *byte;
             }
             had += count;
         }
-        Ok(u64::from_be_bytes(late))
+        self.speech.late_ns(wish, &first)
     }
 
     fn lost(&self, error: &io::Error) -> Failed {
@@ -152,6 +155,7 @@ impl Client<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::jobs::ReplayStep;
     use super::*;
 
     fn step(connection: u32, opens: bool) -> ReplayStep {

@@ -5,6 +5,7 @@ use howfar_contract::{Failed, LONGEST_NS};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::speech::{Speech, Wish};
 use crate::jobs::held;
 
 const MOST_STEPS: usize = 1_000_000;
@@ -32,6 +33,9 @@ pub(crate) struct AnswerJob {
     pub(crate) listen: Listen,
     #[serde(default)]
     pub(crate) tls: Option<ServerTls>,
+    /// `sizes` unless a program in between reads a protocol.
+    #[serde(default)]
+    pub(crate) speech: Speech,
 }
 
 /// One round trip, begun `gap_ns` after the one before it ended.
@@ -83,6 +87,9 @@ pub(crate) struct ReplayJob {
     /// Verified against `ca_file` and `server_name`.
     #[serde(default)]
     pub(crate) tls: Option<Tls>,
+    /// As the server's.
+    #[serde(default)]
+    pub(crate) speech: Speech,
     #[schemars(length(min = 1))]
     pub(crate) pages: Vec<ReplayPage>,
 }
@@ -102,6 +109,26 @@ pub(crate) struct Replayed {
     pub(crate) client_late_ns: u64,
     /// How long after its service time an answer was sent, and the server waited for a processor.
     pub(crate) server_late_ns: u64,
+}
+
+/// A protocol's own way to TLS is not spoken.
+const ENCRYPTS: &str = "tls needs the speech `sizes`";
+
+impl AnswerJob {
+    /// The bounds that the types do not hold.
+    pub(crate) fn check(&self) -> Result<(), Failed> {
+        held(&[(self.tls.is_none() || self.speech == Speech::Sizes, ENCRYPTS)])
+    }
+}
+
+impl ReplayStep {
+    /// What its request says.
+    pub(super) fn wish(&self) -> Wish {
+        let mut wish = Wish::default();
+        wish[..4].copy_from_slice(&self.bytes_to_client.to_be_bytes());
+        wish[4..].copy_from_slice(&self.server_ns.to_be_bytes());
+        wish
+    }
 }
 
 impl ReplayJob {
@@ -136,6 +163,7 @@ impl ReplayJob {
                     .is_none_or(|tls| tls.ca_file.is_some() && tls.server_name.is_some()),
                 "tls needs ca_file and server_name",
             ),
+            (self.tls.is_none() || self.speech == Speech::Sizes, ENCRYPTS),
         ])
     }
 }

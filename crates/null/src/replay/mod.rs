@@ -2,12 +2,12 @@
 //! the request says, and a client that makes the round trips one after the other and keeps the gaps between them.
 //!
 //! With neither gaps nor service times this measures what a round trip of each size costs on a path. `stream` is the socket, with TLS or
-//! without. A request begins with [`HEADER`] bytes: its length, its answer's, the service time. An answer begins with how late the server
-//! was with it. Both sides spin, as the application and the server compute: a processor that sleeps would have to be woken.
+//! without, `speech` what the bytes on it look like. Both sides spin, as the application and the server compute: a processor that sleeps would have to be woken.
 
 mod client;
 pub(crate) mod jobs;
 mod server;
+mod speech;
 mod stream;
 
 use std::fs::File;
@@ -18,10 +18,6 @@ use rustix::time::{ClockId, clock_gettime};
 pub(crate) use client::replay;
 pub(crate) use server::serve;
 
-/// Shortest request: two lengths of 4 bytes and a time of 8.
-const HEADER: usize = 16;
-/// Shortest answer: how late the server was.
-const LATENESS: usize = 8;
 /// Longer waits sleep first: a timer, not a computation.
 const LONGEST_SPIN_NS: u64 = 20_000_000;
 const BUFFER: usize = 64 * 1024;

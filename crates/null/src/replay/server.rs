@@ -10,8 +10,9 @@ use rustix::io::Errno;
 use rustix::net::{self, SocketFlags};
 
 use super::jobs::AnswerJob;
+use super::speech::{Come, Speech, reply_of};
 use super::stream::{Duplex, Plain, ServerSide, socket};
-use super::{BUFFER, HEADER, LATENESS, Queued, now_ns, wait_until};
+use super::{BUFFER, Queued, now_ns, wait_until};
 use crate::address;
 use crate::jobs::NullReady;
 use crate::{internal, tell};
@@ -24,7 +25,11 @@ static OPEN: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::ne
 
 /// Serve until stdin ends.
 pub(crate) fn serve(job: &AnswerJob) -> Result<(), Failed> {
-    let tls = job.tls.as_ref().map(ServerSide::new).transpose()?;
+    job.check()?;
+    let (tls, speech) = (
+        job.tls.as_ref().map(ServerSide::new).transpose()?,
+        job.speech,
+    );
     let is_tcp = matches!(job.listen, Listen::Tcp { .. });
     let (listener, opened) = address::listen(&Target::from(job.listen.clone()))?;
     rustix::io::ioctl_fionbio(&listener, false)
@@ -34,7 +39,7 @@ pub(crate) fn serve(job: &AnswerJob) -> Result<(), Failed> {
         .spawn(move || {
             loop {
                 match net::accept_with(&listener, SocketFlags::CLOEXEC) {
-                    Ok(descriptor) => admit(socket(descriptor, is_tcp), tls.clone()),
+                    Ok(descriptor) => admit(socket(descriptor, is_tcp), tls.clone(), speech),
                     Err(Errno::INTR | Errno::CONNABORTED) => {}
                     // Out of descriptors: connections that end give some back.
                     Err(_) => thread::sleep(Duration::from_millis(10)),
@@ -52,7 +57,7 @@ pub(crate) fn serve(job: &AnswerJob) -> Result<(), Failed> {
 }
 
 /// A client that is refused sees its connection closed.
-fn admit(plain: Box<dyn Plain>, tls: Option<ServerSide>) {
+fn admit(plain: Box<dyn Plain>, tls: Option<ServerSide>, speech: Speech) {
     use std::sync::atomic::Ordering::Relaxed;
     if OPEN.load(Relaxed) >= MOST_CONNECTIONS {
         return;
@@ -61,8 +66,8 @@ fn admit(plain: Box<dyn Plain>, tls: Option<ServerSide>) {
     let work = move || {
         // A connection ends by its client, by its socket, or because it does not follow the rules. There is nobody to tell.
         let _ = match &tls {
-            None => answer(Box::new(plain)),
-            Some(tls) => tls.begin(plain).and_then(answer),
+            None => answer(Box::new(plain), speech),
+            Some(tls) => tls.begin(plain).and_then(|stream| answer(stream, speech)),
         };
         OPEN.fetch_sub(1, Relaxed);
     };
@@ -75,35 +80,46 @@ fn admit(plain: Box<dyn Plain>, tls: Option<ServerSide>) {
     }
 }
 
-fn answer(mut stream: Box<dyn Duplex>) -> io::Result<()> {
+fn answer(mut stream: Box<dyn Duplex>, speech: Speech) -> io::Result<()> {
     let mut input = vec![0; BUFFER];
     let mut output = Vec::new();
     let mut queued = Queued::new();
+    let (mut had, mut is_known) = (0, false);
     loop {
-        let mut had = 0;
-        while had < HEADER {
-            had += some(&mut stream, &mut input[had..])?;
-        }
-        let length = |at: usize| {
-            u32::from_be_bytes([input[at], input[at + 1], input[at + 2], input[at + 3]]) as usize
+        let (length, wish) = match speech.come(&input[..had], &mut is_known)? {
+            Come::Part => {
+                had += some(&mut stream, &mut input[had..])?;
+                continue;
+            }
+            Come::Aside { length, answer } => {
+                stream.write_all(&answer)?;
+                stream.flush()?;
+                input.copy_within(length..had, 0);
+                had -= length;
+                continue;
+            }
+            Come::Wish { length, wish } => (length, wish),
         };
-        let (request, reply) = (length(0), length(4));
-        let mut time = [0; 8];
-        time.copy_from_slice(&input[8..HEADER]);
-        if request > LONGEST || reply > LONGEST || had > request {
+        let [_, _, _, _, time @ ..] = wish;
+        if length > LONGEST || length < wish.len() || reply_of(&wish) > LONGEST {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        while had < request {
-            let room = BUFFER.min(request - had);
-            had += some(&mut stream, &mut input[..room])?;
+        if length <= had {
+            input.copy_within(length..had, 0);
+            had -= length;
+        } else {
+            while had < length {
+                let room = BUFFER.min(length - had);
+                had += some(&mut stream, &mut input[..room])?;
+            }
+            had = 0;
         }
         let due = now_ns().saturating_add(u64::from_be_bytes(time));
-        output.clear();
-        output.resize(reply.max(LATENESS), 0);
-        // Within the service time, which hides what reading it costs.
+        // Both within the service time, which hides what they cost.
+        let at = speech.answer(&mut output, &wish);
         let waited = if time == [0; 8] { 0 } else { queued.since() };
         let late = waited + (wait_until(due) - due);
-        output[..LATENESS].copy_from_slice(&late.to_be_bytes());
+        speech.put_late(&mut output[at..], late);
         stream.write_all(&output)?;
         stream.flush()?;
     }
