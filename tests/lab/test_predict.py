@@ -17,7 +17,7 @@ from howfar.errors import MissingError
 from howfar.paths import PATHS, check_programs
 from howfar.recording.changes import changes
 from howfar.recording.predict import lay_out
-from howfar.recording.recording import Connection, Page, Recording, RecordingFile, RoundTrip, read
+from howfar.recording.recording import Connection, Digest, Page, Recording, RecordingFile, RoundTrip, read
 from tests.lab.undisturbed import skip_if_disturbed
 from tests.unit.made_recording import costs
 
@@ -66,13 +66,17 @@ def predicted(recording: Path, round_trips: Mapping[str, float], blocks: int) ->
         assert found["value"] > round_trips[name] * 10
 
 
-def made_up(path: Path, protocol: str, transport: str = "unix") -> Path:
+def made_up(path: Path, protocol: str, transport: str = "unix", digest: str | None = None) -> Path:
     """A page of ten round trips on one connection."""
     file = RecordingFile(path, {"method": "tap", "transport": transport, "floor_ns": 20_000, "tap_ns": 0})
     file.add_connections([Connection(1, protocol, 0, None, None, None, False, 0, 0)])
+    file.add_digests([Digest(1, protocol, digest)] if digest else [])
+    meant = 1 if digest else None
     begun = [1_000_000 * number for number in range(1, 11)]
     file.add_round_trips(
-        RoundTrip(at, 1, None, at, at, at + 30_000, at + 30_000, 20, 20, 1, "get", None, None, "operation", None, False)
+        RoundTrip(
+            at, 1, None, at, at, at + 30_000, at + 30_000, 20, 20, 1, "select", meant, None, "operation", None, False
+        )
         for at in begun
     )
     file.add_pages([Page(1, "page", "mark", 1.0, None, 500_000, 11_000_000)])
@@ -113,6 +117,39 @@ def test_a_program_that_reads_the_protocol_carries_the_round_trips(protocol: str
     assert done.returncode == 0, done.stderr
     (page,) = json.loads(done.stdout)["pages"]
     assert page["p50_ms"]["value"] > (100 if link else 10), "ten round trips, or the time of the page"
+
+
+def test_pages_are_repeated_at_a_real_server_with_statements_that_are_given(postgresql: None, tmp_path: Path) -> None:
+    """Each runs as often as it was recorded, by the server's own count."""
+    recording = made_up(tmp_path / "a.recording", "postgresql", digest="SELECT c FROM sbtest1 WHERE id = ?")
+    (tmp_path / "a.sql").write_text("SELECT c\nFROM sbtest1\nWHERE id = 7;\n")
+    (tmp_path / "none.sql").write_text("SELECT 1;\n")
+    replay = f"{HOWFAR} replay {recording} --blocks 2 --statements"
+    counted = "psql -qtAc 'SELECT seq_scan + idx_scan FROM pg_stat_user_tables WHERE relname = $$sbtest1$$'"
+    seen = f"sleep 1.1; {counted}"  # a session publishes what it read when it ends, and not oftener than each second
+    inner = f"{seen}; {replay} a.sql --json >found.json && {seen}; {replay} none.sql; echo $?"
+    command = [
+        HOWFAR,
+        "lab",
+        "--server",
+        "postgresql",
+        "--tables",
+        "1",
+        "--table-size",
+        "10",
+        "--path",
+        "tcp",
+        "--",
+        "sh",
+        "-c",
+        inner,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    before, after, code = done.stdout.split()
+    assert (int(after) - int(before), code) == (2 * 10, "2"), done.stderr
+    (page,) = json.loads((tmp_path / "found.json").read_text())["pages"]
+    assert page["round_trips"] == 10 and page["left_out"] == {}
+    assert page["repeated"]["p50_ms"]["value"] > 9, "ten gaps of almost a millisecond"
 
 
 @pytest.fixture(scope="module")

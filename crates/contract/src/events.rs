@@ -419,6 +419,28 @@ pub struct TablesDone {
     pub elapsed_ns: u64,
 }
 
+/// One page of a repeat job, in its order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(tag = "event", rename = "repeated")]
+#[schemars(title = "Repeated")]
+pub struct Repeated {
+    pub took_ns: u64,
+    /// Of each connection that was opened, its login too.
+    pub opened_ns: Vec<u64>,
+    /// Of each step with a statement, from before it is sent to its answer's end.
+    pub round_trips_ns: Vec<u64>,
+    /// Of all steps together: how long after its gap a statement was sent.
+    pub client_late_ns: u64,
+}
+
+/// Statements without their literals, as a recording has them, in the order of the job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(tag = "event", rename = "digests")]
+#[schemars(title = "Digests")]
+pub struct Digests {
+    pub texts: Vec<String>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

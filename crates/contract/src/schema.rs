@@ -30,6 +30,8 @@ impl Default for Contract {
         contract.reads::<jobs::LoadJob>();
         contract.reads::<jobs::TablesJob>();
         contract.reads::<jobs::WatchJob>();
+        contract.reads::<jobs::RepeatJob>();
+        contract.reads::<jobs::DigestsJob>();
         contract.reads::<jobs::PageJob>();
         contract.reads::<jobs::UsageJob>();
         contract.reads::<jobs::Begin>();
@@ -45,6 +47,8 @@ impl Default for Contract {
         contract.writes::<events::Watched>();
         contract.writes::<events::TablesProgress>();
         contract.writes::<events::TablesDone>();
+        contract.writes::<events::Repeated>();
+        contract.writes::<events::Digests>();
         contract
     }
 }

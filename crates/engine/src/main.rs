@@ -3,6 +3,7 @@
 //! Not for people: `howfar` starts it. `howfar-engine info` says which contract it speaks.
 
 mod commit;
+mod digests;
 
 use std::process::ExitCode;
 
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         Some("tables") => howfar_load::run_tables(),
         Some("watch") => howfar_load::run_watch(),
         Some("usage") => howfar_load::run_usage(),
+        Some("repeat") => howfar_load::run_repeat(),
         Some("link") => howfar_link::run(),
         Some("null") => howfar_null::serve(),
         Some("pingpong") => howfar_null::ping_pong(),
@@ -34,11 +36,12 @@ fn main() -> ExitCode {
         Some("record") => howfar_tap::record(),
         Some("keep") => howfar_tap::keep(),
         Some("packets") => howfar_tap::packets(),
+        Some("digests") => digests::print(),
         Some("commit") => commit::print(),
         Some("echo" | "rtt" | "goodput") => howfar_link::probe::run(),
         _ => {
             eprintln!(
-                "usage: howfar-engine info|schema|load|bare|page|tables|watch|usage|link|echo|rtt|goodput|null|pingpong|answer|replay|tap|record|keep|packets|commit   (a job as JSON on stdin)"
+                "usage: howfar-engine info|schema|load|bare|page|tables|watch|usage|repeat|link|echo|rtt|goodput|null|pingpong|answer|replay|tap|record|keep|packets|digests|commit   (a job as JSON on stdin)"
             );
             ExitCode::from(2)
         }

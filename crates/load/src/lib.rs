@@ -28,6 +28,7 @@ mod login;
 mod page;
 mod protocol;
 mod receipt;
+mod repeat;
 mod ring;
 mod schedule;
 mod socket;
@@ -72,6 +73,11 @@ pub fn run_tables() -> ExitCode {
 /// The same for a job that watches a load's keys become visible.
 pub fn run_watch() -> ExitCode {
     guarded(|| read_job("watch").and_then(|job| watch::run(&job)))
+}
+
+/// The same for a job that repeats recorded pages.
+pub fn run_repeat() -> ExitCode {
+    guarded(|| read_job("repeat").and_then(|job| repeat::run(&job)))
 }
 
 /// The same for a job that measures CPU time for a load elsewhere.

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from howfar.cli.screen import has_colour, json_option, no_colour_option, note, width
+from howfar.cli.screen import has_colour, json_option, no_colour_option, note, read_text, width
 from howfar.cli.target_options import enter_sandbox, read_target, target_options
+from howfar.errors import UsageError
+from howfar.services import SqlProtocol
 
 if TYPE_CHECKING:
     from howfar.engine.messages import Replayed
+    from howfar.recording.costs import PathCosts
     from howfar.recording.on_path import BothPaths
     from howfar.recording.predict import LaidPage
+    from howfar.recording.recording import Recording
+    from howfar.recording.repeat import Repetition
+    from howfar.report.document import Document
+    from howfar.stats.estimate import Part
+
+_MOST_BYTES = 16 << 20
+"""Of a file of statements."""
 
 
 @click.command()
@@ -27,6 +39,15 @@ if TYPE_CHECKING:
     show_default=True,
     help="How many pages of each name, from the first.",
 )
+@click.option(
+    "--statements",
+    type=click.Path(path_type=Path),
+    help="Run these statements at a real server: a file of whole statements, each ended by a semicolon at a line's end.",
+)
+@click.option(
+    "--dsn", help="With --statements: the server, as `howfar load` takes it.  [default: that of `howfar lab`]"
+)
+@click.option("--writes", is_flag=True, help="With --statements: run those that change data too.")
 @json_option
 @no_colour_option
 def replay(
@@ -35,6 +56,9 @@ def replay(
     tls: str | None,
     blocks: int,
     pages: int,
+    statements: Path | None,
+    dsn: str | None,
+    writes: bool,
     as_json: bool,
     no_colour: bool,
     **link_values: Any,
@@ -46,47 +70,113 @@ def replay(
 
     The server does no work: it answers with the recorded sizes after the recorded times, so no data or statements are needed. The
     report shows predicted and replayed times side by side, and says whether the tool or the server fell behind.
-    """
-    from dataclasses import replace
 
+    \b
+    howfar replay shop.recording --statements shop.sql --dsn mysql://shop@db1/shop
+
+    With --statements the pages run at a real server, on the way to it that there is. The recording has no literals: the file has
+    statements in full, at least one of each that the pages run.
+    """
     from howfar.recording.on_path import both_paths, whole_pages
     from howfar.recording.predict import analyze, lay_out
     from howfar.recording.recording import read
+    from howfar.recording.repeat import document as document_of_server
     from howfar.recording.replay import analyze as analyze_replay
     from howfar.recording.replay import document
-    from howfar.report import terminal
 
     recorded = whole_pages(read(recording))
     target = read_target(path_name, tls, link_values)
-    enter_sandbox(target.path)
-    kept: dict[str, int] = {}
-    chosen = []
-    for page in recorded.pages:
-        kept[page.name] = kept.get(page.name, 0) + 1
-        if kept[page.name] <= pages:
-            chosen.append(page)
-    recorded = replace(recorded, pages=tuple(chosen))
+    if statements is not None and (path_name or tls or target.path.crosses_link):
+        raise UsageError(
+            "--statements replays on the way to the server that there is: it takes no path, link or --tls",
+            "Omit them, or omit --statements to replay without a real server on a path of the laboratory.",
+        )
+    if statements is None and (dsn or writes):
+        raise UsageError("--dsn and --writes need --statements", "Name the file of the statements that are to be run.")
+    if statements is None:
+        enter_sandbox(target.path)
+    recorded = _first(recorded, pages)
+    if statements is not None:
+        repeated = _repeated(recorded, read_text(statements, "--statements", _MOST_BYTES), dsn, writes, blocks)
+        _show(repeated, document_of_server(repeated), as_json, no_colour)
+        return 0
     with both_paths(recorded, target) as both:
         costs = both.costs(blocks, note)
         laid = lay_out(recorded, *costs)
-        replayed = [_block(both, laid, costs[0].connect_ns.mean(), number, blocks) for number in range(blocks)]
+        replayed = [_block(both, laid, costs[0], number, blocks) for number in range(blocks)]
         rtt_ns = both.target.rtt_ns
     found = analyze_replay(laid, replayed, analyze(recorded, *costs, None, both.recorder.floor_ns), rtt_ns)
-    if as_json:
-        click.echo(found.model_dump_json(indent=2))
-    else:
-        click.echo(terminal.render(document(found), width(), colour=has_colour(sys.stdout, no_colour)))
+    _show(found, document(found), as_json, no_colour)
     return 0
 
 
+def _first(recording: Recording, pages: int) -> Recording:
+    """With so many pages of each name."""
+    kept: Counter[str] = Counter()
+    chosen = []
+    for page in recording.pages:
+        kept[page.name] += 1
+        if kept[page.name] <= pages:
+            chosen.append(page)
+    return replace(recording, pages=tuple(chosen))
+
+
+def _show(found: Part, report: Document, as_json: bool, no_colour: bool) -> None:
+    from howfar.report import terminal
+
+    if as_json:
+        click.echo(found.model_dump_json(indent=2))
+    else:
+        click.echo(terminal.render(report, width(), colour=has_colour(sys.stdout, no_colour)))
+
+
+def _repeated(recording: Recording, text: str, dsn: str | None, writes: bool, blocks: int) -> Repetition:
+    """Repeat pages at a real server. Raises UsageError, EngineError."""
+    from howfar.cli.load_address import find_login
+    from howfar.engine.messages import Digests, DigestsJob, Repeated
+    from howfar.engine.process import EngineProcess, Launcher, run_probe
+    from howfar.load.cmdline import Options
+    from howfar.load.job import repeat_job
+    from howfar.load.target import looks_like_dsn
+    from howfar.recording.repeat import analyze, script, statements_in
+
+    spoken = recording.facts.get("protocol")
+    if spoken not in get_args(SqlProtocol):
+        raise UsageError(
+            f"the protocol of the recording is {spoken}, and statements are of MySQL and PostgreSQL",
+            "Omit --statements to replay without a real server.",
+        )
+    if dsn is not None and not looks_like_dsn(dsn):
+        raise UsageError("--dsn is no DSN", "Write mysql://USER@HOST/DATABASE or postgresql://USER@HOST/DATABASE.")
+    options = Options(dsn, None, "run", {}, ())
+    login = find_login(options, note)
+    if (login.address.protocol or "mysql") != spoken:
+        raise UsageError(
+            f"the recording is of {spoken}, and the server of {login.address.protocol or 'mysql'}",
+            "Name another --dsn.",
+        )
+    given = statements_in(text)
+    digests = run_probe(DigestsJob(protocol=spoken, statements=given), Launcher())
+    assert isinstance(digests, Digests), "what a job of digests tells"
+    made = script(recording, given, digests.texts, writes)
+    job = repeat_job(login, options, made.statements, made.pages)
+    done = []
+    for number in range(blocks):
+        note(f"replay, block {number + 1} of {blocks}")
+        with EngineProcess(job, Launcher()) as engine:
+            events = [engine.read() for _ in made.pages]
+        done.append([event for event in events if isinstance(event, Repeated)])
+    return analyze(recording, made, done, login.address.socket or f"{login.address.host}:{login.address.port}")
+
+
 def _block(
-    both: BothPaths, laid: dict[str, list[LaidPage]], opened_ns: float, number: int, blocks: int
+    both: BothPaths, laid: dict[str, list[LaidPage]], present: PathCosts, number: int, blocks: int
 ) -> dict[str, Sequence[Replayed]]:
     from howfar.recording.replay import script
     from howfar.recording.stage import valid
 
     note(f"replay, block {number + 1} of {blocks}")
-    scripts = {name: [script(page, opened_ns) for page in pages] for name, pages in laid.items()}
+    scripts = {name: [script(page, present) for page in pages] for name, pages in laid.items()}
     done = valid(both.target, lambda path: path.replay([page for pages in scripts.values() for page in pages]))
     found: dict[str, Sequence[Replayed]] = {}
     for name, pages in scripts.items():

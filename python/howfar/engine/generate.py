@@ -25,6 +25,7 @@ TAGS: Final = ("job", "command", "event")
 _NAMED: Final = {
     "PsMode": "PsMode",
     "Sysbench.kind": "SysbenchKind",
+    "AnswerJob.speech": "Speech",
     "ServiceUse.service": "ServiceName",
     "Towards": "Towards",
 }

@@ -61,6 +61,9 @@ class ServerTls(Message):
     versions: Literal["any", "1.2", "1.3"]
 
 
+Speech = Literal["sizes", "postgresql", "redis", "memcached"]
+
+
 class AnswerJob(Message):
     """A server that answers each request with as many bytes, after as long, as the request says. Lives until stdin ends."""
 
@@ -68,7 +71,7 @@ class AnswerJob(Message):
     version: Literal[2] = 2
     listen: Listen
     tls: ServerTls | None = None
-    speech: Literal["sizes", "postgresql", "redis", "memcached"] = "sizes"
+    speech: Speech = "sizes"
     """`sizes` unless a program in between reads a protocol."""
 
 
@@ -408,6 +411,15 @@ class Custom(Message):
     """SQL of `howfar load … prepare`, in order; `cleanup` likewise."""
     cleanup: tuple[str, ...] = ()
     db_ps_mode: PsMode = "auto"
+
+
+class DigestsJob(Message):
+    """Take the literals out of statements, as the recorder does."""
+
+    job: Literal["digests"] = "digests"
+    version: Literal[2] = 2
+    protocol: Literal["mysql", "postgresql"] = "mysql"
+    statements: tuple[str, ...]
 
 
 class RateStep(Message):
@@ -958,6 +970,43 @@ class RecordedRoundTrip(Message):
     failed: bool
 
 
+class RepeatStep(Message):
+    """One round trip, begun `gap_ns` after the one before it ended."""
+
+    connection: int = Field(ge=0, le=10_000)
+    """One that no step opens is opened before the first page."""
+    opens: bool = False
+    """Connect and log in first, again if it is open."""
+    gap_ns: int = Field(default=0, ge=0, le=86_400_000_000_000)
+    statement: int | None = Field(default=None, ge=0)
+    """Its place in `statements`. None: the step only connects."""
+
+
+class RepeatPage(Message):
+    """The round trips of one page, and the time after the last of them."""
+
+    steps: tuple[RepeatStep, ...] = Field(min_length=1)
+    rest_ns: int = Field(default=0, ge=0, le=86_400_000_000_000)
+
+
+class RepeatJob(Message):
+    """Make the round trips of recorded pages against a real server, one after the other, with statements that the user has."""
+
+    job: Literal["repeat"] = "repeat"
+    version: Literal[2] = 2
+    protocol: Literal["mysql", "postgresql"] = "mysql"
+    target: Target
+    user: str
+    password: str = Field(default="", repr=False)
+    database: str
+    session: Session = Session()
+    statements: tuple[str, ...]
+    """In full, with their literals."""
+    pages: tuple[RepeatPage, ...] = Field(min_length=1)
+    connect_timeout_ns: int = Field(default=10_000_000_000, ge=1, le=86_400_000_000_000)
+    stall_timeout_ns: int = Field(default=30_000_000_000, ge=1, le=86_400_000_000_000)
+
+
 class ReplayStep(Message):
     """One round trip, begun `gap_ns` after the one before it ended."""
 
@@ -1149,6 +1198,13 @@ class Begun(Message):
     event: Literal["begun"] = "begun"
     at_ns: int
     late_ns: int
+
+
+class Digests(Message):
+    """Statements without their literals, as a recording has them, in the order of the job."""
+
+    event: Literal["digests"] = "digests"
+    texts: tuple[str, ...]
 
 
 class Finished(Message):
@@ -1354,6 +1410,19 @@ class Recorded(Message):
     round_trips: tuple[RecordedRoundTrip, ...]
 
 
+class Repeated(Message):
+    """One page of a repeat job, in its order."""
+
+    event: Literal["repeated"] = "repeated"
+    took_ns: int
+    opened_ns: tuple[int, ...]
+    """Of each connection that was opened, its login too."""
+    round_trips_ns: tuple[int, ...]
+    """Of each step with a statement, from before it is sent to its answer's end."""
+    client_late_ns: int
+    """Of all steps together: how long after its gap a statement was sent."""
+
+
 class Replayed(Message):
     """One page of a replay, in the order of the job."""
 
@@ -1460,6 +1529,7 @@ ProbeEvent = Annotated[Listening | RttResult | GoodputResult | Failed, Field(dis
 Event = Annotated[
     AcknowledgementLog
     | Begun
+    | Digests
     | Failed
     | Finished
     | GoodputResult
@@ -1475,6 +1545,7 @@ Event = Annotated[
     | Ready
     | RecordEnded
     | Recorded
+    | Repeated
     | Replayed
     | RttResult
     | TablesDone
@@ -1491,6 +1562,7 @@ SYSBENCH_KINDS: Final[tuple[SysbenchKind, ...]] = get_args(SysbenchKind)
 
 JOBS: Final[dict[str, type[Message]]] = {
     "answer": AnswerJob,
+    "digests": DigestsJob,
     "echo": EchoJob,
     "goodput": GoodputJob,
     "link": LinkJob,
@@ -1500,6 +1572,7 @@ JOBS: Final[dict[str, type[Message]]] = {
     "page": PageJob,
     "pingpong": PingPongJob,
     "record": RecordJob,
+    "repeat": RepeatJob,
     "replay": ReplayJob,
     "rtt": RttJob,
     "tables": TablesJob,
@@ -1522,6 +1595,7 @@ COMMANDS: Final[dict[str, type[Message]]] = {
 EVENTS: Final[dict[str, type[Message]]] = {
     "acknowledgement_log": AcknowledgementLog,
     "begun": Begun,
+    "digests": Digests,
     "failed": Failed,
     "finished": Finished,
     "goodput": GoodputResult,
@@ -1537,6 +1611,7 @@ EVENTS: Final[dict[str, type[Message]]] = {
     "ready": Ready,
     "record_ended": RecordEnded,
     "recorded": Recorded,
+    "repeated": Repeated,
     "replayed": Replayed,
     "rtt": RttResult,
     "tables_done": TablesDone,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -22,6 +23,8 @@ from howfar.engine.messages import (
     Distribution,
     LoadJob,
     Pgbench,
+    RepeatJob,
+    RepeatPage,
     Session,
     Sysbench,
     TablesJob,
@@ -239,6 +242,10 @@ def without_effect(options: Options) -> tuple[str, ...]:
 
 
 def _common(options: Options, login: Login, workload: Workload, seed: int) -> dict[str, Any]:
+    return {**_account(options, login), "workload": workload, "seed": seed}
+
+
+def _account(options: Options, login: Login) -> dict[str, Any]:
     return {
         "protocol": login.address.protocol or "mysql",
         "target": login.target,
@@ -246,8 +253,6 @@ def _common(options: Options, login: Login, workload: Workload, seed: int) -> di
         "password": login.password,
         "database": login.address.database or DEFAULT_NAME,
         "session": session_of(login.address, options),
-        "workload": workload,
-        "seed": seed,
     }
 
 
@@ -287,6 +292,14 @@ def tables_job(options: Options, login: Login, workload: Workload, seed: int) ->
             connections=connections if options.kind == "bulk_insert" else min(connections, MOST_LOADERS),
             connect_timeout_ns=options.value("thread-init-timeout"),
         )
+    except ValidationError as error:
+        raise _translated(error) from error
+
+
+def repeat_job(login: Login, options: Options, statements: Sequence[str], pages: Sequence[RepeatPage]) -> RepeatJob:
+    """Raises UsageError."""
+    try:
+        return RepeatJob(**_account(options, login), statements=tuple(statements), pages=tuple(pages))
     except ValidationError as error:
         raise _translated(error) from error
 

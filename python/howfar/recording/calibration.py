@@ -141,6 +141,8 @@ class Calibration(Part):
     """Between tap and server, without the server's time."""
     tap_ns: Estimate
     """What the tap adds."""
+    path_ns: int = 0
+    """What a client waits for without the tap, likewise without the server's time."""
 
 
 def calibrate(
@@ -156,16 +158,18 @@ def calibrate(
         listen = UnixTarget(path=f"{folder}/tap") if on_socket else TcpListen(host="127.0.0.1", port=0)
         tap = RecordTap(plain, listen, client)
         stack.callback(tap.leave)
-        added = []
+        added, plainly = [], []
         for number in range(_ROUNDS):
             targets = {"plain": plain, "tapped": tap.address}
             order = sorted(targets, reverse=bool(number % 2))
             cost_ns = {name: _cost_ns(targets[name], page, rhythm, client) for name in order}
             added.append(cost_ns["tapped"] - cost_ns["plain"])
+            plainly.append(cost_ns["plain"])
         tap.finish()
         events = [event for event in tap.events() if isinstance(event, Recorded)]
     upstream = [one.ended_ns - one.sent_ns - rhythm.server_ns for event in events for one in event.round_trips]
-    return Calibration(floor_ns=max(round(trimmed_mean(upstream)), 0), tap_ns=mean_interval(added))
+    floor_ns, path_ns = (max(round(trimmed_mean(times)), 0) for times in (upstream, plainly))
+    return Calibration(floor_ns=floor_ns, tap_ns=mean_interval(added), path_ns=path_ns)
 
 
 def _answering(stack: ExitStack, socket: str | None, where: Launcher) -> Target:

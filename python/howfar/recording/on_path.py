@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import cast, get_args
 
+from howfar.engine.messages import Speech
 from howfar.errors import UsageError
 from howfar.lab.laboratory import LabRequest, open_laboratory
 from howfar.lab.link import LinkSpec
@@ -16,7 +17,7 @@ from howfar.plan.sessions import TlsVersion
 from howfar.recording.calibration import Calibration, Placement, Rhythm, calibrate, rhythm_of
 from howfar.recording.costs import PathCosts, Sizes, sizes_of
 from howfar.recording.recording import Recording
-from howfar.recording.stage import OpenPath, Speech, measure, open_path
+from howfar.recording.stage import OpenPath, measure, open_path
 from howfar.units import format_duration_ns, format_rate_bps
 
 _LARGEST = 1 << 26

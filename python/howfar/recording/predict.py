@@ -92,8 +92,12 @@ class LaidPage:
     @cached_property
     def gaps_ns(self) -> float:
         """The application's own time."""
-        unseen = np.maximum(self.now_ns.mean(axis=0) - self._path_ns.mean(axis=0), 0.0)
-        return max(self.took_ns - float((self.observed_ns + unseen).sum()), 0.0)
+        return max(self.took_ns - float((self.observed_ns + self.unseen_ns).sum()), 0.0)
+
+    @cached_property
+    def unseen_ns(self) -> np.ndarray:
+        """What the application waited for each round trip before and after the recorder saw it: it is in the gaps."""
+        return np.asarray(np.maximum(self.now_ns.mean(axis=0) - self._path_ns.mean(axis=0), 0.0))
 
     @property
     def _path_ns(self) -> np.ndarray:
@@ -220,7 +224,7 @@ def lay_out(recording: Recording, present: PathCosts, target: PathCosts) -> dict
     found: dict[str, list[LaidPage]] = {}
     rounds = _rounds(recording)
     for page in recording.pages:
-        trips, overlapped = _waited_for(page, recording, rounds)
+        trips, overlapped = waited_for(page, recording, rounds)
         if trips and not page.contested:
             laid = _laid(page, trips, overlapped, recording, present, target)
             found.setdefault(page.name, []).append(laid)
@@ -239,7 +243,7 @@ def _rounds(recording: Recording) -> dict[int, int]:
     return found
 
 
-def _waited_for(page: Page, recording: Recording, rounds: Mapping[int, int]) -> tuple[tuple[Trip, ...], int]:
+def waited_for(page: Page, recording: Recording, rounds: Mapping[int, int]) -> tuple[tuple[Trip, ...], int]:
     """Round trips one after the other. Of those that overlap the longest counts, the rest of their time is a gap."""
     answered = [trip for trip in page.round_trips if trip.is_answered]
     clusters: list[list[RoundTrip]] = []
@@ -292,7 +296,7 @@ def _laid(
         page=page,
         trips=trips,
         overlapped=overlapped,
-        took_ns=page.took_ns - len(trips) * _tap_ns(recording),
+        took_ns=page.took_ns - len(trips) * tap_ns(recording),
         now_ns=present.of(to_server, to_client),
         there_ns=there,
         opened=opened,
@@ -302,7 +306,8 @@ def _laid(
     )
 
 
-def _tap_ns(recording: Recording) -> float:
+def tap_ns(recording: Recording) -> float:
+    """What the tap added to each round trip."""
     return float(recording.facts.get("tap_ns") or 0)
 
 
@@ -412,9 +417,9 @@ def _later(again: Recording | None, name: str) -> Quantiles | None:
     """The time of a page in another recording, without what its tap added."""
     if again is None:
         return None
-    tap_ns = _tap_ns(again)
+    each_ns = tap_ns(again)
     took = [
-        page.took_ns - tap_ns * len(_waited_for(page, again, {})[0])
+        page.took_ns - each_ns * len(waited_for(page, again, {})[0])
         for page in again.pages
         if page.name == name and page.round_trips
     ]

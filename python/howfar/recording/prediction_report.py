@@ -64,7 +64,8 @@ def limits(found: Estimate) -> str:
     return "" if found.low is None or found.high is None else f"[{ms(found.low)}, {ms(found.high)}]"
 
 
-def _text(found: Estimate) -> str:
+def with_interval(found: Estimate) -> str:
+    """`12.3 ms [11.9, 12.8]`."""
     return f"{ms(found.value)} ms {limits(found)}".strip()
 
 
@@ -108,7 +109,7 @@ def _answer(found: Prediction, shown: Sequence[PagePrediction], changes: Sequenc
     if worst.is_explained is False:
         text += f"; on {found.target} its two predictions disagree, so none is given."
     else:
-        text += f"; on {found.target} it would take {_text(worst.bottom_up.p50_ms)}."
+        text += f"; on {found.target} it would take {with_interval(worst.bottom_up.p50_ms)}."
     loops = [one for one in changes if one.page == worst.name and one.kind == "loop"]
     if loops and worst.round_trips:
         loop = max(loops, key=lambda one: one.count)
@@ -132,7 +133,7 @@ def _cards(shown: Sequence[PagePrediction], found: Prediction) -> tuple[Card, ..
             page.name,
             f"{ms(page.now.p50_ms.value)} → {ms(page.bottom_up.p50_ms.value)} ms",
             f"{limits(page.bottom_up.p50_ms)} on {found.target}".strip(),
-            (f"{page.round_trips:.0f} round trips", f"p95 {_text(page.bottom_up.p95_ms)}"),
+            (f"{page.round_trips:.0f} round trips", f"p95 {with_interval(page.bottom_up.p95_ms)}"),
         )
         for page in sorted(shown, key=lambda page: -page.bottom_up.p50_ms.value)[:4]
         if page.is_explained is not False
@@ -148,7 +149,7 @@ def _missed(page: PagePrediction, found: Prediction) -> str:
         )
     elif page.later is not None and abs(page.later_error or 0.0) > PRESENT_MISS_SHARE:
         return (
-            f"{page.name}: {_text(page.now.p50_ms)} as recorded, {_text(page.later.p50_ms)} as recorded again "
+            f"{page.name}: {with_interval(page.now.p50_ms)} as recorded, {with_interval(page.later.p50_ms)} as recorded again "
             f"({page.later_error:+.0%}): the application or its server has changed, or other programs took the processors. Other "
             "paths are not predicted. Record again while the machine does what it will do later."
         )
@@ -214,9 +215,9 @@ def _warnings(shown: Sequence[PagePrediction], found: Prediction) -> list[Block]
     for page in shown:
         if page.is_explained is False:
             lines.append(
-                f"{page.name}: not explained. Bottom-up {_text(page.bottom_up.p50_ms)}, by slope "
-                f"{_text(page.slope.p50_ms if page.slope else page.bottom_up.p50_ms)}: {ms(page.residual_ms or 0)} ms apart, more "
-                "than both intervals. Round trips that overlap, a cache or a timeout do that."
+                f"{page.name}: not explained. Bottom-up {with_interval(page.bottom_up.p50_ms)}, by slope "
+                f"{with_interval(page.slope.p50_ms if page.slope else page.bottom_up.p50_ms)}: {ms(page.residual_ms or 0)} ms apart, "
+                "more than both intervals. Round trips that overlap, a cache or a timeout do that."
             )
         if page.unsure:
             lines.append(page.unsure)

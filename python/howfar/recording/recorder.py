@@ -303,6 +303,7 @@ def _own_cost(file: RecordingFile, on_socket: bool, placement: Placement) -> dic
         "rhythm": rhythm.model_dump(),
         "cpus": placement.model_dump(),
         "floor_ns": found.floor_ns,
+        "path_ns": found.path_ns,
         "tap_ns": round(found.tap_ns.value),
         "tap_limits_ns": [None if limit is None else round(limit) for limit in limits],
     }

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from howfar.engine.messages import Replayed, ReplayPage, ReplayStep
+from howfar.recording.costs import PathCosts
 from howfar.recording.predict import LaidPage, Prediction, Quantiles, quantiles
-from howfar.recording.prediction_report import ms
+from howfar.recording.prediction_report import ms, with_interval
 from howfar.report.document import Answer, Block, Cell, Column, Document, Heading, Table, Text, Warnings
 from howfar.stats.estimate import Estimate, Part
 
@@ -53,8 +54,11 @@ class Replay(Part):
     pages: tuple[ReplayedPage, ...]
 
 
-def script(page: LaidPage, opened_ns: float) -> ReplayPage:
-    """The script of a page for the engine. `opened_ns`: the time to connect on the present path, which recorded gaps include."""
+def script(page: LaidPage, present: PathCosts) -> ReplayPage:
+    """The script of a page for the engine. `present`: recorded gaps have the time to connect on that path, and what of a round trip
+    the recorder did not see. The longer computing after a wait, which costs of paths have too, is left in the gaps."""
+    opened_ns = present.connect_ns.mean()
+    computing_ns = present.resuming_ns.mean()
     steps = []
     numbers: dict[int, int] = {}
     each_tap_ns = (page.page.took_ns - page.took_ns) / len(page.trips)
@@ -65,7 +69,8 @@ def script(page: LaidPage, opened_ns: float) -> ReplayPage:
             trip.connection, len(numbers) if trip.connection in page.opened else 5000 + len(numbers)
         )
         opens = new and trip.connection in page.opened
-        gap_ns = trip.gap_ns - each_tap_ns - (opened_ns if opens else 0)
+        unseen_ns = max(page.unseen_ns[at] - computing_ns, 0)
+        gap_ns = trip.gap_ns - each_tap_ns - unseen_ns - (opened_ns if opens else 0)
         steps.append(
             ReplayStep(
                 connection=number,
@@ -127,17 +132,11 @@ def document(found: Replay) -> Document:
 
 def _answer(found: Replay) -> str:
     page = max(found.pages, key=lambda page: page.p50_ms.value)
-    text = f"{page.name} took {_text(page.p50_ms)} on {found.target}"
+    text = f"{page.name} took {with_interval(page.p50_ms)} on {found.target}"
     if page.predicted is not None and page.error is not None:
-        text += f"; the prediction was {_text(page.predicted.p50_ms)} ({page.error:+.1%})"
+        text += f"; the prediction was {with_interval(page.predicted.p50_ms)} ({page.error:+.1%})"
     late = "Neither the tool nor the server was behind." if not any(each.behind for each in found.pages) else ""
     return f"{text}. {late}".strip()
-
-
-def _text(estimate: Estimate) -> str:
-    if estimate.low is None or estimate.high is None:
-        return f"{ms(estimate.value)} ms"
-    return f"{ms(estimate.value)} ms [{ms(estimate.low)}, {ms(estimate.high)}]"
 
 
 def _behind(page: ReplayedPage) -> str:

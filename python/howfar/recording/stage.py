@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path as FilePath
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from howfar.engine.messages import (
     AnswerJob,
@@ -21,6 +21,7 @@ from howfar.engine.messages import (
     ReplayPage,
     ReplayStep,
     ServerTls,
+    Speech,
     TcpListen,
     TcpTarget,
     Tls,
@@ -47,8 +48,6 @@ from howfar.recording.costs import (
 )
 from howfar.recording.resuming import Computing
 
-Speech = Literal["sizes", "postgresql", "redis", "memcached"]
-"""What the server that does no work speaks: `sizes`, unless a program of the path reads a protocol."""
 _PORT = 3306
 _ACCOUNT = "howfar"
 """And database."""
@@ -117,7 +116,7 @@ def open_path(
         work.mkdir(exist_ok=True)
         port = _PORT + 10 * number
         # Where a program that speaks PostgreSQL looks for it.
-        socket = work / (f".s.PGSQL.{port}" if speech == "postgresql" else "answers.sock")
+        socket = work / f".s.PGSQL.{port}"
         files = lab.certificates() if tls else None
         proof = (
             ServerTls(cert_file=str(files.certificate), key_file=str(files.key), versions=tls)

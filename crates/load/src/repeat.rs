@@ -1,0 +1,121 @@
+//! Recorded pages against a real server: one thread, as the application has it, that runs one statement after the other and keeps the
+//! gaps between them. It spins through gaps, as the application computes: a processor that sleeps would have to be woken.
+
+use std::collections::{BTreeSet, HashMap};
+use std::thread;
+use std::time::Duration;
+
+use howfar_contract::Failed;
+use howfar_contract::events::Repeated;
+use howfar_contract::jobs::{RepeatJob, RepeatPage};
+use howfar_wire::mysql::handshake::Account;
+
+use crate::channel::Wanted;
+use crate::client::{Client, Limits};
+use crate::clock::now_ns;
+use crate::login::{Entry, internal};
+use crate::socket::Address;
+use crate::tables::nothing_prepared;
+use crate::window::emit_event;
+
+/// Longer gaps sleep first: a timer, not a computation.
+const LONGEST_SPIN_NS: u64 = 20_000_000;
+
+/// Run a job to its end, an event for each page.
+pub(crate) fn run(job: &RepeatJob) -> Result<(), Failed> {
+    job.check()?;
+    let address = Address::parse(&job.target)?;
+    let wanted = Wanted::new(&job.session, &job.target)?;
+    let program = nothing_prepared(job.protocol);
+    let entry = Entry {
+        target: &job.target,
+        account: Account {
+            user: &job.user,
+            password: &job.password,
+            database: &job.database,
+        },
+        wanted: &wanted,
+        program: &program,
+        decode: false,
+    };
+    let limits = Limits {
+        connect_ns: job.connect_timeout_ns,
+        stall_ns: job.stall_timeout_ns,
+    };
+    let open = || Client::open(&entry, &address, limits);
+    let mut clients = HashMap::new();
+    for connection in opened_before(&job.pages) {
+        clients.insert(connection, open()?);
+    }
+    for page in &job.pages {
+        emit_event(&repeat(page, &job.statements, &mut clients, &open)?)?;
+    }
+    Ok(())
+}
+
+/// Connections that a step uses before any step has opened them.
+fn opened_before(pages: &[RepeatPage]) -> BTreeSet<u32> {
+    let (mut before, mut opened) = (BTreeSet::new(), BTreeSet::new());
+    for step in pages.iter().flat_map(|page| &page.steps) {
+        if step.opens {
+            opened.insert(step.connection);
+        } else if !opened.contains(&step.connection) {
+            before.insert(step.connection);
+        }
+    }
+    before
+}
+
+fn repeat<'a>(
+    page: &RepeatPage,
+    statements: &[String],
+    clients: &mut HashMap<u32, Client<'a>>,
+    open: &impl Fn() -> Result<Client<'a>, Failed>,
+) -> Result<Repeated, Failed> {
+    let began_ns = now_ns();
+    let mut done = Repeated {
+        took_ns: 0,
+        opened_ns: Vec::new(),
+        round_trips_ns: Vec::with_capacity(page.steps.len()),
+        client_late_ns: 0,
+    };
+    let mut last_ns = began_ns;
+    for step in &page.steps {
+        let due_ns = last_ns + step.gap_ns;
+        let sent_ns = wait_until(due_ns);
+        done.client_late_ns += sent_ns - due_ns;
+        if step.opens {
+            // The old one says goodbye first, as an application's would.
+            clients.remove(&step.connection);
+            clients.insert(step.connection, open()?);
+            done.opened_ns.push(now_ns() - sent_ns);
+        }
+        last_ns = now_ns();
+        if let Some(at) = step.statement {
+            let client = clients
+                .get_mut(&step.connection)
+                .ok_or_else(|| internal("a step has no connection"))?;
+            client.execute(&statements[at as usize])?;
+            let ended_ns = now_ns();
+            done.round_trips_ns.push(ended_ns - last_ns);
+            last_ns = ended_ns;
+        }
+    }
+    done.took_ns = wait_until(last_ns + page.rest_ns) - began_ns;
+    Ok(done)
+}
+
+/// Wait until then; the time it was when that was over.
+fn wait_until(due_ns: u64) -> u64 {
+    loop {
+        let now = now_ns();
+        if now >= due_ns {
+            return now;
+        }
+        if due_ns - now > LONGEST_SPIN_NS {
+            thread::sleep(Duration::from_nanos(due_ns - now - LONGEST_SPIN_NS));
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+}

@@ -1,0 +1,248 @@
+"""Recorded pages repeated against a real server, with statements that the user has. Pure.
+
+A recording has statements without their literals. A file of whole statements says what is run: of each statement of the recording, in
+turn, those of the file that are the same without their literals. Gaps are kept, not arrival times.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+
+import numpy as np
+
+from howfar.engine.messages import Repeated, RepeatPage, RepeatStep
+from howfar.errors import UsageError
+from howfar.recording.predict import Quantiles, Trip, quantiles, tap_ns, waited_for
+from howfar.recording.prediction_report import ms, with_interval
+from howfar.recording.recording import Page, Recording
+from howfar.recording.replay import BEHIND_SHARE
+from howfar.report.document import Answer, Block, Cell, Column, Document, Heading, Table, Text, Warnings
+from howfar.stats.estimate import Part
+
+READS = ("begin", "commit", "describe", "explain", "rollback", "select", "set", "show", "use", "values")
+"""Commands that change no data by themselves."""
+_MOST_NAMED = 5
+_KEPT = 5000
+"""Numbers of connections that were open before their page."""
+_END = re.compile(r";\s*(?:\n|\Z)")
+_INCOMPLETE = re.compile(r"\?|\.\.\.|…")
+
+
+class RepeatedPage(Part):
+    """All repetitions of pages of one name."""
+
+    name: str
+    pages: int
+    repeated: Quantiles
+    recorded: Quantiles
+    """Without what the tap added."""
+    round_trips: float
+    """That were repeated, of each page in the mean."""
+    waiting_ms: float
+    """For them, of each page in the mean."""
+    recorded_waiting_ms: float
+    left_out: dict[str, int]
+    """Round trips of all its pages that have no statement, by command."""
+    client_late: float
+    """Share of the time by which the tool sent later than the recording says."""
+
+
+class Repetition(Part):
+    """The repetition of a recording at a server."""
+
+    server: str
+    blocks: int
+    pages: tuple[RepeatedPage, ...]
+
+
+def statements_in(text: str) -> tuple[str, ...]:
+    """The statements of a file, each ended by a semicolon at the end of a line."""
+    return tuple(statement.strip() for statement in _END.split(text) if statement.strip())
+
+
+@dataclass(frozen=True)
+class Script:
+    """The pages of a job and the statements that their steps name."""
+
+    statements: tuple[str, ...]
+    pages: tuple[RepeatPage, ...]
+    left_out: tuple[Counter[str], ...]
+    """Of each page."""
+
+
+def script(recording: Recording, given: Sequence[str], digests: Sequence[str], writes: bool) -> Script:
+    """`digests`: of the statements that are given; `writes`: statements that change data are run too. Raises UsageError."""
+    known: dict[str, list[int]] = {}
+    for at, digest in enumerate(digests):
+        known.setdefault(digest, []).append(at)
+    trips = [waited_for(page, recording, {})[0] for page in recording.pages]
+    statements = list(given)
+    for trip in (trip for page in trips for trip in page):
+        if trip.digest is not None and trip.digest.text not in known and not _INCOMPLETE.search(trip.digest.text):
+            known[trip.digest.text] = [len(statements)]
+            statements.append(trip.digest.text)
+    _check([trip for page in trips for trip in page], known, writes)
+    turns = {digest: cycle(places) for digest, places in known.items()}
+    each_ns = tap_ns(recording) + unseen_ns(recording)
+    made = [_page(page, waited, turns, each_ns) for page, waited in zip(recording.pages, trips, strict=True)]
+    return Script(tuple(statements), tuple(page for page, _ in made), tuple(left for _, left in made))
+
+
+def unseen_ns(recording: Recording) -> float:
+    """What an application waits for a round trip before and after the recorder sees it: in the recording it is in the gaps."""
+    path_ns, floor_ns = (float(recording.facts.get(name) or 0) for name in ("path_ns", "floor_ns"))
+    return max(path_ns - floor_ns, 0.0)
+
+
+def _check(trips: Sequence[Trip], known: Mapping[str, object], writes: bool) -> None:
+    """Raises UsageError."""
+    asked = Counter(trip.digest.text for trip in trips if trip.digest is not None)
+    lacking = [digest for digest, _ in asked.most_common() if digest not in known]
+    if lacking:
+        raise UsageError(
+            f"no statement is given for {len(lacking)} of the {len(asked)} that the pages run: {'; '.join(lacking[:_MOST_NAMED])}",
+            "Add to the file at least one of each, whole, with a semicolon at the end of its last line.",
+        )
+    changing = sorted({trip.command for trip in trips if trip.digest is not None and trip.command not in READS})
+    if changing and not writes:
+        raise UsageError(
+            f"the pages run statements that may change data ({', '.join(changing)})",
+            "Give --writes to run them at this server, or record pages that only read.",
+        )
+
+
+def _page(
+    page: Page, trips: Sequence[Trip], turns: Mapping[str, Iterator[int]], each_ns: float
+) -> tuple[RepeatPage, Counter[str]]:
+    """Its steps, and what is left out of it. The application's time around a round trip that is left out stays."""
+    steps: list[RepeatStep] = []
+    # One that a page opens, as it opened its own, takes the place of the page's before it.
+    opened: set[int] = set()
+    numbers: dict[int, int] = {}
+    left: Counter[str] = Counter()
+    waits_ns = 0.0
+    for trip in trips:
+        waits_ns += max(trip.gap_ns - each_ns, 0.0)
+        is_own = trip.connection in opened or trip.phase == "connect"
+        connection = numbers.setdefault(trip.connection, len(numbers) + (0 if is_own else _KEPT))
+        if trip.phase == "connect":
+            if trip.connection not in opened:
+                opened.add(trip.connection)
+                steps.append(RepeatStep(connection=connection, opens=True, gap_ns=round(waits_ns)))
+            waits_ns = 0.0  # a login's own computing is in the login that is made
+        elif trip.digest is not None:
+            steps.append(
+                RepeatStep(connection=connection, gap_ns=round(waits_ns), statement=next(turns[trip.digest.text]))
+            )
+            waits_ns = 0.0
+        else:
+            left[trip.command] += 1
+    if not steps:
+        raise UsageError(f"no round trip of a page {page.name} is a statement", "Record an application that uses SQL.")
+    last = trips[-1]
+    rest_ns = page.ended_ns - last.begun_ns - last.took_ns + waits_ns
+    return RepeatPage(steps=tuple(steps), rest_ns=max(round(rest_ns), 0)), left
+
+
+def analyze(recording: Recording, made: Script, blocks: Sequence[Sequence[Repeated]], server: str) -> Repetition:
+    """`blocks`: each repeated all pages, in their order."""
+    each_ns = tap_ns(recording)
+    names = dict.fromkeys(page.name for page in recording.pages)
+    found = []
+    for name in names:
+        places = [at for at, page in enumerate(recording.pages) if page.name == name]
+        times = np.asarray([[float(block[at].took_ns) for block in blocks] for at in places])
+        waited = [waited_for(recording.pages[at], recording, {})[0] for at in places]
+        recorded = [
+            recording.pages[at].took_ns - len(trips) * each_ns for at, trips in zip(places, waited, strict=True)
+        ]
+        repeated = [block[at] for at in places for block in blocks]
+        statements = [
+            trip.took_ns + unseen_ns(recording)
+            for trips in waited
+            for trip in trips
+            if trip.digest is not None and trip.phase != "connect"
+        ]
+        found.append(
+            RepeatedPage(
+                name=name,
+                pages=len(places),
+                repeated=quantiles(times),
+                recorded=quantiles(np.repeat(np.asarray(recorded)[:, None], len(blocks), axis=1)),
+                round_trips=len(statements) / len(places),
+                waiting_ms=sum(sum(page.round_trips_ns) for page in repeated) / len(repeated) / 1e6,
+                recorded_waiting_ms=sum(statements) / len(places) / 1e6,
+                left_out=dict(sum((made.left_out[at] for at in places), Counter[str]())),
+                client_late=sum(page.client_late_ns for page in repeated) / float(times.sum()),
+            )
+        )
+    return Repetition(server=server, blocks=len(blocks), pages=tuple(found))
+
+
+def document(found: Repetition) -> Document:
+    """The report."""
+    blocks: list[Block] = [Answer(_answer(found)), Heading("Repeated and recorded"), _table(found)]
+    if warnings := tuple(_warnings(found)):
+        blocks.append(Warnings(warnings))
+    blocks += [
+        Heading("How it was repeated"),
+        Text(
+            f"{found.blocks} blocks, each with every page once, on {found.server} as it is. Gaps between round trips are those of the "
+            "recording. Statements are those given, as text: what was prepared by the application is not prepared here."
+        ),
+    ]
+    return Document("howfar replay", tuple(blocks))
+
+
+def _answer(found: Repetition) -> str:
+    page = max(found.pages, key=lambda page: page.repeated.p50_ms.value)
+    return (
+        f"{page.name} took {with_interval(page.repeated.p50_ms)} on {found.server}, and {with_interval(page.recorded.p50_ms)} when it "
+        f"was recorded: its {page.round_trips:g} statements {ms(page.waiting_ms)} ms, and {ms(page.recorded_waiting_ms)} ms then."
+    )
+
+
+def _warnings(found: Repetition) -> Iterator[str]:
+    for page in found.pages:
+        if page.client_late > BEHIND_SHARE:
+            yield (
+                f"{page.name}: this tool was behind the recording by {page.client_late:.1%} of the time: the replay is too slow by as "
+                "much. Replay on a quieter machine."
+            )
+        if page.left_out:
+            named = ", ".join(f"{count} {command}" for command, count in sorted(page.left_out.items()))
+            yield f"{page.name}: round trips that are no statements were left out ({named}, in {page.pages} pages)."
+
+
+def _table(found: Repetition) -> Table:
+    heads = (
+        Column("page", left=True),
+        Column("repeated", "ms, p50"),
+        Column("recorded", "ms, p50"),
+        Column("repeated", "ms, p95"),
+        Column("recorded", "ms, p95"),
+        Column("statements", "of a page"),
+        Column("waiting", "ms"),
+        Column("recorded", "ms"),
+        Column("tool late", optional=True),
+    )
+    cell: Callable[[float], Cell] = lambda value: Cell(ms(value))  # noqa: E731
+    rows = [
+        (
+            Cell(page.name, f"{page.pages} pages"),
+            Cell(with_interval(page.repeated.p50_ms).replace(" ms", "")),
+            cell(page.recorded.p50_ms.value),
+            cell(page.repeated.p95_ms.value),
+            cell(page.recorded.p95_ms.value),
+            Cell(f"{page.round_trips:g}"),
+            cell(page.waiting_ms),
+            cell(page.recorded_waiting_ms),
+            Cell(f"{page.client_late:.1%}"),
+        )
+        for page in found.pages
+    ]
+    return Table("", heads, tuple(rows), main=True)

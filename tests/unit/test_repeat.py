@@ -1,0 +1,141 @@
+"""Recorded pages with statements that the user has: which are run, when, and what is said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from howfar.engine.messages import Repeated
+from howfar.errors import UsageError
+from howfar.recording.recording import Connection, Digest, Page, Phase, Recording, RecordingFile, RoundTrip, read
+from howfar.recording.repeat import analyze, document, script, statements_in
+from howfar.report import terminal
+
+ONE, OTHER, DONE, CHANGE = (
+    "SELECT a FROM t WHERE id = ?",
+    "SELECT b FROM t WHERE id IN (...)",
+    "COMMIT",
+    "DELETE FROM t",
+)
+DIGESTS = {text: number for number, text in enumerate((ONE, OTHER, DONE, CHANGE), 1)}
+TAP_NS, UNSEEN_NS = 1000, 500
+GIVEN = ("SELECT a FROM t WHERE id = 1", "SELECT a FROM t WHERE id = 2", "SELECT b FROM t WHERE id IN (1, 2)")
+
+
+def recording(path: Path, pages: Sequence[Sequence[str]]) -> Recording:
+    """Each page opens a connection, runs what it says 10 us apart, each for 50 us, and ends 7 us later."""
+    facts = {"method": "tap", "protocol": "mysql", "tap_ns": TAP_NS, "floor_ns": 2000, "path_ns": 2000 + UNSEEN_NS}
+    file = RecordingFile(path, facts)
+    file.add_connections(Connection(n, "mysql", 0, None, None, None, False, 1, 0) for n in range(1, len(pages) + 1))
+    file.add_digests(Digest(number, "mysql", text) for text, number in DIGESTS.items())
+    trips, found, at, number = [], [], 1_000_000, 0
+    for connection, texts in enumerate(pages, 1):
+        begun = at
+        for text in ("login", *texts):
+            number += 1
+            phase: Phase = "connect" if text == "login" else "operation"
+            digest = DIGESTS.get(text)
+            command = text.split()[0].lower()
+            at += 10_000
+            trips.append(
+                RoundTrip(
+                    number,
+                    connection,
+                    None,
+                    at,
+                    at,
+                    at + 50_000,
+                    at + 50_000,
+                    30,
+                    60,
+                    1,
+                    command,
+                    digest,
+                    None,
+                    phase,
+                    1,
+                    False,
+                )
+            )
+            at += 50_000
+        at += 7_000
+        found.append(Page(connection, "page", "mark", 1.0, None, begun, at))
+        at += 1_000_000
+    file.add_round_trips(trips)
+    file.add_pages(found)
+    assert file.assign_pages() == 0
+    file.finish({"tls": False})
+    return read(path)
+
+
+def test_statements_end_with_their_lines() -> None:
+    text = "SELECT ';' ;\n\nSELECT a;b\nFROM t;\nSELECT 3"
+    assert statements_in(text) == ("SELECT ';'", "SELECT a;b\nFROM t", "SELECT 3")
+
+
+def test_what_is_given_is_run_in_turn_and_what_needs_no_literal_is_run_as_recorded(tmp_path: Path) -> None:
+    found = recording(tmp_path / "a", [(ONE, "ping", ONE, DONE), (ONE, OTHER)])
+    made = script(found, GIVEN, (ONE, ONE, OTHER), writes=False)
+    assert made.statements == (*GIVEN, DONE)
+    assert [[step.statement for step in page.steps] for page in made.pages] == [[None, 0, 1, 3], [None, 0, 2]]
+    assert [dict(left) for left in made.left_out] == [{"ping": 1}, {}]
+
+
+def test_gaps_are_without_what_the_recorder_added_or_did_not_see(tmp_path: Path) -> None:
+    (page, _) = script(recording(tmp_path / "a", [(ONE, "ping", ONE), (ONE,)]), GIVEN, (ONE, ONE, OTHER), False).pages
+    gap_ns = 10_000 - TAP_NS - UNSEEN_NS
+    assert [step.gap_ns for step in page.steps] == [gap_ns, gap_ns, 2 * gap_ns], "a ping's own time is left out with it"
+    assert page.rest_ns == 7000
+
+
+def test_a_connection_of_a_page_takes_the_place_of_the_page_before(tmp_path: Path) -> None:
+    """A thousand pages that connect anew are no thousand connections. One that was there before its page stays."""
+    found = recording(tmp_path / "a", [(ONE,), (ONE,)])
+    made = script(found, GIVEN, (ONE, ONE, OTHER), False)
+    assert [[(step.connection, step.opens) for step in page.steps] for page in made.pages] == [
+        [(0, True), (0, False)]
+    ] * 2
+    kept = replace(found, pages=tuple(replace(page, round_trips=page.round_trips[1:]) for page in found.pages))
+    made = script(kept, GIVEN, (ONE, ONE, OTHER), False)
+    assert [[(step.connection, step.opens) for step in page.steps] for page in made.pages] == [[(5000, False)]] * 2
+
+
+def test_a_statement_that_is_not_given_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"no statement is given for 1 of the 2 that the pages run: SELECT b FROM t WHERE id IN"
+    ):
+        script(recording(tmp_path / "a", [(ONE, OTHER)]), GIVEN[:2], (ONE, ONE), False)
+
+
+def test_statements_that_change_data_are_run_only_when_that_is_wanted(tmp_path: Path) -> None:
+    found = recording(tmp_path / "a", [(ONE, CHANGE)])
+    with pytest.raises(UsageError, match=r"may change data \(delete\)"):
+        script(found, GIVEN, (ONE, ONE, OTHER), writes=False)
+    assert CHANGE in script(found, GIVEN, (ONE, ONE, OTHER), writes=True).statements
+
+
+def test_a_page_without_statements_is_refused(tmp_path: Path) -> None:
+    found = recording(tmp_path / "a", [(ONE,)])
+    (page,) = found.pages
+    trips = tuple(replace(trip, digest_id=None, phase="operation") for trip in page.round_trips)
+    with pytest.raises(UsageError, match="no round trip of a page page is a statement"):
+        script(replace(found, pages=(replace(page, round_trips=trips),)), GIVEN, (ONE, ONE, OTHER), False)
+
+
+def test_the_report_sets_what_was_repeated_beside_what_was_recorded(tmp_path: Path) -> None:
+    found = recording(tmp_path / "a", [(ONE, "ping", ONE)] * 4)
+    made = script(found, GIVEN, (ONE, ONE, OTHER), False)
+    done = [Repeated(took_ns=400_000, opened_ns=(1,), round_trips_ns=(60_000, 80_000), client_late_ns=20_000)] * 4
+    whole = analyze(found, made, [done] * 4, "db1:3306")
+    (page,) = whole.pages
+    assert (page.repeated.p50_ms.value, page.waiting_ms, page.round_trips) == (0.4, 0.14, 2)
+    assert page.recorded.p50_ms.value == pytest.approx((4 * 60_000 + 7000 - 4 * TAP_NS) / 1e6)
+    assert page.recorded_waiting_ms == pytest.approx(2 * (50_000 + UNSEEN_NS) / 1e6)
+    assert (page.left_out, page.client_late) == ({"ping": 4}, 0.05)
+    shown = terminal.render(document(whole), 100, colour=False)
+    assert shown.startswith("page took 0.40 ms [0.40, 0.40] on db1:3306, and 0.24 ms")
+    assert "this tool was behind the recording by 5.0% of the time" in shown
+    assert "left out (4 ping, in 4 pages)" in " ".join(shown.split())
