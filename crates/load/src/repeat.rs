@@ -5,9 +5,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::thread;
 use std::time::Duration;
 
-use howfar_contract::Failed;
 use howfar_contract::events::Repeated;
 use howfar_contract::jobs::{RepeatJob, RepeatPage};
+use howfar_contract::{FailCode, Failed};
 use howfar_wire::mysql::handshake::Account;
 
 use crate::channel::Wanted;
@@ -95,7 +95,7 @@ fn repeat<'a>(
             let client = clients
                 .get_mut(&step.connection)
                 .ok_or_else(|| internal("a step has no connection"))?;
-            client.execute(&statements[at as usize])?;
+            client.execute(&statements[at as usize]).map_err(refused)?;
             let ended_ns = now_ns();
             done.round_trips_ns.push(ended_ns - last_ns);
             last_ns = ended_ns;
@@ -103,6 +103,16 @@ fn repeat<'a>(
     }
     done.took_ns = wait_until(last_ns + page.rest_ns) - began_ns;
     Ok(done)
+}
+
+/// What helps where the user's own statement is refused.
+fn refused(mut failed: Failed) -> Failed {
+    if failed.code == FailCode::ServerError {
+        failed.advice =
+            "Correct the statement in the file, or name the server and database that have its tables."
+                .to_owned();
+    }
+    failed
 }
 
 /// Wait until then; the time it was when that was over.
