@@ -3,7 +3,7 @@
 //! [`serve`] is the null server: it speaks the protocol of MySQL and MariaDB well enough for any client to log in, prepare,
 //! query and execute, and answers from bytes made beforehand. [`ping_pong`] is the floor: a blocking send and receive of the same bytes on
 //! one connection, with nothing around it. `statement` looks at SQL as far as needed, `canned` holds the answers, `session` is
-//! one client's conversation without I/O, `server` moves bytes. [`answer`] and [`replay`] do the same for sizes alone. Not here: SQL, storage, passwords.
+//! one client's conversation without I/O, `server` moves bytes. [`answer`] and [`replay`] do the same with the sizes and times of a recording. Not here: SQL, storage, passwords.
 
 mod address;
 mod canned;

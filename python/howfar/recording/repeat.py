@@ -19,7 +19,7 @@ from howfar.errors import UsageError
 from howfar.recording.predict import Quantiles, Trip, quantiles, tap_ns, waited_for
 from howfar.recording.prediction_report import ms, with_interval
 from howfar.recording.recording import Page, Recording
-from howfar.recording.replay import BEHIND_SHARE
+from howfar.recording.replay import BEHIND_SHARE, was_behind
 from howfar.report.document import Answer, Block, Cell, Column, Document, Heading, Table, Text, Warnings
 from howfar.stats.estimate import Part
 
@@ -150,7 +150,7 @@ def _page(
 
 def analyze(recording: Recording, made: Script, blocks: Sequence[Sequence[Repeated]], server: str) -> Repetition:
     """`blocks`: each repeated all pages, in their order."""
-    each_ns = tap_ns(recording)
+    each_ns, beside_ns = tap_ns(recording), unseen_ns(recording)
     names = dict.fromkeys(page.name for page in recording.pages)
     found = []
     for name in names:
@@ -162,7 +162,7 @@ def analyze(recording: Recording, made: Script, blocks: Sequence[Sequence[Repeat
         ]
         repeated = [block[at] for at in places for block in blocks]
         statements = [
-            trip.took_ns + unseen_ns(recording)
+            trip.took_ns + beside_ns
             for trips in waited
             for trip in trips
             if trip.digest is not None and trip.phase != "connect"
@@ -209,10 +209,7 @@ def _answer(found: Repetition) -> str:
 def _warnings(found: Repetition) -> Iterator[str]:
     for page in found.pages:
         if page.client_late > BEHIND_SHARE:
-            yield (
-                f"{page.name}: this tool was behind the recording by {page.client_late:.1%} of the time: the replay is too slow by as "
-                "much. Replay on a quieter machine."
-            )
+            yield was_behind(page.name, "this tool", page.client_late)
         if page.left_out:
             named = ", ".join(f"{count} {command}" for command, count in sorted(page.left_out.items()))
             yield f"{page.name}: round trips that are no statements were left out ({named}, in {page.pages} pages)."

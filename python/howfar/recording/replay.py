@@ -141,9 +141,14 @@ def _answer(found: Replay) -> str:
 
 def _behind(page: ReplayedPage) -> str:
     late = page.client_late if page.behind == "tool" else page.server_late
-    who = "this tool was behind the recording" if page.behind == "tool" else "the server was behind the recording"
+    return was_behind(page.name, "this tool" if page.behind == "tool" else "the server", late)
+
+
+def was_behind(name: str, who: str, late: float) -> str:
+    """The warning that `who` was late by this share of a page's time."""
     return (
-        f"{page.name}: {who} by {late:.1%} of the time: the replay is too slow by as much. Replay on a quieter machine."
+        f"{name}: {who} was behind the recording by {late:.1%} of the time: the replay is too slow by as much. Replay on a quieter "
+        "machine."
     )
 
 
