@@ -108,9 +108,8 @@ fn repeat<'a>(
 /// What helps where the user's own statement is refused.
 fn refused(mut failed: Failed) -> Failed {
     if failed.code == FailCode::ServerError {
-        failed.advice =
-            "Correct the statement in the file, or name the server and database that have its tables."
-                .to_owned();
+        "Correct the statement in the file, or name the server and database that have its tables."
+            .clone_into(&mut failed.advice);
     }
     failed
 }
