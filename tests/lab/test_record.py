@@ -303,10 +303,37 @@ def test_packets_say_the_same_without_a_tap(server: Running, tmp_path: Path) -> 
         assert recording.facts["unknown"] == {}
         assert [digest(recording, one.digest_id) for one in recording.round_trips].count("SELECT ?, ?") == 20
         assert [one.command for one in recording.round_trips][-1] == "quit"
+    assert live.facts["capture_cpus"] > 0 and read(again).facts["capture_cpus"] is None
     assert live.pages[0].method == "command"
     assert len(live.pages[0].round_trips) == len(live.round_trips)
     for path in (out, again):
         assert SECRETS[0].encode() not in path.read_bytes()
+
+
+def test_a_killed_recorder_of_packets_leaves_no_capture(tmp_path: Path) -> None:
+    """On a port without a packet tcpdump writes nothing, so it does not notice that nobody reads."""
+    if shutil.which("tcpdump") is None or os.geteuid() != 0:
+        pytest.skip("needs root and tcpdump (./setup --tests brings it)")
+    arguments = [HOWFAR, "record", "--interface", "lo", "--server", f"127.0.0.1:{free_port()}"]
+    arguments += ["--out", str(tmp_path / "a.recording")]
+    with subprocess.Popen(arguments, stderr=subprocess.PIPE) as recorder:
+        assert recorder.stderr is not None
+        assert any(b"recording packets" in line for line in iter(recorder.stderr.readline, b""))
+        listed = Path(f"/proc/{recorder.pid}/task/{recorder.pid}/children").read_text().split()
+        started = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in listed}
+        recorder.kill()
+    (capture,) = (pid for pid, name in started.items() if name == "tcpdump")
+    deadline = time.monotonic() + 60
+    while runs(capture):
+        assert time.monotonic() < deadline, "it outlives the recorder"
+        time.sleep(0.01)
+
+
+def runs(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def test_a_php_page_marks_itself(server: Running, tmp_path: Path) -> None:

@@ -75,6 +75,11 @@ def test_a_refusal_takes_it_back(tmp_path: Path) -> None:
     assert not (tmp_path / "run/systemd/system/php8.2-fpm.service.d").exists()
 
 
+def test_a_service_without_a_process_is_said(tmp_path: Path) -> None:
+    with drop_in(tmp_path) as written, pytest.raises(LabError, match="has no process after its restart"):
+        written.restart()
+
+
 def test_a_name_that_is_none_is_refused(tmp_path: Path) -> None:
     for unit in ("", "../../etc/x", "a b"):
         with pytest.raises(UsageError):

@@ -19,8 +19,9 @@ from howfar.recording.marks import VARIABLE, Marks, page_of, send
 from howfar.recording.on_path import speech_on, whole_pages
 from howfar.recording.predict import lay_out
 from howfar.recording.recording import KILLED, Connection, Digest, Page, RecordingFile, RoundTrip, read
-from howfar.recording.summary import waiting_ns
+from howfar.recording.summary import document, summarize, waiting_ns
 from howfar.recording.tap import insertion
+from howfar.report.document import Answer
 
 
 def trip(number: int, begun_ns: int, connection: int = 1, took_ns: int = 100) -> RoundTrip:
@@ -196,6 +197,29 @@ def test_a_mark_groups_by_what_is_the_same_and_keeps_no_query() -> None:
     assert (named.name, named.pid) == ("shop 2", None)
     for text in ("", "page", "page 1 200 100 php /", "page 1 2 3 other x", "page 1 2 99999999999999999999 php /"):
         assert page_of(1, text) is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"method": "tap", "tap_ns": 40}, "Recording itself took at least 16 %"),  # four times 40 of 1000 ns
+        ({"method": "tap", "tap_ns": 4}, "/shop takes"),
+        ({"method": "tap", "tap_ns": None}, "/shop takes"),
+        ({"method": "packets", "tap_ns": 0, "capture_cpus": 0.07}, "Capturing packets kept 7.0 % of a CPU busy"),
+        ({"method": "packets", "tap_ns": 0, "capture_cpus": 0.02}, "/shop takes"),
+        ({"method": "pcap", "tap_ns": 0, "capture_cpus": None}, "/shop takes"),
+    ],
+)
+def test_the_first_line_says_what_recording_cost_where_it_was_much(
+    facts: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    page = Page(1, "/shop", "php", 1.0, 41, 1_000, 2_000)
+    trips = tuple(trip(number, 1_000 + 200 * number) for number in range(1, 5))
+    file = recorded(tmp_path / "a.recording", (page,), trips)
+    file.assign_pages()
+    file.finish({"unknown": {}, **facts})
+    head, *_ = document(summarize(read(tmp_path / "a.recording")), "a.recording").blocks
+    assert isinstance(head, Answer) and head.text.startswith(said)
 
 
 def test_waiting_counts_overlapping_round_trips_once() -> None:

@@ -117,6 +117,15 @@ def cpus_of(pid: int | None) -> list[int] | None:
         return None
 
 
+def cpu_s_of(pid: int) -> float:
+    """CPU time that a process has used, in seconds; 0 if it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def format_cpus(cpus: Sequence[int]) -> str:
     """`0,2,3`, as taskset takes it."""
     return ",".join(str(cpu) for cpu in cpus)

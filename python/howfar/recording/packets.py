@@ -6,10 +6,10 @@ import contextlib
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ from threading import Thread
 from howfar.engine.messages import PacketsEnded, PacketsJob, Recorded, TapReady
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import LabError, MissingError, UsageError, shell_code
+from howfar.lab.network import cpu_s_of
+from howfar.recording.collecting import Collected, add_pages, collect, let_pass, new_facts
 from howfar.recording.marks import VARIABLE, Marks
-from howfar.recording.recorder import Collected, add_pages, collect, new_facts
 from howfar.recording.recording import Page, RecordingFile
 
 _BEGIN_S = 10.0
 _DRAIN_S = 5.0
-_UNTIL_INTERRUPTED_S = 365 * 86_400.0
 _BUFFER_KIB = 65_536
 _COUNTED = re.compile(
     rb"(\d+) packets? captured.*?(\d+) packets? received by filter.*?(\d+) packets? dropped", re.DOTALL
@@ -66,20 +66,28 @@ class Reader:
                 self._process.close()
                 return
 
+    def cpu_s(self) -> float:
+        """CPU time until now."""
+        return cpu_s_of(self._process.pid)
+
 
 class Dump:
     """tcpdump, writing what it captures into a pipe. Use as a context manager."""
 
     def __init__(self, requested: Requested, into: int) -> None:
         host = f" and host {requested.address}" if requested.address else ""
-        command = ["tcpdump", "-i", str(requested.interface), "-n", "-s", "0", "-U", "-B", str(_BUFFER_KIB), "-w", "-"]
+        # Without a packet it does not notice that nobody reads. With other credentials it would lose the signal at our death.
+        command = ["setpriv", "--pdeathsig", "TERM", "--", "tcpdump", "-i", str(requested.interface), "-n", "-s", "0"]
+        command += [*(("-Z", "root") if os.geteuid() == 0 else ()), "-U", "-B", str(_BUFFER_KIB), "-w", "-"]
         command += ["--time-stamp-precision=nano", f"tcp port {requested.port}{host}"]
+        if shutil.which("tcpdump") is None:
+            raise MissingError("tcpdump was not found", "Install Debian's tcpdump, or use --pcap.")
         try:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=into, stderr=subprocess.PIPE, start_new_session=True
             )
         except OSError as error:
-            raise MissingError(f"tcpdump: {error.strerror}", "Install Debian's tcpdump, or use --pcap.") from error
+            raise MissingError(f"setpriv: {error.strerror}", "Install Debian's util-linux.") from error
         said = self._said(b"listening on", _BEGIN_S)
         if b"listening on" not in said:
             self._process.kill()
@@ -97,6 +105,10 @@ class Dump:
                     break
                 said += piece
         return said
+
+    def cpu_s(self) -> float:
+        """CPU time until now."""
+        return cpu_s_of(self._process.pid)
 
     def end(self) -> int:
         """End the capture after all received packets are written. Returns how many packets the kernel dropped."""
@@ -133,14 +145,10 @@ def record(requested: Requested, say: Callable[[str], None]) -> int:
     file, collected = RecordingFile(requested.out, facts), Collected()
     try:
         if requested.file is not None:
-            reader = Reader(str(requested.file.resolve()), requested, 0, Launcher())
-            collect(reader, file, collected)
-            marked: list[Page] = []
-            whole: Page | None = None
-            more: dict[str, int] = {}
-            code = 0
+            collect(Reader(str(requested.file.resolve()), requested, 0, Launcher()), file, collected)
+            live = _Live()
         else:
-            marked, whole, more, code = _live(requested, file, collected, say)
+            live = _live(requested, file, collected, say)
         if not collected.round_trips and collected.stopped is not None:
             raise UsageError(
                 f"nothing was recorded: {collected.stopped}",
@@ -151,8 +159,15 @@ def record(requested: Requested, say: Callable[[str], None]) -> int:
                 f"no round trip to port {requested.port} was seen",
                 "Is --server the address as the packets have it? Packets exist on TCP alone, not on a Unix socket.",
             )
-        _finish(file, collected, {**add_pages(file, marked, whole, requested.gaps), **more}, code)
-        return code
+        ended = collected.ended
+        assert ended is None or isinstance(ended, PacketsEnded)
+        unknown = {
+            **add_pages(file, live.marks, live.whole, requested.gaps),
+            "packets dropped by the kernel": live.dropped,
+            "bytes that were not captured": ended.missing if ended else 0,
+        }
+        file.finish({**collected.facts(unknown, live.code), "capture_cpus": live.cpus})
+        return live.code
     except BaseException:
         is_worth_it = file.has_round_trips()
         file.close()
@@ -161,10 +176,20 @@ def record(requested: Requested, say: Callable[[str], None]) -> int:
         raise
 
 
-def _live(
-    requested: Requested, file: RecordingFile, collected: Collected, say: Callable[[str], None]
-) -> tuple[list[Page], Page, dict[str, int], int]:
-    """The pages that were marked, the one of all, what is unknown, and the command's exit code."""
+@dataclass(frozen=True)
+class _Live:
+    """What a capture knows at its end beside round trips. A file of packets knows none of it."""
+
+    marks: Marks | None = None
+    whole: Page | None = None
+    code: int = 0
+    dropped: int = 0
+    """Packets, by the kernel."""
+    cpus: float | None = None
+    """CPUs that the capture kept busy in the mean; what the kernel spends on a packet's copy is not in it."""
+
+
+def _live(requested: Requested, file: RecordingFile, collected: Collected, say: Callable[[str], None]) -> _Live:
     read, write = os.pipe()
     epoch_ns = time.time_ns() - time.monotonic_ns()
     with ExitStack() as stack:
@@ -178,58 +203,31 @@ def _live(
         collector = Thread(target=collect, args=(reader, file, collected, marks), name="collect", daemon=True)
         collector.start()
         say(f"recording packets on {requested.interface}")
-        begun_ns = time.monotonic_ns()
+
+        def used_s() -> float:
+            return dump.cpu_s() + reader.cpu_s() + time.process_time()
+
+        begun_s, begun_ns = used_s(), time.monotonic_ns()
         code = _meanwhile(requested, marks)
         ended_ns = time.monotonic_ns()
         dropped = dump.end()
+        cpus = (used_s() - begun_s) / ((time.monotonic_ns() - begun_ns) / 1e9)
         stack.close()
     collector.join()
-    page = Page(
-        1, Path(requested.command[0]).name if requested.command else "all", "command", 1.0, None, begun_ns, ended_ns
-    )
-    return (
-        marks.pages,
-        page,
-        {
-            "packets dropped by the kernel": dropped,
-            "marks that were not understood": marks.malformed,
-        },
-        code,
-    )
+    name = Path(requested.command[0]).name if requested.command else "all"
+    return _Live(marks, Page(1, name, "command", 1.0, None, begun_ns, ended_ns), code, dropped, cpus)
 
 
 def _meanwhile(requested: Requested, marks: Marks) -> int:
-    if requested.command:
-        environment = {**os.environ, VARIABLE: marks.address}
-        try:
-            process = subprocess.Popen(requested.command, env=environment, stdout=requested.output)
-        except OSError as error:
-            raise UsageError(f"{requested.command[0]}: {error.strerror}", "Try the command alone first.") from error
-        before = signal.signal(signal.SIGINT, lambda *_: None)
-        code = process.wait()
-        signal.signal(signal.SIGINT, before)
-        return shell_code(code)
-    with contextlib.suppress(KeyboardInterrupt):
-        time.sleep(requested.seconds if requested.seconds is not None else _UNTIL_INTERRUPTED_S)
-    return 0
-
-
-def _finish(file: RecordingFile, collected: Collected, more: dict[str, int], code: int) -> None:
-    ended = collected.ended
-    assert ended is None or isinstance(ended, PacketsEnded)
-    if ended is not None:
-        more["bytes that were not captured"] = ended.missing
-    unknown = Counter(ended.unknown if ended else {})
-    unknown.update({reason: count for reason, count in more.items() if count})
-    file.finish(
-        {
-            "protocol": collected.protocols.most_common(1)[0][0] if collected.protocols else "unknown",
-            "tls": collected.tls,
-            "round_trips": collected.round_trips,
-            "unknown": dict(unknown),
-            "commands": ended.commands if ended else {},
-            "exit_code": code,
-            "stopped": collected.stopped,
-            "complete": collected.stopped is None,
-        }
-    )
+    if not requested.command:
+        let_pass(requested.seconds)
+        return 0
+    environment = {**os.environ, VARIABLE: marks.address}
+    try:
+        process = subprocess.Popen(requested.command, env=environment, stdout=requested.output)
+    except OSError as error:
+        raise UsageError(f"{requested.command[0]}: {error.strerror}", "Try the command alone first.") from error
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    code = process.wait()
+    signal.signal(signal.SIGINT, before)
+    return shell_code(code)

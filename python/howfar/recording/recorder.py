@@ -19,17 +19,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
 
-import howfar
 from howfar.engine.messages import (
-    PacketsEnded,
     Recorded,
     RecordedRoundTrip,
     RecordEnded,
@@ -37,20 +33,16 @@ from howfar.engine.messages import (
     TcpTarget,
     UnixTarget,
 )
-from howfar.errors import EngineError, HowfarError, LabError, MissingError, SandboxForbidden, UsageError, shell_code
-from howfar.recording.calibration import Placement, calibrate, rhythm_of
-from howfar.recording.gaps import pages_by_gaps
+from howfar.errors import EngineError, LabError, MissingError, SandboxForbidden, UsageError, shell_code
+from howfar.recording.collecting import Collected, add_pages, collect, finish, let_pass, new_facts
 from howfar.recording.marks import HTTP_VARIABLE, VARIABLE, Marks
 from howfar.recording.record_tap import RecordTap
-from howfar.recording.recording import Connection, Digest, Page, RecordingFile, RoundTrip
+from howfar.recording.recording import Page, RecordingFile
 from howfar.recording.tap import Insertion, Target, insertion
 
 _PHP = Path(__file__).parent / "php"
 _BODY = "data"
 """What follows a request whose body the server has asked for (`100 Continue`)."""
-_LATE_NS = 10_000_000_000
-"""Twice as long as the tap keeps what it has seen."""
-_LOST = "the tap was killed, and what it had seen last, up to 5 s, is lost; connections went on unrecorded"
 
 
 @dataclass(frozen=True)
@@ -67,125 +59,6 @@ class Requested:
     """Where the command serves HTTP: each request that comes through a tap before it is a page."""
     output: int | None = None
     """Where the command's standard output goes; None: to ours."""
-
-
-class Source(Protocol):
-    """A source of events for a recording."""
-
-    def events(self) -> Iterator[Recorded | RecordEnded | PacketsEnded]:
-        """Yield events to the last. Raises EngineError if it is not reachable."""
-        ...
-
-
-@dataclass
-class Collected:
-    """What was collected from the events."""
-
-    ended: RecordEnded | PacketsEnded | None = None
-    stopped: str | None = None
-    protocols: Counter[str] = field(default_factory=Counter)
-    tls: bool = False
-    round_trips: int = 0
-
-
-def collect(source: Source, file: RecordingFile, into: Collected, marks: Marks | None = None) -> None:
-    """Write all events to the file, with the pages marked so far. An error of the file or the tap ends only the recording."""
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)  # the application comes first
-    yields = _schedule(os.SCHED_IDLE)
-    try:
-        for event in source.events():
-            if yields and _is_late(event):
-                yields = _schedule(os.SCHED_OTHER)
-            if isinstance(event, PacketsEnded):
-                into.ended = event
-            elif isinstance(event, RecordEnded):
-                into.ended = event
-                into.stopped = into.stopped or event.stopped
-            elif into.stopped is None:
-                try:
-                    _add(event, file, into)
-                    if marks is not None:
-                        file.add_pages(marks.take())
-                except HowfarError as error:
-                    into.stopped = error.message
-    except EngineError as error:
-        into.stopped = _LOST if isinstance(source, RecordTap) else error.message
-    finally:
-        _schedule(os.SCHED_OTHER)
-
-
-def _schedule(policy: int) -> bool:
-    """Schedule the calling thread. Returns whether it gives way to all others."""
-    with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, policy, os.sched_param(0))
-    return policy == os.SCHED_IDLE
-
-
-def _is_late(event: Recorded | RecordEnded | PacketsEnded) -> bool:
-    """Whether nothing on this machine leaves this thread a CPU, or the application has ended."""
-    if not isinstance(event, Recorded) or not event.round_trips:
-        return not isinstance(event, Recorded)
-    return time.monotonic_ns() - event.round_trips[-1].ended_ns > _LATE_NS
-
-
-def _add(event: Recorded, file: RecordingFile, into: Collected) -> None:
-    file.add_digests([Digest(one.id, one.protocol, one.text) for one in event.digests])
-    file.add_round_trips(
-        [
-            RoundTrip(
-                one.id,
-                one.connection_id,
-                None,
-                one.begun_ns,
-                one.sent_ns,
-                one.answered_ns,
-                one.ended_ns,
-                one.bytes_to_server,
-                one.bytes_to_client,
-                one.requests,
-                one.command,
-                one.digest_id,
-                one.keys,
-                one.phase,
-                one.rows,
-                one.failed,
-            )
-            for one in event.round_trips
-        ]
-    )
-    file.add_connections(
-        [
-            Connection(
-                one.id,
-                one.protocol,
-                one.opened_ns,
-                one.closed_ns,
-                one.pid,
-                one.uid,
-                one.tls,
-                one.login_round_trips,
-                one.login_ns,
-            )
-            for one in event.connections
-        ]
-    )
-    into.protocols.update(one.protocol for one in event.connections)
-    into.tls |= any(one.tls for one in event.connections)
-    into.round_trips += len(event.round_trips)
-
-
-def new_facts(method: str, transport: str, command: str | None) -> dict[str, Any]:
-    """The facts known at the start."""
-    return {
-        "howfar": howfar.__version__,
-        "began_unix_ns": time.time_ns(),
-        "method": method,
-        "command": command,
-        "transport": transport,
-        "idle": "as-found",
-        **({} if method == "tap" else {"floor_ns": 0, "tap_ns": 0}),
-    }
 
 
 def record(requested: Requested, say: Callable[[str], None]) -> int:
@@ -235,7 +108,8 @@ def _record(requested: Requested, file: RecordingFile, say: Callable[[str], None
             "Is --server the address that it uses? A TCP address is replaced only where HOST:PORT, {host} or {port} stands in the "
             "command or its environment. Else record its packets with --interface.",
         )
-    finish(file, collected, marks, page, code, requested.gaps, _unmarked(requested, marks))
+    unknown = {**add_pages(file, marks, page, requested.gaps), **_unmarked(requested, marks)}
+    finish(file, collected, unknown, code)
     return code
 
 
@@ -247,80 +121,6 @@ def _unmarked(requested: Requested, marks: Marks) -> dict[str, int]:
         "pages of --http: no HTTP/1 request came through the tap": int(
             requested.http is not None and "http" not in methods
         ),
-    }
-
-
-def finish(
-    file: RecordingFile, collected: Collected, marks: Marks, page: Page, code: int, gaps: bool,
-    unmarked: Mapping[str, int] | None = None,
-) -> None:  # fmt: skip
-    """Write pages and the last facts; `page` where nothing marked any, and no rests are found if `gaps`."""
-    more = {
-        **add_pages(file, marks.pages, page, gaps),
-        "marks that were not understood": marks.malformed,
-        **(unmarked or {}),
-    }
-    ended = collected.ended
-    unknown = Counter(ended.unknown if ended else {})
-    unknown.update({reason: count for reason, count in more.items() if count})
-    facts: dict[str, Any] = {
-        "protocol": collected.protocols.most_common(1)[0][0] if collected.protocols else "unknown",
-        "tls": collected.tls,
-        "round_trips": collected.round_trips,
-        "unknown": dict(unknown),
-        "exit_code": code,
-        "stopped": collected.stopped,
-        "complete": collected.stopped is None,
-    }
-    if isinstance(ended, RecordEnded):
-        facts |= _own_cost(file, file.facts["transport"] == "unix", Placement.of_processes(ended.server_pid))
-        facts |= {
-            "commands": ended.commands,
-            "refused": ended.refused,
-            "bytes": {
-                "to_server": ended.passed_to_server,
-                "to_client": ended.passed_to_client,
-                "all_passed_on": (ended.taken_to_server, ended.taken_to_client)
-                == (ended.passed_to_server, ended.passed_to_client),
-                "crc32_to_server": ended.crc32_to_server,
-                "crc32_to_client": ended.crc32_to_client,
-            },
-        }
-    file.finish(facts)
-
-
-def _own_cost(file: RecordingFile, on_socket: bool, placement: Placement) -> dict[str, Any]:
-    """What the tap cost, measured with the rhythm of what was recorded. Without it the recording is good for all but predictions."""
-    rhythm = rhythm_of(file.timings())
-    try:
-        # The first time to learn what of the observed is the server's: as long as it works, the application's processor sleeps.
-        rhythm = rhythm.without(calibrate(on_socket, rhythm, placement).floor_ns)
-        found = calibrate(on_socket, rhythm, placement)
-    except HowfarError as error:
-        return {"tap_ns": None, "tap_unknown": error.message}
-    limits = [found.tap_ns.low, found.tap_ns.high]
-    return {
-        "rhythm": rhythm.model_dump(),
-        "cpus": placement.model_dump(),
-        "floor_ns": found.floor_ns,
-        "path_ns": found.path_ns,
-        "tap_ns": round(found.tap_ns.value),
-        "tap_limits_ns": [None if limit is None else round(limit) for limit in limits],
-    }
-
-
-def add_pages(file: RecordingFile, marked: Sequence[Page], whole: Page | None, gaps: bool) -> dict[str, int]:
-    """Write the pages and which round trips belong to them. Returns what stays unknown."""
-    if gaps and not marked:
-        pages, placed = pages_by_gaps(file.in_order())
-        if pages:
-            file.add_pages(pages)
-            file.place(placed)
-            return {}
-    file.add_pages(marked or ([whole] if whole else []))
-    return {
-        "claimed by two pages": file.assign_pages(),
-        "borders of pages: rests between round trips are not apart from pauses": int(gaps and not marked),
     }
 
 
@@ -463,7 +263,6 @@ def _signals_for(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 _UNIT = re.compile(r"[A-Za-z0-9@_.:\\-]{1,200}")
 _ANSWER_S = 120.0
-_UNTIL_INTERRUPTED_S = 365 * 86_400.0
 _SWITCH = """
 cat >/dev/null
 rm -f "$1"
@@ -533,6 +332,15 @@ class DropIn:
             raise
         return self
 
+    def restart(self) -> int:
+        """Restart the service; returns the number of its mount namespace. Raises MissingError, LabError."""
+        self.control("restart", self.unit)
+        pid = self.control("show", "--property=MainPID", "--value", self.unit)
+        try:
+            return Path(f"/proc/{int(pid)}/ns/mnt").stat().st_ino
+        except (OSError, ValueError) as error:
+            raise LabError(f"{self.unit} has no process after its restart", "See the service's own log.") from error
+
     def control(self, *words: str) -> str:
         """Run systemctl and return its output. Raises MissingError, LabError."""
         try:
@@ -577,7 +385,8 @@ def record_service(requested: ServiceRequested, say: Callable[[str], None], agre
             with contextlib.suppress(EngineError):
                 tap.finish()
             collector.join()
-        finish(file, collected, marks, page, 0, requested.gaps)
+        unknown = add_pages(file, marks, page, requested.gaps)
+        finish(file, collected, unknown, 0)
         say(f"the drop-in is gone; until its next restart {drop_in.unit} goes through the tap, unrecorded")
     except BaseException:
         file.close()
@@ -593,11 +402,8 @@ def record_service(requested: ServiceRequested, say: Callable[[str], None], agre
 
 def _recorded_service(drop_in: DropIn, tap: RecordTap, requested: ServiceRequested, say: Callable[[str], None]) -> Page:
     say(f"restarting {drop_in.unit}")
-    drop_in.control("restart", drop_in.unit)
-    pid = drop_in.control("show", "--property=MainPID", "--value", drop_in.unit)
-    tap.serve(Path(f"/proc/{int(pid)}/ns/mnt").stat().st_ino)
+    tap.serve(drop_in.restart())
     say("recording")
     begun_ns = time.monotonic_ns()
-    with contextlib.suppress(KeyboardInterrupt):
-        time.sleep(requested.seconds if requested.seconds is not None else _UNTIL_INTERRUPTED_S)
+    let_pass(requested.seconds)
     return Page(1, drop_in.unit, "command", 1.0, None, begun_ns, time.monotonic_ns())

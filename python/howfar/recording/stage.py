@@ -7,6 +7,7 @@ link was not as requested is void and repeated. On one machine both ends may run
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -46,13 +47,17 @@ from howfar.recording.costs import (
     settle_rounds,
     trimmed_mean,
 )
-from howfar.recording.resuming import Computing
 
 _PORT = 3306
 _ACCOUNT = "howfar"
 """And database."""
 _CONNECTS = 8
 _SEED = 20_262
+_WORK_LEAST_NS, _WORK_MOST_NS = 20_000, 1_000_000
+_WAITS_NS = 250_000_000
+_WAITS_FEWEST, _WAITS_MOST = 8, 60
+_OBJECTS = 24_000
+_OBJECTS_SEED = 20_264
 
 
 @dataclass(frozen=True)
@@ -194,6 +199,38 @@ def measure(
         )
         for path, label, measured in zip(paths, labels, found, strict=True)
     ]
+
+
+class Computing:
+    """A computation that takes `work_ns` when nothing came between; it walks through objects, as scripting languages do.
+
+    After a wait it takes longer: meanwhile others use the processor's caches, and on a virtual machine also its neighbours. A
+    recording does not show that.
+    """
+
+    def __init__(self, work_ns: int) -> None:
+        objects = [(number, f"name {number}", [number] * 5) for number in range(_OBJECTS)]
+        random.Random(_OBJECTS_SEED).shuffle(objects)
+        self._objects = objects[: _OBJECTS // 100]
+        work_ns = min(max(work_ns, _WORK_LEAST_NS), _WORK_MOST_NS)
+        each_ns = min(self._took_ns() for _ in range(20)) / len(self._objects)
+        self._objects = objects[: max(round(work_ns / each_ns), 1)]
+
+    def _took_ns(self) -> int:
+        # Of this thread: without waiting for a processor.
+        began, total = time.thread_time_ns(), 0
+        for number, name, tags in self._objects:
+            total += number + len(name) + sum(tags)
+        return time.thread_time_ns() - began
+
+    def longer_ns(self, wait_ns: float) -> float:
+        """How much longer it takes after such a wait than without one."""
+        longer = []
+        for _ in range(max(_WAITS_FEWEST, min(_WAITS_MOST, int(_WAITS_NS / max(wait_ns, 1))))):
+            warm = min(self._took_ns() for _ in range(3))
+            time.sleep(wait_ns / 1e9)
+            longer.append(self._took_ns() - warm)
+        return max(trimmed_mean(longer), 0.0)
 
 
 def resumed(block: CostBlock, computing: Computing, rhythm: Rhythm) -> CostBlock:

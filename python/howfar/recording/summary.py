@@ -14,6 +14,8 @@ from howfar.stats.intervals import mean_interval
 _TOP = 10
 _COST_SAID_FIRST = 0.05
 """A recording that takes more than this share of a page's time says so before anything else."""
+_CAPTURE_SAID_FIRST = 0.03
+"""Likewise where packets were captured, of a CPU."""
 _CLIPPED = 78
 
 
@@ -30,8 +32,8 @@ class PageSummary(Part):
     """Share of the time in which a round trip was on its way."""
     unsure: str | None
     """What is to be said of its borders."""
-    recording: Estimate
-    """Share of the time that recording added, by the cost of a round trip through the tap."""
+    recording: Estimate | None
+    """Share of the time that recording added, by the cost of a round trip through the tap. None: not by a tap, or not known."""
 
 
 class Statement(Part):
@@ -59,6 +61,8 @@ class Summary(Part):
     tap_us: Estimate | None
     """What the tap adds to a round trip. None: not known."""
     floor_us: float
+    capture_cpus: float | None
+    """CPUs that capturing packets kept busy. None: not recorded so, or not known."""
     no_page: int
     """Round trips that belong to no page."""
     complete: bool
@@ -74,7 +78,8 @@ def summarize(recording: Recording) -> Summary:
     for page in recording.pages:
         by_name[page.name, page.method].append(page)
     added_us = tap_us(facts)
-    tap_ns = 0.0 if added_us is None else max(added_us.value, 0.0) * 1e3
+    is_tapped = added_us is not None and facts.get("method") == "tap"
+    tap_ns = max(added_us.value, 0.0) * 1e3 if added_us is not None and is_tapped else None
     passed = facts.get("bytes")
     return Summary(
         protocol=facts.get("protocol", "unknown"),
@@ -87,6 +92,7 @@ def summarize(recording: Recording) -> Summary:
         unknown=facts.get("unknown", {}),
         tap_us=added_us,
         floor_us=int(facts.get("floor_ns") or 0) / 1e3,
+        capture_cpus=facts.get("capture_cpus"),
         no_page=sum(one.page_id is None and one.is_answered for one in recording.round_trips),
         complete=bool(facts.get("complete")),
         stopped=facts.get("stopped"),
@@ -103,7 +109,7 @@ def tap_us(facts: Mapping[str, Any]) -> Estimate | None:
     return Estimate(value=facts["tap_ns"] / 1e3, low=low, high=high)
 
 
-def _page(name: str, method: str, pages: Sequence[Page], tap_ns: float) -> PageSummary:
+def _page(name: str, method: str, pages: Sequence[Page], tap_ns: float | None) -> PageSummary:
     took = [max(page.took_ns, 1) for page in pages]
     trips = [sum(one.is_answered for one in page.round_trips) for page in pages]
     return PageSummary(
@@ -115,7 +121,9 @@ def _page(name: str, method: str, pages: Sequence[Page], tap_ns: float) -> PageS
         round_trips=mean_interval(trips),
         connections=mean_interval([len({one.connection_id for one in page.round_trips}) for page in pages]),
         waiting=mean_interval([waiting_ns(page.round_trips) / ns for page, ns in zip(pages, took, strict=True)]),
-        recording=mean_interval([count * tap_ns / ns for count, ns in zip(trips, took, strict=True)]),
+        recording=None
+        if tap_ns is None
+        else mean_interval([count * tap_ns / ns for count, ns in zip(trips, took, strict=True)]),
     )
 
 
@@ -172,7 +180,7 @@ def document(found: Summary, where: str) -> Document:
             Cell(f"{page.round_trips.value:,.1f}"),
             Cell(f"{page.connections.value:,.1f}"),
             Cell(_percent(page.waiting.value)),
-            Cell(_percent(page.recording.value)),
+            Cell("" if page.recording is None else _percent(page.recording.value)),
         )
         for page in found.pages[:_TOP]
     )
@@ -234,7 +242,9 @@ def _stopped(found: Summary) -> str:
 
 
 def _cost(found: Summary) -> str:
-    costs = [page.recording.value for page in found.pages]
+    if (found.capture_cpus or 0.0) > _CAPTURE_SAID_FIRST:
+        return f"{_capture(found)} "
+    costs = [page.recording.value for page in found.pages if page.recording is not None]
     if not costs or max(costs) <= _COST_SAID_FIRST:
         return ""
     return f"Recording itself took at least {_percent(max(costs))} of the time of a page. "
@@ -255,13 +265,24 @@ def _warnings(found: Summary) -> tuple[Warnings, ...]:
 
 def _how(found: Summary, where: str) -> str:
     tls = "Connections were encrypted, so round trips have no names. " if found.tls else ""
-    cost = "What the tap added is not known. " if found.tap_us is None else _added(found.tap_us, found.floor_us)
+    cost = _how_much(found)
     return f"{tls}{cost}The recording, {where}, holds no literal, key or value."
 
 
+def _how_much(found: Summary) -> str:
+    if found.tap_us is None:
+        return "What the tap added is not known. "
+    if found.tap_us.value or found.floor_us:
+        return _added(found.tap_us, found.floor_us)
+    said = "" if found.capture_cpus is None else f"{_capture(found)} "
+    return f"Packets were captured: no program was on the application's path. {said}"
+
+
+def _capture(found: Summary) -> str:
+    return f"Capturing packets kept {_percent(found.capture_cpus or 0.0)} of a CPU busy, beside what the kernel takes to copy each."
+
+
 def _added(added: Estimate, floor_us: float) -> str:
-    if not added.value and not floor_us:
-        return "Packets were captured: nothing was added to the application's path. "
     limits = "" if added.low is None or added.high is None else f" [{added.low:.0f}, {added.high:.0f}]"
     return (
         f"With pauses and sizes as in this recording, a round trip takes {added.value:.0f}{limits} µs more through the tap, and "

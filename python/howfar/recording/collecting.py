@@ -1,0 +1,230 @@
+"""What is collected while a recording is made: round trips, connections, digests, pages, and the facts at its end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import howfar
+from howfar.engine.messages import PacketsEnded, Recorded, RecordEnded
+from howfar.errors import EngineError, HowfarError
+from howfar.recording.calibration import Placement, calibrate, rhythm_of
+from howfar.recording.gaps import pages_by_gaps
+from howfar.recording.marks import Marks
+from howfar.recording.record_tap import RecordTap
+from howfar.recording.recording import Connection, Digest, Page, RecordingFile, RoundTrip
+
+_MALFORMED = "marks that were not understood"
+_UNTIL_INTERRUPTED_S = 365 * 86_400.0
+_LATE_NS = 10_000_000_000
+"""Twice as long as the tap keeps what it has seen."""
+_LOST = "the tap was killed, and what it had seen last, up to 5 s, is lost; connections went on unrecorded"
+
+
+class Source(Protocol):
+    """A source of events for a recording."""
+
+    def events(self) -> Iterator[Recorded | RecordEnded | PacketsEnded]:
+        """Yield events to the last. Raises EngineError if it is not reachable."""
+        ...
+
+
+@dataclass
+class Collected:
+    """What was collected from the events."""
+
+    ended: RecordEnded | PacketsEnded | None = None
+    stopped: str | None = None
+    protocols: Counter[str] = field(default_factory=Counter)
+    tls: bool = False
+    round_trips: int = 0
+
+    def facts(self, more: Mapping[str, int], code: int) -> dict[str, Any]:
+        """The facts at the end; `more`: what else is unknown, with counts that may be 0."""
+        unknown = Counter(self.ended.unknown if self.ended else {})
+        unknown.update({reason: count for reason, count in more.items() if count})
+        return {
+            "protocol": self.protocols.most_common(1)[0][0] if self.protocols else "unknown",
+            "tls": self.tls,
+            "round_trips": self.round_trips,
+            "unknown": dict(unknown),
+            "commands": self.ended.commands if self.ended else {},
+            "exit_code": code,
+            "stopped": self.stopped,
+            "complete": self.stopped is None,
+        }
+
+
+def collect(source: Source, file: RecordingFile, into: Collected, marks: Marks | None = None) -> None:
+    """Write all events to the file, with the pages marked so far. An error of the file or the tap ends only the recording."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)  # the application comes first
+    yields = _schedule(os.SCHED_IDLE)
+    try:
+        for event in source.events():
+            if yields and _is_late(event):
+                yields = _schedule(os.SCHED_OTHER)
+            if isinstance(event, PacketsEnded):
+                into.ended = event
+            elif isinstance(event, RecordEnded):
+                into.ended = event
+                into.stopped = into.stopped or event.stopped
+            elif into.stopped is None:
+                try:
+                    _add(event, file, into)
+                    if marks is not None:
+                        file.add_pages(marks.take())
+                except HowfarError as error:
+                    into.stopped = error.message
+    except EngineError as error:
+        into.stopped = _LOST if isinstance(source, RecordTap) else error.message
+    finally:
+        _schedule(os.SCHED_OTHER)
+
+
+def _schedule(policy: int) -> bool:
+    """Schedule the calling thread. Returns whether it gives way to all others."""
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, policy, os.sched_param(0))
+    return policy == os.SCHED_IDLE
+
+
+def _is_late(event: Recorded | RecordEnded | PacketsEnded) -> bool:
+    """Whether nothing on this machine leaves this thread a CPU, or the application has ended."""
+    if not isinstance(event, Recorded) or not event.round_trips:
+        return not isinstance(event, Recorded)
+    return time.monotonic_ns() - event.round_trips[-1].ended_ns > _LATE_NS
+
+
+def _add(event: Recorded, file: RecordingFile, into: Collected) -> None:
+    file.add_digests([Digest(one.id, one.protocol, one.text) for one in event.digests])
+    file.add_round_trips(
+        [
+            RoundTrip(
+                one.id,
+                one.connection_id,
+                None,
+                one.begun_ns,
+                one.sent_ns,
+                one.answered_ns,
+                one.ended_ns,
+                one.bytes_to_server,
+                one.bytes_to_client,
+                one.requests,
+                one.command,
+                one.digest_id,
+                one.keys,
+                one.phase,
+                one.rows,
+                one.failed,
+            )
+            for one in event.round_trips
+        ]
+    )
+    file.add_connections(
+        [
+            Connection(
+                one.id,
+                one.protocol,
+                one.opened_ns,
+                one.closed_ns,
+                one.pid,
+                one.uid,
+                one.tls,
+                one.login_round_trips,
+                one.login_ns,
+            )
+            for one in event.connections
+        ]
+    )
+    into.protocols.update(one.protocol for one in event.connections)
+    into.tls |= any(one.tls for one in event.connections)
+    into.round_trips += len(event.round_trips)
+
+
+def let_pass(seconds: float | None) -> None:
+    """Wait for so long, or until an interrupt; None: until that."""
+    with contextlib.suppress(KeyboardInterrupt):
+        time.sleep(_UNTIL_INTERRUPTED_S if seconds is None else seconds)
+
+
+def new_facts(method: str, transport: str, command: str | None) -> dict[str, Any]:
+    """The facts known at the start."""
+    return {
+        "howfar": howfar.__version__,
+        "began_unix_ns": time.time_ns(),
+        "method": method,
+        "command": command,
+        "transport": transport,
+        "idle": "as-found",
+        **({} if method == "tap" else {"floor_ns": 0, "tap_ns": 0}),
+    }
+
+
+def add_pages(file: RecordingFile, marks: Marks | None, whole: Page | None, gaps: bool) -> dict[str, int]:
+    """Write the pages and which round trips belong to them. Returns what stays unknown.
+
+    Without marks, pages are found by rests if `gaps`; else `whole` is the only one.
+    """
+    marked, malformed = (marks.pages, marks.malformed) if marks else ([], 0)
+    if gaps and not marked:
+        pages, placed = pages_by_gaps(file.in_order())
+        if pages:
+            file.add_pages(pages)
+            file.place(placed)
+            return {_MALFORMED: malformed}
+    file.add_pages(marked or ([whole] if whole else []))
+    return {
+        _MALFORMED: malformed,
+        "claimed by two pages": file.assign_pages(),
+        "borders of pages: rests between round trips are not apart from pauses": int(gaps and not marked),
+    }
+
+
+def finish(file: RecordingFile, collected: Collected, unknown: Mapping[str, int], code: int) -> None:
+    """Write the last facts of a recording by tap."""
+    ended = collected.ended
+    more = _tap_facts(file, ended) if isinstance(ended, RecordEnded) else {}
+    file.finish({**collected.facts(unknown, code), **more})
+
+
+def _tap_facts(file: RecordingFile, ended: RecordEnded) -> dict[str, Any]:
+    """The facts that only a tap knows: its own cost, measured now, and the bytes that it passed on."""
+    return {
+        **_own_cost(file, file.facts["transport"] == "unix", Placement.of_processes(ended.server_pid)),
+        "refused": ended.refused,
+        "bytes": {
+            "to_server": ended.passed_to_server,
+            "to_client": ended.passed_to_client,
+            "all_passed_on": (ended.taken_to_server, ended.taken_to_client)
+            == (ended.passed_to_server, ended.passed_to_client),
+            "crc32_to_server": ended.crc32_to_server,
+            "crc32_to_client": ended.crc32_to_client,
+        },
+    }
+
+
+def _own_cost(file: RecordingFile, on_socket: bool, placement: Placement) -> dict[str, Any]:
+    """What the tap cost, measured with the rhythm of what was recorded. Without it the recording is good for all but predictions."""
+    rhythm = rhythm_of(file.timings())
+    try:
+        # The first time to learn what of the observed is the server's: as long as it works, the application's processor sleeps.
+        rhythm = rhythm.without(calibrate(on_socket, rhythm, placement).floor_ns)
+        found = calibrate(on_socket, rhythm, placement)
+    except HowfarError as error:
+        return {"tap_ns": None, "tap_unknown": error.message}
+    limits = [found.tap_ns.low, found.tap_ns.high]
+    return {
+        "rhythm": rhythm.model_dump(),
+        "cpus": placement.model_dump(),
+        "floor_ns": found.floor_ns,
+        "path_ns": found.path_ns,
+        "tap_ns": round(found.tap_ns.value),
+        "tap_limits_ns": [None if limit is None else round(limit) for limit in limits],
+    }
