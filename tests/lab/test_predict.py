@@ -146,10 +146,23 @@ def test_pages_are_repeated_at_a_real_server_with_statements_that_are_given(post
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     before, after, code = done.stdout.split()
-    assert (int(after) - int(before), code) == (2 * 10, "2"), done.stderr
+    assert (int(after) - int(before), code) == (3 * 10, "2"), done.stderr
     (page,) = json.loads((tmp_path / "found.json").read_text())["pages"]
     assert page["round_trips"] == 10 and page["left_out"] == {}
     assert page["repeated"]["p50_ms"]["value"] > 9, "ten gaps of almost a millisecond"
+
+
+def test_a_replay_without_writes_is_a_read_only_session(postgresql: None, tmp_path: Path) -> None:
+    recording = made_up(tmp_path / "a.recording", "postgresql", digest="SELECT nextval(?)")
+    (tmp_path / "a.sql").write_text("SELECT nextval('seen');\n")
+    replay = f"{HOWFAR} replay {recording} --blocks 2 --statements a.sql"
+    last = "psql -qtAc 'SELECT last_value, is_called FROM seen'"
+    inner = f"psql -qc 'CREATE SEQUENCE seen'; {replay}; echo $?; {last}; {replay} --writes --json >/dev/null; echo $?; {last}"
+    command = [HOWFAR, "lab", "--server", "postgresql", "--path", "socket", "--", "sh", "-c", inner]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.stdout.split() == ["5", "1|f", "0", "30|t"], done.stderr
+    assert "page: " in done.stderr and "read-only transaction" in done.stderr
+    assert "Without --writes the session is read only" in done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,9 @@ import pytest
 
 from howfar.engine.messages import Repeated
 from howfar.errors import UsageError
+from howfar.recording.predict import waited_for
 from howfar.recording.recording import Connection, Digest, Page, Phase, Recording, RecordingFile, RoundTrip, read
-from howfar.recording.repeat import analyze, document, script, statements_in
+from howfar.recording.repeat import analyze, document, may_change, script, statements_in
 from howfar.report import terminal
 
 ONE, OTHER, DONE, CHANGE = (
@@ -103,6 +104,32 @@ def test_a_connection_of_a_page_takes_the_place_of_the_page_before(tmp_path: Pat
     assert [[(step.connection, step.opens) for step in page.steps] for page in made.pages] == [[(5000, False)]] * 2
 
 
+def test_a_semicolon_at_the_end_of_what_was_recorded_is_no_difference(tmp_path: Path) -> None:
+    found = recording(tmp_path / "a", [(ONE, DONE)])
+    ended = {number: Digest(number, "mysql", f"{one.text};") for number, one in found.digest_by_id.items()}
+    found = replace(found, digest_by_id=ended) if hasattr(found, "digest_by_id") else found
+    made = script(found, GIVEN, (ONE, ONE, OTHER), False)
+    assert [step.statement for step in made.pages[0].steps] == [None, 0, 3]
+
+
+def test_a_statement_that_failed_when_it_was_recorded_may_fail_again(tmp_path: Path) -> None:
+    found = recording(tmp_path / "a", [(ONE, ONE)])
+    (page,) = found.pages
+    trips = (*page.round_trips[:2], replace(page.round_trips[2], failed=True))
+    made = script(replace(found, pages=(replace(page, round_trips=trips),)), GIVEN, (ONE, ONE, OTHER), False)
+    assert [step.may_fail for step in made.pages[0].steps] == [False, False, True]
+
+
+def test_what_a_server_would_execute_in_a_comment_or_take_for_a_parameter_is_refused(tmp_path: Path) -> None:
+    found = recording(tmp_path / "a", [(ONE,)])
+    for comment in ("/*!50100 INTO OUTFILE 'x' */", "/*M!100100 INTO OUTFILE 'x' */"):
+        with pytest.raises(UsageError, match=r"may change data \(SELECT\)"):
+            script(found, (f"SELECT a FROM t WHERE id = 1 {comment}",), (ONE,), False)
+    assert statements_in("SELECT '$1', $$a$1$$, \"$2\";") == ("SELECT '$1', $$a$1$$, \"$2\"",)
+    with pytest.raises(UsageError, match=r"has the parameter \$2"):
+        statements_in("SELECT 1;\nSELECT a FROM t WHERE id = $2;")
+
+
 def test_a_statement_that_is_not_given_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError, match=r"no statement is given for 1 of the 2 that the pages run: SELECT b FROM t WHERE id IN"
@@ -115,6 +142,29 @@ def test_statements_that_change_data_are_run_only_when_that_is_wanted(tmp_path: 
     with pytest.raises(UsageError, match=r"may change data \(delete\)"):
         script(found, GIVEN, (ONE, ONE, OTHER), writes=False)
     assert CHANGE in script(found, GIVEN, (ONE, ONE, OTHER), writes=True).statements
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ("WITH x AS (INSERT INTO t VALUES (...)) SELECT ?", False),  # refused by the server
+        ("SELECT f(?)", False),
+        ("SET NAMES utf8mb4", False),
+        ("set session transaction isolation level read committed", False),
+        ("BEGIN READ WRITE", True),
+        ("SET transaction_read_only = off", True),
+        ("SET SESSION tx_read_only = ?", True),
+        ("SELECT a FROM t INTO OUTFILE ?", True),
+        ("SET GLOBAL max_connections = ?", True),
+        ("SET @@global.max_connections = ?", True),
+        ("SET PASSWORD = ?", True),
+        ("CALL f()", True),
+    ],
+)
+def test_what_a_read_only_session_does_not_prevent_is_refused_before(text: str, changes: bool, tmp_path: Path) -> None:
+    found = recording(tmp_path / "a", [(ONE,)])
+    trip = waited_for(found.pages[0], found, {})[0][-1]
+    assert may_change(replace(trip, command=text.split()[0].lower(), digest=Digest(9, "mysql", text))) == changes
 
 
 def test_a_page_without_statements_is_refused(tmp_path: Path) -> None:

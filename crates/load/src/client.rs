@@ -6,8 +6,8 @@ mod results;
 
 use std::os::fd::OwnedFd;
 
-use howfar_contract::Failed;
 use howfar_contract::jobs::Target;
+use howfar_contract::{FailCode, Failed};
 use howfar_wire::mysql::ServerError;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -82,6 +82,17 @@ impl<'a> Client<'a> {
     pub(crate) fn execute(&mut self, sql: &str) -> Result<Answered, Failed> {
         self.start(sql.as_bytes())?;
         self.finish()
+    }
+
+    /// Run `sql`; that the server refuses it is no failure.
+    pub(crate) fn attempt(&mut self, sql: &str) -> Result<(), Failed> {
+        match self.execute(sql) {
+            Err(failed) if failed.code == FailCode::ServerError => {
+                self.doing = None;
+                Ok(())
+            }
+            done => done.map(drop),
+        }
     }
 
     /// Run `sql` and keep its rows: for answers that are small by their nature.

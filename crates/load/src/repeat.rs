@@ -1,13 +1,13 @@
 //! Recorded pages against a real server: one thread, as the application has it, that runs one statement after the other and keeps the
 //! gaps between them. It spins through gaps, as the application computes: a processor that sleeps would have to be woken.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::thread;
 use std::time::Duration;
 
+use howfar_contract::Failed;
 use howfar_contract::events::Repeated;
-use howfar_contract::jobs::{RepeatJob, RepeatPage};
-use howfar_contract::{FailCode, Failed};
+use howfar_contract::jobs::{RepeatJob, RepeatPage, opened_before};
 use howfar_wire::mysql::handshake::Account;
 
 use crate::channel::Wanted;
@@ -44,31 +44,28 @@ pub(crate) fn run(job: &RepeatJob) -> Result<(), Failed> {
     };
     let open = || Client::open(&entry, &address, limits);
     let mut clients = HashMap::new();
-    for connection in opened_before(&job.pages) {
-        clients.insert(connection, open()?);
+    let steps = job.pages.iter().flat_map(|page| &page.steps);
+    let steps = steps.map(|step| (step.connection, step.opens));
+    for connection in opened_before(steps) {
+        clients.insert(connection, prepared(open()?, job)?);
     }
     for page in &job.pages {
-        emit_event(&repeat(page, &job.statements, &mut clients, &open)?)?;
+        emit_event(&repeat(page, job, &mut clients, &open)?)?;
     }
     Ok(())
 }
 
-/// Connections that a step uses before any step has opened them.
-fn opened_before(pages: &[RepeatPage]) -> BTreeSet<u32> {
-    let (mut before, mut opened) = (BTreeSet::new(), BTreeSet::new());
-    for step in pages.iter().flat_map(|page| &page.steps) {
-        if step.opens {
-            opened.insert(step.connection);
-        } else if !opened.contains(&step.connection) {
-            before.insert(step.connection);
-        }
+/// A new connection, after what each begins with.
+fn prepared<'a>(mut client: Client<'a>, job: &RepeatJob) -> Result<Client<'a>, Failed> {
+    for statement in &job.opening {
+        client.execute(statement)?;
     }
-    before
+    Ok(client)
 }
 
 fn repeat<'a>(
     page: &RepeatPage,
-    statements: &[String],
+    job: &RepeatJob,
     clients: &mut HashMap<u32, Client<'a>>,
     open: &impl Fn() -> Result<Client<'a>, Failed>,
 ) -> Result<Repeated, Failed> {
@@ -79,7 +76,7 @@ fn repeat<'a>(
         round_trips_ns: Vec::with_capacity(page.steps.len()),
         client_late_ns: 0,
     };
-    let mut last_ns = began_ns;
+    let (mut last_ns, mut preparing_ns) = (began_ns, 0);
     for step in &page.steps {
         let due_ns = last_ns + step.gap_ns;
         let sent_ns = wait_until(due_ns);
@@ -87,31 +84,30 @@ fn repeat<'a>(
         if step.opens {
             // The old one says goodbye first, as an application's would.
             clients.remove(&step.connection);
-            clients.insert(step.connection, open()?);
-            done.opened_ns.push(now_ns() - sent_ns);
+            let client = open()?;
+            let opened_ns = now_ns();
+            done.opened_ns.push(opened_ns - sent_ns);
+            clients.insert(step.connection, prepared(client, job)?);
+            preparing_ns += now_ns() - opened_ns;
         }
         last_ns = now_ns();
         if let Some(at) = step.statement {
             let client = clients
                 .get_mut(&step.connection)
                 .ok_or_else(|| internal("a step has no connection"))?;
-            client.execute(&statements[at as usize]).map_err(refused)?;
+            let statement = &job.statements[at as usize];
+            if step.may_fail {
+                client.attempt(statement)?;
+            } else {
+                client.execute(statement)?;
+            }
             let ended_ns = now_ns();
             done.round_trips_ns.push(ended_ns - last_ns);
             last_ns = ended_ns;
         }
     }
-    done.took_ns = wait_until(last_ns + page.rest_ns) - began_ns;
+    done.took_ns = wait_until(last_ns + page.rest_ns) - began_ns - preparing_ns;
     Ok(done)
-}
-
-/// What helps where the user's own statement is refused.
-fn refused(mut failed: Failed) -> Failed {
-    if failed.code == FailCode::ServerError {
-        "Correct the statement in the file, or name the server and database that have its tables."
-            .clone_into(&mut failed.advice);
-    }
-    failed
 }
 
 /// Wait until then; the time it was when that was over.

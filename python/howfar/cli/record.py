@@ -150,7 +150,7 @@ def _packets(
     """The command's exit code, 0 without one."""
     from howfar.recording.packets import Requested, record
 
-    target = address_of(server) if server else None
+    target = address_of(server or usual_server()) if interface or server else None
     if not isinstance(target, TcpTarget):
         raise UsageError(
             "packets can only be recorded of a server's TCP port",

@@ -13,11 +13,11 @@ import click
 
 from howfar.cli.screen import has_colour, json_option, no_colour_option, note, read_text, width
 from howfar.cli.target_options import enter_sandbox, read_target, target_options
-from howfar.errors import UsageError
-from howfar.services import SqlProtocol
+from howfar.errors import EngineError, UsageError
+from howfar.services import SERVICES, SqlProtocol
 
 if TYPE_CHECKING:
-    from howfar.engine.messages import Replayed
+    from howfar.engine.messages import Repeated, RepeatJob, Replayed
     from howfar.recording.costs import PathCosts
     from howfar.recording.on_path import BothPaths
     from howfar.recording.predict import LaidPage
@@ -132,9 +132,9 @@ def _show(found: Part, report: Document, as_json: bool, no_colour: bool) -> None
 
 def _repeated(recording: Recording, text: str, dsn: str | None, writes: bool, blocks: int) -> Repetition:
     """Repeat pages at a real server. Raises UsageError, EngineError."""
-    from howfar.cli.load_address import find_login
-    from howfar.engine.messages import Digests, DigestsJob, Repeated
-    from howfar.engine.process import EngineProcess, Launcher, run_probe
+    from howfar.cli.load_address import find_login, of_laboratory
+    from howfar.engine.messages import Digests, DigestsJob
+    from howfar.engine.process import Launcher, run_probe
     from howfar.load.cmdline import Options
     from howfar.load.job import repeat_job
     from howfar.load.target import looks_like_dsn
@@ -148,6 +148,8 @@ def _repeated(recording: Recording, text: str, dsn: str | None, writes: bool, bl
         )
     if dsn is not None and not looks_like_dsn(dsn):
         raise UsageError("--dsn is no DSN", "Write mysql://USER@HOST/DATABASE or postgresql://USER@HOST/DATABASE.")
+    if dsn is None and of_laboratory() is None:
+        raise UsageError("which server?", "Name it with --dsn, or run this inside `howfar lab`.")
     options = Options(dsn, None, "run", {}, ())
     login = find_login(options, note)
     if (login.address.protocol or "mysql") != spoken:
@@ -159,14 +161,36 @@ def _repeated(recording: Recording, text: str, dsn: str | None, writes: bool, bl
     digests = run_probe(DigestsJob(protocol=spoken, statements=given), Launcher())
     assert isinstance(digests, Digests), "what a job of digests tells"
     made = script(recording, given, digests.texts, writes)
-    job = repeat_job(login, options, made.statements, made.pages)
+    opening = () if writes else (SERVICES[spoken].read_only,)
+    job = repeat_job(login, options, made.statements, opening, made.pages)
     done = []
+    note("replay, once, not counted: the server has seen none of it yet")
+    _run(job, recording)
     for number in range(blocks):
         note(f"replay, block {number + 1} of {blocks}")
-        with EngineProcess(job, Launcher()) as engine:
-            events = [engine.read() for _ in made.pages]
-        done.append([event for event in events if isinstance(event, Repeated)])
+        done.append(_run(job, recording))
     return analyze(recording, made, done, login.address.socket or f"{login.address.host}:{login.address.port}")
+
+
+def _run(job: RepeatJob, recording: Recording) -> list[Repeated]:
+    """All pages once. Raises EngineError; a refused statement with the name of its page."""
+    from howfar.engine.messages import Repeated
+    from howfar.engine.process import EngineFailed, EngineProcess, Launcher
+
+    done: list[Repeated] = []
+    with EngineProcess(job, Launcher()) as engine:
+        for page in recording.pages:
+            try:
+                event = engine.read()
+            except EngineFailed as failed:
+                if failed.code == "server_error":
+                    advice = "Correct the statement in the file, or name the server and database that have its tables."
+                    read_only = " Without --writes the session is read only." if job.opening else ""
+                    raise EngineError(f"{page.name}: {failed.message}", advice + read_only) from failed
+                raise
+            if isinstance(event, Repeated):
+                done.append(event)
+    return done
 
 
 def _block(

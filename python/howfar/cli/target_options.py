@@ -29,7 +29,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--path",
                 "path_name",
                 type=click.Choice(path_names()),
-                help="The path to predict.  [default: remote if a link option is given, else tcp]",
+                help="The path.  [default: remote if a link option is given, else tcp]",
             ),
             link_options,
             click.option("--tls", type=click.Choice(("1.2", "1.3")), help="TLS version. [default: as recorded]"),

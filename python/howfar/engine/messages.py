@@ -980,6 +980,8 @@ class RepeatStep(Message):
     gap_ns: int = Field(default=0, ge=0, le=86_400_000_000_000)
     statement: int | None = Field(default=None, ge=0)
     """Its place in `statements`. None: the step only connects."""
+    may_fail: bool = False
+    """The server refused it when it was recorded, so it may do so again."""
 
 
 class RepeatPage(Message):
@@ -1002,6 +1004,8 @@ class RepeatJob(Message):
     session: Session = Session()
     statements: tuple[str, ...]
     """In full, with their literals."""
+    opening: tuple[str, ...] = ()
+    """Run first on each connection; no figure has their time."""
     pages: tuple[RepeatPage, ...] = Field(min_length=1)
     connect_timeout_ns: int = Field(default=10_000_000_000, ge=1, le=86_400_000_000_000)
     stall_timeout_ns: int = Field(default=30_000_000_000, ge=1, le=86_400_000_000_000)

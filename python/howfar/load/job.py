@@ -296,10 +296,14 @@ def tables_job(options: Options, login: Login, workload: Workload, seed: int) ->
         raise _translated(error) from error
 
 
-def repeat_job(login: Login, options: Options, statements: Sequence[str], pages: Sequence[RepeatPage]) -> RepeatJob:
+def repeat_job(
+    login: Login, options: Options, statements: Sequence[str], opening: Sequence[str], pages: Sequence[RepeatPage]
+) -> RepeatJob:
     """Raises UsageError."""
     try:
-        return RepeatJob(**_account(options, login), statements=tuple(statements), pages=tuple(pages))
+        return RepeatJob(
+            **_account(options, login), statements=tuple(statements), opening=tuple(opening), pages=tuple(pages)
+        )
     except ValidationError as error:
         raise _translated(error) from error
 

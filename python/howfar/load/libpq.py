@@ -203,7 +203,7 @@ def _quoted_host(netloc: str) -> str:
 def of_environment(environment: Mapping[str, str]) -> ServerAddress:
     """Raises UsageError."""
     return _read(
-        "PG… in the environment",
+        "the environment (PGHOST, PGOPTIONS and so on)",
         {_ENVIRONMENT[name]: value for name, value in environment.items() if name in _ENVIRONMENT},
     )
 

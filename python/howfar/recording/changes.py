@@ -275,7 +275,7 @@ def _pipelines(trips: Sequence[Trip], operations: Sequence[int], taken: set[int]
 def advice(change: Change) -> str:
     """The advice for a change, in one line."""
     return {
-        "loop": "one query for all keys instead of a loop",
+        "loop": "one request for all keys instead of a loop",
         "connect": "keep the connection open",
         "transaction": "no transaction around a single statement",
         "memo": "remember the answer within the page",

@@ -183,7 +183,9 @@ def add_pages(file: RecordingFile, marks: Marks | None, whole: Page | None, gaps
     return {
         _MALFORMED: malformed,
         "claimed by two pages": file.assign_pages(),
-        "borders of pages: rests between round trips are not apart from pauses": int(gaps and not marked),
+        "where a page ends: rests between pages are not clearly longer than the pauses within one": int(
+            gaps and not marked
+        ),
     }
 
 

@@ -56,6 +56,8 @@ class Trip:
     to_client: int
     rounds: int = 0
     """Of slow start, for which its answer waits on a link."""
+    failed: bool = False
+    """The server refused it."""
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,8 @@ class Prediction(Part):
     floor_now_us: float | None
     tap_us: Estimate | None
     """What the recorder added to a round trip; it is subtracted. None: not known, nothing is."""
+    encrypted: bool
+    """The target path encrypts, and the present one does not."""
     unplaced: int
     """Round trips that belong to no page."""
     contested: dict[str, int]
@@ -272,6 +276,7 @@ def waited_for(page: Page, recording: Recording, rounds: Mapping[int, int]) -> t
                 to_server=longest.bytes_to_server,
                 to_client=longest.bytes_to_client,
                 rounds=rounds.get(longest.id, 0),
+                failed=longest.failed,
             )
         )
         before = longest.ended_ns
@@ -408,6 +413,7 @@ def analyze(
         floor_us=floor_ns / 1e3 or None,
         floor_now_us=None if floor_now_ns is None else floor_now_ns / 1e3,
         tap_us=tap_us(recording.facts),
+        encrypted=target.encrypted and not present.encrypted,
         unplaced=sum(trip.page_id is None and trip.is_answered for trip in recording.round_trips),
         contested=Counter(page.name for page in recording.pages if page.contested),
     )

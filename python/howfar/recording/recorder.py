@@ -33,7 +33,7 @@ from howfar.engine.messages import (
     TcpTarget,
     UnixTarget,
 )
-from howfar.errors import EngineError, LabError, MissingError, SandboxForbidden, UsageError, shell_code
+from howfar.errors import EngineError, LabError, MissingError, RunFileError, SandboxForbidden, UsageError, shell_code
 from howfar.recording.collecting import Collected, add_pages, collect, finish, let_pass, new_facts
 from howfar.recording.marks import HTTP_VARIABLE, VARIABLE, Marks
 from howfar.recording.record_tap import RecordTap
@@ -108,8 +108,12 @@ def _record(requested: Requested, file: RecordingFile, say: Callable[[str], None
             "Is --server the address that it uses? A TCP address is replaced only where HOST:PORT, {host} or {port} stands in the "
             "command or its environment. Else record its packets with --interface.",
         )
-    unknown = {**add_pages(file, marks, page, requested.gaps), **_unmarked(requested, marks)}
-    finish(file, collected, unknown, code)
+    try:
+        unknown = {**add_pages(file, marks, page, requested.gaps), **_unmarked(requested, marks)}
+        finish(file, collected, unknown, code)
+    except RunFileError as error:  # a full disk: what is in the file stays, and the command's end is its own
+        say(f"{error.message}; what is recorded ends before")
+        file.close()
     return code
 
 

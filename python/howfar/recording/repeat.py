@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, pairwise
 
 import numpy as np
 
@@ -22,9 +22,18 @@ from howfar.recording.recording import Page, Recording
 from howfar.recording.replay import BEHIND_SHARE, was_behind
 from howfar.report.document import Answer, Block, Cell, Column, Document, Heading, Table, Text, Warnings
 from howfar.stats.estimate import Part
+from howfar.units import counted
 
-READS = ("begin", "commit", "describe", "explain", "rollback", "select", "set", "show", "use", "values")
-"""Commands that change no data by themselves."""
+READS = ("begin", "commit", "describe", "explain", "rollback", "select", "set", "show", "use", "values", "with")
+"""Commands that change nothing in a session whose transactions are read only."""
+_CHANGES = re.compile(
+    r"""\b SET \s+ (GLOBAL | PERSIST | PERSIST_ONLY | PASSWORD | @@(GLOBAL|PERSIST|PERSIST_ONLY)\.) | /\*M?!
+    | \b INTO \s+ (OUTFILE | DUMPFILE) \b | \b READ \s+ WRITE \b | (transaction|tx)_read_only""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""What such a session does not prevent, what ends it, and comments that a server may execute."""
+_PARAMETER = re.compile(r"\$\d+\b")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|(\$\w*\$).*?\1", re.DOTALL)
 _MOST_NAMED = 5
 _KEPT = 5000
 """Numbers of connections that were open before their page."""
@@ -45,6 +54,9 @@ class RepeatedPage(Part):
     waiting_ms: float
     """For them, of each page in the mean."""
     recorded_waiting_ms: float
+    connecting_ms: float
+    """For its connections and their logins, of each page in the mean."""
+    recorded_connecting_ms: float
     left_out: dict[str, int]
     """Round trips of all its pages that have no statement, by command."""
     client_late: float
@@ -60,8 +72,15 @@ class Repetition(Part):
 
 
 def statements_in(text: str) -> tuple[str, ...]:
-    """The statements of a file, each ended by a semicolon at the end of a line."""
-    return tuple(statement.strip() for statement in _END.split(text) if statement.strip())
+    """The statements of a file, each ended by a semicolon at the end of a line. Raises UsageError."""
+    found = tuple(statement.strip() for statement in _END.split(text) if statement.strip())
+    for statement in found:
+        if parameter := _PARAMETER.search(_QUOTED.sub("", statement)):
+            raise UsageError(
+                f"a statement of the file has the parameter {parameter[0]}, and it is run as text",
+                "Write a value in its place.",
+            )
+    return found
 
 
 @dataclass(frozen=True)
@@ -78,18 +97,27 @@ def script(recording: Recording, given: Sequence[str], digests: Sequence[str], w
     """`digests`: of the statements that are given; `writes`: statements that change data are run too. Raises UsageError."""
     known: dict[str, list[int]] = {}
     for at, digest in enumerate(digests):
-        known.setdefault(digest, []).append(at)
+        known.setdefault(_bare(digest), []).append(at)
     trips = [waited_for(page, recording, {})[0] for page in recording.pages]
     statements = list(given)
     for trip in (trip for page in trips for trip in page):
-        if trip.digest is not None and trip.digest.text not in known and not _INCOMPLETE.search(trip.digest.text):
-            known[trip.digest.text] = [len(statements)]
+        if (
+            trip.digest is not None
+            and _bare(trip.digest.text) not in known
+            and not _INCOMPLETE.search(trip.digest.text)
+        ):
+            known[_bare(trip.digest.text)] = [len(statements)]
             statements.append(trip.digest.text)
-    _check([trip for page in trips for trip in page], known, writes)
+    _check([trip for page in trips for trip in page], given, known, writes)
     turns = {digest: cycle(places) for digest, places in known.items()}
     each_ns = tap_ns(recording) + unseen_ns(recording)
     made = [_page(page, waited, turns, each_ns) for page, waited in zip(recording.pages, trips, strict=True)]
     return Script(tuple(statements), tuple(page for page, _ in made), tuple(left for _, left in made))
+
+
+def _bare(digest: str) -> str:
+    """Without a semicolon at its end: some applications send one."""
+    return digest.rstrip("; ")
 
 
 def unseen_ns(recording: Recording) -> float:
@@ -98,21 +126,27 @@ def unseen_ns(recording: Recording) -> float:
     return max(path_ns - floor_ns, 0.0)
 
 
-def _check(trips: Sequence[Trip], known: Mapping[str, object], writes: bool) -> None:
+def _check(trips: Sequence[Trip], given: Sequence[str], known: Mapping[str, object], writes: bool) -> None:
     """Raises UsageError."""
-    asked = Counter(trip.digest.text for trip in trips if trip.digest is not None)
+    asked = Counter(_bare(trip.digest.text) for trip in trips if trip.digest is not None)
     lacking = [digest for digest, _ in asked.most_common() if digest not in known]
     if lacking:
         raise UsageError(
             f"no statement is given for {len(lacking)} of the {len(asked)} that the pages run: {'; '.join(lacking[:_MOST_NAMED])}",
             "Add to the file at least one of each, whole, with a semicolon at the end of its last line.",
         )
-    changing = sorted({trip.command for trip in trips if trip.digest is not None and trip.command not in READS})
+    changing = sorted({trip.command for trip in trips if trip.digest is not None and may_change(trip)})
+    changing += sorted({statement.split(maxsplit=1)[0] for statement in given if _CHANGES.search(statement)})
     if changing and not writes:
         raise UsageError(
-            f"the pages run statements that may change data ({', '.join(changing)})",
+            f"statements of the pages or the file may change data ({', '.join(changing)})",
             "Give --writes to run them at this server, or record pages that only read.",
         )
+
+
+def may_change(trip: Trip) -> bool:
+    """Whether a round trip may change something although the session is read only."""
+    return trip.command not in READS or (trip.digest is not None and _CHANGES.search(trip.digest.text) is not None)
 
 
 def _page(
@@ -136,7 +170,12 @@ def _page(
             waits_ns = 0.0  # a login's own computing is in the login that is made
         elif trip.digest is not None:
             steps.append(
-                RepeatStep(connection=connection, gap_ns=round(waits_ns), statement=next(turns[trip.digest.text]))
+                RepeatStep(
+                    connection=connection,
+                    gap_ns=round(waits_ns),
+                    statement=next(turns[_bare(trip.digest.text)]),
+                    may_fail=trip.failed,
+                )
             )
             waits_ns = 0.0
         else:
@@ -176,11 +215,22 @@ def analyze(recording: Recording, made: Script, blocks: Sequence[Sequence[Repeat
                 round_trips=len(statements) / len(places),
                 waiting_ms=sum(sum(page.round_trips_ns) for page in repeated) / len(repeated) / 1e6,
                 recorded_waiting_ms=sum(statements) / len(places) / 1e6,
+                connecting_ms=sum(sum(page.opened_ns) for page in repeated) / len(repeated) / 1e6,
+                recorded_connecting_ms=sum(map(_connecting_ns, waited)) / len(places) / 1e6,
                 left_out=dict(sum((made.left_out[at] for at in places), Counter[str]())),
                 client_late=sum(page.client_late_ns for page in repeated) / float(times.sum()),
             )
         )
     return Repetition(server=server, blocks=len(blocks), pages=tuple(found))
+
+
+def _connecting_ns(trips: Sequence[Trip]) -> int:
+    """The round trips of logins, and the application's time between those of one."""
+    return sum(
+        trip.took_ns + (trip.gap_ns if before is not None and before.connection == trip.connection else 0)
+        for before, trip in pairwise((None, *trips))
+        if trip is not None and trip.phase == "connect"
+    )
 
 
 def document(found: Repetition) -> Document:
@@ -191,8 +241,9 @@ def document(found: Repetition) -> Document:
     blocks += [
         Heading("How it was repeated"),
         Text(
-            f"{found.blocks} blocks, each with every page once, on {found.server} as it is. Gaps between round trips are those of the "
-            "recording. Statements are those given, as text: what was prepared by the application is not prepared here."
+            f"{found.blocks} blocks, each with every page once, on {found.server} as it is, after one that is not counted. Gaps "
+            "between round trips are those of the recording. Statements are those given, as text: what the application prepared is "
+            "not prepared here."
         ),
     ]
     return Document("howfar replay", tuple(blocks))
@@ -200,10 +251,13 @@ def document(found: Repetition) -> Document:
 
 def _answer(found: Repetition) -> str:
     page = max(found.pages, key=lambda page: page.repeated.p50_ms.value)
-    return (
+    text = (
         f"{page.name} took {with_interval(page.repeated.p50_ms)} on {found.server}, and {with_interval(page.recorded.p50_ms)} when it "
-        f"was recorded: its {page.round_trips:g} statements {ms(page.waiting_ms)} ms, and {ms(page.recorded_waiting_ms)} ms then."
+        f"was recorded: its {page.round_trips:g} statements {ms(page.waiting_ms)} ms, and {ms(page.recorded_waiting_ms)} ms then"
     )
+    if page.connecting_ms:
+        text += f"; connecting {ms(page.connecting_ms)} ms, and {ms(page.recorded_connecting_ms)} ms then"
+    return f"{text}."
 
 
 def _warnings(found: Repetition) -> Iterator[str]:
@@ -212,7 +266,7 @@ def _warnings(found: Repetition) -> Iterator[str]:
             yield was_behind(page.name, "this tool", page.client_late)
         if page.left_out:
             named = ", ".join(f"{count} {command}" for command, count in sorted(page.left_out.items()))
-            yield f"{page.name}: round trips that are no statements were left out ({named}, in {page.pages} pages)."
+            yield f"{page.name}: round trips that are no statements were left out ({named}, in {counted(page.pages, 'page')})."
 
 
 def _table(found: Repetition) -> Table:
@@ -230,7 +284,7 @@ def _table(found: Repetition) -> Table:
     cell: Callable[[float], Cell] = lambda value: Cell(ms(value))  # noqa: E731
     rows = [
         (
-            Cell(page.name, f"{page.pages} pages"),
+            Cell(page.name, counted(page.pages, "page")),
             Cell(with_interval(page.repeated.p50_ms).replace(" ms", "")),
             cell(page.recorded.p50_ms.value),
             cell(page.repeated.p95_ms.value),

@@ -139,6 +139,8 @@ def waiting_ns(round_trips: Iterable[RoundTrip]) -> int:
 def _statements(recording: Recording) -> tuple[Statement, ...]:
     by_text: dict[str, list[RoundTrip]] = defaultdict(list)
     for one in recording.round_trips:
+        if not one.is_answered:
+            continue
         digest = recording.digest_by_id.get(one.digest_id or 0)
         by_text[digest.text if digest else one.command].append(one)
     waited = Counter({text: sum(one.ended_ns - one.begun_ns for one in trips) for text, trips in by_text.items()})
@@ -177,8 +179,8 @@ def document(found: Summary, where: str) -> Document:
             Cell(page.name),
             Cell(f"{page.count:,}"),
             Cell(_ms(page.took_ms.value), _limits(page.took_ms)),
-            Cell(f"{page.round_trips.value:,.1f}"),
-            Cell(f"{page.connections.value:,.1f}"),
+            Cell(_number(page.round_trips.value)),
+            Cell(_number(page.connections.value)),
             Cell(_percent(page.waiting.value)),
             Cell("" if page.recording is None else _percent(page.recording.value)),
         )
@@ -227,7 +229,7 @@ def _answer(found: Summary) -> str:
     page = max(found.pages, key=lambda page: page.took_ms.value * page.count)
     return (
         f"{page.name} takes {_ms(page.took_ms.value)} {_limits(page.took_ms)}".rstrip()
-        + f" and makes {page.round_trips.value:,.1f} round trips over {page.connections.value:,.1f} connections ({kind}); "
+        + f" and makes {_number(page.round_trips.value)} round trips over {_number(page.connections.value)} connections ({kind}); "
         f"{_percent(page.waiting.value)} of its time it waits for the database."
     )
 
@@ -292,6 +294,10 @@ def _added(added: Estimate, floor_us: float) -> str:
 
 def _clipped(text: str) -> str:
     return text if len(text) <= _CLIPPED else text[: _CLIPPED - 1] + "…"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.1f}".removesuffix(".0")
 
 
 def _percent(share: float) -> str:

@@ -24,7 +24,7 @@ pub use held::{Begin, UsageJob};
 pub use key_value::{KeyValue, OnError, Protocol, Size, Sizes};
 pub use page::{Application, FastCgi, PageConnect, PageJob, PageScript, PageStep, Service, Store};
 pub use password::Password;
-pub use repeat::{DigestsJob, RepeatJob, RepeatPage, RepeatStep};
+pub use repeat::{DigestsJob, RepeatJob, RepeatPage, RepeatStep, opened_before};
 pub use session::{
     Algorithm, Compression, Connect, Driver, Listen, OnDisconnect, SessionJob, Target, Tls,
     TlsVerify, TlsVersions,

@@ -1,5 +1,7 @@
 //! The repeat job, and that which finds statements for it.
 
+use std::collections::BTreeSet;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +24,9 @@ pub struct RepeatStep {
     /// Its place in `statements`. None: the step only connects.
     #[serde(default)]
     pub statement: Option<u32>,
+    /// The server refused it when it was recorded, so it may do so again.
+    #[serde(default)]
+    pub may_fail: bool,
 }
 
 /// The round trips of one page, and the time after the last of them.
@@ -54,6 +59,9 @@ pub struct RepeatJob {
     pub session: SessionJob,
     /// In full, with their literals.
     pub statements: Vec<String>,
+    /// Run first on each connection; no figure has their time.
+    #[serde(default)]
+    pub opening: Vec<String>,
     #[schemars(length(min = 1))]
     pub pages: Vec<RepeatPage>,
     #[serde(default = "ten_seconds")]
@@ -85,6 +93,19 @@ impl RepeatJob {
     }
 }
 
+/// Connections of a replay that one of its steps, each a connection and whether it opens it, uses before any step has opened them.
+pub fn opened_before(steps: impl Iterator<Item = (u32, bool)>) -> BTreeSet<u32> {
+    let (mut before, mut opened) = (BTreeSet::new(), BTreeSet::new());
+    for (connection, opens) in steps {
+        if opens {
+            opened.insert(connection);
+        } else if !opened.contains(&connection) {
+            before.insert(connection);
+        }
+    }
+    before
+}
+
 /// Take the literals out of statements, as the recorder does.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -96,4 +117,15 @@ pub struct DigestsJob {
     #[serde(default)]
     pub protocol: SqlProtocol,
     pub statements: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_that_no_step_opens_first_are_open_before() {
+        let steps = [(1, true), (1, false), (2, false), (2, true), (3, false)];
+        assert_eq!(opened_before(steps.into_iter()), BTreeSet::from([2, 3]));
+    }
 }

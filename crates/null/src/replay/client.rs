@@ -1,9 +1,9 @@
 //! The client: one thread, as the application has it, that makes round trips one after the other.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::io;
 
-use howfar_contract::jobs::Target;
+use howfar_contract::jobs::{Target, opened_before};
 use howfar_contract::{FailCode, Failed};
 
 use super::jobs::{ReplayJob, ReplayPage, Replayed};
@@ -25,26 +25,14 @@ pub(crate) fn replay(job: &ReplayJob) -> Result<(), Failed> {
         input: vec![0; BUFFER],
         queued: Queued::new(),
     };
-    for connection in opened_before(&job.pages) {
+    let steps = job.pages.iter().flat_map(|page| &page.steps);
+    for connection in opened_before(steps.map(|step| (step.connection, step.opens))) {
         client.connect(connection)?;
     }
     for page in &job.pages {
         tell(&client.page(page)?)?;
     }
     Ok(())
-}
-
-/// Connections that a step uses before any step has opened them.
-fn opened_before(pages: &[ReplayPage]) -> BTreeSet<u32> {
-    let (mut before, mut opened) = (BTreeSet::new(), BTreeSet::new());
-    for step in pages.iter().flat_map(|page| &page.steps) {
-        if step.opens {
-            opened.insert(step.connection);
-        } else if !opened.contains(&step.connection) {
-            before.insert(step.connection);
-        }
-    }
-    before
 }
 
 struct Client<'a> {
@@ -150,32 +138,5 @@ impl Client<'_> {
             ),
             "Look whether the null server and what is in between still run.",
         )
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::jobs::ReplayStep;
-    use super::*;
-
-    fn step(connection: u32, opens: bool) -> ReplayStep {
-        ReplayStep {
-            connection,
-            opens,
-            gap_ns: 0,
-            server_ns: 0,
-            bytes_to_server: 0,
-            bytes_to_client: 0,
-        }
-    }
-
-    #[test]
-    fn connections_that_no_page_opens_are_open_before() {
-        let page = |steps| ReplayPage { steps, rest_ns: 0 };
-        let pages = [
-            page(vec![step(1, true), step(1, false), step(2, false)]),
-            page(vec![step(2, true), step(3, false)]),
-        ];
-        assert_eq!(opened_before(&pages), BTreeSet::from([2, 3]));
     }
 }
