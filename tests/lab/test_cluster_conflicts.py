@@ -40,11 +40,8 @@ controls = false
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "mode"),
-    [("mariadb", "galera"), pytest.param("mysql", "group", marks=pytest.mark.thorough)],
-    indirect=["name"],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize(("name", "mode"), [("mariadb", "galera"), ("mysql", "group")], indirect=["name"])
 def test_two_nodes_repeat_what_they_refuse_each_other_and_no_update_is_lost(
     name: str, mode: str, cache: Path, tmp_path: Path
 ) -> None:

@@ -107,6 +107,7 @@ def _good(run: Run) -> list[str]:
     return [trial.arm for trial in run.trials if trial.status is TrialStatus.OK]
 
 
+@pytest.mark.thorough
 def test_a_commit_waits_for_a_replica_on_another_host(cache: Path, tmp_path: Path) -> None:
     run = _run(cache, tmp_path, _REPLICATION, "--place client=a,server=b,replica=c", ("a", "b", "c"))
     assert len(set(_good(run))) == 4, "three modes over the one link that is there, and the baseline again"

@@ -45,12 +45,13 @@ def _good(run: Run) -> list[str]:
     return [trial.arm.removesuffix(" (again)") for trial in run.trials if trial.status is TrialStatus.OK]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "scheme", "reads"),
     [
         ("mariadb", "mysql", "Com_select"),
-        pytest.param("mysql", "mysql", "Com_select", marks=pytest.mark.thorough),
-        pytest.param("postgresql", "postgresql", "xact_commit", marks=pytest.mark.thorough),
+        ("mysql", "mysql", "Com_select"),
+        ("postgresql", "postgresql", "xact_commit"),
     ],
 )
 def test_a_server_of_the_users_own_is_measured_as_it_is(
