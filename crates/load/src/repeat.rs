@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use howfar_contract::Failed;
 use howfar_contract::events::Repeated;
-use howfar_contract::jobs::{RepeatJob, RepeatPage, opened_before};
+use howfar_contract::jobs::{RepeatJob, RepeatPage, SqlProtocol, opened_before};
 use howfar_wire::mysql::handshake::Account;
 
 use crate::channel::Wanted;
@@ -25,7 +25,8 @@ const LONGEST_SPIN_NS: u64 = 20_000_000;
 pub(crate) fn run(job: &RepeatJob) -> Result<(), Failed> {
     job.check()?;
     let address = Address::parse(&job.target)?;
-    let wanted = Wanted::new(&job.session, &job.target)?;
+    let mut wanted = Wanted::new(&job.session, &job.target)?;
+    wanted.read_only = job.read_only;
     let program = nothing_prepared(job.protocol);
     let entry = Entry {
         target: &job.target,
@@ -55,10 +56,10 @@ pub(crate) fn run(job: &RepeatJob) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A new connection, after what each begins with.
+/// A new connection, read only if it has to be.
 fn prepared<'a>(mut client: Client<'a>, job: &RepeatJob) -> Result<Client<'a>, Failed> {
-    for statement in &job.opening {
-        client.execute(statement)?;
+    if job.read_only && job.protocol == SqlProtocol::Mysql {
+        client.execute("SET SESSION TRANSACTION READ ONLY")?;
     }
     Ok(client)
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from howfar.cli.load_address import address_of, usual_server
+from howfar.cli.load_address import address_of, of_laboratory, usual_server
 from howfar.cli.screen import has_colour, json_option, no_colour_option, note, width
 from howfar.engine.messages import TcpTarget, UnixTarget
 from howfar.errors import UsageError
@@ -150,7 +150,10 @@ def _packets(
     """The command's exit code, 0 without one."""
     from howfar.recording.packets import Requested, record
 
-    target = address_of(server or usual_server()) if interface or server else None
+    laboratory = of_laboratory() if interface else None
+    if server is None and laboratory is not None and laboratory.socket is None:
+        server = usual_server()
+    target = address_of(server) if server else None
     if not isinstance(target, TcpTarget):
         raise UsageError(
             "packets can only be recorded of a server's TCP port",

@@ -14,7 +14,7 @@ import click
 from howfar.cli.screen import has_colour, json_option, no_colour_option, note, read_text, width
 from howfar.cli.target_options import enter_sandbox, read_target, target_options
 from howfar.errors import EngineError, UsageError
-from howfar.services import SERVICES, SqlProtocol
+from howfar.services import SqlProtocol
 
 if TYPE_CHECKING:
     from howfar.engine.messages import Repeated, RepeatJob, Replayed
@@ -161,15 +161,15 @@ def _repeated(recording: Recording, text: str, dsn: str | None, writes: bool, bl
     digests = run_probe(DigestsJob(protocol=spoken, statements=given), Launcher())
     assert isinstance(digests, Digests), "what a job of digests tells"
     made = script(recording, given, digests.texts, writes)
-    opening = () if writes else (SERVICES[spoken].read_only,)
-    job = repeat_job(login, options, made.statements, opening, made.pages)
+    job = repeat_job(login, options, made.statements, not writes, made.pages)
     done = []
     note("replay, once, not counted: the server has seen none of it yet")
     _run(job, recording)
     for number in range(blocks):
         note(f"replay, block {number + 1} of {blocks}")
         done.append(_run(job, recording))
-    return analyze(recording, made, done, login.address.socket or f"{login.address.host}:{login.address.port}")
+    server = login.address.socket or f"{login.address.host}:{login.address.port}"
+    return analyze(recording, made, done, server, read_only=not writes)
 
 
 def _run(job: RepeatJob, recording: Recording) -> list[Repeated]:
@@ -185,7 +185,7 @@ def _run(job: RepeatJob, recording: Recording) -> list[Repeated]:
             except EngineFailed as failed:
                 if failed.code == "server_error":
                     advice = "Correct the statement in the file, or name the server and database that have its tables."
-                    read_only = " Without --writes the session is read only." if job.opening else ""
+                    read_only = " Without --writes the session is read only." if job.read_only else ""
                     raise EngineError(f"{page.name}: {failed.message}", advice + read_only) from failed
                 raise
             if isinstance(event, Repeated):

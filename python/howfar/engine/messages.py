@@ -1004,8 +1004,8 @@ class RepeatJob(Message):
     session: Session = Session()
     statements: tuple[str, ...]
     """In full, with their literals."""
-    opening: tuple[str, ...] = ()
-    """Run first on each connection; no figure has their time."""
+    read_only: bool = False
+    """All transactions are, unless a statement says otherwise."""
     pages: tuple[RepeatPage, ...] = Field(min_length=1)
     connect_timeout_ns: int = Field(default=10_000_000_000, ge=1, le=86_400_000_000_000)
     stall_timeout_ns: int = Field(default=30_000_000_000, ge=1, le=86_400_000_000_000)

@@ -297,12 +297,12 @@ def tables_job(options: Options, login: Login, workload: Workload, seed: int) ->
 
 
 def repeat_job(
-    login: Login, options: Options, statements: Sequence[str], opening: Sequence[str], pages: Sequence[RepeatPage]
+    login: Login, options: Options, statements: Sequence[str], read_only: bool, pages: Sequence[RepeatPage]
 ) -> RepeatJob:
     """Raises UsageError."""
     try:
         return RepeatJob(
-            **_account(options, login), statements=tuple(statements), opening=tuple(opening), pages=tuple(pages)
+            **_account(options, login), statements=tuple(statements), read_only=read_only, pages=tuple(pages)
         )
     except ValidationError as error:
         raise _translated(error) from error

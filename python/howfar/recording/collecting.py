@@ -7,13 +7,14 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import howfar
 from howfar.engine.messages import PacketsEnded, Recorded, RecordEnded
-from howfar.errors import EngineError, HowfarError
+from howfar.errors import EngineError, HowfarError, RunFileError
 from howfar.recording.calibration import Placement, calibrate, rhythm_of
 from howfar.recording.gaps import pages_by_gaps
 from howfar.recording.marks import Marks
@@ -187,6 +188,16 @@ def add_pages(file: RecordingFile, marks: Marks | None, whole: Page | None, gaps
             gaps and not marked
         ),
     }
+
+
+@contextmanager
+def ending(file: RecordingFile, say: Callable[[str], None]) -> Iterator[None]:
+    """Complete a recording. If that cannot be written, as on a full disk, what is in the file stays: the command's end is its own."""
+    try:
+        yield
+    except RunFileError as error:
+        say(f"{error.message}; the recording ends there")
+        file.close()
 
 
 def finish(file: RecordingFile, collected: Collected, unknown: Mapping[str, int], code: int) -> None:

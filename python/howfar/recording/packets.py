@@ -20,7 +20,7 @@ from howfar.engine.messages import PacketsEnded, PacketsJob, Recorded, TapReady
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import LabError, MissingError, UsageError, shell_code
 from howfar.lab.network import cpu_s_of
-from howfar.recording.collecting import Collected, add_pages, collect, let_pass, new_facts
+from howfar.recording.collecting import Collected, add_pages, collect, ending, let_pass, new_facts
 from howfar.recording.marks import VARIABLE, Marks
 from howfar.recording.recording import Page, RecordingFile
 
@@ -76,7 +76,8 @@ class Dump:
 
     def __init__(self, requested: Requested, into: int) -> None:
         host = f" and host {requested.address}" if requested.address else ""
-        # Without a packet it does not notice that nobody reads. With other credentials it would lose the signal at our death.
+        # Without a packet it does not notice that nobody reads. With other credentials it would lose the signal at our death; as it
+        # only writes packets down, it parses nothing as root.
         command = ["setpriv", "--pdeathsig", "TERM", "--", "tcpdump", "-i", str(requested.interface), "-n", "-s", "0"]
         command += [*(("-Z", "root") if os.geteuid() == 0 else ()), "-U", "-B", str(_BUFFER_KIB), "-w", "-"]
         command += ["--time-stamp-precision=nano", f"tcp port {requested.port}{host}"]
@@ -109,6 +110,10 @@ class Dump:
     def cpu_s(self) -> float:
         """CPU time until now."""
         return cpu_s_of(self._process.pid)
+
+    def is_capturing(self) -> bool:
+        """Whether it still runs: an interface may be gone."""
+        return self._process.poll() is None
 
     def end(self) -> int:
         """End the capture after all received packets are written. Returns how many packets the kernel dropped."""
@@ -159,14 +164,8 @@ def record(requested: Requested, say: Callable[[str], None]) -> int:
                 f"no round trip to port {requested.port} was seen",
                 "Is --server the address as the packets have it? Packets exist on TCP alone, not on a Unix socket.",
             )
-        ended = collected.ended
-        assert ended is None or isinstance(ended, PacketsEnded)
-        unknown = {
-            **add_pages(file, live.marks, live.whole, requested.gaps),
-            "packets dropped by the kernel": live.dropped,
-            "bytes that were not captured": ended.missing if ended else 0,
-        }
-        file.finish({**collected.facts(unknown, live.code), "capture_cpus": live.cpus})
+        with ending(file, say):
+            _finish(file, requested, collected, live)
         return live.code
     except BaseException:
         is_worth_it = file.has_round_trips()
@@ -174,6 +173,17 @@ def record(requested: Requested, say: Callable[[str], None]) -> int:
         if not is_worth_it:
             file.remove()
         raise
+
+
+def _finish(file: RecordingFile, requested: Requested, collected: Collected, live: _Live) -> None:
+    ended = collected.ended
+    assert ended is None or isinstance(ended, PacketsEnded)
+    unknown = {
+        **add_pages(file, live.marks, live.whole, requested.gaps),
+        "packets dropped by the kernel": live.dropped,
+        "bytes that were not captured": ended.missing if ended else 0,
+    }
+    file.finish({**collected.facts(unknown, live.code), "capture_cpus": live.cpus})
 
 
 @dataclass(frozen=True)
@@ -211,7 +221,7 @@ def _live(requested: Requested, file: RecordingFile, collected: Collected, say: 
         code = _meanwhile(requested, marks)
         ended_ns = time.monotonic_ns()
         dropped = dump.end()
-        cpus = (used_s() - begun_s) / ((time.monotonic_ns() - begun_ns) / 1e9)
+        cpus = (used_s() - begun_s) / ((time.monotonic_ns() - begun_ns) / 1e9) if dump.is_capturing() else None
         stack.close()
     collector.join()
     name = Path(requested.command[0]).name if requested.command else "all"

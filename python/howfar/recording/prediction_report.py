@@ -361,8 +361,8 @@ def _how(found: Prediction) -> str:
         bounds = "" if added.low is None or added.high is None else f" [{added.low:.0f}, {added.high:.0f}]"
         text += f" What the recorder added, {added.value:.0f}{bounds} µs per round trip, is subtracted."
     return text + (
-        " Intervals: 2000 resamples of pages and blocks. They have no error of the method in them: in tests with applications it was "
-        "5 to 9 % in the mean, and up to 15 % without TLS (docs/predict.md)."
+        " Intervals: 2000 resamples of pages and blocks. They have no error of the method in them: in tests with applications, on a "
+        "machine at rest, the p50 was off by 5 to 9 % in the mean, and by up to 14 % without TLS (docs/predict.md)."
     )
 
 

@@ -33,8 +33,8 @@ from howfar.engine.messages import (
     TcpTarget,
     UnixTarget,
 )
-from howfar.errors import EngineError, LabError, MissingError, RunFileError, SandboxForbidden, UsageError, shell_code
-from howfar.recording.collecting import Collected, add_pages, collect, finish, let_pass, new_facts
+from howfar.errors import EngineError, LabError, MissingError, SandboxForbidden, UsageError, shell_code
+from howfar.recording.collecting import Collected, add_pages, collect, ending, finish, let_pass, new_facts
 from howfar.recording.marks import HTTP_VARIABLE, VARIABLE, Marks
 from howfar.recording.record_tap import RecordTap
 from howfar.recording.recording import Page, RecordingFile
@@ -108,12 +108,9 @@ def _record(requested: Requested, file: RecordingFile, say: Callable[[str], None
             "Is --server the address that it uses? A TCP address is replaced only where HOST:PORT, {host} or {port} stands in the "
             "command or its environment. Else record its packets with --interface.",
         )
-    try:
+    with ending(file, say):
         unknown = {**add_pages(file, marks, page, requested.gaps), **_unmarked(requested, marks)}
         finish(file, collected, unknown, code)
-    except RunFileError as error:  # a full disk: what is in the file stays, and the command's end is its own
-        say(f"{error.message}; what is recorded ends before")
-        file.close()
     return code
 
 
@@ -389,12 +386,14 @@ def record_service(requested: ServiceRequested, say: Callable[[str], None], agre
             with contextlib.suppress(EngineError):
                 tap.finish()
             collector.join()
-        unknown = add_pages(file, marks, page, requested.gaps)
-        finish(file, collected, unknown, 0)
+        with ending(file, say):
+            finish(file, collected, add_pages(file, marks, page, requested.gaps), 0)
         say(f"the drop-in is gone; until its next restart {drop_in.unit} goes through the tap, unrecorded")
     except BaseException:
+        is_worth_it = file.has_round_trips()
         file.close()
-        file.remove()
+        if not is_worth_it:
+            file.remove()
         raise
     finally:
         if tap is not None:

@@ -24,17 +24,22 @@ from howfar.report.document import Answer, Block, Cell, Column, Document, Headin
 from howfar.stats.estimate import Part
 from howfar.units import counted
 
-READS = ("begin", "commit", "describe", "explain", "rollback", "select", "set", "show", "use", "values", "with")
-"""Commands that change nothing in a session whose transactions are read only."""
-_CHANGES = re.compile(
-    r"""\b SET \s+ (GLOBAL | PERSIST | PERSIST_ONLY | PASSWORD | @@(GLOBAL|PERSIST|PERSIST_ONLY)\.) | /\*M?!
-    | \b INTO \s+ (OUTFILE | DUMPFILE) \b | \b READ \s+ WRITE \b | (transaction|tx)_read_only""",
+_READS = re.compile(
+    r"""\(* \s* ( ABORT | BEGIN (?!\s+NOT) | CLOSE | COMMIT | DEALLOCATE | DECLARE | DESC | DESCRIBE | DISCARD\s+ALL | END | EXPLAIN
+    | FETCH | RELEASE | RESET\s+ALL | ROLLBACK | SAVEPOINT | SELECT | SET (?!\s+(DEFAULT|PASSWORD|RESOURCE|STATEMENT)\b) | SHOW
+    | START\s+TRANSACTION | TABLE | UNLISTEN | USE | VALUES | WITH ) \b""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""What such a session does not prevent, what ends it, and comments that a server may execute."""
-_PARAMETER = re.compile(r"\$\d+\b")
-_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|(\$\w*\$).*?\1", re.DOTALL)
-_MOST_NAMED = 5
+"""Statements that change nothing in a session whose transactions are read only."""
+_CHANGES = re.compile(
+    r"""\A SET \b .* ( \b (GLOBAL | PERSIST | PERSIST_ONLY) \b | (transaction|tx)_read_only )
+    | \A (BEGIN | SET | START) \b .* \b READ \s+ WRITE \b | \b INTO \s+ (OUTFILE | DUMPFILE) \b""",
+    re.IGNORECASE | re.VERBOSE | re.DOTALL,
+)
+"""But for these: what such a session does not prevent, and what ends it."""
+_HIDDEN = re.compile(r"/\*M?! | \b set_config \b .* read_only", re.IGNORECASE | re.VERBOSE | re.DOTALL)
+"""The same in what a digest does not show: comments that a server may execute, and a literal."""
+_MOST_NAMED, _LONGEST_NAMED = 5, 100
 _KEPT = 5000
 """Numbers of connections that were open before their page."""
 _END = re.compile(r";\s*(?:\n|\Z)")
@@ -67,20 +72,15 @@ class Repetition(Part):
     """The repetition of a recording at a server."""
 
     server: str
+    read_only: bool
+    """So were its sessions."""
     blocks: int
     pages: tuple[RepeatedPage, ...]
 
 
 def statements_in(text: str) -> tuple[str, ...]:
-    """The statements of a file, each ended by a semicolon at the end of a line. Raises UsageError."""
-    found = tuple(statement.strip() for statement in _END.split(text) if statement.strip())
-    for statement in found:
-        if parameter := _PARAMETER.search(_QUOTED.sub("", statement)):
-            raise UsageError(
-                f"a statement of the file has the parameter {parameter[0]}, and it is run as text",
-                "Write a value in its place.",
-            )
-    return found
+    """The statements of a file, each ended by a semicolon at the end of a line."""
+    return tuple(statement.strip() for statement in _END.split(text) if statement.strip())
 
 
 @dataclass(frozen=True)
@@ -99,16 +99,13 @@ def script(recording: Recording, given: Sequence[str], digests: Sequence[str], w
     for at, digest in enumerate(digests):
         known.setdefault(_bare(digest), []).append(at)
     trips = [waited_for(page, recording, {})[0] for page in recording.pages]
+    asked = Counter(text for page in trips for trip in page if (text := statement_of(trip)) is not None)
     statements = list(given)
-    for trip in (trip for page in trips for trip in page):
-        if (
-            trip.digest is not None
-            and _bare(trip.digest.text) not in known
-            and not _INCOMPLETE.search(trip.digest.text)
-        ):
-            known[_bare(trip.digest.text)] = [len(statements)]
-            statements.append(trip.digest.text)
-    _check([trip for page in trips for trip in page], given, known, writes)
+    for text in asked:
+        if text not in known and not _INCOMPLETE.search(text):
+            known[text] = [len(statements)]
+            statements.append(text)
+    _check(asked, statements, known, writes)
     turns = {digest: cycle(places) for digest, places in known.items()}
     each_ns = tap_ns(recording) + unseen_ns(recording)
     made = [_page(page, waited, turns, each_ns) for page, waited in zip(recording.pages, trips, strict=True)]
@@ -120,33 +117,40 @@ def _bare(digest: str) -> str:
     return digest.rstrip("; ")
 
 
+def statement_of(trip: Trip) -> str | None:
+    """The statement that a round trip ran, without its literals. None: it ran none, such as a login, a ping or a preparation."""
+    if trip.digest is None or trip.phase == "connect" or trip.command == "prepare":
+        return None
+    return _bare(trip.digest.text) or None
+
+
 def unseen_ns(recording: Recording) -> float:
     """What an application waits for a round trip before and after the recorder sees it: in the recording it is in the gaps."""
     path_ns, floor_ns = (float(recording.facts.get(name) or 0) for name in ("path_ns", "floor_ns"))
     return max(path_ns - floor_ns, 0.0)
 
 
-def _check(trips: Sequence[Trip], given: Sequence[str], known: Mapping[str, object], writes: bool) -> None:
+def _check(asked: Counter[str], statements: Sequence[str], known: Mapping[str, Sequence[int]], writes: bool) -> None:
     """Raises UsageError."""
-    asked = Counter(_bare(trip.digest.text) for trip in trips if trip.digest is not None)
     lacking = [digest for digest, _ in asked.most_common() if digest not in known]
     if lacking:
         raise UsageError(
             f"no statement is given for {len(lacking)} of the {len(asked)} that the pages run: {'; '.join(lacking[:_MOST_NAMED])}",
             "Add to the file at least one of each, whole, with a semicolon at the end of its last line.",
         )
-    changing = sorted({trip.command for trip in trips if trip.digest is not None and may_change(trip)})
-    changing += sorted({statement.split(maxsplit=1)[0] for statement in given if _CHANGES.search(statement)})
+    changing = [digest for digest in asked if may_change(digest)]
+    changing += [digest for digest in asked if any(_HIDDEN.search(statements[at]) for at in known[digest])]
     if changing and not writes:
         raise UsageError(
-            f"statements of the pages or the file may change data ({', '.join(changing)})",
+            f"statements may change data: {'; '.join(digest[:_LONGEST_NAMED] for digest in changing[:_MOST_NAMED])}",
             "Give --writes to run them at this server, or record pages that only read.",
         )
 
 
-def may_change(trip: Trip) -> bool:
-    """Whether a round trip may change something although the session is read only."""
-    return trip.command not in READS or (trip.digest is not None and _CHANGES.search(trip.digest.text) is not None)
+def may_change(digest: str) -> bool:
+    """Whether statements may change something although the session is read only."""
+    parts = [part.strip() for part in digest.split(";") if part.strip()]
+    return any(_READS.match(part) is None or _CHANGES.search(part) is not None for part in parts)
 
 
 def _page(
@@ -168,12 +172,12 @@ def _page(
                 opened.add(trip.connection)
                 steps.append(RepeatStep(connection=connection, opens=True, gap_ns=round(waits_ns)))
             waits_ns = 0.0  # a login's own computing is in the login that is made
-        elif trip.digest is not None:
+        elif (text := statement_of(trip)) is not None:
             steps.append(
                 RepeatStep(
                     connection=connection,
                     gap_ns=round(waits_ns),
-                    statement=next(turns[_bare(trip.digest.text)]),
+                    statement=next(turns[text]),
                     may_fail=trip.failed,
                 )
             )
@@ -187,7 +191,9 @@ def _page(
     return RepeatPage(steps=tuple(steps), rest_ns=max(round(rest_ns), 0)), left
 
 
-def analyze(recording: Recording, made: Script, blocks: Sequence[Sequence[Repeated]], server: str) -> Repetition:
+def analyze(
+    recording: Recording, made: Script, blocks: Sequence[Sequence[Repeated]], server: str, read_only: bool
+) -> Repetition:
     """`blocks`: each repeated all pages, in their order."""
     each_ns, beside_ns = tap_ns(recording), unseen_ns(recording)
     names = dict.fromkeys(page.name for page in recording.pages)
@@ -200,12 +206,7 @@ def analyze(recording: Recording, made: Script, blocks: Sequence[Sequence[Repeat
             recording.pages[at].took_ns - len(trips) * each_ns for at, trips in zip(places, waited, strict=True)
         ]
         repeated = [block[at] for at in places for block in blocks]
-        statements = [
-            trip.took_ns + beside_ns
-            for trips in waited
-            for trip in trips
-            if trip.digest is not None and trip.phase != "connect"
-        ]
+        statements = [trip.took_ns + beside_ns for trips in waited for trip in trips if statement_of(trip) is not None]
         found.append(
             RepeatedPage(
                 name=name,
@@ -216,18 +217,22 @@ def analyze(recording: Recording, made: Script, blocks: Sequence[Sequence[Repeat
                 waiting_ms=sum(sum(page.round_trips_ns) for page in repeated) / len(repeated) / 1e6,
                 recorded_waiting_ms=sum(statements) / len(places) / 1e6,
                 connecting_ms=sum(sum(page.opened_ns) for page in repeated) / len(repeated) / 1e6,
-                recorded_connecting_ms=sum(map(_connecting_ns, waited)) / len(places) / 1e6,
+                recorded_connecting_ms=sum(_connecting_ns(trips, each_ns, beside_ns) for trips in waited)
+                / len(places)
+                / 1e6,
                 left_out=dict(sum((made.left_out[at] for at in places), Counter[str]())),
                 client_late=sum(page.client_late_ns for page in repeated) / float(times.sum()),
             )
         )
-    return Repetition(server=server, blocks=len(blocks), pages=tuple(found))
+    return Repetition(server=server, read_only=read_only, blocks=len(blocks), pages=tuple(found))
 
 
-def _connecting_ns(trips: Sequence[Trip]) -> int:
+def _connecting_ns(trips: Sequence[Trip], tap_ns: float, beside_ns: float) -> float:
     """The round trips of logins, and the application's time between those of one."""
     return sum(
-        trip.took_ns + (trip.gap_ns if before is not None and before.connection == trip.connection else 0)
+        trip.took_ns
+        + beside_ns
+        + (max(trip.gap_ns - tap_ns - beside_ns, 0.0) if before and before.connection == trip.connection else 0.0)
         for before, trip in pairwise((None, *trips))
         if trip is not None and trip.phase == "connect"
     )
@@ -243,7 +248,7 @@ def document(found: Repetition) -> Document:
         Text(
             f"{found.blocks} blocks, each with every page once, on {found.server} as it is, after one that is not counted. Gaps "
             "between round trips are those of the recording. Statements are those given, as text: what the application prepared is "
-            "not prepared here."
+            f"not prepared here. {'Sessions were read only.' if found.read_only else ''}".rstrip()
         ),
     ]
     return Document("howfar replay", tuple(blocks))

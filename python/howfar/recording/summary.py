@@ -229,8 +229,8 @@ def _answer(found: Summary) -> str:
     page = max(found.pages, key=lambda page: page.took_ms.value * page.count)
     return (
         f"{page.name} takes {_ms(page.took_ms.value)} {_limits(page.took_ms)}".rstrip()
-        + f" and makes {_number(page.round_trips.value)} round trips over {_number(page.connections.value)} connections ({kind}); "
-        f"{_percent(page.waiting.value)} of its time it waits for the database."
+        + f" and makes {_counted(page.round_trips.value, 'round trip')} over {_counted(page.connections.value, 'connection')} "
+        f"({kind}); {_percent(page.waiting.value)} of its time it waits for the database."
     )
 
 
@@ -297,7 +297,11 @@ def _clipped(text: str) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.1f}".removesuffix(".0")
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
+
+
+def _counted(value: float, noun: str) -> str:
+    return f"{_number(value)} {noun}" if value == 1 else f"{_number(value)} {noun}s"
 
 
 def _percent(share: float) -> str:

@@ -36,6 +36,5 @@ MYSQL = Service(
         "SQL, first: over the socket the account is 'USER'@'localhost', which may differ from the one used over TCP",
         "SHOW CREATE USER 'USER'@'localhost';  -- it must exist, with password and privileges, before {path} is used",
     ),
-    read_only="SET SESSION TRANSACTION READ ONLY",
     php=("pdo_mysql", "host=localhost, not 127.0.0.1", "mysql:unix_socket=/run/mysqld/mysqld.sock;dbname=shop"),
 )

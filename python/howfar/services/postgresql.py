@@ -29,6 +29,5 @@ POSTGRESQL = Service(
         "pg_hba.conf, first: Debian's has peer for the socket, which refuses a role that is not named as the account; then reload",
         "local   DB   USER   scram-sha-256   # above the line 'local all all peer'",
     ),
-    read_only="SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
     php=("pdo_pgsql", "host=/run/postgresql, not localhost", "pgsql:host=/run/postgresql;dbname=shop"),
 )

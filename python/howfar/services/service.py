@@ -43,7 +43,5 @@ class Service:
     """A client asks in a round trip of its own whether the server encrypts."""
     accounts: tuple[str, ...] = ()
     """What must be right before a client changes over to the socket: where, and lines. Empty: it has no accounts."""
-    read_only: str = ""
-    """Of SQL: what makes all transactions of a session read only."""
     php: tuple[str, str, str] | None = None
     """Of SQL: PDO's driver, how its socket is named to it in words, and in a line."""

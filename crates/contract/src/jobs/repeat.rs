@@ -59,9 +59,9 @@ pub struct RepeatJob {
     pub session: SessionJob,
     /// In full, with their literals.
     pub statements: Vec<String>,
-    /// Run first on each connection; no figure has their time.
+    /// All transactions are, unless a statement says otherwise.
     #[serde(default)]
-    pub opening: Vec<String>,
+    pub read_only: bool,
     #[schemars(length(min = 1))]
     pub pages: Vec<RepeatPage>,
     #[serde(default = "ten_seconds")]

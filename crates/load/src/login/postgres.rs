@@ -139,7 +139,12 @@ impl PostgresLogin {
         self.stage = Stage::Entering;
         entry.wanted.encrypt(&mut self.channel, out)?;
         let account = &entry.account;
-        request::startup(&mut self.unsealed, account.user, account.database);
+        request::startup(
+            &mut self.unsealed,
+            account.user,
+            account.database,
+            entry.wanted.read_only,
+        );
         self.flush(out)
     }
 

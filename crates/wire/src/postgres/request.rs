@@ -34,8 +34,8 @@ pub fn ssl(out: &mut Vec<u8>) {
     out.extend_from_slice(&SSL_REQUEST.to_be_bytes());
 }
 
-/// Begin a session.
-pub fn startup(out: &mut Vec<u8>, user: &str, database: &str) {
+/// Begin a session. One that is `read_only` stays so when a client resets it, and a pooler that cannot give one refuses it.
+pub fn startup(out: &mut Vec<u8>, user: &str, database: &str, read_only: bool) {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);
     out.extend_from_slice(&VERSION.to_be_bytes());
@@ -43,6 +43,10 @@ pub fn startup(out: &mut Vec<u8>, user: &str, database: &str) {
         ("user", user),
         ("database", database),
         ("application_name", "howfar"),
+        (
+            "default_transaction_read_only",
+            if read_only { "on" } else { "" },
+        ),
     ] {
         if !value.is_empty() {
             text(out, name.as_bytes());
@@ -195,7 +199,7 @@ mod tests {
     fn messages_have_the_bytes_that_servers_expect() {
         assert_eq!(written(ssl), b"\0\0\0\x08\x04\xd2\x16\x2f");
         assert_eq!(
-            written(|out| startup(out, "u", "d")),
+            written(|out| startup(out, "u", "d", false)),
             b"\0\0\0\x33\0\x03\0\0user\0u\0database\0d\0application_name\0howfar\0\0"
         );
         assert_eq!(
