@@ -193,6 +193,7 @@ mod tests {
             wanted: &wanted,
             program: &program,
             decode: false,
+            read_only: false,
         };
         let mut out = Vec::new();
         let mut handshake = KeyValueHandshake::begin(

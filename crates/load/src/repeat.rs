@@ -25,8 +25,7 @@ const LONGEST_SPIN_NS: u64 = 20_000_000;
 pub(crate) fn run(job: &RepeatJob) -> Result<(), Failed> {
     job.check()?;
     let address = Address::parse(&job.target)?;
-    let mut wanted = Wanted::new(&job.session, &job.target)?;
-    wanted.read_only = job.read_only;
+    let wanted = Wanted::new(&job.session, &job.target)?;
     let program = nothing_prepared(job.protocol);
     let entry = Entry {
         target: &job.target,
@@ -38,6 +37,7 @@ pub(crate) fn run(job: &RepeatJob) -> Result<(), Failed> {
         wanted: &wanted,
         program: &program,
         decode: false,
+        read_only: job.read_only,
     };
     let limits = Limits {
         connect_ns: job.connect_timeout_ns,

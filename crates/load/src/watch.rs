@@ -44,6 +44,7 @@ pub(crate) fn run(job: &WatchJob) -> Result<(), Failed> {
         wanted: &wanted,
         program: &program,
         decode: false,
+        read_only: false,
     };
     let limits = Limits {
         connect_ns: job.connect_timeout_ns,

@@ -25,8 +25,6 @@ pub(crate) struct Wanted {
     cleartext_password: bool,
     /// The certificate is verified, so that the other end of TLS is the server.
     verifies: bool,
-    /// Of a protocol that asks for this with the login: all transactions are.
-    pub(crate) read_only: bool,
 }
 
 impl Wanted {
@@ -52,7 +50,6 @@ impl Wanted {
                 .transpose()?,
             fetch_server_key: session.fetch_server_key,
             cleartext_password: session.allow_cleartext_password,
-            read_only: false,
             verifies: session
                 .tls
                 .as_ref()

@@ -121,6 +121,7 @@ pub fn conversation(data: &[u8]) {
         wanted: &wanted,
         program: &program,
         decode: false,
+        read_only: false,
     };
     if allowed.is_store() {
         return of_store(replies, usize::from(size), &entry);

@@ -36,6 +36,8 @@ pub(crate) struct Entry<'a> {
     pub(crate) program: &'a Program,
     /// Column types are wanted, because rows will be decoded.
     pub(crate) decode: bool,
+    /// All transactions are, of a protocol that can ask for it with the login.
+    pub(crate) read_only: bool,
 }
 
 /// A session ready for queries.

@@ -143,7 +143,7 @@ impl PostgresLogin {
             &mut self.unsealed,
             account.user,
             account.database,
-            entry.wanted.read_only,
+            entry.read_only,
         );
         self.flush(out)
     }

@@ -56,6 +56,7 @@ fn login(
         wanted: &wanted,
         program: &program,
         decode: false,
+        read_only: false,
     };
     let mut login = Login::new(&program);
     let mut out = Vec::new();

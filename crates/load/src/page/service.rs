@@ -99,6 +99,7 @@ impl ServiceEndpoint {
             wanted: &self.wanted,
             program: &self.program,
             decode: false,
+            read_only: false,
         }
     }
 

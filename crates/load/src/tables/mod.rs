@@ -162,6 +162,7 @@ impl Site {
             wanted: &self.wanted,
             program: &program,
             decode: false,
+            read_only: false,
         };
         if let Some(load) = self.job.workload.key_value() {
             return keys::work(self, load, &entry, number);

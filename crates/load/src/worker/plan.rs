@@ -57,6 +57,7 @@ impl Plan {
             wanted: &self.wanted,
             program: &self.program,
             decode: self.job.client_work == ClientWork::Decode,
+            read_only: false,
         }
     }
 
