@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import howfar
@@ -188,6 +189,20 @@ def add_pages(file: RecordingFile, marks: Marks | None, whole: Page | None, gaps
             gaps and not marked
         ),
     }
+
+
+@contextmanager
+def new_recording(out: Path, facts: Mapping[str, Any]) -> Iterator[RecordingFile]:
+    """Begin a recording. After an error it stays if it has a round trip. Raises RunFileError."""
+    file = RecordingFile(out, facts)
+    try:
+        yield file
+    except BaseException:
+        is_worth_it = file.has_round_trips()
+        file.close()
+        if not is_worth_it:
+            file.remove()
+        raise
 
 
 @contextmanager

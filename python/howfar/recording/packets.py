@@ -20,7 +20,7 @@ from howfar.engine.messages import PacketsEnded, PacketsJob, Recorded, TapReady
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import LabError, MissingError, UsageError, shell_code
 from howfar.lab.network import cpu_s_of
-from howfar.recording.collecting import Collected, add_pages, collect, ending, let_pass, new_facts
+from howfar.recording.collecting import Collected, add_pages, collect, ending, let_pass, new_facts, new_recording
 from howfar.recording.marks import VARIABLE, Marks
 from howfar.recording.recording import Page, RecordingFile
 
@@ -147,8 +147,8 @@ def record(requested: Requested, say: Callable[[str], None]) -> int:
     """
     name = Path(requested.command[0]).name if requested.command else None
     facts = new_facts("pcap" if requested.file else "packets", "tcp", name)
-    file, collected = RecordingFile(requested.out, facts), Collected()
-    try:
+    with new_recording(requested.out, facts) as file:
+        collected = Collected()
         if requested.file is not None:
             collect(Reader(str(requested.file.resolve()), requested, 0, Launcher()), file, collected)
             live = _Live()
@@ -167,12 +167,6 @@ def record(requested: Requested, say: Callable[[str], None]) -> int:
         with ending(file, say):
             _finish(file, requested, collected, live)
         return live.code
-    except BaseException:
-        is_worth_it = file.has_round_trips()
-        file.close()
-        if not is_worth_it:
-            file.remove()
-        raise
 
 
 def _finish(file: RecordingFile, requested: Requested, collected: Collected, live: _Live) -> None:

@@ -38,10 +38,9 @@ _SMALLEST_SHARE = 0.002
 """A change that saves less of its page is left out."""
 _CLIPPED_SHARE = 0.1
 _TLS = (
-    "Over TLS predictions were up to 21 % too short where this was tested, most where a page connects anew. The intervals do not have "
-    "that in them."
+    "Over TLS a page may take longer than its interval says, most of all one that connects anew: the application's own TLS library is "
+    "not measured (docs/predict.md)."
 )
-"""docs/predict.md, how right it is."""
 
 
 class MeasuredPage(Part):
@@ -361,8 +360,8 @@ def _how(found: Prediction) -> str:
         bounds = "" if added.low is None or added.high is None else f" [{added.low:.0f}, {added.high:.0f}]"
         text += f" What the recorder added, {added.value:.0f}{bounds} µs per round trip, is subtracted."
     return text + (
-        " Intervals: 2000 resamples of pages and blocks. They have no error of the method in them: in tests with applications, on a "
-        "machine at rest, the p50 was off by 5 to 9 % in the mean, and by up to 14 % without TLS (docs/predict.md)."
+        " Intervals: 2000 resamples of pages and blocks. They have no error of the method in them; what that was "
+        "in tests with applications is in docs/predict.md."
     )
 
 

@@ -34,7 +34,16 @@ from howfar.engine.messages import (
     UnixTarget,
 )
 from howfar.errors import EngineError, LabError, MissingError, SandboxForbidden, UsageError, shell_code
-from howfar.recording.collecting import Collected, add_pages, collect, ending, finish, let_pass, new_facts
+from howfar.recording.collecting import (
+    Collected,
+    add_pages,
+    collect,
+    ending,
+    finish,
+    let_pass,
+    new_facts,
+    new_recording,
+)
 from howfar.recording.marks import HTTP_VARIABLE, VARIABLE, Marks
 from howfar.recording.record_tap import RecordTap
 from howfar.recording.recording import Page, RecordingFile
@@ -65,16 +74,8 @@ def record(requested: Requested, say: Callable[[str], None]) -> int:
     """Run the command and record it; returns its exit code. Raises UsageError, LabError, EngineError, RunFileError."""
     kind = "unix" if isinstance(requested.server, UnixTarget) else "tcp"
     facts = new_facts("tap", kind, Path(requested.command[0]).name)
-    file = RecordingFile(requested.out, facts)
-    try:
-        code = _record(requested, file, say)
-    except BaseException:
-        is_worth_it = file.has_round_trips()
-        file.close()
-        if not is_worth_it:
-            file.remove()
-        raise
-    return code
+    with new_recording(requested.out, facts) as file:
+        return _record(requested, file, say)
 
 
 def _record(requested: Requested, file: RecordingFile, say: Callable[[str], None]) -> int:
@@ -367,7 +368,14 @@ class DropIn:
 
 def record_service(requested: ServiceRequested, say: Callable[[str], None], agreed: Callable[[str], bool]) -> None:
     """Record a service; `agreed` sees the drop-in before it is written. Raises UsageError, LabError, MissingError, EngineError."""
-    file, collected = RecordingFile(requested.out, new_facts("tap", "unix", requested.unit)), Collected()
+    with new_recording(requested.out, new_facts("tap", "unix", requested.unit)) as file:
+        _record_service(requested, file, say, agreed)
+
+
+def _record_service(
+    requested: ServiceRequested, file: RecordingFile, say: Callable[[str], None], agreed: Callable[[str], bool]
+) -> None:
+    collected = Collected()
     folder = Path(tempfile.mkdtemp(prefix="howfar-", dir="/run"))
     folder.chmod(0o711)
     tap: RecordTap | None = None
@@ -389,12 +397,6 @@ def record_service(requested: ServiceRequested, say: Callable[[str], None], agre
         with ending(file, say):
             finish(file, collected, add_pages(file, marks, page, requested.gaps), 0)
         say(f"the drop-in is gone; until its next restart {drop_in.unit} goes through the tap, unrecorded")
-    except BaseException:
-        is_worth_it = file.has_round_trips()
-        file.close()
-        if not is_worth_it:
-            file.remove()
-        raise
     finally:
         if tap is not None:
             tap.leave()
