@@ -252,12 +252,23 @@ def test_local_part() -> None:
     assert [cell.name for cell in cells(local_part(plan))] == ["socket", "socket (again)", "tcp"]
 
 
-def test_a_baseline_that_options_took_away_is_said_by_every_factor_in_the_words_of_a_plan() -> None:
+def test_an_option_with_one_level_changes_the_baseline_too() -> None:
     overrides = [Override("--rate", ("factors", "rate"), "5gbit"), Override("--threads", ("factors", "threads"), 3)]
+    plan = load_plan("bandwidth", True, overrides).plan
+    assert (plan.baseline.rate_bps, plan.baseline.threads) == (5_000_000_000, 3)
+    idle = Override("--idle", ("factors", "idle"), "as-found")
+    assert load_plan("paths", overrides=[idle]).plan.baseline.idle == "as-found"
+
+
+def test_a_baseline_that_options_took_away_is_said_by_every_factor_in_the_words_of_a_plan() -> None:
+    overrides = [
+        Override("--path", ("factors", "path"), ("tcp", "remote")),
+        Override("--load", ("factors", "load"), ("300/s", "400/s")),
+    ]
     with pytest.raises(PlanError) as caught:
-        load_plan("bandwidth", True, overrides)
-    assert "which 0 of its 2 cells match: none has threads = 16, rate = '1gbit'" in caught.value.message
-    assert "The plan has: threads 3; rate 5gbit. Add the baseline's level there" in caught.value.advice
+        load_plan("latency", True, overrides)
+    assert "match: none has path = 'socket'" in caught.value.message
+    assert "The plan has: path tcp, remote" in caught.value.advice
 
 
 def test_a_baseline_that_says_too_little_is_told_what_is_missing(tmp_path: Path) -> None:

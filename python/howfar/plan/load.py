@@ -109,10 +109,18 @@ def load_plan(name_or_path: str, quick: bool = False, overrides: Sequence[Overri
             _check_left_out(source, text, brief, ("quick", "leave_out"))
         table = merged if quick else table
     for override in overrides:
-        table = _merged(
-            table, _nested(override.key, list(override.value) if isinstance(override.value, tuple) else override.value)
-        )
+        table = _merged(table, _changed(override, table.get("baseline")))
     return LoadedPlan(_validate(source, text, table, overrides, quick), text, quick)
+
+
+def _changed(override: Override, baseline: object) -> dict[str, Any]:
+    """What of the plan it replaces. A factor that is left with one level has it in the baseline too."""
+    several = isinstance(override.value, tuple)
+    change = _nested(override.key, list(override.value) if isinstance(override.value, tuple) else override.value)
+    table, name = override.key[0], override.key[-1]
+    if table == "factors" and not several and isinstance(baseline, dict) and name in baseline:
+        change["baseline"] = {name: override.value}
+    return change
 
 
 def _read(name_or_path: str) -> tuple[str, str]:
