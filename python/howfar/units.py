@@ -98,7 +98,9 @@ def format_rate_bps(value: float) -> str:
 
 
 def format_size_bytes(value: float) -> str:
-    """65536 -> `64KiB`."""
+    """65536 -> `64KiB`, and what is whole thousands in those: `1MB`."""
+    if value and value % 1000 == 0:
+        return _shortest(value, [(1e9, "GB"), (1e6, "MB"), (1e3, "kB")])
     return _shortest(value, [(2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")])
 
 

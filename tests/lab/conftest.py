@@ -10,6 +10,7 @@ import pytest
 
 from howfar.errors import HowfarError
 from howfar.lab import sandbox
+from howfar.lab.cache import cache_home
 from howfar.lab.servers.kinds import find_server
 from tests.lab import certificates
 from tests.lab.servers_here import SERVERS, Running, prepared, short_directory, started
@@ -43,7 +44,10 @@ def postgresql() -> None:
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache home of our own; short, because sockets live below it."""
-    return tmp_path_factory.mktemp("c")
+    home = tmp_path_factory.mktemp("c")
+    (home / "howfar").mkdir()
+    (home / "howfar/galera").symlink_to(cache_home() / "galera")  # what `./setup --clusters` has unpacked
+    return home
 
 
 @pytest.fixture(scope="session", params=SERVERS)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from howfar.lab.replication.galera import no_transfer
 from howfar.lab.servers.kinds import find_server
 from howfar.store.records import CrashRecord
 from tests.lab.programs import answers
@@ -70,6 +71,47 @@ def test_a_cluster_goes_on_with_a_slow_member_and_takes_one_back(name: str, cach
         assert record.back_ns is not None, record
     assert slow.meanwhile_per_s is not None and away.meanwhile_per_s is not None
     assert 0 < slow.meanwhile_per_s < slow.commits_per_s, "each commit waits for the member, or for its turn"
+
+
+_JOINS = {"mariadb": ("IST", "SST"), "mysql": ("binary log", "clone")}
+_HEADERS = 20 + 20 + 12
+"""Of IPv4 and of TCP with its timestamps."""
+_ETHERNET, _FRAMING = 14, 38
+"""What the kernel counts of it for a packet, and what the wire has for a segment."""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
+def test_a_node_joins_with_its_data_and_without_and_has_everything(name: str, cache: Path) -> None:
+    """All rows are on it when the primary has died. What it fetched crossed its links: by the kernel's count and by the links' own."""
+    if name == "mariadb" and (lacking := no_transfer()) is not None:
+        pytest.skip(lacking)
+    mode = _MODES[name][0]
+    records = _broken(name, cache, _fault(mode, "member-restarts"), _fault(mode, "member-joins"))
+    for record, how in zip(records, _JOINS[name], strict=True):
+        joined = record.joined
+        assert joined is not None and record.meanwhile_per_s is not None and record.meanwhile_per_s > 0
+        print(
+            record.fault,
+            joined,
+            f"stall {record.stall_ns} ns, {record.meanwhile_per_s:.0f} of {record.commits_per_s:.0f}/s",
+        )
+        assert (joined.how, record.lost, record.by_itself) == (how, 0, 0)
+        kernel = joined.wire_bytes - (_FRAMING + _HEADERS) * joined.segments + (_ETHERNET + _HEADERS) * joined.packets
+        assert joined.received_bytes == pytest.approx(kernel, rel=0.02)
+        assert joined.took_ns >= joined.donor_wire_bytes * 8, "no faster than 1 Gb/s"
+    small, whole = (record.joined.received_bytes for record in records if record.joined is not None)
+    assert whole > 5 * small, "all data, and not only what it missed"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
+def test_two_of_five_nodes_that_are_cut_off_accept_no_write(name: str, cache: Path) -> None:
+    mode = _MODES[name][0]
+    case = _fault(mode, "partition", settings={"mode": mode, "replicas": 4})
+    (record,) = _broken(name, cache, case)
+    assert (record.lost, record.by_itself) == (0, 0)
+    assert record.promoted in ("replica2", "replica3", "replica4"), "one of the majority"
 
 
 @pytest.mark.thorough

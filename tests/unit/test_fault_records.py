@@ -25,7 +25,7 @@ from howfar.runner.fault.crash import (
     slow,
 )
 from howfar.runner.fault.fallback import Absence, Look, fallback_record
-from howfar.store.records import CrashRecord, FallbackRecord
+from howfar.store.records import CrashRecord, FallbackRecord, JoinRecord
 
 SECOND = 1_000_000_000
 MS = 1_000_000
@@ -129,18 +129,24 @@ def write(node: str, sent_ms: int) -> Write:
 
 @pytest.mark.parametrize(
     ("cut_off", "stall_ms", "by_itself"),
-    [(None, 509, 0), ("primary", 1009, 1), ("replica2", 509, 1)],
+    [(set(), 509, 0), ({"primary"}, 1009, 1), ({"replica2"}, 509, 1), ({"primary", "replica2"}, 1009, 2)],
 )
 def test_who_was_told_of_a_commit_when_a_cluster_had_lost_a_node(
-    cut_off: str | None, stall_ms: int, by_itself: int
+    cut_off: set[str], stall_ms: int, by_itself: int
 ) -> None:
     """In force at 2100 ms. Key 4, sent at 2499 and acknowledged at 2500, is the primary's alone if it was cut off."""
     writes = [write("replica2", 2200), write("replica1", 2999), write("replica1", 3090)]
     told = log(acknowledged(1, 1001), acknowledged(2, 1999), acknowledged(3, 2000), acknowledged(4, 2500))
-    if cut_off != "replica2":
+    if "replica2" not in cut_off:
         writes = writes[1:]
     found = of_cluster(told, writes, BROKEN, ORIGIN + 3100 * MS, cut_off)
-    assert found == {"stall_ns": stall_ms * MS, "by_itself": by_itself, "meanwhile_per_s": None, "back_ns": None}
+    assert found == {
+        "stall_ns": stall_ms * MS,
+        "by_itself": by_itself,
+        "meanwhile_per_s": None,
+        "back_ns": None,
+        "joined": None,
+    }
 
 
 def test_a_member_that_was_away_is_one_of_those_that_go_on_again() -> None:
@@ -148,8 +154,32 @@ def test_a_member_that_was_away_is_one_of_those_that_go_on_again() -> None:
     broken = replace(BROKEN, mended_ns=ORIGIN + 2600 * MS, back_ns=40 * MS)
     told = log(acknowledged(1, 2000), acknowledged(2, 2200), acknowledged(3, 2300), acknowledged(4, 2700))
     writes = [write("replica2", 2450), write("replica2", 2800)]
-    found = of_cluster(told, writes, broken, ORIGIN + 3000 * MS, "replica2", lived=True)
-    assert found == {"stall_ns": 400 * MS, "by_itself": 1, "meanwhile_per_s": 4.0, "back_ns": 40 * MS}
+    found = of_cluster(told, writes, broken, ORIGIN + 3000 * MS, {"replica2"}, lived=True)
+    assert found == {"stall_ns": 400 * MS, "by_itself": 1, "meanwhile_per_s": 4.0, "back_ns": 40 * MS, "joined": None}
+
+
+def test_while_a_node_joined_its_clients_are_counted_until_the_primary_is_killed() -> None:
+    """It joins from 2100 to 2600 ms; the primary dies at 2700 and what comes after that is another story."""
+    joined = JoinRecord(
+        how="SST",
+        took_ns=500 * MS,
+        received_bytes=1,
+        wire_bytes=1,
+        donor="primary",
+        donor_wire_bytes=1,
+        segments=1,
+        packets=1,
+    )
+    broken = replace(BROKEN, dead_ns=ORIGIN + 2700 * MS, mended_ns=ORIGIN + 2600 * MS, back_ns=500 * MS, joined=joined)
+    told = log(acknowledged(1, 2000), acknowledged(2, 2200), acknowledged(3, 2300), acknowledged(4, 2650))
+    found = of_cluster(told, [write("replica1", 9000)], broken, ORIGIN + 9999 * MS, set(), lived=True)
+    assert found == {
+        "stall_ns": 350 * MS,
+        "by_itself": 0,
+        "meanwhile_per_s": 4.0,
+        "back_ns": 500 * MS,
+        "joined": joined,
+    }
 
 
 def test_a_slow_server_stops_and_goes_on_and_is_left_running() -> None:
@@ -166,7 +196,7 @@ def test_a_slow_server_stops_and_goes_on_and_is_left_running() -> None:
 
 
 def test_a_cluster_that_never_goes_on_is_counted_to_the_end() -> None:
-    assert of_cluster(log(acknowledged(1, 1990)), [], BROKEN, ORIGIN + 9990 * MS, None)["stall_ns"] == 8000 * MS
+    assert of_cluster(log(acknowledged(1, 1990)), [], BROKEN, ORIGIN + 9990 * MS, set())["stall_ns"] == 8000 * MS
 
 
 # ---------------------------------------------------------------- fallback

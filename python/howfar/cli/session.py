@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from howfar.engine.inserts import PREPARED
+from howfar.engine.inserts import making_tables
 from howfar.engine.process import engine_info
 from howfar.errors import LabError, RunFileError, UsageError
 from howfar.plan.cells import cells
@@ -70,6 +70,7 @@ def open_testbed(plan: Plan) -> AbstractContextManager[Testbed]:
 def lab_request(plan: Plan) -> LabRequest:
     """What all cells together need."""
     from howfar.lab.request import LabRequest
+    from howfar.lab.servers.kinds import long_text
     from howfar.runner.preflight import companions
 
     factors = plan.factors
@@ -84,7 +85,7 @@ def lab_request(plan: Plan) -> LabRequest:
         paths=factors.path,
         contents=factors.content,
         replicas=_replicas(plan),
-        prepare=PREPARED.get(plan.workload.kind, ()),
+        prepare=making_tables(plan.workload.kind, max(factors.row_bytes), long_text(factors.server[0])),
         companions=companions(plan),
         application="php" in factors.application,
     )

@@ -1,7 +1,7 @@
 """The workloads of single rows, inserted and updated: their statements, and the tables that they need.
 
-One short row a transaction, autocommit, as in the published test of replication over distance; keys are the client's own, so that a
-log of them can be held against what a server has.
+One row a transaction, autocommit, by default as short as in the published test of replication over distance. Keys are the client's
+own, so that a log of them can be held against what a server has.
 """
 
 from __future__ import annotations
@@ -17,22 +17,32 @@ from howfar.engine.messages import (
 )
 
 TABLE = "inserted"
+SHORT_BYTES = 8
+_VARCHAR_MOST = 16_000
+"""Characters of up to four bytes each that fit a row of every server."""
 
-SINGLE_ROW_INSERTS = Custom(
-    statements=(
-        CustomStatement(
-            name="insert",
-            sql=f"INSERT INTO {TABLE} (id, text) VALUES (?, ?)",
-            parameters=(SequenceValues(), TextValues(length=8)),
+
+def single_row_inserts(row_bytes: int = SHORT_BYTES, long_text: str = "MEDIUMTEXT") -> Custom:
+    """Every transaction inserts a row with a text of so many bytes. `long_text`: how the server calls the type of a long one."""
+    column = f"VARCHAR({row_bytes})" if row_bytes <= _VARCHAR_MOST else long_text
+    return Custom(
+        statements=(
+            CustomStatement(
+                name="insert",
+                sql=f"INSERT INTO {TABLE} (id, text) VALUES (?, ?)",
+                parameters=(SequenceValues(), TextValues(length=row_bytes)),
+            ),
         ),
-    ),
-    transactions=(CustomTransaction(name="insert", steps=(CustomStep(statement="insert"),)),),
-    prepare=(
-        f"DROP TABLE IF EXISTS {TABLE}",
-        f"CREATE TABLE {TABLE} (id INT PRIMARY KEY, text VARCHAR(8))",
-    ),
-    cleanup=(f"DROP TABLE IF EXISTS {TABLE}",),
-)
+        transactions=(CustomTransaction(name="insert", steps=(CustomStep(statement="insert"),)),),
+        prepare=(
+            f"DROP TABLE IF EXISTS {TABLE}",
+            f"CREATE TABLE {TABLE} (id INT PRIMARY KEY, text {column})",
+        ),
+        cleanup=(f"DROP TABLE IF EXISTS {TABLE}",),
+    )
+
+
+SINGLE_ROW_INSERTS = single_row_inserts()
 
 COUNTED = "counted"
 
@@ -57,5 +67,12 @@ def single_row_updates(row: int) -> Custom:
     )
 
 
-PREPARED = {"single_row_inserts": SINGLE_ROW_INSERTS.prepare, "single_row_updates": single_row_updates(1).prepare}
-"""What makes the tables, by kind of workload. Those of others are filled beforehand."""
+OWN_TABLES = ("single_row_inserts", "single_row_updates")
+"""Kinds of workload whose tables are made for each trial. Those of others are filled beforehand."""
+
+
+def making_tables(kind: str, row_bytes: int, long_text: str) -> tuple[str, ...]:
+    """What does that; `row_bytes`: of the longest row. Empty: nothing is to be made."""
+    if kind == "single_row_inserts":
+        return single_row_inserts(row_bytes, long_text).prepare
+    return single_row_updates(1).prepare if kind == "single_row_updates" else ()

@@ -17,7 +17,7 @@ from howfar.doctor.findings import Kind
 from howfar.doctor.protocols import PROTOCOLS
 from howfar.doctor.protocols.session import Endpoint, NotThis, Refused, SqlSession
 from howfar.doctor.targets import Consent, Login
-from howfar.engine.inserts import PREPARED
+from howfar.engine.inserts import OWN_TABLES
 from howfar.engine.messages import TcpTarget
 from howfar.errors import LabError, PlanError, UsageError
 from howfar.fleet.hosts_file import HostsFile
@@ -80,7 +80,7 @@ def check_given(plan: Plan) -> None:
     factors, needs = plan.factors, ""
     if factors.content != ("digits",):
         needs = "tables with other contents than sysbench's"
-    elif plan.workload.kind in PREPARED:
+    elif plan.workload.kind in OWN_TABLES:
         needs = "a table that is made anew for each trial"
     elif set(factors.tls) != {"off"} or set(factors.compression) != {"off"}:
         needs = "encrypted or compressed sessions"

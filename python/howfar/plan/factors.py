@@ -16,8 +16,8 @@ from pydantic import BeforeValidator, Field, create_model
 
 from howfar.paths import PATHS, crosses_link
 from howfar.plan.distances import EVEN, check_distances, rtts_ns
-from howfar.plan.quantities import AppCpuNs, OneOrMore, Part, RateBps, RttNs, refuse
-from howfar.units import counted, format_duration_ns, format_rate_bps
+from howfar.plan.quantities import AppCpuNs, OneOrMore, Part, RateBps, RowBytes, RttNs, refuse
+from howfar.units import counted, format_duration_ns, format_rate_bps, format_size_bytes
 
 Level = str | int | float | bool
 Cell = Mapping[str, Level]
@@ -26,6 +26,8 @@ T = TypeVar("T")
 MAX_THREADS = 4096
 MAX_REPLICAS = 9
 NO_PAGE = "none"
+SHORT_ROW = 8
+"""Bytes, as in the published test of replication over distance."""
 SEMI_SYNC: dict[str, str] = {
     "after-sync": "AFTER_SYNC",
     "after-commit": "AFTER_COMMIT",
@@ -195,8 +197,11 @@ Fault = Literal[
     "cut-to-primary",
     "stop-replica",
     "cut-off-primary",
+    "partition",
     "cut-off-member",
     "member-returns",
+    "member-restarts",
+    "member-joins",
     "slow-member",
     "replica-leaves",
 ]
@@ -337,6 +342,16 @@ WRITERS: Factor[str] = Factor(
 )
 """Nodes that clients write to, `threads` connections each: the first, or a second one too, in a row of its own or in the same one. A
 group with a single leader takes writes from no other."""
+ROW_BYTES: Factor[int] = Factor(
+    "row_bytes",
+    RowBytes,
+    SHORT_ROW,
+    SHORT_ROW,
+    toml="row",
+    label=lambda size: "short rows" if size == SHORT_ROW else f"rows of {format_size_bytes(size)}",
+    format=format_size_bytes,
+)
+"""What a transaction of `single_row_inserts` inserts."""
 REPLICA_TLS: Factor[str] = Factor(
     "replica_tls",
     ReplicaTls,
@@ -361,11 +376,21 @@ FAULT: Factor[str] = Factor(
     label=lambda level: "no fault" if level == "none" else str(level),
     applies=_replicates,
 )
-"""`kill-primary` to `stop-replica`: something breaks, the primary dies, the replica takes over. `cut-off-` and `-member`: of clusters;
-the rest goes on without a node whose clients still reach it, or with a slow one. `replica-leaves`: timeouts are the server's own, the
-replica goes and comes back."""
-CLUSTER_FAULTS = ("none", "kill-primary", "cut-off-primary", "cut-off-member", "member-returns", "slow-member")
-"""Of these only the last two are a cluster's own."""
+"""`kill-primary` to `stop-replica`: something breaks, the primary dies, the replica takes over. `cut-off-`, `partition` and those of a
+member: of clusters; the rest goes on without nodes whose clients still reach them, with a slow one, or takes one in. `replica-leaves`:
+timeouts are the server's own, the replica goes and comes back."""
+CLUSTER_FAULTS = (
+    "none",
+    "kill-primary",
+    "cut-off-primary",
+    "partition",
+    "cut-off-member",
+    "member-returns",
+    "member-restarts",
+    "member-joins",
+    "slow-member",
+)
+"""The first two are not a cluster's own."""
 PAGE: Factor[str] = Factor("page", ShapeName, NO_PAGE, NO_PAGE)
 """Names of `Plan.pages`."""
 APP_CPU_NS: Factor[int] = Factor(
@@ -421,6 +446,7 @@ FACTORS: dict[str, Factor[Any]] = {
         DISTANCES,
         CONSISTENCY,
         WRITERS,
+        ROW_BYTES,
         REPLICA_TLS,
         REPLICA_COMPRESSION,
         FAULT,

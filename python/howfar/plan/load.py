@@ -115,7 +115,7 @@ def load_plan(name_or_path: str, quick: bool = False, overrides: Sequence[Overri
 
 def _changed(override: Override, baseline: object) -> dict[str, Any]:
     """What of the plan it replaces. A factor that is left with one level has it in the baseline too."""
-    several = isinstance(override.value, tuple)
+    several = not isinstance(override.value, str | int)
     change = _nested(override.key, list(override.value) if isinstance(override.value, tuple) else override.value)
     table, name = override.key[0], override.key[-1]
     if table == "factors" and not several and isinstance(baseline, dict) and name in baseline:

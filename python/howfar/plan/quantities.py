@@ -14,9 +14,11 @@ from howfar.units import (
     format_duration_ns,
     format_rate_bps,
     format_share,
+    format_size_bytes,
     parse_duration_ns,
     parse_rate_bps,
     parse_share,
+    parse_size_bytes,
 )
 
 MS_NS = 1_000_000
@@ -83,6 +85,17 @@ RateBps = Annotated[
         1e11,
         "the segments of one round trip would take longer than a trial",
         "no machine that runs both hosts can carry it, so the link would not be what limits",
+    ),
+]
+RowBytes = Annotated[
+    int,
+    _quantity(
+        parse_size_bytes,
+        format_size_bytes,
+        1,
+        1e6,
+        "a row of nothing is not sent",
+        "clusters and packets have limits of their own beyond that",
     ),
 ]
 AppCpuNs = Annotated[

@@ -31,6 +31,7 @@ from howfar.plan.factors import (
     IDLE,
     LOAD,
     REPLICA_FACTORS,
+    ROW_BYTES,
     SEMI_SYNC,
     ShapeName,
     level_of,
@@ -80,7 +81,7 @@ WorkloadKind = Literal[
 ]
 """Sysbench's are the engine's (`engine.workloads.SysbenchKind`; a test holds them together). Those that write leave the tables changed
 for the trials after them, inserted and deleted rows add up over a run; in cells with replication each trial has fresh tables.
-`single_row_inserts`: one short row per transaction into a table of its own, keys drawn by the clients, autocommit.
+`single_row_inserts`: one row per transaction into a table of its own, keys drawn by the clients, autocommit.
 `single_row_updates`: each transaction adds one to a row, the same for all clients of a node. `page`: one request to an application, of
 round trips to MySQL, Redis and Memcached (`page.py`). `key_value`: commands to Redis or Memcached alone."""
 
@@ -121,6 +122,8 @@ class Workload(Part):
         return self
 
 
+MINORITY_OF_TWO = 4
+"""Replicas beside the primary, so that two nodes are the minority."""
 FALLBACK_NS = 25_000_000_000
 """The shortest window for a replica that leaves and returns under the servers' own timeout of 10 s."""
 
@@ -272,6 +275,12 @@ class Plan(Part):
         return self
 
     @model_validator(mode="after")
+    def _rows_are_inserted(self) -> Self:
+        if self.factors.row_bytes != (ROW_BYTES.ordinary,) and self.workload.kind != "single_row_inserts":
+            raise refuse("the size of a row is of the workload single_row_inserts")
+        return self
+
+    @model_validator(mode="after")
     def _writers_have_rows(self) -> Self:
         factors = self.factors
         if factors.writers == ("one",):
@@ -289,6 +298,8 @@ class Plan(Part):
             raise refuse(f"the faults of a cluster are {', '.join(CLUSTER_FAULTS)}")
         if clusters and faults != {"none"} and min(self.factors.replicas) < 2:
             raise refuse("without one of two nodes no cluster goes on: give it replicas = 2 or more")
+        if "partition" in faults and min(self.factors.replicas) < MINORITY_OF_TWO:
+            raise refuse(f"partition cuts two nodes off from the majority: give it replicas = {MINORITY_OF_TWO}")
         followed = set(self.factors.replication) - {"off", "none"} - clusters
         if followed and (own := faults & set(CLUSTER_FAULTS[2:])):
             raise refuse(f"{', '.join(sorted(own))}: of a cluster, and {', '.join(sorted(followed))} is none")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from howfar.engine.inserts import SINGLE_ROW_INSERTS, single_row_updates
+from howfar.engine.inserts import single_row_inserts, single_row_updates
 from howfar.engine.messages import (
     Arrivals,
     Compression,
@@ -38,7 +38,7 @@ from howfar.engine.receipt_check import mismatches, page_mismatches
 from howfar.engine.rules import is_redis, sql_of
 from howfar.errors import LabError
 from howfar.paths import find_path
-from howfar.plan.factors import ORDINARY, offered_per_s
+from howfar.plan.factors import ORDINARY, ROW_BYTES, offered_per_s
 from howfar.plan.page import MULTI, Keys, PageShape
 from howfar.plan.sessions import SessionSpec, session_spec
 from howfar.plan.types import READS_ONLY, Plan
@@ -202,7 +202,7 @@ def _round(shape: PageShape, cpu_ns: int) -> tuple[PageStep, ...]:
 
 
 def statements_job(plan: Plan, arm: Arm, stage: Stage, seed: int) -> LoadJob:
-    job = load_job(plan, arm, stage, seed, _workload(plan))
+    job = load_job(plan, arm, stage, seed, _workload(plan, arm))
     if plan.workload.kind != "single_row_updates":
         return job
     return job.model_copy(update={"ignore_errors": (*job.ignore_errors, *_CONFLICTS)})
@@ -212,9 +212,9 @@ _CONFLICTS = (1180, 3101)
 """By which Group Replication refuses a commit for another member's; Galera says 1213, a deadlock, and that is repeated anyway."""
 
 
-def _workload(plan: Plan) -> Workload:
+def _workload(plan: Plan, arm: Arm) -> Workload:
     if plan.workload.kind == "single_row_inserts":
-        return SINGLE_ROW_INSERTS
+        return single_row_inserts(ROW_BYTES.of(arm.factors))
     if plan.workload.kind == "single_row_updates":
         return single_row_updates(1)
     tables = {"tables": plan.data.tables, "table_size": plan.data.table_size}

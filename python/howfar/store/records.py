@@ -207,6 +207,25 @@ class Window(Record):
     """Empty: no replica."""
 
 
+class JoinRecord(Record):
+    """What it took a node of a cluster to join it."""
+
+    how: str
+    """By what it fetched what it lacked, as the server calls it: `SST`, `IST`, `clone`, `binary log`."""
+    took_ns: int
+    """From the start of its server until it was a whole member."""
+    received_bytes: int
+    """To it, over all its links, by the kernel's count of the other ends' interfaces."""
+    wire_bytes: int
+    """The same by the links' own count, with the framing of each segment."""
+    donor: str
+    """At the other end of the link that carried most."""
+    donor_wire_bytes: int
+    segments: int
+    """Over all links; the kernel counts a packet of several with one set of headers."""
+    packets: int
+
+
 class CrashRecord(Record):
     """What a fault lost, by the clients' own logs against what the survivor holds. Times since the load began, by one clock."""
 
@@ -271,6 +290,8 @@ class CrashRecord(Record):
     """Acknowledged by a primary that lived on, while a member was cut off or slow. None: it died, files of before."""
     back_ns: int | None = None
     """Until that member was a whole one again, from when it was let alone. None: it was not, or not within a minute."""
+    joined: JoinRecord | None = None
+    """Of a member that left and joined: `stall_ns` is until the primary died, `meanwhile_per_s` while it joined."""
 
 
 class FallbackSample(Record):

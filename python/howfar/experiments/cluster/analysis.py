@@ -6,7 +6,7 @@ without a replica) and adds what the agreement takes at the others. So the short
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
@@ -14,15 +14,26 @@ from typing import Literal
 from howfar.experiments.latency.analysis import TAIL
 from howfar.experiments.replication.analysis import Local, Waiting
 from howfar.experiments.replication.arms import ALONE, ReplicationArm, mode_name, rate, rate_interval, replication_arms
-from howfar.model.agreement import Rtts, agreement_s, read_s
-from howfar.plan.factors import CLUSTERS, DISTANCES, REPLICAS, SEMI_SYNC, WRITERS, node_rtts_ns
+from howfar.model.agreement import Rtts, agreement_s, read_s, transfer_s
+from howfar.plan.distances import NAMED_LINKS
+from howfar.plan.factors import (
+    CLUSTERS,
+    DISTANCES,
+    REPLICA_RATE_BPS,
+    REPLICAS,
+    ROW_BYTES,
+    SEMI_SYNC,
+    SHORT_ROW,
+    WRITERS,
+    node_rtts_ns,
+)
 from howfar.plan.types import READS_ONLY
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import merge, value_at
 from howfar.stats.intervals import judge_ratio, mean_interval
 from howfar.stats.trials import TrialTable, transaction_histogram
 from howfar.store.records import HistogramRecord
-from howfar.units import format_duration_ns
+from howfar.units import format_duration_ns, format_rate_bps, parse_duration_ns
 
 Operation = Literal["commit", "read"]
 
@@ -57,6 +68,12 @@ class ClusterPoint(Part):
     nodes: int
     distances: str
     """A level of that factor, or the round trip of all. Empty: it is alone."""
+    row_bytes: int = SHORT_ROW
+    """What a commit inserts."""
+    rate_bps: int | None = None
+    """Of the links between the nodes. None: it is alone."""
+    link: str = ""
+    """The same in words, where the run has several."""
     threads: int
     commits_per_s: Estimate
     p50_ms: Estimate
@@ -68,7 +85,7 @@ class ClusterPoint(Part):
     """To the second nearest, which completes a majority of five; the only one has no second, and is meant then."""
     farthest_ms: float | None
     agreement_ms: float
-    """What a commit waits for by the model; 0: for nobody."""
+    """What a commit waits for by the model; 0: for nobody. With the time that its row takes on a link."""
     predicted_ms: float | None
     """Of the p50. None: the model is made of this arm, or of nothing."""
     error: float | None
@@ -89,15 +106,37 @@ class ClusterPoint(Part):
     def label(self) -> str:
         """The mode, with its consistency and nodes where they are not the ordinary ones."""
         more = "" if self.consistency == "eventual" else f", {self.consistency.replace('-', ' ')}"
+        if self.row_bytes != SHORT_ROW:
+            more += f", {ROW_BYTES.label(self.row_bytes)}"
         if self.writers is not None:
             more += f", two writers, {self.writers.rows.replace('-', ' ')}"
         return mode_name(self.mode) + more + ("" if self.nodes in (1, 3) else f", {self.nodes} nodes")
+
+    @property
+    def place(self) -> str:
+        """The distances, and the links' rate where the run has several."""
+        return ", ".join(filter(None, (self.distances, self.link)))
+
+
+class ThirdNode(Part):
+    """Where the third of three nodes could be: one connection's commit, by the model."""
+
+    label: str
+    near_ms: float
+    """Round trip between the first two."""
+    far_ms: float
+    """From both to the third."""
+    p50_ms: Estimate
+    """Its interval is that of the local work; the model's own error is not in it."""
+    beyond: bool
+    """Of what was measured: the third is farther than any node was, or nearer."""
 
 
 class ClusterCost(Part):
     operation: Operation
     """What the connections do: rates and times are of that."""
     points: tuple[ClusterPoint, ...]
+    third: tuple[ThirdNode, ...] = ()
     mean_error: float | None
     """Of all that is predicted."""
     worst_error: float | None
@@ -115,22 +154,22 @@ def cluster_cost(table: TrialTable, workload: str) -> ClusterCost | None:
         lines.setdefault(
             (arm.mode, arm.level("consistency"), arm.level("writers"), nodes, arm.local_levels), []
         ).append(arm)
+    rates = {rate_bps for arm in arms if (rate_bps := _rate_bps(arm)) is not None}
+    links: dict[int | None, str] = {bps: format_rate_bps(bps) for bps in rates} if len(rates) > 1 else {}
     apart = {_place(arm): arm for arm in arms if WRITERS.of(arm.arm.factors) == "own-rows"}
     alone = {
-        arm.local_levels: _Line(line, None, operation, apart)
+        arm.local_levels: _Line(line, None, operation, apart, {})
         for line in lines.values()
         for arm in line
         if arm.mode == ALONE
     }
-    points = tuple(
-        point
-        for line in lines.values()
-        for point in _Line(line, alone.get(line[0].local_levels), operation, apart).points()
-    )
+    measured = [_Line(line, alone.get(line[0].local_levels), operation, apart, links) for line in lines.values()]
+    points = tuple(point for line in measured for point in line.points())
     errors = [abs(point.error) for point in points if point.error is not None]
     return ClusterCost(
         operation=operation,
         points=points,
+        third=tuple(place for line in measured for place in line.third()),
         mean_error=sum(errors) / len(errors) if errors else None,
         worst_error=max(errors, default=None),
     )
@@ -165,14 +204,23 @@ def _wait_s(arm: ReplicationArm, rtts: Rtts, operation: Operation) -> float:
     if not rtts:
         return 0.0
     if arm.mode in CLUSTERS:
-        waits = read_s if operation == "read" else agreement_s
-        return waits(arm.mode, str(arm.level("consistency")), rtts)
+        consistency = str(arm.level("consistency"))
+        if operation == "read":
+            return read_s(arm.mode, consistency, rtts)
+        return agreement_s(arm.mode, consistency, rtts) + transfer_s(ROW_BYTES.of(arm.arm.factors), _rate_bps(arm))
     if operation == "read":
         return 0.0
     if arm.mode in SEMI_SYNC:
         needed = sorted(rtts.values())[int(arm.level("wait_for") or 1) - 1]
         return Waiting(arm.kind, arm.mode, needed).wait_s(arm.threads)
     return 0.0
+
+
+_QUESTION = ("cross-zone", "cross-zone", "region", "us-coasts")
+APART_NS, *FROM_BOTH_NS = (parse_duration_ns(NAMED_LINKS[name]["rtt"]) for name in _QUESTION)
+"""The first two nodes are in two zones of one place; the third as near as these links are."""
+_NEARLY = 1.2
+"""A round trip that differs by no more was measured."""
 
 
 class _Line:
@@ -184,18 +232,22 @@ class _Line:
         alone: _Line | None,
         operation: Operation,
         apart: Mapping[object, ReplicationArm],
+        links: Mapping[int | None, str],
     ) -> None:
+        """`links`: rates in words, where there are several."""
         self.arms = [arm for arm in arms if _p50s_s(arm)]
         self.rtts = {arm.arm.name: rest_rtts(arm) for arm in self.arms}
         self.waits = {arm.arm.name: _wait_s(arm, self.rtts[arm.arm.name], operation) for arm in self.arms}
         self.alone = alone
+        self.operation = operation
         self.apart = apart
+        self.links = links
 
-    def _local(self) -> tuple[Local, str]:
-        """Of a commit without its agreement, by connections; and the distances that it was measured at."""
-        by_distance: dict[str, list[ReplicationArm]] = {}
+    def _local(self) -> tuple[Local, Place]:
+        """Of a commit without its agreement, by connections; and where it was measured."""
+        by_distance: dict[Place, list[ReplicationArm]] = {}
         for arm in self.arms:
-            by_distance.setdefault(_distances(arm), []).append(arm)
+            by_distance.setdefault(_place_of(arm), []).append(arm)
         name, nearest = min(by_distance.items(), key=lambda item: min(self.waits[arm.arm.name] for arm in item[1]))
         if self.alone is not None and len(by_distance) == 1 and self.arms[0].mode != ALONE:
             return self.alone._local()
@@ -208,14 +260,36 @@ class _Line:
         local, known = self._local()
         return tuple(self._point(arm, local, known) for arm in self.arms)
 
-    def _point(self, arm: ReplicationArm, local: Local, known: str) -> ClusterPoint:
+    def third(self) -> Iterator[ThirdNode]:
+        """For one connection of a cluster of three, written to on one node."""
+        few = [
+            arm for arm in self.arms if arm.threads == 1 and arm.mode in CLUSTERS and len(self.rtts[arm.arm.name]) == 3
+        ]
+        if not few or self.operation == "read" or WRITERS.of(few[0].arm.factors) != "one":
+            return
+        reference = min(few, key=lambda arm: self.waits[arm.arm.name])
+        p50s_s, wait_s = _p50s_s(reference), self.waits[reference.arm.name]
+        local_s = [max(seconds - wait_s, 0.0) for seconds in p50s_s]
+        seen = [rtt_s for arm in few for rtt_s in self.rtts[arm.arm.name].values()]
+        for far_ns in FROM_BOTH_NS:
+            rtts = {(0, 1): APART_NS / 1e9, (0, 2): far_ns / 1e9, (1, 2): far_ns / 1e9}
+            agreed_s = _wait_s(reference, rtts, self.operation)
+            yield ThirdNode(
+                label=_label(reference),
+                near_ms=APART_NS / 1e6,
+                far_ms=far_ns / 1e6,
+                p50_ms=mean_interval([(seconds + agreed_s) * 1e3 for seconds in local_s]),
+                beyond=not min(seen) / _NEARLY <= far_ns / 1e9 <= max(seen) * _NEARLY,
+            )
+
+    def _point(self, arm: ReplicationArm, local: Local, known: Place) -> ClusterPoint:
         rtts, wait_s = self.rtts[arm.arm.name], self.waits[arm.arm.name]
         mine = sorted(rtt * 1e3 for (low, _), rtt in rtts.items() if low == 0)
         p50_s = _p50s_s(arm)
         measured_s = median(p50_s)
         predicted_s = None
         writers = _two_writers(arm, self.apart.get(_place(arm)))
-        if wait_s and _distances(arm) != known and writers is None:
+        if wait_s and _place_of(arm) != known and writers is None:
             predicted_s = wait_s + local.behind(wait_s, arm.threads)
         whole = merge(_histograms(arm))
         return ClusterPoint(
@@ -224,6 +298,9 @@ class _Line:
             consistency=str(arm.level("consistency")),
             nodes=1 if arm.mode == ALONE else REPLICAS.of(arm.arm.factors) + 1,
             distances=_distances(arm),
+            row_bytes=ROW_BYTES.of(arm.arm.factors),
+            rate_bps=_rate_bps(arm),
+            link=self.links.get(_rate_bps(arm), ""),
             threads=arm.threads,
             commits_per_s=arm.commits_per_s,
             p50_ms=mean_interval([seconds * 1e3 for seconds in p50_s]),
@@ -238,6 +315,13 @@ class _Line:
             writers=writers,
             flow_control=_counted(arm, "wsrep_flow_control_sent"),
         )
+
+
+def _label(arm: ReplicationArm) -> str:
+    row = ROW_BYTES.of(arm.arm.factors)
+    consistency = str(arm.level("consistency"))
+    more = "" if consistency == "eventual" else f", {consistency.replace('-', ' ')}"
+    return mode_name(arm.mode) + more + ("" if row == SHORT_ROW else f", {ROW_BYTES.label(row)}")
 
 
 def _place(arm: ReplicationArm) -> object:
@@ -303,6 +387,18 @@ def _distances(arm: ReplicationArm) -> str:
     )
 
 
+def _rate_bps(arm: ReplicationArm) -> int | None:
+    return None if arm.mode == ALONE else REPLICA_RATE_BPS.given(arm.arm.factors)
+
+
+Place = tuple[str, int | None]
+"""Distances, and the links' rate."""
+
+
+def _place_of(arm: ReplicationArm) -> Place:
+    return _distances(arm), _rate_bps(arm)
+
+
 def _counted(arm: ReplicationArm, counter: str) -> int | None:
     """Over all nodes and trials. A conflict in Group Replication is found, and counted, by every member: once here."""
     once = counter == "conflicts" and arm.mode != "galera"
@@ -323,11 +419,11 @@ def verdict(found: ClusterCost, form: Callable[[Estimate], str]) -> str:
     clauses = []
     for label in dict.fromkeys(point.label for point in points if point.mode in CLUSTERS):
         mine = [p for p in points if p.label == label and p.threads == few and p.farthest_ms]
-        told = ", ".join(f"{form(p.p50_ms)} ms ({p.distances})" for p in mine)
-        far = max(mine, key=lambda p: p.farthest_ms or 0.0, default=None)
+        told = ", ".join(f"{form(p.p50_ms)} ms ({p.place})" for p in mine)
+        far = max(mine, key=lambda p: (p.farthest_ms or 0.0, -(p.rate_bps or 0)), default=None)
         if far is not None and far.farthest_ms:
             clauses.append(
-                f"{label} {told}; over {far.distances} it makes {rate_interval(far.commits_per_s)} {found.operation}s/s, "
+                f"{label} {told}; over {far.place} it makes {rate_interval(far.commits_per_s)} {found.operation}s/s, "
                 f"where one round trip to the farthest node a {found.operation} would be {rate(1e3 / far.farthest_ms)}"
             )
     return f"The median {found.operation} of {who} takes: {'. '.join(clauses)}." if clauses else ""

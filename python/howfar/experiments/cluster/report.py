@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import altair as alt
 
 from howfar.analysis.advice import Advice
 from howfar.analysis.summary import Findings, RunEvidence, Summary
-from howfar.experiments.cluster.analysis import ClusterCost, ClusterPoint, TwoWriters, cluster_cost, verdict
+from howfar.experiments.cluster.analysis import ClusterCost, ClusterPoint, ThirdNode, TwoWriters, cluster_cost, verdict
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.latency.report import with_limits
 from howfar.experiments.replication.arms import rate, rate_interval
+from howfar.plan.factors import SHORT_ROW
 from howfar.report import figures, palette
 from howfar.report.charts import Drawable, axis, by_name, data, ends, intervals, layer, legend, log_ticks, looks
 from howfar.report.document import Block, Chart, Details, Document, Fields, Table, Text, table_of
@@ -51,14 +52,14 @@ class Cluster(Experiment):
         )
         every = Details("All cells", (cell_table(summary, main=False),))
         below: tuple[Block, ...] = (Text(model_sentence(found)), chart, every, *trials(summary))
-        tables = (main_table(found), *conflict_tables(found))
+        tables = (main_table(found), *third_table(found), *conflict_tables(found))
         return frame(summary, tables, below=below, records=records(found))
 
 
 def main_table(found: ClusterCost) -> Table:
     fields: Fields[ClusterPoint] = {
         "mode": lambda p: p.label,
-        "distances": lambda p: p.distances,
+        "distances": lambda p: p.place,
         "connections": lambda p: str(p.threads),
         f"{found.operation}s/s\n[95 % interval]": lambda p: rate_interval(p.commits_per_s),
         "p50 ms\n[95 % interval]": lambda p: with_limits(p.p50_ms),
@@ -81,13 +82,37 @@ def main_table(found: ClusterCost) -> Table:
     return table_of("", found.points, fields, (note,), main=True, stack=True)
 
 
+def third_table(found: ClusterCost) -> tuple[Table, ...]:
+    """None where no cluster of three was measured with one connection."""
+    if not found.third:
+        return ()
+    labels = list(dict.fromkeys(place.label for place in found.third))
+    by_far = {far: {p.label: p for p in found.third if p.far_ms == far} for far in (p.far_ms for p in found.third)}
+    near = found.third[0].near_ms
+
+    def cell(label: str) -> Callable[[tuple[float, dict[str, ThirdNode]]], str]:
+        return lambda row: f"{with_limits(row[1][label].p50_ms)}{'*' if row[1][label].beyond else ''}"
+
+    fields: Fields[tuple[float, dict[str, ThirdNode]]] = {
+        "third node at": lambda row: f"{row[0]:g} ms",
+        **{f"{label}\np50 ms": cell(label) for label in labels},
+    }
+    how = (
+        f"Predicted for one connection, with {near:g} ms between the first two nodes and so much from both to the third. The "
+        "intervals are of the local work; the model's own error is above."
+    )
+    notes = [how]
+    notes += ["* Farther or nearer than any node of this run."] if any(place.beyond for place in found.third) else []
+    return (table_of("Where to put the third node", by_far.items(), fields, tuple(notes), stack=True),)
+
+
 def conflict_tables(found: ClusterCost) -> tuple[Table, ...]:
     """None where one node is written to."""
     points = [(point, point.writers) for point in found.points if point.writers is not None]
     if not points:
         return ()
     fields: Fields[tuple[ClusterPoint, TwoWriters]] = {
-        "two writers": lambda p: f"{p[0].label}, {p[0].distances}",
+        "two writers": lambda p: f"{p[0].label}, {p[0].place}",
         "connections\non each node": lambda p: str(p[0].threads),
         "commits/s of both\n[95 % interval]": lambda p: rate_interval(p[1].commits_per_s),
         "to own rows\n[95 % interval]": lambda p: "" if p[1].to_own_rows is None else with_limits(p[1].to_own_rows),
@@ -168,7 +193,8 @@ def draw(found: ClusterCost, width: int) -> Drawable | None:
 def _advice(found: ClusterCost) -> tuple[Advice, ...]:
     """Where the turns of idle members are what a commit waits for."""
     few = min(point.threads for point in found.points)
-    at = {(p.mode, p.distances): p for p in found.points if p.threads == few and p.consistency == "eventual"}
+    ordinary = (few, "eventual", SHORT_ROW)
+    at = {(p.mode, p.place): p for p in found.points if (p.threads, p.consistency, p.row_bytes) == ordinary}
     pairs = [
         (p, at[("group-leader", where)])
         for (mode, where), p in at.items()
@@ -181,7 +207,7 @@ def _advice(found: ClusterCost) -> tuple[Advice, ...]:
     return (
         Advice(
             action="Set group_replication_paxos_single_leader = ON on every member, and bootstrap the group again.",
-            because=f"Over {slow.distances} half of the commits take {figures.number(fast.p50_ms.value)} ms with it and "
+            because=f"Over {slow.place} half of the commits take {figures.number(fast.p50_ms.value)} ms with it and "
             f"{figures.number(slow.p50_ms.value)} ms without: without it each commit also waits for the turn of every idle member.",
         ),
     )
@@ -195,6 +221,8 @@ def records(found: ClusterCost) -> list[dict[str, object]]:
             "mode": p.mode,
             "consistency": p.consistency,
             "distances": p.distances,
+            "row_bytes": p.row_bytes,
+            "rate_bps": written(p.rate_bps),
             "threads": p.threads,
             **limits_of("commits_per_s", p.commits_per_s),
             **limits_of("p50_ms", p.p50_ms),

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from howfar.analysis.advice import capital
 from howfar.experiments.replication.arms import mode_name, plural, rate, rate_interval, with_mode
-from howfar.plan.factors import LOSSLESS
+from howfar.plan.factors import LOSSLESS, REPLICA_RATE_BPS
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import interval_text, mean_interval, mean_of_counts
 from howfar.store.records import Arm, ArmRole, CrashRecord, Run, TrialStatus
@@ -28,6 +28,9 @@ from howfar.store.records import Arm, ArmRole, CrashRecord, Run, TrialStatus
 CHANCE = 0.05
 """Of seeing no loss in all crashes where the share of crashes with a loss is at the upper limit."""
 _GOES_ON = "and the primary continues until it is killed a second later"
+
+
+_JOINED = "a second after it is whole the primary is killed, and all rows must be on that node"
 
 
 class Fault(NamedTuple):
@@ -81,6 +84,14 @@ FAULTS = {
         True,
         True,
     ),
+    "partition": Fault(
+        "partition",
+        "the primary and another node were cut off from the majority",
+        "the links of the primary and another node to the others are cut, and clients still reach both; the primary is killed a "
+        "second after the others go on",
+        True,
+        True,
+    ),
     "cut-off-member": Fault(
         "member cut off",
         "another node was cut off",
@@ -90,6 +101,16 @@ FAULTS = {
         "member away for 3 s",
         "another node was cut off for 3 s",
         "all links of a node that no load writes to are cut and mended 3 s later, before the others expel it",
+    ),
+    "member-restarts": Fault(
+        "member restarts",
+        "another node was shut down for 3 s and joined again",
+        f"a node that no load writes to is shut down, and started again with its data 3 s later; {_JOINED}",
+    ),
+    "member-joins": Fault(
+        "new member",
+        "another node was replaced by one without data",
+        f"a node that no load writes to is shut down, and one without data joins in its place; {_JOINED}",
     ),
     "slow-member": Fault(
         "slow member",
@@ -121,6 +142,17 @@ class CrashPoint(Part):
     phantoms: int
     behind_before: int | None
     unapplied: int
+
+
+class JoinCost(Part):
+    """A node that joined, over all its joins. Its time is `back_s`."""
+
+    how: tuple[str, ...]
+    """By what it fetched what it lacked, as the server calls it."""
+    received_bytes: Estimate
+    """Over its links, by the kernel's count; the load's writes meanwhile are among them."""
+    link_busy: Estimate
+    """Share of its time in which the link to its donor was busy. Near 1, that link is the limit."""
 
 
 class CrashLoss(Part):
@@ -173,6 +205,8 @@ class CrashLoss(Part):
     """Commits a second while a member was cut off or slow, over those before. None: the primary died."""
     back_s: Estimate | None = None
     """Until that member was a whole one again. None: never, or it was not let alone."""
+    join: JoinCost | None = None
+    """None: no node joined."""
     sound: bool
     """Each account adds up: no unknown key, no key twice."""
     each: tuple[CrashPoint, ...] = ()
@@ -234,8 +268,20 @@ def _loss(run: Run, arm: Arm) -> CrashLoss | None:
         by_itself=sum(record.by_itself or 0 for record in records) if stalls else None,
         meanwhile=mean_of_counts(slowed) if slowed else None,
         back_s=mean_of_counts(back) if back else None,
+        join=_join_cost(records, REPLICA_RATE_BPS.given(arm.factors)),
         sound=True,
         each=tuple(_point(number, record) for number, record in crashes),
+    )
+
+
+def _join_cost(records: Sequence[CrashRecord], rate_bps: int | None) -> JoinCost | None:
+    joins = [record.joined for record in records if record.joined is not None]
+    if not joins or rate_bps is None:
+        return None
+    return JoinCost(
+        how=tuple(dict.fromkeys(join.how for join in joins)),
+        received_bytes=mean_of_counts([join.received_bytes for join in joins]),
+        link_busy=mean_of_counts([join.donor_wire_bytes * 8e9 / rate_bps / join.took_ns for join in joins]),
     )
 
 
@@ -298,7 +344,7 @@ def loss_sentences(losses: Sequence[CrashLoss]) -> tuple[str, ...]:
     kept = [loss for loss in losses if loss.mode in LOSSLESS]
     found = [_lost(loss) for loss in losses if loss.mode not in LOSSLESS]
     found += [*(_kept(mode, kept) for mode in LOSSLESS), *(_stall(mode, kept) for mode in LOSSLESS)]
-    found += [_by_itself(losses), _early(kept), _unacknowledged(losses)]
+    found += [*(_joins(loss) for loss in losses), _by_itself(losses), _early(kept), _unacknowledged(losses)]
     return tuple(sentence for sentence in found if sentence)
 
 
@@ -313,8 +359,9 @@ def loss_verdict(losses: Sequence[CrashLoss]) -> tuple[str, ...]:
         if mode not in LOSSLESS
     ]
     kept = [_kept(mode, losses) for mode in safe if mode not in broken]
+    joins = [text for loss in losses if (text := _joins(loss))]
     kept += [text for text in (*(_stall(mode, losses) for mode in safe), _by_itself(losses)) if text]
-    return (*(_kept(mode, losses) for mode in broken), *(_lost(loss, brief=True) for loss in worst), *kept)
+    return (*(_kept(mode, losses) for mode in broken), *joins, *(_lost(loss, brief=True) for loss in worst), *kept)
 
 
 def percent_up(share: float) -> str:
@@ -391,10 +438,34 @@ def _meanwhile(loss: CrashLoss) -> str:
     return f" (meanwhile {interval_text(loss.meanwhile)} of the commits a second{back})"
 
 
+def _joins(loss: CrashLoss) -> str:
+    """Empty: no node joined, or no interval tells how long it took."""
+    if loss.join is None or loss.back_s is None:
+        return ""
+    whose = "a new node" if loss.fault == "member-joins" else "a node that was restarted"
+    busy = loss.join.link_busy.value
+    limit = ", which was its limit" if busy > LINK_IS_LIMIT else ""
+    return (
+        f"{capital(mode_name(loss.mode))}: {whose} was whole after {rate_interval(loss.back_s)} s, by {' or '.join(loss.join.how)} "
+        f"with {megabytes(loss.join.received_bytes)} MB; that took its donor's link for {busy * 100:.0f} % of the time{limit}."
+    )
+
+
+LINK_IS_LIMIT = 0.8
+"""Of the time of a join: busier, and the link is what it waits for."""
+
+
+def megabytes(found: Estimate) -> str:
+    """With its interval."""
+    low, high = (None if end is None else end / 1e6 for end in (found.low, found.high))
+    return rate_interval(Estimate(value=found.value / 1e6, low=low, high=high))
+
+
+_CUTS = ("cut-off", "partition", "member-returns")
+
+
 def _by_itself(losses: Sequence[CrashLoss]) -> str:
-    cut = [
-        loss for loss in losses if loss.by_itself is not None and loss.fault.startswith(("cut-off", "member-returns"))
-    ]
+    cut = [loss for loss in losses if loss.by_itself is not None and loss.fault.startswith(_CUTS)]
     if not cut:
         return ""
     bad = [f"{mode_name(loss.mode)} {loss.by_itself:,}" for loss in cut if loss.by_itself]

@@ -16,6 +16,7 @@ from howfar.experiments.crash.analysis import (
     CrashPoint,
     before_the_fault,
     may_lose,
+    megabytes,
     percent_up,
 )
 from howfar.experiments.experiment import Experiment
@@ -50,6 +51,7 @@ from howfar.report.document import (
     single,
     table_of,
 )
+from howfar.report.frame import limits_of
 from howfar.stats.estimate import Estimate
 
 Typical = tuple[str, CrashLoss, CrashPoint]
@@ -248,6 +250,18 @@ _MEMBER: Fields[CrashLoss] = {
     Column("whole again", "after s", optional=True): lambda loss: _estimate(loss.back_s),
 }
 """Of faults of a member that is not the primary."""
+_JOIN: Fields[CrashLoss] = {
+    Column("fetched by", optional=True): lambda loss: (
+        figures.UNKNOWN if loss.join is None else " or ".join(loss.join.how)
+    ),
+    Column("MB", "[95 % interval]", optional=True): lambda loss: (
+        figures.UNKNOWN if loss.join is None else megabytes(loss.join.received_bytes)
+    ),
+    Column("link busy", "%", optional=True): lambda loss: (
+        figures.UNKNOWN if loss.join is None else f"{loss.join.link_busy.value * 100:.0f}"
+    ),
+}
+"""Of a node that joins."""
 
 
 def loss_table(losses: Sequence[CrashLoss]) -> Table:
@@ -257,6 +271,7 @@ def loss_table(losses: Sequence[CrashLoss]) -> Table:
         True: {
             "s without\na commit": stall_cell,
             **(_MEMBER if any(loss.meanwhile for loss in losses) else {}),
+            **(_JOIN if any(loss.join for loss in losses) else {}),
             "by a node\ncut off": lambda loss: figures.UNKNOWN if loss.by_itself is None else f"{loss.by_itself:,}",
         },
         False: {"predicted": predicted},
@@ -304,7 +319,12 @@ def loss_notes(losses: Sequence[CrashLoss]) -> tuple[str, ...]:
             "mean. By a node cut off: writes that it acknowledged by itself, in all."
         )
     if any(loss.meanwhile for loss in losses):
-        notes.append("Meanwhile: while a member was cut off or slow, of the rate before.")
+        notes.append("Meanwhile: while a member was cut off, slow or joining, of the rate before.")
+    if any(loss.join for loss in losses):
+        notes.append(
+            "MB: to the node that joined, over all its links, from the start of its server until it was whole, by the kernel's count; "
+            "the load's writes are among them. Link busy: share of that time in which its donor's link was sending."
+        )
     return tuple(notes)
 
 
@@ -410,4 +430,11 @@ meanwhile back_s"""
 
 def records(crash: CrashFindings) -> dict[str, Record]:
     each = {loss.arm: {"lost_each": " ".join(str(point.lost) for point in loss.each)} for loss in crash.losses}
-    return {loss.arm: columns(loss, _COLUMNS) | each[loss.arm] for loss in crash.losses}
+    return {loss.arm: columns(loss, _COLUMNS) | _joined(loss) | each[loss.arm] for loss in crash.losses}
+
+
+def _joined(loss: CrashLoss) -> Record:
+    if loss.join is None:
+        return {}
+    fetched = {"join_how": " or ".join(loss.join.how), "join_link_busy": loss.join.link_busy.value}
+    return fetched | limits_of("join_bytes", loss.join.received_bytes)

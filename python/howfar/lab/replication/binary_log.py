@@ -6,6 +6,7 @@ server has is read from its variables.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import threading
 from abc import abstractmethod
@@ -32,7 +33,7 @@ from howfar.lab.servers import Ask, ServerContext, Tables, TableServer
 from howfar.lab.servers.dialect import BinaryLog, quotable
 from howfar.lab.servers.kinds import DIALECTS
 from howfar.lab.servers.program import Program
-from howfar.lab.servers.sql_store import SqlStore
+from howfar.lab.servers.sql_store import SqlServer, SqlStore
 
 PRIMARY_ID = 1
 """The replicas' identifiers follow it."""
@@ -87,6 +88,19 @@ class BinaryLogReplication(ReplicationDialect):
         store = SqlStore(program, DIALECTS[program.kind], tables)
         store.prepare(context)
         return store.begin(binary_log=self.binary_log(seed), tls=seed.tls)
+
+    def begin_again(self, member: Member, seed: Seed) -> SqlServer:
+        """In place of a server that has ended: on its data or, `new`, with none of it. Started, and not waited for."""
+        old = member.server
+        assert isinstance(old, SqlServer) and member.begin is not None, "in the laboratory alone"
+        if seed.arrival == "new":
+            shutil.rmtree(old.context.work)
+            old.context.work.mkdir()
+            member.server = member.begin(seed)
+        else:
+            member.server = old.again(self.binary_log(seed))
+        assert isinstance(member.server, SqlServer)
+        return member.server
 
     def binary_log(self, seed: Seed) -> BinaryLog:
         return BinaryLog(

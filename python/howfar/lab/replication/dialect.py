@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from howfar.errors import LabError
 from howfar.lab.replication.links import Compression, Durability, ReplicationSpec
@@ -36,6 +36,10 @@ class Source:
     compression: Compression | None
 
 
+Arrival = Literal["founds", "returns", "new"]
+"""How a node comes to its cluster: with the others, before any load; again, with what it had; or with nothing."""
+
+
 @dataclass(frozen=True)
 class Seed:
     """What a member of a pair is begun with."""
@@ -51,6 +55,7 @@ class Seed:
     """None: it is the primary."""
     group: str = ""
     """A UUID that the nodes of a cluster have in common."""
+    arrival: Arrival = "founds"
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,11 @@ class ReplicationDialect(ABC):
     @abstractmethod
     def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, patience_s: float) -> None:
         """Tables of the laboratory's own, and replication on, everywhere. The primary writes only when all have come."""
+
+    def arrive(self, member: Member, seed: Seed, patience_s: float) -> str:
+        """A node that has left comes to its cluster again, and is whole on return. By what it fetched what it lacked, as the server
+        calls it. Raises LabError, ServerCrashed."""
+        raise LabError(f"{self.kind} is no cluster here")
 
     @abstractmethod
     def mark_sql(self, word: str, filling: str) -> str:

@@ -6,11 +6,14 @@ come they go on as one, in parallel and without a transfer. Positions are sequen
 
 from __future__ import annotations
 
+import os
+import shutil
 import uuid
 from dataclasses import replace
 from pathlib import Path
 
 from howfar.errors import LabError
+from howfar.lab.cache import cache_home
 from howfar.lab.replication.binary_log import MariadbReplication, make_schema, status, variables
 from howfar.lab.replication.dialect import ReplicaState, Seed, Source
 from howfar.lab.replication.links import ReplicationSpec, node_address
@@ -24,6 +27,11 @@ SYNC_WAIT = {"eventual": 0, "before": 7}
 """By level of `consistency`: a statement first waits until its node has applied all that was ordered before it; 7: reads, updates,
 deletes and inserts."""
 READY = "Synced"
+TRANSFER = "mariabackup"
+"""By which a node without data gets all of another's, which goes on meanwhile."""
+_TRANSFER_PROGRAMS = (f"wsrep_sst_{TRANSFER}", "mariabackup", "mbstream", "socat", "my_print_defaults")
+_TRANSFERS = {"SST": "SST received", "IST": "IST received"}
+"""What its log says of a node that has fetched something: all, or what it missed."""
 _COUNTERS = {
     "wsrep_replicated": "ordered",
     "wsrep_local_cert_failures": "conflicts",
@@ -32,12 +40,25 @@ _COUNTERS = {
     "wsrep_flow_control_sent": "wsrep_flow_control_sent",
     "wsrep_flow_control_recv": "wsrep_flow_control_recv",
 }
+_BY_SOCKET = "ALTER USER 'root'@'localhost' IDENTIFIED VIA unix_socket;\n"
+"""Who makes the copy for another node logs in so: a password would stand in a command line."""
 _SETTINGS = ("wsrep_protocol_version", "wsrep_provider_version", "wsrep_cluster_conf_id")
 _POSITION = "SELECT VARIABLE_VALUE AS position FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = '{}'"
 
 
 def provider() -> Path | None:
     return next((path for path in PROVIDERS if path.exists()), None)
+
+
+def transfer_path() -> str:
+    """Where a server finds the programs of a transfer: our PATH, and what `./setup --clusters` has unpacked."""
+    return f"{os.environ.get('PATH', os.defpath)}:{cache_home() / 'galera/bin'}"
+
+
+def no_transfer() -> str | None:
+    """What a transfer lacks here. None: nothing."""
+    lacking = [name for name in _TRANSFER_PROGRAMS if shutil.which(name, path=transfer_path()) is None]
+    return f"{', '.join(lacking)} not found (`./setup --clusters` gets what is needed)" if lacking else None
 
 
 class GaleraPositions:
@@ -64,14 +85,17 @@ class GaleraReplication(MariadbReplication):
             raise LabError("Galera's library was not found", "Install the package galera-4 (`./setup --clusters`).")
         nodes = [str(uuid.uuid5(uuid.UUID(seed.group), str(number))) for number in range(spec.replicas + 1)]
         addresses = ",".join(node_address(number) for number in range(spec.replicas + 1))
+        founds = seed.arrival == "founds"
+        first = (f"--wsrep-start-position={seed.group}:0",) if founds else ()
         options = (
+            *first,
             "--wsrep-on=ON",
             f"--wsrep-provider={library}",
             f"--wsrep-cluster-address=gcomm://{addresses}",
             f"--wsrep-node-address={node_address(seed.number)}",
             f"--wsrep-node-name={seed.name}",
-            f"--wsrep-start-position={seed.group}:0",
-            "--wsrep-sst-method=skip",
+            f"--wsrep-sst-method={'skip' if founds else TRANSFER}",
+            "--wsrep-sst-auth=root:",
             "--wsrep-dirty-reads=ON",  # so that keys are seen on a node that is cut off; it refuses writes all the same
             f"--wsrep-sync-wait={SYNC_WAIT[spec.consistency]}",
             "--wsrep-provider-options=gcache.size=64M",
@@ -83,11 +107,24 @@ class GaleraReplication(MariadbReplication):
             log,
             options=(*log.options, *options),
             unlogged="SET SESSION wsrep_on = OFF;\n" + log.unlogged,
+            init_sql=log.init_sql + _BY_SOCKET,
+            path=transfer_path(),
+            option_file=True,
+            fetches=not founds,
             files={
                 "grastate.dat": f"version: 2.1\nuuid: {seed.group}\nseqno: 0\nsafe_to_bootstrap: 0\n",
                 "gvwstate.dat": f"my_uuid: {nodes[seed.number]}\n#vwbeg\nview_id: 3 {nodes[0]} 1\nbootstrap: 0\n{members}#vwend\n",
-            },
+            }
+            if founds
+            else {},
         )
+
+    def arrive(self, member: Member, seed: Seed, patience_s: float) -> str:
+        server = self.begin_again(member, seed)
+        server.become_ready()
+        await_node(member, patience_s)
+        said = "\n".join(server.log_lines())
+        return next((how for how, mark in _TRANSFERS.items() if mark in said), "nothing")
 
     def follow(self, replica: Member, source: Source) -> None:
         """It is a member from its start on."""
@@ -135,7 +172,7 @@ class GaleraReplication(MariadbReplication):
             seen = status(replica.ask, "LIKE 'wsrep%'")
             size = int(seen["wsrep_cluster_size"])
             return (
-                seen["wsrep_ready"] == "ON" and seen["wsrep_local_recv_queue"] == "0" and size == replica.spec.replicas
+                seen["wsrep_ready"] == "ON" and seen["wsrep_local_recv_queue"] == "0" and size <= replica.spec.replicas
             )
 
         wait_for(whole, patience_s, lambda: f"{replica.name} did not go on without the node that died")

@@ -63,9 +63,11 @@ class GroupReplication(MysqlReplication):
             "single-primary-mode": _single(spec),
             "enforce-update-everywhere-checks": "ON" if spec.everywhere else "OFF",
             "paxos-single-leader": "ON" if spec.mode == "group-leader" else "OFF",
+            **({"clone-threshold": 1} if seed.arrival == "new" else {}),
         }
         options = (
             "--plugin-load-add=group_replication.so",
+            "--plugin-load-add=mysql_clone.so",
             f"--report-host={node_address(seed.number)}",
             f"--report-port={self.port}",
             *(f"--group-replication-{name}={value}" for name, value in own.items()),
@@ -74,7 +76,30 @@ class GroupReplication(MysqlReplication):
             f"CHANGE REPLICATION SOURCE TO SOURCE_USER = '{ACCOUNT}', SOURCE_PASSWORD = '{quotable(seed.secret)}' "
             "FOR CHANNEL 'group_replication_recovery';\n"
         )
-        return replace(log, options=(*log.options, *options), init_sql=log.init_sql + recovery)
+        may_copy = f"GRANT BACKUP_ADMIN ON *.* TO '{ACCOUNT}'@'%';\n"
+        fetches = seed.arrival != "founds"
+        init_sql = log.init_sql + may_copy + recovery
+        return replace(log, options=(*log.options, *options), init_sql=init_sql, fetches=fetches)
+
+    def arrive(self, member: Member, seed: Seed, patience_s: float) -> str:
+        self._start(member, seed, patience_s)
+        how = "binary log"
+        if seed.arrival == "new":
+            # Who has cloned another ends to begin anew, and asks its supervisor for that; here it is us.
+            wait_for(
+                lambda: not member.server.alive(),
+                patience_s,
+                lambda: f"{member.name} did not end to begin anew with its clone",
+                "Its log says how far it came.",
+            )
+            self._start(member, replace(seed, arrival="returns"), patience_s)
+            how = "clone"
+        await_node(member, patience_s)
+        return how
+
+    def _start(self, member: Member, seed: Seed, patience_s: float) -> None:
+        self.begin_again(member, seed).become_ready()
+        member.tell("START GROUP_REPLICATION", patience_s)
 
     def follow(self, replica: Member, source: Source) -> None:
         """It is told whom to join by its options."""
@@ -130,7 +155,7 @@ class GroupReplication(MysqlReplication):
 
         def whole() -> bool:
             row = one(replica.ask, _SURVIVORS)
-            return (row["members"], row["primaries"], row["queue"]) == (replica.spec.replicas, 1, 0)
+            return row["members"] <= replica.spec.replicas and (row["primaries"], row["queue"]) == (1, 0)
 
         wait_for(whole, patience_s, lambda: f"{replica.name} did not go on without the member that died")
         return 0

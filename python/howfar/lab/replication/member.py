@@ -27,6 +27,13 @@ class Member:
     server: TableServer
     dialect: ReplicationDialect
     spec: ReplicationSpec
+    seed: Seed | None = None
+    begin: Callable[[Seed], TableServer] | None = None
+    """Another server in its place, which has ended. None: it is on a host of the user's."""
+
+    def stop(self) -> None:
+        """Whichever server it has by then."""
+        self.server.stop()
 
     def ask(self, sql: str, called: str | None = None) -> list[dict[str, Any]]:
         """Questions only: a commit may wait for a replica, see `write`. `called`: as of `TableServer.query`.
@@ -96,11 +103,15 @@ def begin_member(seed: Seed, context: ServerContext, program: Program, tables: T
     Raises LabError, ServerCrashed.
     """
     dialect = replication_dialect(program.kind, seed.spec.mode)
+
+    def begin(seed: Seed) -> TableServer:
+        return dialect.begin(seed, context, program, tables)
+
     try:
-        server = dialect.begin(seed, context, program, tables)
+        server = begin(seed)
     except LabError as error:
         raise type(error)(f"{seed.name} is not seeded: {error.message}", error.advice) from error
-    return Member(seed.name, server, dialect, seed.spec)
+    return Member(seed.name, server, dialect, seed.spec, seed, begin)
 
 
 def refuse_strangers(primary: Member, replica: Member) -> None:
@@ -118,7 +129,12 @@ def await_node(member: Member, patience_s: float) -> None:
     """Until it says that its cluster is complete, and as requested. Raises LabError with what is not."""
 
     def unlike() -> tuple[str, ...]:
-        facts = member.node_facts()
+        try:
+            facts = member.node_facts()
+        except ServerCrashed:
+            raise
+        except LabError as error:  # one that is joining may refuse to be asked
+            return (error.message,)
         return () if facts is None else facts.unlike
 
     wait_for(

@@ -10,7 +10,7 @@ import secrets
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
@@ -77,11 +77,15 @@ class Pair:
         """The links between the replicas of a cluster."""
         return self.wires[len(self.replicas) :]
 
-    def wires_of(self, member: Member) -> tuple[Wire, ...]:
-        """All between it and others."""
-        if member is self.primary:
-            return self.wires[: len(self.replicas)]
-        return tuple(wire for wire in self.wires if member.name in wire.name.split("-"))
+    def ends_of(self, wire: Wire) -> tuple[str, ...]:
+        """The members at its ends. A link between two replicas is named after both, else after the one."""
+        names = tuple(wire.name.split("-"))
+        return names if len(names) > 1 else (self.primary.name, *names)
+
+    def wires_around(self, members: Iterable[Member]) -> tuple[Wire, ...]:
+        """All between these and others."""
+        names = {member.name for member in members}
+        return tuple(wire for wire in self.wires if len(names & set(self.ends_of(wire))) == 1)
 
     @property
     def patience_s(self) -> float:
@@ -268,7 +272,7 @@ def _begin(
         source = sources[number - 1] if number else None
         seed = Seed(name, number, spec, secret, certificates, source, group)
         member = begin_member(seed, place, program, tables)
-        ledger.callback(member.server.stop)
+        ledger.callback(member.stop)
         members.append(member)
     primary, *replicas = members
     pair = Pair(spec, dialect, primary, tuple(replicas), wires, context.patience_s, certificates=certificates)

@@ -305,6 +305,10 @@ class TableServer(Server):
     def password(self) -> str:
         """Of the laboratory's account."""
 
+    @abstractmethod
+    def shut_down(self) -> None:
+        """Cleanly, so that the next start needs no recovery. Raises ServerCrashed."""
+
     def free_bytes(self) -> int:
         """Of the file system that its data is on."""
         return shutil.disk_usage(self.socket.parent).free

@@ -32,6 +32,13 @@ class BinaryLog:
     """What keeps the statements at start from other servers."""
     files: Mapping[str, str] = field(default_factory=dict)
     """To be in the data directory before the server starts, by name."""
+    path: str | None = None
+    """Where it finds programs that it starts, in place of our own PATH."""
+    option_file: bool = False
+    """The size of its buffer pool is in a file: MariaDB's script for a transfer hands that option, where it is on the command line, to
+    a program that refuses it."""
+    fetches: bool = False
+    """It takes its data from another server when it starts: who waits for it waits for no page."""
 
 
 @dataclass(frozen=True)
@@ -81,12 +88,13 @@ class Dialect(Protocol):
 
 
 def shared_options(settings: Settings, port: int | None) -> list[str]:
-    """What both take. `--no-defaults` is obeyed only as the first argument. Buffer pool dump and load: the template's dump
+    """What both take. `--no-defaults` and a file are obeyed only as the first argument. Buffer pool dump and load: the template's dump
     names every page of the tables, and loading by that list is the fastest way to have them in memory."""
     work = settings.context.work
     connections = settings.context.connections + SPARE_CONNECTIONS
+    file = option_file(settings)
     options = [
-        "--no-defaults",
+        "--no-defaults" if file is None else f"--defaults-file={file}",
         f"--datadir={settings.data}",
         f"--socket={work / SOCKET}",
         f"--pid-file={work / 'server.pid'}",
@@ -97,7 +105,7 @@ def shared_options(settings: Settings, port: int | None) -> list[str]:
         f"--table-open-cache={max(2000, connections * max(settings.tables, 1))}",
         f"--open-files-limit={connections * (settings.tables + 2) + 4096}",
         f"--back-log={max(LEAST_QUEUE, connections)}",
-        f"--innodb-buffer-pool-size={settings.pool_bytes}",
+        *([f"--{pool_option(settings)}"] if file is None else []),
         f"--innodb-buffer-pool-load-at-startup={'OFF' if settings.loading else 'ON'}",
         f"--innodb-buffer-pool-dump-at-shutdown={'ON' if settings.loading else 'OFF'}",
         "--innodb-buffer-pool-dump-pct=100",
@@ -116,6 +124,22 @@ def shared_options(settings: Settings, port: int | None) -> list[str]:
         tls = settings.tls
         options += [f"--ssl-ca={tls.ca}", f"--ssl-cert={tls.certificate}", f"--ssl-key={tls.key}"]
     return options
+
+
+def option_file(settings: Settings) -> Path | None:
+    """None: it reads none."""
+    by_file = settings.binary_log is not None and settings.binary_log.option_file
+    return settings.context.work / "server.cnf" if by_file else None
+
+
+def pool_option(settings: Settings) -> str:
+    """On a line of an option file, or after two dashes."""
+    return f"innodb-buffer-pool-size={settings.pool_bytes}"
+
+
+def finding_programs(log: BinaryLog | None) -> list[str]:
+    """What goes before the server's own command line."""
+    return [] if log is None or log.path is None else ["env", f"PATH={log.path}"]
 
 
 def log_options(log: BinaryLog) -> list[str]:

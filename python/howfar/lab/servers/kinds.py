@@ -37,6 +37,8 @@ class Kind:
     """A later connection can resume the TLS session of an earlier one."""
     encrypts_socket: bool = True
     """Over its Unix socket too."""
+    long_text: str = "MEDIUMTEXT"
+    """The type of a column for a megabyte of text."""
 
 
 DIALECTS: dict[str, Dialect] = {"mariadb": mariadb.MariadbDialect(), "mysql": mysql.MysqlDialect()}
@@ -70,6 +72,7 @@ KINDS: dict[str, Kind] = {
         postgresql.PostgresStore,
         resumes_tls=False,
         encrypts_socket=False,
+        long_text="TEXT",
     ),
     "redis": _of_keys(redis.RedisDialect("redis"), redis.REDIS_NAMES, _PAGE.format(redis.PACKAGE), "redis"),
     "valkey": _of_keys(
@@ -81,6 +84,11 @@ KINDS: dict[str, Kind] = {
     "memcached": _of_keys(memcached.MemcachedDialect(), memcached.NAMES, _PAGE.format(memcached.PACKAGE), "memcached"),
 }
 STORES = tuple(name for name, kind in KINDS.items() if kind.speaks == "keys")
+
+
+def long_text(server: str) -> str:
+    """Of what `find_server` finds."""
+    return KINDS[find_server(server).kind].long_text
 
 
 def find_server(server: str) -> Program:

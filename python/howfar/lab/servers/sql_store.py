@@ -14,6 +14,7 @@ import ssl
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,16 @@ from howfar.lab.servers import (
     ready_timeout_s,
 )
 from howfar.lab.servers.contents import Rows, row_chunks
-from howfar.lab.servers.dialect import PREPARED_STATEMENTS, BinaryLog, Dialect, Settings, start_sql
+from howfar.lab.servers.dialect import (
+    PREPARED_STATEMENTS,
+    BinaryLog,
+    Dialect,
+    Settings,
+    finding_programs,
+    option_file,
+    pool_option,
+    start_sql,
+)
 from howfar.lab.servers.program import Program
 from howfar.lab.servers.table_store import TableStore
 from howfar.lab.sockets import listening_ports
@@ -106,16 +116,19 @@ class SqlServer(TableServer):
     def __init__(self, settings: Settings, dialect: Dialect) -> None:
         self.kind = dialect.kind
         self._settings = settings
-        self._left_to_do_sql = dialect.left_to_do_sql
+        self._dialect = dialect
         self._admin: pymysql.Connection[DictCursor] | None = None
         context = settings.context
         port = context.port(3306) if settings.networking else None
         init = context.work / "init.sql"
         init.touch(mode=0o600)
         init.write_text(start_sql(settings, dialect))
+        if (file := option_file(settings)) is not None:
+            file.write_text(f"[mysqld]\n{pool_option(settings)}\n")
         for name, text in ({} if settings.binary_log is None else settings.binary_log.files).items():
             (settings.data / name).write_text(text)
-        super().__init__(settings.program, context, port, dialect.command_line(settings, port))
+        command = [*finding_programs(settings.binary_log), *dialect.command_line(settings, port)]
+        super().__init__(settings.program, context, port, command)
 
     @property
     def password(self) -> str:
@@ -141,7 +154,8 @@ class SqlServer(TableServer):
             raise LabError(
                 f"the server allows {granted['statements']} prepared statements where {PREPARED_STATEMENTS} are needed"
             )
-        if not self._settings.loading:
+        log = self._settings.binary_log
+        if not self._settings.loading and not (log is not None and log.fetches):
             self._wait_warm(deadline)
             self._wait_settled(deadline)
 
@@ -170,7 +184,7 @@ class SqlServer(TableServer):
 
     def _wait_settled(self, deadline: float) -> None:
         """Until what a killed server left undone is done. Raises LabError."""
-        sql = self._left_to_do_sql
+        sql = self._dialect.left_to_do_sql
         if sql is not None:
             self._wait_until(
                 lambda: int(self.query(sql)[0]["n"]) == 0,
@@ -263,6 +277,10 @@ class SqlServer(TableServer):
 
     def seer(self) -> Seer:
         return partial(_see, self._settings.password)
+
+    def again(self, binary_log: BinaryLog) -> SqlServer:
+        """Another one on the same data, started and not waited for; this one has ended."""
+        return SqlServer(replace(self._settings, binary_log=binary_log), self._dialect)
 
     def shut_down(self) -> None:
         """Cleanly, so that the next start needs no recovery. Raises ServerCrashed."""

@@ -7,12 +7,12 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +24,15 @@ from howfar.engine.process import Launcher, LoadOutcome
 from howfar.errors import LabError
 from howfar.lab.link import DIRECTIONS, DirectionName
 from howfar.lab.replication import Pair
+from howfar.lab.replication.dialect import Arrival
+from howfar.lab.replication.links import Wire
 from howfar.lab.replication.member import Member, wait_for
 from howfar.lab.replication.pair import promote
 from howfar.lab.replication.proof import Snapshot, latency_violation, violations, window_facts
 from howfar.lab.replication.watch import LagSample, LagWatch, Write, Writers
 from howfar.plan.quantities import rtt_tolerance_ns
 from howfar.runner.fault.under_load import Measure, UnderLoad, logged, watch_keys
-from howfar.store.records import CrashRecord
+from howfar.store.records import CrashRecord, JoinRecord
 
 Keys = NDArray[np.int64]
 Times = NDArray[np.int64]
@@ -149,15 +151,18 @@ class Break:
     stops_receiving: bool = False
     """Every replica stops receiving; it goes on applying what it has, as one does whose disk for logs is full."""
     failover_ns: int = 0
-    member: int | None = None
-    """Of a cluster only this member's links are cut, the primary being 0. Its clients still reach it. A primary is killed when the
-    others have gone on without it for `failover_ns`."""
+    members: tuple[int, ...] = ()
+    """Of a cluster, the primary being 0: these are cut off together from the others, and their clients still reach them. A primary is
+    killed when the others have gone on without it for `failover_ns`. Or the one that is slow, or leaves."""
     runs: float = 1.0
     """The member's server runs for this share of the time."""
     away_ns: int = 0
     """The member is cut off, or slow, for so long. 0: to the end."""
     lives_ns: int = 0
     """The primary lives on, and its clients write for so long after the fault."""
+    arrival: Arrival | None = None
+    """The member leaves, and after `away_ns` it joins again; `new`: another one without data does, in its place. The primary is killed
+    `failover_ns` after it is whole, so that all rows must be on the member."""
 
 
 _GOES_ON_S = 60.0
@@ -168,10 +173,13 @@ BREAKS: dict[str, Break] = {
     "cut-to-replica": Break(cut=("to_client",), failover_ns=FAILOVER_NS),
     "cut-to-primary": Break(cut=("to_server",), failover_ns=FAILOVER_NS),
     "stop-replica": Break(stops_receiving=True, failover_ns=FAILOVER_NS),
-    "cut-off-primary": Break(cut=DIRECTIONS, failover_ns=FAILOVER_NS, member=0),
-    "cut-off-member": Break(cut=DIRECTIONS, member=-1, lives_ns=20_000_000_000),
-    "member-returns": Break(cut=DIRECTIONS, member=-1, away_ns=3_000_000_000, lives_ns=10_000_000_000),
-    "slow-member": Break(member=-1, runs=0.1, away_ns=10_000_000_000, lives_ns=15_000_000_000),
+    "cut-off-primary": Break(cut=DIRECTIONS, failover_ns=FAILOVER_NS, members=(0,)),
+    "partition": Break(cut=DIRECTIONS, failover_ns=FAILOVER_NS, members=(0, 1)),
+    "cut-off-member": Break(cut=DIRECTIONS, members=(-1,), lives_ns=20_000_000_000),
+    "member-returns": Break(cut=DIRECTIONS, members=(-1,), away_ns=3_000_000_000, lives_ns=10_000_000_000),
+    "member-restarts": Break(members=(-1,), away_ns=3_000_000_000, failover_ns=FAILOVER_NS, arrival="returns"),
+    "member-joins": Break(members=(-1,), failover_ns=FAILOVER_NS, arrival="new"),
+    "slow-member": Break(members=(-1,), runs=0.1, away_ns=10_000_000_000, lives_ns=15_000_000_000),
 }
 
 
@@ -186,9 +194,11 @@ class Broken:
     dead_ns: int
     """Right before the primary was killed."""
     mended_ns: int | None = None
-    """When the member was let alone again. None: it was not."""
+    """When the member was let alone again, or had joined. None: it was not."""
     back_ns: int | None = None
     """How long after that it was a whole member. None: not by the end of `_GOES_ON_S`."""
+    joined: JoinRecord | None = None
+    """Of a member that left. The fault was in force while it joined."""
 
 
 @runtime_checkable
@@ -201,15 +211,85 @@ class Replicated(Protocol):
         ...
 
 
+# A node that leaves and joins. Bytes are what came to it over its links from when its server was started until it is whole, so the
+# writes of the load that came meanwhile are among them: by the kernel's count of the senders' interfaces, and by the link's own.
+
+JOINS_S = 600.0
+"""For a node to be whole again."""
+
+
+@dataclass(frozen=True)
+class Joined:
+    began_ns: int
+    """When its server was started, monotonic."""
+    ended_ns: int
+    record: JoinRecord
+
+
+def leave(member: Member) -> None:
+    """Shut down, as for maintenance. Raises LabError, ServerCrashed."""
+    member.server.disconnect()
+    member.server.shut_down()
+
+
+def join(pair: Pair, member: Member, arrival: Arrival) -> Joined:
+    """Raises LabError, ServerCrashed."""
+    assert member.seed is not None, "faults are the laboratory's"
+    wires = pair.wires_around([member])
+    before, began_ns = _came(wires), time.monotonic_ns()
+    how = pair.dialect.arrive(member, replace(member.seed, arrival=arrival), JOINS_S)
+    ended_ns = time.monotonic_ns()
+    came = {name: count - before[name] for name, count in _came(wires).items()}
+    name, most = max(came.items(), key=lambda item: item[1].wire)
+    wire = next(wire for wire in wires if wire.name == name)
+    (donor,) = set(pair.ends_of(wire)) - {member.name}
+    record = JoinRecord(
+        how=how,
+        took_ns=ended_ns - began_ns,
+        received_bytes=sum(count.kernel for count in came.values()),
+        wire_bytes=sum(count.wire for count in came.values()),
+        donor=donor,
+        donor_wire_bytes=most.wire,
+        segments=sum(count.segments for count in came.values()),
+        packets=sum(count.packets for count in came.values()),
+    )
+    return Joined(began_ns, ended_ns, record)
+
+
+class _Count(NamedTuple):
+    """What one link has carried to the node."""
+
+    kernel: int
+    wire: int
+    segments: int
+    packets: int
+
+    def __sub__(self, before: _Count) -> _Count:
+        return _Count(*(now - then for now, then in zip(self, before, strict=True)))
+
+
+def _came(wires: Sequence[Wire]) -> dict[str, _Count]:
+    """By link. The node is the last one, so each link's client."""
+    found = {}
+    for wire in wires:
+        sent, crossed = wire.sent_bytes(), wire.counters()
+        assert sent is not None and crossed is not None, "faults are the laboratory's"
+        down = crossed.to_client
+        found[wire.name] = _Count(sent, down.wire_bytes, down.segments, down.packets)
+    return found
+
+
 def break_pair(
     pair: Pair, done: Break, pause: Callable[[int], None], ledger: ExitStack
 ) -> tuple[Broken, Writers | None]:
     """And of a cluster the clients at its other nodes from then on. `pause` waits so many nanoseconds. Whoever calls mends the wires.
     Raises LabError, LinkFailed."""
     fault_ns = time.monotonic_ns()
-    member = None if done.member is None else pair.members[done.member]
-    wires = pair.wires if member is None else pair.wires_of(member)
-    for wire in wires if done.cut else ():
+    apart = _apart(pair, done)
+    member = next(iter(apart), None)
+    if member is not None and done.arrival is not None:
+        return _join(pair, member, done, pause, ledger)
+    for wire in (pair.wires_around(apart) if apart else pair.wires) if done.cut else ():
         wire.cut(done.cut)
     slowed = ledger.enter_context(ExitStack())
     if member is not None and done.runs < 1:
@@ -239,6 +319,29 @@ def break_pair(
     if others is not None and not done.lives_ns:
         others.await_commit(dead_ns, _GOES_ON_S)
     return Broken(fault_ns, in_force_ns, dead_ns, mended_ns, back_ns), others
+
+
+def _apart(pair: Pair, done: Break) -> tuple[Member, ...]:
+    return tuple(pair.members[number] for number in done.members)
+
+
+def _join(
+    pair: Pair, member: Member, done: Break, pause: Callable[[int], None], ledger: ExitStack
+) -> tuple[Broken, Writers]:
+    """The member leaves and joins, then the primary dies."""
+    assert done.arrival is not None
+    fault_ns = time.monotonic_ns()
+    others = Writers(pair)
+    ledger.callback(others.finish)
+    leave(member)
+    pause(done.away_ns)
+    joined = join(pair, member, done.arrival)
+    pause(done.failover_ns)
+    dead_ns = time.monotonic_ns()
+    pair.primary.server.kill()
+    others.await_commit(dead_ns, _GOES_ON_S)
+    back_ns = joined.record.took_ns
+    return Broken(fault_ns, joined.began_ns, dead_ns, joined.ended_ns, back_ns, joined.record), others
 
 
 def _came_back(member: Member, since_ns: int) -> int | None:
@@ -358,25 +461,29 @@ def crash_record(
 
 
 def of_cluster(
-    log: KeyLog, writes: Sequence[Write], broken: Broken, ended_ns: int, cut_off: str | None, lived: bool = False
-) -> dict[str, int | float | None]:
+    log: KeyLog, writes: Sequence[Write], broken: Broken, ended_ns: int, cut_off: Set[str], lived: bool = False
+) -> dict[str, int | float | JoinRecord | None]:
     """Of a record: by the clients at the primary and at the others. `ended_ns`: until when both wrote. `cut_off`: who was.
 
     `lived`: the primary did, so that the rate of its commits says something.
     """
     records = log.records[log.records["fate"] == Fate.ACKNOWLEDGED]
     sent_ns, times = (records[name].astype(np.int64) + log.origin_ns for name in ("sent_ns", "ended_ns"))
-    alone = (sent_ns > broken.in_force_ns) & (cut_off == "primary")
+    alone = (sent_ns > broken.in_force_ns) & ("primary" in cut_off)
+    if broken.joined is not None:
+        ended_ns = broken.dead_ns
     mended_ns = ended_ns if broken.mended_ns is None else broken.mended_ns
-    others = [write.ended_ns for write in writes if write.node != cut_off or write.ended_ns > mended_ns]
+    others = [write.ended_ns for write in writes if write.node not in cut_off or write.ended_ns > mended_ns]
     meanwhile = np.count_nonzero((times > broken.in_force_ns) & (times <= mended_ns))
     times = np.sort(np.concatenate([times[~alone], np.array([*others, ended_ns], np.int64)]))
+    times = times[times <= ended_ns]
     last = max(int(np.searchsorted(times, broken.fault_ns)) - 1, 0)
     return {
         "stall_ns": int(np.diff(times[last:]).max(initial=0)),
         "by_itself": int(np.count_nonzero(alone)) + len(writes) - len(others),
         "meanwhile_per_s": meanwhile / ((mended_ns - broken.in_force_ns) / 1e9) if lived else None,
         "back_ns": broken.back_ns,
+        "joined": broken.joined,
     }
 
 
@@ -439,6 +546,8 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
     if pair.spec.cluster:
         changes["ignore_errors"] = "all"  # a node that is cut off refuses, which is no reason to end
     beyond_ns = done.lives_ns or done.failover_ns + _BEYOND_NS + pair.spec.cluster * int(_GOES_ON_S * 1e9)
+    if done.arrival is not None:
+        beyond_ns += done.away_ns + int(JOINS_S * 1e9)
     wanted = logged(job.model_copy(update=changes), context.logs / "keys", after_ns + beyond_ns)
     load = UnderLoad(wanted, context.logs / "keys", kill=pair.primary.server.kill)
     with ExitStack() as ledger:
@@ -463,7 +572,7 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
         outcome = load.finish()
         ended_ns, writes = time.monotonic_ns(), None if others is None else others.finish()
         samples = _before(lag, broken)
-        survivor = _take_over(pair, pair.replicas[: done.member or None], whole=bool(done.away_ns))
+        survivor = _take_over(pair, _reached(pair, done), whole=bool(done.away_ns) and done.arrival is None)
         if done.lives_ns:
             broken = replace(broken, dead_ns=time.monotonic_ns())
             for member in pair.members:  # one without its cluster would take minutes to stop
@@ -480,9 +589,16 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
     check_waited(context, log, broken.fault_ns)
     record = crash_record(fault, broken, before, log, seen, watched.elapsed_ns // max(watched.polls, 1), survivor)
     if writes is not None:
-        cut_off = pair.members[done.member].name if done.member is not None and done.cut else None
-        record = record.model_copy(update=of_cluster(log, writes, broken, ended_ns, cut_off, bool(done.lives_ns)))
+        cut_off = {member.name for member in _apart(pair, done)} if done.cut else set()
+        lived = bool(done.lives_ns) or done.arrival is not None
+        record = record.model_copy(update=of_cluster(log, writes, broken, ended_ns, cut_off, lived))
     return Crashed(record, outcome, receipt(pair, begun, last) | {"fault": asdict(done)})
+
+
+def _reached(pair: Pair, done: Break) -> Sequence[Member]:
+    """Those of the other nodes that go on. Of a member that joined it is asked whether it has everything."""
+    apart = _apart(pair, done)
+    return apart if done.arrival is not None else [each for each in pair.replicas if each not in apart]
 
 
 def _unreceived(pair: Pair, position: str, received: Sequence[str]) -> int | None:
