@@ -87,7 +87,8 @@ def test_a_node_joins_with_its_data_and_without_and_has_everything(name: str, ca
     if name == "mariadb" and (lacking := no_transfer()) is not None:
         pytest.skip(lacking)
     mode = _MODES[name][0]
-    records = _broken(name, cache, _fault(mode, "member-restarts"), _fault(mode, "member-joins"))
+    cases = (_fault(mode, fault, threads=1) for fault in ("member-restarts", "member-joins"))
+    records = _broken(name, cache, *cases)
     for record, how in zip(records, _JOINS[name], strict=True):
         joined = record.joined
         assert joined is not None and record.meanwhile_per_s is not None and record.meanwhile_per_s > 0

@@ -214,7 +214,7 @@ class Replicated(Protocol):
 # A node that leaves and joins. Bytes are what came to it over its links from when its server was started until it is whole, so the
 # writes of the load that came meanwhile are among them: by the kernel's count of the senders' interfaces, and by the link's own.
 
-JOINS_S = 600.0
+JOINS_S = 300.0
 """For a node to be whole again."""
 
 
