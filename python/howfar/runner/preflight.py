@@ -271,6 +271,7 @@ def _of_replication(plan: Plan) -> dict[str, dict[Level, str]]:
         }
         | {level: reason for level in factors.replication if (reason := _no_cluster(program, level)) is not None}
         | dict.fromkeys(others, f"a mode of other servers than {who}"),
+        "fault": _no_joins(program, factors.replication),
         "durability": {
             level: f"{who} has no such durability" for level in factors.durability if level not in dialect.durabilities
         },
@@ -283,6 +284,14 @@ def _of_replication(plan: Plan) -> dict[str, dict[Level, str]]:
             if level != "off" and level not in dialect.compressions
         },
     }
+
+
+def _no_joins(program: Program, modes: Sequence[str]) -> dict[Level, str]:
+    """Faults after which a node could not get its data here."""
+    from howfar.lab.replication.galera import no_transfer
+
+    lacking = no_transfer() if program.kind == "mariadb" and "galera" in modes else None
+    return {} if lacking is None else dict.fromkeys(("member-restarts", "member-joins"), lacking)
 
 
 def _no_cluster(program: Program, level: str) -> str | None:

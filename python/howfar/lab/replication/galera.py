@@ -30,8 +30,8 @@ READY = "Synced"
 TRANSFER = "mariabackup"
 """By which a node without data gets all of another's, which goes on meanwhile."""
 _TRANSFER_PROGRAMS = (f"wsrep_sst_{TRANSFER}", "mariabackup", "mbstream", "socat", "my_print_defaults")
-_TRANSFERS = {"SST": "SST received", "IST": "IST received"}
-"""What its log says of a node that has fetched something: all, or what it missed."""
+_TRANSFERS = {"IST": "Running IST", "SST": "SST received"}
+"""What a node's log says that fetched what it missed, or all. Of the first it says the second too."""
 _COUNTERS = {
     "wsrep_replicated": "ordered",
     "wsrep_local_cert_failures": "conflicts",
