@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from howfar.engine.inserts import SINGLE_ROW_INSERTS
+from howfar.engine.inserts import single_row_inserts
 from howfar.engine.messages import (
     AcknowledgementLog,
     Event,
@@ -20,11 +20,12 @@ from howfar.engine.messages import (
     UnixTarget,
 )
 from howfar.engine.process import EngineFailed, EngineProcess
+from howfar.plan.factors import SHORT_ROW
 
 T = TypeVar("T")
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
-INSERTS = SINGLE_ROW_INSERTS
+INSERTS = single_row_inserts(SHORT_ROW)
 TABLE = INSERTS.prepare[1]
 
 

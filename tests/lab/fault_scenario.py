@@ -18,7 +18,6 @@ from unittest.mock import patch
 import numpy as np
 
 from howfar.engine.acknowledged import HEADER, RECORD, Fate
-from howfar.engine.inserts import SINGLE_ROW_INSERTS
 from howfar.engine.messages import LoadJob, UnixTarget
 from howfar.engine.process import Launcher, LoadOutcome, run_load
 from howfar.errors import HowfarError
@@ -31,6 +30,7 @@ from howfar.lab.servers.kinds import find_server
 from howfar.lab.servers.program import Program
 from howfar.runner.fault.crash import BREAKS, FaultContext, run_crash
 from howfar.runner.fault.fallback import run_fallback
+from tests.acknowledged_scenario import INSERTS
 from tests.lab.programs import in_sandbox
 
 TABLES = Tables(1, 1000)
@@ -45,7 +45,7 @@ def _case(
     began = time.monotonic()
     try:
         with open_pair(context, wires, program, TABLES, ReplicationSpec(**case["settings"])) as pair:
-            pair.primary.write(*SINGLE_ROW_INSERTS.prepare, patience_s=pair.patience_s)
+            pair.primary.write(*INSERTS.prepare, patience_s=pair.patience_s)
             pair.await_caught_up(pair.replicas[0])
             if "told" in case:
                 pair.primary.tell(case["told"], pair.patience_s)
@@ -73,7 +73,7 @@ def _broken(pair: Pair, context: PairContext, case: Mapping[str, Any]) -> dict[s
         user=USER,
         password=account_password(pair),
         database=DATABASE,
-        workload=SINGLE_ROW_INSERTS,
+        workload=INSERTS,
         connections=case.get("threads", THREADS),
         seed=1,
         warmup_ns=WARMUP_NS,

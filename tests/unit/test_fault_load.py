@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.acknowledged_scenario import INSERTS
 
-from howfar.engine.inserts import SINGLE_ROW_INSERTS
 from howfar.engine.messages import Event, LoadJob, Measuring, UnixTarget
 from howfar.engine.process import Launcher, LoadOutcome
 from howfar.errors import EngineError, LabError
@@ -24,7 +24,7 @@ JOB = LoadJob(
     target=UnixTarget(path="/s"),
     user="u",
     database="d",
-    workload=SINGLE_ROW_INSERTS,
+    workload=INSERTS,
     connections=2,
     seed=1,
     warmup_ns=0,

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from tests.acknowledged_scenario import INSERTS
 from tests.unit.fake_lab import FakeStage, finish, interval, receipt
 from tests.unit.test_replication import ASKED, snapshot
 
 from howfar.analysis.summary import workload_line
 from howfar.cli.session import lab_request
-from howfar.engine.inserts import SINGLE_ROW_INSERTS
 from howfar.engine.messages import (
     LoadJob,
     Measuring,
@@ -78,7 +78,7 @@ def test_a_cell_asks_for_its_pair() -> None:
 def test_a_laboratory_has_what_all_cells_together_need() -> None:
     request = lab_request(plan(replicas=(1, 3)))
     assert request.replicas == ReplicasSpec(3, LinkSpec(85 * MS, 10**9))
-    assert (request.prepare, request.paths) == (SINGLE_ROW_INSERTS.prepare, ("socket",))
+    assert (request.prepare, request.paths) == (INSERTS.prepare, ("socket",))
     assert request.copies == 2 * 4, "files and a pool for each of four servers"
     mixed = lab_request(plan(replication=("off", "none"))).replicas
     assert mixed == ReplicasSpec(0, LinkSpec(0, None), also_alone=True)
@@ -176,7 +176,7 @@ def test_a_trial_costs_more_where_the_replica_is_far() -> None:
 def test_the_engine_inserts_single_rows_under_keys_of_its_own() -> None:
     arm = Arm(name="x", role=ArmRole.BASELINE, factors={"path": "socket", "threads": 4})
     job = statements_job(plan(), arm, FakeStage(UnixTarget(path="/s")), 1)
-    assert job.workload == SINGLE_ROW_INSERTS
+    assert job.workload == INSERTS
     assert is_keyed(job.workload)
     writes = plan().model_copy(update={"workload": plan().workload.model_copy(update={"kind": "oltp_write_only"})})
     sysbench = statements_job(writes, arm, FakeStage(UnixTarget(path="/s")), 1).workload
@@ -199,7 +199,7 @@ def outcome(*kinds: str) -> LoadOutcome:
 
 def test_a_commit_is_the_statement_that_commits() -> None:
     job = LoadJob(
-        target=UnixTarget(path="/s"), user="u", database="d", workload=SINGLE_ROW_INSERTS, connections=4, seed=1,
+        target=UnixTarget(path="/s"), user="u", database="d", workload=INSERTS, connections=4, seed=1,
         warmup_ns=0, measure_ns=1000 * MS,
     )  # fmt: skip
     single = load_facts(outcome("transaction", "insert"), job, commits_each=1)

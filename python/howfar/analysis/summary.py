@@ -26,6 +26,7 @@ from howfar.analysis.signs import Machine, Spread, Warning, baseline_spread, mac
 from howfar.bottleneck.limit import Confirmation, Unconfirmed
 from howfar.model.facts import ArmFacts, arm_facts
 from howfar.model.resource import NOT_THE_PATH
+from howfar.plan.factors import SHORT_ROW
 from howfar.plan.page import PageShape
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS
@@ -43,7 +44,7 @@ from howfar.store.records import (
     left_out,
     plan_part,
 )
-from howfar.units import format_duration_ns
+from howfar.units import format_duration_ns, format_size_bytes
 
 _WRITES = {"index_updates": "indexed updates", "non_index_updates": "updates", "delete_inserts": "delete-inserts"}
 _FLUSHES = {
@@ -78,7 +79,9 @@ def _workload(plan: Mapping[str, Any]) -> str:
     workload, data = _table(plan, "workload"), _table(plan, "data")
     kind = str(workload.get("kind", "workload"))
     if kind == "single_row_inserts":
-        return f"{kind}: one short row per transaction, autocommit, into an empty table"
+        lengths = _table(plan, "factors").get("row_bytes", (SHORT_ROW,))
+        row = "short row" if set(lengths) == {SHORT_ROW} else f"row of {' or '.join(map(format_size_bytes, lengths))}"
+        return f"{kind}: one {row} per transaction, autocommit, into an empty table"
     if kind == "single_row_updates":
         return f"{kind}: one row updated per transaction, autocommit, by all clients of a node the same"
     if kind == "key_value":

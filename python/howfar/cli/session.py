@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,7 +86,7 @@ def lab_request(plan: Plan) -> LabRequest:
         paths=factors.path,
         contents=factors.content,
         replicas=_replicas(plan),
-        prepare=making_tables(plan.workload.kind, max(factors.row_bytes), long_text(factors.server[0])),
+        prepare=making_tables(plan.workload.kind, max(factors.row_bytes), partial(long_text, factors.server[0])),
         companions=companions(plan),
         application="php" in factors.application,
     )

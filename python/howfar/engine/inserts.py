@@ -1,10 +1,11 @@
 """The workloads of single rows, inserted and updated: their statements, and the tables that they need.
 
-One row a transaction, autocommit, by default as short as in the published test of replication over distance. Keys are the client's
-own, so that a log of them can be held against what a server has.
+One row a transaction, autocommit. Keys are the client's own, so that a log of them can be held against what a server has.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from howfar.engine.messages import (
     Custom,
@@ -17,12 +18,11 @@ from howfar.engine.messages import (
 )
 
 TABLE = "inserted"
-SHORT_BYTES = 8
 _VARCHAR_MOST = 16_000
 """Characters of up to four bytes each that fit a row of every server."""
 
 
-def single_row_inserts(row_bytes: int = SHORT_BYTES, long_text: str = "MEDIUMTEXT") -> Custom:
+def single_row_inserts(row_bytes: int, long_text: str = "MEDIUMTEXT") -> Custom:
     """Every transaction inserts a row with a text of so many bytes. `long_text`: how the server calls the type of a long one."""
     column = f"VARCHAR({row_bytes})" if row_bytes <= _VARCHAR_MOST else long_text
     return Custom(
@@ -41,8 +41,6 @@ def single_row_inserts(row_bytes: int = SHORT_BYTES, long_text: str = "MEDIUMTEX
         cleanup=(f"DROP TABLE IF EXISTS {TABLE}",),
     )
 
-
-SINGLE_ROW_INSERTS = single_row_inserts()
 
 COUNTED = "counted"
 
@@ -71,8 +69,8 @@ OWN_TABLES = ("single_row_inserts", "single_row_updates")
 """Kinds of workload whose tables are made for each trial. Those of others are filled beforehand."""
 
 
-def making_tables(kind: str, row_bytes: int, long_text: str) -> tuple[str, ...]:
-    """What does that; `row_bytes`: of the longest row. Empty: nothing is to be made."""
+def making_tables(kind: str, row_bytes: int, long_text: Callable[[], str]) -> tuple[str, ...]:
+    """What does that; `row_bytes`: of the longest row. Empty: nothing is to be made. `long_text` asks the server's program."""
     if kind == "single_row_inserts":
-        return single_row_inserts(row_bytes, long_text).prepare
+        return single_row_inserts(row_bytes, long_text() if row_bytes > _VARCHAR_MOST else "").prepare
     return single_row_updates(1).prepare if kind == "single_row_updates" else ()

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, Generic, Literal, TypeVar, cast
+from typing import Annotated, Any, Generic, Literal, TypeVar, cast, get_args
 
 from pydantic import BeforeValidator, Field, create_model
 
@@ -189,13 +189,7 @@ Durability = Literal["strict", "relaxed", "off"]
 Replicas = Annotated[int, BeforeValidator(_count), Field(strict=True)]
 ReplicaTls = Literal["off", "on"]
 ReplicaCompression = Literal["off", "zlib", "zstd"]
-Fault = Literal[
-    "none",
-    "kill-primary",
-    "cut",
-    "cut-to-replica",
-    "cut-to-primary",
-    "stop-replica",
+ClusterFault = Literal[
     "cut-off-primary",
     "partition",
     "cut-off-member",
@@ -203,6 +197,15 @@ Fault = Literal[
     "member-restarts",
     "member-joins",
     "slow-member",
+]
+Fault = Literal[
+    "none",
+    "kill-primary",
+    "cut",
+    "cut-to-replica",
+    "cut-to-primary",
+    "stop-replica",
+    ClusterFault,
     "replica-leaves",
 ]
 ShapeName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,29}$")]
@@ -379,18 +382,8 @@ FAULT: Factor[str] = Factor(
 """`kill-primary` to `stop-replica`: something breaks, the primary dies, the replica takes over. `cut-off-`, `partition` and those of a
 member: of clusters; the rest goes on without nodes whose clients still reach them, with a slow one, or takes one in. `replica-leaves`:
 timeouts are the server's own, the replica goes and comes back."""
-CLUSTER_FAULTS = (
-    "none",
-    "kill-primary",
-    "cut-off-primary",
-    "partition",
-    "cut-off-member",
-    "member-returns",
-    "member-restarts",
-    "member-joins",
-    "slow-member",
-)
-"""The first two are not a cluster's own."""
+CLUSTERS_OWN: tuple[str, ...] = get_args(ClusterFault)
+CLUSTER_FAULTS = ("none", "kill-primary", *CLUSTERS_OWN)
 PAGE: Factor[str] = Factor("page", ShapeName, NO_PAGE, NO_PAGE)
 """Names of `Plan.pages`."""
 APP_CPU_NS: Factor[int] = Factor(

@@ -26,6 +26,7 @@ from howfar.plan.factors import (
     CLOSED,
     CLUSTER_FAULTS,
     CLUSTERS,
+    CLUSTERS_OWN,
     COMMIT_OFF,
     FACTORS,
     IDLE,
@@ -301,7 +302,7 @@ class Plan(Part):
         if "partition" in faults and min(self.factors.replicas) < MINORITY_OF_TWO:
             raise refuse(f"partition cuts two nodes off from the majority: give it replicas = {MINORITY_OF_TWO}")
         followed = set(self.factors.replication) - {"off", "none"} - clusters
-        if followed and (own := faults & set(CLUSTER_FAULTS[2:])):
+        if followed and (own := faults & set(CLUSTERS_OWN)):
             raise refuse(f"{', '.join(sorted(own))}: of a cluster, and {', '.join(sorted(followed))} is none")
         if "replica-leaves" not in self.factors.fault:
             return self

@@ -165,11 +165,12 @@ def cluster_cost(table: TrialTable, workload: str) -> ClusterCost | None:
     }
     measured = [_Line(line, alone.get(line[0].local_levels), operation, apart, links) for line in lines.values()]
     points = tuple(point for line in measured for point in line.points())
+    labels = {point.arm: point.label for point in points}
     errors = [abs(point.error) for point in points if point.error is not None]
     return ClusterCost(
         operation=operation,
         points=points,
-        third=tuple(place for line in measured for place in line.third()),
+        third=tuple(place for line in measured for place in line.third(labels)),
         mean_error=sum(errors) / len(errors) if errors else None,
         worst_error=max(errors, default=None),
     )
@@ -260,8 +261,8 @@ class _Line:
         local, known = self._local()
         return tuple(self._point(arm, local, known) for arm in self.arms)
 
-    def third(self) -> Iterator[ThirdNode]:
-        """For one connection of a cluster of three, written to on one node."""
+    def third(self, labels: Mapping[str, str]) -> Iterator[ThirdNode]:
+        """For one connection of a cluster of three, written to on one node. `labels`: of the points, by arm."""
         few = [
             arm for arm in self.arms if arm.threads == 1 and arm.mode in CLUSTERS and len(self.rtts[arm.arm.name]) == 3
         ]
@@ -277,7 +278,7 @@ class _Line:
             rtts = {(0, 1): APART_NS / 1e9, (0, 2): far_ns / 1e9, (1, 2): far_ns / 1e9}
             agreed_s = _wait_s(reference, rtts, self.operation)
             yield ThirdNode(
-                label=_label(reference),
+                label=labels[reference.arm.name],
                 near_ms=APART_NS / 1e6,
                 far_ms=far_ns / 1e6,
                 p50_ms=mean_interval([(seconds + agreed_s) * 1e3 for seconds in local_s]),
@@ -317,13 +318,6 @@ class _Line:
             writers=writers,
             flow_control=_counted(arm, "wsrep_flow_control_sent"),
         )
-
-
-def _label(arm: ReplicationArm) -> str:
-    row = ROW_BYTES.of(arm.arm.factors)
-    consistency = str(arm.level("consistency"))
-    more = "" if consistency == "eventual" else f", {consistency.replace('-', ' ')}"
-    return mode_name(arm.mode) + more + ("" if row == SHORT_ROW else f", {ROW_BYTES.label(row)}")
 
 
 def _place(arm: ReplicationArm) -> object:

@@ -284,11 +284,11 @@ def break_pair(
 ) -> tuple[Broken, Writers | None]:
     """And of a cluster the clients at its other nodes from then on. `pause` waits so many nanoseconds. Whoever calls mends the wires.
     Raises LabError, LinkFailed."""
-    fault_ns = time.monotonic_ns()
     apart = _apart(pair, done)
     member = next(iter(apart), None)
     if member is not None and done.arrival is not None:
         return _join(pair, member, done, pause, ledger)
+    fault_ns = time.monotonic_ns()
     for wire in (pair.wires_around(apart) if apart else pair.wires) if done.cut else ():
         wire.cut(done.cut)
     slowed = ledger.enter_context(ExitStack())
