@@ -11,10 +11,10 @@ from tests.unit.made_replication import MS, run_of
 from howfar.experiments.cluster.analysis import ClusterCost
 from howfar.experiments.cluster.report import conflict_tables, draw, main_table
 from howfar.experiments.registry import document, experiment_of, summarise
-from howfar.model.agreement import agreement_s, read_s
+from howfar.plan.agreement import agreement_s, read_s
 from howfar.plan.distances import rtts_ns
 from howfar.report.terminal import render
-from howfar.store.records import Arm, ArmRole, HistogramRecord, Measured, Trial
+from howfar.store.records import Arm, ArmRole, CpuRecord, HistogramRecord, Measured, Trial
 
 EQUAL = "10ms,10ms,10ms"
 
@@ -117,6 +117,51 @@ def test_the_report_says_what_a_commit_costs_and_how_well_it_was_predicted() -> 
     assert [row["series"] for row in across] == ["no replica"], "it has no distance"
     assert [(row["rtt"], row["low"] <= row["tps"]) for row in line] == [(1, True), (85, True)]
     assert "predicted p50" in render(document(summary), 100, False, False, False)
+
+
+def test_a_large_row_is_predicted_from_the_bytes_that_its_links_counted() -> None:
+    rtts = {"replica1": MS, "replica2": MS, "replica1-replica2": MS}
+    shared = {"replication": "galera", "distances": "three-zones", "row_bytes": 10**6}
+    arms = [
+        _arm("alone", row_bytes=10**6),
+        _arm("slow", **shared, replica_rate_bps=10**8),
+        _arm("crowded", **shared, replica_rate_bps=10**9),
+    ]
+    twice = 2_500_000  # bytes: 200 ms at 100 Mb/s, 20 at 1 Gb/s
+    times = {"alone": 10 * MS, "slow": int(211.5 * MS), "crowded": 80 * MS}
+    trials = []
+    for index, arm in enumerate(arms):
+        for block in range(6):
+            trial = _trial(6 * index + block, arm.name, times[arm.name], {} if arm.name == "alone" else rtts)
+            assert trial.measured is not None
+            busy = made(CpuRecord, role="replica_link", cpu_ns=2 * 40 * MS * trial.measured.transactions)
+            measured = trial.measured.model_copy(
+                update={"warmup_transactions": 250, "cpu": (busy,) if arm.name == "crowded" else ()}
+            )
+            sent = twice * (trial.measured.transactions + 250)
+            wires = {
+                name: {"counters": {"to_client": {"wire_bytes": sent if "-" not in name else 9 * sent}}}
+                for name in rtts
+            }
+            receipt = (
+                trial.receipt
+                if arm.name == "alone"
+                else {"replication": trial.receipt["replication"] | {"wires": wires}}
+            )
+            trials.append(trial.model_copy(update={"measured": measured, "receipt": receipt}))
+    run = run_of("mariadb", arms, trials, "cluster-rows")
+    info = run.info.model_copy(update={"environment": {"cpu_count": 2}})
+    summary = summarise(run.model_copy(update={"info": info}))
+    found = summary.found(ClusterCost)
+    assert found is not None
+    points = {point.arm: point for point in found.points}
+    slow, crowded = points["slow"], points["crowded"]
+    assert (slow.sent_bytes, slow.sending_ms, slow.agreement_ms) == pytest.approx((twice, 200, 1.5), rel=1e-3)
+    assert slow.error == pytest.approx(0, abs=1e-3) and not slow.crowded
+    assert crowded.crowded and crowded.error is None, "two CPUs had 40 ms of work each, the link 20"
+    assert crowded.predicted_ms == pytest.approx(31.5, abs=0.1), "where nodes have machines of their own"
+    printed = render(document(summary), 100, False, False, False)
+    assert "2.5 MB" in printed and "sends a large row twice" in printed and "machines of their own" in printed
 
 
 def test_the_report_says_what_two_writers_of_one_row_repeat() -> None:

@@ -40,7 +40,9 @@ def group(members: int = 3, queue: int | None = 0, **more: str) -> Cluster | Non
 
 def _read(told: dict[str, str], members: int = 0, queue: int | None = None) -> Cluster | None:
     def pairs(what: str, names: Sequence[str]) -> dict[str, str]:
-        of_status = {name for name in told if name.startswith(("Gr_", "wsrep_cluster", "wsrep_flow", "wsrep_evs"))}
+        of_status = {
+            name for name in told if name.startswith(("Gr_", "wsrep_cluster", "wsrep_flow", "wsrep_evs", "wsrep_repl"))
+        }
         return {n: told[n] for n in names if n in told and (n in of_status) == (what == "STATUS")}
 
     def rows(statement: str) -> list[tuple[Any]]:
@@ -70,6 +72,9 @@ def test_a_server_in_no_cluster_has_none() -> None:
         galera({"evs.suspect_timeout": "PT1M30S", "evs.inactive_timeout": "PT2M"}),
         galera({"evs.suspect_timeout": "in a while"}),
         galera(wsrep_evs_repl_latency="", wsrep_flow_control_paused="8.1e-05"),
+        galera(binlog_annotate_row_events="ON", wsrep_replicated="90", wsrep_replicated_bytes="90000"),
+        galera(binlog_annotate_row_events="ON", wsrep_replicated="0", wsrep_replicated_bytes="0"),
+        galera(binlog_annotate_row_events="OFF", wsrep_replicated="9", wsrep_replicated_bytes="90000000"),
         galera(wsrep_cluster_size="2"),  # an arbiter, or one of them has two votes
         group(),
         group(consistency="BEFORE_ON_PRIMARY_FAILOVER", queue=20_000),
@@ -96,6 +101,8 @@ def test_a_cluster_that_is_set_up_well_has_no_findings(cluster: Cluster | None) 
         (galera(wsrep_flow_control_paused="0.12"), "cluster-flow-control", "change", "12 % of",
          '"gcs.fc_limit=256"\nwsrep_slave_threads = 4'),
         (galera({"gcs.fc_limit": "500"}, wsrep_flow_control_paused="0.12"), "cluster-flow-control", "note", "too slow", ""),
+        (galera(binlog_annotate_row_events="ON", wsrep_replicated="9", wsrep_replicated_bytes="20241000"), "cluster-text", "change",
+         "sends 2,249 kB to every", "binlog_annotate_row_events = OFF"),
         (group(consistency="BEFORE"), "cluster-reads", "note", "first waits", "consistency = BEFORE_ON_PRIMARY_FAILOVER"),
         (group(consistency="AFTER"), "cluster-reads", "note", "every member", "SESSION group_replication_consistency = 'AFTER'"),
         (group(paxos_single_leader="OFF"), "cluster-turns", "change", "idle", "group_replication_paxos_single_leader = ON"),

@@ -18,7 +18,7 @@ from howfar.experiments.grid import published
 from howfar.experiments.registry import summarise
 from howfar.model.facts import arm_facts, carried_bytes, headed_bytes, replies
 from howfar.model.fit import fit, onto_link, series, settings_of
-from howfar.model.queueing import Station, ceiling, processors, solve
+from howfar.model.queueing import Beside, Station, ceiling, processors, solve
 from howfar.model.resource import Resource
 from howfar.model.what_if import SHARED_CPU, WhatIf, WhatIfAnswer, WhatIfSettings, answer, network
 from howfar.report.document import Details, Table
@@ -446,3 +446,16 @@ def test_the_summary_carries_it_and_the_measured_point() -> None:
     measured = findings_of(summary, WhatIf).worked[0]
     assert measured.settings.threads == findings_of(summary, WhatIf).threads
     assert measured.answer.tps == pytest.approx(findings_of(summary, WhatIf).tps, rel=0.1)
+
+
+def test_a_lone_connection_finds_others_on_its_processors_the_less_the_longer_it_waits() -> None:
+    busy = Beside.measured(
+        cycle_s=1.0, wait_s=0.1, others_s=1.2, processors=2
+    )  # 0.6 of them: work takes 1 / 0.64 of its time
+    assert busy.work_s == pytest.approx(0.9 * 0.64)
+    assert busy.cycle_s(0.1) == pytest.approx(1.0)
+    assert busy.cycle_s(100.0) == pytest.approx(100 + 0.9 * 0.64, rel=1e-6)
+    alone = Beside.measured(cycle_s=1.0, wait_s=0.1, others_s=0.0, processors=2)
+    assert alone.cycle_s(5.0) == pytest.approx(5.9)
+    full = Beside.measured(cycle_s=1.0, wait_s=0.0, others_s=4.0, processors=2)
+    assert 0 < full.work_s < full.cycle_s(0.5), "more than all of them was read: the clocks' grain"

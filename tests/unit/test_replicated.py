@@ -25,7 +25,14 @@ from howfar.engine.process import LoadOutcome
 from howfar.engine.rules import is_keyed
 from howfar.errors import HowfarError, PlanError
 from howfar.lab.link import LinkSpec
-from howfar.lab.replicated import SERVERS_TIMEOUT_MS, contradictions, lag_records, node_links, replication_spec
+from howfar.lab.replicated import (
+    SERVERS_TIMEOUT_MS,
+    agreement_violation,
+    contradictions,
+    lag_records,
+    node_links,
+    replication_spec,
+)
 from howfar.lab.replication import ReplicationSpec
 from howfar.lab.replication.watch import LagSample
 from howfar.lab.request import LabRequest, ReplicasSpec
@@ -264,3 +271,21 @@ def test_a_level_at_the_head_of_a_column(factor: str, level: Any, expected: str)
 @pytest.mark.parametrize(("commits", "pages"), [(None, 0), (0, 16), (15_999, 16), (50_000, 50)])
 def test_a_load_that_writes_may_read_a_few_pages(commits: int | None, pages: int) -> None:
     assert pages_allowed(commits) == pages
+
+
+def test_a_clusters_links_may_be_late_by_what_they_add_to_an_agreement() -> None:
+    pairs_ns = {(0, 1): 1e6, (0, 2): 1e6, (1, 2): 1e6}
+    between_replicas = {(0, 1): 0.0, (0, 2): 0.0, (1, 2): 60_000.0}
+
+    def found(mode: Any, late_ns: dict[tuple[int, int], float], reads: bool = False) -> list[str]:
+        spec = ReplicationSpec(mode=mode, replicas=2)
+        return agreement_violation(spec, pairs_ns, late_ns, 1.2e6, reads=reads)
+
+    assert not found("group-leader", between_replicas), "no commit waits for that link"
+    (sentence,) = found("galera", between_replicas)  # crossed once, one way
+    assert sentence.startswith("the links made each commit 30us longer in the mean (allowed 24us, 2% of one)")
+    assert not found("galera", between_replicas, reads=True)
+    late = dict.fromkeys(
+        pairs_ns, 20_000.0
+    )  # less than 2 % of a link's round trip, and 30 us of Galera's one and a half
+    assert found("galera", late) and not found("group-leader", late)

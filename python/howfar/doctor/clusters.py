@@ -14,7 +14,7 @@ _VARIABLES = (
     "wsrep_on", "wsrep_sync_wait", "wsrep_slave_threads", "wsrep_provider_options", "group_replication_consistency",
     "group_replication_paxos_single_leader", "group_replication_single_primary_mode", "group_replication_member_expel_timeout",
     "group_replication_flow_control_mode", "group_replication_flow_control_applier_threshold",
-    "group_replication_flow_control_certifier_threshold",
+    "group_replication_flow_control_certifier_threshold", "binlog_annotate_row_events",
 )  # fmt: skip
 _OPTIONS = (
     "evs.keepalive_period", "evs.suspect_timeout", "evs.inactive_timeout", "gcs.fc_limit", "pc.ignore_quorum", "pc.ignore_sb",
@@ -22,6 +22,7 @@ _OPTIONS = (
 """Of `wsrep_provider_options`, which also names files of keys."""
 _PERIOD = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?")
 _STATUS = (
+    "wsrep_replicated", "wsrep_replicated_bytes",
     "wsrep_cluster_size", "wsrep_cluster_weight", "wsrep_flow_control_paused", "wsrep_evs_repl_latency",
     "Gr_data_messages_sent_count", "Gr_data_messages_sent_roundtrip_time_sum", "Gr_transactions_consistency_before_begin_count",
     "Gr_transactions_consistency_before_begin_time_sum", "Gr_transactions_consistency_after_termination_count",
@@ -47,6 +48,8 @@ PAUSED_SHARE = 0.01
 """Of the time, in which flow control stopped all nodes. Less is no reason to change anything."""
 _LIMIT = 256
 """Transactions that may wait at a node before Galera's others are stopped: bursts pass, a node that is always slower does not."""
+_LARGE_BYTES = 10_000
+"""Of a mean transaction as it is sent: 80 µs on a link of 1 Gb/s, as much as a round trip in a rack."""
 _ROUND_TRIPS = 10
 """Of the slowest message, for which a node that answers late is not yet taken for dead."""
 _NEAR = {"evs.keepalive_period": "PT1S", "evs.suspect_timeout": "PT5S", "evs.inactive_timeout": "PT15S"}
@@ -247,6 +250,21 @@ def flow_control(server: Server, cluster: Cluster) -> list[Draft]:
     return [Draft(says, lines, None, Severity.CHANGE if queue > threshold else Severity.NOTE)]
 
 
+def annotated(server: Server, cluster: Cluster) -> list[Draft]:
+    """Large transactions that carry their statements' text to every node, beside the rows."""
+    count = cluster.counted.get("wsrep_replicated", 0)
+    mean = cluster.counted.get("wsrep_replicated_bytes", 0) / count if count else 0.0
+    if cluster.product != GALERA or cluster.settings.get("binlog_annotate_row_events") != "ON" or mean < _LARGE_BYTES:
+        return []
+    says = (
+        f"a transaction sends {mean / 1e3:,.0f} kB to every other node in the mean, and its statements' text is in it beside the rows "
+        "(binlog_annotate_row_events = ON)"
+    )
+    gain = Gain(says="up to half of these bytes", basis="wsrep_replicated_bytes, since the start", saves_ns=None)
+    line = "binlog_annotate_row_events = OFF   # SET GLOBAL does it too; the binary log no longer shows the statements"
+    return [Draft(says, _lines(server, line), gain)]
+
+
 def _longer_queue(cluster: Cluster) -> dict[str, str]:
     paused = cluster.counted.get("wsrep_flow_control_paused", 0.0) >= PAUSED_SHARE
     short = _number(cluster, "gcs.fc_limit", _LIMIT) < _LIMIT
@@ -282,4 +300,5 @@ CHECKS: Mapping[str, Callable[[Server, Cluster], list[Draft]]] = {
     "cluster-timeouts": timeouts,
     "cluster-flow-control": flow_control,
     "cluster-quorum": quorum,
+    "cluster-text": annotated,
 }

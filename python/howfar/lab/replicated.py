@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from howfar.engine.messages import (
@@ -18,7 +18,7 @@ from howfar.engine.messages import (
 )
 from howfar.errors import LabError
 from howfar.lab.link import DIRECTIONS, LinkSpec
-from howfar.lab.link.receipt import OF_A_PLAN, Lateness, of_a_trial
+from howfar.lab.link.receipt import MEAN_MAX_SHARE, OF_A_PLAN, Lateness, of_a_trial
 from howfar.lab.replication import (
     Durability,
     Mode,
@@ -36,11 +36,14 @@ from howfar.lab.request import ReplicasSpec
 from howfar.lab.servers import CertificatePaths, Tables
 from howfar.lab.servers.program import Program
 from howfar.lab.serving import Serving
+from howfar.plan.agreement import agreement_s, read_s
+from howfar.plan.distances import pairs
 from howfar.plan.factors import COMMIT_OFF, ORDINARY, SEMI_SYNC, node_rtts_ns
 from howfar.plan.sessions import SessionSpec
 from howfar.store.records import FactorValue, LagRecord, Window
 from howfar.store.server_metrics import ServerMetrics
 from howfar.testbed import LoadFacts, StageReceipt, WindowWatch
+from howfar.units import format_duration_ns
 
 SERVERS_TIMEOUT_MS = 10_000
 """Both kinds' default: so long a semi-synchronous commit waits before the primary goes on without its replica."""
@@ -221,6 +224,12 @@ class Replicated(Serving):
         waited_ns = load.commit_p50_ns or load.round_trip_ns
         reads_wait = bool(ways) and waited_ns >= min(rtt.min_ns for rtt in ways)
         lateness = of_a_trial(waited_ns) if pair.spec.needed and (load.commits or reads_wait) else NOBODY_WAITS
+        if pair.spec.cluster and lateness.mean_ns is not None:
+            nodes = pairs(pair.spec.replicas + 1)  # in the order of the wires
+            rtts_ns = {two: float(wire.rtt_ns) for two, wire in zip(nodes, pair.wires, strict=True)}
+            late_ns = {two: _late_ns(stats) for two, stats in zip(nodes, self._crossed, strict=True)}
+            found += agreement_violation(pair.spec, rtts_ns, late_ns, waited_ns, reads=not load.commits)
+            lateness = replace(lateness, mean_ns=None)
         for wire, probes, stats in zip(pair.wires, self._at_rest, self._crossed, strict=True):
             receipts[wire.name] = wire.receipt(probes, stats)
             unlike = wire.violations(probes, stats, lateness)
@@ -252,6 +261,35 @@ def contradictions(
         too_fast = latency_violation(spec, load.commit_p50_ns, rtt_ns)
         found += [] if too_fast is None else [too_fast]
     return found
+
+
+def agreement_violation(
+    spec: ReplicationSpec,
+    rtts_ns: Mapping[tuple[int, int], float],
+    late_ns: Mapping[tuple[int, int], float],
+    waited_ns: float,
+    *,
+    reads: bool,
+) -> list[str]:
+    """Where a cluster's commits, or its reads, waited longer because packets left late in the mean: all links together, by the model
+    of the agreement. So a link that nobody waits for is not judged, and one that is crossed twice counts twice. `waited_ns`: one of
+    them; the others by pair of nodes, a round trip."""
+    waits = read_s if reads else agreement_s
+    late = {nodes: rtt_ns + late_ns[nodes] for nodes, rtt_ns in rtts_ns.items()}
+    off_ns = waits(spec.mode, spec.consistency, late) - waits(spec.mode, spec.consistency, rtts_ns)
+    allowed_ns = MEAN_MAX_SHARE * waited_ns
+    if abs(off_ns) <= allowed_ns:
+        return []
+    what, changed = "read" if reads else "commit", "longer" if off_ns > 0 else "shorter"
+    sentence = f"the links made each {what} {format_duration_ns(abs(off_ns))} {changed} in the mean"
+    why = "the machine was too busy for the emulators"
+    return [f"{sentence} (allowed {format_duration_ns(allowed_ns)}, {MEAN_MAX_SHARE:.0%} of one): {why}"]
+
+
+def _late_ns(stats: LinkStats | None) -> float:
+    """Of a round trip, in the mean; 0 where nothing crossed."""
+    means = [] if stats is None else [stats.to_server.lateness_mean_ns, stats.to_client.lateness_mean_ns]
+    return sum(mean for mean in means if mean is not None)
 
 
 def _cut(stats: LinkStats | None) -> list[str]:

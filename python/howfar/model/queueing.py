@@ -19,6 +19,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Self
 
+_MOST_BUSY = 0.98
+"""Of processors, with others: beyond it a measured share says little about what is left."""
+
 
 @dataclass(frozen=True)
 class Station:
@@ -61,6 +64,37 @@ def processors(name: str, visits: float, demand_s: float, count: float) -> tuple
     """`count` equal processors as one that is `count` times as fast, and the delay in seconds that makes up for it (Seidmann 1987).
     Less than one: a part of a processor, slower by that."""
     return Station.exponential(name, visits, demand_s / count), demand_s * max(count - 1, 0.0) / count
+
+
+@dataclass(frozen=True)
+class Beside:
+    """The work of a lone connection on processors that others use too, for each of its transactions: the shorter its wait elsewhere,
+    the more often they are in its way. Times in seconds, of one transaction."""
+
+    work_s: float
+    """With nobody in its way."""
+    others_s: float
+    """Processor time of the others."""
+    processors: int
+
+    @classmethod
+    def measured(cls, cycle_s: float, wait_s: float, others_s: float, processors: int) -> Self:
+        alone = cls(0.0, others_s, processors)
+        return cls(max(cycle_s - wait_s, 1e-6) / alone._crowding(cycle_s), others_s, processors)
+
+    def _crowding(self, cycle_s: float) -> float:
+        """How many times as long work takes: exact for one and two processors and exponential services (M/M/1, M/M/2)."""
+        busy = min(self.others_s / cycle_s / self.processors, _MOST_BUSY)
+        return 1 / (1 - busy**self.processors)
+
+    def cycle_s(self, wait_s: float) -> float:
+        """From the beginning of one transaction to that of the next, between waits of that length."""
+        low, high = wait_s, wait_s + self.work_s / (1 - _MOST_BUSY**self.processors)
+        for _ in range(60):
+            middle = (low + high) / 2
+            longer = middle < wait_s + self.work_s * self._crowding(middle)
+            low, high = (middle, high) if longer else (low, middle)
+        return high
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
-"""Commits of clusters at several distances: how fast, how long, against the model of the agreement (`model/agreement.py`).
+"""Commits of clusters at several distances: how fast, how long, against the model of the agreement (`plan/agreement.py`).
 
 The model takes local work, and that of the nodes on a commit, from the same mode at its shortest distance (without one from the arms
-without a replica) and adds what the agreement takes at the others. So the shortest distance itself is not predicted.
+without a replica) and adds what the agreement takes at the others. So the shortest distance itself is not predicted. The nodes of a
+laboratory share its CPUs: a lone connection's work is reckoned with what the other nodes and the emulators take from it at each
+distance.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from typing import Literal
 from howfar.experiments.latency.analysis import TAIL
 from howfar.experiments.replication.analysis import Local, Waiting
 from howfar.experiments.replication.arms import ALONE, ReplicationArm, mode_name, rate, rate_interval, replication_arms
-from howfar.model.agreement import Rtts, agreement_s, read_s, transfer_s
+from howfar.model.queueing import Beside
+from howfar.plan.agreement import Rtts, agreement_s, read_s
 from howfar.plan.distances import NAMED_LINKS
 from howfar.plan.factors import (
     CLUSTERS,
@@ -30,6 +33,7 @@ from howfar.plan.factors import (
 from howfar.plan.types import READS_ONLY
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import merge, value_at
+from howfar.stats.host_cpus import HostCpus
 from howfar.stats.intervals import judge_ratio, mean_interval
 from howfar.stats.trials import TrialTable, transaction_histogram
 from howfar.store.records import HistogramRecord
@@ -85,22 +89,24 @@ class ClusterPoint(Part):
     """To the second nearest, which completes a majority of five; the only one has no second, and is meant then."""
     farthest_ms: float | None
     agreement_ms: float
-    """What a commit waits for by the model; 0: for nobody. With the time that its row takes on a link."""
+    """What a commit waits for by the model; 0: for nobody."""
+    sent_bytes: float | None
+    """For one commit, to another node, as the links counted them. None: to nobody."""
+    sending_ms: float
+    """What they take on a link, which the model adds."""
     predicted_ms: float | None
     """Of the p50. None: the model is made of this arm, or of nothing."""
     error: float | None
-    """predicted / measured - 1."""
+    """predicted / measured - 1. None: nothing is predicted, or `crowded`."""
+    crowded: bool
+    """A large row, on which the other nodes and the emulators worked for longer, on this machine's CPUs, than it was on a link: what
+    is predicted is for nodes with machines of their own."""
     conflicts: int
     """Commits refused for another node's, over all trials."""
     writers: TwoWriters | None
     """None: one node is written to."""
     flow_control: int | None
     """Messages of nodes that asked the others to wait. None: this server does not count them."""
-
-    @property
-    def rounds(self) -> float | None:
-        """The agreement in round trips to the farthest node."""
-        return self.agreement_ms / self.farthest_ms if self.farthest_ms else None
 
     @property
     def label(self) -> str:
@@ -154,16 +160,17 @@ def cluster_cost(table: TrialTable, workload: str) -> ClusterCost | None:
         lines.setdefault(
             (arm.mode, arm.level("consistency"), arm.level("writers"), nodes, arm.local_levels), []
         ).append(arm)
+    cpus = HostCpus.of(table.run.info.environment, "server").machine
     rates = {rate_bps for arm in arms if (rate_bps := _rate_bps(arm)) is not None}
     links: dict[int | None, str] = {bps: format_rate_bps(bps) for bps in rates} if len(rates) > 1 else {}
     apart = {_place(arm): arm for arm in arms if WRITERS.of(arm.arm.factors) == "own-rows"}
     alone = {
-        arm.local_levels: _Line(line, None, operation, apart, {})
+        arm.local_levels: _Line(line, None, operation, apart, {}, cpus)
         for line in lines.values()
         for arm in line
         if arm.mode == ALONE
     }
-    measured = [_Line(line, alone.get(line[0].local_levels), operation, apart, links) for line in lines.values()]
+    measured = [_Line(line, alone.get(line[0].local_levels), operation, apart, links, cpus) for line in lines.values()]
     points = tuple(point for line in measured for point in line.points())
     labels = {point.arm: point.label for point in points}
     errors = [abs(point.error) for point in points if point.error is not None]
@@ -208,13 +215,70 @@ def _wait_s(arm: ReplicationArm, rtts: Rtts, operation: Operation) -> float:
         consistency = str(arm.level("consistency"))
         if operation == "read":
             return read_s(arm.mode, consistency, rtts)
-        return agreement_s(arm.mode, consistency, rtts) + transfer_s(ROW_BYTES.of(arm.arm.factors), _rate_bps(arm))
+        return agreement_s(arm.mode, consistency, rtts)
     if operation == "read":
         return 0.0
     if arm.mode in SEMI_SYNC:
         needed = sorted(rtts.values())[int(arm.level("wait_for") or 1) - 1]
         return Waiting(arm.kind, arm.mode, needed).wait_s(arm.threads)
     return 0.0
+
+
+_OTHERS = ("replica", "replica_link")
+"""Whose CPU time is in a lone connection's way: the other nodes', and that of the links' emulators."""
+
+Place = tuple[str, int | None]
+"""Distances, and the links' rate."""
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Of a commit without its agreement."""
+
+    local: Local
+    lone: Beside | None
+    """Of one connection. None: there was none."""
+    place: Place
+    """Where it was measured."""
+
+    def commit_s(self, wait_s: float, threads: int) -> float:
+        """With an agreement that takes `wait_s`."""
+        if threads == 1 and self.lone is not None:
+            return self.lone.cycle_s(wait_s)
+        return wait_s + self.local.behind(wait_s, threads)
+
+
+def _sent_bytes(arm: ReplicationArm) -> float | None:
+    """By the node that commits to another one, for a commit: as its links counted, median over trials. None: to nobody."""
+    found = []
+    for trial in arm.trials.values():
+        wires = trial.receipt.get("replication", {}).get("wires") or {}
+        sent = [
+            counters["to_client"]["wire_bytes"]
+            for name, wire in wires.items()
+            if "-" not in name and (counters := wire.get("counters"))
+        ]
+        commits = trial.measured.warmup_transactions + trial.measured.transactions if trial.measured is not None else 0
+        if sent and commits:
+            found.append(max(sent) / commits)
+    return median(found) if found else None
+
+
+def _others_s(arm: ReplicationArm) -> float:
+    """CPU time of the other nodes and of the links' emulators, for a commit."""
+    loads = [trial.measured for trial in arm.trials.values() if trial.measured is not None]
+    found = [
+        sum(cpu.cpu_ns for cpu in load.cpu if cpu.role in _OTHERS) / 1e9 / load.transactions
+        for load in loads
+        if load.transactions
+    ]
+    return median(found) if found else 0.0
+
+
+def _sending_s(arm: ReplicationArm, operation: Operation) -> float:
+    sent, rate_bps = _sent_bytes(arm), _rate_bps(arm)
+    waits = arm.mode in CLUSTERS and operation == "commit"
+    return sent * 8 / rate_bps if waits and sent is not None and rate_bps else 0.0
 
 
 _QUESTION = ("cross-zone", "cross-zone", "region", "us-coasts")
@@ -234,32 +298,45 @@ class _Line:
         operation: Operation,
         apart: Mapping[object, ReplicationArm],
         links: Mapping[int | None, str],
+        cpus: int,
     ) -> None:
-        """`links`: rates in words, where there are several."""
+        """`links`: rates in words, where there are several. `cpus`: of the machine."""
         self.arms = [arm for arm in arms if _p50s_s(arm)]
         self.rtts = {arm.arm.name: rest_rtts(arm) for arm in self.arms}
-        self.waits = {arm.arm.name: _wait_s(arm, self.rtts[arm.arm.name], operation) for arm in self.arms}
+        self.sending = {arm.arm.name: _sending_s(arm, operation) for arm in self.arms}
+        agreeing = {arm.arm.name: _wait_s(arm, self.rtts[arm.arm.name], operation) for arm in self.arms}
+        self.waits = {name: agreed_s + self.sending[name] for name, agreed_s in agreeing.items()}
         self.alone = alone
         self.operation = operation
         self.apart = apart
         self.links = links
+        self.cpus = cpus
 
-    def _local(self) -> tuple[Local, Place]:
-        """Of a commit without its agreement, by connections; and where it was measured."""
+    def _work(self) -> _Work:
+        """Of a commit without its agreement."""
         by_distance: dict[Place, list[ReplicationArm]] = {}
         for arm in self.arms:
             by_distance.setdefault(_place_of(arm), []).append(arm)
         name, nearest = min(by_distance.items(), key=lambda item: min(self.waits[arm.arm.name] for arm in item[1]))
-        if self.alone is not None and len(by_distance) == 1 and self.arms[0].mode != ALONE:
-            return self.alone._local()
+        if self.alone is not None and (len(by_distance) == 1 or self.large) and self.arms[0].mode != ALONE:
+            return self.alone._work()
         found = {arm.threads: max(median(_p50s_s(arm)) - self.waits[arm.arm.name], 1e-6) for arm in nearest}
-        return Local(found), name
+        lone = next((self._beside(arm, median(_p50s_s(arm))) for arm in nearest if arm.threads == 1), None)
+        return _Work(Local(found), lone, name)
+
+    @property
+    def large(self) -> bool:
+        return ROW_BYTES.of(self.arms[0].arm.factors) != SHORT_ROW
+
+    def _beside(self, arm: ReplicationArm, p50_s: float) -> Beside:
+        """Of an arm of one connection: its work beside that of the other nodes and of the links' emulators."""
+        return Beside.measured(p50_s, self.waits[arm.arm.name], _others_s(arm), self.cpus)
 
     def points(self) -> tuple[ClusterPoint, ...]:
         if not self.arms:
             return ()
-        local, known = self._local()
-        return tuple(self._point(arm, local, known) for arm in self.arms)
+        work = self._work()
+        return tuple(self._point(arm, work) for arm in self.arms)
 
     def third(self, labels: Mapping[str, str]) -> Iterator[ThirdNode]:
         """For one connection of a cluster of three, written to on one node. `labels`: of the points, by arm."""
@@ -268,35 +345,36 @@ class _Line:
         ]
         if not few or self.operation == "read" or WRITERS.of(few[0].arm.factors) != "one":
             return
-        if ROW_BYTES.of(few[0].arm.factors) != SHORT_ROW:
-            return  # of large rows the model is a third off: it has no word of what goes over a link twice
+        if self.large:
+            return
         reference = min(few, key=lambda arm: self.waits[arm.arm.name])
-        p50s_s, wait_s = _p50s_s(reference), self.waits[reference.arm.name]
-        local_s = [max(seconds - wait_s, 0.0) for seconds in p50s_s]
+        work = [self._beside(reference, seconds) for seconds in _p50s_s(reference)]
         seen = [rtt_s for arm in few for rtt_s in self.rtts[arm.arm.name].values()]
         for far_ns in FROM_BOTH_NS:
             rtts = {(0, 1): APART_NS / 1e9, (0, 2): far_ns / 1e9, (1, 2): far_ns / 1e9}
-            agreed_s = _wait_s(reference, rtts, self.operation)
+            agreed_s = _wait_s(reference, rtts, self.operation) + self.sending[reference.arm.name]
             yield ThirdNode(
                 label=labels[reference.arm.name],
                 near_ms=APART_NS / 1e6,
                 far_ms=far_ns / 1e6,
-                p50_ms=mean_interval([(seconds + agreed_s) * 1e3 for seconds in local_s]),
+                p50_ms=mean_interval([block.cycle_s(agreed_s) * 1e3 for block in work]),
                 beyond=not min(seen) / _NEARLY <= far_ns / 1e9 <= max(seen) * _NEARLY,
             )
 
-    def _point(self, arm: ReplicationArm, local: Local, known: Place) -> ClusterPoint:
-        rtts, wait_s = self.rtts[arm.arm.name], self.waits[arm.arm.name]
+    def _point(self, arm: ReplicationArm, work: _Work) -> ClusterPoint:
+        name = arm.arm.name
+        rtts, wait_s, sending_s = self.rtts[name], self.waits[name], self.sending[name]
         mine = sorted(rtt * 1e3 for (low, _), rtt in rtts.items() if low == 0)
         p50_s = _p50s_s(arm)
         measured_s = median(p50_s)
         predicted_s = None
         writers = _two_writers(arm, self.apart.get(_place(arm)))
-        if wait_s and _place_of(arm) != known and writers is None:
-            predicted_s = wait_s + local.behind(wait_s, arm.threads)
+        if wait_s and _place_of(arm) != work.place and writers is None:
+            predicted_s = work.commit_s(wait_s, arm.threads)
+        crowded = self.large and _others_s(arm) / self.cpus > sending_s
         whole = merge(_histograms(arm))
         return ClusterPoint(
-            arm=arm.arm.name,
+            arm=name,
             mode=arm.mode,
             consistency=str(arm.level("consistency")),
             nodes=1 if arm.mode == ALONE else REPLICAS.of(arm.arm.factors) + 1,
@@ -311,9 +389,12 @@ class _Line:
             nearest_ms=mine[0] if mine else None,
             second_ms=mine[:2][-1] if mine else None,
             farthest_ms=mine[-1] if mine else None,
-            agreement_ms=wait_s * 1e3,
+            agreement_ms=(wait_s - sending_s) * 1e3,
+            sent_bytes=_sent_bytes(arm),
+            sending_ms=sending_s * 1e3,
             predicted_ms=None if predicted_s is None else predicted_s * 1e3,
-            error=None if predicted_s is None else predicted_s / measured_s - 1,
+            error=None if predicted_s is None or crowded else predicted_s / measured_s - 1,
+            crowded=crowded and predicted_s is not None,
             conflicts=_counted(arm, "conflicts") or 0,
             writers=writers,
             flow_control=_counted(arm, "wsrep_flow_control_sent"),
@@ -385,10 +466,6 @@ def _distances(arm: ReplicationArm) -> str:
 
 def _rate_bps(arm: ReplicationArm) -> int | None:
     return None if arm.mode == ALONE else REPLICA_RATE_BPS.given(arm.arm.factors)
-
-
-Place = tuple[str, int | None]
-"""Distances, and the links' rate."""
 
 
 def _place_of(arm: ReplicationArm) -> Place:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import altair as alt
@@ -56,7 +56,11 @@ class Cluster(Experiment):
         return frame(summary, tables, below=below, records=records(found))
 
 
+_OF_LARGE = " (of a large row: by the server alone, and the time of its bytes on a link)"
+
+
 def main_table(found: ClusterCost) -> Table:
+    large = any(point.row_bytes != SHORT_ROW for point in found.points)
     fields: Fields[ClusterPoint] = {
         "mode": lambda p: p.label,
         "distances": lambda p: p.place,
@@ -69,17 +73,43 @@ def main_table(found: ClusterCost) -> Table:
         ),
         "1/RTT\nfarthest": lambda p: "" if not p.farthest_ms else f"{rate(1e3 / p.farthest_ms)}/s",
         "agreement ms\nby the model": lambda p: figures.number(p.agreement_ms) if p.agreement_ms else "",
-        "predicted p50 ms\nerror": lambda p: (
-            ""
-            if p.predicted_ms is None or p.error is None
-            else f"{figures.number(p.predicted_ms)} {p.error * 100:+.1f} %"
-        ),
+        **(_SENT if large else {}),
+        "predicted p50 ms\nerror": _predicted,
     }
     note = (
         "RTT: as measured at rest, from the node that is used to the others. Predicted: the same mode's "
-        f"{found.operation} at its shortest distance, with the agreement at this one."
+        f"{found.operation} at its shortest distance{_OF_LARGE if large else ''}, with the agreement at this one."
     )
-    return table_of("", found.points, fields, (note,), main=True, stack=True)
+    return table_of("", found.points, fields, (note, *_notes(found.points)), main=True, stack=True)
+
+
+def _predicted(point: ClusterPoint) -> str:
+    if point.predicted_ms is None:
+        return ""
+    error = "*" if point.error is None else f" {point.error * 100:+.1f} %"
+    return f"{figures.number(point.predicted_ms)}{error}"
+
+
+_SENT: Fields[ClusterPoint] = {
+    "bytes to\neach node": lambda p: "" if p.sent_bytes is None else figures.size(p.sent_bytes),
+    "ms on\nthe link": lambda p: figures.number(p.sending_ms) if p.sending_ms else "",
+}
+_TWICE = 1.6
+"""Bytes on a link for one of a row: with its headers, a row that is sent once has far less."""
+
+
+def _notes(points: Sequence[ClusterPoint]) -> Iterator[str]:
+    large = [p for p in points if p.mode == "galera" and p.row_bytes != SHORT_ROW and p.sent_bytes is not None]
+    if any(p.sent_bytes is not None and p.sent_bytes > _TWICE * p.row_bytes for p in large):
+        yield (
+            "Galera sends a large row twice: as a row, and in the text of its statement, which MariaDB's default "
+            "binlog_annotate_row_events = ON adds."
+        )
+    if any(p.crowded for p in points):
+        yield (
+            "* For nodes with machines of their own. Here the other nodes and the emulators worked longer on this machine's CPUs than "
+            "the row was on a link, so these CPUs were the limit, and the model is not judged."
+        )
 
 
 def third_table(found: ClusterCost) -> tuple[Table, ...]:

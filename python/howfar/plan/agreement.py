@@ -66,12 +66,6 @@ def agreement_s(mode: str, consistency: str, rtts: Rtts) -> float:
     return before + max(ordered(ways, 0, node) + ordered(ways, node, 0) for node in ways.nodes[1:])
 
 
-def transfer_s(row_bytes: int, rate_bps: float | None) -> float:
-    """Until so many bytes are on a link, whose framing is left out. The node sends to all others at once, to each over a link of its
-    own, so they are counted once."""
-    return 0.0 if rate_bps is None else row_bytes * 8 / rate_bps
-
-
 def read_s(mode: str, consistency: str, rtts: Rtts) -> float:
     """What a transaction that only reads waits for, with nothing under way: at `before`, for one more message to be ordered."""
     waits = mode != "galera" and "before" in consistency
