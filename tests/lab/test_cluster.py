@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from howfar.lab.replication.galera import no_transfer
+from howfar.lab.replication.group import PORT as GROUP_PORT
+from howfar.lab.replication.links import node_address
 from howfar.lab.servers.kinds import find_server
 from howfar.store.records import CrashRecord
 from tests.lab.programs import answers
@@ -156,11 +158,19 @@ def test_the_doctor_finds_what_is_set_wrong_and_its_lines_end_it(name: str, cach
     assert second == {}
 
 
-@pytest.mark.parametrize("name", ["mariadb"], indirect=True)
+_ALONE = {
+    "mariadb": "SET GLOBAL wsrep_provider_options = 'pc.ignore_quorum=true;pc.ignore_sb=true'",
+    # Refused as long as it sees a majority.
+    "mysql": "CREATE EVENT sbtest.alone ON SCHEDULE EVERY 1 SECOND DO SET GLOBAL group_replication_force_members = "
+    f"'{node_address(0)}:{GROUP_PORT}'",
+}
+"""Told to the primary: a quorum of one is enough."""
+
+
+@pytest.mark.parametrize("name", ["mariadb", pytest.param("mysql", marks=pytest.mark.thorough)], indirect=True)
 def test_a_node_that_goes_on_alone_is_found_out(name: str, cache: Path) -> None:
     """A quorum of one is forced on it: what it acknowledges while it is cut off, the others never have."""
-    told = "SET GLOBAL wsrep_provider_options = 'pc.ignore_quorum=true;pc.ignore_sb=true'"
-    case = _fault("galera", "cut-off-primary", told=told, failover_ns=5 * 10**9)
+    case = _fault(_MODES[name][-1], "cut-off-primary", told=_ALONE[name], failover_ns=5 * 10**9)
     (record,) = _broken(name, cache, case)
     assert record.by_itself is not None and record.by_itself > 0
     assert record.lost >= record.by_itself, "and they are lost"

@@ -17,7 +17,7 @@ from howfar.lab.replication.status import NodeFacts, PrimaryEnd
 from howfar.lab.servers import Ask
 from howfar.lab.servers.dialect import BinaryLog, quotable
 
-_PORT = 33061
+PORT = 33061
 """Of the members' talk with each other."""
 _CACHE_BYTES = 128 << 20
 _MEMBERS = "performance_schema.replication_group_members"
@@ -48,11 +48,11 @@ class GroupReplication(MysqlReplication):
 
     def binary_log(self, seed: Seed) -> BinaryLog:
         log, spec = super().binary_log(seed), seed.spec
-        seeds = ",".join(f"{node_address(number)}:{_PORT}" for number in range(spec.replicas + 1))
+        seeds = ",".join(f"{node_address(number)}:{PORT}" for number in range(spec.replicas + 1))
         own = {
             "group-name": seed.group,
             "start-on-boot": "OFF",
-            "local-address": f"{node_address(seed.number)}:{_PORT}",
+            "local-address": f"{node_address(seed.number)}:{PORT}",
             "group-seeds": seeds,
             "ip-allowlist": "10.0.0.0/8",
             "ssl-mode": "DISABLED",
