@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from howfar.lab.replication.links import node_address
 from howfar.lab.servers.kinds import find_server
 from howfar.store.records import CrashRecord
 from tests.lab.programs import answers
+from tests.lab.sandboxes import run_lab
 from tests.lab.test_replication import pairs
 
 pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("namespaces")]
@@ -156,6 +160,35 @@ def test_the_doctor_finds_what_is_set_wrong_and_its_lines_end_it(name: str, cach
     assert first == _FOUND[name]
     assert second.pop("cluster-flow-control", "note") == "note", "how long it stood still is counted since FLUSH STATUS"
     assert second == {}
+
+
+@pytest.mark.alone
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["mariadb", "mysql"], indirect=True)
+def test_its_figures_are_those_of_sysbench_and_of_the_command_line_client(name: str, cache: Path) -> None:
+    """Each with one connection on the same cluster in turn. Three attempts: a neighbour on this machine disturbs one of them."""
+    if (missing := next((tool for tool in ("sysbench", "mariadb") if shutil.which(tool) is None), None)) is not None:
+        pytest.skip(f"{missing} is not installed (./setup --tests brings it)")
+    cluster = [
+        "--server",
+        str(find_server(name).path),
+        "--replication",
+        _MODES[name][0],
+        "--distances",
+        "three-regions",
+    ]
+    inner = [sys.executable, "-m", "tests.lab.cluster_beside_scenario", "3", "2"]
+    off: dict[str, float] = {}
+    for _ in range(3):
+        done = run_lab(*cluster, "--tables=1", "--table-size=1000", "--", *inner, env={"XDG_CACHE_HOME": str(cache)})
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        ours = median(found.pop("howfar"))
+        off = {tool: ours / median(per_s) - 1 for tool, per_s in found.items()}
+        print(ours, found, off)
+        if max(map(abs, off.values())) <= 0.03:
+            return
+    pytest.fail(f"commits/s differ by more than 3 %: {off}")
 
 
 _ALONE = {

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from howfar.cli.hop_binary import hop_binary_option
 from howfar.cli.links import LinkChoice, link_options, read_link
 from howfar.cli.main import run_command_line
 from howfar.cli.screen import note
+from howfar.cli.session import replicas_of
 from howfar.cli.target_options import enter_sandbox
 from howfar.engine.messages import TcpTarget, UnixTarget
 from howfar.engine.process import Launcher
@@ -28,13 +29,31 @@ from howfar.errors import HowfarError, LabError, UsageError, how_ended, shell_co
 from howfar.lab.environment import LoadWatch
 from howfar.lab.laboratory import PLACEMENTS, Lab, LabRequest, LabStage, open_laboratory
 from howfar.lab.link import DIRECTIONS, Link
-from howfar.lab.link.receipt import STRICT, counter_violations, effect_warnings, link_receipt, link_violations, unproved
+from howfar.lab.link.receipt import (
+    OF_A_PLAN,
+    STRICT,
+    counter_violations,
+    effect_warnings,
+    link_receipt,
+    link_violations,
+    unproved,
+)
 from howfar.lab.link.settings import Player, Script
 from howfar.lab.network import SERVER_ADDRESS, SERVER_ADDRESS6, Companion
+from howfar.lab.replicated import Replicated
+from howfar.lab.replication.member import Member
+from howfar.lab.servers import USER
 from howfar.lab.servers.kinds import KINDS, STORES
 from howfar.paths import Path as NetworkPath
 from howfar.paths import find_path, path_names
+from howfar.plan.cells import cells
+from howfar.plan.factors import DISTANCES, IDLE, REPLICA_RATE_BPS, REPLICA_RTT_NS, REPLICAS, REPLICATION
+from howfar.plan.fitting import without_levels
+from howfar.plan.load import Override, load_plan
 from howfar.plan.quantities import rtt_tolerance_ns
+from howfar.plan.types import Plan
+from howfar.runner.preflight import lacking
+from howfar.store.records import FactorValue
 from howfar.units import format_duration_ns, format_rate_bps, format_size_bytes
 
 
@@ -181,6 +200,22 @@ _LIBPQ_PORT = 5432
     help="More servers on the same host and path, separated by commas: `redis` or `valkey`, `memcached`.",
 )
 @click.option(
+    "--replication",
+    metavar="MODE",
+    help="The server with replicas, each on a host of its own: a level of that factor, such as async, galera, group.",
+)
+@click.option("--replicas", metavar="N", help="With --replication: how many beside the primary.  [default: 2]")
+@click.option(
+    "--distances",
+    metavar="LEVEL",
+    help="With --replication: how far the servers are apart, like three-zones or 1ms,20ms,30ms.  [default: three-zones]",
+)
+@click.option("--replica-rtt", metavar="TIME", help="In place of --distances: the same round trip between any two.")
+@click.option(
+    "--replica-rate", metavar="RATE", help="With --replication: bandwidth between any two servers.  [default: 1gbit]"
+)
+@click.option("--consistency", metavar="LEVEL", help="Of a cluster.  [default: eventual]")
+@click.option(
     "--tables", type=click.IntRange(0, 1000), default=10, show_default=True, help="Number of sysbench tables."
 )
 @click.option(
@@ -213,6 +248,12 @@ def lab(
     path_name: str | None,
     server: str | None,
     beside: str,
+    replication: str | None,
+    replicas: str | None,
+    distances: str | None,
+    replica_rtt: str | None,
+    replica_rate: str | None,
+    consistency: str | None,
     tables: int,
     table_size: int,
     placement: str,
@@ -229,6 +270,7 @@ def lab(
     and HOWFAR_DATABASE; `howfar load` and `howfar doctor` look there by themselves. HOWFAR_CLIENT_CNF names an option file with all
     of these, for `mariadb --defaults-file` and similar programs; with PostgreSQL libpq's own variables (PGHOST, PGPASSFILE, …) are
     set instead, so that psql and pgbench need no option. With --tls, all of these ask for TLS; its CA is HOWFAR_CA_FILE.
+    With --replication it is the primary; the others are HOWFAR_REPLICA1_SOCKET, with HOWFAR_REPLICA1_CLIENT_CNF, and so on.
     --beside sets HOWFAR_REDIS_SOCKET, or HOWFAR_REDIS_HOST and _PORT, and HOWFAR_MEMCACHED_… likewise.
     On `remote`, HOWFAR_HOST and HOWFAR_HOST6 address the server's host even without a server.
     Link options imply `--path remote`; without --path, all but --rtt, --rate, --tcp and --congestion-control imply `--server none`.
@@ -238,7 +280,16 @@ def lab(
         raise UsageError("--beside adds servers to another server", "Leave out --server none.")
     choice = read_link(link_values)
     path = _path(path_name, choice)
+    levels = {
+        "replicas": replicas,
+        "distances": distances,
+        "replica-rtt": replica_rtt,
+        "replica-rate": replica_rate,
+        "consistency": consistency,
+    }
+    plan = _replicated_plan(replication, server or "mariadb", levels)
     request = LabRequest(
+        replicas=None if plan is None else replicas_of(plan),
         server=server or ("none" if choice.alone and path_name is None and not beside else "mariadb"),
         companions=tuple(filter(None, beside.split(","))),
         tables=tables,
@@ -258,8 +309,10 @@ def lab(
     enter_sandbox(path)
     with ExitStack() as ledger:
         laboratory = ledger.enter_context(open_laboratory(request))
-        variables = _open_stage(laboratory, path, tls, ledger)
-        _say(laboratory, path)
+        factors: dict[str, FactorValue] = {} if plan is None else dict(cells(plan)[0].factors)
+        factors |= {"path": path.name, "tls": tls or "off", IDLE.name: "as-found"}
+        variables = _open_stage(laboratory, path, factors, ledger)
+        _say(laboratory, path, plan)
         if on_server:
             _start_companion(laboratory, on_server, variables, ledger)
         run = partial(_run, _launcher(laboratory, path, command), command, variables)
@@ -289,16 +342,41 @@ def _check_command(command: Sequence[str]) -> None:
     sys.exit(NOT_EXECUTABLE if there else NOT_FOUND)
 
 
-def _open_stage(laboratory: Lab, path: NetworkPath, tls: str | None, ledger: ExitStack) -> dict[str, str]:
+def _replicated_plan(mode: str | None, server: str, levels: Mapping[str, str | None]) -> Plan | None:
+    """A plan of one cell, so that levels are checked and explained as in a plan. None: the server is alone. Raises UsageError,
+    PlanError, ServerMissing."""
+    given = {name: level for name, level in levels.items() if level is not None}
+    if mode is None:
+        if given:
+            raise UsageError(f"--{next(iter(given))} is of replicas, and there are none", "Add --replication MODE.")
+        return None
+    if {"distances", "replica-rtt"} <= set(given):
+        raise UsageError("--distances and --replica-rtt both say how far the servers are apart", "Give one of them.")
+    chosen = {"distances": "even" if "replica-rtt" in given else "three-zones", "replica-rate": "1gbit", **given}
+    chosen |= {"replication": mode, "server": server, "threads": "1"}
+    keys = {option: ("factors", option.replace("-", "_")) for option in chosen}
+    whole = [Override(f"--{option}", keys[option], _number(level)) for option, level in chosen.items()]
+    plan = load_plan("cluster", overrides=whole).plan
+    return without_levels(plan, lacking(plan)).plan
+
+
+def _number(level: str) -> str | int:
+    return int(level) if level.isascii() and level.isdigit() else level
+
+
+def _open_stage(
+    laboratory: Lab, path: NetworkPath, factors: Mapping[str, FactorValue], ledger: ExitStack
+) -> dict[str, str]:
     """The variables for CMD; a server is running afterwards, if one was requested."""
     if laboratory.store is None:
         return {} if path.machines == 1 else _server_host(laboratory)
+    tls = None if factors["tls"] == "off" else str(factors["tls"])
     if tls and path.by_socket and laboratory.store.kind == "postgresql":
         raise UsageError(
             f"the path {path.name} ends at PostgreSQL's Unix socket, which it does not encrypt",
             "Leave out --tls, or choose another --path.",
         )
-    stage = ledger.enter_context(laboratory.stage({"path": path.name, "tls": tls or "off"}))
+    stage = ledger.enter_context(laboratory.stage(factors))
     ledger.callback(_name_dead_hops, stage)
     variables = _account(laboratory, stage, tls) if stage.user else {}
     if stage.trust is not None:
@@ -306,6 +384,10 @@ def _open_stage(laboratory: Lab, path: NetworkPath, tls: str | None, ledger: Exi
     kind = laboratory.store.kind
     speaks = KINDS[kind].speaks
     variables |= {"HOWFAR_PROTOCOL": kind if speaks == "keys" else speaks, **_where("HOWFAR", stage.target)}
+    if isinstance(stage.serving, Replicated):
+        ledger.callback(_name_late_links, stage.serving)
+        for replica in stage.serving.pair.replicas:
+            variables |= _replica(laboratory, replica, stage.protocol)
     for one in stage.companions:
         variables |= _where(f"HOWFAR_{one.name.upper()}", one.target)
     return variables if path.machines == 1 or path.by_socket else {**_server_host(laboratory), **variables}
@@ -318,6 +400,30 @@ def _name_dead_hops(stage: LabStage) -> None:
             note(f"not as requested: the path's program {hop.label} ended before CMD did ({how_ended(code)})")
 
 
+def _replica(laboratory: Lab, replica: Member, protocol: str) -> dict[str, str]:
+    """Its socket; of MySQL and MariaDB an option file, as its account has another password than the primary's."""
+    prefix = f"HOWFAR_{replica.name.upper()}"
+    found = {f"{prefix}_SOCKET": str(replica.server.socket)}
+    if protocol != "postgresql":
+        target = UnixTarget(path=str(replica.server.socket))
+        options = _secret(
+            laboratory.work / f"{replica.name}.cnf", client_options(USER, replica.server.password, target)
+        )
+        found[f"{prefix}_CLIENT_CNF"] = str(options)
+    return found
+
+
+def _secret(file: Path, text: str) -> Path:
+    file.touch(mode=0o600)
+    file.write_text(text)
+    return file
+
+
+def _name_late_links(replicated: Replicated) -> None:
+    for sentence in replicated.unlike(OF_A_PLAN):
+        note(f"not as requested: {sentence}")
+
+
 def _where(prefix: str, target: UnixTarget | TcpTarget) -> dict[str, str]:
     if isinstance(target, UnixTarget):
         return {f"{prefix}_SOCKET": target.path}
@@ -328,13 +434,10 @@ def _account(laboratory: Lab, stage: LabStage, tls: str | None) -> dict[str, str
     """Of a server that knows accounts."""
     if stage.protocol == "postgresql":
         return _libpq(laboratory, stage, tls)
-    secret = laboratory.work / "password"
-    options = laboratory.work / "client.cnf"
     encryption = _mysql_encryption(stage.trust.ca_file, tls) if stage.trust and tls else ("loose-skip-ssl",)
+    secret = _secret(laboratory.work / "password", stage.password)
     written = client_options(stage.user, stage.password, stage.target, encryption)
-    for file, text in ((secret, stage.password), (options, written)):
-        file.touch(mode=0o600)
-        file.write_text(text)
+    options = _secret(laboratory.work / "client.cnf", written)
     return {
         "HOWFAR_USER": stage.user,
         "HOWFAR_PASSWORD_FILE": str(secret),
@@ -355,11 +458,9 @@ def _mysql_encryption(ca_file: str, tls: str) -> tuple[str, ...]:
 
 def _libpq(laboratory: Lab, stage: LabStage, tls: str | None) -> dict[str, str]:
     """The variables that libpq reads too: psql and pgbench need no option."""
-    secret, passwords = laboratory.work / "password", laboratory.work / "pgpass"
+    secret = _secret(laboratory.work / "password", stage.password)
     line = f"*:*:{stage.database}:{stage.user}:{stage.password}\n"
-    for file, text in ((secret, stage.password), (passwords, line)):
-        file.touch(mode=0o600)
-        file.write_text(text)
+    passwords = _secret(laboratory.work / "pgpass", line)
     target = stage.target
     if isinstance(target, UnixTarget):
         # It takes a directory, and looks for one name in there: a forwarded socket has another.
@@ -417,7 +518,7 @@ def client_options(
     return "\n".join([*lines, *encryption, ""])
 
 
-def _say(laboratory: Lab, path: NetworkPath) -> None:
+def _say(laboratory: Lab, path: NetworkPath, plan: Plan | None) -> None:
     kind, version = laboratory.server()
     request = laboratory.request
     parts = [f"path {path.name}"]
@@ -426,10 +527,19 @@ def _say(laboratory: Lab, path: NetworkPath) -> None:
         parts.append(f"{kind} {version} {held}")
         companions = laboratory.companions.environment().values()
         parts += [f"with it {found['kind']} {found['version']} empty" for found in companions]
+    if plan is not None:
+        parts.append(f"replication {_levels(plan)}")
     if laboratory.link is not None:
         parts.append(describe_link(laboratory.link))
     for sentence in (", ".join(parts), *laboratory.warnings):
         note(sentence)
+
+
+def _levels(plan: Plan) -> str:
+    """`galera, 2 replicas, three zones, 1gbit`."""
+    factors = cells(plan)[0].factors
+    shown = (REPLICATION, REPLICAS, DISTANCES, REPLICA_RTT_NS, REPLICA_RATE_BPS)
+    return ", ".join(factor.label(factors[factor.name]) for factor in shown if factor.name in factors)
 
 
 def _start_companion(laboratory: Lab, command: str, variables: dict[str, str], ledger: ExitStack) -> None:

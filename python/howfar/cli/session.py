@@ -85,14 +85,14 @@ def lab_request(plan: Plan) -> LabRequest:
         connections=_connections(plan),  # a confirmation may halve them, never add
         paths=factors.path,
         contents=factors.content,
-        replicas=_replicas(plan),
+        replicas=replicas_of(plan),
         prepare=making_tables(plan.workload.kind, max(factors.row_bytes), partial(long_text, factors.server[0])),
         companions=companions(plan),
         application="php" in factors.application,
     )
 
 
-def _replicas(plan: Plan) -> ReplicasSpec | None:
+def replicas_of(plan: Plan) -> ReplicasSpec | None:
     """None: no cell replicates. The first link that one asks for is calibrated with the laboratory."""
     from howfar.lab.link import LinkSpec
     from howfar.lab.replicated import node_links, replicates, replication_spec

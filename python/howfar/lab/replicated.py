@@ -196,6 +196,14 @@ class Replicated(Serving):
         self._lag = LagWatch(self.pair, beats=not self.pair.spec.needed)
         return _LagInWindow(window, self._lag, time.monotonic_ns())
 
+    def unlike(self, lateness: Lateness) -> tuple[str, ...]:
+        """Where a link has not been what was requested until now."""
+        return tuple(
+            f"{wire.name}: {sentence}"
+            for wire, probes in zip(self.pair.wires, self._at_rest, strict=True)
+            for sentence in wire.violations(probes, wire.counters(), lateness)
+        )
+
     def finish(self) -> None:
         """No thread of ours asks these servers any more."""
         if self._commits is not None:

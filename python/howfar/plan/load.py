@@ -218,13 +218,11 @@ def _translated(
     for override in overrides:
         if where[: len(override.key)] == override.key:
             return UsageError(
-                f"{override.option} {override.written}: {reason}", f"`howfar run --help` explains {override.option}."
+                f"{override.option} {override.written}: {reason}", f"`--help` explains {override.option}."
             )
     blamed = next((override for override in overrides if override.key[-1] in reason), None)
     if not where and blamed is not None:  # what contradicts each other is judged on the whole plan
-        return UsageError(
-            f"{blamed.option} {blamed.written}: {reason}", f"`howfar run --help` explains {blamed.option}."
-        )
+        return UsageError(f"{blamed.option} {blamed.written}: {reason}", f"`--help` explains {blamed.option}.")
     line = line_of(text, where, quick)
     if problem["type"] == "extra_forbidden":
         return PlanError(f"{source}:{line}: unknown field {field}", f"Known fields there: {_known(where[:-1])}.")

@@ -66,7 +66,7 @@ def fit(plan: Plan) -> Fitted:
     if not plan.data.fit:
         check_rows(plan, rows_at_all(plan.data))
     own = _of_the_server(plan)
-    able = without_levels(own.plan, _lacking(own.plan))
+    able = without_levels(own.plan, lacking(own.plan))
     sized = with_rows(able.plan, _most_rows(plan) if plan.data.fit else 0)
     return Fitted(sized.plan, (*carried.notes, *own.notes, *able.notes, *sized.notes, *resumed_in_full(sized.plan)))
 
@@ -228,7 +228,7 @@ def _most_rows(plan: Plan) -> int:
     return rows_that_fit(plan.data, plan.factors.content, find_server(plan.factors.server[0]), servers)
 
 
-def _lacking(plan: Plan) -> dict[str, dict[Level, str]]:
+def lacking(plan: Plan) -> dict[str, dict[Level, str]]:
     """Levels that server or machine has not, with the reason."""
     return {**_of_sessions(plan), **_of_replication(plan), **machine_lacks(plan)}
 
