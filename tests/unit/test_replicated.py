@@ -268,7 +268,7 @@ def test_a_level_at_the_head_of_a_column(factor: str, level: Any, expected: str)
     assert level_text(factor, level) == expected
 
 
-@pytest.mark.parametrize(("commits", "pages"), [(None, 0), (0, 16), (15_999, 16), (50_000, 50)])
+@pytest.mark.parametrize(("commits", "pages"), [(None, 0), (0, 32), (31_999, 32), (50_000, 50)])
 def test_a_load_that_writes_may_read_a_few_pages(commits: int | None, pages: int) -> None:
     assert pages_allowed(commits) == pages
 

@@ -13,6 +13,7 @@ from howfar.experiments.cluster.analysis import ClusterCost, ClusterPoint, Third
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.latency.report import with_limits
 from howfar.experiments.replication.arms import rate, rate_interval
+from howfar.experiments.replication.frame import flush_line
 from howfar.plan.factors import SHORT_ROW
 from howfar.report import figures, palette
 from howfar.report.charts import Drawable, axis, by_name, data, ends, intervals, layer, legend, log_ticks, looks
@@ -52,14 +53,14 @@ class Cluster(Experiment):
         )
         every = Details("All cells", (cell_table(summary, main=False),))
         below: tuple[Block, ...] = (Text(model_sentence(found)), chart, every, *trials(summary))
-        tables = (main_table(found), *third_table(found), *conflict_tables(found))
+        tables = (main_table(found, flush_line(summary)), *third_table(found), *conflict_tables(found))
         return frame(summary, tables, below=below, records=records(found))
 
 
 _OF_LARGE = " (of a large row: by the server alone, and the time of its bytes on a link)"
 
 
-def main_table(found: ClusterCost) -> Table:
+def main_table(found: ClusterCost, *notes: str) -> Table:
     large = any(point.row_bytes != SHORT_ROW for point in found.points)
     fields: Fields[ClusterPoint] = {
         "mode": lambda p: p.label,
@@ -78,9 +79,10 @@ def main_table(found: ClusterCost) -> Table:
     }
     note = (
         "RTT: as measured at rest, from the node that is used to the others. Predicted: the same mode's "
-        f"{found.operation} at its shortest distance{_OF_LARGE if large else ''}, with the agreement at this one."
+        f"{found.operation} at its shortest distance{_OF_LARGE if large else ''}, with the agreement at this one; for one "
+        "connection with what the other nodes and the emulators take of the CPUs that they share."
     )
-    return table_of("", found.points, fields, (note, *_notes(found.points)), main=True, stack=True)
+    return table_of("", found.points, fields, (note, *_notes(found.points), *notes), main=True, stack=True)
 
 
 def _predicted(point: ClusterPoint) -> str:

@@ -183,7 +183,7 @@ def fault_name(fault: str) -> str:
 
 def _evidence(summary: Summary) -> list[Block]:
     """Whether the modes held and what a flush costs, by this run's receipts."""
-    lines = tuple(line for line in (_counted(summary), _clock(summary), _void(summary), _fsync(summary)) if line)
+    lines = tuple(line for line in (_counted(summary), _clock(summary), _void(summary), flush_line(summary)) if line)
     return [Details("Evidence", (Bullets(lines),))]
 
 
@@ -265,7 +265,7 @@ def _void(summary: Summary) -> str:
     return f"Trials void because replication was not as configured: {void}."
 
 
-def _fsync(summary: Summary) -> str:
+def flush_line(summary: Summary) -> str:
     found = number_in(summary.environment, "data_fsync_ns", "512", "p50")
     system = summary.environment.get("work_file_system")
     levels = sorted({str(cell.factors["durability"]) for cell in summary.cells if "durability" in cell.factors})
