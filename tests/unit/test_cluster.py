@@ -102,7 +102,8 @@ def test_the_report_says_what_a_commit_costs_and_how_well_it_was_predicted() -> 
     assert points["far"].error == pytest.approx(0, abs=0.002)
     assert (points["near"].agreement_ms, points["far"].agreement_ms) == pytest.approx((1.5, 85.5), abs=1e-3)
     assert (
-        summary.verdict.startswith("The median commit of one connection takes: ") and "would be 11.8" in summary.verdict
+        summary.verdict.startswith("The median commit of one connection takes: ")
+        and "farthest node each: 11.8)" in summary.verdict
     )
     assert f"{points['far'].p50_ms.value:.3g} [" in summary.verdict, "nothing is said without its interval"
     assert len(main_table(found).rows) == 3
@@ -126,19 +127,24 @@ def test_a_large_row_is_predicted_from_the_bytes_that_its_links_counted() -> Non
         _arm("alone", row_bytes=10**6),
         _arm("slow", **shared, replica_rate_bps=10**8),
         _arm("crowded", **shared, replica_rate_bps=10**9),
+        _arm("far", **shared | {"distances": "two-near-one-far"}, replica_rate_bps=10**9),
     ]
     twice = 2_500_000  # bytes: 200 ms at 100 Mb/s, 20 at 1 Gb/s
-    times = {"alone": 10 * MS, "slow": int(211.5 * MS), "crowded": 80 * MS}
+    # 38.8 pieces, two at once: at 85 ms 19.4 times the agreement, and 0.5 ms for a piece.
+    times = {"alone": 10 * MS, "slow": int(211.5 * MS), "crowded": 80 * MS, "far": int((10 + 19.38 * 86.016) * MS)}
+    beyond = {"replica1": MS, "replica2": 85 * MS, "replica1-replica2": 85 * MS}
     trials = []
     for index, arm in enumerate(arms):
         for block in range(6):
-            trial = _trial(6 * index + block, arm.name, times[arm.name], {} if arm.name == "alone" else rtts)
+            trial = _trial(
+                6 * index + block, arm.name, times[arm.name], {"alone": {}, "far": beyond}.get(arm.name, rtts)
+            )
             assert trial.measured is not None
-            busy = made(CpuRecord, role="replica_link", cpu_ns=2 * 40 * MS * trial.measured.transactions)
+            busy = made(CpuRecord, role="replica_link", cpu_ns=2 * 50 * MS * trial.measured.transactions)
             measured = trial.measured.model_copy(
                 update={"warmup_transactions": 250, "cpu": (busy,) if arm.name == "crowded" else ()}
             )
-            sent = twice * (trial.measured.transactions + 250)
+            sent = twice * (trial.measured.transactions + 250 + 1)
             wires = {
                 name: {"counters": {"to_client": {"wire_bytes": sent if "-" not in name else 9 * sent}}}
                 for name in rtts
@@ -157,11 +163,14 @@ def test_a_large_row_is_predicted_from_the_bytes_that_its_links_counted() -> Non
     points = {point.arm: point for point in found.points}
     slow, crowded = points["slow"], points["crowded"]
     assert (slow.sent_bytes, slow.sending_ms, slow.agreement_ms) == pytest.approx((twice, 200, 1.5), rel=1e-3)
-    assert slow.error == pytest.approx(0, abs=1e-3) and not slow.crowded
-    assert crowded.crowded and crowded.error is None, "two CPUs had 40 ms of work each, the link 20"
-    assert crowded.predicted_ms == pytest.approx(31.5, abs=0.1), "where nodes have machines of their own"
+    assert slow.predicted_ms == pytest.approx(211.5, rel=1e-3) and not slow.crowded
+    assert slow.error is None, "by construction: the bytes that were counted at the rate that was set"
+    assert crowded.crowded and crowded.error is None, "two CPUs had 50 ms of work each in 80"
+    assert crowded.predicted_ms == pytest.approx(10 + 19.38 * 2.016, rel=0.002), "where nodes have CPUs of their own"
+    far = points["far"]
+    assert far.error == pytest.approx(0, abs=1e-3) and not far.crowded, "Galera waits for its pieces"
     printed = render(document(summary), 100, False, False, False)
-    assert "2.5 MB" in printed and "sends a large row twice" in printed and "machines of their own" in printed
+    assert "2.5 MB" in printed and "sends a large row twice" in printed and "CPUs of their own" in printed
 
 
 def test_the_report_says_what_two_writers_of_one_row_repeat() -> None:

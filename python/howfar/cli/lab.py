@@ -41,14 +41,14 @@ from howfar.lab.link.receipt import (
 from howfar.lab.link.settings import Player, Script
 from howfar.lab.network import SERVER_ADDRESS, SERVER_ADDRESS6, Companion
 from howfar.lab.replicated import Replicated
+from howfar.lab.replication.dialect import replication_dialect
 from howfar.lab.replication.member import Member
 from howfar.lab.servers import USER
-from howfar.lab.servers.kinds import KINDS, STORES
+from howfar.lab.servers.kinds import KINDS, STORES, find_server
 from howfar.paths import Path as NetworkPath
 from howfar.paths import find_path, path_names
 from howfar.plan.cells import cells
 from howfar.plan.factors import DISTANCES, IDLE, REPLICA_RATE_BPS, REPLICA_RTT_NS, REPLICAS, REPLICATION
-from howfar.plan.fitting import without_levels
 from howfar.plan.load import Override, load_plan
 from howfar.plan.quantities import rtt_tolerance_ns
 from howfar.plan.types import Plan
@@ -346,6 +346,10 @@ def _replicated_plan(mode: str | None, server: str, levels: Mapping[str, str | N
     """A plan of one cell, so that levels are checked and explained as in a plan. None: the server is alone. Raises UsageError,
     PlanError, ServerMissing."""
     given = {name: level for name, level in levels.items() if level is not None}
+    if mode in ("off", "none"):
+        raise UsageError(
+            f"--replication {mode} is no replication", "Leave it out, or name a mode such as async or galera."
+        )
     if mode is None:
         if given:
             raise UsageError(f"--{next(iter(given))} is of replicas, and there are none", "Add --replication MODE.")
@@ -357,7 +361,18 @@ def _replicated_plan(mode: str | None, server: str, levels: Mapping[str, str | N
     keys = {option: ("factors", option.replace("-", "_")) for option in chosen}
     whole = [Override(f"--{option}", keys[option], _number(level)) for option, level in chosen.items()]
     plan = load_plan("cluster", overrides=whole).plan
-    return without_levels(plan, lacking(plan)).plan
+    program = find_server(server)
+    if program.kind in STORES:
+        raise UsageError(
+            f"{program.kind} is not replicated here", "Leave out --replication, or name a server that speaks SQL."
+        )
+    reasons = [reason for levels in lacking(plan).values() for reason in levels.values()]
+    if reasons:
+        raise UsageError(
+            f"--replication {mode} cannot be had: {reasons[0]}",
+            f"Modes of {program.kind}: {', '.join(replication_dialect(program.kind).modes)}.",
+        )
+    return plan
 
 
 def _number(level: str) -> str | int:

@@ -20,7 +20,7 @@ from howfar.paths import is_local
 from howfar.paths.path import given_programs
 from howfar.plan.cells import cells
 from howfar.plan.estimate import cost
-from howfar.plan.factors import CLOSED, LOAD
+from howfar.plan.factors import CLOSED, DISTANCES, LOAD
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.plan.types import Plan, local_part
 from howfar.units import counted, format_duration_ns
@@ -56,6 +56,12 @@ _TIMING = ("target", "time_budget", "confirm")
     help="Rates: 50% of the baseline's capacity, or 300/s; several with commas.",
 )
 @click.option("--replica-rtt", metavar="TIME", help="Round trip time between primary and replica, like 85ms.")
+@click.option(
+    "--distances",
+    metavar="LEVELS",
+    help="How far the servers of a cluster are apart: three-zones, or the pairs 1-2, 1-3, 2-3 like 1ms,20ms,30ms; several with "
+    "semicolons.",
+)
 @click.option(
     "--durability", type=click.Choice(["strict", "relaxed", "off"]), help="Durability of primary and replica."
 )
@@ -102,7 +108,7 @@ def run(
     on_hosts = None if on is None else OnHosts(on, place, clients, dsn, password_file)
     check_options(on_hosts, (place, clients, dsn, password_file), {override.option for override in overrides})
     loaded = load_plan(plan, quick, overrides)
-    _check_budget(loaded, lambda: load_plan(plan, True, overrides))
+    _check_budget(loaded, lambda: load_plan(plan, True, overrides), here=on_hosts is None)
     wish = _Wish(out, seed, html, no_colour, began_ns, lambda seed: _command(plan, quick, seed, overrides, on_hosts))
     _check_files(loaded, wish)
     return _measure(loaded, wish) if on_hosts is None else _measure_on(loaded, wish, on_hosts)
@@ -219,7 +225,9 @@ def _say(sentence: str) -> None:
 
 
 def _levels(name: str, value: Any) -> Any:
-    """Paths and loads are several. The closed loop is always one: it shows from which rate on a path no longer keeps up."""
+    """Paths, loads and distances are several. The closed loop is always one: it shows from which rate on a path no longer keeps up."""
+    if name == DISTANCES.name and ";" in value:
+        return tuple(dict.fromkeys(level.strip() for level in value.split(";")))
     if name not in (LOAD.name, "path"):
         return value
     given = (level.strip() for level in value.split(","))
@@ -254,16 +262,22 @@ def _without_sandbox(loaded: LoadedPlan, error: SandboxForbidden) -> LoadedPlan:
     return replace(loaded, plan=plan)
 
 
-def _check_budget(loaded: LoadedPlan, short: Callable[[], LoadedPlan]) -> None:
-    """Refuse a budget in which the blocks of an interval do not fit. `short` loads the --quick form. Raises UsageError."""
-    blocks = _least_blocks(loaded.plan)
-    budget, needed = loaded.plan.timing.time_budget_ns, _least_ns(loaded.plan)
+def _check_budget(loaded: LoadedPlan, short: Callable[[], LoadedPlan], here: bool) -> None:
+    """Refuse a budget in which the blocks of an interval do not fit. `short` loads the --quick form; `here`: on a server of this
+    machine, with its own modes of replication. Raises UsageError, ServerMissing."""
+    plan = loaded.plan
+    if here and set(plan.factors.replication) - {"off", "none"}:
+        from howfar.runner.preflight import of_the_server
+
+        plan = of_the_server(plan).plan
+    blocks = _least_blocks(plan)
+    budget, needed = plan.timing.time_budget_ns, _least_ns(plan)
     if budget >= needed:
         return
     least_s = -(-needed // 10**9)
     raise UsageError(
         f"a time budget of {format_duration_ns(budget)} is too short: laboratory, report and {counted(blocks, 'block')} of"
-        f" {len(cells(loaded.plan))} trials take about {least_s} s",
+        f" {len(cells(plan))} trials take about {least_s} s",
         f"Give at least --time-budget {least_s}s{', or use --quick' if _short_fits(loaded, short) else ''}.",
     )
 

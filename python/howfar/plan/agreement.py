@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 Rtts = Mapping[tuple[int, int], float]
 """By pair, the smaller number first."""
@@ -64,6 +65,25 @@ def agreement_s(mode: str, consistency: str, rtts: Rtts) -> float:
     if "after" not in consistency:
         return before + ordered(ways, 0, 0)
     return before + max(ordered(ways, 0, node) + ordered(ways, node, 0) for node in ways.nodes[1:])
+
+
+WINDOW, PACKET = "evs.user_send_window", "gcs.max_packet_size"
+"""Galera's options: so many messages of a node may be under way, each of so many bytes at most."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """How Galera sends a transaction: in messages, of which the next one waits until one of those before is agreed on."""
+
+    at_once: int = 2
+    packet_bytes: int = 64_500
+    """Both as delivered."""
+
+    def sending_s(self, sent_bytes: float, rate_bps: float, agreement_s: float) -> float:
+        """Beyond one agreement, for so many bytes on a link: by its rate, or by the agreements in between if they are longer."""
+        one_s = min(self.packet_bytes, sent_bytes) * 8 / rate_bps
+        turns = sent_bytes / self.packet_bytes / self.at_once
+        return max(sent_bytes * 8 / rate_bps, turns * (agreement_s + one_s) - agreement_s)
 
 
 def read_s(mode: str, consistency: str, rtts: Rtts) -> float:

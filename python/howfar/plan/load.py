@@ -65,11 +65,12 @@ class Override:
     key: tuple[str, ...]
     """Where it goes in the TOML: `("factors", "rtt")`."""
     value: str | int | tuple[str, ...]
-    """Several levels are written with commas."""
+    """Several levels are written with commas; distances, which have some, with semicolons."""
 
     @property
     def written(self) -> str:
-        return ",".join(self.value) if isinstance(self.value, tuple) else str(self.value)
+        between = ";" if self.key[-1] == "distances" else ","
+        return between.join(self.value) if isinstance(self.value, tuple) else str(self.value)
 
 
 @dataclass(frozen=True)

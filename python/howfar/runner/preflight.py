@@ -65,7 +65,7 @@ def fit(plan: Plan) -> Fitted:
         _check_page_servers(plan)
     if not plan.data.fit:
         check_rows(plan, rows_at_all(plan.data))
-    own = _of_the_server(plan)
+    own = of_the_server(plan)
     able = without_levels(own.plan, lacking(own.plan))
     sized = with_rows(able.plan, _most_rows(plan) if plan.data.fit else 0)
     return Fitted(sized.plan, (*carried.notes, *own.notes, *able.notes, *sized.notes, *resumed_in_full(sized.plan)))
@@ -241,7 +241,7 @@ def machine_lacks(plan: Plan) -> dict[str, dict[Level, str]]:
     return {} if reason is None else {"idle": {"polling": reason}}
 
 
-def _of_the_server(plan: Plan) -> Fitted:
+def of_the_server(plan: Plan) -> Fitted:
     """The server's own modes of replication in place of other servers'."""
     from howfar.lab.replication.dialect import replication_dialect
     from howfar.lab.servers.kinds import find_server
@@ -253,6 +253,7 @@ def _of_the_server(plan: Plan) -> Fitted:
 
 def _of_replication(plan: Plan) -> dict[str, dict[Level, str]]:
     from howfar.lab.replication.dialect import replication_dialect
+    from howfar.lab.replication.galera import SYNC_WAIT
     from howfar.lab.servers.features import features
     from howfar.lab.servers.kinds import find_server
 
@@ -272,6 +273,11 @@ def _of_replication(plan: Plan) -> dict[str, dict[Level, str]]:
         | {level: reason for level in factors.replication if (reason := _no_cluster(program, level)) is not None}
         | dict.fromkeys(others, f"a mode of other servers than {who}"),
         "fault": _no_joins(program, factors.replication),
+        "consistency": {
+            level: f"Galera has {' and '.join(SYNC_WAIT)}"
+            for level in factors.consistency
+            if "galera" in factors.replication and level not in SYNC_WAIT
+        },
         "durability": {
             level: f"{who} has no such durability" for level in factors.durability if level not in dialect.durabilities
         },

@@ -129,13 +129,14 @@ def median_latency_ns(measured: Measured) -> float | None:
 
 
 def others_in(trial: Trial) -> float | None:
-    """CPUs kept busy by whatever is not client, server, forwarder, link or howfar's own looks. None: void, or not recorded."""
+    """CPUs kept busy by whatever is not client, server, forwarder, link or howfar's own looks. None: void, or not recorded, as of a
+    server that dies in the trial."""
     window = trial.window
     if window is not None and window.cpus_busy:
         busy: float | None = sum(window.cpus_busy.values())  # a trial's load goes on until its last answers are in
     else:
         busy = None if trial.load is None else trial.load.busy_cpus
-    if trial.measured is None or busy is None or not trial.measured.elapsed_ns:
+    if trial.measured is None or busy is None or not trial.measured.elapsed_ns or trial.fault is not None:
         return None
     ours = sum(cpu.cpu_ns for cpu in trial.measured.cpu) / trial.measured.elapsed_ns
     looks = window.looks_cpu_ns / window.length_ns if window is not None else 0.0

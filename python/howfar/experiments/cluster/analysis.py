@@ -17,7 +17,7 @@ from howfar.experiments.latency.analysis import TAIL
 from howfar.experiments.replication.analysis import Local, Waiting
 from howfar.experiments.replication.arms import ALONE, ReplicationArm, mode_name, rate, rate_interval, replication_arms
 from howfar.model.queueing import Beside
-from howfar.plan.agreement import Rtts, agreement_s, read_s
+from howfar.plan.agreement import PACKET, WINDOW, Pieces, Rtts, agreement_s, read_s
 from howfar.plan.distances import NAMED_LINKS
 from howfar.plan.factors import (
     CLUSTERS,
@@ -93,14 +93,15 @@ class ClusterPoint(Part):
     sent_bytes: float | None
     """For one commit, to another node, as the links counted them. None: to nobody."""
     sending_ms: float
-    """What they take on a link, which the model adds."""
+    """What sending them takes, which the model adds."""
     predicted_ms: float | None
     """Of the p50. None: the model is made of this arm, or of nothing."""
     error: float | None
-    """predicted / measured - 1. None: nothing is predicted, or `crowded`."""
+    """predicted / measured - 1. None: nothing is predicted, `crowded`, or right by construction: nine tenths of it are the bytes that
+    the links counted at the rate that they were given."""
     crowded: bool
-    """A large row, on which the other nodes and the emulators worked for longer, on this machine's CPUs, than it was on a link: what
-    is predicted is for nodes with machines of their own."""
+    """A large row, for most of whose time the other nodes and the emulators kept this machine's CPUs busy: what is predicted is for
+    nodes with machines of their own."""
     conflicts: int
     """Commits refused for another node's, over all trials."""
     writers: TwoWriters | None
@@ -125,7 +126,7 @@ class ClusterPoint(Part):
 
 
 class ThirdNode(Part):
-    """Where the third of three nodes could be: one connection's commit, by the model."""
+    """Where the third of three nodes could be: one connection's commit."""
 
     label: str
     near_ms: float
@@ -133,7 +134,8 @@ class ThirdNode(Part):
     far_ms: float
     """From both to the third."""
     p50_ms: Estimate
-    """Its interval is that of the local work; the model's own error is not in it."""
+    """As measured; else by the model, and its interval has the model's largest error in this run, in milliseconds."""
+    measured: bool
     beyond: bool
     """Of what was measured: the third is farther than any node was, or nearer."""
 
@@ -224,6 +226,9 @@ def _wait_s(arm: ReplicationArm, rtts: Rtts, operation: Operation) -> float:
     return 0.0
 
 
+CROWDED = 0.5
+"""Of the CPUs' time."""
+IMPOSED = 0.9
 _OTHERS = ("replica", "replica_link")
 """Whose CPU time is in a lone connection's way: the other nodes', and that of the links' emulators."""
 
@@ -238,7 +243,7 @@ class _Work:
     local: Local
     lone: Beside | None
     """Of one connection. None: there was none."""
-    place: Place
+    distances: str
     """Where it was measured."""
 
     def commit_s(self, wait_s: float, threads: int) -> float:
@@ -258,10 +263,16 @@ def _sent_bytes(arm: ReplicationArm) -> float | None:
             for name, wire in wires.items()
             if "-" not in name and (counters := wire.get("counters"))
         ]
-        commits = trial.measured.warmup_transactions + trial.measured.transactions if trial.measured is not None else 0
-        if sent and commits:
-            found.append(max(sent) / commits)
+        load = trial.measured
+        if sent and load is not None and load.transactions:
+            # Those under way at the end of the window are finished, and counted on the link alone.
+            found.append(max(sent) / (load.warmup_transactions + load.transactions + arm.threads))
     return median(found) if found else None
+
+
+def _commits(arm: ReplicationArm) -> int:
+    """In the windows of all trials."""
+    return sum(trial.measured.transactions for trial in arm.trials.values() if trial.measured is not None)
 
 
 def _others_s(arm: ReplicationArm) -> float:
@@ -275,10 +286,28 @@ def _others_s(arm: ReplicationArm) -> float:
     return median(found) if found else 0.0
 
 
-def _sending_s(arm: ReplicationArm, operation: Operation) -> float:
-    sent, rate_bps = _sent_bytes(arm), _rate_bps(arm)
-    waits = arm.mode in CLUSTERS and operation == "commit"
-    return sent * 8 / rate_bps if waits and sent is not None and rate_bps else 0.0
+def _widened(found: Estimate, by: float) -> Estimate:
+    low, high = (None if bound is None else bound + side * by for bound, side in ((found.low, -1), (found.high, 1)))
+    return found.model_copy(update={"low": low, "high": high})
+
+
+def _pieces(arm: ReplicationArm) -> Pieces:
+    """As the node that commits has it, in receipts."""
+    for trial in arm.trials.values():
+        for node in (trial.receipt.get("replication", {}).get("window", {}).get("after") or {}).get("nodes") or ():
+            settings = node.get("settings", {})
+            if WINDOW in settings and PACKET in settings:
+                return Pieces(int(settings[WINDOW]), int(settings[PACKET]))
+    return Pieces()
+
+
+def _sending_s(arm: ReplicationArm, sent_bytes: float | None, agreed_s: float) -> float:
+    rate_bps = _rate_bps(arm)
+    if arm.mode not in CLUSTERS or not sent_bytes or not rate_bps:
+        return 0.0
+    if arm.mode != "galera":
+        return sent_bytes * 8 / rate_bps
+    return _pieces(arm).sending_s(sent_bytes, rate_bps, agreed_s)
 
 
 _QUESTION = ("cross-zone", "cross-zone", "region", "us-coasts")
@@ -303,8 +332,10 @@ class _Line:
         """`links`: rates in words, where there are several. `cpus`: of the machine."""
         self.arms = [arm for arm in arms if _p50s_s(arm)]
         self.rtts = {arm.arm.name: rest_rtts(arm) for arm in self.arms}
-        self.sending = {arm.arm.name: _sending_s(arm, operation) for arm in self.arms}
+        most = max(self.arms, key=_commits, default=None)  # of few commits one that is under way would count much
+        self.sent_bytes = None if most is None or operation == "read" else _sent_bytes(most)
         agreeing = {arm.arm.name: _wait_s(arm, self.rtts[arm.arm.name], operation) for arm in self.arms}
+        self.sending = {arm.arm.name: _sending_s(arm, self.sent_bytes, agreeing[arm.arm.name]) for arm in self.arms}
         self.waits = {name: agreed_s + self.sending[name] for name, agreed_s in agreeing.items()}
         self.alone = alone
         self.operation = operation
@@ -322,7 +353,7 @@ class _Line:
             return self.alone._work()
         found = {arm.threads: max(median(_p50s_s(arm)) - self.waits[arm.arm.name], 1e-6) for arm in nearest}
         lone = next((self._beside(arm, median(_p50s_s(arm))) for arm in nearest if arm.threads == 1), None)
-        return _Work(Local(found), lone, name)
+        return _Work(Local(found), lone, name[0])
 
     @property
     def large(self) -> bool:
@@ -350,14 +381,23 @@ class _Line:
         reference = min(few, key=lambda arm: self.waits[arm.arm.name])
         work = [self._beside(reference, seconds) for seconds in _p50s_s(reference)]
         seen = [rtt_s for arm in few for rtt_s in self.rtts[arm.arm.name].values()]
+        points = {point.arm: point for point in self.points()}
+        known = {tuple(node_rtts_ns(arm.arm.factors).values()): points[arm.arm.name] for arm in few}
+        off_ms = max(
+            (abs(p.predicted_ms - p.p50_ms.value) for p in known.values() if p.predicted_ms is not None), default=0.0
+        )
         for far_ns in FROM_BOTH_NS:
             rtts = {(0, 1): APART_NS / 1e9, (0, 2): far_ns / 1e9, (1, 2): far_ns / 1e9}
-            agreed_s = _wait_s(reference, rtts, self.operation) + self.sending[reference.arm.name]
+            agreed_s = _wait_s(reference, rtts, self.operation)
+            agreed_s += _sending_s(reference, self.sent_bytes, agreed_s)
             yield ThirdNode(
                 label=labels[reference.arm.name],
                 near_ms=APART_NS / 1e6,
                 far_ms=far_ns / 1e6,
-                p50_ms=mean_interval([block.cycle_s(agreed_s) * 1e3 for block in work]),
+                p50_ms=_widened(mean_interval([block.cycle_s(agreed_s) * 1e3 for block in work]), off_ms)
+                if (there := known.get((APART_NS, far_ns, far_ns))) is None
+                else there.p50_ms,
+                measured=there is not None,
                 beyond=not min(seen) / _NEARLY <= far_ns / 1e9 <= max(seen) * _NEARLY,
             )
 
@@ -369,9 +409,11 @@ class _Line:
         measured_s = median(p50_s)
         predicted_s = None
         writers = _two_writers(arm, self.apart.get(_place(arm)))
-        if wait_s and _place_of(arm) != work.place and writers is None:
+        if wait_s and _distances(arm) != work.distances and writers is None:
             predicted_s = work.commit_s(wait_s, arm.threads)
-        crowded = self.large and _others_s(arm) / self.cpus > sending_s
+        crowded = self.large and _others_s(arm) / self.cpus / measured_s > CROWDED
+        on_link_s = (self.sent_bytes or 0.0) * 8 / (_rate_bps(arm) or 1)
+        imposed = predicted_s is not None and on_link_s > IMPOSED * predicted_s
         whole = merge(_histograms(arm))
         return ClusterPoint(
             arm=name,
@@ -390,10 +432,10 @@ class _Line:
             second_ms=mine[:2][-1] if mine else None,
             farthest_ms=mine[-1] if mine else None,
             agreement_ms=(wait_s - sending_s) * 1e3,
-            sent_bytes=_sent_bytes(arm),
+            sent_bytes=self.sent_bytes if mine else None,
             sending_ms=sending_s * 1e3,
             predicted_ms=None if predicted_s is None else predicted_s * 1e3,
-            error=None if predicted_s is None or crowded else predicted_s / measured_s - 1,
+            error=None if predicted_s is None or crowded or imposed else predicted_s / measured_s - 1,
             crowded=crowded and predicted_s is not None,
             conflicts=_counted(arm, "conflicts") or 0,
             writers=writers,
@@ -487,6 +529,7 @@ def _counted(arm: ReplicationArm, counter: str) -> int | None:
 def verdict(found: ClusterCost, form: Callable[[Estimate], str]) -> str:
     """The answer: one connection, each cluster at each distance, beside a round trip to its farthest node."""
     points = found.points
+    waits = any(point.agreement_ms for point in points)
     few = min(point.threads for point in points)
     who = "one connection" if few == 1 else f"{few} connections"
     clauses = []
@@ -495,8 +538,8 @@ def verdict(found: ClusterCost, form: Callable[[Estimate], str]) -> str:
         told = ", ".join(f"{form(p.p50_ms)} ms ({p.place})" for p in mine)
         far = max(mine, key=lambda p: (p.farthest_ms or 0.0, -(p.rate_bps or 0)), default=None)
         if far is not None and far.farthest_ms:
+            apart = f" (at a round trip to the farthest node each: {rate(1e3 / far.farthest_ms)})" if waits else ""
             clauses.append(
-                f"{label} {told}; over {far.place} it makes {rate_interval(far.commits_per_s)} {found.operation}s/s, "
-                f"where one round trip to the farthest node a {found.operation} would be {rate(1e3 / far.farthest_ms)}"
+                f"{label} {told}; over {far.place} {rate_interval(far.commits_per_s)} {found.operation}s/s{apart}"
             )
     return f"The median {found.operation} of {who} takes: {'. '.join(clauses)}." if clauses else ""

@@ -57,7 +57,8 @@ class Cluster(Experiment):
         return frame(summary, tables, below=below, records=records(found))
 
 
-_OF_LARGE = " (of a large row: by the server alone, and the time of its bytes on a link)"
+_OF_LARGE = " (of large rows, or with one distance alone: the server alone, and what it takes to send them)"
+_OF_ONE = " (with one distance alone: the server alone)"
 
 
 def main_table(found: ClusterCost, *notes: str) -> Table:
@@ -79,7 +80,7 @@ def main_table(found: ClusterCost, *notes: str) -> Table:
     }
     note = (
         "RTT: as measured at rest, from the node that is used to the others. Predicted: the same mode's "
-        f"{found.operation} at its shortest distance{_OF_LARGE if large else ''}, with the agreement at this one; for one "
+        f"{found.operation} at its shortest distance{_OF_LARGE if large else _OF_ONE}, with the agreement at this one; for one "
         "connection with what the other nodes and the emulators take of the CPUs that they share."
     )
     return table_of("", found.points, fields, (note, *_notes(found.points), *notes), main=True, stack=True)
@@ -88,13 +89,13 @@ def main_table(found: ClusterCost, *notes: str) -> Table:
 def _predicted(point: ClusterPoint) -> str:
     if point.predicted_ms is None:
         return ""
-    error = "*" if point.error is None else f" {point.error * 100:+.1f} %"
+    error = "*" if point.crowded else "" if point.error is None else f" {point.error * 100:+.1f} %"
     return f"{figures.number(point.predicted_ms)}{error}"
 
 
 _SENT: Fields[ClusterPoint] = {
     "bytes to\neach node": lambda p: "" if p.sent_bytes is None else figures.size(p.sent_bytes),
-    "ms on\nthe link": lambda p: figures.number(p.sending_ms) if p.sending_ms else "",
+    "ms to\nsend": lambda p: figures.number(p.sending_ms) if p.sending_ms else "",
 }
 _TWICE = 1.6
 """Bytes on a link for one of a row: with its headers, a row that is sent once has far less."""
@@ -107,11 +108,23 @@ def _notes(points: Sequence[ClusterPoint]) -> Iterator[str]:
             "Galera sends a large row twice: as a row, and in the text of its statement, which MariaDB's default "
             "binlog_annotate_row_events = ON adds."
         )
+    if large:
+        yield (
+            "To send: by the link's rate, or by Galera's turns, if they are longer: of a row's pieces (gcs.max_packet_size) as many "
+            "as evs.user_send_window are under way. Each two nodes have a link of their own here; a node with one network card sends "
+            "to all others over that."
+        )
+    if any(p.predicted_ms is not None and p.error is None and not p.crowded for p in points):
+        yield "Without an error: right by construction, nine tenths of it are the bytes counted at the rate that was set."
     if any(p.crowded for p in points):
         yield (
-            "* For nodes with machines of their own. Here the other nodes and the emulators worked longer on this machine's CPUs than "
-            "the row was on a link, so these CPUs were the limit, and the model is not judged."
+            "* For nodes with CPUs of their own. Here the other nodes and the emulators kept most of this machine's CPUs busy, so the "
+            "model is not judged."
         )
+
+
+def _place_cell(place: ThirdNode) -> str:
+    return f"{'' if place.measured else '~'}{with_limits(place.p50_ms)}{'*' if place.beyond else ''}"
 
 
 def third_table(found: ClusterCost) -> tuple[Table, ...]:
@@ -123,15 +136,15 @@ def third_table(found: ClusterCost) -> tuple[Table, ...]:
     near = found.third[0].near_ms
 
     def cell(label: str) -> Callable[[tuple[float, dict[str, ThirdNode]]], str]:
-        return lambda row: f"{with_limits(row[1][label].p50_ms)}{'*' if row[1][label].beyond else ''}"
+        return lambda row: _place_cell(row[1][label])
 
     fields: Fields[tuple[float, dict[str, ThirdNode]]] = {
         "third node at": lambda row: f"{row[0]:g} ms",
         **{f"{label}\np50 ms": cell(label) for label in labels},
     }
     how = (
-        f"Predicted for one connection, with {near:g} ms between the first two nodes and so much from both to the third. The "
-        "intervals are of the local work; the model's own error is above."
+        f"The p50 of one connection, with {near:g} ms between the first two nodes and so much from both to the third: measured, or "
+        "by the model (~), whose interval has its largest error of this run in it."
     )
     notes = [how]
     notes += ["* Farther or nearer than any node of this run."] if any(place.beyond for place in found.third) else []

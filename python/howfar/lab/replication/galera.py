@@ -21,6 +21,7 @@ from howfar.lab.replication.member import Member, await_node, wait_for
 from howfar.lab.replication.status import NodeFacts, PrimaryEnd
 from howfar.lab.servers import Ask
 from howfar.lab.servers.dialect import BinaryLog
+from howfar.plan.agreement import PACKET, WINDOW
 
 PROVIDERS = (Path("/usr/lib/galera/libgalera_smm.so"), Path("/usr/lib64/galera-4/libgalera_smm.so"))
 SYNC_WAIT = {"eventual": 0, "before": 7}
@@ -43,6 +44,8 @@ _COUNTERS = {
 _BY_SOCKET = "ALTER USER 'root'@'localhost' IDENTIFIED VIA unix_socket;\n"
 """Who makes the copy for another node logs in so: a password would stand in a command line."""
 _SETTINGS = ("wsrep_protocol_version", "wsrep_provider_version", "wsrep_cluster_conf_id")
+_OPTIONS = (WINDOW, PACKET)
+"""Of the provider."""
 _POSITION = "SELECT VARIABLE_VALUE AS position FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = '{}'"
 
 
@@ -144,6 +147,9 @@ class GaleraReplication(MariadbReplication):
     def node_facts(self, ask: Ask, name: str, spec: ReplicationSpec) -> NodeFacts:
         seen = status(ask, "LIKE 'wsrep%'")
         settings = variables(ask, "WHERE Variable_name IN ('wsrep_sync_wait', 'wsrep_slave_threads', 'wsrep_on')")
+        options = variables(ask, "WHERE Variable_name = 'wsrep_provider_options'")["wsrep_provider_options"]
+        given = dict(word.strip().split(" = ", 1) for word in options.split(";") if " = " in word)
+        settings |= {name: given[name] for name in _OPTIONS if name in given}
         wanted = {
             "wsrep_local_state_comment": READY,
             "wsrep_cluster_size": str(spec.replicas + 1),

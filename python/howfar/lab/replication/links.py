@@ -186,7 +186,7 @@ def open_wires(
     The replicas' ways to the primary come first. Raises PlanError, LinkFailed, EngineError."""
     among = [(low, high) for low, high in pairs(count + 1) if low] if mesh else []
     if count + len(among) > LINKS_MOST:
-        raise PlanError(f"a cluster of {count + 1} nodes needs more than {LINKS_MOST} links", "At most 5 nodes.")
+        raise PlanError(f"a cluster of {count + 1} nodes needs more than {LINKS_MOST} links", "At most 6 nodes.")
     ours, theirs = context.shares.server, context.replica_cpus
     with ExitStack() as ledger:
         wires: list[EmulatedWire] = []

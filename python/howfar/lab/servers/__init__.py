@@ -52,8 +52,8 @@ _READY_TIMEOUT_S = 60.0
 _READ_BYTES_PER_S = 50e6
 """At the least: a server reads its tables into memory before it is ready."""
 _READ_BY_ITSELF = 32
-"""Pages that may be read under a load that writes: MySQL was seen to read one to six of its own, undo and dictionary, and MariaDB 17 to
-19 where rows of a megabyte had pushed them out of the pool. So many take less than a millisecond of a trial."""
+"""Pages that may be read under a load that writes: MySQL was seen to read one to six of its own, undo and dictionary, and MariaDB 17
+to 19 where rows of a megabyte had pushed them out of the pool. So many take less than a millisecond of a trial."""
 _COMMITS_A_PAGE = 1000
 
 
