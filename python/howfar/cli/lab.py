@@ -249,11 +249,6 @@ def lab(
     server: str | None,
     beside: str,
     replication: str | None,
-    replicas: str | None,
-    distances: str | None,
-    replica_rtt: str | None,
-    replica_rate: str | None,
-    consistency: str | None,
     tables: int,
     table_size: int,
     placement: str,
@@ -262,7 +257,7 @@ def lab(
     on_server: str | None,
     receipt: Path | None,
     command: tuple[str, ...],
-    **link_values: Any,
+    **values: Any,
 ) -> None:
     """Run CMD (default: a shell) on the laboratory's client host, or, for a local path, on its server host.
 
@@ -278,16 +273,10 @@ def lab(
     """
     if beside and server == "none":
         raise UsageError("--beside adds servers to another server", "Leave out --server none.")
-    choice = read_link(link_values)
-    path = _path(path_name, choice)
-    levels = {
-        "replicas": replicas,
-        "distances": distances,
-        "replica-rtt": replica_rtt,
-        "replica-rate": replica_rate,
-        "consistency": consistency,
-    }
+    levels = {option: values.pop(option.replace("-", "_")) for option in _OF_REPLICAS}
     plan = _replicated_plan(replication, server or "mariadb", levels)
+    choice = read_link(values)
+    path = _path(path_name, choice)
     request = LabRequest(
         replicas=None if plan is None else replicas_of(plan),
         server=server or ("none" if choice.alone and path_name is None and not beside else "mariadb"),
@@ -307,21 +296,37 @@ def lab(
     if receipt is not None:
         clear_receipt(receipt)
     enter_sandbox(path)
+    sys.exit(_run_inside(request, _factors(plan, path, tls), plan, on_server, command, choice.script, receipt))
+
+
+def _factors(plan: Plan | None, path: NetworkPath, tls: str | None) -> dict[str, FactorValue]:
+    """Of the stage."""
+    of_replicas: dict[str, FactorValue] = {} if plan is None else dict(cells(plan)[0].factors)
+    return of_replicas | {"path": path.name, "tls": tls or "off", IDLE.name: "as-found"}
+
+
+def _run_inside(
+    request: LabRequest,
+    factors: Mapping[str, FactorValue],
+    plan: Plan | None,
+    on_server: str | None,
+    command: tuple[str, ...],
+    script: Script,
+    receipt: Path | None,
+) -> int:
+    """The exit code, in the sandbox."""
+    path = find_path(str(factors["path"]))
     with ExitStack() as ledger:
         laboratory = ledger.enter_context(open_laboratory(request))
-        factors: dict[str, FactorValue] = {} if plan is None else dict(cells(plan)[0].factors)
-        factors |= {"path": path.name, "tls": tls or "off", IDLE.name: "as-found"}
         variables = _open_stage(laboratory, path, factors, ledger)
         _say(laboratory, path, plan)
         if on_server:
             _start_companion(laboratory, on_server, variables, ledger)
         run = partial(_run, _launcher(laboratory, path, command), command, variables)
         if laboratory.link is not None:
-            sys.exit(run_over_link(laboratory, laboratory.link, choice.script, run, receipt))
+            return run_over_link(laboratory, laboratory.link, script, run, receipt)
         code = run()
-        if receipt:
-            code = code_with_receipt(code, receipt, _facts(laboratory))
-    sys.exit(code)
+        return code_with_receipt(code, receipt, _facts(laboratory)) if receipt else code
 
 
 def _path(name: str | None, choice: LinkChoice) -> NetworkPath:
@@ -340,6 +345,10 @@ def _check_command(command: Sequence[str]) -> None:
     why = "may not be executed" if there else "was not found"
     note(f"the program {command[0]} {why}; nothing was started")
     sys.exit(NOT_EXECUTABLE if there else NOT_FOUND)
+
+
+_OF_REPLICAS = ("replicas", "distances", "replica-rtt", "replica-rate", "consistency")
+"""Options that are factors."""
 
 
 def _replicated_plan(mode: str | None, server: str, levels: Mapping[str, str | None]) -> Plan | None:

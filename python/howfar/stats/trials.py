@@ -136,7 +136,9 @@ def others_in(trial: Trial) -> float | None:
         busy: float | None = sum(window.cpus_busy.values())  # a trial's load goes on until its last answers are in
     else:
         busy = None if trial.load is None else trial.load.busy_cpus
-    if trial.measured is None or busy is None or not trial.measured.elapsed_ns or trial.fault is not None:
+    if trial.measured is None or busy is None or not trial.measured.elapsed_ns:
+        return None
+    if trial.fault is not None and not any(cpu.role in SERVER_ROLES for cpu in trial.measured.cpu):
         return None
     ours = sum(cpu.cpu_ns for cpu in trial.measured.cpu) / trial.measured.elapsed_ns
     looks = window.looks_cpu_ns / window.length_ns if window is not None else 0.0
