@@ -148,7 +148,7 @@ class GaleraReplication(MariadbReplication):
         seen = status(ask, "LIKE 'wsrep%'")
         settings = variables(ask, "WHERE Variable_name IN ('wsrep_sync_wait', 'wsrep_slave_threads', 'wsrep_on')")
         options = variables(ask, "WHERE Variable_name = 'wsrep_provider_options'")["wsrep_provider_options"]
-        given = dict(word.strip().split(" = ", 1) for word in options.split(";") if " = " in word)
+        given = {name.strip(): value.strip() for name, _, value in (word.partition("=") for word in options.split(";"))}
         settings |= {name: given[name] for name in _OPTIONS if name in given}
         wanted = {
             "wsrep_local_state_comment": READY,
