@@ -86,6 +86,18 @@ BAD = [
     (("resume", "text.howfar"), 6, "text.howfar is not a howfar run file", "howfar run"),
     (("report", "newer.howfar"), 6, "newer.howfar has format 7", "newer howfar"),
     (("resume", "newer.howfar"), 6, "newer.howfar has format 7", "newer howfar"),
+    (("lab", "--distances", "three-zones", "--", "true"), 2, "--distances is of replicas", "Add --replication"),
+    (("lab", "--replication", "foo", "--", "true"), 2, "'galera', 'group'", "--help"),
+    (("lab", "--replication", "none", "--", "true"), 2, "is no replication", "galera"),
+    (
+        ("lab", "--replication", "async", "--distances", "same-rack", "--replica-rtt", "1ms", "--", "true"),
+        2,
+        "both say",
+        "one",
+    ),
+    (("lab", "--server", "redis", "--replication", "async", "--", "true"), 2, "redis is not replicated here", "SQL"),
+    (("lab", "--replication", "group", "--", "true"), 2, "a mode of other servers", "Modes of mariadb: async"),
+    (("run", "cluster", "--distances", "same-rack;nowhere"), 2, "'nowhere' is no distances", "--distances"),
     (("lab", "--server", "none", "--", "no-such-program"), 127, "the program no-such-program was not found", ""),
 ]
 

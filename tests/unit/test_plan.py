@@ -447,3 +447,11 @@ def test_the_loopback_is_measured_at_the_same_numbers_of_connections(tmp_path: P
             for path in ("tcp", "remote")
         }
         assert threads["tcp"] == threads["remote"]
+
+
+def test_distances_have_commas_and_are_written_with_semicolons() -> None:
+    """As in the command that repeats a run."""
+    levels = ("same-rack", "10ms,12ms,30ms")
+    override = Override("--distances", ("factors", "distances"), levels)
+    assert override.written == "same-rack;10ms,12ms,30ms"
+    assert load_plan("cluster", quick=True, overrides=[override]).plan.factors.distances == levels

@@ -295,9 +295,12 @@ def _of_replication(plan: Plan) -> dict[str, dict[Level, str]]:
 def _no_joins(program: Program, modes: Sequence[str]) -> dict[Level, str]:
     """Faults after which a node could not get its data here."""
     from howfar.lab.replication.galera import no_transfer
+    from howfar.lab.servers.features import features
 
-    lacking = no_transfer() if program.kind == "mariadb" and "galera" in modes else None
-    return {} if lacking is None else dict.fromkeys(("member-restarts", "member-joins"), lacking)
+    if program.kind == "mysql" and {"group", "group-leader"} & set(modes) and not features(program).clone:
+        return {"member-joins": f"{program.kind} {program.version} has no plugin for clone"}
+    why = no_transfer() if program.kind == "mariadb" and "galera" in modes else None
+    return {} if why is None else dict.fromkeys(("member-restarts", "member-joins"), why)
 
 
 def _no_cluster(program: Program, level: str) -> str | None:
