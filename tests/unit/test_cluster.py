@@ -169,7 +169,7 @@ def test_a_large_row_is_predicted_from_the_bytes_that_its_links_counted() -> Non
     assert crowded.predicted_ms == pytest.approx(10 + 19.38 * 2.016, rel=0.002), "where nodes have CPUs of their own"
     far = points["far"]
     assert far.error == pytest.approx(0, abs=1e-3) and not far.crowded, "Galera waits for its pieces"
-    printed = render(document(summary), 100, False, False, False)
+    printed = render(document(summary), 100, False, False, True)
     assert "2.5 MB" in printed and "sends a large row twice" in printed and "CPUs of their own" in printed
 
 

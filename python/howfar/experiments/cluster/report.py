@@ -52,24 +52,29 @@ class Cluster(Experiment):
             lambda width: draw(found, width),
         )
         every = Details("All cells", (cell_table(summary, main=False),))
-        below: tuple[Block, ...] = (Text(model_sentence(found)), chart, every, *trials(summary))
+        model = Details("The model", (model_table(found),))
+        below: tuple[Block, ...] = (Text(model_sentence(found)), chart, model, every, *trials(summary))
         tables = (main_table(found, flush_line(summary)), *third_table(found), *conflict_tables(found))
         return frame(summary, tables, below=below, records=records(found))
 
 
-_OF_LARGE = " (of large rows, or with one distance alone: the server alone, and what it takes to send them)"
-_OF_ONE = " (with one distance alone: the server alone)"
-
-
 def main_table(found: ClusterCost, *notes: str) -> Table:
-    large = any(point.row_bytes != SHORT_ROW for point in found.points)
+    several = len({point.threads for point in found.points}) > 1
     fields: Fields[ClusterPoint] = {
-        "mode": lambda p: p.label,
-        "distances": lambda p: p.place,
-        "connections": lambda p: str(p.threads),
+        **_who(several),
         f"{found.operation}s/s\n[95 % interval]": lambda p: rate_interval(p.commits_per_s),
         "p50 ms\n[95 % interval]": lambda p: with_limits(p.p50_ms),
         "p99 ms": lambda p: figures.UNKNOWN if p.p99_ms is None else figures.number(p.p99_ms),
+        "predicted p50 ms\nerror": _predicted,
+    }
+    return table_of("", found.points, fields, (*_notes(found.points), *notes), main=True, stack=True)
+
+
+def model_table(found: ClusterCost) -> Table:
+    """What the predictions are made of."""
+    large = any(point.row_bytes != SHORT_ROW for point in found.points)
+    fields: Fields[ClusterPoint] = {
+        **_who(True),
         "RTT ms\nnearest, farthest": lambda p: (
             "" if p.nearest_ms is None or p.farthest_ms is None else f"{p.nearest_ms:.3g}, {p.farthest_ms:.3g}"
         ),
@@ -78,12 +83,23 @@ def main_table(found: ClusterCost, *notes: str) -> Table:
         **(_SENT if large else {}),
         "predicted p50 ms\nerror": _predicted,
     }
+    base = ", or of large rows, or with one distance alone," if large else ", or with one distance alone"
     note = (
         "RTT: as measured at rest, from the node that is used to the others. Predicted: the same mode's "
-        f"{found.operation} at its shortest distance{_OF_LARGE if large else _OF_ONE}, with the agreement at this one; for one "
+        f"{found.operation} at its shortest distance{base} that of the server alone, with the agreement at this one; for one "
         "connection with what the other nodes and the emulators take of the CPUs that they share."
     )
-    return table_of("", found.points, fields, (note, *_notes(found.points), *notes), main=True, stack=True)
+    sending = (
+        "To send: by the link's rate, or by Galera's turns, if they are longer: of a row's pieces (gcs.max_packet_size) as many as "
+        "evs.user_send_window are under way. Each two nodes have a link of their own here; a node with one network card sends to all "
+        "others over that."
+    )
+    return table_of("", found.points, fields, (note, sending) if large else (note,), stack=True)
+
+
+def _who(connections: bool) -> Fields[ClusterPoint]:
+    found: Fields[ClusterPoint] = {"mode": lambda p: p.label, "distances": lambda p: p.place}
+    return {**found, "connections": lambda p: str(p.threads)} if connections else found
 
 
 def _predicted(point: ClusterPoint) -> str:
@@ -107,12 +123,6 @@ def _notes(points: Sequence[ClusterPoint]) -> Iterator[str]:
         yield (
             "Galera sends a large row twice: as a row, and in the text of its statement, which MariaDB's default "
             "binlog_annotate_row_events = ON adds."
-        )
-    if large:
-        yield (
-            "To send: by the link's rate, or by Galera's turns, if they are longer: of a row's pieces (gcs.max_packet_size) as many "
-            "as evs.user_send_window are under way. Each two nodes have a link of their own here; a node with one network card sends "
-            "to all others over that."
         )
     if any(p.predicted_ms is not None and p.error is None and not p.crowded for p in points):
         yield "Without an error: right by construction, nine tenths of it are the bytes counted at the rate that was set."
