@@ -130,8 +130,9 @@ def test_a_large_row_is_predicted_from_the_bytes_that_its_links_counted() -> Non
         _arm("far", **shared | {"distances": "two-near-one-far"}, replica_rate_bps=10**9),
     ]
     twice = 2_500_000  # bytes: 200 ms at 100 Mb/s, 20 at 1 Gb/s
-    # 38.8 pieces, two at once: at 85 ms 19.4 times the agreement, and 0.5 ms for a piece.
-    times = {"alone": 10 * MS, "slow": int(211.5 * MS), "crowded": 80 * MS, "far": int((10 + 19.38 * 86.016) * MS)}
+    # 37 pieces, two at once: 19 turns of an agreement each, and of 0.5 ms for a piece.
+    far_ms = 10 + 85.5 + 18 * 86.016 + 0.516
+    times = {"alone": 10 * MS, "slow": int(211.5 * MS), "crowded": 80 * MS, "far": int(far_ms * MS)}
     beyond = {"replica1": MS, "replica2": 85 * MS, "replica1-replica2": 85 * MS}
     trials = []
     for index, arm in enumerate(arms):
@@ -166,7 +167,9 @@ def test_a_large_row_is_predicted_from_the_bytes_that_its_links_counted() -> Non
     assert slow.predicted_ms == pytest.approx(211.5, rel=1e-3) and not slow.crowded
     assert slow.error is None, "by construction: the bytes that were counted at the rate that was set"
     assert crowded.crowded and crowded.error is None, "two CPUs had 50 ms of work each in 80"
-    assert crowded.predicted_ms == pytest.approx(10 + 19.38 * 2.016, rel=0.002), "where nodes have CPUs of their own"
+    assert crowded.predicted_ms == pytest.approx(10 + 1.5 + 18 * 2.016 + 0.516, rel=0.002), (
+        "where nodes have CPUs of their own"
+    )
     far = points["far"]
     assert far.error == pytest.approx(0, abs=1e-3) and not far.crowded, "Galera waits for its pieces"
     printed = render(document(summary), 100, False, False, True)

@@ -50,7 +50,7 @@ CHANGED: dict[str, str] = {
     r"/cells/\d+/cycle/(parts.*|rest_share)|/\d+/cycle_rest_share": "the queues' upper bounds are those of uneven services",
     r"/cells/\d+/limit/(evidence|confidence|divided)": "a CPU's owners are medians over trials, as in the model",
     r"/scaling/curves/\d+/(own|foreign)/(mean|worst|plateau)_error": "points that are right by construction are left out",
-    r"(/.*)?/others_cpus": "a crash records no CPU of servers, which were taken for others",
+    r"(/.*)?/others_cpus|/warnings": "a crash records no CPU of servers, which were taken for others, and the machine for busy",
     r"/baseline_spread/cpu_per_query": "a trial whose server was killed knows nothing of the CPU of the whole path",
 }
 """A pattern of paths such as `pages/choices/.*` and the reason why its figures differ; the changelog has it too."""

@@ -92,7 +92,7 @@ def busy_machine(loads: Sequence[MachineLoad], machine: Machine, connections: in
     others = cpus is not None and average > LOAD_PER_CPU * cpus + connections
     if cpus is not None and machine.others_cpus is not None:
         others = others or machine.others_cpus > OTHERS_SHARE * cpus
-    else:
+    elif all(load.busy_cpus is None for load in loads):
         others = others or io >= IO_PRESSURE_SHARE
     return steal >= STEAL_SHARE or others
 

@@ -375,12 +375,14 @@ def _replicated_plan(mode: str | None, server: str, levels: Mapping[str, str | N
         raise UsageError(
             f"{program.kind} is not replicated here", "Leave out --replication, or name a server that speaks SQL."
         )
-    reasons = [reason for levels in lacking(plan).values() for reason in levels.values()]
-    if reasons:
-        raise UsageError(
-            f"--replication {mode} cannot be had: {reasons[0]}",
-            f"Modes of {program.kind}: {', '.join(replication_dialect(program.kind).modes)}.",
-        )
+    asked = {"replication": f"--replication {mode}", "consistency": f"--consistency {levels['consistency']}"}
+    unable = lacking(plan)
+    for factor, option in asked.items():
+        for reason in unable.get(factor, {}).values():
+            modes = f"Modes of {program.kind}: {', '.join(replication_dialect(program.kind).modes)}."
+            raise UsageError(
+                f"{option} cannot be had: {reason}", modes if factor == "replication" else "Name another level."
+            )
     return plan
 
 

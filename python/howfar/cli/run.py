@@ -265,11 +265,7 @@ def _without_sandbox(loaded: LoadedPlan, error: SandboxForbidden) -> LoadedPlan:
 def _check_budget(loaded: LoadedPlan, short: Callable[[], LoadedPlan], here: bool) -> None:
     """Refuse a budget in which the blocks of an interval do not fit. `short` loads the --quick form; `here`: on a server of this
     machine, with its own modes of replication. Raises UsageError, ServerMissing."""
-    plan = loaded.plan
-    if here and set(plan.factors.replication) - {"off", "none"}:
-        from howfar.runner.preflight import of_the_server
-
-        plan = of_the_server(plan).plan
+    plan = _with_own_modes(loaded.plan) if here else loaded.plan
     blocks = _least_blocks(plan)
     budget, needed = plan.timing.time_budget_ns, _least_ns(plan)
     if budget >= needed:
@@ -280,6 +276,16 @@ def _check_budget(loaded: LoadedPlan, short: Callable[[], LoadedPlan], here: boo
         f" {len(cells(plan))} trials take about {least_s} s",
         f"Give at least --time-budget {least_s}s{', or use --quick' if _short_fits(loaded, short) else ''}.",
     )
+
+
+def _with_own_modes(plan: Plan) -> Plan:
+    """Other servers' modes of replication replaced. Raises ServerMissing."""
+    if set(plan.factors.replication) <= {"off", "none"}:
+        return plan
+    from howfar.lab.servers.kinds import STORES, find_server
+    from howfar.runner.preflight import of_the_server
+
+    return plan if find_server(plan.factors.server[0]).kind in STORES else of_the_server(plan).plan
 
 
 def _least_ns(plan: Plan) -> int:

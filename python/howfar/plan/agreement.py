@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import ceil
 
 Rtts = Mapping[tuple[int, int], float]
 """By pair, the smaller number first."""
@@ -70,6 +71,9 @@ def agreement_s(mode: str, consistency: str, rtts: Rtts) -> float:
 WINDOW, PACKET = "evs.user_send_window", "gcs.max_packet_size"
 """Galera's options: so many messages of a node may be under way, each of so many bytes at most."""
 
+PAYLOAD = 0.93
+"""Of the bytes on a link: the rest is framing, and acknowledgements of the other direction's messages."""
+
 
 @dataclass(frozen=True)
 class Pieces:
@@ -81,9 +85,9 @@ class Pieces:
 
     def sending_s(self, sent_bytes: float, rate_bps: float, agreement_s: float) -> float:
         """Beyond one agreement, for so many bytes on a link: by its rate, or by the agreements in between if they are longer."""
+        turns = ceil(ceil(sent_bytes * PAYLOAD / self.packet_bytes) / self.at_once)
         one_s = min(self.packet_bytes, sent_bytes) * 8 / rate_bps
-        turns = sent_bytes / self.packet_bytes / self.at_once
-        return max(sent_bytes * 8 / rate_bps, turns * (agreement_s + one_s) - agreement_s)
+        return max(sent_bytes * 8 / rate_bps, (turns - 1) * (agreement_s + one_s) + one_s)
 
 
 def read_s(mode: str, consistency: str, rtts: Rtts) -> float:

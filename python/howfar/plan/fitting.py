@@ -93,8 +93,9 @@ def with_instead(plan: Plan, factor: str, instead: Mapping[str, Sequence[Any]]) 
     changed = tuple(dict.fromkeys(other for level in levels for other in instead.get(level, (level,))))
     fitted = plan.model_copy(update={"factors": plan.factors.model_copy(update={factor: changed})})
     baseline = getattr(plan.baseline, factor)
-    if baseline in instead:
-        named = plan.baseline.model_copy(update={factor: instead[baseline][0]})
+    if baseline in instead or (baseline is None and len(levels) == 1 < len(changed)):
+        first = changed[0] if baseline is None else instead[baseline][0]
+        named = plan.baseline.model_copy(update={factor: first})
         fitted = fitted.model_copy(update={"baseline": named})
     new = ", ".join(level for level in changed if level not in levels)
     old = ", ".join(level for level in levels if level not in changed)

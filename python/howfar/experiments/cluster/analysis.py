@@ -286,9 +286,11 @@ def _others_s(arm: ReplicationArm) -> float:
     return median(found) if found else 0.0
 
 
-def _widened(found: Estimate, by: float) -> Estimate:
-    low, high = (None if bound is None else bound + side * by for bound, side in ((found.low, -1), (found.high, 1)))
-    return found.model_copy(update={"low": low, "high": high})
+def _widened(found: Estimate, by: float | None) -> Estimate:
+    """Without an interval where the model was not tested."""
+    if by is None or found.low is None or found.high is None:
+        return found.model_copy(update={"low": None, "high": None, "points": ()})
+    return found.model_copy(update={"low": max(found.low - by, 0.0), "high": found.high + by})
 
 
 def _pieces(arm: ReplicationArm) -> Pieces:
@@ -345,11 +347,12 @@ class _Line:
 
     def _work(self) -> _Work:
         """Of a commit without its agreement."""
-        by_distance: dict[Place, list[ReplicationArm]] = {}
+        by_place: dict[Place, list[ReplicationArm]] = {}
         for arm in self.arms:
-            by_distance.setdefault(_place_of(arm), []).append(arm)
-        name, nearest = min(by_distance.items(), key=lambda item: min(self.waits[arm.arm.name] for arm in item[1]))
-        if self.alone is not None and (len(by_distance) == 1 or self.large) and self.arms[0].mode != ALONE:
+            by_place.setdefault(_place_of(arm), []).append(arm)
+        one = len({distances for distances, _ in by_place}) == 1
+        name, nearest = min(by_place.items(), key=lambda item: min(self.waits[arm.arm.name] for arm in item[1]))
+        if self.alone is not None and (one or self.large) and self.arms[0].mode != ALONE:
             return self.alone._work()
         found = {arm.threads: max(median(_p50s_s(arm)) - self.waits[arm.arm.name], 1e-6) for arm in nearest}
         lone = next((self._beside(arm, median(_p50s_s(arm))) for arm in nearest if arm.threads == 1), None)
@@ -382,9 +385,10 @@ class _Line:
         work = [self._beside(reference, seconds) for seconds in _p50s_s(reference)]
         seen = [rtt_s for arm in few for rtt_s in self.rtts[arm.arm.name].values()]
         points = {point.arm: point for point in self.points()}
-        known = {tuple(node_rtts_ns(arm.arm.factors).values()): points[arm.arm.name] for arm in few}
+        alike = [arm for arm in few if _rate_bps(arm) == _rate_bps(reference)]
+        known = {tuple(node_rtts_ns(arm.arm.factors).values()): points[arm.arm.name] for arm in alike}
         off_ms = max(
-            (abs(p.predicted_ms - p.p50_ms.value) for p in known.values() if p.predicted_ms is not None), default=0.0
+            (abs(p.predicted_ms - p.p50_ms.value) for p in known.values() if p.predicted_ms is not None), default=None
         )
         for far_ns in FROM_BOTH_NS:
             rtts = {(0, 1): APART_NS / 1e9, (0, 2): far_ns / 1e9, (1, 2): far_ns / 1e9}
@@ -413,7 +417,7 @@ class _Line:
             predicted_s = work.commit_s(wait_s, arm.threads)
         crowded = self.large and _others_s(arm) / self.cpus / measured_s > CROWDED
         on_link_s = (self.sent_bytes or 0.0) * 8 / (_rate_bps(arm) or 1)
-        imposed = predicted_s is not None and on_link_s > IMPOSED * predicted_s
+        imposed = sending_s > 0 and predicted_s is not None and on_link_s > IMPOSED * predicted_s
         whole = merge(_histograms(arm))
         return ClusterPoint(
             arm=name,

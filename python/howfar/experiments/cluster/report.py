@@ -83,10 +83,10 @@ def model_table(found: ClusterCost) -> Table:
         **(_SENT if large else {}),
         "predicted p50 ms\nerror": _predicted,
     }
-    base = ", or of large rows, or with one distance alone," if large else ", or with one distance alone"
+    base = "For large rows, and where" if large else "Where"
     note = (
-        "RTT: as measured at rest, from the node that is used to the others. Predicted: the same mode's "
-        f"{found.operation} at its shortest distance{base} that of the server alone, with the agreement at this one; for one "
+        "RTT: as measured at rest, from the node that is used to the others. Predicted: the agreement at this distance, and the local "
+        f"work of the same mode at its shortest distance. {base} there is only one distance, the work of the server alone. For one "
         "connection with what the other nodes and the emulators take of the CPUs that they share."
     )
     sending = (
@@ -154,7 +154,7 @@ def third_table(found: ClusterCost) -> tuple[Table, ...]:
     }
     how = (
         f"The p50 of one connection, with {near:g} ms between the first two nodes and so much from both to the third: measured, or "
-        "by the model (~), whose interval has its largest error of this run in it."
+        "by the model (~), whose interval has its largest error of this run in it; without one it was not tested in this run."
     )
     notes = [how]
     notes += ["* Farther or nearer than any node of this run."] if any(place.beyond for place in found.third) else []
