@@ -173,7 +173,9 @@ def test_a_large_row_is_predicted_from_the_bytes_that_its_links_counted() -> Non
     far = points["far"]
     assert far.error == pytest.approx(0, abs=1e-3) and not far.crowded, "Galera waits for its pieces"
     printed = render(document(summary), 100, False, False, True)
-    assert "2.5 MB" in printed and "sends a large row twice" in printed and "CPUs of their own" in printed
+    assert (
+        "2.5 MB" in printed and "sent 2.5 times the bytes of a large row" in printed and "CPUs of their own" in printed
+    )
 
 
 def test_the_report_says_what_two_writers_of_one_row_repeat() -> None:

@@ -110,7 +110,7 @@ def test_a_cluster_that_is_set_up_well_has_no_findings(cluster: Cluster | None) 
         (group(consistency="AFTER"), "cluster-reads", "note", "every member", "SESSION group_replication_consistency = 'AFTER'"),
         (group(paxos_single_leader="OFF"), "cluster-turns", "change", "idle", "group_replication_paxos_single_leader = ON"),
         (group(member_expel_timeout="0"), "cluster-timeouts", "note", "joins again by itself", "member_expel_timeout = 5"),
-        (group(member_expel_timeout="3600"), "cluster-timeouts", "change", "for 3600 s and 7 to 17 s more",
+        (group(member_expel_timeout="3600"), "cluster-timeouts", "change", "for 3600 s, and 7 to 17 s more",
          "member_expel_timeout = 5"),
         (group(flow_control_applier_threshold="10"), "cluster-flow-control", "note", "10 trans", "applier_threshold = 25000"),
         (group(flow_control_certifier_threshold="10", queue=70), "cluster-flow-control", "change", "is 70",

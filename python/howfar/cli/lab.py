@@ -296,7 +296,7 @@ def lab(
     if receipt is not None:
         clear_receipt(receipt)
     enter_sandbox(path)
-    sys.exit(_run_inside(request, _factors(plan, path, tls), plan, on_server, command, choice.script, receipt))
+    sys.exit(_run_inside(request, _factors(plan, path, tls), on_server, command, choice.script, receipt))
 
 
 def _factors(plan: Plan | None, path: NetworkPath, tls: str | None) -> dict[str, FactorValue]:
@@ -308,7 +308,6 @@ def _factors(plan: Plan | None, path: NetworkPath, tls: str | None) -> dict[str,
 def _run_inside(
     request: LabRequest,
     factors: Mapping[str, FactorValue],
-    plan: Plan | None,
     on_server: str | None,
     command: tuple[str, ...],
     script: Script,
@@ -319,7 +318,7 @@ def _run_inside(
     with ExitStack() as ledger:
         laboratory = ledger.enter_context(open_laboratory(request))
         variables = _open_stage(laboratory, path, factors, ledger)
-        _say(laboratory, path, plan)
+        _say(laboratory, path, factors)
         if on_server:
             _start_companion(laboratory, on_server, variables, ledger)
         run = partial(_run, _launcher(laboratory, path, command), command, variables)
@@ -365,11 +364,13 @@ def _replicated_plan(mode: str | None, server: str, levels: Mapping[str, str | N
         return None
     if {"distances", "replica-rtt"} <= set(given):
         raise UsageError("--distances and --replica-rtt both say how far the servers are apart", "Give one of them.")
-    chosen = {"distances": "even" if "replica-rtt" in given else "three-zones", "replica-rate": "1gbit", **given}
+    chosen = {"distances": "even" if "replica-rtt" in given else "three-zones", **given}
     chosen |= {"replication": mode, "server": server, "threads": "1"}
-    keys = {option: ("factors", option.replace("-", "_")) for option in chosen}
-    whole = [Override(f"--{option}", keys[option], _number(level)) for option, level in chosen.items()]
-    plan = load_plan("cluster", overrides=whole).plan
+    overrides = [
+        Override(f"--{option}", ("factors", option.replace("-", "_")), _number(level))
+        for option, level in chosen.items()
+    ]
+    plan = load_plan("cluster", overrides=overrides).plan
     program = find_server(server)
     if program.kind in STORES:
         raise UsageError(
@@ -544,7 +545,7 @@ def client_options(
     return "\n".join([*lines, *encryption, ""])
 
 
-def _say(laboratory: Lab, path: NetworkPath, plan: Plan | None) -> None:
+def _say(laboratory: Lab, path: NetworkPath, factors: Mapping[str, FactorValue]) -> None:
     kind, version = laboratory.server()
     request = laboratory.request
     parts = [f"path {path.name}"]
@@ -553,17 +554,16 @@ def _say(laboratory: Lab, path: NetworkPath, plan: Plan | None) -> None:
         parts.append(f"{kind} {version} {held}")
         companions = laboratory.companions.environment().values()
         parts += [f"with it {found['kind']} {found['version']} empty" for found in companions]
-    if plan is not None:
-        parts.append(f"replication {_levels(plan)}")
+    if REPLICATION.name in factors:
+        parts.append(f"replication {_levels(factors)}")
     if laboratory.link is not None:
         parts.append(describe_link(laboratory.link))
     for sentence in (", ".join(parts), *laboratory.warnings):
         note(sentence)
 
 
-def _levels(plan: Plan) -> str:
-    """`galera, 2 replicas, three zones, 1gbit`."""
-    factors = cells(plan)[0].factors
+def _levels(factors: Mapping[str, FactorValue]) -> str:
+    """`Galera, 2 replicas, three zones, replica link 1gbit`."""
     shown = (REPLICATION, REPLICAS, DISTANCES, REPLICA_RTT_NS, REPLICA_RATE_BPS)
     return ", ".join(factor.label(factors[factor.name]) for factor in shown if factor.name in factors)
 

@@ -108,7 +108,8 @@ def run(
     on_hosts = None if on is None else OnHosts(on, place, clients, dsn, password_file)
     check_options(on_hosts, (place, clients, dsn, password_file), {override.option for override in overrides})
     loaded = load_plan(plan, quick, overrides)
-    _check_budget(loaded, lambda: load_plan(plan, True, overrides), here=on_hosts is None)
+    here = on_hosts is None
+    _check_budget(_counted_with(loaded, here), quick, lambda: _counted_with(load_plan(plan, True, overrides), here))
     wish = _Wish(out, seed, html, no_colour, began_ns, lambda seed: _command(plan, quick, seed, overrides, on_hosts))
     _check_files(loaded, wish)
     return _measure(loaded, wish) if on_hosts is None else _measure_on(loaded, wish, on_hosts)
@@ -262,10 +263,16 @@ def _without_sandbox(loaded: LoadedPlan, error: SandboxForbidden) -> LoadedPlan:
     return replace(loaded, plan=plan)
 
 
-def _check_budget(loaded: LoadedPlan, short: Callable[[], LoadedPlan], here: bool) -> None:
-    """Refuse a budget in which the blocks of an interval do not fit. `short` loads the --quick form; `here`: on a server of this
-    machine, with its own modes of replication. Raises UsageError, ServerMissing."""
-    plan = _with_own_modes(loaded.plan) if here else loaded.plan
+def _counted_with(loaded: LoadedPlan, here: bool) -> Plan:
+    """The plan whose trials a budget has to hold; `here`: on a server of this machine, with its own modes of replication. Raises
+    ServerMissing, ServerCrashed."""
+    from howfar.runner.preflight import of_the_server  # the laboratory, which --help need not pay
+
+    return of_the_server(loaded.plan).plan if here else loaded.plan
+
+
+def _check_budget(plan: Plan, quick: bool, short: Callable[[], Plan]) -> None:
+    """Refuse a budget in which the blocks of an interval do not fit. `short` gives the --quick form. Raises UsageError."""
     blocks = _least_blocks(plan)
     budget, needed = plan.timing.time_budget_ns, _least_ns(plan)
     if budget >= needed:
@@ -274,18 +281,8 @@ def _check_budget(loaded: LoadedPlan, short: Callable[[], LoadedPlan], here: boo
     raise UsageError(
         f"a time budget of {format_duration_ns(budget)} is too short: laboratory, report and {counted(blocks, 'block')} of"
         f" {len(cells(plan))} trials take about {least_s} s",
-        f"Give at least --time-budget {least_s}s{', or use --quick' if _short_fits(loaded, short) else ''}.",
+        f"Give at least --time-budget {least_s}s{', or use --quick' if not quick and _fits(short) else ''}.",
     )
-
-
-def _with_own_modes(plan: Plan) -> Plan:
-    """Other servers' modes of replication replaced. Raises ServerMissing."""
-    if set(plan.factors.replication) <= {"off", "none"}:
-        return plan
-    from howfar.lab.servers.kinds import STORES, find_server
-    from howfar.runner.preflight import of_the_server
-
-    return plan if find_server(plan.factors.server[0]).kind in STORES else of_the_server(plan).plan
 
 
 def _least_ns(plan: Plan) -> int:
@@ -299,10 +296,10 @@ def _least_blocks(plan: Plan) -> int:
     return min(MIN_BLOCKS, plan.timing.max_blocks)
 
 
-def _short_fits(loaded: LoadedPlan, short: Callable[[], LoadedPlan]) -> bool:
+def _fits(short: Callable[[], Plan]) -> bool:
     """There is a --quick form, and it fits."""
     try:
-        plan = loaded.plan if loaded.quick else short().plan
+        plan = short()
     except UsageError:
         return False
-    return not loaded.quick and plan.timing.time_budget_ns >= _least_ns(plan)
+    return plan.timing.time_budget_ns >= _least_ns(plan)

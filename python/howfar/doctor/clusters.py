@@ -8,6 +8,7 @@ from typing import Any
 
 from howfar.doctor.findings import Change, Cluster, Draft, Gain, Server, Severity
 from howfar.doctor.proposals import file_of
+from howfar.plan.agreement import PACKET, WINDOW, Pieces, provider_options
 
 GALERA, GROUP = "Galera", "Group Replication"
 _VARIABLES = (
@@ -18,7 +19,7 @@ _VARIABLES = (
 )  # fmt: skip
 _OPTIONS = (
     "evs.keepalive_period", "evs.suspect_timeout", "evs.inactive_timeout", "gcs.fc_limit", "pc.ignore_quorum", "pc.ignore_sb",
-    "evs.user_send_window", "evs.send_window", "gcs.max_packet_size",
+    WINDOW, "evs.send_window", PACKET,
 )  # fmt: skip
 """Of `wsrep_provider_options`, which also names files of keys."""
 _PERIOD = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?")
@@ -52,8 +53,6 @@ _LIMIT = 256
 _FAR_S = 0.005
 _WINDOW, _FEW = 512, 16
 """Messages under way; as delivered two. At 85 ms with 512 a row of 1 MB took 0.12 s in place of 1.4."""
-_PACKET = 64_500
-"""Bytes, as delivered."""
 _LARGE_BYTES = 10_000
 """Of a mean transaction as it is sent: 80 µs on a link of 1 Gb/s, as much as a round trip in a rack."""
 _ROUND_TRIPS = 10
@@ -91,13 +90,12 @@ def read_cluster(
         slowest = status.get("wsrep_evs_repl_latency", "").split("/")
         if len(slowest) == 5:  # least, mean, most, deviation, messages
             counted["fastest_message_s"], counted["slowest_message_s"] = float(slowest[0]), float(slowest[2])
-        options = (word.partition("=") for word in settings.pop("wsrep_provider_options", "").split(";"))
-        given = {name.strip(): value.strip() for name, _, value in options}
+        given = provider_options(settings.pop("wsrep_provider_options", ""))
         known = {name: given[name] for name in _OPTIONS if name in given}
         settings |= {
             name: value
             for name, value in known.items()
-            if name[-7:] not in ("_period", "timeout") or _PERIOD.fullmatch(value)
+            if not name.endswith(("_period", "_timeout")) or _PERIOD.fullmatch(value)
         }
         return Cluster(product=GALERA, nodes=nodes, settings=settings, counted=counted)
     if "group_replication_consistency" not in settings or not (online := rows(_MEMBERS)[0][0]):
@@ -199,9 +197,10 @@ def timeouts(server: Server, cluster: Cluster) -> list[Draft]:
         return []
     says = (
         "a member that is not heard for 5 s is expelled, and joins again by itself if group_replication_autorejoin_tries allows it. "
-        "In return the group goes on 7 s after its primary died, and not after 22 s"
+        "In return the group goes on sooner after its primary died: 7 s in place of 22 in howfar's laboratory"
         if seconds == 0
-        else f"when the primary dies nothing is committed for {seconds} s and 7 to 17 s more: so long it is waited for"
+        else f"when the primary dies nothing is committed for {seconds} s, and 7 to 17 s more in howfar's laboratory: so long it is "
+        "waited for"
     )
     name = "group_replication_member_expel_timeout"
     severity = Severity.CHANGE if seconds else Severity.NOTE  # somebody may want the short outage
@@ -282,10 +281,10 @@ def few_pieces(server: Server, cluster: Cluster) -> list[Draft]:
     what is under way is also what a struggling node has to take."""
     if not _wider(cluster):
         return []
-    least_ms, window = cluster.counted["fastest_message_s"] * 1e3, _number(cluster, "evs.user_send_window", _WINDOW)
-    turn_bytes = window * _number(cluster, "gcs.max_packet_size", _PACKET)
+    least_ms, window = cluster.counted["fastest_message_s"] * 1e3, _number(cluster, WINDOW, _WINDOW)
+    turn_bytes = window * _number(cluster, PACKET, Pieces().packet_bytes)
     says = (
-        f"a node has {window} messages under way (evs.user_send_window), {turn_bytes / 1e3:,.0f} kB at most, and the fastest took "
+        f"a node has {window} messages under way ({WINDOW}), {turn_bytes / 1e3:,.0f} kB at most, and the fastest took "
         f"{least_ms:.3g} ms: large transactions, and many connections, wait for their turn"
     )
     gain = Gain(
@@ -298,11 +297,11 @@ def few_pieces(server: Server, cluster: Cluster) -> list[Draft]:
 
 def _wider(cluster: Cluster) -> dict[str, str]:
     far = cluster.counted.get("fastest_message_s", 0.0) >= _FAR_S
-    if not far or _number(cluster, "evs.user_send_window", _WINDOW) > _FEW:
+    if not far or _number(cluster, WINDOW, _WINDOW) > _FEW:
         return {}
     return {
         "evs.send_window": str(max(_WINDOW, _number(cluster, "evs.send_window", 0))),
-        "evs.user_send_window": str(_WINDOW),
+        WINDOW: str(_WINDOW),
     }
 
 

@@ -196,13 +196,14 @@ class Replicated(Serving):
         self._lag = LagWatch(self.pair, beats=not self.pair.spec.needed)
         return _LagInWindow(window, self._lag, time.monotonic_ns())
 
-    def unlike(self, lateness: Lateness) -> tuple[str, ...]:
-        """Where a link has not been what was requested until now."""
-        return tuple(
+    def unlike(self, lateness: Lateness, crossed: Sequence[LinkStats | None] | None = None) -> list[str]:
+        """Where a link was not what was requested: at rest, and by what crossed it, until now unless given."""
+        crossed = [wire.counters() for wire in self.pair.wires] if crossed is None else crossed
+        return [
             f"{wire.name}: {sentence}"
-            for wire, probes in zip(self.pair.wires, self._at_rest, strict=True)
-            for sentence in wire.violations(probes, wire.counters(), lateness)
-        )
+            for wire, probes, stats in zip(self.pair.wires, self._at_rest, crossed, strict=True)
+            for sentence in (*wire.violations(probes, stats, lateness), *_cut(stats))
+        ]
 
     def finish(self) -> None:
         """No thread of ours asks these servers any more."""
@@ -212,11 +213,12 @@ class Replicated(Serving):
             self._lag.finish()
 
     def begun(self) -> StageReceipt:
-        receipts, found = {}, []
-        for wire, probes in zip(self.pair.wires, self._at_rest, strict=True):
-            receipts[wire.name] = wire.receipt(probes, wire.counters() if wire.alive() else None)
-            found += [f"{wire.name}: {sentence}" for sentence in wire.violations(probes, None, OF_A_PLAN)]
-        return StageReceipt({"replication": {"wires": receipts}}, tuple(found))
+        receipts = {
+            wire.name: wire.receipt(probes, wire.counters() if wire.alive() else None)
+            for wire, probes in zip(self.pair.wires, self._at_rest, strict=True)
+        }
+        at_rest = self.unlike(OF_A_PLAN, [None] * len(self.pair.wires))
+        return StageReceipt({"replication": {"wires": receipts}}, tuple(at_rest))
 
     def obtained(self, load: LoadFacts) -> StageReceipt:
         """Whether replication was what the cell asks, by both ends' account and by the clock."""
@@ -228,7 +230,6 @@ class Replicated(Serving):
         ways = [probes[-1] for probes in self._at_rest[: len(pair.replicas)]]
         found = contradictions(pair.spec, self._before, after, load, ways)
         self._crossed = tuple(wire.counters() for wire in pair.wires)
-        receipts = {}
         waited_ns = load.commit_p50_ns or load.round_trip_ns
         reads_wait = bool(ways) and waited_ns >= min(rtt.min_ns for rtt in ways)
         lateness = of_a_trial(waited_ns) if pair.spec.needed and (load.commits or reads_wait) else NOBODY_WAITS
@@ -238,10 +239,11 @@ class Replicated(Serving):
             late_ns = {two: _late_ns(stats) for two, stats in zip(nodes, self._crossed, strict=True)}
             found += agreement_violation(pair.spec, rtts_ns, late_ns, waited_ns, reads=not load.commits)
             lateness = replace(lateness, mean_ns=None)
-        for wire, probes, stats in zip(pair.wires, self._at_rest, self._crossed, strict=True):
-            receipts[wire.name] = wire.receipt(probes, stats)
-            unlike = wire.violations(probes, stats, lateness)
-            found += [f"{wire.name}: {sentence}" for sentence in (*unlike, *_cut(stats))]
+        found += self.unlike(lateness, self._crossed)
+        receipts = {
+            wire.name: wire.receipt(probes, stats)
+            for wire, probes, stats in zip(pair.wires, self._at_rest, self._crossed, strict=True)
+        }
         facts = {
             **{name: value for name, value in pair.facts.items() if name != "proof"},
             "rtt_at_rest_ns": {name: wire["rtt_at_rest_ns"]["p50"] for name, wire in receipts.items()},

@@ -71,6 +71,13 @@ def agreement_s(mode: str, consistency: str, rtts: Rtts) -> float:
 WINDOW, PACKET = "evs.user_send_window", "gcs.max_packet_size"
 """Galera's options: so many messages of a node may be under way, each of so many bytes at most."""
 
+
+def provider_options(text: str) -> dict[str, str]:
+    """Of the variable `wsrep_provider_options`."""
+    words = (word.partition("=") for word in text.split(";"))
+    return {name.strip(): value.strip() for name, _, value in words}
+
+
 PAYLOAD = 0.93
 """Of the bytes on a link: the rest is framing, and acknowledgements of the other direction's messages."""
 

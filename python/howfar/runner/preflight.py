@@ -242,13 +242,13 @@ def machine_lacks(plan: Plan) -> dict[str, dict[Level, str]]:
 
 
 def of_the_server(plan: Plan) -> Fitted:
-    """The server's own modes of replication in place of other servers'."""
+    """The server's own modes of replication in place of other servers'. Raises ServerMissing, ServerCrashed."""
     from howfar.lab.replication.dialect import replication_dialect
-    from howfar.lab.servers.kinds import find_server
+    from howfar.lab.servers.kinds import STORES
 
-    if set(plan.factors.replication) <= {"off", "none"}:
+    if set(plan.factors.replication) <= {"off", "none"} or (kind := _kind(plan.factors.server[0])) in STORES:
         return Fitted(plan)
-    return with_instead(plan, "replication", replication_dialect(find_server(plan.factors.server[0]).kind).instead)
+    return with_instead(plan, "replication", replication_dialect(kind).instead)
 
 
 def _of_replication(plan: Plan) -> dict[str, dict[Level, str]]:
@@ -295,9 +295,10 @@ def _of_replication(plan: Plan) -> dict[str, dict[Level, str]]:
 def _no_joins(program: Program, modes: Sequence[str]) -> dict[Level, str]:
     """Faults after which a node could not get its data here."""
     from howfar.lab.replication.galera import no_transfer
+    from howfar.lab.replication.group import GroupReplication
     from howfar.lab.servers.features import features
 
-    if program.kind == "mysql" and {"group", "group-leader"} & set(modes) and not features(program).clone:
+    if program.kind == "mysql" and set(GroupReplication.modes) & set(modes) and not features(program).clone:
         return {"member-joins": f"{program.kind} {program.version} has no plugin for clone"}
     why = no_transfer() if program.kind == "mariadb" and "galera" in modes else None
     return {} if why is None else dict.fromkeys(("member-restarts", "member-joins"), why)

@@ -174,12 +174,12 @@ def cluster_cost(table: TrialTable, workload: str) -> ClusterCost | None:
     }
     measured = [_Line(line, alone.get(line[0].local_levels), operation, apart, links, cpus) for line in lines.values()]
     points = tuple(point for line in measured for point in line.points())
-    labels = {point.arm: point.label for point in points}
+    by_arm = {point.arm: point for point in points}
     errors = [abs(point.error) for point in points if point.error is not None]
     return ClusterCost(
         operation=operation,
         points=points,
-        third=tuple(place for line in measured for place in line.third(labels)),
+        third=tuple(place for line in measured for place in line.third(by_arm)),
         mean_error=sum(errors) / len(errors) if errors else None,
         worst_error=max(errors, default=None),
     )
@@ -372,19 +372,16 @@ class _Line:
         work = self._work()
         return tuple(self._point(arm, work) for arm in self.arms)
 
-    def third(self, labels: Mapping[str, str]) -> Iterator[ThirdNode]:
-        """For one connection of a cluster of three, written to on one node. `labels`: of the points, by arm."""
+    def third(self, points: Mapping[str, ClusterPoint]) -> Iterator[ThirdNode]:
+        """For one connection of a cluster of three, with short rows, written to on one node. `points`: by arm."""
         few = [
             arm for arm in self.arms if arm.threads == 1 and arm.mode in CLUSTERS and len(self.rtts[arm.arm.name]) == 3
         ]
-        if not few or self.operation == "read" or WRITERS.of(few[0].arm.factors) != "one":
-            return
-        if self.large:
+        if not few or self.large or self.operation == "read" or WRITERS.of(few[0].arm.factors) != "one":
             return
         reference = min(few, key=lambda arm: self.waits[arm.arm.name])
         work = [self._beside(reference, seconds) for seconds in _p50s_s(reference)]
         seen = [rtt_s for arm in few for rtt_s in self.rtts[arm.arm.name].values()]
-        points = {point.arm: point for point in self.points()}
         alike = [arm for arm in few if _rate_bps(arm) == _rate_bps(reference)]
         known = {tuple(node_rtts_ns(arm.arm.factors).values()): points[arm.arm.name] for arm in alike}
         off_ms = max(
@@ -395,7 +392,7 @@ class _Line:
             agreed_s = _wait_s(reference, rtts, self.operation)
             agreed_s += _sending_s(reference, self.sent_bytes, agreed_s)
             yield ThirdNode(
-                label=labels[reference.arm.name],
+                label=points[reference.arm.name].label,
                 near_ms=APART_NS / 1e6,
                 far_ms=far_ns / 1e6,
                 p50_ms=_widened(mean_interval([block.cycle_s(agreed_s) * 1e3 for block in work]), off_ms)

@@ -21,7 +21,7 @@ from howfar.lab.replication.member import Member, await_node, wait_for
 from howfar.lab.replication.status import NodeFacts, PrimaryEnd
 from howfar.lab.servers import Ask
 from howfar.lab.servers.dialect import BinaryLog
-from howfar.plan.agreement import PACKET, WINDOW
+from howfar.plan.agreement import PACKET, WINDOW, provider_options
 
 PROVIDERS = (Path("/usr/lib/galera/libgalera_smm.so"), Path("/usr/lib64/galera-4/libgalera_smm.so"))
 SYNC_WAIT = {"eventual": 0, "before": 7}
@@ -148,7 +148,7 @@ class GaleraReplication(MariadbReplication):
         seen = status(ask, "LIKE 'wsrep%'")
         settings = variables(ask, "WHERE Variable_name IN ('wsrep_sync_wait', 'wsrep_slave_threads', 'wsrep_on')")
         options = variables(ask, "WHERE Variable_name = 'wsrep_provider_options'")["wsrep_provider_options"]
-        given = {name.strip(): value.strip() for name, _, value in (word.partition("=") for word in options.split(";"))}
+        given = provider_options(options)
         settings |= {name: given[name] for name in _OPTIONS if name in given}
         wanted = {
             "wsrep_local_state_comment": READY,
