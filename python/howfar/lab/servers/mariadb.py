@@ -35,6 +35,7 @@ class MariadbDialect:
             f"--tmpdir=/proc/self/fd/{descriptor}",
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
+            "--force",  # else it wants to look up this machine's name, which a machine without /etc/hosts does not know
         ]
         if os.geteuid() == 0:
             command.append("--user=root")
