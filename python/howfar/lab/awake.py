@@ -2,7 +2,7 @@
 
 Waking an idle processor takes from a few microseconds to some tens, on virtual machines with large and sudden changes. In a round
 trip of 0.2 ms that is up to a third, and it belongs to no link. The kernel's idle class runs only where nothing else wants
-to: whoever is measured takes the processor at once, and finds it awake. That is for those who may not hold the kernel's limit on idle
+to: a measured process takes the processor at once, and finds it awake. This is for users who may not hold the kernel's limit on idle
 states; where it can be held, nothing needs to run.
 """
 
@@ -22,16 +22,16 @@ while [ -e /proc/self/autogroup ] && [ $n -lt 50 ] && ! echo 19 2>/dev/null >/pr
 do n=$((n + 1)); sleep 0.02; done
 """
 """Where the kernel groups processes by session, the idle class counts within the group alone, and the group as much as any other: it
-kept a processor from what was measured for 3 ms at a time. So the group itself is made as light as can be. Of all who are not root the
-kernel lets one do so in 100 ms, so all spinners are of one group, and it is tried again for a second."""
+kept a processor from the measured process for 3 ms at a time. So the group itself is made as light as possible. The kernel lets only
+one process without root do so in 100 ms, so all spinners are in one group, and it is tried again for a second."""
 _LONGEST_S = 60
 _MOST = 32
-"""On a larger machine the rest may sleep: starting a spinner for each would take longer than the probe."""
+"""Most spinners. On a larger machine the rest may sleep: starting a spinner for each would take longer than the probe."""
 
 
 @contextmanager
 def awake(cpus: Iterable[int], longest_s: int = _LONGEST_S) -> Iterator[None]:
-    """None of `cpus` sleeps inside. Where idle CPUs cannot be kept polling, spinners keep them busy, for `longest_s` at most."""
+    """Keep `cpus` from sleeping inside. Where idle CPUs cannot be kept polling, spinners keep them busy, for `longest_s` at most."""
     if cannot_poll() is None:
         with polling():
             yield

@@ -32,7 +32,7 @@ _MEMORY_SLACK = 512 * 2**20
 
 
 def cache_home() -> Path:
-    """`$XDG_CACHE_HOME/howfar`, made if needed; a relative name counts as none, as its standard says. Raises LabError."""
+    """`$XDG_CACHE_HOME/howfar`, made if needed; a relative name is ignored, as the XDG standard says. Raises LabError."""
     named = Path(os.environ.get("XDG_CACHE_HOME", ""))
     own = os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir
     home = (named if named.is_absolute() else Path(own) / ".cache") / "howfar"
@@ -47,7 +47,7 @@ def cache_home() -> Path:
 
 @contextmanager
 def work_directory(data_bytes: int, copies: int = 1) -> Iterator[Path]:
-    """An empty directory for sockets and server data. `data_bytes` is what will be in a server's memory, and `copies` of it there."""
+    """An empty directory for sockets and server data: `data_bytes` in a server's memory, and `copies` times that in the directory."""
     home = cache_home()
     named = _named()
     disk = home / "work" if named is None else named / "howfar-work"
@@ -66,7 +66,7 @@ def work_directory(data_bytes: int, copies: int = 1) -> Iterator[Path]:
 
 
 def _named() -> Path | None:
-    """Where the user wants servers' data, as on a disk whose writes are to be paid for. Raises LabError."""
+    """The directory that the user chose for servers' data, as on a disk whose writes are to be paid for. Raises LabError."""
     word = os.environ.get(WORK)
     if not word:
         return None
@@ -78,7 +78,7 @@ def _named() -> Path | None:
 
 
 def check_name(where: Path) -> None:
-    """What a server can take as its directory. Raises LabError."""
+    """Check that a server can take `where` as its directory. Raises LabError."""
     awkward = sorted(_NOT_IN_NAMES.intersection(str(where)))
     if awkward:
         raise LabError(
@@ -94,7 +94,7 @@ def check_name(where: Path) -> None:
 
 
 def _variable() -> str:
-    """That the work directory's name comes from."""
+    """The environment variable that the work directory's name comes from."""
     return WORK if os.environ.get(WORK) else "XDG_CACHE_HOME"
 
 

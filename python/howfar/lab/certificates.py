@@ -27,7 +27,7 @@ _CLOCK_SLACK = datetime.timedelta(days=1)
 def make_certificates(
     directory: Path, addresses: Sequence[str], names: Sequence[str] = ("localhost",)
 ) -> CertificatePaths:
-    """Make them in `directory`, keys readable by their owner only. The server is known by `addresses` and `names`."""
+    """Make an authority and a server's certificate in `directory`, keys readable by their owner only, for `addresses` and `names`."""
     ca_key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     authority = _name("howfar laboratory")
     ca = (
@@ -62,7 +62,7 @@ def make_certificates(
 
 
 def pinned_context(certificates: CertificatePaths, version: str) -> ssl.SSLContext:
-    """A client's, in Python: checks the server's certificate and its name, speaks this version (`TLSv1.3`) and no other."""
+    """A Python client's TLS context: checks the server's certificate and name, speaks `version` (`TLSv1.3`) and no other."""
     context = ssl.create_default_context(cafile=str(certificates.ca))
     context.minimum_version = context.maximum_version = ssl.TLSVersion[version.replace(".", "_")]
     return context

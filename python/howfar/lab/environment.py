@@ -27,7 +27,7 @@ def _read(path: str) -> str | None:
 
 
 def _line(path: str, start: str, separator: str) -> str | None:
-    """What follows the separator in the first line that begins so."""
+    """The rest, after `separator`, of the first line of the file that begins with `start`."""
     for line in (_read(path) or "").splitlines():
         if line.startswith(start):
             return line.partition(separator)[2].strip()
@@ -35,13 +35,13 @@ def _line(path: str, start: str, separator: str) -> str | None:
 
 
 def memory_bytes(what: str) -> int:
-    """From /proc/meminfo, which has kB; 0: not said."""
+    """The value of `what` in /proc/meminfo, in bytes; 0: not reported."""
     value = _line("/proc/meminfo", f"{what}:", ":")
     return 0 if value is None else int(value.split()[0]) * 1024
 
 
 def machine_facts() -> dict[str, Any]:
-    """Closed list of facts; None where this kernel does not say."""
+    """A fixed set of facts about the machine; None where this kernel does not report one."""
     cpuinfo = _read("/proc/cpuinfo") or ""
     return {
         "kernel": platform.release(),
@@ -66,22 +66,22 @@ def _pressure_us(resource: str) -> int | None:
 
 
 _IDLE, _IOWAIT, _STEAL = 3, 4, 7
-"""Where they stand in a line of /proc/stat."""
+"""Positions of these counters in a line of /proc/stat."""
 
 
 class CpuTicks(NamedTuple):
-    """Of a line of /proc/stat, since boot. What a CPU was at work is not read off the line but is the rest of the time: most kernels
-    clock idle time exactly, and sample work at their timer's ticks, which miss whoever wakes at a tick and sleeps before the next."""
+    """Counters of a line of /proc/stat, since boot. Busy time is not read but is the rest of the time: most kernels clock idle
+    time exactly, and sample busy time at timer ticks, which miss what wakes at a tick and sleeps before the next."""
 
     idle: int
-    """Waiting for a disk too."""
+    """Time waiting for a disk is included."""
     stolen: int
     every: int
-    """Of all kinds. Where it stands still, nobody counts."""
+    """Ticks of all kinds. Where this stands still, the kernel does not count."""
 
 
 def cpu_ticks(stat: str | None) -> CpuTicks | None:
-    """Of the first line. None: not said."""
+    """Counters of the first line of /proc/stat. None: not reported."""
     fields = (stat or "").partition("\n")[0].split()[1:]
     if len(fields) <= _STEAL:
         return None
@@ -90,7 +90,7 @@ def cpu_ticks(stat: str | None) -> CpuTicks | None:
 
 
 def busy_cpus(before: CpuTicks, after: CpuTicks, elapsed_s: float, ticks_per_s: int, cpus: int) -> float | None:
-    """How many of so many CPUs were at work: neither idle, nor waiting for a disk, nor stolen. None: nothing was counted."""
+    """How many of `cpus` CPUs were busy: neither idle, nor waiting for a disk, nor stolen. None: nothing was counted."""
     if after.every == before.every:
         return None
     away_s = (after.idle - before.idle + after.stolen - before.stolen) / ticks_per_s
@@ -98,7 +98,7 @@ def busy_cpus(before: CpuTicks, after: CpuTicks, elapsed_s: float, ticks_per_s: 
 
 
 class LoadWatch:
-    """Started with the trial; `finish()` says what the machine did since."""
+    """Watches the machine during a trial: begins when made, `finish()` returns what the machine did since."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
@@ -128,11 +128,11 @@ SIZES = (512, 16_384)
 _ROOM = 1 << 20
 _COUNT = 48
 _LONGEST_NS = 1_000_000_000
-"""For each size: on a slow disk fewer writes must do."""
+"""The most time to spend on each size: on a slow disk fewer writes must do."""
 
 
 def data_fsync_ns(directory: Path) -> dict[str, dict[str, int]] | None:
-    """By the bytes of a write: how many were timed, median and p99 of write and fsync together. None: it cannot be done here."""
+    """For each size of a write: number of writes timed, median and p99 of write and fsync together. None: not possible here."""
     try:
         with tempfile.NamedTemporaryFile(dir=directory, prefix="fsync-", buffering=0) as file:
             file.write(bytes(_ROOM))
@@ -161,15 +161,15 @@ def _summary(times: list[int]) -> dict[str, int]:
 
 
 _OTHER_DESCRIPTORS = 8192
-"""Of a server in addition to its clients: tables and their logs, each table open more than once."""
+"""Descriptors of a server in addition to its clients: tables and their logs, each table open more than once."""
 LEAST_QUEUE = 4096
-"""The kernel's own somaxconn of today; an older one has 128."""
+"""The default somaxconn of current kernels; older ones have 128."""
 _PORTS = "10000 65535"
-"""Of the client's side; the servers' own lie below."""
+"""Ports of the client's side; the servers' own lie below."""
 
 
 def allow_descriptors(connections: int) -> int:
-    """Let each process have a descriptor for every connection and more; gives back what is in force."""
+    """Let each process have a descriptor for every connection and more; returns the limit in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * connections + _OTHER_DESCRIPTORS
     if soft >= wanted:
@@ -184,7 +184,7 @@ def allow_descriptors(connections: int) -> int:
 
 
 def open_queues(network: Network, connections: int) -> dict[str, int | str]:
-    """Let so many connect to each host at one moment, and again soon after they have gone. Gives back what is in force.
+    """Let `connections` clients connect to each host at once, and again soon after they have gone. Returns what is in force.
 
     Raises LabError when the queues stay shorter.
     """
@@ -217,7 +217,7 @@ def _capacity_read(host: Host, name: str) -> str:
 
 
 def listen_queue(host: Host, port: int) -> int | None:
-    """How many may wait to be accepted by who listens there, as the kernel has it; None: it does not say."""
+    """How many connections may wait to be accepted at `port`, according to the kernel. None: not reported."""
 
     def ask() -> str:
         command = ["ss", "--no-header", "--listening", "--tcp", "--numeric", f"sport = :{port}"]

@@ -26,7 +26,7 @@ _LIMIT = struct.Struct("=i")
 _POLL = "POLL"
 """The name of the state in which a CPU does not sleep (drivers/cpuidle/poll_state.c)."""
 MOST_HALTS_PER_S = 10.0
-"""Of a CPU that polls. The limit counts from a CPU's next idle moment on; none is expected after that."""
+"""Highest rate of halts of a CPU that polls. The limit counts from a CPU's next idle moment on; none is expected after that."""
 
 
 def cannot_poll() -> str | None:
@@ -70,7 +70,7 @@ class Halts:
 
     @classmethod
     def now(cls, cpus: Sequence[int]) -> Halts:
-        """Empty where the kernel does not count."""
+        """The counts at this moment; empty where the kernel does not count."""
         counts: dict[int, int] = {}
         for cpu in cpus:
             with suppress(OSError, ValueError):
@@ -80,7 +80,7 @@ class Halts:
         return cls(time.monotonic_ns(), counts)
 
     def per_s(self, before: Halts) -> dict[int, float]:
-        """Of each CPU, between two moments."""
+        """Halts per second of each CPU since `before`."""
         elapsed_s = (self.at_ns - before.at_ns) / 1e9
         return {
             cpu: round((count - before.counts[cpu]) / elapsed_s, 1)
@@ -107,7 +107,7 @@ class IdleWatch:
 
 
 def idle_driver() -> dict[str, Any]:
-    """The kernel's driver and governor of idle states. None: it has none, or does not say."""
+    """The kernel's driver and governor of idle states. None: there is none, or it is not reported."""
     found: dict[str, Any] = {"driver": None, "governor": None}
     for name, file in (("driver", "current_driver"), ("governor", "current_governor")):
         with suppress(OSError):
@@ -117,7 +117,7 @@ def idle_driver() -> dict[str, Any]:
 
 
 def idle_violations(receipt: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of a trial whose CPUs were to poll."""
+    """Where the idle states of a trial whose CPUs were to poll were not as requested."""
     if receipt["level"] != "polling":
         return ()
     found = []
@@ -130,7 +130,7 @@ def idle_violations(receipt: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _states(cpu: int) -> dict[Path, str]:
-    """Directory and name of each idle state."""
+    """Directory and name of each idle state of `cpu`."""
     found = {}
     with suppress(OSError):
         for state in sorted((_SYSTEM / f"cpu{cpu}" / "cpuidle").iterdir()):
@@ -139,7 +139,7 @@ def _states(cpu: int) -> dict[Path, str]:
 
 
 def _limit_us() -> int | None:
-    """In force now, of all programs."""
+    """The limit in force now, the smallest of all programs'."""
     try:
         descriptor = os.open(DEVICE, os.O_RDONLY)
     except OSError:

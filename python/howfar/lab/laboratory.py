@@ -59,7 +59,7 @@ PLACEMENTS = ("isolated", "machines")
 
 
 class Lab:
-    """See `howfar.testbed.Testbed`. Made by `open_laboratory`."""
+    """One laboratory; see `howfar.testbed.Testbed`. Made by `open_laboratory`."""
 
     def __init__(self, request: LabRequest, ledger: ExitStack) -> None:
         self.request = request
@@ -135,8 +135,8 @@ class Lab:
         return Replication(context, self.store.program, tables, replicas, ledger)
 
     def _open_link(self, calibrations: Mapping[LinkSpec, dict[str, Any]]) -> Link:
-        """In place of the one before: two emulators between the same hosts would carry each packet twice. What calibration found
-        for that one is in force for this one too."""
+        """Open a link and close the previous one: two emulators between the same hosts would carry each packet twice. `calibrations`
+        found for the previous link hold for this one too."""
         assert self.network is not None
         self._link_ledger.close()
         spec = self.request.link_spec
@@ -154,7 +154,7 @@ class Lab:
         )
 
     def size_buffers(self, bdp_bytes: int) -> None:
-        """What the preset asks for a link that holds so much. Buffers only grow."""
+        """Size TCP's buffers as the preset asks for a link with this bandwidth-delay product. Buffers only grow."""
         assert self.network is not None
         self._buffers = size_buffers(self.network, bdp_bytes, self.request.tcp)
         warning = tcp_memory_warning(bdp_bytes) if self.request.tcp == "tuned" else None
@@ -162,7 +162,7 @@ class Lab:
             self.warnings.append(warning)
 
     def tcp(self) -> dict[str, Any]:
-        """What is in force for the hosts' TCP, for receipts."""
+        """The TCP settings in force on the hosts, for receipts."""
         assert self.network is not None
         return {
             "preset": self.request.tcp,
@@ -196,7 +196,7 @@ class Lab:
         }
 
     def client_cpus(self, path: NetworkPath, placement: str) -> Cpus:
-        """`machines`: a local client is on the server's machine, and so on its CPUs. `isolated`: the same on every path."""
+        """CPUs of a path's client. `machines`: a local client runs on the server's CPUs. `isolated`: the same CPUs on every path."""
         if placement not in PLACEMENTS:
             raise PlanError(f"no placement is called {placement!r}", f"Known: {', '.join(PLACEMENTS)}.")
         return self.shares.server if path.machines == 1 and placement == "machines" else self.shares.client
@@ -282,7 +282,7 @@ class Lab:
     def _application(
         self, factors: Mapping[str, FactorValue], launcher: Launcher, servers: tuple[Reached, ...], ledger: ExitStack
     ) -> PhpApplication | None:
-        """A real one where the cell wants it, on the load's host and CPUs."""
+        """A real application on the load's host and CPUs, where the cell requests one."""
         if factors.get("application") != "php":
             return None
         if self._php is None:
@@ -303,7 +303,7 @@ class Lab:
         return self._replication.serving(factors, spec, prepare)
 
     def certificates(self) -> CertificatePaths:
-        """Of the server's host, made when first needed: a plain cell's server has none."""
+        """The server host's certificates, made when first needed: a plain cell's server has none."""
         if self._certificates is None:
             self._certificates = make_certificates(self.work, (LOOPBACK_ADDRESS, SERVER_ADDRESS, SERVER_ADDRESS6))
         return self._certificates
@@ -339,7 +339,7 @@ def open_laboratory(request: LabRequest) -> Iterator[Lab]:
 
 
 def connections(factors: Mapping[str, FactorValue]) -> int | None:
-    """That the load has open all the time. A page opens them when it first needs them, if it does, and may close them at its end."""
+    """How many connections the load keeps open. None for pages, which open them when first needed and may close them at the end."""
     if factors.get("page", "none") != "none" or "threads" not in factors:
         return None
     return int(factors["threads"])

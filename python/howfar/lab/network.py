@@ -17,19 +17,19 @@ from howfar.lab import kernel, sandbox
 
 REPLICAS_MOST = 9
 LINKS_MOST = 15
-"""One digit, hexadecimal, keeps every name short: a thread of the emulator is named after both devices, in 15 letters."""
+"""Most links of a laboratory. One hexadecimal digit keeps names short: a thread's name has two devices in 15 letters."""
 
 
 @dataclass(frozen=True)
 class Ends:
-    """Of one link. Nothing in here is shared with another link of the same laboratory."""
+    """Devices and addresses of one link, none of them shared with another link of the same laboratory."""
 
     client_device: str
     server_device: str
     client_middle: str
     server_middle: str
     bridge: str
-    """In the middle, of the back-end that has one."""
+    """The bridge in the middle, for the back-end that has one."""
     client_address: str
     server_address: str
     client_address6: str
@@ -71,7 +71,7 @@ Cpus = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Shares:
-    """CPUs of each host. One CPU is shared by both; an odd one is left to whatever else runs."""
+    """CPUs of each host. A single CPU is shared by both; an odd one is left to other processes."""
 
     client: Cpus
     server: Cpus
@@ -82,7 +82,7 @@ class Shares:
 
 
 def share_cpus(cpus: Sequence[int]) -> Shares:
-    """Equal halves, in the order given; neighbours in that order stay together."""
+    """Equal halves of `cpus`, in the order given; neighbours in that order stay together."""
     assert cpus, "a process always may run somewhere"
     if len(cpus) == 1:
         return Shares(client=tuple(cpus), server=tuple(cpus))
@@ -106,7 +106,7 @@ def usable_cpus() -> Cpus:
 
 
 def cpus_of(pid: int | None) -> list[int] | None:
-    """On which a process may run, all of its threads together. None: it is gone, or there is none."""
+    """CPUs on which a process may run, all of its threads together. None: it is gone, or there is none."""
     if pid is None:
         return None
     try:
@@ -127,19 +127,19 @@ def cpu_s_of(pid: int) -> float:
 
 
 def format_cpus(cpus: Sequence[int]) -> str:
-    """`0,2,3`, as taskset takes it."""
+    """CPUs in taskset's format: `0,2,3`."""
     return ",".join(str(cpu) for cpu in cpus)
 
 
 @dataclass(frozen=True)
 class Host:
-    """A network with a name. `network` is its descriptor; None: the network that we are in."""
+    """A network with a name. `network` is its descriptor; None: the current network."""
 
     name: str
     network: int | None
 
     def launcher(self, cpus: Sequence[int], *, foreground: bool = False) -> Launcher:
-        """Put a process here. `foreground`: it shares our terminal and its Ctrl-C; else it has a session of its own."""
+        """What starts processes here. `foreground`: they share our terminal and its Ctrl-C; else each has a session of its own."""
         prefix: list[str] = [] if foreground else ["setsid"]
         if self.network is None:
             prefix += ["setpriv", "--pdeathsig", "KILL", "--"]
@@ -180,7 +180,7 @@ class Host:
             raise LabError(f"setting up the network of host {self.name} failed: {tried.stderr.strip()}")
 
     def write_sysctl(self, name: str, value: str) -> bool:
-        """Set `net/…` of this network; False when this kernel does not let us."""
+        """Set `net/…` of this network; returns False when the kernel does not permit it."""
 
         def write() -> bool:
             try:
@@ -226,7 +226,7 @@ defaults, which at 10 Gb/s and 85 ms carry about 0.3 Gb/s: a finding, not a faul
 _BUFFER_MAX = 1 << 30
 _LOCAL = "route replace local 127.0.0.1 dev lo table local proto kernel scope host src 127.0.0.1"
 _QUIET6 = {"accept_ra": "0", "autoconf": "0", "accept_dad": "0", "router_solicitations": "0", "addr_gen_mode": "1"}
-"""No packet of the kernel's own on the link: no solicitation, no detection of duplicates, no link-local address."""
+"""Settings that keep the kernel's own packets off the link: no solicitation, no detection of duplicates, no link-local address."""
 
 
 @dataclass
@@ -238,13 +238,13 @@ class Network:
     server: Host
     mtu: int = MTU
     congestion_control: str = CONGESTION_CONTROL
-    """In force."""
+    """The congestion control in force."""
     by_route: bool = True
-    """It is chosen for each route; else it is the kernel's own."""
+    """Whether the congestion control is chosen for each route; else it is the kernel's own."""
     ipv6: bool = False
-    """The present wires carry IPv6 too."""
+    """Whether the present wires carry IPv6 too."""
     shares: Shares | None = None
-    """CPUs of the hosts, for who carries packets between them; None: any."""
+    """CPUs of the hosts, for processes that carry packets between them. None: any."""
     ends: Ends = FIRST
     warnings: list[str] = field(default_factory=list)
 
@@ -295,7 +295,7 @@ def host_batch(role: str, congestion_control: str | None, *, ipv6: bool = True, 
 
 
 def build_network(ledger: ExitStack, mtu: int = MTU, congestion_control: str = CONGESTION_CONTROL) -> Network:
-    """Make both hosts, not cabled; call in the sandbox. The descriptors are closed with the ledger. Raises LinkFailed."""
+    """Make both hosts, not cabled; call in the sandbox. The descriptors are closed with `ledger`. Raises LinkFailed."""
     base = Host("base", None)
     _without_ipv6(base)
     client, server = _new_host("client", ledger), _new_host("server", ledger)
@@ -306,8 +306,8 @@ def build_network(ledger: ExitStack, mtu: int = MTU, congestion_control: str = C
 
 
 def join_replica(network: Network, ledger: ExitStack, number: int, shares: Shares | None) -> Network:
-    """A further host, `replica1` and so on, for a link of its own to the server's; not cabled. There the replica is the client, for
-    it is the one that dials: what the primary sends it goes `to_client`, acknowledgements go `to_server`. Raises LinkFailed."""
+    """Add the host `replica1` and so on, with a link of its own to the server's host; not cabled. The replica is the link's client,
+    because it opens the connection: the primary's data goes `to_client`, acknowledgements go `to_server`. Raises LinkFailed."""
     replica = _new_host(f"replica{number}", ledger)
     joined = join_hosts(network, replica, network.server, number, shares)
     _open_loopback(joined, replica)
@@ -315,12 +315,12 @@ def join_replica(network: Network, ledger: ExitStack, number: int, shares: Share
 
 
 def join_hosts(network: Network, client: Host, server: Host, number: int, shares: Shares | None) -> Network:
-    """Link `number` between two hosts that are there; not cabled."""
+    """Link `number` between two existing hosts; not cabled."""
     return replace(network, client=client, server=server, ipv6=False, shares=shares, warnings=[], ends=numbered(number))
 
 
 def address_nodes(network: Network, client_address: str, server_address: str) -> None:
-    """An address of each host's own by which the other reaches it over this link, whatever other links it has. Raises LabError."""
+    """Give each host an address by which the other reaches it over this link, whatever other links it has. Raises LabError."""
     ends = network.ends
     chosen = f" congctl {network.congestion_control}" if network.by_route else ""
     for host, device, own, other, hop in (
@@ -368,7 +368,7 @@ def _with_congestion_control(network: Network, host: Host, lines: Callable[[str 
 
 
 def _not_chosen(network: Network, requested: str, error: LabError) -> None:
-    """The usual one is wished for: without it the kernel's own is in force, and that is said. Another one was requested.
+    """Handle a congestion control that is missing: the default gives way to the kernel's own with a warning; another one is an error.
 
     Raises LinkFailed.
     """
@@ -403,7 +403,7 @@ def cable_through_middle(network: Network) -> Iterator[None]:
 
 @contextmanager
 def cable_directly(network: Network) -> Iterator[None]:
-    """One cable from host to host. Taken away on leaving. Raises LinkFailed."""
+    """Connect the hosts by one cable. Taken away on leaving. Raises LinkFailed."""
     client_fd, server_fd = network.client.network, network.server.network
     assert client_fd is not None and server_fd is not None
     mtu, ends = network.mtu, network.ends
@@ -435,7 +435,7 @@ def _cable(network: Network, batch: list[str]) -> None:
 
 
 def _configure(network: Network) -> None:
-    """Addresses and routes of both ends."""
+    """Set addresses and routes of both ends."""
     ends = network.ends
     network.ipv6 = _allow_ipv6(network.client, ends.client_device) and _allow_ipv6(network.server, ends.server_device)
     for role, host in (("client", network.client), ("server", network.server)):
@@ -444,7 +444,7 @@ def _configure(network: Network) -> None:
 
 
 def _allow_ipv6(host: Host, device: str) -> bool:
-    """On this one interface. False where the kernel has no IPv6."""
+    """Enable IPv6 on this one interface. False where the kernel has no IPv6."""
     quiet = [host.write_sysctl(f"net/ipv6/conf/{device}/{name}", value) for name, value in _QUIET6.items()]
     return all(quiet) and host.write_sysctl(f"net/ipv6/conf/{device}/disable_ipv6", "0")
 
@@ -464,7 +464,7 @@ def size_buffers(network: Network, bdp_bytes: int, preset: TcpPreset = "tuned") 
 
 
 def tcp_memory_warning(bdp_bytes: int) -> str | None:
-    """Where the kernel would take memory back from TCP before a link of this size is full: its limit is one for the whole machine."""
+    """A warning where the kernel would take memory back from TCP before a link of this size is full: its limit is machine-wide."""
     try:
         _, pressure, _ = (int(word) for word in os.environ.get(sandbox.TCP_MEMORY, "").split())
     except ValueError:

@@ -31,7 +31,7 @@ from howfar.store.server_metrics import ServerMetrics, server_metrics
 from howfar.testbed import ServiceEndpoint, Trust
 
 _SILENT = ("resp2", "resp3", "memcached_text", "memcached_meta")
-"""Protocols in which a server tells its client nothing of TLS."""
+"""Protocols in which a server tells its client nothing about TLS."""
 
 
 def session_violations(endpoint: Endpoint, session: Mapping[str, Any], spec: SessionSpec) -> tuple[str, ...]:
@@ -71,8 +71,8 @@ def _encrypted(version: str | None) -> str:
 
 
 def view_violations(endpoint: Endpoint, view: Mapping[str, Any], spec: SessionSpec) -> tuple[str, ...]:
-    """The same from the server's side: a session's row in its process list, its TLS. This session is of a client that cannot
-    compress, and must be seen not to: a server that says otherwise is not to be believed on the engine's either."""
+    """Where the server's view of a session (its row in the process list, its TLS) differs from the request. This session's client
+    cannot compress, and must be seen not to: a server that reports otherwise is not believed about the engine's either."""
     found = []
     host = str(view.get("host", "")).partition(":")[0]
     if host != endpoint.seen_from:
@@ -86,17 +86,17 @@ def view_violations(endpoint: Endpoint, view: Mapping[str, Any], spec: SessionSp
 
 
 def view_receipt(view: Mapping[str, Any]) -> dict[str, Any]:
-    """As receipts keep it. That this session is not compressed is so of every one and says nothing of the load's."""
+    """The view as receipts keep it, without `compression`: this session never compresses, which says nothing about the load's."""
     kept = {name: value for name, value in view.items() if name != "compression"}
     return {"of": "a session beside the load's, by the same path and encrypted alike", **kept}
 
 
 _EVERY_S = 0.1
-"""Two small files each time: some tens of microseconds of CPU."""
+"""Interval of the looks: two small files each time, some tens of microseconds of CPU."""
 
 
 def child_count(pid: int) -> int | None:
-    """Children of all threads of a process now. None: gone, or this kernel does not list children."""
+    """Number of children of all threads of a process now. None: gone, or this kernel does not list children."""
     try:
         lists = [path.read_text().split() for path in FilePath(f"/proc/{pid}/task").glob("*/children")]
     except OSError:
@@ -108,26 +108,26 @@ Look = Callable[[], Mapping[str, int]]
 
 
 def look_at(hop: Hop) -> Look | None:
-    """At what a hop has at the moment: `processes`, `to_clients`, `to_server`. None: it does not tell."""
+    """What reads a hop's present `processes`, `to_clients` and `to_server`. None: the hop does not report them."""
     if not hop.forks:
         return hop.now
     return partial(processes, hop.process.pid)
 
 
 def processes(pid: int) -> Mapping[str, int]:
-    """Of a hop that forks. Empty: unknown."""
+    """Number of processes of a hop that forks. Empty: unknown."""
     count = child_count(pid)
     return {} if count is None else {"processes": count}
 
 
 class HopCount(Protocol):
-    """See `HopWatch`."""
+    """The part of `HopWatch` that a stage uses."""
 
     def finish(self) -> Mapping[str, Mapping[str, int]]: ...
 
 
 class HopWatch:
-    """Looks at hops by name from its making until `finish()`, which gives the most that each was seen to have at once."""
+    """Watches hops by name from its making until `finish()`, which returns the most that each was seen to have at once."""
 
     def __init__(self, looks: Mapping[str, Look], every_s: float = _EVERY_S) -> None:
         self._looks, self._every_s = dict(looks), every_s
@@ -148,19 +148,19 @@ class HopWatch:
             self._look()
 
     def finish(self) -> dict[str, dict[str, int]]:
-        """Stops watching; may be called again. What is unknown is not in it."""
+        """Stop watching; may be called again. Returns the maxima, without unknown ones."""
         self._end.set()
         self._thread.join()
         return {name: dict(most) for name, most in self._most.items()}
 
 
 def watch_here(hops: Sequence[Hop]) -> HopWatch:
-    """At hops whose processes are on this machine."""
+    """Watch the hops whose processes are on this machine."""
     return HopWatch({hop.label: look for hop in hops if (look := look_at(hop)) is not None})
 
 
 def fork_violations(most: Mapping[str, int | None], connections: int | None) -> tuple[str, ...]:
-    """Forwarders with fewer processes than there were connections did not forward them all. Unknown is no violation."""
+    """Forwarders that had fewer processes than there were connections. Unknown counts are no violation."""
     if connections is None:
         return ()
     return tuple(
@@ -171,7 +171,7 @@ def fork_violations(most: Mapping[str, int | None], connections: int | None) -> 
 
 
 def carried_violations(name: str, carried: Mapping[str, int], connections: int | None) -> tuple[str, ...]:
-    """`carried`: what a hop counted since the load began, and the most connections at once. A hop that was passed by counted less."""
+    """Hops that carried less than the load. `carried`: a hop's counters since the load began, with the most connections at once."""
     found = []
     passed = carried.get("connections_most", carried.get("connections"))
     if connections is not None and passed is not None and passed < connections:
@@ -186,7 +186,7 @@ def carried_violations(name: str, carried: Mapping[str, int], connections: int |
 
 _READY_TIMEOUT_S = 20.0
 _SHELLS_SIGNAL = 128
-"""Plus the signal's number: the exit code of a shell whose command was killed."""
+"""A shell's exit code for a killed command is this plus the signal's number."""
 _POLL_S = 0.003
 _ACCEPTED_S = 2.0
 
@@ -206,11 +206,11 @@ class Listener(Protocol):
 
 
 NO_PID = 0
-"""Of a process in no namespace that we see; the kernel says so of the peer of a Unix socket, too."""
+"""The pid of a process in no namespace that we see, as the kernel reports it, also for the peer of a Unix socket."""
 
 
 class RunningServer(Listener, Protocol):
-    """The same, as far as a stage needs it."""
+    """A running server, here or on another host, as far as a stage needs it."""
 
     version: str
 
@@ -222,7 +222,7 @@ class RunningServer(Listener, Protocol):
 
 
 class KeyStore(RunningServer, Protocol):
-    """One that stores keys; see `key_value.KeyValueServer`."""
+    """A running server that stores keys; see `key_value.KeyValueServer`."""
 
     def metrics(self) -> ServerMetrics: ...
     def count_keys(self) -> int: ...
@@ -230,7 +230,7 @@ class KeyStore(RunningServer, Protocol):
 
 
 class Counting(RunningServer, Protocol):
-    """One with tables; see `servers.TableServer`."""
+    """A running server with tables; see `servers.TableServer`."""
 
     def counted(self) -> Counted: ...
     def clients(self) -> tuple[str, ...]: ...
@@ -242,7 +242,7 @@ class Started:
 
     running: RunningServer
     certificates: CertificatePaths | None
-    """None: it offers no TLS."""
+    """The server's certificates. None: it offers no TLS."""
     spec: SessionSpec
     user: str = ""
     password: str = field(default="", repr=False)
@@ -254,7 +254,7 @@ class Started:
 
     @property
     def account(self) -> dict[str, str]:
-        """The load's, as arguments."""
+        """The load's account, as arguments."""
         return {"user": self.user, "password": self.password, "database": self.database}
 
 
@@ -264,24 +264,24 @@ class Ends:
 
     work: FilePath
     client: Host
-    """Of the load: on local paths the server's."""
+    """The load's host: on local paths the server's."""
     server: Host
     clients_side: Launcher
-    """Background processes at the client's end of the link."""
+    """Starts background processes at the client's end of the link."""
     servers_side: Launcher
     certificates: Callable[[], CertificatePaths]
-    """The laboratory's, for programs on the way."""
+    """The laboratory's certificates, for programs of the path."""
 
 
 @dataclass(frozen=True)
 class ServerProof:
-    """What one server's part of a receipt is."""
+    """One server's part of a receipt."""
 
     server: dict[str, Any]
     forwarder: dict[str, Any] | None
-    """None: the path has none."""
+    """Receipt of the forwarder. None: the path has none."""
     metrics: ServerMetrics
-    """Its own, since the load began (`Reached.before`)."""
+    """The server's counters since the load began (`Reached.before`)."""
     violations: tuple[str, ...]
 
 
@@ -292,14 +292,14 @@ class Reached:
     started: Started
     endpoint: Endpoint
     view: dict[str, Any]
-    """How the server sees a session beside the load's."""
+    """How the server sees a session alongside the load's."""
     watch_hops: Callable[[Sequence[Hop]], HopCount] = watch_here
-    """Begins to look at these hops, where they are."""
+    """Begins to watch these hops on the host where they are."""
     before: dict[str, int] = field(default_factory=dict)
-    """Its counters when the stage was ready, or, where keys were set or an application proven after that, when the load began."""
+    """The server's counters when the stage was ready; where keys were set or an application proven after that, when the load began."""
     _watch: HopCount | None = None
     _carried: dict[str, Mapping[str, int]] = field(default_factory=dict)
-    """By hop, when the load began."""
+    """Counters of each hop when the load began."""
 
     @property
     def name(self) -> ServiceName:
@@ -316,13 +316,13 @@ class Reached:
 
     @property
     def protocol(self) -> SqlProtocol:
-        """Of statements; a store of keys has one of its own."""
+        """The protocol of statements; a key-value store has one of its own."""
         speaks = KINDS[self.running.kind].speaks
         return "mysql" if speaks == "keys" else speaks
 
     @property
     def trust(self) -> Trust | None:
-        """None: the server offers no TLS."""
+        """The authority to check the server's certificate with. None: the server offers no TLS."""
         certificates = self.started.certificates
         if certificates is None:
             return None
@@ -331,7 +331,7 @@ class Reached:
 
     @property
     def target(self) -> UnixTarget | TcpTarget:
-        """Where the engine connects to."""
+        """Address that the engine connects to."""
         endpoint = self.endpoint
         if endpoint.socket is not None:
             return UnixTarget(path=endpoint.socket)
@@ -362,25 +362,26 @@ class Reached:
         return (Observed(role=role, pid=self.running.pid), *hops)
 
     def begin(self, ledger: ExitStack) -> None:
-        """The path is open, and nothing has been sent over it but what the laboratory wanted to know."""
+        """Start counting the load: so far only the laboratory has sent queries over the path."""
         self.count_from_here()
         self._watch = self.watch_hops(self.endpoint.hops)
         ledger.callback(self._watch.finish)
 
     def count_from_here(self) -> None:
-        """What hops and server have counted so far is not the load's. Raises LabError."""
+        """Take the present counters of hops and server as those at the load's beginning. Raises LabError."""
         self._carried = {hop.label: hop.carried() for hop in self.endpoint.hops if hop.carried is not None}
         self.before = self.running.snapshot()
 
     def unlike(self, session: Mapping[str, Any] | None) -> tuple[str, ...]:
-        """Where the path was not what was requested, as the server saw it and, given its session, the engine."""
+        """Where the path was not what was requested, according to the server and, given its session, the engine."""
         found = view_violations(self.endpoint, self.view, self.started.spec)
         return found if session is None else (*session_violations(self.endpoint, session, self.started.spec), *found)
 
     def proof(
         self, session: Mapping[str, Any] | None, commits: int | None = None, connections: int | None = None
     ) -> ServerProof:
-        """After the load. `connections`: how many it had at once; None: who knows. Raises LabError when a part has died."""
+        """The server's part of the receipt, after the load. `connections`: most at once; None: unknown. Raises LabError if a part
+        died."""
         found = [*self.unlike(session)]
         forwarder: dict[str, Any] | None = None
         lacking: tuple[str, ...] = ()
@@ -394,7 +395,7 @@ class Reached:
         return ServerProof(server, forwarder, server_metrics(facts["counters"]), tuple(found))
 
     def _hops_proof(self, connections: int | None) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Their part of the receipt, and what they did not carry. Raises LabError."""
+        """The hops' part of the receipt, and what they did not carry. Raises LabError."""
         assert self._watch is not None, "begin() comes first"
         most = self._watch.finish()
         processes = {hop.label: most[hop.label].get("processes") for hop in self.endpoint.hops if hop.forks}
@@ -417,7 +418,7 @@ class Reached:
         return receipt, tuple(found)
 
     def _carried_since(self, hop: Hop) -> dict[str, int]:
-        """Raises LabError."""
+        """A hop's counters since the load began. Raises LabError."""
         assert hop.carried is not None, "the caller looked"
         before, now = self._carried[hop.label], hop.carried()
         return {name: count if name.endswith("_most") else count - before[name] for name, count in now.items()}
@@ -486,7 +487,7 @@ class OpenContext(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class LabPathContext(OpenContext):
-    """See `howfar.paths.PathContext`: one running server and the hosts of a laboratory."""
+    """One running server and the hosts of a laboratory; see `howfar.paths.PathContext`."""
 
     ends: Ends
     client_address: str = CLIENT_ADDRESS
@@ -534,7 +535,7 @@ class LabPathContext(OpenContext):
 
 
 def tcp_bytes(host: Host, port: int) -> Mapping[str, int]:
-    """See `howfar.paths.PathContext`. Raises LabError."""
+    """Bytes that TCP connections to `port` carried; see `howfar.paths.PathContext`. Raises LabError."""
     try:
         diag = Diag(host, port, "server")
         with closing(diag):
@@ -548,7 +549,7 @@ def tcp_bytes(host: Host, port: int) -> Mapping[str, int]:
 
 
 def written(file: FilePath, text: str) -> FilePath:
-    """The file with this text, for nobody else, in a directory that is made if need be."""
+    """Write a file with this text that only we can read, in a directory that is made if necessary; returns the file."""
     file.parent.mkdir(exist_ok=True)
     file.touch(mode=0o600)
     file.write_text(text)
@@ -557,7 +558,7 @@ def written(file: FilePath, text: str) -> FilePath:
 
 @contextmanager
 def behind(path: Path) -> Iterator[None]:
-    """Names the programs on a path to a server that runs and is not reached."""
+    """Add the programs of a path to an error about a server that runs and is not reached."""
     try:
         yield
     except LabError as error:
@@ -582,7 +583,7 @@ def reach(started: Started, path: Path, ends: Ends, ledger: ExitStack) -> Reache
 
 
 def hops_view(running: RunningServer) -> dict[str, Any]:
-    """How a server sees the program of a path through which it cannot be asked. Raises LabError."""
+    """How a server sees the program of a path through which it cannot be queried. Raises LabError."""
     store = cast(KeyStore, running)
     # The program connects while it begins to listen; the server lists what it has accepted.
     until = time.monotonic() + _ACCEPTED_S

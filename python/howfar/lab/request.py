@@ -13,16 +13,16 @@ from howfar.plan.factors import Content
 
 @dataclass(frozen=True)
 class ReplicasSpec:
-    """For stages with replication: so many replicas at the most, each over a link of its own."""
+    """Replicas of stages with replication: at most `most`, each over a link of its own."""
 
     most: int
-    """0: primaries alone, with a binary log."""
+    """Most replicas. 0: primaries alone, with a binary log."""
     link: LinkSpec
-    """The first that a stage asks for; it is calibrated before any trial."""
+    """The link that a stage asks for first; it is calibrated before any trial."""
     mesh: bool = False
-    """Some stages have a cluster, whose nodes all reach each other."""
+    """Whether some stages have a cluster, whose nodes all reach each other."""
     also_alone: bool = False
-    """Some stages have a server that does not replicate."""
+    """Whether some stages have a server that does not replicate."""
 
 
 @dataclass(frozen=True)
@@ -35,26 +35,26 @@ class LabRequest:
     rtt_ns: int = 200_000
     rate_bps: int | None = 10**9
     link: LinkSpec | None = None
-    """The whole link, where a round trip and a rate do not say it."""
+    """The whole link, where a round trip and a rate do not describe it."""
     backend: str = DEFAULT
     tcp: TcpPreset = "tuned"
     congestion_control: str = CONGESTION_CONTROL
     with_goodput: bool = True
-    """Calibration measures the goodput too, which takes seconds."""
+    """Whether calibration measures the goodput too, which takes seconds."""
     placement: str = "isolated"
     connections: int = 64
-    """The most that the load will open at once."""
+    """The most connections that the load will open at once."""
     paths: tuple[str, ...] = ("socket", "tcp", "remote", "forwarded-socket")
     contents: tuple[Content, ...] = ("digits",)
-    """What the tables hold; a data directory for each."""
+    """Contents of the tables; each has a data directory."""
     replicas: ReplicasSpec | None = None
-    """None: no stage replicates."""
+    """Replicas of some stages. None: no stage replicates."""
     prepare: tuple[str, ...] = ()
     """SQL for each stage's server before the load, as for an empty table."""
     companions: tuple[str, ...] = ()
     """Kinds of servers, or programs, that each stage has in addition to the main one, on its host and CPUs: `redis`, `memcached`."""
     application: bool = False
-    """Some stages have a real application, which asks these servers."""
+    """Whether some stages have a real application, which asks these servers."""
 
     @property
     def needs_link(self) -> bool:
@@ -66,7 +66,7 @@ class LabRequest:
 
     @property
     def copies(self) -> int:
-        """How often one content's data lies in memory, beside one server's pool: with replicas each server has its own files and
-        its own pool."""
+        """How often one content's data is in memory besides one server's pool: with replicas each server has its own files and
+        pool."""
         alone = len(self.contents) if self.replicas is None or self.replicas.also_alone else 0
         return alone + (0 if self.replicas is None else 2 * (1 + self.replicas.most))

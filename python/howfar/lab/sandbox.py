@@ -29,19 +29,19 @@ from howfar.lab.kernel import die_with_parent
 _MARK = "HOWFAR_SANDBOX"
 _LIFELINE = "HOWFAR_SANDBOX_LIFELINE"
 TCP_MEMORY = "HOWFAR_TCP_MEM"
-"""net.ipv4.tcp_mem as it is outside: one limit for the whole machine, which a network of our own does not show."""
+"""net.ipv4.tcp_mem as it is outside: one limit for the whole machine, which a network namespace does not show."""
 _FLAGS = ("--pid", "--fork", "--kill-child", "--mount", "--net", "--mount-proc")
 _USER_FLAGS = ("--user", "--map-root-user")
 _SI_KERNEL = 0x80
 _CAPABILITIES = {"SYS_ADMIN": 21, "NET_ADMIN": 12, "NET_RAW": 13}
-"""What namespaces, interfaces and packet sockets need."""
+"""Capabilities that namespaces, interfaces and packet sockets need."""
 _SYSCTLS = (
     ("kernel/unprivileged_userns_clone", "1"),
     ("user/max_user_namespaces", "10000"),
     ("kernel/apparmor_restrict_unprivileged_userns", "0"),
 )
 _UNDOING_S = 10.0
-"""Longer than a laboratory takes to be undone."""
+"""Longer than cleaning up a laboratory takes."""
 _armed = False
 _interrupted_at = float("-inf")
 
@@ -51,7 +51,7 @@ class Terminated(KeyboardInterrupt):
 
 
 def inside() -> bool:
-    """True in the sandbox. The first call there also ties this process to the one outside."""
+    """Whether this is the sandbox. The first call there also ties this process to the one outside."""
     if os.getpid() != 1 or os.environ.get(_MARK) != "1":
         return False
     _arm()
@@ -77,8 +77,8 @@ def _arm() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """One is enough: a second soon after (a group's signal that the outside hands on too, an impatient key) must not
-    disturb the undoing."""
+    """Handle SIGINT and SIGTERM. A second signal soon after the first (a group's signal that the outside passes on too, an impatient
+    key) must not disturb the cleaning up."""
     global _interrupted_at
     now = time.monotonic()
     if now - _interrupted_at < _UNDOING_S:
@@ -131,7 +131,7 @@ def remedy() -> str:
 
 
 def missing_right(is_root: bool, lacking: Sequence[str], in_chroot: bool) -> str:
-    """What to do first. Root is told what it lacks, not to become root."""
+    """The first remedy for forbidden namespaces. Root is told what it lacks, not to become root."""
     if not is_root:
         return "Run as root"
     if lacking:
@@ -151,7 +151,7 @@ def network_remedy() -> str:
 
 
 def lacking_capabilities() -> tuple[str, ...]:
-    """Those that are not effective, without `CAP_`; none where /proc does not say."""
+    """Capabilities that are not effective, without `CAP_`; none where /proc does not list them."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:
@@ -170,7 +170,7 @@ def _in_chroot() -> bool:
 
 
 def run_inside(argv: Sequence[str] | None = None, *, network: bool = True) -> int:
-    """Run `argv` (default: this very command) in the sandbox and give back its exit code (128 + N for signal N).
+    """Run `argv` (default: this very command) in the sandbox and return its exit code (128 + N for signal N).
 
     Standard streams are shared. `network` False: the machine's own stays in sight. Raises SandboxForbidden, MissingError.
     """
@@ -209,7 +209,8 @@ def _tie(parent: int, mask: set[int]) -> None:
 
 
 def _wait(process: subprocess.Popen[bytes], guarded: set[signal.Signals]) -> int:
-    """Until the sandbox ends. A signal from the terminal reached the inside already; one sent to us alone goes on as SIGTERM."""
+    """Wait until the sandbox ends. A signal from the terminal has reached the inside already; one sent only to us goes on as
+    SIGTERM."""
     while True:
         code = process.poll()
         if code is not None:

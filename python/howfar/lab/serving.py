@@ -21,38 +21,38 @@ from howfar.testbed import LoadFacts, StageReceipt, WindowWatch
 
 
 class Serving:
-    """One server alone, for one trial. `Replicated` adds what a primary with replicas has."""
+    """One server alone, for one trial. `Replicated` adds a primary's replicas."""
 
     pair: Pair | None = None
-    """None: nobody replicates."""
+    """The primary and its replicas. None: no replication."""
 
     def __init__(self, running: RunningServer, password: str, certificates: CertificatePaths | None) -> None:
-        """`running`: whom the load speaks with. `certificates` None: it offers no TLS."""
+        """`running`: the server that the load uses. `certificates` None: it offers no TLS."""
         self.running = running
         self.password = password
         self.certificates = certificates
 
     def observed(self) -> tuple[Observed, ...]:
-        """Further processes that the server's answers need."""
+        """Further processes that the server's answers depend on."""
         return ()
 
     def begin(self) -> None:
-        """Right before the load. Raises LabError."""
+        """Called right before the load. Raises LabError."""
 
     def watch(self, window: WindowWatch) -> WindowWatch:
-        """The measured window begins, and `window` looks at it already."""
+        """Called when the measured window begins and `window` already watches it."""
         return window
 
     def begun(self) -> StageReceipt:
-        """The part of `obtained` that needs no living server: links at rest."""
+        """The part of `obtained` that needs no running server: links at rest."""
         return StageReceipt({})
 
     def obtained(self, load: LoadFacts) -> StageReceipt:
-        """After the load. Raises LabError when a part has died."""
+        """The receipt after the load. Raises LabError when a part has died."""
         return StageReceipt({})
 
     def others(self) -> ServerMetrics:
-        """Bytes that the server has exchanged since `begin` with others than the load; after `obtained`."""
+        """Bytes that the server has exchanged since `begin` with others than the load; valid after `obtained`."""
         return ServerMetrics()
 
 
@@ -80,10 +80,10 @@ def alone(
 
 
 class Companions:
-    """Found programs with their directories. Made once for a laboratory."""
+    """The programs of further servers and their directories, made once for a laboratory."""
 
     def __init__(self, servers: Sequence[str], main: str | None, context: ServerContext) -> None:
-        """`servers`: kinds, names or paths, as of the main server, whose kind is `main`. Raises PlanError, ServerMissing."""
+        """`servers`: kinds, names or paths; `main`: kind of the main server. Raises PlanError, ServerMissing."""
         self._stores: list[Store] = []
         taken = set() if main is None else {KINDS[main].service}
         for server in servers:
@@ -102,7 +102,7 @@ class Companions:
 
     @staticmethod
     def work(of: Path, kind: str) -> Path:
-        """Where one's sockets and logs are, below the laboratory's own directory."""
+        """Directory for a further server's sockets and logs, below the laboratory's own directory."""
         return of / KINDS[kind].service
 
     def environment(self) -> dict[str, dict[str, str]]:
@@ -118,7 +118,7 @@ class Companions:
     def start(
         self, path: NetworkPath, certificates: CertificatePaths | None, spec: SessionSpec, ledger: ExitStack
     ) -> tuple[Started, ...]:
-        """All of them, answering; stopped with the ledger. Raises ServerCrashed, LabError."""
+        """Start all further servers; `ledger` stops them. Raises ServerCrashed, LabError."""
         mine = of_store(spec, path)
         found = []
         for store in self._stores:
@@ -133,13 +133,13 @@ class Companions:
 
 
 def of_store(spec: SessionSpec, path: NetworkPath) -> SessionSpec:
-    """What a cell's sessions can be with a key-value store: it compresses nothing, and its socket is plain."""
+    """A cell's sessions with a key-value store, which does not compress, and whose socket is plain."""
     plain = replace(spec, algorithm=None, level=None)
     return replace(plain, tls=None, resumption=False) if path.by_socket else plain
 
 
 def counted_less(name: ServiceName, metrics: ServerMetrics, load: LoadFacts) -> tuple[str, ...]:
-    """`metrics`: the server's, since the load began. What it does not count proves nothing."""
+    """Where a server counted less than the load sent. `metrics`: the server's, since the load began; unknown counts prove nothing."""
     found = []
     requests, keys = load.round_trips.get(name, 0), load.keys.get(name, 0)
     if metrics.requests is not None and metrics.requests < requests:

@@ -1,4 +1,4 @@
-"""Facts about sockets that the kernel tells: who listens where. Call on the host in question (`Host.within`)."""
+"""Facts about sockets from the kernel: which process listens where. Call on the host in question (`Host.within`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 _LISTEN = "0A"
 _ACCEPTS = 1 << 16
-"""Of a Unix socket's flags."""
+"""Flag of a Unix socket that accepts connections."""
 
 
 def listens(pid: int, at: int | Path) -> bool:

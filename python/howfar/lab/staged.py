@@ -24,11 +24,11 @@ from howfar.testbed import NO_FACTS, Application, LoadFacts, ServiceEndpoint, St
 from howfar.testbed import WindowWatch as SeenWindow
 
 MAIN = "server"
-"""What the main server is called in receipts, and its role."""
+"""Name and role of the main server in receipts."""
 
 
 class Idle(Protocol):
-    """See `lab.idle.IdleWatch`."""
+    """The part of `lab.idle.IdleWatch` that a stage uses."""
 
     def begin(self) -> None: ...
     def receipt(self) -> dict[str, Any]: ...
@@ -36,7 +36,7 @@ class Idle(Protocol):
 
 @dataclass
 class LabStage:
-    """See `howfar.testbed.Stage`."""
+    """The laboratory's stage; see `howfar.testbed.Stage`."""
 
     target: Any
     protocol: SqlProtocol
@@ -51,13 +51,13 @@ class LabStage:
     companions: tuple[Reached, ...]
     link: Link | None
     at_rest: tuple[RttResult, ...]
-    """Each probe before the load; none without a link."""
+    """Results of each probe before the load; none without a link."""
     tcp: dict[str, Any]
     """How the hosts' TCP was configured."""
     connections: int | None
-    """How many the load opens; None: whatever it likes."""
+    """How many connections the load opens. None: unknown."""
     scene: Scene | None
-    """Where its window is looked at from here. None: `watch` does it otherwise."""
+    """What the window watches from here. None: `watch` does it otherwise."""
     idle: Idle
     fetches_server_key: bool = True
     application: Application | None = None
@@ -124,7 +124,7 @@ class LabStage:
 
 
 def _companion_proof(one: Reached, proof: ServerProof, load: LoadFacts) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Receipt and violations of one server. How many connections it has at once is the page's affair, which may not need it at all."""
+    """Receipt and violations of one further server, whose connections depend on the page, which may not need it at all."""
     receipt = dict(proof.server)
     if proof.forwarder is not None:
         receipt["forwarder"] = proof.forwarder
@@ -137,7 +137,7 @@ def _counted_less(one: Reached, proof: ServerProof, load: LoadFacts) -> tuple[st
 
 
 def observed(main: Reached, companions: tuple[Reached, ...], link: Link | None) -> tuple[Observed, ...]:
-    """Processes whose CPU time is the price of a stage's answers, by role."""
+    """Processes whose CPU time the stage's answers cost, by role."""
     found = [*main.observed(MAIN)]
     for one in companions:
         found += one.observed(one.name)

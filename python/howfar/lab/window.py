@@ -29,7 +29,7 @@ from howfar.lab.window_network import HostFiles, Kind, Look, ProcFile, samples
 from howfar.store.records import TcpRecord, Window
 
 _PROCESSOR = 36
-"""Place of the CPU on which a thread was last, among the words of its `stat` behind its name."""
+"""Position of the CPU on which a thread last ran, among the words of its `stat` behind its name."""
 
 
 def busy_shares(before: bytes, after: bytes, elapsed_s: float, ticks_per_s: int) -> dict[int, float]:
@@ -50,12 +50,12 @@ def _ticks(stat: bytes) -> dict[int, CpuTicks]:
 
 
 def processor(stat: bytes) -> int:
-    """From a thread's /proc/…/stat; its name may hold anything, parentheses too."""
+    """The CPU in a thread's /proc/…/stat; its name may hold anything, parentheses too."""
     return int(stat.rpartition(b")")[2].split()[_PROCESSOR])
 
 
 class ThreadClocks:
-    """CPU time of a process's threads by the CPU that each was last on, whenever one looks. None to watch: always empty."""
+    """CPU time of a process's threads by the CPU that each was last on at each look. Without a process: always empty."""
 
     def __init__(self, pid: int | None) -> None:
         self._files: list[tuple[ProcFile, ProcFile]] = []
@@ -71,7 +71,7 @@ class ThreadClocks:
         return int(self._files[place][0].read().split()[0])
 
     def look(self) -> None:
-        """What a thread took since the look before is said to be of the CPU where it is now."""
+        """Add the CPU time of each thread since the previous look to the CPU where the thread is now."""
         for place, (_, stat) in enumerate(self._files):
             with suppress(OSError):  # a thread that has ended took no more
                 now = self._cpu_ns(place)
@@ -97,21 +97,21 @@ _ESTABLISHED = 1 << 1
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _DIAG_BYTES = 72
-"""Of `struct inet_diag_msg`, before the attributes."""
+"""Size of `struct inet_diag_msg`, before the attributes."""
 _COOKIE_AT = 44
 _BUFFER = 1 << 18
 _PATIENCE_S = 5.0
 
 _RTT_US, _TOTAL_RETRANS, _BYTES_ACKED, _BYTES_RECEIVED = 68, 100, 120, 128
 _SEGS_OUT, _SEGS_IN, _MIN_RTT_US, _BUSY_US, _RWND_LIMITED_US, _SNDBUF_LIMITED_US = 136, 140, 148, 168, 176, 184
-"""Where fields of `struct tcp_info` lie. It only ever grows at its end."""
+"""Offsets of fields of `struct tcp_info`, which only ever grows at its end."""
 _NO_MIN_RTT = 2**32 - 1
 _FRAME_HEADERS = 66
 
 
 @dataclass(frozen=True)
 class Connection:
-    """Since it began. None: this kernel does not say."""
+    """Counts of one TCP connection since it began. None: this kernel does not report them."""
 
     rtt_ns: int
     min_rtt_ns: int | None
@@ -126,7 +126,7 @@ class Connection:
 
 
 Connections = Mapping[bytes, Connection]
-"""By the kernel's cookie, which no other socket of this boot has."""
+"""Connections by the kernel's cookie, which no other socket of this boot has."""
 
 
 class Diag:
@@ -176,7 +176,7 @@ def _last_kind(part: bytes) -> int:
 
 
 def parse(answer: tuple[bytes, ...]) -> dict[bytes, Connection]:
-    """An answer of `Diag.ask`."""
+    """The connections in an answer of `Diag.ask`."""
     found = {}
     for part in answer:
         at = 0
@@ -202,7 +202,7 @@ def _attribute(rest: bytes, wanted: int) -> bytes | None:
 
 
 def connection(info: bytes) -> Connection:
-    """`struct tcp_info`, as much of it as this kernel fills."""
+    """One connection from `struct tcp_info`, as much of it as this kernel fills."""
 
     def number(at: int, form: Literal["=I", "=Q"], unit: int = 1) -> int | None:
         if at + struct.calcsize(form) > len(info):
@@ -232,7 +232,7 @@ _COUNTED = Literal[
 
 
 def _growth(before: Connections, after: Connections, name: _COUNTED) -> int | None:
-    """Of all that are there at the end; one that was not there at the beginning began at zero."""
+    """Growth of a count over all connections that are there at the end; one that was not there at the beginning began at zero."""
     total = 0
     for cookie, now in after.items():
         value, then = getattr(now, name), getattr(before.get(cookie), name, 0)
@@ -243,7 +243,7 @@ def _growth(before: Connections, after: Connections, name: _COUNTED) -> int | No
 
 
 def record(host: Literal["client", "server"], before: Connections, after: Connections) -> TcpRecord | None:
-    """None: no connection is there at the end."""
+    """The record of one host's connections. None: there are none at the end."""
     if not after:
         return None
     least = [one.min_rtt_ns for one in after.values() if one.min_rtt_ns is not None]
@@ -261,7 +261,7 @@ def record(host: Literal["client", "server"], before: Connections, after: Connec
 
 
 def share_to_server(before: Connections, after: Connections) -> float | None:
-    """Of all bytes with their headers, by the server's connections. None: nothing crossed, or this kernel does not say."""
+    """Share of all bytes, headers included, that went to the server, from its connections. None: nothing crossed, or not reported."""
     names: tuple[_COUNTED, ...] = ("bytes_received", "segments_in", "bytes_acked", "segments_out")
     grown = [_growth(before, after, name) for name in names]
     if None in grown:
@@ -274,18 +274,18 @@ def share_to_server(before: Connections, after: Connections) -> float | None:
 _EVERY_S = 0.25
 _EARLY_NS = 20_000_000
 _EARLY_SHARE = 0.01
-"""The last look comes so long, or this share of the window, before its end, whichever is less: when the engine has told its result it
-closes its connections, and what the kernel knew of them is gone."""
+"""The last look comes this share of the window before its end, or `_EARLY_NS` if that is less: when the engine has reported its result
+it closes its connections, and the kernel forgets their counts."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 SIDES: tuple[Literal["client", "server"], ...] = ("client", "server")
 OWN = {"Questions": 1, "Threads_running": 1}
-"""What the look at the server itself adds to its counters."""
+"""What the look itself adds to the server's counters."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Where to look. `port`: the main server's end of the load's TCP connections; None: they are not TCP. Those with servers beside
-    it are not looked at one by one; their bytes are among the interface's."""
+    """What to watch. `port`: the main server's end of the load's TCP connections; None: they are not TCP. Connections to other servers
+    are not watched one by one; their bytes are among the interface's."""
 
     client: Host
     server: Host
@@ -310,7 +310,7 @@ class Scene:
 
 @dataclass
 class _Seen:
-    """As it was read."""
+    """Readings as they were taken."""
 
     began_ns: int = 0
     ended_ns: int = 0
@@ -324,7 +324,7 @@ class _Seen:
 
 
 class WindowWatch:
-    """See `stage.WindowWatch`. It begins when it is made."""
+    """Watches a window from the moment it is made; see `stage.WindowWatch`."""
 
     def __init__(self, scene: Scene, length_ns: int) -> None:
         self._scene = scene
@@ -336,7 +336,7 @@ class WindowWatch:
         self._thread.start()
 
     def finish(self) -> Window | None:
-        """End it now, if it has not by itself. None: it saw no two moments."""
+        """End the watch if it has not ended by itself. None: it did not see two moments."""
         self._enough.set()
         self._thread.join()
         return _window(self._scene, self._seen, {} if self._clocks is None else self._clocks.taken_ns())
@@ -359,7 +359,7 @@ class WindowWatch:
 
 
 class _Eyes:
-    """All that is open for looking. Raises OSError."""
+    """Everything that is open for reading. Raises OSError."""
 
     def __init__(self, scene: Scene, ledger: ExitStack) -> None:
         self._scene = scene
@@ -379,14 +379,14 @@ class _Eyes:
                 ledger.callback(self._diags[side].close)
 
     def look(self, seen: _Seen) -> None:
-        """What is looked at several times."""
+        """Read what is read several times."""
         at_ns = time.monotonic_ns()
         if self._files is not None:
             seen.looks.append(self._files.look(at_ns, self._queues()))
         self.clocks.look()
 
     def look_closely(self, seen: _Seen) -> None:
-        """What is looked at twice, always in the same order; the server last, which may take its time."""
+        """Read what is read twice, always in the same order; the server last, which may take its time."""
         for side, diag in list(self._diags.items()):
             try:
                 seen.tcp[side].append(diag.ask())
@@ -426,7 +426,7 @@ def _grown(counts: Sequence[int | None]) -> int | None:
 
 
 def _connections(seen: _Seen) -> tuple[tuple[TcpRecord, ...], float | None]:
-    """Of each host; and which share of the bytes went to the server."""
+    """The record of each host; and the share of the bytes that went to the server."""
     records, share = [], None
     for side in SIDES:
         if len(seen.tcp[side]) != 2:
@@ -443,7 +443,7 @@ def _connections(seen: _Seen) -> tuple[tuple[TcpRecord, ...], float | None]:
 
 
 def server_growth(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """How much each counter grew, the look's own part taken off; of a gauge, what it said at the end."""
+    """How much each counter grew, the look's own part taken off; for a gauge, its value at the end."""
     return {
         name: max(value - (0 if name in GAUGES else before[name]) - OWN.get(name, 0), 0)
         for name, value in after.items()

@@ -16,23 +16,23 @@ from howfar.lab.network import Host
 from howfar.store.records import NetworkSample
 
 _LONGEST = 1 << 16
-"""Bytes of a file of /proc that are read; these two have some hundred to a few thousand."""
+"""Most bytes of a file of /proc that are read; these two have some hundred to a few thousand."""
 _ETHERNET = 14
 _IP_AND_TCP = 52
 """Headers of a segment: IPv4 and TCP with time stamps."""
 
 Kind = Literal["ethernet", "loopback"]
-"""Of an interface, by the headers that it counts. On the loopback a packet is a segment."""
+"""Kind of an interface, by the headers that it counts. On the loopback a packet is a segment."""
 
 
 class ProcFile:
-    """An open file of /proc. Those of a network belong for ever to the one in which they were opened."""
+    """An open file of /proc. A network's file keeps showing the network in which it was opened."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def read(self) -> bytes:
-        """All of it, as it is now. Raises OSError."""
+        """The whole file, as it is now. Raises OSError."""
         return os.pread(self._descriptor, _LONGEST, 0)
 
     def close(self) -> None:
@@ -41,13 +41,13 @@ class ProcFile:
 
 
 def open_in(host: Host, name: str) -> ProcFile:
-    """`name` of the host's /proc/net. Raises OSError."""
+    """Open `name` of the host's /proc/net. Raises OSError."""
     return host.within(lambda: ProcFile(Path("/proc/thread-self/net", name)))
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Of one interface since it is there. A super-packet is one packet, with one set of headers."""
+    """Traffic of one interface since it exists. A super-packet is one packet, with one set of headers."""
 
     received_bytes: int
     received_packets: int
@@ -57,15 +57,15 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Segments:
-    """Of one host's TCP since it is there."""
+    """Segments of one host's TCP since it exists."""
 
     sent: int
-    """Those sent again included."""
+    """Segments sent, including those sent again."""
     again: int
 
 
 def traffic(dev: bytes, interface: str) -> Traffic | None:
-    """From /proc/net/dev; None: there is no such interface."""
+    """An interface's counters from /proc/net/dev. None: there is no such interface."""
     for line in dev.decode().splitlines():
         name, colon, numbers = line.partition(":")
         if colon and name.strip() == interface:
@@ -75,7 +75,7 @@ def traffic(dev: bytes, interface: str) -> Traffic | None:
 
 
 def segments(snmp: bytes) -> Segments:
-    """From /proc/net/snmp, whose lines come in pairs: names, then values. OutSegs leaves out what was sent again."""
+    """Counters from /proc/net/snmp, whose lines come in pairs: names, then values. OutSegs leaves out what was sent again."""
     lines = [line.split()[1:] for line in snmp.decode().splitlines() if line.startswith("Tcp:")]
     values = dict(zip(lines[0], (int(word) for word in lines[1]), strict=False)) if len(lines) == 2 else {}
     again = values.get("RetransSegs", 0)
@@ -83,7 +83,7 @@ def segments(snmp: bytes) -> Segments:
 
 
 def timeouts(netstat: bytes) -> int | None:
-    """How often a retransmission timer ran out, from /proc/net/netstat, which is made like snmp. None: this kernel does not say."""
+    """How often a retransmission timer expired, from /proc/net/netstat, which has snmp's format. None: not reported."""
     lines = [line.split()[1:] for line in netstat.decode().splitlines() if line.startswith("TcpExt:")]
     values = dict(zip(lines[0], lines[1], strict=False)) if len(lines) == 2 else {}
     return int(values["TCPTimeouts"]) if "TCPTimeouts" in values else None
@@ -97,7 +97,7 @@ class Look:
     dev: bytes
     server_snmp: bytes
     client_snmp: bytes | None
-    """None: both are one host."""
+    """The client's file. None: both are one host."""
     to_server_queue_bytes: int | None = None
     to_client_queue_bytes: int | None = None
 
@@ -110,11 +110,11 @@ class HostFiles:
     server_snmp: ProcFile
     client_snmp: ProcFile | None
     netstats: tuple[ProcFile, ...]
-    """Of each host once. None: a kernel without them."""
+    """One file for each host. Empty: this kernel has none."""
 
     @staticmethod
     def open(server: Host, client: Host) -> HostFiles:
-        """Raises OSError."""
+        """Open the files of both hosts. Raises OSError."""
         return HostFiles(
             dev=open_in(server, "dev"),
             server_snmp=open_in(server, "snmp"),
@@ -128,7 +128,7 @@ class HostFiles:
         return Look(at_ns, self.dev.read(), self.server_snmp.read(), client, to_server, to_client)
 
     def timeouts(self) -> int | None:
-        """Of all hosts together."""
+        """Expired timers of all hosts together."""
         counts = [timeouts(file.read()) for file in self.netstats]
         return None if not counts or None in counts else sum(number or 0 for number in counts)
 
@@ -154,7 +154,7 @@ def _netstats(server: Host, client: Host) -> tuple[ProcFile, ...]:
 def samples(
     looks: Sequence[Look], interface: str, kind: Kind, share_to_server: float | None
 ) -> tuple[NetworkSample, ...]:
-    """What grew since the first look, at each later one.
+    """Growth since the first look, at each later one.
 
     The loopback counts both directions as one: `share_to_server` of its bytes and packets is said to go to the server. None: that is
     not known, and neither are samples of it.
@@ -204,7 +204,7 @@ def _counter(interface: str, kind: Kind, share_to_server: float) -> Callable[[Lo
 
 
 def as_frames(counted_bytes: int, counted_packets: int, sent: int) -> tuple[int, int]:
-    """Bytes and frames as a network card would count what a virtual interface counts by super-packets: with headers for each of the
-    `sent` segments."""
+    """Bytes and frames as a network card would count them, where a virtual interface counts super-packets: with headers for each of
+    the `sent` segments."""
     frames = max(sent, counted_packets)
     return counted_bytes + (_ETHERNET + _IP_AND_TCP) * (frames - counted_packets), frames

@@ -17,9 +17,8 @@ from howfar.store.server_metrics import ServerMetrics
 from howfar.units import format_duration_ns, format_rate_bps
 
 RTT_VOID_NS, RTT_VOID_SHARE = 100_000, 0.03
-"""An RTT at rest that is off by more makes a trial of a run void. What is off by less (see `plan.tolerance`) is kept and warned of
-beside the figure, with the measured RTT: on a busy machine it is the waking of both ends that takes longer, and that is so on every
-path."""
+"""An RTT at rest that is off by more makes a trial of a run void. A smaller error (see `plan.tolerance`) is kept, and a warning with
+the measured RTT stands next to the figure: on a busy machine both ends take longer to wake, and that is so on every path."""
 
 
 @dataclass(frozen=True)
@@ -27,36 +26,36 @@ class Lateness:
     """How late packets may leave, and how far the RTT at rest may be off."""
 
     rtt_to_tolerance: bool
-    """By no more than the tolerance of a measured RTT; else by what makes a trial void."""
+    """Judge the RTT at rest by the tolerance of a measured RTT, not by what makes a trial void."""
     p999_ns: int
     p999_share: float
-    """One packet in a thousand: a time, or a share of the RTT, whichever is more."""
+    """Bound for one packet in a thousand: `p999_ns`, or this share of the RTT, whichever is more."""
     mean_ns: float | None
-    """Both directions together, in the mean. None: not judged."""
+    """Bound for the mean of both directions together. None: not judged."""
 
 
 MEAN_MAX_SHARE = 0.02
-"""Of a round trip. A closed loop waits for each round trip, so its throughput is off by this share at most: the mean is what counts,
-whatever the distribution. A bound on the 99th percentile alone would let the other 99 packets be just under it."""
+"""Mean lateness as a share of a round trip. A closed loop waits for each round trip, so its throughput is off by this share at most:
+the mean counts, whatever the distribution. A bound on the 99th percentile alone would let the other 99 packets be just under it."""
 STRICT = Lateness(rtt_to_tolerance=True, p999_ns=100_000, p999_share=0.01, mean_ns=None)
-"""Of a link used alone: one packet in a thousand at most 100 µs or 1 % of the RTT late, the RTT at rest within its tolerance."""
+"""Bounds for a link used alone: one packet in a thousand at most 100 µs or 1 % of the RTT late, RTT at rest within its tolerance."""
 OF_A_PLAN = Lateness(rtt_to_tolerance=False, p999_ns=2_000_000, p999_share=0.1, mean_ns=None)
-"""Of a trial in a run. A transaction of sixteen round trips is 32 packets, so one packet in a thousand touches every thirtieth
-transaction: later than 2 ms (or 10 % of the RTT) shows in its p99. On two CPUs 0.12 to 0.61 ms were seen beside a load of two
-connections, 1.06 to 1.4 ms beside sixteen that fill the processors."""
+"""Bounds for a trial in a run. A transaction of sixteen round trips is 32 packets, so one packet in a thousand touches every thirtieth
+transaction: later than 2 ms (or 10 % of the RTT) shows in its p99. On two CPUs 0.12 to 0.61 ms were measured with a load of two
+connections, 1.06 to 1.4 ms with sixteen that fill the processors."""
 _ROUND_TRIP_P999_SHARE = 0.2
 GOODPUT_OFF_MAX_SHARE = 0.02
 _UNCOUNTED_BYTES = 64 * 1024
-"""What the server counts as traffic though it is ours and goes past the link: its counters, read before and after the load."""
+"""Our own traffic that the server counts and that does not use the link: reading its counters before and after the load."""
 _UNSENT_BYTES = 16 * 2**20
-"""What the server has written may still lie in its kernel's buffers when the load ends; what it has read has crossed."""
+"""Bytes that the server has written and its kernel may still hold when the load ends; what it has read has crossed."""
 _Z99 = 2.5758
-"""Of the normal distribution: 99 % lie within so many deviations."""
+"""Quantile of the normal distribution: 99 % lie within this many standard deviations."""
 
 
 def of_a_trial(round_trip_ns: float) -> Lateness:
-    """Of a trial whose mean round trip took so long, with waiting at server and link. Where many connections wait for each other
-    one takes a hundred RTTs, and a packet that is late by little of it changes little. Hundreds of connections also send at one
+    """Bounds for a trial with this mean round trip, waiting at server and link included. Where many connections wait for each other a
+    round trip takes a hundred RTTs, and a packet that is late by little of it changes little. Hundreds of connections also send at one
     moment, which any sender serves one after the other."""
     return replace(
         OF_A_PLAN,
@@ -84,7 +83,7 @@ def link_receipt(
     tcp: Mapping[str, Any],
     changed: bool = False,
 ) -> dict[str, Any]:
-    """What one trial's link was: requested, calibrated, at rest before the load (all probes, the last counts), its counters under it.
+    """The link of one trial: requested, calibrated, at rest before the load (all probes, the last counts), its counters under load.
 
     `tcp`: how the hosts' TCP was configured; `changed`: a script changed the link under the load.
     """
@@ -124,7 +123,7 @@ def link_receipt(
 def link_violations(
     link: Link, at_rest: Sequence[RttResult], stats: LinkStats | None, lateness: Lateness = OF_A_PLAN
 ) -> tuple[str, ...]:
-    """Where the link was not what was requested. A back-end without counters proves nothing, and is accused of nothing."""
+    """Where the link was not what was requested. A back-end without counters gives no violations."""
     found: tuple[str, ...] = ()
     if link.backend in SHAPING:  # nothing is requested of a bare cable
         found = rtt_violations(link.spec, link.rest_rtt_ns(link.spec), at_rest, lateness)
@@ -134,7 +133,8 @@ def link_violations(
 def rtt_violations(
     spec: LinkSpec, rest_rtt_ns: int, at_rest: Sequence[RttResult], lateness: Lateness
 ) -> tuple[str, ...]:
-    """The part of them that the pings at rest tell; `rest_rtt_ns` is what they take over the requested link. The last probe counts."""
+    """Violations found by the pings at rest, of which the last probe counts; `rest_rtt_ns`: the requested link's round trip at
+    rest."""
     allowed_ns = max(RTT_VOID_NS, RTT_VOID_SHARE * spec.rtt_ns)
     if (
         lateness.rtt_to_tolerance and spec.rtt_ns
@@ -151,7 +151,7 @@ def rtt_violations(
 
 
 def counter_violations(spec: LinkSpec, stats: LinkStats | None, lateness: Lateness) -> tuple[str, ...]:
-    """The part of them that the counters tell."""
+    """Violations found in the link's counters."""
     if stats is None:
         return ()
     found = [
@@ -163,7 +163,7 @@ def counter_violations(spec: LinkSpec, stats: LinkStats | None, lateness: Latene
 
 
 def unproved(stats: LinkStats | None) -> tuple[str, ...]:
-    """Why nothing can be said for a link that nothing was found against."""
+    """What remains unknown about a link without violations, and why."""
     if stats is None:
         return ("the back-end counts nothing: whether the link dropped or delayed packets is unknown",)
     if not (stats.to_server.packets or stats.to_client.packets):
@@ -176,8 +176,8 @@ def unproved(stats: LinkStats | None) -> tuple[str, ...]:
 
 
 def crossing_violations(stats: LinkStats, metrics: ServerMetrics) -> tuple[str, ...]:
-    """Where the session's bytes did not cross the link. `metrics` are the server's since the link's counters were reset; what it
-    does not count proves nothing."""
+    """Where the session's bytes did not cross the link. `metrics`: the server's, since the link's counters were reset; unknown counts
+    prove nothing."""
     found = []
     for name, direction, bytes_counted, slack in (
         ("to server", stats.to_server, metrics.bytes_received, _UNCOUNTED_BYTES),
@@ -230,7 +230,7 @@ def effects_counted(spec: LinkSpec, stats: LinkStats) -> dict[DirectionName, dic
 
 
 def effect_warnings(spec: LinkSpec, stats: LinkStats | None) -> tuple[str, ...]:
-    """Where what was counted lies outside the 99 % interval of what was requested: by chance that is so once in a hundred times."""
+    """Effects whose counts lie outside the 99 % interval of what was requested, which happens by chance once in a hundred times."""
     if stats is None:
         return ()
     return tuple(
@@ -257,7 +257,7 @@ def _counted(direction: DirectionSpec, seen: DirectionStats) -> dict[str, dict[s
 
 
 def _clumping(loss: IndependentLoss | BurstLoss) -> float:
-    """How much more the share varies than if each segment were lost for itself: bursts make few large lumps of many small ones."""
+    """How much more the share of lost segments varies than with independent losses: bursts make few large lumps of many small ones."""
     if isinstance(loss, IndependentLoss):
         return 1.0
     share, moves = loss_share(loss), loss.to_bad + loss.to_good
@@ -269,7 +269,7 @@ def _clumping(loss: IndependentLoss | BurstLoss) -> float:
 
 
 def _row(expected: float, count: int, of: int, clumping: float) -> dict[str, Any]:
-    """With Wilson's interval of the counted share, over as many independent segments as these are worth."""
+    """One effect's counts with Wilson's interval of the share, over as many independent segments as these are worth."""
     counted = count / of if of else 0.0
     low, high = 0.0, 1.0
     if of:

@@ -43,7 +43,7 @@ RATE_LEAST_BPS = 8_000
 MTU_LEAST, MTU_MOST = 576, 9000
 OUTAGES_MOST = 1_000
 _DIGITS_MOST = 20
-"""Beyond what any number here has."""
+"""More digits than any number here has."""
 _DirectionChange = Callable[[DirectionSpec, str], DirectionSpec]
 
 
@@ -101,7 +101,7 @@ def schedule_ns(text: str) -> int:
 
 
 def check(links: Sequence[LinkSpec]) -> None:
-    """What was requested and would silently do nothing, or cannot be, in any of consecutive links. Raises QuantityError."""
+    """Check `links`, consecutive ones, for requests without effect or impossible ones. Raises QuantityError."""
     directions = [spec.direction(name) for spec in links for name in DIRECTIONS]
     if any(direction.reorder for direction in directions) and not any(
         direction.reorder and direction.jitter for direction in directions
@@ -129,7 +129,7 @@ def check(links: Sequence[LinkSpec]) -> None:
 
 
 def _check_queue(spec: LinkSpec, name: DirectionName) -> None:
-    """Where no packet fits, each that finds another one on the wire is lost: no link is like that."""
+    """Check the queue: where no packet fits, each that finds another one on the wire is lost, and no link is like that."""
     packet, queue = spec.mtu + FRAMING_BYTES, spec.queue_bytes(name)
     if queue < packet:
         raise QuantityError(
@@ -139,7 +139,7 @@ def _check_queue(spec: LinkSpec, name: DirectionName) -> None:
 
 
 def _check_jitter(spec: LinkSpec, name: DirectionName) -> None:
-    """A delay is never negative: what a normal jitter takes below zero is cut, and its mean and deviation are not those requested."""
+    """Check the jitter: delays are never negative, so a normal jitter cut at zero has neither the mean nor the deviation requested."""
     jitter, delay_ns = spec.direction(name).jitter, spec.delay_ns(name)
     if isinstance(jitter, NormalJitter) and jitter.deviation_ns > delay_ns:
         raise QuantityError(
@@ -175,7 +175,7 @@ def _mtu(spec: LinkSpec, text: str) -> LinkSpec:
 
 
 def _rate(spec: LinkSpec, text: str) -> LinkSpec:
-    """Of both directions, or of one; `none`: unshaped."""
+    """Set the rate of both directions, or of one; `none`: unshaped."""
     names, text = _directions(text)
     rate_bps = _read_rate(text)
     if len(names) == 2:
@@ -197,7 +197,7 @@ def _read_rate(text: str) -> int | None:
 
 
 def _queue(direction: DirectionSpec, text: str) -> DirectionSpec:
-    """Bytes, or the time that they take at the rate; `auto`: the default."""
+    """Set the queue in bytes, or as the time that it takes at the rate; `auto`: the default."""
     if text == "auto":
         return replace(direction, queue_bytes=None, queue_ns=None)
     if (size := _parsed(parse_size_bytes, text)) is not None:
@@ -219,7 +219,7 @@ def _parsed(parse: Callable[[str], int], text: str) -> int | None:
 
 
 def _jitter(direction: DirectionSpec, text: str) -> DirectionSpec:
-    """`2ms[:normal|pareto[:shape]]`; `none`."""
+    """Set the jitter: `2ms[:normal|pareto[:shape]]` or `none`."""
     if text == "none":
         return replace(direction, jitter=None)
     size, _, kind = text.partition(":")
@@ -240,7 +240,7 @@ def _jitter(direction: DirectionSpec, text: str) -> DirectionSpec:
 
 
 def loss_share(loss: IndependentLoss | BurstLoss | None) -> float:
-    """Of all segments in the long run."""
+    """Share of all segments lost in the long run."""
     if loss is None:
         return 0.0
     if isinstance(loss, IndependentLoss):
@@ -251,12 +251,12 @@ def loss_share(loss: IndependentLoss | BurstLoss | None) -> float:
 
 
 def _loss(direction: DirectionSpec, text: str) -> DirectionSpec:
-    """Where it came in bursts it still does, and they are as long."""
+    """Set the share of lost segments; bursts stay, with their length."""
     return replace(direction, loss=_made_loss(parse_share(text), direction.loss_burst))
 
 
 def _loss_burst(direction: DirectionSpec, text: str) -> DirectionSpec:
-    """Loss comes in bursts of this mean length; `none`: each segment for itself."""
+    """Let loss come in bursts of this mean length; `none`: each segment independently."""
     if text == "none":
         return replace(direction, loss=_made_loss(loss_share(direction.loss), None), loss_burst=None)
     try:
@@ -271,7 +271,7 @@ def _loss_burst(direction: DirectionSpec, text: str) -> DirectionSpec:
 
 
 def _made_loss(share: float, burst: float | None) -> IndependentLoss | BurstLoss | None:
-    """In bursts: Gilbert's chain with a bad state in which all is lost."""
+    """Loss of this share; in bursts: Gilbert's chain with a bad state in which all is lost."""
     if not share:
         return None
     if burst is None:
@@ -288,7 +288,7 @@ def _reorder(direction: DirectionSpec, text: str) -> DirectionSpec:
 
 
 def _outage(direction: DirectionSpec, text: str) -> DirectionSpec:
-    """`5s:1s[/30s]`: at 5 s for 1 s, and again each 30 s. Several add up."""
+    """Add outages: `5s:1s[/30s]` is at 5 s for 1 s, and again each 30 s. Several add up."""
     when, _, again = text.partition("/")
     at, colon, duration = when.partition(":")
     if not colon:
@@ -329,10 +329,10 @@ _FIXED = {"mtu": "an interface keeps its MTU", "seed": "a link keeps its seed", 
 
 @dataclass(frozen=True)
 class Script:
-    """What a link is from when on."""
+    """A link's settings over time."""
 
     first: LinkSpec
-    """At the start, with the outages of all lines."""
+    """Settings at the start, with the outages of all lines."""
     changes: tuple[tuple[int, LinkSpec], ...] = ()
     """Time from the start in ns, and the whole link from then on; in order."""
 
@@ -446,23 +446,23 @@ class NamedLink:
     name: str
     spec: LinkSpec
     options: dict[str, str]
-    """What the file says, in the words of `settings.py`."""
+    """Options as the file has them, in the words of `settings.py`."""
     about: str
     source: str
     stated: str
-    """What the source says."""
+    """Figures as the source states them."""
     ours: str
-    """What was rounded, or is no figure of a source."""
+    """Figures that were rounded, or that are not from a source."""
 
 
 @cache
 def named_links() -> dict[str, NamedLink]:
-    """All of them, in the order of the file."""
+    """All named links, in the order of the file."""
     return {name: _read(name, table) for name, table in NAMED_LINKS.items()}
 
 
 def find_link(name: str) -> NamedLink:
-    """Raises QuantityError."""
+    """The link of this name. Raises QuantityError."""
     links = named_links()
     if name not in links:
         raise QuantityError(f"no link is called {name!r}", f"Known: {', '.join(links)}; `howfar links` explains them.")
@@ -480,7 +480,7 @@ def _read(name: str, table: Mapping[str, str]) -> NamedLink:
 STEPS_MAX = 100_000
 _MS = 1_000_000
 _DIGITS_OF_A_DAY = 8
-"""In milliseconds."""
+"""Digits of a day in milliseconds."""
 _OPPORTUNITY_BITS = (MTU + FRAMING_BYTES) * 8
 """A line of a mahimahi trace lets one packet of full size pass; on our wire that packet has its framing too."""
 
@@ -499,7 +499,7 @@ def rate_trace(text: str) -> tuple[RateStep, ...]:
 
 
 def rtt_trace(text: str) -> tuple[int, EmpiricalJitter]:
-    """The least of the round trips, and what each has more: one a line, with its unit or in ms. Raises QuantityError."""
+    """The shortest round trip, and the excess of each over it: one a line, with its unit or in ms. Raises QuantityError."""
     found = []
     for at, line in _lines(text):
         try:
@@ -541,7 +541,7 @@ def _step(at: int, line: str) -> RateStep:
 
 
 def _mahimahi(lines: list[tuple[int, str]]) -> list[RateStep]:
-    """Deliveries within a millisecond become a rate of that millisecond; neighbours that are alike become one step."""
+    """Rate steps of a mahimahi trace: deliveries within a millisecond become its rate; equal neighbours become one step."""
     for at, line in lines:
         if len(line.lstrip("0")) > _DIGITS_OF_A_DAY:
             raise QuantityError(f"line {at} of the rate trace is longer than a day", "A line is a time in ms.")

@@ -20,16 +20,16 @@ DirectionName = Literal["to_server", "to_client"]
 DIRECTIONS: tuple[DirectionName, DirectionName] = ("to_server", "to_client")
 MTU = 1500
 FRAMING_BYTES = 38
-"""Of Ethernet around a packet: header 14, frame check sequence 4, preamble 8, gap 12."""
+"""Ethernet's bytes around a packet: header 14, frame check sequence 4, preamble 8, gap 12."""
 HEADERS_BYTES = 52
-"""Of IPv4 (20) and TCP with timestamps (32)."""
+"""Bytes of the headers of IPv4 (20) and TCP with timestamps (32)."""
 PING_BYTES = 1 + HEADERS_BYTES + FRAMING_BYTES
-"""On the wire of a ping with one byte of payload, and of its answer."""
+"""Bytes on the wire of a ping with one byte of payload, and of its answer."""
 _QUEUE_AT_LEAST_NS = 10_000_000
 QUEUE_MAX_BYTES = 64 * 2**30
 _UNSHAPED_QUEUE_BYTES = 64 * 2**20
 _UNSHAPED_RATE_BPS = 10**10
-"""What buffers are sized for where no rate is requested."""
+"""The rate that buffers are sized for where none is requested."""
 _QUEUE_LEAST_BYTES = 2 * (MTU + FRAMING_BYTES)
 _S = 10**9
 
@@ -39,12 +39,12 @@ class DirectionSpec:
     """What is requested of one direction alone. An effect that is off is None, 0 or empty."""
 
     rate_bps: int | None = None
-    """None: the link's."""
+    """Rate of this direction. None: the link's."""
     rate_trace: tuple[RateStep, ...] = ()
     queue_bytes: int | None = None
-    """None, and no `queue_ns`: one product of bandwidth and delay, at least 10 ms at the rate."""
+    """Length of the queue. None, and no `queue_ns`: one bandwidth-delay product, at least 10 ms at the rate."""
     queue_ns: int | None = None
-    """The same as a time at the rate."""
+    """Length of the queue as a time at the rate."""
     jitter: NormalJitter | ParetoJitter | EmpiricalJitter | None = None
     reorder: bool = False
     loss: IndependentLoss | BurstLoss | None = None
@@ -53,11 +53,11 @@ class DirectionSpec:
     duplicate: float = 0.0
     corrupt: float = 0.0
     outages: tuple[Outage, ...] = ()
-    """Times count from when the link is let loose (`Link.arm`)."""
+    """Outages; times count from `Link.arm`."""
 
     @property
     def has_effects(self) -> bool:
-        """Anything that a link at rest does not have."""
+        """Whether the direction has an effect that a link at rest does not have."""
         return bool(
             self.rate_trace
             or self.jitter
@@ -93,7 +93,7 @@ class LinkSpec:
         return self.to_server.has_effects or self.to_client.has_effects
 
     def calm(self) -> LinkSpec:
-        """The same link at rest: rates (of a trace its mean), delays and queues, nothing else. Of one form: it serves as a key."""
+        """The same link at rest: rates (the mean of a trace), delays and queues, nothing else. Normalised, to serve as a key."""
 
         def still(name: DirectionName) -> DirectionSpec:
             direction = self.direction(name)
@@ -104,7 +104,7 @@ class LinkSpec:
         return replace(self, rate_bps=None, to_server=still("to_server"), to_client=still("to_client"), seed=0)
 
     def mean_rate_bps(self, name: DirectionName) -> int | None:
-        """None: unshaped."""
+        """The rate, or the mean of its trace. None: unshaped."""
         direction = self.direction(name)
         if direction.rate_trace:
             total_ns = sum(step.for_ns for step in direction.rate_trace)
@@ -117,21 +117,21 @@ class LinkSpec:
 
     @property
     def rest_rtt_ns(self) -> int:
-        """What a ping of one byte takes over the link at rest: the RTT, and its own time on the wire each way that has a rate.
+        """Time of a one-byte ping over the link at rest: the RTT, and the ping's own time on the wire each way that has a rate.
         That time is no error of the link: at 1 Mb/s it is 1.46 ms."""
         rates = [self.mean_rate_bps(name) for name in DIRECTIONS]
         return self.rtt_ns + sum(PING_BYTES * 8 * _S // rate_bps for rate_bps in rates if rate_bps is not None)
 
     @property
     def bdp_bytes(self) -> int:
-        """The larger one of both directions."""
+        """Bandwidth-delay product, the larger of both directions."""
         return max(self._in_flight(name) for name in DIRECTIONS)
 
     def _in_flight(self, name: DirectionName) -> int:
         return (self.mean_rate_bps(name) or _UNSHAPED_RATE_BPS) * self.rtt_ns // 8 // _S
 
     def queue_bytes(self, name: DirectionName) -> int:
-        """As requested; else one bandwidth-delay product, but never less than 10 ms at the rate."""
+        """Length of the queue as requested; else one bandwidth-delay product, but never less than 10 ms at the rate."""
         direction, rate_bps = self.direction(name), self.mean_rate_bps(name)
         if direction.queue_bytes is not None:
             return direction.queue_bytes
@@ -142,7 +142,7 @@ class LinkSpec:
         return max(self._in_flight(name), rate_bps * _QUEUE_AT_LEAST_NS // 8 // _S, _QUEUE_LEAST_BYTES)
 
     def direction_message(self, name: DirectionName, compensate_ns: int = 0, elapsed_ns: int = 0) -> Direction:
-        """As the engine takes it, `elapsed_ns` after schedules began: they continue where they are, not from the start."""
+        """The engine's message, `elapsed_ns` after schedules began: they continue where they are, not from the start."""
         direction = self.direction(name)
         return Direction(
             rate_bps=None if direction.rate_trace else self.mean_rate_bps(name),
@@ -161,7 +161,7 @@ class LinkSpec:
 
     @property
     def payload_share(self) -> float:
-        """Payload in each byte on the wire: 1448 of 1538 with an MTU of 1500."""
+        """Share of payload in the bytes on the wire: 1448 of 1538 with an MTU of 1500."""
         return (self.mtu - HEADERS_BYTES) / (self.mtu + FRAMING_BYTES)
 
     def expected_goodput_bps(self, name: DirectionName) -> float | None:
@@ -171,7 +171,7 @@ class LinkSpec:
 
 
 def remaining(outage: Outage, elapsed_ns: int) -> list[Outage]:
-    """What is left of a schedule after some time, counted from then."""
+    """The outages left of a schedule after `elapsed_ns`, counted from then."""
     since_ns = elapsed_ns - outage.at_ns
     if since_ns <= 0:
         return [outage.model_copy(update={"at_ns": -since_ns})]

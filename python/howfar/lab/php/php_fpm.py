@@ -1,4 +1,4 @@
-"""PHP-FPM as the laboratory starts it: a pool of so many children of its own, given their page and proven to do it.
+"""PHP-FPM as the laboratory starts it: a pool of its own, whose children are given their page and proven to serve it.
 
 What its children run is in `php/`.
 """
@@ -58,17 +58,17 @@ _LONGEST = 65_535
 
 @dataclass(frozen=True)
 class Answer:
-    """`reported`: the integers of its header X-Howfar-Page."""
+    """A reply of the application. `reported`: the integers of its header X-Howfar-Page."""
 
     status: int
     headers: Mapping[str, str]
     body: str
     complaints: str
-    """What it wrote to its standard error."""
+    """What the application wrote to its standard error."""
 
     @property
     def reported(self) -> dict[str, int]:
-        """Raises LabError where it is not `name=integer,…`."""
+        """The integers that the page reported. Raises LabError where the header is not `name=integer,…`."""
         header = self.headers.get("x-howfar-page", "")
         pairs = [pair.partition("=") for pair in header.split(",") if pair]
         if not all(value.isascii() and value.isdigit() for _, _, value in pairs):
@@ -77,7 +77,7 @@ class Answer:
 
 
 def ask(where: Path, parameters: Mapping[str, str], patience_s: float) -> Answer:
-    """Raises LabError where no whole answer comes."""
+    """The reply to one request. Raises LabError where no whole reply comes."""
     output = {_STDOUT: b"", _STDERR: b""}
     try:
         with socket.socket(socket.AF_UNIX) as connection:
@@ -107,7 +107,7 @@ def _pair(name: bytes, value: bytes) -> bytes:
 
 
 def _records(connection: socket.socket) -> Iterator[tuple[int, bytes]]:
-    """Until the other end closes."""
+    """FastCGI records, until the other end closes."""
     with connection.makefile("rb") as stream:
         while len(head := stream.read(_HEADER.size)) == _HEADER.size:
             _, kind, _, length, padding = _HEADER.unpack(head)
@@ -133,7 +133,7 @@ ADVICE = (
 _PLACES = ("/usr/sbin", "/usr/local/sbin")
 _NAME = re.compile(r"php-fpm(?P<version>[0-9.]*)")
 _LOADED = ("mysqlnd", "pdo", "pdo_mysql", "pdo_pgsql", "igbinary", "msgpack", "redis", "memcached")
-"""In this order, where they are not built in: later ones use earlier ones."""
+"""Extensions to load where they are not built in, in this order: later ones use earlier ones."""
 _NEEDED = ("redis", "memcached", "zend opcache")
 _LEAST_QUEUE = 511
 _READY_S = 20.0
@@ -148,10 +148,10 @@ _WATCH = (
     'trap "kill -s KILL -- -$1 0" TERM; echo; sleep infinity >&- & wait',
     "sh",
 )
-"""Children of FPM outlive it where it is killed. Without a sandbox, whose end is theirs, a shell ends their group when we die."""
+"""A shell that ends FPM's group when we die: its children outlive it where it is killed; without a sandbox nothing else ends them."""
 _LOG_LINES = 8
 _LOSS = " exited on signal "
-"""As FPM writes of a child that it did not end."""
+"""FPM's words about a child that it did not end."""
 
 
 @dataclass(frozen=True)
@@ -159,11 +159,11 @@ class Program:
     path: Path
     version: str
     loaded: tuple[str, ...]
-    """Extensions that are to be loaded from files."""
+    """Extensions to be loaded from files."""
 
 
 def find_php_fpm(sql: ServiceName = "mysql") -> Program:
-    """The newest in PATH and where Debian puts it, with all that a page needs. `sql`: whom its statements are sent to. Raises
+    """The newest PHP-FPM in PATH and where Debian puts it, with all that a page needs. `sql`: server of its statements. Raises
     MissingError."""
     php = SERVICES[sql].php
     assert php is not None, "statements are of SQL"
@@ -208,7 +208,7 @@ def _say(program: Path, *options: str) -> str:
 
 
 def _php_ini(program: Program) -> str:
-    """Of a server that serves: compiled pages stay in memory and are not looked for again, errors go to the log and not into pages."""
+    """php.ini as of a server in production: compiled pages stay in memory and are not checked again, errors go to the log."""
     extensions = "".join(f"extension = {name}\n" for name in program.loaded)
     return f"""{extensions}zend_extension = opcache
 opcache.enable = 1
@@ -281,7 +281,7 @@ class PhpFpm:
             self._watch.process.stdout.readline()  # its trap is set
 
     def become_ready(self) -> dict[str, Any]:
-        """Until it answers. What it says of itself: `php/about.php`. Raises LabError."""
+        """Wait until the pool answers; returns what it reports about itself (`php/about.php`). Raises LabError."""
         deadline = time.monotonic() + _READY_S
         while True:
             self.check_alive("at start")
@@ -298,7 +298,7 @@ class PhpFpm:
                 return about(answer)
 
     def give(self, script: PageScript, name: str) -> FastCgi:
-        """A page, and how it is asked for. Passwords are in its file: only we may read it."""
+        """Install a page; returns how to request it. Passwords are in its file, which only we may read."""
         file = written(self._work / name, self._reachable(script).model_dump_json())
         return FastCgi(
             target=UnixTarget(path=str(self.socket)),
@@ -307,7 +307,7 @@ class PhpFpm:
         )
 
     def _reachable(self, script: PageScript) -> PageScript:
-        """libpq takes the directory of a socket, and looks for one name in there: a forwarded socket has another."""
+        """The page with sockets that libpq finds: it looks for a fixed name in a directory, and a forwarded socket has another."""
         for name, service in services_of(script).items():
             if SERVICES[name].names_folder and isinstance(service.target, UnixTarget):
                 named = self._work / LIBPQ_SOCKET
@@ -318,7 +318,7 @@ class PhpFpm:
         return script
 
     def ask(self, parameters: dict[str, str], patience_s: float) -> Answer:
-        """Raises LabError."""
+        """The reply to one request. Raises LabError."""
         try:
             return ask(self.socket, parameters, patience_s)
         except LabError as error:
@@ -326,13 +326,13 @@ class PhpFpm:
             raise LabError(f"{error.message}{self.last_output()}", "Are all its children at work, or stuck?") from error
 
     def check_alive(self, when: str) -> None:
-        """Raises LabError."""
+        """Check that the pool runs. Raises LabError."""
         if not self._companion.alive():
             code = self._companion.process.returncode
             raise LabError(f"PHP-FPM ended {when} (exit code {code}){self.last_output()}", "See if memory ran out.")
 
     def losses(self) -> tuple[str, ...]:
-        """Children that died, in FPM's words; it starts another in their place."""
+        """FPM's messages about children that died; it starts another in their place."""
         return tuple(line for line in self._lines() if _LOSS in line)
 
     def last_output(self) -> str:
@@ -354,7 +354,7 @@ class PhpFpm:
 
 
 def about(answer: Answer) -> dict[str, Any]:
-    """What PHP says of itself. Raises LabError where it is something else."""
+    """What PHP reports about itself. Raises LabError where the reply is something else."""
     try:
         found = json.loads(answer.body)
     except ValueError:
@@ -366,7 +366,7 @@ def about(answer: Answer) -> dict[str, Any]:
 
 
 def parameters(page: Path, **more: str) -> dict[str, str]:
-    """What a web server says of a request for this page."""
+    """FastCGI parameters that a web server sends with a request for this page."""
     return {
         "GATEWAY_INTERFACE": "CGI/1.1",
         "REQUEST_METHOD": "GET",
@@ -384,7 +384,7 @@ _ROUNDS_OF_A_PROOF = 2
 
 
 def check(script: PageScript) -> None:
-    """Raises PlanError where PHP would do something else than the engine does."""
+    """Check that PHP would do what the engine does. Raises PlanError."""
     for statement in script.statements:
         _check_statement(statement)
     for keys in (script.redis_keys, script.memcached_keys):
@@ -412,7 +412,7 @@ def _check_drawn(distribution: Distribution, what: str) -> None:
 
 
 def _check_tls(name: ServiceName, service: Service) -> None:
-    """It takes the newest version that both have, and always checks with an authority."""
+    """Check a service's TLS: PHP takes the newest version that both have, and always checks with an authority."""
     if service.tls is None:
         return
     if service.tls.versions == "1.2" or service.tls.cipher is not None:
@@ -422,7 +422,7 @@ def _check_tls(name: ServiceName, service: Service) -> None:
 
 
 def for_proof(script: PageScript) -> PageScript | None:
-    """A page with the same turns and no computing, of few rounds. None: it has no turns."""
+    """A page with the same round trips, no computing and few rounds. None: it has no round trips."""
     steps = tuple(step for step in script.steps if not isinstance(step, CpuStep))
     if not steps:
         return None
@@ -430,7 +430,7 @@ def for_proof(script: PageScript) -> PageScript | None:
 
 
 def round_trips_of(script: PageScript) -> Counter[ServiceName]:
-    """Of a page, by service."""
+    """Round trips of a page, by service."""
     found: Counter[ServiceName] = Counter()
     sql = sql_of(services_of(script))
     for step in script.steps:
@@ -443,7 +443,7 @@ def round_trips_of(script: PageScript) -> Counter[ServiceName]:
 
 
 def keys_of(script: PageScript) -> Counter[ServiceName]:
-    """That a page looks for, by store."""
+    """Keys that a page looks for, by store."""
     found: Counter[ServiceName] = Counter()
     for step in script.steps:
         if isinstance(step, GetStep):
@@ -453,11 +453,11 @@ def keys_of(script: PageScript) -> Counter[ServiceName]:
 
 Reported = Mapping[str, int]
 _SETTLES_S = 3.0
-"""Long for a server to notice that a client has gone."""
+"""Time for a server to notice that a client has gone."""
 
 
 def count(one: Reached) -> Counted:
-    """Raises LabError."""
+    """What a server has counted. Raises LabError."""
     if (store := one.store) is not None:
         metrics = store.metrics()
         keys = (metrics.lookup_hits or 0) + (metrics.lookup_misses or 0)
@@ -466,17 +466,17 @@ def count(one: Reached) -> Counted:
 
 
 def _own(one: Reached) -> int:
-    """Turns that one `count` takes: for SQL the status, for Redis INFO, CLIENT ID and CLIENT LIST."""
+    """Round trips that one `count` takes: for SQL the status, for Redis INFO, CLIENT ID and CLIENT LIST."""
     return 1 if one.store is None else 3
 
 
 def clients(one: Reached) -> tuple[str, ...]:
-    """Where a server sees its clients; ours is left out. Raises LabError."""
+    """Addresses of a server's clients as it sees them, ours left out. Raises LabError."""
     return cast(Counting, one.running).clients() if one.store is None else one.store.others()
 
 
 def await_alone(servers: Sequence[Reached]) -> None:
-    """Until clients that came before are gone: the goodbye of one is counted when it arrives. Raises LabError."""
+    """Wait until earlier clients are gone: the goodbye of one is counted when it arrives. Raises LabError."""
     deadline = time.monotonic() + _SETTLES_S
     for one in servers:
         while count(one).present > 0:
@@ -490,11 +490,11 @@ class PageProof:
     receipt: dict[str, object]
     violations: tuple[str, ...]
     connections: Mapping[ServiceName, int] = field(default_factory=dict)
-    """That each server had counted when it began."""
+    """Connections that each server had counted at the beginning."""
 
 
 def prove(servers: Sequence[Reached], script: PageScript, page: Callable[[int], Answer], pages: int) -> PageProof:
-    """`page` asks for one page of `script`, which keeps its connections so many microseconds longer. Raises LabError."""
+    """Check `pages` pages of `script`. `page` requests one, which keeps its connections that many µs longer. Raises LabError."""
     used = [one for one in servers if one.name in services_of(script)]
     before = {one.name: count(one) for one in used}
     reported: Counter[str] = Counter()
@@ -528,7 +528,7 @@ def _unlike_script(reported: Reported, script: PageScript, pages: int) -> list[s
 def _counted_alike(
     one: Reached, before: Counted, reported: Reported, script: PageScript, pages: int
 ) -> tuple[dict[str, int], list[str]]:
-    """What the server counted, and where that is not what the pages reported."""
+    """A server's counts, and where they differ from what the pages reported."""
     name, deadline, queries = one.name, time.monotonic() + _SETTLES_S, 1
     store = one.store is not None
     after = count(one)
@@ -556,7 +556,7 @@ def _counted_alike(
 
 
 def _seen(used: Sequence[Reached], page: Callable[[int], Answer]) -> dict[ServiceName, tuple[str, ...]]:
-    """Whom each server sees while a page has its connections; a page that was too quick for that is made to stay longer."""
+    """Clients that each server sees while a page holds its connections; a page that was too quick for that is made to stay longer."""
     seen: dict[ServiceName, tuple[str, ...]] = {}
     for linger_us in (20_000, 200_000, 2_000_000):
         with ThreadPoolExecutor(max_workers=1) as executor:
@@ -588,8 +588,8 @@ def _strangers(used: Sequence[Reached], seen: Mapping[ServiceName, tuple[str, ..
 
 
 def kept(used: Sequence[Reached], children: int, since: Mapping[ServiceName, int]) -> PageProof:
-    """After the load, where connections are kept: who is there still, and that no child has made more than one. `since`: connections
-    that each server had counted before any of theirs. Raises LabError."""
+    """Check kept connections after the load: the clients still there, and that no child made more than one. `since`: connections that
+    each server had counted before any of theirs. Raises LabError."""
     seen = {one.name: clients(one) for one in used}
     made = {one.name: count(one).connections - since[one.name] for one in used if one.name in since}
     found = _strangers(used, seen)
@@ -602,7 +602,7 @@ def kept(used: Sequence[Reached], children: int, since: Mapping[ServiceName, int
 
 
 def good(answer: Answer, ends_with: str) -> Answer:
-    """Raises LabError with what the application said."""
+    """The reply, if it is that of a complete page. Raises LabError with the application's message."""
     if answer.status == 200 and answer.body.endswith(ends_with):
         return answer
     output = (answer.body or answer.complaints).strip()[:500] or "nothing"
@@ -613,11 +613,11 @@ ENDS_WITH = "howfar page done\n"
 _PAGE = PAGES / "page.php"
 LIBPQ_SOCKET = ".s.PGSQL.5432"
 _PATIENCE_S = 60.0
-"""For one page over a slow link."""
+"""Time allowed for one page over a slow link."""
 
 
 class Pool(Protocol):
-    """See `PhpFpm`; it may be on another host."""
+    """The part of `PhpFpm` that an application needs; the pool may be on another host."""
 
     pid: int
     children: int
@@ -629,7 +629,7 @@ class Pool(Protocol):
 
 
 class PhpApplication:
-    """See `howfar.testbed.Application`."""
+    """A real application; see `howfar.testbed.Application`."""
 
     def __init__(self, pool: Pool, about: dict[str, Any], servers: Sequence[Reached]) -> None:
         self._pool = pool
@@ -640,11 +640,11 @@ class PhpApplication:
 
     @property
     def observed(self) -> Observed:
-        """With its children."""
+        """The processes to observe: the pool with its children."""
         return Observed(role="application", pid=self._pool.pid)
 
     def install(self, script: PageScript) -> FastCgi:
-        """Raises PlanError where PHP cannot do it, LabError where it fails."""
+        """Install a page. Raises PlanError where PHP cannot do it, LabError where it fails."""
         check(script)
         if self._script is None:
             await_alone(self._servers)
@@ -655,7 +655,7 @@ class PhpApplication:
         return cgi
 
     def obtained(self) -> StageReceipt:
-        """After the load. Raises LabError when it has died."""
+        """The application's part of the receipt, after the load. Raises LabError when it has died."""
         self._pool.check_alive("during the trial")
         receipt = {**self._about, "children": self._pool.children, "pid": self._pool.pid, "proof": self._proof.receipt}
         violations = [*self._proof.violations, *self._pool.losses()]
@@ -681,7 +681,7 @@ class PhpApplication:
 def php_application(
     program: Program, work: Path, launcher: Launcher, children: int, servers: Sequence[Reached]
 ) -> Iterator[PhpApplication]:
-    """A pool that answers. Raises LabError."""
+    """A pool that is ready. Raises LabError."""
     work.mkdir(exist_ok=True)
     pool = PhpFpm(program, work, launcher, children)
     try:

@@ -1,5 +1,5 @@
-"""What the rest of the laboratory knows of servers: `Store` finds and prepares, `Server` runs. One file a kind; to add one: a new file
-and a line in `kinds.py`."""
+"""Interface of servers for the rest of the laboratory: `Store` finds and prepares, `Server` runs. One file a kind; to add one: a new
+file and a line in `kinds.py`."""
 
 from __future__ import annotations
 
@@ -28,52 +28,52 @@ from howfar.store.server_metrics import ServerMetrics, server_metrics
 DATABASE = "sbtest"
 USER = "howfar"
 GAUGES = ("Threads_running", "active_backends", "client_backends")
-"""Among the counters of a server those that tell how much there is now, and do not grow."""
+"""Counters of a server that report a present number, and do not grow."""
 
 HOSTS_PORT = 20_000
-"""A server's own is so much higher on the user's hosts, which may have one at the usual port."""
+"""Added to a server's usual port on the user's hosts, where another server may use that port."""
 SOCKET = "s.sock"
 SPARE_CONNECTIONS = 16
 _POLL_S = 0.003
 _DIES_S = 2.0
-"""Long for the kernel to take a killed process apart, with its memory."""
+"""Time for the kernel to free a killed process and its memory."""
 _LOG_LINES = 8
 _LOG_ERRORS = 3
-"""Those before the last lines: a server that crashes writes pages about how after it has said why."""
+"""Error lines kept from before the last lines: after its reason, a crashing server writes pages about how it crashed."""
 _ERROR = "[ERROR]"
 _LINE_CHARACTERS = 400
-"""A statement in full may be megabytes."""
+"""Length at which a line is cut: a statement in full may be megabytes."""
 _SECRETS = ("PASSWORD", "IDENTIFIED")
-"""Of statements that a server quotes when it crashes in one, or refuses one at its start."""
+"""Words of statements with secrets, which a server quotes when it crashes in one, or refuses one at its start."""
 _WITHHELD = "(a line with a password)"
 
 
 _READY_TIMEOUT_S = 60.0
 _READ_BYTES_PER_S = 50e6
-"""At the least: a server reads its tables into memory before it is ready."""
+"""Lowest rate at which a server reads its tables into memory before it is ready."""
 _READ_BY_ITSELF = 32
 """Pages that may be read under a load that writes: MySQL was seen to read one to six of its own, undo and dictionary, and MariaDB 17
-to 19 where rows of a megabyte had pushed them out of the pool. So many take less than a millisecond of a trial."""
+to 19 where rows of a megabyte had pushed them out of the pool. Reading this many takes less than a millisecond of a trial."""
 _COMMITS_A_PAGE = 1000
 
 
 def ready_timeout_s(pool_bytes: int) -> float:
-    """How long a server with such a buffer pool may take to start."""
+    """How long a server with this buffer pool may take to start."""
     return _READY_TIMEOUT_S + pool_bytes / _READ_BYTES_PER_S
 
 
 def pages_allowed(commits: int | None) -> int:
-    """Read from files during a trial. A load that only reads finds everything in memory."""
+    """Pages that may be read from files during a trial. A load that only reads finds everything in memory."""
     return 0 if commits is None else max(_READ_BY_ITSELF, commits // _COMMITS_A_PAGE)
 
 
 Reach = Literal["socket", "tcp"]
-"""By which of its doors the load comes in."""
+"""The server's socket or port, whichever the load connects to."""
 
 
 @dataclass(frozen=True)
 class Tables:
-    """The sysbench tables to be there; `count` 0: none. One data directory for each of `contents`."""
+    """The sysbench tables to load; `count` 0: none. One data directory for each of `contents`."""
 
     count: int
     size: int
@@ -99,22 +99,22 @@ class ServerContext:
     connections: int
     namespaced: bool
     address: str | None = None
-    """Of a host that others reach by its network; None: it has no other network than the laboratory's."""
+    """Address of a host that others reach by its network. None: its only network is the laboratory's."""
 
     @property
     def listen_address(self) -> str:
-        """For TCP; without a sandbox nobody else may reach it."""
+        """The TCP address to listen on; without a sandbox nobody else may reach it."""
         if self.address is not None:
             return f"{LOOPBACK_ADDRESS},{self.address}"
         return "0.0.0.0" if self.namespaced else LOOPBACK_ADDRESS
 
     @staticmethod
     def port_on(usual: int) -> int:
-        """On the user's hosts."""
+        """A server's port on the user's hosts."""
         return usual + HOSTS_PORT
 
     def port(self, usual: int) -> int:
-        """The usual one where the host is its own, one that firewalls can be told where it is the user's, else a free one."""
+        """The TCP port: the usual one on a host of its own, on the user's hosts one that firewalls can be told, else a free one."""
         if self.address is not None:
             return self.port_on(usual)
         return usual if self.namespaced else free_port()
@@ -131,7 +131,7 @@ def session_failed(connection: Mapping[str, Any], error: LabError) -> LabError:
 
 
 Seer = Callable[[Mapping[str, Any], ssl.SSLContext | None], dict[str, Any]]
-"""By a connection, encrypted or not. Raises LabError."""
+"""Sees a session from the server's side, by a connection, encrypted or not. Raises LabError."""
 
 
 class Server(ABC):
@@ -142,7 +142,7 @@ class Server(ABC):
     def __init__(
         self, program: Path, context: ServerContext, port: int | None, command: Sequence[str], *, socket: str = SOCKET
     ) -> None:
-        """`socket`: what its Unix socket is called in the work directory."""
+        """`socket`: name of the Unix socket in the work directory."""
         self.program = program
         self.context = context
         self.port = port
@@ -164,33 +164,33 @@ class Server(ABC):
 
     @abstractmethod
     def become_ready(self) -> None:
-        """Until it answers and its data is in memory. Raises ServerCrashed, LabError."""
+        """Wait until the server answers and its data is in memory. Raises ServerCrashed, LabError."""
 
     @abstractmethod
     def snapshot(self) -> dict[str, int]:
-        """Counters now, as the server names them."""
+        """The present counters, as the server names them."""
 
     def metrics(self) -> ServerMetrics:
-        """Counters now, under neutral names."""
+        """The present counters, under neutral names."""
         return server_metrics(self.snapshot())
 
     @abstractmethod
     def query(self, sql: str) -> list[dict[str, Any]]:
-        """Over the socket. Raises ServerCrashed, LabError."""
+        """Rows of a statement sent over the socket. Raises ServerCrashed, LabError."""
 
     @abstractmethod
     def receipt(self, before: Mapping[str, int], commits: int | None = None) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Facts and counters since `before`, and what was not as requested. `commits`: transactions of the load that wrote
-        something; None: it only read, or who knows. Raises ServerCrashed."""
+        """Facts, counters since `before`, and violations. `commits`: transactions of the load that wrote something; None: it only
+        read, or unknown. Raises ServerCrashed."""
 
     @abstractmethod
     def seer(self) -> Seer:
-        """What connects once more and asks how the server itself sees that session. It can travel to another host."""
+        """What connects once more and asks how the server itself sees that session. It can be sent to another host."""
 
     def session_view(
         self, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None = None
     ) -> dict[str, Any]:
-        """The same from `host`, with `connection` (socket, or address and port). Raises ServerCrashed, LabError."""
+        """How the server sees a session from `host`. `connection`: socket, or address and port. Raises ServerCrashed, LabError."""
         try:
             return host.within(partial(self.seer(), connection, encrypted))
         except LabError as error:
@@ -201,12 +201,12 @@ class Server(ABC):
         return self._companion.alive()
 
     def kill(self) -> None:
-        """SIGKILL, and nothing else: its files stay as they are. It has ended on return."""
+        """Send SIGKILL and nothing else: the server's files stay as they are. It has ended on return."""
         self._companion.process.kill()
         self._wait_for_end()
 
     def stop(self) -> None:
-        """At once; its data is thrown away."""
+        """Stop at once; the server's data is thrown away."""
         self.disconnect()
         self._companion.end()
 
@@ -215,13 +215,13 @@ class Server(ABC):
         """Close the laboratory's own connection."""
 
     def log_lines(self) -> list[str]:
-        """All that it has written."""
+        """All lines that the server has written."""
         with contextlib.suppress(OSError):
             return self._log.read_text(errors="replace").strip().splitlines()
         return []
 
     def _wait_until(self, done: Callable[[], bool], deadline: float, late: Callable[[], HowfarError]) -> None:
-        """Raises ServerCrashed when it ends meanwhile, and what `late` makes when the time is over."""
+        """Wait until `done`. Raises ServerCrashed when the server ends meanwhile, and what `late` makes when the time is over."""
         while not done():
             self._check_alive("at start")
             if time.monotonic() > deadline:
@@ -229,7 +229,7 @@ class Server(ABC):
             time.sleep(_POLL_S)
 
     def _check_capacity(self, connections_allowed: int) -> None:
-        """Servers lower requested limits without failing. Raises LabError."""
+        """Check the limits in force: servers lower requested ones without failing. Raises LabError."""
         connections = self.context.connections
         if connections_allowed < connections + SPARE_CONNECTIONS:
             raise LabError(
@@ -252,7 +252,7 @@ class Server(ABC):
             self._companion.process.wait(_DIES_S)
 
     def _check_alive(self, when: str, *, lost: bool = False) -> None:
-        """Raises ServerCrashed. A connection that was `lost` ends before the process has: it is waited for a little."""
+        """Raises ServerCrashed. A connection that was `lost` ends before the process, so the process gets a moment to end."""
         if lost:
             self._wait_for_end()
         code = self._companion.process.poll()
@@ -274,55 +274,55 @@ class Server(ABC):
 
 
 Ask = Callable[[str], list[dict[str, Any]]]
-"""Rows of a statement. Raises LabError."""
+"""Returns the rows of a statement. Raises LabError."""
 
 
 @dataclass(frozen=True)
 class Counted:
-    """By one server, since it started. Our own asking is in it."""
+    """Counts of one server since it started, our own queries included."""
 
     round_trips: int | None
-    """None: it does not count requests."""
+    """Requests answered. None: the server does not count them."""
     keys: int
     connections: int
     present: int
-    """Clients, ours left out."""
+    """Present clients, ours left out."""
     encrypted: int
 
 
 class TableServer(Server):
-    """One with tables, which can replicate."""
+    """A running server with tables, which can replicate."""
 
     @abstractmethod
     def counted(self) -> Counted:
-        """Raises ServerCrashed, LabError."""
+        """What the server has counted. Raises ServerCrashed, LabError."""
 
     @abstractmethod
     def clients(self) -> tuple[str, ...]:
-        """Where it sees the clients of the load's account. Raises ServerCrashed, LabError."""
+        """Addresses of the clients with the load's account, as the server sees them. Raises ServerCrashed, LabError."""
 
     @property
     @abstractmethod
     def password(self) -> str:
-        """Of the laboratory's account."""
+        """Password of the laboratory's account."""
 
     @abstractmethod
     def shut_down(self) -> None:
-        """Cleanly, so that the next start needs no recovery. Raises ServerCrashed."""
+        """Shut down cleanly, so that the next start needs no recovery. Raises ServerCrashed."""
 
     def free_bytes(self) -> int:
-        """Of the file system that its data is on."""
+        """Free space of the file system that the data is on."""
         return shutil.disk_usage(self.socket.parent).free
 
     @abstractmethod
     def query(self, sql: str, called: str | None = None) -> list[dict[str, Any]]:
-        """Over the laboratory's own session, which waits for no replica. `called`: for a statement that holds a secret; a message has
-        this name, and nothing of the statement. Raises ServerCrashed, LabError."""
+        """Rows of a statement, over the laboratory's own session, which waits for no replica. `called`: name for a statement that
+        holds a secret; messages contain this name instead of the statement. Raises ServerCrashed, LabError."""
 
     @abstractmethod
     def asking(self, patience_s: float, *, as_client: bool = False) -> AbstractContextManager[Ask]:
-        """A further session over the socket; what takes longer than `patience_s` is an error. `as_client`: with the account and the
-        settings of the load's. Raises ServerCrashed, LabError."""
+        """A further session over the socket; a statement that takes longer than `patience_s` is an error. `as_client`: with the
+        account and the settings of the load's sessions. Raises ServerCrashed, LabError."""
 
 
 class Store(ABC):
@@ -331,7 +331,7 @@ class Store(ABC):
     user = ""
     password = ""
     database = ""
-    """Where it knows accounts and databases; empty where it does not."""
+    """Name of the database; empty where the server has no accounts and databases."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -346,7 +346,7 @@ class Store(ABC):
 
     @abstractmethod
     def data_bytes(self) -> int:
-        """What the data of one content takes on disk and again in memory."""
+        """Bytes that the data of one content takes on disk, and again in memory."""
 
     @abstractmethod
     def prepare(self, context: ServerContext) -> dict[str, Any]:
@@ -354,7 +354,7 @@ class Store(ABC):
 
     @abstractmethod
     def discard(self) -> None:
-        """Take the data directories away again: `start` is not called any more."""
+        """Remove the data directories; `start` is not called any more."""
 
     @abstractmethod
     def start(
@@ -365,15 +365,15 @@ class Store(ABC):
         content: Content | None = None,
         reached_by: Reach = "socket",
     ) -> Server:
-        """Start on the prepared data, wait until it answers and its data is in memory. `tls` None: it offers none.
-        `content` None: the first. `reached_by`: one that cannot listen on both listens there. Raises ServerCrashed."""
+        """Start on the prepared data, wait until the server answers and its data is in memory. `tls` None: it offers none. `content`
+        None: the first. `reached_by`: where a server listens that cannot listen on both. Raises ServerCrashed."""
 
 
 _Started = TypeVar("_Started", bound=Server)
 
 
 def ready(server: _Started) -> _Started:
-    """Wait for it; nothing is left running when that fails. Raises ServerCrashed, LabError."""
+    """The same server, once it is ready; nothing is left running when that fails. Raises ServerCrashed, LabError."""
     try:
         server.become_ready()
     except BaseException:

@@ -1,4 +1,4 @@
-"""What differs between MariaDB and MySQL in the laboratory: initialising, command line, accounts, what tells of their state.
+"""Differences between MariaDB and MySQL in the laboratory: initialising, command line, accounts, variables with their state.
 
 A `Dialect` is stateless; the store and the running server that use it are in `sql_store.py`.
 """
@@ -16,49 +16,49 @@ from howfar.lab.environment import LEAST_QUEUE
 from howfar.lab.servers import SOCKET, SPARE_CONNECTIONS, CertificatePaths, ServerContext
 
 PREPARED_STATEMENTS = 1_000_000
-"""Of all connections; the default of 16 thousand is eight for each of 2048."""
+"""The limit for all connections together; the default of 16 thousand is eight for each of 2048."""
 _INITIALISE_TIMEOUT_S = 300
 
 
 @dataclass(frozen=True)
 class BinaryLog:
-    """What a server that takes part in replication gets beyond the rest."""
+    """Additional settings of a server that takes part in replication."""
 
     server_id: int
     options: tuple[str, ...]
     init_sql: str
     """Accounts for replication, one statement a line."""
     unlogged: str = "SET SESSION sql_log_bin = 0;\n"
-    """What keeps the statements at start from other servers."""
+    """Keeps the statements at start from other servers."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """To be in the data directory before the server starts, by name."""
+    """Files to put in the data directory before the server starts, by name."""
     path: str | None = None
-    """Where it finds programs that it starts, in place of our own PATH."""
+    """Where the server finds programs that it starts, in place of our own PATH."""
     option_file: bool = False
-    """The size of its buffer pool is in a file: MariaDB's script for a transfer hands that option, where it is on the command line, to
-    a program that refuses it."""
+    """Whether the size of the buffer pool is set in a file: MariaDB's script for a transfer passes that option, where it is on the
+    command line, to a program that refuses it."""
     fetches: bool = False
-    """It takes its data from another server when it starts: who waits for it waits for no page."""
+    """Whether the server takes its data from another one when it starts: its pages are then not waited for."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to start one."""
+    """Settings with which one server is started."""
 
     program: Path
     data: Path
-    """Its data directory."""
+    """The server's data directory."""
     context: ServerContext
     password: str
     pool_bytes: int
     tables: int
     networking: bool
     loading: bool
-    """For a template: slower to end, allowed to read files."""
+    """Whether the start is for a template: slower to end, allowed to read files."""
     tls: CertificatePaths | None = None
-    """None: the server offers no TLS."""
+    """Certificates for TLS. None: the server offers no TLS."""
     binary_log: BinaryLog | None = None
-    """None: it writes none."""
+    """Settings for replication. None: the server writes no binary log."""
 
 
 class Dialect(Protocol):
@@ -66,9 +66,9 @@ class Dialect(Protocol):
 
     kind: str
     pool_slack_bytes: int
-    """In addition to the tables, in the buffer pool and on disk."""
+    """Room needed in addition to the tables, in the buffer pool and on disk."""
     left_to_do_sql: str | None
-    """Asks for `n`, which is 0 once a server has done with what the killed one before it left undone; None: nothing is left."""
+    """Query of `n`, which is 0 once a server has finished the work of the killed one before it; None: there is none."""
 
     def initialise(self, program: Path, data: Path) -> None:
         """Make a data directory at `data` (not there yet), root without a password. Raises LabError, ServerCrashed, ServerMissing."""
@@ -79,17 +79,17 @@ class Dialect(Protocol):
         ...
 
     def command_line(self, settings: Settings, port: int | None) -> list[str]:
-        """How to start it; port None: without networking."""
+        """Command that starts the server; port None: without networking."""
         ...
 
     def init_sql(self, password: str) -> str:
-        """Statements at start, one a line: the account of the laboratory, and nobody else's."""
+        """Statements at start, one a line: the laboratory's account and no other."""
         ...
 
 
 def shared_options(settings: Settings, port: int | None) -> list[str]:
-    """What both take. `--no-defaults` and a file are obeyed only as the first argument. Buffer pool dump and load: the template's dump
-    names every page of the tables, and loading by that list is the fastest way to have them in memory."""
+    """Options of both servers. `--no-defaults` and a file are obeyed only as the first argument. Buffer pool dump and load: the
+    template's dump names every page of the tables, and loading by that list is the fastest way to have them in memory."""
     work = settings.context.work
     connections = settings.context.connections + SPARE_CONNECTIONS
     file = option_file(settings)
@@ -127,36 +127,36 @@ def shared_options(settings: Settings, port: int | None) -> list[str]:
 
 
 def option_file(settings: Settings) -> Path | None:
-    """None: it reads none."""
+    """The file for options. None: the server reads none."""
     by_file = settings.binary_log is not None and settings.binary_log.option_file
     return settings.context.work / "server.cnf" if by_file else None
 
 
 def pool_option(settings: Settings) -> str:
-    """On a line of an option file, or after two dashes."""
+    """The option for the buffer pool's size, for a line of an option file or after two dashes."""
     return f"innodb-buffer-pool-size={settings.pool_bytes}"
 
 
 def finding_programs(log: BinaryLog | None) -> list[str]:
-    """What goes before the server's own command line."""
+    """Words to put before the server's command line, so that it finds its programs."""
     return [] if log is None or log.path is None else ["env", f"PATH={log.path}"]
 
 
 def log_options(log: BinaryLog) -> list[str]:
-    """What both take. The log lies with the data; its name is in positions, so it is the same everywhere."""
+    """Options of both servers. The log lies with the data; its name is in positions, so it is the same everywhere."""
     return [f"--server-id={log.server_id}", "--log-bin=bl", "--relay-log=rl", *log.options]
 
 
 def start_sql(settings: Settings, dialect: Dialect) -> str:
-    """Statements at start, one a line. Accounts are each server's own: logged, those of the primary would come to its replicas, and
-    a replica's would be transactions that its primary never had."""
+    """Statements at start, one a line. Accounts are each server's own: logged, those of the primary would reach its replicas, and a
+    replica's would be transactions that its primary never had."""
     if settings.binary_log is None:
         return dialect.init_sql(settings.password)
     return settings.binary_log.unlogged + dialect.init_sql(settings.password) + settings.binary_log.init_sql
 
 
 def run_initialiser(command: Sequence[str], made: Path, *, pass_fds: Sequence[int] = ()) -> None:
-    """Run what makes the directory `made`, which holds system tables. Raises ServerCrashed with its last words, LabError."""
+    """Run a command that makes the directory `made` with system tables. Raises ServerCrashed with its last words, LabError."""
     try:
         tried = subprocess.run(
             command, capture_output=True, text=True, timeout=_INITIALISE_TIMEOUT_S, pass_fds=tuple(pass_fds)
@@ -174,6 +174,6 @@ def run_initialiser(command: Sequence[str], made: Path, *, pass_fds: Sequence[in
 
 
 def quotable(password: str) -> str:
-    """As it may stand in SQL. Ours are made of letters, digits, `-` and `_`."""
+    """The password as it may stand in SQL. Ours are made of letters, digits, `-` and `_`."""
     assert "'" not in password and "\\" not in password, "a password of ours needs no escapes"
     return password

@@ -1,4 +1,4 @@
-"""What a server program can do beyond answering: found by starting it once and asking it, never by its version.
+"""Features of a server program in addition to answering: found by starting it once and asking it, never by its version.
 
 Calendar versions and builds of distributions make versions a poor guide: one and the same release comes with and without its
 plugins. What was found is kept in the cache under the program's content; a plugin that came later is seen only when queried again.
@@ -19,9 +19,9 @@ from howfar.lab.servers import Server, ServerContext, Tables, find_store
 from howfar.lab.servers.program import Program
 
 _TLS_LIBRARY = ("version_ssl_library", "Tls_library_version")
-"""A variable of MariaDB's and a status of MySQL's: the TLS library that was built in, TLS being on or off."""
+"""A variable of MariaDB's and a status of MySQL's with the TLS library that was built in, whether TLS is on or off."""
 _ONLY_TLS = "OpenSSL"
-"""No other library can be built into the other servers."""
+"""TLS library of the other servers, which cannot be built with another."""
 _SEMI_SYNC = ("rpl_semi_sync_master_enabled", "rpl_semi_sync_source_enabled")
 _CLONE = ("clone", "mysql_clone.so")
 _GROUP_REPLICATION = ("group_replication", "group_replication.so")
@@ -36,21 +36,21 @@ class _Plain(Protocol):
 
 
 class Features(BaseModel):
-    """What one server program was seen to be able to do."""
+    """Features that one server program was seen to have."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     tls: str | None
-    """The library, None: built without."""
+    """The TLS library. None: built without TLS."""
     compression: tuple[str, ...]
-    """Of the protocol: zlib, zstd."""
+    """Compressions of the protocol: zlib, zstd."""
     semi_sync: bool
     clone: bool
     group_replication: bool
 
 
 def features(program: Program, *, again: bool = False) -> Features:
-    """Ask the server, the first time or `again`. Raises ServerCrashed, LabError."""
+    """The program's features, asking the server the first time or `again`. Raises ServerCrashed, LabError."""
     kept = cache_home() / "features" / f"{program.key}.json"
     if not again:
         with contextlib.suppress(OSError, ValidationError):
@@ -93,19 +93,19 @@ def _ask(server: Server) -> Features:
 
 
 def _compression(variables: dict[str, str]) -> tuple[str, ...]:
-    """MySQL lists its algorithms; MariaDB says whether it has the only one."""
+    """Compressions of the protocol: MySQL lists its algorithms; MariaDB reports whether it has the only one."""
     if (listed := variables.get("protocol_compression_algorithms")) is not None:
         return tuple(sorted(set(listed.split(",")) - {"uncompressed"}))
     return ("zlib",) if variables.get("have_compress") == "YES" else ()
 
 
 def _loads_one(server: Server) -> bool:
-    """Of the plugins that make a primary semi-synchronous, where it is not built in."""
+    """Whether a plugin loads that makes a primary semi-synchronous, where that is not built in."""
     return any(_loads(server, name, file) for name, file in replication_dialect(server.kind).primary_plugins)
 
 
 def _loads(server: Server, name: str, file: str) -> bool:
-    """Does the plugin load? The server's data is thrown away, and the plugin with it."""
+    """Whether the plugin loads. The server's data is thrown away, and the plugin with it."""
     try:
         server.query(f"INSTALL PLUGIN {name} SONAME '{file}'")
     except LabError:
@@ -114,7 +114,7 @@ def _loads(server: Server, name: str, file: str) -> bool:
 
 
 def features_or_reason(program: Program, *, again: bool = False) -> Features | str:
-    """As `features`, or why the server could not be queried."""
+    """The program's features, or why the server could not be queried."""
     try:
         return features(program, again=again)
     except HowfarError as error:

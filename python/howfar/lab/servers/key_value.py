@@ -31,24 +31,24 @@ from howfar.plan.factors import Content
 
 @dataclass(frozen=True)
 class StoreSettings:
-    """How to start one."""
+    """Settings with which one server is started."""
 
     program: Path
     context: ServerContext
     socket: Path | None
-    """None: it has no Unix socket."""
+    """The Unix socket. None: there is none."""
     port: int | None
-    """None: it has no TCP. With `tls` the port speaks TLS and nothing else."""
+    """The TCP port. None: no TCP. With `tls` the port speaks TLS and nothing else."""
     tls: CertificatePaths | None = None
 
     @property
     def address(self) -> str | None:
-        """Where it listens on TCP."""
+        """The TCP address that the server listens on."""
         return None if self.port is None else self.context.listen_address
 
     @property
     def clients(self) -> int:
-        """How many it must let in."""
+        """How many clients the server must accept."""
         return self.context.connections + SPARE_CONNECTIONS
 
 
@@ -57,27 +57,27 @@ class StoreDialect(Protocol):
 
     kind: str
     port: int
-    """Where its clients look for it."""
+    """The usual port."""
     has_both: bool
-    """It can listen on a Unix socket and on TCP at once."""
+    """Whether the server can listen on a Unix socket and on TCP at once."""
 
     def command_line(self, settings: StoreSettings) -> list[str]: ...
 
     def version(self, lines: Lines) -> str:
-        """It answers, and so: raises LabError when it does not, or speaks another protocol."""
+        """The version that the server reports. Raises LabError when it does not answer or speaks another protocol."""
         ...
 
     def counters(self, lines: Lines) -> dict[str, int]:
-        """Now, in one request. `Bytes_received` and `Bytes_sent` as every server here names them; `Questions`, where it has one,
-        counts this request too."""
+        """The present counters, in one request. `Bytes_received` and `Bytes_sent` as every server here names them; `Questions`, where
+        the server has one, counts this request too."""
         ...
 
     def count_keys(self, lines: Lines) -> int:
-        """That it holds now."""
+        """Number of keys that the server holds now."""
         ...
 
     def others(self, lines: Lines) -> tuple[str, ...]:
-        """Where it sees each client but this session: an address with its port, `localhost` over its socket."""
+        """Where the server sees each other client: an address with its port, `localhost` over its socket."""
         ...
 
     def facts(self, lines: Lines) -> dict[str, str]:
@@ -87,7 +87,7 @@ class StoreDialect(Protocol):
     def clients_allowed(self, facts: Mapping[str, str]) -> int: ...
 
     def unlike(self, facts: Mapping[str, str], counters: Mapping[str, int]) -> list[str]:
-        """What is not as a trial needs it: data that was thrown out, clients that were turned away, files that are written."""
+        """What makes a trial invalid: data that was evicted, clients that were turned away, files that are written."""
         ...
 
     def has_tls(self, lines: Lines) -> bool:
@@ -95,30 +95,30 @@ class StoreDialect(Protocol):
         ...
 
     def view(self, lines: Lines, settings: StoreSettings) -> dict[str, Any]:
-        """How it sees this session: `host` (`localhost` over its socket), `ssl_version`, `ssl_cipher`, `listener`."""
+        """How the server sees this session: `host` (`localhost` over its socket), `ssl_version`, `ssl_cipher`, `listener`."""
         ...
 
 
 _PATIENCE_S = 3.0
-"""For an answer on the server's own host; who speaks TLS only may say nothing to plain text."""
+"""Time for an answer on the server's own host; a server that speaks TLS only may not answer plain text."""
 
 
 @dataclass(frozen=True)
 class Door:
-    """One address where it listens."""
+    """One address where a server listens."""
 
     at: str
     """A path or an address with its port."""
     plain: bool
-    """It answers plain text."""
+    """Whether it answers plain text."""
     tls: str | None
-    """It shakes hands with our certificate, and by this version; None: not requested, or it does not."""
+    """Version of TLS after a handshake with our certificate. None: not requested, or no handshake."""
 
 
 def try_door(
     dialect: StoreDialect, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None
 ) -> Door:
-    """From `host`. `encrypted` None: TLS is not tried; a plain Memcached would wait for the end of the handshake's line."""
+    """Try an address from `host`. `encrypted` None: not TLS; a plain Memcached would wait for the end of the handshake's line."""
     at = str(connection.get("socket") or f"{connection['host']}:{connection['port']}")
     plain = _responds(dialect, connection, host, None) is not None
     tls = None if encrypted is None else _responds(dialect, connection, host, encrypted)
@@ -128,7 +128,7 @@ def try_door(
 def _responds(
     dialect: StoreDialect, connection: Mapping[str, Any], host: Host, encrypted: ssl.SSLContext | None
 ) -> str | None:
-    """The version of TLS, `plain` for none; None: no answer."""
+    """How the server responds: the version of TLS, or `plain`; None: no answer."""
 
     def ask() -> str:
         with Lines.connect(connection, _PATIENCE_S, encrypted) as lines:
@@ -142,7 +142,7 @@ def _responds(
 
 
 def door_violations(door: Door, encrypted: bool) -> tuple[str, ...]:
-    """What the door by which the path leads in is not. `encrypted`: it was to speak TLS and nothing else."""
+    """Where the address of the path does not speak as requested. `encrypted`: it was to speak TLS and nothing else."""
     if not encrypted:
         return () if door.plain else (f"the server does not answer plain text at {door.at}",)
     found = []
@@ -155,7 +155,7 @@ def door_violations(door: Door, encrypted: bool) -> tuple[str, ...]:
 
 _READY_TIMEOUT_S = 20.0
 _ANSWER_S = 30.0
-"""For an answer, also over a link that is slow or has just died."""
+"""Time for an answer, also over a link that is slow or has just died."""
 _WARNING = "WARNING"
 _WARNINGS_KEPT = 5
 
@@ -166,13 +166,13 @@ _Answer = TypeVar("_Answer")
 def _see(
     dialect: StoreDialect, settings: StoreSettings, connection: Mapping[str, Any], encrypted: ssl.SSLContext | None
 ) -> dict[str, Any]:
-    """See `servers.Seer`."""
+    """How the server sees a session; see `servers.Seer`."""
     with Lines.connect(connection, _ANSWER_S, encrypted) as lines:
         return dialect.view(lines, settings)
 
 
 class KeyValueServer(Server):
-    """See `servers.Server`."""
+    """A running Redis, Valkey or Memcached; see `servers.Server`."""
 
     def __init__(self, settings: StoreSettings, dialect: StoreDialect, reached_by: Reach) -> None:
         self.kind = dialect.kind
@@ -183,7 +183,7 @@ class KeyValueServer(Server):
         super().__init__(settings.program, settings.context, settings.port, dialect.command_line(settings))
 
     def become_ready(self) -> None:
-        """Until it answers. Raises ServerCrashed, LabError."""
+        """Wait until the server answers. Raises ServerCrashed, LabError."""
         refused: list[LabError] = []
 
         def connected() -> bool:
@@ -208,11 +208,11 @@ class KeyValueServer(Server):
         return self._ask("its counters", self._dialect.counters)
 
     def count_keys(self) -> int:
-        """That it holds now. Raises ServerCrashed, LabError."""
+        """Number of keys that the server holds now. Raises ServerCrashed, LabError."""
         return self._ask("its keys", self._dialect.count_keys)
 
     def others(self) -> tuple[str, ...]:
-        """Where it sees its clients, the laboratory's own session left out. Raises ServerCrashed, LabError."""
+        """Where the server sees its clients, the laboratory's own session left out. Raises ServerCrashed, LabError."""
         return self._ask("its clients", self._dialect.others)
 
     def _ask(self, what: str, question: Callable[[Lines], _Answer]) -> _Answer:
@@ -278,13 +278,13 @@ class KeyValueServer(Server):
         return self._admin
 
     def _own(self, reached_by: Reach) -> dict[str, Any]:
-        """How it is reached from its own host."""
+        """Connection to the server from its own host."""
         if reached_by == "socket":
             return {"socket": str(self.socket)}
         return {"host": LOOPBACK_ADDRESS, "port": self.port}
 
     def _open(self) -> Lines:
-        """To ask it for its state: by its socket if it has one."""
+        """A session for the laboratory's queries: by the socket if there is one."""
         if self._settings.socket is not None:
             return Lines.connect(self._own("socket"), _ANSWER_S)
         return Lines.connect(self._own("tcp"), _ANSWER_S, self._context())
@@ -294,7 +294,7 @@ class KeyValueServer(Server):
         return None if tls is None else ssl.create_default_context(cafile=str(tls.ca))
 
     def _misplaced(self, ports: tuple[int, ...], paths: tuple[str, ...]) -> list[str]:
-        """Where the kernel says that it listens, and it was not to, or the other way round."""
+        """Sockets and ports that the kernel lists and that were not requested, or the other way round."""
         expected_ports = () if self.port is None else (self.port,)
         expected_paths = () if self._settings.socket is None else (str(self._settings.socket),)
         found = []
@@ -318,7 +318,7 @@ def _turned_away(counters: Mapping[str, int]) -> list[str]:
 
 
 class KeyValueStore(Store):
-    """It holds no data before a load sets some."""
+    """A program of a key-value store; it holds no data before a load sets some."""
 
     def __init__(self, program: Program, dialect: StoreDialect) -> None:
         assert program.kind == dialect.kind
@@ -333,7 +333,7 @@ class KeyValueStore(Store):
         return {"data_file_system": None, "data_from_template": False, "tables": 0, "table_size": 0, "contents": []}
 
     def discard(self) -> None:
-        """There are no files."""
+        """Nothing to do: there are no files."""
 
     def start(
         self,

@@ -24,19 +24,19 @@ class Kind:
     """One kind of server."""
 
     names: tuple[str, ...]
-    """Of its program."""
+    """Names of its program."""
     remedy: str
-    """What to do where there is none."""
+    """What to do where the program is missing."""
     service: ServiceName
-    """What an application knows it as: by the protocol."""
+    """The name that an application has for it: by the protocol."""
     port: int
-    """Where clients look for it."""
+    """The usual port."""
     speaks: Speaks
     store: Callable[[Program, Tables], Store]
     resumes_tls: bool = True
-    """A later connection can resume the TLS session of an earlier one."""
+    """Whether a later connection can resume the TLS session of an earlier one."""
     encrypts_socket: bool = True
-    """Over its Unix socket too."""
+    """Whether TLS is possible over its Unix socket too."""
     long_text: str = "MEDIUMTEXT"
     """The type of a column for a megabyte of text."""
 
@@ -87,12 +87,12 @@ STORES = tuple(name for name, kind in KINDS.items() if kind.speaks == "keys")
 
 
 def long_text(server: str) -> str:
-    """Of what `find_server` finds."""
+    """The column type for long text of the server that `find_server` finds."""
     return KINDS[find_server(server).kind].long_text
 
 
 def find_server(server: str) -> Program:
-    """A kind: the machine's own, else the newest private install. Raises ServerMissing, ServerCrashed."""
+    """The program of a kind: the machine's own, else the newest private install. Raises ServerMissing, ServerCrashed."""
     if "/" in server:
         return identify(Path(server))
     kind = KINDS.get(server)

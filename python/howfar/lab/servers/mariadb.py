@@ -1,4 +1,4 @@
-"""MariaDB: how it is initialised and started, and its accounts. Where to start reading of servers: `sql_store.py`."""
+"""MariaDB: how it is initialised and started, and its accounts. To read about servers start at `sql_store.py`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGE = "mariadb-server-core"
 
 
 class MariadbDialect:
-    """See `dialect.Dialect`."""
+    """MariaDB's part; see `dialect.Dialect`."""
 
     kind = "mariadb"
     pool_slack_bytes = 128 * 2**20
@@ -45,7 +45,7 @@ class MariadbDialect:
             os.close(descriptor)
 
     def adopt(self, data: Path) -> None:
-        """Nothing in a data directory of MariaDB says whose it is."""
+        """Nothing to do: MariaDB's data directory does not identify its server."""
 
     def command_line(self, settings: Settings, port: int | None) -> list[str]:
         command = [str(settings.program), *shared_options(settings, port)]
@@ -58,7 +58,7 @@ class MariadbDialect:
         return command
 
     def init_sql(self, password: str) -> str:
-        """root gets the same secret: without a sandbox others could reach the port."""
+        """Statements at start; root gets the same secret: without a sandbox others could reach the port."""
         secret = f"IDENTIFIED VIA mysql_native_password USING PASSWORD('{quotable(password)}')"
         lines = [f"CREATE OR REPLACE USER '{USER}'@'{host}' {secret};" for host in ("%", "localhost")]
         lines += [f"GRANT ALL PRIVILEGES ON *.* TO '{USER}'@'{host}' WITH GRANT OPTION;" for host in ("%", "localhost")]

@@ -20,7 +20,7 @@ from howfar.plan.fitting import MEMCACHED_BYTES
 NAMES = ("memcached",)
 PACKAGE = "memcached"
 MEMORY_MIB = MEMCACHED_BYTES // 2**20
-"""The most that its items may take; it takes memory as they come. Its own 64 throws items out that a load has just set."""
+"""Most memory for items; it is taken as they come. With the default of 64, items that a load has just set are evicted."""
 _COUNTERS = {
     "bytes_read": "Bytes_received",
     "bytes_written": "Bytes_sent",
@@ -34,7 +34,7 @@ _COUNTERS = {
     "ssl_handshake_errors": "Tls_handshake_errors",
 }
 _ANSWERED = "conn_parse_cmd"
-"""Of the session that asks for the sessions."""
+"""State of the session that asks for the sessions."""
 _DELETES = ("delete_hits", "delete_misses")
 _FACTS = (
     "maxbytes",
@@ -51,7 +51,7 @@ _FACTS = (
 
 
 class MemcachedDialect:
-    """See `key_value.StoreDialect`."""
+    """Memcached's part; see `key_value.StoreDialect`."""
 
     kind = "memcached"
     port = 11211
@@ -83,7 +83,7 @@ class MemcachedDialect:
         return answer.removeprefix("VERSION ")
 
     def counters(self, lines: Lines) -> dict[str, int]:
-        """It counts keys that were looked for, stored and deleted; requests it does not count."""
+        """Counts of keys that were looked for, stored and deleted; Memcached does not count requests."""
         seen = stats(lines)
         found = {ours: int(seen[theirs]) for theirs, ours in _COUNTERS.items() if theirs in seen}
         found["Calls_delete"] = sum(int(seen.get(name, 0)) for name in _DELETES)
@@ -93,7 +93,7 @@ class MemcachedDialect:
         return int(stats(lines)["curr_items"])
 
     def others(self, lines: Lines) -> tuple[str, ...]:
-        """The one that is being answered is ours."""
+        """The other clients; the session that is being answered is ours."""
         seen = [one for one in _sessions(stats(lines, "conns")) if one.get("state") != _ANSWERED]
         return tuple(
             "localhost" if one.get("listen_addr", "").startswith("unix:") else one.get("addr", "").removeprefix("tcp:")
@@ -116,8 +116,8 @@ class MemcachedDialect:
         return "ssl_enabled" in stats(lines, "settings")
 
     def view(self, lines: Lines, settings: StoreSettings) -> dict[str, Any]:
-        """Of its sessions ours is found by its address, else it is the one that is being answered.
-        Memcached does not report encryption: the client that spoke TLS with it does."""
+        """How the server sees our session: found by its address, else as the one that is being answered. Memcached does not report
+        encryption: the client that spoke TLS with it does."""
         version, cipher = lines.tls
         seen = _sessions(stats(lines, "conns"))
         found = {"host": "", "ssl_version": version, "ssl_cipher": cipher, "listener": ""}
@@ -135,7 +135,7 @@ class MemcachedDialect:
 
 
 def _sessions(conns: Mapping[str, str]) -> list[dict[str, str]]:
-    """`stats conns` has a line a property: `STAT 24:state conn_parse_cmd`. Those who listen are no sessions."""
+    """Sessions of `stats conns`, which has a line a property: `STAT 24:state conn_parse_cmd`. Listening sockets are left out."""
     found: dict[str, dict[str, str]] = {}
     for name, value in conns.items():
         number, _, what = name.partition(":")

@@ -1,4 +1,4 @@
-"""MySQL 8.0 and later: how it is initialised and started, and its accounts. Where to start reading of servers: `sql_store.py`.
+"""MySQL 8.0 and later: how it is initialised and started, and its accounts. To read about servers start at `sql_store.py`.
 
 As like MariaDB's defaults as it goes, so that the two can be set side by side: no binary log, no TLS unless requested, no X protocol.
 """
@@ -15,14 +15,14 @@ NAMES = ("mysqld",)
 
 
 class MysqlDialect:
-    """See `dialect.Dialect`."""
+    """MySQL's part; see `dialect.Dialect`."""
 
     kind = "mysql"
     pool_slack_bytes = 256 * 2**20
     left_to_do_sql: str | None = (
         "SELECT COUNT AS n FROM information_schema.INNODB_METRICS WHERE NAME = 'trx_rseg_history_len'"
     )
-    """Purge: a second after the start it reads undo pages of earlier starts from the file, in mid-trial unless waited for."""
+    """History left to purge: a second after the start the server reads older undo pages, in mid-trial unless waited for."""
 
     def initialise(self, program: Path, data: Path) -> None:
         # Debian's build insists on a directory of its own for files unless an option says that there is none.
@@ -40,7 +40,7 @@ class MysqlDialect:
         run_initialiser(command, data / "mysql")
 
     def adopt(self, data: Path) -> None:
-        """The server's identity is in a file; copies that share one could not replicate from each other."""
+        """Remove the file with the server's identity; copies that share one could not replicate from each other."""
         (data / "auto.cnf").unlink(missing_ok=True)
 
     def command_line(self, settings: Settings, port: int | None) -> list[str]:
@@ -61,8 +61,8 @@ class MysqlDialect:
         return command
 
     def init_sql(self, password: str) -> str:
-        """One account for socket and TCP: a login over the socket, where the password may go in clear, leaves its proof in the
-        server's cache, and every later login is the short one."""
+        """Statements at start. One account for socket and TCP: a login over the socket, where the password may go in clear, leaves its
+        proof in the server's cache, and every later login is the short one."""
         secret = f"IDENTIFIED WITH caching_sha2_password BY '{quotable(password)}'"
         lines = [
             f"DROP USER IF EXISTS '{USER}'@'%';",

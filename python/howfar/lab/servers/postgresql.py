@@ -54,22 +54,22 @@ from howfar.lab.sockets import listening_ports
 NAMES = ("postgres",)
 PACKAGE = "postgresql"
 _ADMIN = "postgres"
-"""The laboratory's own role: let in without a password by the socket, which lies in a directory that is ours alone."""
+"""The laboratory's own role, admitted without a password by the socket, which lies in a directory that only we can enter."""
 _FIRST_DATABASE = "postgres"
 _PORT = 5432
-"""Also in the name of its socket, when it has no network."""
+"""The usual port; also in the name of the socket when there is no network."""
 _PAGE_BYTES = 8192
 _LEAST_POOL_BYTES = 16 * 2**20
 _STOPS_S = 5.0
-"""It kills its processes itself when they take longer."""
+"""Time for the server to stop, after which it kills its processes itself."""
 _ANSWER_S = 30.0
-"""For an answer over the path; a link or a forwarder that died says nothing."""
+"""Time for an answer over the path; a link or a forwarder that died does not answer."""
 _SHUTDOWN_S = 300.0
 _SETTLES_S = 5.0
-"""For processes of clients that have gone; each reports its counters as it ends."""
+"""Time for processes of clients that have gone; each reports its counters as it ends."""
 _POLL_S = 0.005
 _ITERATIONS = 4096
-"""Its own, by default."""
+"""The server's own default."""
 _COUNTERS = (
     "xact_commit",
     "xact_rollback",
@@ -91,7 +91,7 @@ _COUNTERS = (
     "wal_sync",
     "table_pages",
 )
-"""Of pg_stat_database, pg_stat_wal and the tables' files; those that a version does not have are left out."""
+"""Counters of pg_stat_database, pg_stat_wal and the tables' files; those that a version does not have are left out."""
 _SNAPSHOT = (
     "SELECT to_jsonb(d) || to_jsonb(w) || jsonb_build_object("
     "'client_backends', (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()), "
@@ -120,11 +120,11 @@ _WARM = (
     "SELECT sum(pg_prewarm(c.oid, 'buffer', fork)) FROM pg_class c, unnest(ARRAY['main', 'vm', 'fsm']) AS fork "
     "WHERE c.relkind IN ('r', 'i', 't', 'm') AND pg_relation_size(c.oid, fork) > 0"
 )
-"""The catalogs too: the first session would read them from files otherwise."""
+"""Reads tables and catalogs, which the first session would read from files otherwise."""
 
 
 def password_verifier(password: str) -> str:
-    """What the server keeps of a password (RFC 5803): with it the password itself is in no statement."""
+    """The server's stored form of a password (RFC 5803): with it the password itself is in no statement."""
     salt = secrets.token_bytes(16)
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, _ITERATIONS)
     stored = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()
@@ -134,20 +134,20 @@ def password_verifier(password: str) -> str:
 
 @dataclass(frozen=True)
 class Streaming:
-    """How one takes part in replication."""
+    """Part of one server in replication."""
 
     account: str
-    """Of those that follow it."""
+    """Account of the replicas that follow it."""
     verifier: str
-    """Of their password."""
+    """Stored form of that account's password."""
     options: Mapping[str, str]
     primary: str | None
-    """Whom it follows, as libpq's words; None: it is a primary."""
+    """The primary that it follows, as libpq's words. None: it is a primary."""
 
 
 @dataclass(frozen=True)
 class PostgresSettings:
-    """How to start one."""
+    """Settings with which one server is started."""
 
     program: Path
     data: Path
@@ -156,16 +156,16 @@ class PostgresSettings:
     pool_bytes: int
     networking: bool
     loading: bool = False
-    """For a template: nothing of it needs to survive a crash."""
+    """Whether the start is for a template: nothing of it needs to survive a crash."""
     tls: CertificatePaths | None = None
     database: str = DATABASE
-    """Where the laboratory's own session is."""
+    """Database of the laboratory's own session."""
     streaming: Streaming | None = None
     log_for_replicas: bool = False
-    """Where `loading`: its log is one that a replica can begin with."""
+    """With `loading`: write a log that a replica can begin with."""
 
     def options(self, port: int) -> dict[str, str]:
-        """Its configuration beside the defaults."""
+        """The configuration where it differs from the defaults."""
         work, context = self.context.work, self.context
         chosen = {
             "port": str(port),
@@ -218,7 +218,7 @@ def _connected(
     encrypted: ssl.SSLContext | None,
     patience_s: float = _ANSWER_S,
 ) -> pg8000.native.Connection:
-    """Raises LabError."""
+    """A session. Raises LabError."""
     try:
         return pg8000.native.Connection(
             user,
@@ -236,7 +236,7 @@ def _connected(
 
 
 def _see(password: str, connection: Mapping[str, Any], encrypted: ssl.SSLContext | None) -> dict[str, Any]:
-    """See `servers.Seer`."""
+    """How the server sees a session; see `servers.Seer`."""
     try:
         with contextlib.closing(_connected(connection, USER, DATABASE, password, encrypted)) as probe:
             return _rows(
@@ -249,7 +249,7 @@ def _see(password: str, connection: Mapping[str, Any], encrypted: ssl.SSLContext
 
 
 class PostgresServer(TableServer):
-    """See `servers.Server`."""
+    """A running PostgreSQL; see `servers.Server`."""
 
     kind = "postgresql"
 
@@ -287,7 +287,7 @@ class PostgresServer(TableServer):
 
     @property
     def _follows(self) -> bool:
-        """It was begun as a replica: its accounts are its primary's."""
+        """Whether the server was started as a replica: its accounts are its primary's."""
         return self._settings.streaming is not None and self._settings.streaming.primary is not None
 
     def become_ready(self) -> None:
@@ -374,7 +374,7 @@ class PostgresServer(TableServer):
             raise LabError(f"the server refused {what}: {_said(error)}{self._last_output()}") from error
 
     def counted(self) -> Counted:
-        """A session is counted when it has logged in; what it asks is not."""
+        """What the server has counted: sessions that have logged in, but not their queries."""
         asked = (
             f"SELECT (SELECT sessions FROM pg_stat_database WHERE datname = '{DATABASE}') AS sessions, count(*) AS present, "
             f"count(*) FILTER (WHERE ssl) AS encrypted FROM pg_stat_activity LEFT JOIN pg_stat_ssl USING (pid) "
@@ -426,7 +426,7 @@ class PostgresServer(TableServer):
         return receipt, tuple(found)
 
     def _settle(self) -> None:
-        """Until the sessions of the load have ended: a session reports what it counted once a second, and as it ends."""
+        """Wait until the sessions of the load have ended: a session reports what it counted once a second, and as it ends."""
         deadline = time.monotonic() + _SETTLES_S
         while self.snapshot().get("client_backends") and time.monotonic() < deadline:
             time.sleep(_POLL_S)
@@ -439,7 +439,7 @@ class PostgresServer(TableServer):
         return bool(self.query("SELECT 1 FROM pg_settings WHERE name = 'ssl_library' AND setting <> ''"))
 
     def shut_down(self) -> None:
-        """Cleanly, so that the next start needs no recovery. Raises ServerCrashed."""
+        """Shut down cleanly, so that the next start needs no recovery. Raises ServerCrashed."""
         self.disconnect()
         self._companion.process.send_signal(signal.SIGINT)
         try:
@@ -450,7 +450,7 @@ class PostgresServer(TableServer):
             raise ServerCrashed(f"the server ended with exit code {code} on shutdown{self._last_output()}")
 
     def kill(self) -> None:
-        """SIGKILL to all of its processes at once, the first one before those that it would start again."""
+        """Send SIGKILL to all processes at once, to the first one before those that it would start again."""
         children = _children(self.pid)
         self._companion.process.kill()
         for pid in children:
@@ -481,7 +481,7 @@ class PostgresServer(TableServer):
 
 
 def _make_standby(data: Path, primary: str) -> None:
-    """Whom to follow stays out of the command line: it holds a secret."""
+    """Make the server a standby; its primary stays out of the command line, because it includes a secret."""
     (data / "standby.signal").touch()
     settings = data / "postgresql.auto.conf"
     settings.touch(mode=0o600)
@@ -497,7 +497,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _runs(pid: int) -> bool:
-    """Also while nobody has waited for it yet, a process that has ended does not."""
+    """Whether the process runs. One that has ended does not, even if nobody has waited for it yet."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     return False
@@ -521,7 +521,7 @@ def _said(error: Exception) -> str:
 
 
 class PostgresStore(TableStore):
-    """See `servers.Store`."""
+    """A PostgreSQL program with its data; see `servers.Store`."""
 
     pool_slack_bytes = 64 * 2**20
 
@@ -550,7 +550,7 @@ class PostgresStore(TableStore):
         self._open_to_replicas(data)
 
     def _adopt(self, data: Path) -> None:
-        """Nothing in a copy has to be another than in its template."""
+        """Nothing to do: a copy may be the same as its template."""
 
     def _load(self, data: Path, rows: Rows) -> None:
         self._empty(data)
@@ -566,21 +566,21 @@ class PostgresStore(TableStore):
         self._open_to_replicas(data)
 
     def begin(self, streaming: Streaming, tls: CertificatePaths | None) -> PostgresServer:
-        """As `SqlStore.begin`."""
+        """Start a server that takes part in replication; see `SqlStore.begin`."""
         data = self._data(self.tables.contents[0])
         if not self._for_replicas(data):
             self._open_to_replicas(data)
         return self._server(data, networking=True, tls=tls, streaming=streaming)
 
     def _for_replicas(self, data: Path) -> bool:
-        """Its log is one that a replica can begin with; templates of before are not."""
+        """Whether a replica can begin with the log in `data`; with that of older templates it cannot."""
         command = [str(self.program.path.parent / "pg_controldata"), "-D", str(data)]
         shown = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
         return not re.search(r"^wal_level setting: +minimal", shown.stdout, re.MULTILINE)
 
     def _open_to_replicas(self, data: Path) -> None:
-        """By a start and an end with a log for them: what is loaded without one is loaded faster. A replica fetches the whole file of
-        the log in which it begins, so that is a new one."""
+        """Start and shut down once with a log for replicas: loading without one is faster. A replica fetches the whole file of the log
+        in which it begins, so a new file is begun."""
         self._loading(data, lambda server: server.query("SELECT pg_switch_wal()"), log_for_replicas=True)
 
     def _loading(
@@ -591,7 +591,7 @@ class PostgresStore(TableStore):
         *,
         log_for_replicas: bool = False,
     ) -> None:
-        """Start it for a template, do `work`, shut it down."""
+        """Start a server for a template, do `work`, shut it down."""
         server = ready(
             self._server(data, networking=False, loading=True, database=database, log_for_replicas=log_for_replicas)
         )
@@ -641,7 +641,7 @@ def _load_first(server: PostgresServer, size: int, rows: Rows, stream: Path) -> 
 
 
 def _finish(server: PostgresServer, number: int, size: int) -> None:
-    """Keys, defaults and owner as sysbench makes them; frozen, so that no trial is the first to touch a row."""
+    """Add keys, defaults and owner as sysbench does; freeze the rows, so that no trial is the first to touch one."""
     name = f"sbtest{number}"
     for statement in (
         f"CREATE SEQUENCE {name}_id_seq START {size + 1} OWNED BY {name}.id",

@@ -29,12 +29,12 @@ class Installed:
 
 
 def servers_home() -> Path:
-    """Where they are; perhaps not there yet."""
+    """Directory of the private installs; it may not exist yet."""
     return cache_home() / "servers"
 
 
 def installs() -> list[Installed]:
-    """All complete ones, older versions first."""
+    """All complete private installs, older versions first."""
     found = []
     for receipt in servers_home().glob(f"*/{RECEIPT}"):
         if receipt.parent.name.startswith("."):
@@ -45,19 +45,19 @@ def installs() -> list[Installed]:
 
 
 def named(name: str, candidates: Sequence[Installed]) -> Installed | None:
-    """`mysql`, `mysql-9` and `mysql-9.7.4-2` all name `mysql-9.7.4-2`; the newest of several."""
+    """The private install of this name. `mysql`, `mysql-9` and `mysql-9.7.4-2` all name `mysql-9.7.4-2`; the newest of several."""
     fitting = [one for one in candidates if one.name == name or one.name.startswith((f"{name}-", f"{name}."))]
     return fitting[-1] if fitting else None
 
 
 def _by_version(name: str) -> tuple[tuple[int, str], ...]:
-    """Numbers by value: 9.10 is newer than 9.9."""
+    """Key for sorting by version, numbers by value: 9.10 is newer than 9.9."""
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name))
 
 
 _KEYRINGS = tuple(Path("/usr/share/keyrings", f"debian-archive-keyring.{ending}") for ending in ("gpg", "pgp"))
 _RELEASE_OF_NO_OTHER_KIND = re.compile(r"[a-z]+")
-"""`bookworm`, but not `bookworm-updates`."""
+"""Names of releases: `bookworm`, but not `bookworm-updates`."""
 _TIMEOUT_S = 1800
 _SAID_LINES = 6
 _CONFIGURATION = """\
@@ -113,7 +113,7 @@ Description: not wanted here
 
 @dataclass(frozen=True)
 class Wanted:
-    """Packages of one suite. `package` comes with all that it depends on, `alone` without, `unwanted` not at all."""
+    """Packages of one suite. `package` is taken with all that it depends on, `alone` without, `unwanted` not at all."""
 
     suite: str
     package: str
@@ -255,7 +255,7 @@ _NO_DEFAULTS = """\
 
 
 def relocate(root: Path, server: str) -> Path:
-    """Lay out `root`; gives the server's own launcher below it. `server`: its name in the packages' usr/sbin."""
+    """Lay out `root`; returns the server's own launcher below it. `server`: its name in the packages' usr/sbin."""
     _thin(root / PACKAGES / "usr")
     for name in ("share", "lib"):
         (root / name).symlink_to(f"{PACKAGES}/usr/{name}")
@@ -315,7 +315,7 @@ def _loader(root: Path) -> tuple[str, list[str]]:
 
 
 def write_executable(path: Path, text: str) -> None:
-    """A script of ours."""
+    """Write a script and make it executable."""
     path.write_text(text)
     path.chmod(0o755)
 
@@ -325,7 +325,7 @@ _FOLDERS = ("bin", "sbin", "libexec")
 
 
 def take(source: Path, building: Path, tell: Callable[[str], None]) -> tuple[str, str]:
-    """Lay out `building`, an empty directory that will be renamed. Gives a name for it and the program below it.
+    """Lay out `building`, an empty directory that will be renamed. Returns a name for it and the program below it.
 
     Raises ServerMissing, ServerCrashed, LabError.
     """
@@ -356,7 +356,7 @@ def take(source: Path, building: Path, tell: Callable[[str], None]) -> tuple[str
 
 
 def _shell_word(path: Path, building: Path) -> str:
-    """A name that holds after `building` has got its own: relative to the launcher for what lies inside, absolute otherwise."""
+    """A path for the launcher that stays valid when `building` is renamed: relative for what lies inside, absolute otherwise."""
     if building in (path, *path.parents):
         return '"$root"/' + shlex.quote(str(path.relative_to(building)))
     return shlex.quote(str(path))
@@ -372,7 +372,7 @@ def _unpack(tarball: Path, target: Path) -> None:
 
 
 def _base(folder: Path) -> Path:
-    """A tarball has one directory that holds all."""
+    """The directory with the server: a tarball has one directory that holds all."""
     inside = list(folder.iterdir())
     return inside[0] if len(inside) == 1 and inside[0].is_dir() else folder
 
@@ -394,11 +394,11 @@ _UNFINISHED = ".building-"
 
 @dataclass(frozen=True)
 class Recipe:
-    """What `howfar servers get` can get."""
+    """One server that `howfar servers get` can get."""
 
     kind: str
     server: str
-    """The program's name."""
+    """Name of the program."""
     wanted: Wanted
     says: str
 
@@ -446,7 +446,7 @@ def get_from(source: Path, tell: Callable[[str], None]) -> tuple[Installed, bool
 
 @contextmanager
 def _workshop() -> Iterator[Path]:
-    """Where private installs are made, ours alone for a while."""
+    """The directory in which private installs are made, locked for us."""
     home = servers_home()
     # apt's configuration cannot quote these, nor the loader's search path a colon.
     if any(character in str(home) for character in '":\\\n'):

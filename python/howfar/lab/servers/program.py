@@ -15,7 +15,7 @@ from howfar.errors import ServerCrashed, ServerMissing
 
 PLACES = ("/usr/sbin", "/usr/local/sbin", "/usr/libexec")
 _VERSIONED = Path("/usr/lib/postgresql")
-"""Where Debian has the programs of each version of PostgreSQL, in no PATH."""
+"""Where Debian has the programs of each version of PostgreSQL, outside PATH."""
 _VERSION = re.compile(r"Ver (\d\S*)")
 _LINKED = ("redis", "valkey", "memcached")
 _BY_WORDS = {
@@ -24,7 +24,7 @@ _BY_WORDS = {
     "valkey": re.compile(r"^Valkey server v=(\d\S*)"),
     "memcached": re.compile(r"^memcached (\d\S*)"),
 }
-"""What those answer that name themselves first."""
+"""Answers to `--version` of servers that name themselves first."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Program:
 
 
 def find_program(names: Sequence[str], kind: str) -> Path | None:
-    """The first of `names` in PATH, /usr/sbin and the like which says that it is of this kind. Raises ServerCrashed."""
+    """The first of `names` in PATH, /usr/sbin and the like that reports this kind. Raises ServerCrashed."""
     versions = sorted(_VERSIONED.glob("[0-9]*/bin"), key=lambda place: float(place.parent.name), reverse=True)
     path = os.pathsep.join([os.environ.get("PATH", ""), *PLACES, *map(str, versions)])
     for name in names:
@@ -50,7 +50,7 @@ def find_program(names: Sequence[str], kind: str) -> Path | None:
 
 
 def identify(path: Path) -> Program:
-    """What this program says that it is. Raises ServerMissing, ServerCrashed."""
+    """The program's kind and version as it reports them. Raises ServerMissing, ServerCrashed."""
     if not (path.is_file() and os.access(path, os.X_OK)):
         raise ServerMissing(f"{path} is no program", "Give the path of a mariadbd or mysqld, like /usr/sbin/mariadbd.")
     output = _version_output(path)
@@ -70,7 +70,7 @@ def sha256_of(path: Path) -> str:
 
 
 def kind_of(output: str) -> str | None:
-    """From the answer to `--version`. MySQL names itself in no fixed word, but only servers that descend from it say `Ver`."""
+    """The kind, from the answer to `--version`. MySQL has no fixed word, but only servers that descend from it say `Ver`."""
     for kind, pattern in _BY_WORDS.items():
         if pattern.search(output):
             return kind
@@ -80,14 +80,14 @@ def kind_of(output: str) -> str | None:
 
 
 def version_of(output: str) -> str | None:
-    """From the same answer."""
+    """The version, from the answer to `--version`."""
     matches = (pattern.search(output) for pattern in (*_BY_WORDS.values(), _VERSION))
     return next((match.group(1) for match in matches if match is not None), None)
 
 
 def _version_output(path: Path) -> str:
-    """The others refuse the option that MariaDB and MySQL want to come first, without which they read files of the machine.
-    Raises ServerCrashed with what was said to that."""
+    """The answer to `--version`, asked first with the option that MariaDB and MySQL need in order not to read files of the machine,
+    and that others refuse. Raises ServerCrashed with the answer to that option."""
     try:
         return _ask_version(path)
     except ServerCrashed:

@@ -29,7 +29,7 @@ _COUNTERS = {
     "total_error_replies": "Error_replies",
     "total_forks": "Forks",
 }
-"""Those that a release does not have are left out."""
+"""Counters; those that a release does not have are left out."""
 _FACTS = (
     "maxclients",
     "maxmemory",
@@ -47,11 +47,11 @@ _FACTS = (
     "disable-thp",
 )
 _IN_MEMORY = {"save": "", "appendonly": "no", "maxmemory": "0"}
-"""What would write files, or evict keys, during the load."""
+"""Settings against writing files and evicting keys during the load."""
 
 
 class RedisDialect:
-    """See `key_value.StoreDialect`."""
+    """The part of Redis and Valkey; see `key_value.StoreDialect`."""
 
     port = 6379
     has_both = True
@@ -60,7 +60,7 @@ class RedisDialect:
         self.kind = kind
 
     def command_line(self, settings: StoreSettings) -> list[str]:
-        """A first argument that is an option: no file is read."""
+        """Command that starts the server. Its first argument is an option, so that no file is read."""
         port = settings.port or 0
         options = {
             "port": str(port if settings.tls is None else 0),
@@ -139,7 +139,7 @@ class RedisDialect:
         return bool(ask(lines, "CONFIG", "GET", "tls-port"))
 
     def view(self, lines: Lines, settings: StoreSettings) -> dict[str, Any]:
-        """It does not say that a session is encrypted, but at which of its ports the session is: that of TLS speaks nothing else."""
+        """How the server sees this session. It reports not encryption but the session's port, and its TLS port speaks nothing else."""
         seen = pairs(ask(lines, "CLIENT", "INFO").strip(), " ", "=")
         at_tls = settings.tls is not None and seen.get("laddr", "").endswith(f":{settings.port}")
         version, cipher = lines.tls if at_tls else (None, None)

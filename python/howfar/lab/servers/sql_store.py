@@ -56,11 +56,11 @@ from howfar.store.server_metrics import server_metrics
 
 _SHUTDOWN_TIMEOUT_S = 300.0
 _VIEW_TIMEOUT_S = 30.0
-"""For an answer over the path. A link or a forwarder that died meanwhile says nothing, not even that it is gone."""
+"""Time for an answer over the path. A link or a forwarder that died meanwhile does not even report that it is gone."""
 _CONNECTION_LOST = (2002, 2003, 2006, 2013)
-"""Client errors: two of no connection, server gone, server lost."""
+"""Client errors: no connection (two of them), server gone, server lost."""
 _SYNTAX = 1064
-"""An error whose message quotes the statement."""
+"""Error whose message quotes the statement."""
 _COUNTERS = (
     "Bytes_received",
     "Bytes_sent",
@@ -88,7 +88,7 @@ _COUNTERS = (
     "Handler_commit",
     "Threads_running",
 )
-"""Those that a server does not have are left out. Innodb_row_lock_time is in milliseconds."""
+"""Counters; those that a server does not have are left out. Innodb_row_lock_time is in milliseconds."""
 _CLIENT_COUNTERS = ("Questions", "Com_admin_commands", "Connections", "Threads_connected", "Ssl_finished_accepts")
 _FACTS = (
     "version",
@@ -111,7 +111,7 @@ _FACTS = (
 
 
 class SqlServer(TableServer):
-    """See `servers.Server`."""
+    """A running MariaDB or MySQL; see `servers.Server`."""
 
     def __init__(self, settings: Settings, dialect: Dialect) -> None:
         self.kind = dialect.kind
@@ -135,7 +135,7 @@ class SqlServer(TableServer):
         return self._settings.password
 
     def become_ready(self) -> None:
-        """Until it answers on its socket and its pages are in memory. Raises ServerCrashed."""
+        """Wait until the server answers on its socket and its pages are in memory. Raises ServerCrashed."""
         patience_s = ready_timeout_s(self._settings.pool_bytes)
         deadline = time.monotonic() + patience_s
         self._wait_until(
@@ -168,7 +168,7 @@ class SqlServer(TableServer):
         return True
 
     def _wait_warm(self, deadline: float) -> None:
-        """Until its pages are in memory. Raises LabError."""
+        """Wait until the pages are in memory. Raises LabError."""
 
         def status() -> str:
             return self._status(("Innodb_buffer_pool_load_status",))["Innodb_buffer_pool_load_status"]
@@ -183,7 +183,7 @@ class SqlServer(TableServer):
             )
 
     def _wait_settled(self, deadline: float) -> None:
-        """Until what a killed server left undone is done. Raises LabError."""
+        """Wait until the work that a killed server left is done. Raises LabError."""
         sql = self._dialect.left_to_do_sql
         if sql is not None:
             self._wait_until(
@@ -205,7 +205,7 @@ class SqlServer(TableServer):
             raise LabError(f"connecting to {end_of(connection)} failed: {error}{self._last_output()}") from error
 
     def session(self, patience_s: float) -> pymysql.Connection[DictCursor]:
-        """A further connection over the socket; what takes longer than `patience_s` is an error of pymysql's. Raises LabError."""
+        """A further session over the socket; what takes longer than `patience_s` is an error of pymysql's. Raises LabError."""
         return self._connect({"socket": str(self.socket)}, patience_s)
 
     @contextlib.contextmanager
@@ -279,11 +279,11 @@ class SqlServer(TableServer):
         return partial(_see, self._settings.password)
 
     def again(self, binary_log: BinaryLog) -> SqlServer:
-        """Another one on the same data, started and not waited for; this one has ended."""
+        """Another server on the same data, started and not waited for; this one has ended."""
         return SqlServer(replace(self._settings, binary_log=binary_log), self._dialect)
 
     def shut_down(self) -> None:
-        """Cleanly, so that the next start needs no recovery. Raises ServerCrashed."""
+        """Shut down cleanly, so that the next start needs no recovery. Raises ServerCrashed."""
         self._companion.process.send_signal(signal.SIGTERM)
         try:
             code = self._companion.process.wait(_SHUTDOWN_TIMEOUT_S)
@@ -302,7 +302,7 @@ class SqlServer(TableServer):
 def _connected(
     connection: Mapping[str, Any], password: str, patience_s: float, encrypted: ssl.SSLContext | None
 ) -> pymysql.Connection[DictCursor]:
-    """Raises pymysql.Error."""
+    """A session. Raises pymysql.Error."""
     return pymysql.connect(
         unix_socket=connection.get("socket"),
         host=connection.get("host"),
@@ -320,7 +320,7 @@ def _connected(
 
 
 def _see(password: str, connection: Mapping[str, Any], encrypted: ssl.SSLContext | None) -> dict[str, Any]:
-    """See `servers.Seer`."""
+    """How the server sees a session; see `servers.Seer`."""
     try:
         probe = _connected(connection, password, _VIEW_TIMEOUT_S, encrypted)
         with probe, probe.cursor() as cursor:
@@ -338,7 +338,7 @@ def _lost(error: pymysql.Error) -> bool:
 
 
 def _unquoted(error: pymysql.Error) -> str:
-    """What the server says, without the statement that it was sent."""
+    """The server's message, without the statement that it was sent."""
     return f"error {_SYNTAX}, which quotes it" if error.args[:1] == (_SYNTAX,) else str(error)
 
 
@@ -385,7 +385,7 @@ def _copy_first(server: SqlServer, count: int, database: Path) -> None:
 
 
 class SqlStore(TableStore):
-    """See `servers.Store`."""
+    """A MariaDB or MySQL program with its data; see `servers.Store`."""
 
     def __init__(self, program: Program, dialect: Dialect, tables: Tables) -> None:
         assert program.kind == dialect.kind
@@ -394,8 +394,8 @@ class SqlStore(TableStore):
         self._dialect = dialect
 
     def begin(self, *, binary_log: BinaryLog, tls: CertificatePaths | None = None) -> SqlServer:
-        """Start one that takes part in replication, with networking, on the first content; who calls waits until it is ready, and
-        stops it. So several come up side by side."""
+        """Start a server that takes part in replication, with networking, on the first content; the caller waits until it is ready,
+        and stops it. So several can start at the same time."""
         return self._server(self._data(self.tables.contents[0]), networking=True, tls=tls, binary_log=binary_log)
 
     def _initialise(self, data: Path) -> None:

@@ -22,7 +22,7 @@ from howfar.plan.factors import Content
 
 _UNFINISHED = "building-"
 _SHELF_BYTES_MAX = 16 * 2**30
-"""Templates used longest ago go when a shelf holds more; the one just built stays, however large."""
+"""Size of a shelf beyond which the templates used longest ago are removed; the one just built stays, however large."""
 
 
 def from_template(shelf: Path, name: str, target: Path, build: Callable[[Path], None]) -> bool:
@@ -66,13 +66,13 @@ def tidy(shelves: Path) -> None:
 
 
 def _remove_unfinished(shelf: Path) -> None:
-    """Call with the shelf's lock held exclusively: then nobody builds."""
+    """Remove what was not finished. Call with the shelf's lock held exclusively, so that nothing is being built."""
     for stale in shelf.glob(f"{_UNFINISHED}*"):
         shutil.rmtree(stale, ignore_errors=True)
 
 
 def _size(directory: Path) -> int:
-    """On disk. What goes away meanwhile takes nothing."""
+    """Size on disk. Files that go away meanwhile count 0."""
     total = 0
     for where, _, names in os.walk(directory):
         for name in names:
@@ -92,26 +92,26 @@ def _collect(shelf: Path, keep: Path) -> None:
 
 
 ROW_BYTES = 250
-"""A row with its share of the index on `k`, as InnoDB keeps it (2.4 GB for 10 x 1 000 000 were seen)."""
+"""Bytes of a row with its share of the index on `k`, as InnoDB keeps it (10 x 1 000 000 took 2.4 GB)."""
 POOL_PER_DATA = 1.25
-"""The buffer pool has room for more than the tables, so that no page of theirs is ever evicted."""
+"""Size of the buffer pool compared with the tables: no page of theirs is ever evicted."""
 
 LOADED = "templates/loaded"
 """The shelf of loaded tables, in the cache."""
 
 
 def template_name(program: Program, tables: int, table_size: int, rows: Rows) -> str:
-    """What such tables are called there."""
+    """Name of the template with these tables."""
     return f"{program.key}-{tables}x{table_size}-{rows.key}"
 
 
 class TableStore(Store):
-    """Tables of sysbench, from templates."""
+    """Sysbench's tables, from templates."""
 
     user = USER
     database = DATABASE
     pool_slack_bytes = 128 * 2**20
-    """In addition to the tables, in the buffer pool and on disk."""
+    """Room needed in addition to the tables, in the buffer pool and on disk."""
 
     def __init__(self, program: Program, tables: Tables) -> None:
         super().__init__(program)
@@ -133,11 +133,11 @@ class TableStore(Store):
 
     @abstractmethod
     def _serve(self, data: Path, *, networking: bool, tls: CertificatePaths | None) -> Server:
-        """Start a server that is waited for by the caller."""
+        """Start a server; the caller waits for it."""
 
     @property
     def pool_bytes(self) -> int:
-        """Of a server's buffer pool: no page of the tables is ever evicted."""
+        """Size of a server's buffer pool, in which no page of the tables is ever evicted."""
         return int(self.data_bytes() * POOL_PER_DATA) + self.pool_slack_bytes
 
     def data_bytes(self) -> int:
@@ -177,7 +177,7 @@ class TableStore(Store):
         return self.context.work / ("data" if content == "digits" else f"data-{content}")
 
     def _put(self, content: Content) -> bool:
-        """Make one data directory. True: a template was there."""
+        """Make one data directory; returns whether there was a template."""
         data = self._data(content)
         if self.tables.count == 0:
             return self._empty(data)

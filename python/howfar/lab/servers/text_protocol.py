@@ -11,7 +11,7 @@ from typing import Any
 from howfar.errors import LabError
 
 MOST_BYTES = 16 * 2**20
-"""Of one answer: a list of ten thousand sessions is 3 MB."""
+"""Longest answer: a list of ten thousand sessions is 3 MB."""
 
 
 class ServerError(LabError):
@@ -23,7 +23,7 @@ class ServerError(LabError):
 
 
 class Lines:
-    """One connection: lines that end in CR LF, with counted bytes between them. All that goes wrong with it is a LabError."""
+    """One connection: lines that end in CR LF, with counted bytes between them. All its errors are LabErrors."""
 
     def __init__(self, made: socket.socket, where: str) -> None:
         self.socket, self._where, self._held = made, where, b""
@@ -32,7 +32,7 @@ class Lines:
     def connect(
         cls, connection: Mapping[str, Any], patience_s: float, encrypted: ssl.SSLContext | None = None
     ) -> Lines:
-        """`connection`: `socket`, or `host` and `port`. Raises LabError."""
+        """Connect. `connection`: `socket`, or `host` and `port`. Raises LabError."""
         where = str(connection.get("socket") or f"{connection.get('host')}:{connection.get('port')}")
         made: socket.socket | None = None
         try:
@@ -59,7 +59,7 @@ class Lines:
 
     @property
     def tls(self) -> tuple[str | None, str | None]:
-        """Version and cipher suite of this session; none when it is plain."""
+        """TLS version and cipher suite of this session; None when it is plain."""
         if not isinstance(self.socket, ssl.SSLSocket):
             return None, None
         cipher = self.socket.cipher()
@@ -78,7 +78,7 @@ class Lines:
         return line.decode(errors="replace")
 
     def exactly(self, count: int) -> str:
-        """So many bytes and the end of line after them."""
+        """This many bytes, and the end of line after them."""
         if not 0 <= count <= MOST_BYTES:
             raise LabError(f"{self._where} announces an answer of {count} bytes")
         while len(self._held) < count + 2:
@@ -105,7 +105,7 @@ class Lines:
 
 
 def ask(lines: Lines, *arguments: str) -> Any:
-    """A request in RESP. Raises ServerError with the server's error, LabError."""
+    """The answer to a request in RESP. Raises ServerError with the server's error, LabError."""
     encoded = [word.encode() for word in arguments]
     lines.send(b"*%d\r\n" % len(encoded) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in encoded))
     try:
@@ -132,13 +132,13 @@ def _answer(lines: Lines, request: str) -> Any:
 
 
 def pairs(text: str, between: str, middle: str) -> dict[str, str]:
-    """`a=1 b=2`, as INFO and CLIENT LIST have it, with their separators."""
+    """Names and values of a text like `a=1 b=2`, as in INFO and CLIENT LIST, with their separators."""
     split = (word.partition(middle) for word in text.split(between))
     return {name.strip(): value for name, separator, value in split if separator}
 
 
 def stats(lines: Lines, about: str = "") -> dict[str, str]:
-    """Memcached's. Raises ServerError, LabError."""
+    """Memcached's statistics. Raises ServerError, LabError."""
     request = f"stats {about}".strip()
     lines.send(request.encode() + b"\r\n")
     found: dict[str, str] = {}

@@ -16,17 +16,17 @@ from howfar.lab.network import Network, cable_directly
 
 DEFAULT = "packet"
 SHAPING = (DEFAULT, "kernel")
-"""Those that can be given a rate."""
+"""Back-ends that can be given a rate."""
 NAMES = (*SHAPING, "none")
-"""All, without loading them: command lines name them."""
+"""Names of all back-ends, known without loading them: command lines need them."""
 
 
 class BackendLink(Protocol):
-    """A line in use. What it cannot tell is None."""
+    """A link in use. None means that the back-end does not report the value."""
 
     @property
     def ready(self) -> LinkReady | None:
-        """What the emulator says of itself; None: there is none."""
+        """What the emulator reports about itself. None: there is no emulator."""
         ...
 
     @property
@@ -35,7 +35,7 @@ class BackendLink(Protocol):
     def alive(self) -> bool: ...
 
     def set(self, spec: LinkSpec, compensate_ns: int, elapsed_ns: int) -> None:
-        """In force when it returns. Raises LinkFailed, EngineError."""
+        """Apply `spec`; it is in force on return. Raises LinkFailed, EngineError."""
         ...
 
     def stats(self, *, reset: bool = False) -> LinkStats | None:
@@ -44,21 +44,21 @@ class BackendLink(Protocol):
 
 
 class Backend(Protocol):
-    """Modules of this package are its implementations."""
+    """One way to carry packets. The modules of this package implement it."""
 
     NAME: str
     ABOUT: str
-    """One line, for `howfar links`."""
+    """Description in one line, for `howfar links`."""
     CHARGES_LONE_PACKETS: bool
-    """A packet that comes alone takes its time at the rate, too."""
+    """Whether a packet that comes alone takes its time at the rate, too."""
     QUEUE_LEAST_BYTES: int
-    """No queue is shorter, also where none was requested."""
+    """The shortest queue, also where none was requested."""
     ARRIVAL: str | None
-    """What lateness is counted from, for the receipt; None: lateness is not counted."""
+    """Moment from which lateness is counted, for the receipt; None: it is not counted."""
 
     @staticmethod
     def refuses(spec: LinkSpec) -> str | None:
-        """Why it cannot be what is requested, known before trying; None: it can."""
+        """Why this back-end cannot provide `spec`, known before trying. None: it can."""
         ...
 
     @staticmethod
@@ -90,7 +90,7 @@ def find_backend(name: str, spec: LinkSpec) -> Backend:
 
 
 class BareLink:
-    """See `backends.BackendLink`."""
+    """A cable without an emulator; see `backends.BackendLink`."""
 
     ready: LinkReady | None = None
     pid: int | None = None

@@ -30,7 +30,7 @@ _NETEM_PACKETS = 10_000_000
 
 
 class QdiscLink:
-    """See `backends.BackendLink`."""
+    """A link shaped by the kernel's disciplines; see `backends.BackendLink`."""
 
     ready: LinkReady | None = None
     pid: int | None = None
@@ -38,7 +38,7 @@ class QdiscLink:
     def __init__(self, network: Network) -> None:
         self._network = network
         self._set: dict[str, list[str]] = {}
-        """By device: the disciplines in force."""
+        """The disciplines in force, by device."""
 
     def alive(self) -> bool:
         return True
@@ -72,7 +72,7 @@ class QdiscLink:
 
 
 def _device(name: DirectionName, ends: Ends) -> str:
-    """A packet to the server leaves the middle by the server's cable, and is shaped there: a slow router, not a slow card."""
+    """The device that shapes a direction: a packet to the server is shaped where it leaves the middle, as by a slow router."""
     return ends.server_middle if name == "to_server" else ends.client_middle
 
 

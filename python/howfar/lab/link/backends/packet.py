@@ -17,7 +17,7 @@ from howfar.lab.network import FIRST, Ends, Network, Shares, cable_through_middl
 
 
 class PacketLink:
-    """See `backends.BackendLink`: the engine's emulator."""
+    """A link through the engine's emulator; see `backends.BackendLink`."""
 
     def __init__(self, engine: EngineProcess, ready: LinkReady) -> None:
         self._engine, self._ready = engine, ready

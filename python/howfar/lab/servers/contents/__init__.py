@@ -27,14 +27,14 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Rows(Protocol):
-    """One content."""
+    """The rows of one content."""
 
     key: str
     """Part of a template's name: changes with the rows and the schema."""
     c_type: str
     pad_type: str
     columns: str
-    """How LOAD DATA makes a row of a line's four fields."""
+    """SQL by which LOAD DATA makes a row of a line's four fields."""
 
     def fields(self, random: np.random.Generator, count: int) -> tuple[Bytes, Bytes]:
         """The third and the fourth field of `count` lines, a line a row: what becomes `c` and `pad`."""
@@ -42,7 +42,7 @@ class Rows(Protocol):
 
 
 def _number(values: npt.NDArray[np.int64]) -> Bytes:
-    """Ten digits each; LOAD DATA reads leading zeros as nothing."""
+    """Numbers of ten digits each; LOAD DATA ignores leading zeros."""
     powers = 10 ** np.arange(_NUMBER_DIGITS - 1, -1, -1, dtype=np.int64)
     return (values[:, None] // powers % 10 + _ZERO).astype(np.uint8)
 
@@ -69,7 +69,7 @@ _HYPHEN = ord("-")
 
 
 class Digits:
-    """Sysbench's own: `c` is ten groups of eleven random digits, `pad` five, joined by hyphens.
+    """Sysbench's own content: `c` is ten groups of eleven random digits, `pad` five, joined by hyphens.
 
     zlib at level 6 makes 0.52 of `c` in frames of 16 KiB: a digit holds 3.3 bits of its 8.
     """
@@ -84,7 +84,7 @@ class Digits:
 
 
 def _groups(random: np.random.Generator, count: int, groups: int) -> Bytes:
-    """Shape (count, groups * 12 - 1)."""
+    """Groups of random digits; shape (count, groups * 12 - 1)."""
     cells = np.full((count, groups, GROUP_DIGITS + 1), _HYPHEN, dtype=np.uint8)
     cells[:, :, :GROUP_DIGITS] = random.integers(0, 10, size=(count, groups, GROUP_DIGITS), dtype=np.uint8) + _ZERO
     return cells.reshape(count, -1)[:, :-1]
@@ -110,7 +110,7 @@ class Incompressible:
 
 
 def _hex(random: np.random.Generator, count: int, length: int) -> Bytes:
-    """Shape (count, 2 * length)."""
+    """Random bytes in hexadecimal; shape (count, 2 * length)."""
     values = random.integers(0, 256, size=(count, length), dtype=np.uint8)
     return _HEX[np.stack([values >> 4, values & 15], axis=-1)].reshape(count, -1)
 
@@ -118,7 +118,7 @@ def _hex(random: np.random.Generator, count: int, length: int) -> Bytes:
 _ZIPF = 1.0
 """The n-th most frequent word is drawn with weight 1/n, as in prose."""
 _SENTENCE_WORDS = 12
-"""One word in so many ends a sentence."""
+"""One word in this many ends a sentence."""
 _SPACE, _STOP = ord(" "), ord(".")
 
 
@@ -160,7 +160,7 @@ def _ranks() -> npt.NDArray[np.float64]:
 
 
 def _prose(random: np.random.Generator, length: int) -> Bytes:
-    """So many bytes of sentences."""
+    """Sentences, `length` bytes in all."""
     letters, lengths = _letters()
     mean = float(np.dot(np.diff(_ranks(), prepend=0.0), lengths)) + 1
     drawn = int(length / mean * 1.2) + 100
@@ -177,7 +177,7 @@ def _prose(random: np.random.Generator, length: int) -> Bytes:
 
 
 def _columns(random: np.random.Generator, count: int, width: int) -> Bytes:
-    """Shape (count, width). A value that would end in a space, which CHAR drops, ends in a stop instead."""
+    """Columns of sentences; shape (count, width). A value that would end in a space, which CHAR drops, ends in a stop instead."""
     columns = _prose(random, count * width).reshape(count, width)
     columns[columns[:, -1] == _SPACE, -1] = _STOP
     return columns
@@ -187,5 +187,5 @@ _KNOWN: dict[Content, Rows] = {"digits": Digits(), "text": Text(), "incompressib
 
 
 def find_rows(content: Content) -> Rows:
-    """By its name in a plan."""
+    """The rows of a content, by its name in a plan."""
     return _KNOWN[content]
