@@ -40,9 +40,9 @@ _ROUNDS = 8
 _ROUND_NS = 60_000_000
 _FEWEST, _MOST, _SETTLE = 20, 200, 5
 _LONGEST_NS = 3_000_000
-"""A processor that has slept for so long sleeps as deeply as it ever does."""
+"""Sleep after which a processor sleeps as deeply as it ever does."""
 _LEAST_SERVER_NS = 5_000
-"""In which the server also looks how long it waited for a processor."""
+"""Shortest server time, in which the server also checks how long it waited for a processor."""
 
 
 class Rhythm(Part):
@@ -55,11 +55,11 @@ class Rhythm(Part):
 
     @property
     def each_ns(self) -> int:
-        """What a round trip takes without the path."""
+        """Duration of a round trip without the path."""
         return self.gap_ns + self.server_ns
 
     def without(self, floor_ns: int) -> Rhythm:
-        """With the server's time alone, where it was taken with a path of this floor."""
+        """The rhythm with the server's time alone, where it was measured on a path with this floor."""
         return self.model_copy(update={"server_ns": max(self.server_ns - floor_ns, _LEAST_SERVER_NS)})
 
     def step(self, to_server: int | None = None, to_client: int | None = None, connection: int = 0) -> ReplayStep:
@@ -75,7 +75,7 @@ class Rhythm(Part):
 
 def rhythm_of(rows: Iterable[tuple[int, int, int, int, int, int]]) -> Rhythm:
     """Medians of (page, begun, sent, ended, bytes to the server, to the client), in the order of pages and time; the server's time is
-    from sent to ended. The first of a page follows what is not known."""
+    from sent to ended. The gap before the first round trip of a page is unknown."""
     gaps: list[int] = []
     found: list[Sequence[int]] = []
     before: tuple[int, int] | None = None
@@ -103,7 +103,7 @@ class Placement(Part):
 
     @classmethod
     def of_processes(cls, server_pid: int | None) -> Placement:
-        """Of what this process starts, and of a server: None or 0 where it is not known, which may be on any."""
+        """CPUs of the processes that this one starts, and of a server: None or 0 where it is not known, which may run on any."""
         ours, theirs = tuple(sorted(os.sched_getaffinity(0))), tuple(range(os.cpu_count() or 1))
         if server_pid:
             with contextlib.suppress(OSError):
@@ -112,7 +112,7 @@ class Placement(Part):
 
     @classmethod
     def of_recording(cls, facts: Mapping[str, Any]) -> Placement:
-        """As recorded, if this machine has these CPUs."""
+        """The placement when it was recorded, if this machine has these CPUs."""
         found = cls.model_validate(facts.get("cpus") or {})
         return found if all(cpus is None or _allowed(cpus) for cpus in (found.application, found.server)) else cls()
 
@@ -130,19 +130,19 @@ def _allowed(cpus: tuple[int, ...]) -> bool:
 
 
 def on_cpus(cpus: tuple[int, ...] | None) -> Launcher:
-    """Starts a process there."""
+    """What starts a process on `cpus`."""
     return Launcher(() if cpus is None else ("taskset", "-c", format_cpus(cpus)))
 
 
 class Calibration(Part):
-    """What a round trip of a rhythm costs with the recorder."""
+    """Cost of a round trip of a rhythm with the recorder."""
 
     floor_ns: int
-    """Between tap and server, without the server's time."""
+    """Round trip between tap and server, without the server's time."""
     tap_ns: Estimate
-    """What the tap adds."""
+    """Time that the tap adds."""
     path_ns: int = 0
-    """What a client waits for without the tap, likewise without the server's time."""
+    """What a client waits for without the tap, also without the server's time."""
 
 
 def calibrate(

@@ -25,7 +25,7 @@ from howfar.recording.recording import Connection, Digest, Page, RecordingFile, 
 _MALFORMED = "marks that were not understood"
 _UNTIL_INTERRUPTED_S = 365 * 86_400.0
 _LATE_NS = 10_000_000_000
-"""Twice as long as the tap keeps what it has seen."""
+"""Twice as long as the tap keeps its events."""
 _LOST = "the tap was killed, and what it had seen last, up to 5 s, is lost; connections went on unrecorded"
 
 
@@ -151,7 +151,7 @@ def _add(event: Recorded, file: RecordingFile, into: Collected) -> None:
 
 
 def let_pass(seconds: float | None) -> None:
-    """Wait for so long, or until an interrupt; None: until that."""
+    """Wait this long, or until an interrupt; None: until an interrupt."""
     with contextlib.suppress(KeyboardInterrupt):
         time.sleep(_UNTIL_INTERRUPTED_S if seconds is None else seconds)
 
@@ -239,7 +239,7 @@ def _tap_facts(file: RecordingFile, ended: RecordEnded) -> dict[str, Any]:
 
 
 def _own_cost(file: RecordingFile, on_socket: bool, placement: Placement) -> dict[str, Any]:
-    """What the tap cost, measured with the rhythm of what was recorded. Without it the recording is good for all but predictions."""
+    """Cost of the tap, measured with the rhythm of what was recorded. Without it the recording is good for all but predictions."""
     rhythm = rhythm_of(file.timings())
     try:
         # The first time to learn what of the observed is the server's: as long as it works, the application's processor sleeps.

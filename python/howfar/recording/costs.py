@@ -20,7 +20,7 @@ SMALLEST = (16, 8)
 _MOST_STEPS = 7
 _FEWEST_ROUNDS, _MOST_ROUNDS = 6, 200
 _SETTLE = 4
-"""Round trips of each size before those that count: the window of TCP opens."""
+"""Round trips of each size before those that count, so that TCP's window opens."""
 _EACH_NS = 100_000_000
 _TRIMMED = 0.05
 _MSS = 1448
@@ -60,9 +60,9 @@ class CostBlock(Part):
     """One block of measurements of one path."""
 
     cost_ns: tuple[float, ...]
-    """Of a round trip, by `Sizes.pairs`."""
+    """Cost of a round trip, by `Sizes.pairs`."""
     connect_ns: float
-    """Of a connection until its first request can be sent: the socket, then TLS."""
+    """Time of a connection until its first request can be sent: the socket, then TLS."""
     resuming_ns: float = 0.0
     """How much longer the application computes after it has waited for the smallest round trip; in `cost_ns` too."""
 
@@ -75,7 +75,7 @@ def trimmed_mean(values: Sequence[float]) -> float:
 
 
 def rounds_at(each_ns: int) -> int:
-    """How often each size is measured in a block where one takes so long."""
+    """How often each size is measured in a block, by the duration of one round trip."""
     return max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, _EACH_NS // max(each_ns, 50_000)))
 
 
@@ -90,7 +90,7 @@ class PathCosts(Part):
     sizes: Sizes
     blocks: tuple[CostBlock, ...]
     link_rtt_ns: int
-    """Of the link that it crosses; 0: it crosses none."""
+    """RTT of the link that the path crosses; 0: none."""
     encrypted: bool = False
 
     def of(self, to_server: Sequence[int], to_client: Sequence[int]) -> np.ndarray:
@@ -119,7 +119,7 @@ class PathCosts(Part):
 
 
 def _between(sizes: Sequence[int], known: Sequence[int], cost_ns: Sequence[float]) -> np.ndarray:
-    """Interpolated on sizes; costs never fall with size, whatever the noise of one measurement."""
+    """Costs interpolated on sizes; they never fall with size, whatever the noise of one measurement."""
     return np.asarray(np.interp(np.asarray(sizes, dtype=float), known, np.maximum.accumulate(cost_ns)))
 
 

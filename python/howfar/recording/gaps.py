@@ -19,10 +19,10 @@ import numpy as np
 from howfar.recording.recording import Page
 
 _FEWEST = 8
-"""Gaps of each kind; fewer say nothing about their spread."""
+"""Fewest gaps of each kind; fewer say nothing about their spread."""
 _ROUNDS = 100
 _LEAST_SPREAD = 0.05
-"""Of a logarithm to base 10: what a clock and a scheduler do to equal gaps."""
+"""Smallest spread, in decades: what a clock and a scheduler do to equal gaps."""
 _APART = 3.0
 """Ashman's D, which is 2 where two normal distributions begin to have two peaks; one distribution, cut in two, has up to 2.7."""
 _LONGEST_NAME = 100
@@ -48,7 +48,7 @@ class Rests:
     shares: tuple[float, float]
 
     def probability(self, x: np.ndarray) -> np.ndarray:
-        """That gaps of these logarithms are rests. Beyond both means the tails of the wider one do not count."""
+        """Probability that gaps of these logarithms are rests. Beyond both means the tails of the wider distribution do not count."""
         pause, rest = (
             math.log(share / spread) - ((x - mean) / spread) ** 2 / 2
             for mean, spread, share in zip(self.means, self.spreads, self.shares, strict=True)
@@ -58,7 +58,7 @@ class Rests:
 
 
 def rests_of(x: np.ndarray) -> Rests | None:
-    """By the logarithms of gaps. None: they are of one kind, or too few."""
+    """Pauses and rests, from the logarithms of gaps. None: they are of one kind, or too few."""
     if len(x) < 2 * _FEWEST or np.ptp(x) == 0:
         return None
     rest = (x > _split(x)).astype(float)
@@ -74,7 +74,7 @@ def rests_of(x: np.ndarray) -> Rests | None:
 
 
 def _split(x: np.ndarray) -> float:
-    """Between the two groups whose means are farthest apart for their sizes (Otsu)."""
+    """The border between the two groups whose means are farthest apart for their sizes (Otsu)."""
     ordered = np.sort(x)
     sums = np.cumsum(ordered)[:-1]
     below = np.arange(1, len(x))
@@ -84,14 +84,14 @@ def _split(x: np.ndarray) -> float:
 
 
 def logarithms(gaps_ns: Iterable[int]) -> np.ndarray:
-    """Of gaps; a clock tells none below a microsecond apart."""
+    """Logarithms of gaps; a clock does not resolve less than a microsecond."""
     return np.asarray(np.log10(np.maximum(np.fromiter(gaps_ns, dtype=float), 1_000.0)))
 
 
 def pages_by_gaps(
     rows: Iterable[tuple[int, int, int | None, int, int, str | None]],
 ) -> tuple[list[Page], dict[int, int]]:
-    """The pages, and to which of them each round trip belongs; none where rests cannot be told from pauses.
+    """The pages, and the page of each round trip by number; none where rests cannot be told from pauses.
 
     They are looked for in each process, or in each connection whose process is not known."""
     streams: dict[tuple[int | None, int], list[Moved]] = defaultdict(list)
@@ -120,7 +120,7 @@ def pages_by_gaps(
 
 
 def _gaps(stream: Sequence[Moved]) -> Iterator[tuple[int, int]]:
-    """Before each round trip but the first, where nothing was on its way."""
+    """The gap before each round trip but the first, where no other round trip was in progress."""
     ended_ns = stream[0].ended_ns
     for one in stream[1:]:
         if one.begun_ns > ended_ns:

@@ -23,7 +23,7 @@ _LONGEST_NAME = 120
 _MOST = 1_000_000
 _ROOM = 4 << 20
 _LOOK_S = 0.1
-"""What the kernel grants to a user's socket holds some 500 marks, so 5,000 pages a second."""
+"""Interval of reading. The kernel's buffer for a user's socket holds some 500 marks, so 5,000 pages a second."""
 _FORM = re.compile(r"page (\d{1,10}) (\d{1,19}) (\d{1,19}) (mark|php|http) (.+)", re.DOTALL)
 _NUMBERED = re.compile(r"[^/]*\d[^/]*")
 

@@ -38,7 +38,7 @@ class Target:
 
     @property
     def label(self) -> str:
-        """`remote, RTT 0.5ms, 1gbit, TLS 1.3`."""
+        """The path in words: `remote, RTT 0.5ms, 1gbit, TLS 1.3`."""
         parts = [self.path.name]
         if self.path.crosses_link and self.link is not None:
             parts.append(self.named or f"RTT {format_duration_ns(self.link.rtt_ns)}")
@@ -104,7 +104,7 @@ def speech_on(path: Path, recording: Recording) -> Speech:
 
 
 def whole_pages(recording: Recording) -> Recording:
-    """Of a recording that stopped early, without the pages that went on after that. Raises UsageError."""
+    """A recording that stopped early, without the pages that continued after that. Raises UsageError."""
     stopped = recording.facts.get("stopped")
     if stopped is None:
         return recording
@@ -116,7 +116,7 @@ def whole_pages(recording: Recording) -> Recording:
 
 
 def rhythm_in(recording: Recording) -> Rhythm:
-    """The typical round trip of its pages."""
+    """The typical round trip of the recording's pages."""
     if "rhythm" in recording.facts:
         return Rhythm.model_validate(recording.facts["rhythm"])
     return rhythm_of(
@@ -129,7 +129,7 @@ def rhythm_in(recording: Recording) -> Rhythm:
 
 @contextmanager
 def both_paths(recording: Recording, target: Target) -> Iterator[BothPaths]:
-    """Raises SandboxForbidden, LabError, MissingError, UsageError."""
+    """Open the laboratory with both paths. Raises SandboxForbidden, LabError, MissingError, UsageError."""
     trips = [trip for page in recording.pages for trip in page.round_trips]
     if not trips:
         raise UsageError(

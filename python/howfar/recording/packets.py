@@ -42,7 +42,7 @@ class Requested:
     interface: str | None = None
     file: Path | None = None
     command: tuple[str, ...] = ()
-    """Run meanwhile; without one an interface is recorded for `seconds`, or until an interrupt."""
+    """The command to run meanwhile; without one an interface is recorded for `seconds`, or until an interrupt."""
     seconds: float | None = None
     gaps: bool = False
     output: int | None = None
@@ -112,7 +112,7 @@ class Dump:
         return cpu_s_of(self._process.pid)
 
     def is_capturing(self) -> bool:
-        """Whether it still runs: an interface may be gone."""
+        """Whether tcpdump still runs: an interface may be gone."""
         return self._process.poll() is None
 
     def end(self) -> int:
@@ -182,13 +182,13 @@ def _finish(file: RecordingFile, requested: Requested, collected: Collected, liv
 
 @dataclass(frozen=True)
 class _Live:
-    """What a capture knows at its end beside round trips. A file of packets knows none of it."""
+    """What a capture knows at its end in addition to round trips. A file of packets has none of it."""
 
     marks: Marks | None = None
     whole: Page | None = None
     code: int = 0
     dropped: int = 0
-    """Packets, by the kernel."""
+    """Packets that the kernel dropped."""
     cpus: float | None = None
     """CPUs that the capture kept busy in the mean; what the kernel spends on a packet's copy is not in it."""
 

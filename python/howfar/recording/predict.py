@@ -24,7 +24,7 @@ from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS, mean_interval, t_quantile
 
 PRESENT_MISS_SHARE = 0.05
-"""Where the present path is missed by more, nothing is said of another one."""
+"""Where the prediction for the present path is off by more, none is given for another path."""
 _DRAWS = 2000
 _SEED = 20_261
 _NORMAL = 1.96
@@ -51,13 +51,13 @@ class Trip:
     begun_ns: int
     took_ns: int
     gap_ns: int
-    """Before it; the tap's share is still in it."""
+    """Time before the round trip; the tap's share is still in it."""
     to_server: int
     to_client: int
     rounds: int = 0
-    """Of slow start, for which its answer waits on a link."""
+    """Rounds of slow start that the answer waits for on a link."""
     failed: bool = False
-    """The server refused it."""
+    """Whether the server refused the request."""
 
 
 @dataclass(frozen=True)
@@ -67,21 +67,21 @@ class LaidPage:
     page: Page
     trips: tuple[Trip, ...]
     overlapped: int
-    """Round trips that went on beside another one: not waited for."""
+    """Round trips that overlapped with another one and were not waited for."""
     took_ns: float
     now_ns: np.ndarray
     """Cost on the present path: block, round trip."""
     there_ns: np.ndarray
-    """On the target path, slow start included."""
+    """Cost on the target path, slow start included: block, round trip."""
     opened: frozenset[int]
-    """Connections that it opened."""
+    """Connections that the page opened."""
     connect_ns: np.ndarray
-    """What connecting adds there, by block: all connections of the page."""
+    """Time that connecting adds on the target path, by block, for all connections of the page."""
     connect_whole_ns: np.ndarray
-    """All that connecting takes there, before the login."""
+    """Whole time for connecting on the target path, before the login, by block."""
     floor_ns: float | None = None
-    """Of a round trip without work, as the recorder saw it: between it and the server, so that waking it is not in it, but in the gap
-    before. None: not known, and what was observed is what the application waited for."""
+    """Round trip without work, as the recorder saw it: between it and the server, so that waking it is not in it, but in the gap
+    before. None: unknown, and the observed time is what the application waited for."""
 
     @property
     def connects(self) -> int:
@@ -98,12 +98,12 @@ class LaidPage:
 
     @cached_property
     def unseen_ns(self) -> np.ndarray:
-        """What the application waited for each round trip before and after the recorder saw it: it is in the gaps."""
+        """Time that the application waited for each round trip before and after the recorder saw it, which is in the gaps."""
         return np.asarray(np.maximum(self.now_ns.mean(axis=0) - self._path_ns.mean(axis=0), 0.0))
 
     @property
     def _path_ns(self) -> np.ndarray:
-        """What of the observed is the path: by block."""
+        """Part of the observed time that the path takes, by block."""
         return self.now_ns if self.floor_ns is None else np.full_like(self.now_ns, self.floor_ns)
 
     @cached_property
@@ -122,8 +122,8 @@ class LaidPage:
         return np.asarray(self.took_ns + (self.there_ns - self.now_ns).sum(axis=1) + self.connect_ns)
 
     def present_ns(self, shift_ns: float) -> np.ndarray:
-        """On the present path, by block, as it is now. `shift_ns`: how much longer a round trip without work takes now than when it
-        was recorded, by the recorder's own measure."""
+        """The time on the present path as it is now, by block. `shift_ns`: how much longer a round trip without work takes now than
+        when it was recorded, by the recorder's own measure."""
         path_ns = self._path_ns.sum(axis=1)
         server_ns = np.maximum(self.observed_ns.sum() - path_ns, 0.0)
         beside_ns = max(self.took_ns - float(self.observed_ns.sum()), 0.0)
@@ -136,27 +136,27 @@ class PagePrediction(Part):
     name: str
     pages: int
     unsure: str | None
-    """What is to be said of its borders."""
+    """A note about the page's borders, where nobody marked them."""
     round_trips: float
-    """That a page waits for, in the mean."""
+    """Round trips that a page waits for, in the mean."""
     overlapped: float
     connects: float
     now: Quantiles
-    """As recorded, without what the tap added."""
+    """Times as recorded, without what the tap added."""
     later: Quantiles | None
-    """As recorded again, likewise. None: it was not."""
+    """Times of a later recording, without what its tap added. None: there is none."""
     present: Quantiles
-    """As predicted for the path on which it was recorded."""
+    """Times as predicted for the path on which the page was recorded."""
     bottom_up: Quantiles
     slope: Quantiles | None
-    """None: no slope of this page is known."""
+    """Times by the slope. None: no slope of this page is known."""
     serial_share: float | None
     """Round trips by slope over those counted."""
     gaps_ms: float
     server_ms: float
     path_now_ms: float
     path_ms: float
-    """On the target path, connects included."""
+    """Time spent on the target path, connects included."""
     clipped: float
     """Share of round trips that took less than the path costs now."""
     curve_ms: dict[int, float]
@@ -169,7 +169,7 @@ class PagePrediction(Part):
 
     @property
     def later_error(self) -> float | None:
-        """By how much the p50 has changed since it was recorded, in proportion."""
+        """Relative change of the p50 since it was recorded."""
         return None if self.later is None else self.later.p50_ms.value / self.now.p50_ms.value - 1
 
     @property
@@ -200,18 +200,18 @@ class Prediction(Part):
     target: str
     pages: tuple[PagePrediction, ...]
     cost_now_us: Estimate
-    """Of a round trip of the smallest sizes."""
+    """Cost of a round trip of the smallest sizes on the present path."""
     cost_us: Estimate
     connect_us: Estimate
     resuming_us: Estimate
-    """How much longer the application computes after a round trip there than after one on the present path; in the costs too."""
+    """How much longer the application computes after a round trip on the target path than on the present one; in the costs too."""
     floor_us: float | None
-    """Of a round trip without work, by the recorder when it recorded."""
+    """Round trip without work, as the recorder measured it when it recorded."""
     floor_now_us: float | None
     tap_us: Estimate | None
-    """What the recorder added to a round trip; it is subtracted. None: not known, nothing is."""
+    """What the recorder added to a round trip; it is subtracted. None: unknown, nothing is subtracted."""
     encrypted: bool
-    """The target path encrypts, and the present one does not."""
+    """Whether the target path encrypts and the present one does not."""
     unplaced: int
     """Round trips that belong to no page."""
     contested: dict[str, int]
@@ -248,7 +248,7 @@ def _rounds(recording: Recording) -> dict[int, int]:
 
 
 def waited_for(page: Page, recording: Recording, rounds: Mapping[int, int]) -> tuple[tuple[Trip, ...], int]:
-    """Round trips one after the other. Of those that overlap the longest counts, the rest of their time is a gap."""
+    """Round trips one after the other. Of overlapping ones the longest counts; the rest of their time is a gap."""
     answered = [trip for trip in page.round_trips if trip.is_answered]
     clusters: list[list[RoundTrip]] = []
     end = page.begun_ns
@@ -370,7 +370,7 @@ def resampled(value: float, drawn: np.ndarray, count: int) -> Estimate:
 
 
 def resampled_mean(values: np.ndarray) -> Estimate:
-    """The mean over pages of what has a row for each page and a column for each block of costs."""
+    """The mean over pages of values with a row for each page and a column for each block of costs."""
     pages, blocks = values.shape
     mean = float(values.mean())
     if pages < MIN_BLOCKS or blocks < MIN_BLOCKS:
@@ -473,7 +473,7 @@ def _predicted(
 
 
 def _by_slope(now: Quantiles, pages: Sequence[LaidPage], slope: Slope, costs: tuple[PathCosts, PathCosts]) -> Quantiles:
-    """The times of now, moved by the round trips of the slope; what sizes and connects add is taken from the laboratory too."""
+    """The present times, moved by the round trips of the slope; what sizes and connects add is taken from the laboratory too."""
     present, target = costs
     added = _mean((target.smallest_ns - present.smallest_ns) / 1e6)
     beyond = []

@@ -32,7 +32,7 @@ from howfar.stats.intervals import MIN_BLOCKS
 from howfar.units import counted, format_duration_ns
 
 _SHOWN = 12
-"""Changes on the first screen."""
+"""Number of changes on the first screen."""
 _LONGEST_DIGEST = 90
 _SMALLEST_SHARE = 0.002
 """A change that saves less of its page is left out."""
@@ -69,7 +69,7 @@ def limits(found: Estimate) -> str:
 
 
 def with_interval(found: Estimate) -> str:
-    """`12.3 ms [11.9, 12.8]`."""
+    """An estimate as text: `12.3 ms [11.9, 12.8]`."""
     return f"{ms(found.value)} ms {limits(found)}".strip()
 
 
@@ -380,7 +380,7 @@ def _record(page: PagePrediction) -> dict[str, object]:
 
 
 def as_json(found: Prediction, changes: Sequence[Change]) -> dict[str, object]:
-    """Each page's `p50_ms` and `p95_ms` by predictor; what was missed has none."""
+    """Each page's `p50_ms` and `p95_ms` by predictor; a page whose present time was missed has none."""
     missed = {page.name for page in found.missed}
 
     def by_predictor(page: PagePrediction, which: str) -> dict[str, object]:

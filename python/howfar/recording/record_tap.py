@@ -1,4 +1,4 @@
-"""The tap that records: a program of the engine that outlives whoever started it, if the application does."""
+"""The tap that records: a program of the engine that outlives the process that started it, if the application does."""
 
 from __future__ import annotations
 

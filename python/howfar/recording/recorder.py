@@ -51,7 +51,7 @@ from howfar.recording.tap import Insertion, Target, insertion
 
 _PHP = Path(__file__).parent / "php"
 _BODY = "data"
-"""What follows a request whose body the server has asked for (`100 Continue`)."""
+"""Name for what follows a request whose body the server has asked for (`100 Continue`)."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class Requested:
     out: Path
     php: bool = False
     gaps: bool = False
-    """Where nothing marks pages, look for rests between round trips."""
+    """Whether to look for rests between round trips where nothing marks pages."""
     http: TcpTarget | None = None
-    """Where the command serves HTTP: each request that comes through a tap before it is a page."""
+    """Address where the command serves HTTP: each request that comes through a tap before it is a page."""
     output: int | None = None
-    """Where the command's standard output goes; None: to ours."""
+    """File for the command's standard output; None: ours."""
 
 
 def record(requested: Requested, say: Callable[[str], None]) -> int:
@@ -116,7 +116,7 @@ def _record(requested: Requested, file: RecordingFile, say: Callable[[str], None
 
 
 def _unmarked(requested: Requested, marks: Marks) -> dict[str, int]:
-    """What was asked to mark pages and marked none."""
+    """Requested markers of pages, with 1 for those that marked none."""
     methods = {page.method for page in marks.pages}
     return {
         "pages of --php: no PHP script ran": int(requested.php and "php" not in methods),
@@ -146,7 +146,7 @@ def _listen(server: Target, folder: Path) -> UnixTarget | TcpListen:
 
 @contextmanager
 def _http_tap(target: TcpTarget, marks: Marks) -> Iterator[RecordTap]:
-    """A tap before the application's HTTP port. What passes it until this is left is marked."""
+    """A tap before the application's HTTP port. Requests that pass it until this is left are marked."""
     tap = RecordTap(target, _listen(target, Path()))
     marker = threading.Thread(target=_mark_requests, args=(tap, marks), name="http", daemon=True)
     marker.start()
@@ -163,7 +163,7 @@ def _mark_requests(tap: RecordTap, marks: Marks) -> None:
     """Add each HTTP request that passes the tap as a page, to the tap's end."""
     names: dict[int | None, str] = {}
     spans: dict[int, tuple[str, int, int]] = {}
-    """The last request of each connection: what follows may be its body."""
+    """The last request of each connection: the next bytes may be its body."""
     with contextlib.suppress(EngineError):  # killed: the requests until then are marked
         for event in tap.events():
             if not isinstance(event, Recorded):
@@ -178,7 +178,7 @@ def _mark_requests(tap: RecordTap, marks: Marks) -> None:
 
 
 def _follow(spans: dict[int, tuple[str, int, int]], trip: RecordedRoundTrip, name: str | None, marks: Marks) -> None:
-    """Begin a request, after the one before it on its connection is marked, or go on with that. `name` None: it is not HTTP."""
+    """Begin a request, after marking the previous one on its connection, or continue that one. `name` None: it is not HTTP."""
     before = spans.get(trip.connection_id)
     if name == _BODY and before is not None:
         spans[trip.connection_id] = (*before[:2], trip.ended_ns)
@@ -250,7 +250,7 @@ def _run(requested: Requested, tap: RecordTap, marks: Marks, http: RecordTap | N
 
 @contextmanager
 def _signals_for(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """The terminal interrupts the command by itself; a request to end is passed on. We end after it."""
+    """While inside, pass a request to end on to the command; the terminal interrupts it directly. We end after it."""
     handlers = {
         signal.SIGINT: lambda *_: None,
         signal.SIGTERM: lambda *_: process.send_signal(signal.SIGTERM),

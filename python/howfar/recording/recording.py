@@ -24,7 +24,7 @@ from howfar.errors import DiskFull, NewerRunFile, NotARunFile, RunFileError
 FORMAT = 1
 SUFFIX = ".recording"
 APPLICATION_ID = 0x48574652 + 1
-"""In the file's header: tells a recording from any other SQLite file."""
+"""Mark in the file's header that tells a recording from any other SQLite file."""
 Phase = Literal["connect", "operation", "close"]
 PageMethod = Literal["mark", "php", "http", "command", "gap"]
 PAGE_METHODS: tuple[PageMethod, ...] = get_args(PageMethod)
@@ -62,7 +62,7 @@ class Connection:
     uid: int | None
     tls: bool
     login_round_trips: int
-    """Of phase `connect`, what the server says first included."""
+    """Round trips of phase `connect`, what the server sends first included."""
     login_ns: int
 
 
@@ -96,9 +96,9 @@ class RoundTrip:
     rows: int | None
     failed: bool
     server_ns: int = 0
-    """From the request's last byte to the answer's last, without the floor; derived."""
+    """Time from the request's last byte to the answer's last, without the floor; derived."""
     gap_ns: int = 0
-    """From the end of the previous round trip of the page (or its beginning) to here; 0 where they overlap; derived."""
+    """Time from the end of the page's previous round trip, or from the page's beginning, to here; 0 where they overlap; derived."""
 
     @property
     def is_answered(self) -> bool:
@@ -113,14 +113,14 @@ class Page:
     name: str
     method: PageMethod
     confidence: float
-    """That its borders are right, 0 to 1; 1 where the application or the user marked them."""
+    """Probability that the page's borders are right, 0 to 1; 1 where the application or the user marked them."""
     pid: int | None
     begun_ns: int
     ended_ns: int
     round_trips: tuple[RoundTrip, ...] = ()
-    """In the order of their beginning."""
+    """Round trips in the order of their beginning."""
     contested: int = 0
-    """Round trips in its time that belong to no page, because another page claims them too; derived."""
+    """Round trips in the page's time that belong to no page, because another page claims them too; derived."""
 
     @property
     def took_ns(self) -> int:
@@ -128,7 +128,7 @@ class Page:
 
 
 def unsure(name: str, pages: Sequence[Page]) -> str | None:
-    """What is to be said of pages whose borders nobody marked."""
+    """A note about pages whose borders nobody marked."""
     if all(page.method != "gap" for page in pages):
         return None
     sure = sum(page.confidence for page in pages) / len(pages)
@@ -146,7 +146,7 @@ class Recording:
     connections: tuple[Connection, ...] = ()
     digests: tuple[Digest, ...] = ()
     round_trips: tuple[RoundTrip, ...] = ()
-    """All of them, in the order of their beginning, also those of no page."""
+    """All round trips, in the order of their beginning, also those of no page."""
     pages: tuple[Page, ...] = ()
     digest_by_id: Mapping[int, Digest] = field(default_factory=dict)
     connection_by_id: Mapping[int, Connection] = field(default_factory=dict)
@@ -165,7 +165,7 @@ class RecordingFile:
         """Make the file, readable by its owner alone. Raises RunFileError where it exists or cannot be made."""
         self.path = path
         self.facts = dict(facts)
-        """As given at the start."""
+        """Facts as given at the start."""
         try:
             path.touch(0o600, exist_ok=False)
         except OSError as error:
@@ -234,7 +234,7 @@ class RecordingFile:
             return self._db.execute(sql).fetchall()
 
     def timings(self) -> list[tuple[int, int, int, int, int, int]]:
-        """Of answered round trips, at most a hundred thousand: page, begun, sent, ended, bytes to the server, to the client."""
+        """Answered round trips, at most a hundred thousand: page, begun, sent, ended, bytes to the server, to the client."""
         sql = (
             "SELECT page_id, begun_ns, sent_ns, ended_ns, bytes_to_server, bytes_to_client FROM round_trips "
             "WHERE page_id IS NOT NULL AND ended_ns > sent_ns ORDER BY page_id, begun_ns LIMIT 100000"
@@ -287,7 +287,7 @@ class _Claims:
             found.sort()
 
     def of(self, pid: int | None, at_ns: int) -> list[int]:
-        """Those of the process (where that is not known, of any process); where it has none, those of all processes."""
+        """Pages of the process (where that is not known, of any process); where it has none, those of all processes."""
         processes = [one for one in self._by_pid if one is not None] if pid is None else [pid]
         own = [number for one in processes for number in self._within(one, at_ns)]
         return own or self._within(None, at_ns)
@@ -372,15 +372,15 @@ class _Assignment:
 
     pages: Mapping[int, int | None]
     ambiguous: int
-    """Round trips that have none because two pages claim them."""
+    """Round trips without a page because two pages claim them."""
     contested: Mapping[int, int]
-    """Of these, how many are in the time of each page."""
+    """Number of these round trips in the time of each page."""
 
 
 def _assigned(
     pages: Sequence[tuple[int, int | None, int, int]], trips: Iterable[tuple[int, int | None, int]]
 ) -> _Assignment:
-    """`pages`: number, process, begun, ended. `trips`: number, process, begun."""
+    """Assign round trips to pages. `pages`: number, process, begun, ended. `trips`: number, process, begun."""
     claims = _Claims(pages)
     claimed = {number: claims.of(pid, begun_ns) for number, pid, begun_ns in trips}
     shared = [found for found in claimed.values() if len(found) > 1]

@@ -36,12 +36,12 @@ _CHANGES = re.compile(
     | \A (BEGIN | SET | START) \b .* \b READ \s+ WRITE \b | \b INTO \s+ (OUTFILE | DUMPFILE) \b""",
     re.IGNORECASE | re.VERBOSE | re.DOTALL,
 )
-"""But for these: what such a session does not prevent, and what ends it."""
+"""Exceptions from `_READS`: what such a session does not prevent, and what ends it."""
 _HIDDEN = re.compile(r"/\*M?! | \b set_config \b .* read_only", re.IGNORECASE | re.VERBOSE | re.DOTALL)
-"""The same in what a digest does not show: comments that a server may execute, and a literal."""
+"""Such exceptions that a digest does not show: comments that a server may execute, and a literal."""
 _MOST_NAMED, _LONGEST_NAMED = 5, 100
 _KEPT = 5000
-"""Numbers of connections that were open before their page."""
+"""Added to the number of a connection that was open before its page."""
 _END = re.compile(r";\s*(?:\n|\Z)")
 _INCOMPLETE = re.compile(r"\?|\.\.\.|…")
 
@@ -53,17 +53,17 @@ class RepeatedPage(Part):
     pages: int
     repeated: Quantiles
     recorded: Quantiles
-    """Without what the tap added."""
+    """Times as recorded, without what the tap added."""
     round_trips: float
-    """That were repeated, of each page in the mean."""
+    """Round trips that were repeated, per page in the mean."""
     waiting_ms: float
-    """For them, of each page in the mean."""
+    """Time waiting for these round trips, per page in the mean."""
     recorded_waiting_ms: float
     connecting_ms: float
-    """For its connections and their logins, of each page in the mean."""
+    """Time for connections and their logins, per page in the mean."""
     recorded_connecting_ms: float
     left_out: dict[str, int]
-    """Round trips of all its pages that have no statement, by command."""
+    """Round trips of all these pages that have no statement, by command."""
     client_late: float
     """Share of the time by which the tool sent later than the recording says."""
 
@@ -73,7 +73,7 @@ class Repetition(Part):
 
     server: str
     read_only: bool
-    """So were its sessions."""
+    """Whether the sessions were read only."""
     blocks: int
     pages: tuple[RepeatedPage, ...]
 
@@ -90,11 +90,12 @@ class Script:
     statements: tuple[str, ...]
     pages: tuple[RepeatPage, ...]
     left_out: tuple[Counter[str], ...]
-    """Of each page."""
+    """Round trips of each page that are left out, by command."""
 
 
 def script(recording: Recording, given: Sequence[str], digests: Sequence[str], writes: bool) -> Script:
-    """`digests`: of the statements that are given; `writes`: statements that change data are run too. Raises UsageError."""
+    """The script that repeats a recording. `digests`: of the given statements; `writes`: run those too that change data. Raises
+    UsageError."""
     known: dict[str, list[int]] = {}
     for at, digest in enumerate(digests):
         known.setdefault(_bare(digest), []).append(at)
@@ -113,7 +114,7 @@ def script(recording: Recording, given: Sequence[str], digests: Sequence[str], w
 
 
 def _bare(digest: str) -> str:
-    """Without a semicolon at its end: some applications send one."""
+    """A digest without a semicolon at its end: some applications send one."""
     return digest.rstrip("; ")
 
 
@@ -125,13 +126,13 @@ def statement_of(trip: Trip) -> str | None:
 
 
 def unseen_ns(recording: Recording) -> float:
-    """What an application waits for a round trip before and after the recorder sees it: in the recording it is in the gaps."""
+    """What an application waits for a round trip before and after the recorder sees it; a recording counts it as gaps."""
     path_ns, floor_ns = (float(recording.facts.get(name) or 0) for name in ("path_ns", "floor_ns"))
     return max(path_ns - floor_ns, 0.0)
 
 
 def _check(asked: Counter[str], statements: Sequence[str], known: Mapping[str, Sequence[int]], writes: bool) -> None:
-    """Raises UsageError."""
+    """Check that there are statements for what is asked, and that they may run. Raises UsageError."""
     lacking = [digest for digest, _ in asked.most_common() if digest not in known]
     if lacking:
         raise UsageError(
@@ -156,7 +157,7 @@ def may_change(digest: str) -> bool:
 def _page(
     page: Page, trips: Sequence[Trip], turns: Mapping[str, Iterator[int]], each_ns: float
 ) -> tuple[RepeatPage, Counter[str]]:
-    """Its steps, and what is left out of it. The application's time around a round trip that is left out stays."""
+    """A page's steps, and the round trips left out of it. The application's time around a round trip that is left out stays."""
     steps: list[RepeatStep] = []
     # One that a page opens, as it opened its own, takes the place of the page's before it.
     opened: set[int] = set()
@@ -194,7 +195,7 @@ def _page(
 def analyze(
     recording: Recording, made: Script, blocks: Sequence[Sequence[Repeated]], server: str, read_only: bool
 ) -> Repetition:
-    """`blocks`: each repeated all pages, in their order."""
+    """The result. `blocks`: each repeated all pages, in their order."""
     each_ns, beside_ns = tap_ns(recording), unseen_ns(recording)
     names = dict.fromkeys(page.name for page in recording.pages)
     found = []

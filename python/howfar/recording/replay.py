@@ -17,7 +17,7 @@ from howfar.report.document import Answer, Block, Cell, Column, Document, Headin
 from howfar.stats.estimate import Estimate, Part
 
 BEHIND_SHARE = 0.02
-"""Of a page's time: who is late by more was behind."""
+"""Share of a page's time by which an end may be late before it counts as behind."""
 
 
 class ReplayedPage(Part):
@@ -28,11 +28,11 @@ class ReplayedPage(Part):
     p50_ms: Estimate
     p95_ms: Estimate
     predicted: Quantiles | None
-    """Of the same pages on the same path. None: the present path could not be predicted."""
+    """Prediction for the same pages on the same path. None: the present path could not be predicted."""
     client_late: float
     """Share of the time by which the tool sent later than the recording says."""
     server_late: float
-    """By which the server answered later than the recording says."""
+    """Share of the time by which the server answered later than the recording says."""
 
     @property
     def error(self) -> float | None:
@@ -55,8 +55,8 @@ class Replay(Part):
 
 
 def script(page: LaidPage, present: PathCosts) -> ReplayPage:
-    """The script of a page for the engine. `present`: recorded gaps have the time to connect on that path, and what of a round trip
-    the recorder did not see. The longer computing after a wait, which costs of paths have too, is left in the gaps."""
+    """The script of a page for the engine. `present`: recorded gaps contain that path's time to connect, and the part of a round trip
+    that the recorder did not see. The longer computing after a wait, which costs of paths include, stays in the gaps."""
     opened_ns = present.connect_ns.mean()
     computing_ns = present.resuming_ns.mean()
     steps = []

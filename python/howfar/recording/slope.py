@@ -17,7 +17,7 @@ from howfar.stats.intervals import MIN_BLOCKS, mean_interval
 from howfar.units import format_duration_ns
 
 RTTS_NS = (200_000, 500_000, 1_000_000, 5_000_000, 20_000_000, 85_000_000)
-"""The distances that every report names."""
+"""RTTs that every report names."""
 KINK_SHARE = 0.05
 """A change of the slope below this share is no kink, however narrow its interval."""
 
@@ -31,11 +31,11 @@ class Observation(Part):
 
     block: int
     delay_ns: int | None
-    """Added to each round trip; None: without the tap."""
+    """Delay added to each round trip; None: without the tap."""
     held_ns: int
     """How long the tap really held a round trip, in the mean."""
     echo_ns: int
-    """A round trip to an echo behind such a tap, right before."""
+    """Round trip to an echo behind such a tap, right before."""
     took_ns: int
     round_trips: int
     connections: int
@@ -58,13 +58,13 @@ class Slope(Part):
     intercept_ms: Estimate
     """The time without any added delay and without the tap."""
     times: dict[str, Estimate]
-    """By the RTT that the path adds to the present one; `now` is the present path."""
+    """Time by the RTT that the path adds to the present one; `now` is the present path."""
     measured_ms: Estimate | None
-    """On the present path without the tap, where that could be measured."""
+    """Time on the present path without the tap, where that could be measured."""
     tap_us: float
-    """What the tap itself costs a round trip; taken off."""
+    """What the tap itself costs a round trip; subtracted."""
     round_trips: float
-    """As the tap counted them, a page."""
+    """Round trips of a page, as the tap counted them."""
     connections: float
     kinks: tuple[Kink, ...]
     blocks: int
@@ -118,7 +118,7 @@ def analyze(observations: Sequence[Observation], costs: Costs) -> Slope:
 
 def _fit(seen: Sequence[Observation]) -> tuple[float, float]:
     """Slope and intercept (ms) of a line through one block, by least squares. x is what the delay added to a round trip of the echo:
-    the tap's timer and the waking of idle CPUs are in it, so they are not in the slope."""
+    it includes the tap's timer and the waking of idle CPUs, so they are not in the slope."""
     at_rest = statistics.mean(one.echo_ns for one in seen if one.delay_ns == min(each.delay_ns or 0 for each in seen))
     x = [(one.echo_ns - at_rest) / 1e6 for one in seen]
     fitted = statistics.linear_regression(x, [one.took_ns / 1e6 for one in seen])

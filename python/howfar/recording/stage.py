@@ -50,7 +50,7 @@ from howfar.recording.costs import (
 
 _PORT = 3306
 _ACCOUNT = "howfar"
-"""And database."""
+"""Name of the account and of the database."""
 _CONNECTS = 8
 _SEED = 20_262
 _WORK_LEAST_NS, _WORK_MOST_NS = 20_000, 1_000_000
@@ -70,7 +70,7 @@ class _Answering:
     pid: int
 
     def query(self, sql: str) -> list[dict[str, Any]]:
-        """What a path asks of an account: none has a password."""
+        """Answer a path's query about an account: none has a password."""
         return [{"rolpassword": None}]
 
 
@@ -224,7 +224,7 @@ class Computing:
         return time.thread_time_ns() - began
 
     def longer_ns(self, wait_ns: float) -> float:
-        """How much longer it takes after such a wait than without one."""
+        """How much longer the computation takes after a wait of `wait_ns` than without one."""
         longer = []
         for _ in range(max(_WAITS_FEWEST, min(_WAITS_MOST, int(_WAITS_NS / max(wait_ns, 1))))):
             warm = min(self._took_ns() for _ in range(3))
@@ -264,7 +264,7 @@ def valid(path: OpenPath, act: Callable[[OpenPath], _Result]) -> _Result:
 
 
 def _block(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> CostBlock:
-    """Of a few tries the one in which client and server waited least for a processor: others have none of this path's time."""
+    """The one of a few tries in which client and server waited least for a processor, which is not the path's time."""
     best: tuple[float, CostBlock] | None = None
     for _ in range(_TRIES):
         late, block = _measured(path, sizes, rhythm)

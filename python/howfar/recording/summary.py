@@ -13,9 +13,9 @@ from howfar.stats.intervals import mean_interval
 
 _TOP = 10
 _COST_SAID_FIRST = 0.05
-"""A recording that takes more than this share of a page's time says so before anything else."""
+"""Share of a page's time beyond which the cost of recording is reported first."""
 _CAPTURE_SAID_FIRST = 0.03
-"""Likewise where packets were captured, of a CPU."""
+"""Where packets were captured, share of a CPU beyond which the cost is reported first."""
 _CLIPPED = 78
 
 
@@ -31,7 +31,7 @@ class PageSummary(Part):
     waiting: Estimate
     """Share of the time in which a round trip was on its way."""
     unsure: str | None
-    """What is to be said of its borders."""
+    """A note about the page's borders, where nobody marked them."""
     recording: Estimate | None
     """Share of the time that recording added, by the cost of a round trip through the tap. None: not by a tap, or not known."""
 
@@ -42,7 +42,7 @@ class Statement(Part):
     text: str
     count: int
     keys: int | None
-    """Different sets of literals; None: not known."""
+    """Number of different sets of literals; None: not known."""
     waited_ms: float
     share: float
 
@@ -62,7 +62,7 @@ class Summary(Part):
     """What the tap adds to a round trip. None: not known."""
     floor_us: float
     capture_cpus: float | None
-    """CPUs that capturing packets kept busy. None: not recorded so, or not known."""
+    """CPUs that capturing packets kept busy. None: not recorded by packets, or not known."""
     no_page: int
     """Round trips that belong to no page."""
     complete: bool

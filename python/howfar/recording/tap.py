@@ -57,7 +57,7 @@ _PAIRS = (
     ("PGHOSTADDR", "PGPORT"),
     ("MYSQL_HOST", "MYSQL_TCP_PORT"),
 )
-"""Variables of the laboratory and of clients: where the server is."""
+"""Variables of the laboratory and of clients that name the server."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Insertion:
     prefix: tuple[str, ...] = ()
     bind: tuple[str, str] | None = None
     words: Mapping[str, str] | None = None
-    """What stands for the server in arguments and environment, and what replaces it."""
+    """Words that name the server in arguments and environment, and what replaces them."""
 
     def argv(self, command: Sequence[str]) -> list[str]:
         """The command with the words replaced."""
@@ -104,7 +104,7 @@ def insertion(server: Target, tap: Target | None) -> Insertion:
 
 
 def _socket(path: str) -> str:
-    """Raises UsageError."""
+    """The path of a socket, checked. Raises UsageError."""
     found = Path(path).resolve()
     if not found.is_socket():
         raise UsageError(

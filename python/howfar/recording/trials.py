@@ -23,7 +23,7 @@ from howfar.recording.slope import Costs, IdleCpus, Observation
 from howfar.recording.tap import Application, Tap, Target, insertion
 
 LONGEST_S = 120.0
-"""For one page, or one run of the command."""
+"""Longest time for one page, or one run of the command."""
 _READY_S = 30.0
 _SETTLE_S = 5.0
 _PINGS = 300
@@ -40,9 +40,9 @@ class Requested:
     server: Target
     command: tuple[str, ...] = ()
     url: str | None = None
-    """Requested for each page; with it, the command is a web server that is started once."""
+    """URL requested for each page; with it, the command is a web server that is started once."""
     listen: Target | None = None
-    """The application connects here by itself, instead of being sent to the tap."""
+    """Address to which the application connects by itself, instead of being sent to the tap."""
     delays_ns: tuple[int, ...] = (0, 1_000_000, 2_000_000, 5_000_000)
     blocks: int = 8
     budget_s: float = 60.0
@@ -67,7 +67,7 @@ def observe(requested: Requested, say: Callable[[str], None]) -> tuple[list[Obse
 
 
 def _folder(stack: ExitStack) -> str:
-    """For sockets. What runs beside this program removes it too, in case this program is killed."""
+    """A folder for sockets. A process alongside removes it if this program is killed."""
     return stack.enter_context(tempfile.TemporaryDirectory(prefix="howfar-", ignore_cleanup_errors=True))
 
 
@@ -83,7 +83,7 @@ def _listen(requested: Requested, folder: Path) -> UnixTarget | TcpListen:
 
 
 Timer = Callable[[], float]
-"""One page or run; seconds."""
+"""Times one page or run; seconds."""
 
 
 def _timers(requested: Requested, tap: Tap, stack: ExitStack) -> tuple[Timer, Timer | None]:
