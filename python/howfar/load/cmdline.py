@@ -35,7 +35,7 @@ class Options:
     action: str
     values: Mapping[str, Any]
     notes: tuple[str, ...]
-    """What was accepted and has no effect, a line each."""
+    """Options that were accepted and have no effect, a line each."""
 
     @property
     def dialect(self) -> str:
@@ -53,7 +53,7 @@ class Options:
 
 
 def parse_command_line(arguments: Sequence[str]) -> Options:
-    """Raises UsageError."""
+    """The options of a command line. Raises UsageError."""
     values: dict[str, Any] = {}
     notes: list[str] = []
     positional: list[str] = []
@@ -127,7 +127,7 @@ def _positional(positional: list[str], values: dict[str, Any], notes: list[str])
 
 
 def _workload(argument: str) -> str | None:
-    """Also as the path of sysbench's script: `/usr/share/sysbench/oltp_read_only.lua`."""
+    """The workload's name, also from the path of sysbench's script: `/usr/share/sysbench/oltp_read_only.lua`."""
     name = PurePath(argument).name.removesuffix(".lua").replace("-", "_")
     return name if name in KINDS else None
 

@@ -44,20 +44,20 @@ from howfar.units import counted, parse_duration_ns, parse_share, parse_size_byt
 SECOND_NS = 1_000_000_000
 ONE_TABLE = ("select_random_points", "select_random_ranges")
 POSTGRES_IGNORED = ("40001", "40P01", "23505")
-"""What restarts a transaction of sysbench's on PostgreSQL: serialization failure, deadlock, duplicate key."""
+"""Errors at which sysbench restarts a transaction on PostgreSQL: serialization failure, deadlock, duplicate key."""
 MOST_LOADERS = 1024
 """Connections of a tables job, except for bulk_insert, which has a table for each."""
 
 
 def fields(options: Options, of: str) -> dict[str, Any]:
-    """What the options set in one of the engine's values, by the table in `options.py`."""
+    """Fields of one of the engine's values that the options set, by the table in `options.py`."""
     pairs = ((option.field.partition("."), option.name) for option in OPTIONS)
     return {field: options.value(name) for (part, _, field), name in pairs if part == of}
 
 
 @dataclass(frozen=True)
 class Login:
-    """Who, to what address, through which session; `address` is complete, `target` is numeric."""
+    """The account, the address and the session of a load; `address` is complete, `target` is numeric."""
 
     address: ServerAddress
     target: Target
@@ -163,7 +163,7 @@ def joined(dsn: ServerAddress | None, options: ServerAddress, file: ServerAddres
 
 
 def session_of(address: ServerAddress, options: Options) -> Session:
-    """Raises UsageError."""
+    """The session that address and options request. Raises UsageError."""
     mode = address.ssl_mode or "DISABLED"
     tls = None
     try:
@@ -213,7 +213,7 @@ def _tls(address: ServerAddress, mode: str) -> Tls:
 
 
 def workload_of(options: Options, custom: Custom | None) -> Workload:
-    """Raises UsageError."""
+    """The workload that the options request. Raises UsageError."""
     if custom is not None:
         return (
             custom.model_copy(update={"db_ps_mode": options.value("db-ps-mode")})
@@ -237,7 +237,7 @@ def workload_of(options: Options, custom: Custom | None) -> Workload:
 
 
 def without_effect(options: Options) -> tuple[str, ...]:
-    """Options of sysbench's workloads that were given with --workload."""
+    """Options of sysbench's workloads that were given with --workload, where they have no effect."""
     return tuple(name for name in options.values if BY_NAME[name].group in (TABLES, MIX, DRAWS) and name != "rand-seed")
 
 
@@ -257,7 +257,7 @@ def _account(options: Options, login: Login) -> dict[str, Any]:
 
 
 def load_job(options: Options, login: Login, workload: Workload, seed: int) -> LoadJob:
-    """Raises UsageError."""
+    """The engine's job for a load. Raises UsageError."""
     time_ns, rate, ignored = (options.value(name) for name in ("time", "rate", "mysql-ignore-errors"))
     if login.address.protocol == "postgresql" and not options.given("mysql-ignore-errors"):
         ignored = POSTGRES_IGNORED
@@ -282,7 +282,7 @@ def arrivals(options: Options, rate: float) -> Arrivals:
 
 
 def tables_job(options: Options, login: Login, workload: Workload, seed: int) -> TablesJob:
-    """Raises UsageError."""
+    """The engine's job for tables. Raises UsageError."""
     action: Any = options.action
     connections = options.value("threads")
     try:
@@ -299,7 +299,7 @@ def tables_job(options: Options, login: Login, workload: Workload, seed: int) ->
 def repeat_job(
     login: Login, options: Options, statements: Sequence[str], read_only: bool, pages: Sequence[RepeatPage]
 ) -> RepeatJob:
-    """Raises UsageError."""
+    """The engine's job for repeating pages. Raises UsageError."""
     try:
         return RepeatJob(
             **_account(options, login), statements=tuple(statements), read_only=read_only, pages=tuple(pages)
@@ -309,7 +309,7 @@ def repeat_job(
 
 
 def _codes(codes: tuple[str, ...]) -> tuple[int | str, ...]:
-    """MySQL's numbers have four digits, SQLSTATEs five digits or letters."""
+    """Error codes: MySQL's numbers have four digits, SQLSTATEs five digits or letters."""
     for code in codes:
         if not code.isdigit() and _SQLSTATE.fullmatch(code) is None:
             raise UsageError(
@@ -332,7 +332,7 @@ _FIELD_OPTIONS = {option.field.partition(".")[2]: option.name for option in OPTI
 
 
 def _translated(error: ValidationError) -> UsageError:
-    """The first problem, under the name of the option that caused it."""
+    """The first problem of a job, under the name of the option that caused it."""
     problem = error.errors()[0]
     field = next((str(part) for part in reversed(problem["loc"]) if isinstance(part, str)), "")
     name = _FIELD_OPTIONS.get(field, field.replace("_", "-"))
@@ -366,7 +366,7 @@ def transport_line(login: Login, session: Session) -> str:
 
 _CODE = re.compile(r"\b(1040|1203|1461|53300)\b")
 _SPARE = 10
-"""Connections for others who use the server meanwhile."""
+"""Connections left for other users of the server."""
 
 
 def statements_a_connection(job: LoadJob) -> int:
@@ -441,7 +441,7 @@ def example_workload(name: str) -> str:
 
 
 def parse_workload(source: str, text: str) -> Custom:
-    """Raises PlanError."""
+    """A custom workload. Raises PlanError."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -466,7 +466,7 @@ def parse_workload(source: str, text: str) -> Custom:
 
 
 def _count_values(source: str, text: str, workload: Custom) -> None:
-    """As many `?` as parameters in each statement. Raises PlanError."""
+    """Check that each statement has as many `?` as parameters. Raises PlanError."""
     for index, statement in enumerate(workload.statements):
         marks, given = _marks(statement.sql), len(statement.parameters)
         if marks != given:
@@ -479,7 +479,7 @@ def _count_values(source: str, text: str, workload: Custom) -> None:
 
 
 def _marks(sql: str) -> int:
-    """`?` outside of quotes, as the engine counts them."""
+    """Number of `?` outside of quotes, as the engine counts them."""
     quote, marks = "", 0
     for character in sql:
         if quote:
@@ -492,7 +492,7 @@ def _marks(sql: str) -> int:
 
 
 def _shown(loc: Loc) -> str:
-    """`statements[1].sql`; items are counted from 1."""
+    """A location in words: `statements[1].sql`; items are counted from 1."""
     text = ""
     for part in loc:
         text += f"[{part + 1}]" if isinstance(part, int) else f".{part}"

@@ -18,7 +18,7 @@ from howfar.load.target import PASSWORD_ADVICE, ServerAddress
 SCHEMES: Final = ("postgresql", "postgres")
 PORT: Final = 5432
 SOCKETS: Final = "/var/run/postgresql"
-"""Where Debian's server has its socket."""
+"""Directory of the sockets of Debian's server."""
 SYSTEM_CA: Final = "/etc/ssl/certs/ca-certificates.crt"
 _EXAMPLES = "Examples: postgresql://user@host:5432/db?sslmode=verify-full&sslrootcert=ca.pem or postgresql:///db?host=/run/postgresql."
 _MODES: Final = {
@@ -137,7 +137,7 @@ _NOT_OBEYED: Final[dict[str, tuple[str, ...]]] = {
     "sslcompression": ("0",),
     "sslsni": ("1",),
 }
-"""What changes the session or who is trusted, and is not supported: refused, but for the values that leave things as they are."""
+"""Parameters that change the session or whom it trusts. They are refused, except for values that change nothing."""
 
 
 def looks_like_uri(text: str) -> bool:
@@ -169,7 +169,7 @@ def _read(source: str, pairs: Mapping[str, str]) -> ServerAddress:
 
 
 def parse_uri(text: str) -> ServerAddress:
-    """`postgresql://user@host:port/db?parameters`. Raises UsageError; its message never repeats what may be a password."""
+    """The server of a URI, `postgresql://user@host:port/db?parameters`. Raises UsageError, whose message never repeats a password."""
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -201,7 +201,7 @@ def _quoted_host(netloc: str) -> str:
 
 
 def of_environment(environment: Mapping[str, str]) -> ServerAddress:
-    """Raises UsageError."""
+    """The server that the environment names. Raises UsageError."""
     return _read(
         "the environment (PGHOST, PGOPTIONS and so on)",
         {_ENVIRONMENT[name]: value for name, value in environment.items() if name in _ENVIRONMENT},
@@ -209,7 +209,7 @@ def of_environment(environment: Mapping[str, str]) -> ServerAddress:
 
 
 def parse_services(source: str, text: str, service: str) -> tuple[ServerAddress, str | None] | None:
-    """What a service file says of one service, and its password; None when it does not name it. Raises UsageError."""
+    """A service's address and password in a service file; None when the file does not name it. Raises UsageError."""
     pairs: dict[str, str] = {}
     group, found = "", False
     for number, line in enumerate(text.splitlines(), 1):
@@ -232,12 +232,12 @@ def parse_services(source: str, text: str, service: str) -> tuple[ServerAddress,
 
 
 def over(address: ServerAddress, below: ServerAddress) -> ServerAddress:
-    """As `ServerAddress.over`, but a port below holds for a host above, as libpq has it."""
+    """Like `ServerAddress.over`, but a port below holds for a host above, as in libpq."""
     return replace(address.over(below), port=address.port or below.port)
 
 
 def completed(address: ServerAddress, os_user: str, root_cert: str | None) -> ServerAddress:
-    """With libpq's defaults, and a directory made into a socket. `root_cert`: the user's own, if it is there. Raises UsageError."""
+    """The address with libpq's defaults; a directory becomes a socket. `root_cert`: the user's own, if any. Raises UsageError."""
     port = address.port or PORT
     user = address.user or os_user
     address = replace(address, user=user, database=address.database or user)
@@ -263,7 +263,7 @@ def completed(address: ServerAddress, os_user: str, root_cert: str | None) -> Se
 
 
 def password_of(text: str, address: ServerAddress) -> str | None:
-    """The password file's answer for a completed address: the first line whose four fields fit."""
+    """The password file's entry for a completed address: the first line whose four fields fit."""
     directory = None if address.socket is None else address.socket.rpartition("/")[0]
     host = address.host if directory is None else "localhost" if directory == SOCKETS else directory
     asked = (host, str(address.port or PORT), address.database, address.user)
@@ -277,7 +277,7 @@ def password_of(text: str, address: ServerAddress) -> str | None:
 
 
 def _fields(line: str) -> list[str]:
-    """Separated by colons; a backslash takes what follows as it is."""
+    """Fields of a line, separated by colons; a backslash takes the next character as it is."""
     fields, rest = [""], iter(line)
     for character in rest:
         if character == ":" and len(fields) < 5:

@@ -26,15 +26,15 @@ class Option:
     choices: tuple[str, ...] = ()
     fate: Fate = "used"
     why: str = ""
-    """For an option that is ignored or refused: the reason, or what to do instead."""
+    """Why an option is ignored or refused, or what to do instead."""
     same_as: str = ""
-    """A deprecated name of another option."""
+    """The option of which this is a deprecated name."""
     low: int = 0
-    """Numbers below are refused."""
+    """Numbers below this are refused."""
     bare: str = ""
-    """What the option means without a value; a switch alone is on."""
+    """Value of the option where none is given; a switch alone is on."""
     field: str = ""
-    """What it sets: `job.connections`, `session.…`, `server.…`, `workload.…` or `distribution.…`; empty: not one field."""
+    """The field that it sets: `job.connections`, `session.…`, `server.…`, `workload.…` or `distribution.…`; empty: not one field."""
 
     def default_of(self, dialect: str) -> str | None:
         return self.default_11 if dialect == "1.1" and self.default_11 is not None else self.default
@@ -53,7 +53,7 @@ GROUPS = (SERVER, LOAD, OWN, TABLES, MIX, DRAWS, MEASURE, OUTPUT, IGNORED, REFUS
 
 
 def _in(group: str, *options: Option, sets: str = "") -> tuple[Option, ...]:
-    """Options of one group. `sets`: each sets the field of its own name in that part of the job."""
+    """Options of one group. `sets`: the part of the job in which each sets the field of its own name."""
     return tuple(
         replace(option, group=group, field=option.field or (f"{sets}.{option.name.replace('-', '_')}" if sets else ""))
         for option in options

@@ -31,7 +31,7 @@ _LABEL = 12
 
 
 def time(ns: float) -> str:
-    """Three digits: `45.2 µs`, `1.23 ms`, `2.00 s`."""
+    """A time with three digits: `45.2 µs`, `1.23 ms`, `2.00 s`."""
     for factor, unit, below in ((1.0, "ns", 1e3), (1e3, "µs", 1e6), (1e6, "ms", 1e9), (1e9, "s", float("inf"))):
         value = ns / factor
         if ns < below * 0.9995:
@@ -329,7 +329,7 @@ def sysbench_head(job: LoadJob, dialect: str, report_interval_ns: int, seed: int
 
 
 def sysbench_started(job: LoadJob, dialect: str) -> list[str]:
-    """When all connections are open."""
+    """sysbench's line when all connections are open."""
     warming = (
         [f"Warming up for {job.warmup_ns // SECOND_NS} seconds...", ""] if dialect == "1.1" and job.warmup_ns else []
     )
@@ -337,12 +337,12 @@ def sysbench_started(job: LoadJob, dialect: str) -> list[str]:
 
 
 def interval_percentile(percent: int) -> int:
-    """An interval has p50, p95, p99 and its maximum: its line shows the next one up, under its own name."""
+    """The percentile of an interval's line. An interval has p50, p95, p99 and its maximum: the next one up, under its own name."""
     return next(known for known in (0, 50, 95, 99, 100) if percent <= known)
 
 
 def sysbench_interval_lines(each: Interval, job: LoadJob, percentile: int) -> list[str]:
-    """`[ 10s ] thds: …`; with a rate a second line about the queue."""
+    """sysbench's line `[ 10s ] thds: …`; with a rate a second line about the queue."""
     seconds = each.length_ns / 1e9 or 1.0
     share = interval_percentile(percentile)
     ns = {0: 0, 50: each.p50_ns, 95: each.p95_ns, 99: each.p99_ns, 100: each.max_ns}[share]
@@ -358,7 +358,7 @@ def sysbench_interval_lines(each: Interval, job: LoadJob, percentile: int) -> li
 
 
 def _concurrency(each: Interval, job: LoadJob, seconds: float) -> int:
-    """With a queue every connection is busy; otherwise Little's law: rate times median time."""
+    """Concurrency of an interval. With a queue every connection is busy; otherwise Little's law: rate times median time."""
     if each.backlog:
         return job.connections
     return min(round(each.transactions / seconds * each.p50_ns / 1e9), job.connections)
@@ -484,7 +484,7 @@ def _percent(errors: int, done: int) -> float:
 
 
 def _deviation_ns(result: Result) -> float:
-    """From the histogram, whose buckets are finer than what pgbench prints."""
+    """Standard deviation of the latencies, from the histogram, whose buckets are finer than what pgbench prints."""
     seen = result.transaction
     if not seen.count:
         return 0.0

@@ -62,7 +62,7 @@ class Distribution:
 
 
 def distribution(pairs: Sequence[tuple[int, int]], max_ns: int) -> Distribution:
-    """From (value, count), values ascending."""
+    """A distribution from (value, count), values ascending."""
     used = [(value, count) for value, count in pairs if count > 0]
     return Distribution(tuple(value for value, _ in used), tuple(accumulate(count for _, count in used)), max_ns)
 
@@ -130,7 +130,7 @@ class Latency:
 
     @property
     def complete(self) -> bool:
-        """Every request was answered."""
+        """Whether every request was answered."""
         return self.answered.count == self.all_requests.count
 
 
@@ -144,13 +144,13 @@ class Result:
     intervals: tuple[Interval, ...]
     finished: Finished
     mismatches: tuple[str, ...]
-    """Where requested and obtained session differ; any makes the result void."""
+    """Differences between requested and obtained session; any makes the result void."""
     verdict: Verdict
     transaction: Latency
     service: Latency | None
-    """Open loop only; in a closed loop it equals `transaction`."""
+    """Service time, in an open loop only; in a closed loop it equals `transaction`."""
     lateness: Latency | None
-    """Open loop only: how much later than due a request was sent although a connection was free."""
+    """How much later than due a request was sent although a connection was free; in an open loop only."""
     statements: tuple[Latency, ...]
     stages: tuple[Latency, ...]
     connect: Latency | None
@@ -171,7 +171,7 @@ class Result:
 
     @property
     def ended(self) -> Latency:
-        """Of answered transactions, from the first byte sent."""
+        """Time of answered transactions, from the first byte sent."""
         return self.transaction if self.service is None else self.service
 
     @property
@@ -200,7 +200,7 @@ def result_of(
     finished: Finished,
     mismatches: tuple[str, ...] = (),
 ) -> Result:
-    """Decode and judge."""
+    """Decode and judge a finished load."""
     named = {histogram.kind: _latency(histogram) for histogram in finished.histograms}
     transaction = named.pop("transaction", None) or _empty("transaction")
     if "unanswered" in named:
@@ -252,7 +252,7 @@ def _empty(kind: str) -> Latency:
 
 
 VERSION = 1
-"""Of the lines that are made here; the engine's have the contract's."""
+"""Version of the lines that are made here; the engine's have the contract's."""
 
 
 def job_line(job: LoadJob | TablesJob) -> str:
@@ -264,7 +264,8 @@ def failed_line(code: str, message: str, advice: str) -> str:
 
 
 def partial_line(intervals: Sequence[Interval]) -> str:
-    """Replaces `finished` and `summary` after an interruption or a failure: the sum of the whole intervals, which is not a result."""
+    """The line for an interruption or a failure, in place of `finished` and `summary`: the sum of the whole intervals, not a
+    result."""
     return json.dumps(
         {
             "event": "partial",
@@ -331,7 +332,7 @@ Sample = tuple[Mapping[str, str], float]
 
 
 def prometheus_text(result: Result, workload: str) -> str:
-    """The whole file."""
+    """The whole file for Prometheus."""
     finished, base = result.finished, {"workload": workload, "server_version": result.receipt.server_version}
     lines: list[str] = []
 
@@ -398,7 +399,7 @@ NS_PER_MS = 1e6
 
 
 def hdr_log(result: Result) -> str:
-    """The whole file. Times are seconds from its StartTime, the beginning of the measured window."""
+    """The whole HDR log. Times are seconds from its StartTime, the beginning of the measured window."""
     begin_s = result.measuring.unix_time_ns / 1e9
     lines = [
         f"#[Histogram log format version {FORMAT}]",

@@ -33,7 +33,7 @@ class Goal:
     """A percentile of response time that must stay below a limit."""
 
     share: float
-    """1: the maximum."""
+    """The percentile as a share; 1: the maximum."""
     limit_ns: int
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Goal:
 
 
 def parse_goal(text: str) -> Goal:
-    """Raises UsageError."""
+    """The goal in a text. Raises UsageError."""
     match = _GOAL.fullmatch(text)
     if match is None:
         raise UsageError(
@@ -62,7 +62,7 @@ def parse_goal(text: str) -> Goal:
 
 @dataclass(frozen=True)
 class Trial:
-    """One rate. `observed_ns` is the percentile, a lower bound when `censored`; `why_not` is empty on success."""
+    """The trial of one rate. `observed_ns`: the percentile, a lower bound when `censored`; `why_not` is empty on success."""
 
     rate: float
     observed_ns: int | None
@@ -76,8 +76,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class Answer:
-    """`found`: the highest rate that succeeded, with a failure above it. `at_least`: nothing failed up to the highest allowed.
-    `below`: even the lowest failed. `unclear`: trials ran out, or the best failed when repeated."""
+    """Result of a search. `found`: the highest rate that succeeded, with a failure above it. `at_least`: nothing failed up to the
+    highest allowed. `below`: even the lowest failed. `unclear`: trials ran out, or the best failed when repeated."""
 
     kind: Literal["found", "at_least", "below", "unclear"]
     rate: float | None

@@ -1,4 +1,4 @@
-"""Which server, and how to reach it: from a DSN, sysbench's options or an option file, each as a `ServerAddress`. Pure.
+"""The server and how to reach it: from a DSN, sysbench's options or an option file, each as a `ServerAddress`. Pure.
 
 None means that a source does not say. Sources are combined with `over`; defaults are in `job.py`. A password in a DSN is
 refused: `ps` shows it to every user of the machine, and the shell keeps it in its history.
@@ -16,11 +16,11 @@ from howfar.errors import UsageError
 from howfar.services import SqlProtocol
 
 SslMode = Literal["DISABLED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY", "PREFERRED"]
-"""PREFERRED: of PostgreSQL, until the server has answered."""
+"""Modes of TLS. PREFERRED: PostgreSQL only, until the server has answered."""
 SSL_MODES: tuple[SslMode, ...] = ("DISABLED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
 DEFAULT_PORT = 3306
 DEFAULT_NAME = "sbtest"
-"""User and database, as in sysbench."""
+"""Default for user and database, as in sysbench."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class ServerAddress:
     server_key_file: str | None = None
     tls_direct: bool | None = None
     hostaddr: str | None = None
-    """PostgreSQL's: the address of `host`, which then only names it."""
+    """PostgreSQL's hostaddr: the address of `host`, which then only names it."""
     service: str | None = None
     passfile: str | None = None
 
     def over(self, below: ServerAddress) -> ServerAddress:
-        """This one, with `below` where this one is silent. A host here silences a socket below, and vice versa."""
+        """This address, completed from `below`. A host here overrides a socket below, and vice versa."""
         if self.host is not None or self.socket is not None:
             below = replace(below, host=None, port=None, socket=None)
         given = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -74,7 +74,7 @@ def looks_like_dsn(text: str) -> bool:
 
 
 def parse_dsn(text: str) -> ServerAddress:
-    """Raises UsageError; its message never repeats what may be a password."""
+    """The server that a DSN names. Raises UsageError; its message never repeats what may be a password."""
     try:
         parts = urlsplit(text)
         port = parts.port
@@ -134,7 +134,7 @@ def _text(value: str) -> str:
 
 
 def ssl_mode(value: str) -> str:
-    """Any case; `preferred` is refused, because it leaves open what is measured. Raises ValueError."""
+    """A mode in upper case; `preferred` is refused, because it leaves open what is measured. Raises ValueError."""
     mode = value.upper().replace("-", "_")
     if mode == "PREFERRED":
         raise ValueError("PREFERRED leaves open what is measured: use REQUIRED or DISABLED")
@@ -144,7 +144,7 @@ def ssl_mode(value: str) -> str:
 
 
 def tls_versions(value: str) -> str:
-    """`TLSv1.3` -> `1.3`. Raises ValueError."""
+    """The version in `TLSv1.3`: `1.3`. Raises ValueError."""
     names = {name.strip().lower().removeprefix("tlsv").removeprefix("tls") for name in value.split(",")}
     if names == {"1.2", "1.3"} or names == {"any"}:
         return "any"
@@ -154,7 +154,7 @@ def tls_versions(value: str) -> str:
 
 
 def algorithm(value: str) -> str | None:
-    """`zlib`, `zstd`; `uncompressed` is none. Raises ValueError."""
+    """The algorithm, `zlib` or `zstd`; None for `uncompressed`. Raises ValueError."""
     if value.lower() in ("uncompressed", "none", "off", "false", "0"):
         return None
     if value.lower() not in ("zlib", "zstd"):
@@ -169,7 +169,7 @@ def _level(value: str) -> int:
 
 
 def switch(value: str) -> bool:
-    """sysbench's on/off, true/false, 1/0. Raises ValueError."""
+    """A switch: sysbench's on/off, true/false, 1/0. Raises ValueError."""
     text = value.lower()
     if text in ("on", "true", "1", "yes"):
         return True
@@ -205,7 +205,7 @@ _TEXTS = {
 
 
 def parse_option_file(source: str, text: str) -> tuple[ServerAddress, str | None]:
-    """The server that it describes, and the password if it has one. Raises UsageError with the line."""
+    """The server and the password in an option file. Raises UsageError with the line."""
     given: dict[str, Any] = {}
     password: str | None = None
     protocol = ""
@@ -240,7 +240,7 @@ def parse_option_file(source: str, text: str) -> tuple[ServerAddress, str | None
 
 
 def _socket_or_host(given: dict[str, Any], protocol: str) -> dict[str, Any]:
-    """`protocol` decides, else a host that is not localhost."""
+    """The address without either the socket or the host: `protocol` decides, else a host that is not localhost."""
     if "socket" not in given:
         return given
     by_host = protocol == "tcp" or (protocol != "socket" and given.get("host", "localhost") != "localhost")
@@ -249,7 +249,7 @@ def _socket_or_host(given: dict[str, Any], protocol: str) -> dict[str, Any]:
 
 
 def _unquoted(value: str) -> str:
-    """Without quotes and a trailing comment; escapes as in the servers' own clients."""
+    """A value without quotes and a trailing comment; escapes as in the servers' own clients."""
     quote = value[:1]
     if quote in ("'", '"'):
         end = _closing(value, quote)

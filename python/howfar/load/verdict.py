@@ -17,7 +17,7 @@ from howfar.units import counted
 THREAD_BUSY_SHARE = 0.85
 """A client thread that is busier than this cannot respond promptly."""
 WAIT_SHARE = 0.10
-"""Runnable but not running, as a share of the time in which there was work …"""
+"""Waiting time (runnable but not running), as a share of the time in which there was work …"""
 WAIT_OF_WINDOW = 0.02
 """… and, per thread, of the window: a client that hardly works is not limited by a tenth of next to nothing."""
 ERROR_SHARE = 0.01
@@ -30,7 +30,7 @@ DRIFT_T = 3.0
 """Welch's t between the halves: chance alone exceeds this in less than 1 % of the runs, from 8 intervals on."""
 STALL_SHARE = 0.5
 STALL_SIGMAS = 3.0
-"""Open loop: so many standard deviations of a Poisson count below the median, because arrivals are random."""
+"""Standard deviations of a Poisson count below the median that make a stall in an open loop, where arrivals are random."""
 UNDER_WAY_TIMES = 10
 UNDER_WAY_NS = 100_000_000
 
@@ -99,7 +99,7 @@ def judge(
     under_way_max_ns: int | None = None,
     workload: Workload | None = None,
 ) -> Verdict:
-    """Every check on one finished load. `answered_p99_ns`: of transactions; in an open loop, of their service time."""
+    """Every check on one finished load. `answered_p99_ns`: p99 of transactions; in an open loop, of their service time."""
     unknown: list[str] = []
     missed = "" if workload is None else missing_rows(workload, finished)
     reasons = {
@@ -138,7 +138,7 @@ def _failing(finished: Finished, connections: int) -> list[str]:
 
 
 def _overloaded(finished: Finished, connections: int) -> str:
-    """Each connection may have one request in flight when the window ends; only more than those count."""
+    """Why the server was overloaded, or empty. Each connection may have one request in flight at the end, which does not count."""
     account = finished.open_loop
     if account is None or account.unanswered <= max(UNANSWERED_SHARE * account.due, connections):
         return ""
@@ -185,8 +185,8 @@ def _late(finished: Finished, lateness_p99_ns: int | None, service_p50_ns: int |
 
 
 def _uneven(intervals: Sequence[Interval], burst: int | None, unknown: list[str]) -> list[str]:
-    """Drift and stalls, over whole intervals. In an open loop the rate is given, so drift is that of the median response time;
-    `burst` is the number of requests due at once."""
+    """Drift and stalls, over whole intervals. In an open loop the rate is given, so drift is that of the median response time; `burst`
+    is the number of requests due at once."""
     longest = max((each.length_ns for each in intervals), default=0)
     whole = [each for each in intervals if each.length_ns >= 0.9 * longest > 0]
     if len(whole) < MIN_INTERVALS:
@@ -227,7 +227,7 @@ def _drift(values: Sequence[float], what: str) -> list[str]:
 
 
 def _stalls(counts: Sequence[float], burst: int) -> list[str]:
-    """Transactions in each interval. `burst` 0: a closed loop, in which nothing falls due at random."""
+    """A finding if throughput stalled; `counts`: transactions by interval. `burst` 0: a closed loop, without random arrivals."""
     middle, name = median(counts), "median"
     if not middle:  # nothing ended in more than half of them
         middle, name = fmean(counts), "mean"
@@ -244,19 +244,19 @@ def _stalls(counts: Sequence[float], burst: int) -> list[str]:
 # ---------------------------------------------------------------- rows that are not there
 
 LEAST_SHARE = 0.9
-"""Below this rows are missing. A range at the end of a table, a row that another transaction has just deleted and an UPDATE that
-changes nothing take less."""
+"""Share of rows below which rows are missing. A range at the end of a table, a row that another transaction has just deleted and an
+UPDATE that changes nothing reduce it less."""
 
 
 @dataclass(frozen=True)
 class _Statements:
-    """Of one transaction, where every row is there."""
+    """Rows of one transaction, where every row exists."""
 
     reads: int = 0
     rows: float = 0.0
-    """That the reads return."""
+    """Rows that the reads return."""
     changes: int = 0
-    """Updates and deletes, of one row each."""
+    """Updates and deletes, one row each."""
     inserts: int = 0
     others: int = 0
 
@@ -266,7 +266,7 @@ class _Statements:
 
 
 def missing_rows(workload: Workload, finished: Finished) -> str:
-    """What was found of the rows that the statements name. Empty: nine tenths of them or more, or it cannot be told.
+    """The share of rows found, of those that the statements name. Empty: at least nine tenths, or it cannot be determined.
 
     The engine counts statements by what came back, as sysbench does. Tables that are smaller than the options say make a load faster.
     Deletes alone and statements of the user's own are not judged: they may find nothing.
