@@ -1,3 +1,3 @@
-"""MEASURE: find the engine program, hand it a job, read its typed events. Start at `process.py`."""
+"""MEASURE: find the engine program, send it a job, read its typed events. Start at `process.py`."""
 
 from howfar.engine import rules as rules

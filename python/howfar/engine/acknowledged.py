@@ -20,7 +20,7 @@ from howfar.errors import EngineError
 MAGIC = b"howfarAK"
 VERSION = 1
 HEADER = struct.Struct("<8sIIQQI28x")
-"""Magic, version, bytes a record, origin of all times by the monotonic clock and by the wall clock, connections."""
+"""Magic, version, record size in bytes, origin of all times on the monotonic and on the wall clock, connections."""
 RECORD = np.dtype(
     [
         ("key", "<i8"),
@@ -36,8 +36,8 @@ _CLOSED = 255
 
 
 class Fate(IntEnum):
-    """What became of a key: its transaction's last statement was answered well, a statement was refused, no answer came. In the log
-    of a watch job: another connection found it in its table, by a poll sent and answered at the record's two times."""
+    """Outcome of a key: its transaction's last statement succeeded, a statement was refused, or no answer came. In the log of a watch
+    job: another connection found it in its table, by a poll sent and answered at the record's two times."""
 
     ACKNOWLEDGED = 1
     REFUSED = 2
@@ -53,23 +53,23 @@ class KeyLog:
     origin_ns: int
     """The beginning of the load, by CLOCK_MONOTONIC."""
     origin_unix_ns: int
-    """The same moment by the wall clock."""
+    """The beginning of the load, by the wall clock."""
     connections: int
     records: NDArray[Any]
-    """Of type RECORD, without the closing one, mapped from the file and not to be written to; in order for each connection:
-    `sent_ns` is before the first byte of the transaction's last statement left, `ended_ns` after the last byte of its answer came."""
+    """Records of type RECORD without the closing one, mapped from the file read-only; in order for each connection: `sent_ns` is
+    before the first byte of the transaction's last statement left, `ended_ns` after the last byte of its answer came."""
     closed: bool
-    """The engine has ended it: nothing is missing."""
+    """Whether the engine has ended the log, so that nothing is missing."""
 
     def keys(self, fate: Fate) -> NDArray[np.int64]:
-        """The keys that ended like this, ascending."""
+        """The keys with this outcome, ascending."""
         return np.sort(self.records["key"][self.records["fate"] == fate])
 
     def count(self, fate: Fate) -> int:
         return int(np.count_nonzero(self.records["fate"] == fate))
 
     def ended(self, fate: Fate) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The keys that ended like this and when, by CLOCK_MONOTONIC: comparable between logs of one machine."""
+        """The keys with this outcome and their times, by CLOCK_MONOTONIC: comparable between logs of one machine."""
         records = self.records[self.records["fate"] == fate]
         return records["key"].astype(np.int64), records["ended_ns"].astype(np.int64) + self.origin_ns
 
@@ -120,7 +120,7 @@ def _header(path: Path, head: bytes) -> tuple[int, int, int]:
 
 
 def _closing(log: KeyLog, last: np.void) -> None:
-    """The engine's own counts against what is there."""
+    """Compare the engine's own counts with the records."""
     declared = (int(last["key"]), int(last["sent_ns"]), int(last["ended_ns"]))
     found = (len(log.records), log.count(Fate.ACKNOWLEDGED), log.count(Fate.REFUSED))
     if declared != found:

@@ -29,19 +29,19 @@ _NAMED: Final = {
     "ServiceUse.service": "ServiceName",
     "Towards": "Towards",
 }
-"""Enumerations that Python refers to, by where the schema has them. All others stand where they are used."""
+"""Enumerations that Python refers to, by their place in the schema. All others are written where they are used."""
 _DEFAULTS: Final = {"Sysbench.kind": "oltp_read_only"}
 _CONSTANTS: Final = {
     "DELAY_MAX_NS": ("Direction", "delay_ns"),
     "RATE_MAX_BPS": ("Direction", "rate_bps"),
     "LONGEST_VALUE": ("FixedSize", "bytes"),
 }
-"""The largest value of a field, which Python refers to."""
+"""Largest values of fields to which Python refers."""
 _BOUNDS: Final = {
     "minimum": "ge", "maximum": "le", "exclusiveMinimum": "gt", "exclusiveMaximum": "lt", "minLength": "min_length",
     "maxLength": "max_length", "minItems": "min_length", "maxItems": "max_length",
 }  # fmt: skip
-"""JSON schema's names: pydantic's."""
+"""JSON schema's names and their pydantic equivalents."""
 _EVENTS: Final = {
     "LoadEvent": ("Ready", "Begun", "Measuring", "Interval", "AcknowledgementLog", "Finished", "Failed"),
     "LinkEvent": ("LinkReady", "LinkStats", "Failed"),
@@ -139,7 +139,7 @@ class Generator:
 
     @cached_property
     def _sent(self) -> set[str]:
-        """What jobs and commands refer to."""
+        """Definitions that jobs and commands refer to."""
         waiting = [name for name, part in self.defs.items() if {"job", "command"} & set(part.get("properties", {}))]
         found: set[str] = set()
         while waiting:
@@ -200,7 +200,7 @@ class Generator:
         return f" = Field({', '.join([*([f'default={value}'] if value is not None else []), *options])})"
 
     def _value(self, kind: dict[str, Any], value: Any) -> str:
-        """A default as an expression; of a message, what it says other than its own defaults."""
+        """A default as an expression; of a message, only the fields that differ from its own defaults."""
         if isinstance(value, list):
             return "(" + "".join(f"{item!r}, " for item in value) + ")"
         if not isinstance(value, dict) or "$ref" not in kind:
@@ -233,7 +233,7 @@ def _references(part: Any) -> list[str]:
 
 
 def _values(part: dict[str, Any]) -> list[Any] | None:
-    """Of an enumeration, however it is written."""
+    """Values of an enumeration, in whichever form it is written."""
     if "const" in part:
         return [part["const"]]
     if "enum" in part:

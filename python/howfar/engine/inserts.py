@@ -1,4 +1,4 @@
-"""The workloads of single rows, inserted and updated: their statements, and the tables that they need.
+"""Workloads that insert and update single rows: their statements, and the tables that they need.
 
 One row a transaction, autocommit. Keys are the client's own, so that a log of them can be held against what a server has.
 """
@@ -19,11 +19,11 @@ from howfar.engine.messages import (
 
 TABLE = "inserted"
 _VARCHAR_MOST = 16_000
-"""Characters of up to four bytes each that fit a row of every server."""
+"""Most characters, of up to four bytes each, that fit a row of every server."""
 
 
 def single_row_inserts(row_bytes: int, long_text: str = "MEDIUMTEXT") -> Custom:
-    """Every transaction inserts a row with a text of so many bytes. `long_text`: how the server calls the type of a long one."""
+    """A workload whose transactions insert a row with a text of `row_bytes`. `long_text`: the server's type for a long one."""
     column = f"VARCHAR({row_bytes})" if row_bytes <= _VARCHAR_MOST else long_text
     return Custom(
         statements=(
@@ -46,7 +46,7 @@ COUNTED = "counted"
 
 
 def single_row_updates(row: int) -> Custom:
-    """Every transaction adds one to this row, so that its number is that of the commits."""
+    """A workload whose transactions add one to row `row`, so that its number is that of the commits."""
     return Custom(
         statements=(
             CustomStatement(
@@ -66,11 +66,11 @@ def single_row_updates(row: int) -> Custom:
 
 
 OWN_TABLES = ("single_row_inserts", "single_row_updates")
-"""Kinds of workload whose tables are made for each trial. Those of others are filled beforehand."""
+"""Kinds of workload whose tables are made for each trial; the tables of other kinds are filled beforehand."""
 
 
 def making_tables(kind: str, row_bytes: int, long_text: Callable[[], str]) -> tuple[str, ...]:
-    """What does that; `row_bytes`: of the longest row. Empty: nothing is to be made. `long_text` asks the server's program."""
+    """Statements that make a workload's tables, if any. `row_bytes`: of the longest row. `long_text` asks the server's program."""
     if kind == "single_row_inserts":
         return single_row_inserts(row_bytes, long_text() if row_bytes > _VARCHAR_MOST else "").prepare
     return single_row_updates(1).prepare if kind == "single_row_updates" else ()

@@ -1,4 +1,4 @@
-"""What every message of the contract is: a frozen, closed value, checked by the rules of its type."""
+"""Base of all messages of the contract: a frozen, closed value, checked by the rules of its type."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 
 class Message(BaseModel):
-    """Frozen, and closed: an unknown field is a contract broken, never ignored."""
+    """A frozen, closed message: an unknown field breaks the contract and is never ignored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     rules: ClassVar[dict[str, Callable[[Any], None]]] = {}
-    """By the name of the type: what raises ValueError when its fields do not fit each other (`rules.py`)."""
+    """Rules by the name of the type: they raise ValueError when its fields do not fit each other (`rules.py`)."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

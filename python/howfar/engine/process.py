@@ -49,9 +49,9 @@ _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 _STDERR_KEPT = 4000
 _EXIT_S = 5.0
 _SECRETS = ("HOWFAR_PASSWORD", "MYSQL_PWD")
-"""Not passed on: others may be able to read a process's environment."""
+"""Variables not passed on: others may be able to read a process's environment."""
 _PATIENCE_S = 30.0
-"""Beyond the longest that a job may take by its own limits."""
+"""Time beyond the longest that a job may take by its own limits."""
 
 
 class EngineFailed(EngineError):
@@ -72,7 +72,7 @@ class Launcher:
     pass_fds: tuple[int, ...] = ()
 
     def popen(self, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Start `command` there."""
+        """Start `command` with this prefix and these descriptors."""
         return subprocess.Popen([*self.prefix, *command], pass_fds=self.pass_fds, **options)
 
 
@@ -109,7 +109,7 @@ def find_engine() -> Path:
 
 
 def own_environment() -> dict[str, str]:
-    """Ours, without the passwords of users."""
+    """Our own environment, without users' passwords."""
     return {name: value for name, value in os.environ.items() if name not in _SECRETS}
 
 
@@ -142,7 +142,7 @@ class EngineProcess:
     """One running engine. Use as a context manager: on leaving, its stdin ends, and it is killed if it does not follow."""
 
     def __init__(self, job: Message, launcher: Launcher | None = None, subcommand: str | None = None) -> None:
-        """`subcommand`: who runs the job, if not the one that it names."""
+        """`subcommand`: the engine's command for the job, if not the one that the job names."""
         engine_info()
         self._subcommand = subcommand or str(getattr(job, "job"))  # noqa: B009 - every job message carries its discriminator
         launcher = launcher or Launcher()
@@ -197,13 +197,13 @@ class EngineProcess:
                 return
 
     def end_input(self) -> None:
-        """What lives until its stdin ends does so, with its last event."""
+        """Close the engine's stdin, at which some jobs end with their last event."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
 
     def leave(self, patience_s: float) -> bool:
-        """Read no more of it. True when it has ended by itself within that time."""
+        """Stop reading events. Returns whether the engine has ended by itself within `patience_s`."""
         assert self._process.stdout is not None
         self.end_input()
         self._process.stdout.close()
@@ -212,7 +212,7 @@ class EngineProcess:
         return not self.alive()
 
     def close(self, patience_s: float = 5.0) -> None:
-        """End it: close stdin, wait, kill."""
+        """End the engine: close stdin, wait, kill."""
         self.end_input()
         try:
             self._process.wait(patience_s)
@@ -257,14 +257,14 @@ def _openings(job: LoadJob | PageJob) -> int:
 
 
 def longest_s(job: LoadJob | PageJob) -> float:
-    """The engine bounds each of its phases; this is for one that has lost its own clock."""
+    """Longest duration of a job. The engine bounds each of its phases; this is for an engine that has lost its own clock."""
     phases_ns = _openings(job) * job.connect_timeout_ns + job.warmup_ns + job.measure_ns + job.stall_timeout_ns
     return phases_ns / 1e9 + _PATIENCE_S
 
 
 @contextlib.contextmanager
 def bounded(engine: EngineProcess, seconds: float) -> Iterator[None]:
-    """Kill an engine that is still at it after `seconds`. Raises EngineError then."""
+    """Kill an engine that still runs after `seconds`. Raises EngineError then."""
     late = threading.Event()
 
     def end() -> None:

@@ -1,4 +1,4 @@
-"""Where the session that was obtained is not the one that was requested, in words. Pure; any difference makes a trial void.
+"""Where the obtained session differs from the requested one, in words. Pure; any difference makes a trial void.
 
 What a receipt cannot tell on a transport is no difference; what it shows although it was not requested is one.
 """
@@ -29,11 +29,11 @@ _OPENSSL: Final = {
     "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256": "ECDHE-RSA-AES128-GCM-SHA256",
     "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
 }
-"""IANA's names of the suites of TLS 1.2, and OpenSSL's, which servers report."""
+"""IANA's names of the cipher suites of TLS 1.2, and OpenSSL's, which servers report."""
 
 
 def mismatches(job: LoadJob | TablesJob, receipt: Receipt, must_resume: bool = False) -> tuple[str, ...]:
-    """Empty: all is as requested. `must_resume`: connections that come and go and may resume TLS sessions have to."""
+    """Differences between receipt and request. `must_resume`: connections that come and go and may resume TLS sessions have to."""
     if isinstance(job.workload, KeyValue):
         receipt = _as_this_side_has_it(receipt)
     found = (*_transport(job.target, receipt), *_tls(job.session.tls, receipt), *_compression(job, receipt))
@@ -41,7 +41,7 @@ def mismatches(job: LoadJob | TablesJob, receipt: Receipt, must_resume: bool = F
 
 
 def page_mismatches(job: PageJob, ready: Ready) -> tuple[str, ...]:
-    """The same for each service of a script, by its name; or for the socket of the application."""
+    """Differences for each service of a page's script, by its name; or for the socket of the application."""
     if isinstance(job.application, FastCgi):
         return _transport(job.application.target, ready.receipt)
     found: list[str] = []
@@ -57,7 +57,7 @@ def page_mismatches(job: PageJob, ready: Ready) -> tuple[str, ...]:
 
 
 def _as_this_side_has_it(receipt: Receipt) -> Receipt:
-    """Neither Redis nor Memcached tells a session what it sees of its encryption: what this side negotiated must do."""
+    """The receipt with what this side negotiated: Redis and Memcached do not report a session's encryption."""
     return receipt.model_copy(
         update={"tls_version": receipt.tls_client_version, "tls_cipher": receipt.tls_client_cipher}
     )
@@ -99,7 +99,7 @@ def _tls(requested: Tls | None, receipt: Receipt) -> tuple[str, ...]:
 
 
 def _not_resumed(job: LoadJob | TablesJob, receipt: Receipt) -> tuple[str, ...]:
-    """Of an encrypted session only: that it is plain is reported elsewhere."""
+    """A difference if an encrypted session was not resumed; that a session is plain is reported elsewhere."""
     requested = job.session.tls is not None and job.session.tls.resumption and job.session.connect == "per_transaction"
     if requested and receipt.tls_version is not None and not receipt.tls_resumed:
         return ("sessions were to be resumed, but the second connection's was not",)
@@ -107,7 +107,7 @@ def _not_resumed(job: LoadJob | TablesJob, receipt: Receipt) -> tuple[str, ...]:
 
 
 def cipher_name(name: str) -> str:
-    """A cipher suite as servers report it, by any of its names."""
+    """A cipher suite's name as servers report it, from any of its names."""
     upper = name.upper()
     if upper.startswith("TLS13_"):
         return "TLS_" + upper.removeprefix("TLS13_")

@@ -1,4 +1,4 @@
-"""What the generated types of the contract cannot say: which fields go together, and what follows from them.
+"""What the generated types of the contract cannot express: which fields go together, and what follows from them.
 
 The engine refuses the same jobs; here they are refused before it starts, with a message for the author of the plan.
 """
@@ -38,9 +38,9 @@ from howfar.engine.messages import (
 
 KEY_DIGITS: Final = 12
 MOST_BYTES_AT_ONCE: Final = 64 * 2**20
-"""Of the values of one request, or of one reply, with their keys: a connection of the engine holds as much."""
+"""Most bytes of the values of one request or reply, with their keys: a connection of the engine holds as much."""
 MOST_ROUND_TRIPS: Final = 100_000
-"""Of a page: a worker of the engine notes the latency of each until the page has ended."""
+"""Most round trips of a page: a worker of the engine notes the latency of each until the page has ended."""
 
 _Rule = TypeVar("_Rule", bound=Callable[[Any], None])
 
@@ -99,7 +99,7 @@ def is_redis(load: KeyValue) -> bool:
 
 
 def fits_at_once(load: KeyValue, keys: int) -> bool:
-    """A reply with so many of the longest values, and their keys."""
+    """Whether a reply with `keys` of the longest values, and their keys, is within the limit."""
     return keys * (_longest(load.value) + len(load.key_prefix) + KEY_DIGITS) <= MOST_BYTES_AT_ONCE
 
 
@@ -128,7 +128,7 @@ def _custom(custom: Custom) -> None:
 
 
 def check_statements(statements: Sequence[CustomStatement]) -> frozenset[str]:
-    """Their names, each of which stands once. Raises ValueError."""
+    """Names of the statements, each of which must be unique. Raises ValueError."""
     known = {statement.name: statement for statement in statements}
     if len(known) < len(statements):
         raise ValueError("two statements have one name")
@@ -142,7 +142,7 @@ def check_statements(statements: Sequence[CustomStatement]) -> frozenset[str]:
 
 
 def is_keyed(workload: Workload) -> bool:
-    """Each transaction draws at most one number that no other transaction of the job draws, and some do."""
+    """Whether each transaction draws at most one number that no other transaction of the job draws, and some do."""
     if isinstance(workload, Sysbench):
         return workload.kind == "oltp_insert" and not workload.auto_inc
     if not isinstance(workload, Custom):
@@ -180,7 +180,7 @@ def _tables_job(job: TablesJob) -> None:
 
 
 def _must_speak(job: LoadJob | TablesJob) -> None:
-    """What only one of the SQL protocols has."""
+    """Check for features that only one of the SQL protocols has."""
     workload, session = job.workload, job.session
     mode = None if isinstance(workload, KeyValue) else workload.db_ps_mode
     if job.protocol == "postgresql":
@@ -198,7 +198,7 @@ def _must_speak(job: LoadJob | TablesJob) -> None:
 
 
 def _must_fit(workload: Workload, session: Session, user: str, password: str, database: str) -> None:
-    """What a session with a key-value store cannot have."""
+    """Check for features that a session with a key-value store cannot have."""
     if not isinstance(workload, KeyValue):
         return
     if session.compression is not None:
@@ -215,7 +215,7 @@ def _must_fit(workload: Workload, session: Session, user: str, password: str, da
 
 
 def services_of(script: PageScript) -> dict[ServiceName, Service]:
-    """Those that a page names, in the order of their receipts."""
+    """Services that a page names, in the order of their receipts."""
     named: tuple[tuple[ServiceName, Service | None], ...] = (
         ("mysql", script.mysql),
         ("postgresql", script.postgresql),
@@ -226,12 +226,12 @@ def services_of(script: PageScript) -> dict[ServiceName, Service]:
 
 
 def sql_of(names: Iterable[ServiceName]) -> ServiceName | None:
-    """Where statements go."""
+    """The service that statements are sent to."""
     return next((name for name in names if name not in ("redis", "memcached")), None)
 
 
 def round_trips_of(script: PageScript) -> int:
-    """Of one page."""
+    """Number of round trips of one page."""
     return script.rounds * sum(step.repeat for step in script.steps if not isinstance(step, CpuStep))
 
 
