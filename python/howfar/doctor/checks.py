@@ -1,4 +1,4 @@
-"""What can be wrong. A new check is a function from a `Context` to findings, and one line in CHECKS.
+"""Checks for what can be wrong. A new check is a function from a `Context` to findings, and one line in CHECKS.
 
 A check asks nobody anything, and where it cannot know it reports nothing.
 """
@@ -46,13 +46,13 @@ FORWARDERS = (
     "socat", "haproxy", "proxysql", "maxscale", "stunnel", "envoy", "docker-proxy", "ssh", "sshd", "nginx", "twemproxy",
     "nutcracker", "mcrouter", "mysqlrouter", "pgbouncer", "odyssey", "pgcat", "systemd-socket-", "rootlessport",
 )  # fmt: skip
-"""As the kernel names them, which cuts names at 15 characters: systemd-socket-proxyd is one of these."""
+"""Forwarders' names as in the kernel, which cuts them at 15 characters, such as systemd-socket-proxyd's."""
 _SERVERS = (
     *(program for service in SERVICES.values() for program in service.programs),
     "redis-sentinel",
     "valkey-sentinel",
 )
-"""A replica connects to its primary, and a sentinel to the servers it monitors; they support only TCP."""
+"""Programs that support only TCP as clients: a replica connects to its primary, a sentinel to the servers it monitors."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ Check = Callable[[Context], list[Draft]]
 
 
 def needs_tcp(client: Client) -> bool:
-    """It uses TCP for another reason than its configuration. Forwarders have a check; Java's drivers have no sockets."""
+    """Whether the client uses TCP for another reason than its configuration. Forwarders have a check; Java has no sockets."""
     return forwards(client) or _name(client) in _SERVERS or family(client.program) == "java"
 
 
@@ -108,17 +108,17 @@ def _name(client: Client) -> str:
 
 
 def severity_for(using: Iterable[Client]) -> Severity:
-    """A hidden program may be one that needs TCP, such as a replica: then it is only a note."""
+    """Severity of a finding about these clients: a note if a hidden program may need TCP, as a replica does."""
     return Severity.NOTE if all(client.program == UNSEEN for client in using) else Severity.CHANGE
 
 
 def do(using: Sequence[Client], one: str, several: str) -> str:
-    """Subject and verb."""
+    """Subject and verb of a sentence about clients."""
     return f"{named(using)} {one if len(using) == 1 else several}"
 
 
 def named(using: Iterable[Client]) -> str:
-    """`php-fpm8.2 (www-data, pid 812, 815) and mariadb (app)`."""
+    """Names of clients: `php-fpm8.2 (www-data, pid 812, 815) and mariadb (app)`."""
     return " and ".join(_one(client) for client in using)
 
 
@@ -131,7 +131,7 @@ def _one(client: Client) -> str:
 
 
 def format_interval(found: Interval) -> str:
-    """`5.3 µs [4.0, 6.6]`, the limits in the unit of the median."""
+    """An interval as text, `5.3 µs [4.0, 6.6]`, the limits in the unit of the median."""
     size, unit = _unit(found.median)
     if found.low is None or found.high is None:
         return f"{_short(found.median / size)} {unit}"
@@ -139,7 +139,7 @@ def format_interval(found: Interval) -> str:
 
 
 def format_time(ns: float) -> str:
-    """`26.3 µs`."""
+    """A time as text: `26.3 µs`."""
     size, unit = _unit(ns)
     return f"{_short(ns / size)} {unit}"
 
@@ -153,12 +153,12 @@ def _short(value: float) -> str:
 
 
 def resolved(found: Interval | None) -> bool:
-    """The whole interval is a saving."""
+    """Whether the whole interval is a saving."""
     return found is not None and found.low is not None and found.low > 0
 
 
 def socket_gain(context: Context, using: Sequence[Client]) -> Gain:
-    """What the socket saves against the transport in use: from pings of the server, else between two processes."""
+    """Time that the socket saves compared with the transport in use: from pings of the server, else between two processes."""
     encrypted = bool(using) and all(client.tls for client in using)
     now = (Transport.TLS, Transport.TCP) if encrypted else (Transport.TCP, Transport.TLS)
     socket, tcp = context.server.floor(Transport.SOCKET), context.server.floor(*now)
@@ -242,7 +242,7 @@ def socket_off(context: Context) -> list[Draft]:
 
 
 def _others(context: Context) -> str:
-    """Who needs TCP; empty when the server listens on the loopback only and no such client was seen."""
+    """Clients that need TCP; empty when the server listens on the loopback only and no such client was seen."""
     if needs := context.only_by_tcp():
         return named(needs)
     listeners = context.server.listeners
@@ -264,7 +264,7 @@ def socket_out_of_reach(context: Context) -> list[Draft]:
 
 
 def _accessible_path(context: Context, socket: Listener) -> str:
-    """A socket in a closed directory, often the data directory, moves out of it; the directory stays closed."""
+    """Where a socket that is out of reach should be: out of a closed directory, often the data directory, which stays closed."""
     assert socket.path is not None and socket.file is not None, "a socket with a file"
     return context.path if socket.file.in_closed_directory or socket.file.mode & 0o002 else socket.path
 
@@ -321,11 +321,11 @@ def options_ignored(context: Context) -> list[Draft]:
 
 
 HANDSHAKE_SHARE = 0.01
-"""Of the time, spent in handshakes. Less is no reason to change an application."""
+"""Share of the time spent in handshakes; less is no reason to change an application."""
 _MOST_STATEMENTS = 100
-"""Per connection. A connection that carries more is not opened for each use."""
+"""Statements per connection; a connection that carries more is not opened for each use."""
 FEWEST_LOOKS = 2
-"""A single look with the bundle open may be a program that starts."""
+"""Fewest looks that found the bundle open; a single one may be a program that starts."""
 _FEWEST_CONNECTS = 2
 _NAMES = {
     Transport.SOCKET: "the socket",
@@ -404,7 +404,7 @@ def authority_bundle(context: Context) -> list[Draft]:
 
 
 def _coincides(client: Client) -> bool:
-    """Most readings of the bundle come with a new connection to this server."""
+    """Whether most readings of the bundle come with a new connection to this server."""
     return client.bundle_connects >= _FEWEST_CONNECTS and 2 * client.bundle_connects >= client.bundle_reads
 
 
@@ -430,7 +430,7 @@ _COMPRESSION_OPTIONS = Change(
     lines=("without MYSQL_CLIENT_COMPRESS, PDO::MYSQL_ATTR_COMPRESS, compress=true, --compress",),
     restarts=False,
 )
-"""No line for [client]: that would also apply to connections to other machines."""
+"""Lines for clients. None for [client], which would also apply to connections to other machines."""
 
 
 def compressed_local(context: Context) -> list[Draft]:
@@ -468,7 +468,7 @@ def encrypted_local(context: Context) -> list[Draft]:
 
 
 def _plain_url(context: Context) -> tuple[Change, ...]:
-    """None for MySQL: accounts may require TLS, and without it new logins over TCP need the server's RSA key."""
+    """A URL without TLS. None for MySQL: accounts may require TLS, and without it new logins over TCP need the server's RSA key."""
     plain = next((found for found in context.server.listeners if found.path is None and found.tls == "none"), None)
     if context.server.kind is not Kind.REDIS or plain is None:
         return ()
@@ -492,9 +492,9 @@ def encrypted_socket(context: Context) -> list[Draft]:
 
 FEWEST_SESSIONS = 50
 IDLE_SHARE = 0.9
-"""Of the sessions. A pool of the application's own that is sized for its peak has fewer."""
+"""Share of idle sessions; an application's own pool that is sized for its peak has fewer."""
 WAITING_SHARE = 0.5
-"""Of the time in transactions, spent waiting for the client. It holds the client's own work too."""
+"""Share of the time in transactions that is spent waiting for the client; it includes the client's own work."""
 _FEWEST_PER_S = 10
 _POOLERS = ("pgbouncer", "odyssey", "pgcat")
 _POOLER = Change(
@@ -517,7 +517,7 @@ _PIPELINE = Change(
 
 
 def pooler_missing(context: Context) -> list[Draft]:
-    """Most sessions are idle, and none of its clients on this machine is a pooler."""
+    """Most sessions are idle, and none of the server's clients on this machine is a pooler."""
     if any(client.program in _POOLERS for client in context.server.clients):
         return []
     return _idle_sessions(context, "no pooler was seen")
@@ -570,7 +570,7 @@ def statement_by_statement(context: Context) -> list[Draft]:
 
 
 MATTERS_SHARE = 0.05
-"""Of a round trip: less is not worth the power."""
+"""Share of a round trip; less is not worth the power."""
 
 _LINES = (
     Change(
@@ -640,7 +640,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     *((name, _of_node(check)) for name, check in clusters.CHECKS.items()),
     ("idle-states", idle_states),
 )
-"""By the name under which a finding is shown, in the order in which findings are shown."""
+"""Checks by the name under which a finding is shown, in the order in which findings are shown."""
 
 
 def findings(context: Context) -> tuple[Finding, ...]:

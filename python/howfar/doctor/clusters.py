@@ -1,4 +1,4 @@
-"""Galera and Group Replication as one of their nodes describes them, and which of its settings wastes round trips or risks a stall."""
+"""Galera and Group Replication as one of their nodes describes them, and settings that waste round trips or risk a stall."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OPTIONS = (
     "evs.keepalive_period", "evs.suspect_timeout", "evs.inactive_timeout", "gcs.fc_limit", "pc.ignore_quorum", "pc.ignore_sb",
     WINDOW, "evs.send_window", PACKET,
 )  # fmt: skip
-"""Of `wsrep_provider_options`, which also names files of keys."""
+"""Options that are read from `wsrep_provider_options`, which also names files of keys."""
 _PERIOD = re.compile(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?")
 _STATUS = (
     "wsrep_replicated", "wsrep_replicated_bytes",
@@ -44,28 +44,29 @@ _COUNTERS = {
     "BEFORE": "transactions_consistency_before_begin",
     "AFTER": "transactions_consistency_after_termination",
 }
-"""By a part of the level of `group_replication_consistency`."""
+"""Counters by a part of the level of `group_replication_consistency`."""
 
 PAUSED_SHARE = 0.01
-"""Of the time, in which flow control stopped all nodes. Less is no reason to change anything."""
+"""Share of the time in which flow control stopped all nodes; less is no reason to change anything."""
 _LIMIT = 256
 """Transactions that may wait at a node before Galera's others are stopped: bursts pass, a node that is always slower does not."""
 _FAR_S = 0.005
 _WINDOW, _FEW = 512, 16
-"""Messages under way; as delivered two. At 85 ms with 512 a row of 1 MB took 0.12 s in place of 1.4."""
+"""Messages in progress: recommended, and the most that count as few (default: two). At 85 ms, 512 took 0.12 s for a row of 1 MB, two
+1.4 s."""
 _LARGE_BYTES = 10_000
-"""Of a mean transaction as it is sent: 80 µs on a link of 1 Gb/s, as much as a round trip in a rack."""
+"""Size of a mean transaction as sent: 80 µs on a link of 1 Gb/s, as much as a round trip in a rack."""
 _ROUND_TRIPS = 10
-"""Of the slowest message, for which a node that answers late is not yet taken for dead."""
+"""Times of the slowest message for which a node that answers late is not yet considered dead."""
 _NEAR = {"evs.keepalive_period": "PT1S", "evs.suspect_timeout": "PT5S", "evs.inactive_timeout": "PT15S"}
-"""Galera's own."""
+"""Galera's defaults."""
 _FAR = {
     "evs.keepalive_period": "PT3S",
     "evs.suspect_timeout": "PT30S",
     "evs.inactive_timeout": "PT1M",
     "evs.install_timeout": "PT1M",
 }
-"""Its manual's, for nodes that are far from each other."""
+"""The values of Galera's manual for nodes that are far apart."""
 _LONG_EXPEL_S = 60
 _ARBITER = Change(
     where="a machine apart from the nodes: a vote without data",
@@ -73,15 +74,15 @@ _ARBITER = Change(
     restarts=False,
 )
 _EXPEL_S = 5
-"""MySQL's own, after the 5 s in which nothing was heard."""
+"""MySQL's default, after the 5 s in which a node was silent."""
 _THRESHOLD = 25_000
-"""MySQL's own."""
+"""MySQL's default."""
 
 
 def read_cluster(
     pairs: Callable[[str, Sequence[str]], dict[str, str]], rows: Callable[[str], Sequence[Sequence[Any]]]
 ) -> Cluster | None:
-    """None: the server is in none. `pairs`: settings (`VARIABLES`) or counters (`STATUS`) of these names. Raises Refused."""
+    """The cluster; None: the server is in none. `pairs`: settings (`VARIABLES`) or counters (`STATUS`) by name. Raises Refused."""
     settings = pairs("VARIABLES", _VARIABLES)
     status = pairs("STATUS", _STATUS)
     counted = {name: float(value) for name, value in status.items() if re.fullmatch(r"\d+(\.\d+)?(e-?\d+)?", value)}
@@ -110,7 +111,7 @@ def _lines(server: Server, *lines: str) -> tuple[Change, ...]:
 
 
 def _provider(server: Server, cluster: Cluster, *more: str) -> tuple[Change, ...]:
-    """The server takes the last such line alone, so that each finding shows all that is to be in it."""
+    """Lines with all provider options: the server takes only the last such line, so each finding shows the whole of it."""
     options = ";".join(f"{name}={value}" for name, value in sorted(_wanted_options(cluster).items()))
     beside = "# with the options that are there already, in one line: the last one counts"
     return _lines(server, beside, f'wsrep_provider_options = "{options}"', *more)
@@ -121,7 +122,7 @@ def _wanted_options(cluster: Cluster) -> dict[str, str]:
 
 
 def _mean_ms(cluster: Cluster, name: str, time: str = "time") -> float | None:
-    """Of what Group Replication counts with its time in microseconds."""
+    """Mean of a time that Group Replication sums in microseconds, in ms."""
     count = cluster.counted.get(f"Gr_{name}_count", 0)
     return cluster.counted.get(f"Gr_{name}_{time}_sum", 0) / count / 1e3 if count else None
 
@@ -132,7 +133,7 @@ def _number(cluster: Cluster, name: str, otherwise: int) -> int:
 
 
 def reads_wait(server: Server, cluster: Cluster) -> list[Draft]:
-    """Statements or commits that wait for other nodes beyond the agreement, in every session. A note: somebody may need it."""
+    """Statements or commits that wait for other nodes beyond the agreement, in every session. A note: someone may need it."""
     if cluster.product == GALERA:
         wait = cluster.settings.get("wsrep_sync_wait", "0")
         if wait == "0":
@@ -213,7 +214,7 @@ def _least_timeout_s(cluster: Cluster) -> float:
 
 
 def _tolerant(cluster: Cluster) -> dict[str, str]:
-    """Nothing: they are long enough."""
+    """Timeouts that are long enough for the cluster; none if its own are."""
     found = cluster.settings
     if "evs.suspect_timeout" not in found or "evs.inactive_timeout" not in found:
         return {}
@@ -225,7 +226,7 @@ def _tolerant(cluster: Cluster) -> dict[str, str]:
 
 
 def _seconds(text: str) -> float:
-    """`PT1M30S`; Galera writes no days."""
+    """Seconds of a period like `PT1M30S`; Galera writes no days."""
     found = _PERIOD.fullmatch(text)
     assert found is not None, "only such are kept"
     hours, minutes, seconds = (float(part or 0) for part in found.groups())
@@ -262,7 +263,7 @@ def flow_control(server: Server, cluster: Cluster) -> list[Draft]:
 
 
 def annotated(server: Server, cluster: Cluster) -> list[Draft]:
-    """Large transactions that carry their statements' text to every node, beside the rows."""
+    """Large transactions that carry their statements' text to every node, in addition to the rows."""
     count = cluster.counted.get("wsrep_replicated", 0)
     mean = cluster.counted.get("wsrep_replicated_bytes", 0) / count if count else 0.0
     if cluster.product != GALERA or cluster.settings.get("binlog_annotate_row_events") != "ON" or mean < _LARGE_BYTES:
@@ -277,8 +278,8 @@ def annotated(server: Server, cluster: Cluster) -> list[Draft]:
 
 
 def few_pieces(server: Server, cluster: Cluster) -> list[Draft]:
-    """Galera far apart with as few messages under way as for a rack: large transactions wait for each few of their pieces. A note:
-    what is under way is also what a struggling node has to take."""
+    """Galera's nodes are far apart but its window of messages is that of a rack: large transactions wait for each few of their pieces.
+    A note: messages in progress are also what a struggling node has to take."""
     if not _wider(cluster):
         return []
     least_ms, window = cluster.counted["fastest_message_s"] * 1e3, _number(cluster, WINDOW, _WINDOW)

@@ -1,4 +1,4 @@
-"""Which servers are here: candidates from processes, listening sockets and the usual paths, then what answers at each.
+"""Servers on this machine: candidates from processes, listening sockets and the usual paths, then what answers at each.
 
 A process's name is only a reason to ask. What a server is, it says itself when it is spoken to (`protocols/`).
 """
@@ -46,9 +46,9 @@ class ListenAddress:
     port: int | None = None
     inode: int | None = None
     bound: str | None = None
-    """Of a path: as the server bound it."""
+    """The path as the server bound it."""
     shared: bool = False
-    """Guessed for several servers: only the server knows whose it is."""
+    """Whether the address was guessed for several servers: only the server knows whose it is."""
 
     @property
     def dialled(self) -> str | None:
@@ -64,17 +64,17 @@ class Candidate:
     process: Process | None
     addresses: tuple[ListenAddress, ...]
     certain: bool
-    """The addresses are those of the process; otherwise they are guessed from account, name and port."""
+    """Whether the addresses are those of the process; otherwise they are guessed from account, name and port."""
 
 
 def kind_of(process: Process) -> Kind | None:
-    """By its name, or its program's."""
+    """A process's kind of server, by its name or its program's."""
     name = program_of(process)
     return PROGRAMS[name] if name is not None else None
 
 
 def program_of(process: Process) -> str | None:
-    """Which of PROGRAMS it runs; a private installation may start it through the loader."""
+    """The one of PROGRAMS that a process runs; a private installation may start it through the loader."""
     bases = [argument.rpartition("/")[2] for argument in process.arguments[:4]]
     loaded = bases if bases and bases[0].startswith("ld-linux") else bases[:1]
     return next((name for part in (process.name, *loaded) if (name := part.partition(" ")[0]) in PROGRAMS), None)
@@ -115,7 +115,7 @@ def _addresses_of(pid: int, own: set[int], tcp: Sequence[TcpRow], unix: Sequence
 
 
 def _absolute(pid: int, path: str) -> str:
-    """A relative path starts at the server's working directory, which seldom changes."""
+    """A server's path, absolute: a relative one starts at its working directory, which seldom changes."""
     try:
         return path if path.startswith("/") else str((procfs.PROC / str(pid) / "cwd").readlink() / path)
     except OSError:
@@ -123,7 +123,7 @@ def _absolute(pid: int, path: str) -> str:
 
 
 def _once_per_port(addresses: Sequence[ListenAddress]) -> tuple[ListenAddress, ...]:
-    """A server on IPv4 and IPv6 of one port counts as one address."""
+    """The addresses, with IPv4 and IPv6 of one port as one."""
     seen: dict[object, ListenAddress] = {}
     for address in addresses:
         seen.setdefault(address.path or (address.port, (address.host in _ANY) or address.host), address)
@@ -131,7 +131,7 @@ def _once_per_port(addresses: Sequence[ListenAddress]) -> tuple[ListenAddress, .
 
 
 def _guessed(kind: Kind, process: Process, tcp: Sequence[TcpRow], unix: Sequence[UnixRow]) -> tuple[ListenAddress, ...]:
-    """For a process whose files may not be read: the sockets of its account; for root, only the usual port."""
+    """Addresses of a process whose files may not be read: the sockets of its account; for root, only the usual port."""
     addresses = [
         ListenAddress(row.path, inode=row.inode, bound=row.path) for row in unix if _may_be(kind, row.path, process.uid)
     ]
@@ -161,7 +161,7 @@ def _may_be(kind: Kind, path: str, uid: int) -> bool:
 
 
 def _ownerless(taken: set[int | None], tcp: Sequence[TcpRow], unix: Sequence[UnixRow]) -> list[Candidate]:
-    """Usual ports and paths without a process that is seen: a container's port, or a hidden process."""
+    """Usual ports and paths without a visible process: a container's port, or a hidden process."""
     found = []
     for name, service in SERVICES.items():
         kind, port = Kind(name), service.port
@@ -182,7 +182,7 @@ def _ownerless(taken: set[int | None], tcp: Sequence[TcpRow], unix: Sequence[Uni
 
 
 def socket_file(path: str) -> tuple[int, int] | None:
-    """Its device and inode, whatever links lead there; None where it is no socket."""
+    """Device and inode of a socket, whatever links lead there; None where the path is no socket."""
     try:
         seen = Path(path).stat()
     except OSError:
@@ -209,9 +209,9 @@ def _unseen(foreign: Sequence[Process], hidden: Sequence[Process]) -> tuple[Unse
 
 _AS_ROOT = "run howfar doctor as root"
 SYSTEM_UIDS = 1000
-"""Below are accounts of the system (Debian's and Red Hat's ranges)."""
+"""Lowest UID of users; below are accounts of the system (Debian's and Red Hat's ranges)."""
 _X_PORT = 33060
-"""MySQL's X protocol, by default."""
+"""Default port of MySQL's X protocol."""
 State = Literal["works", "gone", "elsewhere", "unseen"]
 
 
@@ -226,22 +226,22 @@ class Known:
     name: str = ""
     listeners: list[Listener] = field(default_factory=list)
     endpoints: dict[Transport, Endpoint] = field(default_factory=dict)
-    """Those that answered, one for each transport."""
+    """Endpoints that answered, one for each transport."""
     tls: str = "unknown"
     compression: str = "unknown"
     certain: bool = False
-    """The sockets of its process are known."""
+    """Whether the sockets of the server's process are known."""
     trusted: bool = False
-    """A password may be sent to it."""
+    """Whether a password may be sent to the server."""
     bound: set[str] = field(default_factory=set)
-    """Its sockets' paths, as it bound them."""
+    """Paths of the server's sockets, as it bound them."""
     refusals: dict[str, str] = field(default_factory=dict)
     """Why a login was refused, by address."""
     unseen: list[Unseen] = field(default_factory=list)
 
 
 def identify(candidate: Candidate, logins: Logins, target: Target | None) -> Known | None:
-    """None when a guess was wrong: nothing there answers as such a server would."""
+    """The server that answers. None when a guess was wrong: nothing there answers as such a server would."""
     trusted = target is not None or _is_trusted(candidate.process)
     login = _login(candidate, logins, target, trusted)
     known = Known(candidate.kind, candidate.process, target, login, certain=candidate.certain, trusted=trusted)
@@ -258,7 +258,7 @@ def identify(candidate: Candidate, logins: Logins, target: Target | None) -> Kno
 
 
 def _is_trusted(process: Process | None) -> bool:
-    """A process of root, of a system account or of the user. Anybody may name a process mysqld and wait for passwords."""
+    """Whether the process is of root, a system account or the user. Anybody may name a process mysqld and wait for passwords."""
     return process is not None and (process.uid < SYSTEM_UIDS or process.uid == os.geteuid())
 
 
@@ -279,7 +279,7 @@ def _login(candidate: Candidate, logins: Logins, target: Target | None, trusted:
 
 
 def _greeted(known: Known, address: ListenAddress) -> bool:
-    """Whether nothing more is to be found out about that address."""
+    """Whether nothing more can be found out about the address."""
     endpoint = Endpoint(
         address.path, address.dialled, address.port, _tls_requested(known.target, address), _owner(known.process)
     )
@@ -309,7 +309,7 @@ def _owner(process: Process | None) -> Owner | None:
 
 
 def _tls_requested(target: Target | None, address: ListenAddress) -> bool:
-    """Then no password goes there in plain text."""
+    """Whether TLS was requested for the address; then no password is sent there in plain text."""
     return target is not None and target.tls and address.path is None and address.port == target.port
 
 
@@ -338,7 +338,7 @@ def _endpoints(kind: Kind, endpoint: Endpoint, greeting: Greeting) -> dict[Trans
 
 
 def _not_answering(known: Known, address: ListenAddress, certain: bool) -> None:
-    """A path is reported with its state; a port may serve something else, such as MySQL's X protocol."""
+    """Note an address without an answer: a path with its state; a port may serve something else, such as MySQL's X protocol."""
     if address.path is None:
         if certain and address.port != _X_PORT:
             where = f"{address.host}:{address.port}"
@@ -371,13 +371,13 @@ def _state_of(path: str, process: Process | None) -> tuple[State, str]:
 
 
 def _sees_another_file(path: str, process: Process) -> bool:
-    """A socket in a private /tmp is useless to others and counts as a path that leads nowhere."""
+    """Whether the process sees another file at the path: a socket in a private /tmp is useless to others."""
     inside = socket_file(f"/proc/{process.pid}/root{path}")
     return inside is not None and inside != socket_file(path) and not path.startswith(CLEANED)
 
 
 def tls_by_listener(listeners: Sequence[Listener]) -> str:
-    """`offered on 127.0.0.1:3306; none on /run/x.sock`."""
+    """Where TLS is offered: `offered on 127.0.0.1:3306; none on /run/x.sock`."""
     by_tls: dict[str, list[str]] = {}
     for listener in listeners:
         by_tls.setdefault(listener.tls, []).append(listener.where)
@@ -389,7 +389,7 @@ _LONG = {"--port": "-p", "--listen": "-l", "--enable-ssl": "-Z", "--unix-socket"
 
 
 def ignored_options(known: Known) -> tuple[str, ...]:
-    """Memcached with -s listens on nothing else and never encrypts. Only names of options leave this function."""
+    """Options that memcached ignores with -s: it listens on nothing else and never encrypts. Only names leave this function."""
     if known.kind is not Kind.MEMCACHED or known.process is None or not known.listeners:
         return ()
     given = options(known.process.arguments)
@@ -399,7 +399,7 @@ def ignored_options(known: Known) -> tuple[str, ...]:
 
 
 def options(arguments: Sequence[str]) -> set[str]:
-    """Which of these options a command line has, in any form. `-p 0` means no port."""
+    """Names of the options that a command line has, in any form. `-p 0` means no port."""
     found = set()
     for argument, after in zip(arguments, [*arguments[1:], ""], strict=True):
         name = _LONG.get(argument.partition("=")[0]) or (argument[:2] if argument[:2] in _SHORT else None)
@@ -414,15 +414,15 @@ def options(arguments: Sequence[str]) -> set[str]:
 
 _LOOK_S = 0.002
 _CPU_SHARE = 0.25
-"""Of one CPU, spent on looking: connections of a few milliseconds are seen only by many looks."""
+"""Share of one CPU spent on looking: connections of a few milliseconds are seen only by many looks."""
 _SOCKETS_EVERY = 8
-"""Looks. What changes slowly is read less often."""
+"""Number of looks after which slowly changing facts are read again."""
 _NEVER = -9
 _NEAR = 2
 """Looks between reading the CA bundle and connecting: on a busy machine a program may wait between the two."""
 _BUNDLE_COUNTS = ("bundle_looks", "bundle_reads", "bundle_connects")
 _FULL_SEARCH_S = 0.2
-"""Between two searches of all processes for the owner of a socket."""
+"""Time between two searches of all processes for the owner of a socket."""
 _BUNDLE = re.compile(
     r"/(ca-certificates\.crt|ca-bundle\.(crt|pem|trust\.crt)|tls-ca-bundle\.pem|cacert\.pem|cert\.pem)$"
 )
@@ -440,7 +440,7 @@ class Holder:
     ports: set[int] = field(default_factory=set)
     server_ports: set[int] = field(default_factory=set)
     at_once: int = 0
-    """The most at one look, together with all processes of the same program and account."""
+    """Most connections at one look, together with all processes of the same program and account."""
     bundle_looks: int = 0
     bundle_reads: int = 0
     bundle_connects: int = 0
@@ -456,7 +456,7 @@ class Holder:
         self.bundle_at = look
 
     def compare(self) -> None:
-        """Some libraries read the bundle just before they connect, some just after."""
+        """Count readings of the bundle with a new connection: some libraries read it just before they connect, some just after."""
         if self.new_at > self.counted_at and abs(self.new_at - self.bundle_at) <= _NEAR:
             self.bundle_connects += 1
             self.counted_at = self.new_at
@@ -464,7 +464,7 @@ class Holder:
 
 @dataclass
 class Watched:
-    """By the server's key: the holders of TCP connections, and how many connections there were over its socket."""
+    """By the server's key: the holders of TCP connections, and the number of connections over its socket."""
 
     holders: dict[int, dict[object, Holder]]
     socket_connections: dict[int, int]
@@ -474,11 +474,11 @@ class Watched:
 
 @dataclass(frozen=True)
 class Watching:
-    """Which connections belong to one server."""
+    """The addresses that tell which connections belong to one server."""
 
     key: int
     ports: Mapping[int, frozenset[str]]
-    """Its TCP ports, each with its addresses; an empty set means all interfaces."""
+    """The server's TCP ports, each with its addresses; an empty set means all interfaces."""
     paths: frozenset[str]
 
 
@@ -530,7 +530,7 @@ class Watch:
         self._look_for_bundles()
 
     def _count(self, held: Mapping[tuple[int, int], Sequence[Holder]]) -> None:
-        """Each holder's connections at this look (one entry each), and those of its program and account together."""
+        """Count each holder's connections at this look (one entry each), and those of its program and account together."""
         together: Counter[object] = Counter()
         for (key, _), each in held.items():
             each[0].connections = max(each[0].connections, len(each))
@@ -543,7 +543,7 @@ class Watch:
         return key, program.shown if program is not None else None, holder.uid, holder.remote
 
     def _drop_identified_later(self) -> None:
-        """Connections that were first counted without a process and whose process was found later."""
+        """Remove connections that were first counted without a process and whose process was found later."""
         for holders in self._seen.holders.values():
             for name, holder in list(holders.items()):
                 holder.connections = min(holder.connections, len(holder.ports))
@@ -572,7 +572,7 @@ class Watch:
         return holders.setdefault(("remote", row.remote[0]), Holder(None, None, row.remote[0]))
 
     def _find_owners(self, inodes: set[int], now: float) -> None:
-        """First among the processes that had connections before, then, not too often, among all."""
+        """Find owners of sockets, first among the processes that had connections before, then, not too often, among all."""
         missing = inodes - self._pid_of.keys()
         if missing:
             missing -= self._take(set(self._pid_of.values()), missing)
@@ -591,7 +591,7 @@ class Watch:
         return found
 
     def _look_for_bundles(self) -> None:
-        """Reading the bundle takes most of a connect that does it, so a few looks find it open."""
+        """Look for processes that read the bundle, which takes most of such a connect, so that a few looks find it open."""
         reading: dict[int, bool] = {}
         for holder in (holder for holders in self._seen.holders.values() for holder in holders.values()):
             if holder.pid is None:
@@ -615,12 +615,12 @@ class Sight:
     sessions: Sequence[ListedSession]
     listeners: Sequence[Listener]
     never_tls: bool
-    """It has no TLS, or has counted no handshake since it started."""
+    """Whether the server has no TLS, or has counted no handshake since it started."""
     socket: str | None
 
 
 def clients(holders: Sequence[Holder], programs: Mapping[int, procfs.Process], sight: Sight) -> tuple[Client, ...]:
-    """One for each program and account, most connections first."""
+    """Clients by program and account, those with most connections first."""
     parts = [(_by_tcp(holder, programs, sight), holder.at_once) for holder in holders]
     parts += [(client, client.connections) for client in _by_socket(sight)]
     merged: dict[object, Client] = {}
@@ -668,7 +668,7 @@ def _tls(holder: Holder, listed: Sequence[ListedSession], sight: Sight) -> bool 
 
 
 def _by_socket(sight: Sight) -> list[Client]:
-    """As the server lists them: /proc does not show who is at the other end of a socket."""
+    """Clients over the socket as the server lists them: /proc does not show who is at the other end."""
     found = []
     for session in sight.sessions:
         if session.port is not None or (session.tls is None and session.pid is None):

@@ -109,7 +109,7 @@ def examine(targets: Sequence[Target], logins: Logins, seconds: float) -> Examin
 
 
 def _candidate(target: Target, candidates: Sequence[Candidate]) -> Candidate:
-    """The server on this machine that listens there, with its process and other addresses; otherwise just that address."""
+    """The candidate that listens at the target, with its process and other addresses; otherwise just that address."""
     for candidate in candidates:
         if candidate.kind is target.kind and any(_is_at(address, target) for address in candidate.addresses):
             return candidate
@@ -125,7 +125,7 @@ def _is_at(address: ListenAddress, target: Target) -> bool:
 
 
 def _is_here(host: str, address: ListenAddress) -> bool:
-    """`host` is numeric here."""
+    """Whether the address listens on `host`, which is numeric."""
     return address.dialled != address.host and procfs.is_of_this_machine(host)
 
 
@@ -145,7 +145,7 @@ def _no_answer(target: Target) -> MissingError:
 
 
 def _admitted(known: Known) -> Session | None:
-    """On the cheapest endpoint that accepts the login."""
+    """A session on the cheapest endpoint that accepts the login."""
     for endpoint in known.endpoints.values():
         try:
             return PROTOCOLS[known.kind].open(endpoint, known.login)
@@ -155,7 +155,7 @@ def _admitted(known: Known) -> Session | None:
 
 
 def _watch(states: Sequence[_ServerState], seconds: float) -> tuple[Watched, dict[int, procfs.Process]]:
-    """The counters before and after; in between, the doctor opens no connection."""
+    """Watch connections and read counters before and after; in between, the doctor opens no connection."""
     began = time.monotonic()
     for state in states:
         state.before = _counted(state)
@@ -234,7 +234,7 @@ def _server(key: int, state: _ServerState, watched: Watched, programs: dict[int,
 
 
 def _idle_cost(known: Known, measured: Sequence[Transport]) -> IdleCost | None:
-    """By the transport that costs least of those that work. Of a server on this machine only."""
+    """Cost of idle states, on the cheapest transport that works; for a server on this machine only."""
     transport = next((each for each in (Transport.SOCKET, Transport.TCP, Transport.TLS) if each in measured), None)
     if known.process is None or transport is None:
         return None
@@ -249,7 +249,7 @@ def _idle_cost(known: Known, measured: Sequence[Transport]) -> IdleCost | None:
 
 
 def _on_socket(key: int, state: _ServerState, watched: Watched) -> int | None:
-    """Without the doctor's own connection."""
+    """Number of connections over the socket, without the doctor's own."""
     if not any(listener.path is not None for listener in state.known.listeners):
         return None
     own = state.session is not None and Transport.SOCKET in state.known.endpoints
@@ -257,7 +257,7 @@ def _on_socket(key: int, state: _ServerState, watched: Watched) -> int | None:
 
 
 def _names_no_socket(report: SelfReport) -> bool:
-    """According to its settings, where they could be read."""
+    """Whether the server has no socket according to its settings, where they could be read."""
     return "" in (report.settings.get("socket"), report.settings.get("unixsocket"))
 
 
@@ -284,7 +284,7 @@ def _bundle() -> Interval:
 
 
 def _how_to_log_in(known: Known) -> str:
-    """A password is sent only to a trusted server, or to one that is named."""
+    """What to do for a login: a password is sent only to a trusted server, or to one that is named."""
     endpoint = next(iter(known.endpoints.values()))
     where = endpoint.where
     if known.kind is Kind.REDIS:
@@ -325,7 +325,7 @@ _STATE = {"works": "", "gone": ", path does not exist any more", "elsewhere": ",
 
 
 def screen(seen: Examination, width: int) -> str:
-    """Names and paths come from others: characters that would move a terminal's cursor are replaced."""
+    """The report as text. Names and paths come from others: characters that would move a terminal's cursor are replaced."""
     lines = _lines(seen, max(width, 60))
     return "\n".join("".join(letter if letter.isprintable() else "?" for letter in line) for line in lines)
 
@@ -380,7 +380,7 @@ def _finding(finding: Finding, width: int) -> Iterator[str]:
 
 
 def _changes(changes: Iterable[Change]) -> Iterator[str]:
-    """Not wrapped: these lines are copied."""
+    """Lines of changes, not wrapped, because they are copied."""
     for change in changes:
         restart = ", then restart the server" if change.restarts else ""
         yield f"{'':{_INDENT}}{change.where}{restart}:"
@@ -410,7 +410,7 @@ def _facts(server: Server) -> Iterator[tuple[str, str]]:
 
 
 def _block(label: str, rows: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """The label before the first row only."""
+    """Rows of a block; the label is before the first one only."""
     for number, row in enumerate(rows):
         yield "" if number else label, row
 

@@ -30,7 +30,7 @@ _UNIX_CONNECTED = "03"
 _SCRIPTS = (".py", ".rb", ".php", ".js", ".mjs", ".pl", ".jar", ".phar")
 _ORDER = "<" if sys.byteorder == "little" else ">"
 CLEANED = ("/tmp/", "/var/tmp/")
-"""Where files are removed by age, and a service may see a private directory (PrivateTmp)."""
+"""Directories whose files are removed by age, and that may be private to a service (PrivateTmp)."""
 
 Address = tuple[str, int]
 
@@ -39,15 +39,15 @@ Address = tuple[str, int]
 class Process:
     pid: int
     name: str
-    """As the kernel has it; a process may choose it, so it proves nothing."""
+    """Name in the kernel; a process may choose it, so it proves nothing."""
     uid: int
     arguments: tuple[str, ...]
-    """May hold secrets: never shown, only searched for options."""
+    """Command line; it may hold secrets, so it is never shown and only searched for options."""
     parent: int = 0
 
     @property
     def shown(self) -> str:
-        """Its name, with an interpreter's script; nothing else of the command line."""
+        """The process's name, with an interpreter's script; nothing else of the command line."""
         for argument in self.arguments[1:4]:
             base = argument.rpartition("/")[2]
             if not argument.startswith("-") and base.endswith(_SCRIPTS) and "=" not in argument and "@" not in argument:
@@ -80,7 +80,7 @@ def account(uid: int) -> str:
 
 
 def _lines(path: Path) -> list[str]:
-    """Empty when it may not be read or is gone."""
+    """Lines of a file; none when it may not be read or is gone."""
     try:
         return path.read_text(errors="replace").splitlines()
     except OSError:
@@ -94,7 +94,7 @@ def _status(pid: int) -> dict[str, list[str]]:
 
 
 def process(pid: int) -> Process | None:
-    """None when it has gone."""
+    """One process; None when it has gone."""
     status = _status(pid)
     try:
         arguments = (PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
@@ -114,7 +114,7 @@ def processes() -> Iterator[Process]:
 
 
 def open_files(pid: int) -> list[str] | None:
-    """The targets of its descriptors; None when they may not be read or it is gone."""
+    """Targets of a process's descriptors; None when they may not be read or it is gone."""
     found = []
     try:
         entries = list((PROC / str(pid) / "fd").iterdir())
@@ -134,7 +134,7 @@ def socket_inodes(pid: int) -> set[int] | None:
 
 
 def tcp_rows() -> list[TcpRow]:
-    """Both families; IPv4 inside IPv6 becomes IPv4, so that both ends of a connection match."""
+    """TCP sockets of both families; IPv4 inside IPv6 becomes IPv4, so that both ends of a connection match."""
     return [parse_tcp(line) for name in ("tcp", "tcp6") for line in _lines(PROC / "net" / name)[1:]]
 
 
@@ -144,7 +144,7 @@ def parse_tcp(line: str) -> TcpRow:
 
 
 def _address(text: str) -> Address:
-    """The kernel prints each 32-bit word in this machine's byte order."""
+    """An address from the kernel, which prints each 32-bit word in this machine's byte order."""
     digits, _, port = text.partition(":")
     numbers = [int(digits[at : at + 8], 16) for at in range(0, len(digits), 8)]
     packed = struct.pack(f"{_ORDER}{len(numbers)}I", *numbers)
@@ -155,7 +155,7 @@ def _address(text: str) -> Address:
 
 
 def unix_rows() -> list[UnixRow]:
-    """Sockets with a path, as bound: it may be relative to the process's working directory."""
+    """Unix sockets with a path, as bound: it may be relative to the process's working directory."""
     return [row for line in _lines(PROC / "net" / "unix")[1:] if (row := parse_unix(line)) is not None]
 
 
@@ -171,13 +171,13 @@ def parse_unix(line: str) -> UnixRow | None:
 
 
 def is_of_this_machine(address: str) -> bool:
-    """Loopback, or an address that an interface here has."""
+    """Whether an address is of the loopback or of an interface here."""
     return ipaddress.ip_address(address).is_loopback or address in _own_addresses()
 
 
 @cache
 def _own_addresses() -> set[str]:
-    """From the kernel's tables."""
+    """Addresses of this machine, from the kernel's tables."""
     routes = pairwise(_lines(PROC / "net" / "fib_trie"))
     found = {line.split("|-- ")[1].strip() for line, after in routes if "/32 host LOCAL" in after and "|-- " in line}
     inet6 = (bytes.fromhex(line.split()[0]) for line in _lines(PROC / "net" / "if_inet6"))
@@ -185,7 +185,7 @@ def _own_addresses() -> set[str]:
 
 
 def look_at(path: str) -> SocketFile | None:
-    """None when there is no such file, or it may not be seen."""
+    """A socket's file; None when there is no such file, or it may not be seen."""
     try:
         seen = Path(path).stat()
     except OSError:
@@ -196,7 +196,7 @@ def look_at(path: str) -> SocketFile | None:
 
 
 def _who(path: str, seen: os.stat_result) -> str:
-    """Who may connect: one must be able to write to the file and to enter every directory above it."""
+    """Accounts that may connect: they must be able to write to the file and to enter every directory above it."""
     if seen.st_mode & 0o002:
         closed = next((above for above in Path(path).parents if not above.stat().st_mode & 0o001), None)
         if closed is None:
@@ -233,7 +233,7 @@ def _may(path: Path, uid: int, groups: set[int], wanted: int) -> bool:
 
 
 def _groups(pid: int | None, uid: int) -> set[int]:
-    """The process's groups; of a process that cannot be read, its account's."""
+    """Groups of the process; of a process that cannot be read, its account's."""
     status = _status(pid) if pid is not None else {}
     if status:
         return {int(status["Gid"][1]), *map(int, status["Groups"])}

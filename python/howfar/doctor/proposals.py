@@ -23,7 +23,7 @@ from howfar.services import SERVICES
 _CLIENT_LINES: dict[str, dict[str, dict[str, list[list[str]]]]] = tomllib.loads(
     (resources.files("howfar.doctor") / "client_lines.toml").read_text(encoding="utf-8")
 )
-"""By purpose, kind of server and language. Read at import: doctor may give up the rights to read its own files later."""
+"""Lines by purpose, kind of server and language. Read at import: doctor may give up the rights to read its own files later."""
 
 
 def _is_there(path: str) -> bool:
@@ -40,13 +40,13 @@ def file_of(server: Server) -> str:
 
 
 def _is_usual(server: Server) -> bool:
-    """By its port; a server without a port may be."""
+    """Whether the server is at the usual port; one without a port may be."""
     ports = {listener.port for listener in server.listeners if listener.port is not None}
     return not ports or SERVICES[server.kind].port in ports
 
 
 def own_paths(servers: Sequence[Server], in_use: Iterable[str]) -> list[str]:
-    """For each server a socket path on which no other server listens and that no other gets."""
+    """A socket path for each server, on which no other server listens and that no other gets."""
     owners: dict[str, set[int]] = {}
     for number, server in enumerate(servers):
         for listener in server.sockets:
@@ -76,7 +76,7 @@ def _names(server: Server) -> Iterator[str]:
 
 
 def socket_again(server: Server, path: str) -> tuple[Change, ...]:
-    """An existing socket at another path or, by the restart alone, where it was. Its mode stays as configured."""
+    """Changes for a socket at another path or, by the restart alone, where it was. Its mode stays as configured."""
     is_old = any(listener.path == path for listener in server.sockets)
     lines = _socket_lines(server.kind, path)
     where = f"{file_of(server)}{', as it is' if is_old else ''}"
@@ -84,7 +84,7 @@ def socket_again(server: Server, path: str) -> tuple[Change, ...]:
 
 
 def socket_on(server: Server, using: Iterable[Client], path: str) -> tuple[Change, ...]:
-    """A socket that all of `using` can reach: open to all accounts, or to a group that they join."""
+    """Changes for a socket that all of `using` can reach: open to all accounts, or to a group that they join."""
     others = other_accounts(server, using)
     mode = "0700"
     if others:  # nobody should join root's group, and every local account can use the loopback anyway
@@ -122,7 +122,7 @@ def group_of(user: str | None) -> str:
 
 
 def _folder(server: Server, path: str) -> list[Change]:
-    """Draft now, and at each start of the machine, which begins with an empty /run."""
+    """Changes that make the folder now, and at each start of the machine, which begins with an empty /run."""
     folder = Path(path).parent
     user = server.user or "USER"
     try:
@@ -149,12 +149,12 @@ FAMILIES = {
     "node": ("node", "bun", "deno"),
     "java": ("java",),
 }
-"""By how the program's name begins."""
+"""Languages by the beginning of the program's name."""
 _SHELL = (
     "psql", "pg_dump", "pgbench", "mariadb", "mariadb-dump", "mariadb-admin", "mysql", "mysqldump", "mysqladmin", "redis-cli",
     "valkey-cli", "mytop",
 )  # fmt: skip
-"""Whole names: mysqlrouter and mysqld_exporter are no shells."""
+"""Whole names of shells: mysqlrouter and mysqld_exporter are none."""
 
 _OF_BRAND = {
     "MariaDB": {"ssl": "--skip-ssl", "compress": "--loose-skip-compress"},
@@ -164,7 +164,7 @@ _SAYS = {"ssl": " (unless its account has REQUIRE SSL)", "compress": ""}
 
 
 def family(program: str) -> str | None:
-    """None: the program is unknown."""
+    """The language of a program; None: unknown."""
     if program in (SHORT, UNSEEN):
         return None
     name = program.partition(" ")[0].lower()
@@ -184,13 +184,13 @@ def keeping_connections(kind: Kind, using: Iterable[Client]) -> tuple[Change, ..
 
 
 def naming_an_authority(using: Iterable[Client]) -> tuple[Change, ...]:
-    """None where the client's language is unknown."""
+    """Lines that name an authority; none where the client's language is unknown."""
     known = [client for client in using if family(client.program) in _CLIENT_LINES["authority"][Kind.MYSQL]]
     return _rows("authority", Kind.MYSQL, known, "") if known else ()
 
 
 def commands_without(what: Literal["ssl", "compress"], using: Iterable[Client]) -> tuple[Change, ...]:
-    """An option for the command that was seen: in an option file it would also apply to other machines."""
+    """An option for the command that was seen; in an option file it would also apply to other machines."""
     names = {
         client.program
         for client in using
@@ -205,7 +205,7 @@ def commands_without(what: Literal["ssl", "compress"], using: Iterable[Client]) 
 
 
 def _rows(purpose: str, kind: Kind, using: Iterable[Client], path: str) -> tuple[Change, ...]:
-    """Those of the languages that were seen; of an unknown program all."""
+    """Lines for the languages that were seen; for an unknown program those for all."""
     table = _CLIENT_LINES[purpose][kind]
     families = {family(client.program) for client in using}
     chosen = [found for found in table if found in families] or list(table)
@@ -213,7 +213,7 @@ def _rows(purpose: str, kind: Kind, using: Iterable[Client], path: str) -> tuple
 
 
 def with_socket(line: str, path: str) -> str:
-    """PostgreSQL's clients name the directory and the port of its socket's path."""
+    """A line with the socket's path; PostgreSQL's clients name its directory and port."""
     folder, _, name = path.rpartition("/")
     filled = line.replace("{path}", path).replace("{folder}", folder)
     return filled.replace("{port}", name.rpartition(".")[2])

@@ -33,7 +33,7 @@ _EXAMPLES = (
 
 @dataclass(frozen=True)
 class Consent:
-    """What a server may have that asks for more than a proof of the password; the rule of `howfar load`."""
+    """Consent to give a server more than a proof of the password; the rule of `howfar load`."""
 
     fetch_server_key: bool = False
     cleartext_password: bool = False
@@ -47,14 +47,14 @@ class Login:
     password: str = field(repr=False)
     consent: Consent = Consent()
     database: str | None = None
-    """Of PostgreSQL."""
+    """Name of PostgreSQL's database."""
     of_server: bool = False
-    """Nobody named a user: root logs in to PostgreSQL as the account under which the server runs, as its package sets it up."""
+    """Whether root, where no user was named, logs in to PostgreSQL as the account of the server, as its package sets it up."""
 
 
 @dataclass(frozen=True)
 class Logins:
-    """By kind of server."""
+    """Logins by kind of server."""
 
     mysql: Login
     redis: Login
@@ -79,7 +79,7 @@ class Target:
 
 
 def parse_target(text: str) -> Target:
-    """Raises UsageError; its message never repeats what may be a password."""
+    """The server that a DSN names. Raises UsageError; its message never repeats what may be a password."""
     scheme = text.partition("://")[0].lower()
     if "://" not in text or scheme not in SCHEMES:
         shown = "that" if "@" in text else repr(text)
@@ -100,7 +100,7 @@ def parse_target(text: str) -> Target:
 
 
 def _of_libpq(text: str) -> ServerAddress:
-    """With libpq's default for the socket; user and database only where the DSN names them. Raises UsageError."""
+    """The address with libpq's default for the socket; user and database only where the DSN names them. Raises UsageError."""
     named = libpq.parse_uri(text)
     if named.service is not None:
         raise UsageError("howfar doctor does not read service files", _EXAMPLES)

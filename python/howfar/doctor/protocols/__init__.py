@@ -1,4 +1,4 @@
-"""How each kind of server is spoken to: connect, log in, ping, read counters. Requests only read.
+"""How to speak to each kind of server: connect, log in, ping, read counters. Requests only read.
 
 PyMySQL logs in to MySQL, pg8000 to PostgreSQL. The other protocols are written here: client libraries neither find out what an
 unknown port speaks nor bound a hostile answer, and a ping is timed around one send and one recv.

@@ -39,7 +39,7 @@ _STATEMENTS = (
     "cmd_get", "cmd_set", "cmd_touch", "cmd_meta", "delete_hits", "delete_misses", "incr_hits", "incr_misses", "decr_hits",
     "decr_misses",
 )  # fmt: skip
-"""An upper bound: each key of a multi-key get counts, and a meta command counts twice."""
+"""Commands that are summed to an upper bound: each key of a multi-key get counts, and a meta command counts twice."""
 
 S = TypeVar("S")
 
@@ -59,7 +59,7 @@ class _Session:
     """A session of lines. Its first answer shows what the server speaks."""
 
     def __init__(self, endpoint: Endpoint, question: bytes, expected: tuple[str, ...]) -> None:
-        """Raises NotThis when the answer begins with none of `expected`."""
+        """Ask `question` on a new session. Raises NotThis when the answer begins with none of `expected`."""
         self.lines = Lines(dial(endpoint), endpoint.where)
         try:
             with contextlib.suppress(LabError):  # a server with too many clients says so and closes without reading
@@ -73,7 +73,7 @@ class _Session:
             raise
 
     def exchange(self, question: bytes, answer: bytes) -> None:
-        """One send and one recv, which is what a ping measures."""
+        """Send once and receive once, which is what a ping measures."""
         self.lines.socket.sendall(question)
         if not self.lines.socket.recv(256).startswith(answer):
             raise NotThis("it stopped answering pings")
@@ -83,7 +83,7 @@ class _Session:
 
 
 def _first_answering(endpoint: Endpoint, open_session: Callable[[Endpoint], S]) -> tuple[S, Tls]:
-    """Without TLS, else with it. A socket is never encrypted; where TLS was requested nothing is sent in plain text."""
+    """A session without TLS, else with it. A socket is never encrypted; where TLS was requested nothing is sent in plain text."""
     if endpoint.path is not None:
         return open_session(replace(endpoint, tls=False)), "none"
     if not endpoint.tls:
@@ -138,7 +138,7 @@ class RedisSession(_Session):
         self.exchange(_PING, b"+PONG\r\n")
 
     def request(self, *arguments: str) -> Any:
-        """Raises Refused with the server's error, NotThis."""
+        """The answer to a command. Raises Refused with the server's error, NotThis."""
         with _understood():
             return ask(self.lines, *arguments)
 
@@ -206,7 +206,7 @@ class Memcached:
 
 class MemcachedSession(_Session):
     statements_by_counters = 0
-    """`statements` are gets, sets and the like, not `stats`."""
+    """Zero, because `statements` are gets, sets and the like, not `stats`."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint, _VERSION, _MEMCACHED_ANSWERS)

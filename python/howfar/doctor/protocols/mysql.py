@@ -36,7 +36,7 @@ _COM_PING = b"\x01\0\0\0\x0e"
 _ZSTD = 1 << 26
 """CLIENT_ZSTD_COMPRESSION_ALGORITHM; PyMySQL does not name it."""
 _NOT_UNDERSTOOD = (OSError, LookupError, ValueError, AssertionError, TypeError, struct.error)
-"""What PyMySQL raises when a greeting breaks off or is not one."""
+"""Errors of PyMySQL when a greeting breaks off or is not one."""
 _FIRST_BYTES = ((0, 0x0A), (0, 0xFF))
 """Packet number, then protocol version or an error (too many connections, host blocked). The X protocol has others."""
 _CLIENTS_OWN_ERRORS = range(2000, 3000)
@@ -57,7 +57,7 @@ _SEES_OTHERS = "SELECT COUNT(*) FROM information_schema.user_privileges WHERE pr
 
 
 _MOST_ROUNDS = 8
-"""Packets of a server between its greeting and its OK, as the engine has it; PyMySQL would answer for ever."""
+"""Most packets of a server between its greeting and its OK, as in the engine; PyMySQL would answer without a limit."""
 
 
 class _Guarded:
@@ -129,7 +129,7 @@ class _Connection(pymysql.Connection):
     _secure: bool
     _auth_plugin_name: str
     _left: int | None = None
-    """Packets that a login may still have; None: it is over."""
+    """Packets that a login may still have; None: the login is over."""
 
     def _request_authentication(self) -> None:
         if self._auth_plugin_name == "sha256_password":
@@ -153,7 +153,7 @@ def _not_sent(how: str, allowed_by: str) -> err.OperationalError:
 
 
 class _ByAccount:
-    """`unix_socket` and `auth_socket`: the server asks the kernel who the client is, and expects an empty answer."""
+    """`unix_socket` and `auth_socket`: the server asks the kernel for the client's account, and expects an empty answer."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -238,7 +238,7 @@ class MysqlSession:
         return {row[0]: str(row[1]) for row in self.rows(f"SHOW GLOBAL {what} WHERE Variable_name IN ({quoted})")}
 
     def counters(self) -> Counters:
-        """One statement, so that its own share is known."""
+        """The server's counters in one statement, so that its own share is known."""
         status = self._pairs("STATUS", _COUNTERS)
         tls = status.get("Ssl_finished_accepts", status.get("Ssl_accepts"))
         return Counters(int(status["Connections"]), int(status["Questions"]), int(tls) if tls is not None else None)
@@ -281,7 +281,7 @@ class MysqlSession:
 
 
 def _greeted(endpoint: Endpoint) -> socket.socket:
-    """Connected, in plain text, with the server's greeting waiting to be read. Raises NotThis."""
+    """A connection in plain text, with the server's greeting waiting to be read. Raises NotThis."""
     made = dial(replace(endpoint, tls=False))
     try:
         head = made.recv(5, socket.MSG_PEEK | socket.MSG_WAITALL)
@@ -299,7 +299,7 @@ def _greeted(endpoint: Endpoint) -> socket.socket:
 
 
 def _offers_tls(greeting: bytes) -> bool:
-    """Checked before the login: PyMySQL would continue in plain text where the server offers no TLS."""
+    """Whether the server offers TLS; checked before the login, because PyMySQL would otherwise continue in plain text."""
     end_of_version = greeting.find(b"\0", 5)
     able = greeting[end_of_version + 14 : end_of_version + 16]  # past thread number, eight bytes of salt and a zero
     return end_of_version > 0 and len(able) == 2 and bool(int.from_bytes(able, "little") & CLIENT.SSL)
@@ -332,7 +332,7 @@ def _message(error: Exception) -> str:
 
 
 def named(version: str) -> str:
-    """`10.11.19-MariaDB-0+deb12u1` is MariaDB 10.11.19; some begin with 5.5.5- for old replicas."""
+    """Product and version: `10.11.19-MariaDB-0+deb12u1` is MariaDB 10.11.19; some begin with 5.5.5- for old replicas."""
     brand = "MariaDB" if "mariadb" in version.lower() else "MySQL"
     if brand == "MariaDB":
         version = version.removeprefix("5.5.5-")

@@ -48,11 +48,11 @@ _NOT_UNDERSTOOD = (
     struct.error,
     ScramException,
 )
-"""What pg8000 raises when an answer breaks off or is not one."""
+"""Errors of pg8000 when an answer breaks off or is not one."""
 _MOST_BYTES = 8 << 20
-"""Of one answer, and of a login."""
+"""Most bytes of one answer, and of a login."""
 _MOST_ITERATIONS = 1_000_000
-"""Of SCRAM; the default is 4096, and a peer that asks for 2^31 would keep the client busy for an hour."""
+"""Most iterations of SCRAM; the default is 4096, and a peer that asks for 2^31 would keep the client busy for an hour."""
 _MOST_ROUNDS = 8
 _CLEAR_TEXT, _SASL_CONTINUE = 3, 11
 _DATABASE = "postgres"
@@ -85,7 +85,7 @@ class _Bounded(io.RawIOBase):
         self._until = time.monotonic() + 2 * PATIENCE_S
 
     def read(self, size: int = -1) -> bytes:
-        """Exactly `size` bytes. Raises OSError."""
+        """Read exactly `size` bytes. Raises OSError."""
         if not 0 <= size <= self._left:
             raise OSError("an answer that is too long")
         self._left -= size
@@ -105,11 +105,11 @@ class _Bounded(io.RawIOBase):
         return len(data)
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Nothing to do: nothing is buffered."""
 
 
 class _Stream:
-    """What pg8000 takes for a socket."""
+    """What pg8000 uses as a socket."""
 
     def __init__(self, made: socket.socket) -> None:
         self.bounded, self._socket = _Bounded(made), made
@@ -123,7 +123,7 @@ class _Stream:
 
 
 class _Connection(CoreConnection):  # type: ignore[misc]  # it has no types
-    """Sends the password itself only where it was allowed, and does not answer for ever."""
+    """Sends the password itself only where that is allowed, and limits the number of its answers."""
 
     def __init__(self, made: socket.socket, login: Login, clear_text: bool) -> None:
         self._clear_text, self._rounds = clear_text, _MOST_ROUNDS
@@ -168,7 +168,7 @@ class Postgresql:
 
 
 def _tls_of(endpoint: Endpoint) -> Tls:
-    """A connection for one question, which only such a server answers with this one letter. Raises NotThis."""
+    """TLS of an endpoint, by a connection for one question, which only such a server answers with one letter. Raises NotThis."""
     if endpoint.path is not None:
         return "none"
     made = dial(replace(endpoint, tls=False))
@@ -188,7 +188,7 @@ def _asked_for_tls(made: socket.socket) -> bytes:
 
 
 def _connected(endpoint: Endpoint, login: Login) -> _Connection:
-    """Raises NotThis, Refused."""
+    """A connection that is logged in. Raises NotThis, Refused."""
     with _as_account(endpoint, login):
         made = dial(replace(endpoint, tls=False))
     try:
@@ -213,7 +213,7 @@ def _connected(endpoint: Endpoint, login: Login) -> _Connection:
 
 @contextlib.contextmanager
 def _as_account(endpoint: Endpoint, login: Login) -> Iterator[None]:
-    """Root dials the socket as the account of the server when it logs in under that name: peer authentication looks at who dials."""
+    """Connect as the server's account when root logs in under that name: peer authentication checks the account that connects."""
     by_peer = endpoint.path is not None and endpoint.owner is not None and login.of_server and os.geteuid() == 0
     if not by_peer:
         yield
@@ -285,12 +285,12 @@ def _close(connection: _Connection) -> None:
 
 
 def _message(error: DatabaseError) -> str:
-    """Its message and SQLSTATE; pg8000 gives all fields."""
+    """An error's message and SQLSTATE; pg8000 gives all fields."""
     fields = error.args[0] if error.args and isinstance(error.args[0], dict) else {}
     return f"{fields.get('M', 'no message')} ({fields.get('C', 'no code')})"
 
 
 def named(version: str) -> str:
-    """`15.18 (Debian 15.18-0+deb12u1)` is PostgreSQL 15.18."""
+    """Product and version: `15.18 (Debian 15.18-0+deb12u1)` is PostgreSQL 15.18."""
     found = re.match(r"[\w.]+", version)
     return f"{Kind.POSTGRESQL.shown} {found.group()}" if found else Kind.POSTGRESQL.shown

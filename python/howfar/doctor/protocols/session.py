@@ -14,16 +14,16 @@ from howfar.doctor.findings import Cluster, Rates
 from howfar.doctor.targets import Login
 
 PATIENCE_S = 2.0
-"""For a connect and for each answer."""
+"""Time for a connect and for each answer."""
 Tls = Literal["none", "offered", "always", "unknown"]
 
 
 class Refused(Exception):
-    """The server answered and let nobody in, or refused a request. The message is the server's."""
+    """The server answered and refused a login or a request. The message is the server's."""
 
 
 class NotThis(Exception):
-    """Nobody answers, or whoever answers speaks another protocol."""
+    """Nobody answers, or the other end speaks another protocol."""
 
 
 class Nobody(NotThis):
@@ -42,7 +42,8 @@ class Owner:
     uid: int
 
     def matches(self, pid: int, uid: int) -> bool:
-        """Itself; or, for root or its own account, PID 1 (socket activation) or PID 0 (another PID namespace)."""
+        """Whether the process is the owner; or, for root or its own account, PID 1 (socket activation) or PID 0 (another PID
+        namespace)."""
         return pid == self.pid or (pid in (0, 1) and uid in (0, self.uid))
 
 
@@ -55,7 +56,7 @@ class Endpoint:
     port: int | None
     tls: bool = False
     owner: Owner | None = None
-    """Of a path: nothing is sent to any other process. None: the user named this path."""
+    """Owner of the path: nothing is sent to any other process. None: the user named this path."""
 
     @property
     def where(self) -> str:
@@ -64,7 +65,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Greeting:
-    """What answered at an endpoint."""
+    """What a server sent at an endpoint."""
 
     name: str
     tls: Tls
@@ -72,7 +73,7 @@ class Greeting:
     refused: str | None
     """Why the login was refused; None when it was not."""
     pid: int | None = None
-    """The server's own report."""
+    """The server's PID, as it reports it."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class ListedSession:
     """Another client's session, as the server lists it."""
 
     port: int | None
-    """The client's; None over a socket."""
+    """The client's port; None over a socket."""
     pid: int | None
     tls: bool | None
     compressed: bool | None
@@ -88,15 +89,15 @@ class ListedSession:
 
 @dataclass(frozen=True)
 class Counters:
-    """Since the server started; None where it does not count."""
+    """Counts since the server started; None where it does not count."""
 
     connects: int
     statements: int
     tls_connects: int | None
     working_ms: float | None = None
-    """Of sessions running statements; PostgreSQL's, as the next."""
+    """Time of sessions running statements; PostgreSQL only, like the next."""
     waiting_ms: float | None = None
-    """Of sessions waiting for their client inside a transaction."""
+    """Time of sessions waiting for their client inside a transaction."""
 
     def rates(self, before: Counters, seconds: float, own_statements: int) -> Rates:
         def rate(now: float, then: float) -> float:
@@ -122,18 +123,18 @@ class SelfReport:
     config_file: str | None
     sessions: tuple[ListedSession, ...]
     hidden: tuple[tuple[str, str, str], ...]
-    """What it did not report, why, and what would show it."""
+    """What the server did not report, why, and what would show it."""
     settings: dict[str, str]
     counted: tuple[int, int] | None = None
-    """Its sessions, and how many of them are idle; PostgreSQL's."""
+    """Number of the server's sessions, and how many of them are idle; PostgreSQL only."""
     cluster: Cluster | None = None
 
 
 class Session(Protocol):
-    """Logged in. Its socket blocks, with PATIENCE_S for an answer."""
+    """A session that is logged in. Its socket blocks, with PATIENCE_S for an answer."""
 
     statements_by_counters: int
-    """How many of the statements that the server counts one call of `counters` makes."""
+    """Statements that one call of `counters` adds to those that the server counts."""
 
     def ping(self) -> None: ...
 
@@ -145,20 +146,20 @@ class Session(Protocol):
 
 
 class SqlSession(Session, Protocol):
-    """One of a server with tables."""
+    """A session with a server that has tables."""
 
     def rows(self, statement: str) -> Sequence[Sequence[Any]]:
-        """Raises Refused."""
+        """Rows of a statement. Raises Refused."""
         ...
 
 
 class ServerProtocol(Protocol):
     def greet(self, endpoint: Endpoint, login: Login) -> Greeting:
-        """One connection, logged in if possible, and closed properly. Raises NotThis."""
+        """Open one connection, log in if possible, and close it properly. Raises NotThis."""
         ...
 
     def open(self, endpoint: Endpoint, login: Login) -> Session:
-        """Raises NotThis, Refused."""
+        """Open a session. Raises NotThis, Refused."""
         ...
 
 
@@ -190,7 +191,7 @@ def dial(endpoint: Endpoint) -> socket.socket:
 
 
 def _dial_path(path: str, owner: Owner | None) -> socket.socket:
-    """The kernel names the listener before a byte is sent: in a shared directory anybody may have taken the path."""
+    """Connect to a path. The kernel names the listener before a byte is sent: in a shared directory anybody may take the path."""
     made = socket.socket(socket.AF_UNIX)
     try:
         made.settimeout(PATIENCE_S)
@@ -215,7 +216,7 @@ def make_blocking(made: socket.socket) -> None:
 
 @cache
 def any_certificate() -> ssl.SSLContext:
-    """Made once: a context for each connect is one of the things that the doctor looks for."""
+    """A TLS context that accepts every certificate, made once: a context for each connect is one of the doctor's findings."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
