@@ -1,1 +1,1 @@
-"""The conductor: blocks, random order, stopping rule, resume. Start at `run.py`."""
+"""The runner: blocks, random order, stopping rule, resume. Start at `run.py`."""

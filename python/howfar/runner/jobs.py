@@ -1,4 +1,4 @@
-"""The engine's job of an arm on a staged path, by kind of workload; what it returned, as a record, and what was not as requested."""
+"""The engine's job for an arm on a staged path, by kind of workload; its result as a record, and where it was not as requested."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ def session_of(spec: SessionSpec, trust: Trust | None, fetch_server_key: bool = 
 Protocol = Literal["resp2", "resp3", "memcached_text", "memcached_meta"]
 _NEWEST: dict[str, Protocol] = {"redis": "resp3", "memcached": "memcached_meta"}
 _FIRST: dict[str, Protocol] = {"redis": "resp2", "memcached": "memcached_text"}
-"""By what a service is called."""
+"""A store's first protocol, by the name of its service."""
 
 
 def store_protocol(service: str, path: str) -> Protocol:
-    """In which a store of keys is asked by a path."""
+    """The protocol in which a key-value store is queried on a path."""
     return (_FIRST if find_path(path).first_protocol else _NEWEST)[service]
 
 
@@ -99,7 +99,7 @@ def key_value(keys: Keys, protocol: Protocol) -> KeyValue:
 
 
 def keys_job(plan: Plan, arm: Arm, stage: Stage, seed: int) -> LoadJob:
-    """Raises LabError, EngineError where the keys cannot be set."""
+    """A job of key lookups. Raises LabError, EngineError where the keys cannot be set."""
     (name,) = stage.services
     workload = key_value(plan.keys, store_protocol(name, str(arm.factors["path"])))
     fill_keys(stage.services[name], workload, stage.client)
@@ -110,7 +110,7 @@ _TABLE = "sbtest1"
 
 
 def page_job(plan: Plan, arm: Arm, stage: Stage, seed: int) -> PageJob:
-    """Raises LabError, EngineError where the keys cannot be set or the application does not take the script."""
+    """A job of pages. Raises LabError, EngineError where the keys cannot be set or the application does not take the script."""
     factors = arm.factors
     places = stage.services
     script = page_script(
@@ -141,8 +141,8 @@ def page_job(plan: Plan, arm: Arm, stage: Stage, seed: int) -> PageJob:
 def page_script(
     plan: Plan, page: str, app_cpu_ns: int, services: Mapping[ServiceName, Service], *, per_page: bool = False
 ) -> PageScript:
-    """The shape `page` of the plan, with the application's computing in equal parts at the end of its rounds. A service that it does
-    not ask is not in it."""
+    """The plan's shape `page` as a script, with the application's computing in equal parts at the end of its rounds. A service that it
+    does not query is left out."""
     shape = plan.pages[page]
     sql = sql_of(services)
     by_service = shape.by_service(sql or "mysql")
@@ -159,7 +159,7 @@ def page_script(
 
 
 def _statements(shape: PageShape, plan: Plan) -> tuple[CustomStatement, ...]:
-    """Those that the shape needs. Rows are drawn evenly; a range has all its rows."""
+    """Statements that the shape needs. Rows are drawn evenly; a range has all its rows."""
     size, rows = plan.workload.range_size, plan.data.table_size
     point = IntegerValues(high=rows)
     found = []
@@ -183,8 +183,8 @@ def _statement(name: str, sql: str, *parameters: IntegerValues | SameValue) -> C
 
 
 def _round(shape: PageShape, cpu_ns: int) -> tuple[PageStep, ...]:
-    """Turns in order. The application computes after each of them, or after a whole transaction: in one piece it would keep a
-    processor for a whole slice of the kernel's, in which every other page waits with its next turn."""
+    """Round trips in order. The application computes after each of them, or after a whole transaction: in one piece it would keep a
+    processor for a whole slice of the kernel's, in which every other page waits with its next round trip."""
     reads: tuple[tuple[int, PageStep], ...] = (
         (shape.point_selects, QueryStep(statement="point")),
         (shape.simple_ranges, QueryStep(statement="range")),
@@ -209,7 +209,7 @@ def statements_job(plan: Plan, arm: Arm, stage: Stage, seed: int) -> LoadJob:
 
 
 _CONFLICTS = (1180, 3101)
-"""By which Group Replication refuses a commit for another member's; Galera says 1213, a deadlock, and that is repeated anyway."""
+"""Errors with which Group Replication refuses a commit that conflicts with another member's; Galera's 1213 is repeated anyway."""
 
 
 def _workload(plan: Plan, arm: Arm) -> Workload:
@@ -225,7 +225,7 @@ __all__ = ["commits_each", "job_of"]
 
 
 def job_of(plan: Plan, arm: Arm, stage: Stage, seed: int) -> LoadJob | PageJob:
-    """Stores of keys are filled and applications proven first; the stage's account begins after that. Raises LabError,
+    """An arm's job, after filling key-value stores and proving applications; the stage's account begins then. Raises LabError,
     EngineError."""
     if plan.workload.kind not in ("page", "key_value"):
         return statements_job(plan, arm, stage, seed)
@@ -244,7 +244,7 @@ _STALL_NS = 30_000_000_000
 
 
 def fill_keys(place: ServiceEndpoint, keys: KeyValue, launcher: Launcher) -> int:
-    """Set all `keys` in a store that is empty, by the stage's path from where `launcher` puts the engine; how many they are.
+    """Set all `keys` in an empty store, by the stage's path from where `launcher` puts the engine; returns their number.
 
     A server that stores fewer than it was sent, as one short of memory does, raises LabError; so do those that fail, or EngineError.
     """
@@ -275,19 +275,19 @@ def fill_keys(place: ServiceEndpoint, keys: KeyValue, launcher: Launcher) -> int
 
 
 _AS_RECORDED = 0.998
-"""A histogram keeps three digits."""
+"""Precision of a histogram, which keeps three digits."""
 
 
 @dataclass(frozen=True)
 class PageSpec:
-    """Of one page."""
+    """Round trips and keys of one page."""
 
     round_trips: Mapping[ServiceName, int]
     keys: Mapping[ServiceName, int]
-    """To be looked for and found."""
+    """Keys to be looked for and found."""
     app_cpu_ns: int
     per_page: bool
-    """It opens its connections itself."""
+    """Whether the page opens its connections itself."""
     commits: int
 
     def round_trips_of(self, pages: int) -> dict[ServiceName, int]:
@@ -298,7 +298,7 @@ class PageSpec:
 
 
 def page_spec(plan: Plan, arm: Arm, sql: ServiceName = "mysql") -> PageSpec | None:
-    """None: the arm has no pages. `sql`: whom its statements are sent to."""
+    """The pages of an arm. None: it has no pages. `sql`: the service of its statements."""
     if plan.workload.kind != "page":
         return None
     shape: PageShape = plan.pages[str(arm.factors["page"])]
@@ -313,14 +313,14 @@ def page_spec(plan: Plan, arm: Arm, sql: ServiceName = "mysql") -> PageSpec | No
 
 
 def unlike_pages(spec: PageSpec, job: PageJob, finished: Finished) -> tuple[str, ...]:
-    """Each a sentence; any makes a trial void."""
+    """Where pages differ from their specification, as sentences; any makes a trial void."""
     if isinstance(job.application, FastCgi):
         return (*_unreported(finished), *_reported_otherwise(spec, finished))
     return (*_done_otherwise(spec, finished), *_computed_less(spec, finished))
 
 
 def _unreported(finished: Finished) -> tuple[str, ...]:
-    """A page that tells nothing counts as good with whoever asks for it."""
+    """Pages that reported nothing, which count as good for the client that requests them."""
     reported = next((one.count for one in finished.histograms if one.kind == "told.wall_ns"), 0)
     if reported == finished.transactions:
         return ()
@@ -405,7 +405,7 @@ def measured(job: LoadJob | PageJob, outcome: LoadOutcome) -> Measured:
 
 
 def _services(job: LoadJob | PageJob, finished: Finished) -> tuple[ServiceRecord, ...]:
-    """Of a page the engine's own; a load of keys is of one service, and its sums are that one's."""
+    """Records by service. Of pages they are the engine's own; a load of keys has one service, whose record has the load's sums."""
     if isinstance(job, PageJob):
         return tuple(
             ServiceRecord(
@@ -432,7 +432,7 @@ def _services(job: LoadJob | PageJob, finished: Finished) -> tuple[ServiceRecord
 
 
 def load_facts(outcome: LoadOutcome, job: LoadJob, commits_each: int) -> LoadFacts:
-    """`commits_each`: how often a transaction of the workload has something to commit."""
+    """Facts about a load. `commits_each`: how often a transaction of the workload has something to commit."""
     finished = outcome.finished
     round_trip_ns = job.connections * finished.elapsed_ns / max(finished.turns, 1)
     if not commits_each or not finished.transactions:
@@ -448,12 +448,12 @@ def load_facts(outcome: LoadOutcome, job: LoadJob, commits_each: int) -> LoadFac
 
 
 def _answered(finished: Finished) -> int | None:
-    """Unknown after a disconnect: statements may have been done whose answer was lost."""
+    """Number of answered statements; unknown after a disconnect: statements may have been done whose answer was lost."""
     return None if finished.reconnects or finished.interrupted else finished.answered
 
 
 def page_facts(outcome: LoadOutcome, spec: PageSpec) -> LoadFacts:
-    """The same of pages; what servers must have counted is of the warm-up's too, which came after their counters were read."""
+    """Facts about a load of pages; servers also counted the warm-up, which came after their counters were read."""
     finished = outcome.finished
     pages = outcome.measuring.warmup_transactions + finished.transactions
     return LoadFacts(
@@ -466,7 +466,7 @@ def page_facts(outcome: LoadOutcome, spec: PageSpec) -> LoadFacts:
 
 
 def _page_round_trip_ns(finished: Finished) -> float:
-    """The mean of a round trip, without the computing between round trips: by the engine's clock, or as the application reported."""
+    """Mean round trip, without the computing between round trips: by the engine's clock, or as the application reported."""
     timed = [histogram for histogram in finished.histograms if histogram.kind.startswith("turn.")]
     count = sum(histogram.count for histogram in timed)
     if count:
@@ -476,13 +476,13 @@ def _page_round_trip_ns(finished: Finished) -> float:
 
 
 def _reported_round_trips(finished: Finished) -> dict[str, int]:
-    """By service, as an application's pages reported."""
+    """Round trips by service, as an application's pages reported them."""
     end = "_turns"
     return {name.removesuffix(end): count for name, count in finished.told.items() if name.endswith(end)}
 
 
 def arrivals_receipt(job: LoadJob | PageJob, outcome: LoadOutcome) -> dict[str, Any] | None:
-    """What was due in the window at the job's rate, and what came of it. None: closed loop."""
+    """Requests due in the window at the job's rate, and their outcome. None: closed loop."""
     account = outcome.finished.open_loop
     if job.arrivals is None or account is None:
         return None
@@ -490,7 +490,7 @@ def arrivals_receipt(job: LoadJob | PageJob, outcome: LoadOutcome) -> dict[str, 
 
 
 _SIGMAS = 6
-"""By which the number of Poisson arrivals in a window may differ from its mean; one window in 500 million differs by more."""
+"""Deviations by which a window's number of Poisson arrivals may differ from its mean; one in 500 million differs by more."""
 
 
 def _unlike_rate(job: LoadJob | PageJob, outcome: LoadOutcome) -> tuple[str, ...]:
@@ -504,7 +504,7 @@ def _unlike_rate(job: LoadJob | PageJob, outcome: LoadOutcome) -> tuple[str, ...
 
 
 def not_as_requested(job: LoadJob | PageJob, outcome: LoadOutcome, spec: PageSpec | None = None) -> tuple[str, ...]:
-    """By the engine's own receipts and counts; each a sentence. `spec`: of its pages."""
+    """Where the engine's own receipts and counts differ from the request, as sentences. `spec`: of the job's pages."""
     if isinstance(job, PageJob):
         unlike = () if spec is None else unlike_pages(spec, job, outcome.finished)
         return (*page_mismatches(job, outcome.ready), *unlike)

@@ -1,4 +1,4 @@
-"""Who watches a run while it goes on: the seam between the conductor and whatever shows its progress."""
+"""Observers of a running run: the seam between the runner and whatever shows its progress."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from howfar.store.records import Run, StopReason, Trial
 
 
 class Observer(Protocol):
-    """Is notified, never queried."""
+    """An observer of a run, which is notified and never queried."""
 
     def resumed(self, differs: Sequence[str]) -> None:
-        """`differs`: what is not as when the run was begun, in words. Before `begun`."""
+        """A run is resumed; called before `begun`. `differs`: differences from when the run was begun, in words."""
         ...
 
     def begun(self, run: Run, plan: Plan, standing: Standing, forecast: Forecast) -> None: ...
@@ -29,14 +29,14 @@ class Observer(Protocol):
     def block_ended(self, standing: Standing, forecast: Forecast) -> None: ...
 
     def confirming(self, lines: Sequence[str]) -> None:
-        """The plan's blocks are done; limits are tested. `lines`: which, by changing what."""
+        """The plan's blocks are done and limits are tested. `lines`: which limits, and by which changes."""
         ...
 
     def stopped(self, stop: StopReason) -> None: ...
 
 
 class Silent:
-    """Nobody watches."""
+    """An observer that shows nothing."""
 
     def resumed(self, differs: Sequence[str]) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Ask this machine and the plan's server what they can do, and fit the plan to it.
+"""Ask this machine and the plan's server for their features, and fit the plan to them.
 
 How many rows there is room for follows from memory, which holds each table twice (as a file and in the server's pool), and from the
 disk, which holds its template. What a plan makes of that number is in `plan/fitting.py`. The capacity of the baseline is measured
@@ -47,7 +47,7 @@ from howfar.testbed import Testbed
 
 
 def fit(plan: Plan) -> Fitted:
-    """The plan without what cannot be had here. The server is started and queried once, then its answer is kept.
+    """The plan without what is not available here. The server is started and queried once, then its answer is kept.
 
     Raises ServerMissing, ServerCrashed, LabError; PlanError when nothing is left.
     """
@@ -72,21 +72,21 @@ def fit(plan: Plan) -> Fitted:
 
 
 def _kind(server: str) -> str:
-    """Raises ServerMissing, ServerCrashed."""
+    """The kind of a server. Raises ServerMissing, ServerCrashed."""
     from howfar.lab.servers.kinds import KINDS, find_server
 
     return server if server in KINDS else find_server(server).kind
 
 
 def _of_keys(plan: Plan) -> bool:
-    """All its servers store keys. Raises ServerMissing, ServerCrashed."""
+    """Whether all servers of the plan store keys. Raises ServerMissing, ServerCrashed."""
     from howfar.lab.servers.kinds import STORES
 
     return all(_kind(server) in STORES for server in plan.factors.server)
 
 
 def _check_server(plan: Plan) -> None:
-    """The workload is of its kind. Raises PlanError, ServerMissing, ServerCrashed."""
+    """Check that the workload fits the server's kind. Raises PlanError, ServerMissing, ServerCrashed."""
     from howfar.lab.servers.kinds import KINDS, STORES
 
     of_keys = plan.workload.kind == "key_value"
@@ -108,7 +108,7 @@ def _check_server(plan: Plan) -> None:
 
 
 def _carried(plan: Plan) -> Fitted:
-    """The plan without paths that do not carry it. Raises PlanError where one is left, ServerMissing, ServerCrashed."""
+    """The plan without paths that cannot carry it. Raises PlanError where one is left, ServerMissing, ServerCrashed."""
     carried = without_levels(plan, {"path": _not_carried(plan)})
     left = carried.plan.factors.path
     if len(left) == 1 < len(plan.factors.path):
@@ -120,7 +120,7 @@ def _carried(plan: Plan) -> Fitted:
 
 
 def _not_carried(plan: Plan) -> dict[Level, str]:
-    """Paths whose programs do not read what the plan's servers speak. Raises ServerMissing, ServerCrashed."""
+    """Paths whose programs cannot read the protocols of the plan's servers. Raises ServerMissing, ServerCrashed."""
     from howfar.lab.servers.kinds import KINDS
 
     services = {KINDS[_kind(server)].service for server in (*plan.factors.server, *companions(plan))}
@@ -128,7 +128,7 @@ def _not_carried(plan: Plan) -> dict[Level, str]:
 
 
 def _check_paths(plan: Plan) -> None:
-    """Programs on the way are here and carry the plan's sessions. Raises PlanError, MissingError."""
+    """Check that the paths' programs are installed and carry the plan's sessions. Raises PlanError, MissingError."""
     prepares = plan.workload.kind not in ("key_value", "page") and plan.workload.db_ps_mode == "auto"
     for levels in combinations(plan):
         if any(out.matches(levels) for out in plan.leave_out):
@@ -150,7 +150,7 @@ def _check_paths(plan: Plan) -> None:
 
 
 def _check_socket_plain(plan: Plan, kind: str) -> None:
-    """Of a server that does not encrypt its socket. Raises PlanError."""
+    """Check the plan for a server that does not encrypt its socket. Raises PlanError."""
     encrypted = [cell.factors for cell in cells(plan) if session_spec(cell.factors).tls]
     if any(find_path(str(factors["path"])).by_socket for factors in encrypted):
         raise PlanError(
@@ -160,7 +160,7 @@ def _check_socket_plain(plan: Plan, kind: str) -> None:
 
 
 def _check_keys(plan: Plan) -> None:
-    """Raises PlanError, ServerMissing, ServerCrashed."""
+    """Check that the stores can hold the plan's keys in memory. Raises PlanError, ServerMissing, ServerCrashed."""
     stores = companions(plan)
     if plan.workload.kind == "key_value":
         stores = tuple(map(_kind, plan.factors.server[:1]))
@@ -169,7 +169,7 @@ def _check_keys(plan: Plan) -> None:
 
 
 def _check_page_servers(plan: Plan) -> None:
-    """The other servers that the plan's pages need are here. Raises ServerMissing, ServerCrashed, MissingError."""
+    """Check that the other servers of the plan's pages are installed. Raises ServerMissing, ServerCrashed, MissingError."""
     from howfar.lab.servers.kinds import find_server
 
     for server in companions(plan):
@@ -178,14 +178,14 @@ def _check_page_servers(plan: Plan) -> None:
 
 
 def service_of(plan: Plan) -> ServiceName:
-    """What an application knows the plan's main server as. Raises ServerMissing, ServerCrashed."""
+    """The service that an application uses as the plan's main server. Raises ServerMissing, ServerCrashed."""
     from howfar.lab.servers.kinds import KINDS
 
     return KINDS[_kind(plan.factors.server[0])].service
 
 
 def check_application(plan: Plan, service: ServiceName) -> None:
-    """The one that the plan's pages need is here. Raises MissingError."""
+    """Check that the application of the plan's pages is installed. Raises MissingError."""
     from howfar.lab.php.php_fpm import find_php_fpm
 
     if "php" in plan.factors.application:
@@ -199,7 +199,7 @@ def check_application(plan: Plan, service: ServiceName) -> None:
 
 
 def companions(plan: Plan) -> tuple[str, ...]:
-    """Kinds of the stores that the plan's pages need; Valkey where it is and Redis is not."""
+    """Kinds of the stores that the plan's pages need; Valkey where it is installed and Redis is not."""
     from howfar.lab.servers.kinds import find_server
 
     if plan.workload.kind != "page":
@@ -229,12 +229,12 @@ def _most_rows(plan: Plan) -> int:
 
 
 def lacking(plan: Plan) -> dict[str, dict[Level, str]]:
-    """Levels that server or machine has not, with the reason."""
+    """Levels that the server or this machine lacks, with the reason."""
     return {**_of_sessions(plan), **_of_replication(plan), **machine_lacks(plan)}
 
 
 def machine_lacks(plan: Plan) -> dict[str, dict[Level, str]]:
-    """Levels of the plan that this machine has not, with the reason."""
+    """Levels of the plan that this machine lacks, with the reason."""
     from howfar.lab.idle import cannot_poll
 
     reason = cannot_poll() if "polling" in plan.factors.idle else None
@@ -242,7 +242,7 @@ def machine_lacks(plan: Plan) -> dict[str, dict[Level, str]]:
 
 
 def of_the_server(plan: Plan) -> Fitted:
-    """The server's own modes of replication in place of other servers'. Raises ServerMissing, ServerCrashed."""
+    """The plan with the server's own modes of replication in place of other servers'. Raises ServerMissing, ServerCrashed."""
     from howfar.lab.replication.dialect import replication_dialect
     from howfar.lab.servers.kinds import STORES
 
@@ -293,7 +293,7 @@ def _of_replication(plan: Plan) -> dict[str, dict[Level, str]]:
 
 
 def _no_joins(program: Program, modes: Sequence[str]) -> dict[Level, str]:
-    """Faults after which a node could not get its data here."""
+    """Faults after which a node could not get its data here, with the reason."""
     from howfar.lab.replication.galera import no_transfer
     from howfar.lab.replication.group import GroupReplication
     from howfar.lab.servers.features import features
@@ -305,7 +305,7 @@ def _no_joins(program: Program, modes: Sequence[str]) -> dict[Level, str]:
 
 
 def _no_cluster(program: Program, level: str) -> str | None:
-    """Why this server cannot be in such a cluster. None: it can, or the level is none."""
+    """Why this server cannot be in a cluster of this level. None: it can, or the level is none."""
     from howfar.lab.replication.galera import provider
     from howfar.lab.servers.features import features
 
@@ -317,7 +317,7 @@ def _no_cluster(program: Program, level: str) -> str | None:
 
 
 def _of_sessions(plan: Plan) -> dict[str, dict[Level, str]]:
-    """Of the encryption and compression of sessions."""
+    """Levels of encryption and compression of sessions that are not available, with the reason."""
     from howfar.lab.servers.features import features
     from howfar.lab.servers.kinds import KINDS, find_server
 
@@ -346,17 +346,17 @@ def _of_sessions(plan: Plan) -> dict[str, dict[Level, str]]:
 
 
 _MEMORY_SHARE = 0.7
-"""Of all memory: so much less is stable from day to day, and the rest is for what else runs."""
+"""Share of all memory that may be used: less is stable from day to day, and the rest is for other processes."""
 _AVAILABLE_SHARE = 0.9
-"""Of what is free now, on a machine where more is taken than that rest."""
+"""Share of what is free now, on a machine where more is taken than that rest."""
 _SERVER_BYTES = 1536 * 2**20
-"""A server without its pool, 2048 connections included (MySQL with 2048 was seen to take 1 GB)."""
+"""Memory of a server without its pool, 2048 connections included (MySQL with 2048 was seen to take 1 GB)."""
 _DISK_SHARE = 0.9
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def rows_that_fit(data: Data, contents: Sequence[Content], program: Program, servers: int = 1) -> int:
-    """Of each table, with a data directory for each content, on so many servers at once. 0: none."""
+    """Rows of each table that fit, with a data directory for each content, on `servers` servers at once. 0: none."""
     memory = min(_total() * _MEMORY_SHARE, memory_bytes("MemAvailable") * _AVAILABLE_SHARE)
     kept = sizes_kept(cache_home() / LOADED, program, data.tables, contents)
     sizes = [size for size in kept if size == data.table_size or (size < data.table_size and size == round_below(size))]
@@ -364,7 +364,7 @@ def rows_that_fit(data: Data, contents: Sequence[Content], program: Program, ser
 
 
 def rows_at_all(data: Data) -> int:
-    """Of each table, where only the server's pool is in memory and all of it is given to that: of more it would die."""
+    """Rows of each table that fit if only the server's pool is in memory and takes all of it; with more the server would die."""
     return max(int(memory_at_all() / POOL_PER_DATA / (data.tables * ROW_BYTES)), 0)
 
 
@@ -380,7 +380,7 @@ def _total() -> float:
 def rows_in(
     memory_bytes: float, disk_bytes: float, tables: int, contents: int, kept: Sequence[int] = (), servers: int = 1
 ) -> int:
-    """`kept`: sizes of which there are templates already: they need no more disk."""
+    """Rows of each table that fit. `kept`: sizes with a template, which need no more disk."""
     row_bytes = tables * ROW_BYTES
     in_memory = int((memory_bytes / servers - _SERVER_BYTES) / (contents + POOL_PER_DATA) / row_bytes)
     on_disk = int(disk_bytes * _DISK_SHARE / contents / row_bytes)
@@ -389,7 +389,7 @@ def rows_in(
 
 
 def sizes_kept(shelf: Path, program: Program, tables: int, contents: Sequence[Content]) -> tuple[int, ...]:
-    """Rows of the tables of which a template lies there for every content."""
+    """Rows of tables of which a template exists for every content."""
     names = [path.name for path in shelf.iterdir()] if shelf.is_dir() else []
     common: set[int] | None = None
     for content in contents:
@@ -401,7 +401,7 @@ def sizes_kept(shelf: Path, program: Program, tables: int, contents: Sequence[Co
 
 
 def memory_limit(membership: str, root: Path) -> float:
-    """The least that this process's control groups allow, of version 1 or 2. `membership`: /proc/self/cgroup. Infinite: no limit."""
+    """The lowest limit of this process's control groups, of version 1 or 2. `membership`: /proc/self/cgroup. Infinite: no limit."""
     limit = float("inf")
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -425,7 +425,7 @@ def _bytes_in(file: Path) -> float:
 
 CAPACITY_TRIALS = 3
 CAPACITY_TRIED = 6
-"""Void trials included."""
+"""Most trials per load for its capacity, void ones included."""
 
 
 def with_rates(

@@ -71,11 +71,11 @@ _COMPARED = {
     "sandbox": "sandbox",
     "work_file_system": "file system of the data",
 }
-"""Facts that are compared, and their names in a warning. Calibrations are not: they differ a little each time."""
+"""Facts that are compared, and their names in a warning. Calibrations are left out, because they always differ a little."""
 
 
 def program_facts() -> dict[str, Any]:
-    """Versions of the programs, and which boot of the machine this is (None: it does not say). Raises EngineError."""
+    """Versions of the programs, and the boot of the machine (None: not reported). Raises EngineError."""
     try:
         boot = _BOOT_ID.read_text().strip()
     except OSError:
@@ -84,7 +84,7 @@ def program_facts() -> dict[str, Any]:
 
 
 def check_same(run: Run, laboratory: Testbed, now: Mapping[str, Any]) -> None:
-    """A run is of one server version on one kind of CPU; others would be mixed up for ever. Raises RunFileError."""
+    """Check that server version and kind of CPU are those of the run, because it cannot mix several. Raises RunFileError."""
     kind, version = laboratory.server()
     if (kind, version) != (run.info.server_kind, run.info.server_version):
         raise RunFileError(
@@ -100,7 +100,7 @@ def check_same(run: Run, laboratory: Testbed, now: Mapping[str, Any]) -> None:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
-    """What is not as in the run's head, each a phrase. What either does not know is not compared."""
+    """Differences from the run's head, each a phrase. Facts that either lacks are not compared."""
     found = []
     for key, name in _COMPARED.items():
         old, new = before.get(key), now.get(key)
@@ -118,7 +118,7 @@ def summarise(run: Run) -> Summary:
 
 
 def to_confirm(run: Run) -> tuple[str, ...]:
-    """Arms whose limits were chosen to be tested, or would be now; none: there is nothing to confirm."""
+    """Arms whose limits were, or would now be, chosen for testing; empty: there is nothing to confirm."""
     begun = events.confirmation(run.events)
     if begun is not None:
         return tuple(Intervention.model_validate(chosen).arm for chosen in begun.interventions)
@@ -127,7 +127,7 @@ def to_confirm(run: Run) -> tuple[str, ...]:
 
 
 def decide(file: RunFile, stop: StopReason) -> tuple[Arm, ...]:
-    """Enter in the run file what will be confirmed. Gives the new arms."""
+    """Enter in the run file what will be confirmed. Returns the new arms."""
     run = compared_part(file.read())
     choice = choose(summarise(run).cells, run)
     arms = tuple(arm for chosen in choice.interventions for arm in pair(chosen, run.info.arms))
@@ -143,7 +143,7 @@ def decide(file: RunFile, stop: StopReason) -> tuple[Arm, ...]:
 
 
 def confirmation_lines(run: Run) -> tuple[str, ...]:
-    """What is tested, and what cannot be, for who watches."""
+    """Limits that are tested, and limits that cannot be, for the observer."""
     begun = events.confirmation(run.events)
     assert begun is not None, "a confirmation is decided before it is shown"
     interventions = (Intervention.model_validate(chosen) for chosen in begun.interventions)
@@ -163,7 +163,7 @@ def conduct(
     observer: Observer | None = None,
     more: Extension | None = None,
 ) -> StopReason:
-    """Measure until the plan's rule says enough; INTERRUPTED on Ctrl-C. `began_ns`: the command's start, monotonic.
+    """Measure until the plan's rule ends the run; INTERRUPTED on Ctrl-C. `began_ns`: the command's start, monotonic.
 
     `more` changes the plan of an existing run from now on. Raises LabError when one arm stays void, DiskFull when the run
     file cannot grow, RunFileError when it was begun on another server or CPU; finished trials are in the file.
@@ -200,7 +200,7 @@ class _Conductor:
         self.more = Extension()
 
     def go_on(self, more: Extension) -> None:
-        """Enter the break, and what is not as before, in the file. Raises RunFileError."""
+        """Enter in the file the break and what has changed since. Raises RunFileError."""
         now = self.laboratory.environment() | self.instruments.facts()
         check_same(self.found, self.laboratory, now)
         differs = differences(self.info.environment, now)
@@ -216,7 +216,7 @@ class _Conductor:
         self.observer.resumed(differs)
 
     def run(self) -> StopReason:
-        """The plan's blocks, then the confirmation; one that was cut off goes on before anything else."""
+        """Measure the plan's blocks, then the confirmation; an interrupted confirmation continues before anything else."""
         now = self._standing(blocks_done(self._run(), self.plan.timing.target_half_width))
         self.observer.begun(plan_part(self._run()), self.plan, now, self._forecast(now))
         if self.confirming is not None and not self.confirming.ended:
@@ -239,7 +239,7 @@ class _Conductor:
         self.confirming = events.confirmation(self.file.read().events)
 
     def _run_confirmation(self) -> tuple[int, str]:
-        """How many blocks were measured, and why no more."""
+        """Measure the confirmation; returns the number of blocks, and why it ended."""
         pairs = confirmation_part(self._run()).info.arms
         if not pairs:
             return 0, events.CONFIRMED_NOTHING
@@ -297,7 +297,7 @@ class _Conductor:
         self.observer.trial_ended(trial)
 
     def _check_goes_well(self, trial: Trial) -> None:
-        """Of the plan's arms only: a confirmation that cannot be measured takes nothing from the run. Raises LabError."""
+        """Check that an arm's trials are not void all the time; for the plan's arms, not for a confirmation. Raises LabError."""
         voids = voids_in_a_row(self.trials, trial.arm)
         if voids >= VOIDS_IN_A_ROW:
             raise LabError(
@@ -316,7 +316,7 @@ class _Conductor:
         return self.used_before_ns + self.instruments.monotonic_ns() - self.began_ns
 
     def _spoken_for_ns(self) -> int:
-        """What is used, and what is kept free for a confirmation."""
+        """Time used, and time reserved for a confirmation."""
         trial_ns = block_cost_ns(self.plan, 1, self.trials)
         return self._used_ns() + (0 if self.confirming else confirmation_ns(self.plan, trial_ns))
 
@@ -330,17 +330,17 @@ class _Conductor:
 
 
 def _changed(plan: Plan, other: Plan) -> dict[str, Any]:
-    """The timing of `plan` where it is not that of `other`."""
+    """The timing of `plan` where it differs from that of `other`."""
     mine, theirs = plan.timing.model_dump(mode="json"), other.timing.model_dump(mode="json")
     return {key: value for key, value in mine.items() if value != theirs[key]}
 
 
 SEED_BITS = 31
-"""Short enough to be typed again."""
+"""Bits of a seed: few enough to be typed again."""
 
 
 def new_seed() -> int:
-    """From the system; the only randomness of a run that is not in its plan."""
+    """A seed from the system; the only randomness of a run that is not in its plan."""
     return secrets.randbits(SEED_BITS)
 
 
@@ -351,7 +351,7 @@ def run_info(
     laboratory: Testbed,
     facts: Mapping[str, Any] | None = None,
 ) -> RunInfo:
-    """`command` repeats the run; the seed must be in it. `facts`: of the programs, beside those of the laboratory."""
+    """The head of a run. `command` repeats it; the seed must be in it. `facts`: of the programs, in addition to the laboratory's."""
     kind, version = laboratory.server()
     return RunInfo(
         run_id=str(uuid.uuid4()),

@@ -1,4 +1,4 @@
-"""What is measured next, and when it is enough. Pure: functions of plan, seed and trials, so a resumed run continues the same."""
+"""What is measured next, and when the run ends. Pure: functions of plan, seed and trials, so a resumed run continues the same."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from howfar.store.records import (
 )
 
 ATTEMPTS_PER_BLOCK = 3
-"""A block in which a trial was void is measured again as a whole, so often in all. The last attempt goes on to the block's end, and
+"""Attempts at a block: one in which a trial was void is measured again as a whole. The last attempt continues to the block's end, and
 is left out as a whole unless too few blocks have no void trial."""
 
 VOIDS_IN_A_ROW = 6
-"""So many void trials of one arm, without a good one between: what is wrong will not pass by itself."""
+"""Void trials of one arm in a row after which the run ends: the cause will not go away by itself."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def places_left(run: Run, block: int, target: float) -> Iterator[Slot]:
 
 
 def blocks_done(run: Run, target: float) -> int:
-    """How many of the plan's blocks, from the first, have nothing left to measure.
+    """Number of the plan's blocks, from the first, that have nothing left to measure.
 
     What comes after a block ended it: with another target other arms would have rested in it, and they are not measured later.
     """
@@ -96,24 +96,24 @@ def voids_in_a_row(trials: Sequence[Trial], arm: str) -> int:
 
 @dataclass(frozen=True)
 class ArmStanding:
-    """One arm so far."""
+    """Results of one arm so far."""
 
     arm: str
     role: ArmRole
     rate: float | None
-    """Median of its good trials; queries a second, or pages."""
+    """Median rate of the arm's good trials; queries or pages per second."""
     over: str | None
-    """The arm that it is compared with. None: none, as the baseline and its path at a given rate."""
+    """The arm that it is compared with. None: none, as for the baseline and its path at a given rate."""
     ratio: Estimate | None
-    """Over `over`; None: no common block yet."""
+    """Ratio to `over`. None: no common block yet."""
     half_width: float | None
-    """Of the ratio's interval, as a share; None: no interval yet."""
+    """Half-width of the ratio's interval, as a share. None: no interval yet."""
     blocks_needed: int | None
-    """Until the target is reached at the present scatter; None: unknown or out of reach."""
+    """Blocks until the target is reached at the present scatter. None: unknown or out of reach."""
     blocks: int = 0
-    """In which it was measured, and the baseline too."""
+    """Blocks in which both the arm and the baseline were measured."""
     rests: bool = False
-    """Deep on a plateau: not measured in the next block. See `analysis/plateau.py`."""
+    """Whether the arm, deep on a plateau, is not measured in the next block. See `analysis/plateau.py`."""
 
 
 @dataclass(frozen=True)
@@ -123,25 +123,25 @@ class Standing:
     arms: tuple[ArmStanding, ...]
     blocks: int
     left_out: int = 0
-    """Blocks of them in which each attempt had a void trial."""
+    """Blocks in which each attempt had a void trial."""
 
     @property
     def compared(self) -> list[ArmStanding]:
-        """The headline ratios and the A/A arm, those that rest included."""
+        """Arms with headline ratios and the A/A arm, resting ones included."""
         return [arm for arm in self.arms if arm.role in (ArmRole.DUPLICATE, ArmRole.CONTENDER) and arm.over is not None]
 
     def narrow_enough(self, target: float) -> bool:
-        """Every arm that is compared has an interval at most that wide."""
+        """Whether every arm that is compared has an interval at most that wide."""
         widths = [arm.half_width for arm in self.compared]
         return bool(widths) and all(width is not None and width <= target for width in widths)
 
     @property
     def places(self) -> int:
-        """Trials of the next block."""
+        """Number of trials of the next block."""
         return sum(not arm.rests for arm in self.arms)
 
     def blocks_expected(self, timing: Timing) -> int:
-        """Blocks in all, by the present scatter, before the time budget is thought of."""
+        """Blocks in all, by the present scatter, before the time budget is considered."""
         compared = self.compared
         if not compared or any(arm.blocks_needed is None for arm in compared):
             return timing.max_blocks
@@ -181,7 +181,7 @@ def standing(run: Run, blocks: int, target: float) -> Standing:
 
 
 def _compared_with(table: TrialTable, arm: Arm) -> str | None:
-    """A given rate is no throughput: only another path at the same one is compared with it."""
+    """The arm that this one is compared with. A given rate is no throughput: only another path at the same rate is compared."""
     other = table.reference(arm)
     if other is None or other.name == arm.name or offered_per_s(other.factors) != offered_per_s(arm.factors):
         return None
@@ -203,7 +203,7 @@ class Budget:
 
     @property
     def measuring_ns(self) -> int:
-        """What is left when the report's time is kept free."""
+        """Measuring time left when the report's time is reserved."""
         return self.total_ns - min(REPORT_NS, self.total_ns // 10)
 
     def is_over(self, used_ns: int) -> bool:
@@ -215,16 +215,16 @@ class Budget:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a run will probably come to: by its scatter, its time budget or the cap on blocks, whichever ends it first."""
+    """The probable end of a run: by its scatter, its time budget or the cap on blocks, whichever ends it first."""
 
     blocks: int
-    """In all, those done included."""
+    """Blocks in all, those done included."""
     left_ns: int
-    """Until the last of them is measured."""
+    """Time until the last of them is measured."""
 
 
 def forecast(timing: Timing, now: Standing, done_here: float, used_ns: int, block_ns: int) -> Forecast:
-    """`done_here`: the share of the present block that is measured. Asks as `why_stop` will."""
+    """Forecast by the rules of `why_stop`. `done_here`: the share of the present block that is measured."""
     left_ns = Budget(timing.time_budget_ns).measuring_ns - used_ns
     fitting = max(int(left_ns / max(block_ns, 1) + done_here), 0)
     # A block that has begun is ended, and so is the first.
@@ -234,7 +234,7 @@ def forecast(timing: Timing, now: Standing, done_here: float, used_ns: int, bloc
 
 
 def block_cost_ns(plan: Plan, places: int, trials: Sequence[Trial]) -> int:
-    """Forecast of so many trials: the median of those so far each, or the plan's own figures before any."""
+    """Forecast for `places` trials: each takes the median so far, or before any the plan's own figures."""
     taken = [trial.ended_unix_ns - trial.started_unix_ns for trial in trials]
     trial_ns = int(median(taken)) if taken else trial_cost_ns(plan)
     return places * max(trial_ns, 0)
@@ -247,7 +247,7 @@ def confirmation_cost_ns(plan: Plan, arms: Sequence[str], trials: Sequence[Trial
 
 
 def why_stop(timing: Timing, now: Standing, used_ns: int, next_block_ns: int) -> StopReason | None:
-    """Called after each block. None: one more block. The first block is never refused for time."""
+    """Why to stop after a block. None: one more block. The first block is never refused for time."""
     if now.blocks >= timing.min_blocks and now.narrow_enough(timing.target_half_width):
         return StopReason.WIDTH
     if now.blocks >= timing.max_blocks:
@@ -262,22 +262,22 @@ class Extension:
     """What the user of `howfar resume` gives to this session."""
 
     time_ns: int | None = None
-    """What the session may take, its laboratory and report included."""
+    """Time that the session may take, its laboratory and report included."""
     target: float | None = None
-    """Half-width as a share."""
+    """Target half-width as a share."""
     confirm: bool = False
-    """Put the limits to the test when the plan's blocks are done, or at once when they are."""
+    """Whether to test the limits when the plan's blocks are done, or at once if they are."""
 
     only_confirms: bool = False
-    """And that alone: a run that has ended gets no more of the plan's blocks, whatever time is left."""
+    """Whether to do only that: a run that has ended gets no more of the plan's blocks, whatever time is left."""
 
     @property
     def measures_on(self) -> bool:
-        """The plan's own blocks are requested, not only their confirmation."""
+        """Whether the plan's own blocks are requested, not only their confirmation."""
         return not self.confirm and self != Extension()
 
     def applied(self, timing: Timing, used_ns: int, blocks: int) -> Timing:
-        """The run's timing from now on. `used_ns`: by earlier sessions; a reached cap on blocks is lifted."""
+        """The run's timing from now on. `used_ns`: used by earlier sessions; a reached cap on blocks is lifted."""
         changed: dict[str, int | float] = {}
         if self.time_ns is not None:
             changed["time_budget_ns"] = min(used_ns + self.time_ns, MOST_BUDGET_NS)

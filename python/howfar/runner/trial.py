@@ -1,4 +1,4 @@
-"""One trial: stage the path, run the load, ask what was obtained. Whatever fails on the way makes it void, with the reason."""
+"""One trial: stage the path, run the load, check what was obtained. Any failure makes it void, with the reason."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from howfar.store.records import (
 from howfar.testbed import Stage, Testbed, WindowWatch
 
 REASON_KEPT = 500
-"""Characters of a void trial's reason; enough for a message, too few for a log."""
+"""Characters kept of a void trial's reason; enough for a message, too few for a log."""
 
 
 class Watch(Protocol):
@@ -66,19 +66,19 @@ Measure = Callable[[LoadJob | PageJob, Launcher, Callable[[Event], None]], LoadO
 
 @dataclass(frozen=True)
 class Instruments:
-    """What touches the engine and the clocks; the real ones by default."""
+    """Functions that use the engine and the clocks; the real ones by default."""
 
     measure: Measure = run_load
     watch: Callable[[], Watch | None] = lambda: None
     facts: Callable[[], dict[str, Any]] = dict
-    """Of the programs and the boot, for the run file."""
+    """Facts about the programs and the boot, for the run file."""
     monotonic_ns: Callable[[], int] = time.monotonic_ns
     unix_ns: Callable[[], int] = time.time_ns
 
 
 @dataclass
 class _Seen:
-    """What a trial has gathered when it ends, well or not."""
+    """Results gathered when a trial ends, well or not."""
 
     measured: Measured | None = None
     receipt: dict[str, Any] = field(default_factory=dict)
@@ -148,7 +148,7 @@ def _break(
     on_event: Callable[[Event], None],
     seen: _Seen,
 ) -> None:
-    """What the engine tells is of the window until the fault and what followed; what was lost is in the record."""
+    """Measure an arm with a fault. The engine reports the window until the fault and what followed; losses are in the record."""
     watch: Watch | None = None
 
     def hear(event: Event) -> None:
@@ -186,7 +186,7 @@ def _measure(
     page: PageSpec | None,
     writers: CountedRows | None,
 ) -> None:
-    """`commits_each`: of a transaction; `page`: where the job is of pages; `writers`: of a cluster whose writers are counted."""
+    """Measure an arm. `commits_each`: per transaction; `page`: for jobs of pages; `writers`: where a cluster's writers are counted."""
     watch: Watch | None = None
     around: WindowWatch | None = None
 
@@ -231,7 +231,7 @@ def _measure(
 
 
 def _blame(error: EngineError, stage: Stage) -> LabError | EngineError:
-    """Whose fault it was: the engine only sees a connection that breaks when a server or a forwarder dies."""
+    """The cause of a failure: the engine only sees a connection that breaks when a server or a forwarder dies."""
     try:
         stage.obtained({})
     except LabError as cause:
@@ -243,11 +243,11 @@ def _blame(error: EngineError, stage: Stage) -> LabError | EngineError:
 
 
 _ROW = {"same-row": 1, "own-rows": 2}
-"""The second writer's, by level of the factor; the first has row 1."""
+"""Row of the second writer, by level of the factor; the first has row 1."""
 
 
 def counted_rows(plan: Plan, arm: Arm, job: LoadJob | PageJob, stage: Stage) -> CountedRows | None:
-    """None: the arm's commits are not counted by rows of a cluster."""
+    """Writers whose commits are counted by rows. None: the arm has none."""
     if plan.workload.kind != "single_row_updates" or REPLICATION.of(arm.factors) not in CLUSTERS:
         return None
     launcher = stage.client
@@ -256,7 +256,7 @@ def counted_rows(plan: Plan, arm: Arm, job: LoadJob | PageJob, stage: Stage) -> 
 
 
 class CountedRows:
-    """Clients on one node of a cluster, or two: the load of the second beside the first, and all commits against the rows."""
+    """Clients on one or two nodes of a cluster: the second load alongside the first, and all commits compared with the rows."""
 
     def __init__(self, job: LoadJob, second_row: int | None, launcher: Launcher, stage: Replicated) -> None:
         assert stage.pair is not None, "a cluster replicates"
@@ -275,7 +275,7 @@ class CountedRows:
 
     @contextmanager
     def beside(self, measure: Measure) -> Iterator[None]:
-        """The second load, if there is one, begins with the body and is awaited after it. Raises EngineError."""
+        """Run the second load, if there is one, with the body and wait for it afterwards. Raises EngineError."""
         if self._second is None:
             yield
             return
@@ -285,7 +285,7 @@ class CountedRows:
             self._theirs = running.result()
 
     def counted(self, mine: LoadOutcome) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """For the receipt, and sentences where commits and rows differ. Raises LabError."""
+        """The counts for the receipt, and sentences where commits and rows differ. Raises LabError."""
         pair, loads = self._pair, [mine, *([self._theirs] if self._theirs else [])]
         pair.await_caught_up(pair.replicas[0])
         members = (pair.primary, pair.replicas[0])

@@ -40,7 +40,7 @@ Times = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ClientLog:
-    """One client's keys by what became of them, as its log has them."""
+    """One client's keys by their outcome, as its log has them."""
 
     acknowledged: Keys
     refused: Keys
@@ -49,24 +49,24 @@ class ClientLog:
 
 @dataclass(frozen=True)
 class Account:
-    """Keys are ascending. An acknowledged key is kept or lost; one that was refused or is unknown may be found or not."""
+    """Account of a crash. Keys are ascending. An acknowledged key is kept or lost; a refused or unknown one may be found or not."""
 
     kept: int
-    """Acknowledged, and on the survivor."""
+    """Number of keys acknowledged, and on the survivor."""
     lost: Keys
-    """Acknowledged, and not on the survivor."""
+    """Keys acknowledged, and not on the survivor."""
     applied_unknown: Keys
-    """On the survivor, and its client got no answer: it was in flight."""
+    """Keys on the survivor whose client got no answer: they were in flight."""
     absent_unknown: int
     applied_refused: Keys
-    """On the survivor, though the client received an error."""
+    """Keys on the survivor whose client received an error."""
     absent_refused: int
     strangers: Keys
-    """On the survivor, and inserted by no client: of another run, or of a client whose log is missing."""
+    """Keys on the survivor that no client inserted: of another run, or of a client whose log is missing."""
     duplicates: Keys
-    """More than once on the survivor."""
+    """Keys that are more than once on the survivor."""
     repeated: Keys
-    """Inserted more than once: two clients drew from one sequence, so these cannot be accounted for."""
+    """Keys inserted more than once: two clients drew from one sequence, so these cannot be accounted for."""
 
     @property
     def acknowledged(self) -> int:
@@ -74,7 +74,7 @@ class Account:
 
     @property
     def is_sound(self) -> bool:
-        """Keys identify clients and rows, so that the account can be trusted."""
+        """Whether keys identify clients and rows, so that the account can be trusted."""
         return not (len(self.strangers) or len(self.duplicates) or len(self.repeated))
 
 
@@ -111,17 +111,17 @@ def _joined(parts: Sequence[Keys]) -> Keys:
 
 @dataclass(frozen=True)
 class Visible:
-    """What another connection saw. Keys are ascending; `early_ns` goes with `early`. Times are of one monotonic clock. A key was
-    visible by the answer of the poll that saw it, perhaps earlier: these are bounds from below."""
+    """Keys that another connection saw, ascending; `early_ns` goes with `early`. Times are of one monotonic clock. A key was visible
+    by the answer of the poll that saw it, perhaps earlier: these are lower bounds."""
 
     early: Keys
-    """Seen before the acknowledgement had arrived."""
+    """Keys seen before the acknowledgement had arrived."""
     early_ns: Times
-    """How long before."""
+    """How long before it each of them was seen."""
     unacknowledged: Keys
-    """Seen, and never acknowledged."""
+    """Keys seen, and never acknowledged."""
     phantoms: Keys
-    """Seen, and not on the survivor."""
+    """Keys seen, and not on the survivor."""
 
 
 def visible(seen: Keys, seen_ns: Times, acknowledged: Keys, acknowledged_ns: Times, survivor: Keys) -> Visible:
@@ -137,9 +137,9 @@ def visible(seen: Keys, seen_ns: Times, acknowledged: Keys, acknowledged_ns: Tim
 
 
 FAILOVER_NS = 1_000_000_000
-"""From the fault until the primary is killed, where it lives on. A chosen figure: each second more loses as much again."""
+"""Time from the fault until the primary is killed, where it lives on. A chosen figure: each second more loses as much again."""
 _STOPS_S = 30.0
-"""For a receiver to obey, which it does with the next event that comes."""
+"""Time for a receiver to stop, which it does with the next event that arrives."""
 
 
 @dataclass(frozen=True)
@@ -147,26 +147,26 @@ class Break:
     """One level of the factor `fault`."""
 
     cut: tuple[DirectionName, ...] = ()
-    """Of every replica's wire; the replica is the link's client."""
+    """Directions cut on every replica's link; the replica is the link's client."""
     stops_receiving: bool = False
-    """Every replica stops receiving; it goes on applying what it has, as one does whose disk for logs is full."""
+    """Whether every replica stops receiving; it continues to apply what it has, as a replica whose disk for logs is full."""
     failover_ns: int = 0
     members: tuple[int, ...] = ()
-    """Of a cluster, the primary being 0: these are cut off together from the others, and their clients still reach them. A primary is
-    killed when the others have gone on without it for `failover_ns`. Or the one that is slow, or leaves."""
+    """Members of a cluster, the primary being 0, that are cut off together from the others; their clients still reach them. A primary
+    is killed when the others have continued without it for `failover_ns`. Or the member that is slow, or leaves."""
     runs: float = 1.0
-    """The member's server runs for this share of the time."""
+    """Share of the time in which the member's server runs."""
     away_ns: int = 0
-    """The member is cut off, or slow, for so long. 0: to the end."""
+    """How long the member is cut off, or slow. 0: to the end."""
     lives_ns: int = 0
-    """The primary lives on, and its clients write for so long after the fault."""
+    """How long after the fault the primary lives on and its clients write."""
     arrival: Arrival | None = None
-    """The member leaves, and after `away_ns` it joins again; `new`: another one without data does, in its place. The primary is killed
+    """How a member that leaves joins again after `away_ns`; `new`: another one without data joins in its place. The primary is killed
     `failover_ns` after it is whole, so that all rows must be on the member."""
 
 
 _GOES_ON_S = 60.0
-"""For a cluster to go on without a member: by default it expels one after 5 to 10 s."""
+"""Time for a cluster to continue without a member: by default it expels one after 5 to 10 s."""
 BREAKS: dict[str, Break] = {
     "kill-primary": Break(),
     "cut": Break(cut=DIRECTIONS, failover_ns=FAILOVER_NS),
@@ -185,20 +185,20 @@ BREAKS: dict[str, Break] = {
 
 @dataclass(frozen=True)
 class Broken:
-    """Monotonic times."""
+    """Monotonic times of a fault."""
 
     fault_ns: int
-    """Right before anything was done."""
+    """Right before the first action."""
     in_force_ns: int
-    """When all was done."""
+    """When all actions were done."""
     dead_ns: int
     """Right before the primary was killed."""
     mended_ns: int | None = None
-    """When the member was let alone again, or had joined. None: it was not."""
+    """When the member's fault was removed, or it had joined. None: never."""
     back_ns: int | None = None
-    """How long after that it was a whole member. None: not by the end of `_GOES_ON_S`."""
+    """Time from then until it was a whole member. None: not within `_GOES_ON_S`."""
     joined: JoinRecord | None = None
-    """Of a member that left. The fault was in force while it joined."""
+    """Record of a member that left and joined. The fault was in force while it joined."""
 
 
 @runtime_checkable
@@ -207,7 +207,7 @@ class Replicated(Protocol):
 
     @property
     def pair(self) -> Pair | None:
-        """None: it does not replicate."""
+        """The primary and its replicas. None: no replication."""
         ...
 
 
@@ -215,25 +215,25 @@ class Replicated(Protocol):
 # writes of the load that came meanwhile are among them: by the kernel's count of the senders' interfaces, and by the link's own.
 
 JOINS_S = 300.0
-"""For a node to be whole again."""
+"""Time for a node to be whole again."""
 
 
 @dataclass(frozen=True)
 class Joined:
     began_ns: int
-    """When its server was started, monotonic."""
+    """Monotonic time at which its server was started."""
     ended_ns: int
     record: JoinRecord
 
 
 def leave(member: Member) -> None:
-    """Shut down, as for maintenance. Raises LabError, ServerCrashed."""
+    """Shut the member down, as for maintenance. Raises LabError, ServerCrashed."""
     member.server.disconnect()
     member.server.shut_down()
 
 
 def join(pair: Pair, member: Member, arrival: Arrival) -> Joined:
-    """Raises LabError, ServerCrashed."""
+    """Start the member again and wait until it is whole. Raises LabError, ServerCrashed."""
     assert member.seed is not None, "faults are the laboratory's"
     wires = pair.wires_around([member])
     before, began_ns = _came(wires), time.monotonic_ns()
@@ -257,7 +257,7 @@ def join(pair: Pair, member: Member, arrival: Arrival) -> Joined:
 
 
 class _Count(NamedTuple):
-    """What one link has carried to the node."""
+    """Traffic of one link to the node."""
 
     kernel: int
     wire: int
@@ -269,7 +269,7 @@ class _Count(NamedTuple):
 
 
 def _came(wires: Sequence[Wire]) -> dict[str, _Count]:
-    """By link. The node is the last one, so each link's client."""
+    """Traffic by link. The node is the last one, so each link's client."""
     found = {}
     for wire in wires:
         sent, crossed = wire.sent_bytes(), wire.counters()
@@ -282,8 +282,8 @@ def _came(wires: Sequence[Wire]) -> dict[str, _Count]:
 def break_pair(
     pair: Pair, done: Break, pause: Callable[[int], None], ledger: ExitStack
 ) -> tuple[Broken, Writers | None]:
-    """And of a cluster the clients at its other nodes from then on. `pause` waits so many nanoseconds. Whoever calls mends the wires.
-    Raises LabError, LinkFailed."""
+    """Apply the fault; returns its times, and for a cluster the clients at its other nodes from then on. `pause` waits for
+    nanoseconds. The caller restores the links. Raises LabError, LinkFailed."""
     apart = _apart(pair, done)
     member = next(iter(apart), None)
     if member is not None and done.arrival is not None:
@@ -328,7 +328,7 @@ def _apart(pair: Pair, done: Break) -> tuple[Member, ...]:
 def _join(
     pair: Pair, member: Member, done: Break, pause: Callable[[int], None], ledger: ExitStack
 ) -> tuple[Broken, Writers]:
-    """The member leaves and joins, then the primary dies."""
+    """Let the member leave and join, then kill the primary."""
     assert done.arrival is not None
     fault_ns = time.monotonic_ns()
     others = Writers(pair)
@@ -345,7 +345,7 @@ def _join(
 
 
 def _came_back(member: Member, since_ns: int) -> int | None:
-    """One without its cluster may refuse to be asked."""
+    """Time from `since_ns` until the member is whole again; None: too long. One without its cluster may refuse to be queried."""
 
     def is_whole() -> bool:
         with suppress(LabError):
@@ -386,19 +386,19 @@ def slow(pid: int, runs: float) -> Iterator[None]:
 
 
 def mend(pair: Pair, done: Break) -> None:
-    """Nothing stays cut for the next trial. Raises LinkFailed."""
+    """Restore all links, so that nothing stays cut for the next trial. Raises LinkFailed."""
     for wire in pair.wires if done.cut else ():
         wire.mend()
 
 
 LOST_KEYS_KEPT = 20
 _NAMED = 3
-"""Keys in a void trial's reason."""
+"""Most keys in a void trial's reason."""
 
 
 @dataclass(frozen=True)
 class Survivor:
-    """Who took over, and all that it has."""
+    """The server that took over, and all its keys."""
 
     name: str
     keys: Keys
@@ -408,10 +408,10 @@ class Survivor:
 
 @dataclass(frozen=True)
 class Before:
-    """What was known right before the fault."""
+    """Facts known right before the fault."""
 
     window_ns: int
-    """When the measured window had begun, monotonic."""
+    """Monotonic time at which the measured window had begun."""
     behind: int | None
     unreceived: int | None
     heartbeat_ns: int | None
@@ -421,7 +421,7 @@ class Before:
 def crash_record(
     fault: str, broken: Broken, before: Before, log: KeyLog, seen: KeyLog, watched_ns: int, survivor: Survivor
 ) -> CrashRecord:
-    """Raises LabError when no account can be made of these logs."""
+    """The record of a crash. Raises LabError when no account can be made of these logs."""
     acknowledged, acknowledged_ns = log.ended(Fate.ACKNOWLEDGED)
     client = ClientLog(log.keys(Fate.ACKNOWLEDGED), log.keys(Fate.REFUSED), log.keys(Fate.UNKNOWN))
     found = account([client], survivor.keys)
@@ -463,7 +463,8 @@ def crash_record(
 def of_cluster(
     log: KeyLog, writes: Sequence[Write], broken: Broken, ended_ns: int, cut_off: Set[str], lived: bool = False
 ) -> dict[str, int | float | JoinRecord | None]:
-    """Of a record: by the clients at the primary and at the others. `ended_ns`: until when both wrote. `cut_off`: who was.
+    """A cluster's part of a record, from the clients at the primary and at the others. `ended_ns`: until when both wrote. `cut_off`:
+    nodes.
 
     `lived`: the primary did, so that the rate of its commits says something.
     """
@@ -488,7 +489,7 @@ def of_cluster(
 
 
 def check(found: Account) -> None:
-    """Raises LabError, naming keys, for an account that is not sound."""
+    """Check that an account is sound. Raises LabError, naming keys."""
     wrong = [
         (found.strangers, "rows of the survivor that no client inserted"),
         (found.duplicates, "keys that are on the survivor more than once"),
@@ -502,9 +503,9 @@ def check(found: Account) -> None:
 
 
 _BEYOND_NS = 20_000_000_000
-"""So much longer the load would go on after the fault, if its server did not die."""
+"""How much longer the load would continue after the fault, if its server did not die."""
 _QUIET_S, _QUIET_RTTS = 0.3, 4
-"""When nothing has come for so long after the primary's death, nothing will."""
+"""If nothing has arrived for this long after the primary's death, nothing will."""
 _ARRIVED_S = 60.0
 _POLL_S = 0.01
 _KEYS_S = 120.0
@@ -512,35 +513,35 @@ _KEYS_S = 120.0
 
 @dataclass(frozen=True)
 class FaultContext:
-    """What a trial with a fault is made on."""
+    """The pair of a trial with a fault, and its clients."""
 
     pair: Pair
     launcher: Launcher
-    """The clients'."""
+    """Starts clients."""
     rtt_ns: int
-    """To the replica, at rest."""
+    """RTT to the replica, at rest."""
     measure: Measure
     on_event: Callable[[Event], None]
 
     @property
     def logs(self) -> Path:
-        """A directory for logs that goes with the pair, and is there when its primary has died."""
+        """A directory for logs that goes with the pair, and still exists when its primary has died."""
         return self.pair.primary.server.socket.parent
 
 
 @dataclass
 class Crashed:
-    """What came of it."""
+    """Result of a crash."""
 
     record: CrashRecord
     outcome: LoadOutcome
     receipt: dict[str, Any]
-    """What was proven before the fault, and how it was done."""
+    """Facts proven before the fault, and how it was done."""
 
 
 def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) -> Crashed:
-    """The fault comes `after_ns` after the beginning of the measured window. Raises LabError, EngineError when no account can be made,
-    as where semi-synchronous replication had fallen back before, or nobody can take over."""
+    """Run a load with a fault `after_ns` after the beginning of the measured window. Raises LabError, EngineError when no account can
+    be made, as where semi-synchronous replication had fallen back before, or nobody can take over."""
     pair, done = context.pair, BREAKS[fault]
     changes: dict[str, Any] = {"observe": ()}  # CPU time is read at the end, and the server has none then
     if pair.spec.cluster:
@@ -596,13 +597,13 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
 
 
 def _reached(pair: Pair, done: Break) -> Sequence[Member]:
-    """Those of the other nodes that go on. Of a member that joined it is asked whether it has everything."""
+    """The other nodes that continue. A member that joined is asked whether it has everything."""
     apart = _apart(pair, done)
     return apart if done.arrival is not None else [each for each in pair.replicas if each not in apart]
 
 
 def _unreceived(pair: Pair, position: str, received: Sequence[str]) -> int | None:
-    """Transactions; None: they cannot be told."""
+    """Transactions that no replica has received; None: not known."""
     positions = pair.dialect.positions
     if not positions.counts_received:
         return None
@@ -610,7 +611,7 @@ def _unreceived(pair: Pair, position: str, received: Sequence[str]) -> int | Non
 
 
 def check_waited(context: FaultContext, log: KeyLog, until_ns: int) -> None:
-    """Counters can lie, and no packet is faster than the line. Raises LabError."""
+    """Check that commits waited for the link: counters can be wrong, but no packet is faster than the link. Raises LabError."""
     records = log.records[
         (log.records["fate"] == Fate.ACKNOWLEDGED) & (log.records["ended_ns"] < until_ns - log.origin_ns)
     ]
@@ -622,7 +623,7 @@ def check_waited(context: FaultContext, log: KeyLog, until_ns: int) -> None:
 
 
 def receipt(pair: Pair, begun: Snapshot, last: Snapshot) -> dict[str, Any]:
-    """As that of a trial in which nothing breaks; its window ends right before the fault."""
+    """Receipt as for a trial in which nothing breaks; its window ends right before the fault."""
     facts = {name: value for name, value in pair.facts.items() if name != "proof"}
     return facts | {"window": window_facts(begun, last)}
 
@@ -632,8 +633,8 @@ def _before(lag: LagWatch, broken: Broken) -> list[LagSample]:
 
 
 def _take_over(pair: Pair, reached: Sequence[Member], *, whole: bool) -> Survivor:
-    """The replica that has most, of those `reached`, once all that was on its way has come. `whole`: no member is gone, so nobody has
-    to take over. Raises LabError."""
+    """The one of `reached` that has most, once all in transit has arrived. `whole`: no member is gone, none takes over. Raises
+    LabError."""
     for replica in reached:
         await_arrived(pair, replica)
     best = most_advanced(pair, reached)
@@ -644,7 +645,8 @@ def _take_over(pair: Pair, reached: Sequence[Member], *, whole: bool) -> Survivo
 
 
 def await_arrived(pair: Pair, replica: Member) -> None:
-    """What a dead primary's kernel still delivers comes within round trips; then its end does, or nothing. Raises LabError."""
+    """Wait for what a dead primary's kernel still delivers, within round trips, until the connection's end or silence. Raises
+    LabError."""
     quiet_s = _QUIET_S + _QUIET_RTTS * max((wire.rtt_ns for wire in pair.wires), default=0) / 1e9
     deadline = time.monotonic() + _ARRIVED_S
     received, since = "", time.monotonic()
@@ -661,7 +663,7 @@ def await_arrived(pair: Pair, replica: Member) -> None:
 
 
 def most_advanced(pair: Pair, reached: Sequence[Member]) -> Member:
-    """Of several replicas the one that lacks least of the others."""
+    """The one of several replicas that lacks least of the others' data."""
     received = {replica.name: _received(replica) for replica in reached}
 
     def lacks(replica: Member) -> int:
@@ -671,7 +673,7 @@ def most_advanced(pair: Pair, reached: Sequence[Member]) -> Member:
 
 
 def _has(pair: Pair, replica: Member) -> tuple[str, str]:
-    """Received and applied."""
+    """Positions received and applied."""
     return _received(replica), replica.position(pair.dialect.applied_sql)
 
 
@@ -681,18 +683,18 @@ def _received(replica: Member) -> str:
 
 
 def keys_of(member: Member) -> Keys:
-    """Of all rows. Raises LabError."""
+    """Keys of all rows. Raises LabError."""
     with member.server.asking(_KEYS_S) as ask:
         rows = ask(f"SELECT id FROM {TABLE}")
     return np.fromiter((row["id"] for row in rows), np.int64, len(rows))
 
 
 EARLIEST = 0.25
-"""Of the plan's measured window; the replica has its place by then."""
+"""Earliest fault, as a share of the plan's measured window; the replica has its place by then."""
 
 
 def fault_after_ns(seed: int, block: int, attempt: int, arm: str, measure_ns: int) -> int:
-    """From the beginning of the measured window. Evenly over what remains of it after `EARLIEST`, so that no crash falls on a beat of
-    the servers' own."""
+    """Time of the fault from the beginning of the measured window, random and even over what remains of it after `EARLIEST`, so that
+    no crash falls on a rhythm of the servers' own."""
     rng = random.Random(f"howfar fault of block {block}, attempt {attempt}, of {arm} of seed {seed}")
     return int(measure_ns * (EARLIEST + (1 - EARLIEST) * rng.random()))

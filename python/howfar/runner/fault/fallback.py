@@ -31,22 +31,22 @@ _ANSWER_S = 30.0
 @dataclass(frozen=True)
 class Look:
     at_ns: int
-    """Monotonic, when the primary had answered."""
+    """Monotonic time at which the primary had answered."""
     end: PrimaryEnd
     position: str
-    """Of the primary, queried after that."""
+    """Position of the primary, queried after that."""
     received: str | None
-    """By the replica, queried last. None: it could not be queried."""
+    """Position received by the replica, queried last. None: it could not be queried."""
 
 
 @dataclass
 class Looks:
-    """Made by `look_at`."""
+    """Looks at both ends from a thread; made by `look_at`."""
 
     pair: Pair
     seen: list[Look] = field(default_factory=list)
     ended_by: str | None = None
-    """Why nobody could look any more, before `finish`."""
+    """Why the looks broke off before `finish`."""
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
@@ -95,7 +95,7 @@ SLICE_NS = 100_000_000
 
 @dataclass(frozen=True)
 class Absence:
-    """Of the replica. Monotonic times."""
+    """Monotonic times between which the replica was absent."""
 
     left_ns: int
     returned_ns: int
@@ -109,7 +109,7 @@ def fallback_record(
     positions: Positions,
     log_lines: tuple[str, ...],
 ) -> FallbackRecord:
-    """Raises LabError when it was not semi-synchronous before the replica left."""
+    """The record of a fallback. Raises LabError when the primary was not semi-synchronous before the replica left."""
     origin_ns = log.origin_ns
     _, ended_ns = log.ended(Fate.ACKNOWLEDGED)
     ended_ns = np.sort(ended_ns)
@@ -137,7 +137,7 @@ def fallback_record(
 
 
 def fell_and_back(looks: Sequence[Look]) -> tuple[int | None, int | None]:
-    """Indices of the first look that found it asynchronous, and of the first after which it was semi-synchronous for good."""
+    """Indices of the first look that found the primary asynchronous, and of the first after which it stayed semi-synchronous."""
     off = [index for index, look in enumerate(looks) if not look.end.status]
     if not off:
         return None, None
@@ -145,8 +145,8 @@ def fell_and_back(looks: Sequence[Look]) -> tuple[int | None, int | None]:
 
 
 def unprotected(ended_ns: NDArray[np.int64], looks: Sequence[Look], fell: int | None, back: int | None) -> int:
-    """Acknowledged to clients from the last look that found it semi-synchronous: those that waited are let go with the fallback,
-    before anybody has seen it. On the other side the first look is the bound."""
+    """Commits acknowledged from the last look that found the primary semi-synchronous: those that waited are acknowledged with the
+    fallback, before any look. At the other side the first look is the bound."""
     if fell is None:
         return 0
     begin_ns = looks[fell - 1].at_ns if fell else looks[fell].at_ns
@@ -165,12 +165,12 @@ def reconnected(looks: Sequence[Look], absence: Absence, positions: Positions) -
 
 
 def longest_gap_ns(ended_ns: NDArray[np.int64]) -> int:
-    """Between two acknowledgements, whoever they went to."""
+    """Longest time between two acknowledgements to any clients."""
     return int(np.diff(ended_ns).max()) if len(ended_ns) > 1 else 0
 
 
 def slices(ended_ns: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
-    """How many in each slice of time, from the beginning of the load."""
+    """Number of commits in each slice of time, from the beginning of the load."""
     counts = np.bincount(np.maximum(ended_ns, 0) // SLICE_NS) if len(ended_ns) else np.empty(0, np.int64)
     return tuple((index * SLICE_NS, int(count)) for index, count in enumerate(counts))
 
@@ -203,15 +203,15 @@ def _behind(look: Look, positions: Positions) -> int | None:
 
 
 LEAVES_NS = 3_000_000_000
-"""After the beginning of the measured window."""
+"""When the replica leaves, from the beginning of the measured window."""
 AWAY_NS = 7_000_000_000
-"""Beyond the timeout: so long the primary goes on alone before the line carries again."""
+"""How long beyond the timeout the primary continues alone before the link carries again."""
 OTHERS_TIMEOUT_MS = 10_000
-"""Of servers that have one, by default: a primary that waits for ever is left for as long."""
+"""Default timeout of servers that have one; where a primary waits without a limit the replica stays away as long."""
 AFTERWARDS_NS = 5_000_000_000
-"""Of the window, at the least, for the replica to come back in."""
+"""Least time in the window for the replica to come back."""
 _BACK_S = 10.0
-"""After the load for a primary to find that it is semi-synchronous again: where commits never pause some do not."""
+"""Time after the load for a primary to become semi-synchronous again: where commits never pause some do not."""
 _POLL_S = 0.05
 LOG_LINES_KEPT = 20
 _LINE_KEPT = 300
@@ -219,12 +219,12 @@ _LINE_KEPT = 300
 
 @dataclass
 class FellBack:
-    """What came of it."""
+    """Result of a fallback."""
 
     record: FallbackRecord
     outcome: LoadOutcome
     receipt: dict[str, Any]
-    """What was proven before the replica left, and by both ends at the end."""
+    """Facts proven before the replica left, and at the end by both ends."""
 
 
 def run_fallback(
@@ -234,7 +234,7 @@ def run_fallback(
     leaves_ns: int = LEAVES_NS,
     away_ns: int = AWAY_NS,
 ) -> FellBack:
-    """`timeout_ms` None: the server's own default. Raises LabError, EngineError when the load or the looks broke off."""
+    """Run a load during which a replica leaves and returns. `timeout_ms` None: the server's default. Raises LabError, EngineError."""
     pair = context.pair
     if not pair.spec.semi_sync:
         raise LabError("asynchronous replication has nothing to fall back from", "Take a semi-synchronous mode.")
@@ -277,7 +277,7 @@ def run_fallback(
 
 
 def _leave_and_return(pair: Pair, load: UnderLoad, absent_ns: int) -> Absence:
-    """Neither end learns that the link is cut. Of several replicas the first leaves, and the others stay."""
+    """Cut a replica's link without the ends noticing, and restore it. Of several replicas the first leaves, and the others stay."""
     left_ns, wire = time.monotonic_ns(), pair.wires[0]
     with ExitStack() as mending:
         mending.callback(wire.mend)
@@ -287,14 +287,14 @@ def _leave_and_return(pair: Pair, load: UnderLoad, absent_ns: int) -> Absence:
 
 
 def _await_back(looks: Looks) -> None:
-    """Bounded; the record says whether it came."""
+    """Wait, with a bound, until the primary is semi-synchronous again; the record shows whether it is."""
     deadline = time.monotonic() + _BACK_S
     while looks.seen and not looks.seen[-1].end.status and looks.ended_by is None and time.monotonic() < deadline:
         time.sleep(_POLL_S)
 
 
 def set_timeout(pair: Pair, timeout_ms: int | None) -> int | None:
-    """Give it back to the server, or say it; what is in force then, None: there is none. Raises LabError."""
+    """Set the server's timeout, None: its default; returns the one in force, None: there is none. Raises LabError."""
     pair.dialect.set_timeout(pair.primary, timeout_ms)
     end = pair.primary.primary_end()
     assert end is not None, "a semi-synchronous pair has such an end"
@@ -302,5 +302,5 @@ def set_timeout(pair: Pair, timeout_ms: int | None) -> int | None:
 
 
 def _lines(pair: Pair) -> list[str]:
-    """What the primary wrote about acknowledgements."""
+    """Lines of the primary's log about acknowledgements."""
     return pair.dialect.replication_log(pair.primary.server.log_lines())

@@ -28,15 +28,15 @@ from howfar.errors import EngineError, HowfarError, LabError
 
 Measure = Callable[[LoadJob, Launcher, Callable[[Event], None]], LoadOutcome]
 PAUSE_NS = 1_000_000
-"""Between two looks of the watcher: it sees what is visible for a round trip, and leaves the primary its CPU."""
+"""Time between two looks of the watcher: it sees what is visible for a round trip, and leaves the primary its CPU."""
 _BEYOND_S = 60.0
-"""For a load to end beyond its own times; the engine has bounds of its own."""
+"""Time for a load to end beyond its own times; the engine has bounds of its own."""
 _MARGIN_NS = 30_000_000_000
 
 
 def logged(job: LoadJob, log: Path, measure_ns: int) -> LoadJob:
-    """The same load with a log of its keys, for at most so long; the end of its server is its own end. A commit that hangs is the
-    fault's doing, and no reason to give up."""
+    """The same load with a log of its keys, for at most `measure_ns`; it ends with its server. Only the fault makes a commit hang, so
+    that is no reason to stop."""
     session = job.session.model_copy(update={"on_disconnect": "end"})
     stall_ns = max(job.stall_timeout_ns, measure_ns + _MARGIN_NS)
     changes = {"session": session, "acknowledged": str(log), "measure_ns": measure_ns, "stall_timeout_ns": stall_ns}
@@ -45,7 +45,7 @@ def logged(job: LoadJob, log: Path, measure_ns: int) -> LoadJob:
 
 @dataclass
 class UnderLoad:
-    """Made by `start`. `kill` ends the load's server, when nothing else ends the load."""
+    """A load in a thread; made by `start`. `kill` ends the load's server, when nothing else ends the load."""
 
     job: LoadJob
     log: Path
@@ -56,7 +56,7 @@ class UnderLoad:
     _outcome: LoadOutcome | None = None
     _error: BaseException | None = None
     began_ns: int = 0
-    """The measured window, monotonic."""
+    """Monotonic time at which the measured window began."""
 
     def start(self, measure: Measure, launcher: Launcher, on_event: Callable[[Event], None]) -> None:
         def hear(event: Event) -> None:
@@ -78,17 +78,17 @@ class UnderLoad:
         self._thread.start()
 
     def await_window(self) -> None:
-        """Raises what the load raised, LabError when it has ended already."""
+        """Wait for the measured window. Raises what the load raised, LabError when it has ended already."""
         job = self.job
         self._measuring.wait((job.connect_timeout_ns + job.warmup_ns) / 1e9 + _BEYOND_S)
         self.pause(0)
 
     def pause_until(self, after_ns: int) -> None:
-        """Until so long after the beginning of the measured window, under load. Raises as `await_window`."""
+        """Wait under load until `after_ns` after the beginning of the measured window. Raises as `await_window`."""
         self.pause(max(self.began_ns + after_ns - time.monotonic_ns(), 0))
 
     def pause(self, length_ns: int, until: str = "the fault came") -> None:
-        """`until`: what comes after it, for the message when the load does not last so long."""
+        """Wait under load. `until`: the next event, for the message when the load does not last that long."""
         if self._ended.wait(length_ns / 1e9):
             self._raise()
             raise LabError(f"the load ended before {until}", "Is the machine overloaded? Its log may say why.")
@@ -96,7 +96,7 @@ class UnderLoad:
             raise LabError("the load did not begin in time", "Is the machine overloaded?")
 
     def finish(self) -> LoadOutcome:
-        """When it has ended. Raises what the load raised."""
+        """The load's outcome once it has ended. Raises what the load raised."""
         job = self.job
         self._ended.wait(
             (job.connect_timeout_ns + job.warmup_ns + job.measure_ns + job.stall_timeout_ns) / 1e9 + _BEYOND_S
@@ -107,11 +107,11 @@ class UnderLoad:
         return self._outcome
 
     def keys(self) -> KeyLog:
-        """Raises EngineError when the log is not whole."""
+        """The log of the load's keys. Raises EngineError when it is not whole."""
         return acknowledged.read(self.log)
 
     def abandon(self) -> None:
-        """However the trial is left: the server goes, and the load with it."""
+        """End the load with its server, however the trial is left."""
         if self._ended.is_set() or self._thread is None:
             return
         self.kill()
@@ -124,13 +124,13 @@ class UnderLoad:
 
 @dataclass
 class Watcher:
-    """Another client of the primary's, that looks for the load's keys as they become visible."""
+    """Another client of the primary that looks for the load's keys as they become visible."""
 
     process: EngineProcess
     log: Path
 
     def finish(self) -> tuple[KeyLog, Watched]:
-        """Once its server has gone. Raises EngineError."""
+        """The watcher's log and result once its server has gone. Raises EngineError."""
         last = None
         for event in self.process.events():
             last = event
@@ -140,7 +140,7 @@ class Watcher:
 
 
 def watch_keys(job: LoadJob, log: Path, launcher: Launcher, ledger: ExitStack) -> Watcher:
-    """From before the load's first key. Raises EngineError, LabError."""
+    """Start a watcher before the load's first key. Raises EngineError, LabError."""
     watching = WatchJob(
         target=job.target,
         user=job.user,
