@@ -30,16 +30,16 @@ class Given:
     label: str
     configuration: str
     arguments: tuple[str, ...]
-    """After the program."""
+    """Arguments after the program."""
     suffix: str = ".conf"
-    """Of the configuration's file."""
+    """Suffix of the configuration's file."""
     version: str = "--version"
     protocols: tuple[str, ...] = ()
     pools: bool = False
     keeps_sessions: bool = True
     as_user: int = 0
     prepare: tuple[str, ...] = ()
-    """What its own account needs to be granted at the server."""
+    """Grants that the proxy's own account needs at the server."""
 
 
 GIVEN = (

@@ -20,7 +20,7 @@ from howfar.errors import LabError
 from howfar.paths.path import Endpoint, Hop, Path, PathContext, Side, find_program
 
 _OWN_FILES = 200
-"""Beside two for each connection."""
+"""Files in addition to two for each connection."""
 _ANSWER_S = 5.0
 _POLL_S = 0.01
 _CONFIGURATION = """\
@@ -164,6 +164,6 @@ def _program() -> str:
 
 @cache
 def _version() -> str:
-    """`HAProxy version 2.6.12-1+deb12u4`."""
+    """HAProxy's version: `HAProxy version 2.6.12-1+deb12u4`."""
     output = subprocess.run([find_program("haproxy"), "-v"], capture_output=True, text=True).stdout
     return " ".join(output.partition("\n")[0].split()[:3])

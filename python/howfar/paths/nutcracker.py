@@ -1,7 +1,7 @@
 """`nutcracker`: nutcracker (twemproxy) on the client's host, through which all clients share one connection to a store of keys.
 
 It reads the first form of the protocol alone, and of Redis passes only commands on keys: nothing can be asked through it of a server's
-version, or of how it sees a session. The server tells of the connection that it has. Nutcracker's own counters say what it carried.
+version, or of how it sees a session. The server reports its one connection. Nutcracker's own counters say what it carried.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOG = "nutcracker.log"
 _POOL = "howfar"
 _ANSWER_S = 5.0
 _EVERY_MS = 50
-"""Its counters are added up so often; its own 30 s would outlive a trial."""
+"""Interval at which nutcracker sums its counters; its default of 30 s is longer than a trial."""
 _CONFIGURATION = """\
 {pool}:
   listen: {listen}:{port}
@@ -105,7 +105,7 @@ class NutcrackerPath(Path):
 
 
 def _counters(address: str, port: int) -> Mapping[str, Any]:
-    """Raises LabError."""
+    """Nutcracker's counters. Raises LabError."""
     try:
         with socket.create_connection((address, port), _ANSWER_S) as asking:
             answer = b"".join(iter(lambda: asking.recv(65536), b""))
@@ -121,6 +121,6 @@ def _program() -> str:
 
 @cache
 def _version() -> str:
-    """`nutcracker-0.5.0`."""
+    """Nutcracker's version: `nutcracker-0.5.0`."""
     output = subprocess.run([find_program(_PROGRAM), "-V"], capture_output=True, text=True).stderr
     return next((line.rpartition(" ")[2] for line in output.splitlines() if "nutcracker-" in line), _PROGRAM)

@@ -14,7 +14,7 @@ from howfar.errors import MissingError
 
 Seen = TypeVar("Seen")
 Side = Literal["client", "server"]
-"""At which end of the link."""
+"""An end of the link."""
 
 
 class Process(Protocol):
@@ -44,15 +44,15 @@ class Hop:
     """A program between client and server. Its CPU time counts for the path."""
 
     label: str
-    """Its key in receipts, such as `server_side`."""
+    """The hop's key in receipts, such as `server_side`."""
     process: Process
     forks: bool = False
-    """It has a process for each connection, which the receipt checks."""
+    """Whether the hop has a process for each connection, which the receipt checks."""
     carried: Callable[[], Mapping[str, int]] | None = None
-    """Its own counters since it started: `bytes_to_server`, `bytes_to_client` and, where it counts them, `connections` and
+    """The hop's counters since it started: `bytes_to_server`, `bytes_to_client` and, where it counts them, `connections` and
     `connections_most` (at once). None: it has none. Raises LabError."""
     now: Callable[[], Mapping[str, int]] | None = None
-    """How many connections it has at the moment: `to_clients`, `to_server`; watched under the load. None: it does not tell."""
+    """Number of connections at the moment: `to_clients`, `to_server`; watched under the load. None: not reported."""
     let_go: Callable[[], None] | None = None
     """Ends the connections to the server that it keeps without a client. Called once, after the load. Raises LabError."""
 
@@ -65,14 +65,14 @@ class Endpoint:
     host: str | None = None
     port: int | None = None
     peer_pid: int | None = None
-    """Who answers at the other end of a Unix socket; None for TCP, which cannot tell."""
+    """PID at the other end of a Unix socket; None for TCP, which cannot tell."""
     seen_from: str = "localhost"
     """The client's address as the server must see it, without port."""
     server_port: int | None = None
     """The server host's end of the TCP connections that carry the load; None: there are none."""
     hops: tuple[Hop, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
-    """What a receipt says of the hops."""
+    """A receipt's facts about the hops."""
 
     @property
     def connection(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class PathContext(Protocol):
 
     @property
     def service(self) -> str:
-        """What the server speaks, as `protocols` names it."""
+        """The server's protocol, as `protocols` names it."""
         ...
 
     @property
@@ -124,11 +124,11 @@ class PathContext(Protocol):
     def server_address(self) -> str: ...
 
     def within(self, side: Side, function: Callable[[], Seen]) -> Seen:
-        """Run `function` on that host, in its network. It travels there: a function of a module, with its arguments by `partial`."""
+        """Run `function` on that host, in its network. It is sent there: a function of a module, with its arguments by `partial`."""
         ...
 
     def write(self, side: Side, name: str, text: str) -> FilePath:
-        """A file of the path's own in the work directory of that host."""
+        """Write a file of the path's own in the work directory of that host."""
         ...
 
     def certificates(self) -> Certificates:
@@ -140,13 +140,13 @@ class PathContext(Protocol):
         ...
 
     def start(self, side: Side, command: Sequence[str], log: str, *, as_user: int = 0) -> Process:
-        """Start a program that ends with the path. `log`: the file of its output, PROGRAM.log or PROGRAM-SIDE.log; errors name the
-        program so. `as_user`: what our own user is called for it; some refuse to be 0."""
+        """Start a program that ends with the path. `log`: the file of its output, PROGRAM.log or PROGRAM-SIDE.log; errors use the
+        program's name from it. `as_user`: number of our own user for the program; some refuse to be 0."""
         ...
 
     def tcp_bytes(self, port: int) -> Mapping[str, int]:
-        """`bytes_to_server` and `bytes_to_client` of the connections at a port of the server's host, since each began: what the
-        kernel knows of a program that keeps its connections and has no counters. Raises LabError."""
+        """`bytes_to_server` and `bytes_to_client` of the connections at a port of the server's host, since each began: the kernel's
+        counts, for a program that keeps its connections and has no counters. Raises LabError."""
         ...
 
     def wait_until(self, process: Process, log: str, ready: Callable[[], bool]) -> None:
@@ -163,7 +163,7 @@ class PathContext(Protocol):
 
 
 _PLACES = ("/usr/sbin", "/usr/local/sbin")
-"""Not on every user's PATH."""
+"""Directories that are not on every user's PATH."""
 
 
 _given: dict[str, FilePath] = {}
@@ -175,7 +175,7 @@ def give_program(name: str, where: FilePath) -> None:
 
 
 def given_programs() -> Mapping[str, FilePath]:
-    """The programs of `give_program`."""
+    """Programs that were given by `give_program`."""
     return dict(_given)
 
 
@@ -196,37 +196,37 @@ class Path(ABC):
     """A path before it is open: its facts, and how to open it. Each has one file of this package."""
 
     name: str
-    """In plans, commands and run files."""
+    """Name in plans, commands and run files."""
     label: str
-    """In sentences."""
+    """Name in sentences."""
     machines: int
-    """1: the client runs on the server's host."""
+    """Number of machines; 1: the client runs on the server's host."""
     crosses_link: bool
-    """Bytes cross the link: a delay and a rate mean something."""
+    """Whether bytes cross the link, so that a delay and a rate have an effect."""
     networking: bool
-    """The server listens on TCP."""
+    """Whether the server listens on TCP."""
     by_socket: bool
-    """It leads to the server's Unix socket."""
+    """Whether the path leads to the server's Unix socket."""
     hops: tuple[str, ...] = ()
-    """Programs in between."""
+    """Programs between client and server."""
     protocols: tuple[str, ...] = ()
-    """Services whose protocol its programs read, as `postgresql`: they carry no other. Empty: they read none and carry all."""
+    """Services whose protocol the programs read, as `postgresql`: they carry no other. Empty: they read none and carry all."""
     pools: bool = False
-    """A connection to the server serves several clients."""
+    """Whether a connection to the server serves several clients."""
     encrypts: bool = False
-    """Its programs encrypt what is between them."""
+    """Whether the programs encrypt the connection between them."""
     passes_tls: bool = True
-    """A session can be encrypted or compressed between client and server."""
+    """Whether a session can be encrypted or compressed between client and server."""
     keeps_sessions: bool = True
-    """A client keeps its session at the server for longer than a transaction, and with it statements that it prepared."""
+    """Whether a client keeps its session at the server for longer than a transaction, and with it its prepared statements."""
     shows_sessions: bool = True
-    """Through it the server can be asked how it sees a session."""
+    """Whether the server can be asked, through the path, how it sees a session."""
     first_protocol: bool = False
-    """Of a store's protocols its programs read the first alone: RESP 2, Memcached's text."""
+    """Whether the programs read only a store's first protocol: RESP 2, Memcached's text."""
     between_hosts: bool = False
-    """Hosts of the user's own can have it: its programs read and write no files of the machine where howfar runs."""
+    """Whether the user's own hosts can have it: the programs read and write no files of the machine where howfar runs."""
     modelled: bool
-    """The queueing model describes it: it has no process for each connection, whose cost the model does not know."""
+    """Whether the queueing model describes it. It does not know the cost of a process for each connection."""
 
     @abstractmethod
     def open(self, context: PathContext) -> Endpoint:

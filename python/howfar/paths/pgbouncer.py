@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 Leg = Literal["socket", "tcp"]
 _PROGRAM = "pgbouncer"
 _USER = 65534
-"""Nobody: it refuses to run as root."""
+"""UID of nobody: PgBouncer refuses to run as root."""
 _POOL = 20
-"""Its own default: so many connections to the server take the transactions of all clients in turn."""
+"""Connections to the server that carry the transactions of all clients in turn; PgBouncer's default."""
 _FILES_BESIDE = 200
 _MOST_CLIENTS = 32_000
 _ANSWER_S = 5.0
@@ -207,11 +207,11 @@ class _Bouncer:
 
 
 _consoles: dict[str, pg8000.native.Connection] = {}
-"""By socket, in the process on PgBouncer's host: one for all questions, which come one after the other."""
+"""Connections by socket, in the process on PgBouncer's host: one for all queries, which come one after the other."""
 
 
 def _clear(near: FilePath) -> None:
-    """Forget what an earlier PgBouncer left."""
+    """Remove the files of an earlier PgBouncer."""
     if (console := _consoles.pop(str(near), None)) is not None:
         with suppress(Exception):  # the other end may be dead, which pg8000 says in many ways
             console.close()
@@ -248,6 +248,6 @@ def _program() -> str:
 
 @cache
 def _version() -> str:
-    """`PgBouncer 1.18.0`."""
+    """PgBouncer's version: `PgBouncer 1.18.0`."""
     output = subprocess.run([find_program(_PROGRAM), "--version"], capture_output=True, text=True).stdout
     return output.partition("\n")[0]

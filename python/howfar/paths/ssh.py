@@ -1,7 +1,7 @@
 """`ssh` and `ssh-tcp`: the server's socket, or its TCP port, forwarded by one connection of OpenSSH between the hosts.
 
 sshd runs as another user than root, with keys and a configuration of the path's own; run so, it needs no directory, account or PAM
-of the machine's, and whoever logs in may forward and nothing else. One process on each side carries all connections of the load:
+of the machine's, and a client that logs in may only forward. One process on each side carries all connections of the load:
 its thread is a limit. ssh has no counters; the kernel's, of that one connection, say what it carried.
 """
 
@@ -17,8 +17,8 @@ from howfar.errors import LabError
 from howfar.paths.path import Endpoint, Hop, Path, PathContext, Process, find_program
 
 _USER = 1
-"""Called daemon, on Debian. As root sshd would want /run/sshd and accounts for its halves. It does not let nobody in where it cannot
-read /etc/shadow: systemd then says that this account is locked."""
+"""UID of daemon on Debian. As root sshd would want /run/sshd and accounts for its halves. It does not admit nobody where it cannot
+read /etc/shadow: systemd then reports this account as locked."""
 _SERVER = """\
 Port {port}
 ListenAddress {address}
@@ -135,7 +135,7 @@ def _put(folder: FilePath, files: Mapping[str, bytes]) -> None:
 
 
 def _made(folder: FilePath) -> dict[str, bytes]:
-    """What a client needs of them."""
+    """The keys that a client needs."""
     if not (folder / "known_hosts").exists():
         _make(folder)
     return {name: (folder / name).read_bytes() for name in ("user_key", "known_hosts")}
@@ -163,6 +163,6 @@ def _forwards(context: PathContext, process: Process, socket: FilePath | None) -
 
 @cache
 def _version() -> str:
-    """`OpenSSH_9.2p1 Debian-2+deb12u7`."""
+    """OpenSSH's version: `OpenSSH_9.2p1 Debian-2+deb12u7`."""
     output = subprocess.run([find_program("ssh"), "-V"], capture_output=True, text=True).stderr
     return output.partition(",")[0].strip()

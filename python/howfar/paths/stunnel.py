@@ -1,6 +1,6 @@
 """`stunnel` and `stunnel-socket`: TLS by a helper on each host, for a client and a server without TLS.
 
-Set beside the server's own TLS it says who should encrypt. stunnel notes in its log how many bytes each connection carried as that
+Compared with the server's own TLS it shows who should encrypt. stunnel notes in its log how many bytes each connection carried as it
 ends: these are its counters. Its CPU belongs to the path and is counted with it.
 """
 
@@ -146,6 +146,6 @@ def _program() -> str:
 
 @cache
 def _version() -> str:
-    """`stunnel 5.68 on x86_64-pc-linux-gnu platform`."""
+    """stunnel's version: `stunnel 5.68 on x86_64-pc-linux-gnu platform`."""
     output = subprocess.run([find_program(_PROGRAM), "-version"], capture_output=True, text=True).stderr
     return next((found[0] for line in output.splitlines() if (found := re.search(r"stunnel [0-9]\S*", line))), _PROGRAM)
