@@ -1,1 +1,1 @@
-"""What the instrument itself costs, and how it compares with other programs."""
+"""The cost of the instrument itself, and how it compares with other programs."""

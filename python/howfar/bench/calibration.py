@@ -59,7 +59,7 @@ class Limit(StrEnum):
     SERVER = "server"
     BOTH = "both"
     MACHINE = "machine"
-    """Other programs."""
+    """Other programs limited it."""
     NEITHER = "neither"
 
 
@@ -83,10 +83,10 @@ class Load(Described):
     client_ns_per_query: float
     server_ns_per_query: float
     client_busy: float
-    """Share of the window that its busiest thread was on a CPU."""
+    """Share of the window that the busiest client thread was on a CPU."""
     server_busy: float
     waiting: float
-    """Time that threads of either waited for a CPU, relative to the window."""
+    """Time that threads of client or server waited for a CPU, relative to the window."""
 
 
 # ---------------------------------------------------------------- the answer
@@ -107,7 +107,7 @@ class Floor(Described):
     engine_over_ping_pong: Estimate
     """Ratio of the p50s, block by block."""
     within_bar: bool
-    """At most FLOOR_BAR, by the estimate."""
+    """Whether the ratio is at most FLOOR_BAR, by the estimate."""
 
 
 class Ceiling(Described):
@@ -146,7 +146,7 @@ class Clock(Described):
 
 
 class Setting(Described):
-    """Where and how it was measured."""
+    """Place and settings of the measurement."""
 
     howfar: str
     kernel: str
@@ -187,7 +187,7 @@ def _us(values_ns: Sequence[float]) -> Estimate:
 
 
 def floor(cpus: Cpus, ping_pong: Sequence[Exchange], engine: Sequence[Load]) -> Floor:
-    """From the blocks of both, in the same order."""
+    """The floor from the blocks of both, in the same order."""
     ratio = judge_ratio([ours.p50_ns / bare.p50_ns for bare, ours in zip(ping_pong, engine, strict=True)]).quoted
     return Floor(
         cpus=cpus,
@@ -222,7 +222,7 @@ def query_cost(connections: int, blocks: Sequence[Load]) -> QueryCost:
 
 
 def clock(blocks: Sequence[Exchange]) -> Clock:
-    """Over all measurements: they share one clock."""
+    """Clock figures over all measurements, which share one clock."""
     steps = [one.clock_step_ns for one in blocks if one.clock_step_ns > 0]
     return Clock(step_ns=min(steps, default=0), read_ns=median(one.clock_read_ns for one in blocks))
 
@@ -233,12 +233,12 @@ def lowest_p50_ns(floors: Sequence[Floor]) -> int:
 
 
 CONNECTIONS: Final = (1, 64, 512)
-"""Where CPU per query is measured."""
+"""Numbers of connections at which CPU per query is measured."""
 CEILING: Final = 64
 """Connections of the ceiling."""
 WARMUP_NS: Final = 100_000_000
 ATTEMPTS: Final = 3
-"""Per measurement; one without any answer describes only other programs."""
+"""Attempts per measurement; one without any answer describes only other programs."""
 LOOPBACK: Final = "127.0.0.1"
 # What oltp_point_select sends: one prepared point select, no transaction around it.
 WORKLOAD: Final = Sysbench(kind="oltp_read_only", point_selects=1, range_selects=False, skip_trx=True)

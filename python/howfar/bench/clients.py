@@ -10,9 +10,9 @@ from howfar.bench.pgbench import BarePgbenchPeer, PgbenchPeer
 
 CLIENTS: Final[Mapping[str, Peer]] = {"sysbench": SysbenchPeer(), "pgbench": PgbenchPeer(), "bare": BareSysbenchPeer()}
 _ALSO: Final[Mapping[str, tuple[Peer, ...]]] = {"bare": (BarePgbenchPeer(),)}
-"""For other kinds of server."""
+"""Peers for other kinds of server."""
 
 
 def client_of(against: str, server: str | None) -> Peer:
-    """The peer for a kind of server, or for its own kind."""
+    """The peer of this name for a kind of server, or for its own kind."""
     return next((peer for peer in _ALSO.get(against, ()) if peer.server == server), CLIENTS[against])

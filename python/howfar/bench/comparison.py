@@ -57,7 +57,7 @@ class Side(Described):
 
     client_cpu_us_per_query: float
     whole_process_cpu_us_per_query: float
-    """Including starting and connecting, which weigh more in a shorter block."""
+    """CPU of the whole process, including starting and connecting, which weigh more in a shorter block."""
     qps: float
     rss_mib: float
     context_switches_per_query: float
@@ -69,10 +69,10 @@ class Row(Described):
     peer: Side
     cpu_ratio: Estimate
     qps_ratio: Estimate
-    """Whole interval below 1: ours gets less throughput from the same server."""
+    """Ratio of throughputs. Whole interval below 1: ours gets less throughput from the same server."""
     rss_ratio: float
     driver: str | None
-    """Of ours: `epoll` or `io_uring`."""
+    """How our client waits: `epoll` or `io_uring`."""
     cpu_bar: float | None = None
     memory_bar: float | None = None
     """The most that the ratio should be; None: no bar stands for this number of connections."""
@@ -112,7 +112,7 @@ def _within(ratio: Estimate, bar: float) -> bool:
 
 
 class Setting(Described):
-    """Where and how it was measured."""
+    """Place and settings of the measurement."""
 
     howfar: str
     peer: str
@@ -147,7 +147,7 @@ def side(trials: Sequence[Trial]) -> Side:
 
 
 def row(connections: int, ours: Sequence[Trial], peer: Sequence[Trial], against: Peer = CLIENTS["sysbench"]) -> Row:
-    """From the blocks of both, in the same order."""
+    """One row from the blocks of both clients, in the same order."""
     pairs = list(zip(ours, peer, strict=True))
     return Row(
         connections=connections,
@@ -175,10 +175,10 @@ def _qps(trial: Trial) -> float:
 Tool = Literal["ours", "peer"]
 TOOLS: Final[tuple[Tool, ...]] = ("ours", "peer")
 SETTLE_S: Final = 0.5
-"""Between the first answers and the window."""
+"""Time between the first answers and the window."""
 PATIENCE_S: Final = 60.0
 _LONG_NS: Final = 3_600_000_000_000
-"""No client ends by itself; it is stopped after its window."""
+"""Length of a client's run: none ends by itself; each is stopped after its window."""
 
 
 @dataclass(frozen=True)
@@ -188,10 +188,10 @@ class Request:
     seconds: float = 4.0
     placement: Placement = "shared"
     server: str | None = None
-    """None: the kind that the peer is for."""
+    """Kind of server. None: the kind that the peer is for."""
     driver: Literal["auto", "epoll", "io_uring"] = "auto"
     against: str = "sysbench"
-    """One of CLIENTS."""
+    """Name of the peer, one of CLIENTS."""
 
     @property
     def peer(self) -> Peer:
@@ -207,7 +207,7 @@ class Testbed:
     launcher: Launcher
     peer: Peer
     folder: Path
-    """With the peer's file of options or passwords."""
+    """Folder with the peer's file of options or passwords."""
     client_cpus: int
     counters: Counters
     driver: Literal["auto", "epoll", "io_uring"]
@@ -250,7 +250,7 @@ def splits(placement: Placement) -> Shares:
 
 
 def _allow_files(connections: int) -> None:
-    """A client has a descriptor per connection, and sysbench does not raise its limit itself."""
+    """Raise the limit of files: a client has a descriptor per connection, and sysbench does not raise its limit itself."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + 256
     if hard != resource.RLIM_INFINITY and hard < wanted:

@@ -19,23 +19,23 @@ _POLL_S = 0.02
 
 
 def kernel() -> str:
-    """`Linux 6.1.0`."""
+    """Name and version of the kernel: `Linux 6.1.0`."""
     return f"{os.uname().sysname} {os.uname().release}"
 
 
 class Trial(Described):
-    """One client in one block: what its steady window took."""
+    """One client in one block: its use of resources in its steady window."""
 
     queries: int
-    """By the server's own counter."""
+    """Queries by the server's own counter."""
     seconds: float
     cpu_ns: int
     whole_queries: int
-    """Since the process began, including before the window."""
+    """Queries since the process began, including before the window."""
     whole_cpu_ns: int
-    """Since the process began, including starting and connecting."""
+    """CPU time since the process began, including starting and connecting."""
     rss_bytes: int
-    """The peak since it began."""
+    """Peak memory since the process began."""
     context_switches: int
     driver: str | None = None
     """How the engine waits for its connections, from its receipt."""
@@ -63,7 +63,7 @@ def cpu_clock_ns(pid: int) -> int:
 
 
 def context_switches(pid: int) -> int:
-    """Of the living threads, voluntary and involuntary."""
+    """Context switches of the living threads, voluntary and involuntary."""
     count = 0
     for status in Path(f"/proc/{pid}/task").glob("*/status"):
         for line in status.read_text().splitlines():
@@ -80,7 +80,7 @@ def peak_memory_bytes(pid: int) -> int:
 
 
 def read(pid: int, counters: Counting) -> Reading:
-    """Now. The answer may wait for a CPU under load, hence the middle of before and after."""
+    """A reading now. The answer may wait for a CPU under load, hence the middle of before and after."""
     switches = context_switches(pid)
     before = time.monotonic_ns(), cpu_clock_ns(pid)
     executed = counters.executed()
@@ -89,7 +89,7 @@ def read(pid: int, counters: Counting) -> Reading:
 
 
 def measure(pid: int, counters: Counting, seconds: float, began: int, align: Callable[[], None] | None = None) -> Trial:
-    """A window of a running client; `began`: the server's counter before the client was started. `align` precedes each reading."""
+    """Measure a window of a running client; `began`: the server's counter before its start. `align` precedes each reading."""
     if align is not None:
         align()
     first = read(pid, counters)
@@ -113,7 +113,7 @@ def measure(pid: int, counters: Counting, seconds: float, began: int, align: Cal
 
 
 def wait_until(condition: Callable[[], bool], what: str, patience_s: float) -> None:
-    """Observe, bounded in time. Raises LabError."""
+    """Wait for a condition, bounded in time. Raises LabError."""
     deadline = time.monotonic() + patience_s
     while not condition():
         if time.monotonic() > deadline:

@@ -24,7 +24,7 @@ class Counters(Protocol):
     """A server's counters, over a separate connection."""
 
     def align(self) -> None:
-        """Wait for a moment at which the counters say what was done, where a server publishes them now and then."""
+        """Wait for a moment at which the counters are up to date, where a server publishes them only now and then."""
         ...
 
     def executed(self) -> int:
@@ -41,24 +41,24 @@ class Counters(Protocol):
 class Peer(Protocol):
     program: str
     server: str
-    """The kind that is started unless another is named."""
+    """Kind of server that is started unless another is named."""
     protocol: SqlProtocol
     described: str
     cpu_bars: Mapping[int, float]
     """Client CPU per query relative to the peer's, by connections."""
     memory_bars: Mapping[int, float]
     bare: bool
-    """The engine's own loop that only moves the bytes. It starts as the engine does, and no client is faster."""
+    """Whether this is the engine's own loop that only moves the bytes. It starts as the engine does, and no client is faster."""
 
     @property
     def workload(self) -> Sysbench | Pgbench: ...
 
     def version(self) -> str:
-        """Raises MissingError."""
+        """The peer's version. Raises MissingError."""
         ...
 
     def prepare(self, server: Server, password: str, folder: Path) -> None:
-        """Tables that the laboratory does not load, and a file for the password: every user can read a command line."""
+        """Make tables that the laboratory does not load, and a file for the password: every user can read a command line."""
         ...
 
     def command(self, server: Server, folder: Path, connections: int, threads: int) -> list[str]: ...
@@ -97,7 +97,7 @@ class SysbenchPeer:
         write_secret(folder / "sysbench.cnf", f"mysql-password={password}\n")
 
     def command(self, server: Server, folder: Path, connections: int, threads: int) -> list[str]:
-        """It has a thread for each connection."""
+        """The command line; sysbench has a thread for each connection."""
         return [
             "sysbench",
             f"--config-file={folder / 'sysbench.cnf'}",
@@ -127,7 +127,7 @@ class MysqlCounters:
         self._own = self._status("Threads_connected")
 
     def align(self) -> None:
-        """They are up to date at any time."""
+        """Nothing to do: the counters are up to date at any time."""
 
     def executed(self) -> int:
         return self._status("Com_stmt_execute")

@@ -19,7 +19,7 @@ from howfar.lab.servers import DATABASE, USER, Server
 from howfar.services import SqlProtocol
 
 _FLUSH_S = 1.5
-"""PostgreSQL's sessions publish what they counted once a second."""
+"""More than the second after which PostgreSQL's sessions publish their counts."""
 _FLUSH_POLL_S = 0.002
 
 
@@ -75,7 +75,7 @@ class PostgresCounters:
         self._own = self._backends()
 
     def align(self) -> None:
-        """Until a session has just published its own. Of many, each is as late at the end of a window as at its start."""
+        """Wait until a session has just published its counts. Of many, each is as late at the end of a window as at its start."""
         before = self.executed()
         until = time.monotonic() + _FLUSH_S
         while self.executed() == before and time.monotonic() < until:
@@ -87,7 +87,7 @@ class PostgresCounters:
         return now - self._own
 
     def executed(self) -> int:
-        """Through an index, which nothing else uses: this connection's own and the laboratory's are not in it."""
+        """Count through an index, which nothing else uses: this connection's own queries and the laboratory's are not in it."""
         return self._one(
             "SELECT coalesce(sum(idx_scan), 0)::bigint FROM pg_stat_user_tables WHERE relname = 'pgbench_accounts'"
         )

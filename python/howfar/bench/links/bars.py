@@ -34,7 +34,7 @@ class Verdict(Described):
     median: float
     best: float
     met: bool
-    """By `median`."""
+    """Whether the median meets the bar."""
     met_at_best: bool
 
 
@@ -91,14 +91,14 @@ def judge_link(
 
 
 def judge_drops(drops: Sequence[int]) -> tuple[Verdict, ...]:
-    """One drop in one run is one too many, so the worst run counts. Without counts nothing is judged."""
+    """The bar for drops: one drop in one run is one too many, so the worst run counts. Without counts nothing is judged."""
     if not drops:
         return ()
     return (_judge("unmodelled drops", "0", float(max(drops)), float(min(drops)), lambda worst: worst == 0),)
 
 
 def judge_unlimited(backend: str, gbit: Sequence[float]) -> tuple[Verdict, ...]:
-    """One stream over an unshaped link."""
+    """The bar for one stream over an unshaped link."""
     least = UNLIMITED_GBIT.get(backend)
     if least is None:
         return ()
@@ -106,19 +106,19 @@ def judge_unlimited(backend: str, gbit: Sequence[float]) -> tuple[Verdict, ...]:
 
 
 def judge_redis(share: Sequence[float]) -> tuple[Verdict, ...]:
-    """Small requests over many connections, relative to a bare cable in the same run."""
+    """The bar for small requests over many connections, relative to a bare cable in the same run."""
     percent = [one * 100 for one in share]
     return (_at_least("redis GET, % of bare veth", f"at least {REDIS_SHARE:.0%}", REDIS_SHARE * 100, percent),)
 
 
 def judge_hogs(lateness_us: Sequence[float], privileged: bool) -> tuple[Verdict, ...]:
-    """Lateness while other programs occupy every CPU."""
+    """The bar for lateness while other programs occupy every CPU."""
     most = 25.0 if privileged else 200.0
     return (_at_most("lateness p99.9 beside CPU hogs, µs", f"at most {most:.0f} µs", most, lateness_us),)
 
 
 def judge_loss(lost: Sequence[int], of: Sequence[int], expected: float) -> tuple[Verdict, ...]:
-    """All runs together: each has its own seed, so their draws are independent."""
+    """The bar for loss, over all runs together: each has its own seed, so their draws are independent."""
     from scipy.stats import binom  # slow to import, and needed only at the end
 
     def within(count: int, sent: int) -> tuple[float, float, bool]:
@@ -142,7 +142,7 @@ def judge_loss(lost: Sequence[int], of: Sequence[int], expected: float) -> tuple
 
 
 def judge_jitter(deviations_ms: Sequence[float], of: Sequence[int], expected_ms: float) -> tuple[Verdict, ...]:
-    """The standard deviation of all runs together, each about its own mean."""
+    """The bar for jitter: the standard deviation of all runs together, each about its own mean."""
     from scipy.stats import chi2
 
     def limits(freedom: int) -> tuple[float, float]:

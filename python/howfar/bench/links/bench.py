@@ -87,7 +87,7 @@ class Request:
     hogs: int = 2
     extras: bool = True
     seed: int = field(default_factory=lambda: secrets.randbits(32))
-    """Of loss and jitter. A new one each time: with a fixed seed one correct link in a hundred would fail for ever."""
+    """Seed of loss and jitter. A new one each time: with a fixed seed one correct link in a hundred would always fail."""
 
 
 class OurLink:
@@ -97,7 +97,7 @@ class OurLink:
         self.link = link
 
     def shape(self, point: LinkPoint) -> ProbedLink:
-        """Calibrated the first time. Resets its counters. Raises LinkFailed, EngineError."""
+        """Shape the link, calibrating it the first time, and reset its counters. Raises LinkFailed, EngineError."""
         self.link.shape(point.link)
         self.link.counters(reset=True)
         return ProbedLink(SERVER_ADDRESS, self.link.echo_port, self.link.client, self.link.pid)
@@ -116,7 +116,7 @@ class Setup:
     cable: BareCable
     peer: Found
     shape: Shape | None
-    """None: no peer."""
+    """Shapes the peer's link. None: no peer."""
 
 
 def measure_links(request: Request, on_step: Callable[[int, int], None] = lambda done, of: None) -> LinkBench:
@@ -151,11 +151,11 @@ class Grid:
         self._failures: dict[LinkPoint, str] = {}
 
     def ours(self, point: LinkPoint) -> None:
-        """Raises LinkFailed, EngineError: without our own figures there is no result."""
+        """Measure our link. Raises LinkFailed, EngineError: without our own figures there is no result."""
         self._ours[point].append(self.setup.ours.measure(point, self._times))
 
     def peer(self, point: LinkPoint) -> None:
-        """A peer that fails at a link has no figures for it and is not tried again."""
+        """Measure the peer's link. A peer that fails at a link has no figures for it and is not tried again."""
         assert self.setup.shape is not None, "there is a peer"
         if point in self._failures:
             return
@@ -167,7 +167,7 @@ class Grid:
             self._failures[point] = error.message
 
     def congestion_control(self) -> str:
-        """As the kernel reports it for our transfers."""
+        """The congestion control that the kernel reports for our transfers."""
         return ", ".join(sorted({run.congestion_control for runs in self._ours.values() for run in runs}))
 
     def row(self, point: LinkPoint, backend: str, privileged: bool) -> Row:
@@ -180,7 +180,7 @@ class Grid:
 def in_blocks(
     request: Request, grid: Grid, more: Sequence[Callable[[], None]], on_step: Callable[[int, int], None]
 ) -> None:
-    """The same steps in each run, in random order; first the links, then the extras."""
+    """Take the same steps in each run, in random order; first the links, then the extras."""
     steps = [(grid.ours, point) for point in request.links]
     if grid.setup.shape is not None:
         steps += [(grid.peer, point) for point in request.links]
@@ -223,7 +223,7 @@ def _open(request: Request, stack: ExitStack) -> Setup:
 
 
 def privileged() -> bool:
-    """Root outside user namespaces: only then does the kernel grant real-time scheduling."""
+    """Whether we are root outside user namespaces: only then does the kernel grant real-time scheduling."""
     mapping = Path("/proc/self/uid_map").read_text().split()
     return os.geteuid() == 0 and mapping == ["0", "0", "4294967295"]
 
@@ -254,9 +254,9 @@ def _setting(request: Request, setup: Setup, load_average: float, grid: Grid) ->
 LOSS_SHARE: Final = 0.01
 DEVIATION_NS: Final = 2_000_000
 _JITTERY_RTT_NS: Final = 20_000_000
-"""Half of it is five deviations, so no draw is cut off at zero delay."""
+"""RTT of a link with jitter. Half of it is five deviations, so no draw is cut off at zero delay."""
 _PAUSE_S: Final = 0.001
-"""Between datagrams that are timed individually."""
+"""Pause between datagrams that are timed individually."""
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Spread:
-    """Of the one-way times of `of` datagrams."""
+    """Mean and deviation of the one-way times of `of` datagrams."""
 
     deviation_ns: float
     of: int
@@ -278,20 +278,20 @@ def lossy(seed: int) -> LinkSpec:
 
 
 def jittery(seed: int) -> LinkSpec:
-    """With `reorder` each datagram has its own draw; otherwise a late one delays those behind it."""
+    """A link with jitter. With `reorder` each datagram has its own draw; otherwise a late one delays those behind it."""
     direction = DirectionSpec(jitter=NormalJitter(deviation_ns=DEVIATION_NS), reorder=True)
     return LinkSpec(_JITTERY_RTT_NS, None, to_server=direction, seed=seed)
 
 
 def start_effect(link: Link, point: LinkSpec) -> None:
-    """Resets its counters. Raises LinkFailed, EngineError."""
+    """Start an effect and reset the link's counters. Raises LinkFailed, EngineError."""
     link.shape(point)
     link.counters(reset=True)
     link.arm()
 
 
 def count_lost(client: Host, server: Host, count: int) -> Lost:
-    """Datagrams that the receiver's socket had no room for count as not sent."""
+    """Count lost datagrams. Those that the receiver's socket had no room for count as not sent."""
     before = udp_errors(server)["RcvbufErrors"]
     with datagrams(client, server) as udp:
         udp.send_all(count)
@@ -318,7 +318,7 @@ _BENCHMARK_S: Final = 120.0
 
 
 def missing_program() -> str | None:
-    """Why there is no figure; None: both programs are installed."""
+    """The program that is missing, as the reason for no figure; None: both are installed."""
     absent = [name for name in _PROGRAMS if shutil.which(name) is None]
     if not absent:
         return None
@@ -326,7 +326,7 @@ def missing_program() -> str | None:
 
 
 def gets_per_s(host: Host, server: Launcher, client: Launcher, *, quick: bool) -> float:
-    """Raises LabError."""
+    """Requests of GET per second. Raises LabError."""
     quiet = subprocess.DEVNULL
     with tempfile.TemporaryDirectory(prefix="howfar-redis-") as folder:
         command = ["redis-server", "--bind", SERVER_ADDRESS, "--port", str(_PORT), "--protected-mode", "no"]
@@ -369,7 +369,7 @@ def _benchmark(client: Launcher, requests: int) -> float:
 
 
 def read_rate(text: str) -> float:
-    """Requests per second from its CSV, with or without a header. Raises LabError."""
+    """Requests per second in the benchmark's CSV, with or without a header. Raises LabError."""
     for fields in csv.reader(text.splitlines()):
         if len(fields) >= 2 and fields[0] == "GET":
             with contextlib.suppress(ValueError):
@@ -380,13 +380,13 @@ def read_rate(text: str) -> float:
 UNLIMITED: Final = LinkPoint(rtt_ms=0, rate_gbit=None)
 BESIDE_HOGS: Final = LinkPoint(rtt_ms=1, rate_gbit=1)
 _LONGEST_S: Final = 120
-"""A hog ends by itself if nothing ends it."""
+"""Time after which a hog ends by itself if nothing ends it."""
 _PINGS: Final = 3000
-"""Two packets and their acknowledgements each, so that p99.9 is no single packet."""
+"""Number of pings; two packets and their acknowledgements each, so that p99.9 is no single packet."""
 _PINGS_QUICK: Final = 300
 _LOST_OF, _LOST_OF_QUICK = 10_000, 3_000
 _SPREAD_OF, _SPREAD_OF_QUICK = 1_000, 300
-"""Datagrams."""
+"""Number of datagrams."""
 VETH: Final = "veth"
 
 
@@ -398,12 +398,12 @@ class OpenPeer:
 
 
 class Extras:
-    """Its steps measure; `found` summarizes."""
+    """The extra measurements: its steps measure; `found` summarizes."""
 
     def __init__(
         self, ours: OurLink, cable: BareCable, peer: OpenPeer | None, hogs: int, times: Times, seed: int
     ) -> None:
-        """`seed`: of loss and jitter in the first run."""
+        """`seed`: that of loss and jitter in the first run."""
         self._ours, self._cable, self._times, self._hogs = ours, cable, times, hogs
         self._peer, self._seed_of_first = peer, seed
         self._order = random.Random(1)
@@ -413,7 +413,7 @@ class Extras:
         self._lost: list[Lost] = []
         self._spreads: list[Spread] = []
         self._refused: dict[ExtraName, str] = {}
-        """Why our back-end does not support it."""
+        """Why our back-end does not support an extra."""
 
     def steps(self) -> Sequence[Callable[[], None]]:
         made: list[Callable[[], None]] = [self._unlimited]
@@ -559,7 +559,7 @@ class Extras:
             self._count_drops("loss")
 
     def _jitter(self) -> None:
-        """Over the bare cable as well, which shows the machine's own scatter."""
+        """Measure jitter, over the bare cable as well, which shows the machine's own scatter."""
         if self._start("jitter", jittery(self._seed(len(self._spreads)))):
             network, bare = self._ours.link.network, self._bare()
             count = self._count(_SPREAD_OF, _SPREAD_OF_QUICK)

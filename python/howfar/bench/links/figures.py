@@ -23,7 +23,7 @@ BUSY_LOAD = 0.5
 class LinkPoint(Described):
     rtt_ms: float
     rate_gbit: float | None
-    """None: unshaped."""
+    """Rate of the link. None: unshaped."""
 
     @property
     def rtt_ns(self) -> int:
@@ -35,11 +35,11 @@ class LinkPoint(Described):
 
     @property
     def link(self) -> LinkSpec:
-        """As the laboratory's link."""
+        """The point as a link of the laboratory."""
         return LinkSpec(self.rtt_ns, self.rate_bps)
 
     def rest_rtt_ms(self, backend: str) -> float:
-        """What a one-byte ping must take: the RTT, plus its time on the wire where this back-end charges it."""
+        """Expected time of a one-byte ping: the RTT, plus its time on the wire where this back-end charges it."""
         return (self.link.rest_rtt_ns if backends()[backend].CHARGES_LONE_PACKETS else self.rtt_ns) / 1e6
 
     @property
@@ -50,32 +50,32 @@ class LinkPoint(Described):
 
 
 class Run(Described):
-    """One link, once."""
+    """One measurement of one link."""
 
     rtt_ms_p50: float
-    """At rest, with the CPUs kept awake."""
+    """RTT at rest, with the CPUs kept awake."""
     rtt_ms_p99: float
     rtt_ms_min: float
     rtt_ms_p50_from_idle: float
-    """With CPUs that may sleep: includes waking both ends."""
+    """RTT with CPUs that may sleep: includes waking both ends."""
     goodput_gbit: float
     cpu_core_per_gbit: float | None
-    """Of the emulator's or proxy's process, by the kernel's clock. None: the kernel does the work, not a process."""
+    """CPU time of the emulator's or proxy's process, by the kernel's clock. None: the kernel does the work, not a process."""
     machine_core_per_gbit: float | None
-    """Of the whole machine during the transfer: both ends and the kernel."""
+    """CPU time of the whole machine during the transfer: both ends and the kernel."""
     lateness_us_p999: float | None = None
     """How late packets left, by the emulator's count, in the worse direction. None for a peer."""
     drops: int | None = None
     """Segments lost for no modelled reason."""
     compensate_us: float | None = None
-    """What calibration subtracted from the delay, each way: no RTT is shorter than requested by more than twice this."""
+    """Time that calibration subtracted from the delay, each way: no RTT is shorter than requested by more than twice this."""
     retransmits: int | None = None
     congestion_control: str
-    """Of the transfer's sender."""
+    """Congestion control of the transfer's sender."""
     steal_share: float | None = None
     """CPU time taken by the hypervisor."""
     load_average: float
-    """Of the last minute, at the end. The measurement itself adds up to two or three."""
+    """Load average of the last minute, at the end. The measurement itself adds up to two or three."""
 
 
 class Obtained(Described):
@@ -86,7 +86,7 @@ class Obtained(Described):
     rtt_ms_p50_from_idle: float
     goodput_gbit: float
     goodput_ratio: float | None
-    """Of what the rate allows. None: no rate was requested."""
+    """Goodput as a share of what the rate allows. None: no rate was requested."""
 
 
 class Peer(Obtained):
@@ -96,7 +96,7 @@ class Peer(Obtained):
     cpu_core_per_gbit: float | None
     machine_core_per_gbit: float | None
     note: str
-    """What was requested of it instead, where it does not support the same; empty: the same."""
+    """What was requested of the peer instead, where it does not support the same; empty: the same."""
     runs: tuple[Run, ...]
 
 
@@ -110,7 +110,7 @@ class Row(Described):
     machine_core_per_gbit: float | None
     lateness_us_p999: float | None
     drops: int | None
-    """Of all runs together."""
+    """Drops of all runs together."""
     steal_share: float | None
     bars: tuple[Verdict, ...]
     runs: tuple[Run, ...]
@@ -140,14 +140,14 @@ ExtraName = Literal["unlimited", "redis", "hogs", "loss", "jitter"]
 
 
 class Extra(Described):
-    """A measurement beside the grid of links; `skipped` says why there is no figure."""
+    """A measurement in addition to the grid of links; `skipped` says why there is no figure."""
 
     name: ExtraName
     what: str
     unit: str
     ours: Figure | None = None
     beside: tuple[Compared, ...] = ()
-    """The same over a bare cable, or over the peer."""
+    """The same measurement over a bare cable, or over the peer."""
     bars: tuple[Verdict, ...] = ()
     skipped: str | None = None
 
@@ -160,7 +160,7 @@ class RunsOn(Described):
 
 
 class Setting(Described):
-    """Where and how it was measured."""
+    """Place and settings of the measurement."""
 
     howfar: str
     kernel: str
@@ -171,7 +171,7 @@ class Setting(Described):
     realtime: bool | None
     short_slice: bool | None
     offload: bool | None
-    """Reported by the emulator; None: the back-end has none."""
+    """Whether offload is used, as the emulator reports; None: the back-end has none."""
     ours_runs_on: RunsOn | None
     """The emulator; None: there is none."""
     peer_runs_on: RunsOn | None
@@ -182,13 +182,13 @@ class Setting(Described):
     """Why the requested peer has no figures."""
     runs: int
     seed: int
-    """Of loss and jitter in the first run; each later run has one more."""
+    """Seed of loss and jitter in the first run; each later run has one more."""
     load_average: float
-    """Of the last minute, before it began: other programs."""
+    """Load average of the last minute, before the bench began: other programs."""
 
     @property
     def busy(self) -> bool:
-        """Other programs used half a CPU or more, which affects wall-clock figures."""
+        """Whether other programs used half a CPU or more, which affects wall-clock figures."""
         return self.load_average >= BUSY_LOAD
 
 
@@ -200,7 +200,7 @@ class LinkBench(Described):
 
 
 def _median(values: Sequence[float | None]) -> float | None:
-    """Of the known values."""
+    """Median of the known values."""
     known = [value for value in values if value is not None]
     return median(known) if known else None
 
@@ -223,7 +223,7 @@ def _obtained(runs: Sequence[Run], point: LinkPoint) -> Obtained:
 def row(
     point: LinkPoint, backend: str, ours: Sequence[Run], privileged: bool, peer: tuple[str, str, Sequence[Run]] | None
 ) -> Row:
-    """From the runs of both; `peer` is its name, note and runs."""
+    """A row from the runs of both; `peer` is its name, note and runs."""
     drops = [run.drops for run in ours if run.drops is not None]
     rest_rtt_ms = point.rest_rtt_ms(backend)
     return Row(
@@ -266,7 +266,7 @@ def _peer(name: str, note: str, runs: Sequence[Run], point: LinkPoint) -> Peer:
 RTTS_MS: Final = (0.2, 1.0, 10.0, 85.0)
 RATES_GBIT: Final = (0.1, 1.0, 10.0)
 QUICK: Final = (LinkPoint(rtt_ms=1.0, rate_gbit=1.0), LinkPoint(rtt_ms=10.0, rate_gbit=10.0))
-"""A common one and a hard one; toxiproxy supports both."""
+"""Links for a quick bench, a common one and a hard one; toxiproxy supports both."""
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ class Times:
     transfer_ns: int
 
     def pings(self, rtt_ns: int) -> int:
-        """As many as fit, and at least enough for a p99 that is not the maximum."""
+        """Number of pings: as many as fit, and at least enough for a p99 that is not the maximum."""
         return min(max(self.pings_ns // max(rtt_ns, 1), self.pings_least), self.pings_most)
 
     def transfer(self, point: LinkPoint) -> tuple[int, int]:
@@ -295,7 +295,7 @@ QUICK_TIMES: Final = Times(pings_ns=300_000_000, pings_least=50, pings_most=300,
 
 
 def grid(rtts_ns: Sequence[int], rates_bps: Sequence[int]) -> tuple[LinkPoint, ...]:
-    """Every RTT with every rate, each once."""
+    """Points with every RTT and every rate, each once."""
     return tuple(
         LinkPoint(rtt_ms=rtt / 1e6, rate_gbit=rate / 1e9)
         for rtt in dict.fromkeys(rtts_ns)

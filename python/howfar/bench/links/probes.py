@@ -66,13 +66,13 @@ class BareCable:
         return self.server_host.launcher(self.shares.server)
 
     def probed(self, port: int | None = None, pid: int | None = None) -> ProbedLink:
-        """To the echo, or to another `port` of the server's host."""
+        """Address of the echo, or of another `port` of the server's host, as a probed link."""
         return ProbedLink(SERVER_ADDRESS, self.echo_port if port is None else port, self.client, pid)
 
 
 @contextmanager
 def open_cable(bdp_bytes: int) -> Iterator[BareCable]:
-    """In the sandbox. The hosts disappear when their descriptors are closed. Raises LinkFailed, EngineError."""
+    """A bare cable, in the sandbox. The hosts disappear when their descriptors are closed. Raises LinkFailed, EngineError."""
     with ExitStack() as ledger:
         network = build_network(ledger)
         ledger.enter_context(cable_directly(network))
@@ -87,11 +87,11 @@ def open_cable(bdp_bytes: int) -> Iterator[BareCable]:
 
 
 _EDGE_S: Final = 0.1
-"""Cut off both ends of the CPU window, because the probe starts a little later."""
+"""Time cut off at both ends of the CPU window, because the probe starts a little later."""
 _IDLE_PINGS: Final = 30
 _PATIENCE_NS: Final = 10_000_000_000
 _PING_PATIENCE_NS: Final = 10_000_000
-"""A ping may take four times its RTT plus this: beside hogs each end waits for a CPU."""
+"""Time that a ping may take in addition to four times its RTT: with hogs each end waits for a CPU."""
 _CLASSES: Final = {os.SCHED_FIFO: "real-time class", os.SCHED_RR: "real-time class", os.SCHED_OTHER: "ordinary"}
 
 
@@ -125,7 +125,7 @@ def ping_patience_ns(count: int, rtt_ns: int) -> int:
 
 
 def runs_on(pid: int | None) -> RunsOn | None:
-    """None: no such process."""
+    """CPUs and scheduling classes of a process. None: no such process."""
     if pid is None:
         return None
     try:
@@ -169,7 +169,7 @@ def transfer(link: ProbedLink, warmup_ns: int, measure_ns: int) -> Transfer:
 
 
 def _clocks(pid: int | None) -> tuple[int, int]:
-    """Now, and the CPU time of a process."""
+    """The time, and the CPU time of a process."""
     return time.monotonic_ns(), 0 if pid is None else cpu_clock_ns(pid)
 
 
@@ -195,7 +195,7 @@ def measure(link: ProbedLink, point: LinkPoint, times: Times) -> Run:
 
 
 def with_counters(run: Run, stats: LinkStats | None) -> Run:
-    """Adds the emulator's counts; None: there is no emulator."""
+    """A run with the emulator's counts; None: there is no emulator."""
     if stats is None:
         return run
     directions = (stats.to_server, stats.to_client)
@@ -260,7 +260,7 @@ _BUFFER_BYTES: Final = 4 * 2**20
 
 @dataclass
 class Arrivals:
-    """In order of arrival."""
+    """Arrivals of datagrams, in their order."""
 
     numbers: list[int] = field(default_factory=list)
     one_way_ns: list[int] = field(default_factory=list)
@@ -296,7 +296,7 @@ class Datagrams:
         self.source.send(_STAMP.pack(number, time.time_ns()).ljust(payload, b"\0"))
 
     def send_all(self, count: int, payload: int = 100, pace: int = PACE) -> None:
-        """In batches with pauses in which the receiver can follow, so that only the link's buffer can be full."""
+        """Send datagrams in batches with pauses in which the receiver can follow, so that only the link's buffer can be full."""
         for number in range(count):
             self.send(number, payload)
             if number % pace == pace - 1:

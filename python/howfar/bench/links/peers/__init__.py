@@ -1,5 +1,5 @@
-"""What our link is compared with, on a bare cable between two hosts: toxiproxy, and what the kernel has: nothing at all (the ceiling),
-and its token bucket (a rate, no delay). A peer is a class and a line in PEERS."""
+"""Peers of our link, on a bare cable between two hosts: toxiproxy, and the kernel's own: nothing at all (the ceiling), and its token
+bucket (a rate, no delay). A peer is a class and a line in PEERS."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from howfar.lab.link.spec import MTU
 from howfar.lab.network import Host
 
 Shape = Callable[[LinkPoint], tuple[ProbedLink, str]]
-"""Shape the link. The note says what the peer does not support; empty: nothing."""
+"""Shapes the link. The returned note says what the peer does not support; empty: nothing."""
 
 
 class PeerKind(Protocol):
     NAME: str
     DELAYS: bool
-    """Whether it can delay."""
+    """Whether the peer can delay."""
 
     def find(self) -> str:
-        """Its name and version. Raises MissingError with the reason why it is not available."""
+        """The peer's name and version. Raises MissingError with the reason why it is not available."""
 
     def open(self, cable: BareCable) -> AbstractContextManager[Shape]:
-        """Start it. Raises LabError; MissingError when it cannot work on this machine."""
+        """Start the peer. Raises LabError; MissingError when it cannot work on this machine."""
 
 
 _LATENCY: Final = "10ms"
@@ -60,7 +60,7 @@ class Tbf:
 
     @contextmanager
     def open(self, cable: BareCable) -> Iterator[Shape]:
-        """Adds one to find out whether this kernel has it. Raises MissingError."""
+        """Add a token bucket once, to find out whether this kernel has it. Raises MissingError."""
         ends = ((cable.client_host, "c0"), (cable.server_host, "s0"))
 
         def shape(point: LinkPoint) -> tuple[ProbedLink, str]:
@@ -110,7 +110,7 @@ class Found:
 
 
 def find_peer(name: str) -> Found:
-    """A peer that is not available is no error."""
+    """Find the peer of this name; one that is not available is no error."""
     kind = PEERS[name]()
     try:
         return Found(name, kind, kind.find())

@@ -37,7 +37,7 @@ class Toxiproxy:
     DELAYS = True
 
     def find(self) -> str:
-        """Raises MissingError."""
+        """toxiproxy's name and version. Raises MissingError."""
         program = find_program()
         output = subprocess.run(
             [program, "--version"], capture_output=True, text=True, timeout=_PATIENCE_S
@@ -47,7 +47,7 @@ class Toxiproxy:
 
     @contextmanager
     def open(self, cable: BareCable) -> Iterator[Callable[[LinkPoint], tuple[ProbedLink, str]]]:
-        """Raises LabError, MissingError."""
+        """Start toxiproxy. Raises LabError, MissingError."""
         command = [str(find_program()), "-host", SERVER_ADDRESS, "-port", str(_API_PORT)]
         quiet = subprocess.DEVNULL
         server = Companion(
@@ -68,7 +68,7 @@ class Toxiproxy:
 
 
 def find_program() -> Path:
-    """On PATH, or built into our cache. Raises MissingError."""
+    """The program on PATH, or built into our cache. Raises MissingError."""
     found = shutil.which(PROGRAM)
     if found is not None:
         return Path(found)
@@ -134,13 +134,13 @@ def _responds(server: Companion, api: Api) -> bool:
 
 
 class Api:
-    """Its HTTP interface, used from its host."""
+    """toxiproxy's HTTP interface, used from its host."""
 
     def __init__(self, cable: BareCable) -> None:
         self._host = cable.server_host
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
-        """Raises OSError; LabError when it refuses."""
+        """The answer to a request. Raises OSError; LabError when it refuses."""
 
         def exchange() -> tuple[int, bytes]:
             connection = http.client.HTTPConnection(SERVER_ADDRESS, _API_PORT, timeout=_PATIENCE_S)
@@ -156,7 +156,7 @@ class Api:
 
 
 def toxics(point: LinkPoint) -> tuple[list[dict[str, Any]], str]:
-    """Its toxics and a note. Whole milliseconds of the RTT, the odd one downstream."""
+    """The proxy's toxics and a note. Whole milliseconds of the RTT, the odd one downstream."""
     rtt_ms = round(point.rtt_ms)
     made: list[dict[str, Any]] = []
     for stream, latency in (("upstream", rtt_ms // 2), ("downstream", rtt_ms - rtt_ms // 2)):
