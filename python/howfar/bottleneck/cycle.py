@@ -1,4 +1,4 @@
-"""Where the time from one transaction of a connection to its next goes. The parts add up; what none of them explains is `rest`.
+"""Division of the time from one transaction of a connection to its next into parts. What none of them explains is `rest`.
 
 In a closed loop each of N connections always has one transaction under way, so the cycle is N x elapsed / transactions. Each part is
 known from something else than the clock, and claims its time in this order; a later one gets at most what is left:
@@ -41,7 +41,7 @@ class CyclePart(Part):
     name: str
     us: float
     basis: Literal["measured", "computed", "bounded"]
-    """Read from a counter; from a rate or a delay that was measured; an upper bound cut to what was left."""
+    """Read from a counter; computed from a measured rate or delay; or an upper bound cut to what was left."""
 
 
 class Cycle(Part):
@@ -75,24 +75,24 @@ PARTS = (
     CLIENT_QUEUE,
     REST,
 )
-"""Every name that a part may have, in the order in which they are shown and claim their time."""
+"""Names of all parts, in the order in which they are shown and claim their time."""
 CPU_ROLES = {CLIENT_CPU: "client", SERVER_CPU: "server", FORWARDER_CPU: "forwarder"}
 
 LOSS_COUNTS_SHARE = 0.001
-"""Fewer segments sent again than this are probes at the tail of a burst, which cost next to nothing."""
+"""Share of segments sent again below which they are probes at the tail of a burst, which cost next to nothing."""
 LOSS_WINDOW = 1.5
-"""Of the square of the mean window in segments, times the share lost: halved at each loss, one more a round trip."""
+"""Square of the mean window in segments times the share lost: a window is halved at each loss and grows by one a round trip."""
 GROUP_WAIT = 1.5
-"""Of a commit's own time on the disk, where commits share it: on the mean half of the one under way, then its own."""
+"""Mean wait of a commit that shares the disk, in times of its own write: half of the one in progress, then its own."""
 
 SHORTER = 0.6
-"""Of what a commit waits, on the mean: who gets a slot on the path each time waits two thirds of it."""
+"""Share of a commit's mean wait below which a cycle has no commit: even one with a free slot on the path waits two thirds."""
 
 Basis = Literal["measured", "computed", "bounded"]
 
 
 def cycle_of(evidence: Evidence) -> Cycle:
-    """Adds up to `evidence.cycle_s`, exactly but for rounding. Parts of nothing are left out; `rest` is always there."""
+    """The cycle of an arm: adds up to `evidence.cycle_s`, exactly but for rounding. Only parts of 0 are left out, and never `rest`."""
     cycle = evidence.cycle_s
     claims: list[tuple[str, float, Basis]] = [*_cpu(evidence, cycle)]
     left = cycle - sum(seconds for _, seconds, _ in claims)
@@ -111,7 +111,7 @@ def cycle_of(evidence: Evidence) -> Cycle:
 
 
 def _cpu(evidence: Evidence, cycle: float) -> list[tuple[str, float, Basis]]:
-    """Scaled where overlapping work (a server that tidies up after it has answered) makes more of it than there was time."""
+    """CPU time of the roles, scaled down where overlapping work (a server that tidies up after its answer) exceeds the time."""
     found = {part: evidence.role(role).cpu_s / evidence.transactions for part, role in CPU_ROLES.items()}
     total = sum(found.values())
     scale = cycle / total if total > cycle else 1.0
@@ -119,7 +119,7 @@ def _cpu(evidence: Evidence, cycle: float) -> list[tuple[str, float, Basis]]:
 
 
 def _claims(evidence: Evidence) -> list[tuple[str, float, Basis]]:
-    """Everything but CPU, in the order of PARTS."""
+    """All parts except CPU, in the order of PARTS."""
     setting = evidence.setting
     commit, commit_basis = _commit(evidence)
     return [
@@ -137,13 +137,13 @@ def _claims(evidence: Evidence) -> list[tuple[str, float, Basis]]:
 
 
 def _acknowledgement(evidence: Evidence) -> float:
-    """None where transactions are shorter than the path: they commit nothing."""
+    """Waits for a replica; none where transactions are shorter than the path, because they commit nothing."""
     wait_s = evidence.setting.acknowledgement_s or 0.0
     return wait_s if evidence.cycle_s >= SHORTER * wait_s else 0.0
 
 
 def _commit(evidence: Evidence) -> tuple[float, Basis]:
-    """Alone, a transaction waits for each of its writes; among others at most for the group under way and its own."""
+    """Waits for the disk. Alone, a transaction waits for each of its writes; else at most for the present group and its own."""
     if evidence.fsyncs is None or evidence.setting.fsync_s is None:
         return 0.0, "computed"
     if evidence.setting.connections == 1 or not evidence.commits or evidence.fsyncs >= evidence.commits:
@@ -154,8 +154,8 @@ def _commit(evidence: Evidence) -> tuple[float, Basis]:
 
 
 def behind_others(demand_s: float, used: float, connections: int, unevenness: float = 1.0) -> float:
-    """The longest mean wait before a station of that demand a transaction and that utilisation, in a closed loop. `unevenness`: the
-    rest of a service under way over the mean service, (1 + C²) / 2."""
+    """The longest mean wait before a station with this demand per transaction and this utilisation, in a closed loop. `unevenness`:
+    the rest of a service in progress over the mean service, (1 + C²) / 2."""
     most = demand_s * (connections - 2 + unevenness) if connections > 1 else 0.0
     return most if used >= 1 else min(most, demand_s * used / (1 - used) * unevenness)
 
@@ -170,7 +170,7 @@ def _link_queue(evidence: Evidence) -> float:
 
 
 def _windows(evidence: Evidence) -> float:
-    """The share of the window in which the sender of the two was held back, of the cycle."""
+    """Time of a cycle in which either sender was held back by a window."""
     held = [tcp.rwnd_of_window + tcp.sndbuf_of_window for tcp in evidence.tcp.values()]
     return min(1.0, sum(held)) * evidence.cycle_s
 
@@ -185,15 +185,14 @@ def _loss(evidence: Evidence) -> float:
 
 
 def _rounds_more(evidence: Evidence) -> float:
-    """Further round trips of a transaction, where each window is what this share of loss leaves of it on the mean: sqrt(3/2p)
-    segments (Mathis and others, 1997)."""
+    """Further round trips of a transaction at the mean window for this loss: sqrt(3/2p) segments (Mathis and others, 1997)."""
     share = evidence.retransmit_share or 0.0
     segments = max((link.segments for link in evidence.directions), default=0.0)
     return max(0.0, segments / math.sqrt(LOSS_WINDOW / share) - evidence.round_trips) if share else 0.0
 
 
 def _client_queue(evidence: Evidence) -> float:
-    """The client's threads serve many connections each: an answer that came waits for those before it."""
+    """Waits of answers: the client's threads serve many connections each, so that an answer waits for those before it."""
     client, workers = evidence.role("client"), evidence.client_workers
     busy_s = client.cpu_s + client.wait_s
     each = -(-evidence.setting.connections // workers)
@@ -208,14 +207,14 @@ def twice_share(evidence: Evidence, cycle: Cycle) -> float:
 
 
 def link_most_us(evidence: Evidence, cycle: Cycle) -> float:
-    """The most that bytes on the wire and the queue before it can be of a cycle: of all but CPU time and round trips. Other upper
-    bounds, which may have claimed it before, may be hardly there."""
+    """Upper bound for bytes on the wire and the queue before it: the cycle without CPU time and round trips. Other upper bounds, which
+    may have claimed it before, may be nearly 0."""
     most = sum(link.wire_s or 0.0 for link in evidence.directions) + _link_queue(evidence)
     return min(most * 1e6, cycle.us - part_us(cycle, *CPU_ROLES, ROUND_TRIPS))
 
 
 def part_us(cycle: Cycle, *names: str) -> float:
-    """Of these parts together."""
+    """Time of these parts together."""
     return sum(part.us for part in cycle.parts if part.name in names)
 
 
@@ -224,7 +223,7 @@ def largest(cycle: Cycle, count: int) -> tuple[CyclePart, ...]:
 
 
 _FSYNC = ("data_fsync_ns", "512", "p50")
-"""A log is written in blocks of this size."""
+"""Path to the fsync time in the facts; a log is written in blocks of this size."""
 
 
 def setting_of(
@@ -235,7 +234,7 @@ def setting_of(
     acknowledgement_s: float | None = None,
     hosts_rtt_s: float | None = None,
 ) -> Setting:
-    """Client and server share CPUs where the placement says so, as on a machine with one."""
+    """Facts that the arm's trials share. Client and server share CPUs where the placement says so, or the machine has one."""
     environment = info.environment
     server_cpus = cpus_in(environment, "server_cpus")
     fsync_ns = number_in(environment, *_FSYNC)

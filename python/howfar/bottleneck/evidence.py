@@ -1,4 +1,4 @@
-"""The facts of an arm, read off its good trials: sums over trials, so that one trial and all of them are computed alike.
+"""Facts about an arm from its good trials: sums over trials, so that one trial and all of them are computed alike.
 
 None is always *unknown*: a file of before, a path without a link, a kernel that does not say. Not here: any judgement (`rules/`).
 """
@@ -20,29 +20,29 @@ from howfar.store.server_metrics import ServerMetrics, server_metrics
 
 ROLES = ("client", "server", "forwarder", "link")
 LOCK_CONFLICTS = frozenset({"1020", "1205", "1213"})
-"""Server errors that are how locks speak: the transaction starts again, within its latency."""
+"""Server errors that report lock conflicts: the transaction starts again, within its latency."""
 RTO_S = 0.2
-"""The least that Linux waits before it sends a segment again that nothing else showed to be lost."""
+"""Shortest time before Linux sends a segment again that nothing else showed to be lost."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What an arm's trials have in common."""
+    """Facts that an arm's trials have in common."""
 
     connections: int
     factors: Mapping[str, FactorValue]
     client_cpus: tuple[int, ...]
     server_cpus: tuple[int, ...]
     rest_rtt_s: float | None
-    """The link's, measured at rest. None: no link."""
+    """RTT of the link, measured at rest. None: no link."""
     machine_cpus: int | None
-    """All of the machine's."""
+    """Number of the machine's CPUs."""
     fsync_s: float | None
-    """One write made durable on the data's file system, median."""
+    """Median time to make one write durable on the data's file system."""
     acknowledgement_s: float | None = None
-    """Round trips to the replica that a semi-synchronous commit waits, at rest. None: no commit waits for one."""
+    """Round trips to the replica for which a semi-synchronous commit waits, at rest. None: no commit waits for one."""
     hosts_rtt_s: float | None = None
-    """What of a ping over the link is hosts, not the delay that was requested. None: no link, or not known."""
+    """Time that hosts, not the requested delay, take of a ping over the link. None: no link, or not known."""
     unevenness: float = 1.0
     """`model.facts.unevenness` of the workload."""
 
@@ -54,35 +54,35 @@ class Role:
     cpu_s: float = 0.0
     wait_s: float = 0.0
     busiest_s: float = 0.0
-    """Of the busiest thread, summed over trials."""
+    """CPU time of the busiest thread, summed over trials."""
     threads: int = 0
 
 
 @dataclass(frozen=True)
 class CpuSet:
-    """The CPUs of a host, and in whose hands they were. Shares of their time."""
+    """The CPUs of a host, and who used them, as shares of their time."""
 
     name: str
     cpus: int
     busy: float | None
-    """With anything. None: not recorded."""
+    """Share of the time in which the CPUs were busy. None: not recorded."""
     owners: dict[str, float]
-    """By role, `link` being the emulator; `others` is what no role accounts for."""
+    """Shares by role, `link` being the emulator; `others` is what no role accounts for."""
 
     @property
     def used(self) -> float:
-        """What is known to be in use."""
+        """Share that is known to be in use."""
         return self.busy if self.busy is not None else sum(self.owners.values())
 
     @property
     def ours(self) -> float:
-        """By the load and its instrument."""
+        """Share used by the load and its instrument."""
         return sum(share for role, share in self.owners.items() if role != "others")
 
 
 @dataclass(frozen=True)
 class Tcp:
-    """One host's connections: shares of the time in which they had data in flight or to send, and of the whole window."""
+    """TCP connections of one host: shares of the time in which they had data in flight or to send, and of the whole window."""
 
     busy_share: float
     rwnd_of_busy: float
@@ -95,43 +95,43 @@ class Tcp:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All of it. Times in seconds; `*_share` are shares."""
+    """All facts about an arm. Times in seconds; `*_share` are shares."""
 
     setting: Setting
     elapsed_s: float
     transactions: int
     round_trips: float
-    """A transaction, with those of opening its connection if it opens one."""
+    """Round trips per transaction, with those of opening its connection if it opens one."""
     errors_share: float
-    """Errors other than lock conflicts, a transaction."""
+    """Errors per transaction, other than lock conflicts."""
     roles: dict[str, Role]
     server_cpus: CpuSet
     client_cpus: CpuSet
     to_client: CarriedTraffic | None
     to_server: CarriedTraffic | None
     tcp: dict[str, Tcp]
-    """By host. Empty: unknown, as where connections come and go: a kernel tells only of those that are there at the end."""
+    """Records by host. Empty: unknown, as where connections come and go: a kernel reports only those that exist at the end."""
     retransmits: float | None
-    """A transaction, both hosts."""
+    """Segments sent again per transaction, both hosts."""
     retransmit_share: float | None
-    """Of the segments that carried this load, both directions."""
+    """Segments sent again, as a share of those that carried this load, both directions."""
     timeouts: float | None
-    """Retransmission timers that ran out, a transaction, both hosts. None: not counted."""
+    """Expired retransmission timers per transaction, both hosts. None: not counted."""
     lock_waits: float | None
-    """A transaction."""
+    """Waits for locks per transaction."""
     lock_s: float | None
-    """Waiting for row locks, a transaction; at most: one server counts whole milliseconds and cuts off the rest."""
+    """Time waiting for row locks per transaction; one server counts whole milliseconds and cuts off the rest."""
     fsyncs: float | None
-    """A transaction."""
+    """Writes made durable per transaction."""
     commits: float | None
     threads_running: float | None
-    """At the end of the windows, mean."""
+    """Running threads at the end of the windows, mean."""
     semi_sync_wait_s: float | None = None
-    """One wait for a replica by the primary's own clock, mean; a group may wait as one. None: it counted none."""
+    """Mean wait for a replica by the primary's own clock; a group may wait as one. None: it counted none."""
 
     @property
     def cycle_s(self) -> float:
-        """In a closed loop: connections x elapsed / transactions."""
+        """Cycle of a connection in a closed loop: connections x elapsed / transactions."""
         return self.setting.connections * self.elapsed_s / self.transactions
 
     @property
@@ -142,17 +142,17 @@ class Evidence:
         return self.roles.get(name, Role())
 
     def thread_share(self, name: str) -> float:
-        """Of the time, that the busiest thread of a role was on a CPU."""
+        """Share of the time that the busiest thread of a role was on a CPU."""
         return self.role(name).busiest_s / self.elapsed_s
 
     @property
     def client_workers(self) -> int:
-        """Threads that serve connections: one a CPU. The engine's conductor sleeps meanwhile."""
+        """Threads that serve connections, one per CPU. The engine's main thread sleeps meanwhile."""
         return max(1, min(self.role("client").threads, len(self.setting.client_cpus)))
 
     @property
     def client_waited_share(self) -> float:
-        """Of the time, that a worker of the client was ready and had no CPU."""
+        """Share of the time that a worker of the client was ready and had no CPU."""
         return self.role("client").wait_s / (self.elapsed_s * self.client_workers)
 
     @property
@@ -168,14 +168,14 @@ class Evidence:
 
     @property
     def fsync_busy_share(self) -> float | None:
-        """Of the time, that one thread after the other would spend making writes durable."""
+        """Share of the time in which writes were being made durable, if one thread did so after the other."""
         if self.fsyncs is None or self.setting.fsync_s is None:
             return None
         return self.fsyncs * self.throughput * self.setting.fsync_s
 
 
 def gather(trials: Sequence[Trial], setting: Setting) -> Evidence:
-    """Of good trials, at least one."""
+    """Evidence from good trials, at least one."""
     good = [trial.measured for trial in trials if trial.measured is not None]
     transactions = sum(m.transactions for m in good)
     assert transactions > 0, "evidence needs a transaction"
@@ -225,8 +225,7 @@ def _role(good: Sequence[Measured], name: str) -> Role | None:
 
 
 def _cpu_set(name: Literal["server", "client"], trials: Sequence[Trial], setting: Setting) -> CpuSet:
-    """By the medians of `stats.host_cpus`, as everywhere. Where nobody looked, emulator and strangers are taken to have been on all
-    CPUs alike."""
+    """CPUs of a host, by the medians of `stats.host_cpus`. Without readings, emulator and others count as spread over all CPUs."""
     cpus = setting.server_cpus if name == "server" else setting.client_cpus
     number = max(len(cpus), 1)
     both = len({*setting.server_cpus, *setting.client_cpus})
@@ -287,7 +286,7 @@ def _limits(counted: Sequence[tuple[TcpRecord, float]]) -> Tcp:
 
 
 def _a_transaction(counted: Sequence[tuple[Trial, int]]) -> float | None:
-    """Of trials that have a count, over their own transactions: another trial's are none of theirs."""
+    """Mean count per transaction, over the trials that have a count."""
     transactions = sum(trial.measured.transactions for trial, _ in counted if trial.measured is not None)
     return sum(count for _, count in counted) / transactions if transactions else None
 
@@ -306,7 +305,7 @@ def _retransmit_share(retransmits: float | None, *directions: CarriedTraffic | N
 
 
 def _growth(trials: Sequence[Trial], metric: Callable[[ServerMetrics], int | None]) -> float | None:
-    """A count of the server's, per transaction. None: it does not count that."""
+    """A server's count per transaction. None: the server does not count it."""
     counts = [(t, metric(server_metrics(t.window.server))) for t in trials if t.window]
     return _a_transaction([(t, count) for t, count in counts if count is not None])
 
@@ -334,7 +333,7 @@ def _semi_sync_wait_s(trials: Sequence[Trial]) -> float | None:
 # ---------------------------------------------------------------- connections that each transaction opens for itself
 
 _PLAIN_ROUND_TRIPS = 4
-"""TCP, greeting, login, prepared statements: of receipts that do not count them."""
+"""Round trips to connect (TCP, greeting, login, prepared statements), for receipts that do not count them."""
 
 
 def connects_each_time(factors: Mapping[str, FactorValue]) -> bool:
@@ -342,7 +341,7 @@ def connects_each_time(factors: Mapping[str, FactorValue]) -> bool:
 
 
 def connect_round_trips(receipts: Sequence[Mapping[str, Any]], factors: Mapping[str, FactorValue]) -> float:
-    """A transaction, of an arm's good trials. 0: its connections stay, or no receipt says what they were."""
+    """Round trips to connect, per transaction of an arm's good trials. 0: its connections stay open, or no receipt counts them."""
     if not connects_each_time(factors):
         return 0.0
     found = [_round_trips(session) for receipt in receipts if isinstance(session := receipt.get("session"), Mapping)]

@@ -1,4 +1,4 @@
-"""The rules of attribution, in the order in which they are tried: the first that finds something names the limit.
+"""The rules of attribution in their order: the first that finds something names the limit.
 
 A rule is a function of the evidence and the cycle; a new one is a function and its position in `RULES`. docs/bottleneck.md describes
 the thresholds.
@@ -42,40 +42,40 @@ from howfar.model.resource import Resource
 Confidence = Literal["high", "medium", "low"]
 
 FULL_SHARE = 0.95
-"""A link, a CPU or a thread used so much has no time left; the rest is the grain of clocks and windows."""
+"""Share of its time from which a link, a CPU or a thread counts as full; the rest is the resolution of clocks and windows."""
 INTERNAL_SHARE = 0.30
-"""Of the cycle, in waits that the server itself counts."""
+"""Share of the cycle in waits that the server itself counts."""
 HALF = 0.5
 REST_SHARE = 0.15
-"""Of the cycle, unexplained: more could hide a resource that nothing here counts."""
+"""Share of the cycle that is unexplained: more could hide a resource that nothing here counts."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A rule's answer."""
+    """Answer of a rule."""
 
     resource: Resource
     says: str
     evidence: tuple[str, ...]
     confidence: Confidence
     divided: bool = False
-    """Nobody has most of the CPUs."""
+    """Whether no owner has most of the CPUs."""
 
 
 Rule = Callable[[Evidence, Cycle], Finding | None]
-"""None: this is not it."""
+"""Returns a finding. None: the rule does not apply."""
 
 
 MATTERS_SHARE = 0.30
-"""A full CPU limits only those who wait for it: of the cycle, so much is spent on it or before it."""
+"""Share of the cycle spent on or waiting for a full CPU, below which it does not limit the transactions."""
 WAITS_SHARE = 0.20
-"""Of the cycle, spent ready and without a CPU: more is a queue and no accident of scheduling."""
+"""Share of the cycle spent ready and without a CPU: more is a queue and no accident of scheduling."""
 CLIENT_WAITS_SHARE = 0.10
-"""Of the time, that the load generator's thread was ready and had no CPU: then it measures its own scheduling."""
+"""Share of the time that the load generator's thread was ready and had no CPU, from which it measures its own scheduling."""
 
 
 CLEARLY = 2.0
-"""Times the next largest share of a CPU: whoever has so much, or half of what is in use, is its owner. Below, a hair decides."""
+"""Ratio to the next largest share of a CPU from which an owner is clear, as it is with half of what is in use."""
 
 
 _OWNER = {
@@ -97,8 +97,7 @@ def client_thread(evidence: Evidence, cycle: Cycle) -> Finding | None:
 
 
 def full_cpus(evidence: Evidence, cycle: Cycle) -> Finding | None:
-    """No time left on the CPUs of a host, by the load's own work, or because transactions spend theirs there waiting. Whose they
-    are is whose limit it is."""
+    """No time left on the CPUs of a host, by the load's own work, or because transactions wait there. Their owner has the limit."""
     full = [cpus for cpus in evidence.cpu_sets if cpus.used >= FULL_SHARE]
     by_load = any(cpus.ours - cpus.owners.get("link", 0.0) >= FULL_SHARE for cpus in full)
     if not full or not (by_load or cpu_residence(evidence, cycle, full) >= MATTERS_SHARE):
@@ -123,8 +122,8 @@ _NOBODY = "; nobody has most of it"
 
 
 def _largest(shares: dict[str, float]) -> tuple[str, bool]:
-    """Who has most of a CPU; and whether that is hardly more than the next. Then other programs are not it: whether a cell's figures
-    are invalid is not for a hair to say."""
+    """The largest user of a CPU; and whether it is hardly larger than the next. Then it is not other programs: whether a cell's
+    figures are invalid must not depend on a small difference."""
     first, *rest = sorted(shares, key=lambda role: -shares[role])
     next_share = shares[rest[0]] if rest else 0.0
     clear = shares[first] >= HALF * sum(shares.values()) or shares[first] >= CLEARLY * next_share
@@ -144,7 +143,7 @@ def _about(owner: str) -> str:
 
 
 def _pooled(sets: list[CpuSet]) -> dict[str, float]:
-    """Mean over CPUs."""
+    """Mean shares over CPUs."""
     number = sum(cpus.cpus for cpus in sets)
     roles = {role for cpus in sets for role in cpus.owners}
     return {role: sum(cpus.owners.get(role, 0.0) * cpus.cpus for cpus in sets) / number for role in sorted(roles)}
@@ -196,7 +195,7 @@ def one_thread(evidence: Evidence, cycle: Cycle) -> Finding | None:
 
 
 def waiting_client(evidence: Evidence, cycle: Cycle) -> Finding | None:
-    """The load generator was ready and had no CPU. Because others had it, or because it wants more than there is?"""
+    """The load generator was ready and had no CPU: other programs had it, or it needs more than there is."""
     share = evidence.client_waited_share
     matters = (evidence.role("client").wait_s * 1e6 / evidence.transactions + part_us(cycle, CLIENT_QUEUE)) / cycle.us
     cpus = evidence.cpu_sets[-1]
@@ -215,7 +214,7 @@ def waiting_client(evidence: Evidence, cycle: Cycle) -> Finding | None:
 
 
 def busy_machine(evidence: Evidence, cycle: Cycle) -> Finding | None:
-    """Too much is unexplained, and other programs have the CPUs: what they do to wake-ups and queues is in no counter of ours."""
+    """Too much is unexplained, and other programs have the CPUs: their effect on wake-ups and queues is in no counter of ours."""
     crowded = [cpus for cpus in evidence.cpu_sets if cpus.used >= FULL_SHARE and cpus.owners.get("others", 0.0) >= HALF]
     if not crowded or cycle.rest_share <= REST_SHARE:
         return None
@@ -225,8 +224,7 @@ def busy_machine(evidence: Evidence, cycle: Cycle) -> Finding | None:
 
 
 HIDDEN_SHARE = 0.95
-"""Connections x the unexplained share is the number of connections that are there at a time. Below one, no queue stands there:
-nothing hidden is full."""
+"""Connections x the unexplained share: the connections in unexplained waits at a time. With less than one nothing hidden is full."""
 
 
 def latency(evidence: Evidence, cycle: Cycle) -> Finding | None:
@@ -242,7 +240,7 @@ def latency(evidence: Evidence, cycle: Cycle) -> Finding | None:
 
 
 def own_round(evidence: Evidence, cycle: Cycle) -> Finding | None:
-    """Nothing is full, whatever the time goes on: each connection waits for its own transaction."""
+    """Nothing is full, whichever part takes the time: each connection waits for its own transaction."""
     first = largest(cycle, 1)[0]
     if first.name == REST or _could_hide(evidence, cycle.rest_share):
         return None
@@ -256,7 +254,7 @@ def own_round(evidence: Evidence, cycle: Cycle) -> Finding | None:
 
 
 def _round(says: str, evidence: Evidence, cycle: Cycle, sure: Confidence) -> Finding:
-    """Not sure where upper bounds took what a full resource could have needed."""
+    """A finding about the round trip; not sure where upper bounds claim what a full resource could have needed."""
     facts, unproven = _nothing_full(evidence), _unproven_share(cycle)
     if not _could_hide(evidence, unproven):
         return Finding(Resource.LATENCY, says, facts, sure)
@@ -267,12 +265,12 @@ def _round(says: str, evidence: Evidence, cycle: Cycle, sure: Confidence) -> Fin
 
 
 def _unproven_share(cycle: Cycle) -> float:
-    """The rest is what upper bounds left. Where they are not reached, as much more is unexplained."""
+    """Share that may be unexplained: the rest after upper bounds. Where the bounds are not reached, more is unexplained."""
     return cycle.rest_share + sum(part.us for part in cycle.parts if part.basis == "bounded") / cycle.us
 
 
 def _could_hide(evidence: Evidence, share: float) -> bool:
-    """Whether so much of the cycle is enough for a resource that is full and that nothing here counts."""
+    """Whether this share of the cycle is enough for a full resource that nothing here counts."""
     return share > REST_SHARE and evidence.setting.connections * share >= HIDDEN_SHARE
 
 
@@ -289,20 +287,20 @@ def _nothing_full(evidence: Evidence) -> tuple[str, ...]:
 
 
 def not_established(evidence: Evidence, cycle: Cycle) -> Finding:
-    """The refusal: no counter shows a full resource, and too much is unexplained to say that none is."""
+    """No limit: no counter shows a full resource, and too much is unexplained to say that none is."""
     parts = ", ".join(f"{part.name} {percent(part.us / cycle.us)}" for part in largest(cycle, 3))
     says = f"not established: nothing is full by its own counter; the largest parts of the cycle are {parts}"
     return Finding(Resource.NOT_ESTABLISHED, says, _nothing_full(evidence), "low")
 
 
 AGREE = 1.5
-"""Within this factor the primary's clock of its waits and the round trips at rest are about the same wait."""
+"""Factor within which the primary's clock of its waits and the round trips at rest describe about the same wait."""
 ERRORS_SHARE = 0.01
-"""Transactions that fail are another workload: from one in a hundred on the figure is about them too."""
+"""Share of failed transactions from which the figures are about them too: they are another workload."""
 
 
 def errors(evidence: Evidence, cycle: Cycle) -> Finding | None:
-    """Figures of transactions that fail are about something else."""
+    """Transactions fail, so that the figures are about something else."""
     if evidence.errors_share < ERRORS_SHARE:
         return None
     says = f"{percent(evidence.errors_share)} of the transactions met an error of the server"
@@ -357,7 +355,7 @@ def locks(evidence: Evidence, cycle: Cycle) -> Finding | None:
 
 
 def server_wait(evidence: Evidence, cycle: Cycle) -> Finding | None:
-    """Statements are under way in the server, and neither CPU nor what it counts explains it."""
+    """Statements are in progress in the server, and neither CPU nor its counters explain it."""
     running, connections = evidence.threads_running, evidence.setting.connections
     if running is None or cycle.rest_share <= INTERNAL_SHARE or running < HALF * connections:
         return None
@@ -371,17 +369,17 @@ def server_wait(evidence: Evidence, cycle: Cycle) -> Finding | None:
 
 
 BURSTY_SHARE, BURSTY_STRETCH = 0.90, 2.0
-"""A link that is nearly full on the mean and makes round trips twice as long is full in bursts."""
+"""Mean use, and stretch of the round trip, from which a link is full in bursts."""
 DROPPED = 1.01
-"""More sent into a link than it carries, by the grain of counting."""
+"""Ratio of bytes sent into a link to bytes carried from which segments were dropped; less is the resolution of counting."""
 HELD_SHARE, HELD_WINDOW_SHARE = 0.30, 0.10
-"""Of the time with data to send, that a window held it back; and of the whole window, else it is three tenths of nothing."""
+"""Shares of the time with data to send, and of the whole window, in which a window held the sender back."""
 LOSS_MATTERS_SHARE = 0.10
-"""Of the cycle, in waiting for what was lost: less is not what holds anything back."""
+"""Share of the cycle spent waiting for lost segments, below which they do not limit anything."""
 
 
 def full_link(evidence: Evidence, cycle: Cycle) -> Finding | None:
-    """The busier direction against what its rate lets pass."""
+    """The busier direction compared with its rate."""
     link = max(evidence.directions, key=lambda link: link.used or 0.0, default=None)
     if link is None or link.used is None:
         return None
@@ -401,7 +399,7 @@ def full_link(evidence: Evidence, cycle: Cycle) -> Finding | None:
 
 
 def held_windows(evidence: Evidence, cycle: Cycle) -> Finding | None:
-    """The sender had data and was not allowed to send: by the receiver's window, or its own buffer."""
+    """The sender had data and could not send: because of the receiver's window, or its own buffer."""
     for host, tcp in sorted(evidence.tcp.items(), key=lambda item: item[0] != "server"):
         receiver = "client" if host == "server" else "server"
         sending = f"{percent(tcp.busy_share)} of the window"

@@ -1,4 +1,4 @@
-"""One direction of the path under load: what it carried against what its rate lets pass, and the series of one trial for the eye."""
+"""One direction of the path under load: the bytes carried compared with its rate, and the series of one trial for charts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from howfar.store.records import FactorValue, NetworkSample, Trial
 
 
 class NetworkSeries(Part):
-    """The link, or the loopback, over one trial of an arm: the last good one. Bytes a second as an interface counts them."""
+    """The link, or the loopback, over one trial of an arm: the last good one. Bytes per second as an interface counts them."""
 
     trial: int
     at_s: tuple[float, ...]
@@ -20,17 +20,17 @@ class NetworkSeries(Part):
     to_server_bytes_per_s: tuple[float, ...]
     to_client_queue_bytes: tuple[int, ...] | None
     to_server_queue_bytes: tuple[int, ...] | None
-    """The most in each slice. None: nothing that queues can be queried."""
+    """Longest queue in each slice. None: nothing that queues can be queried."""
     retransmits_per_s: tuple[float, ...]
     interface_ceiling_bytes_per_s: float | None
     payload_ceiling_bytes_per_s: float | None
-    """None: no rate was requested."""
+    """Highest payload of the rate. None: no rate was requested."""
 
 
 ETHERNET_BYTES = 14
-"""Of each frame, in what an interface counts."""
+"""Bytes of each frame's header, which an interface counts."""
 UNCOUNTED_BYTES = 24
-"""Of each frame, on the wire and in no interface's counter: preamble 8, check sequence 4, gap 12."""
+"""Bytes of each frame that are on the wire and in no interface's counter: preamble 8, check sequence 4, gap 12."""
 IP_TCP_BYTES = 52
 """Headers of a segment: IP 20, TCP 20, timestamps 12."""
 SEGMENT_HEADER_BYTES = ETHERNET_BYTES + IP_TCP_BYTES
@@ -39,16 +39,16 @@ MTU = 1500
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Bytes a second, one direction, full frames."""
+    """Most bytes per second in one direction, in full frames."""
 
     interface: float
-    """As /proc/net/dev counts."""
+    """Bytes as /proc/net/dev counts them."""
     payload: float
-    """What TCP carries for its user. Never to be compared with what an interface counted."""
+    """Bytes that TCP carries for its user. Never to be compared with an interface's count."""
 
 
 def ceilings(rate_bps: float, mtu: int = MTU) -> Ceilings:
-    """1 Gb/s, MTU 1500: 117.3 MiB/s on the interface, 112.2 MiB/s of payload."""
+    """Ceilings of a rate. 1 Gb/s, MTU 1500: 117.3 MiB/s on the interface, 112.2 MiB/s of payload."""
     wire = mtu + ETHERNET_BYTES + UNCOUNTED_BYTES
     bytes_per_s = rate_bps / 8
     return Ceilings(
@@ -62,16 +62,16 @@ class Carried:
 
     interface: float
     wire: float
-    """With what no interface counts."""
+    """Bytes on the wire, including those that no interface counts."""
 
 
 def carried(counted_bytes: float, frames: float) -> Carried:
-    """From what an interface counted."""
+    """Bytes carried, from an interface's count."""
     return Carried(interface=counted_bytes, wire=counted_bytes + frames * UNCOUNTED_BYTES)
 
 
 def carried_payload(payload_bytes: float, round_trips: float, mtu: int = MTU) -> Carried:
-    """From payload alone, where nothing counted frames: full segments, and half of one more a turn for what does not fill one."""
+    """Bytes carried, from payload alone where no frames were counted: full segments, and half of one more per round trip."""
     segments = payload_bytes / (mtu - IP_TCP_BYTES) + round_trips / 2
     return carried(payload_bytes + segments * SEGMENT_HEADER_BYTES, segments)
 
@@ -85,29 +85,29 @@ class CarriedTraffic:
 
     name: Direction
     rate_bps: float | None
-    """None: unshaped."""
+    """Rate of the link. None: unshaped."""
     ceilings: Ceilings | None
     interface_bytes_per_s: float
-    """What it carried, as a card counts, which gives each segment its headers."""
+    """Bytes carried, as a network card counts them, with headers for each segment."""
     offered_bytes_per_s: float
-    """What was sent into it: a full link's queue drops the rest."""
+    """Bytes sent into the link, of which a full link's queue drops the rest."""
     payload_bytes_per_s: float
     wire_s: float | None
-    """Time on the wire, a transaction: framing in."""
+    """Time on the wire per transaction, framing included."""
     used: float | None
-    """Share of the rate that is on the wire, framing in."""
+    """Share of the rate that is on the wire, framing included."""
     segments: float
-    """A transaction."""
+    """Segments per transaction."""
     queue_bytes: float | None
-    """The most in the queue, mean over samples."""
+    """Longest queue, mean over samples."""
     counted: bool
-    """By an interface over the window; else computed from the protocol's bytes."""
+    """Whether an interface counted over the window; else computed from the protocol's bytes."""
 
 
 def link_direction(
     trials: Sequence[Trial], factors: Mapping[str, FactorValue], name: Direction
 ) -> CarriedTraffic | None:
-    """Over all of an arm's good trials. None: no link on this path, or its bytes are not known."""
+    """Traffic over all of an arm's good trials. None: no link on this path, or its bytes are not known."""
     linked = [trial for trial in trials if trial.measured is not None and trial.receipt.get("link")]
     if not linked:
         return None
@@ -191,7 +191,7 @@ def _section(receipt: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
 
 
 def _rate(receipt: Mapping[str, Any], factors: Mapping[str, FactorValue], name: Direction) -> tuple[float | None, int]:
-    """The requested rate: by the receipt, which knows each direction, else by the cell."""
+    """The requested rate: from the receipt, which has each direction, else from the cell."""
     link = _section(receipt, "link")
     requested = _section(link, "asked")
     rate = _section(requested, name).get("rate_bps", requested.get("rate_bps", factors.get("rate_bps")))
@@ -238,7 +238,7 @@ _BEGIN = NetworkSample(
     to_client_queue_bytes=None,
     retransmits=0,
 )
-"""Samples count from the beginning of the window."""
+"""The sample at the beginning of the window, from which samples count."""
 
 
 def _speeds(slices: _Slices, name: Direction) -> tuple[float, ...]:
@@ -257,11 +257,11 @@ DIRECTION_LABELS = {"to_client": "to the client", "to_server": "to the server"}
 _OWNERS = {"link": "emulator", "others": "other programs"}
 _MIB = 2**20
 _NAMED_SHARE = 0.02
-"""A smaller owner of a CPU is not worth a word."""
+"""Smallest share of a CPU whose owner is named."""
 
 
 def percent(share: float) -> str:
-    """`62 %`; a decimal where the whole number would hide it."""
+    """A share as text, `62 %`; with a decimal where the whole number would hide it."""
     value = share * 100
     return f"{value:.1f} %" if value < 9.95 or 99 <= value < 99.95 else f"{value:.0f} %"
 
@@ -272,13 +272,13 @@ def milliseconds(seconds: float) -> str:
 
 
 def speed(bytes_per_s: float) -> str:
-    """MiB a second without the unit: `117.1`, `11.7`."""
+    """Speed as text, in MiB a second without the unit: `117.1`, `11.7`."""
     value = bytes_per_s / _MIB
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def speed_pair(link: CarriedTraffic) -> str:
-    """`117.1 of 117.3 MiB/s`: interface with interface, payload with payload."""
+    """Speed and ceiling: `117.1 of 117.3 MiB/s`, interface with interface, payload with payload."""
     assert link.ceilings is not None, "of a direction with a rate"
     share = link.interface_bytes_per_s / link.ceilings.interface
     if link.used is not None and abs(share - link.used) > 0.02:
@@ -287,7 +287,7 @@ def speed_pair(link: CarriedTraffic) -> str:
 
 
 def owners_text(shares: Mapping[str, float]) -> str:
-    """`server 62 %, emulator 35 %`, the largest first."""
+    """Owners as text, the largest first: `server 62 %, emulator 35 %`."""
     named = sorted(
         ((role, share) for role, share in shares.items() if share >= _NAMED_SHARE), key=lambda item: -item[1]
     )
