@@ -1,4 +1,4 @@
-"""A figure with its interval, and what every part of a summary is made of."""
+"""A figure with its interval, and the base of every part of a summary."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 How = Literal["given", "mean", "rank", "Welch"]
-"""A mean with Student's limits, Hodges-Lehmann with signed-rank limits, two means with Welch's limits, or another procedure."""
+"""Procedure behind an interval: a mean and Student's limits, Hodges-Lehmann and signed-rank limits, two means and Welch's, or
+another."""
 
 
 class Part(BaseModel):
-    """Frozen and closed."""
+    """A frozen, closed part of a summary."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -29,7 +30,7 @@ class Estimate(Part):
     low: float | None
     high: float | None
     n: int | None = Field(default=None, exclude=True)
-    """Values behind it, blocks of a ratio; of two samples the smaller. None: not from a sample. Like `how`, in no report."""
+    """Number of values behind it, blocks of a ratio; of two samples the smaller. None: not from a sample. Like `how`, in no report."""
     how: How = Field(default="given", exclude=True)
     points: tuple[float, ...] = Field(default=(), exclude=True)
     """The sample itself where it is too small for an interval: shown in its place."""

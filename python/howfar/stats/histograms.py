@@ -49,7 +49,7 @@ def merge(records: Iterable[HistogramRecord]) -> Any:
 
 
 def merge_data(encoded: Iterable[str]) -> Any:
-    """The same of histograms as they travel."""
+    """One HDR histogram of encoded histograms, as the engine sends them."""
     merged = HdrHistogram(1, LONGEST_NS, DIGITS)
     for data in encoded:
         merged.decode_and_add(data)
@@ -64,8 +64,8 @@ def latency_ms(merged: Any, records: Iterable[HistogramRecord]) -> LatencyMs:
 
 
 def _values_at(merged: Any, percentiles: Sequence[float]) -> list[float]:
-    """What `get_value_at_percentile` gives for each, with the counts summed up once for all of them: that method counts
-    from the first bucket again at every call. 0 for a histogram without samples."""
+    """The result of `get_value_at_percentile` for each percentile, with the counts summed once for all: that method counts from the
+    first bucket again at every call. 0 for a histogram without samples."""
     reached = np.cumsum(np.ctypeslib.as_array(merged.counts), dtype=np.int64)
     indices = np.searchsorted(reached, [merged.get_target_count_at_percentile(each) for each in percentiles])
     equivalent = (
@@ -83,7 +83,7 @@ def value_at(merged: Any, share: float) -> float:
 
 
 def share_over(merged: Any, limit_ns: int) -> float:
-    """Of all samples, those that took longer, to the histogram's resolution."""
+    """Share of all samples that took longer, to the histogram's resolution."""
     total = int(merged.get_total_count())
     first = bisect_right(range(merged.counts_len), limit_ns, key=merged.get_value_from_index)
     return int(np.ctypeslib.as_array(merged.counts)[first:].sum()) / total if total else 0.0

@@ -1,4 +1,4 @@
-"""The processors of one host, and what trials say about them: how busy they were, and in whose hands."""
+"""The processors of one host, and what trials report about them: how busy they were, and who used them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from howfar.store.records import Measured, Trial, Window
 
 @dataclass(frozen=True)
 class HostCpus:
-    """`cpus` is empty where a run does not say which they were; half of the machine's are taken then."""
+    """Processors of a host. `cpus` is empty where a run does not name them; half of the machine's are assumed then."""
 
     cpus: frozenset[int]
     machine: int
-    """Processors of the whole machine."""
+    """Number of processors of the whole machine."""
 
     @classmethod
     def of(cls, environment: Mapping[str, Any], host: str, machine: int = 1) -> HostCpus:
-        """`host`: `client` or `server`. `machine`: where the run does not say how many there are."""
+        """Processors of a `host`, `client` or `server`. `machine`: number of processors where the run does not report it."""
         count = environment.get("cpu_count")
         return cls(
             frozenset(cpus_in(environment, f"{host}_cpus")), count if isinstance(count, int) and count > 0 else machine
@@ -33,25 +33,25 @@ class HostCpus:
         return len(self.cpus) or max(self.machine // 2, 1)
 
     def window(self, trial: Trial) -> Window | None:
-        """The trial's, if it knows all of these processors."""
+        """The trial's window, if it covers all of these processors."""
         seen = trial.window
         return seen if seen is not None and self.cpus and self.cpus <= seen.cpus_busy.keys() else None
 
     def busy_cpus(self, window: Window) -> float:
-        """How many of them worked, for whomever."""
+        """How many of the processors worked, for any process."""
         return sum(window.cpus_busy[cpu] for cpu in self.cpus)
 
     def busy(self, trials: Sequence[Trial]) -> float | None:
-        """The share of their time that they worked: the median of trials. None: no trial says."""
+        """Share of the time that the processors worked: the median of trials. None: no trial reports it."""
         windows = [window for trial in trials if (window := self.window(trial)) is not None]
         return median(self.busy_cpus(window) / len(self.cpus) for window in windows) if windows else None
 
     def link_ns(self, window: Window) -> int:
-        """CPU time of the link emulator on them."""
+        """CPU time of the link emulator on these processors."""
         return sum(ns for cpu, ns in window.link_cpu_ns.items() if cpu in self.cpus)
 
     def link_cpus(self, trials: Sequence[Trial]) -> float:
-        """How many of them the emulator used: the median of trials. Where a run does not say, its threads are taken to be spread
+        """How many of the processors the emulator used: the median of trials. Where unknown, its threads are assumed to be spread
         evenly."""
         found = [used for trial in trials if (used := self._link_cpus(trial)) is not None]
         return median(found) if found else 0.0
@@ -62,7 +62,7 @@ class HostCpus:
         return None if trial.measured is None else cpus_used(trial.measured, ("link",)) * self.count / self.machine
 
     def others_cpus(self, trial: Trial, ours: float) -> float:
-        """How many of them programs used that are no part of the trial, whose own parts used `ours` of them."""
+        """How many of the processors were used by programs outside the trial, whose own parts used `ours` of them."""
         window = self.window(trial)
         if window is None:
             return (others_in(trial) or 0.0) * self.count / self.machine

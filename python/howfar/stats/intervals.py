@@ -19,7 +19,7 @@ from howfar.stats.estimate import Estimate
 
 
 class Resolution(StrEnum):
-    """What the interval of a ratio says, against the noise floor."""
+    """What the interval of a ratio shows, compared with the noise floor."""
 
     SLOWER = "slower"
     FASTER = "faster"
@@ -36,14 +36,14 @@ LEVEL = 0.95
 """Confidence of every interval in this program."""
 
 MIN_BLOCKS = 4
-"""Below this no interval is given: Student's limits of two or three values lean on the normal distribution of their errors alone
-(the quantile of two is 12.7), and a chance agreement of two blocks looks like certainty."""
+"""Fewest blocks for an interval: Student's limits of two or three values depend on the normal distribution of their errors alone (the
+quantile of two is 12.7), and a chance agreement of two blocks looks like certainty."""
 
 MIN_RANK_BLOCKS = 6
-"""Below this, no pair of signed-rank limits has 95 % coverage: the whole range covers only 1 - 2/2^n."""
+"""Fewest blocks for signed-rank limits: with fewer none has 95 % coverage, and the whole range covers only 1 - 2/2^n."""
 
 MAX_BLOCKS = 100_000
-"""Where `blocks_needed` gives up; nobody runs so many."""
+"""Number of blocks where `blocks_needed` gives up; nobody runs as many."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class RatioJudgement:
     rank: Estimate
     """exp(Hodges-Lehmann), exact signed-rank limits (n >= 6)."""
     sd_log: float | None
-    """Standard deviation of the blocks' log ratios: what decides how many blocks are needed."""
+    """Standard deviation of the blocks' log ratios, which decides how many blocks are needed."""
 
     @property
     def contaminated(self) -> bool:
-        """The two estimates disagree."""
+        """Whether the two estimates disagree."""
         return self.quoted.how == "rank"
 
     @property
@@ -90,7 +90,7 @@ def mean_interval(values: Sequence[float], level: float = LEVEL) -> Estimate:
 
 
 def mean_of_counts(values: Sequence[float]) -> Estimate:
-    """The mean of what is never below nothing: counts, lengths of time."""
+    """The mean of values that are never negative: counts, lengths of time."""
     found = mean_interval(values)
     return found if found.low is None else found.model_copy(update={"low": max(0.0, found.low)})
 
@@ -132,7 +132,7 @@ def hodges_lehmann(values: Sequence[float], level: float = LEVEL) -> Estimate:
 
 
 _ROUNDING = 1e-12
-"""What a logarithm may be off by: a limit that is exactly a value holds it, from whichever side it was computed."""
+"""Error allowed in a logarithm: a limit that is exactly a value includes it, from whichever side it was computed."""
 
 
 def _outside(value: float, interval: Estimate) -> bool:
@@ -142,7 +142,7 @@ def _outside(value: float, interval: Estimate) -> bool:
 
 
 def exponential(estimate: Estimate) -> Estimate:
-    """Of an estimate of logarithms."""
+    """The estimate whose logarithms were estimated."""
     low = None if estimate.low is None else math.exp(estimate.low)
     high = None if estimate.high is None else math.exp(estimate.high)
     points = tuple(math.exp(point) for point in estimate.points)
@@ -182,11 +182,12 @@ def half_width(ratio: Estimate) -> float | None:
 
 
 NARROW = 0.02
-"""Of an interval narrower than this, two decimals would show hardly more than one number."""
+"""Width of an interval below which two decimals would show hardly more than one number."""
 
 
 def interval_text(estimate: Estimate) -> str:
-    """`0.78 [0.76, 0.80]`: two decimals, three where two would hide the interval, leave one digit, or leave a limit at 0.
+    """A value with its interval, `0.78 [0.76, 0.80]`: three decimals where two would hide the interval, leave one digit, or a limit at
+    0.
 
     `0.78 (0.75, 0.81)`: too few blocks for an interval, so their own values, ascending.
     """
@@ -204,22 +205,22 @@ def interval_text(estimate: Estimate) -> str:
 
 
 def share_text(share: float) -> str:
-    """`1.7 %`; `> 100 %` from there on, where more digits would tell of a precision that is not there."""
+    """A share as text, `1.7 %`; above 100 % `> 100 %`, where more digits would show a precision that does not exist."""
     return "> 100 %" if share > 1 else f"{share * 100:.1f} %"
 
 
 def half_width_text(width: float) -> str:
-    """`±1.7 %`, `> ±100 %`: as `half_width` gives it."""
+    """The result of `half_width` as text: `±1.7 %`, `> ±100 %`."""
     return "> ±100 %" if width > 1 else f"±{width * 100:.1f} %"
 
 
 def excludes_one(ratio: Estimate) -> bool:
-    """The interval exists and 1 is not in it."""
+    """Whether the interval exists and does not include 1."""
     return _outside(1.0, ratio)
 
 
 def excludes_zero(difference: Estimate) -> bool:
-    """The interval exists and 0 is not in it."""
+    """Whether the interval exists and does not include 0."""
     return _outside(0.0, difference)
 
 
@@ -244,10 +245,10 @@ class Threshold:
     floor: float | None
     """The noise floor. None: unknown, and nothing is resolved."""
     claims: int = 1
-    """Of the whole run. Each is made only where its interval at 1 - FAMILY / claims excludes 1 too (Bonferroni; Dunn 1961)."""
+    """Claims of the whole run. Each is made only where its interval at 1 - FAMILY / claims excludes 1 too (Bonferroni; Dunn 1961)."""
 
     def resolve(self, ratio: Estimate | None) -> Resolution:
-        """What may be said of a ratio. Nothing is resolved without an interval."""
+        """Classify a ratio. Nothing is resolved without an interval."""
         if ratio is None or ratio.low is None or ratio.high is None or self.floor is None:
             return Resolution.NOT_RESOLVED
         if not excludes_one(simultaneous(ratio, self.claims)) or abs(math.log(ratio.value)) < math.log1p(self.floor):
@@ -256,11 +257,11 @@ class Threshold:
 
 
 UNKNOWN = Threshold(None)
-"""No A/A arm was measured."""
+"""Threshold where no A/A arm was measured."""
 
 
 def simultaneous(ratio: Estimate, claims: int) -> Estimate:
-    """The interval of a ratio at 1 - FAMILY / claims: wider by as much as Student's quantile is, also for signed ranks, whose exact
+    """The interval of a ratio at 1 - FAMILY / claims: wider in proportion to Student's quantile, also for signed ranks, whose exact
     limits do not exist at such a level for few blocks."""
     if ratio.low is None or ratio.high is None or ratio.n is None or claims <= 1:
         return ratio

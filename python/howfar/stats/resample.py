@@ -21,13 +21,13 @@ from howfar.stats.intervals import LEVEL, MIN_BLOCKS, mean_interval, t_quantile
 Interval = tuple[float, float]
 _JACKKNIFE, _SIGNED = "jackknife", "signed"
 Derived = Annotated[Interval | None, _JACKKNIFE]
-"""Of a figure that is positive by nature: limits on logarithms."""
+"""Interval of a figure that is positive by nature: limits on logarithms."""
 Difference = Annotated[Interval | None, _JACKKNIFE, _SIGNED]
-"""Of a figure that noise may put on either side of 0, as a cost beyond another's. On logarithms its limits would never reach 0."""
+"""Interval of a figure that noise may put on either side of 0, as a difference. On logarithms its limits would never reach 0."""
 
 SUFFIX = "_interval"
 MOST_GROUPS = 12
-"""Of more blocks, several are left out at a time: the limits then have these degrees of freedom, and no analysis is made oftener."""
+"""Most groups. Of more blocks, several are left out at a time: the limits have these degrees of freedom, and analyses stay few."""
 _IDENTITY = frozenset(
     {
         "name",
@@ -46,13 +46,13 @@ _IDENTITY = frozenset(
         "settings",
     }
 )
-"""Fields that say what a part is about: parts that differ in one are not the same part."""
+"""Fields that identify the subject of a part: parts that differ in one are not the same part."""
 
 P = TypeVar("P", bound=Part)
 
 
 def groups(blocks: Sequence[int]) -> list[frozenset[int]]:
-    """What is left out each time: one block, or of many blocks every `MOST_GROUPS`th. Empty: too few for an interval."""
+    """Blocks that are left out each time: one block, or of many blocks every `MOST_GROUPS`th. Empty: too few for an interval."""
     if len(blocks) < MIN_BLOCKS:
         return []
     count = min(len(blocks), MOST_GROUPS)
@@ -79,12 +79,12 @@ def derived(whole: float, without: Sequence[float | None], *, signed: bool = Fal
 
 
 _ROUNDING = 1e-12
-"""What arithmetic may move."""
+"""Largest change that arithmetic may cause."""
 
 
 def of_blocks(whole: float, each: Sequence[float | None]) -> Interval | None:
     """95 % limits of a positive figure that is a median over blocks, by its values in each block alone: Student's on logarithms, and
-    never without `whole`, which follows a disturbed block less. None: fewer blocks have the figure than an interval takes."""
+    always including `whole`, which a disturbed block moves less. None: fewer blocks have the figure than an interval needs."""
     found = mean_interval([math.log(value) for value in each if value is not None and value > 0] or [0.0])
     if found.low is None or found.high is None or whole <= 0:
         return None
@@ -93,7 +93,7 @@ def of_blocks(whole: float, each: Sequence[float | None]) -> Interval | None:
 
 @lru_cache(maxsize=64)
 def wants_intervals(kind: type[Part]) -> bool:
-    """Whether such a part, or a part within it, declares a jackknife's interval."""
+    """Whether a part of this kind, or a part within it, declares a jackknife's interval."""
     return any(
         _JACKKNIFE in field.metadata or any(map(wants_intervals, _parts_in(field.annotation)))
         for field in kind.model_fields.values()
@@ -133,7 +133,7 @@ def _part(value: object) -> Part | None:
 
 
 def _at(parts: object, number: int, like: Part) -> Part | None:
-    """The part about the same thing: at the same index, else at any."""
+    """The part with the same subject: at the same index, else at any."""
     if not isinstance(parts, tuple):
         return None
     if number < len(parts) and _is_same(like, parts[number]):
@@ -149,7 +149,7 @@ def _is_same(one: Part, other: object) -> bool:
 
 
 def within(value: float, interval: Interval | None, form: Callable[[float], str]) -> str:
-    """`2.1 [1.9, 2.3]`; the figure alone where it has no interval, or one that is narrower than its digits."""
+    """A figure with its interval, `2.1 [1.9, 2.3]`; alone where it has none, or one that is narrower than its digits."""
     shown = [] if interval is None else [form(end) for end in interval]
     return form(value) + (f" [{', '.join(shown)}]" if set(shown) - {form(value)} else "")
 
@@ -160,8 +160,8 @@ Findings = Mapping[str, Part | None]
 def found_by(
     analyse: Callable[[frozenset[int], Findings], Findings], blocks: Sequence[int], kinds: Mapping[str, type[Part]]
 ) -> dict[str, Part | None]:
-    """The findings of `analyse`, with the intervals that their types declare. It is given the blocks to leave out and, where there are
-    such, what it found of the whole run."""
+    """The findings of `analyse`, with the intervals that their types declare. `analyse` gets the blocks to leave out and, with them,
+    its findings about the whole run."""
     whole = dict(analyse(frozenset(), {}))
     if not any(part is not None and wants_intervals(kinds[key]) for key, part in whole.items()):
         return whole

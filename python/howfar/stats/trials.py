@@ -1,4 +1,4 @@
-"""Good trials by arm and block, the figures of them that are compared, and arms that differ in one factor only."""
+"""Good trials by arm and block, the figures that are compared, and arms that differ in one factor only."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from howfar.plan.factors import CONDITIONS, ORDINARY
 from howfar.store.records import Arm, ArmRole, FactorValue, HistogramRecord, Measured, Run, Trial, TrialStatus
 
 PATH_ROLES = ("client", "application", "server", "redis", "memcached", "forwarder")
-"""Whose CPU a path costs. The link emulator's is the instrument's own and stays out."""
+"""Roles whose CPU a path costs. The link emulator belongs to the instrument and is left out."""
 
 SERVER_ROLES = ("server", "redis", "memcached")
 
 Value = Callable[[Measured], float | None]
-"""One comparable figure of a trial, > 0; None: this trial does not have it."""
+"""A comparable figure of a trial, > 0; None: this trial does not have it."""
 
 Unit = Literal["queries", "requests", "pages"]
-"""What an operation is: a query of SQL, a request to a store of keys, or a page of many round trips to several servers."""
+"""Kind of operation: a query of SQL, a request to a key-value store, or a page of many round trips to several servers."""
 ONE: dict[Unit, str] = {"queries": "query", "requests": "request", "pages": "page"}
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ Rest = tuple[tuple[str, FactorValue], ...]
 
 
 def unit_of(plan: Mapping[str, Any]) -> Unit:
-    """What this plan's load counts as one operation."""
+    """The kind of operation that this plan's load counts."""
     workload = plan.get("workload")
     kind = workload.get("kind") if isinstance(workload, Mapping) else None
     units: dict[object, Unit] = {"key_value": "requests", "page": "pages"}
@@ -35,7 +35,7 @@ def unit_of(plan: Mapping[str, Any]) -> Unit:
 
 
 def operations_in(seen: Any, unit: Unit) -> int:
-    """`seen`: whatever counts transactions and queries. A page is one operation, however many queries it takes."""
+    """Number of operations in `seen`, which counts transactions and queries. A page is one operation, whatever its queries."""
     return int(seen.transactions if unit == "pages" else seen.queries)
 
 
@@ -53,7 +53,7 @@ class TrialTable:
         return next((arm for arm in self.run.info.arms if arm.role is ArmRole.BASELINE), None)
 
     def reference(self, arm: Arm) -> Arm | None:
-        """What an arm is compared with: the baseline, under the same conditions of the machine where it was measured under them."""
+        """The arm that an arm is compared with: the baseline, under the arm's conditions of the machine if measured under them."""
         baseline = self.baseline
         if baseline is None:
             return None
@@ -65,7 +65,7 @@ class TrialTable:
 
     @property
     def blocks(self) -> int:
-        """Good trials of the arm that has most."""
+        """Number of good trials of the arm that has most."""
         return max((len(good) for good in self.good.values()), default=0)
 
     def measured(self, arm: str) -> list[Measured]:
@@ -78,23 +78,23 @@ class TrialTable:
         return operations_in(measured, self.unit)
 
     def rate(self, measured: Measured) -> float | None:
-        """Operations a second."""
+        """Operations per second."""
         return self.operations(measured) / (measured.elapsed_ns / 1e9)
 
     def role_cpu_us(self, measured: Measured, role: str) -> float | None:
-        """CPU microseconds an operation of one role. None: no such part on this path."""
+        """CPU microseconds per operation of one role. None: no such part on this path."""
         spent = [cpu.cpu_ns for cpu in measured.cpu if cpu.role == role]
         done = self.operations(measured)
         return sum(spent) / 1e3 / done if spent and done else None
 
     def path_cpu_us(self, measured: Measured) -> float | None:
-        """CPU microseconds an operation of the whole path. None: unknown, as of a server that is not howfar's own."""
+        """CPU microseconds per operation of the whole path. None: unknown, as for a server that howfar did not start."""
         if not any(cpu.role in SERVER_ROLES for cpu in measured.cpu):
             return None
         return sum(self.role_cpu_us(measured, role) or 0.0 for role in PATH_ROLES) or None
 
     def block_ratios(self, arm: str, reference: str, value: Value | None = None) -> list[float]:
-        """`arm` over `reference` for each block in which both are good; of throughput, unless `value` says otherwise."""
+        """Ratios of `arm` to `reference` for each block in which both are good; of throughput, unless `value` says otherwise."""
         value = value or self.rate
         ratios = []
         for block, measured in self.good.get(arm, {}).items():
@@ -129,8 +129,8 @@ def median_latency_ns(measured: Measured) -> float | None:
 
 
 def others_in(trial: Trial) -> float | None:
-    """CPUs kept busy by whatever is not client, server, forwarder, link or howfar's own looks. None: void, or not recorded, as of a
-    server that dies in the trial."""
+    """CPUs kept busy by other processes than client, server, forwarder, link and howfar's own looks. None: void, or not recorded, as
+    for a server that dies in the trial."""
     window = trial.window
     if window is not None and window.cpus_busy:
         busy: float | None = sum(window.cpus_busy.values())  # a trial's load goes on until its last answers are in
@@ -146,18 +146,18 @@ def others_in(trial: Trial) -> float | None:
 
 
 def others_cpus(trials: Sequence[Trial]) -> float | None:
-    """The median over the trials that say."""
+    """The median over the trials that report it."""
     known = [others for trial in trials if (others := others_in(trial)) is not None]
     return median(known) if known else None
 
 
 def rest_of(factors: Mapping[str, FactorValue], without: str) -> Rest:
-    """All factors but one, comparable; what is not said is ordinary."""
+    """All factors but one, comparable; missing ones have their ordinary level."""
     return tuple(sorted((name, level) for name, level in {**ORDINARY, **factors}.items() if name != without))
 
 
 def alike(things: Sequence[T], factors: Callable[[T], Mapping[str, FactorValue]], without: str) -> list[list[T]]:
-    """Groups that differ in nothing but `without`, in the order of their first members."""
+    """Groups of things that differ in nothing but `without`, in the order of their first members."""
     found: dict[Rest, list[T]] = {}
     for thing in things:
         found.setdefault(rest_of(factors(thing), without), []).append(thing)
