@@ -1,1 +1,1 @@
-"""WHAT was seen: record types and the run file. Start at `records.py`, then `run_file.py`."""
+"""WHAT was measured: record types and the run file. Start at `records.py`, then `run_file.py`."""

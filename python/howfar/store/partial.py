@@ -1,7 +1,8 @@
 """Files that get their name only when they are complete, and leave nothing behind when their maker is killed.
 
-An unfinished file lies next to its final path, held by a lock of its maker. The kernel drops the lock of the dead, and whoever next
-makes a file in that directory removes theirs. Process numbers would not do: in a sandbox each maker is number 1.
+An unfinished file lies next to its final path, held by a lock of its maker. The kernel drops the lock of a dead process, and the
+next one that makes a file in that directory removes the unfinished one. Process numbers would not do: in a sandbox each maker is
+number 1.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""Errors of a file system that takes no more."""
+"""Errors of a file system without room."""
 _SUFFIX = ".howfar-partial"
 _TRIES = 10
 _JOURNAL = "-journal"
-"""What SQLite adds to the name of its own unfinished business."""
+"""Suffix of the file in which SQLite keeps unfinished transactions."""
 
 
 @contextmanager
@@ -40,7 +41,7 @@ def unfinished(path: Path) -> Iterator[Path]:
 
 
 def _held(name: Path) -> int:
-    """Make the file and lock it. Somebody who tidies up may come between; then once more."""
+    """Make the file and lock it. Another process that tidies up may come between; then once more."""
     for _ in range(_TRIES):
         descriptor = os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
         fcntl.flock(descriptor, fcntl.LOCK_EX)

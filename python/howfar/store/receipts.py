@@ -1,4 +1,4 @@
-"""What receipts and environments say, which hold whatever their writers knew: a number below nested keys, a list of processors."""
+"""Readers of receipts and environments that work whatever their writers knew: a number below nested keys, a list of processors."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def number_in(facts: Mapping[str, Any], *path: str) -> float | None:
 
 
 def cpus_in(facts: Mapping[str, Any], key: str) -> tuple[int, ...]:
-    """Numbers of processors; empty: not said."""
+    """Numbers of processors; empty: not recorded."""
     found = facts.get(key)
     return tuple(cpu for cpu in found if isinstance(cpu, int)) if isinstance(found, list | tuple) else ()

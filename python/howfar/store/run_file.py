@@ -50,7 +50,7 @@ class RunFile:
     """A run file open for writing. One writer at a time; close it, or use it as a context manager."""
 
     is_new = False
-    """Made by this very object's maker: nothing is resumed."""
+    """Whether this object made the file, so that nothing is resumed."""
 
     def __init__(self, path: Path) -> None:
         """Open an existing run file. Raises NotARunFile, NewerRunFile, DiskFull, RunFileError."""
@@ -93,7 +93,7 @@ class RunFile:
             self._add_event(events.stopped(stop))
 
     def go_on(self, happened: Sequence[str], plan: Mapping[str, Any]) -> None:
-        """The run goes on after a break, with `plan` (JSON) from now on. `happened`: event texts, see `records.py`."""
+        """Record that the run continues after a break, with `plan` (JSON) from now on. `happened`: event texts, see `records.py`."""
         with _translated(self.path, "write to"), self._db:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.execute("UPDATE run SET stop = NULL")
@@ -102,7 +102,7 @@ class RunFile:
                 self._add_event(what)
 
     def confirm(self, arms: Sequence[Arm], what: str) -> None:
-        """Arms that the plan has not, and the event that says what they are for: both or neither."""
+        """Add arms that the plan does not have, and the event that says what they are for: both or neither."""
         with _translated(self.path, "write to"), self._db:
             self._db.execute("BEGIN IMMEDIATE")
             (first,) = self._db.execute("SELECT count(*) FROM arm").fetchone()
@@ -110,7 +110,7 @@ class RunFile:
             self._add_event(what)
 
     def happened(self, what: str) -> None:
-        """An event by itself."""
+        """Add an event by itself."""
         with _translated(self.path, "write to"), self._db:
             self._db.execute("BEGIN IMMEDIATE")
             self._add_event(what)
@@ -119,7 +119,7 @@ class RunFile:
         insert(self._db, "event", {"unix_ns": time.time_ns(), "what": what})
 
     def read(self) -> Run:
-        """Everything so far."""
+        """The run as it is in the file so far."""
         with _translated(self.path, "read"):
             return _read(self._db, self.path)
 
@@ -147,7 +147,7 @@ class RunFile:
 
 
 def check_absent(path: Path) -> None:
-    """Before any work is done: the file can be made and would overwrite nothing. Raises RunFileError."""
+    """Check, before any work is done, that the file can be made and would overwrite nothing. Raises RunFileError."""
     if path.exists() or path.is_symlink():
         raise RunFileError(
             f"{path} exists already; a run file is never overwritten",
@@ -174,7 +174,7 @@ def check_absent(path: Path) -> None:
 
 
 def create(path: Path, info: RunInfo) -> RunFile:
-    """A new run file with its head. Leaves nothing behind when it fails. Raises DiskFull, RunFileError."""
+    """Make a run file with its head. Leaves nothing behind when it fails. Raises DiskFull, RunFileError."""
     check_absent(path)
     with _translated(path, "create"), unfinished(path) as partial:
         with contextlib.closing(_connect(partial, "rw")) as db:
@@ -223,7 +223,7 @@ def read_run(path: Path) -> Run:
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
-    """Explicit transactions only. A finished file in a read-only directory is opened as immutable."""
+    """Connect, with explicit transactions only. A finished file in a read-only directory is opened as immutable."""
     uri = f"file:{quote(str(path.resolve()))}?mode={mode}"
     if mode == "ro" and not os.access(path.parent, os.W_OK) and not path.with_name(path.name + "-wal").exists():
         uri += "&immutable=1"
@@ -262,7 +262,7 @@ def _read(db: sqlite3.Connection, path: Path) -> Run:
 
 @contextlib.contextmanager
 def _translated(path: Path, doing: str) -> Iterator[None]:
-    """Errors of SQLite and of the system, in howfar's words."""
+    """Translate errors of SQLite and of the system into howfar's."""
     try:
         yield
     except OSError as error:
@@ -368,7 +368,7 @@ _TYPES: dict[object, str] = {int: "INTEGER", float: "REAL", str: "TEXT"}
 
 
 def _part_table(name: str, record: type[Record]) -> str:
-    """Histograms are long: their rows are kept apart from the key, and the data as they are instead of base64."""
+    """SQL of such a table. Histograms are long: their rows are kept apart from the key, and the data raw instead of base64."""
     columns = (
         f"{field} {'BLOB' if field == 'data' else _TYPES[known.annotation]} NOT NULL"
         for field, known in record.model_fields.items()
@@ -385,11 +385,11 @@ UPGRADES = {
     4: ("trial ADD COLUMN services TEXT", "trial ADD COLUMN told TEXT"),
     5: ("run ADD COLUMN whole_blocks INTEGER NOT NULL DEFAULT 0",),
 }
-"""What the next format added: `around` is the window (a word of SQL); of older trials these columns are unknown."""
+"""Columns that the next format added: `around` is the window (a word of SQL); for older trials they are unknown."""
 
 
 def create_tables(connection: sqlite3.Connection) -> None:
-    """In an empty database, within one transaction."""
+    """Create the tables in an empty database, within one transaction."""
     parts = " ".join(_part_table(name, record) for name, record in _PARTS.items())
     connection.executescript(
         f"BEGIN; {TABLES} {parts} PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT_VERSION}; COMMIT;"
@@ -411,14 +411,14 @@ _TRIAL = ("number", "block", "position", "attempt", "arm", "status", "void_reaso
 
 
 def insert(connection: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> None:
-    """One row; column names are ours, values are bound."""
+    """Insert one row; column names are ours, values are bound."""
     columns = ", ".join(row)
     marks = ", ".join("?" * len(row))
     connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", tuple(row.values()))
 
 
 def insert_info(connection: sqlite3.Connection, info: RunInfo) -> None:
-    """The head of a run and its arms."""
+    """Insert the head of a run and its arms."""
     row = info.model_dump(mode="json", exclude={"arms"})
     for name in _INFO_JSON:
         row[name] = _json(row[name])
@@ -427,7 +427,7 @@ def insert_info(connection: sqlite3.Connection, info: RunInfo) -> None:
 
 
 def insert_arms(connection: sqlite3.Connection, arms: Iterable[Arm], first: int) -> None:
-    """`first`: the place of the first of them."""
+    """Insert arms. `first`: position of the first of them."""
     for place, arm in enumerate(arms, first):
         insert(
             connection,
@@ -437,7 +437,7 @@ def insert_arms(connection: sqlite3.Connection, arms: Iterable[Arm], first: int)
 
 
 def insert_trial(connection: sqlite3.Connection, trial: Trial) -> None:
-    """A trial with its CPU, series and histograms."""
+    """Insert a trial with its CPU, series and histograms."""
     row: dict[str, Any] = {name: getattr(trial, name) for name in _TRIAL}
     row["status"] = trial.status.value
     if trial.measured is not None:
@@ -478,12 +478,12 @@ def read_info(connection: sqlite3.Connection) -> tuple[RunInfo, StopReason | Non
 
 
 def read_events(connection: sqlite3.Connection) -> tuple[RunEvent, ...]:
-    """What happened to the run, in order."""
+    """Events of the run, in order."""
     return tuple(RunEvent(**dict(row)) for row in connection.execute("SELECT * FROM event ORDER BY rowid"))
 
 
 def update_plan(connection: sqlite3.Connection, plan: Mapping[str, Any]) -> None:
-    """The plan as measured from now on."""
+    """Store the plan as measured from now on."""
     connection.execute("UPDATE run SET plan = ?", (_json(plan),))
 
 
@@ -521,7 +521,7 @@ def read_trials(connection: sqlite3.Connection) -> tuple[Trial, ...]:
 
 
 def _parts(connection: sqlite3.Connection, table: str, record: type[Record]) -> dict[int, list[Any]]:
-    """By trial."""
+    """Rows of such a table, by trial."""
     found: dict[int, list[Any]] = {}
     for row in connection.execute(f"SELECT * FROM {table} ORDER BY trial, place"):
         fields = {name: row[name] for name in record.model_fields}

@@ -1,5 +1,5 @@
-"""A server's counters under names that no product owns. Run files keep counters as the server names them; a product that counts
-something under another name is a further entry in `_NAMES`."""
+"""A server's counters under neutral names. Run files keep counters as the server names them; a product with another name for one is a
+further entry in `_NAMES`."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ class ServerMetrics:
     commits: int | None = None
     fsyncs: int | None = None
     pages_read: int | None = None
-    """From files into memory."""
+    """Pages read from files into memory."""
     lock_waits: int | None = None
-    """Of transactions for a row."""
+    """Waits of transactions for a row."""
     lock_wait_ms: int | None = None
     running: int | None = None
-    """Requests in work at that moment."""
+    """Requests in progress at that moment."""
     lookup_hits: int | None = None
     lookup_misses: int | None = None
 
     def __add__(self, other: ServerMetrics) -> ServerMetrics:
-        """Of two servers together; a count that one of them lacks is the other's."""
+        """Counts of two servers together; a count that one of them lacks is the other's."""
         return self._with(other, lambda one, two: two if one is None else one + (two or 0))
 
     def __sub__(self, other: ServerMetrics) -> ServerMetrics:
-        """Without a part of what was counted."""
+        """Counts without a part of them."""
         return self._with(other, lambda one, two: None if one is None else one - (two or 0))
 
     def _with(self, other: ServerMetrics, of_both: Callable[[int | None, int | None], int | None]) -> ServerMetrics:
@@ -57,6 +57,6 @@ _NAMES = {
 
 
 def server_metrics(counters: Mapping[str, int]) -> ServerMetrics:
-    """From counters as a server names them."""
+    """Metrics from counters as a server names them."""
     found = {field: [counters[name] for name in names if name in counters] for field, names in _NAMES.items()}
     return ServerMetrics(**{field: counts[0] for field, counts in found.items() if counts})
