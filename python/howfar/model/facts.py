@@ -1,4 +1,4 @@
-"""What the good trials of an arm say a transaction needs: CPU time by who spent it, bytes, round trips; and what the load could have.
+"""What a transaction needs according to an arm's good trials: CPU time by role, bytes, round trips; and what the load could have had.
 
 Sums over trials, so that a long trial weighs more. Nothing is modelled here.
 """
@@ -20,7 +20,7 @@ from howfar.store.receipts import number_in
 from howfar.store.records import Arm, ArmRole, FactorValue, Measured, Run, Trial, TrialStatus
 
 FULL_LINK = 0.9
-"""Of the rate that was requested, as the link counts bytes: from here on a link may be what everything else waits for."""
+"""Share of the requested rate, as the link counts bytes, from which everything else may wait for the link."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class End:
 
     cpu_s: float
     wait_s: float
-    """Ready and waiting for a processor."""
+    """Time ready and waiting for a processor."""
     cpus: int
     emulator_cpus: float
-    """How many of them the link's emulator took."""
+    """How many of the processors the link's emulator used."""
     other_cpus: float
-    """How many of them strangers took."""
+    """How many of the processors other programs used."""
     busy: float | None
-    """The share of their time that they worked, for whomever, by the machine's own counters. None: no trial says."""
+    """Share of the time that the processors worked, for any process, by the machine's counters. None: no trial reports it."""
 
 
 @dataclass(frozen=True)
@@ -55,35 +55,35 @@ class ArmFacts:
     client: End
     server: End
     shared_cpu: bool
-    """Client and server on the same processors."""
+    """Whether client and server are on the same processors."""
     wire_to_client: float | None
     wire_to_server: float | None
-    """As the link counted them, headers in; a trial's connects and prepares are among them."""
+    """Bytes as the link counted them, headers included, with a trial's connects and prepares."""
     segments_to_client: float | None
     segments_to_server: float | None
     rtt_s: float
-    """At rest; 0: no link."""
+    """RTT at rest; 0: no link."""
     way_s: float
-    """What of a ping over the link is hosts and emulator, not the delay that was requested: kernels, wakes."""
+    """Time that hosts and emulator (kernels, wakes), not the requested delay, take of a ping over the link."""
     session: Mapping[str, Any]
     valid: bool = True
-    """False: its limit says that these figures are about other programs or about errors."""
+    """False if the arm's limit makes these figures about other programs or about errors."""
 
     @property
     def runnable_s(self) -> float:
-        """Both ends' waiting for a processor."""
+        """Time that both ends wait for a processor."""
         return self.client.wait_s + self.server.wait_s
 
     @property
     def link_full(self) -> bool:
-        """One direction of the link carried nearly all that its rate lets through."""
+        """Whether one direction of the link carried nearly all that its rate permits."""
         most = max(self.wire_to_client or 0.0, self.wire_to_server or 0.0)
         return self.rate_bps is not None and 8 * most * self.tps.value >= FULL_LINK * self.rate_bps
 
     @property
     def idle_s(self) -> float:
-        """Of a lone connection's cycle: when neither end worked or was ready to, beyond the statements' round trips. (With more
-        connections it means nothing: they work at the same time.)"""
+        """Time of a lone connection's cycle when neither end worked or was ready to, in addition to the statements' round trips. (With
+        more connections, which work at the same time, it has no meaning.)"""
         return self.cycle_s - self.client.cpu_s - self.server.cpu_s - self.runnable_s - self.round_trips * self.rtt_s
 
     def level(self, factor: str) -> FactorValue | None:
@@ -100,7 +100,7 @@ class ArmFacts:
 
 
 def arm_facts(run: Run) -> tuple[ArmFacts, ...]:
-    """Of every arm with a good trial that compares cells in a closed loop: not the duplicate, nor one made to confirm something."""
+    """Facts about every arm with a good trial that compares cells in a closed loop: no duplicate, and none for a confirmation."""
     found = []
     for arm in run.info.arms:
         if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER) and offered_per_s(arm.factors) is None:
@@ -156,7 +156,7 @@ def _facts(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:
 
 
 def _hosts(run: Run, arm: Arm) -> tuple[HostCpus, HostCpus]:
-    """The client's and the server's processors; one host's where both are on one machine."""
+    """Processors of the client and of the server; of one host where both are on one machine."""
     environment = run.info.environment
     server = HostCpus.of(environment, "server")
     placement = arm.factors.get("placement", environment.get("placement"))
@@ -165,7 +165,7 @@ def _hosts(run: Run, arm: Arm) -> tuple[HostCpus, HostCpus]:
 
 
 def _end(role: str, trials: Sequence[Trial], host: HostCpus, both: Sequence[frozenset[int]]) -> End:
-    """`both`: the processors of client and server. Forwarders are on both ends."""
+    """Processors of one end. `both`: those of client and server. Forwarders are on both ends."""
     ours = [name for name, own in zip(("client", "server"), both, strict=True) if host.cpus == own]
     seen = [trial.measured for trial in trials if trial.measured is not None]
     transactions = sum(each.transactions for each in seen)
@@ -185,15 +185,15 @@ def _tps(seen: Measured) -> float:
 
 
 ROW_BYTES = 130
-"""Of a row of `c` in a binary result: packet header 4, head 1, map of NULLs 1, length 1, 119 characters; text is about as long."""
+"""Bytes of a row of `c` in a binary result: packet header 4, head 1, map of NULLs 1, length 1, 119 characters; text is similar."""
 RESULT_BYTES = 78
-"""Of a result without its rows: count and definition of the column, end marks."""
+"""Bytes of a result without its rows: count and definition of the column, end marks."""
 OK_BYTES = 11
 
 
 def replies(workload: Mapping[str, Any], round_trips: float, total_bytes: float) -> tuple[float, ...]:
-    """One number a turn, adding up to `total_bytes`. A workload that is not known, or that turns otherwise than its statements say,
-    is taken to answer with messages of one length."""
+    """Sizes of the replies of a transaction, adding up to `total_bytes`. A workload that is unknown, or whose round trips differ from
+    its statements', is assumed to answer with messages of one length."""
     guessed = _guess(workload)
     if guessed is None or abs(len(guessed) - round_trips) > 0.5:
         return requests(round_trips, total_bytes)
@@ -204,7 +204,7 @@ def replies(workload: Mapping[str, Any], round_trips: float, total_bytes: float)
 
 
 def requests(round_trips: float, total_bytes: float) -> tuple[float, ...]:
-    """Requests are of about one length."""
+    """Sizes of the requests of a transaction, assumed to be equal."""
     count = max(1, round(round_trips))
     return (total_bytes / count,) * count
 
@@ -230,8 +230,8 @@ def _guess(workload: Mapping[str, Any]) -> list[float] | None:
 
 
 def unevenness(workload: Mapping[str, Any]) -> float:
-    """(1 + C²) / 2 of the sizes of a transaction's answers: how much longer a queue before a station that works in proportion to
-    them is than one with exponential times (Pollaczek-Khinchine). At least 1: sizes are not all that varies."""
+    """(1 + C²) / 2 of the sizes of a transaction's answers: the queue before a station that works in proportion to them, relative to
+    one with exponential times (Pollaczek-Khinchine). At least 1: not only sizes vary."""
     found = _guess(workload) or [1.0]
     mean_square = sum(length * length for length in found) / len(found)
     return max(1.0, mean_square / (sum(found) / len(found)) ** 2 / 2)
@@ -240,15 +240,16 @@ def unevenness(workload: Mapping[str, Any]) -> float:
 SEGMENT_BYTES = 1448
 """Payload of a full TCP segment with timestamps at an MTU of 1500."""
 HEADER_BYTES = 90
-"""Of each segment as a link's rate counts it: IP and TCP with timestamps 52, Ethernet 14, check sequence 4, preamble and gap 20."""
+"""Headers of a segment as a link's rate counts it: IP and TCP with timestamps 52, Ethernet 14, check sequence 4, preamble and gap
+20."""
 TLS_RECORD_BYTES = 16_384
 TLS_BYTES, TLS_12_BYTES = 22, 29
-"""Of each record: header 5 and tag 16, and of 1.3 the kind 1, of 1.2 with AES-GCM the nonce 8."""
+"""Bytes that TLS adds to each record: header 5 and tag 16, and in 1.3 the kind 1, in 1.2 with AES-GCM the nonce 8."""
 
 
 def carried_bytes(message: float, ratio: float | None = None, record_bytes: int = 0) -> float:
-    """What TCP carries of one message. `ratio`: what compression leaves of it, its own headers in; None: not compressed.
-    `record_bytes`: what TLS adds to each of its records; 0: not encrypted."""
+    """Bytes that TCP carries of one message. `ratio`: share that compression leaves of it, its own headers included; None: not
+    compressed. `record_bytes`: bytes that TLS adds to each of its records; 0: not encrypted."""
     carried = message
     if ratio is not None:
         carried *= ratio
@@ -258,5 +259,5 @@ def carried_bytes(message: float, ratio: float | None = None, record_bytes: int 
 
 
 def headed_bytes(carried: float) -> float:
-    """With the headers of its segments, as a link's rate counts."""
+    """Bytes with the headers of their segments, as a link's rate counts."""
     return carried + HEADER_BYTES * ceil(carried / SEGMENT_BYTES)

@@ -1,4 +1,4 @@
-"""A base of a measured curve: demands from its saturated point, and from its low end the time that does not queue.
+"""The base of a measured curve: demands from its saturated point, and the time without queueing from its low end.
 
 Processor time is read from counters at the highest throughput (the utilisation law: demand = busy time / transactions), where work
 comes in batches as it does under load. What a lone connection takes longer than these demands, whatever the reason, is `think_s`: so
@@ -27,19 +27,19 @@ class ModelPoint(Part):
     tps_interval: Derived = None
     low: float
     high: float
-    """The band: a convention (two ways to soften the bounds), and no interval."""
+    """Limits of the band, which is a convention (two ways to soften the bounds) and no interval."""
 
 
 class Prediction(Part):
     """A curve as the model predicts it, and what was then measured."""
 
     basis: str
-    """What went in, in words: `from tcp at 1 and 64 threads, and 43.3 kB a transaction`."""
+    """Inputs in words: `from tcp at 1 and 64 threads, and 43.3 kB a transaction`."""
     points: tuple[ModelPoint, ...]
     ceiling_tps: float
-    """What the busiest station passes at most, with however many connections."""
+    """Most transactions that the busiest station passes, with any number of connections."""
     plateau_tps: float
-    """At the connections at which the curve was fastest."""
+    """Throughput at the connections at which the curve was fastest."""
     plateau_tps_interval: Derived = None
     knee: float
     """N*: connections that would fill the busiest station if nobody ever waited."""
@@ -48,22 +48,22 @@ class Prediction(Part):
     """Measured points that the model was compared with."""
     by_construction: int
     """Measured points that test nothing and are left out of the errors: those that the model was fitted to, and those of a full link,
-    whose rate is a given."""
+    whose rate is given."""
     mean_error: float | None
     """Mean absolute relative error over the tested points; None: there are none."""
     worst_error: float | None
     plateau_error: float | None
-    """Signed: `plateau_tps` against the largest measured throughput of the curve. None: it is right by construction."""
+    """Signed error of `plateau_tps` against the largest measured throughput of the curve. None: it is right by construction."""
 
 
 THREADS_MOST = 2048
 FULL_CPU = 0.95
-"""Of a host's processors, busy: from here on they are taken to have been full."""
+"""Share of the time that a host's processors are busy, from which they are taken as full."""
 _HALVINGS = 60
 
 
 def settings_of(facts: ArmFacts) -> WhatIfSettings:
-    """What the arm was measured at. Its connects are part of what was measured, not something to add."""
+    """Settings at which the arm was measured. Its connects are part of what was measured, not something to add."""
     return WhatIfSettings(
         threads=facts.threads,
         rtt_s=facts.rtt_s,
@@ -75,7 +75,7 @@ def settings_of(facts: ArmFacts) -> WhatIfSettings:
 
 
 def fit(curve: Sequence[ArmFacts], workload: Mapping[str, Any]) -> WhatIf:
-    """Of cells that differ only in connections, at least one; with one, that is both ends."""
+    """The base from cells that differ only in connections, at least one; a single one is both ends."""
     low = min(curve, key=lambda facts: facts.threads)
     top = max(curve, key=lambda facts: facts.tps.value)
     client_cpus, server_cpus = cpus_left(top)
@@ -109,7 +109,7 @@ def fit(curve: Sequence[ArmFacts], workload: Mapping[str, Any]) -> WhatIf:
 
 
 def _think_s(base: WhatIf, low: ArmFacts) -> float:
-    """Such that the model gives the low end's throughput: by halving, for there it may be more than one connection."""
+    """The think time at which the model gives the low end's throughput: by halving, for there it may be more than one connection."""
     settings = settings_of(low)
 
     def too_slow(think_s: float) -> bool:
@@ -126,7 +126,7 @@ def _think_s(base: WhatIf, low: ArmFacts) -> float:
 
 
 def _as_measured(facts: ArmFacts) -> tuple[WhatIfCompression, ...]:
-    """For a compressed curve on its own: what the link carried of it. The processors' part is in its demands already."""
+    """Compression of a compressed curve on its own: the bytes on the link. The processors' part is in its demands already."""
     algorithm = str(facts.level("compression"))
     if algorithm == "off":
         return ()
@@ -144,7 +144,7 @@ def _as_measured(facts: ArmFacts) -> tuple[WhatIfCompression, ...]:
 
 
 def carried_payload(facts: ArmFacts) -> tuple[float, float] | None:
-    """What TCP carried a transaction, to the client and to the server, by the link's counters. None: no link.
+    """Bytes that TCP carried per transaction, to the client and to the server, by the link's counters. None: no link.
 
     Segments without payload (acknowledgements) count as headers too; what else they say is not known.
     """
@@ -159,7 +159,7 @@ def carried_payload(facts: ArmFacts) -> tuple[float, float] | None:
 
 
 def cpus_left(facts: ArmFacts) -> tuple[float, float]:
-    """How many processors of client and server the load could have. Where both ends share them: of both together, twice."""
+    """How many processors of client and server the load could have. Where both ends share them: those of both together, twice."""
     if not facts.shared_cpu:
         return _left(facts, facts.client), _left(facts, facts.server)
     both = replace(facts.server, cpu_s=facts.client.cpu_s + facts.server.cpu_s, wait_s=facts.runnable_s)
@@ -167,16 +167,16 @@ def cpus_left(facts: ArmFacts) -> tuple[float, float]:
 
 
 def _left(facts: ArmFacts, end: End) -> float:
-    """An end whose processors were short had what it used. Of any other at least a fair half was there: strangers also took what it
-    had no use for."""
+    """Processors that the load could have at an end. If they were short, as many as it used; otherwise at least a fair half, because
+    other programs also used what the load did not need."""
     used = min(end.cpu_s * facts.tps.value, end.cpus)
     free = end.cpus - end.emulator_cpus - end.other_cpus
     return used if _was_short(facts, end) else max(free, end.cpus / 2, used)
 
 
 def _was_short(facts: ArmFacts, end: End) -> bool:
-    """Its work waited for processors and for nothing else: they were always busy, on average all had some of its work on them or
-    waiting (Little's law), it waited longer than it worked, and no link was full."""
+    """Whether the end's work waited for processors only: they were always busy, on average all had some of its work on them or waiting
+    (Little's law), it waited longer than it worked, and no link was full."""
     if end.busy is None or end.busy < FULL_CPU or facts.link_full:
         return False
     ready = (end.cpu_s + end.wait_s) * facts.tps.value
@@ -184,7 +184,7 @@ def _was_short(facts: ArmFacts, end: End) -> bool:
 
 
 def nearest(rate_bps: float | None, others: Sequence[ArmFacts]) -> ArmFacts | None:
-    """The arm over the link whose rate is nearest, as a factor. None: there is none."""
+    """The arm with the nearest rate of the link, as a factor. None: there is none."""
     known = [each for each in others if each.rate_bps]
     if rate_bps is None or not known:
         return None
@@ -200,7 +200,7 @@ class Series:
 
     @property
     def name(self) -> str:
-        """The arms' name without the number of connections."""
+        """Name of the arms without the number of connections."""
         parts = [word for word in self.arms[0].arm.name.split(", ") if not word.endswith((" thread", " threads"))]
         return ", ".join(parts)
 
@@ -213,12 +213,12 @@ class Series:
         return self.arms[0].local
 
     def but(self, *names: str) -> dict[str, FactorValue]:
-        """Factors apart from these."""
+        """Factors except these."""
         return {name: level for name, level in self.factors.items() if name not in names}
 
 
 def series(facts: Sequence[ArmFacts]) -> tuple[Series, ...]:
-    """In the order in which their first arms stand in the plan."""
+    """Series in the order in which their first arms stand in the plan."""
     return tuple(
         Series(
             {name: level for name, level in arms[0].arm.factors.items() if name != "threads"},
@@ -229,12 +229,12 @@ def series(facts: Sequence[ArmFacts]) -> tuple[Series, ...]:
 
 
 SOFTNESS = 1.5
-"""Of the band's lower edge, 1 / ((1/a)^k + (1/b)^k)^(1/k) over the two bounds a and b. With k = 1 every transaction waits behind all
-others, always; with k without end nobody ever waits. A convention between the two, fitted to nothing."""
+"""Softness k of the band's lower edge, 1 / ((1/a)^k + (1/b)^k)^(1/k) over the two bounds a and b. With k = 1 every transaction waits
+behind all others; with k without limit none ever waits. A convention between the two, fitted to nothing."""
 
 
 def predict(base: WhatIf, settings: WhatIfSettings, curve: Sequence[ArmFacts], basis: str, own: bool) -> Prediction:
-    """`curve` as `base` has it at `settings`. `own`: it is the curve that the model was fitted to."""
+    """The curve that `base` predicts at `settings`, with the measured `curve`. `own`: the model was fitted to this curve."""
     found = network(base, settings)
     threads = sorted(facts.threads for facts in curve)
     points = found.points(threads[-1])
@@ -257,7 +257,7 @@ def predict(base: WhatIf, settings: WhatIfSettings, curve: Sequence[ArmFacts], b
 
 
 def _fitted(facts: ArmFacts, fewest: int, top: ArmFacts) -> bool:
-    """The model meets this point of its own curve: the time of the low end, and the processors that were short at the top."""
+    """Whether the model meets this point of its own curve: the time of the low end, or processors that were short at the top."""
     return facts.threads == fewest or (
         facts is top and any(_was_short(facts, end) for end in (facts.client, facts.server))
     )
@@ -288,7 +288,7 @@ def _grid(most: int, measured: Sequence[int]) -> list[int]:
 
 
 def onto_link(local: WhatIf, lone: ArmFacts, target: ArmFacts, others: Sequence[ArmFacts]) -> WhatIf:
-    """The base of a path without a link, for one with `target`'s link.
+    """The base of a path without a link, for a path with `target`'s link.
 
     A lone connection on loopback waits in every turn for kernels and for being woken. The link's round trip at rest is measured by a
     ping and holds the same: what the calibration found of that is taken off, so that it does not count twice.

@@ -1,4 +1,4 @@
-"""A closed queueing model of a database under load: so many connections, each with one transaction under way.
+"""A closed queueing model of a database under load: connections that each have one transaction in progress.
 
 A transaction thinks for a while (everything that does not queue: round trips, the client's own time) and visits stations, where
 it waits its turn: the processors of the server, the link in each direction. The solution is mean value analysis, Reiser and
@@ -20,12 +20,12 @@ from itertools import pairwise
 from typing import Self
 
 _MOST_BUSY = 0.98
-"""Of processors, with others: beyond it a measured share says little about what is left."""
+"""Highest share of processors' time for which a measured share still says how much is left."""
 
 
 @dataclass(frozen=True)
 class Station:
-    """Where a transaction waits its turn. Times in seconds; `visits` a transaction, `mean_s` and `square_s2` (E[S^2]) a visit."""
+    """A place where a transaction queues. Times in seconds; `visits` per transaction, `mean_s` and `square_s2` (E[S^2]) per visit."""
 
     name: str
     visits: float
@@ -34,23 +34,23 @@ class Station:
 
     @property
     def demand_s(self) -> float:
-        """Service of one transaction: at most 1 / demand of them pass in a second."""
+        """Service time per transaction: at most 1 / demand of them pass per second."""
         return self.visits * self.mean_s
 
     @property
     def left_s(self) -> float:
-        """What an arrival finds left of the service under way, on average (the renewal theorem)."""
+        """Rest of the service in progress that an arrival finds, on average (the renewal theorem)."""
         return self.square_s2 / (2 * self.mean_s) if self.mean_s else 0.0
 
     @classmethod
     def exponential(cls, name: str, visits: float, demand_s: float) -> Self:
-        """Services of exponential length: the usual assumption where only the demand is known."""
+        """A station with services of exponential length: the usual assumption where only the demand is known."""
         mean = demand_s / visits
         return cls(name, visits, mean, 2 * mean**2)
 
     @classmethod
     def of_services(cls, name: str, services_s: Sequence[float]) -> Self:
-        """The services of one transaction, one by one; each takes as long every time."""
+        """A station with the services of one transaction, one by one; each takes as long every time."""
         visits = len(services_s)
         return cls(name, visits, sum(services_s) / visits, sum(service**2 for service in services_s) / visits)
 
@@ -62,17 +62,17 @@ def line(name: str, wire_bytes: Sequence[float], rate_bps: float) -> Station:
 
 def processors(name: str, visits: float, demand_s: float, count: float) -> tuple[Station, float]:
     """`count` equal processors as one that is `count` times as fast, and the delay in seconds that makes up for it (Seidmann 1987).
-    Less than one: a part of a processor, slower by that."""
+    Less than one: a part of a processor, slower in proportion."""
     return Station.exponential(name, visits, demand_s / count), demand_s * max(count - 1, 0.0) / count
 
 
 @dataclass(frozen=True)
 class Beside:
     """The work of a lone connection on processors that others use too, for each of its transactions: the shorter its wait elsewhere,
-    the more often they are in its way. Times in seconds, of one transaction."""
+    the more often they delay it. Times in seconds, per transaction."""
 
     work_s: float
-    """With nobody in its way."""
+    """Time of the work when nothing else delays it."""
     others_s: float
     """Processor time of the others."""
     processors: int
@@ -83,12 +83,12 @@ class Beside:
         return cls(max(cycle_s - wait_s, 1e-6) / alone._crowding(cycle_s), others_s, processors)
 
     def _crowding(self, cycle_s: float) -> float:
-        """How many times as long work takes: exact for one and two processors and exponential services (M/M/1, M/M/2)."""
+        """Factor by which others lengthen the work: exact for one and two processors and exponential services (M/M/1, M/M/2)."""
         busy = min(self.others_s / cycle_s / self.processors, _MOST_BUSY)
         return 1 / (1 - busy**self.processors)
 
     def cycle_s(self, wait_s: float) -> float:
-        """From the beginning of one transaction to that of the next, between waits of that length."""
+        """Time from the beginning of one transaction to that of the next, between waits of `wait_s`."""
         low, high = wait_s, wait_s + self.work_s / (1 - _MOST_BUSY**self.processors)
         for _ in range(60):
             middle = (low + high) / 2
@@ -103,18 +103,18 @@ class Point:
 
     connections: int
     throughput: float
-    """Transactions a second."""
+    """Transactions per second."""
     utilisation: dict[str, float]
-    """Of each station, 0 .. 1."""
+    """Utilisation of each station, 0 .. 1."""
 
     @property
     def cycle_s(self) -> float:
-        """From the beginning of one transaction of a connection to that of the next."""
+        """Time from the beginning of one transaction of a connection to that of the next."""
         return self.connections / self.throughput
 
 
 def solve(delay_s: float, stations: Sequence[Station], most: int) -> list[Point]:
-    """The points for 1 .. `most` connections. A transaction takes time somewhere, else there is no answer. A delay below nothing says
+    """The points for 1 .. `most` connections. A transaction must take time somewhere, else there is no answer. A negative delay means
     that stations work on one transaction at the same time."""
     assert most >= 1 and delay_s + sum(station.demand_s for station in stations) > 0
     highest = ceiling(stations)
@@ -138,17 +138,17 @@ def solve(delay_s: float, stations: Sequence[Station], most: int) -> list[Point]
 
 
 def ceiling(stations: Sequence[Station]) -> float:
-    """Transactions a second that the busiest station passes at most."""
+    """Most transactions per second that the busiest station passes."""
     busiest = max((station.demand_s for station in stations), default=0.0)
     return 1 / busiest if busiest else float("inf")
 
 
 def knee(delay_s: float, stations: Sequence[Station]) -> float:
-    """N*: the connections that would fill the busiest station if nobody ever waited; from here on more of them mostly wait."""
+    """N*: the connections that would fill the busiest station if none ever waited; beyond it more of them mostly wait."""
     return (delay_s + sum(station.demand_s for station in stations)) * ceiling(stations)
 
 
 def at(points: Sequence[Point], connections: int) -> Point:
-    """The point for a number of connections; `points` as `solve` gives them."""
+    """The point for a number of connections; `points` as `solve` returns them."""
     assert all(after.connections == before.connections + 1 for before, after in pairwise(points))
     return points[connections - points[0].connections]

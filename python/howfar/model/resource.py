@@ -1,4 +1,4 @@
-"""What can be a limit."""
+"""Resources that can limit throughput."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from enum import StrEnum
 
 
 class Resource(StrEnum):
-    """What can be a limit. Closed: a report can explain each."""
+    """A resource that can limit throughput. Closed: a report can explain each."""
 
     CLIENT_CPU = "client CPU"
-    """Then the figures are about the load generator."""
+    """The figures are about the load generator."""
     SERVER_CPU = "server CPU"
     FORWARDER_CPU = "forwarder CPU"
     INSTRUMENT_CPU = "instrument CPU"
@@ -27,11 +27,11 @@ class Resource(StrEnum):
     SERVER_WAIT = "wait in the server"
     LATENCY = "latency"
     ERRORS = "server errors"
-    """Transactions fail: the figures are about them too."""
+    """Transactions fail, so that the figures are about errors too."""
     INVALID = "invalid"
-    """Other programs have the machine."""
+    """Other programs use the machine."""
     NOT_ESTABLISHED = "not established"
 
 
 NOT_THE_PATH = frozenset({Resource.ERRORS, Resource.INVALID})
-"""Figures with such a limit say nothing of a path, nor of what is compared on it."""
+"""Limits whose figures do not describe a path, nor what is compared on it."""
