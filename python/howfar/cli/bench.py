@@ -1,4 +1,4 @@
-"""`howfar bench`: what the instrument itself costs. Thin: options in, figures out; the measuring is in `howfar.bench`."""
+"""`howfar bench`: the cost of the instrument itself. Thin: options in, figures out; the measuring is in `howfar.bench`."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def name_of(point: LinkPoint) -> str:
 
 
 def _goodput(got: Obtained) -> str:
-    """As a share of what the rate allows. Far beyond it no rate was in force, and the share would mean nothing."""
+    """Goodput as a share of what the rate permits. Far beyond it no rate was in force, and the share would mean nothing."""
     if got.goodput_ratio is None or got.goodput_ratio > SHARE_MOST:
         return f"{got.goodput_gbit:.3g} Gb/s"
     return f"{got.goodput_ratio:.2%}"
@@ -112,7 +112,7 @@ _COST: tuple[tuple[str, Callable[[LinkRow | Peer], str], tuple[str, ...]], ...] 
     ("late p99.9, µs", lambda row: _figure(getattr(row, "lateness_us_p999", None)), ()),
     ("drops", lambda row: _figure(getattr(row, "drops", None)), ("unmodelled drops",)),
 )
-"""Heading, figure, and the bars that mark it."""
+"""Heading and figure of each column, and the bars that mark it."""
 
 
 def _links(rows: Sequence[LinkRow]) -> Table:
@@ -150,7 +150,7 @@ def failures(rows: Sequence[LinkRow]) -> list[str]:
 
 
 def _bars(found: LinkBench) -> Table:
-    """For each bar: how many links meet it, and each that does not, with its figure."""
+    """Table of bars: how many links meet each, and those that do not, with their figures."""
     judged: dict[tuple[str, str], list[tuple[str, Verdict]]] = {}
     named = [(name_of(row.asked), bar) for row in found.rows for bar in row.bars]
     for name, bar in [*named, *((extra.name, bar) for extra in found.extras for bar in extra.bars)]:
@@ -164,7 +164,7 @@ def _bars(found: LinkBench) -> Table:
 
 
 def verdict_on(verdicts: Sequence[tuple[str, Verdict]], several: bool) -> str:
-    """`met`, or which links miss it and by how much; of several runs with the best one."""
+    """The verdict as text: `met`, or which links miss it and by how much; for several runs with the best one."""
 
     def figure(bar: Verdict) -> str:
         return f"{_figure(bar.median)} (best {_figure(bar.best)})" if several else _figure(bar.median)
@@ -243,7 +243,7 @@ def table(headings: Sequence[str], columns: Sequence[Sequence[tuple[str, str]]])
 def _answer(
     found: Calibration | Comparison, as_json: bool, screen: Console, shown: Table, lines: Sequence[str]
 ) -> None:
-    """The first of `lines` is the heading."""
+    """Print a table; the first of `lines` is the heading."""
     if as_json:
         click.echo(found.model_dump_json(indent=2))
         return
@@ -254,7 +254,7 @@ def _answer(
 
 
 def _estimate(estimate: Estimate, show_value: Callable[[float], str]) -> str:
-    """`0.2 [0.1, 0.3]`."""
+    """An estimate as text: `0.2 [0.1, 0.3]`."""
     value = show_value(estimate.value)
     if estimate.low is None or estimate.high is None:
         return value
@@ -492,12 +492,12 @@ def link(
 
 
 def _quantities(option: str, text: str, kind: object) -> tuple[int, ...]:
-    """`1ms,10ms`: quantities with units. Raises UsageError."""
+    """Quantities with units from a list like `1ms,10ms`. Raises UsageError."""
     return tuple(read_option(option, part.strip(), kind, "howfar bench link") for part in text.split(","))
 
 
 def _build(against: str | None) -> None:
-    """Outside of the sandbox, where there is a network. Raises UsageError, MissingError, LabError."""
+    """Build the peer outside of the sandbox, where there is a network. Raises UsageError, MissingError, LabError."""
     from howfar.bench.links.peers import toxiproxy
 
     if against != "toxiproxy":

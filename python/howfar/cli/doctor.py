@@ -1,4 +1,4 @@
-"""`howfar doctor`: looks at the database servers of this machine and says which lines to change. Thin: reads, calls, shows."""
+"""`howfar doctor`: examines the database servers of this machine and reports lines to change. Thin: reads, calls, shows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from howfar.engine.messages import UnixTarget
 from howfar.load.target import ServerAddress, parse_option_file
 
 TO_CHANGE = 8
-"""With --strict, for monitoring: something should be changed."""
+"""Exit code with --strict, for monitoring: something should be changed."""
 _WIDTH_MOST = 120
 
 
@@ -80,7 +80,7 @@ def doctor(
 
 
 def _numeric(target: Target) -> Target:
-    """Names become addresses, as `howfar load` resolves them."""
+    """A target with its name as an address, as `howfar load` resolves it."""
     found = target_of(ServerAddress(host=target.host, port=target.port, socket=target.path), note)
     if isinstance(found, UnixTarget):
         return replace(target, path=found.path, host=None, port=None)
@@ -88,7 +88,7 @@ def _numeric(target: Target) -> Target:
 
 
 def _logins(user: str | None, password_file: Path | None, ask: bool, defaults_file: Path | None) -> Logins:
-    """Raises UsageError."""
+    """The logins that the options give. Raises UsageError."""
     secret = os.environ.get("HOWFAR_PASSWORD_FILE")
     if secret and not (user or password_file or ask or defaults_file):
         note("the account is that of `howfar lab`")

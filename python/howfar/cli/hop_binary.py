@@ -15,7 +15,7 @@ from howfar.paths.path import give_program
 
 
 def hop_binary_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `--hop-binary` to a command; it takes effect by itself."""
+    """Add `--hop-binary` to a command; the option takes effect by itself."""
     return click.option(
         "--hop-binary",
         "hop_binaries",
@@ -28,7 +28,7 @@ def hop_binary_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _take(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Raises UsageError."""
+    """Take the programs given by the option. Raises UsageError."""
     known = sorted({program for path in PATHS.values() for program in path.hops})
     for value in values:
         name, _equals, where = value.partition("=")

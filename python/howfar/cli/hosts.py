@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 UNKNOWN = "unknown"
 _PAIR_S = 15
-"""Of a pair: goodput of 5 s each way, with its warm-up, and round trips."""
+"""Time for a pair: goodput of 5 s each way, with its warm-up, and round trips."""
 _FILE = click.argument("file", default="hosts.toml", type=click.Path(path_type=Path))
 
 

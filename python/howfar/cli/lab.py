@@ -1,4 +1,4 @@
-"""`howfar lab`: any program inside the laboratory, the server reachable and described in environment variables."""
+"""`howfar lab`: any program inside the laboratory, with a server that environment variables describe."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from howfar.units import format_duration_ns, format_rate_bps, format_size_bytes
 
 
 def clear_receipt(receipt: Path) -> None:
-    """Remove an older receipt, and check that a new one can be written: a run that ends early leaves no other run's verdict.
+    """Remove an older receipt, and check that a new one can be written, so that a run that ends early leaves no other run's verdict.
 
     Raises UsageError.
     """
@@ -73,7 +73,7 @@ def clear_receipt(receipt: Path) -> None:
 
 
 def code_with_receipt(code: int, receipt: Path, facts: dict[str, Any]) -> int:
-    """Write it, and return the exit code: CMD's own, unless that is 0 and the receipt could not be written."""
+    """Write the receipt, and return the exit code: CMD's own, unless that is 0 and the receipt could not be written."""
     try:
         receipt.write_text(json.dumps(facts, indent=2) + "\n")
     except OSError as error:
@@ -83,7 +83,7 @@ def code_with_receipt(code: int, receipt: Path, facts: dict[str, Any]) -> int:
 
 
 def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[], int], receipt: Path | None) -> int:
-    """The exit code of `run`. Where the link was not as requested is reported on stderr; `receipt` gets everything."""
+    """The exit code of `run`. A link that was not as requested is reported on stderr; `receipt` gets everything."""
     laboratory.size_buffers(max(spec.bdp_bytes for spec in script.links()))
     at_rest = link.at_rest() if receipt else ()
     from_idle = link.ping_from_idle() if receipt else None
@@ -139,7 +139,7 @@ def script_violations(player: Player) -> tuple[str, ...]:
 
 
 def describe_link(link: Link) -> str:
-    """`link 1gbit, RTT 10ms (measured 10.01ms at rest), queue 1.192MiB, jitter, loss`."""
+    """The link in words: `link 1gbit, RTT 10ms (measured 10.01ms at rest), queue 1.192MiB, jitter, loss`."""
     spec, measured = link.spec, format_duration_ns(link.calibration["rtt_p50_ns"])
     if link.backend == "none":
         return f"a bare cable, RTT measured {measured} at rest"
@@ -171,12 +171,12 @@ _EFFECTS = {
 
 
 def _both(values: list[str]) -> str:
-    """One value, or both where they differ."""
+    """One value, or both where the directions differ."""
     return values[0] if values[0] == values[1] else f"{values[0]} to server, {values[1]} to client"
 
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
-"""As shells have it."""
+"""Exit codes of shells."""
 
 _LIBPQ_PORT = 5432
 
@@ -300,7 +300,7 @@ def lab(
 
 
 def _factors(plan: Plan | None, path: NetworkPath, tls: str | None) -> dict[str, FactorValue]:
-    """Of the stage."""
+    """Factors of the stage."""
     of_replicas: dict[str, FactorValue] = {} if plan is None else dict(cells(plan)[0].factors)
     return of_replicas | {"path": path.name, "tls": tls or "off", IDLE.name: "as-found"}
 
@@ -313,7 +313,7 @@ def _run_inside(
     script: Script,
     receipt: Path | None,
 ) -> int:
-    """The exit code, in the sandbox."""
+    """The exit code of the command in the sandbox."""
     path = find_path(str(factors["path"]))
     with ExitStack() as ledger:
         laboratory = ledger.enter_context(open_laboratory(request))
@@ -329,7 +329,7 @@ def _run_inside(
 
 
 def _path(name: str | None, choice: LinkChoice) -> NetworkPath:
-    """The one named; else the one that crosses the link if any option of a link is given."""
+    """The named path; else the one that crosses the link if any option of a link is given."""
     path = find_path(name or ("remote" if choice.given else "socket"))
     if choice.given and not path.crosses_link:
         raise UsageError(f"the path {path.name} crosses no link", "Leave out --path, or use --path remote.")
@@ -337,7 +337,7 @@ def _path(name: str | None, choice: LinkChoice) -> NetworkPath:
 
 
 def _check_command(command: Sequence[str]) -> None:
-    """Before anything is built."""
+    """Check the command before anything is built."""
     if not command or shutil.which(command[0]) is not None:
         return
     there = "/" in command[0] and Path(command[0]).exists()
@@ -351,8 +351,8 @@ _OF_REPLICAS = ("replicas", "distances", "replica-rtt", "replica-rate", "consist
 
 
 def _replicated_plan(mode: str | None, server: str, levels: Mapping[str, str | None]) -> Plan | None:
-    """A plan of one cell, so that levels are checked and explained as in a plan. None: the server is alone. Raises UsageError,
-    PlanError, ServerMissing."""
+    """A plan of one cell, so that levels are checked and explained as in a plan. None: the server does not replicate. Raises
+    UsageError, PlanError, ServerMissing."""
     given = {name: level for name, level in levels.items() if level is not None}
     if mode in ("off", "none"):
         raise UsageError(
@@ -421,14 +421,14 @@ def _open_stage(
 
 
 def _name_dead_hops(stage: LabStage) -> None:
-    """Whether or not CMD noticed."""
+    """Report hops that died, whether or not CMD noticed."""
     for hop in stage.main.endpoint.hops:
         if (code := hop.process.poll()) is not None:
             note(f"not as requested: the path's program {hop.label} ended before CMD did ({how_ended(code)})")
 
 
 def _replica(laboratory: Lab, replica: Member, protocol: str) -> dict[str, str]:
-    """Its socket; of MySQL and MariaDB an option file, as its account has another password than the primary's."""
+    """Variables of a replica: its socket; for MySQL and MariaDB an option file, because its password differs from the primary's."""
     prefix = f"HOWFAR_{replica.name.upper()}"
     found = {f"{prefix}_SOCKET": str(replica.server.socket)}
     if protocol != "postgresql":
@@ -458,7 +458,7 @@ def _where(prefix: str, target: UnixTarget | TcpTarget) -> dict[str, str]:
 
 
 def _account(laboratory: Lab, stage: LabStage, tls: str | None) -> dict[str, str]:
-    """Of a server that knows accounts."""
+    """Variables of the account, for a server that has accounts."""
     if stage.protocol == "postgresql":
         return _libpq(laboratory, stage, tls)
     encryption = _mysql_encryption(stage.trust.ca_file, tls) if stage.trust and tls else ("loose-skip-ssl",)
@@ -531,7 +531,7 @@ def _server_host(laboratory: Lab) -> dict[str, str]:
 def client_options(
     user: str, password: str, target: UnixTarget | TcpTarget, encryption: Sequence[str] = ("loose-skip-ssl",)
 ) -> str:
-    """An option file for the clients of MariaDB and MySQL: with it no password stands in a command line."""
+    """Write an option file for the clients of MariaDB and MySQL, so that no password is in a command line."""
 
     def quoted(value: str) -> str:
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -563,7 +563,7 @@ def _say(laboratory: Lab, path: NetworkPath, factors: Mapping[str, FactorValue])
 
 
 def _levels(factors: Mapping[str, FactorValue]) -> str:
-    """`Galera, 2 replicas, three zones, replica link 1gbit`."""
+    """The replication in words: `Galera, 2 replicas, three zones, replica link 1gbit`."""
     shown = (REPLICATION, REPLICAS, DISTANCES, REPLICA_RTT_NS, REPLICA_RATE_BPS)
     return ", ".join(factor.label(factors[factor.name]) for factor in shown if factor.name in factors)
 
@@ -582,7 +582,7 @@ def _start_companion(laboratory: Lab, command: str, variables: dict[str, str], l
 
 
 def _launcher(laboratory: Lab, path: NetworkPath, command: Sequence[str]) -> Launcher:
-    """Puts CMD on its host."""
+    """What starts CMD on its host."""
     if not command:
         note("a shell in the laboratory; `exit` ends it")
     host = laboratory.client_host_of(path)

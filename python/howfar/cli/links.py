@@ -137,7 +137,7 @@ _OPTIONS: tuple[tuple[str, str, str], ...] = (
     ("outage", "AT:FOR[/EVERY]", "When the link is down, like 5s:1s/30s; time 0 is the start of CMD."),
     ("seed", "NUMBER", "Seed of all random effects.  [default: 0]"),
 )
-"""In the order in which they are applied."""
+"""Options in the order in which they are applied."""
 _PER_DIRECTION = {"queue", "jitter", "loss", "loss-burst", "duplicate", "corrupt", "reorder", "outage"}
 
 
@@ -152,9 +152,9 @@ class LinkChoice:
     congestion_control: str
     named: str | None
     given: bool
-    """Any option of a link is given."""
+    """Whether any option of a link is given."""
     alone: bool
-    """An option beyond RTT, rate and TCP is given: the user wants the link, not a database."""
+    """Whether an option beyond RTT, rate and TCP is given: the user wants the link, not a database."""
 
 
 def link_options(command: _Command) -> _Command:
@@ -201,7 +201,7 @@ _EITHER = " For one direction: to-server:… or to-client:…"
 
 
 def read_link(values: dict[str, Any]) -> LinkChoice:
-    """The values of the options of `link_options`. Raises UsageError."""
+    """The link from the values of `link_options`. Raises UsageError."""
     given = {word: values[word.replace("-", "_")] for word, _, _ in _OPTIONS if values[word.replace("-", "_")]}
     name, backend = values["link_name"], values["link_backend"] or DEFAULT
     script_file: Path | None = values["link_script"]

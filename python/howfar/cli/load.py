@@ -63,7 +63,7 @@ from howfar.load.search import MOST_TRIALS, Goal, Trial, answer, judged, next_ra
 from howfar.load.verdict import Stamp
 
 WHOLE = 0.9
-"""Of its length: an interval cut short by the end of the window is less."""
+"""Share of an interval's length; one cut short by the end of the window is less."""
 DIED_OF_SIGINT = "(signal 2)"
 
 
@@ -77,7 +77,7 @@ class Stopped(Exception):
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """SIGINT and SIGTERM as `Stopped`; the engine is ended when it propagates."""
+    """Turn SIGINT and SIGTERM into `Stopped`; the engine is ended when it propagates."""
 
     def stop(number: int, _frame: FrameType | None) -> None:
         raise Stopped(number)
@@ -107,7 +107,7 @@ class Watch:
     options: Options
     job: LoadJob
     quiet: bool = False
-    """A trial of a search: only JSON lines are shown."""
+    """Whether this is a trial of a search, of which only JSON lines are shown."""
     intervals: list[Interval] = field(default_factory=list)
 
     def __call__(self, event: Event) -> None:
@@ -131,7 +131,7 @@ class Watch:
             _echo(sysbench_interval_lines(event, job, options.value("percentile")))
 
     def show_partial(self, how: str) -> None:
-        """What an interrupted or failed load leaves."""
+        """Show the intervals of an interrupted or failed load."""
         if self.options.value("json"):
             click.echo(partial_line(self.intervals))
         for line in report_human.partial(self.intervals, how):
@@ -139,7 +139,7 @@ class Watch:
 
 
 def measure(options: Options, job: LoadJob, quiet: bool = False) -> Result:
-    """One load to its end. Raises EngineError, Stopped, both after the partial figures are shown."""
+    """Run one load to its end. Raises EngineError, Stopped, both after the partial figures are shown."""
     watch = Watch(options, job, quiet)
     try:
         with stoppable():
@@ -158,7 +158,7 @@ def measure(options: Options, job: LoadJob, quiet: bool = False) -> Result:
 
 
 def tables(options: Options, job: TablesJob) -> None:
-    """prepare, warmup or cleanup. Raises EngineError, Stopped."""
+    """Run prepare, warmup or cleanup. Raises EngineError, Stopped."""
     shown = ("", 0)
 
     def show_event(event: Event) -> None:
@@ -183,7 +183,7 @@ def tables(options: Options, job: TablesJob) -> None:
 
 
 def _advised(options: Options, job: LoadJob | TablesJob, failed: EngineFailed) -> EngineFailed:
-    """With the exact statement where a limit of the server was reached."""
+    """The failure with the exact statement to run where a limit of the server was reached."""
     failed.advice = limit_advice(job, failed.message) or failed.advice
     if options.value("json"):
         click.echo(failed_line(failed.code, failed.message, failed.advice))
@@ -191,7 +191,7 @@ def _advised(options: Options, job: LoadJob | TablesJob, failed: EngineFailed) -
 
 
 def head(options: Options, job: LoadJob | TablesJob) -> None:
-    """What is shown before the engine starts."""
+    """Show the lines before the engine starts."""
     if options.value("json"):
         click.echo(job_line(job))
     elif options.value("report") == "pgbench":
@@ -204,7 +204,7 @@ def head(options: Options, job: LoadJob | TablesJob) -> None:
 
 
 def show(options: Options, result: Result, name: str) -> None:
-    """The reports of a finished load, on stdout and in files. Raises RunFileError."""
+    """Show the reports of a finished load, on stdout and in files. Raises RunFileError."""
     if options.value("json"):
         click.echo(summary_line(result))
     elif options.value("report") == "sysbench":
@@ -226,7 +226,7 @@ def show(options: Options, result: Result, name: str) -> None:
 
 
 def check_outputs(options: Options) -> None:
-    """Before a load is spent on them: the files of reports can be written. Raises RunFileError."""
+    """Check that the files of reports can be written, before a load is spent on them. Raises RunFileError."""
     for path in (Path(options.value(name)) for name in ("prometheus", "hdr-log") if options.given(name)):
         if path.is_dir():
             raise RunFileError(f"{path} cannot be written: it is a directory", "Name a file.")
@@ -245,7 +245,7 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Whole or not at all: a reader never sees half of it. Raises RunFileError."""
+    """Write a file whole or not at all: a reader never sees half of it. Raises RunFileError."""
     with _writing(path):
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
@@ -306,7 +306,7 @@ _METAVARS = {"int": "N", "number": "X", "switch": "[on|off]", "text": "TEXT", "l
 
 
 class _SysbenchLike(click.Command):
-    """Its options are in `howfar.load.options`: click knows neither sysbench's forms nor dialects."""
+    """A command whose options are in `howfar.load.options`: click knows neither sysbench's forms nor dialects."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args:
@@ -386,7 +386,7 @@ def _act(options: Options) -> int:
 
 
 def _workload(options: Options) -> tuple[str, Custom | None]:
-    """Its name in reports, and what a file describes. Raises UsageError, PlanError."""
+    """The workload's name in reports, and a file's description of it. Raises UsageError, PlanError."""
     if options.kind is not None:
         return options.kind, None
     file = str(options.value("workload"))

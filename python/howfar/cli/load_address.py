@@ -32,9 +32,9 @@ from howfar.services import SERVICES
 MAX_FILE_BYTES = 65_536
 _USUAL_SOCKETS = tuple(service.sockets[0] for service in SERVICES.values())
 TRY_S = 5.0
-"""For each of several addresses of a name."""
+"""Time for each of several addresses of a name."""
 LONGEST_SOCKET_PATH = 107
-"""What the kernel takes."""
+"""Longest path that the kernel accepts."""
 
 Say = Callable[[str], None]
 
@@ -70,7 +70,7 @@ def find_login(options: Options, say: Say, environment: Mapping[str, str] = os.e
 
 
 def _check_files(address: ServerAddress) -> None:
-    """Raises UsageError."""
+    """Check the files that an address names. Raises UsageError."""
     for name, file in (("CA", address.ssl_ca), ("certificate", address.ssl_cert), ("key", address.ssl_key)):
         if file is not None:
             try:
@@ -81,7 +81,7 @@ def _check_files(address: ServerAddress) -> None:
 
 
 def of_laboratory(environment: Mapping[str, str] = os.environ) -> ServerAddress | None:
-    """What `howfar lab` tells the programs in it; None outside."""
+    """The server that `howfar lab` describes to the programs in it; None outside."""
     if "HOWFAR_SOCKET" not in environment and "HOWFAR_HOST" not in environment:
         return None
     port = environment.get("HOWFAR_PORT", str(DEFAULT_PORT))
@@ -106,7 +106,7 @@ def _password(options: Options, of_file: str | None, laboratory: bool, environme
 def password(
     file: Path | None, ask: bool, of_file: str | None, say: Say, environment: Mapping[str, str] = os.environ
 ) -> str:
-    """From the most explicit source; `of_file`: of an option file. Raises UsageError."""
+    """The password from the most explicit source; `of_file`: that of an option file. Raises UsageError."""
     if file is not None:
         text = read_text(file, "--password-file", MAX_FILE_BYTES)
         if file.stat().st_mode & 0o077:
@@ -122,7 +122,7 @@ def password(
 
 
 def _postgres(options: Options, address: ServerAddress, say: Say, environment: Mapping[str, str]) -> Login:
-    """With libpq's other sources: the service, the environment, the password file. Raises UsageError, EngineError."""
+    """The login with libpq's other sources: the service, the environment, the password file. Raises UsageError, EngineError."""
     home = Path(environment.get("HOME", "/nonexistent"))
     outside = libpq.of_environment(environment)
     of_service: str | None = None
@@ -165,7 +165,7 @@ def _of_passfile(file: Path, address: ServerAddress, say: Say) -> str | None:
 
 
 def _offers_tls(target: TcpTarget) -> bool:
-    """Ask as libpq does, on a connection of its own. Raises EngineError."""
+    """Whether the server offers TLS, asked as libpq does, on a connection of its own. Raises EngineError."""
     try:
         with closing(socket.create_connection((target.host, target.port), TRY_S)) as asked:
             asked.sendall(struct.pack("!II", 8, 80877103))
@@ -178,7 +178,7 @@ def _offers_tls(target: TcpTarget) -> bool:
 
 
 def target_of(address: ServerAddress, say: Say) -> Target:
-    """The numeric address. A name with several is tried address by address, and the one that answers is said."""
+    """The numeric address. For a name with several, each is tried in turn, and the one that answers is reported."""
     if address.socket is not None:
         path = os.path.abspath(address.socket)  # noqa: PTH100 - the same text, no links followed
         if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:

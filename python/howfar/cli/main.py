@@ -70,7 +70,7 @@ Exit codes:
 
 
 class _Lazy(click.Group):
-    """Commands by name; a module is imported when its command is used, so that `howfar --help` is quick."""
+    """Commands by name. A module is imported when its command is used, so that `howfar --help` is quick."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -92,7 +92,7 @@ UNKNOWN = "unknown"
 
 
 def version_text() -> str:
-    """Package, engine and the commit of the engine, a line each; what cannot be found out is unknown, never an error."""
+    """Versions of package and engine and the engine's commit, a line each; what cannot be determined is unknown, never an error."""
     import subprocess
     from importlib import metadata
     from pathlib import Path
@@ -118,7 +118,7 @@ def version_text() -> str:
 
 
 def _version(context: click.Context, _: click.Parameter, value: bool) -> None:
-    """Asks the engine too, so that only `--version` pays for it."""
+    """Show the version. Only `--version` asks the engine, which takes time."""
     if value and not context.resilient_parsing:
         click.echo(f"howfar {howfar.__version__}\n{version_text()}")
         context.exit()
@@ -144,13 +144,13 @@ _unraisable_as_python_has_it = sys.unraisablehook
 
 
 def _unraisable(raised: sys.UnraisableHookArgs) -> None:
-    """A server that hung up first leaves a goodbye unsent in a client library's buffer: that is no error of this program."""
+    """Ignore an error from a client library's buffer whose goodbye could not be sent because the server had closed the connection."""
     if not isinstance(raised.exc_value, BrokenPipeError):
         _unraisable_as_python_has_it(raised)
 
 
 def run_command_line(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and give back its exit code. Never a traceback for a user's mistake."""
+    """Run a command and return its exit code. A user's mistake never gives a traceback."""
     open_closed_streams()
     sys.unraisablehook = _unraisable
     try:

@@ -1,4 +1,4 @@
-"""What a run ends with: the report on the terminal, its page, and what to do next."""
+"""The end of a run: the report on the terminal, its page, and what to do next."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DETAILS = "howfar.details"
 
 
 def details_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `--details` to a command that ends with a report in the terminal; `show` asks the command's context for it."""
+    """Add `--details` to a command that ends with a report in the terminal; `show` reads it from the command's context."""
 
     def keep(context: click.Context, _: click.Parameter, value: bool) -> None:
         context.meta[_DETAILS] = value
@@ -56,7 +56,7 @@ def summarise(run: Run) -> Summary:
 
 
 def show(summary: Summary, no_colour: bool) -> None:
-    """The report on stdout."""
+    """Write the report to stdout."""
     from howfar.experiments.registry import in_terminal
 
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
@@ -83,7 +83,7 @@ def page_path(html: Path | None, run_file: Path) -> Path:
 
 
 def check_page_path(path: Path) -> None:
-    """Before anything is measured: a page can be written there. Raises RunFileError."""
+    """Check, before anything is measured, that a page can be written there. Raises RunFileError."""
     if path.is_dir():
         raise RunFileError(f"{path} is a directory, not a file for the HTML page", "Name a file with --html.")
     if not path.parent.is_dir():
@@ -95,7 +95,7 @@ def check_page_path(path: Path) -> None:
 
 
 def write(path: Path, text: str, again: str = " `howfar report` writes the page again from the run file.") -> None:
-    """The whole file or none. `again`: how to have it later. Raises DiskFull, RunFileError."""
+    """Write a whole file or none. `again`: how to have it later. Raises DiskFull, RunFileError."""
     try:
         with unfinished(path) as partial:
             partial.write_text(text, encoding="utf-8")
@@ -109,13 +109,13 @@ def write(path: Path, text: str, again: str = " `howfar report` writes the page 
 
 
 MORE_TIME = "10min"
-"""What is offered to who wants narrower intervals."""
+"""Additional time that is offered for narrower intervals."""
 _OF_ONE_RUN = {"--seed", "--time-budget", "--target"}
 """Options that a longer run of the same plan must not take over."""
 
 
 def finish(path: Path, html: Path | None, no_colour: bool) -> int:
-    """Report a run that has ended and give back the exit code. After Ctrl-C nothing is rendered: the user wants out."""
+    """Report a run that has ended and return the exit code. After Ctrl-C nothing is rendered, because the user wants to leave."""
     run = read_run(path)
     name = shlex.quote(str(path))
     if run.stop is StopReason.INTERRUPTED:
@@ -140,7 +140,7 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
 
 
 def _can_be_confirmed(run: Run, summary: Summary) -> bool:
-    """A limit was named that this laboratory can test, and that was not done or not to its end."""
+    """Whether a limit was named that this laboratory can test, and was not, or not fully, tested."""
     begun = confirmation(run.events)
     if begun is not None:
         return not begun.ended
@@ -148,7 +148,7 @@ def _can_be_confirmed(run: Run, summary: Summary) -> bool:
 
 
 def more_command(path: Path, run: Run) -> str:
-    """What goes on with a run that has ended."""
+    """Command that continues a run that has ended."""
     narrower = ""
     if run.stop is StopReason.WIDTH:
         narrower = f" --target {float(run.info.plan['timing']['target_half_width']) * 50:.3g}%"
@@ -156,7 +156,7 @@ def more_command(path: Path, run: Run) -> str:
 
 
 def _full_command(run: Run) -> str:
-    """The plan without `--quick`, with the run's other options but for its seed, budget and target."""
+    """Command for the plan without `--quick`, with the run's other options except its seed, budget and target."""
     arguments = run.info.command
     kept = [arguments[1]]
     for before, word in pairwise(arguments[1:]):

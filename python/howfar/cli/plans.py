@@ -1,4 +1,4 @@
-"""`howfar plans`: the included experiments, what each answers, how long it takes here."""
+"""`howfar plans`: the included experiments, the questions they answer and how long they take here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from howfar.plan.load import load_plan, shipped_plans
 from howfar.plan.types import Plan
 
 _MOST_NAMED = 6
-"""Cells; of more only the factors are listed."""
+"""Most cells that are listed; of more only the factors are."""
 
 
 @click.command()
@@ -31,7 +31,7 @@ def plans() -> None:
 
 
 def _arms(plan: Plan) -> str:
-    """Every cell by its name; of a grid, what is varied."""
+    """Names of all cells; for a grid, what is varied."""
     names = [cell.name for cell in cells(plan) if cell.role in ("baseline", "contender")]
     if len(names) <= _MOST_NAMED:
         return f"Compares {', '.join(names)}."
@@ -59,14 +59,14 @@ def _data(plan: Plan, forecast: Cost) -> str:
 
 
 def _enough(plan: Plan) -> str:
-    """When a run ends. What breaks is counted, and no width says when it is enough."""
+    """When a run ends. Faults are counted, and no width ends such a run."""
     if all(breaks(cell.factors) for cell in cells(plan)):
         return f"at most {plan.timing.max_blocks} times each"
     return f"to within ±{plan.timing.target_half_width:.0%}"
 
 
 def _duration(plan: Plan) -> str:
-    """On each kind of server: a trial takes longer on MySQL, which starts and ends in more time."""
+    """Duration on each kind of server: a trial takes longer on MySQL, which starts and ends more slowly."""
     here, mysql = (
         _minutes(cost(plan.model_copy(update={"factors": plan.factors.model_copy(update={"server": (server,)})})))
         for server in ("mariadb", "mysql")

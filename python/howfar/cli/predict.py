@@ -91,7 +91,7 @@ def predict(
 
 
 def _slopes(values: tuple[str, ...], pages: list[str]) -> dict[str, Slope]:
-    """Raises UsageError."""
+    """Slopes from files, by the name of the page. Raises UsageError."""
     from pydantic import ValidationError
 
     from howfar.recording.slope import Slope
@@ -116,7 +116,7 @@ def _slopes(values: tuple[str, ...], pages: list[str]) -> dict[str, Slope]:
 
 
 def _measurement(path: Path) -> Measurement:
-    """Raises UsageError."""
+    """Measurement in a file. Raises UsageError."""
     from howfar.recording.prediction_report import Measurement
 
     try:

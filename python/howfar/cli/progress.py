@@ -39,13 +39,13 @@ STOPPED = {
     StopReason.INTERRUPTED: "interrupted",
 }
 REFRESH_PER_S = 2
-"""Drawing takes CPU from the measured paths; twice a second is enough for an eye."""
+"""Drawings per second: they take CPU from the measured paths, and two are enough for an eye."""
 _FEW = 100
 _MOST_RATIOS = 8
 
 
 def time_left(ns: int) -> str:
-    """`4 min 10 s`, `35 s`."""
+    """Time as text: `4 min 10 s`, `35 s`."""
     seconds = max(round(ns / 1e9), 0)
     if seconds < 60:
         return f"{seconds} s"
@@ -55,7 +55,7 @@ def time_left(ns: int) -> str:
 
 
 def ratio(arm: ArmStanding) -> str:
-    """`0.78 ±4 %`, `baseline`, `-` while unknown or when there is none; `(settled)`: it is not measured any more."""
+    """Ratio as text: `0.78 ±4 %`, `baseline`, `-` while unknown or when there is none; `(settled)`: no longer measured."""
     if arm.role in (ArmRole.BASELINE, ArmRole.CONTROL):
         return arm.role.value
     if arm.ratio is None:
@@ -67,24 +67,24 @@ def ratio(arm: ArmStanding) -> str:
 
 
 def number(rate: float) -> str:
-    """`26108`, `14.7`."""
+    """Rate as text: `26108`, `14.7`."""
     return f"{rate:.1f}" if rate < _FEW else f"{rate:.0f}"
 
 
 def blocks_of(forecast: Forecast, most: int) -> str:
-    """`of about 4`; `of at most 30` when only the limit ends the run."""
+    """Expected blocks as text: `of about 4`; `of at most 30` when only the limit ends the run."""
     return f"of at most {most}" if forecast.blocks >= most else f"of about {forecast.blocks}"
 
 
 def block(number: int) -> str:
-    """`block 3`, `confirmation 1`."""
+    """Block as text: `block 3`, `confirmation 1`."""
     if number >= CONFIRMATION_BLOCK:
         return f"confirmation {number - CONFIRMATION_BLOCK + 1}"
     return f"block {number + 1}"
 
 
 def trial_result(trial: Trial, unit: Unit) -> str:
-    """`26108 queries/s`, what was lost after a fault, or why it is void."""
+    """Result as text: `26108 queries/s`, losses after a fault, or why the trial is void."""
     if trial.status is TrialStatus.OK and isinstance(trial.fault, CrashRecord):
         return f"lost {trial.fault.lost} of {trial.fault.acknowledged} acknowledged commits"
     if trial.status is TrialStatus.OK and isinstance(trial.fault, FallbackRecord):
@@ -95,7 +95,7 @@ def trial_result(trial: Trial, unit: Unit) -> str:
 
 
 def _arms(run: Run) -> str:
-    """`4 cells and 3 controls`: what is measured in each block."""
+    """Arms as text: `4 cells and 3 controls`, those measured in each block."""
     roles = [arm.role for arm in run.info.arms]
     controls = sum(role in (ArmRole.DUPLICATE, ArmRole.CONTROL) for role in roles)
     cells = len(roles) - controls
@@ -104,7 +104,7 @@ def _arms(run: Run) -> str:
 
 
 def _ratios(compared: Sequence[ArmStanding]) -> str:
-    """Each ratio; of many only the widest, for which the run continues."""
+    """Ratios as text; of many only the widest, for which the run continues."""
     if not compared:
         return "all arms"  # an arm with a fault has no ratio
     if len(compared) <= _MOST_RATIOS:
@@ -141,7 +141,7 @@ class Lines:
         self._say_again(place)
 
     def _say_again(self, place: Slot) -> None:
-        """Once, when a block starts again."""
+        """Print once that a block starts again."""
         if place.attempt and (place.block, place.attempt) != self._again:
             self._again = place.block, place.attempt
             self._print(
@@ -280,7 +280,7 @@ class LivePicture(Lines):
 
 
 def observer(no_colour: bool) -> AbstractContextManager[Observer]:
-    """To be entered when measuring begins and left before the report."""
+    """The observer for this terminal, to be entered when measuring begins and left before the report."""
     if is_terminal(sys.stderr):
         return LivePicture(sys.stderr, has_colour(sys.stderr, no_colour), width(sys.stderr))
     return contextlib.nullcontext(Lines(sys.stderr))

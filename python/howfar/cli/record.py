@@ -110,7 +110,7 @@ def _check(
     pcap: Path | None,
     of_tap: str | None,
 ) -> None:
-    """`of_tap`: an option that needs a command recorded through a tap. Raises UsageError."""
+    """Check the options against each other. `of_tap`: an option that needs a command recorded through a tap. Raises UsageError."""
     if sum(bool(one) for one in (service, interface, pcap)) > 1 or (command and (service or pcap)):
         raise UsageError(
             "more than one source to record", "Give only one of: a command, --service, --interface, --pcap."
@@ -147,7 +147,7 @@ def _packets(
     gaps: bool,
     output: int | None,
 ) -> int:
-    """The command's exit code, 0 without one."""
+    """Record; returns the command's exit code, 0 without one."""
     from howfar.recording.packets import Requested, record
 
     laboratory = of_laboratory() if interface else None

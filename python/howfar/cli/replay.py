@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from howfar.stats.estimate import Part
 
 _MOST_BYTES = 16 << 20
-"""Of a file of statements."""
+"""Most bytes of a file of statements."""
 
 
 @click.command()
@@ -111,7 +111,7 @@ def replay(
 
 
 def _first(recording: Recording, pages: int) -> Recording:
-    """With so many pages of each name."""
+    """The recording with `pages` pages of each name."""
     kept: Counter[str] = Counter()
     chosen = []
     for page in recording.pages:

@@ -70,7 +70,7 @@ def confirm(run: Path, html: Path | None, no_colour: bool) -> int:
 
 
 def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colour: bool, began_ns: int) -> int:
-    """Continue the run in a file. `confirm`: its limits are then tested, unless they have been."""
+    """Continue the run in a file. `confirm`: test its limits afterwards, unless that has been done."""
     found = read_run(run)
     if confirm:
         more = _confirming(found, more)
@@ -110,7 +110,7 @@ def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colou
 def _go_on_hosts(
     run: Path, found: Run, on: str, more: Extension, html: Path | None, no_colour: bool, began_ns: int
 ) -> int:
-    """Between the hosts where it was begun, each in its role."""
+    """Continue the run between the hosts where it was begun, each in its role."""
     cluster, code = on_hosts.enter(on)
     if code is not None:
         return code
@@ -131,7 +131,7 @@ def _go_on_hosts(
 
 
 def _tested(run: Run) -> str:
-    """What there is to say to somebody who asks for a test that was made."""
+    """The message when a requested test has already been made."""
     begun = confirmation(run.events)
     if begun is None or not begun.ended:
         return ""
@@ -140,7 +140,7 @@ def _tested(run: Run) -> str:
 
 
 def _confirming(run: Run, more: Extension) -> Extension:
-    """With the wish to confirm; where the run has ended and its budget may be used, that alone, in a time of its own."""
+    """The extension with a confirmation; if the run has ended and its budget may be used, only that, in a time of its own."""
     begun = confirmation(run.events)
     if begun is not None and begun.ended:
         return more

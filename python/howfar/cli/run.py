@@ -117,7 +117,7 @@ def run(
 
 @dataclass(frozen=True)
 class _Wish:
-    """How a run is to be made and shown."""
+    """Options for how a run is made and shown."""
 
     out: Path | None
     seed: int | None
@@ -143,7 +143,7 @@ def _check_files(loaded: LoadedPlan, wish: _Wish) -> None:
 
 
 def _measure_on(loaded: LoadedPlan, wish: _Wish, on: OnHosts) -> int:
-    """Between hosts of the user's own."""
+    """Measure between the user's own hosts."""
     from howfar.cli import on_hosts
     from howfar.cli.progress import observer
 
@@ -162,7 +162,7 @@ def _measure_on(loaded: LoadedPlan, wish: _Wish, on: OnHosts) -> int:
 
 
 def _measure(loaded: LoadedPlan, wish: _Wish) -> int:
-    """In the sandbox. Imports here take half a second, which a mistyped option does not wait for."""
+    """Measure in the sandbox. Imports here take half a second, which a mistyped option does not wait for."""
     from howfar.cli import session
     from howfar.cli.progress import observer
     from howfar.runner.preflight import fit
@@ -201,7 +201,7 @@ def _record(
     facts: dict[str, Any],
     watching: Observer,
 ) -> Path:
-    """All trials, into a new run file."""
+    """Measure all trials, into a new run file."""
     from howfar.cli import session
     from howfar.runner.preflight import with_rates
     from howfar.runner.run import conduct, new_seed, run_info
@@ -226,7 +226,7 @@ def _say(sentence: str) -> None:
 
 
 def _levels(name: str, value: Any) -> Any:
-    """Paths, loads and distances are several. The closed loop is always one: it shows from which rate on a path no longer keeps up."""
+    """Levels of an option. Paths, loads and distances are several. The closed loop is always one: it shows a path's highest rate."""
     if name == DISTANCES.name and ";" in value:
         return tuple(dict.fromkeys(level.strip() for level in value.split(";")))
     if name not in (LOAD.name, "path"):
@@ -242,7 +242,7 @@ def _command(
     overrides: list[Override],
     on: OnHosts | None = None,
 ) -> tuple[str, ...]:
-    """What repeats this run, for the run file and the report."""
+    """Command that repeats this run, for the run file and the report."""
     where = () if on is None else on.arguments
     arguments = ["howfar", "run", plan, *(["--quick"] if quick else [])]
     for override in overrides:
@@ -253,7 +253,7 @@ def _command(
 
 
 def _without_sandbox(loaded: LoadedPlan, error: SandboxForbidden) -> LoadedPlan:
-    """What can be measured where namespaces are forbidden: the local paths. Raises `error` when there is none to compare."""
+    """The plan for the local paths, where namespaces are forbidden. Raises `error` when there are none to compare."""
     plan = local_part(loaded.plan)
     local = [path for path in plan.factors.path if is_local(path)]
     if len(local) < 2:
@@ -264,7 +264,7 @@ def _without_sandbox(loaded: LoadedPlan, error: SandboxForbidden) -> LoadedPlan:
 
 
 def _counted_with(loaded: LoadedPlan, here: bool) -> Plan:
-    """The plan whose trials a budget has to hold; `here`: on a server of this machine, with its own modes of replication. Raises
+    """The plan whose trials a budget must cover; `here`: on a server of this machine, with its own modes of replication. Raises
     ServerMissing, ServerCrashed."""
     from howfar.runner.preflight import of_the_server  # the laboratory, which --help need not pay
 
@@ -297,7 +297,7 @@ def _least_blocks(plan: Plan) -> int:
 
 
 def _fits(short: Callable[[], Plan]) -> bool:
-    """There is a --quick form, and it fits."""
+    """Whether there is a --quick form, and it fits."""
     try:
         plan = short()
     except UsageError:

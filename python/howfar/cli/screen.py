@@ -18,36 +18,36 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 WIDTH_WITHOUT_TERMINAL = 100
-"""Into a file or a pipe: wide enough that no table is cut."""
+"""Width of files and pipes: wide enough that no table is cut."""
 MIN_WIDTH = 40
 
 
 def no_colour_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `--no-colour` to a command."""
+    """Add `--no-colour` to a command."""
     return click.option(
         "--no-colour", "--no-color", "no_colour", is_flag=True, help="Plain text; NO_COLOR and TERM=dumb do the same."
     )(command)
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `--json` to a command."""
+    """Add `--json` to a command."""
     return click.option("--json", "as_json", is_flag=True, help="The result as JSON.")(command)
 
 
 def html_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds `--html` to a command that ends with a report."""
+    """Add `--html` to a command that ends with a report."""
     return click.option(
         "--html", type=click.Path(path_type=Path), help="The HTML page; by default it is written next to the run file."
     )(command)
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """A terminal that can move its cursor."""
+    """Whether the stream is a terminal that can move its cursor."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def has_colour(stream: TextIO, no_colour: bool) -> bool:
-    """Colour only on a terminal, and only when nobody objects."""
+    """Whether to use colour: only on a terminal, and not if an option or variable forbids it."""
     return not no_colour and not os.environ.get("NO_COLOR") and is_terminal(stream)
 
 
@@ -63,7 +63,7 @@ def width(stream: TextIO | None = None) -> int:
 
 
 def console(no_colour: bool) -> Console:
-    """For the answer, on stdout."""
+    """The console for the answer, on stdout."""
     from rich.console import Console  # `howfar --help` does without
 
     return Console(
@@ -105,12 +105,12 @@ def open_closed_streams() -> None:
 
 
 def abandon_output() -> None:
-    """Nothing more may be written to stdout, not even by the interpreter at its end."""
+    """Prevent further writes to stdout, also by the interpreter at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def read_text(path: Path, option: str, most_bytes: int) -> str:
-    """Its text. Raises UsageError where it cannot be read, is larger than such a file is, or is no text."""
+    """The text of a file. Raises UsageError where it cannot be read, is larger than `most_bytes`, or is not text."""
     try:
         with path.open("rb") as file:
             data = file.read(most_bytes + 1)
@@ -129,7 +129,7 @@ _NAME = "howfar"
 
 
 def program() -> str:
-    """`howfar` when that word finds this program, else its path, relative when that is shorter. Quoted for a shell."""
+    """The name of this program: `howfar` if that word finds it, else its path, relative when that is shorter. Quoted for a shell."""
     called = Path(sys.argv[0]) if sys.argv else Path(_NAME)
     if called.name != _NAME or not called.exists():
         return _NAME  # `python -m`, or a program that imports this one
@@ -147,5 +147,5 @@ def program() -> str:
 
 
 def as_called(advice: str) -> str:
-    """Text in which commands stand as `howfar …` between backquotes, with this program's own name in them."""
+    """Text with commands `howfar …` between backquotes, in which this program's own name replaces `howfar`."""
     return advice.replace(f"`{_NAME} ", f"`{program()} ")

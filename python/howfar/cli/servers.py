@@ -57,7 +57,7 @@ def list_servers(as_json: bool, again: bool) -> None:
 
 
 def _row(name: str, again: bool) -> dict[str, Any]:
-    """What is known of a server by its name, or why there is none."""
+    """Facts about a server by its name, or why there is none."""
     try:
         program = find_server(name)
     except HowfarError as error:

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 _NAMES_TRIED = 100
 _KILLED = (1, 137)
-"""What is seen of a sandbox that was killed: its first process (unshare then ends with 1; we never do), or unshare itself."""
+"""Exit codes of a sandbox that was killed: of its first process (unshare then ends with 1; we never do), or of unshare itself."""
 
 
 def check_machine(plan: Plan) -> None:
-    """Before anything is built: one server, CPUs for two machines where pages are to have two, and the engine is there and ours.
-    Raises UsageError, PlanError, MissingError, EngineError."""
+    """Check, before anything is built, that the plan has one server, that there are CPUs for two machines where pages need two, and
+    that the engine is our own. Raises UsageError, PlanError, MissingError, EngineError."""
     from howfar.lab.network import usable_cpus
 
     if len(plan.factors.server) > 1:
@@ -44,7 +44,7 @@ def check_machine(plan: Plan) -> None:
 
 
 def enter_sandbox() -> int | None:
-    """None when already inside; else run this very command inside and give back its exit code.
+    """None when already inside; else run this very command inside and return its exit code.
 
     Raises SandboxForbidden; LabError when the sandbox was killed.
     """
@@ -69,7 +69,7 @@ def open_testbed(plan: Plan) -> AbstractContextManager[Testbed]:
 
 
 def lab_request(plan: Plan) -> LabRequest:
-    """What all cells together need."""
+    """What to build for all cells together."""
     from howfar.lab.request import LabRequest
     from howfar.lab.servers.kinds import long_text
     from howfar.runner.preflight import companions
@@ -93,7 +93,7 @@ def lab_request(plan: Plan) -> LabRequest:
 
 
 def replicas_of(plan: Plan) -> ReplicasSpec | None:
-    """None: no cell replicates. The first link that one asks for is calibrated with the laboratory."""
+    """Replicas for all cells; None: no cell replicates. The first link that one asks for is calibrated with the laboratory."""
     from howfar.lab.link import LinkSpec
     from howfar.lab.replicated import node_links, replicates, replication_spec
     from howfar.lab.request import ReplicasSpec
@@ -112,7 +112,7 @@ def replicas_of(plan: Plan) -> ReplicasSpec | None:
 
 
 def _connections(plan: Plan) -> int:
-    """The most at once. A server takes its time to see that a connection has gone: with one a transaction there are more."""
+    """Most connections at once. A server takes time to notice that a connection has gone: with one per transaction there are more."""
     most: int = max(plan.factors.threads)
     return 2 * most if "per-transaction" in plan.factors.connect else most
 

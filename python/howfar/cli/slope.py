@@ -90,7 +90,7 @@ def slope(
 
 
 def _delays(text: str) -> tuple[int, ...]:
-    """Raises UsageError."""
+    """Delays in a list. Raises UsageError."""
     found = sorted({parse_duration_ns(part) for part in text.split(",")})
     if len(found) < 2 or found[0] != 0 or found[-1] > _LONGEST_DELAY_NS:
         raise UsageError(
