@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import ceil
 
 Rtts = Mapping[tuple[int, int], float]
-"""By pair, the smaller number first."""
+"""Round trips by pair, the smaller number first."""
 
 
 class _Ways:
@@ -26,7 +26,7 @@ class _Ways:
         return 0.0 if a == b else self.rtts[min(a, b), max(a, b)] / 2
 
     def soonest(self, a: int, b: int) -> float:
-        """Perhaps through another node."""
+        """Shortest one-way time between two nodes, perhaps through another node."""
         return min(self.one_way(a, via) + self.one_way(via, b) for via in self.nodes)
 
     def majority(self, node: int) -> float:
@@ -45,7 +45,7 @@ def _all(ways: _Ways) -> float:
 
 
 def _every_turn(ways: _Ways, origin: int, at: int) -> float:
-    """From when `origin` sends until it is in order at `at`."""
+    """Time from when `origin` sends until the message is in order at `at`."""
     turns = (ways.soonest(origin, node) + ways.one_way(node, at) for node in ways.nodes if node != origin)
     return ways.majority(origin) + max(ways.one_way(origin, at), *turns)
 
@@ -55,9 +55,9 @@ def _leader(ways: _Ways, origin: int, at: int) -> float:
 
 
 def agreement_s(mode: str, consistency: str, rtts: Rtts) -> float:
-    """What a commit waits for. `mode`, `consistency`: levels of the factors. Consistency: `before` orders one more message first;
-    `after` waits until all others have it and have said so, in a message that is ordered too. Galera's `before` waits only for what
-    its node knows to be under way: nothing, in a loop of one."""
+    """Time that a commit waits for agreement. `mode`, `consistency`: levels of the factors. Consistency: `before` orders one more
+    message first; `after` waits until all others have the commit and have reported so, in a message that is ordered too. Galera's
+    `before` waits only for commits that its node knows to be in progress: none, in a loop of one."""
     ways = _Ways(rtts)
     if mode == "galera":
         return _all(ways)
@@ -69,35 +69,35 @@ def agreement_s(mode: str, consistency: str, rtts: Rtts) -> float:
 
 
 WINDOW, PACKET = "evs.user_send_window", "gcs.max_packet_size"
-"""Galera's options: so many messages of a node may be under way, each of so many bytes at most."""
+"""Galera's options: number of messages of a node that may be in progress, and most bytes of each."""
 
 
 def provider_options(text: str) -> dict[str, str]:
-    """Of the variable `wsrep_provider_options`."""
+    """Options in the variable `wsrep_provider_options`."""
     words = (word.partition("=") for word in text.split(";"))
     return {name.strip(): value.strip() for name, _, value in words}
 
 
 PAYLOAD = 0.93
-"""Of the bytes on a link: the rest is framing, and acknowledgements of the other direction's messages."""
+"""Share of payload in the bytes on a link: the rest is framing, and acknowledgements of the other direction's messages."""
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """How Galera sends a transaction: in messages, of which the next one waits until one of those before is agreed on."""
+    """How Galera sends a transaction: in messages, each of which waits until one of the previous ones is agreed on."""
 
     at_once: int = 2
     packet_bytes: int = 64_500
-    """Both as delivered."""
+    """Size of a message; both fields have Galera's defaults."""
 
     def sending_s(self, sent_bytes: float, rate_bps: float, agreement_s: float) -> float:
-        """Beyond one agreement, for so many bytes on a link: by its rate, or by the agreements in between if they are longer."""
+        """Time in addition to one agreement, for `sent_bytes` on a link: by its rate, or by the agreements in between if longer."""
         turns = ceil(ceil(sent_bytes * PAYLOAD / self.packet_bytes) / self.at_once)
         one_s = min(self.packet_bytes, sent_bytes) * 8 / rate_bps
         return max(sent_bytes * 8 / rate_bps, (turns - 1) * (agreement_s + one_s) + one_s)
 
 
 def read_s(mode: str, consistency: str, rtts: Rtts) -> float:
-    """What a transaction that only reads waits for, with nothing under way: at `before`, for one more message to be ordered."""
+    """Wait of a transaction that only reads, with no other in progress: at `before`, for one more message to be ordered."""
     waits = mode != "galera" and "before" in consistency
     return agreement_s(mode, "eventual", rtts) if waits else 0.0

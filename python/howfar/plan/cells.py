@@ -51,9 +51,9 @@ Role = Literal["baseline", "duplicate", "contender", "control"]
 AGAIN = " (again)"
 """Ends the name of the duplicate of the baseline: the A/A arm."""
 CONTROL_SHARE = 0.05
-"""By which the control's RTT is longer: what howfar must find when it is there."""
+"""Share by which the control's RTT is longer: howfar must find this difference."""
 MOST_THREADS = 4
-"""More connections wait for each other, and a longer RTT shortens that."""
+"""Most connections of a control: more wait for each other, and a longer RTT shortens that wait."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Cell:
 
 
 def combinations(plan: Plan) -> list[dict[str, Level]]:
-    """Every distinct combination, in the order of the plan; those that it leaves out too."""
+    """Every distinct combination, in the order of the plan, including those that the plan leaves out."""
     levels: dict[str, tuple[Level, ...]] = {
         name: tuple(getattr(plan.factors, name))
         for name, factor in FACTORS.items()
@@ -84,7 +84,7 @@ def combinations(plan: Plan) -> list[dict[str, Level]]:
 
 
 def _waits_for_too_many(cell: dict[str, Level]) -> bool:
-    """There is no such cell: a commit cannot be acknowledged by more replicas than there are."""
+    """Whether a commit would wait for more replicas than there are, so that no such cell exists."""
     return REPLICATION.of(cell) in SEMI_SYNC and WAIT_FOR.of(cell) > REPLICAS.of(cell)
 
 
@@ -115,10 +115,10 @@ def cells(plan: Plan) -> tuple[Cell, ...]:
 
 
 def _controls(baseline: Cell, compared: list[Cell]) -> tuple[Cell, ...]:
-    """A cell that waits for a link once more, and with a longer RTT: the one with the fewest connections and the highest rate, so that
-    round trips are what it waits for, and where replicas acknowledge the farthest; no longer RTT where there are so many connections
-    that it hides behind their waiting for each other. None where no cell waits for a link, and where something breaks. A baseline has
-    its duplicate already."""
+    """Control cells that wait for a link: one once more, and one with a longer RTT. The reference has the fewest connections and the
+    highest rate, so that it waits for round trips, and where replicas acknowledge the farthest; no longer RTT where there are so many
+    connections that it hides behind their waiting for each other. None where no cell waits for a link, and where something breaks. A
+    baseline has its duplicate already."""
     held = {name: level_of(baseline.factors, name) for name in CONDITIONS}
     linked = [
         cell
@@ -138,7 +138,7 @@ def _controls(baseline: Cell, compared: list[Cell]) -> tuple[Cell, ...]:
 
 
 def _worth(cell: Cell) -> tuple[bool, bool, int, int, int]:
-    """The smaller, the better as a control's reference: what opens connections, or waits for its next due time, hides a round trip."""
+    """Rank of a cell as a control's reference, best first: opening connections or waiting for the next due time hides round trips."""
     factors = cell.factors
     hides = CONNECT.of(factors) != "persistent", LOAD.of(factors) != CLOSED
     return *hides, THREADS.of(factors), -REPLICA_RTT_NS.of(factors), -(RATE_BPS.given(factors) or 0)
@@ -160,7 +160,7 @@ def _check_baseline_measured(plan: Plan, wanted: dict[str, Level]) -> None:
 def _no_one_baseline(
     plan: Plan, measured: list[dict[str, Level]], wanted: dict[str, Level], matching: int
 ) -> PlanError:
-    """Says what is wrong with each factor that the baseline names, or does not name, in the words of the plan."""
+    """The error for a baseline, with what is wrong with each factor that it names or does not name, in the words of the plan."""
     has = {
         key: list(dict.fromkeys(level for factors in measured if (level := level_of(factors, key)) is not None))
         for key in FACTORS
@@ -181,7 +181,7 @@ def _no_one_baseline(
 
 
 def block_order(seed: int, block: int, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The random order of one block. Depends on nothing but seed, block number and names.
+    """The random order of one block, which depends only on seed, block number and names.
 
     Sorts by `random()` draws: of Python's generator only that method promises the same sequence in every version.
     """

@@ -1,4 +1,4 @@
-"""How far the nodes of a cluster are from each other: matrices by name, made of the named links, or written pair by pair."""
+"""Distances between the nodes of a cluster: matrices by name, made of the named links, or written pair by pair."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from howfar.plan.quantities import refuse
 from howfar.units import parse_duration_ns
 
 EVEN = "even"
-"""Every pair is as far apart as the factor `replica_rtt` says."""
+"""The level at which every pair is as far apart as the factor `replica_rtt` says."""
 NAMED_LINKS: Mapping[str, Mapping[str, str]] = tomllib.loads(
     (resources.files("howfar.plan") / "named_links.toml").read_text(encoding="utf-8")
 )
-"""As its file has them; `lab/link/settings.py` makes links of them."""
+"""Named links as their file has them; `lab/link/settings.py` makes links of them."""
 _NEAR_NS, _ZONE_NS, _REGION_NS, _FAR_NS = (
     parse_duration_ns(NAMED_LINKS[name]["rtt"]) for name in ("same-zone", "cross-zone", "region", "us-coasts")
 )
@@ -32,7 +32,7 @@ NAMED: Mapping[str, tuple[int, int, int]] = {
 
 
 def check_distances(value: Any) -> Any:
-    """A level of the factor `distances`."""
+    """Check a level of the factor `distances`."""
     if not isinstance(value, str) or value == EVEN or value in NAMED:
         return value
     if "," not in value:
@@ -51,17 +51,17 @@ def _written(level: str) -> list[int]:
 
 
 def pairs(nodes: int) -> tuple[tuple[int, int], ...]:
-    """Of nodes counted from 0, in the order in which they are written: 0-1, 0-2, 1-2."""
+    """Pairs of nodes counted from 0, in the order in which they are written: 0-1, 0-2, 1-2."""
     return tuple(combinations(range(nodes), 2))
 
 
 def fits(level: str, nodes: int) -> bool:
-    """It says a distance for every pair."""
+    """Whether the level has a distance for every pair."""
     return level == EVEN or level in NAMED or len(_written(level)) == len(pairs(nodes))
 
 
 def rtts_ns(level: str, nodes: int, even_ns: int = 0) -> dict[tuple[int, int], int]:
-    """Round trips by pair. `even_ns`: of every pair at the level `even`."""
+    """Round trips by pair. `even_ns`: the round trip of every pair at the level `even`."""
     if level == EVEN:
         return dict.fromkeys(pairs(nodes), even_ns)
     if (named := NAMED.get(level)) is None:

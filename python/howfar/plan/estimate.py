@@ -1,4 +1,4 @@
-"""What a plan will cost here, in seconds. A forecast for the user and the first guess of the conductor; never a result."""
+"""Duration of a plan here, in seconds. A forecast for the user and the first guess of the runner; never a result."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from howfar.plan.factors import CLUSTERS, REPLICATION, breaks, node_rtts_ns
 from howfar.plan.types import Plan
 
 _TRIAL_OVERHEAD_NS, _MYSQL_OVERHEAD_NS = 1_200_000_000, 3_300_000_000
-"""Fresh server from the template, its data read into memory, the path, connections, statements; then all ended again. Medians of
-runs with 10 x 100000 rows on two CPUs: MariaDB 0.4 to 3 s, MySQL 2.2 on local paths and 3.3 over a link."""
+"""Time around a trial: fresh server from the template, its data read into memory, the path, connections, statements; then all ended
+again. Medians of runs with 10 x 100000 rows on two CPUs: MariaDB 0.4 to 3 s, MySQL 2.2 on local paths and 3.3 over a link."""
 _REPLICA_NS, _MYSQL_REPLICA_NS = 300_000_000, 1_500_000_000
-"""More where there are replicas: their servers, and the proof of replication, without the link's part."""
+"""Additional time with replicas: their servers, and the proof of replication, without the link's part."""
 _CLUSTER_NS, _MYSQL_CLUSTER_NS = 4_000_000_000, 6_000_000_000
-"""More where the servers form a cluster."""
+"""Additional time where the servers form a cluster."""
 _WITHOUT_NODE_NS = 20_000_000_000
-"""More until a cluster goes on without a node, and its clients have written a while."""
+"""Additional time until a cluster continues without a node, and its clients have written for a while."""
 _REPLICA_ROUND_TRIPS = 30
-"""Of the replica's link in a trial: to connect and log in (17), to prove it, and the probe of the link at rest."""
+"""Round trips of the replica's link in a trial: to connect and log in (17), to prove replication, and to probe the link."""
 _BESIDE_NS = 800_000_000
-"""More where Redis, Memcached and an application are started too, and keys are set."""
+"""Additional time where Redis, Memcached and an application are started too, and keys are set."""
 LABORATORY_NS = 5_000_000_000
-"""Hosts, link and its calibration, the server's template found ready."""
+"""Time for hosts, link and its calibration, with the server's template already built."""
 ROWS_PER_S = 150_000
-"""Loading the tables, the first time only."""
+"""Rate of loading the tables, the first time only."""
 REPORT_NS = 10_000_000_000
-"""Analysis, charts and the pages; kept free at the end of a time budget."""
+"""Time for analysis, charts and the pages; reserved at the end of a time budget."""
 
 CONFIRMED_LIMITS = 3
-"""Put to the test after a plan's blocks, at most. Each costs two trials a block."""
+"""Most limits tested after a plan's blocks. Each costs two trials a block."""
 CONFIRMATION_BLOCKS = 4
 _REPLICA_LINK_NS, _CALIBRATION_ROUND_TRIPS = 1_500_000_000, 40
 NEW_LINK_NS = 6_000_000_000
-"""More for the first trial that asks for a link: it is then calibrated. Of a plan's links the first is the laboratory's."""
+"""Additional time of the first trial that asks for a link, to calibrate it. The first of a plan's links is the laboratory's."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class Cost:
 
     arms: int
     around_ns: int
-    """Whatever the number of blocks: laboratory, links, report, confirmation."""
+    """Time that does not depend on the number of blocks: laboratory, links, report, confirmation."""
     trial_ns: int
-    """The mean of a block."""
+    """Mean time of a trial over a block."""
     block_ns: int
     first_time_ns: int
-    """More, once, while the tables are not there yet."""
+    """Additional time, once, to load tables that do not exist yet."""
     least_ns: int
     most_ns: int
 
@@ -79,7 +79,7 @@ def cost(plan: Plan) -> Cost:
 
 
 def trial_cost_ns(plan: Plan) -> int:
-    """One trial, the mean over a block, on the slowest of the plan's servers."""
+    """Time of one trial, the mean over a block, on the slowest of the plan's servers."""
     return cost(plan).trial_ns
 
 
@@ -100,7 +100,7 @@ def _cell_cost_ns(plan: Plan, cell: Cell) -> int:
 
 
 def _replica_links_ns(found: Sequence[Cell]) -> int:
-    """Each distinct link is calibrated once for each pair of servers, without its goodput."""
+    """Time to calibrate each distinct link once for each pair of servers, without its goodput."""
     links = {
         (pair, rtt_ns, cell.factors["replica_rate_bps"])
         for cell in found
@@ -110,7 +110,7 @@ def _replica_links_ns(found: Sequence[Cell]) -> int:
 
 
 def confirmation_ns(plan: Plan, trial_ns: int) -> int:
-    """Of a plan that confirms: one limit is named for each curve, whatever its number of connections."""
+    """Time of a confirmation, with one limit for each curve, whatever its number of connections."""
     if not plan.timing.confirm:
         return 0
     curves = {

@@ -1,4 +1,4 @@
-"""The factors that a plan can vary: one entry each in `FACTORS`, and nobody else lists them.
+"""The factors that a plan can vary: one entry each in `FACTORS`, the only list of them.
 
 A cell is a mapping from factor names to levels, as run files store it. `THREADS.of(cell)` reads one level of it with its type;
 what a cell does not mention has the factor's ordinary level.
@@ -27,7 +27,7 @@ MAX_THREADS = 4096
 MAX_REPLICAS = 9
 NO_PAGE = "none"
 SHORT_ROW = 8
-"""Bytes, as in the published test of replication over distance."""
+"""Bytes of a row, as in the published test of replication over distance."""
 SEMI_SYNC: dict[str, str] = {
     "after-sync": "AFTER_SYNC",
     "after-commit": "AFTER_COMMIT",
@@ -35,8 +35,8 @@ SEMI_SYNC: dict[str, str] = {
     "remote-apply": "remote_apply",
     "remote-write": "remote_write",
 }
-"""Levels of `replication` with an acknowledgement, and the servers' name of what is waited for: two of MariaDB and MySQL, the rest
-PostgreSQL's `synchronous_commit`. Of each server the one that shows and loses least comes first."""
+"""Levels of `replication` with an acknowledgement, and the servers' name of its condition: two of MariaDB and MySQL, the rest
+PostgreSQL's `synchronous_commit`. The first level of each server is the one that shows and loses least."""
 CLUSTERS: dict[str, str] = {
     "galera": "Galera",
     "group": "Group Replication",
@@ -72,50 +72,50 @@ def _plural(noun: str) -> Callable[[Any], str]:
 
 @dataclass(frozen=True)
 class Factor(Generic[T]):
-    """One thing that a plan varies or holds."""
+    """A factor that a plan varies or holds."""
 
     name: str
-    """In cells and run files, with its unit."""
+    """Name in cells and run files, with the unit."""
     kind: Any
     """The type of one level, as pydantic validates it."""
     default: T | None
-    """What a plan holds that does not name the factor. None: it must."""
+    """Level in a plan that does not name the factor. None: the plan must."""
     ordinary: T | None = None
-    """A cell without this factor has this level, and a plan that holds only this level does not write it into cells. None: cells
-    always carry the factor where it applies."""
+    """Level of a cell without this factor; a plan that holds only this level does not write it into cells. None: cells always carry
+    the factor where it applies."""
     toml: str = ""
-    """In plans. Default: the name."""
+    """Name in plans. Default: `name`."""
     label: Callable[[Any], str] = str
-    """A level in the name of a cell."""
+    """A level as text in the name of a cell."""
     page_label: Callable[[Any], str] | None = None
-    """The same in the name of a page."""
+    """A level as text in the name of a page."""
     format: Callable[[Any], str] = str
-    """A level as a plan writes it."""
+    """A level as written in a plan."""
     quoted: bool = True
-    """A level is written as text."""
+    """Whether a level is written as text."""
     applies: Callable[[Cell], bool] = _always
     """Whether the factor means something in a cell with these other levels."""
     absent: T | None = None
     """The level of cells of old run files that lack the factor. Default: ordinary."""
     condition: bool = False
-    """A state of the machine and no property of a path: cells are compared with the baseline at their own level."""
+    """Whether the factor is a state of the machine, not a property of a path: cells are compared with the baseline at their level."""
 
     @property
     def key(self) -> str:
         return self.toml or self.name
 
     def given(self, cell: Cell) -> T | None:
-        """The level, or None where the cell does not carry the factor."""
+        """The cell's level, or None where the cell does not carry the factor."""
         return cast(T | None, cell.get(self.name))
 
     def of(self, cell: Cell) -> T:
-        """The level, else what cells without the factor have."""
+        """The cell's level, else that of cells without the factor."""
         level = cell.get(self.name, self.ordinary if self.ordinary is not None else self.absent)
         assert level is not None, f"the cell has no {self.name}: {dict(cell)}"
         return cast(T, level)
 
     def written(self, level: Any) -> str:
-        """`rate = '1gbit'`, `threads = 16`."""
+        """A level as a line of a plan: `rate = '1gbit'`, `threads = 16`."""
         text = self.format(level)
         return f"{self.key} = {repr(text) if self.quoted else text}"
 
@@ -215,7 +215,7 @@ Idle = Literal["as-found", "polling"]
 
 
 def tls_label(level: object) -> str:
-    """`TLS 1.3 resumed`: a level in a sentence or a table."""
+    """A level in a sentence or a table: `TLS 1.3 resumed`."""
     return f"TLS {str(level).replace('-', ' ')}"
 
 
@@ -224,12 +224,12 @@ def _crosses(cell: Cell) -> bool:
 
 
 def _replicates(cell: Cell) -> bool:
-    """There is a replica."""
+    """Whether the cell has a replica."""
     return REPLICATION.of(cell) not in ("off", "none")
 
 
 def _follows(cell: Cell) -> bool:
-    """There is a replica that follows a primary."""
+    """Whether the cell has a replica that follows a primary."""
     return _replicates(cell) and not _clustered(cell)
 
 
@@ -255,7 +255,7 @@ THREADS: Factor[int] = Factor(
 )
 PLACEMENT: Factor[str] = Factor("placement", Placement, "isolated")
 SERVER: Factor[str] = Factor("server", ServerChoice, "mariadb")
-"""`mariadb`, `mysql`, the name of a private install, or the path of a server program."""
+"""The server: `mariadb`, `mysql`, the name of a private install, or the path of a server program."""
 RTT_NS: Factor[int] = Factor(
     "rtt_ns",
     RttNs,
@@ -270,11 +270,11 @@ RATE_BPS: Factor[int] = Factor(
     "rate_bps", RateBps, 10**9, toml="rate", label=format_rate_bps, format=format_rate_bps, applies=_crosses
 )
 TLS: Factor[str] = Factor("tls", Tls, "off", "off", label=lambda level: "plain" if level == "off" else tls_label(level))
-"""`1.3-resumed`: later connections resume the session of an earlier one; all other handshakes are full ones."""
+"""TLS of sessions. `1.3-resumed`: later connections resume the session of an earlier one; all other handshakes are full ones."""
 COMPRESSION: Factor[str] = Factor(
     "compression", Compression, "off", "off", label=lambda level: "uncompressed" if level == "off" else str(level)
 )
-"""Algorithm and level, as `zstd-3`. The level of zlib is the client's; servers compress their answers at their own."""
+"""Algorithm and level of compression, as `zstd-3`. The level of zlib is the client's; servers compress their answers at their own."""
 CONNECT: Factor[str] = Factor(
     "connect",
     Connect,
@@ -284,9 +284,9 @@ CONNECT: Factor[str] = Factor(
     page_label=lambda level: "connect per page" if level == "per-transaction" else "persistent",
 )
 CONTENT: Factor[str] = Factor("content", Content, "digits", "digits")
-"""What the tables hold: sysbench's digits, sentences, or bytes in which nothing repeats."""
+"""Contents of the tables: sysbench's digits, sentences, or bytes in which nothing repeats."""
 REPLICATION: Factor[str] = Factor("replication", Replication, "off", "off", label=lambda level: MODE_LABELS[level])
-"""`off`: no binary log, as where the path is the question. `none`: a primary alone that writes one."""
+"""Mode of replication. `off`: no binary log, as where the path is the question. `none`: a primary alone that writes one."""
 REPLICA_RTT_NS: Factor[int] = Factor(
     "replica_rtt_ns",
     RttNs,
@@ -297,11 +297,11 @@ REPLICA_RTT_NS: Factor[int] = Factor(
     applies=lambda cell: _replicates(cell) and DISTANCES.of(cell) == EVEN,
     absent=0,
 )
-"""Of the link between the primary and each replica, and of every pair in a cluster; `rtt` is the clients'."""
+"""RTT of the link between the primary and each replica, and of every pair in a cluster; `rtt` is the clients'."""
 DISTANCES: Factor[str] = Factor(
     "distances", Distances, EVEN, EVEN, label=lambda level: str(level).replace("-", " "), applies=_replicates
 )
-"""Between the nodes, by a name or pair by pair; `even`: what `replica_rtt` says. See `distances.py`."""
+"""Distances between the nodes, by a name or pair by pair; `even`: the value of `replica_rtt`. See `distances.py`."""
 REPLICA_RATE_BPS: Factor[int] = Factor(
     "replica_rate_bps",
     RateBps,
@@ -319,12 +319,12 @@ DURABILITY: Factor[str] = Factor(
     label=lambda level: f"durability {level}",
     applies=lambda cell: REPLICATION.of(cell) != "off",
 )
-"""Of primary and replicas. Without a binary log it is the server's own."""
+"""Durability of primary and replicas. Without a binary log it is the server's own."""
 REPLICAS: Factor[int] = Factor("replicas", Replicas, 1, 1, quoted=False, label=_plural("replica"), applies=_replicates)
 WAIT_FOR: Factor[int] = Factor(
     "wait_for", Replicas, 1, 1, quoted=False, label=lambda count: f"wait for {count}", applies=_waits
 )
-"""Replicas whose acknowledgement a semi-synchronous commit needs."""
+"""Number of replicas whose acknowledgement a semi-synchronous commit needs."""
 CONSISTENCY: Factor[str] = Factor(
     "consistency",
     Consistency,
@@ -333,8 +333,7 @@ CONSISTENCY: Factor[str] = Factor(
     label=lambda level: f"consistency {level.replace('-', ' ')}",
     applies=_clustered,
 )
-"""What a transaction in a cluster waits for beyond the agreement: Group Replication's levels; Galera's `wsrep_sync_wait` has the first
-two."""
+"""Wait of a transaction in addition to a cluster's agreement: Group Replication's levels; Galera's `wsrep_sync_wait` has two."""
 WRITERS: Factor[str] = Factor(
     "writers",
     Writers,
@@ -344,7 +343,7 @@ WRITERS: Factor[str] = Factor(
     applies=lambda cell: REPLICATION.of(cell) in ("galera", "group"),
 )
 """Nodes that clients write to, `threads` connections each: the first, or a second one too, in a row of its own or in the same one. A
-group with a single leader takes writes from no other."""
+group with a single leader accepts writes at no other node."""
 ROW_BYTES: Factor[int] = Factor(
     "row_bytes",
     RowBytes,
@@ -354,7 +353,7 @@ ROW_BYTES: Factor[int] = Factor(
     label=lambda size: "short rows" if size == SHORT_ROW else f"rows of {format_size_bytes(size)}",
     format=format_size_bytes,
 )
-"""What a transaction of `single_row_inserts` inserts."""
+"""Bytes that a transaction of `single_row_inserts` inserts."""
 REPLICA_TLS: Factor[str] = Factor(
     "replica_tls",
     ReplicaTls,
@@ -379,13 +378,13 @@ FAULT: Factor[str] = Factor(
     label=lambda level: "no fault" if level == "none" else str(level),
     applies=_replicates,
 )
-"""`kill-primary` to `stop-replica`: something breaks, the primary dies, the replica takes over. `cut-off-`, `partition` and those of a
-member: of clusters; the rest goes on without nodes whose clients still reach them, with a slow one, or takes one in. `replica-leaves`:
-timeouts are the server's own, the replica goes and comes back."""
+"""Faults. `kill-primary` to `stop-replica`: something breaks, the primary dies, the replica takes over. `cut-off-`, `partition` and
+those of a member: for clusters; the rest continues without nodes whose clients still reach them, with a slow one, or takes one in.
+`replica-leaves`: timeouts are the server's own, the replica leaves and comes back."""
 CLUSTERS_OWN: tuple[str, ...] = get_args(ClusterFault)
 CLUSTER_FAULTS = ("none", "kill-primary", *CLUSTERS_OWN)
 PAGE: Factor[str] = Factor("page", ShapeName, NO_PAGE, NO_PAGE)
-"""Names of `Plan.pages`."""
+"""Name of one of `Plan.pages`."""
 APP_CPU_NS: Factor[int] = Factor(
     "app_cpu_ns",
     AppCpuNs,
@@ -395,11 +394,11 @@ APP_CPU_NS: Factor[int] = Factor(
     page_label=lambda ns: f"{ns / 1e6:g} ms CPU",
     format=format_duration_ns,
 )
-"""What the application computes for a page, beyond what its round trips need."""
+"""Time that the application computes for a page, in addition to what its round trips need."""
 APPLICATION: Factor[str] = Factor(
     "application", Application, "engine", "engine", page_label=lambda level: APPLICATION_LABELS[level]
 )
-"""Who runs the page: PHP under PHP-FPM, or the engine itself."""
+"""Application that runs the page: PHP under PHP-FPM, or the engine itself."""
 
 IDLE: Factor[str] = Factor(
     "idle",
@@ -409,13 +408,13 @@ IDLE: Factor[str] = Factor(
     label=lambda level: f"idle {level.replace('-', ' ')}",
     condition=True,
 )
-"""What CPUs do while nothing runs on them: what this machine does, or poll, so that nothing waits for a CPU to wake."""
+"""Idle states of CPUs: those that this machine uses, or polling, so that nothing waits for a CPU to wake."""
 
 LOAD: Factor[str] = Factor(
     "load", Load, CLOSED, CLOSED, label=lambda level: "closed loop" if level == CLOSED else str(level), condition=True
 )
-"""How transactions begin: each connection's next one when the last is answered, or at a rate of their own, whatever is answered. A
-share of the capacity is resolved to a rate before a run begins."""
+"""When transactions begin: each connection's next one when the previous is answered, or at a rate of their own, whatever is answered.
+A share of the capacity is resolved to a rate before a run begins."""
 
 FACTORS: dict[str, Factor[Any]] = {
     factor.name: factor
@@ -450,7 +449,7 @@ FACTORS: dict[str, Factor[Any]] = {
         LOAD,
     )
 }
-"""In the order of a cell's levels."""
+"""Factors in the order of a cell's levels."""
 REPLICA_FACTORS = (
     REPLICA_RTT_NS.name,
     REPLICA_RATE_BPS.name,
@@ -462,23 +461,23 @@ REPLICA_FACTORS = (
     REPLICA_TLS.name,
     REPLICA_COMPRESSION.name,
 )
-"""They mean nothing where there is no replica."""
+"""Factors that have no meaning without a replica."""
 
 
 CONDITIONS = tuple(name for name, factor in FACTORS.items() if factor.condition)
 ORDINARY: dict[str, Level] = {name: factor.ordinary for name, factor in FACTORS.items() if factor.ordinary is not None}
-"""What a cell is where it does not say."""
+"""Levels of a cell where it does not name them."""
 
 
 def waited_rtt(cell: Mapping[str, Any]) -> Factor[int] | None:
-    """The round trip that each request, or each commit, of the cell waits for over a link. None: it waits for none."""
+    """The round trip that each request, or each commit, of the cell waits for over a link. None: there is none."""
     if (_waits(cell) or _clustered(cell)) and REPLICA_RTT_NS.given(cell):
         return REPLICA_RTT_NS
     return RTT_NS if RTT_NS.given(cell) else None
 
 
 def node_rtts_ns(cell: Mapping[str, Any]) -> dict[tuple[int, int], int]:
-    """Round trips between the servers of a cell that talk with each other; the primary is 0. Empty: it is alone."""
+    """Round trips between the servers of a cell that talk to each other; the primary is 0. Empty: it is alone."""
     if not _replicates(cell):
         return {}
     found = rtts_ns(DISTANCES.of(cell), REPLICAS.of(cell) + 1, REPLICA_RTT_NS.of(cell))
@@ -486,23 +485,23 @@ def node_rtts_ns(cell: Mapping[str, Any]) -> dict[tuple[int, int], int]:
 
 
 def breaks(cell: Mapping[str, Any]) -> bool:
-    """Something is broken on purpose in this cell."""
+    """Whether something is broken on purpose in this cell."""
     return FAULT.of(cell) != "none"
 
 
 def share_of_capacity(level: str) -> float | None:
-    """0.5 for `50%`; None: the level is no share."""
+    """The level as a share, 0.5 for `50%`; None: the level is no share."""
     return float(level[:-1]) / 100 if level.endswith("%") else None
 
 
 def offered_per_s(cell: Mapping[str, Any]) -> float | None:
-    """Transactions due each second. None: closed loop."""
+    """Transactions due per second. None: closed loop."""
     level = LOAD.of(cell)
     return float(level.removesuffix("/s")) if level.endswith("/s") else None
 
 
 def level_of(cell: Cell, name: str) -> Level | None:
-    """The level of any factor, by name; its ordinary one where the cell does not say."""
+    """The level of any factor, by name; its ordinary one where the cell does not name it."""
     factor = FACTORS.get(name)
     return cell.get(name, factor.ordinary if factor else None)
 
@@ -515,7 +514,7 @@ def _model(name: str, base: type[Part], fields: dict[str, Any]) -> Any:
 
 
 def made_of(base: type[Part], name: str, left_out: bool = False) -> Any:
-    """`[factors]`: a model of `base` with a tuple of levels for each factor in the registry as it is now."""
+    """The table `[factors]`: a model of `base` with a tuple of levels for each factor in the registry as it is now."""
     return _factors(base, name, left_out, tuple(FACTORS.values()))
 
 
@@ -532,7 +531,7 @@ def _factors(base: type[Part], name: str, left_out: bool, factors: tuple[Factor[
 
 
 def one_level_each(base: type[Part], name: str) -> Any:
-    """`[baseline]`: the same with at most one level for each."""
+    """The table `[baseline]`: a model of `base` with at most one level for each factor."""
     return _one_level(base, name, tuple(FACTORS.values()))
 
 

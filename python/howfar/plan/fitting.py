@@ -1,4 +1,4 @@
-"""Make a plan fit what there is: leave out levels that a server cannot do, make tables smaller where memory is. Pure.
+"""Fit a plan to what is available: leave out levels that a server cannot do, make tables smaller where memory is. Pure.
 
 Everything that is changed is said in a sentence, for the terminal and for the run file.
 """
@@ -17,28 +17,28 @@ from howfar.plan.page import Keys
 from howfar.plan.types import LeftOut, Plan, Workload
 
 _STEPS = (1, 2, 5)
-"""Table sizes to choose from, times powers of ten: the same on the next day, when a little more or less is free."""
+"""Digits of table sizes, times powers of ten: the same size on the next day, when a little more or less is free."""
 
 
 _KEY_BYTES = 100
-"""What a store takes for a key in addition to its value: the key and its own books (Redis 90 to 100, Memcached 60 to 80)."""
+"""Bytes of a store for a key in addition to its value: the key and its management data (Redis 90 to 100, Memcached 60 to 80)."""
 MEMCACHED_BYTES = 2**30
-"""What the laboratory's Memcached may take for its items; what is more it would throw out again."""
+"""Memory for the items of the laboratory's Memcached, which would evict what exceeds it."""
 _LEAST_RANGES = 100
-"""Ranges that lie side by side in a table, at least: in a smaller one many end at its end, and a few pages hold it all."""
+"""Fewest ranges that lie side by side in a table: in a smaller one many stop at its end, and a few pages hold it all."""
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A plan as it can be had, and what is not as requested."""
+    """A plan that can be run, and what is not as requested."""
 
     plan: Plan
     notes: tuple[str, ...] = ()
 
 
 def without_levels(plan: Plan, lacking: Mapping[str, Mapping[Any, str]]) -> Fitted:
-    """Leave out levels, given by factor with the reason for each. Of a state of the machine that cannot be had, the ordinary one is
-    left. Raises PlanError when nothing is left to compare."""
+    """Leave out levels, given by factor with the reason for each. For an unavailable state of the machine, the ordinary one is left.
+    Raises PlanError when nothing is left to compare."""
     changed, notes = {}, []
     for factor, reasons in lacking.items():
         levels = getattr(plan.factors, factor)
@@ -75,7 +75,7 @@ def without_levels(plan: Plan, lacking: Mapping[str, Mapping[Any, str]]) -> Fitt
 
 
 def with_keys(plan: Plan) -> Fitted:
-    """Point selects as requests to a store of keys: a row by its key is a get there. Other plans are left alone."""
+    """Turn point selects into requests to a key-value store: a row by its key is a get there. Other plans are not changed."""
     factors = plan.factors
     of_tables = factors.compression != ("off",) or factors.content != ("digits",) or factors.replication != ("off",)
     if plan.workload.kind != "oltp_point_select" or of_tables:
@@ -85,7 +85,7 @@ def with_keys(plan: Plan) -> Fitted:
 
 
 def with_instead(plan: Plan, factor: str, instead: Mapping[str, Sequence[Any]]) -> Fitted:
-    """Levels of a factor replaced, each by those in its place. A plan that names one of those itself is left alone."""
+    """Replace levels of a factor, each by those given for it. A plan that names one of the replacements itself is not changed."""
     levels = getattr(plan.factors, factor)
     own = {other for level, others in instead.items() for other in others if other != level}
     if own & set(levels) or not set(instead) & set(levels):
@@ -103,8 +103,8 @@ def with_instead(plan: Plan, factor: str, instead: Mapping[str, Sequence[Any]]) 
 
 
 def with_link(plan: Plan, there: Mapping[str, int]) -> Fitted:
-    """The links that are there, by factor, in place of those that the plan would set: a real link is not set. Control arms go too,
-    whose links would be longer ones. Raises PlanError when nothing is left to compare."""
+    """Use the existing links, by factor, in place of those that the plan would set: a real link is not set. Control arms, whose links
+    would be longer, are left out. Raises PlanError when nothing is left to compare."""
     compared = [FACTORS[name] for name in there if len(getattr(plan.factors, name)) > 1]
     named = {name: level for name, level in there.items() if getattr(plan.baseline, name) is not None}
     fitted = plan.model_copy(
@@ -131,7 +131,7 @@ def with_link(plan: Plan, there: Mapping[str, int]) -> Fitted:
 
 
 def with_rows(plan: Plan, most: int) -> Fitted:
-    """Tables of at most so many rows, where the plan says that they may be smaller (`fit`); a round number of them.
+    """Limit tables to `most` rows, where the plan says that they may be smaller (`fit`); a round number of them.
 
     Raises PlanError where they would be too small for the plan's ranges.
     """
@@ -156,7 +156,7 @@ def with_rows(plan: Plan, most: int) -> Fitted:
 
 
 def resumed_in_full(plan: Plan) -> tuple[str, ...]:
-    """What is said where `1.3-resumed` was requested and persistent connections give plain 1.3 instead (`cells.py`)."""
+    """Notes for a plan with `1.3-resumed` whose persistent connections give plain 1.3 instead (`cells.py`)."""
     factors = plan.factors
     if "1.3-resumed" not in factors.tls or "persistent" not in factors.connect:
         return ()
@@ -202,24 +202,24 @@ def check_keys(plan: Plan, stores: Sequence[str], memory_bytes: float) -> None:
 
 
 def round_below(most: int) -> int:
-    """The largest of 1, 2, 5, 10, 20, … that is not above."""
+    """The largest of 1, 2, 5, 10, 20, … that is not above `most`."""
     power: int = 10 ** (len(str(max(most, 1))) - 1)
     return max(step * power for step in _STEPS if step * power <= max(most, 1))
 
 
 def needs_capacity(plan: Plan) -> bool:
-    """Some load is a share of the baseline's capacity."""
+    """Whether some load is a share of the baseline's capacity."""
     return any(share_of_capacity(level) is not None for level in plan.factors.load)
 
 
 def closed_loop(plan: Plan) -> Cell:
-    """The baseline without a rate of its own: whose capacity is meant."""
+    """The baseline without a rate of its own, whose capacity the shares refer to."""
     baseline = cells(plan)[0]
     return replace(baseline, factors={**baseline.factors, LOAD.name: CLOSED})
 
 
 def with_capacity(plan: Plan, per_s: float) -> Plan:
-    """Every load that is a share of the capacity `per_s` as a rate of three digits."""
+    """The plan with every load that is a share of the capacity `per_s` as a rate of three digits."""
 
     def rate(level: str) -> str:
         share = share_of_capacity(level)

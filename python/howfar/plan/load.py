@@ -61,9 +61,9 @@ class Override:
     """A value from the command line that replaces one of the plan's."""
 
     option: str
-    """As typed, for messages: `--rtt`."""
+    """Name of the option as typed, for messages: `--rtt`."""
     key: tuple[str, ...]
-    """Where it goes in the TOML: `("factors", "rtt")`."""
+    """Place of the value in the TOML: `("factors", "rtt")`."""
     value: str | int | tuple[str, ...]
     """Several levels are written with commas; distances, which have some, with semicolons."""
 
@@ -115,7 +115,7 @@ def load_plan(name_or_path: str, quick: bool = False, overrides: Sequence[Overri
 
 
 def _changed(override: Override, baseline: object) -> dict[str, Any]:
-    """What of the plan it replaces. A factor that is left with one level has it in the baseline too."""
+    """The parts of the plan that an override replaces. A factor that is left with one level has it in the baseline too."""
     several = not isinstance(override.value, str | int)
     change = _nested(override.key, list(override.value) if isinstance(override.value, tuple) else override.value)
     table, name = override.key[0], override.key[-1]
@@ -199,7 +199,7 @@ def _validate(source: str, text: str, table: dict[str, Any], overrides: Sequence
 
 
 def _check_left_out(source: str, text: str, plan: Plan, where: tuple[str, ...]) -> None:
-    """Each table of `leave_out` leaves out something, else it is misspelt. `where` they stand."""
+    """Check that each table of `leave_out` leaves out something; otherwise it is misspelt. `where`: their place."""
     for number, table in enumerate(plan.leave_out, 1):
         if not any(table.matches(factors) for factors in combinations(plan)):
             raise PlanError(

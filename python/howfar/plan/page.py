@@ -21,29 +21,29 @@ MOST_IN_FLIGHT = 1024
 _MOST_ROUND_TRIPS = 100_000
 _MOST_A_ROUND = 500
 MULTI = 10
-"""Keys of a multi-get."""
+"""Number of keys of a multi-get."""
 
 Count = Annotated[int, Field(ge=0, le=1000)]
 
 
 class PageShape(Part):
-    """What one request to the application asks of the databases: a number of equal rounds. The factor `app_cpu` is what the
-    application computes in addition, in equal parts after each round trip; a transaction counts as one."""
+    """Queries of one request to the application: a number of equal rounds. The factor `app_cpu` is additional computing of the
+    application, in equal parts after each round trip; a transaction counts as one."""
 
     rounds: int = Field(default=1, ge=1, le=1000)
     point_selects: Count = 0
-    """Of a row by its id. A page reads and writes the first table of `Data`."""
+    """Selects of a row by its id. A page reads and writes the first table of `Data`."""
     simple_ranges: Count = 0
-    """Of `range_size` rows."""
+    """Ranges of `range_size` rows."""
     sums: Count = 0
-    """Over `sum_rows` rows: work for the database, and one row for the application."""
+    """Sums over `sum_rows` rows: work for the database, and one row for the application."""
     sum_rows: int = Field(default=1000, ge=1)
     redis_gets: Count = 0
     redis_multi_gets: Count = 0
-    """Of ten keys."""
+    """Gets of ten keys."""
     memcached_gets: Count = 0
     index_updates: Count = 0
-    """In one transaction: BEGIN and COMMIT are round trips too."""
+    """Updates in one transaction: BEGIN and COMMIT are round trips too."""
 
     @model_validator(mode="after")
     def _some_round_trip(self) -> Self:
@@ -56,7 +56,7 @@ class PageShape(Part):
         return self
 
     def by_service(self, sql: ServiceName = "mysql") -> dict[ServiceName, int]:
-        """Round trips of a page to each service that it needs. `sql`: whom statements are sent to."""
+        """Round trips of a page to each service that it needs. `sql`: the service of statements."""
         statements = (
             self.point_selects + self.simple_ranges + self.sums + (self.index_updates + 2 if self.index_updates else 0)
         )
@@ -69,7 +69,7 @@ class PageShape(Part):
 
     @property
     def keys_by_store(self) -> dict[ServiceName, int]:
-        """Keys that a page looks for."""
+        """Keys that a page looks for, by store."""
         keys: dict[ServiceName, int] = {
             "redis": self.redis_gets + MULTI * self.redis_multi_gets,
             "memcached": self.memcached_gets,
@@ -81,7 +81,7 @@ class PageShape(Part):
         return sum(self.by_service().values())
 
     def described(self, range_size: int) -> str:
-        """`10 rounds of 12 point selects, 5 Redis gets: 170 round trips`."""
+        """The page in words: `10 rounds of 12 point selects, 5 Redis gets: 170 round trips`."""
         kinds = (
             (self.point_selects, "point select"),
             (self.simple_ranges, f"range of {range_size} rows"),
@@ -97,14 +97,14 @@ class PageShape(Part):
 
 
 class Keys(Part):
-    """What Redis and Memcached hold, and, of the workload `key_value`, what is requested of them: the weights of its commands."""
+    """Keys that Redis and Memcached hold, and, for the workload `key_value`, the weights of its commands."""
 
     count: int = Field(default=10_000, ge=1, le=100_000_000)
     value_bytes: int = Field(default=100, ge=0, le=1_000_000)
     get: int = Field(default=9, ge=0, le=1_000_000)
     set: int = Field(default=1, ge=0, le=1_000_000)
     multi_get: int = Field(default=0, ge=0, le=1_000_000)
-    """Of ten keys."""
+    """Weight of gets of ten keys."""
     pipeline: int = Field(default=1, ge=1, le=1000)
     """Commands sent at once."""
 
@@ -116,7 +116,7 @@ class Keys(Part):
 
 
 def check_pages(plan: Plan) -> None:
-    """Refuse what makes no sense for pages and keys, with the key that it is about. Raises PydanticCustomError."""
+    """Refuse pages and keys that make no sense, with the key concerned. Raises PydanticCustomError."""
     kind, factors = plan.workload.kind, plan.factors
     if kind in ("page", "key_value"):
         _check_plain(kind, factors)

@@ -31,7 +31,7 @@ STORED = {"stored": True}
 
 
 def refuse(message: str, *at: str) -> PydanticCustomError:
-    """`at`: the key below the refused table that the message is about, if it is about one."""
+    """The error of a refused table. `at`: the key below it that the message is about, if any."""
     return PydanticCustomError("howfar", "{reason}", {"reason": message, "at": at})
 
 
@@ -43,7 +43,7 @@ def _quantity(
     why_low: str,
     why_high: str,
 ) -> BeforeValidator:
-    """Text with a unit to a number in [low, high]."""
+    """A validator from text with a unit to a number in [low, high]."""
 
     def read(value: Any, info: ValidationInfo) -> Any:
         stored = bool(info.context and info.context.get("stored"))
@@ -146,13 +146,13 @@ def read_option(option: str, text: str, kind: Any, command: str) -> Any:
 
 
 class Part(BaseModel):
-    """Frozen and closed: a misspelt key is an error, never ignored."""
+    """A frozen, closed part of a plan: a misspelt key is an error, never ignored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 def _levels(value: Any) -> Any:
-    """One level may be written without a list. Levels are distinct, in the order written."""
+    """Levels in the order written, distinct; one may be written without a list."""
     levels = list(value) if isinstance(value, list | tuple) else [value]
     if not levels:
         raise refuse("an empty list: a factor needs at least one level")
@@ -167,9 +167,9 @@ OneOrMore = BeforeValidator(_levels)
 
 RTT_OFF_MAX_NS = 30_000
 RTT_OFF_MAX_SHARE = 0.03
-"""What the emulator on a small virtual machine can hold; beyond it the requested RTT is not the measured one."""
+"""Share that the emulator on a small virtual machine can hold; beyond it the requested RTT is not the measured one."""
 
 
 def rtt_tolerance_ns(rtt_ns: float) -> float:
-    """How far the RTT at rest may be from the requested one: the larger of the two."""
+    """Largest difference of the RTT at rest from the requested one: the larger of the two limits."""
     return max(RTT_OFF_MAX_NS, RTT_OFF_MAX_SHARE * rtt_ns)

@@ -1,6 +1,6 @@
-"""What the levels of a cell ask of its sessions: encryption, compression, how often to connect, what the tables hold. Pure.
+"""The sessions that the levels of a cell request: encryption, compression, how often to connect, what the tables hold. Pure.
 
-The laboratory demands it in receipts, the conductor makes the engine's job of it: both read the levels here.
+The laboratory requires it in receipts, the runner makes the engine's job from it: both read the levels here.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ class SessionSpec:
 
     tls: TlsVersion | None = None
     resumption: bool = False
-    """Later connections may resume the session of an earlier one. Clients do so only if they are set up for it."""
+    """Whether later connections may resume the session of an earlier one. Clients do so only if they are set up for it."""
     algorithm: Algorithm | None = None
     level: int | None = None
-    """None: the algorithm's own (zlib 6, zstd 3)."""
+    """Level of the compression. None: the algorithm's own (zlib 6, zstd 3)."""
     per_transaction: bool = False
     content: Content = "digits"
 
     @property
     def tls_version(self) -> str | None:
-        """As servers name it: `TLSv1.3`."""
+        """Version of TLS as servers name it: `TLSv1.3`."""
         return None if self.tls is None else f"TLSv{self.tls}"
 
 
 def session_spec(factors: Mapping[str, str | int | float | bool]) -> SessionSpec:
-    """The sessions of a cell; what it does not say is ordinary."""
+    """The sessions of a cell; factors that it does not name are ordinary."""
     tls = TLS.of(factors)
     version = tls.removesuffix(_RESUMED)
     algorithm, _, strength = COMPRESSION.of(factors).partition("-")

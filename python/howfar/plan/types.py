@@ -49,7 +49,7 @@ class Data(Part):
     tables: int = Field(default=10, ge=1, le=1000)
     table_size: int = Field(default=1_000_000, ge=1, le=1_000_000_000)
     fit: StrictBool = False
-    """Where memory does not hold such tables, the largest that fit; the run file says how large they were."""
+    """Whether to use the largest tables that fit where memory does not hold these; the run file has their size."""
 
 
 class Distribution(Part):
@@ -90,7 +90,7 @@ round trips to MySQL, Redis and Memcached (`page.py`). `key_value`: commands to 
 READS_ONLY: frozenset[WorkloadKind] = frozenset(
     {"oltp_read_only", "oltp_point_select", "select_random_points", "select_random_ranges", "key_value"}
 )
-"""Those whose transactions leave nothing to commit. What a page commits its shape says."""
+"""Kinds whose transactions leave nothing to commit. For a page, its shape decides."""
 
 
 class Workload(Part):
@@ -124,7 +124,7 @@ class Workload(Part):
 
 
 MINORITY_OF_TWO = 4
-"""Replicas beside the primary, so that two nodes are the minority."""
+"""Least number of replicas with which two nodes are a minority."""
 FALLBACK_NS = 25_000_000_000
 """The shortest window for a replica that leaves and returns under the servers' own timeout of 10 s."""
 
@@ -132,7 +132,7 @@ MOST_BLOCKS = 1000
 
 
 class Factors(Part):
-    """What is varied, and what is held: every combination of levels is a cell. Its fields are those of the registry."""
+    """Factors that are varied or held: every combination of levels is a cell. Its fields are those of the registry."""
 
     if TYPE_CHECKING:
 
@@ -161,11 +161,11 @@ class LeftOut(Factors):
 
 
 class Baseline(Part):
-    """Which cell every other one is compared with. Name as many factors as single it out."""
+    """The cell that every other one is compared with. Name as many factors as single it out."""
 
 
 def _by_registry(model: Any) -> WrapValidator:
-    """Validate with the model that the registry makes, as it is now. In a run file fields have their own names."""
+    """A validator with the present model of the registry. In a run file fields have their own names."""
 
     def validate(value: Any, _: Any, info: ValidationInfo) -> Any:
         made = model()
@@ -178,19 +178,19 @@ def _by_registry(model: Any) -> WrapValidator:
 
 
 def factors_model() -> type[Factors]:
-    """`[factors]`, as the registry is now."""
+    """Model of `[factors]`, as the registry is now."""
     model: type[Factors] = made_of(Factors, "Factors")
     return model
 
 
 def left_out_model() -> type[LeftOut]:
-    """A table of `[[leave_out]]`."""
+    """Model of a table of `[[leave_out]]`."""
     model: type[LeftOut] = made_of(LeftOut, "LeftOut", left_out=True)
     return model
 
 
 def baseline_model() -> type[Baseline]:
-    """`[baseline]`."""
+    """Model of `[baseline]`."""
     model: type[Baseline] = one_level_each(Baseline, "Baseline")
     return model
 
@@ -202,21 +202,21 @@ def table_model(table: Any) -> Any:
 
 
 class Timing(Part):
-    """How long, how often, and when it is enough."""
+    """Duration, number of repetitions and end of a run."""
 
     warmup_ns: WarmupNs = Field(default=3_000_000_000, alias="warmup")
     measure_ns: MeasureNs = Field(default=20_000_000_000, alias="measure")
     min_blocks: int = Field(default=8, ge=2, le=MOST_BLOCKS)
     max_blocks: int = Field(default=30, ge=2, le=MOST_BLOCKS)
     target_half_width: HalfWidth = Field(default=0.02, alias="target")
-    """Of every headline ratio and of the A/A arm, as a share: the run ends when all are at most this wide."""
+    """Target for every headline ratio and the A/A arm, as a share: the run ends when all are at most this wide."""
     time_budget_ns: BudgetNs = Field(default=7_200_000_000_000, alias="time_budget")
-    """Of the whole command, laboratory and report included."""
+    """Time budget of the whole command, laboratory and report included."""
     confirm: StrictBool = False
     """After the blocks, change the resources that were named as limits and check whether throughput changes as predicted."""
 
     controls: StrictBool = True
-    """Over a link, measure in each block what shows the instrument's own bias: a cell twice, and with a known longer RTT."""
+    """Whether to measure, over a link in each block, the instrument's own bias: a cell twice, and with a known longer RTT."""
 
     @model_validator(mode="after")
     def _blocks_in_order(self) -> Self:
@@ -230,14 +230,14 @@ class Plan(Part):
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,39}$")
     question: str = Field(min_length=1, max_length=200)
-    """One sentence: what the run answers."""
+    """The question that the run answers, in one sentence."""
     workload: Workload
     data: Data = Data()
     factors: SerializeAsAny[Annotated[Factors, _by_registry(factors_model)]]
     baseline: SerializeAsAny[Annotated[Baseline, _by_registry(baseline_model)]]
     timing: Timing = Timing()
     pages: dict[ShapeName, PageShape] = Field(default_factory=dict)
-    """What the levels of the factor `page` are."""
+    """Shapes by the levels of the factor `page`."""
     keys: Keys = Keys()
     leave_out: tuple[SerializeAsAny[Annotated[LeftOut, _by_registry(left_out_model)]], ...] = ()
 
@@ -323,7 +323,7 @@ def restore_plan(stored: dict[str, Any]) -> Plan:
 
 
 def local_part(plan: Plan) -> Plan:
-    """The plan with only those of its paths that pass no link; without any, as it is."""
+    """The plan with only those of its paths that cross no link; unchanged if there are none."""
     local = tuple(path for path in plan.factors.path if is_local(path))
     if not local:
         return plan
