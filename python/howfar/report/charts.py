@@ -26,7 +26,7 @@ ROW = 44
 """Height of one arm's row, pixels."""
 
 PHONE = 420
-"""Narrower drawings than this leave out what would not be readable."""
+"""Width below which drawings leave out what would not be readable."""
 
 
 def pick(cycle: Sequence[Any], count: int) -> list[Any]:
@@ -115,7 +115,7 @@ def intervals(rows: Rows, x: alt.X, y: alt.Y, low: alt.Y, *, colour: Any, shape:
 
 
 def rows_of(charts: Sequence[Drawable], across: int, spacing: int = 26) -> Drawable:
-    """Several charts, so many in a line."""
+    """Several charts in rows of `across`."""
     lines = [
         charts[at] if across == 1 else hconcat(*charts[at : at + across], spacing=spacing)
         for at in range(0, len(charts), across)
@@ -124,7 +124,7 @@ def rows_of(charts: Sequence[Drawable], across: int, spacing: int = 26) -> Drawa
 
 
 def panel_width(count: int, width: int, gap: int) -> int:
-    """Of each of several panels in a line, which may take what one leaves free at its side; on a phone each is below the last."""
+    """Width of each of several panels in a row, which may use what one leaves free at its side; on a phone each is below the last."""
     return width if width < PHONE else (width + 200 - gap * count) // count
 
 
@@ -136,8 +136,8 @@ def percentiles(
     width: int,
     thresholds: Sequence[float] = (),
 ) -> Drawable | None:
-    """How long things take: a panel a title, a line a `series` of rows with `quantile` and `ms`. Across is 1/(1-p) on a logarithm, so
-    that 99 % and 99.9 % have room. `titles`: of both axes. `thresholds`, in ms, are dotted lines."""
+    """Distributions of times: a panel per title, a line per `series` of rows with `quantile` and `ms`. The horizontal axis is 1/(1-p)
+    on a logarithm, so that 99 % and 99.9 % have room. `titles`: of both axes. `thresholds`, in ms, are dotted lines."""
     panels = {
         title: [
             {"series": row["series"], "tail": 1 / (1 - row["quantile"]), "ms": row["ms"]}
@@ -200,7 +200,7 @@ def stacked(
     with_legend: bool = True,
     **properties: Any,
 ) -> Drawable:
-    """A bar an `arm` of rows with `part` and `value`; parts in the order of `colours`. `ends`: a `text` behind a bar, at `value`."""
+    """A bar for each `arm` of rows with `part` and `value`; parts in the order of `colours`. `ends`: `text` at `value` after a bar."""
     narrow = width < PHONE
     order = list(colours)
     key = legend(2 if narrow else 6, 170, symbolType="square") if with_legend else None
@@ -223,7 +223,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 MOST_TRIALS = 200
-"""More than these are drawn and listed by blocks: a page is to stay small, and the run file has them all."""
+"""Number of trials beyond which they are drawn and listed by blocks: a page must stay small, and the run file has them all."""
 
 
 def against_median(summary: Summary) -> list[dict[str, Any]]:
@@ -237,7 +237,7 @@ def against_median(summary: Summary) -> list[dict[str, Any]]:
 
 
 def block_ranges(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of each block the median and the middle 80 % of `against_median`."""
+    """Median and middle 80 % of `against_median` for each block."""
     blocks: dict[int, list[float]] = {}
     for row in rows:
         blocks.setdefault(row["block"], []).append(row["ratio"])
@@ -249,7 +249,7 @@ def block_ranges(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def drift(summary: Summary, width: int) -> Drawable | None:
-    """Every good trial against the median of its cell, in the order in which they ran; of many trials, what each block says."""
+    """Every good trial against the median of its cell, in the order in which they ran; many trials are summarized by block."""
     rows = against_median(summary)
     if not rows:
         return None

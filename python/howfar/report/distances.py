@@ -1,4 +1,4 @@
-"""What was measured between the hosts of a run: a matrix with goodput from the row's host to the column's, and the round trip."""
+"""Measurements between the hosts of a run: a matrix with goodput from the row's host to the column's, and the round trip."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from howfar.units import format_duration_ns
 
 _TITLE = "What lies between the hosts, measured before the first trial"
 _FIELD_PIXELS = 80, 62
-"""What a field's three lines need: least width, and height."""
+"""Least width, and height, of a field's three lines."""
 
 
 def blocks(summary: Summary) -> list[Block]:
-    """Empty: the run was in the laboratory, or on one host."""
+    """Blocks with the distances. Empty: the run was in the laboratory, or on one host."""
     found = summary.environment.get("distances") or ()
     if not found:
         return []
@@ -64,7 +64,7 @@ def _fields(summary: Summary) -> charts.Rows:
 
 
 def draw(summary: Summary, width: int) -> charts.Drawable | None:
-    """The farther two hosts are, the darker the field."""
+    """Chart of the distances: the farther two hosts are apart, the darker their field."""
     rows = _fields(summary)
     names = list(summary.environment["hosts"])
     least, height = _FIELD_PIXELS

@@ -1,4 +1,4 @@
-"""A report as a value: what an experiment returns, and all that a renderer knows.
+"""A report as a value: the result of an experiment, and all that a renderer knows.
 
 An experiment makes blocks in the order of a reader's questions. The renderers (terminal, HTML, Markdown, CSV) lay blocks out and never
 ask which experiment made them. Text in blocks is plain: each renderer escapes and wraps it.
@@ -38,7 +38,7 @@ class Bullets:
 
 @dataclass(frozen=True)
 class Card:
-    """One large figure of the answer: whose it is, the figure, what it means, and lines of context."""
+    """One large figure of the answer: its owner, the figure, what it means, and lines of context."""
 
     label: str
     figure: str
@@ -139,7 +139,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Details:
-    """What the first screen leaves out: the terminal prints it with `--details`. In HTML it is folded unless `open`."""
+    """Part that the first screen leaves out: the terminal prints it with `--details`. In HTML it is folded unless `open`."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -160,7 +160,7 @@ class Document:
 
 Row = TypeVar("Row")
 Fields = Mapping[str | Column, Callable[[Row], str | Cell]]
-"""Columns, the row's name first: the head, of which a second line follows after a newline, and what stands in a row."""
+"""Columns, the row's name first: the head, with a second line after a newline, and a function that gives a row's field."""
 
 
 def table_of(
@@ -192,7 +192,7 @@ def plain(*texts: str) -> tuple[Cell, ...]:
 
 
 def numbered(blocks: Sequence[Block]) -> Iterator[tuple[int, Block]]:
-    """Each block with the number that a piece of advice has among the advice of these blocks; 0 for every other block."""
+    """Each block with the number of a piece of advice among the advice of these blocks; 0 for every other block."""
     count = 0
     for block in blocks:
         count += isinstance(block, Advice)
@@ -200,8 +200,7 @@ def numbered(blocks: Sequence[Block]) -> Iterator[tuple[int, Block]]:
 
 
 def without_empty(blocks: Sequence[Block], shows: Callable[[Block], bool]) -> list[Block]:
-    """The blocks that a renderer shows, without headings and details that nothing is left of. A heading reaches as far as the next
-    heading or details."""
+    """The blocks that a renderer shows, without headings and details that would be empty. A heading ends at the next or at details."""
     kept: list[Block] = []
     for block in blocks:
         if isinstance(block, Details):

@@ -24,11 +24,11 @@ from howfar.store.records import ArmRole
 from howfar.units import counted
 
 UNKNOWN = "-"
-"""Not measured, or not on this path."""
+"""Text for figures that were not measured, or that this path does not have."""
 
 
 def number(value: float | None) -> str:
-    """Three to four significant digits, thousands grouped: `27,862`, `34.9`, `2.08`, `0.0412`."""
+    """A number with three to four significant digits, thousands grouped: `27,862`, `34.9`, `2.08`, `0.0412`."""
     if value is None:
         return UNKNOWN
     size = abs(value)
@@ -42,18 +42,18 @@ def number(value: float | None) -> str:
 
 
 def between(interval: tuple[float, float] | None, form: Callable[[float], str] = number) -> str:
-    """`[0.41, 0.44]`, the second line of a figure; empty without an interval, or where it is narrower than its digits."""
+    """An interval, `[0.41, 0.44]`, as the second line of a figure; empty without one, or where it is narrower than its digits."""
     low, high = ("", "") if interval is None else map(form, interval)
     return f"[{low}, {high}]" if low != high else ""
 
 
 def whole(value: float | None) -> str:
-    """`11,047`."""
+    """A whole number: `11,047`."""
     return UNKNOWN if value is None else f"{value:,.0f}"
 
 
 def ratio(estimate: Estimate | None) -> str:
-    """`0.81 [0.80, 0.83]`; the baseline over itself is `1`."""
+    """A ratio with its interval, `0.81 [0.80, 0.83]`; the baseline over itself is `1`."""
     if estimate is None:
         return UNKNOWN
     if estimate.low == estimate.high == estimate.value == 1:
@@ -72,7 +72,7 @@ def limits(estimate: Estimate | None) -> str:
 
 
 def cpu_ratio(cell: CellSummary) -> str:
-    """`1.23 [1.22, 1.24]`; `≥ 1.33 [1.32, 1.34]` where part of the path's CPU is not counted."""
+    """A CPU ratio, `1.23 [1.22, 1.24]`; `≥ 1.33 [1.32, 1.34]` where part of the path's CPU is not counted."""
     return cell.cpu_bound.sign + ratio(cell.cpu_ratio) if cell.cpu_ratio else UNKNOWN
 
 
@@ -85,7 +85,7 @@ UNCOUNTED_SHARE = "about a seventh of the path's CPU in a profile of `remote`"
 
 
 def on_hosts(summary: Summary) -> bool:
-    """It was measured between hosts of the user's own."""
+    """Whether the run was measured between the user's own hosts."""
     return summary.environment.get("testbed") == "hosts"
 
 
@@ -112,12 +112,12 @@ def plus_minus(estimate: Estimate) -> str:
 
 
 def share(value: float | None) -> str:
-    """`1.7 %`, `> 100 %`."""
+    """A share: `1.7 %`, `> 100 %`."""
     return UNKNOWN if value is None else share_text(value)
 
 
 def cpus(count: float | None) -> str:
-    """`0.94`: CPUs kept busy."""
+    """Number of CPUs kept busy: `0.94`."""
     return UNKNOWN if count is None else f"{count:.2f}"
 
 
@@ -127,7 +127,7 @@ def size(count: float) -> str:
 
 
 def cpu_total(cell: CellSummary) -> float | None:
-    """Microseconds a query of the whole path; the emulator's own cost is not in it. None: the server's is unknown."""
+    """Microseconds per query of the whole path; the emulator's own cost is left out. None: the server's is unknown."""
     cpu = cell.cpu_us_per_query
     if cpu.server is None:
         return None
@@ -135,21 +135,21 @@ def cpu_total(cell: CellSummary) -> float | None:
 
 
 def cpu_parts(cell: CellSummary) -> str:
-    """`6.1+22.4`, and the forwarders' as a third."""
+    """CPU time by part, `6.1+22.4`, with the forwarders' as a third."""
     cpu = cell.cpu_us_per_query
     parts = [cpu.client, cpu.server] + ([cpu.forwarder] if cpu.forwarder else [])
     return "+".join("?" if part is None else f"{part.value:.1f}" for part in parts)
 
 
 def reading(cell: CellSummary) -> str:
-    """What the ratio says, in words: colour is never the only carrier."""
+    """Meaning of the ratio in words: colour is never the only carrier."""
     if cell.resolution is Resolution.BASELINE:
         return "reference"
     return "no common block" if cell.ratio is None else cell.resolution.value
 
 
 def shown_cells(summary: Summary) -> list[CellSummary]:
-    """What a table lists: the A/A arm has its own line instead of a row, unless there is nothing else to compare."""
+    """Cells of a table: the A/A arm has its own line instead of a row, unless there is nothing else to compare."""
     if not any(cell.role is ArmRole.CONTENDER for cell in summary.cells):
         return list(summary.cells)
     return [cell for cell in summary.cells if cell.role is not ArmRole.DUPLICATE]
@@ -160,7 +160,7 @@ def baseline_name(summary: Summary) -> str:
 
 
 def noise_line(summary: Summary) -> str:
-    """The noise floor in one or two sentences, and which arms were not measured to the end. Empty where nothing is compared."""
+    """The noise floor in one or two sentences, and the arms that were not measured to the end. Empty where nothing is compared."""
     if only_broke(summary):
         return ""
     lines = (_noise_floor(summary), settled_line(summary), unconfirmed_line(summary), keys_line(summary))
@@ -168,12 +168,12 @@ def noise_line(summary: Summary) -> str:
 
 
 def only_broke(summary: Summary) -> bool:
-    """Every trial broke something on purpose: its rates are those before the fault, and no ratio is the question."""
+    """Whether every trial broke something on purpose: its rates are those before the fault, and no ratio is the question."""
     return summary.blocks > 0 and all(breaks(cell.factors) for cell in summary.cells)
 
 
 def settled_line(summary: Summary) -> str:
-    """`Settled on a plateau and measured no further: tcp, 64 threads (after 4 blocks).` Empty when every arm went on to the end."""
+    """Arms that settled: `Settled on a plateau and measured no further: tcp, 64 threads (after 4 blocks).` Empty without any."""
     rests = [
         f"{cell.arm} (after {cell.settled_after} blocks)" for cell in summary.cells if cell.settled_after is not None
     ]
@@ -181,7 +181,7 @@ def settled_line(summary: Summary) -> str:
 
 
 def keys_line(summary: Summary) -> str:
-    """Whether reads of keys found values. Empty: no store of keys."""
+    """Whether reads of keys found values. Empty: no key-value store."""
     reads = {cell.arm: cell.keys for cell in summary.cells if cell.keys and cell.keys.hits + cell.keys.misses}
     missed = {arm: found for arm, found in reads.items() if found.misses}
     if not reads:
@@ -223,7 +223,7 @@ STOPS = {
 
 
 def widest(summary: Summary) -> str:
-    """`widest interval ±2.3 % (requested ±5.0 %)`; empty where nothing is compared."""
+    """The widest interval, `widest interval ±2.3 % (requested ±5.0 %)`; empty where nothing is compared."""
     compared = [cell for cell in shown_cells(summary) if cell.ratio and cell.role is not ArmRole.BASELINE]
     widths = [width for cell in compared if cell.ratio and (width := half_width(cell.ratio)) is not None]
     if not compared or only_broke(summary):
@@ -244,7 +244,7 @@ def session_line(summary: Summary) -> str:
 
 
 def void_line(summary: Summary) -> str:
-    """How many trials were void and why; empty when none was."""
+    """Number of void trials, and why; empty without any."""
     if not summary.void_trials:
         return ""
     kinds = _kinds(summary.void_reasons)
@@ -254,7 +254,7 @@ def void_line(summary: Summary) -> str:
 
 
 def _left_out(summary: Summary) -> str:
-    """What was left out with the void trials, and what leaving them out may have moved."""
+    """Trials left out with the void ones, and the effect that leaving them out may have had."""
     found = ""
     if summary.left_out_trials:
         good = counted(summary.left_out_trials, "good trial")
@@ -268,7 +268,7 @@ _AMOUNT = re.compile(r"\d[\d.,]*\s?(?:[a-zµ%]+)?")
 
 
 def _kinds(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Reasons that differ in nothing but their figures are one kind, shown by its first; so are the parts of one that has several."""
+    """Reasons by kind, each shown by its first. Those that differ only in their figures are one kind; each part of a reason counts."""
     shown: dict[str, str] = {}
     texts: dict[str, set[str]] = {}
     counts: Counter[str] = Counter()
@@ -285,13 +285,13 @@ def _kinds(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def published_sources(summary: Summary) -> list[str]:
-    """Whose figures are shown next to ours, and what they measured; each once."""
+    """Authors of the figures that are shown next to ours, and what they measured; each once."""
     found = {f"{cell.published.source}: {cell.published.setup}" for cell in summary.cells if cell.published}
     return sorted(found)
 
 
 def unmeasured_lines(summary: Summary) -> list[str]:
-    """Each arm without a good trial, and why. Where nothing at all was measured, first what made trials void."""
+    """Each arm without a good trial, and why. Where nothing at all was measured, the reasons for void trials come first."""
     lines = [] if summary.cells or not summary.void_trials else [void_line(summary)]
     for arm in summary.unmeasured:
         reasons = "; ".join(kind for kind, _ in _kinds(arm.reasons)) or "it was never reached"
@@ -300,12 +300,12 @@ def unmeasured_lines(summary: Summary) -> list[str]:
 
 
 def trial_head(summary: Summary) -> tuple[str, str, str]:
-    """What `trial_rows` say of a trial, behind its arm."""
+    """Heads of `trial_rows` after the arm."""
     return f"{summary.asked}/s", "some task waited for a CPU", "CPUs used by others"
 
 
 def trial_rows(summary: Summary) -> list[list[str]]:
-    """Every trial in the order in which they ran: number, block, arm, and what `trial_head` names."""
+    """Every trial in the order in which they ran: number, block, arm, and the fields of `trial_head`."""
     return [
         [
             str(trial.number),
@@ -320,7 +320,7 @@ def trial_rows(summary: Summary) -> list[list[str]]:
 
 
 def tps(cell: CellSummary) -> Estimate:
-    """Transactions a second with their interval, from queries a second."""
+    """Transactions per second with their interval, from queries per second."""
     per = cell.queries_per_txn or 1.0
     low, high = cell.qps.low, cell.qps.high
     return Estimate(
@@ -331,14 +331,14 @@ def tps(cell: CellSummary) -> Estimate:
 
 
 def cpu_reading(resolution: Resolution) -> str:
-    """What the CPU ratio says."""
+    """Meaning of the CPU ratio in words."""
     return {Resolution.SLOWER: "more", Resolution.FASTER: "less", Resolution.BASELINE: "reference"}.get(
         resolution, "not resolved"
     )
 
 
 def unresolved(cell: CellSummary) -> str:
-    """What a ratio that is not resolved may still be, without a guess at how much. Empty for any other."""
+    """Note for a ratio that is not resolved, without a guess at its size. Empty for any other."""
     if cell.resolution is not Resolution.NOT_RESOLVED or cell.ratio is None:
         return ""
     if cell.ratio.low is None or cell.ratio.high is None:
@@ -349,12 +349,12 @@ def unresolved(cell: CellSummary) -> str:
 
 
 def rate(bps: float | None) -> str:
-    """`0.27 Gb/s`, `640 Mb/s`."""
+    """A rate: `0.27 Gb/s`, `640 Mb/s`."""
     if bps is None:
         return UNKNOWN
     return f"{bps / 1e9:.3g} Gb/s" if bps >= 1e9 else f"{bps / 1e6:.3g} Mb/s"
 
 
 def percent(value: float | None, signed: bool = False) -> str:
-    """`3.4 %`, `-1.2 %`."""
+    """A percentage: `3.4 %`, `-1.2 %`."""
     return UNKNOWN if value is None else f"{value * 100:{'+' if signed else ''}.1f} %"

@@ -1,5 +1,5 @@
-"""What the documents of all experiments share: the order of the blocks, the table of cells and its records, how it was measured,
-receipts. An experiment gives `frame` its own blocks. Start there."""
+"""Common parts of all documents: the order of the blocks, the table of cells and its records, the method, receipts. An experiment
+gives `frame` its own blocks. Start there."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ PLACEMENT = {
 
 
 def setup_line(summary: Summary) -> str:
-    """`2 connections; client and server on different CPUs, which ... (placement isolated); link 1gbit, RTT 0.2ms (measured ...)`.
+    """The set-up: `2 connections; client and server on different CPUs, which ... (placement isolated); link 1gbit, RTT 0.2ms (measured
+    ...)`.
 
     Empty for a run without figures.
     """
@@ -83,7 +84,7 @@ def head_line(summary: Summary) -> str:
 
 
 def _levels(summary: Summary, factor: str) -> list[FactorValue]:
-    """Distinct levels: numbers ascending, words in the order of the arms."""
+    """Distinct levels of a factor: numbers ascending, words in the order of the arms."""
     found = list(dict.fromkeys(cell.factors[factor] for cell in shown_cells(summary) if factor in cell.factors))
     return sorted(found, key=float) if all(isinstance(level, int | float) for level in found) else found
 
@@ -149,7 +150,7 @@ _HELD_BACK: Mapping[str, Callable[[HostNote], str]] = {
 
 
 def idle_text(summary: Summary) -> str:
-    """`idle CPUs as found (haltpoll, 4,100 sleeps/s)`. Empty: a run file of before."""
+    """Idle states: `idle CPUs as found (haltpoll, 4,100 sleeps/s)`. Empty: an older run file."""
     if summary.idle is None:
         return ""
     return f"idle CPUs {' and '.join(_idle_level(level, summary.idle.driver) for level in summary.idle.levels)}"
@@ -176,7 +177,7 @@ def _link(summary: Summary) -> str:
 
 
 def _replica(summary: Summary) -> str:
-    """The links between servers, which are no part of the clients' path."""
+    """The links between servers, which are not part of the clients' path."""
     rtts = [format_duration_ns(float(level)) for level in _levels(summary, "replica_rtt_ns")]
     rtts += [str(level).replace("-", " ") for level in _levels(summary, "distances")]
     rates = [format_rate_bps(float(level)) for level in _levels(summary, "replica_rate_bps")]
@@ -190,7 +191,7 @@ def _replica(summary: Summary) -> str:
 
 
 def _measured(summary: Summary) -> str:
-    """What links of the same settings had, from the nearest to the farthest."""
+    """Figures of links with the same settings, from the nearest to the farthest."""
     found = sorted(cell.rest_rtt_ns for cell in shown_cells(summary) if cell.rest_rtt_ns is not None)
     if not found:
         return " (not measured)"
@@ -199,11 +200,11 @@ def _measured(summary: Summary) -> str:
 
 
 MANY = 5
-"""More names than these are counted."""
+"""Number of names beyond which they are counted."""
 
 
 def warning_lines(summary: Summary) -> list[str]:
-    """First those of the session, then those of arms (arms with the same warning together), then arms without figures."""
+    """Warnings of the session, then those of arms (arms with the same warning together), then arms without figures."""
     found = [f"{warning.value}: {MEANING[warning]}." for warning in summary.warnings]
     found += [f"{line}." for line in host_lines(summary.hosts)] if summary.hosts is not None else []
     arms: dict[str, list[str]] = {}
@@ -217,7 +218,7 @@ def warning_lines(summary: Summary) -> list[str]:
 
 
 def _whose(names: list[str], cells: int) -> str:
-    """Names while they can be read at a glance, then a count."""
+    """Names of arms if they can be read at a glance, else their number."""
     if len(names) <= MANY:
         return ("; " if any(", " in name for name in names) else ", ").join(names)
     if len(names) == cells:
@@ -226,13 +227,13 @@ def _whose(names: list[str], cells: int) -> str:
 
 
 MOST_ADVICE = 3
-"""Pieces of advice on the first screen."""
+"""Most pieces of advice on the first screen."""
 
 LONG_NAME = 20
-"""A longer name of the baseline does not fit into the head of a column."""
+"""Length of a baseline's name beyond which it does not fit into the head of a column."""
 
 COUNTERS = "counters"
-"""Of a receipt: they differ in every cell and prove nothing that its other parts do not; the JSON has them all."""
+"""Counters of a receipt: they differ in every cell and prove nothing that its other parts do not; the JSON has them all."""
 
 Record = Mapping[str, object]
 
@@ -245,8 +246,8 @@ def frame(
     below: Sequence[Block] = (),
     records: Sequence[Record] | None = None,
 ) -> Document:
-    """The answer, `first` (the main table), warnings and advice make the first screen; `below` are charts and details of the
-    experiment; how it was measured and receipts end every report. `records`: those of the cells unless given."""
+    """The document: the answer, `first` (the main table), warnings and advice make the first screen; `below` are charts and details of
+    the experiment; method and receipts end every report. `records`: those of the cells unless given."""
     shown, rest = _advice(summary)
     blocks: list[Block] = [
         Answer(summary.verdict, cards),
@@ -284,7 +285,8 @@ def _below_the_table(summary: Summary) -> str:
 
 
 def controls_text(summary: Summary) -> str:
-    """`Controls: remote against itself 1.01 [0.97, 1.05]; an RTT longer by 10 µs measured as 11 [4, 18] µs`. Empty: none."""
+    """Results of controls: `Controls: remote against itself 1.01 [0.97, 1.05]; an RTT longer by 10 µs measured as 11 [4, 18] µs`.
+    Empty: none."""
     found = []
     for control in summary.controls:
         if control.unit == "ratio":
@@ -306,7 +308,7 @@ def controls_text(summary: Summary) -> str:
 
 
 def _advice(summary: Summary) -> tuple[list[Block], list[Block]]:
-    """For the first screen, and the rest."""
+    """Advice for the first screen, and the rest."""
     every = [Advice(each.action, each.because) for each in summary.advice]
     shown: list[Block] = [Heading("What to do"), *every[:MOST_ADVICE]] if every else []
     lines = [block for each in summary.advice if each.lines for block in (Text(each.action), Code(tuple(each.lines)))]
@@ -319,7 +321,7 @@ def _advice(summary: Summary) -> tuple[list[Block], list[Block]]:
 
 @dataclass(frozen=True)
 class Field:
-    """One column of the table of cells, and the same figures in a spreadsheet; defined here and nowhere else. None: not a column."""
+    """One column of the table of cells, and the same figures in a spreadsheet; only defined here. None: not a column."""
 
     column: Column | None
     cell: Callable[[CellSummary], Cell]
@@ -338,7 +340,7 @@ def written(value: float | None) -> str:
 
 
 def _fields(summary: Summary) -> list[Field]:
-    """In the order of the columns of a spreadsheet."""
+    """Fields in the order of the columns of a spreadsheet."""
     base, one = baseline_name(summary), ONE[summary.asked]
     base = base if len(base) <= LONG_NAME else "baseline"
     forwarded = any(cell.cpu_us_per_query.forwarder for cell in shown_cells(summary))
@@ -376,7 +378,7 @@ def _fields(summary: Summary) -> list[Field]:
 
 
 def _hidden(record: Callable[[CellSummary], Record]) -> Field:
-    """In spreadsheets only."""
+    """A field in spreadsheets only."""
     return Field(None, lambda cell: Cell(""), record)
 
 
@@ -389,7 +391,7 @@ def _latency(name: str, optional: bool = False) -> Field:
 
 
 def _more_fields(summary: Summary) -> list[Field]:
-    """What a transaction exchanges, what others published, and what limits the cell."""
+    """Fields with what a transaction exchanges, what others published, and what limits the cell."""
     return [
         _hidden(lambda cell: {**limits_of("latency_ratio", cell.latency_ratio), **limits_of("tps", figures.tps(cell))}),
         Field(
@@ -451,7 +453,7 @@ def _table_notes(summary: Summary) -> tuple[str, ...]:
 
 
 def cell_records(summary: Summary) -> list[dict[str, object]]:
-    """One a cell. Of a cell that broke something only which it is: rates and CPU would be over the outage too."""
+    """A record for each cell. Of a cell that broke something only its identity: rates and CPU would include the outage."""
     factors = sorted({name for cell in summary.cells for name in cell.factors})
     fields = _fields(summary)
     found = []
@@ -508,7 +510,7 @@ def _design(summary: Summary) -> str:
 
 
 def _machine(summary: Summary) -> list[str]:
-    """How much of the machine others had, and whether that moved the figures."""
+    """Share of the machine that others used, and whether that changed the figures."""
     found = []
     if summary.others_cpus is not None:
         machine = f" of {summary.machine_cpus}" if summary.machine_cpus else ""
@@ -532,7 +534,7 @@ def _machine(summary: Summary) -> list[str]:
 
 
 def _voids(summary: Summary) -> str:
-    """Only paths over the link can be void for a late packet; what is measured again is measured later."""
+    """Note on void trials: only paths over the link can be void for a late packet, and repeated trials run later."""
     line = figures.void_line(summary)
     late = any("link" in reason for reason in summary.void_reasons)
     return (
@@ -543,7 +545,7 @@ def _voids(summary: Summary) -> str:
 
 
 def _instrument(summary: Summary) -> list[str]:
-    """What the load generator and the link's emulator took, and how many figures are about them."""
+    """Share that the load generator and the link's emulator used, and the number of figures that are about them."""
     cells = shown_cells(summary)
     found = []
     used = {
@@ -578,7 +580,7 @@ def _instrument(summary: Summary) -> list[str]:
 
 
 def confirmations(summary: Summary) -> list[Block]:
-    """Something was changed that shows whether a limit is one: did throughput move as predicted?"""
+    """Tests of limits: something was changed that shows whether a limit is one; did throughput change as predicted?"""
     rows = tuple(
         plain(
             found.arm,
@@ -599,8 +601,8 @@ def confirmations(summary: Summary) -> list[Block]:
 
 
 def confirmation_outcome(found: Confirmation) -> str:
-    """An interval that holds the middle between both expectations shows neither. Where something other than the resource itself was
-    changed, the expected outcome rules another limit out and shows no more."""
+    """Outcome of a test. An interval that includes the middle between both expectations shows neither. Where something other than the
+    resource itself was changed, the expected outcome rules another limit out and shows no more."""
     if found.confirmed:
         return f"rules out {found.rules_out}" if found.rules_out else "confirmed"
     return "NOT confirmed" if is_refuted(found) else "inconclusive"
@@ -626,7 +628,7 @@ def trials(summary: Summary) -> list[Block]:
 
 
 def _blocks(summary: Summary) -> Table:
-    """Where there are too many trials to list each."""
+    """A table of blocks, where there are too many trials to list each."""
     rows = []
     for found in charts.block_ranges(charts.against_median(summary)):
         trials = [trial for trial in summary.trials if trial.block == found["block"]]
@@ -649,7 +651,7 @@ def _blocks(summary: Summary) -> Table:
 
 
 def receipts(summary: Summary) -> list[Block]:
-    """The first in full; of the others, what differs from it."""
+    """Receipts: the first in full; for the others, the difference from it."""
     cells = [cell for cell in summary.cells if cell.receipt]
     found: list[Block] = []
     if cells:
@@ -667,7 +669,7 @@ def receipts(summary: Summary) -> list[Block]:
 
 
 def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """What `one` says otherwise than `other`; nested tables likewise. What only `other` has reads as absent."""
+    """Values of `one` that differ from `other`; in nested tables too. Those that only `other` has read as absent."""
     found: dict[str, Any] = {}
     for key in {**one, **other}:
         mine, theirs = one.get(key), other.get(key)

@@ -11,14 +11,14 @@ from howfar.plan.factors import FACTORS, ORDINARY
 from howfar.store.records import ArmRole, FactorValue
 
 MANY = 6
-"""More arms than this are not read one by one."""
+"""Number of arms beyond which they are not read one by one."""
 
 COLUMNS = ("server", "placement", "path", "rtt_ns", "rate_bps", "content", "tls", "connect", "compression")
-"""These head columns first, in this order; then all other factors; last what is compared most."""
+"""Order of head columns: these first, then all other factors; the one compared most is last."""
 LAST = ("fault", "replication", "threads")
 
 ROWS = ("threads", "compression")
-"""The first of these that varies makes the rows; else the factor with most levels."""
+"""Factors for rows: the first of these that varies, else the factor with most levels."""
 
 HEADS = {
     "threads": "connections",
@@ -39,7 +39,7 @@ class Grid:
     row_head: str
     rows: tuple[str, ...]
     columns: tuple[tuple[str, ...], ...]
-    """Levels of each column, one text a factor that varies."""
+    """Levels of each column, one text for each factor that varies."""
     cells: tuple[tuple[CellSummary | None, ...], ...]
 
     def column(self, index: int) -> list[CellSummary]:
@@ -47,7 +47,7 @@ class Grid:
 
 
 def is_grid(summary: Summary) -> bool:
-    """Whether the arms differ in more than a handful of names."""
+    """Whether the arms are many and differ in more than one factor."""
     return len(_compared(summary)) > MANY and len(_varied(_compared(summary))) > 1
 
 
@@ -56,7 +56,7 @@ def _compared(summary: Summary) -> list[CellSummary]:
 
 
 def level(cell: CellSummary, factor: str) -> FactorValue | None:
-    """What a cell is in a factor; an ordinary level need not be written into it."""
+    """The level of a cell in a factor; an ordinary level need not be written into the cell."""
     return cell.factors.get(factor, ORDINARY.get(factor))
 
 
@@ -65,7 +65,7 @@ def _levels(cells: list[CellSummary], factor: str) -> list[FactorValue | None]:
 
 
 def _varied(cells: list[CellSummary]) -> list[str]:
-    """Factors with several levels. A link's factor that only tells loopback from a link tells no more than the path does."""
+    """Factors with several levels, without a link's factor that only distinguishes loopback from a link, as the path does."""
     found = []
     others = [name for name in FACTORS if name not in (*COLUMNS, *LAST)]
     for factor in (*COLUMNS, *others, *LAST):
@@ -82,11 +82,11 @@ _SHORT: dict[tuple[str, object], str] = {
     ("fault", "none"): "no fault",
 }
 _BARE = ("threads", "replication", "fault", "content")
-"""Their levels need no factor's name in a column of them."""
+"""Factors whose levels need no name in a column of them."""
 
 
 def level_text(factor: str, value: FactorValue | None) -> str:
-    """As short as a head of a column needs; empty where the factor means nothing."""
+    """A level as short as a column's head requires; empty where the factor has no meaning."""
     if value is None:
         return ""
     if factor in _BARE or (factor, value) in _SHORT:
@@ -121,7 +121,7 @@ def grid(summary: Summary) -> Grid:
 
 
 def _order(cells: list[CellSummary], factors: list[str], levels: tuple[FactorValue | None, ...]) -> list[float]:
-    """Numbers by size, words by first appearance."""
+    """Sort key of a column: numbers by size, words by first appearance."""
     found = []
     for factor, value in zip(factors, levels, strict=True):
         known = _levels(cells, factor)

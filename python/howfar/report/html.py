@@ -22,7 +22,7 @@ WIDE, NARROW = 680, 220
 """Width of the plotting area, pixels; labels and axes come on top."""
 
 VEGA_LITE = "6.4"
-"""Of vl-convert's grammars, the one that Altair's major version writes."""
+"""Version of vl-convert's grammars that Altair's major version writes."""
 
 
 def _configured(chart: Any, width: int) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def _configured(chart: Any, width: int) -> dict[str, Any]:
 
 
 def _accessible(svg: str, title: str, kind: str, name: str) -> str:
-    """Scales with the page; named for who does not see it; ids do not clash with the next chart's."""
+    """A drawing that scales with the page, has a name for screen readers, and ids that do not clash with the next chart's."""
     label = html.escape(title, quote=True)
     svg = _slim(svg)
     size = re.search(r'viewBox="0 0 ([0-9.]+) ', svg)
@@ -77,7 +77,7 @@ _NOISE = re.compile(
     r' (?:aria-[a-z]+|pointer-events|stroke-miterlimit)="[^"]*"| role="graphics-[a-z]+"| class="[a-z -]*"'
     r'| opacity="1"| stroke-width="1"| transform="translate\(0,0\)"| font-weight="normal"| display="none"'
 )
-"""What vl-convert writes and nothing here needs: names of marks for a live chart, and defaults."""
+"""Text of vl-convert that is not needed here: names of marks for a live chart, and defaults."""
 
 _HIDDEN = re.compile(
     r'<path class="(?:background|foreground)"[^>]*d="(?:M0,0h0v0h0Z)?"[^>]*/>|<path class="background"[^>]*/>'
@@ -88,7 +88,7 @@ _EMPTY = re.compile(r"<g(?: [^>]*)?></g>")
 
 
 def _slim(svg: str) -> str:
-    """The same picture in about half the bytes: a tenth of a pixel is not seen. Text between tags keeps its digits."""
+    """The same picture in about half the bytes: a tenth of a pixel is not visible. Text between tags keeps its digits."""
     svg = _NOISE.sub("", _HIDDEN.sub("", svg))
     svg = _TAG.sub(lambda tag: _LONG.sub(lambda match: f"{float(match[0]):.1f}".removesuffix(".0"), tag[0]), svg)
     svg = svg.replace('font-family="sans-serif" ', "")
@@ -110,10 +110,10 @@ def svg(make: Callable[[int], Any], title: str, name: str) -> str:
 
 
 LONG = 180
-"""An answer of more characters is set smaller, so that what follows stays on the first screen."""
+"""Length of an answer beyond which it is set smaller, so that what follows stays on the first screen."""
 
 MAX_DEPTH = 6
-"""Facts are nested tables; deeper values are written as text."""
+"""Depth beyond which nested facts are written as text."""
 
 _WHOLE = re.compile(r"(?:[≥≤x] )?[0-9.]+ \[[^\]]*\]|\[[^\]]*\]|[0-9.]+ %|\bx [0-9.]+")
 
@@ -146,12 +146,12 @@ def _style() -> str:
 
 
 def _sentence(text: str) -> Markup:
-    """Intervals in brackets, and numbers with their sign, are kept on one line."""
+    """A sentence in which intervals in brackets, and numbers with their sign, are kept on one line."""
     return Markup(_WHOLE.sub(lambda match: f'<span class="keep">{match[0]}</span>', str(escape(text))))
 
 
 def _kinds(blocks: Iterable[Block]) -> list[tuple[str, list[Block]]]:
-    """Blocks with the name of their type; advice that follows advice is one list."""
+    """Blocks with the name of their type; consecutive advice is one list."""
     grouped = itertools.groupby(enumerate(blocks), lambda pair: (type(pair[1]).__name__, _apart(*pair)))
     return [(kind, [block for _, block in found]) for (kind, _), found in grouped]
 
@@ -173,6 +173,6 @@ def _classes(table: Table) -> str:
 
 
 def _spans(columns: tuple[Column, ...]) -> list[dict[str, Any]]:
-    """The upper line of a head whose neighbours share a text: each text with the columns that it stands over. Empty where none do."""
+    """The upper line of heads whose neighbours share a text: each text with the columns below it. Empty where none do."""
     spans = [(head, len(list(found))) for head, found in itertools.groupby(columns, lambda column: column.head)]
     return [{"head": head, "count": count} for head, count in spans] if any(c > 1 for h, c in spans if h) else []

@@ -1,4 +1,4 @@
-"""Limits as reports write them: a letter next to each figure, its legend, and the sentences, equal ones together."""
+"""Limits as text: a letter next to each figure, its legend, and the sentences, equal ones together."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ LETTERS: dict[Resource, str] = {
     Resource.INVALID: "!",
     Resource.NOT_ESTABLISHED: "?",
 }
-"""One each, so that a figure and its limit fit into a narrow column."""
+"""Letters of limits: one each, so that a figure and its limit fit into a narrow column."""
 
 SAID = {Resource.LATENCY: "own round", Resource.INSTRUMENT_CPU: "emulator's CPU"}
 
 
 def letter(limit: Limit | None) -> str:
-    """Lower case where the verdict is of low confidence; a space where there is none."""
+    """Letter of a limit, lower case where the verdict is of low confidence; a space where there is none."""
     if limit is None:
         return " "
     found = LETTERS[limit.resource]
@@ -53,7 +53,7 @@ def name(resource: Resource) -> str:
 
 
 def legend(summary: Summary) -> str:
-    """`Limit: L link to client, S server CPU.` Empty where no cell has one."""
+    """Legend of the letters: `Limit: L link to client, S server CPU.` Empty where no cell has one."""
     limits = [cell.limit for cell in summary.cells if cell.limit]
     present = [resource for resource in Resource if any(limit.resource is resource for limit in limits)]
     if not present:
@@ -72,7 +72,7 @@ class LimitGroup:
 
 
 def groups(summary: Summary) -> list[LimitGroup]:
-    """Column by column. Numbers of connections are grouped while they follow each other, words wherever they stand."""
+    """Groups of cells, column by column. Numbers of connections are grouped while they are adjacent, words wherever they stand."""
     table = grid(summary)
     found = []
     for index, column in enumerate(table.columns):

@@ -19,13 +19,13 @@ PARTS = ("#3b6fd5", "#178a6c", "#8b4fc1", "#c25920", "#b08406", "#b9bec8")
 """Client CPU, server CPU, forwarder CPU, link, waiting for a CPU, rest; a shade off the series, so that each has a rule."""
 
 MORE = ("#7a5c3e", "#2f6d74", "#8a8f2a")
-"""For parts of a cycle, of which there are more than series."""
+"""Colours for parts of a cycle, of which there are more than series."""
 
 ON_BAR = "#fffffe"
 """Text on a bar: dark on the lighter bars of the dark theme."""
 
 HALO = "#fffffd"
-"""Round text that lies on lines: the page's colour."""
+"""Colour around text that lies on lines: the page's colour."""
 
 _DARK = {
     ON_BAR: "#16181d",

@@ -14,7 +14,7 @@ from howfar.report.text import Lines, TextRenderer
 GAP = "  "
 
 PROSE = 44
-"""A field longer than this is a sentence: it is wrapped below its row's name instead of standing in a column."""
+"""Length of a field beyond which it is a sentence, wrapped below its row's name instead of standing in a column."""
 
 
 def lay_out(table: Table, width: int, *, brief: bool = False) -> list[str]:
@@ -89,7 +89,7 @@ def _transposed(table: Table, columns: Sequence[int]) -> list[str]:
 
 
 def _folded(table: Table, columns: Sequence[int], width: int) -> list[str]:
-    """Columns are put into a short table while they fit."""
+    """Lines of columns that are put into a short table while they fit."""
     first, rest = columns[0], columns[1:]
     parts: list[list[int]] = []
     room = 0
@@ -107,7 +107,7 @@ def _folded(table: Table, columns: Sequence[int], width: int) -> list[str]:
 
 
 def _listed(table: Table, width: int) -> list[str]:
-    """Short fields after the row's name, sentences below it."""
+    """Lines with short fields after the row's name, and sentences below it."""
     lines: list[str] = []
     for row in table.rows:
         named = list(zip(table.columns, row, strict=True))[1:]
@@ -133,21 +133,21 @@ def wrap(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
 
 
 NARROWEST = 40
-"""Below this nothing sensible can be laid out; lines are then longer than the terminal."""
+"""Least width for which a layout is made; on a narrower terminal lines are too long."""
 
 WIDEST = 132
-"""Prose and tables are not stretched beyond this."""
+"""Greatest width of prose and tables."""
 
 _ASCII = {"µ": "u", "±": "+/-", "×": "x", "–": "-", "—": "-", "…": "...", "≥": ">=", "≤": "<=", "−": "-"}
 
 _BOLD, _DIM, _YELLOW, _END = "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[0m"
 
 _WHOLE = re.compile(r"\[[^\]]*\]|\d %|(?:[≥≤]|[<>]=) \d")
-"""Stays on one line: an interval, a number with its sign."""
+"""Parts that stay on one line: an interval, a number with its sign."""
 
 
 def to_ascii(text: str) -> str:
-    """For a terminal that cannot show more; what has no transcription becomes `?`."""
+    """Text for a terminal that can show only ASCII; characters without a transcription become `?`."""
     for fancy, simple in _ASCII.items():
         text = text.replace(fancy, simple)
     return text.encode("ascii", "replace").decode("ascii")
@@ -156,7 +156,7 @@ def to_ascii(text: str) -> str:
 def render(
     document: Document, width: int = 80, colour: bool = False, unicode: bool = True, details: bool = False
 ) -> str:
-    """Lines of at most `width` characters (at least 40), ending in a newline."""
+    """The document as lines of at most `width` characters (at least 40), ending in a newline."""
     return _Screen(max(NARROWEST, min(width, WIDEST)), colour, unicode, details).render(document)
 
 

@@ -1,4 +1,4 @@
-"""Reports as text: what Markdown and the terminal share, and Markdown, CSV and JSON.
+"""Reports as text: the common part of Markdown and the terminal, and Markdown, CSV and JSON.
 
 Names in JSON are public: a name is added, never renamed; `REPORT_VERSION` is raised when a meaning changes.
 """
@@ -41,7 +41,7 @@ Lines = list[str]
 
 
 class TextRenderer(ABC):
-    """Each method gives the lines of one kind of block; no lines leave it out."""
+    """Renderer of text. Each method returns the lines of one kind of block; an empty list leaves the block out."""
 
     @abstractmethod
     def shows(self, block: Block) -> bool: ...
@@ -50,7 +50,7 @@ class TextRenderer(ABC):
     def heading(self, text: str, level: int) -> Lines: ...
 
     def title(self, text: str, level: int) -> Lines:
-        """Of details."""
+        """Title of details."""
         return self.heading(text, level)
 
     @abstractmethod
@@ -82,7 +82,7 @@ class TextRenderer(ABC):
         return False
 
     def paragraphs(self, blocks: Sequence[Block], level: int = 2) -> list[Lines]:
-        """What is inside details is one level deeper."""
+        """Paragraphs of blocks; those inside details are one level deeper."""
         found: list[Lines] = []
         before: Block | None = None
         for number, block in numbered(without_empty(blocks, self.shows)):
@@ -123,7 +123,7 @@ class TextRenderer(ABC):
 
 
 def as_markdown(document: Document) -> str:
-    """For an issue, a wiki or a mail: all of it except charts and receipts. Pipe tables; ends in a newline."""
+    """Markdown for an issue, a wiki or a mail: all except charts and receipts. Pipe tables; ends in a newline."""
     parts = [[f"# {document.title}"], *_Markdown().paragraphs(document.blocks)]
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 
@@ -177,8 +177,8 @@ def as_csv(document: Document) -> str:
 
 
 def json_values(summary: Summary) -> dict[str, Any]:
-    """The summary as plain values. CPU per query is a number there, its interval has a key of its own. Cells that broke something are
-    not in it: their rates would include the outage. Their result is in `replication`."""
+    """The summary as plain values. CPU per query is a number, and its interval has a key of its own. Cells that broke something are
+    left out, because their rates would include the outage. Their result is in `replication`."""
     plain = summary.model_dump(mode="json")
     plain |= plain.pop("findings")
     plain["cells"] = [_cell(cell) for cell in summary.cells if not breaks(cell.factors)]
@@ -194,12 +194,12 @@ def _cell(cell: CellSummary) -> dict[str, Any]:
 
 
 def as_json(summary: Summary) -> str:
-    """JSON text with a final newline; NaN and infinity cannot occur."""
+    """JSON text of a summary with a final newline; NaN and infinity cannot occur."""
     return json.dumps(json_values(summary), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def json_schema(findings: Mapping[str, type[Part]]) -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of `json_values`, whose experiments find these."""
+    """JSON Schema (draft 2020-12) of `json_values` with these findings of experiments."""
     optional_findings: dict[str, Any] = {key: (kind | None, None) for key, kind in findings.items()}
     whole = create_model("Summary", __base__=Summary, **optional_findings)
     found = whole.model_json_schema(mode="serialization")
