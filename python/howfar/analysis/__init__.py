@@ -1,1 +1,1 @@
-"""Pure functions on records: intervals, noise floor, verdicts. Start at `summary.py`, the answer's shape."""
+"""Pure functions on records: intervals, noise floor, verdicts. Start at `summary.py`, the form of the answer."""

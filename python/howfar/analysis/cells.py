@@ -1,4 +1,4 @@
-"""One arm of a run as its figures: `cell`. With everything that may be said about a number."""
+"""One arm of a run as its figures, with all warnings about them: `cell`."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from howfar.store.receipts import number_in
 from howfar.store.records import Arm, ArmRole, FactorValue, Measured, Run, Trial, TrialStatus
 
 DEFAULT_TARGET = 0.02
-"""Half-width of an interval where a plan does not say."""
+"""Target half-width of an interval where a plan does not set one."""
 
 IDENTITY = Estimate(value=1.0, low=1.0, high=1.0)
-"""The baseline over itself."""
+"""Ratio of the baseline to itself."""
 
 LINK, REST = "link", cycles.REST
 PARTS = (cycles.CLIENT_CPU, cycles.SERVER_CPU, cycles.FORWARDER_CPU, LINK, cycles.WAITING, REST)
@@ -48,17 +48,17 @@ PARTS = (cycles.CLIENT_CPU, cycles.SERVER_CPU, cycles.FORWARDER_CPU, LINK, cycle
 
 
 class CpuPerQuery(Part):
-    """CPU microseconds an operation, by who spent them. None: no such part on this path, or unknown."""
+    """CPU microseconds per operation, by role. None: no such part on this path, or unknown."""
 
     client: Estimate
     server: Estimate | None
     forwarder: Estimate | None
     link: Estimate | None
-    """The emulator's own cost: the instrument's, not the path's; in no ratio."""
+    """The emulator's own cost, which belongs to the instrument, not the path; in no ratio."""
 
 
 class BytesPerTxn(Part):
-    """None: an application speaks to the servers, and does not count."""
+    """Bytes per transaction. None: an application talks to the servers, and does not count them."""
 
     to_server: float | None
     to_client: float | None
@@ -69,23 +69,23 @@ class KeyReads(Part):
 
     hits: int
     misses: int
-    """Had no value: a server answers them sooner."""
+    """Keys without a value, which a server answers sooner."""
 
 
 class Bound(StrEnum):
-    """Which side of the truth a CPU ratio is on. The kernel's work of receiving from the link runs in the emulator's threads and
-    is charged to no path, while loopback's is charged to the sender."""
+    """Relation of a CPU ratio to the true one. The kernel's work of receiving from the link runs in the emulator's threads and is
+    charged to no path, while loopback's is charged to the sender."""
 
     MEASURED = "measured"
     """Both arms pass the link, or neither does."""
     AT_LEAST = "at least"
-    """This arm passes the link and the baseline does not: part of its CPU is not counted."""
+    """Lower bound: this arm passes the link and the baseline does not, so that part of its CPU is not counted."""
     AT_MOST = "at most"
-    """The baseline passes the link and this arm does not."""
+    """Upper bound: the baseline passes the link and this arm does not."""
 
     @property
     def sign(self) -> str:
-        """What stands before such a ratio."""
+        """Sign to write before such a ratio."""
         return {"at least": "≥ ", "at most": "≤ "}.get(self.value, "")
 
 
@@ -98,25 +98,25 @@ class CellSummary(Part):
     trials: int
     void_trials: int
     qps: Estimate
-    """Operations a second."""
+    """Operations per second."""
     ratio: Estimate | None
-    """Operations a second over the baseline's, paired by block: the t estimate, or the rank estimate where CONTAMINATED_BLOCKS is set.
-    None here and in every other ratio: no block in which both were measured."""
+    """Operations per second over the baseline's, paired by block: the t estimate, or the rank estimate where CONTAMINATED_BLOCKS is
+    set. None here and in every other ratio: no block in which both were measured."""
     mean_ratio: Estimate | None
-    """exp(mean log ratio) with t limits."""
+    """Ratio as exp(mean log ratio) with t limits."""
     rank_ratio: Estimate | None
-    """Hodges-Lehmann with signed-rank limits."""
+    """Ratio by Hodges-Lehmann with signed-rank limits."""
     block_ratios: tuple[float, ...]
     blocks_needed: int | None
     """Blocks until the ratio is as narrow as requested, at the scatter seen. None: unknown, or out of reach."""
     resolution: Resolution
     cpu_resolution: Resolution
-    """The same for `cpu_ratio`, against the A/A arm's CPU noise floor. FASTER reads: less CPU."""
+    """Resolution of `cpu_ratio`, against the A/A arm's CPU noise floor. FASTER reads: less CPU."""
     cpu_us_per_query: CpuPerQuery
     cpu_ratio: Estimate | None
-    """Client + server + forwarder CPU an operation over the baseline's, paired by block."""
+    """Client + server + forwarder CPU per operation over the baseline's, paired by block."""
     cpu_bound: Bound
-    """At least: never resolved as less CPU; at most: never as more."""
+    """Bound of `cpu_ratio`. At least: never resolved as less CPU; at most: never as more."""
     latency_ms: LatencyMs
     latency_curve: tuple[CurvePoint, ...]
     latency_ratio: Estimate | None
@@ -125,22 +125,22 @@ class CellSummary(Part):
     queries_per_txn: float
     bytes_per_txn: BytesPerTxn
     time_split_us: dict[str, float]
-    """Where a transaction's mean time goes, by `PARTS`. Adds up to the cycle of a connection: connections x elapsed / transactions."""
+    """A transaction's mean time by `PARTS`. Adds up to the cycle of a connection: connections x elapsed / transactions."""
     rest_rtt_ns: float | None
     """The link's RTT measured at rest, median over trials. None: no link on this path, or not measured."""
     receipt: dict[str, Any]
     published: Published | None
     warnings: tuple[Warning, ...]
     settled_after: int | None = None
-    """Blocks in which it was measured; then it rested, deep on a plateau, and kept its interval. None: measured to the end."""
+    """Blocks in which it was measured before it rested, deep on a plateau, with its interval. None: measured to the end."""
     cycle: Cycle | None = None
-    """`time_split_us` with what the window's counters add. None: an older run file."""
+    """`time_split_us` with the parts that the window's counters add. None: an older run file."""
     limit: Limit | None = None
     network: NetworkSeries | None = None
     keys: KeyReads | None = None
-    """None: no stores of keys."""
+    """Reads of keys. None: no key-value stores."""
     scatter: Scatter | None = None
-    """What its ratio's scatter is made of. None: no link, or too few blocks."""
+    """Components of the ratio's scatter. None: no link, or too few blocks."""
 
     @property
     def link_used(self) -> float | None:
@@ -157,31 +157,31 @@ class CellSummary(Part):
 
 
 COMPARISONS = 3
-"""Of each contender: with the baseline in throughput and in CPU, and with the cell that lacks what is tested."""
+"""Comparisons of each contender: with the baseline in throughput and in CPU, and with the cell that lacks the tested thing."""
 
 
 @dataclass(frozen=True)
 class Floors:
-    """What the A/A arm says about this session, and the requested half-width."""
+    """Noise floors of this session according to the A/A arm, and the requested half-width."""
 
     aa: Estimate | None
     throughput: float | None
     cpu: float | None
     target: float
     link: float | None = None
-    """Of throughput, by the A/A over the link. None: there was none."""
+    """Noise floor of throughput, by the A/A arm over the link. None: there was none."""
     claims: int = 1
-    """Comparisons that this run's report may call resolved, at most."""
+    """Most comparisons that this run's report may call resolved."""
 
     def of(self, arm: Arm) -> Threshold:
-        """The noise floor that the report states, and over a link that of its own A/A too, where more may be uncertain."""
+        """The noise floor that the report states; over a link that of its own A/A arm, if it is larger."""
         over_link = self.link if waited_rtt(arm.factors) is not None else None
         known = [floor for floor in (self.throughput, over_link) if floor is not None]
         return Threshold(max(known, default=None), self.claims)
 
     @property
     def threshold(self) -> Threshold:
-        """Of throughput."""
+        """Threshold for throughput."""
         return Threshold(self.throughput, self.claims)
 
     @property
@@ -209,19 +209,19 @@ def floors(table: TrialTable, known: Sequence[Control] = ()) -> Floors:
 
 
 def claims(table: TrialTable) -> int:
-    """How many comparisons the report of this run may call resolved, at most."""
+    """Most comparisons that the report of this run may call resolved."""
     return COMPARISONS * max(sum(arm.role is ArmRole.CONTENDER for arm in table.run.info.arms), 1)
 
 
 def judge(table: TrialTable, arm: Arm, value: Value) -> RatioJudgement | None:
-    """Over the baseline, see `TrialTable.reference`. None: no block has both."""
+    """Ratio over the baseline, see `TrialTable.reference`. None: no block has both."""
     reference = table.reference(arm)
     ratios = table.block_ratios(arm.name, reference.name, value) if reference else []
     return judge_ratio(ratios) if ratios else None
 
 
 def cell(table: TrialTable, arm: Arm, found: Floors, rests: bool, acknowledgement_s: float | None) -> CellSummary:
-    """`acknowledgement_s`: how long a commit of this arm waits for another machine. None: it does not."""
+    """Figures of an arm. `acknowledgement_s`: how long its commits wait for another machine. None: they do not."""
     trials, baseline = table.measured(arm.name), arm.role is ArmRole.BASELINE
     broken = breaks(arm.factors)  # each trial is another accident: no ratio of theirs is a result
     paced = offered_per_s(arm.factors) is not None  # its rate is given: nothing limits it but that
@@ -290,7 +290,7 @@ def _over_baseline(table: TrialTable, arm: Arm, value: Value) -> Estimate | None
 
 
 def time_split_us(found: Cycle) -> dict[str, float]:
-    """Microseconds a transaction in six parts. What is neither CPU, round trips nor waiting for a CPU is in the rest."""
+    """Microseconds of a transaction in six parts. The rest is neither CPU, round trips nor waiting for a CPU."""
     split = dict.fromkeys(PARTS, 0.0)
     for part in found.parts:
         split[LINK if part.name == cycles.ROUND_TRIPS else part.name if part.name in PARTS else REST] += part.us
@@ -313,7 +313,7 @@ def _bytes(trials: Sequence[Measured], transactions: int, counted: bool) -> Byte
 
 
 def _key_reads(table: TrialTable, trials: Sequence[Measured]) -> KeyReads | None:
-    """By the engine's count, or by what an application's pages report."""
+    """Reads of keys by the engine's count, or by the report of an application's pages."""
     if table.unit == "queries":
         return None
     found = [(each.hits, each.misses) for trial in trials for each in trial.services]
@@ -322,7 +322,7 @@ def _key_reads(table: TrialTable, trials: Sequence[Measured]) -> KeyReads | None
 
 
 def _passes_link(arm: Arm) -> bool:
-    """Only cells on paths over the link have the link's factors."""
+    """Whether an arm's path crosses the link: only then it has the link's factors."""
     return "rtt_ns" in arm.factors or "rate_bps" in arm.factors
 
 
@@ -333,7 +333,7 @@ def _cpu_bound(arm: Arm, baseline: Arm | None) -> Bound:
 
 
 def _cpu_resolution(cpu_ratio: Estimate | None, threshold: Threshold, bound: Bound) -> Resolution:
-    """More CPU an operation is slower. What a bound cannot show is not claimed: "at least 0.9" may be more than 1."""
+    """Resolution of CPU: more per operation is slower. A bound limits the claim, because "at least 0.9" may be more than 1."""
     found = threshold.resolve(cpu_ratio)
     turned = {Resolution.FASTER: Resolution.SLOWER, Resolution.SLOWER: Resolution.FASTER}
     claimed = turned.get(found, found)
@@ -342,7 +342,7 @@ def _cpu_resolution(cpu_ratio: Estimate | None, threshold: Threshold, bound: Bou
 
 
 def threads_of(arm: Arm) -> int:
-    """Connections of an arm; one where its factors do not say."""
+    """Number of connections of an arm; one where its factors have none."""
     return level(arm.factors, "threads") or 1
 
 
@@ -361,7 +361,7 @@ def _cpu(table: TrialTable, trials: Sequence[Measured]) -> CpuPerQuery:
 
 
 class Scatter(Part):
-    """What the scatter of a link arm's blocks is made of, as standard deviations of the logarithm of a block's ratio: 0.02 is 2 %.
+    """Components of the scatter of a link arm's blocks, as standard deviations of the logarithm of a block's ratio: 0.02 is 2 %.
 
     The link is calibrated again in each block, so the error of calibration differs from block to block. Its part follows from the
     round trip that each trial measured at rest: a share s of the cycle in round trips turns a relative error e of the RTT into s x e
@@ -371,15 +371,15 @@ class Scatter(Part):
     blocks: int
     total: float
     calibration: float
-    """By the error of the link's calibration; at most `total`."""
+    """Scatter from the error of the link's calibration; at most `total`."""
     other: float
-    """`total` without it: total² = calibration² + other²."""
+    """Rest of `total`: total² = calibration² + other²."""
     rtt: float
     """Relative standard deviation of the RTT at rest from block to block."""
 
 
 def scatter(trials: Sequence[Trial], judged: RatioJudgement | None, round_trips_share: float) -> Scatter | None:
-    """Of an arm's good trials; None: no link, or too few blocks. `round_trips_share`: of its cycle."""
+    """Scatter of an arm's good trials; None: no link, or too few blocks. `round_trips_share`: of its cycle."""
     rtts = {
         trial.block: rtt_ns
         for trial in trials

@@ -1,4 +1,4 @@
-"""Which limits are tested after a plan's blocks, by changing what, and what came out. Pure.
+"""Tests of limits after a plan's blocks: which, by which changes, and with which results. Pure.
 
 Each is a pair of arms, one as it was and one with one thing changed, measured in the same blocks: what the machine does meanwhile
 happens to both.
@@ -29,15 +29,15 @@ _CPUS = frozenset(
     {Resource.SERVER_CPU, Resource.CLIENT_CPU, Resource.FORWARDER_CPU, Resource.INSTRUMENT_CPU, Resource.ONE_THREAD}
 )
 _FEWEST_TO_HALVE = 8
-"""Connections. Half of fewer may leave a CPU idle that all of them filled."""
+"""Fewest connections to halve. Half of fewer may leave a CPU idle that all of them filled."""
 _TELLS_USED = 1 / FASTER
-"""Of a link. Used less, it could not give `FASTER` times even if nothing else were full: a faster one would prove nothing."""
+"""Use of a link below which a faster one proves nothing: it could not give `FASTER` times even if nothing else were full."""
 _LINK_RULED_OUT = "the link"
 _SHARED_RULED_OUT = "a limit that connections share"
 _OWN_RULED_OUT = "a limit of each connection's own"
 
 _EACH_FOR_ITSELF = frozenset({Resource.LATENCY, Resource.RECEIVE_WINDOW, Resource.SEND_BUFFER, Resource.LOSS})
-"""What holds back each connection by itself: half as many carry half as much."""
+"""Limits of each connection by itself: half as many carry half as much."""
 _WHY_NOT = {
     Resource.COMMIT: "how many transactions share one durable write cannot be predicted",
     Resource.ACKNOWLEDGEMENT: "the replica is nearer in other cells of the plan, or in none",
@@ -48,7 +48,7 @@ _WHY_NOT = {
 
 
 def intervention(cell: CellSummary, limit: Limit, environment: Mapping[str, Any]) -> Intervention | str:
-    """What to change on an arm; a reason where this laboratory can change nothing that would tell."""
+    """The change to an arm that tests a limit, or the reason why this laboratory has none."""
     factors, resource = cell.factors, limit.resource
 
     def times(name: str, change: float, predicted: float, otherwise: float, rules_out: str = "") -> Intervention:
@@ -93,18 +93,18 @@ _CHANGED: dict[str, Callable[[int, int], str]] = {
 
 
 def _wire_first(cell: CellSummary) -> bool:
-    """More of a connection's round is bytes on the wire than round trips."""
+    """Whether bytes on the wire take more of a connection's round than round trips do."""
     return cell.cycle is not None and part_us(cell.cycle, WIRE) > part_us(cell.cycle, ROUND_TRIPS)
 
 
 def _at_the_faster(cell: CellSummary) -> float:
-    """Times the throughput when the bytes of a round cross `FASTER` times as fast."""
+    """Expected ratio of throughput when the bytes of a round cross `FASTER` times as fast."""
     assert cell.cycle is not None, "only of a cell whose cycle is known"
     return 1 / (1 - part_us(cell.cycle, WIRE) / cell.cycle.us * (1 - 1 / FASTER))
 
 
 def _half_the_rtt(cell: CellSummary) -> float:
-    """What is left of a cycle when its round trips take half as long: of what was requested, for the hosts' own part stays."""
+    """Expected ratio of throughput when the requested part of the RTT takes half as long; the hosts' own part stays."""
     threads = int(cell.factors.get("threads", 1))
     cycle_ns = threads * 1e9 * cell.queries_per_txn / cell.qps.value
     waits_ns = min(int(cell.factors["rtt_ns"]), cell.rest_rtt_ns or 0.0) * cell.turns_per_txn
@@ -112,7 +112,7 @@ def _half_the_rtt(cell: CellSummary) -> float:
 
 
 def _next_ceiling(cell: CellSummary, environment: Mapping[str, Any]) -> float:
-    """How far throughput can grow before a host's processors are full. The emulator's threads run on those of both."""
+    """Ratio by which throughput can grow before a host's processors are full. The emulator's threads run on those of both."""
     cpu = cell.cpu_us_per_query
     hosts = [
         (cpu.server.value if cpu.server else 0.0, _count(environment.get("server_cpus"))),
@@ -129,21 +129,21 @@ def _count(cpus: Any) -> int:
 
 
 TOLERANCE = 0.1
-"""A prediction that is off by more is not confirmed, however far its alternative is."""
+"""Largest error of a confirmed prediction, however far its alternative is."""
 LEAST_APART = 1.1
 """Predictions with and without the limit that are closer than this cannot be distinguished in so few blocks."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What is to be done after the plan's blocks."""
+    """Tests to make after the plan's blocks."""
 
     interventions: tuple[Intervention, ...]
     refused: tuple[Unconfirmed, ...]
 
 
 def choose(cells: Sequence[CellSummary], run: Run) -> Choice:
-    """Of each curve the arm with the highest throughput: there its limit binds most. A resource that none before it had goes first."""
+    """The arm with the highest throughput of each curve, where its limit is strongest. A resource that none before had goes first."""
     known = {cell.arm: cell for cell in cells}
     tops = [
         top for curve in curves(run.info.arms) if (top := _top(known[arm.name] for arm in curve if arm.name in known))
@@ -163,7 +163,7 @@ def choose(cells: Sequence[CellSummary], run: Run) -> Choice:
 
 
 def pair(chosen: Intervention, arms: Sequence[Arm]) -> tuple[Arm, Arm]:
-    """The arm once more, and changed."""
+    """The arm repeated, and the changed arm."""
     before = next(arm for arm in arms if arm.name == chosen.arm)
     same, changed = _names(chosen)
     return (
@@ -173,7 +173,7 @@ def pair(chosen: Intervention, arms: Sequence[Arm]) -> tuple[Arm, Arm]:
 
 
 def confirmations(part: Run) -> tuple[Confirmation, ...]:
-    """What came out. `part`: the confirmation's part of a run (`records.confirmation_part`)."""
+    """Results of tests. `part`: the confirmation's part of a run (`records.confirmation_part`)."""
     table = trial_table(part)
     found = []
     for chosen in _interventions(part):
@@ -197,7 +197,7 @@ def confirmations(part: Run) -> tuple[Confirmation, ...]:
 
 
 def unconfirmed(part: Run) -> tuple[Unconfirmed, ...]:
-    """What could not be tested, and what was to be and was not measured."""
+    """Limits that could not be tested, and those that were to be and were not measured."""
     begun = events.confirmation(part.events)
     if begun is None:
         return ()
@@ -211,15 +211,15 @@ def unconfirmed(part: Run) -> tuple[Unconfirmed, ...]:
 
 
 def is_as_predicted(measured: Estimate, predicted: float, otherwise: float) -> bool:
-    """The whole interval is nearer to the prediction than to its alternative, on a scale of ratios; and it holds the prediction, or
-    the estimate is off by no more than TOLERANCE and a quarter of the way to the alternative."""
+    """Whether the whole interval is nearer to the prediction than to its alternative, on a scale of ratios; and it includes the
+    prediction, or the estimate is off by no more than TOLERANCE and a quarter of the way to the alternative."""
     allowed = min(math.log1p(TOLERANCE), abs(math.log(predicted / otherwise)) / 4)
     is_close = abs(math.log(measured.value / predicted)) <= allowed
     return _is_nearer(measured, predicted, otherwise) and (is_close or _holds(measured, predicted))
 
 
 def is_refuted(found: Confirmation) -> bool:
-    """The interval is nearer to what was expected otherwise, or holds that and not what was predicted."""
+    """Whether the interval is nearer to the alternative, or includes it and not the prediction."""
     measured, otherwise = found.measured, found.otherwise
     if _is_nearer(measured, otherwise, found.predicted):
         return True
@@ -234,7 +234,7 @@ def _is_nearer(measured: Estimate, one: float, other: float) -> bool:
 
 
 def _holds(measured: Estimate, ratio: float) -> bool:
-    """False: there is no interval."""
+    """Whether an interval includes the ratio; False without an interval."""
     return measured.low is not None and measured.high is not None and measured.low <= ratio <= measured.high
 
 
@@ -264,31 +264,31 @@ def _by_novelty(tops: Sequence[CellSummary]) -> list[tuple[CellSummary, Limit]]:
 
 
 def refuted(tested: Sequence[Confirmation]) -> dict[str, Confirmation]:
-    """By arm."""
+    """Refuted limits by arm."""
     return {found.arm: found for found in tested if is_refuted(found)}
 
 
 def doubted(cells: Sequence[CellSummary], tested: Sequence[Confirmation]) -> tuple[CellSummary, ...]:
-    """The cells, a refuted limit with what refuted it and little confidence."""
+    """The cells, in which a refuted limit has its refutation and low confidence."""
     found = refuted(tested)
     return tuple(_doubted(cell, found[cell.arm]) if _is_of(cell, found) else cell for cell in cells)
 
 
 def unadvised(cells: Sequence[CellSummary], tested: Sequence[Confirmation]) -> tuple[CellSummary, ...]:
-    """The cells, a refuted limit taken off: no advice follows from it."""
+    """The cells without refuted limits, so that no advice follows from those."""
     found = refuted(tested)
     return tuple(cell.model_copy(update={"limit": None}) if _is_of(cell, found) else cell for cell in cells)
 
 
 def refuted_sentence(cells: Sequence[CellSummary], tested: Sequence[Confirmation]) -> str:
-    """What an answer that names limits has to add; empty where every test was passed, or showed nothing."""
+    """Addition to an answer that names limits; empty where every test was passed, or showed nothing."""
     found = refuted(tested)
     parts = [f"the limit named at {cell.arm}: {_came_out(found[cell.arm])}" for cell in cells if _is_of(cell, found)]
     return f"Put to the test and refuted: {'; '.join(parts)}." if parts else ""
 
 
 def _is_of(cell: CellSummary, found: dict[str, Confirmation]) -> bool:
-    """A limit that is named otherwise now than when it was tested is another one."""
+    """Whether the tested limit is this cell's: one that has another name now than when it was tested is another one."""
     return cell.limit is not None and cell.arm in found and found[cell.arm].resource is cell.limit.resource
 
 

@@ -1,4 +1,4 @@
-"""What a run finds where the truth is known: the instrument's bias, and what it can recover. Measured in each block over a link."""
+"""Measurements whose true result is known: the instrument's bias, and what it can recover. Made in each block over a link."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ class Control(Part):
     name: str
     arm: str
     reference: str
-    """The arm that it differs from in nothing but what was put in."""
+    """The arm that differs from it only in what was put in."""
     unit: str
-    """Of both figures: a ratio of operations per second, or µs for each round trip or commit."""
+    """Unit of both figures: a ratio of operations per second, or µs for each round trip or commit."""
     put_in: float
-    """What is true."""
+    """The true figure."""
     found: Estimate
 
     @property
     def recovered(self) -> bool | None:
-        """Whether the interval holds the truth. None: there is no interval."""
+        """Whether the interval includes the true figure. None: there is no interval."""
         if self.found.low is None or self.found.high is None:
             return None
         return self.found.low <= self.put_in <= self.found.high
 
     @property
     def shows_nothing(self) -> bool:
-        """The interval holds both what was put in and no effect at all: the run is too noisy to tell."""
+        """Whether the interval includes both what was put in and no effect at all, so that the run is too noisy."""
         return self.name != SAME and bool(self.recovered) and (self.found.low or 0.0) <= 0
 
 
 def controls(run: Run) -> tuple[Control, ...]:
-    """Of a run with its control arms. Empty: it has none, or no block in which they and their reference were measured."""
+    """Controls of a run. Empty: it has none, or no block in which they and their reference were measured."""
     table = trial_table(run)
     arms = [arm for arm in run.info.arms if arm.role is ArmRole.CONTROL]
     if arms and not any(_is_again(run, arm) for arm in arms):
@@ -85,7 +85,7 @@ def _control(table: TrialTable, arm: Arm) -> Control | None:
 
 
 def _reference(run: Run, arm: Arm) -> Arm | None:
-    """The cell that the control was made of: equal but for the RTT that it waits for."""
+    """The cell from which the control was made: equal except for the RTT that it waits for."""
     waited = waited_rtt(arm.factors)
     if waited is None:
         return None
@@ -99,14 +99,14 @@ def _reference(run: Run, arm: Arm) -> Arm | None:
 
 
 def commit_us(arm: Arm, measured: Measured) -> float | None:
-    """What one connection's time is for each of its transactions."""
+    """Time of one connection for each of its transactions."""
     if not measured.transactions:
         return None
     return int(arm.factors.get("threads", 1)) * measured.elapsed_ns / measured.transactions / 1e3
 
 
 def cycle_us_each(arm: Arm, measured: Measured) -> float | None:
-    """What one connection's time is for each round trip of its transactions."""
+    """Time of one connection for each round trip of its transactions."""
     if not measured.turns:
         return None
     return int(arm.factors.get("threads", 1)) * measured.elapsed_ns / measured.turns / 1e3
@@ -115,7 +115,7 @@ def cycle_us_each(arm: Arm, measured: Measured) -> float | None:
 def _differences(
     table: TrialTable, arm: Arm, reference: Arm, value: Callable[[Arm, Measured], float | None]
 ) -> list[float]:
-    """`arm` less `reference`, for each block in which both are good."""
+    """Differences of `arm` from `reference`, for each block in which both are good."""
     found = []
     for block, measured in table.good.get(arm.name, {}).items():
         other = table.good.get(reference.name, {}).get(block)

@@ -1,4 +1,4 @@
-"""What the receipts of a run between hosts say of the hosts: who held the load back, and what an exchange of roles changed."""
+"""Facts about the hosts from the receipts of a run between hosts: limits of the load, and the effect of exchanging roles."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from howfar.stats.trials import TrialTable
 from howfar.store.records import Run, Trial, TrialStatus
 
 LATE_NS = 1_000_000
-"""A start, or a request of an open loop, so much later than it was due is worth a sentence."""
+"""Delay from which a late start, or a late request of an open loop, is reported."""
 BUSY_SHARE = 0.9
-"""Of a CPU: a client's busiest thread that used more was itself the limit."""
+"""Share of a CPU beyond which a client's busiest thread was itself the limit."""
 
 
 class HostNote(Part):
-    """In how many of a host's good trials something held its load back."""
+    """Number of a host's good trials in which something limited its load."""
 
     host: str
     what: str
-    """`late`: it began late; `clipped`: its requests began later than they were due; `limited`: a thread had all of its CPU."""
+    """`late`: the load began late; `clipped`: requests began later than they were due; `limited`: a thread used all of its CPU."""
     trials: int
     of: int
     most: float
-    """The worst: ns of lateness, or the share of a CPU."""
+    """The worst value: ns of lateness, or the share of a CPU."""
 
 
 class HostsSeen(Part):
@@ -36,7 +36,7 @@ class HostsSeen(Part):
     swapped: tuple[str, str] | None
     """The two hosts that exchanged their roles: the server of even blocks, and of odd ones. None: they did not."""
     machines: Estimate | None
-    """The baseline's operations a second with the first of those as the server over those with the second. None: it was not
+    """Operations per second of the baseline with the first of those hosts as the server over those with the second. None: it was not
     measured with both."""
 
 
@@ -49,7 +49,7 @@ _NOTES: tuple[tuple[str, _Seen, float], ...] = (
 
 
 def hosts_seen(run: Run, table: TrialTable) -> HostsSeen | None:
-    """None: it was measured in the laboratory."""
+    """Notes about hosts. None: the run was in the laboratory."""
     good = [trial for trial in run.trials if trial.status is TrialStatus.OK and "hosts" in trial.receipt]
     if not good:
         return None

@@ -1,4 +1,4 @@
-"""What idle CPUs did in a run, by the receipts of its trials; and what waking them costs each path, where both were measured."""
+"""Idle states of CPUs in a run, by the receipts of its trials; and the cost of waking CPUs on each path, where both were measured."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ class IdleLevel(Part):
 
     level: str
     halts_per_s: float | None
-    """Median over trials of how often the busiest sleeper of the CPUs went to sleep. None: this kernel does not count."""
+    """How often the CPU that sleeps most went to sleep, per second, median over trials. None: this kernel does not count."""
 
 
 class IdleStates(Part):
-    """What CPUs did while nothing ran on them."""
+    """Behaviour of CPUs while nothing ran on them."""
 
     driver: str | None
-    """The kernel's driver of idle states. None: it has none."""
+    """The kernel's driver of idle states. None: there is none."""
     governor: str | None
     levels: tuple[IdleLevel, ...]
 
 
 def idle_states(run: Run) -> IdleStates | None:
-    """None: a run file of before, or no good trial."""
+    """Idle states of a run. None: an older run file, or no good trial."""
     receipts = [t.receipt["idle"] for t in run.trials if t.status is TrialStatus.OK and "idle" in t.receipt]
     if not receipts:
         return None
@@ -56,17 +56,17 @@ class Woken(Part):
     """One path, measured with idle CPUs as found and polling, paired by block."""
 
     arm: str
-    """With idle CPUs as found."""
+    """The arm with idle CPUs as found."""
     polling: str
     speed: Estimate
-    """Operations a second as found over those with polling: below 1 is what waking takes."""
+    """Operations per second as found over those with polling: below 1 is the cost of waking."""
     reference: str | None
-    """What the path is compared with. None: nothing, it is the baseline."""
+    """The arm that the path is compared with. None: it is the baseline."""
     of_reference: Estimate | None
-    """The path over its reference, as found; that ratio polling is `of_reference_polling`."""
+    """Ratio of the path to its reference, as found; with polling it is `of_reference_polling`."""
     of_reference_polling: Estimate | None
     part: Estimate | None
-    """The first ratio over the second: the factor by which waking CPUs moves it."""
+    """The first ratio over the second: the factor by which waking CPUs changes it."""
 
     @property
     def ratios(self) -> tuple[Estimate | None, ...]:
@@ -74,13 +74,13 @@ class Woken(Part):
 
 
 class Waking(Part):
-    """What waking idle CPUs costs."""
+    """Cost of waking idle CPUs."""
 
     paths: tuple[Woken, ...]
 
 
 def waking(table: TrialTable) -> Waking | None:
-    """None: this run has not both levels."""
+    """Cost of waking idle CPUs. None: this run does not have both levels."""
     arms = [arm for arm in table.run.info.arms if arm.role is not ArmRole.DUPLICATE]
     pairs = [(arm, twin) for arm in arms if IDLE.given(arm.factors) == "as-found" and (twin := _twin(arm, arms))]
     found = [woken for arm, twin in pairs if (woken := _woken(table, arm, twin))]
@@ -111,7 +111,7 @@ def _woken(table: TrialTable, arm: Arm, twin: Arm) -> Woken | None:
 
 
 def _parts(table: TrialTable, found: tuple[Arm, Arm], polling: tuple[Arm, Arm]) -> list[tuple[float, float]]:
-    """Both ratios of each block in which all four were measured."""
+    """Both ratios for each block in which all four arms were measured."""
     good = [table.good.get(arm.name, {}) for arm in (*found, *polling)]
     ratios = []
     for block in sorted(set.intersection(*(set(each) for each in good))):

@@ -1,4 +1,4 @@
-"""What an arm's receipts say about its link: requested, obtained, and whether the two agree."""
+"""An arm's link according to its receipts: requested, obtained, and whether the two agree."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from howfar.store.receipts import number_in
 from howfar.store.records import FactorValue
 
 GOODPUT_TOLERANCE_SHARE = 0.05
-"""How far bulk transfer, measured at calibration, may be from what the link's rate allows."""
+"""Largest difference of bulk transfer, measured at calibration, from what the link's rate permits."""
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,14 @@ class LinkFacts:
 
     requested_rtt_ns: int | None
     rest_rtt_ns: float | None
-    """Measured by ping-pong while nothing else was on the link; median over trials."""
+    """RTT measured by ping-pong while nothing else was on the link; median over trials."""
     goodput_share: float | None
     """Measured over expected bulk transfer, the worse direction."""
     ping_rtt_ns: float | None = None
-    """What a ping takes over the requested link, its own bytes at the rate included. None, in older receipts: `asked_rtt_ns`."""
+    """Time of a ping over the requested link, its own bytes at the rate included. None, in older receipts: `asked_rtt_ns`."""
 
     hosts_rtt_ns: float | None = None
-    """What of it is hosts, by the calibration: twice what each direction leaves out of its delay. None: not known."""
+    """Part of it that the hosts take, by the calibration: twice what each direction leaves out of its delay. None: not known."""
 
     @property
     def as_requested(self) -> bool:
@@ -55,7 +55,7 @@ def level(factors: Mapping[str, FactorValue], name: str) -> int | None:
 
 
 def link_facts(factors: Mapping[str, FactorValue], receipts: Sequence[Mapping[str, Any]]) -> LinkFacts:
-    """From an arm's factor levels and the receipts of its good trials. A path without a link section has no link."""
+    """Facts from an arm's factor levels and the receipts of its good trials. A path without a link section has no link."""
     if not any(receipt.get("link") for receipt in receipts):
         return LinkFacts(None, None, None)
 

@@ -1,4 +1,4 @@
-"""Where throughput no longer grows with connections, and which arms therefore need no further block. Pure.
+"""Plateaus, where throughput no longer grows with connections, and arms that therefore need no further block. Pure.
 
 A saturated tail costs as much time as the rest of a curve and says the same thing again and again. An arm deep on a plateau
 rests; what it gives up goes to blocks for the others. It keeps the interval that it has: nothing narrower is claimed for it.
@@ -15,16 +15,16 @@ from howfar.stats.trials import TrialTable, alike, trial_table
 from howfar.store.records import Arm, ArmRole, Run
 
 AGREEMENT = 0.03
-"""Two levels agree when the whole interval of their ratio lies within this share of 1: equal as far as it matters, and shown to
-be. That an interval includes 1 shows nothing; a wide one always does."""
+"""Two levels agree when the whole interval of their ratio is within this share of 1: equal as far as it matters, and shown to be. That
+an interval includes 1 shows nothing; a wide one always does."""
 LEVELS = 3
-"""Fewer consecutive levels may agree by chance, and would leave nothing to rest: the ends of a plateau never do."""
+"""Fewest consecutive levels of a plateau. Fewer may agree by chance, and leave nothing to rest: its ends never do."""
 BLOCKS = MIN_BLOCKS
-"""That two levels have in common, at least: what gives an interval."""
+"""Fewest blocks that two levels have in common, as an interval needs."""
 
 
 def curves(arms: Sequence[Arm]) -> tuple[tuple[Arm, ...], ...]:
-    """Arms that differ in nothing but connections, ascending. The A/A twin is the baseline again and no level of its own."""
+    """Arms that differ only in connections, ascending. The A/A arm is the baseline again and no level of its own."""
     levels = [arm for arm in arms if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER) and "threads" in arm.factors]
     return tuple(tuple(sorted(curve, key=_threads)) for curve in alike(levels, lambda arm: arm.factors, "threads"))
 
@@ -72,8 +72,8 @@ def _threads(arm: Arm) -> int:
 
 
 def _may_rest(arm: Arm) -> bool:
-    """The model and the cycle budget start from one connection; ratios, and the noise floor, from the baseline. Of pages each
-    number in flight is a question of its own."""
+    """Whether an arm may rest. The model and the cycle budget start from one connection; ratios, and the noise floor, from the
+    baseline. For pages each number in flight is a question of its own."""
     paged = arm.factors.get("page", NO_PAGE) != NO_PAGE
     return arm.role is ArmRole.CONTENDER and _threads(arm) > 1 and not breaks(arm.factors) and not paged
 

@@ -15,34 +15,34 @@ from howfar.stats.trials import TrialTable, Value
 from howfar.store.records import UNDISTURBED_BLOCKS, MachineLoad, Measured, Run
 
 FEW_BLOCKS = 8
-"""Below this the stopping rule never stops: intervals from fewer blocks missed the truth more often than 5 % in simulation."""
+"""Fewest blocks at which the stopping rule stops: in simulation intervals from fewer missed the truth more often than 5 %."""
 
 CLIENT_BUSY_SHARE = 0.95
-"""A thread on a CPU for this share of the window had no time left: the figure is about the load generator."""
+"""Share of the window on a CPU from which a thread had no time left: the figure is about the load generator."""
 
 STEAL_SHARE = 0.02
-"""Time that the hypervisor gave to others. More than this and our clock ran while our CPUs did not."""
+"""Share of time given to others by the hypervisor, beyond which our clock ran while our CPUs did not."""
 
 IO_PRESSURE_SHARE = 0.10
-"""Judged only where nobody recorded how much CPU others had: the data are in memory, so whoever waits for a disk is another, and takes
-nothing from us by waiting."""
+"""Share of waiting for disks, judged only where others' CPU use was not recorded: the data are in memory, so that only others wait for
+a disk, and take nothing from us by waiting."""
 
 LOAD_PER_CPU = 2.0
 """Load average per CPU above which more than our own load must be running."""
 
 OTHERS_SHARE = 0.10
-"""Of the machine's CPUs, in the hands of others in the median trial. Below it lie this program's own conductor, the kernel's
-threads and a quiet system's services; with a tenth of the CPUs gone, clients and servers do wait for others."""
+"""Share of the machine's CPUs that others used in the median trial. Less than this is this program's own main process, the kernel's
+threads and a quiet system's services; without a tenth of the CPUs, clients and servers do wait for others."""
 
 DRIFT_SHARE = 0.03
-"""Mean change of throughput from the first to the second half of a trial that is worth a word."""
+"""Mean change of throughput from the first to the second half of a trial from which it is reported."""
 
 MIN_INTERVALS = 4
-"""Fewer slices cannot show a drift."""
+"""Fewest slices that can show a drift."""
 
 
 class Warning(StrEnum):
-    """Everything that may be said beside a number. Closed: a report can explain each."""
+    """A warning about a figure. Closed: a report can explain each."""
 
     CONTAMINATED_BLOCKS = "contaminated blocks"
     NOT_STEADY = "not steady"
@@ -56,7 +56,7 @@ class Warning(StrEnum):
 
 
 class Spread(Part):
-    """How far the baseline's trials lay apart: largest over smallest, at least 1."""
+    """Spread of the baseline's trials: largest over smallest, at least 1."""
 
     qps: float
     cpu_per_query: float | None
@@ -64,20 +64,20 @@ class Spread(Part):
 
 @dataclass(frozen=True)
 class Machine:
-    """None: unknown."""
+    """Load of the machine. None: unknown."""
 
     cpus: int | None
     others_cpus: float | None
-    """CPUs in the hands of others, median over trials."""
+    """CPUs that others used, median over trials."""
 
 
 def machine_cpus(run: Run) -> int | None:
-    """CPUs of the machine. None: the run file does not say."""
+    """CPUs of the machine. None: not in the run file."""
     return next((v for k in ("cpu_count", "cpus") if isinstance(v := run.info.environment.get(k), int)), None)
 
 
 def busy_machine(loads: Sequence[MachineLoad], machine: Machine, connections: int) -> bool:
-    """True when the median trial shows others at work: CPUs in use by them, time stolen, or more runnable tasks than ours. Of files
+    """Whether the median trial shows others at work: CPUs in use by them, time stolen, or more runnable tasks than ours. Of files
     that do not say how much CPU others had, a disk that was waited for.
 
     CPU pressure is shown and not judged here: our own client and server, put on the same CPU, make as much of it.
@@ -98,7 +98,7 @@ def busy_machine(loads: Sequence[MachineLoad], machine: Machine, connections: in
 
 
 def client_limited(trials: Sequence[Measured]) -> bool:
-    """The engine's busiest thread was on a CPU for all but 5 % of the median trial."""
+    """Whether the engine's busiest thread was on a CPU for all but 5 % of the median trial."""
 
     def share(trial: Measured) -> float:
         return max((cpu.busiest_thread_ns for cpu in trial.cpu if cpu.role == "client"), default=0) / trial.elapsed_ns
@@ -107,7 +107,7 @@ def client_limited(trials: Sequence[Measured]) -> bool:
 
 
 def not_steady(trials: Sequence[Measured]) -> bool:
-    """Second half over first half of each trial, judged over trials: one trial's seconds prove nothing, eight trials' do."""
+    """Whether throughput drifts: second over first half of each trial, over all trials, because one trial's seconds prove nothing."""
     drifts = []
     for trial in trials:
         rates = [slice_.transactions / slice_.length_ns for slice_ in trial.intervals if slice_.length_ns]
@@ -167,11 +167,11 @@ MEANING = {
     Warning.AA_EXCLUDES_ONE: "the same path differs under two names, so effects of that size are not resolved; run again",
     Warning.LINK_NOT_AS_ASKED: "the link's measured RTT is not the requested one",
 }
-"""One clause a warning, for every report."""
+"""Warnings as clauses, for every report."""
 
 
 def baseline_spread(table: TrialTable) -> Spread | None:
-    """Largest over smallest of the baseline's trials: it is one path throughout, so what moves it is the machine."""
+    """Largest over smallest of the baseline's trials: it is one path throughout, so that differences are due to the machine."""
     trials = table.measured(table.baseline.name) if table.baseline else []
 
     def spread(value: Value) -> float | None:

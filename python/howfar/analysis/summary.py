@@ -57,14 +57,14 @@ RANGE_KINDS = ("simple_ranges", "sum_ranges", "order_ranges", "distinct_ranges")
 
 
 def workload_line(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
-    """`oltp_read_only: 25 point selects + 4 ranges of 5 rows a transaction, 10 tables x 100000 rows, pareto ids`, and what of the
-    plan could not be had here."""
+    """The workload, `oltp_read_only: 25 point selects + 4 ranges of 5 rows a transaction, 10 tables x 100000 rows, pareto ids`, and
+    the parts of the plan that were not available here."""
     missed = environment.get("not_as_asked")
     return "; ".join([_workload(plan), *_durability(plan, environment), *(str(sentence) for sentence in missed or ())])
 
 
 def _durability(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> list[str]:
-    """Of plans with replication: when a commit is on the disk, and what that costs where the data lies."""
+    """For plans with replication: when a commit is on the disk, and what that costs where the data is."""
     factors = _table(plan, "factors")
     if set(factors.get("replication", ("off",))) <= {"off"}:
         return []
@@ -100,7 +100,7 @@ def _workload(plan: Mapping[str, Any]) -> str:
 
 
 def _of_keys(keys: Mapping[str, Any]) -> str:
-    """`key_value: 9 get : 1 set, 10000 keys of 100 bytes, even`."""
+    """Workload of key lookups: `key_value: 9 get : 1 set, 10000 keys of 100 bytes, even`."""
     mix = " : ".join(f"{keys[name]} {name}" for name in ("get", "set", "multi_get") if keys.get(name))
     several = keys.get("pipeline", 1)
     return f"key_value: {mix or 'commands'}{f', {several} at once' if several > 1 else ''}, {_keys(keys)}"
@@ -111,7 +111,7 @@ def _keys(keys: Mapping[str, Any]) -> str:
 
 
 def _of_pages(plan: Mapping[str, Any]) -> str:
-    """Each page with its round trips; a damaged plan says only that there are pages."""
+    """Pages with their round trips; for a damaged plan only that there are pages."""
     size = int(_table(plan, "workload").get("range_size", 100))
     try:
         shapes = {name: PageShape.model_validate(shape) for name, shape in _table(plan, "pages").items()}
@@ -135,11 +135,11 @@ def _table(plan: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 F = TypeVar("F", bound=Part)
 Findings = dict[str, SerializeAsAny[Part] | None]
-"""By their key in the JSON report. None: this run does not answer that question."""
+"""Findings by their key in the JSON report. None: this run does not answer that question."""
 
 
 class Unmeasured(Part):
-    """An arm without one good trial: it has no figures, and is not forgotten."""
+    """An arm without a good trial, listed although it has no figures."""
 
     arm: str
     factors: dict[str, FactorValue]
@@ -148,38 +148,38 @@ class Unmeasured(Part):
 
 
 class TrialPoint(Part):
-    """One trial in the order in which they ran, for the eye; statistics are made of blocks."""
+    """One trial in the order in which they ran, for charts; statistics are made of blocks."""
 
     number: int
     block: int
     arm: str
     qps: float | None
-    """None: void."""
+    """Operations per second. None: void."""
     cpu_pressure: float | None
     """Share of the trial in which some task waited for a CPU."""
     others_cpus: float | None
-    """CPUs that others kept busy. None: void, or this run does not say."""
+    """CPUs that others kept busy. None: void, or not recorded."""
 
 
 class Summary(Part):
-    """The whole answer."""
+    """The whole answer of a run."""
 
     run: str
     plan: str
     quick: bool
     howfar: str
     created: str
-    """ISO 8601, UTC."""
+    """Time of creation, ISO 8601, UTC."""
     command: str
     server: dict[str, str]
-    """`kind`, `version`."""
+    """The server's `kind` and `version`."""
     workload: str
-    """One line."""
+    """The workload in one line."""
     asked: Unit = "queries"
-    """What an operation is: counted wherever a name says queries."""
+    """Kind of operation, which is counted wherever a name says queries."""
     blocks: int
     complete_blocks: int
-    """Of them, those in which every arm that did not rest has a good trial."""
+    """Blocks in which every arm that did not rest has a good trial."""
     noise_floor: float | None
     """Half-width of the A/A interval as a share (0.02: effects under 2 % are not resolved)."""
     aa_ratio: Estimate | None
@@ -190,25 +190,25 @@ class Summary(Part):
     stop: str | None
     void_trials: int
     void_rate: float | None = None
-    """Of all trials. None: there was none."""
+    """Share of void trials among all. None: there was none."""
     good_trials: int | None = None
-    """Trials that count, controls included. None: a summary of before."""
+    """Trials that count, controls included. None: an older summary."""
     left_out_trials: int = 0
-    """Good, but in an attempt at a block in which another trial was void."""
+    """Good trials in an attempt at a block in which another trial was void."""
     void_shift: float | None = None
     """Most by which a cell's mean would differ, had its void trials counted, as a share. None: no void trial has a rate."""
     void_reasons: dict[str, int]
     idle: IdleStates | None = None
-    """None: a run file of before."""
+    """Idle states of CPUs. None: an older run file."""
     hosts: HostsSeen | None = None
-    """None: it was measured in the laboratory."""
+    """Notes about hosts. None: the run was in the laboratory."""
     controls: tuple[Control, ...] = ()
-    """What the run found where the truth is known. Empty: nothing crosses a link, or a run file of before."""
+    """Measurements whose true result is known. Empty: nothing crosses a link, or an older run file."""
     others_cpus: float | None
-    """Median over trials of the CPUs that others kept busy. None: this run does not say."""
+    """Median over trials of the CPUs that others kept busy. None: not recorded."""
     machine_cpus: int | None
     baseline_spread: Spread | None
-    """None: fewer than two good trials of the baseline."""
+    """Spread of the baseline. None: fewer than two good trials."""
     verdict: str
     advice: tuple[Advice, ...]
     cells: tuple[CellSummary, ...]
@@ -220,30 +220,30 @@ class Summary(Part):
     unconfirmed: tuple[Unconfirmed, ...] = ()
     """Limits that were to be confirmed and could not be. Empty too where nothing was to be confirmed."""
     findings: Findings = Field(default_factory=dict)
-    """What the experiments found, each under its own key."""
+    """Findings of the experiments, each under its own key."""
 
     def found(self, kind: type[F]) -> F | None:
-        """The findings of that type. None: there are none in this run."""
+        """The findings of that type. None: this run has none."""
         return next((each for each in self.findings.values() if isinstance(each, kind)), None)
 
 
 @dataclass(frozen=True)
 class RunEvidence:
-    """What an experiment may look at."""
+    """The facts that an experiment may use."""
 
     table: TrialTable
     cells: tuple[CellSummary, ...]
     facts: tuple[ArmFacts, ...]
-    """What each arm's transactions need, for the model of sessions."""
+    """Needs of each arm's transactions, for the model of sessions."""
     floors: Floors
     refuted: str
-    """What a sentence that names limits has to add, after they were tested."""
+    """Addition to a sentence that names limits, after they were tested."""
     whole: Mapping[str, Part | None] = field(default_factory=dict)
-    """What the experiment found of the whole run, where this is the run without some of its blocks: only figures with an interval are
-    wanted then, and at the same settings. Empty: this is the whole run."""
+    """The experiment's findings about the whole run, if this is the run without some of its blocks: then only figures with an interval
+    are needed, at the same settings. Empty: this is the whole run."""
 
     def without(self, blocks: frozenset[int]) -> RunEvidence:
-        """The same of the run without these blocks. `cells` stay as they are: no derived figure is made of them."""
+        """Evidence of the run without these blocks. `cells` stay as they are, because no derived figure is made of them."""
         if not blocks:
             return self
         run = self.table.run
@@ -283,7 +283,7 @@ class Analysis(Protocol):
 
 
 def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
-    """Pure: the same run gives the same summary anywhere. Of the experiments that have something to say the first is heard."""
+    """The answer of a run. Pure: the same run gives the same summary anywhere. The first experiment with a verdict gives it."""
     confirmed, whole, out = confirmation_part(run), plan_part(run), len(left_out(run))
     measured, table = run, trial_table(run := compared_part(whole))
     floors = cell_figures.floors(table, known := controls(whole))
@@ -345,7 +345,7 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
 
 
 _FEW_BLOCKS = f"Fewer than {MIN_BLOCKS} blocks: no answer yet. So far: "
-"""First of all, because it stands above figures that look like answers."""
+"""Placed first because it stands above figures that look like answers."""
 
 
 def _acknowledgement_s(table: TrialTable, arm: Arm, experiments: Sequence[Analysis]) -> float | None:
@@ -354,7 +354,7 @@ def _acknowledgement_s(table: TrialTable, arm: Arm, experiments: Sequence[Analys
 
 
 def _findings(evidence: RunEvidence, experiments: Sequence[Analysis]) -> Findings:
-    """Those with a model of their own come first; what they explain is not explained by the model of sessions as well."""
+    """Findings of all experiments. Those with a model of their own come first and are not explained by the model of sessions too."""
     found: Findings = {key: None for each in experiments for key in each.findings}
     blocks = sorted({block for good in evidence.table.good.values() for block in good})
     without = cache(evidence.without)
@@ -381,7 +381,7 @@ def _reasons(run: Run, arm: str | None) -> dict[str, int]:
 
 
 def _good(run: Run, arm: str) -> set[int]:
-    """Blocks in which an arm was measured, or in which what its fault did was seen."""
+    """Blocks in which an arm was measured, or in which the effect of its fault was seen."""
     seen = (trial for trial in run.trials if trial.arm == arm and trial.status is TrialStatus.OK)
     return {t.block for t in seen if t.fault is not None or (t.measured is not None and t.measured.transactions > 0)}
 
@@ -392,7 +392,7 @@ def _unmeasured(table: TrialTable, arm: Arm) -> Unmeasured:
 
 
 def _void_shift(table: TrialTable) -> float | None:
-    """Each void trial's rate is compared with the geometric mean of its arm's good ones."""
+    """Largest shift by void trials: each one's rate is compared with the geometric mean of its arm's good ones."""
     shifts = []
     for arm in table.run.info.arms:
         good = _logs(table, table.measured(arm.name))

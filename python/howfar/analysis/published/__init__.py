@@ -17,13 +17,13 @@ from howfar.store.records import FactorValue
 
 
 class Published(Part):
-    """Another's figure for the same cell, with its source; never mixed with ours."""
+    """Others' figure for the same cell, with its source; never mixed with ours."""
 
     ratio: float
     qps: float
     source: str
     setup: str
-    """What they measured, in one line: server, versions, link."""
+    """Their set-up in one line: server, versions, link."""
 
 
 class _Entry(BaseModel):
@@ -44,21 +44,20 @@ class PublishedSet(_Entry):
     """One published experiment."""
 
     plan: str
-    """The plan that repeats it."""
+    """Name of the plan that repeats it."""
     source: str
     setup: str
     servers: tuple[str, ...] = ("mariadb", "mysql")
-    """Kinds that stand for theirs."""
+    """Kinds of servers that stand for theirs."""
     workload: dict[str, FactorValue] = Field(default_factory=dict)
-    """What shapes a transaction of theirs, by the names that plans have for it. Empty: not said."""
+    """Shape of their transactions, in the names of plans. Empty: not stated."""
     stands_for: dict[str, FactorValue] = Field(default_factory=dict)
     """Levels of ours that stand for what they did not state; another level is another experiment."""
     baseline: dict[str, FactorValue]
     cells: tuple[PublishedCell, ...]
 
     def differs(self, workload: Mapping[str, Any], server_kind: str = "mariadb") -> bool:
-        """Another kind of server, or a transaction of theirs asks for something else than one of `workload`: then their figures are
-        no figures of it."""
+        """Whether these figures are not about `workload`: another kind of server, or transactions that differ."""
         return server_kind not in self.servers or any(
             workload.get(name, level) != level for name, level in self.workload.items()
         )
@@ -66,7 +65,7 @@ class PublishedSet(_Entry):
 
 @cache
 def published_sets() -> tuple[PublishedSet, ...]:
-    """All that is shipped, by file name."""
+    """All included sets, by file name."""
     folder = files(__package__) / "data"
     texts = sorted((entry.name, entry.read_text("utf-8")) for entry in folder.iterdir() if entry.name.endswith(".json"))
     return tuple(PublishedSet.model_validate_json(text) for _, text in texts)
@@ -75,7 +74,7 @@ def published_sets() -> tuple[PublishedSet, ...]:
 def find_published(
     plan: str, factors: Mapping[str, FactorValue], workload: Mapping[str, Any], server_kind: str = "mariadb"
 ) -> Published | None:
-    """What was published for a cell of `plan`: the same transactions, and every factor of the published row at the same level."""
+    """Published figures for a cell of `plan`: the same transactions, and every factor of the published row at the same level."""
     for entry in published_sets():
         if entry.differs(workload, server_kind) or any(
             factors.get(name, level) != level for name, level in entry.stands_for.items()
