@@ -1,4 +1,4 @@
-"""What the answers of several experiments share: limits in a sentence, ratios between cells, the noise floor behind them."""
+"""Common parts of answers of several experiments: limits in a sentence, ratios between cells, the noise floor behind them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from howfar.stats.trials import alike
 from howfar.store.records import ArmRole, FactorValue
 
 MOST_CLAUSES = 6
-"""A sentence of more is no answer; the rest is in the tables."""
+"""Most clauses of a sentence; the rest is in the tables."""
 _IS = {
     Resource.SERVER_CPU: "the server's CPU is the limit",
     Resource.CLIENT_CPU: "the load generator is the limit, and the figures are about it",
@@ -54,12 +54,12 @@ _THINGS = {
 
 
 def is_clause(limit: Limit) -> str:
-    """`the server's CPU is the limit`."""
+    """A limit as a clause: `the server's CPU is the limit`."""
     return "no single program has most of the CPUs, which are the limit" if limit.divided else _IS[limit.resource]
 
 
 def thing(limit: Limit) -> str:
-    """`the server's CPU`."""
+    """A limit as a thing: `the server's CPU`."""
     if limit.divided:
         return "CPUs that no single program has most of"
     return _THINGS.get(limit.resource, f"the {limit.resource.value}")
@@ -73,7 +73,7 @@ def compared(evidence: RunEvidence, *varied: str) -> list[CellSummary]:
 
 
 def answer(clauses: Sequence[str], evidence: RunEvidence, *, quoted: bool) -> str:
-    """One sentence, its noise floor, and what tests of the limits refuted. Empty: no clause. `quoted`: intervals stand in it."""
+    """One sentence, its noise floor, and limits that tests refuted. Empty: no clause. `quoted`: the sentence contains intervals."""
     if not clauses:
         return ""
     left = len(clauses) - MOST_CLAUSES
@@ -124,7 +124,7 @@ def with_plain(
 
 
 def about_the_path(*cells: CellSummary) -> bool:
-    """Figures about other programs or errors say nothing of what is compared, however narrow their intervals."""
+    """Whether the cells' figures describe the path and not other programs or errors, however narrow their intervals are."""
     return all(cell.limit is None or cell.limit.resource not in NOT_THE_PATH for cell in cells)
 
 
@@ -133,7 +133,7 @@ def tps_of(cell: CellSummary) -> float:
 
 
 def where(factors: Mapping[str, FactorValue]) -> str:
-    """`at 1 Gb/s`; without a link the path."""
+    """Place of a cell: `at 1 Gb/s`; without a link the path."""
     rate = factors.get("rate_bps")
     if isinstance(rate, int | float):
         return f"at {figures.rate(rate)}"

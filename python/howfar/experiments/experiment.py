@@ -1,4 +1,4 @@
-"""What an experiment is. A new one is a subclass of `Experiment` in a module or folder, and a line in `registry.py`."""
+"""The base of experiments. A new one is a subclass of `Experiment` in a module or folder, and a line in `registry.py`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Keys = Mapping[str, type[Part]]
 
 
 class Experiment(ABC):
-    """One kind of question. Which one a run answers is decided by what was measured, never by the name of its plan."""
+    """One kind of question. What was measured, never the name of the plan, decides which one a run answers."""
 
     name: ClassVar[str]
     findings: ClassVar[Keys] = {}
-    """What `analyse` may find."""
+    """Types of the findings of `analyse`, by key."""
     own_model: ClassVar[bool] = False
-    """Its findings explain throughput themselves: the model of sessions has nothing to say about such a run."""
+    """Whether its findings explain throughput themselves, so that the model of sessions does not apply to such a run."""
 
     def acknowledgement_s(self, table: TrialTable, arm: Arm) -> float | None:
         """How long a commit of this arm waits for another machine. None: it does not, or this experiment does not know."""
@@ -43,12 +43,12 @@ class Experiment(ABC):
         return ""
 
     def advice(self, evidence: RunEvidence, findings: Findings) -> tuple[Advice, ...] | None:
-        """What to do. None: what holds for every run."""
+        """Advice. None: the advice for every run."""
         return None
 
     @abstractmethod
     def applies(self, summary: Summary) -> bool:
-        """Whether this experiment writes the report; the first in the registry that says yes does."""
+        """Whether this experiment writes the report; the first in the registry that returns True does."""
 
     @abstractmethod
     def document(self, summary: Summary) -> Document:

@@ -1,5 +1,5 @@
-"""What the reports of plans with several factors share: the grid of cells, limits, curves, predictions and charts of the cells. Each
-function gives the blocks of one question, or none where the run does not answer it."""
+"""Common parts of the reports of plans with several factors: the grid of cells, limits, curves, predictions and charts. Each function
+returns the blocks of one question, or none where the run does not answer it."""
 
 from __future__ import annotations
 
@@ -56,18 +56,18 @@ from howfar.stats.intervals import half_width, half_width_text
 from howfar.stats.resample import Interval
 
 MOST_BARS = 30
-"""More bars than this are no picture: rows of the grid are left out evenly, the first and the last stay."""
+"""Most bars of a picture: beyond it rows of the grid are left out evenly, the first and the last stay."""
 
 MOST_NETWORKS = 4
 NAMED_SHARE = 0.2
-"""A part of a bar at least this long has room for its name."""
+"""Share of a bar from which a part has room for its name."""
 
 REST = "rest"
 MIB = 2**20
 
 
 def budget_cells(summary: Summary) -> list[tuple[str, CellSummary]]:
-    """(label, cell) of the bars, column by column."""
+    """Bars as (label, cell), column by column."""
     table = grid(summary)
     rows = range(len(table.rows))
     while len(rows) * len(table.columns) > MOST_BARS and len(rows) > 2:
@@ -82,14 +82,14 @@ def budget_cells(summary: Summary) -> list[tuple[str, CellSummary]]:
 
 
 def part_names(cells: list[tuple[str, CellSummary]]) -> list[str]:
-    """In the order of the cycles; the rest is last."""
+    """Names of parts in the order of the cycles; the rest is last."""
     names = dict.fromkeys(part.name for _, cell in cells if cell.cycle for part in cell.cycle.parts if part.us > 0)
     names.pop(REST, None)
     return [*names, REST]
 
 
 def _draw_budgets(summary: Summary, width: int) -> Drawable | None:
-    """A bar a cell, each as long as its cycle is whole: shares, with the cycle's length and the limit at its end."""
+    """A bar for each cell, all equally long: shares of its cycle, with the cycle's length and the limit at its end."""
     cells = budget_cells(summary)
     if not cells:
         return None
@@ -157,7 +157,7 @@ def network_cells(summary: Summary) -> list[CellSummary]:
 
 
 def _draw_networks(summary: Summary, width: int) -> Drawable | None:
-    """Bytes a second each way against the ceilings, the queue, and retransmits, for each chosen cell."""
+    """Bytes per second each way against the ceilings, the queue, and retransmits, for each chosen cell."""
     cells = network_cells(summary)
     if not cells:
         return None
@@ -222,7 +222,7 @@ def _bytes(series: NetworkSeries, x: alt.X) -> list[Any]:
 
 
 def grid_document(summary: Summary, *, chart: Sequence[Block], economics: Sequence[Block] = ()) -> Document:
-    """`chart` answers the question of the experiment and leads; `economics` are tables of what a factor costs."""
+    """The report. `chart` answers the question of the experiment and leads; `economics` are tables of a factor's costs."""
     lead = [block for block in chart if isinstance(block, Chart)]
     curves = scaling(summary)
     below = (
@@ -243,11 +243,11 @@ def grid_document(summary: Summary, *, chart: Sequence[Block], economics: Sequen
 
 
 NOT_VALID = "not valid"
-"""Below a ratio of which one side is about other programs or errors."""
+"""Text below a ratio of which one side is about other programs or errors."""
 
 
 def modelled(predicted: float | None) -> str:
-    """What the model predicted of a ratio."""
+    """The model's prediction of a ratio."""
     return figures.UNKNOWN if predicted is None else f"{predicted:.2f}"
 
 
@@ -255,7 +255,7 @@ def modelled(predicted: float | None) -> str:
 
 
 def _columns(shape: Grid) -> tuple[Column, ...]:
-    """What neighbours share first, what tells them apart last."""
+    """Columns, with shared levels above and distinguishing ones below."""
     heads = (
         Column(" ".join(column[:-1]), column[-1]) if len(column) > 1 else Column("", "".join(column))
         for column in shape.columns
@@ -275,7 +275,7 @@ def _matrix(
 
 
 def throughput(summary: Summary) -> Table:
-    """Transactions a second of each cell with the letter of its limit, shaded by its share of the largest."""
+    """Transactions per second of each cell with the letter of its limit, shaded by its share of the largest."""
     cells = figures.shown_cells(summary)
     most = max((tps(cell).value for cell in cells), default=1.0) or 1.0
     widths = [width for cell in cells if (width := _half_width(cell.qps)) is not None]
@@ -297,7 +297,7 @@ def throughput(summary: Summary) -> Table:
 
 
 def _half_width(estimate: Estimate) -> float | None:
-    """Of a mean, whose interval may reach below zero when trials are few."""
+    """Half-width of a mean, whose interval may include negative values when trials are few."""
     if estimate.low is None or estimate.high is None or not estimate.value:
         return None
     return (estimate.high - estimate.low) / 2 / estimate.value
@@ -313,7 +313,7 @@ def latency(summary: Summary) -> Table:
 
 
 def limits(summary: Summary) -> list[Block]:
-    """One row a group of cells with the same limit, with the evidence of the fastest of them."""
+    """A row for each group of cells with the same limit, with the evidence of the fastest of them."""
     fields: dict[str, Callable[[limit_text.LimitGroup], str]] = {
         "cells": lambda group: group.where,
         "limit": lambda group: limit_text.name(group.limit.resource),
@@ -427,7 +427,7 @@ def _errors(found: Prediction) -> tuple[Cell, ...]:
 
 
 def _spread(interval: Interval | None) -> str:
-    """Half the interval's width, where a column has no room for its ends."""
+    """Half the interval's width, where a column has no room for both limits."""
     if interval is None:
         return ""
     low, high = interval
@@ -436,7 +436,7 @@ def _spread(interval: Interval | None) -> str:
 
 
 def _published_tps(curve: Curve, point: ThreadsPoint) -> str:
-    """Nothing where theirs are transactions of another kind."""
+    """Published transactions per second; empty where theirs are of another kind."""
     return figures.number(None if curve.published_differs else point.published_tps)
 
 
@@ -480,7 +480,7 @@ def published(summary: Summary) -> list[Block]:
 
 
 def what_if(summary: Summary) -> list[Block]:
-    """A few settings by the fitted model; a mark where a setting lies beyond what was measured."""
+    """Answers of the fitted model for a few settings; a mark where a setting lies beyond what was measured."""
     base = summary.found(WhatIf)
     if base is None or not base.worked:
         return []
@@ -511,7 +511,7 @@ def _link(rate_bps: float | None) -> str:
 
 
 def _beyond(summary: Summary, worked: WhatIfWorked) -> bool:
-    """Outside of what this run measured in the link's rate, its round trip or the number of connections."""
+    """Whether a setting is outside of this run's rates of the link, round trips or numbers of connections."""
     settings = worked.settings
     return any(
         wanted is not None and not _within(wanted, [cell.factors.get(name) for cell in summary.cells], slack)
@@ -524,13 +524,13 @@ def _beyond(summary: Summary, worked: WhatIfWorked) -> bool:
 
 
 def _within(wanted: float, levels: Sequence[object], slack: float) -> bool:
-    """`slack`: a measured round trip at rest is a little longer than the one requested."""
+    """Whether a value is within the levels. `slack`: a measured round trip at rest is a little longer than the one requested."""
     known = [float(level) for level in levels if isinstance(level, int | float)]
     return bool(known) and min(known) / slack <= wanted <= max(known) * slack
 
 
 def _model_error(base: WhatIf) -> str:
-    """The model's error where it was fitted, once: every other answer is compared with the model's own there."""
+    """The model's error where it was fitted, once: every other answer is compared with the model's own for that setting."""
     own = base.worked[0].answer.tps
     return (
         f"{figures.number(base.tps)} transactions per second measured, {figures.number(own)} by the model at the same settings"

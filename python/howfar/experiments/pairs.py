@@ -1,4 +1,4 @@
-"""A cell and the same cell without one thing."""
+"""Pairs of a cell and the same cell without one thing."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from howfar.store.records import FactorValue
 
 
 class Tried(Part):
-    """What was measured of one cell over the same cell without the thing."""
+    """Measured ratio of one cell to the same cell without the thing."""
 
     threads: int
     ratio: Estimate
-    """Of throughput."""
+    """Ratio of throughputs."""
     predicted: float | None = None
-    """By the model, the costs taken from other cells. None: there are none that tell."""
+    """Ratio by the model, with costs from other cells. None: none of them determines it."""
     invalid: bool = False
-    """One of the two cells is about other programs or errors: nothing follows from the ratio."""
+    """Whether one of the two cells is about other programs or errors, so that nothing follows from the ratio."""
     below_noise: bool = False
-    """No further from 1 than the run's noise floor, or not at the level that its number of claims asks for."""
+    """Whether the ratio is no further from 1 than the run's noise floor, or not at the level that its number of claims requires."""
 
     @property
     def resolved(self) -> bool:
-        """Different from 1, by its interval and the noise floor, of cells that are about the path."""
+        """Whether the ratio differs from 1, by its interval and the noise floor, for cells that are about the path."""
         return excludes_one(self.ratio) and not self.invalid and not self.below_noise
 
 
@@ -42,12 +42,12 @@ class Pair:
 
     @property
     def payload(self) -> float:
-        """Protocol bytes of a transaction, both directions, before anything is done to them."""
+        """Protocol bytes of a transaction, both directions, before any change to them."""
         return self.plain.bytes_to_client + self.plain.bytes_to_server
 
     @property
     def client_s(self) -> float:
-        """CPU seconds a transaction that the change costs there."""
+        """CPU seconds per transaction that the change costs the client."""
         return self.changed.client.cpu_s - self.plain.client.cpu_s
 
     @property
@@ -56,11 +56,11 @@ class Pair:
 
     @property
     def valid(self) -> bool:
-        """Both cells are about the path."""
+        """Whether both cells are about the path."""
         return self.plain.valid and self.changed.valid
 
     def below_noise(self, threshold: Threshold) -> bool:
-        """The same cell under two names differs by as much, or one claim of the run's many would by chance."""
+        """Whether the same cell under two names differs by as much, or one claim of the run's many would by chance."""
         if threshold.floor is None or self.ratio is None:
             return False
         small = abs(math.log(self.ratio.value)) < math.log1p(threshold.floor)
@@ -68,7 +68,7 @@ class Pair:
 
     @property
     def ratio(self) -> Estimate | None:
-        """Throughput, paired by block. None: no block has both."""
+        """Ratio of throughputs, paired by block. None: no block has both."""
         both = sorted(self.plain.tps_by_block.keys() & self.changed.tps_by_block.keys())
         ratios = [self.changed.tps_by_block[block] / self.plain.tps_by_block[block] for block in both]
         return judge_ratio(ratios).quoted if ratios else None

@@ -1,1 +1,1 @@
-"""Compression of the connection: what it saves in bytes, what it costs in CPU, and where that pays."""
+"""Compression of the connection: bytes saved, CPU spent, and where it pays."""

@@ -1,4 +1,4 @@
-"""Compression: what it leaves of the bytes, what it costs both ends, and on which links that pays.
+"""Compression: the share of bytes left, its cost at both ends, and the links on which it pays.
 
 The break-even is where the model's throughput with and without is equal. It is not only the rate at which compressing a byte takes as
 long as sending it: while many connections work, the processors and the link work at the same time, and the slower of them decides.
@@ -40,18 +40,18 @@ from howfar.store.records import FactorValue
 from howfar.units import format_rate_bps
 
 SLOWEST_BPS, FASTEST_BPS = 1e6, 1e11
-"""Between these a break-even is looked for."""
+"""Rates between which a break-even is sought."""
 _POINTS_A_DECADE = 5
 _HALVINGS = 50
 WORTH = 1.01
-"""Times the throughput without compression: less is not said to pay."""
+"""Ratio of throughputs from which compression pays."""
 NOT_RESOLVED = "cost not resolved"
-"""Of an algorithm whose CPU noise hid."""
+"""Text for an algorithm whose CPU cost is hidden by noise."""
 EVERYWHERE = "at every rate looked at"
 
 
 class BreakEvenPoint(Part):
-    """Transactions a second over a link of this rate, by the model, without compression and with it."""
+    """Transactions per second over a link of this rate, by the model, without compression and with it."""
 
     rate_bps: float
     plain_tps: float
@@ -62,11 +62,11 @@ class CompressionTried(Tried):
     """Compressed over uncompressed throughput at one rate; `predicted` from cells at other rates."""
 
     rate_bps: float | None
-    """None: no link."""
+    """Rate of the link. None: no link."""
     predicted: float | None
     predicted_interval: Derived = None
     agrees: bool | None
-    """The prediction of better or worse was right, or the interval holds both. None: nothing was predicted."""
+    """Whether the prediction of better or worse was right, or the interval includes both. None: nothing was predicted."""
 
 
 class CompressionGain(Part):
@@ -78,36 +78,36 @@ class CompressionGain(Part):
 
 
 class CompressionRow(Part):
-    """One algorithm on one kind of data, against none."""
+    """One algorithm on one kind of data, compared with none."""
 
     content: str
     algorithm: str
     ratio_to_client: float
-    """Bytes on the wire over bytes before, replies."""
+    """Bytes on the wire over bytes before compression, for replies."""
     ratio_to_server: float
     client_ns_per_byte: float
-    """CPU beyond the uncompressed session's, per uncompressed byte."""
+    """CPU in addition to the uncompressed session's, per uncompressed byte."""
     client_ns_per_byte_interval: Difference = None
     server_ns_per_byte: float
     server_ns_per_byte_interval: Difference = None
     cost_ns_per_byte: float | None = None
-    """Of both ends together; below nothing where noise is larger, while each end's figure ends at 0."""
+    """Cost of both ends together; negative where noise is larger, while each end's figure is at least 0."""
     cost_ns_per_byte_interval: Difference = None
     break_even_bps: float | None
-    """Below this link rate it pays on this machine and data, when the link is the limit; None: it never does, or see `resolved`."""
+    """Rate of a link below which it pays on this machine and data, if the link is the limit; None: never, or see `resolved`."""
     break_even_bps_interval: Derived = None
-    """Its ends are at most those of the rates looked at: there it may pay nowhere, or everywhere."""
+    """Limits within the rates that were examined: at these limits it may pay nowhere, or everywhere."""
     extrapolated: bool = False
-    """The break-even lies beyond the rates that were measured."""
+    """Whether the break-even lies beyond the rates that were measured."""
     resolved: bool = True
-    """The interval of its CPU cost is above 0; where there is none, the cost is in each pair of cells. Else there is no break-even."""
+    """Whether the interval of its CPU cost is above 0; without one, whether each pair of cells has the cost. Else no break-even."""
     everywhere: bool = False
-    """It pays at every rate that was looked at, `break_even_bps` being the fastest of them."""
+    """Whether it pays at every rate that was examined, `break_even_bps` being the fastest of them."""
     measured: tuple[CompressionTried, ...]
     gains: tuple[CompressionGain, ...] = ()
     level_advice: str
     curve: tuple[BreakEvenPoint, ...] = ()
-    """By the model, ascending rates: what a chart draws between the measured points. The lines cross at `break_even_bps`."""
+    """Points by the model, ascending rates, for a chart between the measured points. The lines cross at `break_even_bps`."""
 
 
 class CompressionEconomics(Part):
@@ -116,7 +116,7 @@ class CompressionEconomics(Part):
 
 
 def costs(facts: Sequence[ArmFacts], content: FactorValue | None) -> tuple[WhatIfCompression, ...]:
-    """Of each algorithm on this content, over all its cells."""
+    """Costs of each algorithm on this content, over all its cells."""
     found = (_cost(str(algorithm), _tried_on(facts, algorithm, content)) for algorithm in levels(facts, "compression"))
     return tuple(cost for cost in found if cost is not None)
 
@@ -126,8 +126,7 @@ def _tried_on(facts: Sequence[ArmFacts], algorithm: FactorValue, content: Factor
 
 
 def _cost(algorithm: str, tried: Sequence[Pair]) -> WhatIfCompression | None:
-    """The median over cells; what noise made less than nothing is nothing. None: no cell over a link, whose counters say what the
-    bytes became."""
+    """Cost as the median over cells, at least 0. None: no cell over a link, whose counters measure the compressed bytes."""
     ratios = [ratio for pair in tried if (ratio := _ratios(pair)) is not None]
     if not ratios:
         return None
@@ -141,19 +140,19 @@ def _cost(algorithm: str, tried: Sequence[Pair]) -> WhatIfCompression | None:
 
 
 def _is_resolved(tried: Sequence[Pair]) -> bool:
-    """Compressing takes time: cells where both ends seem to have worked no more, or less, show noise and no cost."""
+    """Whether the cost is resolved. Compressing takes time: cells where both ends seem to have worked no more, or less, show noise."""
     return all(pair.client_s + pair.server_s > 0 for pair in tried)
 
 
 def _ratios(pair: Pair) -> tuple[float, float] | None:
-    """Both cells by the same counters, so that connects and prepares weigh on both."""
+    """Shares of bytes left to the client and to the server, by the same counters in both cells, so that both include connects."""
     after, before = carried_payload(pair.changed), carried_payload(pair.plain)
     return (after[0] / before[0], after[1] / before[1]) if after and before else None
 
 
 @dataclass(frozen=True)
 class _Content:
-    """What is known of one kind of data: a base without compression, and the cells."""
+    """One kind of data: a base without compression, and the cells."""
 
     name: str
     base: WhatIf
@@ -163,28 +162,28 @@ class _Content:
     def tps(
         self, rate_bps: float | None, algorithm: str, base: WhatIf | None = None, at: ArmFacts | None = None
     ) -> float:
-        """By the model, at the connections of `at`."""
+        """Throughput by the model, at the connections of `at`."""
         settings = settings_of(at or self.top).model_copy(update={"rate_bps": rate_bps, "compression": algorithm})
         return model.answer(base or self.base, settings).tps
 
     def gain(
         self, rate_bps: float | None, algorithm: str, base: WhatIf | None = None, at: ArmFacts | None = None
     ) -> float:
-        """Throughput with over throughput without."""
+        """Ratio of throughputs with and without the algorithm."""
         return self.tps(rate_bps, algorithm, base, at) / self.tps(rate_bps, "off", base, at)
 
 
 def compression(
     facts: Sequence[ArmFacts], workload: Mapping[str, Any], threshold: Threshold = UNKNOWN, *, again: bool = False
 ) -> CompressionEconomics | None:
-    """`threshold`: of throughput. `again`: for the intervals' sake, without curves. Before it is quoted it is `worded`. None: nothing
-    was compressed, or nothing that has its uncompressed cell."""
+    """Findings about compression, to be `worded` before they are quoted. `threshold`: of throughput. `again`: only for intervals,
+    without curves. None: nothing was compressed that has its uncompressed cell."""
     rows = tuple(row for content in _contents(facts, workload) for row in _rows(content, threshold, again))
     return CompressionEconomics(rows=rows, says="") if rows else None
 
 
 def worded(found: CompressionEconomics) -> CompressionEconomics:
-    """Once there are intervals: with sentences, and without break-evens of costs that are not resolved."""
+    """The findings with sentences, and without break-evens of unresolved costs, made once there are intervals."""
     rows = tuple(_judged(row) for row in found.rows)
     advice = {
         name: level_advice([row for row in rows if row.content == name]) for name in {row.content for row in rows}
@@ -250,7 +249,7 @@ def _rows(content: _Content, threshold: Threshold, again: bool) -> list[Compress
 
 
 def break_even_bps(content: _Content, algorithm: str) -> float | None:
-    """By halving on the logarithm. The fastest rate looked at where it pays even there. None: it pays nowhere."""
+    """The break-even, by halving on the logarithm; the fastest rate examined where it pays even there. None: it pays nowhere."""
     slow, fast = SLOWEST_BPS, FASTEST_BPS
     if content.gain(slow, algorithm) <= WORTH:
         return None
@@ -272,7 +271,7 @@ def _point(content: _Content, algorithm: str, step: int) -> BreakEvenPoint:
 def _tried(
     content: _Content, algorithm: str, pair: Pair, tried: Sequence[Pair], threshold: Threshold
 ) -> CompressionTried | None:
-    """Predictions come from cells at other rates; without any there is none."""
+    """Comparison of measured cells with predictions, which come from cells at other rates; none without any."""
     ratio, rate_bps = pair.ratio, pair.plain.rate_bps
     if ratio is None:
         return None
@@ -298,8 +297,8 @@ def _tried(
 
 
 def level_advice(rows: Sequence[CompressionRow]) -> str:
-    """Which of the algorithms gives most on each link tried, by the model, and where the intervals leave that open. Of rows of one
-    content; empty: no cost is resolved."""
+    """The best algorithm on each link tried, by the model, and where the intervals leave that open. For one content; empty: not
+    resolved."""
     known = [(gain, row.algorithm) for row in rows if row.resolved for gain in row.gains]
     rates = sorted({gain.rate_bps for gain, _ in known})
     return "; ".join(
@@ -332,7 +331,7 @@ def _times(gain: CompressionGain) -> str:
 
 
 def compression_says(rows: Sequence[CompressionRow]) -> str:
-    """By content: below which rate each algorithm pays."""
+    """The rate below which each algorithm pays, by content."""
     parts = []
     for content in dict.fromkeys(row.content for row in rows):
         named = ", ".join(f"{row.algorithm} {_pays(row)}" for row in rows if row.content == content)
@@ -369,13 +368,13 @@ def _rough(bps: float) -> str:
 
 
 def verdict(evidence: RunEvidence) -> str:
-    """For each link and kind of data: does the best algorithm help, and where does the limit go?"""
+    """Answer for each link and kind of data: does the best algorithm help, and where is the limit then?"""
     found = with_plain(compared(evidence, "compression"), "compression", partial(ratio_of, evidence))
     return answer([_clause(evidence, plain, tried) for plain, tried in found], evidence, quoted=True)
 
 
 def _clause(evidence: RunEvidence, plain: CellSummary, tried: Sequence[tuple[CellSummary, Estimate]]) -> str:
-    """The best of those that are resolved; what only looks best is not chosen over it."""
+    """Clause about the best resolved algorithm; one that only looks better is not preferred to it."""
     here = f"{where(plain.factors)}, {level(plain, 'content')}"
     stayed = f" (limit without it: {thing(plain.limit)})" if plain.limit is not None else ""
     tried = [pair for pair in tried if about_the_path(plain, pair[0])]

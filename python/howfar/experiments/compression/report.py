@@ -1,4 +1,4 @@
-"""The report of a plan that compresses: what each algorithm saves and costs, and below which rate of the link it pays."""
+"""The report of a plan that compresses: savings and cost of each algorithm, and the rate of the link below which it pays."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from howfar.units import format_rate_bps
 HEIGHT = 260
 
 NONE = "none"
-"""The series without compression."""
+"""Name of the series without compression."""
 
 
 def break_even(summary: Summary, width: int) -> Drawable | None:
@@ -98,7 +98,7 @@ def measured(summary: Summary, content: str) -> Rows:
 
 
 class _Frame:
-    """What the panels share: axes, colours, shapes."""
+    """Common parts of the panels: axes, colours, shapes."""
 
     def __init__(self, rates: tuple[float, float], heights: tuple[float, float], names: list[str], width: int) -> None:
         self.width, self.heights = width, heights
@@ -167,7 +167,7 @@ def _lines(rows: list[CompressionRow]) -> Rows:
 
 
 def plain_at(row: CompressionRow, bps: float) -> float:
-    """Without compression, at this rate: between two points of the curve, on the straight line of the logarithmic chart."""
+    """Throughput without compression at this rate: between two points of the curve, on the straight line of the logarithmic chart."""
     before = max((at for at in row.curve if at.rate_bps <= bps), key=lambda at: at.rate_bps)
     after = min((at for at in row.curve if at.rate_bps >= bps), key=lambda at: at.rate_bps)
     if before is after or before.rate_bps == after.rate_bps:

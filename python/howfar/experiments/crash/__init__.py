@@ -1,1 +1,1 @@
-"""What a crash loses: clients' logs against what the surviving server holds."""
+"""Losses in a crash: clients' logs compared with the rows of the surviving server."""

@@ -1,4 +1,4 @@
-"""What a crash loses, over all crashes of an arm, and what the replica's lag predicts.
+"""Losses over all crashes of an arm, and what the replica's lag predicts.
 
 The interval of the mean loss is Student's, cut at zero: for the skewed counts that crashes give it covers the truth in 85 to 95 of
 100 experiments of 20 crashes, where a percentile bootstrap always covers fewer (a test repeats that). Where nothing was lost at all
@@ -26,7 +26,7 @@ from howfar.stats.intervals import interval_text, mean_interval, mean_of_counts
 from howfar.store.records import Arm, ArmRole, CrashRecord, Run, TrialStatus
 
 CHANCE = 0.05
-"""Of seeing no loss in all crashes where the share of crashes with a loss is at the upper limit."""
+"""Probability of no loss in all crashes where the share of crashes with a loss is at the upper limit."""
 _GOES_ON = "and the primary continues until it is killed a second later"
 
 
@@ -37,13 +37,13 @@ class Fault(NamedTuple):
     """One level of the factor `fault`, for readers."""
 
     name: str
-    """As short as a label of a chart; `text` explains it."""
+    """Name as short as a label of a chart; `text` explains it."""
     clause: str
     text: str = ""
     cut_off: bool = False
-    """The primary lives on and nothing of it arrives. Not `cut-to-primary`: TCP goes on sending for a while."""
+    """Whether the primary lives on and nothing of it arrives. Not `cut-to-primary`, where TCP continues to send for a while."""
     machine: bool = False
-    """It leaves on the line what the death of the primary's machine would."""
+    """Whether the fault leaves on the link what the death of the primary's machine would."""
 
 
 FAULTS = {
@@ -119,7 +119,7 @@ FAULTS = {
     ),
     "replica-leaves": Fault("replica leaves", "the replica left"),
 }
-"""The one nearest to the death of a machine first: where several were made, it stands for the others."""
+"""Faults, the one nearest to the death of a machine first: where several were made, it stands for the others."""
 
 
 class CrashPoint(Part):
@@ -129,14 +129,14 @@ class CrashPoint(Part):
     acknowledged: int
     lost: int
     first_lost_ms: float | None
-    """When the earliest of the lost was acknowledged. None: nothing was lost."""
+    """When the earliest of the lost commits was acknowledged. None: nothing was lost."""
     dead_ms: float
     """When the primary was killed."""
     promotion_ms: float
     """How long the survivor took to take over."""
     commits_per_s: float
     unknown: int
-    """In flight when the primary died."""
+    """Commits in flight when the primary died."""
     applied_unknown: int
     seen_early: int
     phantoms: int
@@ -145,12 +145,12 @@ class CrashPoint(Part):
 
 
 class JoinCost(Part):
-    """A node that joined, over all its joins. Its time is `back_s`."""
+    """Cost of a node that joined, over all its joins. Its time is `back_s`."""
 
     how: tuple[str, ...]
-    """By what it fetched what it lacked, as the server calls it."""
+    """Methods by which it fetched what it lacked, as the server calls them."""
     received_bytes: Estimate
-    """Over its links, by the kernel's count; the load's writes meanwhile are among them."""
+    """Bytes received over its links, by the kernel's count; they include the load's writes meanwhile."""
     link_busy: Estimate
     """Share of its time in which the link to its donor was busy. Near 1, that link is the limit."""
 
@@ -166,51 +166,51 @@ class CrashLoss(Part):
     crashes: int
     void_crashes: int
     commits_per_s: Estimate
-    """Before the fault."""
+    """Commits per second before the fault."""
     acknowledged: int
-    """To clients, over all crashes."""
+    """Commits acknowledged to clients, over all crashes."""
     lost: int
     lost_before: int = 0
-    """Of them, acknowledged before the fault was started. Where the link to the replica was cut: the least that the death of the
+    """Lost commits acknowledged before the fault was started. Where the link to the replica was cut: the least that the death of the
     whole machine at that moment loses."""
     lost_by_force: int | None = None
-    """Of them, acknowledged before it was in force: the most. None: an older run file does not record when that was."""
+    """Lost commits acknowledged before the fault was in force: the most. None: an older run file does not record when that was."""
     lost_per_crash: Estimate
-    """Mean with its interval. Without any loss there is no interval: see `share_that_may_lose`."""
+    """Mean loss with its interval. Without any loss there is no interval: see `share_that_may_lose`."""
     share_that_may_lose: float | None = None
     """Upper limit of the share of crashes with a loss (95 %). None: some were lost."""
     crashes_with_loss: int
     most_lost: int
     predicted_lost: Estimate | None
-    """Per crash, as rate x time cut off; for a killed primary the order of the most. None: this mode may lose none, or there is no
-    prediction."""
+    """Expected loss per crash, as rate x time cut off; for a killed primary the order of the most. None: this mode may lose none, or
+    there is no prediction."""
     lost_age_ms: float | None
     """How long before the fault the earliest lost commit had been acknowledged: median over crashes with a loss."""
     done_untold: int
-    """Applied on the survivor and not acknowledged to any client: over all crashes."""
+    """Keys on the survivor that were acknowledged to no client, over all crashes."""
     done_refused: int = 0
-    """Applied on the survivor, and the client received an error."""
+    """Keys on the survivor whose client received an error."""
     seen_early: int
     """Keys that others saw before their client had its acknowledgement, or that never had one, over all crashes."""
     seen: int
     seen_early_median_ms: float | None
     phantoms: int
-    """Seen by others and gone after the crash."""
+    """Keys seen by others and gone after the crash."""
     promotion_ms: float
     stall_s: Estimate | None = None
-    """Of a cluster: how long no client was told of a commit. None: another mode."""
+    """In a cluster, longest time without an acknowledged commit. None: another mode."""
     by_itself: int | None = None
-    """Writes that a node acknowledged which was cut off, over all crashes."""
+    """Writes acknowledged by a node that was cut off, over all crashes."""
     meanwhile: Estimate | None = None
-    """Commits a second while a member was cut off or slow, over those before. None: the primary died."""
+    """Commits per second while a member was cut off or slow, over those before. None: the primary died."""
     back_s: Estimate | None = None
-    """Until that member was a whole one again. None: never, or it was not let alone."""
+    """Time until that member was whole again. None: never, or its fault was not removed."""
     join: JoinCost | None = None
-    """None: no node joined."""
+    """Cost of joining. None: no node joined."""
     sound: bool
-    """Each account adds up: no unknown key, no key twice."""
+    """Whether each account adds up: no unknown key, no key twice."""
     each: tuple[CrashPoint, ...] = ()
-    """In the order in which they were made."""
+    """Crashes in the order in which they were made."""
 
 
 class CrashFindings(Part):
@@ -219,7 +219,7 @@ class CrashFindings(Part):
 
 
 def crash_findings(run: Run) -> CrashFindings | None:
-    """None: nothing crashed in this run, or every crash is void."""
+    """Findings about crashes. None: nothing crashed in this run, or every crash is void."""
     arms = [_loss(run, arm) for arm in run.info.arms if arm.role is not ArmRole.DUPLICATE]
     losses = tuple(loss for loss in arms if loss is not None)
     return CrashFindings(losses=losses, sentences=loss_sentences(losses)) if losses else None
@@ -305,18 +305,18 @@ def _point(number: int, crash: CrashRecord) -> CrashPoint:
 
 
 def _by_force(records: Sequence[CrashRecord]) -> int | None:
-    """Acknowledged before the fault was in force, and lost. None: not every record has that moment."""
+    """Commits acknowledged before the fault was in force, and lost. None: not every record has that moment."""
     after = [record.lost_in_force for record in records if record.lost_in_force is not None]
     return sum(record.lost for record in records) - sum(after) if len(after) == len(records) else None
 
 
 def lost_per_crash(losses: Sequence[int]) -> Estimate:
-    """Mean; see the module for its interval."""
+    """Mean loss; see the module for its interval."""
     return mean_of_counts(losses) if any(losses) else Estimate(value=0.0, low=None, high=None)
 
 
 def may_lose(crashes: int) -> float:
-    """Upper limit of the share of crashes with a loss, when none of so many had one: 95 %, exact."""
+    """Upper limit of the share of crashes with a loss, when none of `crashes` had one: 95 %, exact."""
     return float(1 - CHANCE ** (1 / crashes))
 
 
@@ -340,7 +340,7 @@ def predicted_loss(crash: CrashRecord) -> float | None:
 
 
 def loss_sentences(losses: Sequence[CrashLoss]) -> tuple[str, ...]:
-    """What asynchronous replication loses, what semi-synchronous keeps, who saw what was not safe, what was applied unacknowledged."""
+    """Sentences on losses of asynchronous and semi-synchronous replication, on unsafe reads, and on unacknowledged commits."""
     kept = [loss for loss in losses if loss.mode in LOSSLESS]
     found = [_lost(loss) for loss in losses if loss.mode not in LOSSLESS]
     found += [*(_kept(mode, kept) for mode in LOSSLESS), *(_stall(mode, kept) for mode in LOSSLESS)]
@@ -365,12 +365,12 @@ def loss_verdict(losses: Sequence[CrashLoss]) -> tuple[str, ...]:
 
 
 def percent_up(share: float) -> str:
-    """An upper limit is rounded up: `12` for 11.29 %."""
+    """A share in percent, rounded up because it is an upper limit: `12` for 11.29 %."""
     return f"{math.ceil(round(share * 100, 6))}"
 
 
 def before_the_fault(loss: CrashLoss) -> str:
-    """`9`, `9 to 130`; for an older file, which records only when the fault was started, `at least 9`."""
+    """Losses from before the fault: `9`, `9 to 130`; in an older file, which records only when the fault was started, `at least 9`."""
     if loss.lost_by_force is None and loss.lost:
         return f"at least {loss.lost_before:,}"
     if loss.lost_by_force in (None, loss.lost_before):
@@ -400,7 +400,7 @@ def _lost(loss: CrashLoss, brief: bool = False) -> str:
 
 
 def _kept(mode: str, losses: Sequence[CrashLoss]) -> str:
-    """Over all faults together."""
+    """Sentence on a mode without losses, over all faults together."""
     here = [loss for loss in losses if loss.mode == mode]
     if not here:
         return ""
@@ -421,7 +421,7 @@ def _kept(mode: str, losses: Sequence[CrashLoss]) -> str:
 
 
 def _stall(mode: str, losses: Sequence[CrashLoss]) -> str:
-    """How long clients waited, by fault. Empty: no cluster."""
+    """Time that clients waited, by fault. Empty: no cluster."""
     parts = [
         f"{rate_interval(loss.stall_s)} s when {FAULTS[loss.fault].clause}{_meanwhile(loss)}"
         for loss in losses
@@ -431,7 +431,7 @@ def _stall(mode: str, losses: Sequence[CrashLoss]) -> str:
 
 
 def _meanwhile(loss: CrashLoss) -> str:
-    """` (meanwhile 0.41 of the commits a second; whole again after 1.2 s)`. Empty: the primary died."""
+    """Effect of a member's fault: ` (meanwhile 0.41 of the commits a second; whole again after 1.2 s)`. Empty: the primary died."""
     if loss.meanwhile is None:
         return ""
     back = "" if loss.back_s is None else f"; whole again after {rate_interval(loss.back_s)} s"
@@ -439,7 +439,7 @@ def _meanwhile(loss: CrashLoss) -> str:
 
 
 def _joins(loss: CrashLoss) -> str:
-    """Empty: no node joined, or no interval tells how long it took."""
+    """Time that a node took to join. Empty: none joined, or its time has no interval."""
     if loss.join is None or loss.back_s is None:
         return ""
     whose = "a new node" if loss.fault == "member-joins" else "a node that was restarted"
@@ -452,11 +452,11 @@ def _joins(loss: CrashLoss) -> str:
 
 
 LINK_IS_LIMIT = 0.8
-"""Of the time of a join: busier, and the link is what it waits for."""
+"""Share of the time of a join in which a busy link is what the join waits for."""
 
 
 def megabytes(found: Estimate) -> str:
-    """With its interval."""
+    """Megabytes with their interval."""
     low, high = (None if end is None else end / 1e6 for end in (found.low, found.high))
     return rate_interval(Estimate(value=found.value / 1e6, low=low, high=high))
 
@@ -479,7 +479,7 @@ def _by_itself(losses: Sequence[CrashLoss]) -> str:
 
 
 def _early(losses: Sequence[CrashLoss]) -> str:
-    """Where others read what was not yet acknowledged to its own client."""
+    """Cases where others read what was not yet acknowledged to its own client."""
     here = [loss for loss in losses if loss.seen_early and loss.seen]
     if not here:
         return ""

@@ -1,4 +1,4 @@
-"""The report of crashes: what each mode lost under each fault, one crash moment by moment, and why to trust a zero."""
+"""The report of crashes: losses of each mode under each fault, one crash moment by moment, and why to trust a zero."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ MARGIN = 150
 
 
 def mode_labels(losses: Sequence[CrashLoss]) -> list[str]:
-    """The mode, where that and the fault identify a row; else the arm's name."""
+    """Labels of rows: the mode, where that and the fault identify a row; else the arm's name."""
     pairs = {(loss.mode, loss.fault) for loss in losses}
     return [mode_name(loss.mode) if len(pairs) == len(losses) else loss.arm for loss in losses]
 
 
 def labels(losses: Sequence[CrashLoss]) -> list[str]:
-    """Mode and fault, where they identify a row; else the arm's name."""
+    """Labels of rows: mode and fault, where they identify a row; else the arm's name."""
     short = [f"{SHORT.get(loss.mode, loss.mode)}, {FAULTS[loss.fault].name}" for loss in losses]
     return short if len(set(short)) == len(short) else [loss.arm for loss in losses]
 
@@ -125,7 +125,7 @@ def _draw_dots(losses: Sequence[CrashLoss], width: int) -> Drawable | None:
 
 
 def _rows(names: list[str], narrow: bool, separator: str) -> alt.Y:
-    """On a phone a label is split at its separators."""
+    """Axis of rows. On a phone a label is split at its separators."""
     text = f"split(datum.label, '{separator}')" if narrow else "datum.label"
     limit = 130 if narrow else 230
     axis = alt.Axis(labelLimit=limit, ticks=False, domain=False, labelPadding=8, labelExpr=text)
@@ -145,7 +145,7 @@ def _largest(loss: CrashLoss) -> float:
 
 
 def lane(index: int) -> float:
-    """0, then alternating above and below."""
+    """Offset of a lane: 0, then alternating above and below."""
     step = (index % LANES + 1) // 2 * 2 / (LANES - 1)
     return step if index % 2 else -step
 
@@ -168,7 +168,7 @@ def typical_crashes(losses: Sequence[CrashLoss]) -> list[Typical]:
 
 
 def timeline(drawn: Sequence[Typical], width: int) -> Drawable | None:
-    """One crash of each mode under the same fault: what was acknowledged to clients, and what became of it."""
+    """One crash of each mode under the same fault: commits acknowledged to clients, and their outcome."""
     if not drawn:
         return None
     narrow = width < PHONE
@@ -197,7 +197,7 @@ def timeline(drawn: Sequence[Typical], width: int) -> Drawable | None:
 
 
 def _phases(row: str, point: CrashPoint, begin: float) -> Rows:
-    """After the fault an asynchronous primary goes on acknowledging; with others clients wait."""
+    """Phases after the fault: an asynchronous primary continues to acknowledge; in other modes clients wait."""
     dead = max(point.dead_ms, 0.0)
     first = point.first_lost_ms
     phases = [(KEPT, begin, min(first or 0.0, 0.0), "")]
@@ -217,7 +217,7 @@ LOSSES = "What a crash loses"
 
 
 class Crash(Experiment):
-    """Its findings are part of those of replication."""
+    """Crashes. Its findings are part of those of replication."""
 
     name = "crash"
 
@@ -234,7 +234,7 @@ class Crash(Experiment):
 
 
 def sections(crash: CrashFindings, verdict: str) -> list[Block]:
-    """All but the chart of all losses."""
+    """All sections except the chart of all losses."""
     losses = [loss for loss in crash.losses if loss.crashes]
     if not losses:
         return []
@@ -249,7 +249,7 @@ _MEMBER: Fields[CrashLoss] = {
     Column("commits/s", "meanwhile", optional=True): lambda loss: _estimate(loss.meanwhile),
     Column("whole again", "after s", optional=True): lambda loss: _estimate(loss.back_s),
 }
-"""Of faults of a member that is not the primary."""
+"""Columns for faults of a member that is not the primary."""
 _JOIN: Fields[CrashLoss] = {
     Column("fetched by", optional=True): lambda loss: (
         figures.UNKNOWN if loss.join is None else " or ".join(loss.join.how)
@@ -261,7 +261,7 @@ _JOIN: Fields[CrashLoss] = {
         figures.UNKNOWN if loss.join is None else f"{loss.join.link_busy.value * 100:.0f}"
     ),
 }
-"""Of a node that joins."""
+"""Columns for a node that joins."""
 
 
 def loss_table(losses: Sequence[CrashLoss]) -> Table:
@@ -297,7 +297,7 @@ def _estimate(found: Estimate | None) -> Cell:
 
 
 def predicted(loss: CrashLoss) -> str:
-    """`4,791`; `≲ 70` where only the order of the most is known; `0` where nothing may be lost; a dash without a prediction."""
+    """Predicted loss: `4,791`; `≲ 70` where only the order of the most is known; `0` where nothing may be lost; a dash without one."""
     found = loss.predicted_lost
     if found is None:
         return "0" if loss.mode in LOSSLESS else figures.UNKNOWN

@@ -1,1 +1,1 @@
-"""Encryption of the connection: what TLS costs per byte, per connect and of throughput."""
+"""Encryption of the connection: the cost of TLS per byte, per connect and in throughput."""

@@ -1,4 +1,4 @@
-"""Encryption: what TLS costs a byte, what it costs a connect, and what of throughput that is at each number of connections.
+"""Encryption: the cost of TLS per byte and per connect, and its effect on throughput at each number of connections.
 
 Processor time is that of both ends, from cells that differ only in TLS. A connect's is what cells with a connection per transaction
 have beyond persistent ones. Round trips come from time: what a lone connection's cycle grew beyond the processors' part and the waits
@@ -41,11 +41,11 @@ from howfar.units import counted
 
 EACH = "per-transaction"
 MOST_WAITED = 0.2
-"""Of a lone connection's cycle: beyond, what is left of it after taking off the waits is not what round trips took."""
+"""Share of a lone connection's cycle in waits, beyond which the rest of the cycle is not the time of round trips."""
 HARDLY = 0.05
-"""A share of throughput that is called hardly anything."""
+"""Share of throughput that is called hardly anything."""
 HALF_A_ROUND_TRIP = 0.5
-"""Of a round trip: less is not said to be one."""
+"""Share of a round trip below which a cost is not called one."""
 
 
 class EncryptionTried(Tried):
@@ -55,23 +55,23 @@ class EncryptionTried(Tried):
 
 
 class EncryptionRow(Part):
-    """One TLS version against none, CPU of both ends and time."""
+    """One TLS version compared with none, CPU of both ends and time."""
 
     version: str
     connect_us: float | None
-    """CPU of a connect beyond the plain one's, both ends. None: not measured with a connection per transaction."""
+    """CPU of a connect in addition to the plain one's, both ends. None: not measured with a connection per transaction."""
     connect_us_interval: Difference = None
     connect_turns: float | None
-    """Round trips of a connect beyond the plain one's."""
+    """Round trips of a connect in addition to the plain one's."""
     connect_turns_interval: Difference = None
     byte_ns: float | None
-    """CPU per payload byte beyond the plain session's, both ends. None: no persistent cells."""
+    """CPU per payload byte in addition to the plain session's, both ends. None: no persistent cells."""
     byte_ns_interval: Difference = None
     persistent: tuple[EncryptionTried, ...]
     per_transaction: tuple[EncryptionTried, ...]
     resumed: bool | None
     retried: bool | None = None
-    """The server did not take the first key share that it was offered: a round trip more. None: not known."""
+    """Whether the server refused the first key share that it was offered, which takes a round trip more. None: not known."""
 
 
 class EncryptionEconomics(Part):
@@ -82,14 +82,14 @@ class EncryptionEconomics(Part):
 def encryption(
     facts: Sequence[ArmFacts], workload: Mapping[str, Any], threshold: Threshold = UNKNOWN
 ) -> EncryptionEconomics | None:
-    """`threshold`: of throughput. None: nothing was encrypted that has its plain cell."""
+    """Findings about encryption. `threshold`: of throughput. None: nothing was encrypted that has its plain cell."""
     found = [(str(version), list(pairs(facts, "tls", version))) for version in levels(facts, "tls")]
     rows = tuple(_row(facts, workload, version, every, threshold) for version, every in found if every)
     return _says(rows) if rows else None
 
 
 def worded(found: EncryptionEconomics) -> EncryptionEconomics:
-    """Once there are intervals: its sentences with them."""
+    """The findings with their sentences, made once there are intervals."""
     return _says(found.rows)
 
 
@@ -105,7 +105,7 @@ def _row(
     byte_s = median((pair.client_s + pair.server_s) / pair.payload for pair in persistent) if persistent else None
 
     def tried(found: Sequence[Pair]) -> tuple[EncryptionTried, ...]:
-        """Where several cells have as many connections (other rates), each stands for itself."""
+        """Comparisons of cells; several with as many connections (at other rates) stay separate."""
         return tuple(
             EncryptionTried(
                 threads=pair.plain.threads,
@@ -131,20 +131,20 @@ def _row(
 
 
 def _apart(every: Sequence[Pair]) -> tuple[list[Pair], list[Pair]]:
-    """Those with persistent connections, and those with a connect for every transaction."""
+    """Pairs with persistent connections, and pairs with a connect for every transaction."""
     persistent = [pair for pair in every if pair.plain.level("connect") != EACH]
     return persistent, [pair for pair in every if pair.plain.level("connect") == EACH]
 
 
 def _always(what: str, found: Sequence[Pair]) -> bool | None:
-    """As the receipts say it. None: none does."""
+    """Whether the receipts always report it. None: none does."""
     values = [value for pair in found if isinstance(value := pair.changed.session.get(what), bool)]
     return all(values) if values else None
 
 
 @dataclass(frozen=True)
 class _Connect:
-    """What a connect a transaction adds. `twin`: the same change where connections persist, which is taken off."""
+    """The effect of one connect per transaction. `twin`: the same change where connections persist, which is subtracted."""
 
     pair: Pair
     twin: Pair | None = None
@@ -159,7 +159,7 @@ class _Connect:
 
     @property
     def round_trips(self) -> float | None:
-        """Only a lone connection's time is round trips; with more it is waiting, and on a machine that others keep busy too."""
+        """Additional round trips. Only a lone connection's time is round trips; with more, or on a busy machine, it is waiting too."""
         here, both = self.pair.plain, [each for each in (self.pair, self.twin) if each is not None]
         cells = [cell for each in both for cell in (each.plain, each.changed)]
         quiet = all(cell.runnable_s < MOST_WAITED * cell.cycle_s for cell in cells)
@@ -175,14 +175,14 @@ def _mean_round_trips(found: Sequence[_Connect]) -> float | None:
 
 
 def _connects(each: Sequence[Pair], persistent: Sequence[Pair]) -> list[_Connect]:
-    """TLS's part of a connect: what it adds to a transaction that connects, less what it adds to one that does not."""
+    """TLS's part of a connect: its effect on a transaction that connects, less that on one that does not."""
     twins = {rest_of(pair.plain.arm.factors, "connect"): pair for pair in reversed(persistent)}
     found = ((pair, twins.get(rest_of(pair.plain.arm.factors, "connect"))) for pair in each)
     return [_Connect(pair, twin) for pair, twin in found if twin is not None]
 
 
 def connecting(facts: Sequence[ArmFacts]) -> dict[str, float | None]:
-    """What TLS and connecting cost, by the model's names; None: not measured. From the newest TLS version measured, with full
+    """Costs of TLS and of connecting, by the model's names; None: not measured. From the newest TLS version measured, with full
     handshakes if it was."""
     versions = sorted((str(level) for level in levels(facts, "tls")), key=lambda level: (level[:3], -len(level)))
     plain = [_Connect(pair) for pair in pairs(facts, "connect", EACH) if pair.plain.level("tls") == "off"]
@@ -205,7 +205,7 @@ def _of_tls(every: Sequence[Pair]) -> dict[str, float | None]:
 
 
 def _cost(values: Sequence[float | None]) -> float | None:
-    """The median; what noise made less than nothing is nothing."""
+    """The median of costs, at least 0."""
     known = [value for value in values if value is not None]
     return max(median(known), 0.0) if known else None
 
@@ -213,7 +213,7 @@ def _cost(values: Sequence[float | None]) -> float | None:
 def _predicted(
     facts: Sequence[ArmFacts], workload: Mapping[str, Any], every: Sequence[Pair], pair: Pair
 ) -> float | None:
-    """A cell's ratio by the model; costs come from cells with other numbers of connections. None: those do not tell it."""
+    """A cell's ratio by the model, with costs from cells with other numbers of connections. None: those do not determine it."""
     if not is_modelled(pair.plain.level("path")):
         return None
     costs = _of_tls([other for other in every if other.plain.threads != pair.plain.threads])
@@ -251,7 +251,7 @@ def encryption_says(row: EncryptionRow) -> str:
 
 
 def _doubt(interval: Interval | None) -> str:
-    """Of a cost whose interval holds none."""
+    """Note for a cost whose interval includes 0."""
     return " (not resolved)" if interval is not None and interval[0] <= 0 <= interval[1] else ""
 
 
@@ -266,7 +266,7 @@ def _round_trips(row: EncryptionRow) -> str:
 
 
 def _throughput(tried: Sequence[EncryptionTried]) -> str:
-    """The worst of what is resolved: of many noisy figures the worst is always bad."""
+    """Sentence on the worst resolved ratio: of many noisy figures the worst is always bad."""
     known = [each.ratio.value - 1 for each in tried if each.resolved]
     cells = counted(len(tried), "cell")
     invalid = sum(each.invalid for each in tried)
@@ -280,7 +280,7 @@ def _throughput(tried: Sequence[EncryptionTried]) -> str:
 
 
 def _costs_hardly_anything(tried: EncryptionTried) -> bool:
-    """Resolved as less than `HARDLY`, or the whole interval is."""
+    """Whether the loss is resolved as less than `HARDLY`, or the whole interval is."""
     low = tried.ratio.low
     if tried.resolved:
         return 1 - tried.ratio.value < HARDLY
@@ -288,7 +288,7 @@ def _costs_hardly_anything(tried: EncryptionTried) -> bool:
 
 
 def _model_says(tried: Sequence[EncryptionTried]) -> list[str]:
-    """How far off the model was in the cells that it predicted."""
+    """Error of the model in the cells that it predicted."""
     errors = [
         abs(each.predicted / each.ratio.value - 1) for each in tried if each.predicted is not None and not each.invalid
     ]
@@ -301,7 +301,7 @@ def _model_says(tried: Sequence[EncryptionTried]) -> list[str]:
 
 
 def verdict(evidence: RunEvidence) -> str:
-    """For persistent connections and for a connect a transaction: what TLS leaves of the throughput, over all cells."""
+    """Answer for persistent connections and for a connect per transaction: the share of throughput with TLS, over all cells."""
     cells, clauses = compared(evidence, "tls", "connect"), []
     for connect, name in (
         ("persistent", "with persistent connections"),
@@ -325,7 +325,7 @@ def _by_version(evidence: RunEvidence, cells: Sequence[CellSummary]) -> dict[str
 
 
 def _of_version(version: str, found: Sequence[Estimate | None]) -> str:
-    """The extremes of what is resolved, each with its own interval: between cells, which differ, and not of one figure."""
+    """The extremes of the resolved ratios, each with its own interval; they are of different cells, not of one figure."""
     known = sorted((ratio for ratio in found if ratio is not None), key=lambda ratio: ratio.value)
     if not known:
         return f"no difference of {tls_label(version)} is resolved"

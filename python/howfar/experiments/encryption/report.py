@@ -1,4 +1,4 @@
-"""The report of a plan that encrypts: what TLS costs per byte and per connect, and what it leaves of throughput."""
+"""The report of a plan that encrypts: the cost of TLS per byte and per connect, and the throughput with it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _cost(value: float | None, form: str, interval: Interval | None) -> Cell:
 
 
 def _ends(rows: Sequence[Sequence[EncryptionTried]]) -> list[int]:
-    """The least and the most connections of each row: one that lacks them all would seem not to have been measured."""
+    """The fewest and the most connections of each row: one that lacks them all would seem not to have been measured."""
     counts = [[found.threads for found in tried] for tried in rows if tried]
     return sorted({end for each in counts for end in (min(each), max(each))})
 

@@ -1,1 +1,1 @@
-"""What a semi-synchronous primary does when its replica leaves and returns: the stall, the asynchronous phase, the return."""
+"""Behaviour of a semi-synchronous primary when its replica leaves and returns: the stall, the asynchronous phase, the return."""

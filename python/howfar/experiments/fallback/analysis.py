@@ -18,16 +18,16 @@ from howfar.stats.intervals import mean_of_counts
 from howfar.store.records import Arm, ArmRole, FallbackRecord, Run, Trial, TrialStatus
 
 LOOK_NS = 100_000_000
-"""Between two looks at the primary: no moment is known better."""
+"""Time between two looks at the primary: no moment is known more precisely."""
 
 
 class FallbackSeries(Part):
-    """One trial, to be drawn. Times in seconds since the load began."""
+    """One trial as a chart's data. Times in seconds since the load began."""
 
     trial: int
     slice_s: float
     commits_per_s: tuple[float, ...]
-    """Acknowledged to clients, slice by slice."""
+    """Commits acknowledged to clients per second, slice by slice."""
     left_s: float
     returned_s: float
     reconnected_s: float | None
@@ -36,7 +36,7 @@ class FallbackSeries(Part):
     stall_s: float
     unprotected: int
     at_s: tuple[float, ...]
-    """Of the looks at the primary."""
+    """Times of the looks at the primary."""
     semi_sync: tuple[bool, ...]
     behind: tuple[int | None, ...]
     """Transactions that the replica lacked. None: it could not be queried."""
@@ -51,34 +51,34 @@ class FallbackStory(Part):
     threads: int
     trials: int
     timeout_ms: int | None
-    """None: the primary has none."""
+    """Timeout. None: the primary has none."""
     replicas: int = 1
     away_ms: float | None = None
-    """How long the replica's link was cut, at the least. None: files of before."""
+    """How long the replica's link was cut, at least. None: older files."""
     stall_ms: Estimate
     degraded_ms: Estimate | None
-    """From the first look that found it asynchronous to the last. None: it never fell back."""
+    """Time from the first look that found the primary asynchronous to the last. None: it never fell back."""
     after_return_ms: Estimate | None
     """How long after the return of the link the primary was still asynchronous."""
     held_off: int = 0
-    """Trials in which it was asynchronous for as long as commits went on: only the end of the load let it come back."""
+    """Trials in which the primary was asynchronous for as long as commits continued: only the end of the load let it come back."""
     censored: int = 0
-    """Those, and trials in which it did not come back at all: how long it would have lasted is the plan's choice."""
+    """Those trials, and trials in which it did not come back at all: how long it would have lasted is the plan's choice."""
     unprotected: Estimate
     """Commits acknowledged to clients and by no replica. Most may have been on one within milliseconds."""
     share_unprotected: float
-    """Of all that were acknowledged to clients in these trials, before and after included."""
+    """Share of all commits that were acknowledged to clients in these trials, before and after included."""
     caught_up_ms: Estimate | None = None
     """How long after the return of the link the replica had caught up. None: not in every trial."""
     unprotected_alone: Estimate | None = None
-    """Of `unprotected`, those until then: on the primary alone, or still being fetched. None: it never fell back."""
+    """Commits of `unprotected` until then: on the primary alone, or still being fetched. None: it never fell back."""
     most_behind: int | None = None
     """Transactions that the replica lacked at most, over all trials. None: it could not be queried."""
     drawn: int
     """Number of the trial to draw."""
     log_lines: tuple[str, ...]
     series: FallbackSeries | None = None
-    """The trial to draw."""
+    """Data of the trial to draw."""
 
     @property
     def waits_for_ever(self) -> bool:
@@ -86,12 +86,12 @@ class FallbackStory(Part):
 
     @property
     def stood_still(self) -> bool:
-        """Nothing was acknowledged for most of the time in which the replica was away."""
+        """Whether no commit was acknowledged for most of the time in which the replica was away."""
         return self.away_ms is not None and self.stall_ms.value > self.away_ms / 2
 
 
 def fallback_stories(run: Run) -> tuple[FallbackStory, ...]:
-    """One an arm, in the order of the plan."""
+    """Stories by arm, in the order of the plan."""
     found = [_story(run, arm) for arm in run.info.arms if arm.role is not ArmRole.DUPLICATE]
     return tuple(story for story in found if story is not None)
 
@@ -138,19 +138,19 @@ def _ms(times_ns: Sequence[int], unseen: int = 0) -> Estimate | None:
 
 
 def _mean(values: Sequence[float], unseen: int) -> Estimate:
-    """Where the end of some was not seen this is a mean of lower bounds, without an interval."""
+    """Mean; where the end of some was not seen it is one of lower bounds, without an interval."""
     found = mean_of_counts(values)
     return Estimate(value=found.value, low=None, high=None) if unseen else found
 
 
 def _held_off(record: FallbackRecord) -> bool:
-    """The acknowledgement that arrives is for a commit before the newest, and where commits never pause it stays so."""
+    """Whether only the end of the load let it come back: acknowledgements that arrive are for commits before the newest."""
     ended_ns = record.load_ended_ns
     return ended_ns is not None and (record.back_ns is None or record.back_ns > ended_ns)
 
 
 def _censored(record: FallbackRecord) -> bool:
-    """It fell back, and how long that lasts under load was not seen."""
+    """Whether the primary fell back, and how long that lasts under load was not seen."""
     return record.back_ns is None or _held_off(record)
 
 
@@ -164,7 +164,7 @@ def _end_ns(record: FallbackRecord) -> int:
 
 
 def _typical(pairs: Sequence[tuple[Trial, FallbackRecord]]) -> tuple[Trial, FallbackRecord]:
-    """The one in the middle, by how long it was asynchronous."""
+    """The trial in the middle, by how long it was asynchronous."""
     ranked = sorted(pairs, key=lambda pair: _end_ns(pair[1]) - (pair[1].fell_ns or _end_ns(pair[1])))
     return ranked[len(ranked) // 2]
 
@@ -177,11 +177,11 @@ class Returned:
     """How the replica of one fallback came back."""
 
     caught_up_ns: int | None
-    """First seen to lack no more than what was acknowledged in the last round trip and `LOOK_NS`. None: it was not seen to."""
+    """When it was first seen to lack no more than was acknowledged in the last round trip and `LOOK_NS`. None: never."""
     alone: int
     """Commits of an asynchronous primary until then."""
     most_behind: int | None
-    """Transactions that it lacked at most. None: it could not be queried."""
+    """Most transactions that it lacked. None: it could not be queried."""
 
 
 def returned(record: FallbackRecord, rtt_ns: int) -> Returned:
@@ -202,7 +202,7 @@ def _caught_up_ns(record: FallbackRecord, rtt_ns: int) -> int | None:
 
 
 def _after(record: FallbackRecord, caught_up_ns: int | None) -> int:
-    """Unprotected after the replica had caught up; whole slices."""
+    """Unprotected commits after the replica had caught up; whole slices."""
     if caught_up_ns is None:
         return 0
     back_ns = record.samples[-1].at_ns if record.back_ns is None else record.back_ns
@@ -212,7 +212,7 @@ def _after(record: FallbackRecord, caught_up_ns: int | None) -> int:
 
 
 def _between(record: FallbackRecord, begin_ns: int, end_ns: int) -> int:
-    """Acknowledged in slices that touch this time."""
+    """Commits acknowledged in slices that touch this time."""
     step = _slice_ns(record)
     return sum(count for start, count in record.commits if start < end_ns and start + step > begin_ns)
 
@@ -226,7 +226,7 @@ def _slice_ns(record: FallbackRecord) -> int:
 
 
 def fallback_series(trial: Trial) -> FallbackSeries | None:
-    """None: this trial has no fallback."""
+    """The series of a trial. None: it has no fallback."""
     story = trial.fault
     if not isinstance(story, FallbackRecord):
         return None
@@ -254,8 +254,8 @@ def _s(ns: int | None) -> float | None:
 
 
 def _slices(commits: Sequence[tuple[int, int]]) -> tuple[float, tuple[float, ...]]:
-    """Length of a slice in seconds, and commits/s in each from the beginning of the load on. A slice without an entry had none. The
-    last one is left out: the load ended somewhere within it."""
+    """Length of a slice in seconds, and commits per second in each from the beginning of the load on. A slice without an entry had
+    none. The last one, in which the load ended, is left out."""
     starts = [start for start, _ in commits]
     step = min((later - earlier for earlier, later in pairwise(starts)), default=0)
     if step <= 0:
@@ -273,7 +273,7 @@ def _slices(commits: Sequence[tuple[int, int]]) -> tuple[float, tuple[float, ...
 
 
 def fallback_sentence(story: FallbackStory) -> str:
-    """What happened, in order."""
+    """The events in their order."""
     with_ = f" and {story.replicas} replicas" if story.replicas > 1 else ""
     left = "one of them" if story.replicas > 1 else "its replica"
     begin = f"{capital(with_mode(story.mode))}{with_}, the primary"
@@ -300,7 +300,7 @@ def fallback_sentence(story: FallbackStory) -> str:
 
 
 def _alone(story: FallbackStory) -> str:
-    """Most of what is not acknowledged may be on the replica within milliseconds."""
+    """Note on unacknowledged commits: most may be on the replica within milliseconds."""
     if story.unprotected_alone is None:
         return ""
     text = f" ({rate(story.unprotected_alone.value)} of them before the replica had caught up"

@@ -1,4 +1,4 @@
-"""The report of a fallback: how long commits stalled, how long they were unprotected, and one trial as it went."""
+"""The report of a fallback: how long commits stalled, how long they were unprotected, and the course of one trial."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COLOURS = {
     BACK: palette.PARTS[0],
 }
 EXTRA = 140
-"""Nothing stands beside this chart: it may be wider."""
+"""Additional width: this chart stands alone in its row."""
 
 CONSTANT = 10
 """Below this rate the axis is linear, so that zero can be shown."""
@@ -50,7 +50,7 @@ def timeline(series: FallbackSeries, width: int) -> Drawable:
 
 
 def _extent(width: int) -> dict[str, Any]:
-    """So that the panels are aligned."""
+    """Properties that align the panels."""
     extent = 72 if width >= PHONE else 58
     return {"minExtent": extent, "maxExtent": extent}
 
@@ -120,7 +120,7 @@ def short_enough(state: str, pixels: float) -> str:
 
 
 def _behind(series: FallbackSeries, width: int, scale: alt.Scale) -> Drawable:
-    """Gaps where the replica could not be queried."""
+    """Panel of the replica's lag, with gaps where it could not be queried."""
     rows = [{"at": at, "behind": behind} for at, behind in zip(series.at_s, series.behind, strict=True)]
     most = max(behind for behind in series.behind if behind is not None)
     ticks = alt.Axis(grid=False, tickCount=8, format="d")
@@ -135,7 +135,7 @@ LOWER_BOUND = "≥: a lower bound. Commits waited for the replica again only whe
 
 
 class Fallback(Experiment):
-    """Its findings are part of those of replication."""
+    """Fallbacks. Its findings are part of those of replication."""
 
     name = "fallback"
 
@@ -191,7 +191,7 @@ def fallback_table(stories: Sequence[FallbackStory]) -> Table:
 
 
 def to_the_end(story: FallbackStory) -> bool:
-    """A trial was asynchronous for as long as there was a load: only a lower bound of that time is known."""
+    """Whether a trial was asynchronous for as long as there was a load, so that only a lower bound of that time is known."""
     series = story.series
     if story.censored or story.held_off:
         return True
@@ -201,32 +201,32 @@ def to_the_end(story: FallbackStory) -> bool:
 
 
 def asynchronous_for(story: FallbackStory, ms: Estimate | None) -> str:
-    """`6.40 s`, `≥ 25.1 s` where it did not end under load, `never`."""
+    """Length of the asynchronous phase: `6.40 s`, `≥ 25.1 s` where it did not end under load, `never`."""
     if ms is None:
         return "never"
     return f"{'≥ ' if to_the_end(story) else ''}{figures.number(ms.value / 1e3)} s"
 
 
 def unprotected(story: FallbackStory) -> str:
-    """`198,226`, `≥ 198,226` where it did not end under load."""
+    """Unprotected commits: `198,226`, `≥ 198,226` where the phase did not end under load."""
     return f"{'≥ ' if to_the_end(story) else ''}{with_limits(story.unprotected)}"
 
 
 def caught_up(story: FallbackStory) -> str:
-    """After the link's return."""
+    """Time after the link's return until the replica had caught up."""
     if story.degraded_ms is None:
         return figures.UNKNOWN
     return "not seen" if story.caught_up_ms is None else f"{figures.number(story.caught_up_ms.value / 1e3)} s"
 
 
 def story_names(stories: Sequence[FallbackStory]) -> list[str]:
-    """The mode, where that identifies them; else the arm's name."""
+    """Names of stories: the mode, where that identifies them; else the arm's name."""
     modes = [mode_name(story.mode) for story in stories]
     return modes if len(set(modes)) == len(modes) else [story.arm for story in stories]
 
 
 def _chart(stories: Sequence[FallbackStory], index: int) -> list[Block]:
-    """Of the trial that is drawn. Empty: it has no commits."""
+    """Chart of the trial that is drawn. Empty: it has no commits."""
     series = stories[index].series
     if series is None or not series.commits_per_s:
         return []

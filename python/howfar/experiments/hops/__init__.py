@@ -1,1 +1,1 @@
-"""`hops`: what a program between client and server costs, against the same path without it."""
+"""`hops`: the cost of a program between client and server, compared with the same path without it."""

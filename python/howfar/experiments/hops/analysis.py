@@ -1,4 +1,4 @@
-"""What each hop takes of the throughput, adds to response times at a fixed rate, and spends of CPU time, paired by block."""
+"""Each hop's effect on throughput and on response times at a fixed rate, and its CPU time, paired by block."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class HopCost(Part):
     path: str
     programs: tuple[str, ...]
     throughput_ratio: Estimate | None
-    """In a closed loop; None here and below: not measured, or in no block beside the baseline."""
+    """Ratio in a closed loop; None here and below: not measured, or in no block with the baseline."""
     resolution: Resolution | None = None
-    """Of `throughput_ratio`, against the noise floor. None: not measured, or older than this."""
+    """Resolution of `throughput_ratio`, against the noise floor. None: not measured, or an older run."""
     added_p50_us: Estimate | None
-    """At `HopCosts.per_s`: the difference within blocks."""
+    """Difference of p50 at `HopCosts.per_s`, within blocks."""
     added_p99_us: Estimate | None
     cpu_us_per_query: Estimate | None
-    """Of all its programs together, in the closed loop."""
+    """CPU time of all its programs together, in the closed loop."""
     connect_us: Estimate | None = None
-    """See `HopCosts.connect_us`; through this path."""
+    """`HopCosts.connect_us` through this path."""
     to_server: int | None = None
-    """Connections to the server in the closed loop, the most at once. None: neither hop nor server told."""
+    """Connections to the server in the closed loop, the most at once. None: reported by neither hop nor server."""
 
 
 class HopCosts(Part):
@@ -43,15 +43,15 @@ class HopCosts(Part):
     per_s: float | None
     """The highest rate that was measured on every path. None: no rate was."""
     hops: tuple[HopCost, ...]
-    """In the order of the plan."""
+    """Hops in the order of the plan."""
     connect_us: Estimate | None = None
-    """What a transaction takes longer that opens a connection of its own, in the closed loop: the login too. None: not measured."""
+    """Additional time of a transaction that opens a connection of its own, with the login, in the closed loop. None: not measured."""
     clients: int | None = None
-    """Connections of the load, of all but `poolers`. None: older than they."""
+    """Connections of the load, for all but `poolers`. None: an older run."""
     poolers: tuple[PoolerPays, ...] = ()
-    """Empty: no path pools, or all were measured with one number of clients."""
+    """Where poolers pay. Empty: no path pools, or all were measured with one number of clients."""
     elsewhere: tuple[HopElsewhere, ...] = ()
-    """What others published of these paths with this kind of server and workload."""
+    """Others' figures for these paths with this kind of server and workload."""
 
 
 def hop_costs(evidence: RunEvidence) -> HopCosts | None:
@@ -139,7 +139,7 @@ NOT_RESOLVED = f" ({Resolution.NOT_RESOLVED.value})"
 
 
 def verdict(found: HopCosts, unit: str, text: Callable[[Estimate], str]) -> str:
-    """One clause for each path with hops, without the last full stop."""
+    """A clause for each path with hops, without the last full stop."""
     return f"Against {found.baseline}: {'; '.join(_clause(hop, found.per_s, unit, text) for hop in found.hops)}"
 
 

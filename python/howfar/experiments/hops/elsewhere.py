@@ -1,4 +1,4 @@
-"""What others published of a path with a hop, beside the same ratio of ours; never mixed with it."""
+"""Others' figures for a path with a hop, next to the same ratio of ours; never mixed with it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from howfar.stats.trials import TrialTable
 from howfar.store.records import Arm
 
 PLAN = "hops"
-"""The plan that repeats what was published."""
+"""Name of the plan that repeats what was published."""
 
 
 class HopElsewhere(Part):
-    """The throughput of a path over that of another one."""
+    """Ratio of the throughputs of two paths."""
 
     path: str
     over: str
     connect: str
-    """Of both."""
+    """How both connect."""
     theirs: float
     ours: Estimate
     source: str
@@ -29,7 +29,7 @@ class HopElsewhere(Part):
 
 
 def published_hops(table: TrialTable, arms: Sequence[Arm]) -> tuple[HopElsewhere, ...]:
-    """Published ratios of which this run has both cells, in a closed loop. `arms`: of one number of clients."""
+    """Published ratios of which this run has both cells, in a closed loop. `arms`: those with one number of clients."""
     info = table.run.info
     looped = [arm for arm in arms if offered_per_s(arm.factors) is None]
     workload: Mapping[str, object] = info.plan["workload"]

@@ -1,4 +1,4 @@
-"""From how many clients a pooler pays: its throughput over that of the path without it, by the number of clients.
+"""Number of clients from which a pooler pays: its throughput over that of the path without it, by the number of clients.
 
 Measured is the ratio at each number, paired by block. On straight lines between the logarithms of ratio and number, the first place
 where it rises through 1 is the number from which it pays; its interval is of the blocks, by leaving out each in turn.
@@ -29,7 +29,7 @@ class PoolerRatio(Part):
     ratio: Estimate
     """Throughput over that of the path without it."""
     to_server: int | None
-    """Connections that it had to the server, the most at once in any trial. None: it did not tell."""
+    """The pooler's connections to the server, the most at once in any trial. None: not reported."""
 
 
 class PoolerPays(Part):
@@ -38,11 +38,11 @@ class PoolerPays(Part):
     path: str
     connect: str
     ratios: tuple[PoolerRatio, ...]
-    """Ascending numbers of clients."""
+    """Ratios by ascending numbers of clients."""
     pays_from: float | None
-    """Number of clients. None: the ratio does not rise through 1 among those that were measured."""
+    """Number of clients from which it pays. None: the ratio does not rise through 1 among those that were measured."""
     always: Always | None
-    """Then: whether it pays at each of them, costs at each, or was not resolved at some."""
+    """If `pays_from` is None: whether it pays at each number of clients, costs at each, or was not resolved at some."""
     pays_from_interval: Derived = None
 
 

@@ -1,4 +1,4 @@
-"""The report of paths with programs on them: what each costs, then the response times as of any plan with rates."""
+"""The report of paths with programs on them: the cost of each, then the response times as for any plan with rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths compared: the same load over each of them, against the first. A path against itself (A/A) is the smallest case."""
+"""Comparison of paths: the same load over each of them, relative to the first. A path against itself (A/A) is the smallest case."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from howfar.stats.trials import ONE
 from howfar.store.records import ArmRole
 
 MAX_NAMED = 6
-"""A sentence that lists more arms is no answer; the rest is in the table."""
+"""Most arms in a sentence; the rest is in the table."""
 
 
 class Paths(Experiment):
-    """Applies to every run that no other experiment claims."""
+    """Comparison of paths, which applies to every run that no other experiment claims."""
 
     name = "paths"
     findings: ClassVar[Keys] = {"waking": Waking}
@@ -69,7 +69,7 @@ class Paths(Experiment):
 
 
 def waking_blocks(summary: Summary) -> list[Block]:
-    """Empty: the run has one level of idle states only."""
+    """Blocks on waking idle CPUs. Empty: the run has one level of idle states only."""
     if (found := summary.found(Waking)) is None:
         return []
     columns = (
@@ -109,7 +109,7 @@ def _compared(base: str, contenders: list[CellSummary], evidence: RunEvidence) -
 
 
 def _unresolved_name(cell: CellSummary, one: str) -> str:
-    """Where throughput cannot resolve a difference, CPU time often can."""
+    """Clause for a path without resolved throughput; CPU time often resolves a difference."""
     if cell.cpu_resolution is Resolution.NOT_RESOLVED or cell.cpu_ratio is None:
         return cell.arm
     return f"{cell.arm} (its CPU per {one} is: {cell.cpu_bound.sign}{interval_text(cell.cpu_ratio)} times)"
@@ -126,7 +126,7 @@ def _against_itself(arm: str, evidence: RunEvidence) -> str:
 
 
 FARTHEST = 20
-"""Intervals are drawn as far as 20 times and a twentieth; beyond, an arrowhead says that they go on."""
+"""Ratio up to which intervals are drawn, also its inverse; an arrowhead marks those that continue beyond."""
 
 
 def _names(cells: Sequence[CellSummary]) -> list[str]:
@@ -141,8 +141,8 @@ def _ratio_ticks(low: float, high: float) -> list[float]:
 
 
 def ratio_domain(cells: Sequence[CellSummary], floor: float) -> tuple[float, float]:
-    """What the ratio axis shows: every block and published ratio, and every interval and the A/A band as far as 1/20 to 20.
-    A wider interval tells no more, and would press everything else together."""
+    """Domain of the ratio axis: every block and published ratio, and every interval and the A/A band within 1/20 to 20. A wider
+    interval shows no more, and would leave little room for the others."""
     points = [ratio for cell in cells for ratio in cell.block_ratios] + [1.0]
     points += [cell.published.ratio for cell in cells if cell.published]
     points += [cell.ratio.value for cell in cells if cell.ratio]
@@ -155,7 +155,7 @@ def ratio_domain(cells: Sequence[CellSummary], floor: float) -> tuple[float, flo
 
 
 def bars(cells: Sequence[CellSummary], low: float, high: float) -> list[dict[str, Any]]:
-    """Each arm's point and interval, cut at the edges of the axis; `cut` names where."""
+    """Each arm's point and interval, cut at the edges of the axis; `cut` names the edges."""
     return [
         {
             "arm": cell.arm,
@@ -213,7 +213,7 @@ def ratios(summary: Summary, width: int) -> Drawable | None:
 
 
 def latency(summary: Summary, width: int) -> Drawable | None:
-    """One line an arm."""
+    """A line for each arm."""
     cells = shown_cells(summary)
     rows: Rows = [
         {"series": cell.arm, "quantile": point.quantile, "ms": point.ms}
@@ -225,7 +225,7 @@ def latency(summary: Summary, width: int) -> Drawable | None:
 
 
 def time_split(summary: Summary, width: int) -> Drawable | None:
-    """Where a transaction's mean time goes: one stacked bar an arm, the baseline first."""
+    """Parts of a transaction's mean time: one stacked bar per arm, the baseline first."""
     cells = shown_cells(summary)
     rows: Rows = [
         {"arm": cell.arm, "part": part, "value": us / 1000}
@@ -237,7 +237,7 @@ def time_split(summary: Summary, width: int) -> Drawable | None:
 
 
 def cpu(summary: Summary, width: int) -> Drawable | None:
-    """CPU microseconds a query by the program that spent them."""
+    """CPU microseconds per query, by program."""
     cells = shown_cells(summary)
     rows: Rows = [
         {"arm": cell.arm, "part": f"{role} CPU", "value": part.value}
@@ -250,7 +250,7 @@ def cpu(summary: Summary, width: int) -> Drawable | None:
 
 
 def _colours(rows: Rows) -> dict[str, str]:
-    """Of the parts that are drawn."""
+    """Colours of the parts that are drawn."""
     drawn = {row["part"] for row in rows}
     return {part: colour for part, colour in zip(PARTS, palette.PARTS, strict=True) if part in drawn}
 
