@@ -436,7 +436,7 @@ def test_without_loopback_another_link_is_the_basis() -> None:
 def test_a_run_with_one_number_of_connections_has_no_curves() -> None:
     run = run_of([_tcp(16), _remote(16, 1e9, 700.0)])
     assert scaling(run, arm_facts(run)) is None
-    assert summarise(run).found(WhatIf) is None, "nothing was varied that the sliders vary"
+    assert summarise(run).found(WhatIf) is None, "nothing was varied that the model needs"
 
 
 def test_the_summary_carries_it_and_the_measured_point() -> None:

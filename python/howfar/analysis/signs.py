@@ -15,7 +15,7 @@ from howfar.stats.trials import TrialTable, Value
 from howfar.store.records import UNDISTURBED_BLOCKS, MachineLoad, Measured, Run
 
 FEW_BLOCKS = 8
-"""Fewest blocks at which the stopping rule stops: in simulation intervals from fewer missed the truth more often than 5 %."""
+"""Intervals from fewer blocks missed the truth more often than 5 % in simulation; the report warns of them. A run may stop before."""
 
 CLIENT_BUSY_SHARE = 0.95
 """Share of the window on a CPU from which a thread had no time left: the figure is about the load generator."""

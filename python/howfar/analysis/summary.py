@@ -181,7 +181,7 @@ class Summary(Part):
     complete_blocks: int
     """Blocks in which every arm that did not rest has a good trial."""
     noise_floor: float | None
-    """Half-width of the A/A interval as a share (0.02: effects under 2 % are not resolved)."""
+    """The end of the A/A interval that is farther from 1, as a share (0.02: effects under 2 % are not resolved)."""
     aa_ratio: Estimate | None
     cpu_noise_floor: float | None
     claims: int = 1

@@ -85,7 +85,7 @@ class Confirmation(Part):
     """Throughput over the unchanged arm's, by the model."""
     measured: Estimate
     confirmed: bool
-    """The whole interval lies nearer to `predicted` than to `otherwise`."""
+    """As predicted, and not as `otherwise`: see `analysis/confirmation.py`, `is_as_predicted`."""
     blocks: int
     otherwise: float = 1.0
     """What would have been seen, were it not the limit."""
@@ -94,7 +94,7 @@ class Confirmation(Part):
 
 
 FASTER = 1.5
-"""What a faster link is tried with: enough to be seen in three blocks, little enough to stay below the next ceiling mostly."""
+"""What a faster link is tried with: enough to be seen in few blocks, little enough to stay below the next ceiling mostly."""
 _UNBOUNDED = 100.0
 """No figure beyond this is worth saying."""
 _EMULATOR_SHARE = 0.10

@@ -63,7 +63,7 @@ def resume(
 def confirm(run: Path, html: Path | None, no_colour: bool) -> int:
     """Change the resources that RUN named as limits, and see whether throughput moves as predicted.
 
-    Up to three limits, three blocks each: the unchanged and the changed arm, in random order in one laboratory. Earlier trials stay
+    Up to three limits, four blocks each: the unchanged and the changed arm, in random order in one laboratory. Earlier trials stay
     as they are. An interrupted run is finished first. Once for each run; `howfar run --confirm` does both.
     """
     return go_on(run, Extension(), True, html, no_colour, time.monotonic_ns())

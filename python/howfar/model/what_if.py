@@ -21,7 +21,7 @@ class WhatIfCompression(Part):
 
 
 class WhatIfSettings(Part):
-    """What is requested. The page's `howfarWhatIf(base, settings)` takes these names as they are."""
+    """What is requested of the model."""
 
     threads: int
     rtt_s: float
@@ -34,7 +34,7 @@ class WhatIfSettings(Part):
 
 
 class WhatIfAnswer(Part):
-    """What `howfarWhatIf` gives back, by these names."""
+    """What the model gives for one setting."""
 
     tps: float
     tps_interval: Derived = None
@@ -51,7 +51,7 @@ class WhatIfWorked(Part):
 
 
 class WhatIf(Part):
-    """The fitted demands of one measured point, from which `model/what_if.py` computes other settings."""
+    """The fitted demands of one measured point, from which `answer` computes other settings."""
 
     arm: str
     threads: int
@@ -85,7 +85,7 @@ class WhatIf(Part):
     compression: tuple[WhatIfCompression, ...]
     threads_most: int
     worked: tuple[WhatIfWorked, ...] = ()
-    """A few settings with their answers, for readers without JavaScript; the first is the measured point itself."""
+    """A few settings with their answers; the first is the measured point itself."""
 
 
 CLIENT_CPU, SERVER_CPU = Resource.CLIENT_CPU.value, Resource.SERVER_CPU.value
