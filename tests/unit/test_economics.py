@@ -94,7 +94,7 @@ def test_it_pays_below_the_break_even_and_the_cells_agree() -> None:
 
 
 def test_the_sentence_counts_only_cells_that_are_resolved() -> None:
-    found = findings_of(summarise(_compressed()), CompressionEconomics)
+    found = findings_of(summarise(_with_twin(_compressed())), CompressionEconomics)
     assert "4 of 4 measured cells" in found.says
     assert "incompressible: zlib never" in found.says and "digits: zlib below 1" in found.says
 
@@ -114,7 +114,7 @@ def test_a_wrong_forecast_is_said() -> None:
 
 def test_a_cell_is_not_foreseen_from_itself() -> None:
     cells = [_plain("digits", PLAIN_100M, 1e8), _packed("zlib", "digits", 200.0, 1e8, 0.5, 3)]
-    found = findings_of(summarise(run_of(cells)), CompressionEconomics)
+    found = findings_of(summarise(_with_twin(run_of(cells))), CompressionEconomics)
     (tried,) = found.rows[0].measured
     assert tried.predicted is None and tried.agrees is None
     assert "the model predicted none of these" in found.says
@@ -238,7 +238,7 @@ def _encrypted_run(persistent: float, churn: float) -> Run:
 
 
 def _encrypted(persistent: float, churn: float) -> EncryptionRow:
-    found = findings_of(summarise(_encrypted_run(persistent, churn)), EncryptionEconomics)
+    found = findings_of(summarise(_with_twin(_encrypted_run(persistent, churn))), EncryptionEconomics)
     (row,) = found.rows
     costs = r"TLS 1.3 costs 1.00( \[[\d., ]+\])? ns of CPU a byte and 300( \[[\d., ]+\])? µs of CPU a connect"
     assert re.match(costs, found.says)
@@ -532,6 +532,17 @@ def test_economics_claim_nothing_below_the_noise_floor() -> None:
     )
     assert "throughput changes by -20 %" in resolved.says and "no change" not in resolved.says
     assert "no change of throughput is resolved" in unresolved.says
+
+
+def test_without_a_noise_floor_no_pair_is_resolved() -> None:
+    """Half the throughput, in narrow intervals: what the same cell under two names would differ by is not known."""
+    found = findings_of(summarise(_encrypted_run(0.5, 0.5)), EncryptionEconomics)
+    assert not any(tried.resolved for row in found.rows for tried in (*row.persistent, *row.per_transaction))
+    assert found.says.count("no change of throughput is resolved") == 2
+    floored = findings_of(summarise(_with_twin(_encrypted_run(0.5, 0.5))), EncryptionEconomics)
+    assert all(tried.resolved for row in floored.rows for tried in (*row.persistent, *row.per_transaction))
+    says = findings_of(summarise(_compressed()), CompressionEconomics).says
+    assert "No difference is resolved in the 4 measured cells" in says
 
 
 def test_errors_of_the_server_are_no_reason_for_a_quieter_machine() -> None:

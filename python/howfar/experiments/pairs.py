@@ -25,7 +25,7 @@ class Tried(Part):
     invalid: bool = False
     """Whether one of the two cells is about other programs or errors, so that nothing follows from the ratio."""
     below_noise: bool = False
-    """Whether the ratio is no further from 1 than the run's noise floor, or not at the level that its number of claims requires."""
+    """No further from 1 than the run's noise floor or not at the level that its number of claims asks for; or there is no floor."""
 
     @property
     def resolved(self) -> bool:
@@ -60,9 +60,9 @@ class Pair:
         return self.plain.valid and self.changed.valid
 
     def below_noise(self, threshold: Threshold) -> bool:
-        """Whether the same cell under two names differs by as much, or one claim of the run's many would by chance."""
+        """The same cell under two names differs by as much, for all that is known, or one claim of the run's many would by chance."""
         if threshold.floor is None or self.ratio is None:
-            return False
+            return True
         small = abs(math.log(self.ratio.value)) < math.log1p(threshold.floor)
         return small or (excludes_one(self.ratio) and threshold.resolve(self.ratio) is Resolution.NOT_RESOLVED)
 
