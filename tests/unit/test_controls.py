@@ -11,14 +11,15 @@ from howfar.analysis.controls import controls
 from howfar.experiments.registry import summarise
 from howfar.plan.cells import cells
 from howfar.plan.load import load_plan
+from howfar.report.frame import controls_text
 from howfar.store.records import Arm, ArmRole, Run, Trial
 
 RTT_NS, MORE_NS = 200_000, 10_000
 """Of the reference, and what the control has more: 5 %."""
 
 
-def _with_controls(run: Run, excess_ns: float, scatter: float = 0.0, seed: int = 1) -> Run:
-    """`run` with two more arms made of its remote trials, one of them slower by `excess_ns` for each round trip."""
+def _with_controls(run: Run, excess_ns: float, scatter: float = 0.0, seed: int = 1, again_ns: float = 0.0) -> Run:
+    """`run` with two more arms made of its remote trials, slower for each round trip by `again_ns` and `excess_ns`."""
     rng = np.random.default_rng(seed)
     link = {"path": "remote", "threads": 2, "rtt_ns": RTT_NS, "rate_bps": 10**9}
     arms = tuple(
@@ -31,7 +32,7 @@ def _with_controls(run: Run, excess_ns: float, scatter: float = 0.0, seed: int =
     trials = list(run.trials)
     for trial in run.trials:
         if trial.arm == "remote" and trial.measured is not None:
-            for arm, more_ns in zip(added, (0.0, excess_ns), strict=True):
+            for arm, more_ns in zip(added, (again_ns, excess_ns), strict=True):
                 trials.append(_slower(trial, arm.name, more_ns * float(np.exp(rng.normal(0, scatter))), len(trials)))
     return run.model_copy(
         update={"info": run.info.model_copy(update={"arms": (*arms, *added)}), "trials": tuple(trials)}
@@ -102,6 +103,17 @@ def test_a_bias_is_shown() -> None:
     assert longer.recovered is False
     text = terminal.render(summarise(_with_controls(synthetic_run(blocks=8, samples=10), 4_000, scatter=0.05)), 100)
     assert "an RTT longer by 10 µs measured as" in " ".join(text.split()) and "not the truth" in " ".join(text.split())
+
+
+def test_an_aa_over_the_link_that_excludes_1_is_called_wrong() -> None:
+    run = _with_controls(synthetic_run(blocks=8, void_every=0, samples=10), MORE_NS, 0.05, again_ns=20_000)
+    same = controls(run)[0]
+    assert same.found.high is not None and same.found.high < 1 and same.recovered is False
+    summary = summarise(run)
+    own, longer = controls_text(summary).split("; ")
+    assert "remote against itself 0.9" in own and own.endswith(", not the truth")
+    assert not longer.endswith(", not the truth")
+    assert summary.model_dump()["controls"][0]["recovered"] is False
 
 
 def test_controls_are_in_no_comparison_and_change_none() -> None:

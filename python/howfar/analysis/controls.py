@@ -26,13 +26,8 @@ class Control(Part):
     put_in: float
     """The true figure."""
     found: Estimate
-
-    @property
-    def recovered(self) -> bool | None:
-        """Whether the interval includes the true figure. None: there is no interval."""
-        if self.found.low is None or self.found.high is None:
-            return None
-        return self.found.low <= self.put_in <= self.found.high
+    recovered: bool | None = None
+    """Whether the interval holds the truth. None: there is no interval."""
 
     @property
     def shows_nothing(self) -> bool:
@@ -62,25 +57,27 @@ def _control(table: TrialTable, arm: Arm) -> Control | None:
     if reference is None:
         return None
     if _is_again(table.run, arm):
+        name, unit, put_in = SAME, "ratio", 1.0
         ratios = table.block_ratios(arm.name, reference.name)
-        if not ratios:
-            return None
-        quoted = judge_ratio(ratios).quoted
-        return Control(name=SAME, arm=arm.name, reference=reference.name, unit="ratio", put_in=1.0, found=quoted)
-    waited = waited_rtt(arm.factors)
-    assert waited is not None, "a control that differs from its reference differs in the round trip that it waits for"
-    put_in_us = (waited.of(arm.factors) - waited.of(reference.factors)) / 1e3
-    commits = waited is REPLICA_RTT_NS
-    differences = _differences(table, arm, reference, commit_us if commits else cycle_us_each)
-    if not differences:
+        found = judge_ratio(ratios).quoted if ratios else None
+    else:
+        waited = waited_rtt(arm.factors)
+        assert waited is not None, "a control that differs from its reference differs in the round trip that it waits for"
+        put_in = (waited.of(arm.factors) - waited.of(reference.factors)) / 1e3
+        commits = waited is REPLICA_RTT_NS
+        name, unit = f"{LONGER} +{put_in:g} µs", "µs per commit" if commits else "µs per round trip"
+        differences = _differences(table, arm, reference, commit_us if commits else cycle_us_each)
+        found = mean_interval(differences) if differences else None
+    if found is None:
         return None
     return Control(
-        name=f"{LONGER} +{put_in_us:g} µs",
+        name=name,
         arm=arm.name,
         reference=reference.name,
-        unit="µs per commit" if commits else "µs per round trip",
-        put_in=put_in_us,
-        found=mean_interval(differences),
+        unit=unit,
+        put_in=put_in,
+        found=found,
+        recovered=None if found.low is None or found.high is None else found.low <= put_in <= found.high,
     )
 
 

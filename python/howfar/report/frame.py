@@ -12,6 +12,7 @@ from typing import Any
 from howfar.analysis.advice import capital
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.confirmation import is_refuted
+from howfar.analysis.controls import Control
 from howfar.analysis.hosts import HostNote, HostsSeen
 from howfar.analysis.idle import IdleLevel
 from howfar.analysis.signs import MEANING, Warning
@@ -290,21 +291,19 @@ def controls_text(summary: Summary) -> str:
     found = []
     for control in summary.controls:
         if control.unit == "ratio":
-            found.append(f"{control.reference} against itself {interval_text(control.found)}")
+            found.append(f"{control.reference} against itself {interval_text(control.found)}{_missed(control)}")
         else:
             low, high = control.found.low, control.found.high
             limits = "(no interval)" if low is None or high is None else f"[{low:.3g}, {high:.3g}]"
-            missed = (
-                ", not the truth"
-                if control.recovered is False
-                else ", too noisy to tell"
-                if control.shows_nothing
-                else ""
-            )
-            found.append(
-                f"an RTT longer by {control.put_in:g} µs measured as {control.found.value:.3g} {limits} µs{missed}"
-            )
+            value = f"{control.found.value:.3g} {limits} µs"
+            found.append(f"an RTT longer by {control.put_in:g} µs measured as {value}{_missed(control)}")
     return f"Controls: {'; '.join(found)}" if found else ""
+
+
+def _missed(control: Control) -> str:
+    if control.recovered is False:
+        return ", not the truth"
+    return ", too noisy to tell" if control.shows_nothing else ""
 
 
 def _advice(summary: Summary) -> tuple[list[Block], list[Block]]:
