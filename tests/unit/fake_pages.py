@@ -13,12 +13,13 @@ from typing import Any
 from tests.made import latency, made, made_trial
 from tests.unit.synthetic_run import synthetic_run
 
+from howfar.analysis.cells import Figure, Floors
 from howfar.analysis.summary import Summary
 from howfar.experiments.page.analysis import page_findings
 from howfar.experiments.page.findings import PageFindings
 from howfar.experiments.page.model import Host, Network, overlap
 from howfar.experiments.registry import summarise
-from howfar.stats.intervals import Threshold
+from howfar.stats.estimate import Estimate
 from howfar.stats.trials import trial_table
 from howfar.store.records import (
     Arm,
@@ -248,11 +249,20 @@ def page_summary() -> Summary:
     return summarise(page_run(blocks=4))
 
 
+def floors_of(floor: float | None, link: float | None = None) -> Floors:
+    """Of throughput, by the baseline's A/A arm and by that over the link."""
+
+    def twice(floor: float | None) -> dict[Figure, Estimate]:
+        return {} if floor is None else {Figure.THROUGHPUT: Estimate(value=1.0, low=1 / (1 + floor), high=1 + floor)}
+
+    return Floors(same=twice(floor), link=twice(link))
+
+
 def page_findings_of(
-    run: Run, floor: float | None = 0.01, change: Callable[[Trial], Trial] | None = None
+    run: Run, floor: float | None = 0.01, change: Callable[[Trial], Trial] | None = None, link: float | None = None
 ) -> PageFindings:
-    """`change`: of each measured trial."""
+    """`change`: of each measured trial. `link`: the noise floor there."""
     trials = tuple(change(trial) if change and trial.measured else trial for trial in run.trials)
-    found = page_findings(trial_table(run.model_copy(update={"trials": trials})), Threshold(floor))
+    found = page_findings(trial_table(run.model_copy(update={"trials": trials})), floors_of(floor, link))
     assert found is not None
     return found

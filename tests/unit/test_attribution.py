@@ -493,8 +493,8 @@ def test_nobody_is_advised_to_spend_on_cpus_that_nobody_has_most_of() -> None:
     assert cells[1].limit is not None and cells[1].limit.resource is Resource.SERVER_CPU
     divided = cells[1].model_copy(update={"limit": cells[1].limit.model_copy(update={"divided": True})})
     table = trial_table(run)
-    assert advise(cells, table)[0].action.startswith("Give the server more CPU")
-    assert advise([cells[0], divided], table)[0].action.startswith(
+    assert advise(cells, table, floors(table))[0].action.startswith("Give the server more CPU")
+    assert advise([cells[0], divided], table, floors(table))[0].action.startswith(
         "Measure again with separate CPUs for load, emulator"
     )
     evidence = RunEvidence(table, (cells[0], divided), (), floors(table), "")

@@ -7,11 +7,15 @@ import pytest
 from tests.unit.rendered import terminal as terminal
 from tests.unit.synthetic_run import synthetic_run
 
+from howfar.analysis.cells import Figure, floors
 from howfar.analysis.controls import controls
 from howfar.experiments.registry import summarise
 from howfar.plan.cells import cells
 from howfar.plan.load import load_plan
+from howfar.report.figures import noise_line
 from howfar.report.frame import controls_text
+from howfar.stats.intervals import Resolution
+from howfar.stats.trials import trial_table
 from howfar.store.records import Arm, ArmRole, Run, Trial
 
 RTT_NS, MORE_NS = 200_000, 10_000
@@ -114,6 +118,29 @@ def test_an_aa_over_the_link_that_excludes_1_is_called_wrong() -> None:
     assert "remote against itself 0.9" in own and own.endswith(", not the truth")
     assert not longer.endswith(", not the truth")
     assert summary.model_dump()["controls"][0]["recovered"] is False
+
+
+def test_each_figure_of_a_link_arm_has_the_larger_floor_of_both_aa_arms() -> None:
+    """The link's A/A has as much throughput as its reference and four times the CPU."""
+    run = _with_controls(synthetic_run(blocks=8, void_every=0, samples=10), MORE_NS)
+
+    def dear(trial: Trial) -> Trial:
+        if trial.arm != "remote (again)" or trial.measured is None:
+            return trial
+        cpu = tuple(use.model_copy(update={"cpu_ns": use.cpu_ns * 4}) for use in trial.measured.cpu)
+        return trial.model_copy(update={"measured": trial.measured.model_copy(update={"cpu": cpu})})
+
+    dearer = run.model_copy(update={"trials": tuple(dear(trial) for trial in run.trials)})
+    found = floors(trial_table(dearer), controls(dearer))
+    link = next(arm.factors for arm in run.info.arms if arm.name == "remote")
+    assert found.of(link, Figure.CPU).floor == pytest.approx(3, rel=0.01)
+    assert found.of({"path": "tcp"}, Figure.CPU).floor == found.floor(Figure.CPU) != found.floor()
+    assert found.of(link).floor == found.floor(), "that of throughput is the baseline's"
+    before, after = ({cell.arm: cell.cpu_resolution for cell in summarise(each).cells} for each in (run, dearer))
+    assert (before["remote"], after["remote"]) == (Resolution.SLOWER, Resolution.NOT_RESOLVED)
+    assert {**before, "remote": after["remote"]} == after
+    assert "for CPU per query the floor is" in noise_line(summarise(dearer))
+    assert "over the link > 100 %" in noise_line(summarise(dearer))
 
 
 def test_controls_are_in_no_comparison_and_change_none() -> None:

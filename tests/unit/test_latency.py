@@ -14,6 +14,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from tests.made import latency
 from tests.unit import rendered as reports
 from tests.unit.fake_lab import QUERIES_A_TRANSACTION, RATES, fake_info, fakes
 
@@ -24,7 +25,7 @@ from howfar.engine.process import Launcher, LoadOutcome
 from howfar.errors import LabError, UsageError
 from howfar.experiments.latency.analysis import Latency
 from howfar.experiments.registry import rendered, schema, summarise
-from howfar.plan.cells import cells
+from howfar.plan.cells import AGAIN, cells
 from howfar.plan.fitting import closed_loop, needs_capacity, with_capacity
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.plan.types import Plan, restore_plan
@@ -32,7 +33,7 @@ from howfar.runner.preflight import CAPACITY_TRIED, with_rates
 from howfar.runner.run import conduct
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import Resolution
-from howfar.store.records import Run, TrialStatus
+from howfar.store.records import HistogramRecord, Run, Trial, TrialStatus
 from howfar.store.run_file import create, read_run
 
 CAPACITY = {path: rate / QUERIES_A_TRANSACTION for path, rate in RATES.items()}
@@ -124,6 +125,23 @@ def test_paths_are_compared_at_the_same_rate(summary: Summary) -> None:
     assert first.p99_ratio is not None and first.p99_ratio.value == pytest.approx(expected, rel=0.1)
     assert first.resolution is Resolution.SLOWER
     assert [at.share for at in paths["tcp"].rates] == pytest.approx(list(SHARES), rel=0.05)
+
+
+def test_a_p99_is_judged_by_that_of_the_aa_arm(run: Run, summary: Summary) -> None:
+    """The baseline's second measurement has as much throughput as the first, and a p99 of 90 ms instead of 4 ms."""
+    slow = latency(HistogramRecord, "transaction", [90e6], 2000)
+
+    def changed(trial: Trial) -> Trial:
+        if not trial.arm.endswith(AGAIN) or trial.measured is None:
+            return trial
+        return trial.model_copy(update={"measured": trial.measured.model_copy(update={"histograms": (slow,)})})
+
+    worse = summarise(run.model_copy(update={"trials": tuple(changed(trial) for trial in run.trials)}))
+    before, after = (
+        next(path for path in found_of(each).paths if path.name == "remote").rates[0] for each in (summary, worse)
+    )
+    assert worse.noise_floor == summary.noise_floor and after.p99_ratio == before.p99_ratio
+    assert (before.resolution, after.resolution) == (Resolution.SLOWER, Resolution.NOT_RESOLVED)
 
 
 def test_a_quantile_needs_transactions_beyond_it(tmp_path: Path) -> None:

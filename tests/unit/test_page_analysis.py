@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.fake_pages import HEAVY, LIGHT, PAGES, Cell, cells, page_findings_of, page_run, page_summary
+from tests.unit.fake_pages import HEAVY, LIGHT, PAGES, Cell, cells, floors_of, page_findings_of, page_run, page_summary
 from tests.unit.rendered import findings_of
 from tests.unit.simulated import Visit, constant, exponential, throughput
 
@@ -25,7 +25,7 @@ from howfar.experiments.page.sentences import (
     tcp_is_slower,
 )
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import UNKNOWN, Threshold
+from howfar.stats.intervals import Threshold
 from howfar.stats.trials import trial_table
 from howfar.store.records import Run, Trial
 
@@ -228,7 +228,7 @@ def test_void_arms_are_left_out() -> None:
     found = page_findings_of(run)
     assert {arm.path for arm in found.arms if arm.predicted_p50_ms} == {"socket", "tcp"}
     nothing = page_run(2, wanted=heavy("php"), void=lambda cell, block: True)
-    assert page_findings(trial_table(nothing), UNKNOWN) is None
+    assert page_findings(trial_table(nothing), floors_of(None)) is None
 
 
 def test_blocks_that_were_never_the_same_compare_nothing() -> None:
@@ -359,7 +359,7 @@ def test_where_no_level_is_resolved_from_1_there_is_no_figure() -> None:
     [
         (1000.0, 0.01, FLOOR, "one"),
         (1000.0, 0.01, Threshold(1.1), None),  # beyond the noise floor at 5 ms alone
-        (1000.0, 0.01, UNKNOWN, None),
+        (1000.0, 0.01, Threshold(None), None),
         (0.1, 0.01, FLOOR, "two"),
         (11.0, 0.5, FLOOR, None),
     ],
@@ -378,7 +378,7 @@ def answer(found: PageFindings, *better: str, ratio: Estimate | None = None, flo
     verdicts = dict(zip(("heavy", "light"), better, strict=True))
     ratios = {} if ratio is None else {"two_over_one": ratio}
     choices = tuple(each.model_copy(update={"better": verdicts[each.page], **ratios}) for each in found.choices)
-    return page_sentences(found.model_copy(update={"choices": choices, "noise_floor": floor}))[0]
+    return page_sentences(found.model_copy(update={"choices": choices, "link_noise_floor": floor}))[0]
 
 
 @pytest.mark.parametrize(
@@ -420,6 +420,16 @@ def test_what_the_model_predicts_without_a_crossing_stands_next_to_what_was_foun
 def test_loopback_is_slower_only_beyond_the_noise_floor(whole: PageFindings) -> None:
     choice = whole.choices[0].model_copy(update={"tcp_over_socket": Estimate(value=0.95, low=0.94, high=0.96)})
     assert [tcp_is_slower(choice, Threshold(floor)) for floor in (0.02, 0.10, None)] == [True, False, False]
+
+
+def test_two_machines_are_judged_by_the_noise_floor_of_the_link() -> None:
+    run = page_run(blocks=4)
+    assert {choice.better for choice in page_findings_of(run).choices} != {"not resolved"}
+    found = page_findings_of(run, link=20.0)
+    assert {choice.better for choice in found.choices} == {"not resolved"}
+    assert all(crossing.always is None for crossing in found.crossings)
+    assert "(within the noise floor of 2e+03 %)" in found.sentences[0]
+    assert found.threshold(1).floor == pytest.approx(0.01), "sockets and loopback TCP cross no link"
 
 
 def connecting(arm: PageArm, times: float) -> PageArm:

@@ -216,7 +216,7 @@ def test_an_end_that_nothing_closes_is_drawn_to_the_edge_with_an_arrow(
 ) -> None:
     """One block has no interval at all, and none is drawn."""
     flips = (crossing(measured_ms=Estimate(value=10.0, low=low, high=high)),)
-    layers = plain(charts.crossing_chart(findings().model_copy(update={"crossings": flips}), 0.02, 700))["layer"]
+    layers = plain(charts.crossing_chart(findings().model_copy(update={"crossings": flips}), 700))["layer"]
     marks = [layer["mark"] for layer in layers]
     assert {mark.get("shape") for mark in marks if mark["type"] == "point"} - {None, "diamond"} == arrow
     drawn = any(mark["type"] == "rule" and mark.get("strokeWidth") == 6 for mark in marks)

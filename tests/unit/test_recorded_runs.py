@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from howfar.analysis import advice, cells, plateau
+from howfar.analysis import cells, plateau
 from howfar.cli.main import cli
 from howfar.stats import intervals
 
@@ -74,8 +74,7 @@ def intervals_of_few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     knew nothing of the others of its run."""
     monkeypatch.setattr(intervals, "MIN_BLOCKS", 2)
     monkeypatch.setattr(plateau, "BLOCKS", 3)
-    for module in (advice, cells):
-        monkeypatch.setattr(module, "claims", lambda table: 1)
+    monkeypatch.setattr(cells, "claims", lambda table: 1)
 
 
 def unpacked(name: str) -> bytes:

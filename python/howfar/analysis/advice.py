@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from howfar.analysis.cells import LINK, CellSummary, claims, threads_of
+from howfar.analysis.cells import LINK, CellSummary, Figure, Floors, threads_of
 from howfar.analysis.signs import FEW_BLOCKS, Machine, Warning, busy_machine, machine_cpus
 from howfar.bottleneck.cycle import LINK_QUEUE, ROUND_TRIPS, WIRE, part_us
 from howfar.bottleneck.limit import Limit
@@ -20,12 +20,10 @@ from howfar.stats.intervals import (
     FAMILY,
     MIN_BLOCKS,
     Resolution,
-    Threshold,
     blocks_needed,
     interval_text,
     judge_ratio,
     mean_interval,
-    noise_floor,
 )
 from howfar.stats.trials import ONE, TrialTable, alike, others_cpus
 from howfar.store.records import ArmRole
@@ -82,6 +80,7 @@ class Advice(Part):
 class _Session:
     cells: Sequence[CellSummary]
     table: TrialTable
+    floors: Floors
 
     def by_path(self, path: str) -> CellSummary | None:
         """The one cell of a path; None when there is none or several: a rule for one would not hold for all."""
@@ -101,9 +100,11 @@ class _Session:
         return next((cell for cell in self.cells if cell.role is ArmRole.DUPLICATE), None)
 
 
-def advise(cells: Sequence[CellSummary], table: TrialTable, *, limits: bool = True) -> tuple[Advice, ...]:
+def advise(
+    cells: Sequence[CellSummary], table: TrialTable, floors: Floors, *, limits: bool = True
+) -> tuple[Advice, ...]:
     """In the order of what gains most. `limits`: also about what each curve ends at."""
-    session = _Session(cells, table)
+    session = _Session(cells, table, floors)
     rules = (_use_the_socket, _cut_round_trips, _no_forwarding, _more_blocks)
     found = [advice for rule in rules if (advice := rule(session)) is not None]
     return (*(_at_the_limits(cells) if limits else ()), *found)
@@ -238,8 +239,8 @@ def _round_trips_share(session: _Session, cell: CellSummary) -> Estimate:
 
 def _no_forwarding(session: _Session) -> Advice | None:
     """A forwarded socket against plain TCP to the same machine: what the forwarders themselves cost."""
-    forwarded, remote, duplicate = session.by_path("forwarded-socket"), session.by_path("remote"), session.duplicate
-    if forwarded is None or remote is None or duplicate is None or duplicate.ratio is None:
+    forwarded, remote = session.by_path("forwarded-socket"), session.by_path("remote")
+    if forwarded is None or remote is None:
         return None
     table = session.table
     speeds = table.block_ratios(forwarded.arm, remote.arm)
@@ -247,13 +248,12 @@ def _no_forwarding(session: _Session) -> Advice | None:
     if not speeds or not costs:
         return None
     speed, cost = judge_ratio(speeds).quoted, judge_ratio(costs).quoted
-    cpu_floor = noise_floor(duplicate.cpu_ratio) if duplicate.cpu_ratio else None
     reasons = []
-    if Threshold(noise_floor(duplicate.ratio), claims(session.table)).resolve(speed) is Resolution.SLOWER:
+    if session.floors.of(forwarded.factors).resolve(speed) is Resolution.SLOWER:
         reasons.append(
             f"it reaches {interval_text(speed)} times the {table.unit} per second of plain TCP to the same machine"
         )
-    if Threshold(cpu_floor, claims(session.table)).resolve(cost) is Resolution.FASTER:
+    if session.floors.of(forwarded.factors, Figure.CPU).resolve(cost) is Resolution.FASTER:
         reasons.append(f"each {ONE[table.unit]} costs {interval_text(cost)} times the CPU")
     if not reasons:
         return None
@@ -319,7 +319,7 @@ def _blocks_to_resolve(session: _Session, cell: CellSummary) -> int | None:
         for arm in (cell.arm, session.duplicate.arm)
         if (ratios := session.table.block_ratios(arm, baseline.name))
     ]
-    level = 1 - FAMILY / claims(session.table)
+    level = 1 - FAMILY / session.floors.claims
     needed = [None if sd is None else blocks_needed(sd, effect, level) for sd in scatter]
     known = [blocks for blocks in needed if blocks is not None]
     measured = len(cell.block_ratios)  # which were not enough

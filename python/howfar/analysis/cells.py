@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from statistics import fmean, pvariance
 from typing import Any
 
@@ -32,7 +33,7 @@ from howfar.stats.intervals import (
     mean_interval,
     noise_floor,
 )
-from howfar.stats.trials import TrialTable, Value, median_latency_ns, transaction_histogram
+from howfar.stats.trials import TrialTable, Value, median_latency_ns, quantile_ms, transaction_histogram
 from howfar.store.receipts import number_in
 from howfar.store.records import Arm, ArmRole, FactorValue, Measured, Run, Trial, TrialStatus
 
@@ -111,7 +112,7 @@ class CellSummary(Part):
     """Blocks until the ratio is as narrow as requested, at the scatter seen. None: unknown, or out of reach."""
     resolution: Resolution
     cpu_resolution: Resolution
-    """Resolution of `cpu_ratio`, against the A/A arm's CPU noise floor. FASTER reads: less CPU."""
+    """The same for `cpu_ratio`, against the noise floor of CPU. FASTER reads: less CPU."""
     cpu_us_per_query: CpuPerQuery
     cpu_ratio: Estimate | None
     """Client + server + forwarder CPU per operation over the baseline's, paired by block."""
@@ -157,55 +158,76 @@ class CellSummary(Part):
 
 
 COMPARISONS = 3
-"""Comparisons of each contender: with the baseline in throughput and in CPU, and with the cell that lacks the tested thing."""
+"""Of each contender: with the baseline in throughput and in CPU, and with the cell that lacks what is tested, or in p99."""
+
+
+class Figure(StrEnum):
+    """What arms are compared in."""
+
+    THROUGHPUT = "throughput"
+    CPU = "CPU"
+    P50 = "p50"
+    P99 = "p99"
+
+    def of(self, table: TrialTable) -> Value:
+        """The figure of one trial."""
+        values: dict[Figure, Value] = {
+            Figure.THROUGHPUT: table.rate,
+            Figure.CPU: table.path_cpu_us,
+            Figure.P50: median_latency_ns,
+            Figure.P99: partial(quantile_ms, share=0.99),
+        }
+        return values[self]
 
 
 @dataclass(frozen=True)
 class Floors:
-    """Noise floors of this session according to the A/A arm, and the requested half-width."""
+    """What the A/A arms say about this session, in each figure by itself, and the requested half-width."""
 
-    aa: Estimate | None
-    throughput: float | None
-    cpu: float | None
-    target: float
-    link: float | None = None
-    """Noise floor of throughput, by the A/A arm over the link. None: there was none."""
+    same: Mapping[Figure, Estimate] = field(default_factory=dict)
+    """The baseline's second measurement over its first."""
+    link: Mapping[Figure, Estimate] = field(default_factory=dict)
+    """The same of the A/A arm over the link. Empty: there was none."""
+    target: float = DEFAULT_TARGET
     claims: int = 1
     """Most comparisons that this run's report may call resolved."""
 
-    def of(self, arm: Arm) -> Threshold:
-        """The noise floor that the report states; over a link that of its own A/A arm, if it is larger."""
-        over_link = self.link if waited_rtt(arm.factors) is not None else None
-        known = [floor for floor in (self.throughput, over_link) if floor is not None]
-        return Threshold(max(known, default=None), self.claims)
+    def floor(self, figure: Figure = Figure.THROUGHPUT, *, over_link: bool = False) -> float | None:
+        """The noise floor that the report states; over a link the larger of both, for more may be uncertain there. None: unknown."""
+        kinds = (self.same, self.link) if over_link else (self.same,)
+        known = (noise_floor(kind[figure]) for kind in kinds if figure in kind)
+        return max((floor for floor in known if floor is not None), default=None)
 
-    @property
-    def threshold(self) -> Threshold:
-        """Threshold for throughput."""
-        return Threshold(self.throughput, self.claims)
+    def of(self, cell: Mapping[str, FactorValue], figure: Figure = Figure.THROUGHPUT) -> Threshold:
+        """What a ratio of a cell with these factors must exceed."""
+        return Threshold(self.floor(figure, over_link=waited_rtt(cell) is not None), self.claims)
 
-    @property
-    def cpu_threshold(self) -> Threshold:
-        return Threshold(self.cpu, self.claims)
+    def compare(self, table: TrialTable, arm: str, reference: str, figure: Figure = Figure.THROUGHPUT) -> Resolution:
+        """What may be said of one arm over another, paired by block. SLOWER: the figure is less."""
+        ratios = table.block_ratios(arm, reference, figure.of(table))
+        factors = next(each.factors for each in table.run.info.arms if each.name == arm)
+        return self.of(factors, figure).resolve(judge_ratio(ratios).quoted if ratios else None)
 
 
 def floors(table: TrialTable, known: Sequence[Control] = ()) -> Floors:
-    arm = next((arm for arm in table.run.info.arms if arm.role is ArmRole.DUPLICATE), None)
-    aa, aa_cpu = (
-        judged.quoted if arm and (judged := judge(table, arm, value)) else None
-        for value in (table.rate, table.path_cpu_us)
-    )
+    """`table`: with the control arms."""
+    again = next((arm for arm in table.run.info.arms if arm.role is ArmRole.DUPLICATE), None)
+    reference = None if again is None else table.reference(again)
     timing = table.run.info.plan.get("timing")
     target = timing.get("target_half_width") if isinstance(timing, dict) else None
-    over_link = next((control.found for control in known if control.name == SAME), None)
+    over_link = next((control for control in known if control.name == SAME), None)
     return Floors(
-        link=noise_floor(over_link) if over_link else None,
-        aa=aa,
-        throughput=noise_floor(aa) if aa else None,
-        cpu=noise_floor(aa_cpu) if aa_cpu else None,
+        same=_twice(table, again.name, reference.name) if again and reference else {},
+        link=_twice(table, over_link.arm, over_link.reference) if over_link else {},
         target=float(target) if isinstance(target, int | float) and target > 0 else DEFAULT_TARGET,
         claims=claims(table),
     )
+
+
+def _twice(table: TrialTable, again: str, first: str) -> dict[Figure, Estimate]:
+    """An arm measured twice: the ratio in each figure that its trials have."""
+    ratios = {figure: table.block_ratios(again, first, figure.of(table)) for figure in Figure}
+    return {figure: judge_ratio(found).quoted for figure, found in ratios.items() if found}
 
 
 def claims(table: TrialTable) -> int:
@@ -255,8 +277,10 @@ def cell(table: TrialTable, arm: Arm, found: Floors, rests: bool, acknowledgemen
         rank_ratio=IDENTITY if baseline else judged.rank if judged else None,
         block_ratios=tuple(table.block_ratios(arm.name, reference.name)) if reference else (),
         blocks_needed=blocks_needed(judged.sd_log, found.target) if judged and judged.sd_log is not None else None,
-        resolution=Resolution.BASELINE if baseline else found.of(arm).resolve(ratio),
-        cpu_resolution=Resolution.BASELINE if baseline else _cpu_resolution(cpu_ratio, found.cpu_threshold, bound),
+        resolution=Resolution.BASELINE if baseline else found.of(arm.factors).resolve(ratio),
+        cpu_resolution=Resolution.BASELINE
+        if baseline
+        else _cpu_resolution(cpu_ratio, found.of(arm.factors, Figure.CPU), bound),
         cpu_us_per_query=_cpu(table, trials),
         cpu_ratio=cpu_ratio,
         cpu_bound=bound,

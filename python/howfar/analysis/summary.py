@@ -16,7 +16,7 @@ from pydantic import Field, SerializeAsAny, ValidationError
 
 from howfar.analysis import cells as cell_figures
 from howfar.analysis.advice import Advice, advise
-from howfar.analysis.cells import CellSummary, Floors, threads_of
+from howfar.analysis.cells import CellSummary, Figure, Floors, threads_of
 from howfar.analysis.confirmation import confirmations, doubted, refuted_sentence, unadvised, unconfirmed
 from howfar.analysis.controls import Control, controls
 from howfar.analysis.hosts import HostsSeen, hosts_seen
@@ -182,8 +182,11 @@ class Summary(Part):
     """Blocks in which every arm that did not rest has a good trial."""
     noise_floor: float | None
     """The end of the A/A interval that is farther from 1, as a share (0.02: effects under 2 % are not resolved)."""
+    link_noise_floor: float | None = None
+    """Over the link: the larger of that and of the A/A arm over the link."""
     aa_ratio: Estimate | None
     cpu_noise_floor: float | None
+    link_cpu_noise_floor: float | None = None
     claims: int = 1
     """Comparisons of the run that may be called resolved: each is held to 1 - 5 % / claims."""
     target_half_width: float
@@ -286,7 +289,7 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
     """The answer of a run. Pure: the same run gives the same summary anywhere. The first experiment with a verdict gives it."""
     confirmed, whole, out = confirmation_part(run), plan_part(run), len(left_out(run))
     measured, table = run, trial_table(run := compared_part(whole))
-    floors = cell_figures.floors(table, known := controls(whole))
+    floors = cell_figures.floors(trial_table(whole), known := controls(whole))
     rest = settled(run, floors.target)
     cells = tuple(
         cell_figures.cell(table, arm, floors, arm.name in rest, _acknowledgement_s(table, arm, experiments))
@@ -313,9 +316,11 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
         asked=table.unit,
         blocks=max((len(_good(run, arm.name)) for arm in run.info.arms), default=0),
         complete_blocks=complete_blocks(table, floors.target),
-        noise_floor=floors.throughput,
-        aa_ratio=floors.aa,
-        cpu_noise_floor=floors.cpu,
+        noise_floor=floors.floor(),
+        link_noise_floor=floors.floor(over_link=True),
+        aa_ratio=floors.same.get(Figure.THROUGHPUT),
+        cpu_noise_floor=floors.floor(Figure.CPU),
+        link_cpu_noise_floor=floors.floor(Figure.CPU, over_link=True),
         claims=floors.claims,
         target_half_width=floors.target,
         stop=run.stop.value if run.stop else None,
@@ -332,12 +337,12 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
         machine_cpus=machine_cpus(run),
         baseline_spread=baseline_spread(table),
         verdict=_FEW_BLOCKS * (table.blocks < MIN_BLOCKS and bool(cells)) + verdict,
-        advice=advise(unadvised(cells, tested), table) if advice is None else advice,
+        advice=advise(unadvised(cells, tested), table, floors) if advice is None else advice,
         cells=doubted(cells, tested),
         unmeasured=tuple(_unmeasured(table, arm) for arm in run.info.arms if not _good(run, arm.name)),
         trials=_points(table),
         environment=run.info.environment,
-        warnings=tuple(_session_warnings(run, floors.aa, is_disturbed(measured))),
+        warnings=tuple(_session_warnings(run, floors.same.get(Figure.THROUGHPUT), is_disturbed(measured))),
         confirmations=tested,
         unconfirmed=unconfirmed(confirmed),
         findings=findings,

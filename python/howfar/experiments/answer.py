@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from howfar.analysis.advice import capital
-from howfar.analysis.cells import CellSummary
+from howfar.analysis.cells import CellSummary, Figure
 from howfar.analysis.summary import RunEvidence
 from howfar.bottleneck.limit import Limit
 from howfar.model.resource import NOT_THE_PATH, Resource
@@ -82,13 +82,16 @@ def answer(clauses: Sequence[str], evidence: RunEvidence, *, quoted: bool) -> st
 
 
 def floor_clause(evidence: RunEvidence, *, quoted: bool = True) -> str:
-    floor, aa = evidence.floors.throughput, evidence.floors.aa
+    floor, aa = evidence.floors.floor(), evidence.floors.same.get(Figure.THROUGHPUT)
     if floor is None or aa is None:
         return "; this session has no noise floor, so no difference is claimed"
+    link = evidence.floors.floor(over_link=True) or floor
+    over_link = f", over the link {share_text(link)}" if link > floor else ""
     if excludes_one(aa):
-        off = share_text(abs(aa.value - 1))
-        return f"; the same path under two names differed by {off}, so nothing under {share_text(floor)} is claimed"
-    return f" ({'95 % intervals; ' if quoted else ''}noise floor {share_text(floor)})"
+        off, end = share_text(abs(aa.value - 1)), "," if over_link else ""
+        below = f"nothing under {share_text(floor)}{over_link}{end} is claimed"
+        return f"; the same path under two names differed by {off}, so {below}"
+    return f" ({'95 % intervals; ' if quoted else ''}noise floor {share_text(floor)}{over_link})"
 
 
 def ratio_of(evidence: RunEvidence, cell: CellSummary, reference: CellSummary) -> Estimate | None:
@@ -97,8 +100,9 @@ def ratio_of(evidence: RunEvidence, cell: CellSummary, reference: CellSummary) -
     return judge_ratio(ratios).quoted if ratios else None
 
 
-def resolved(evidence: RunEvidence, ratio: Estimate) -> Resolution:
-    return evidence.floors.threshold.resolve(ratio)
+def resolved(evidence: RunEvidence, cell: CellSummary, ratio: Estimate) -> Resolution:
+    """`ratio`: of the cell over another one."""
+    return evidence.floors.of(cell.factors).resolve(ratio)
 
 
 def level(cell: CellSummary, name: str) -> FactorValue | None:

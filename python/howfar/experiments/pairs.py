@@ -6,10 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from howfar.analysis.cells import Floors
 from howfar.model.facts import ArmFacts
 from howfar.plan.factors import ORDINARY
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import Resolution, Threshold, excludes_one, judge_ratio
+from howfar.stats.intervals import Resolution, excludes_one, judge_ratio
 from howfar.stats.trials import rest_of
 from howfar.store.records import FactorValue
 
@@ -59,8 +60,9 @@ class Pair:
         """Whether both cells are about the path."""
         return self.plain.valid and self.changed.valid
 
-    def below_noise(self, threshold: Threshold) -> bool:
+    def below_noise(self, floors: Floors) -> bool:
         """The same cell under two names differs by as much, for all that is known, or one claim of the run's many would by chance."""
+        threshold = floors.of(self.changed.arm.factors)
         if threshold.floor is None or self.ratio is None:
             return True
         small = abs(math.log(self.ratio.value)) < math.log1p(threshold.floor)

@@ -203,14 +203,20 @@ def _noise_floor(summary: Summary) -> str:
     if summary.aa_ratio is None or summary.noise_floor is None:
         return "Noise floor: unknown. The second measurement of the baseline (A/A) has no interval, so nothing is resolved."
     return (
-        f"Noise floor {share(summary.noise_floor)}: {base} measured twice under two names gave "
+        f"Noise floor {_floors(summary.noise_floor, summary.link_noise_floor)}: {base} measured twice under two names gave "
         f"{ratio(summary.aa_ratio)}. Smaller effects are not resolved"
         + (
-            f"; for CPU per {ONE[summary.asked]} the floor is {share(summary.cpu_noise_floor)}."
+            f"; for CPU per {ONE[summary.asked]} the floor is {_floors(summary.cpu_noise_floor, summary.link_cpu_noise_floor)}."
             if summary.cpu_noise_floor
             else "."
         )
     )
+
+
+def _floors(floor: float, over_link: float | None) -> str:
+    """`1.2 %`, or `1.2 %, over the link 3.4 %` where that is more."""
+    more = over_link if over_link is not None and over_link > floor else None
+    return share(floor) if more is None else f"{share(floor)}, over the link {share(more)}"
 
 
 STOPS = {

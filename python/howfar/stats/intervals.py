@@ -256,10 +256,6 @@ class Threshold:
         return Resolution.FASTER if ratio.value > 1 else Resolution.SLOWER
 
 
-UNKNOWN = Threshold(None)
-"""Threshold where no A/A arm was measured."""
-
-
 def simultaneous(ratio: Estimate, claims: int) -> Estimate:
     """The interval of a ratio at 1 - FAMILY / claims: wider in proportion to Student's quantile, also for signed ranks, whose exact
     limits do not exist at such a level for few blocks."""

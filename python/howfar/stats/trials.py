@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any, Literal, TypeVar
 
 from howfar.plan.factors import CONDITIONS, ORDINARY
+from howfar.stats.histograms import merge, value_at
 from howfar.store.records import Arm, ArmRole, FactorValue, HistogramRecord, Measured, Run, Trial, TrialStatus
 
 PATH_ROLES = ("client", "application", "server", "redis", "memcached", "forwarder")
@@ -126,6 +127,18 @@ def transaction_histogram(measured: Measured) -> HistogramRecord | None:
 def median_latency_ns(measured: Measured) -> float | None:
     histogram = transaction_histogram(measured)
     return float(histogram.p50_ns) if histogram else None
+
+
+TAIL = 10
+"""Samples beyond a quantile, at least, in each trial: with fewer it is about single transactions."""
+
+
+def quantile_ms(measured: Measured, share: float) -> float | None:
+    """A quantile of one trial. None: fewer than `TAIL` transactions lie beyond it."""
+    histogram = transaction_histogram(measured)
+    if histogram is None or histogram.count * (1 - share) < TAIL:
+        return None
+    return value_at(merge([histogram]), share) / 1e6
 
 
 def others_in(trial: Trial) -> float | None:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from howfar.experiments.latency.analysis import TAIL
 from howfar.experiments.replication.analysis import Local, Waiting
 from howfar.experiments.replication.arms import ALONE, ReplicationArm, mode_name, rate, rate_interval, replication_arms
 from howfar.model.queueing import Beside
@@ -35,7 +34,7 @@ from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import merge, value_at
 from howfar.stats.host_cpus import HostCpus
 from howfar.stats.intervals import judge_ratio, mean_interval
-from howfar.stats.trials import TrialTable, transaction_histogram
+from howfar.stats.trials import TAIL, TrialTable, transaction_histogram
 from howfar.store.records import HistogramRecord
 from howfar.units import format_duration_ns, format_rate_bps, parse_duration_ns
 

@@ -13,7 +13,7 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from howfar.analysis.cells import CellSummary
+from howfar.analysis.cells import CellSummary, Floors
 from howfar.analysis.summary import RunEvidence
 from howfar.bottleneck.limit import Limit
 from howfar.experiments.answer import (
@@ -34,7 +34,7 @@ from howfar.model.fit import carried_payload, fit, series, settings_of
 from howfar.model.what_if import WhatIf, WhatIfCompression
 from howfar.paths import is_modelled
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import UNKNOWN, Resolution, Threshold, interval_text
+from howfar.stats.intervals import Resolution, interval_text
 from howfar.stats.resample import Derived, Difference, within
 from howfar.store.records import FactorValue
 from howfar.units import format_rate_bps
@@ -174,11 +174,11 @@ class _Content:
 
 
 def compression(
-    facts: Sequence[ArmFacts], workload: Mapping[str, Any], threshold: Threshold = UNKNOWN, *, again: bool = False
+    facts: Sequence[ArmFacts], workload: Mapping[str, Any], floors: Floors, *, again: bool = False
 ) -> CompressionEconomics | None:
-    """Findings about compression, to be `worded` before they are quoted. `threshold`: of throughput. `again`: only for intervals,
-    without curves. None: nothing was compressed that has its uncompressed cell."""
-    rows = tuple(row for content in _contents(facts, workload) for row in _rows(content, threshold, again))
+    """`again`: for the intervals' sake, without curves. Before it is quoted it is `worded`. None: nothing
+    was compressed, or nothing that has its uncompressed cell."""
+    rows = tuple(row for content in _contents(facts, workload) for row in _rows(content, floors, again))
     return CompressionEconomics(rows=rows, says="") if rows else None
 
 
@@ -214,7 +214,7 @@ def _contents(facts: Sequence[ArmFacts], workload: Mapping[str, Any]) -> list[_C
     return found
 
 
-def _rows(content: _Content, threshold: Threshold, again: bool) -> list[CompressionRow]:
+def _rows(content: _Content, floors: Floors, again: bool) -> list[CompressionRow]:
     rates = sorted({each.rate_bps for each in content.facts if each.rate_bps is not None})
     rows = []
     for cost in content.base.compression:
@@ -236,7 +236,7 @@ def _rows(content: _Content, threshold: Threshold, again: bool) -> list[Compress
                 everywhere=even_bps == FASTEST_BPS,
                 extrapolated=bool(rates) and even_bps is not None and not rates[0] <= even_bps <= rates[-1],
                 measured=tuple(
-                    each for pair in tried if (each := _tried(content, cost.algorithm, pair, tried, threshold))
+                    each for pair in tried if (each := _tried(content, cost.algorithm, pair, tried, floors))
                 ),
                 gains=tuple(CompressionGain(rate_bps=rate, times=content.gain(rate, cost.algorithm)) for rate in rates),
                 level_advice="",
@@ -269,7 +269,7 @@ def _point(content: _Content, algorithm: str, step: int) -> BreakEvenPoint:
 
 
 def _tried(
-    content: _Content, algorithm: str, pair: Pair, tried: Sequence[Pair], threshold: Threshold
+    content: _Content, algorithm: str, pair: Pair, tried: Sequence[Pair], floors: Floors
 ) -> CompressionTried | None:
     """Comparison of measured cells with predictions, which come from cells at other rates; none without any."""
     ratio, rate_bps = pair.ratio, pair.plain.rate_bps
@@ -288,7 +288,7 @@ def _tried(
         ratio=ratio,
         predicted=predicted,
         invalid=not pair.valid,
-        below_noise=pair.below_noise(threshold),
+        below_noise=pair.below_noise(floors),
         agrees=None if predicted is None else undecided or (predicted > 1) == (ratio.value > 1),
     )
 
@@ -380,7 +380,7 @@ def _clause(evidence: RunEvidence, plain: CellSummary, tried: Sequence[tuple[Cel
     tried = [pair for pair in tried if about_the_path(plain, pair[0])]
     if not tried:
         return f"{here}: no figure describes the path{stayed}"
-    readings = [resolved(evidence, ratio) for _, ratio in tried]
+    readings = [resolved(evidence, *pair) for pair in tried]
     faster = [pair for pair, reading in zip(tried, readings, strict=True) if reading is Resolution.FASTER]
     best, ratio = max(faster or tried, key=lambda pair: pair[1].value)
     sentence = f"{level(best, 'compression')} reaches {interval_text(ratio)} times the throughput without it"

@@ -182,7 +182,7 @@ class Compression(Experiment):
 
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
         again = bool(evidence.whole)
-        return {"compression": compression(evidence.facts, evidence.workload, evidence.floors.threshold, again=again)}
+        return {"compression": compression(evidence.facts, evidence.workload, evidence.floors, again=again)}
 
     def worded(self, found: Part) -> Part:
         return worded(found) if isinstance(found, CompressionEconomics) else found

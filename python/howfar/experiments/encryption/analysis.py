@@ -13,7 +13,7 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from howfar.analysis.cells import CellSummary
+from howfar.analysis.cells import CellSummary, Floors
 from howfar.analysis.summary import RunEvidence
 from howfar.experiments.answer import (
     about_the_path,
@@ -34,7 +34,7 @@ from howfar.model.what_if import is_known
 from howfar.paths import is_modelled
 from howfar.plan.factors import tls_label
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import UNKNOWN, Resolution, Threshold, interval_text
+from howfar.stats.intervals import Resolution, interval_text
 from howfar.stats.resample import Derived, Difference, Interval, within
 from howfar.stats.trials import rest_of
 from howfar.units import counted
@@ -79,12 +79,10 @@ class EncryptionEconomics(Part):
     says: str
 
 
-def encryption(
-    facts: Sequence[ArmFacts], workload: Mapping[str, Any], threshold: Threshold = UNKNOWN
-) -> EncryptionEconomics | None:
-    """Findings about encryption. `threshold`: of throughput. None: nothing was encrypted that has its plain cell."""
+def encryption(facts: Sequence[ArmFacts], workload: Mapping[str, Any], floors: Floors) -> EncryptionEconomics | None:
+    """None: nothing was encrypted that has its plain cell."""
     found = [(str(version), list(pairs(facts, "tls", version))) for version in levels(facts, "tls")]
-    rows = tuple(_row(facts, workload, version, every, threshold) for version, every in found if every)
+    rows = tuple(_row(facts, workload, version, every, floors) for version, every in found if every)
     return _says(rows) if rows else None
 
 
@@ -98,7 +96,7 @@ def _says(rows: tuple[EncryptionRow, ...]) -> EncryptionEconomics:
 
 
 def _row(
-    facts: Sequence[ArmFacts], workload: Mapping[str, Any], version: str, every: Sequence[Pair], threshold: Threshold
+    facts: Sequence[ArmFacts], workload: Mapping[str, Any], version: str, every: Sequence[Pair], floors: Floors
 ) -> EncryptionRow:
     persistent, each = _apart(every)
     connects = _connects(each, persistent)
@@ -112,7 +110,7 @@ def _row(
                 ratio=ratio,
                 predicted=_predicted(facts, workload, every, pair),
                 invalid=not pair.valid,
-                below_noise=pair.below_noise(threshold),
+                below_noise=pair.below_noise(floors),
             )
             for pair in sorted(found, key=lambda pair: pair.plain.threads)
             if (ratio := pair.ratio) is not None
@@ -319,7 +317,7 @@ def _by_version(evidence: RunEvidence, cells: Sequence[CellSummary]) -> dict[str
     found: dict[str, list[Estimate | None]] = {}
     for plain, tried in with_plain(cells, "tls", partial(ratio_of, evidence)):
         for cell, ratio in tried:
-            sure = resolved(evidence, ratio) is not Resolution.NOT_RESOLVED and about_the_path(plain, cell)
+            sure = resolved(evidence, cell, ratio) is not Resolution.NOT_RESOLVED and about_the_path(plain, cell)
             found.setdefault(str(level(cell, "tls")), []).append(ratio if sure else None)
     return found
 

@@ -28,7 +28,7 @@ class Encryption(Experiment):
     findings: ClassVar[Keys] = {"encryption": EncryptionEconomics}
 
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
-        return {"encryption": encryption(evidence.facts, evidence.workload, evidence.floors.threshold)}
+        return {"encryption": encryption(evidence.facts, evidence.workload, evidence.floors)}
 
     def worded(self, found: Part) -> Part:
         return worded(found) if isinstance(found, EncryptionEconomics) else found

@@ -8,12 +8,11 @@ from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import RunEvidence
 from howfar.experiments.hops.elsewhere import HopElsewhere, published_hops
 from howfar.experiments.hops.poolers import PoolerPays, connections_to_server, pooler_pays
-from howfar.experiments.latency.analysis import quantile_ms
 from howfar.paths import PATHS
 from howfar.plan.factors import CONNECT, THREADS, offered_per_s
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import Resolution, excludes_zero, mean_interval
-from howfar.stats.trials import TrialTable
+from howfar.stats.trials import TrialTable, quantile_ms
 from howfar.store.records import Arm, ArmRole, Measured
 
 
@@ -76,7 +75,7 @@ def hop_costs(evidence: RunEvidence) -> HopCosts | None:
         hops=tuple(_cost(name, per_s, arms, cells, table) for name in with_hops),
         connect_us=_connect_us(table, [arm for arm in arms if arm.factors.get("path") == base]),
         clients=clients,
-        poolers=pooler_pays(table, base, evidence.floors.threshold),
+        poolers=pooler_pays(table, base, evidence.floors),
         elsewhere=published_hops(table, arms),
     )
 

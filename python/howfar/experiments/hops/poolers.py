@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Literal
 
+from howfar.analysis.cells import Floors
 from howfar.paths import PATHS
 from howfar.plan.factors import CONNECT, THREADS, offered_per_s
 from howfar.stats.estimate import Estimate, Part
@@ -46,11 +47,8 @@ class PoolerPays(Part):
     pays_from_interval: Derived = None
 
 
-def pooler_pays(table: TrialTable, base: str, threshold: Threshold) -> tuple[PoolerPays, ...]:
-    """Find where each pooler pays. `base`: the path without hops. At least two numbers of clients are needed.
-
-    `threshold`: what a ratio must exceed to pay or cost.
-    """
+def pooler_pays(table: TrialTable, base: str, floors: Floors) -> tuple[PoolerPays, ...]:
+    """Find where each pooler pays. `base`: the path without hops. At least two numbers of clients are needed."""
     closed: dict[tuple[str, str, int], Arm] = {}
     for arm in table.run.info.arms:
         if offered_per_s(arm.factors) is None:
@@ -67,7 +65,7 @@ def pooler_pays(table: TrialTable, base: str, threshold: Threshold) -> tuple[Poo
             if (ratio := _ratio(table, closed[path, connect, number], closed[base, connect, number], number))
         ]
         if len(measured) > 1:
-            found.append(_pays(path, connect, measured, threshold))
+            found.append(_pays(path, connect, measured, floors.of(closed[path, connect, numbers[0]].factors)))
     return tuple(found)
 
 

@@ -8,19 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from howfar.analysis.cells import CellSummary, Floors
+from howfar.analysis.cells import CellSummary, Figure, Floors
 from howfar.analysis.summary import RunEvidence
 from howfar.plan.factors import LOAD, offered_per_s
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.histograms import CurvePoint, merge, value_at
+from howfar.stats.histograms import CurvePoint
 from howfar.stats.intervals import Resolution, exponential, judge_ratio, mean_interval
-from howfar.stats.trials import TrialTable, rest_of, transaction_histogram
+from howfar.stats.trials import TrialTable, quantile_ms, rest_of
 from howfar.store.records import Arm, ArmRole, Measured
 
 KEEPS_UP = 0.99
 """Of what was due, answered within the window. The rest waited for a connection, so its response time grows with the window."""
-TAIL = 10
-"""Samples beyond a quantile, at least, in each trial: with fewer it is about single transactions."""
 QUANTILES = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999}
 
 
@@ -119,7 +117,7 @@ class _Reader:
         answered = self._answered(arm)
         keeps_up = answered.value >= KEEPS_UP
         ratio = self._ratio(arm) if keeps_up else None
-        found = self.floors.threshold.resolve(ratio)
+        found = self.floors.of(arm.factors, Figure.P99).resolve(ratio)
         turned = {Resolution.FASTER: Resolution.SLOWER, Resolution.SLOWER: Resolution.FASTER}
         return AtRate(
             arm=arm.name,
@@ -154,14 +152,6 @@ class _Reader:
 
 def _per_s(measured: Measured) -> float:
     return measured.transactions * 1e9 / measured.elapsed_ns
-
-
-def quantile_ms(measured: Measured, share: float) -> float | None:
-    """A quantile of one trial. None: fewer than `TAIL` transactions lie beyond it."""
-    histogram = transaction_histogram(measured)
-    if histogram is None or histogram.count * (1 - share) < TAIL:
-        return None
-    return value_at(merge([histogram]), share) / 1e6
 
 
 # ---------------------------------------------------------------- the answer

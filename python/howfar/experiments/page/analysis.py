@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationError
 
+from howfar.analysis.cells import Floors
 from howfar.analysis.published import published_sets
 from howfar.experiments.page.arms import ArmTrials, ComparisonKey, page_arms, ratios
 from howfar.experiments.page.findings import (
@@ -60,8 +61,8 @@ Ratio = Callable[[float], float]
 """Two over one at an application CPU, by the model."""
 
 
-def page_findings(table: TrialTable, threshold: Threshold) -> PageFindings | None:
-    """None: this run is about something else, or has no good trial yet. `threshold`: of throughput."""
+def page_findings(table: TrialTable, floors: Floors) -> PageFindings | None:
+    """None: this run is about something else, or has no good trial yet."""
     trials = page_arms(table)
     if not trials:
         return None
@@ -73,7 +74,7 @@ def page_findings(table: TrialTable, threshold: Threshold) -> PageFindings | Non
     impossible = tuple(arm.arm.name for arm in trials if arm.key in models and models[arm.key].impossible(arm))
     choices, crossings = list[PageChoice](), list[Crossing]()
     for key, alike in grouped.items():
-        found, flips = _compared(alike, models.get(key), threshold)
+        found, flips = _compared(alike, models.get(key), floors)
         choices += found
         crossings += flips
     findings = PageFindings(
@@ -82,8 +83,9 @@ def page_findings(table: TrialTable, threshold: Threshold) -> PageFindings | Non
         crossings=tuple(crossings),
         model=_model(arms, impossible),
         scripts=_scripts(table.run.info.plan),
-        noise_floor=threshold.floor,
-        claims=threshold.claims,
+        noise_floor=floors.floor(),
+        link_noise_floor=floors.floor(over_link=True),
+        claims=floors.claims,
         published=_published(choices) if table.run.info.plan_name == PLAN else (),
         sentences=(),
     )
@@ -185,7 +187,7 @@ def _like_published(choice: PageChoice) -> tuple[object, ...]:
 
 
 def _compared(
-    arms: Sequence[ArmTrials], model: Predictor | None, threshold: Threshold
+    arms: Sequence[ArmTrials], model: Predictor | None, floors: Floors
 ) -> tuple[list[PageChoice], list[Crossing]]:
     """Of arms with one key: one machine with sockets and two, wherever both were measured in one block."""
     choices: list[PageChoice] = []
@@ -197,7 +199,7 @@ def _compared(
             judged = _ratio(two, one)
             if judged is None:
                 continue
-            better: Better = _BETTER.get(threshold.resolve(judged), "not resolved")
+            better: Better = _BETTER.get(floors.of(two.arm.factors).resolve(judged), "not resolved")
             by_model = model.ratio(two.route, one.threads) if model is not None else None
             each = by_model.beyond_least(model.extra_s(one)) if model and by_model else ()
             predicted = median(each) if each else None
@@ -214,7 +216,7 @@ def _compared(
                 )
             )
             swept.setdefault((two.route, one.threads), []).append((one, two))
-    return choices, [_crossing(pairs, model, threshold) for pairs in swept.values() if len(pairs) > 1]
+    return choices, [_crossing(pairs, model, floors) for pairs in swept.values() if len(pairs) > 1]
 
 
 def _ratio(above: ArmTrials, below: ArmTrials) -> Estimate | None:
@@ -222,12 +224,12 @@ def _ratio(above: ArmTrials, below: ArmTrials) -> Estimate | None:
     return judge_ratio(found).quoted if found else None
 
 
-def _crossing(pairs: Sequence[tuple[ArmTrials, ArmTrials]], model: Predictor | None, threshold: Threshold) -> Crossing:
+def _crossing(pairs: Sequence[tuple[ArmTrials, ArmTrials]], model: Predictor | None, floors: Floors) -> Crossing:
     """Of pairs that differ in application CPU alone."""
     levels = [Level(one.computed_s * 1e3, ratios(two, one)) for one, two in pairs]
     swept = min(level.cpu_ms for level in levels), max(level.cpu_ms for level in levels)
-    measured = Curve(levels, threshold).found()
     two = pairs[0][1]
+    measured = Curve(levels, floors.of(two.arm.factors)).found()
     return Crossing(
         **two.identity,
         measured_ms=measured.crossing,

@@ -43,10 +43,10 @@ BAR = 0.1
 """The model's error should stay within this."""
 
 
-def crossing_chart(findings: PageFindings, floor: float | None, width: int) -> Drawable | None:
+def crossing_chart(findings: PageFindings, width: int) -> Drawable | None:
     """Pages a second with two machines over one, against the application's CPU a page."""
     drawn = findings.swept_levels()
-    return _CrossingChart(drawn, findings.crossings, floor or 0.0, width).chart() if drawn else None
+    return _CrossingChart(drawn, findings.crossings, findings.link_noise_floor or 0.0, width).chart() if drawn else None
 
 
 class _CrossingChart:

@@ -250,6 +250,8 @@ class PageFindings(Part):
     """Each page in a line: its round trips."""
     noise_floor: float | None = None
     """Of throughput, in this session; a smaller difference is not resolved."""
+    link_noise_floor: float | None = None
+    """The same of two machines: the larger of that and of the A/A arm over the link."""
     claims: int = 1
     """Comparisons of the run: each is made at 1 - 5 % / claims."""
     published: tuple[tuple[str, float, float, float | None], ...]
@@ -257,9 +259,8 @@ class PageFindings(Part):
     sentences: tuple[str, ...]
     """The findings in text; the first sentence answers "one machine or two?"."""
 
-    @property
-    def threshold(self) -> Threshold:
-        return Threshold(self.noise_floor, self.claims)
+    def threshold(self, machines: Machines) -> Threshold:
+        return Threshold(self.link_noise_floor if machines == 2 else self.noise_floor, self.claims)
 
     def arms_of(self, setting: Setting) -> list[PageArm]:
         """One machine first, in the order of the run."""

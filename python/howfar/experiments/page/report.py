@@ -76,7 +76,7 @@ class Pages(Experiment):
     own_model = True
 
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
-        return {"pages": page_findings(evidence.table, evidence.floors.threshold)}
+        return {"pages": page_findings(evidence.table, evidence.floors)}
 
     def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
         found = findings["pages"]
@@ -116,7 +116,7 @@ class Pages(Experiment):
         lines = page_records(found)
         return frame(
             summary,
-            [block for block in (_crossing_chart(summary, found), first_table(found)) if block is not None],
+            [block for block in (_crossing_chart(found), first_table(found)) if block is not None],
             cards=cards(found),
             below=[*below, *trials(summary)],
             records=[{**record, **lines.get(str(record["arm"]), {})} for record in cell_records(summary)],
@@ -203,20 +203,20 @@ def _and(counts: set[int]) -> str:
     return " and ".join(str(count) for count in sorted(counts))
 
 
-def _crossing_chart(summary: Summary, findings: PageFindings) -> Chart | None:
+def _crossing_chart(findings: PageFindings) -> Chart | None:
     if not findings.swept_levels():
         return None
     drawn = {
         " Dashed: the model.": any(found.curve_ms for found in findings.crossings),
         " Diamond: where both are equal, with its interval.": any(c.measured_ms for c in findings.crossings),
-        " Grey band: the noise floor.": bool(summary.noise_floor),
+        " Grey band: the noise floor.": bool(findings.link_noise_floor),
     }
     return Chart(
         name="crossing",
         title="Pages a second with two machines over one, against the application's CPU a page",
         caption="Points: measured, with 95 % intervals; one machine is the one with sockets."
         + "".join(text for text, seen in drawn.items() if seen),
-        make=partial(charts.crossing_chart, findings, summary.noise_floor),
+        make=partial(charts.crossing_chart, findings),
         data=choices_table(findings.headline_levels(), tcp=True),
     )
 

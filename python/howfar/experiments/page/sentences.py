@@ -51,7 +51,7 @@ def _answer(findings: PageFindings) -> str:
         return _no_answer(findings.arms)
     same = not several(choice.threads for choice in shown)
     clauses = [
-        _times(choice) + ("" if same else f" ({in_flight(choice.threads)})") + _unresolved(choice, findings.threshold)
+        _times(choice) + ("" if same else f" ({in_flight(choice.threads)})") + _unresolved(choice, findings.threshold(2))
         for choice in shown
     ]
     with_flight = f", with {in_flight(shown[0].threads)}" if same else ""
@@ -137,7 +137,7 @@ def _tcp(findings: PageFindings) -> str:
     known = [(c, ratio) for c in findings.headline_choices() if (ratio := c.tcp_over_socket) is not None]
     if not known:
         return ""
-    slower = [choice for choice, _ in known if tcp_is_slower(choice, findings.threshold)]
+    slower = [choice for choice, _ in known if tcp_is_slower(choice, findings.threshold(1))]
     served = [
         f"{interval_text(ratio)} times as many {choice.page} pages{'' if choice in slower else ' (not resolved)'}"
         for choice, ratio in known
@@ -179,7 +179,7 @@ def costly_connections(findings: PageFindings) -> list[Pair]:
         same = kept.get((arm.page, arm.route, arm.setting[1:]))
         if arm.application == "php" and arm.path != "tcp" and same is not None and not _kept_by_php(arm):
             found.setdefault((arm.page, arm.machines), (arm, same))
-    return [pair for pair in found.values() if _longer(*pair, findings.noise_floor)]
+    return [pair for pair in found.values() if _longer(*pair, findings.threshold(pair[0].machines).floor)]
 
 
 def _kept_by_php(arm: PageArm) -> bool:
@@ -309,7 +309,7 @@ def _sockets(findings: PageFindings, shown: Sequence[PageChoice]) -> Advice | No
     slower = [
         (ratio, choice)
         for choice in shown
-        if (ratio := choice.tcp_over_socket) is not None and tcp_is_slower(choice, findings.threshold)
+        if (ratio := choice.tcp_over_socket) is not None and tcp_is_slower(choice, findings.threshold(1))
     ]
     if not slower:
         return None

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import altair as alt
 
-from howfar.analysis.cells import PARTS, CellSummary
+from howfar.analysis.cells import PARTS, CellSummary, Figure
 from howfar.analysis.idle import Waking, waking
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.answer import floor_clause
@@ -53,7 +53,7 @@ class Paths(Experiment):
     def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
         base = next((cell for cell in evidence.cells if cell.role is ArmRole.BASELINE), None)
         every = [cell for cell in evidence.cells if cell.role is ArmRole.CONTENDER]
-        if base is not None and evidence.floors.aa is not None and not every:
+        if base is not None and Figure.THROUGHPUT in evidence.floors.same and not every:
             return _against_itself(base.arm, evidence)
         contenders = [cell for cell in every if cell.ratio is not None]
         if base is None or not contenders:
@@ -116,7 +116,7 @@ def _unresolved_name(cell: CellSummary, one: str) -> str:
 
 
 def _against_itself(arm: str, evidence: RunEvidence) -> str:
-    aa, floor, unit = evidence.floors.aa, evidence.floors.throughput, evidence.table.unit
+    aa, floor, unit = evidence.floors.same.get(Figure.THROUGHPUT), evidence.floors.floor(), evidence.table.unit
     assert aa is not None, "only then it is called"
     found = f"{arm} was measured under two names: the second reached {interval_text(aa)} times the {unit} per second of the first"
     if floor is None:

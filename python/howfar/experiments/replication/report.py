@@ -214,7 +214,7 @@ class Replication(Experiment):
             return None
         info = evidence.table.run.info
         mine = replication_advice(found, server_kind(info, info.arms[0]))
-        return mine if found.cost is None else (*mine, *advise(evidence.cells, evidence.table, limits=False))
+        return mine if found.cost is None else (*mine, *advise(evidence.cells, evidence.table, evidence.floors, limits=False))
 
     def applies(self, summary: Summary) -> bool:
         """Commits without a fault were measured."""
