@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from hdrh.histogram import HdrHistogram
 from pydantic import BaseModel
 
+from howfar.analysis.cells import Figure, Floors
+from howfar.stats.estimate import Estimate
 from howfar.store.records import Arm, Run, RunInfo, StopReason, Trial, TrialStatus
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -76,3 +78,12 @@ def made_run(name: str, arms: Sequence[Arm], trials: Sequence[Trial], stop: Stop
         "server_version": "10.11.14-MariaDB-0+deb12u2",
     }
     return Run(info=made(RunInfo, plan_name=name, arms=tuple(arms), **fields | info), trials=tuple(trials), stop=stop)
+
+
+def floors_of(floor: float | None, link: float | None = None) -> Floors:
+    """In every figure, by the baseline's A/A arm and by that over the link."""
+
+    def twice(floor: float | None) -> dict[Figure, Estimate]:
+        return {} if floor is None else dict.fromkeys(Figure, Estimate(value=1.0, low=1 / (1 + floor), high=1 + floor))
+
+    return Floors(same=twice(floor), link=twice(link))

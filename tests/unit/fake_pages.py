@@ -10,16 +10,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from tests.made import latency, made, made_trial
+from tests.made import floors_of, latency, made, made_trial
 from tests.unit.synthetic_run import synthetic_run
 
-from howfar.analysis.cells import Figure, Floors
 from howfar.analysis.summary import Summary
 from howfar.experiments.page.analysis import page_findings
 from howfar.experiments.page.findings import PageFindings
 from howfar.experiments.page.model import Host, Network, overlap
 from howfar.experiments.registry import summarise
-from howfar.stats.estimate import Estimate
 from howfar.stats.trials import trial_table
 from howfar.store.records import (
     Arm,
@@ -247,15 +245,6 @@ def _window(cell: Cell, seen: Measured) -> Window:
 def page_summary() -> Summary:
     """Of one run with all cells: analysed once for all tests."""
     return summarise(page_run(blocks=4))
-
-
-def floors_of(floor: float | None, link: float | None = None) -> Floors:
-    """Of throughput, by the baseline's A/A arm and by that over the link."""
-
-    def twice(floor: float | None) -> dict[Figure, Estimate]:
-        return {} if floor is None else {Figure.THROUGHPUT: Estimate(value=1.0, low=1 / (1 + floor), high=1 + floor)}
-
-    return Floors(same=twice(floor), link=twice(link))
 
 
 def page_findings_of(

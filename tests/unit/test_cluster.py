@@ -120,6 +120,26 @@ def test_the_report_says_what_a_commit_costs_and_how_well_it_was_predicted() -> 
     assert "predicted p50" in render(document(summary), 100, False, False, False)
 
 
+def test_a_single_leader_is_advised_where_it_is_resolved_within_blocks_and_beyond_the_noise() -> None:
+    """Commits of a drifting machine, by a fifth shorter with a single leader: in each block, and in no interval of the mean."""
+    rtts = {"replica1": MS, "replica2": MS, "replica1-replica2": MS}
+    arms = [_arm("alone"), _arm("alone (again)")]
+    arms[1] = arms[1].model_copy(update={"role": ArmRole.DUPLICATE})
+    arms += [_arm(mode, replication=mode, distances="three-zones") for mode in ("group", "group-leader")]
+    times = {"alone": MS // 2, "alone (again)": MS // 2, "group": 5 * MS, "group-leader": 4 * MS}
+
+    def advice(again: float) -> list[str]:
+        trials = []
+        for index, arm in enumerate(arms):
+            for block in range(6):
+                ns = times[arm.name] * (1 + block / 5) * (again if arm.name.endswith("(again)") else 1)
+                trials.append(_trial(6 * index + block, arm.name, round(ns), rtts if "group" in arm.name else {}))
+        return [each.action for each in summarise(run_of("mysql", arms, trials, "cluster")).advice]
+
+    assert any("group_replication_paxos_single_leader" in action for action in advice(1.01))
+    assert not any("group_replication_paxos_single_leader" in action for action in advice(1.5))
+
+
 def test_a_large_row_is_predicted_from_the_bytes_that_its_links_counted() -> None:
     rtts = {"replica1": MS, "replica2": MS, "replica1-replica2": MS}
     shared = {"replication": "galera", "distances": "three-zones", "row_bytes": 10**6}

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.fake_pages import HEAVY, LIGHT, PAGES, Cell, cells, floors_of, page_findings_of, page_run, page_summary
+from tests.made import floors_of
+from tests.unit.fake_pages import HEAVY, LIGHT, PAGES, Cell, cells, page_findings_of, page_run, page_summary
 from tests.unit.rendered import findings_of
 from tests.unit.simulated import Visit, constant, exponential, throughput
 
@@ -24,10 +25,11 @@ from howfar.experiments.page.sentences import (
     round_trips_sentence,
     tcp_is_slower,
 )
+from howfar.plan.cells import AGAIN
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import Threshold
 from howfar.stats.trials import trial_table
-from howfar.store.records import Run, Trial
+from howfar.store.records import Arm, ArmRole, Run, Trial
 
 pytestmark = pytest.mark.slow
 
@@ -436,7 +438,9 @@ def connecting(arm: PageArm, times: float) -> PageArm:
     """The same, opening connections for each page."""
     value = arm.page_ms.value * times
     slower = Estimate(value=value, low=value * 0.99, high=value * 1.01)
-    return arm.model_copy(update={"connect": "per-transaction", "page_ms": slower, "arm": f"{arm.arm}, connecting"})
+    ratio = Estimate(value=1 / times, low=1 / times / 1.005, high=1 / times * 1.005)
+    found = {"connect": "per-transaction", "page_ms": slower, "over_kept": ratio, "arm": f"{arm.arm}, connecting"}
+    return arm.model_copy(update=found)
 
 
 @pytest.mark.parametrize(("times", "pages"), [(2.0, {"heavy", "light"}), (1.01, set())])
@@ -454,6 +458,37 @@ def test_connecting_costs_what_is_resolved_and_of_real_pages(
     )
     advised = any(piece.action.startswith("Keep connections") for piece in page_advice(found))
     assert found_sentence == advised == bool(pages)
+
+
+def test_what_connecting_costs_is_judged_within_blocks(whole: PageFindings) -> None:
+    """Blocks that differ by a half, each with connects that take a fifth of its pages: the times overlap, the ratios do not."""
+    run = page_run(blocks=6)
+    kept = [arm for arm in run.info.arms if arm.factors.get("application") == "php" and not arm.name.endswith(AGAIN)]
+    trials, arms = list(run.trials), list(run.info.arms)
+    for arm in kept:
+        more = Arm(
+            name=f"{arm.name}, connecting", role=ArmRole.CONTENDER, factors={**arm.factors, "connect": "per-transaction"}
+        )
+        arms.append(more)
+        for trial in run.trials:
+            if trial.arm == arm.name and trial.measured is not None:
+                trials.append(paced(trial, 1.25).model_copy(update={"arm": more.name, "number": len(trials)}))
+    drifting = [paced(trial, 1 + trial.block / 10) for trial in trials]
+    info = run.info.model_copy(update={"arms": tuple(arms)})
+    found = page_findings_of(run.model_copy(update={"info": info, "trials": tuple(drifting)}))
+    pairs = costly_connections(found)
+    assert pairs and all(arm.over_kept is not None and arm.over_kept.value == pytest.approx(0.8) for arm, _ in pairs)
+    assert all((arm.page_ms.low or 0.0) < (same.page_ms.high or 0.0) for arm, same in pairs)
+    many = found.model_copy(update={"noise_floor": 0.3, "link_noise_floor": 0.3})
+    assert not costly_connections(many), "within the noise floor"
+
+
+def paced(trial: Trial, times: float) -> Trial:
+    """The same pages in so many times the time."""
+    if trial.measured is None:
+        return trial
+    slower = {"elapsed_ns": round(trial.measured.elapsed_ns * times)}
+    return trial.model_copy(update={"measured": trial.measured.model_copy(update=slower)})
 
 
 def test_round_trips_are_no_lever_where_two_machines_are_faster(whole: PageFindings) -> None:

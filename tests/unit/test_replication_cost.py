@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+from tests.made import floors_of
 from tests.unit.made_replication import (
     MS,
     OVER_REST,
@@ -43,8 +44,8 @@ MARIADB, MYSQL = Server("mariadb"), Server("mysql")
 _BAR = 0.10
 
 
-def _found(run: Run) -> ReplicationFindings:
-    found = replication_findings(trial_table(run))
+def _found(run: Run, floor: float | None = 0.01) -> ReplicationFindings:
+    found = replication_findings(trial_table(run), floors_of(floor))
     assert found is not None
     return found
 
@@ -219,6 +220,22 @@ def test_what_is_not_resolved_is_not_the_best() -> None:
     assert "AFTER_SYNC" in first and "AFTER_COMMIT" not in first
     assert "AFTER_COMMIT" in _cost(MARIADB).sentences[0], "a third more is resolved"
     assert "AFTER_SYNC" in _cost(MARIADB, blocks=1).sentences[0], "one trial resolves nothing"
+    for floor in (None, 2.0):
+        cost = _found(replication_run(MARIADB), floor).cost
+        assert cost is not None and "AFTER_SYNC" in cost.sentences[0], "nor do many below the noise floor"
+
+
+def test_the_best_is_judged_within_blocks() -> None:
+    """Blocks that differ by a factor of two, and in each AFTER_COMMIT makes a third more."""
+    run = replication_run(MARIADB, blocks=6)
+
+    def drifting(trial: Trial) -> Trial:
+        assert trial.measured is not None
+        slower = {"elapsed_ns": round(trial.measured.elapsed_ns * (1 + trial.block / 5))}
+        return trial.model_copy(update={"measured": trial.measured.model_copy(update=slower)})
+
+    cost = _found(run.model_copy(update={"trials": tuple(map(drifting, run.trials))})).cost
+    assert cost is not None and "AFTER_COMMIT" in cost.sentences[0]
 
 
 def test_round_trips_have_the_scatter_of_the_local_commits_too() -> None:

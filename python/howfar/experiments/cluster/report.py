@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import ClassVar
 
 import altair as alt
 
 from howfar.analysis.advice import Advice
+from howfar.analysis.cells import Figure
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.cluster.analysis import ClusterCost, ClusterPoint, ThirdNode, TwoWriters, cluster_cost, verdict
 from howfar.experiments.experiment import Experiment, Keys
@@ -20,6 +22,7 @@ from howfar.report.charts import Drawable, axis, by_name, data, ends, intervals,
 from howfar.report.document import Block, Chart, Details, Document, Fields, Table, Text, table_of
 from howfar.report.frame import cell_table, frame, limits_of, trials, written
 from howfar.stats.estimate import Part
+from howfar.stats.intervals import Resolution
 
 
 class Cluster(Experiment):
@@ -36,7 +39,7 @@ class Cluster(Experiment):
 
     def advice(self, evidence: RunEvidence, findings: Findings) -> tuple[Advice, ...] | None:
         found = findings["cluster"]
-        return _advice(found) if isinstance(found, ClusterCost) else None
+        return _advice(found, evidence) if isinstance(found, ClusterCost) else None
 
     def applies(self, summary: Summary) -> bool:
         return summary.found(ClusterCost) is not None
@@ -246,7 +249,7 @@ def draw(found: ClusterCost, width: int) -> Drawable | None:
     )
 
 
-def _advice(found: ClusterCost) -> tuple[Advice, ...]:
+def _advice(found: ClusterCost, evidence: RunEvidence) -> tuple[Advice, ...]:
     """Where the turns of idle members are what a commit waits for."""
     few = min(point.threads for point in found.points)
     ordinary = (few, "eventual", SHORT_ROW)
@@ -256,7 +259,8 @@ def _advice(found: ClusterCost) -> tuple[Advice, ...]:
         for (mode, where), p in at.items()
         if mode == "group" and ("group-leader", where) in at
     ]
-    resolved = [(p, q) for p, q in pairs if p.p50_ms.low and q.p50_ms.high and q.p50_ms.high < p.p50_ms.low]
+    compare = partial(evidence.floors.compare, evidence.table, figure=Figure.P50)
+    resolved = [(p, q) for p, q in pairs if compare(q.arm, p.arm) is Resolution.SLOWER]  # its p50 is less
     if not resolved or found.operation == "read":
         return ()
     slow, fast = max(resolved, key=lambda pair: pair[0].p50_ms.value / pair[1].p50_ms.value)

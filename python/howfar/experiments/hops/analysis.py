@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from howfar.analysis.cells import CellSummary
+from howfar.analysis.cells import CellSummary, Figure
 from howfar.analysis.summary import RunEvidence
 from howfar.experiments.hops.elsewhere import HopElsewhere, published_hops
 from howfar.experiments.hops.poolers import PoolerPays, connections_to_server, pooler_pays
 from howfar.paths import PATHS
 from howfar.plan.factors import CONNECT, THREADS, offered_per_s
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import Resolution, excludes_zero, mean_interval
+from howfar.stats.intervals import Resolution, mean_interval
 from howfar.stats.trials import TrialTable, quantile_ms
 from howfar.store.records import Arm, ArmRole, Measured
 
@@ -26,7 +26,9 @@ class HopCost(Part):
     resolution: Resolution | None = None
     """Resolution of `throughput_ratio`, against the noise floor. None: not measured, or an older run."""
     added_p50_us: Estimate | None
-    """Difference of p50 at `HopCosts.per_s`, within blocks."""
+    """At `HopCosts.per_s`: the difference within blocks."""
+    p50_resolution: Resolution | None = None
+    """Of the p50 over the baseline's at that rate, against its noise floor. FASTER: it is longer. None: not measured."""
     added_p99_us: Estimate | None
     cpu_us_per_query: Estimate | None
     """CPU time of all its programs together, in the closed loop."""
@@ -72,7 +74,7 @@ def hop_costs(evidence: RunEvidence) -> HopCosts | None:
     return HopCosts(
         baseline=base,
         per_s=per_s,
-        hops=tuple(_cost(name, per_s, arms, cells, table) for name in with_hops),
+        hops=tuple(_cost(name, per_s, arms, cells, evidence) for name in with_hops),
         connect_us=_connect_us(table, [arm for arm in arms if arm.factors.get("path") == base]),
         clients=clients,
         poolers=pooler_pays(table, base, evidence.floors),
@@ -80,19 +82,26 @@ def hop_costs(evidence: RunEvidence) -> HopCosts | None:
     )
 
 
-def _cost(path: str, per_s: float | None, arms: list[Arm], cells: dict[str, CellSummary], table: TrialTable) -> HopCost:
+def _cost(
+    path: str, per_s: float | None, arms: list[Arm], cells: dict[str, CellSummary], evidence: RunEvidence
+) -> HopCost:
+    table = evidence.table
     every = [arm for arm in arms if arm.factors.get("path") == path]
     own = [arm for arm in every if _keeps(arm)]
     looped = next((arm for arm in own if offered_per_s(arm.factors) is None), None)
     closed = None if looped is None else cells.get(looped.name)
     paced = next((arm for arm in own if per_s is not None and offered_per_s(arm.factors) == per_s), None)
+    at_rate = None if paced is None else _at_rate(table, paced)
     return HopCost(
         path=path,
         programs=PATHS[path].hops,
         throughput_ratio=closed.ratio if closed is not None else None,
         resolution=closed.resolution if closed is not None else None,
-        added_p50_us=_added_us(table, paced, 0.5),
-        added_p99_us=_added_us(table, paced, 0.99),
+        added_p50_us=_added_us(table, paced, at_rate, 0.5),
+        p50_resolution=None
+        if paced is None or at_rate is None
+        else evidence.floors.compare(table, paced.name, at_rate.name, Figure.P50),
+        added_p99_us=_added_us(table, paced, at_rate, 0.99),
         cpu_us_per_query=closed.cpu_us_per_query.forwarder if closed is not None else None,
         connect_us=_connect_us(table, every),
         to_server=None if looped is None else connections_to_server(table, looped),
@@ -125,10 +134,15 @@ def _within_blocks(
     return [one - other for one, other in figures if one is not None and other is not None]
 
 
-def _added_us(table: TrialTable, arm: Arm | None, share: float) -> Estimate | None:
+def _at_rate(table: TrialTable, arm: Arm) -> Arm | None:
+    """What an arm at a rate is compared with."""
+    reference = table.reference(arm)
+    return reference if reference and offered_per_s(reference.factors) == offered_per_s(arm.factors) else None
+
+
+def _added_us(table: TrialTable, arm: Arm | None, reference: Arm | None, share: float) -> Estimate | None:
     """A quantile's difference from the reference in the same block, in microseconds, as a mean over blocks."""
-    reference = table.reference(arm) if arm is not None else None
-    if arm is None or reference is None or offered_per_s(reference.factors) != offered_per_s(arm.factors):
+    if arm is None or reference is None:
         return None
     added = _within_blocks(table, arm, reference, lambda trial: quantile_ms(trial, share))
     return mean_interval([ms * 1e3 for ms in added]) if added else None
@@ -148,7 +162,7 @@ def _clause(hop: HopCost, per_s: float | None, unit: str, text: Callable[[Estima
         doubt = "" if hop.resolution and hop.resolution.is_difference else NOT_RESOLVED
         parts.append(f"leaves {text(hop.throughput_ratio)} of the throughput{doubt}")
     if hop.added_p50_us is not None and per_s is not None:
-        doubt = "" if excludes_zero(hop.added_p50_us) else NOT_RESOLVED
+        doubt = "" if hop.p50_resolution and hop.p50_resolution.is_difference else NOT_RESOLVED
         parts.append(f"adds {text(hop.added_p50_us)} µs to the p50 at {per_s:,.0f}/s{doubt}")
     if hop.cpu_us_per_query is not None:
         parts.append(f"takes {text(hop.cpu_us_per_query)} µs of CPU per {unit}")

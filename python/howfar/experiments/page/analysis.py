@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from statistics import fmean, median
@@ -34,6 +35,7 @@ from howfar.experiments.page.findings import (
 )
 from howfar.experiments.page.model import BISECTIONS, SOCKET, ModelRatio, Predictor, bisected, predictors
 from howfar.experiments.page.sentences import page_sentences
+from howfar.plan.factors import ORDINARY
 from howfar.plan.page import PageShape
 from howfar.stats import histograms
 from howfar.stats.estimate import Estimate
@@ -48,6 +50,7 @@ DEGRADED_NS = 75_000_000
 BAR = 0.10
 """The largest error of a predicted p50 that the model should have."""
 PLAN = "page"
+KEPT = str(ORDINARY["connect"])
 _BETTER: dict[Resolution, Literal["one", "two"]] = {Resolution.SLOWER: "one", Resolution.FASTER: "two"}
 _STEPS = 16
 """Points between two levels at which an end of the interval is searched before it is narrowed."""
@@ -70,7 +73,8 @@ def page_findings(table: TrialTable, floors: Floors) -> PageFindings | None:
     for arm in trials:
         grouped.setdefault(arm.key, []).append(arm)
     models = predictors(grouped)
-    arms = tuple(_arm(arm, models.get(arm.key)) for arm in trials)
+    kept = {_setting(arm): arm for arm in trials if arm.key.connect == KEPT}
+    arms = tuple(_arm(arm, models.get(arm.key), kept.get(_setting(arm))) for arm in trials)
     impossible = tuple(arm.arm.name for arm in trials if arm.key in models and models[arm.key].impossible(arm))
     choices, crossings = list[PageChoice](), list[Crossing]()
     for key, alike in grouped.items():
@@ -92,7 +96,13 @@ def page_findings(table: TrialTable, floors: Floors) -> PageFindings | None:
     return findings.model_copy(update={"sentences": page_sentences(findings)})
 
 
-def _arm(arm: ArmTrials, predictor: Predictor | None) -> PageArm:
+def _setting(arm: ArmTrials) -> object:
+    """What arms share that differ in nothing but how they connect."""
+    return replace(arm.key, connect=KEPT), arm.route, arm.app_cpu_ns, arm.threads
+
+
+def _arm(arm: ArmTrials, predictor: Predictor | None, kept: ArmTrials | None) -> PageArm:
+    """`kept`: the same with kept connections."""
     merged = histograms.merge(arm.histograms)
     latency = histograms.latency_ms(merged, arm.histograms)
     each_s = predictor.p50_s(arm) if predictor is not None else []
@@ -104,6 +114,7 @@ def _arm(arm: ArmTrials, predictor: Predictor | None) -> PageArm:
         machines=arm.machines,
         app_cpu_ns=arm.app_cpu_ns,
         pages_per_s=arm.pages_per_s,
+        over_kept=None if kept is None or kept is arm else _ratio(arm, kept),
         page_ms=arm.mean_ms,
         p50_ms=arm.p50_s * 1e3,
         p95_ms=latency.p95,

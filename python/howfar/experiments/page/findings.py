@@ -135,6 +135,8 @@ class PageArm(AtCpu):
     arm: str
     machines: Machines
     pages_per_s: Estimate
+    over_kept: Estimate | None = None
+    """Over the same arm with kept connections, in pages a second, paired by block. None: it keeps them, or that was not measured."""
     page_ms: Estimate
     """Mean time of a page: pages in flight / pages a second."""
     p50_ms: float

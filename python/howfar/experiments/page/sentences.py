@@ -179,18 +179,15 @@ def costly_connections(findings: PageFindings) -> list[Pair]:
         same = kept.get((arm.page, arm.route, arm.setting[1:]))
         if arm.application == "php" and arm.path != "tcp" and same is not None and not _kept_by_php(arm):
             found.setdefault((arm.page, arm.machines), (arm, same))
-    return [pair for pair in found.values() if _longer(*pair, findings.threshold(pair[0].machines).floor)]
+    return [pair for pair in found.values() if _connects_slowly(pair[0], findings)]
 
 
 def _kept_by_php(arm: PageArm) -> bool:
     return arm.application == "php" and arm.connect == "persistent"
 
 
-def _longer(arm: PageArm, kept: PageArm, floor: float | None) -> bool:
-    low, high = arm.page_ms.low, kept.page_ms.high
-    if low is None or high is None or floor is None:
-        return False
-    return low > high and math.log(arm.page_ms.value / kept.page_ms.value) > math.log1p(floor)
+def _connects_slowly(arm: PageArm, findings: PageFindings) -> bool:
+    return findings.threshold(arm.machines).resolve(arm.over_kept) is Resolution.SLOWER
 
 
 def _connects(findings: PageFindings) -> str:

@@ -7,7 +7,7 @@ the comparison of modes is in `trade.py`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -141,6 +141,8 @@ _HELD = ("replicas", "wait_for", "replica_tls", "replica_compression")
 _INTERVAL = re.compile(r":(\d+)(?:-(\d+))?")
 
 Published = tuple[tuple[str, float, float | None], ...]
+Faster = Callable[[str, str], bool]
+"""Whether one arm is resolved to be faster than another."""
 
 
 class CommitCost(Part):
@@ -224,7 +226,9 @@ class ReplicationCost(Part):
     """What a reader should know; the first is the answer."""
 
 
-def replication_cost(arms: Sequence[ReplicationArm], plan: Mapping[str, Any]) -> ReplicationCost | None:
+def replication_cost(
+    arms: Sequence[ReplicationArm], plan: Mapping[str, Any], faster: Faster
+) -> ReplicationCost | None:
     """None: this run has no arms with replication but those with a fault."""
     if not arms:
         return None
@@ -241,7 +245,7 @@ def replication_cost(arms: Sequence[ReplicationArm], plan: Mapping[str, Any]) ->
         mean_error=sum(errors) / len(errors) if errors else None,
         worst_error=max(errors, default=None),
         published=published,
-        sentences=cost_sentences(curves, published, arms[0].kind),
+        sentences=cost_sentences(curves, published, arms[0].kind, faster),
     )
 
 
@@ -519,10 +523,13 @@ EXTRA_ROUND = 1.25
 """Round trips of a commit: from here on it waits for more than its own."""
 
 
-def cost_sentences(curves: Sequence[ReplicationCurve], published: Published, kind: str) -> tuple[str, ...]:
+def cost_sentences(
+    curves: Sequence[ReplicationCurve], published: Published, kind: str, faster: Faster
+) -> tuple[str, ...]:
     """The answer first."""
     quoted = _quoted(curves)
-    found = [_answer(curves, quoted), _one_connection(quoted, published), _rounds(quoted, kind), _model(curves)]
+    best = _best(quoted, faster) if quoted else None
+    found = [_answer(curves, best), _one_connection(best, published), _rounds(quoted, kind), _model(curves)]
     return tuple(sentence for sentence in found if sentence)
 
 
@@ -540,12 +547,11 @@ def _quoted(curves: Sequence[ReplicationCurve]) -> list[ReplicationCurve]:
     return [curve for curve in here if curve.durability == here[0].durability]
 
 
-def _best(quoted: Sequence[ReplicationCurve]) -> ReplicationCurve:
+def _best(quoted: Sequence[ReplicationCurve], faster: Faster) -> ReplicationCurve:
     """The curve with the most commits at a typical number of connections, where that is resolved; else the safest."""
     best = max(quoted, key=lambda curve: _typical(curve).commits_per_s.value)
-    low = _typical(best).commits_per_s.low
-    others = [_typical(curve).commits_per_s for curve in quoted if curve is not best]
-    resolved = low is not None and all(other.high is not None and other.high < low for other in others)
+    others = [_typical(curve).arm for curve in quoted if curve is not best]
+    resolved = all(faster(_typical(best).arm, other) for other in others)
     return best if resolved else min(quoted, key=lambda curve: tuple(SEMI_SYNC).index(curve.mode))
 
 
@@ -555,10 +561,9 @@ def _typical(curve: ReplicationCurve) -> CommitCost:
     return found
 
 
-def _answer(curves: Sequence[ReplicationCurve], quoted: Sequence[ReplicationCurve]) -> str:
-    if not quoted:
+def _answer(curves: Sequence[ReplicationCurve], best: ReplicationCurve | None) -> str:
+    if best is None:
         return _asynchronous(curves)
-    best = _best(quoted)
     one, many = best.points[0], _typical(best)
     text = f"With a replica {_distance(best)} away, {_makes(one)} {with_mode(best.mode)}"
     alone = next((c for c in curves if c.mode == ALONE and c.durability == best.durability), None)
@@ -587,13 +592,12 @@ def _asynchronous(curves: Sequence[ReplicationCurve]) -> str:
     )
 
 
-def _one_connection(quoted: Sequence[ReplicationCurve], published: Published) -> str:
+def _one_connection(curve: ReplicationCurve | None, published: Published) -> str:
     """Why one connection makes so few."""
-    if not quoted or _best(quoted).points[0].threads != 1:
+    if curve is None:
         return ""
-    curve = _best(quoted)
     one = curve.points[0]
-    if not one.wire_ms:
+    if one.threads != 1 or not one.wire_ms:
         return ""
     text = f"{rate(one.commits_per_s.value)} commits/s is what one connection can make at {_distance(curve)}: "
     if one.predicted is None:

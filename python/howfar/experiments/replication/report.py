@@ -202,7 +202,7 @@ class Replication(Experiment):
         return waits_s(table, arm)
 
     def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
-        return {"replication": replication_findings(evidence.table)}
+        return {"replication": replication_findings(evidence.table, evidence.floors)}
 
     def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
         found = findings["replication"]
@@ -214,7 +214,9 @@ class Replication(Experiment):
             return None
         info = evidence.table.run.info
         mine = replication_advice(found, server_kind(info, info.arms[0]))
-        return mine if found.cost is None else (*mine, *advise(evidence.cells, evidence.table, evidence.floors, limits=False))
+        if found.cost is None:
+            return mine
+        return (*mine, *advise(evidence.cells, evidence.table, evidence.floors, limits=False))
 
     def applies(self, summary: Summary) -> bool:
         """Commits without a fault were measured."""

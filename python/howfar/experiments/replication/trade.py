@@ -8,6 +8,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from howfar.analysis.cells import Floors
 from howfar.experiments.crash.analysis import FAULTS, CrashFindings, CrashLoss, crash_findings, loss_verdict
 from howfar.experiments.fallback.analysis import FallbackStory, fallback_sentence, fallback_stories
 from howfar.experiments.replication.analysis import ReplicationCost, replication_cost
@@ -25,7 +26,7 @@ from howfar.experiments.replication.arms import (
 )
 from howfar.plan.factors import CLUSTERS, COMMIT_OFF, ORDINARY, SEMI_SYNC
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import judge_ratio, welch_ratio
+from howfar.stats.intervals import Resolution, judge_ratio, welch_ratio
 from howfar.stats.trials import TrialTable
 from howfar.store.records import Arm, FactorValue
 
@@ -71,12 +72,15 @@ class ReplicationFindings(Part):
     fallback: tuple[FallbackStory, ...]
 
 
-def replication_findings(table: TrialTable) -> ReplicationFindings | None:
+def replication_findings(table: TrialTable, floors: Floors) -> ReplicationFindings | None:
     """None: this run is about something else, or has no good trial yet."""
     arms, run = replication_arms(table), table.run
     if any(arm.mode in CLUSTERS for arm in arms):
         arms = ()  # a run about clusters: the primary alone and the replicas in it are what they are compared with
-    cost, crash, stories = replication_cost(arms, run.info.plan), crash_findings(run), fallback_stories(run)
+    cost = replication_cost(
+        arms, run.info.plan, lambda one, other: floors.compare(table, one, other) is Resolution.FASTER
+    )
+    crash, stories = crash_findings(run), fallback_stories(run)
     if cost is None and crash is None and not stories:
         return None
     return ReplicationFindings(cost=cost, trade=trade_rows(arms, crash, run.info.arms), crash=crash, fallback=stories)
