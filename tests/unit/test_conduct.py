@@ -155,21 +155,45 @@ def test_a_block_that_stays_void_is_left_out_as_a_whole(tmp_path: Path) -> None:
     assert Warning.DISTURBED not in summarise(run).warnings
 
 
-def test_where_too_few_blocks_are_undisturbed_the_others_count_and_that_is_said(tmp_path: Path) -> None:
+FOUR_BLOCKS = [*COUNTED, *(Override("", ("timing", key), 4) for key in ("min_blocks", "max_blocks"))]
+
+
+def test_a_spoiled_block_counts_for_no_arm_however_few_the_others_are(tmp_path: Path) -> None:
+    """Three blocks are left: their values are shown, and no interval."""
     laboratory, _engine, instruments = fakes()
     stays_void(laboratory, 5)
-    blocks = (Override("", ("timing", key), 4) for key in ("min_blocks", "max_blocks"))
-    loaded = load_plan("paths", quick=True, overrides=[*COUNTED, *blocks])
+    loaded = load_plan("paths", quick=True, overrides=FOUR_BLOCKS)
+    run = conducted(tmp_path / "a.howfar", laboratory, instruments, fake_info(loaded=loaded))
+    good = trial_table(plan_part(run)).good
+    assert {arm: sorted(blocks) for arm, blocks in good.items()} == {arm.name: [1, 2, 3] for arm in run.info.arms}
+    summary = summarise(run)
+    assert summary.verdict.startswith("Fewer than 4 blocks: no answer yet.")
+    assert all(cell.qps.low is None and len(cell.qps.points) == 3 for cell in summary.cells)
+    assert Warning.DISTURBED not in summary.warnings
+
+
+def test_where_every_block_is_spoiled_the_first_are_shown_and_that_is_said(tmp_path: Path) -> None:
+    """Two paths are void by turns, each in all attempts at a block."""
+    laboratory, _engine, instruments = fakes()
+
+    def trouble(path: str, number: int) -> tuple[str, ...]:
+        block = (len(laboratory.blocks) - 1) // ATTEMPTS_PER_BLOCK
+        return ("disturbed",) if path == ("tcp", "remote")[block % 2] else ()
+
+    laboratory.trouble = trouble
+    loaded = load_plan("paths", quick=True, overrides=FOUR_BLOCKS)
     run = conducted(tmp_path / "a.howfar", laboratory, instruments, fake_info(loaded=loaded))
     table = trial_table(plan_part(run))
+    shown = {"tcp": [1], "remote": [0, 2]}
     assert {arm: sorted(good) for arm, good in table.good.items()} == {
-        arm.name: [0, 1, 2, 3] if arm.name != "tcp" else [1, 2, 3] for arm in run.info.arms
+        arm.name: shown.get(arm.name, [0, 1, 2]) for arm in run.info.arms
     }
-    good = [trial for trial in table.run.trials if trial.block == 0 and trial.status is TrialStatus.OK]
+    good = [trial for trial in table.run.trials if trial.status is TrialStatus.OK]
     assert all(trial.attempt == ATTEMPTS_PER_BLOCK - 1 for trial in good)
     summary = summarise(run)
+    assert all(cell.qps.low is None for cell in summary.cells)
     assert Warning.DISTURBED in summary.warnings
-    assert "fewer than 4 blocks had no void trial" in " ".join(warning_lines(summary))
+    assert "every block had a void trial" in " ".join(warning_lines(summary))
 
 
 def test_a_file_of_before_keeps_all_good_trials(tmp_path: Path) -> None:

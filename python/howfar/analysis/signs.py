@@ -12,7 +12,7 @@ from howfar.analysis.link_facts import LinkFacts
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import RatioJudgement, excludes_one, half_width, judge_ratio
 from howfar.stats.trials import TrialTable, Value
-from howfar.store.records import UNDISTURBED_BLOCKS, MachineLoad, Measured, Run
+from howfar.store.records import MachineLoad, Measured, Run
 
 FEW_BLOCKS = 8
 """Intervals from fewer blocks missed the truth more often than 5 % in simulation; the report warns of them. A run may stop before."""
@@ -162,8 +162,8 @@ MEANING = {
     Warning.BUSY_MACHINE: "other programs used CPUs during the run, which distorts times more than CPU ratios",
     Warning.WIDE_INTERVAL: "wider than requested; more blocks narrow it",
     Warning.FEW_BLOCKS: f"fewer than {FEW_BLOCKS} blocks, so intervals may be too narrow",
-    Warning.DISTURBED: f"fewer than {UNDISTURBED_BLOCKS} blocks had no void trial, so those with one count for the cells that were "
-    "good in them, which favours paths over the link; run again on a quieter machine",
+    Warning.DISTURBED: "every block had a void trial, so the first ones are shown for the cells that were good in them, which favours "
+    "paths over the link; run again on a quieter machine",
     Warning.AA_EXCLUDES_ONE: "the same path differs under two names, so effects of that size are not resolved; run again",
     Warning.LINK_NOT_AS_ASKED: "the link's measured RTT is not the requested one",
 }

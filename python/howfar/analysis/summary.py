@@ -40,9 +40,9 @@ from howfar.store.records import (
     TrialStatus,
     compared_part,
     confirmation_part,
-    is_disturbed,
     left_out,
     plan_part,
+    spoiled_shown,
 )
 from howfar.units import format_duration_ns, format_size_bytes
 
@@ -342,7 +342,7 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
         unmeasured=tuple(_unmeasured(table, arm) for arm in run.info.arms if not _good(run, arm.name)),
         trials=_points(table),
         environment=run.info.environment,
-        warnings=tuple(_session_warnings(run, floors.same.get(Figure.THROUGHPUT), is_disturbed(measured))),
+        warnings=tuple(_session_warnings(run, floors.same.get(Figure.THROUGHPUT), bool(spoiled_shown(measured)))),
         confirmations=tested,
         unconfirmed=unconfirmed(confirmed),
         findings=findings,

@@ -29,8 +29,8 @@ from howfar.store.records import (
 )
 
 ATTEMPTS_PER_BLOCK = 3
-"""Attempts at a block: one in which a trial was void is measured again as a whole. The last attempt continues to the block's end, and
-is left out as a whole unless too few blocks have no void trial."""
+"""A block in which a trial was void is measured again as a whole, so often in all. The last attempt goes on to the block's end, and
+is left out as a whole, for which see `store.records.left_out`."""
 
 VOIDS_IN_A_ROW = 6
 """Void trials of one arm in a row after which the run ends: the cause will not go away by itself."""

@@ -433,31 +433,35 @@ class Run(Record):
     events: tuple[RunEvent, ...] = ()
 
 
-UNDISTURBED_BLOCKS = 4
-"""Without a void trial, from which on only such blocks count."""
-
-
-def is_disturbed(run: Run) -> bool:
-    """Fewer blocks than that have no void trial: blocks with one then count for the arms that were good in them."""
-    return run.info.whole_blocks and bool(_spoiled(run)) and len(_undisturbed(run)) < UNDISTURBED_BLOCKS
+SPOILED_SHOWN = 3
+"""Blocks with a void trial that are shown where there are no others. So few give no interval."""
 
 
 def left_out(run: Run) -> frozenset[int]:
-    """Numbers of the good trials that count for nothing: of attempts at a block that a void trial ended, and, where enough blocks
-    have none, of blocks with a void trial in their last attempt."""
+    """Numbers of the good trials that count for nothing: of attempts at a block that a void trial ended, and of blocks with a void
+    trial in their last attempt, but for those `spoiled_shown`."""
     if not run.info.whole_blocks:
         return frozenset()
-    spoiled, last = _spoiled(run), _last_attempts(run)
-    disturbed = is_disturbed(run)
+    spoiled, last, shown = _spoiled(run), _last_attempts(run), spoiled_shown(run)
     return frozenset(
         trial.number
         for trial in run.trials
         if trial.status is TrialStatus.OK
         and (
             trial.attempt < last[trial.block]
-            or ((trial.block, trial.attempt) in spoiled and not (disturbed and trial.block < CONFIRMATION_BLOCK))
+            or ((trial.block, trial.attempt) in spoiled and trial.block not in shown)
         )
     )
+
+
+def spoiled_shown(run: Run) -> frozenset[int]:
+    """The plan's blocks that show the arms that were good in them although another trial was void: the first ones, where there is no
+    block without."""
+    if not run.info.whole_blocks:
+        return frozenset()
+    ends = [end for end in sorted(_last_attempts(run).items()) if end[0] < CONFIRMATION_BLOCK]
+    spoiled = _spoiled(run)
+    return frozenset(block for block, _ in ends[:SPOILED_SHOWN]) if all(end in spoiled for end in ends) else frozenset()
 
 
 def _spoiled(run: Run) -> set[tuple[int, int]]:
@@ -469,16 +473,6 @@ def _last_attempts(run: Run) -> dict[int, int]:
     for trial in run.trials:
         last[trial.block] = max(trial.attempt, last.get(trial.block, 0))
     return last
-
-
-def _undisturbed(run: Run) -> set[int]:
-    """Of the plan's blocks."""
-    spoiled = _spoiled(run)
-    return {
-        block
-        for block, attempt in _last_attempts(run).items()
-        if block < CONFIRMATION_BLOCK and (block, attempt) not in spoiled
-    }
 
 
 def plan_part(run: Run) -> Run:
