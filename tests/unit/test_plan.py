@@ -423,7 +423,21 @@ def test_tables_that_no_memory_holds_are_refused_before_anything_is_built() -> N
     check_rows(plan, plan.data.table_size)
 
 
-@pytest.mark.parametrize("name", ["paths", "bandwidth", "compression", "encryption", "replication", "page"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "paths",
+        "bandwidth",
+        "compression",
+        "encryption",
+        "replication",
+        "page",
+        "cluster",
+        "cluster-reads",
+        "cluster-rows",
+        "cluster-conflicts",
+    ],
+)
 def test_six_blocks_of_the_quick_forms_fit_in_their_time(name: str) -> None:
     """On MariaDB, which has zlib only; 20 s more for the laboratory than its forecast says, as the first one takes."""
     plan = load_plan(name, quick=True).plan
