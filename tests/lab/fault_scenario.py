@@ -64,7 +64,7 @@ def _broken(pair: Pair, context: PairContext, case: Mapping[str, Any]) -> dict[s
     where = FaultContext(
         pair=pair,
         launcher=context.network.server.launcher(context.shares.client),
-        rtt_ns=pair.wires[0].begin()[-1].p50_ns,
+        rtt_ns=pair.wires[0].begin().p50_ns,
         measure=measure,
         on_event=lambda event: None,
     )

@@ -55,7 +55,7 @@ def _refused(tried: Callable[[], object]) -> str | None:
 
 def commits(pair: Pair) -> Answer:
     before, times, after = pair.snapshot(), _insert(pair, INSERTS), pair.snapshot()
-    rtts = [wire.begin()[-1].p50_ns for wire in pair.wires]
+    rtts = [wire.begin().p50_ns for wire in pair.wires]
     return {
         "p50_ns": times[INSERTS // 2],
         "rtt_ns": rtts,

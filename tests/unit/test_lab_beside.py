@@ -110,7 +110,7 @@ def _stage(monkeypatch: pytest.MonkeyPatch, carried: int, others: int = 0) -> La
     values: dict[str, Any] = dict.fromkeys(LabStage.__dataclass_fields__)
     values |= {"main": _reached("mysql", 500_000), "serving": serving, "tcp": {}}
     values |= {"companions": (_reached("redis", 300_000), _reached("memcached", 200_000, "it is odd"))}
-    values |= {"link": link, "at_rest": (), "idle": IdleWatch("as-found", ())}
+    values |= {"link": link, "at_rest": "measured", "idle": IdleWatch("as-found", ())}
     return LabStage(**values)
 
 

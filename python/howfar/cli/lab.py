@@ -85,7 +85,7 @@ def code_with_receipt(code: int, receipt: Path, facts: dict[str, Any]) -> int:
 def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[], int], receipt: Path | None) -> int:
     """The exit code of `run`. A link that was not as requested is reported on stderr; `receipt` gets everything."""
     laboratory.size_buffers(max(spec.bdp_bytes for spec in script.links()))
-    at_rest = link.at_rest() if receipt else ()
+    at_rest = link.at_rest() if receipt else None
     from_idle = link.ping_from_idle() if receipt else None
     watch = LoadWatch()
     link.arm()
@@ -102,12 +102,12 @@ def run_over_link(laboratory: Lab, link: Link, script: Script, run: Callable[[],
     # A script that changed the RTT is judged by the strictest of its links.
     judged = min(script.links(), key=lambda spec: spec.rtt_ns)
     violations = (*script_violations(player), *counter_violations(judged, stats, STRICT))
-    if at_rest:
+    if at_rest is not None:
         violations = link_violations(link, at_rest, None, STRICT) + violations
     warnings = () if script.changes else effect_warnings(link.spec, stats)
     for sentence in (*(f"not as requested: {violation}" for violation in violations), *warnings):
         note(sentence)
-    if receipt is None:
+    if receipt is None or at_rest is None:
         return code
     unknown = unproved(stats)
     facts = _facts(laboratory)

@@ -329,8 +329,8 @@ class RealWire(Wire):
     def sent_bytes(self) -> int | None:
         return None
 
-    def begin(self) -> tuple[RttResult, ...]:
-        return (self.link.ping(),)
+    def begin(self) -> RttResult:
+        return self.link.ping()
 
     def pid(self) -> int | None:
         return None
@@ -338,8 +338,8 @@ class RealWire(Wire):
     def counters(self) -> LinkStats | None:
         return None
 
-    def receipt(self, probes: Sequence[RttResult], stats: LinkStats | None) -> dict[str, Any]:
-        return real_link(probes[-1], self.facts)
+    def receipt(self, at_rest: RttResult, stats: LinkStats | None) -> dict[str, Any]:
+        return real_link(at_rest, self.facts)
 
 
 class HostsReplication:

@@ -297,7 +297,7 @@ class Hosts:
                 self._reach(started, path, client, work, ledger)
                 for started, work in self._started(serving, path, spec, client, ledger)
             )
-            probes = (self.link().ping(_PINGS),) if path.crosses_link else ()
+            at_rest = self.link().ping(_PINGS) if path.crosses_link else None
             serving.begin()
             for one in (main, *companions):
                 one.begin(ledger)
@@ -307,7 +307,7 @@ class Hosts:
                     ledger.callback(host.hold(_HeldPolling, called="polling").drop)
             idle = client.hold(IdleWatch, str(factors.get("idle", "as-found")), cpus_of(client), called="idle")
             ledger.callback(idle.drop)
-            yield self._stage(serving, main, tuple(companions), application, path, factors, client, cpus, probes, idle)
+            yield self._stage(serving, main, tuple(companions), application, path, factors, client, cpus, at_rest, idle)
 
     def _serving(
         self,
@@ -386,7 +386,7 @@ class Hosts:
         factors: Mapping[str, FactorValue],
         client: RemoteHost,
         cpus: Cpus,
-        probes: tuple[RttResult, ...],
+        at_rest: RttResult | None,
         idle: Held,
     ) -> HostsStage:
         by_host = self._observed(serving, (main, *companions), application, client)
@@ -418,7 +418,7 @@ class Hosts:
             companions=companions,
             application=application,
             link=None,
-            at_rest=probes,
+            at_rest=at_rest,
             tcp={},
             connections=connections(factors),
             scene=None,
@@ -588,8 +588,8 @@ class HostsStage(LabStage):
 
     def _with_hosts(self, found: StageReceipt) -> StageReceipt:
         receipt = {**found.receipt, "hosts": {**self.parties, "start": dict(self.told)}}
-        if self.real is not None and self.at_rest:
-            receipt["link"] = real_link(self.at_rest[-1], self.real)
+        if self.real is not None and self.at_rest is not None:
+            receipt["link"] = real_link(self.at_rest, self.real)
         return StageReceipt(receipt, found.violations)
 
 

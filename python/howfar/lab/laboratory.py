@@ -235,7 +235,7 @@ class Lab:
                 for started, work in self._started(serving, path, spec, ledger)
             )
             companions = tuple(others)
-            at_rest = link.at_rest() if link else ()
+            at_rest = link.at_rest() if link else None
             if link:
                 if link.spec.has_effects:
                     link.arm()

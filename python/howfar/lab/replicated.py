@@ -167,8 +167,8 @@ class Replicated(Serving):
         super().__init__(pair.primary.server, pair.primary.server.password, certificates)
         self.pair = pair
         self._watches_commits = watches_commits
-        self._at_rest: tuple[tuple[RttResult, ...], ...] = ()
-        """Of each wire before the load: each probe."""
+        self._at_rest: tuple[RttResult, ...] = ()
+        """Of each wire before the load."""
         self._before: Snapshot | None = None
         self._commits: CommitWatch | None = None
         self._lag: LagWatch | None = None
@@ -182,7 +182,7 @@ class Replicated(Serving):
     def begin(self) -> None:
         self._at_rest = tuple(wire.begin() for wire in self.pair.wires)
         named = zip(self.pair.wires, self._at_rest, strict=True)
-        self.pair.facts["rtt_at_rest_ns"] = {wire.name: probes[-1].p50_ns for wire, probes in named}
+        self.pair.facts["rtt_at_rest_ns"] = {wire.name: rtt.p50_ns for wire, rtt in named}
         self._before = self.pair.snapshot()
         if self._watches_commits:
             rtt_s = max((wire.rtt_ns for wire in self.pair.wires), default=0) / 1e9
@@ -201,8 +201,8 @@ class Replicated(Serving):
         crossed = [wire.counters() for wire in self.pair.wires] if crossed is None else crossed
         return [
             f"{wire.name}: {sentence}"
-            for wire, probes, stats in zip(self.pair.wires, self._at_rest, crossed, strict=True)
-            for sentence in (*wire.violations(probes, stats, lateness), *_cut(stats))
+            for wire, rtt, stats in zip(self.pair.wires, self._at_rest, crossed, strict=True)
+            for sentence in (*wire.violations(rtt, stats, lateness), *_cut(stats))
         ]
 
     def finish(self) -> None:
@@ -214,8 +214,8 @@ class Replicated(Serving):
 
     def begun(self) -> StageReceipt:
         receipts = {
-            wire.name: wire.receipt(probes, wire.counters() if wire.alive() else None)
-            for wire, probes in zip(self.pair.wires, self._at_rest, strict=True)
+            wire.name: wire.receipt(rtt, wire.counters() if wire.alive() else None)
+            for wire, rtt in zip(self.pair.wires, self._at_rest, strict=True)
         }
         at_rest = self.unlike(OF_A_PLAN, [None] * len(self.pair.wires))
         return StageReceipt({"replication": {"wires": receipts}}, tuple(at_rest))
@@ -227,7 +227,7 @@ class Replicated(Serving):
             raise LabError(self._commits.hung, "The receipt of the replica's link says what crossed it.")
         assert self._before is not None, "begin() comes first"
         pair, after = self.pair, self.pair.snapshot()
-        ways = [probes[-1] for probes in self._at_rest[: len(pair.replicas)]]
+        ways = self._at_rest[: len(pair.replicas)]
         found = contradictions(pair.spec, self._before, after, load, ways)
         self._crossed = tuple(wire.counters() for wire in pair.wires)
         waited_ns = load.commit_p50_ns or load.round_trip_ns
@@ -241,8 +241,8 @@ class Replicated(Serving):
             lateness = replace(lateness, mean_ns=None)
         found += self.unlike(lateness, self._crossed)
         receipts = {
-            wire.name: wire.receipt(probes, stats)
-            for wire, probes, stats in zip(pair.wires, self._at_rest, self._crossed, strict=True)
+            wire.name: wire.receipt(rtt, stats)
+            for wire, rtt, stats in zip(pair.wires, self._at_rest, self._crossed, strict=True)
         }
         facts = {
             **{name: value for name, value in pair.facts.items() if name != "proof"},

@@ -50,8 +50,8 @@ class LabStage:
     main: Reached
     companions: tuple[Reached, ...]
     link: Link | None
-    at_rest: tuple[RttResult, ...]
-    """Results of each probe before the load; none without a link."""
+    at_rest: RttResult | None
+    """Before the load. None: no link."""
     tcp: dict[str, Any]
     """How the hosts' TCP was configured."""
     connections: int | None
@@ -87,7 +87,7 @@ class LabStage:
         content = self.main.started.spec.content
         view = {"session_view": view_receipt(self.main.view), "content": content}
         receipt = {MAIN: view, **served.receipt, "idle": self.idle.receipt()}
-        if self.link is not None:
+        if self.link is not None and self.at_rest is not None:
             stats = self.link.counters()
             receipt["link"] = link_receipt(self.link, self.at_rest, stats, self.tcp)
             found += link_violations(self.link, self.at_rest, None)
@@ -114,7 +114,7 @@ class LabStage:
             metrics += theirs.metrics
             receipt.setdefault("services", {})[one.name], more = _companion_proof(one, theirs, load)
             found += more
-        if self.link is not None:
+        if self.link is not None and self.at_rest is not None:
             stats = self.link.counters()
             receipt["link"] = link_receipt(self.link, self.at_rest, stats, self.tcp)
             found += link_violations(self.link, self.at_rest, stats, of_a_trial(load.round_trip_ns))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,16 +78,15 @@ def goodput_warnings(spec: LinkSpec, calibration: Mapping[str, Any]) -> tuple[st
 
 def link_receipt(
     link: Link,
-    at_rest: Sequence[RttResult],
+    at_rest: RttResult,
     stats: LinkStats | None,
     tcp: Mapping[str, Any],
     changed: bool = False,
 ) -> dict[str, Any]:
-    """The link of one trial: requested, calibrated, at rest before the load (all probes, the last counts), its counters under load.
+    """What one trial's link was: requested, calibrated, at rest before the load, its counters under it.
 
     `tcp`: how the hosts' TCP was configured; `changed`: a script changed the link under the load.
     """
-    counts = at_rest[-1]
     spec, ready = link.spec, link.ready
     return {
         "backend": link.backend,
@@ -101,11 +100,10 @@ def link_receipt(
             **{name: spec.direction_message(name).model_dump(exclude={"compensate_ns"}) for name in DIRECTIONS},
         },
         "rtt_at_rest_ns": {
-            "count": counts.count,
-            "min": counts.min_ns,
-            "p50": counts.p50_ns,
-            "p99": counts.p99_ns,
-            "p50_of_each_probe": [probe.p50_ns for probe in at_rest],
+            "count": at_rest.count,
+            "min": at_rest.min_ns,
+            "p50": at_rest.p50_ns,
+            "p99": at_rest.p99_ns,
         },
         "compensate_ns": link.compensate_ns,
         "calibration": link.calibration,
@@ -121,7 +119,7 @@ def link_receipt(
 
 
 def link_violations(
-    link: Link, at_rest: Sequence[RttResult], stats: LinkStats | None, lateness: Lateness = OF_A_PLAN
+    link: Link, at_rest: RttResult, stats: LinkStats | None, lateness: Lateness = OF_A_PLAN
 ) -> tuple[str, ...]:
     """Where the link was not what was requested. A back-end without counters gives no violations."""
     found: tuple[str, ...] = ()
@@ -130,20 +128,17 @@ def link_violations(
     return (*found, *counter_violations(link.spec, stats, lateness))
 
 
-def rtt_violations(
-    spec: LinkSpec, rest_rtt_ns: int, at_rest: Sequence[RttResult], lateness: Lateness
-) -> tuple[str, ...]:
-    """Violations found by the pings at rest, of which the last probe counts; `rest_rtt_ns`: the requested link's round trip at
-    rest."""
+def rtt_violations(spec: LinkSpec, rest_rtt_ns: int, at_rest: RttResult, lateness: Lateness) -> tuple[str, ...]:
+    """The part of them that the pings at rest tell; `rest_rtt_ns` is what they take over the requested link."""
     allowed_ns = max(RTT_VOID_NS, RTT_VOID_SHARE * spec.rtt_ns)
     if (
         lateness.rtt_to_tolerance and spec.rtt_ns
     ):  # where no delay is requested, nothing can be subtracted from the path's own time
         allowed_ns = rtt_tolerance_ns(spec.rtt_ns)
-    if abs(at_rest[-1].p50_ns - rest_rtt_ns) <= allowed_ns:
+    if abs(at_rest.p50_ns - rest_rtt_ns) <= allowed_ns:
         return ()
-    seen = ", ".join(format_duration_ns(probe.p50_ns) for probe in at_rest)
-    sentence = f"the link's RTT at rest was {seen}, asked {format_duration_ns(spec.rtt_ns)}"
+    seen, requested = format_duration_ns(at_rest.p50_ns), format_duration_ns(spec.rtt_ns)
+    sentence = f"the link's RTT at rest was {seen}, asked {requested}"
     on_wire_ns = rest_rtt_ns - spec.rtt_ns
     if on_wire_ns > allowed_ns / 10:
         sentence += f" and {format_duration_ns(on_wire_ns)} for the ping's own bytes at the rate"

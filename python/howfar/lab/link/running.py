@@ -6,8 +6,7 @@ It rests (no effect but rate and delay) while it is calibrated and probed, and i
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -29,7 +28,6 @@ from howfar.lab.awake import awake
 from howfar.lab.link.backends import DEFAULT, Backend, BackendLink, backends, find_backend
 from howfar.lab.link.spec import DIRECTIONS, DirectionName, LinkSpec
 from howfar.lab.network import Host, Network, build_network, share_cpus, usable_cpus
-from howfar.plan.quantities import rtt_tolerance_ns
 
 _ROUNDS = 4
 _ROUNDS_AGAIN = 2
@@ -157,9 +155,6 @@ def _alike(one: LinkSpec, other: LinkSpec) -> bool:
     return near and replace(one, rtt_ns=other.rtt_ns) == other
 
 
-_PAUSES_S = (0.1, 0.2, 0.4, 0.8)
-"""Before a trial the RTT is measured, and again after each of these when it was off: a neighbour's burst passes in that time."""
-
 _PING_PATIENCE_NS = 10_000_000_000
 """Beyond the round trips themselves; the probe makes some before those that count, and a slow first one."""
 
@@ -184,7 +179,6 @@ class Link:
     in_batch: set[LinkSpec] = field(default_factory=set)
     """Those that were calibrated, or took over a calibration, since `begin_batch`."""
     armed: bool = False
-    sleep: Callable[[float], None] = time.sleep
 
     @property
     def pid(self) -> int | None:
@@ -285,17 +279,11 @@ class Link:
             raise LinkFailed(f"the goodput probe answered {result.event!r} instead of a goodput")
         return result
 
-    def at_rest(self) -> tuple[RttResult, ...]:
-        """The RTT before a load, effects off; again, a few times over some time, while it is not as requested. The last one counts."""
+    def at_rest(self) -> RttResult:
+        """The RTT before a load, effects off. Measured once: to wait for a calm moment would favour what crosses a link."""
         if self.armed:
             self.set_calm(self.spec, self.compensate_ns)
-        probes = [self.ping()]
-        for pause_s in _PAUSES_S:
-            if abs(probes[-1].p50_ns - self.rest_rtt_ns(self.spec)) <= rtt_tolerance_ns(self.spec.rtt_ns):
-                break
-            self.sleep(pause_s)
-            probes.append(self.ping())
-        return tuple(probes)
+        return self.ping()
 
     def counters(self, *, reset: bool = False) -> LinkStats | None:
         """Since the last reset; None: this back-end has none."""

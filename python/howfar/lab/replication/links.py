@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -75,8 +75,8 @@ class Wire(ABC):
         """By the primary's host to the replica, since their interfaces are there. None: nobody counts them apart."""
 
     @abstractmethod
-    def begin(self) -> tuple[RttResult, ...]:
-        """Before the load: each probe of the link at rest; its counters begin now. Raises LinkFailed, EngineError."""
+    def begin(self) -> RttResult:
+        """Before the load: the link at rest; its counters begin now. Raises LinkFailed, EngineError."""
 
     @abstractmethod
     def pid(self) -> int | None:
@@ -86,9 +86,9 @@ class Wire(ABC):
     def counters(self) -> LinkStats | None: ...
 
     @abstractmethod
-    def receipt(self, probes: Sequence[RttResult], stats: LinkStats | None) -> dict[str, Any]: ...
+    def receipt(self, at_rest: RttResult, stats: LinkStats | None) -> dict[str, Any]: ...
 
-    def violations(self, probes: Sequence[RttResult], stats: LinkStats | None, lateness: Lateness) -> tuple[str, ...]:
+    def violations(self, at_rest: RttResult, stats: LinkStats | None, lateness: Lateness) -> tuple[str, ...]:
         """Where it was not what was requested; of a real one nothing is."""
         return ()
 
@@ -136,7 +136,7 @@ class EmulatedWire(Wire):
         assert seen is not None, "a wire has a device at either end"
         return seen.sent_bytes
 
-    def begin(self) -> tuple[RttResult, ...]:
+    def begin(self) -> RttResult:
         found = self.link.at_rest()
         self.link.counters(reset=True)
         return found
@@ -147,12 +147,12 @@ class EmulatedWire(Wire):
     def counters(self) -> LinkStats | None:
         return self.link.counters()
 
-    def receipt(self, probes: Sequence[RttResult], stats: LinkStats | None) -> dict[str, Any]:
+    def receipt(self, at_rest: RttResult, stats: LinkStats | None) -> dict[str, Any]:
         tcp = {"preset": self.tcp, "congestion_control": self.network.congestion_control}
-        return link_receipt(self.link, probes, stats, tcp)
+        return link_receipt(self.link, at_rest, stats, tcp)
 
-    def violations(self, probes: Sequence[RttResult], stats: LinkStats | None, lateness: Lateness) -> tuple[str, ...]:
-        return link_violations(self.link, probes, stats, lateness)
+    def violations(self, at_rest: RttResult, stats: LinkStats | None, lateness: Lateness) -> tuple[str, ...]:
+        return link_violations(self.link, at_rest, stats, lateness)
 
     def shape(self, spec: LinkSpec) -> None:
         """Another link from now on, at rest. Raises LinkFailed, EngineError."""
