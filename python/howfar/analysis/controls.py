@@ -62,7 +62,9 @@ def _control(table: TrialTable, arm: Arm) -> Control | None:
         found = judge_ratio(ratios).quoted if ratios else None
     else:
         waited = waited_rtt(arm.factors)
-        assert waited is not None, "a control that differs from its reference differs in the round trip that it waits for"
+        assert waited is not None, (
+            "a control that differs from its reference differs in the round trip that it waits for"
+        )
         put_in = (waited.of(arm.factors) - waited.of(reference.factors)) / 1e3
         commits = waited is REPLICA_RTT_NS
         name, unit = f"{LONGER} +{put_in:g} µs", "µs per commit" if commits else "µs per round trip"
