@@ -51,7 +51,9 @@ def _answer(findings: PageFindings) -> str:
         return _no_answer(findings.arms)
     same = not several(choice.threads for choice in shown)
     clauses = [
-        _times(choice) + ("" if same else f" ({in_flight(choice.threads)})") + _unresolved(choice, findings.threshold(2))
+        _times(choice)
+        + ("" if same else f" ({in_flight(choice.threads)})")
+        + _unresolved(choice, findings.threshold(2))
         for choice in shown
     ]
     with_flight = f", with {in_flight(shown[0].threads)}" if same else ""
