@@ -467,7 +467,9 @@ def test_what_connecting_costs_is_judged_within_blocks(whole: PageFindings) -> N
     trials, arms = list(run.trials), list(run.info.arms)
     for arm in kept:
         more = Arm(
-            name=f"{arm.name}, connecting", role=ArmRole.CONTENDER, factors={**arm.factors, "connect": "per-transaction"}
+            name=f"{arm.name}, connecting",
+            role=ArmRole.CONTENDER,
+            factors={**arm.factors, "connect": "per-transaction"},
         )
         arms.append(more)
         for trial in run.trials:

@@ -226,9 +226,7 @@ class ReplicationCost(Part):
     """What a reader should know; the first is the answer."""
 
 
-def replication_cost(
-    arms: Sequence[ReplicationArm], plan: Mapping[str, Any], faster: Faster
-) -> ReplicationCost | None:
+def replication_cost(arms: Sequence[ReplicationArm], plan: Mapping[str, Any], faster: Faster) -> ReplicationCost | None:
     """None: this run has no arms with replication but those with a fault."""
     if not arms:
         return None
