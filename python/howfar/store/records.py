@@ -448,8 +448,7 @@ def left_out(run: Run) -> frozenset[int]:
         for trial in run.trials
         if trial.status is TrialStatus.OK
         and (
-            trial.attempt < last[trial.block]
-            or ((trial.block, trial.attempt) in spoiled and trial.block not in shown)
+            trial.attempt < last[trial.block] or ((trial.block, trial.attempt) in spoiled and trial.block not in shown)
         )
     )
 
