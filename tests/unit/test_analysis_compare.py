@@ -114,20 +114,51 @@ def test_runs_of_pages_are_compared_by_pages() -> None:
     assert paid.qps.value > 1.3, "half of the turns: more pages, though fewer queries"
 
 
+def on_hosts(run: Run, rtt_ns: int) -> Run:
+    """As if it had been measured between hosts of such an RTT."""
+    arms = tuple(
+        arm.model_copy(update={"factors": {**arm.factors, "rtt_ns": rtt_ns}}) if "rtt_ns" in arm.factors else arm
+        for arm in run.info.arms
+    )
+    environment = {**run.info.environment, "testbed": "hosts"}
+    return run.model_copy(update={"info": run.info.model_copy(update={"arms": arms, "environment": environment})})
+
+
+def rtt_of(run: Run) -> int:
+    (rtt_ns,) = {int(arm.factors["rtt_ns"]) for arm in run.info.arms if "rtt_ns" in arm.factors}
+    return rtt_ns
+
+
 def test_a_laboratory_beside_hosts_is_judged_by_ratios_over_a_link_that_is_near() -> None:
     lab = synthetic_run()
-    far = {"testbed": "hosts"}
-
-    def hosts(rtt_ns: int) -> Run:
-        arms = tuple(
-            arm.model_copy(update={"factors": {**arm.factors, "rtt_ns": rtt_ns}}) if "rtt_ns" in arm.factors else arm
-            for arm in lab.info.arms
-        )
-        info = lab.info.model_copy(update={"arms": arms, "environment": {**lab.info.environment, **far}})
-        return lab.model_copy(update={"info": info})
-
-    (rtt_ns,) = {int(arm.factors["rtt_ns"]) for arm in lab.info.arms if "rtt_ns" in arm.factors}
-    near, other = compare(lab, hosts(int(rtt_ns * 1.1))), compare(lab, hosts(rtt_ns * 3))
+    near, other = (compare(lab, on_hosts(lab, round(rtt_of(lab) * times))) for times in (1.1, 3))
     assert "agrees" in near.beside and all(arm.same_cell for arm in near.arms)
     assert not all(arm.same_cell for arm in other.arms)
     assert compare(lab, lab).beside == ""
+
+
+REMOTE = tuple(
+    PathModel("remote", role, tps, 9.9, 27.9, link_us=14.2, name=name)
+    for name, role, tps in (("plain", ArmRole.BASELINE, 251), ("zlib", ArmRole.CONTENDER, 230))
+)
+
+
+def test_a_baseline_over_the_link_is_one_cell_in_the_laboratory_and_on_hosts_near_it() -> None:
+    """The RTT of hosts is measured, and never that of the laboratory to the nanosecond."""
+    lab = synthetic_run(samples=5, models=REMOTE)
+    near, far = (compare(lab, on_hosts(lab, round(rtt_of(lab) * times))) for times in (1.1, 3))
+    (zlib,) = (arm for arm in near.arms if arm.arm == "zlib")
+    assert zlib.relative_to_baseline is not None and zlib.relative_to_baseline.value == pytest.approx(1, rel=1e-6)
+    assert "agrees" in near.beside and "1 arm;" in near.beside
+    assert all(arm.relative_to_baseline is None for arm in far.arms) and "No arm can be compared" in far.beside
+    other = synthetic_run(samples=5, models=REMOTE, seed=2)
+    other = other.model_copy(update={"info": on_hosts(other, rtt_of(other) + 1).info.model_copy(update={"environment": {}})})
+    assert all(arm.relative_to_baseline is None for arm in compare(lab, other).arms), "two laboratories set theirs"
+
+
+def test_an_arm_without_an_interval_agrees_with_nothing() -> None:
+    lab = synthetic_run(samples=5)
+    few = lab.model_copy(update={"trials": tuple(t for t in lab.trials if t.block < 3)})
+    assert "not resolved" in compare(few, on_hosts(few, rtt_of(few))).beside
+    tcp = lab.model_copy(update={"trials": tuple(t for t in lab.trials if t.block < 3 or t.arm != "tcp")})
+    assert "for 3 of 3 arms with an interval;" in compare(tcp, on_hosts(tcp, rtt_of(tcp))).beside

@@ -99,15 +99,19 @@ def _beside(arms: Sequence[ArmComparison]) -> str:
     known = [(arm, arm.relative_to_baseline) for arm in arms if arm.same_cell and arm.relative_to_baseline is not None]
     if not known:
         return (
-            "The laboratory's link is not the one between the hosts: no arm can be compared. Run the laboratory with the RTT and "
-            "the rate that were measured there (--rtt, --rate)."
+            "No arm can be compared: in none are the factors the same and the link near. Run the laboratory with the plan of "
+            "the run on hosts, and the RTT and the rate that were measured there (--rtt, --rate)."
         )
-    unlike = [(arm, ratio) for arm, ratio in known if excludes_one(simultaneous(ratio, arm.claims))]
-    worst, error = max(known, key=lambda one: abs(math.log(one[1].value)))
-    said = interval_text(error)
+    judged = [(arm, ratio) for arm, ratio in known if ratio.low is not None]
+    worst, error = max(judged or known, key=lambda one: abs(math.log(one[1].value)))
+    most = f"differs most for {worst.arm}, by a factor of {interval_text(error)}"
+    if not judged:
+        return f"Whether laboratory and hosts agree is not resolved: no arm has an interval; the ratio to the baseline {most}."
+    alike = [arm for arm, ratio in judged if not excludes_one(simultaneous(ratio, arm.claims))]
+    having = " with an interval" if len(judged) < len(known) else ""
     return (
-        f"Between laboratory and hosts the ratio to the baseline agrees, within its interval, for {len(known) - len(unlike)} of "
-        f"{counted(len(known), 'arm')}; it differs most for {worst.arm}, by a factor of {said}."
+        f"Between laboratory and hosts the ratio to the baseline agrees, within its interval, for {len(alike)} of "
+        f"{counted(len(judged), 'arm')}{having}; it {most}."
     )
 
 
@@ -145,7 +149,7 @@ def _arm(old: TrialTable, new: TrialTable, name: str, beside: bool) -> ArmCompar
     speed = ratio(TrialTable.rate)
     assert speed is not None, "an arm with good trials has queries"
     first, second = (next(a for a in run.info.arms if a.name == name) for run in (old.run, new.run))
-    relative = None if first.role is ArmRole.BASELINE else _relative(old, new, name)
+    relative = None if first.role is ArmRole.BASELINE else _relative(old, new, name, beside)
     return ArmComparison(
         arm=name,
         qps=speed,
@@ -172,8 +176,10 @@ def _levels(arm: Arm) -> dict[str, Any]:
     return {**ORDINARY, **arm.factors}
 
 
-def _relative(old: TrialTable, new: TrialTable, name: str) -> Estimate | None:
-    if old.baseline is None or new.baseline is None or _levels(old.baseline) != _levels(new.baseline):
+def _relative(old: TrialTable, new: TrialTable, name: str, beside: bool) -> Estimate | None:
+    if old.baseline is None or new.baseline is None:
+        return None
+    if not _same(_levels(old.baseline), _levels(new.baseline), beside):
         return None
     before = [math.log(ratio) for ratio in old.block_ratios(name, old.baseline.name)]
     after = [math.log(ratio) for ratio in new.block_ratios(name, new.baseline.name)]
