@@ -28,6 +28,9 @@ def test_a_faster_path_is_found_and_set_against_its_own_baseline() -> None:
     assert tcp.qps_differs
     assert tcp.relative_to_baseline is not None
     assert tcp.relative_to_baseline.value == pytest.approx(2.0, rel=0.05)
+    assert tcp.p50 is not None and tcp.p99 is not None
+    assert tcp.p50.value == pytest.approx(0.5, rel=0.05) and tcp.p99.value == pytest.approx(0.5, rel=0.3)
+    assert tcp.p50.low is not None and tcp.p50.low < tcp.p50.value
     assert next(arm for arm in found.arms if arm.arm == "socket").relative_to_baseline is None
 
 
@@ -38,6 +41,19 @@ def test_other_ground_is_named() -> None:
     found = compare(before, after.model_copy(update={"info": info}))
     assert not found.comparable
     assert {difference.what for difference in found.differences} == {"server", "kernel"}
+
+
+def test_a_run_without_histograms_has_no_times_to_compare() -> None:
+    run = synthetic_run(samples=5)
+    trials = tuple(
+        trial.model_copy(update={"measured": trial.measured.model_copy(update={"histograms": ()})})
+        if trial.measured
+        else trial
+        for trial in run.trials
+    )
+    assert all(
+        arm.p50 is None and arm.p99 is None for arm in compare(run.model_copy(update={"trials": trials}), run).arms
+    )
 
 
 def test_arms_of_one_run_only_are_listed() -> None:
@@ -152,7 +168,9 @@ def test_a_baseline_over_the_link_is_one_cell_in_the_laboratory_and_on_hosts_nea
     assert "agrees" in near.beside and "1 arm;" in near.beside
     assert all(arm.relative_to_baseline is None for arm in far.arms) and "No arm can be compared" in far.beside
     other = synthetic_run(samples=5, models=REMOTE, seed=2)
-    other = other.model_copy(update={"info": on_hosts(other, rtt_of(other) + 1).info.model_copy(update={"environment": {}})})
+    other = other.model_copy(
+        update={"info": on_hosts(other, rtt_of(other) + 1).info.model_copy(update={"environment": {}})}
+    )
     assert all(arm.relative_to_baseline is None for arm in compare(lab, other).arms), "two laboratories set theirs"
 
 

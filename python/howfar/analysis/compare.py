@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from howfar.plan.factors import ORDINARY
@@ -14,7 +15,7 @@ from howfar.plan.quantities import Part
 from howfar.plan.types import Data, Timing, Workload, factors_model
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import excludes_one, interval_text, simultaneous, welch_ratio
-from howfar.stats.trials import TrialTable, Unit, trial_table
+from howfar.stats.trials import TrialTable, Unit, transaction_histogram, trial_table
 from howfar.store.records import Arm, ArmRole, Measured, Run, compared_part
 from howfar.units import counted, format_duration_ns, format_rate_bps
 
@@ -51,6 +52,9 @@ class ArmComparison:
     arm: str
     qps: Estimate
     cpu_per_query: Estimate | None
+    p50: Estimate | None
+    """Of a transaction's time, or a page's. None: a run has no histogram of it."""
+    p99: Estimate | None
     relative_to_baseline: Estimate | None
     """After over before of (this arm over its own run's baseline, by block): what changed about the path rather than about
     the machine. None for the baseline itself, and where the two runs' baselines are different cells: ratios to different
@@ -154,10 +158,17 @@ def _arm(old: TrialTable, new: TrialTable, name: str, beside: bool) -> ArmCompar
         arm=name,
         qps=speed,
         cpu_per_query=ratio(TrialTable.path_cpu_us),
+        p50=ratio(partial(_quantile, "p50_ns")),
+        p99=ratio(partial(_quantile, "p99_ns")),
         relative_to_baseline=relative,
         same_cell=_same(_levels(first), _levels(second), beside),
         trials=(len(old.measured(name)), len(new.measured(name))),
     )
+
+
+def _quantile(name: str, _: TrialTable, measured: Measured) -> float | None:
+    histogram = transaction_histogram(measured)
+    return float(getattr(histogram, name)) if histogram else None
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any], beside: bool) -> bool:

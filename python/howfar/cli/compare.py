@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -29,6 +30,9 @@ def compare(before: Path, after: Path, no_colour: bool) -> int:
     screen = console(no_colour)
     screen.print(Text(f"{before} -> {after}"))
     screen.print(_table(found) if found.arms else Text("The runs have no arm in common."))
+    if timed := [arm for arm in found.arms if arm.p50]:
+        screen.print(Text(f"Time of a {'page' if found.counted == 'pages' else 'transaction'}:"))
+        screen.print(_times(timed))
     for name, only in ((before, found.only_before), (after, found.only_after)):
         if only:
             screen.print(Text(f"Only in {name}: {', '.join(only)}"))
@@ -50,6 +54,16 @@ def _table(found: Comparison) -> Table:
         table.add_row(
             arm.arm, _ratio(arm.qps), _ratio(arm.relative_to_baseline), _ratio(arm.cpu_per_query), _verdict(arm)
         )
+    return table
+
+
+def _times(arms: Sequence[ArmComparison]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("arm", overflow="fold")
+    for title in ("p50", "p99"):
+        table.add_column(title, justify="right", overflow="fold")
+    for arm in arms:
+        table.add_row(arm.arm, _ratio(arm.p50), _ratio(arm.p99))
     return table
 
 
