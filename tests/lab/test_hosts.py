@@ -199,7 +199,11 @@ def test_clients_share_a_load_and_the_server_counts_their_sum(
 ) -> None:
     plan = _PLAN.replace(f"path = {PATHS}", 'path = "remote"').replace('path = "socket"', 'path = "remote"')
     (tmp_path / "plan.toml").write_text(plan.replace("threads = 1", f"threads = {len(clients)}"))
-    command = f"howfar run plan.toml --on hosts.toml --place server=e --clients {','.join(clients)} --out run.howfar"
+    chosen = f"--place server=e --clients {','.join(clients)}"
+    command = (
+        f"howfar run plan.toml --on hosts.toml {chosen} --out run.howfar; "
+        f"howfar bench hosts hosts.toml {chosen} --blocks 1 --seconds 0.5 --threads 2 --json >scale.json"
+    )
     done = among_hosts(cache, tmp_path, command, (*clients, "e"))
     came_through(done.returncode, done.stderr)
     for trial in (each for each in read_run(tmp_path / "run.howfar").trials if each.status is TrialStatus.OK):
@@ -210,6 +214,9 @@ def test_clients_share_a_load_and_the_server_counts_their_sum(
         counted = trial.receipt["server"]["counters"]["Com_stmt_execute"]
         # That all answers, those beyond the window too, are as many is the receipt's own rule.
         assert both <= counted <= 1.1 * both + 50 * len(clients)
+    division = json.loads((tmp_path / "scale.json").read_text())["division"]
+    assert (division["clients"], division["connections"]) == (len(clients), 2 * len(clients))
+    assert division["p50_ns"] > division["service_ns"] and division["p50"]["value"] > 0
 
 
 @pytest.mark.thorough

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,7 @@ pytest.importorskip("ray", reason="Ray is not installed (./setup --tests brings 
 from howfar.fleet.existing import existing_cluster, hosts_of
 from howfar.fleet.given import GivenServer, host_of
 from howfar.fleet.load import LateStart
-from howfar.fleet.scale_out import Load, counts, on_time
+from howfar.fleet.scale_out import SERVICE_NS, Load, counts, division_of, on_time
 
 TWO = '[hosts.a]\naddress = "10.0.0.1"\n[hosts.b]\naddress = "10.0.0.2"\n'
 
@@ -119,8 +120,22 @@ def test_an_address_is_host_and_port(where: str) -> None:
         existing_cluster(where)
 
 
+def _load(p50_ns: int = 1, p99_ns: int = 1) -> Load:
+    return Load(1.0, p50_ns, p99_ns, 0.1, 0.1, 0, 0, None, 0.0)
+
+
+def test_connections_divided_over_clients_have_the_times_of_one_client_block_by_block() -> None:
+    ones = [_load(round(5e6 * slow), round(6e6 * slow)) for slow in (1.0, 1.1, 1.3, 1.05)]
+    four = [_load(round(5e6 * slow), round(6.6e6 * slow)) for slow in (1.0, 1.1, 1.3, 1.05)]
+    found = division_of(4, 64, {(SERVICE_NS, 1): ones, (SERVICE_NS, 4): four}, Counter({(SERVICE_NS, 4): 2}))
+    assert (found.clients, found.connections, found.void) == (4, 64, 2)
+    assert found.p50.value == pytest.approx(1, abs=1e-6) and found.p99.value == pytest.approx(1.1, rel=1e-6)
+    assert found.p50.low is not None and found.p99.low is not None, "the blocks' own slowness is in no ratio"
+    assert found.p50_ns == pytest.approx(5.375e6) and found.p99_ns == pytest.approx(6.45e6)
+
+
 def test_a_measurement_that_a_host_began_late_is_made_again() -> None:
-    load = Load(1.0, 0.1, 0.1, 0, 0, None, 0.0)
+    load = _load()
 
     def late(times: int) -> Callable[[], Load]:
         fates = iter([LateStart("host b began 86.8 ms late", "")] * times)

@@ -10,18 +10,20 @@ import click
 
 from howfar.cli.on_hosts import enter, joined
 from howfar.cli.screen import columns, json_option, note
-from howfar.stats.intervals import interval_text
+from howfar.stats.intervals import MIN_BLOCKS, interval_text
 from howfar.units import format_duration_ns
 
 if TYPE_CHECKING:
-    from howfar.fleet.scale_out import ScaleOut
+    from howfar.fleet.scale_out import Division, ScaleOut
 
 
 @click.command("hosts")
 @click.argument("where", default="hosts.toml", metavar="FILE|ray://HOST:PORT")
 @click.option("--place", metavar="ROLES", help="Who has the null server: server=b.  [default: the first that may]")
 @click.option("--clients", metavar="HOSTS", help="The load's hosts: a,c,d.  [default: all others that may]")
-@click.option("--blocks", type=click.IntRange(1, 100), default=6, show_default=True, help="Six or more give intervals.")
+@click.option(
+    "--blocks", type=click.IntRange(1, 100), default=6, show_default=True, help="Four or more give intervals."
+)
 @click.option("--seconds", type=click.FloatRange(0.5, 60), default=3, show_default=True, help="Length of a window.")
 @click.option("--threads", type=click.IntRange(1, 10_000), default=16, show_default=True, help="Connections a client.")
 @json_option
@@ -30,7 +32,8 @@ def hosts_command(
 ) -> int:
     """Measure how the load scales over hosts: 1, 2, 4 … clients against a null server, and the cost of control.
 
-    Control is what a trial takes beyond warm-up and window, and the CPU of Ray and of the agent on a load host in the window.
+    Control is what a trial takes beyond warm-up and window, and the CPU of Ray and of the agent on a load host in the window. Against
+    a server that takes its time, p50 and p99 of connections divided over all clients are set beside those from one client.
     """
     cluster, code = enter(where)
     if code is not None:
@@ -46,7 +49,9 @@ def hosts_command(
         request = Request(blocks, round(seconds * 1e9), threads)
         found = scale_out(hosts[chosen.server], load, request, lambda block: note(f"block {block} of {blocks}"))
     if as_json:
-        click.echo(json.dumps(asdict(found) | {"rows": [_plain(row) for row in found.rows]}, indent=2))
+        division = None if found.division is None else _plain(found.division)
+        whole = asdict(found) | {"rows": [_plain(row) for row in found.rows], "division": division}
+        click.echo(json.dumps(whole, indent=2))
     else:
         _show(found)
     return 0
@@ -92,5 +97,17 @@ def _show(found: ScaleOut) -> None:
         )
     for line in columns(rows):
         click.echo(line)
-    if found.blocks < 6:
-        click.echo("Fewer than 6 blocks give no intervals: small differences mean nothing.")
+    if found.division is not None:
+        click.echo(_division(found.division))
+    if found.blocks < MIN_BLOCKS:
+        click.echo(f"Fewer than {MIN_BLOCKS} blocks give no intervals: small differences mean nothing.")
+
+
+def _division(found: Division) -> str:
+    """`64 connections over 4 clients, and a server that takes 5ms: p50 1.000 [0.999, 1.001] and p99 … times those from one client`."""
+    service, alone = format_duration_ns(found.service_ns), f"{found.p50_ns / 1e6:.2f} and {found.p99_ns / 1e6:.2f} ms"
+    return (
+        f"{found.connections} connections over {found.clients} clients, and a server that takes {service}: "
+        f"p50 {interval_text(found.p50)} and p99 {interval_text(found.p99)} times those from one client ({alone}, its busiest "
+        f"thread {found.client_busy:.0%})."
+    )

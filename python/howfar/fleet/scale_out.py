@@ -1,6 +1,8 @@
 """How the load itself scales over hosts: against a null server, from 1, 2, 4 … clients, and what controlling a trial costs.
 
-In each block every number of clients is measured once, in random order; a ratio compares measurements of one block.
+In each block every number of clients is measured once, in random order; a ratio compares measurements of one block. So are all
+connections from one client and divided over all, against a server that takes its time: nothing is full then, and p50 and p99 are to be
+the same.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ from howfar.stats.intervals import judge_ratio, mean_interval
 
 _WORKLOAD = Sysbench(kind="oltp_read_only", point_selects=1, range_selects=False, skip_trx=True)
 _WARMUP_NS = 500_000_000
+SERVICE_NS = 5_000_000
+"""Of the server that takes its time."""
 _TRIES = 4
 """Of one measurement, while a host begins late."""
 _AGENT = "ray::"
@@ -53,11 +57,25 @@ class Request:
     """Of each client."""
 
 
+_Arm = tuple[int, int]
+"""The server's service time in nanoseconds, and how many clients share the load."""
+
+
+@dataclass(frozen=True)
+class _Null:
+    """A null server that runs, and what is observed on its host."""
+
+    target: TcpTarget
+    elsewhere: Mapping[str, tuple[RemoteLauncher, tuple[Observed, ...]]]
+
+
 @dataclass(frozen=True)
 class Load:
     """One measurement."""
 
     queries_per_s: float
+    p50_ns: int
+    p99_ns: int
     client_busy: float
     """Of the time, that the busiest thread of any client was on a CPU."""
     server_busy: float
@@ -91,12 +109,30 @@ class Scale:
 
 
 @dataclass(frozen=True)
+class Division:
+    """As many connections, divided over all clients and from one: times of the former over those of the latter."""
+
+    clients: int
+    connections: int
+    service_ns: int
+    p50: Estimate
+    p99: Estimate
+    p50_ns: float
+    """From one client, as the next."""
+    p99_ns: float
+    client_busy: float
+    void: int
+
+
+@dataclass(frozen=True)
 class ScaleOut:
     connections: int
     blocks: int
     measure_ns: int
     server_cpus: int
     rows: tuple[Scale, ...]
+    division: Division | None
+    """None: there is one client."""
 
 
 def counts(clients: int) -> tuple[int, ...]:
@@ -111,22 +147,26 @@ def scale_out(
     server: RemoteHost, clients: Sequence[RemoteHost], request: Request, on_block: Callable[[int], None]
 ) -> ScaleOut:
     """Raises EngineError, LabError; a late start is measured again, and is an error only when it goes on."""
-    found: dict[int, list[Load]] = defaultdict(list)
-    void: Counter[int] = Counter()
+    found: dict[_Arm, list[Load]] = defaultdict(list)
+    void: Counter[_Arm] = Counter()
     order = random.Random(0)
-    levels = counts(len(clients))
-    with _null_server(server) as (target, launcher, pid), _clocks((server, *clients)) as clocks:
+    levels, most = counts(len(clients)), len(clients)
+    arms: list[_Arm] = [(0, count) for count in levels] + [(SERVICE_NS, count) for count in {1, most} if most > 1]
+    with ExitStack() as ledger:
+        nulls = {service_ns: ledger.enter_context(_null_server(server, service_ns)) for service_ns in dict(arms)}
+        clocks = ledger.enter_context(_clocks((server, *clients)))
         for block in range(request.blocks):
-            for count in order.sample(levels, len(levels)):
-                observe = (Observed(role="server", pid=pid),)
-                elsewhere = {server.name: (launcher, observe)}
-                loads = partial(_load, clients[:count], target, elsewhere, clocks, request)
-                load, again = on_time(loads)
-                found[count].append(load)
-                void[count] += again
+            for service_ns, count in order.sample(arms, len(arms)):
+                connections = request.connections * (most if service_ns else count)
+                load, again = on_time(
+                    partial(_load, clients[:count], connections, nulls[service_ns], clocks, request.measure_ns)
+                )
+                found[service_ns, count].append(load)
+                void[service_ns, count] += again
             on_block(block + 1)
-    rows = tuple(_row(count, found, void[count]) for count in levels)
-    return ScaleOut(request.connections, request.blocks, request.measure_ns, len(cpus_of(server)), rows)
+    rows = tuple(_row(count, found, void[0, count]) for count in levels)
+    division = division_of(most, request.connections * most, found, void) if most > 1 else None
+    return ScaleOut(request.connections, request.blocks, request.measure_ns, len(cpus_of(server)), rows, division)
 
 
 def on_time(load: Callable[[], Load]) -> tuple[Load, int]:
@@ -140,15 +180,16 @@ def on_time(load: Callable[[], Load]) -> tuple[Load, int]:
 
 
 @contextmanager
-def _null_server(host: RemoteHost) -> Iterator[tuple[TcpTarget, RemoteLauncher, int]]:
+def _null_server(host: RemoteHost, service_ns: int) -> Iterator[_Null]:
     cpus = cpus_of(host)
     launcher = host.launcher(cpus)
-    job = NullJob(listen=TcpListen(host=host.spec.address), threads=len(cpus))
+    job = NullJob(listen=TcpListen(host=host.spec.address), threads=len(cpus), delay_ns=service_ns)
     with EngineProcess(job, launcher) as process:
         ready = process.read()
         if not isinstance(ready, NullReady) or ready.port is None:
             raise EngineError(f"the null server reported {ready!r} before it was ready", "Please report this.")
-        yield TcpTarget(host=host.spec.address, port=ready.port), launcher, process.pid
+        observe = (Observed(role="server", pid=process.pid),)
+        yield _Null(TcpTarget(host=host.spec.address, port=ready.port), {host.name: (launcher, observe)})
 
 
 @contextmanager
@@ -164,24 +205,24 @@ def _clocks(hosts: Sequence[RemoteHost]) -> Iterator[Callable[[RemoteHost], Cloc
 
 def _load(
     clients: Sequence[RemoteHost],
-    target: TcpTarget,
-    elsewhere: Mapping[str, tuple[RemoteLauncher, tuple[Observed, ...]]],
+    connections: int,
+    null: _Null,
     clocks: Callable[[RemoteHost], Clocks],
-    request: Request,
+    measure_ns: int,
 ) -> Load:
     job = LoadJob(
-        target=target,
+        target=null.target,
         user="howfar",
         database="sbtest",
         workload=_WORKLOAD,
-        connections=request.connections * len(clients),
+        connections=connections,
         seed=1,
         warmup_ns=_WARMUP_NS,
-        measure_ns=request.measure_ns,
+        measure_ns=measure_ns,
     )
     told: dict[str, dict[str, Any]] = {}
     first, *others = (host.launcher(cpus_of(host)) for host in clients)
-    client = Client(launcher=first, others=tuple(others), clocks=clocks, elsewhere=elsewhere, told=told)
+    client = Client(launcher=first, others=tuple(others), clocks=clocks, elsewhere=null.elsewhere, told=told)
     seen: list[tuple[int, list[tuple[int | None, int]]]] = []
 
     def look(event: Event) -> None:
@@ -200,12 +241,15 @@ def _load(
     if not finished.queries:
         raise EngineError("the null server answered nothing", "Is a host overloaded?")
     busiest = {use.role: use.busiest_thread_ns / finished.elapsed_ns for use in finished.cpu}
+    times = next(each for each in finished.histograms if each.kind == "transaction")
     return Load(
         queries_per_s=finished.queries / finished.elapsed_ns * 1e9,
+        p50_ns=times.p50_ns,
+        p99_ns=times.p99_ns,
         client_busy=busiest["client"],
         server_busy=busiest["server"],
         late_ns=max(one["late_ns"] for one in told.values()),
-        control_ns=took_ns - _WARMUP_NS - request.measure_ns,
+        control_ns=took_ns - _WARMUP_NS - measure_ns,
         ray_cpu=max(ray) / window_ns if ray else None,
         agent_cpu=max(agent) / window_ns,
     )
@@ -228,22 +272,45 @@ def control_cpu_ns() -> tuple[int | None, int]:
     return ray, agent
 
 
-def _row(count: int, found: Mapping[int, Sequence[Load]], void: int) -> Scale:
-    loads, ones = found[count], found[1]
-    ratios = [one.queries_per_s / base.queries_per_s for one, base in zip(loads, ones, strict=True)]
-
-    def middle(name: str) -> Any:
-        return median(getattr(one, name) for one in loads)
-
+def _row(count: int, found: Mapping[_Arm, Sequence[Load]], void: int) -> Scale:
+    loads = found[0, count]
     return Scale(
         clients=count,
         queries_per_s=mean_interval([one.queries_per_s for one in loads]),
-        over_one=judge_ratio(ratios).quoted,
-        client_busy=middle("client_busy"),
-        server_busy=middle("server_busy"),
+        over_one=_over(loads, found[0, 1], "queries_per_s"),
+        client_busy=_middle(loads, "client_busy"),
+        server_busy=_middle(loads, "server_busy"),
         late_ns=max(one.late_ns for one in loads),
         void=void,
-        control_ns=middle("control_ns"),
-        ray_cpu=None if any(one.ray_cpu is None for one in loads) else middle("ray_cpu"),
-        agent_cpu=middle("agent_cpu"),
+        control_ns=_middle(loads, "control_ns"),
+        ray_cpu=None if any(one.ray_cpu is None for one in loads) else _middle(loads, "ray_cpu"),
+        agent_cpu=_middle(loads, "agent_cpu"),
     )
+
+
+def division_of(
+    most: int, connections: int, found: Mapping[_Arm, Sequence[Load]], void: Mapping[_Arm, int]
+) -> Division:
+    alone, together = found[SERVICE_NS, 1], found[SERVICE_NS, most]
+    return Division(
+        clients=most,
+        connections=connections,
+        service_ns=SERVICE_NS,
+        p50=_over(together, alone, "p50_ns"),
+        p99=_over(together, alone, "p99_ns"),
+        p50_ns=_middle(alone, "p50_ns"),
+        p99_ns=_middle(alone, "p99_ns"),
+        client_busy=_middle(alone, "client_busy"),
+        void=void[SERVICE_NS, 1] + void[SERVICE_NS, most],
+    )
+
+
+def _over(loads: Sequence[Load], others: Sequence[Load], name: str) -> Estimate:
+    """By block."""
+    return judge_ratio(
+        [getattr(one, name) / getattr(other, name) for one, other in zip(loads, others, strict=True)]
+    ).quoted
+
+
+def _middle(loads: Sequence[Load], name: str) -> Any:
+    return median(getattr(one, name) for one in loads)
