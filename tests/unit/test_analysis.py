@@ -17,7 +17,7 @@ from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
 from tests.unit.test_confirm import Scene, limit, scene
 
 from howfar.analysis import cells
-from howfar.analysis.advice import Advice
+from howfar.analysis.advice import Advice, advise
 from howfar.analysis.cells import CellSummary, scatter
 from howfar.analysis.link_facts import link_facts
 from howfar.analysis.published import find_published, published_sets
@@ -31,7 +31,7 @@ from howfar.report.figures import session_line
 from howfar.report.grid import is_grid
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import Resolution, interval_text, judge_ratio
-from howfar.stats.trials import others_in
+from howfar.stats.trials import others_in, trial_table
 from howfar.store.records import ArmRole, FactorValue, MachineLoad, Measured, Run, Trial, TrialStatus, Window
 from howfar.store.run_file import create, read_run
 
@@ -249,6 +249,42 @@ def test_merged_percentiles_are_those_of_all_trials_together(run: Run, summary: 
 
 
 # ---------------------------------------------------------------- advice
+
+
+def _over_the_network(summary: Summary) -> Advice:
+    return next(each for each in summary.advice if "ver the network a transaction" in each.because)
+
+
+@pytest.mark.parametrize(("tps", "says"), [(130, "Reduce the time in CPU"), (165, "Round trips take about half"),
+                                           (176, "Round trips take about half"), (251, "With the server on another")])  # fmt: skip
+def test_advice_about_round_trips_is_as_sure_as_the_interval_of_their_share(tps: float, says: str) -> None:
+    """A transaction of two connections has 29 round trips of 0.203 ms: half of its time at 170 transactions a second."""
+    remote = PathModel("remote", ArmRole.CONTENDER, tps, 9.9, 27.9, link_us=14.2)
+    found = _over_the_network(summarise(synthetic_run(models=(*PATHS[:3], remote), samples=20)))
+    assert found.action.startswith(says)
+    assert ("not resolved" in found.because) is ("about half" in says)
+
+
+@pytest.mark.parametrize(
+    ("wide", "clause", "unclear"),
+    [
+        (Estimate(value=1.02, low=1.01, high=1.03), True, False),
+        (Estimate(value=1.02, low=1.0, high=1.2), False, True),
+        (Estimate(value=1.02, low=None, high=None), False, True),
+        (Estimate(value=1.2, low=1.1, high=1.3), False, False),
+        (None, False, False),
+    ],
+)
+def test_bandwidth_is_no_help_only_where_the_whole_interval_says_so(
+    run: Run, summary: Summary, wide: Estimate | None, clause: bool, unclear: bool
+) -> None:
+    remote = cell(summary, "remote")
+    assert remote.limit is not None and remote.limit.faster_link is not None
+    changed = remote.model_copy(update={"limit": remote.limit.model_copy(update={"faster_link": wide})})
+    found = advise([changed if each is remote else each for each in summary.cells], trial_table(run))
+    (advice,) = (each for each in found if each.action.startswith("With the server on another machine"))
+    assert ("more bandwidth will not help" in advice.action) is clause
+    assert ("Whether more bandwidth helps is not resolved" in advice.because) is unclear
 
 
 def run_of(tcp_tps: float, scatter: float) -> Run:

@@ -25,11 +25,10 @@ from howfar.experiments.page.sentences import (
     round_trips_sentence,
     tcp_is_slower,
 )
-from howfar.plan.cells import AGAIN
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import Threshold
 from howfar.stats.trials import trial_table
-from howfar.store.records import Arm, ArmRole, Run, Trial
+from howfar.store.records import ArmRole, Run, Trial
 
 pytestmark = pytest.mark.slow
 
@@ -436,11 +435,12 @@ def test_two_machines_are_judged_by_the_noise_floor_of_the_link() -> None:
 
 def connecting(arm: PageArm, times: float) -> PageArm:
     """The same, opening connections for each page."""
-    value = arm.page_ms.value * times
-    slower = Estimate(value=value, low=value * 0.99, high=value * 1.01)
-    ratio = Estimate(value=1 / times, low=1 / times / 1.005, high=1 / times * 1.005)
-    found = {"connect": "per-transaction", "page_ms": slower, "over_kept": ratio, "arm": f"{arm.arm}, connecting"}
-    return arm.model_copy(update=found)
+    over, longer = 1 / times, arm.page_ms.value * (times - 1)
+    found = {
+        "over_kept": Estimate(value=over, low=over * 0.99, high=over * 1.01),
+        "connecting_ms": Estimate(value=longer, low=longer * 0.9, high=longer * 1.1),
+    }
+    return arm.model_copy(update={"connect": "per-transaction", "arm": f"{arm.arm}, connecting", **found})
 
 
 @pytest.mark.parametrize(("times", "pages"), [(2.0, {"heavy", "light"}), (1.01, set())])
@@ -460,46 +460,55 @@ def test_connecting_costs_what_is_resolved_and_of_real_pages(
     assert found_sentence == advised == bool(pages)
 
 
-def test_what_connecting_costs_is_judged_within_blocks(whole: PageFindings) -> None:
-    """Blocks that differ by a half, each with connects that take a fifth of its pages: the times overlap, the ratios do not."""
-    run = page_run(blocks=6)
-    kept = [arm for arm in run.info.arms if arm.factors.get("application") == "php" and not arm.name.endswith(AGAIN)]
-    trials, arms = list(run.trials), list(run.info.arms)
-    for arm in kept:
-        more = Arm(
-            name=f"{arm.name}, connecting",
-            role=ArmRole.CONTENDER,
-            factors={**arm.factors, "connect": "per-transaction"},
-        )
-        arms.append(more)
-        for trial in run.trials:
-            if trial.arm == arm.name and trial.measured is not None:
-                trials.append(paced(trial, 1.25).model_copy(update={"arm": more.name, "number": len(trials)}))
-    drifting = [paced(trial, 1 + trial.block / 10) for trial in trials]
-    info = run.info.model_copy(update={"arms": tuple(arms)})
-    found = page_findings_of(run.model_copy(update={"info": info, "trials": tuple(drifting)}))
-    pairs = costly_connections(found)
-    assert pairs and all(arm.over_kept is not None and arm.over_kept.value == pytest.approx(0.8) for arm, _ in pairs)
-    assert all((arm.page_ms.low or 0.0) < (same.page_ms.high or 0.0) for arm, same in pairs)
-    many = found.model_copy(update={"noise_floor": 0.3, "link_noise_floor": 0.3})
-    assert not costly_connections(many), "within the noise floor"
+def test_what_connecting_adds_is_paired_by_block() -> None:
+    """Blocks are three times as far apart as the two arms, so the two means alone say nothing."""
+    (cell,) = (cell for cell in heavy("php") if (cell.path, cell.threads, cell.app_cpu_ms) == ("socket", 4, 0))
+    run = page_run(blocks=8, scatter=0.001, wanted=[cell])
+    kept = next(arm for arm in run.info.arms if arm.role is ArmRole.BASELINE)
+    more = kept.model_copy(
+        update={
+            "name": "connecting",
+            "role": ArmRole.CONTENDER,
+            "factors": {**kept.factors, "connect": "per-transaction"},
+        }
+    )
+    both = [slowed(trial, 1 + trial.block / 10) for trial in run.trials if trial.arm == kept.name]
+    trials = (*both, *(slowed(trial, 1.1).model_copy(update={"arm": more.name}) for trial in both))
+    info = run.info.model_copy(update={"arms": (kept, more)})
+    arm = by_name(page_findings_of(run.model_copy(update={"info": info, "trials": trials})), more.name)
+    assert arm.over_kept is not None and arm.connecting_ms is not None
+    assert arm.over_kept.value == pytest.approx(1 / 1.1, rel=1e-6)
+    assert arm.over_kept.high is not None and arm.over_kept.high < 1
+    assert arm.connecting_ms.value == pytest.approx(arm.page_ms.value / 11, rel=1e-6)
+    assert arm.connecting_ms.low is not None and arm.connecting_ms.low > 0
 
 
-def paced(trial: Trial, times: float) -> Trial:
-    """The same pages in so many times the time."""
-    if trial.measured is None:
-        return trial
-    slower = {"elapsed_ns": round(trial.measured.elapsed_ns * times)}
-    return trial.model_copy(update={"measured": trial.measured.model_copy(update=slower)})
+def longer(found: PageFindings, low: float, high: float) -> PageFindings:
+    """With other differences between one machine and two."""
+    estimate = Estimate(value=(low + high) / 2, low=low, high=high)
+    return found.model_copy(
+        update={"choices": tuple(each.model_copy(update={"longer_ms": estimate}) for each in found.choices)}
+    )
 
 
-def test_round_trips_are_no_lever_where_two_machines_are_faster(whole: PageFindings) -> None:
-    assert round_trips_sentence(whole)
-    quick = [
-        arm.model_copy(update={"page_ms": Estimate(value=0.1, low=None, high=None)}) if arm.machines == 2 else arm
-        for arm in whole.arms
-    ]
-    assert round_trips_sentence(whole.model_copy(update={"arms": tuple(quick)})) == ""
+def test_round_trips_are_a_lever_only_where_two_machines_are_slower_by_a_resolved_figure(whole: PageFindings) -> None:
+    def advised(found: PageFindings) -> bool:
+        return any("cut the page's round trips" in piece.action for piece in page_advice(found))
+
+    figure = r"[\d.]+ \[[\d.]+, [\d.]+\]"
+    assert re.search(rf"takes {figure} ms longer, which adds {figure} ms for", round_trips_sentence(whole))
+    assert advised(whole)
+    assert round_trips_sentence(longer(whole, -2.0, -1.0)) == ""
+    unclear = longer(whole, -1.0, 3.0)
+    assert round_trips_sentence(unclear).endswith("(1 in flight): not resolved.") and not advised(unclear)
+
+
+def test_what_workers_and_processors_allow_has_an_interval(whole: PageFindings) -> None:
+    """But for those that are narrower than their digits."""
+    (sentence,) = (each for each in page_sentences(whole) if each.startswith("PHP workers"))
+    figure = r"\d+ \[\d+, \d+\]"
+    assert re.search(rf"at most {figure} heavy pages .* and {figure} on two; .* allow {figure} and \d+", sentence)
+    assert all(arm.allowed_per_s is not None and arm.allowed_per_s.low is not None for arm in whole.arms)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from statistics import median
 from howfar.analysis.cells import LINK, CellSummary, Figure, Floors, threads_of
 from howfar.analysis.signs import FEW_BLOCKS, Machine, Warning, busy_machine, machine_cpus
 from howfar.bottleneck.cycle import LINK_QUEUE, ROUND_TRIPS, WIRE, part_us
-from howfar.bottleneck.limit import Limit
+from howfar.bottleneck.limit import HARDLY, Limit
 from howfar.model.resource import Resource
 from howfar.plan.factors import ORDINARY, breaks
 from howfar.services import SERVICES, service_of
@@ -52,9 +52,6 @@ LATENCY_BOUND_SHARE = 0.5
 
 LINK_IDLE_SHARE = 0.5
 """A link used less than this is not what holds anything back."""
-
-BYTES_SHARE = 0.05
-"""Of a transaction, on the wire or in the queue before it: with less, no faster link is worth a word."""
 
 MAX_BLOCKS_ADVISED = 500
 
@@ -211,22 +208,36 @@ def _cut_round_trips(session: _Session) -> Advice | None:
         + "."
     )
     share = _round_trips_share(session, remote)
-    action = "Reduce the time in CPU and server first: round trips take less than half of the time."
     if share.low is not None and share.high is not None and share.low < LATENCY_BOUND_SHARE < share.high:
         action = "Round trips take about half of the time over the network: run longer to know whether they or CPU time come first."
         because += (
             f" Their share is {share.value * 100:.0f} [{share.low * 100:.0f}, {share.high * 100:.0f}] %, so whether round trips or "
             "CPU time is the larger part is not resolved."
         )
-    if link / cycle < LATENCY_BOUND_SHARE:
-        if session.busy:
-            because += " Other programs used the CPUs: on a quiet machine round trips take a larger share."
-        return Advice(action=action, because=because)
-    bytes_us = part_us(remote.cycle, WIRE, LINK_QUEUE) if remote.cycle is not None else 0.0
-    no_bandwidth = "; more bandwidth will not help" if idle and bytes_us < BYTES_SHARE * cycle else ""
-    fewer = fewer_round_trips(session.table.run.info.server_kind)
-    action = f"With the server on another machine, cut round trips ({fewer}) or move the application next to its data{no_bandwidth}."
+    elif link / cycle < LATENCY_BOUND_SHARE:
+        action = "Reduce the time in CPU and server first: round trips take less than half of the time."
+    else:
+        no_bandwidth, unclear = _bandwidth(remote)
+        fewer = fewer_round_trips(session.table.run.info.server_kind)
+        action = (
+            f"With the server on another machine, cut round trips ({fewer}) or move the application next to its data"
+        )
+        action += f"{no_bandwidth}."
+        because += unclear
+    if link / cycle < LATENCY_BOUND_SHARE and session.busy:
+        because += " Other programs used the CPUs: on a quiet machine round trips take a larger share."
     return Advice(action=action, because=because)
+
+
+def _bandwidth(cell: CellSummary) -> tuple[str, str]:
+    """A clause of the action, where the whole interval says that more of it will not help, and a sentence of the reason, where only
+    the estimate does."""
+    wide = cell.limit.faster_link if cell.limit is not None else None
+    if wide is None or wide.value >= HARDLY:
+        return "", ""
+    if wide.high is not None and wide.high < HARDLY:
+        return "; more bandwidth will not help", ""
+    return "", f" Whether more bandwidth helps is not resolved: at most {interval_text(wide)} times the throughput."
 
 
 def _round_trips_share(session: _Session, cell: CellSummary) -> Estimate:

@@ -45,6 +45,8 @@ class Limit(Part):
     """What will not help, though people try it; empty: nothing to warn of."""
     gain: Estimate | None = None
     """Throughput without this limit over the arm's own, at most: until something else is full. None: not known."""
+    faster_link: Estimate | None = None
+    """Throughput over a link of any rate over the arm's own, at most. None: no link with a rate."""
     divided: bool = False
     """Of CPUs: `resource` says who has the largest share, which is neither half of what is in use nor twice the next."""
 
@@ -99,7 +101,7 @@ _UNBOUNDED = 100.0
 """No figure beyond this is worth saying."""
 _EMULATOR_SHARE = 0.10
 """Of a CPU, in the emulator's hands: from here on its absence would be seen."""
-_HARDLY = 1.05
+HARDLY = 1.05
 """Times the throughput: what gives less at the very most is no help."""
 SHARED_CPUS = "CPUs of their own for each of these; which of them that helps most is unknown"
 """What would change CPUs that nobody has most of."""
@@ -324,7 +326,7 @@ def _latency(sample: Sample) -> str:
         (_far_faster_link, wide, "a far faster link", _up_to(wide)),
         (_twice_the_connections, twice, "twice the connections", _up_to(twice)),
     ]
-    left = [part_us(sample.cycle, ROUND_TRIPS) > HALF * sample.cycle.us, wide.most >= _HARDLY, True]
+    left = [part_us(sample.cycle, ROUND_TRIPS) > HALF * sample.cycle.us, wide.most >= HARDLY, True]
     remedies = [remedy for remedy, helps in zip(remedies, left, strict=True) if helps]
     says = [f"{what}: {gives}" for _, _, what, gives in remedies]
     if len(remedies) > 1:
@@ -350,12 +352,11 @@ def _without_emulator(sample: Sample) -> str:
     return f"; the emulator had {percent(share)} of it: where it has CPUs of its own {_up_to(gone)}"
 
 
-def would_not(resource: Resource, sample: Sample) -> str:
+def would_not(resource: Resource, sample: Sample, wide: Gain | None) -> str:
     """What will not help, though people try it. Of bandwidth only if the whole interval says so."""
     evidence = sample.evidence
     used = max((link.used for link in evidence.directions if link.used is not None), default=None)
-    no_help = bool(used) and sample.gain(_far_faster_link).most < _HARDLY
-    idle = f"more bandwidth: the link is {percent(used)} used" if used and no_help else ""
+    idle = f"more bandwidth: the link is {percent(used)} used" if used and wide and wide.most < HARDLY else ""
     match resource:
         case Resource.LINK_TO_CLIENT | Resource.LINK_TO_SERVER:
             return "more connections, or more CPU on either side"
@@ -405,6 +406,7 @@ def find_limit(trials: Sequence[Trial], setting: Setting) -> tuple[Evidence, Cyc
     facts = found.evidence
     if share and len(trials) > 1:
         facts += (f"{named.count(found.resource)} of {len(trials)} trials name it when judged alone",)
+    wide = None if bandwidth(sample.evidence, sample.cycle) is None else sample.gain(_far_faster_link)
     changes = SHARED_CPUS if found.divided else would_change(found.resource, sample)
     limit = Limit(
         resource=found.resource,
@@ -412,10 +414,11 @@ def find_limit(trials: Sequence[Trial], setting: Setting) -> tuple[Evidence, Cyc
         evidence=facts,
         confidence=_confidence(found.confidence, share),
         would_change=changes,
-        would_not=would_not(found.resource, sample),
+        would_not=would_not(found.resource, sample, wide),
         gain=None
         if found.divided or found.resource in _GAIN_UNKNOWN
         else sample.gain(partial(gain, found.resource)).estimate,
+        faster_link=wide.estimate if wide else None,
         divided=found.divided,
     )
     return everything, cycle, limit

@@ -20,9 +20,10 @@ from pydantic import ValidationError
 
 from howfar.analysis.cells import Floors
 from howfar.analysis.published import published_sets
-from howfar.experiments.page.arms import ArmTrials, ComparisonKey, page_arms, ratios
+from howfar.experiments.page.arms import ArmTrials, ComparisonKey, longer_ms, page_arms, ratios
 from howfar.experiments.page.findings import (
     BEYOND,
+    KEPT,
     Better,
     Crossing,
     OpenInterval,
@@ -35,7 +36,6 @@ from howfar.experiments.page.findings import (
 )
 from howfar.experiments.page.model import BISECTIONS, SOCKET, ModelRatio, Predictor, bisected, predictors
 from howfar.experiments.page.sentences import page_sentences
-from howfar.plan.factors import ORDINARY
 from howfar.plan.page import PageShape
 from howfar.stats import histograms
 from howfar.stats.estimate import Estimate
@@ -50,7 +50,6 @@ DEGRADED_NS = 75_000_000
 BAR = 0.10
 """The largest error of a predicted p50 that the model should have."""
 PLAN = "page"
-KEPT = str(ORDINARY["connect"])
 _BETTER: dict[Resolution, Literal["one", "two"]] = {Resolution.SLOWER: "one", Resolution.FASTER: "two"}
 _STEPS = 16
 """Points between two levels at which an end of the interval is searched before it is narrowed."""
@@ -96,13 +95,14 @@ def page_findings(table: TrialTable, floors: Floors) -> PageFindings | None:
     return findings.model_copy(update={"sentences": page_sentences(findings)})
 
 
-def _setting(arm: ArmTrials) -> object:
+def _setting(arm: ArmTrials) -> tuple[object, ...]:
     """What arms share that differ in nothing but how they connect."""
     return replace(arm.key, connect=KEPT), arm.route, arm.app_cpu_ns, arm.threads
 
 
 def _arm(arm: ArmTrials, predictor: Predictor | None, kept: ArmTrials | None) -> PageArm:
-    """`kept`: the same with kept connections."""
+    """`kept`: the same with kept connections, perhaps itself."""
+    other = None if kept is arm else kept
     merged = histograms.merge(arm.histograms)
     latency = histograms.latency_ms(merged, arm.histograms)
     each_s = predictor.p50_s(arm) if predictor is not None else []
@@ -114,7 +114,6 @@ def _arm(arm: ArmTrials, predictor: Predictor | None, kept: ArmTrials | None) ->
         machines=arm.machines,
         app_cpu_ns=arm.app_cpu_ns,
         pages_per_s=arm.pages_per_s,
-        over_kept=None if kept is None or kept is arm else _ratio(arm, kept),
         page_ms=arm.mean_ms,
         p50_ms=arm.p50_s * 1e3,
         p95_ms=latency.p95,
@@ -129,6 +128,9 @@ def _arm(arm: ArmTrials, predictor: Predictor | None, kept: ArmTrials | None) ->
         predicted_p50_ms=predicted_ms,
         predicted_p50_ms_interval=of_blocks(predicted_ms or 0.0, [1e3 * each for each in each_s]),
         predicted_error=None if predicted_s is None else predicted_s / arm.p50_s - 1,
+        allowed_per_s=arm.allowed_per_s,
+        over_kept=_ratio(arm, other) if other is not None else None,
+        connecting_ms=longer_ms(arm, other) if other is not None else None,
     )
 
 
@@ -221,6 +223,7 @@ def _compared(
                     app_cpu_total_ms=one.computed_s * 1e3,
                     two_over_one=judged,
                     tcp_over_socket=_ratio(tcp, one) if tcp is not None else None,
+                    longer_ms=longer_ms(two, one),
                     better=better,
                     predicted=predicted,
                     predicted_interval=of_blocks(predicted or 0.0, each),

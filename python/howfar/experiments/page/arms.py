@@ -137,9 +137,22 @@ class ArmTrials:
         return mean_interval(list(self.by_block.values()))
 
     @property
+    def page_ms(self) -> dict[int, float]:
+        """Of `page_s`, by block."""
+        return {block: 1e3 * self.threads / rate for block, rate in self.by_block.items()}
+
+    @property
     def mean_ms(self) -> Estimate:
         """Of `page_s`, over blocks."""
-        return mean_interval([1e3 * self.threads / rate for rate in self.by_block.values()])
+        return mean_interval(list(self.page_ms.values()))
+
+    @property
+    def allowed_per_s(self) -> Estimate | None:
+        """Pages a second over the utilisation of the busier machine's processors. None: none is known."""
+        alone = {block: only for block in self.by_block if (only := self.only(block)) is not None}
+        busy = {block: max(min(side.busy, 1.0) for side in only.sides) for block, only in alone.items()}
+        found = [rate / busy[block] for block, rate in self.by_block.items() if busy.get(block)]
+        return mean_interval(found) if found else None
 
     @property
     def page_s(self) -> float:
@@ -318,3 +331,10 @@ def page_arms(table: TrialTable) -> list[ArmTrials]:
 def ratios(above: ArmTrials, below: ArmTrials) -> dict[int, float]:
     """Pages a second of one over the other, for each block in which both are good."""
     return {block: rate / below.by_block[block] for block, rate in above.by_block.items() if block in below.by_block}
+
+
+def longer_ms(arm: ArmTrials, other: ArmTrials) -> Estimate | None:
+    """How much longer a page of one takes than of the other, over the blocks in which both are good. None: there are none."""
+    theirs = other.page_ms
+    found = [ms - theirs[block] for block, ms in arm.page_ms.items() if block in theirs]
+    return mean_interval(found) if found else None

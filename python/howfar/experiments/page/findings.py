@@ -20,6 +20,8 @@ Machines = Literal[1, 2]
 Better = Literal["one", "two", "not resolved"]
 OpenInterval = tuple[float | None, float | None]
 """None: open, for no end of what was looked at closes it."""
+KEPT = "persistent"
+"""Connections that live on from page to page."""
 BEYOND = 8.0
 """How many times beyond the measured range the model is evaluated."""
 _PLAINEST = ("socket", "tcp", "remote", "forwarded-socket")
@@ -59,7 +61,7 @@ class Setting(NamedTuple):
         """The headline is the least: real application, kept connections, nothing computed in addition, most pages in flight."""
         return (
             self.subject.application != "php",
-            self.subject.connect != "persistent",
+            self.subject.connect != KEPT,
             self.app_cpu_ns,
             -self.threads,
         )
@@ -135,8 +137,6 @@ class PageArm(AtCpu):
     arm: str
     machines: Machines
     pages_per_s: Estimate
-    over_kept: Estimate | None = None
-    """Over the same arm with kept connections, in pages a second, paired by block. None: it keeps them, or that was not measured."""
     page_ms: Estimate
     """Mean time of a page: pages in flight / pages a second."""
     p50_ms: float
@@ -162,6 +162,12 @@ class PageArm(AtCpu):
     """By the predictions of each block, as every interval of the model's figures here."""
     predicted_error: float | None
     """predicted / measured - 1."""
+    allowed_per_s: Estimate | None = None
+    """Pages a second that the processors of its busier machine would allow: by their utilisation, in each block."""
+    over_kept: Estimate | None = None
+    """Pages a second over the same with kept connections, paired by block. None: it keeps them, or nothing like it was measured."""
+    connecting_ms: Estimate | None = None
+    """How much longer a page takes than with kept connections, paired by block."""
 
     @property
     def path_cpu_ms(self) -> float:
@@ -183,6 +189,8 @@ class PageChoice(AtCpu):
     """Pages a second with two machines over one with sockets, paired by block."""
     tcp_over_socket: Estimate | None
     """One machine: loopback TCP over sockets."""
+    longer_ms: Estimate | None = None
+    """How much longer a page takes on two machines, paired by block."""
     better: Better
     predicted: float | None
     """`two_over_one` by the model."""

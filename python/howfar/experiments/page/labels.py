@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from howfar.experiments.page.findings import (
     BEYOND,
@@ -13,7 +13,8 @@ from howfar.experiments.page.findings import (
     PageFindings,
     Route,
 )
-from howfar.stats.resample import SUFFIX
+from howfar.stats.estimate import Estimate
+from howfar.stats.resample import SUFFIX, within
 from howfar.units import format_duration_ns, format_rate_bps
 
 NOTICED_MS, DEGRADED_MS = 13, 75
@@ -75,7 +76,15 @@ def share_of_pages(value: float) -> str:
 
 def milliseconds(value: float) -> str:
     """`9.1`, `0.24`, `152`: at most three digits."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.2g}" if value < 10 else f"{value:.3g}"
+    size = abs(value)
+    return f"{value:.0f}" if size >= 100 else f"{value:.2g}" if size < 10 else f"{value:.3g}"
+
+
+def with_interval(found: Estimate, form: Callable[[float], str] = milliseconds) -> str:
+    """`38 [36, 40]`; `38 (no interval)`."""
+    if found.low is None or found.high is None:
+        return f"{form(found.value)} (no interval)"
+    return within(found.value, (found.low, found.high), form)
 
 
 def by_model(crossing: Crossing, figure: str) -> str:

@@ -15,9 +15,11 @@ from howfar.experiments.page.labels import (
     pays_from,
     prediction_note,
     several,
+    with_interval,
 )
 from howfar.services import SERVICES
-from howfar.stats.intervals import Resolution, Threshold, excludes_one, interval_text
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import Resolution, Threshold, excludes_one, excludes_zero, interval_text
 from howfar.units import format_duration_ns
 
 _WORKERS = 20
@@ -148,21 +150,31 @@ def _tcp(findings: PageFindings) -> str:
     return f"On one machine, loopback TCP served {listed(served)} as sockets{hint}."
 
 
+def _longer_by_turns(findings: PageFindings) -> tuple[Estimate, float, PageArm] | None:
+    """Of the page with most round trips: how much longer it takes on two machines with one in flight, their number, and its arm there.
+    None: it does not take longer."""
+    found = [
+        (choice.longer_ms, sum(cost.turns for cost in pair[1].turns), pair[1])
+        for choice in findings.headline_choices(threads=1)
+        if choice.longer_ms is not None and (pair := findings.pair(choice)) is not None
+    ]
+    most = max(found, key=lambda each: each[1], default=None)
+    return None if most is None or most[1] < 1 or most[0].value <= 0 else most
+
+
 def round_trips_sentence(findings: PageFindings) -> str:
     """What a round trip costs with one page in flight, and what fewer would change."""
-    pairs = _single(findings)
-    if not pairs:
+    found = _longer_by_turns(findings)
+    if found is None:
         return ""
-    one, two = max(pairs, key=lambda pair: sum(cost.turns for cost in pair[1].turns))
-    count = sum(cost.turns for cost in two.turns)
-    more_ms = two.page_ms.value - one.page_ms.value
-    if count < 1 or more_ms <= 0:
-        return ""
+    longer, count, two = found
     text = (
-        f"On two machines each round trip takes {more_ms / count:.2g} ms longer, which adds {milliseconds(more_ms)} ms for the "
-        f"{count:.0f} of the {one.page} page (1 in flight)"
+        f"On two machines each round trip takes {with_interval(longer, lambda ms: f'{ms / count:.2g}')} ms longer, which adds "
+        f"{with_interval(longer)} ms for the {count:.0f} of the {two.page} page (1 in flight)"
     )
-    choice = next((choice for choice in findings.headline_choices() if choice.page == one.page), None)
+    if not excludes_zero(longer):
+        return f"{text}: not resolved."
+    choice = next((choice for choice in findings.headline_choices() if choice.page == two.page), None)
     crossing = findings.crossing(choice) if choice is not None else None
     if crossing is None or crossing.predicted_ms is None or crossing.half_turns_ms is None:
         return text + "."
@@ -172,31 +184,25 @@ def round_trips_sentence(findings: PageFindings) -> str:
     )
 
 
-def costly_connections(findings: PageFindings) -> list[Pair]:
-    """Real pages that open connections for each page, and the same with kept connections, if the difference is resolved: on sockets
-    and on the plainest route to a second machine, with the fewest in flight."""
-    kept = {(arm.page, arm.route, arm.setting[1:]): arm for arm in findings.arms if _kept_by_php(arm)}
-    found: dict[tuple[str, int], Pair] = {}
+def costly_connections(findings: PageFindings) -> list[tuple[PageArm, Estimate]]:
+    """Real pages that open connections for each page, and how many milliseconds longer each takes than with kept ones, if that is
+    resolved: on sockets and on the plainest route to a second machine, with the fewest in flight."""
+    found: dict[tuple[str, int], tuple[PageArm, Estimate]] = {}
     for arm in sorted(findings.arms, key=lambda each: (each.threads, each.app_cpu_ns, each.route.rank)):
-        same = kept.get((arm.page, arm.route, arm.setting[1:]))
-        if arm.application == "php" and arm.path != "tcp" and same is not None and not _kept_by_php(arm):
-            found.setdefault((arm.page, arm.machines), (arm, same))
-    return [pair for pair in found.values() if _connects_slowly(pair[0], findings)]
-
-
-def _kept_by_php(arm: PageArm) -> bool:
-    return arm.application == "php" and arm.connect == "persistent"
-
-
-def _connects_slowly(arm: PageArm, findings: PageFindings) -> bool:
-    return findings.threshold(arm.machines).resolve(arm.over_kept) is Resolution.SLOWER
+        if arm.application == "php" and arm.path != "tcp" and arm.connecting_ms is not None:
+            found.setdefault((arm.page, arm.machines), (arm, arm.connecting_ms))
+    return [
+        each
+        for each in found.values()
+        if findings.threshold(each[0].machines).resolve(each[0].over_kept) is Resolution.SLOWER
+    ]
 
 
 def _connects(findings: PageFindings) -> str:
     clauses = [
-        f"{milliseconds(arm.page_ms.value - kept.page_ms.value)} ms to the {arm.page} page "
+        f"{with_interval(longer)} ms to the {arm.page} page "
         f"{'on sockets' if arm.machines == 1 else 'on two machines'} ({in_flight(arm.threads)})"
-        for arm, kept in costly_connections(findings)
+        for arm, longer in costly_connections(findings)
     ]
     return f"Opening connections for each page adds {listed(clauses)}." if clauses else ""
 
@@ -207,13 +213,20 @@ def _workers(findings: PageFindings) -> str:
     if not pairs:
         return ""
     pair = max(pairs, key=lambda pair: pair[1].page_ms.value)
-    one, two = (f"{_WORKERS * 1e3 / arm.page_ms.value:.0f}" for arm in pair)
-    allowed = [f"{arm.pages_per_s.value / max(arm.busy.values()):.0f}" for arm in pair if any(arm.busy.values())]
+    one, two = (with_interval(_inverse(arm.page_ms), lambda per_ms: f"{_WORKERS * 1e3 * per_ms:.0f}") for arm in pair)
+    allowed = [with_interval(arm.allowed_per_s, "{:.0f}".format) for arm in pair if arm.allowed_per_s is not None]
     text = (
         f"PHP workers limit throughput to workers / page time: {_WORKERS} of them serve at most {one} {pair[0].page} pages a "
         f"second on one machine and {two} on two"
     )
     return text + (f"; the processors here allow {allowed[0]} and {allowed[1]}." if len(allowed) == 2 else ".")
+
+
+def _inverse(found: Estimate) -> Estimate:
+    """Of an estimate of what is above 0."""
+    if found.low is None or found.high is None or found.low <= 0:
+        return Estimate(value=1 / found.value, low=None, high=None)
+    return Estimate(value=1 / found.value, low=1 / found.high, high=1 / found.low)
 
 
 def _model(findings: PageFindings) -> str:
@@ -325,12 +338,12 @@ def _sockets(findings: PageFindings, shown: Sequence[PageChoice]) -> Advice | No
 
 def _fewer_round_trips(findings: PageFindings) -> Advice | None:
     """Where one machine is faster somewhere, and round trips are what costs."""
-    sentence = round_trips_sentence(findings)
-    if not sentence or not any(choice.better == "one" for choice in findings.choices):
+    found = _longer_by_turns(findings)
+    if found is None or not excludes_zero(found[0]) or not any(choice.better == "one" for choice in findings.choices):
         return None
     return Advice(
         action="Before a second machine, cut the page's round trips: one query with IN or JOIN for many, MGET, getMulti.",
-        because=sentence,
+        because=round_trips_sentence(findings),
     )
 
 
@@ -338,8 +351,8 @@ def _keep_connections(findings: PageFindings) -> Advice | None:
     pairs = costly_connections(findings)
     if not pairs:
         return None
-    arm, kept = max(pairs, key=lambda pair: pair[0].page_ms.value - pair[1].page_ms.value)
+    arm, longer = max(pairs, key=lambda pair: pair[1].value)
     return Advice(
         action="Keep connections between pages: PDO::ATTR_PERSISTENT, pconnect, a persistent_id for Memcached.",
-        because=f"{arm.arm}: {milliseconds(arm.page_ms.value)} ms a page instead of {milliseconds(kept.page_ms.value)}.",
+        because=f"{arm.arm}: {milliseconds(arm.page_ms.value)} ms a page, {with_interval(longer)} ms more than with kept connections.",
     )
