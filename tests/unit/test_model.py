@@ -12,7 +12,7 @@ from tests.unit.made_curves import REPLIES, WORKLOAD, Cell, run_of
 from tests.unit.rendered import findings_of
 
 from howfar.analysis import plateau
-from howfar.experiments.bandwidth.analysis import Curve, Scaling, scaling
+from howfar.experiments.bandwidth.analysis import Curve, Scaling, scaling, worded
 from howfar.experiments.bandwidth.report import what_if
 from howfar.experiments.grid import published
 from howfar.experiments.registry import summarise
@@ -367,6 +367,17 @@ def test_a_ceiling_that_was_read_at_the_top_is_not_said_to_be_reached() -> None:
     assert curve.ceilings[0].resource is Resource.SERVER_CPU and curve.ceilings[0].tps == pytest.approx(115, rel=0.01)
     assert "taken at the highest throughput itself" in curve.ceilings[0].says
     assert "is the ceiling (1" not in found.says and "where server CPU was full" in found.says
+
+
+@pytest.mark.parametrize("threads", [(1, 2), (1, 4, 16, 64)])
+def test_a_knee_that_no_measured_number_of_connections_reaches_is_marked(threads: tuple[int, ...]) -> None:
+    cells = [_tcp(number) for number in threads]
+    (curve,) = _scaling(run_of(cells)).curves
+    assert curve.own is not None and 2 < curve.own.knee < 64
+    assert curve.own.extrapolated is (threads[-1] == 2)
+    near = curve.ceilings[0].model_copy(update={"tps": curve.top.tps.value * 1.01})
+    says = worded(Scaling(curves=(curve.model_copy(update={"ceilings": (near,)}),), says="")).says
+    assert "N* " in says and ("beyond what was measured" in says) is curve.own.extrapolated
 
 
 def test_a_curve_s_low_end_is_met_and_every_point_counts_that_was_not_fitted_to() -> None:

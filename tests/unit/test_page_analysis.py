@@ -16,7 +16,7 @@ from tests.unit.simulated import Visit, constant, exponential, throughput
 
 from howfar.experiments.page.analysis import Curve, Found, Level, model_always, model_crossing, page_findings
 from howfar.experiments.page.findings import PageArm, PageFindings
-from howfar.experiments.page.labels import pays_from, predicted_from
+from howfar.experiments.page.labels import by_model, pays_from, predicted_from
 from howfar.experiments.page.model import Host, Network, overlap, work_of_each
 from howfar.experiments.page.sentences import (
     costly_connections,
@@ -529,3 +529,14 @@ def test_where_it_does_not_flip_the_reason_stands_instead(
     assert pays_from(base.model_copy(update=parts)) == text
     for always, predicted in (("one", "none"), ("two", "4.9 ms or less"), (None, "")):
         assert predicted_from(base.model_copy(update={"predicted_always": always})) == predicted
+
+
+def test_crossings_beyond_what_was_measured_are_marked(whole: PageFindings) -> None:
+    base = next(each for each in whole.crossings if each.page == "heavy")
+    figures = ("predicted_ms", "without_link_cpu_ms", "half_turns_ms")
+    for name in figures:
+        far, near = (base.model_copy(update={name: base.swept_ms[1] * times}) for times in (2, 0.9))
+        assert "beyond what was measured" in by_model(far, name)
+        assert "beyond what was measured" not in by_model(near, name)
+    least = base.model_copy(update={"half_turns_ms": base.swept_ms[0] * 0.999, "half_turns_ms_interval": None})
+    assert by_model(least, "half_turns_ms").endswith(" ms or less"), "the least that the application computes"

@@ -246,6 +246,18 @@ def test_settings_beyond_what_was_measured_are_marked(changed: dict[str, float],
     assert ("*" in found.rows[1][0].text) is beyond
 
 
+def test_knees_beyond_what_was_measured_are_marked() -> None:
+    whole = summary("bandwidth")
+    found = findings_of(whole, Scaling)
+    first, *others = found.curves
+    assert first.own is not None and first.foreign is None
+    far = first.model_copy(update={"own": first.own.model_copy(update={"extrapolated": True})})
+    for curves, marks in (((far, *others), ["*"]), (found.curves, [])):
+        table = table_of(blocks.predictions(with_findings(whole, scaling=Scaling(curves=curves, says=""))))
+        assert [row[2].text[-1] for row in table.rows if row[2].text.endswith("*")] == marks
+        assert any("extrapolation" in note for note in table.notes) is bool(marks)
+
+
 def test_a_version_that_was_measured_at_connections_of_its_own_has_its_figure() -> None:
     """Of one version only those in the middle were measured: they are neither the least nor the most of the others."""
     whole = summary("encryption")

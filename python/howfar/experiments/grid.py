@@ -409,6 +409,8 @@ def predictions(summary: Summary) -> list[Block]:
             f"{given} measured points are not in these errors: they are right by construction (the model was fitted to them, or a "
             "full link passed its rate)."
         )
+    if any(found.extrapolated for curve in curves for found in (curve.own, curve.foreign) if found):
+        notes.append("* beyond the connections that were measured: an extrapolation.")
     if any(curve.own for curve in curves):
         notes.append("Fitted: to the curve's own ends; its error only shows whether the shape is right.")
     return [Details("How good is the model?", (Table("", columns, tuple(rows), tuple(notes), stack=True),), open=True)]
@@ -416,7 +418,7 @@ def predictions(summary: Summary) -> list[Block]:
 
 def _errors(found: Prediction) -> tuple[Cell, ...]:
     return (
-        Cell(figures.number(found.knee), _spread(found.knee_interval)),
+        Cell(figures.number(found.knee) + (" *" if found.extrapolated else ""), _spread(found.knee_interval)),
         Cell(figures.number(found.plateau_tps), _spread(found.plateau_tps_interval)),
         *plain(
             figures.percent(found.plateau_error, signed=True),

@@ -44,6 +44,8 @@ class Prediction(Part):
     knee: float
     """N*: connections that would fill the busiest station if nobody ever waited."""
     knee_interval: Derived = None
+    extrapolated: bool = False
+    """`knee` lies beyond the connections that were measured."""
     tested: int
     """Measured points that the model was compared with."""
     by_construction: int
@@ -248,6 +250,7 @@ def predict(base: WhatIf, settings: WhatIfSettings, curve: Sequence[ArmFacts], b
         ceiling_tps=found.ceiling,
         plateau_tps=at(points, top.threads).throughput,
         knee=found.knee,
+        extrapolated=not threads[0] <= found.knee <= threads[-1],
         tested=len(compared),
         by_construction=len(curve) - len(compared),
         mean_error=sum(map(abs, errors)) / len(errors) if errors else None,

@@ -207,7 +207,8 @@ def _curve_says(curve: Curve) -> str:
         return f"{text}, where {binding.resource} was full; no ceiling can be predicted from that point"
     if share >= 0.9:
         knee = within(curve.own.knee, curve.own.knee_interval, "{:.3g}".format)
-        return f"{text}; the {binding.resource} is the ceiling ({ceiling}), N* {knee}"
+        beyond = ", beyond what was measured" if curve.own.extrapolated else ""
+        return f"{text}; the {binding.resource} is the ceiling ({ceiling}), N* {knee}{beyond}"
     return f"{text}, {share:.0%} of the lowest known ceiling ({binding.resource}, {ceiling})"
 
 

@@ -89,14 +89,17 @@ def with_interval(found: Estimate, form: Callable[[float], str] = milliseconds) 
 
 def by_model(crossing: Crossing, figure: str) -> str:
     """`figure` of a crossing by the model, which has one: `12 [10, 14.5] ms`; `12 [< 4.9, > 519] ms` where an end is open; `4.9 ms
-    or less`."""
+    or less`; `90 [80, 110] ms, beyond what was measured`."""
     value, interval = getattr(crossing, figure), getattr(crossing, f"{figure}{SUFFIX}")
     least, most = crossing.swept_ms[0], crossing.swept_ms[1] * BEYOND
-    if interval is None or interval == (None, value):
-        return f"{milliseconds(value)} ms" + (" or less" if interval or value <= least else "")
-    low = f"< {milliseconds(min(least, value))}" if interval[0] is None else milliseconds(interval[0])
-    high = f"> {milliseconds(most)}" if interval[1] is None else milliseconds(interval[1])
-    return f"{milliseconds(value)} [{low}, {high}] ms"
+    if interval == (None, value) or (interval is None and value <= least):
+        return f"{milliseconds(value)} ms or less"
+    text = milliseconds(value)
+    if interval is not None:
+        low = f"< {milliseconds(min(least, value))}" if interval[0] is None else milliseconds(interval[0])
+        high = f"> {milliseconds(most)}" if interval[1] is None else milliseconds(interval[1])
+        text += f" [{low}, {high}]"
+    return f"{text} ms" + ("" if least <= value <= crossing.swept_ms[1] else ", beyond what was measured")
 
 
 def in_flight(threads: int) -> str:
@@ -125,9 +128,7 @@ def pays_from(crossing: Crossing) -> str:
 def predicted_from(crossing: Crossing) -> str:
     """The same by the model: `39 ms`, `none`, `4.9 ms or less`. Empty: no model, or it changes more than once."""
     if crossing.predicted_ms is not None:
-        least, most = crossing.swept_ms
-        beyond = "" if least <= crossing.predicted_ms <= most else ", beyond what was measured"
-        return f"{by_model(crossing, 'predicted_ms')}{beyond}"
+        return by_model(crossing, "predicted_ms")
     known = {"one": "none", "two": f"{milliseconds(crossing.swept_ms[0])} ms or less"}
     return known.get(crossing.predicted_always or "", "")
 

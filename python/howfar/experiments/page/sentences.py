@@ -179,8 +179,8 @@ def round_trips_sentence(findings: PageFindings) -> str:
     if crossing is None or crossing.predicted_ms is None or crossing.half_turns_ms is None:
         return text + "."
     return (
-        f"{text}; half as many would move the crossing from {by_model(crossing, 'predicted_ms')} to "
-        f"{by_model(crossing, 'half_turns_ms')} (model, {in_flight(crossing.threads)})."
+        f"{text}; half as many would move the crossing to {by_model(crossing, 'half_turns_ms')}, from "
+        f"{by_model(crossing, 'predicted_ms')} (model, {in_flight(crossing.threads)})."
     )
 
 
@@ -306,7 +306,7 @@ def _flip(findings: PageFindings, choice: PageChoice) -> str:
         holds = limits is not None and (limits[0] or 0.0) <= choice.app_cpu_total_ms
         near = "this page may be beyond that" if holds else "near there"
         without = (
-            f" (from {by_model(crossing, 'without_link_cpu_ms')} without the emulator's CPU, by the model: {near}, measure on two "
+            f" (without the emulator's CPU from {by_model(crossing, 'without_link_cpu_ms')}, by the model: {near}, measure on two "
             "real machines)"
         )
     if crossing.measured_ms is not None:
