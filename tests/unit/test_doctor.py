@@ -35,9 +35,9 @@ from howfar.doctor.findings import (
     Finding,
     Floor,
     IdleCost,
-    Interval,
     Kind,
     Listener,
+    Median,
     Rates,
     Server,
     Severity,
@@ -114,7 +114,7 @@ def test_cpus_that_take_long_to_wake_are_a_note_with_its_price() -> None:
     assert finding.check == "idle-states" and finding.severity is Severity.NOTE
     assert "58 % of a round trip" in finding.says
     assert finding.gain is not None and finding.gain.saves_ns is not None
-    assert finding.gain.saves_ns.median == pytest.approx(35e3)
+    assert finding.gain.saves_ns.value == pytest.approx(35e3)
     lines = " ".join(line for change in finding.changes for line in change.lines)
     assert "tuned-adm" in lines and "/dev/cpu_dma_latency" in lines
 
@@ -127,7 +127,7 @@ def test_waking_that_hardly_costs_or_is_not_resolved_is_no_finding(cost: IdleCos
 def test_a_loopback_client_gets_its_lines_and_the_gain() -> None:
     (finding,) = looked(server(client()))
     assert finding.check == "loopback-tcp" and finding.gain is not None
-    assert finding.gain.saves_ns == Interval(median=6e3, low=6e3, high=6e3)
+    assert finding.gain.saves_ns == Median(value=6e3, low=6e3, high=6e3)
     lines = [line for change in finding.changes for line in change.lines]
     assert "pdo_mysql.default_socket = /run/s.sock" in lines and not any(
         "Django" in change.where for change in finding.changes
@@ -296,7 +296,7 @@ def test_churn_is_priced_on_the_transport_in_use() -> None:
     )
     (finding,) = looked(seen)
     assert finding.check == "connect-churn" and finding.gain is not None
-    assert finding.gain.saves_ns is not None and finding.gain.saves_ns.median == 220e3
+    assert finding.gain.saves_ns is not None and finding.gain.saves_ns.value == 220e3
 
 
 def postgres(*clients: Client, **changes: object) -> Server:
@@ -423,7 +423,7 @@ def test_an_interval_holds_its_median(values: list[float]) -> None:
     made = interval(values)
     assert (made.low is None) == (len(values) < 6)
     if made.low is not None and made.high is not None:
-        assert min(values) <= made.low <= made.median <= made.high <= max(values)
+        assert min(values) <= made.low <= made.value <= made.high <= max(values)
 
 
 def test_clients_of_postgresql_name_the_directory_and_the_port() -> None:
@@ -435,8 +435,12 @@ def test_clients_of_postgresql_name_the_directory_and_the_port() -> None:
 
 def test_differences_are_within_rounds() -> None:
     drifting = [float(number) for number in range(24)]
-    assert savings([value + 5 for value in drifting], drifting) == Interval(median=5, low=5, high=5)
+    assert savings([value + 5 for value in drifting], drifting) == Median(value=5, low=5, high=5)
     assert savings([], []) is None and savings([1.0], [1.0, 2.0]) is None
+
+
+def test_a_median_keeps_its_name_in_json() -> None:
+    assert interval([5.0] * 8).model_dump(by_alias=True) == {"median": 5, "low": 5, "high": 5}
 
 
 @pytest.mark.parametrize("kind", list(Kind))

@@ -73,7 +73,7 @@ def doctor(
         note(f"watching connections for {seconds:g} s")
     seen = examine(targets, logins, seconds)
     if as_json:
-        click.echo(seen.model_dump_json(indent=2))
+        click.echo(seen.model_dump_json(indent=2, by_alias=True))
     else:
         click.echo(screen(seen, min(shutil.get_terminal_size((100, 24)).columns, _WIDTH_MOST)))
     return TO_CHANGE if strict and seen.to_change else 0

@@ -1,4 +1,4 @@
-"""Checks for what can be wrong. A new check is a function from a `Context` to findings, and one line in CHECKS.
+"""What can be wrong. A new check is a function from a `Context` to findings, and one line in CHECKS.
 
 A check asks nobody anything, and where it cannot know it reports nothing.
 """
@@ -20,9 +20,9 @@ from howfar.doctor.findings import (
     Finding,
     Floor,
     Gain,
-    Interval,
     Kind,
     Listener,
+    Median,
     Server,
     Severity,
     Transport,
@@ -46,13 +46,13 @@ FORWARDERS = (
     "socat", "haproxy", "proxysql", "maxscale", "stunnel", "envoy", "docker-proxy", "ssh", "sshd", "nginx", "twemproxy",
     "nutcracker", "mcrouter", "mysqlrouter", "pgbouncer", "odyssey", "pgcat", "systemd-socket-", "rootlessport",
 )  # fmt: skip
-"""Forwarders' names as in the kernel, which cuts them at 15 characters, such as systemd-socket-proxyd's."""
+"""As the kernel names them, which cuts names at 15 characters: systemd-socket-proxyd is one of these."""
 _SERVERS = (
     *(program for service in SERVICES.values() for program in service.programs),
     "redis-sentinel",
     "valkey-sentinel",
 )
-"""Programs that support only TCP as clients: a replica connects to its primary, a sentinel to the servers it monitors."""
+"""A replica connects to its primary, and a sentinel to the servers it monitors; they support only TCP."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Context:
     def _local_tcp(self) -> list[Client]:
         return [client for client in self.server.clients if client.local and client.by == "tcp"]
 
-    def difference(self, worse: Transport, better: Transport) -> tuple[Interval | None, Interval | None, str] | None:
+    def difference(self, worse: Transport, better: Transport) -> tuple[Median | None, Median | None, str] | None:
         """Savings per round trip and per connect, and as text; None where one of the two was not measured."""
         slow, fast = self.server.floor(worse), self.server.floor(better)
         if slow is None or fast is None:
@@ -95,7 +95,7 @@ Check = Callable[[Context], list[Draft]]
 
 
 def needs_tcp(client: Client) -> bool:
-    """Whether the client uses TCP for another reason than its configuration. Forwarders have a check; Java has no sockets."""
+    """It uses TCP for another reason than its configuration. Forwarders have a check; Java's drivers have no sockets."""
     return forwards(client) or _name(client) in _SERVERS or family(client.program) == "java"
 
 
@@ -108,17 +108,17 @@ def _name(client: Client) -> str:
 
 
 def severity_for(using: Iterable[Client]) -> Severity:
-    """Severity of a finding about these clients: a note if a hidden program may need TCP, as a replica does."""
+    """A hidden program may be one that needs TCP, such as a replica: then it is only a note."""
     return Severity.NOTE if all(client.program == UNSEEN for client in using) else Severity.CHANGE
 
 
 def do(using: Sequence[Client], one: str, several: str) -> str:
-    """Subject and verb of a sentence about clients."""
+    """Subject and verb."""
     return f"{named(using)} {one if len(using) == 1 else several}"
 
 
 def named(using: Iterable[Client]) -> str:
-    """Names of clients: `php-fpm8.2 (www-data, pid 812, 815) and mariadb (app)`."""
+    """`php-fpm8.2 (www-data, pid 812, 815) and mariadb (app)`."""
     return " and ".join(_one(client) for client in using)
 
 
@@ -130,16 +130,16 @@ def _one(client: Client) -> str:
     return hidden.get(client.program, client.program) + (f" ({known})" if known else "")
 
 
-def format_interval(found: Interval) -> str:
-    """An interval as text, `5.3 µs [4.0, 6.6]`, the limits in the unit of the median."""
-    size, unit = _unit(found.median)
+def format_interval(found: Median) -> str:
+    """`5.3 µs [4.0, 6.6]`, the limits in the unit of the median."""
+    size, unit = _unit(found.value)
     if found.low is None or found.high is None:
-        return f"{_short(found.median / size)} {unit}"
-    return f"{_short(found.median / size)} {unit} [{_short(found.low / size)}, {_short(found.high / size)}]"
+        return f"{_short(found.value / size)} {unit}"
+    return f"{_short(found.value / size)} {unit} [{_short(found.low / size)}, {_short(found.high / size)}]"
 
 
 def format_time(ns: float) -> str:
-    """A time as text: `26.3 µs`."""
+    """`26.3 µs`."""
     size, unit = _unit(ns)
     return f"{_short(ns / size)} {unit}"
 
@@ -152,13 +152,13 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def resolved(found: Interval | None) -> bool:
-    """Whether the whole interval is a saving."""
+def resolved(found: Median | None) -> bool:
+    """The whole interval is a saving."""
     return found is not None and found.low is not None and found.low > 0
 
 
 def socket_gain(context: Context, using: Sequence[Client]) -> Gain:
-    """Time that the socket saves compared with the transport in use: from pings of the server, else between two processes."""
+    """What the socket saves against the transport in use: from pings of the server, else between two processes."""
     encrypted = bool(using) and all(client.tls for client in using)
     now = (Transport.TLS, Transport.TCP) if encrypted else (Transport.TCP, Transport.TLS)
     socket, tcp = context.server.floor(Transport.SOCKET), context.server.floor(*now)
@@ -182,14 +182,14 @@ def _saving(context: Context, socket: Floor, tcp: Floor) -> str:
     if not resolved(trip):
         parts = [f"not resolved: no difference per round trip above the noise of this look ({format_interval(trip)})"]
     else:
-        parts = [f"{format_interval(trip)} of each round trip's {format_time(tcp.round_trip_ns.median)}"]
+        parts = [f"{format_interval(trip)} of each round trip's {format_time(tcp.round_trip_ns.value)}"]
         rates = context.server.rates
         # A transaction is several round trips: of PostgreSQL no bound is known.
         if rates is not None and rates.statements >= 1 and context.server.kind.counts == "statements":
-            total = format_time(rates.statements * trip.median)
+            total = format_time(rates.statements * trip.value)
             parts.append(f"at most {total} per second at the {rates.statements:.3g} statements/s of all its clients")
     if connect is not None and resolved(connect) and tcp.connect_ns is not None:
-        parts.append(f"{format_interval(connect)} of each connect's {format_time(tcp.connect_ns.median)}")
+        parts.append(f"{format_interval(connect)} of each connect's {format_time(tcp.connect_ns.value)}")
     return "; ".join(parts)
 
 
@@ -242,7 +242,7 @@ def socket_off(context: Context) -> list[Draft]:
 
 
 def _others(context: Context) -> str:
-    """Clients that need TCP; empty when the server listens on the loopback only and no such client was seen."""
+    """Who needs TCP; empty when the server listens on the loopback only and no such client was seen."""
     if needs := context.only_by_tcp():
         return named(needs)
     listeners = context.server.listeners
@@ -264,7 +264,7 @@ def socket_out_of_reach(context: Context) -> list[Draft]:
 
 
 def _accessible_path(context: Context, socket: Listener) -> str:
-    """Where a socket that is out of reach should be: out of a closed directory, often the data directory, which stays closed."""
+    """A socket in a closed directory, often the data directory, moves out of it; the directory stays closed."""
     assert socket.path is not None and socket.file is not None, "a socket with a file"
     return context.path if socket.file.in_closed_directory or socket.file.mode & 0o002 else socket.path
 
@@ -321,11 +321,11 @@ def options_ignored(context: Context) -> list[Draft]:
 
 
 HANDSHAKE_SHARE = 0.01
-"""Share of the time spent in handshakes; less is no reason to change an application."""
+"""Of the time, spent in handshakes. Less is no reason to change an application."""
 _MOST_STATEMENTS = 100
-"""Statements per connection; a connection that carries more is not opened for each use."""
+"""Per connection. A connection that carries more is not opened for each use."""
 FEWEST_LOOKS = 2
-"""Fewest looks that found the bundle open; a single one may be a program that starts."""
+"""A single look with the bundle open may be a program that starts."""
 _FEWEST_CONNECTS = 2
 _NAMES = {
     Transport.SOCKET: "the socket",
@@ -340,7 +340,7 @@ def connect_churn(context: Context) -> list[Draft]:
     rates, floor = context.server.rates, _floor_in_use(context)
     if rates is None or floor is None or floor.connect_ns is None or rates.connects == 0:
         return []
-    share = rates.connects * floor.connect_ns.median / 1e9
+    share = rates.connects * floor.connect_ns.value / 1e9
     if share < HANDSHAKE_SHARE or rates.statements / rates.connects > _MOST_STATEMENTS:
         return []
     using = _reconnecting(context)
@@ -404,7 +404,7 @@ def authority_bundle(context: Context) -> list[Draft]:
 
 
 def _coincides(client: Client) -> bool:
-    """Whether most readings of the bundle come with a new connection to this server."""
+    """Most readings of the bundle come with a new connection to this server."""
     return client.bundle_connects >= _FEWEST_CONNECTS and 2 * client.bundle_connects >= client.bundle_reads
 
 
@@ -430,7 +430,7 @@ _COMPRESSION_OPTIONS = Change(
     lines=("without MYSQL_CLIENT_COMPRESS, PDO::MYSQL_ATTR_COMPRESS, compress=true, --compress",),
     restarts=False,
 )
-"""Lines for clients. None for [client], which would also apply to connections to other machines."""
+"""No line for [client]: that would also apply to connections to other machines."""
 
 
 def compressed_local(context: Context) -> list[Draft]:
@@ -468,7 +468,7 @@ def encrypted_local(context: Context) -> list[Draft]:
 
 
 def _plain_url(context: Context) -> tuple[Change, ...]:
-    """A URL without TLS. None for MySQL: accounts may require TLS, and without it new logins over TCP need the server's RSA key."""
+    """None for MySQL: accounts may require TLS, and without it new logins over TCP need the server's RSA key."""
     plain = next((found for found in context.server.listeners if found.path is None and found.tls == "none"), None)
     if context.server.kind is not Kind.REDIS or plain is None:
         return ()
@@ -492,9 +492,9 @@ def encrypted_socket(context: Context) -> list[Draft]:
 
 FEWEST_SESSIONS = 50
 IDLE_SHARE = 0.9
-"""Share of idle sessions; an application's own pool that is sized for its peak has fewer."""
+"""Of the sessions. A pool of the application's own that is sized for its peak has fewer."""
 WAITING_SHARE = 0.5
-"""Share of the time in transactions that is spent waiting for the client; it includes the client's own work."""
+"""Of the time in transactions, spent waiting for the client. It holds the client's own work too."""
 _FEWEST_PER_S = 10
 _POOLERS = ("pgbouncer", "odyssey", "pgcat")
 _POOLER = Change(
@@ -517,7 +517,7 @@ _PIPELINE = Change(
 
 
 def pooler_missing(context: Context) -> list[Draft]:
-    """Most sessions are idle, and none of the server's clients on this machine is a pooler."""
+    """Most sessions are idle, and none of its clients on this machine is a pooler."""
     if any(client.program in _POOLERS for client in context.server.clients):
         return []
     return _idle_sessions(context, "no pooler was seen")
@@ -559,7 +559,7 @@ def statement_by_statement(context: Context) -> list[Draft]:
     if share < WAITING_SHARE:
         return []
     floor = context.server.floor(Transport.SOCKET, Transport.TCP, Transport.TLS)
-    beside = f"; a round trip here takes {format_time(floor.round_trip_ns.median)}" if floor is not None else ""
+    beside = f"; a round trip here takes {format_time(floor.round_trip_ns.value)}" if floor is not None else ""
     gain = Gain(
         says=f"at most {format_time(rates.waiting / rates.statements * 1e9)} of a transaction{beside}; the client's own work is in it",
         basis="pg_stat_database: idle_in_transaction_time and active_time, while watched",
@@ -570,7 +570,7 @@ def statement_by_statement(context: Context) -> list[Draft]:
 
 
 MATTERS_SHARE = 0.05
-"""Share of a round trip; less is not worth the power."""
+"""Of a round trip: less is not worth the power."""
 
 _LINES = (
     Change(
@@ -599,9 +599,9 @@ _LINES = (
 def idle_states(context: Context) -> list[Draft]:
     """Waking CPUs is a resolved part of a round trip. A note: what it costs in power is for the owner to weigh."""
     cost = context.server.idle
-    if cost is None or not resolved(cost.waking) or cost.waking.median < MATTERS_SHARE * cost.as_found.median:
+    if cost is None or not resolved(cost.waking) or cost.waking.value < MATTERS_SHARE * cost.as_found.value:
         return []
-    share = cost.waking.median / cost.as_found.median
+    share = cost.waking.value / cost.as_found.value
     says = (
         f"waking idle CPUs is {share:.0%} of a round trip to it after a pause of 1 ms ({format_interval(cost.waking)} of "
         f"{format_interval(cost.as_found)}; idle driver {cost.driver or 'unknown'}, governor {cost.governor or 'unknown'})"
@@ -640,7 +640,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     *((name, _of_node(check)) for name, check in clusters.CHECKS.items()),
     ("idle-states", idle_states),
 )
-"""Checks by the name under which a finding is shown, in the order in which findings are shown."""
+"""By the name under which a finding is shown, in the order in which findings are shown."""
 
 
 def findings(context: Context) -> tuple[Finding, ...]:

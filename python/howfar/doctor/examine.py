@@ -33,9 +33,9 @@ from howfar.doctor.findings import (
     Examination,
     Finding,
     IdleCost,
-    Interval,
     Kind,
     Listener,
+    Median,
     Rates,
     Server,
     Severity,
@@ -273,7 +273,7 @@ def _rates(state: _ServerState, watched: Watched) -> Rates | None:
     return state.after.rates(state.before, watched.seconds, state.session.statements_by_counters)
 
 
-def _bundle() -> Interval:
+def _bundle() -> Median:
     """The CPU cost of a TLS context that names no authority, with this machine's bundle."""
     took = []
     for _ in range(_BUNDLE_READS):

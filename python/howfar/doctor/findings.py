@@ -14,9 +14,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from howfar.services import SERVICES
+from howfar.stats.estimate import Estimate
 
 FORMAT = 1
 """Raised when a field changes its meaning."""
@@ -78,12 +79,10 @@ class _Value(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Interval(_Value):
+class Median(Estimate):
     """A median with its 95 % interval by order statistics, which one disturbed round does not move."""
 
-    median: float
-    low: float | None
-    high: float | None
+    value: float = Field(serialization_alias="median")
 
 
 class Unseen(_Value):
@@ -160,8 +159,8 @@ class Floor(_Value):
     transport: Transport
     where: str
     pings_per_round: int
-    round_trip_ns: Interval
-    connect_ns: Interval | None
+    round_trip_ns: Median
+    connect_ns: Median | None
     """From connect() to a session that is logged in, with howfar's own client; None where every login failed."""
     round_trips_ns: tuple[float, ...]
     """The median of each round; the rounds of all transports are interleaved, so they compare in pairs."""
@@ -193,7 +192,7 @@ class Change(_Value):
 class Gain(_Value):
     says: str
     basis: str
-    saves_ns: Interval | None
+    saves_ns: Median | None
     """Per round trip or connect; None where nothing was measured."""
 
 
@@ -222,11 +221,11 @@ class IdleCost(_Value):
     """What the waking of idle CPUs costs a round trip to this server, after a pause of a millisecond."""
 
     transport: Transport
-    as_found: Interval
+    as_found: Median
     """A round trip with the machine as it is, ns."""
-    polling: Interval
+    polling: Median
     """With idle CPUs kept polling, rounds alternated."""
-    waking: Interval
+    waking: Median
     """The difference, round by round."""
     driver: str | None
     governor: str | None
@@ -270,7 +269,7 @@ class Server(_Value):
     floors: tuple[Floor, ...]
     idle: IdleCost | None
     """None: not measured, `unseen` says why, or the server is on another machine."""
-    bundle_ns: Interval | None
+    bundle_ns: Median | None
     """What reading this machine's CA bundle costs, where a client does it."""
     ignored: tuple[str, ...]
     """Names of options on its command line that it ignores."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 
-from howfar.doctor.findings import Floor, IdleCost, Interval, Transport
+from howfar.doctor.findings import Floor, IdleCost, Median, Transport
 from howfar.doctor.protocols.session import Endpoint, NotThis, Refused, ServerProtocol, make_blocking
 from howfar.doctor.targets import Login
 from howfar.lab.idle import idle_driver, polling
@@ -22,15 +22,15 @@ from howfar.stats.intervals import LEVEL
 
 ROUNDS = 24
 PINGS = 15
-"""Pings in each round: 360 on each transport."""
+"""In each round: 360 on each transport."""
 _WARM = 5
-"""Pings before the first one that counts."""
+"""Pings before the first that counts."""
 _PAUSE_S, _PAUSED_PINGS = 0.001, 5
 _FAR_NS = 20e6
-"""Time of a connect beyond which the server is remote, and fewer pings suffice."""
+"""Of a connect: beyond this the server is remote, and fewer pings suffice."""
 _FAR_PINGS = 3
 _ENOUGH_S, _LEAST_ROUNDS = 5.0, 6
-"""Time after which no further round begins, if there are enough for an interval."""
+"""No further round after this time, if there are enough for an interval."""
 
 
 def measure(
@@ -63,7 +63,7 @@ def measure(
 
 
 def _round(protocol: ServerProtocol, endpoint: Endpoint, login: Login, pings: int) -> tuple[float, float]:
-    """The median ping of a round, and its connect."""
+    """The median ping, and the connect."""
     began = time.perf_counter_ns()
     session = protocol.open(endpoint, login)
     connect = time.perf_counter_ns() - began
@@ -162,7 +162,7 @@ def _echo(end: socket.socket, others: Sequence[socket.socket]) -> int:
 
 
 def _turned(transports: list[Transport], number: int) -> list[Transport]:
-    """Transports in the order of a round: the first of one round is the last of the next."""
+    """The first of one round is the last of the next."""
     at = number % max(len(transports), 1)
     return transports[at:] + transports[:at]
 
@@ -190,16 +190,16 @@ def _floor(
     )
 
 
-def interval(values: Sequence[float]) -> Interval:
-    """A 95 % interval by order statistics: of 24 values the 7th and the 18th (98 %); fewer than six values have none."""
+def interval(values: Sequence[float]) -> Median:
+    """By order statistics: of 24 values the 7th and the 18th (98 %). Fewer than six have no 95 % interval."""
     found = sorted(values)
     depth = _depth(len(found))
     limits = (found[depth], found[-1 - depth]) if depth is not None else (None, None)
-    return Interval(median=statistics.median(found), low=limits[0], high=limits[1])
+    return Median(value=statistics.median(found), low=limits[0], high=limits[1])
 
 
 def _depth(count: int) -> int | None:
-    """Number of values outside at each end so that the rest contain the median with 95 %."""
+    """How many values may lie outside at each end while the rest contain the median with 95 %."""
     outside, depth = 0.0, None
     for rank in range(count // 2):
         outside += math.comb(count, rank) / 2**count
@@ -209,8 +209,8 @@ def _depth(count: int) -> int | None:
     return depth
 
 
-def savings(worse: Sequence[float], better: Sequence[float]) -> Interval | None:
-    """Savings of `better`, round by round; None where the transports were not measured together."""
+def savings(worse: Sequence[float], better: Sequence[float]) -> Median | None:
+    """What `better` saves, round by round; None where they were not measured together."""
     if not worse or len(worse) != len(better):
         return None
     return interval([a - b for a, b in zip(worse, better, strict=True)])
