@@ -18,14 +18,17 @@ from tests.unit.test_confirm import Scene, limit, scene
 
 from howfar.analysis import cells
 from howfar.analysis.advice import Advice, advise
-from howfar.analysis.cells import CellSummary, scatter
+from howfar.analysis.cells import CellSummary, floors, scatter
 from howfar.analysis.link_facts import link_facts
 from howfar.analysis.published import find_published, published_sets
 from howfar.analysis.signs import OTHERS_SHARE, Warning
 from howfar.analysis.summary import Summary
 from howfar.bottleneck import limit as attribution
+from howfar.experiments.answer import where
 from howfar.experiments.registry import summarise
 from howfar.model.resource import Resource
+from howfar.paths import PATHS as PATHS_KNOWN
+from howfar.paths.remote import RemotePath
 from howfar.plan.load import Override, load_plan
 from howfar.report.figures import session_line
 from howfar.report.grid import is_grid
@@ -255,6 +258,24 @@ def _over_the_network(summary: Summary) -> Advice:
     return next(each for each in summary.advice if "ver the network a transaction" in each.because)
 
 
+class WirePath(RemotePath):
+    name = "wire"
+
+
+def test_advice_is_about_what_paths_declare_and_not_their_names(
+    run: Run, summary: Summary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PATHS_KNOWN, "wire", WirePath())
+    arms = tuple(
+        arm.model_copy(update={"factors": {**arm.factors, "path": "wire"}}) if arm.factors["path"] == "remote" else arm
+        for arm in run.info.arms
+    )
+    renamed = summarise(run.model_copy(update={"info": run.info.model_copy(update={"arms": arms})}))
+    assert renamed.advice == summary.advice
+    assert where({"path": "wire"}) == where({"path": "pgbouncer-local"}) == where({"path": "unknown"}) == "here"
+    assert (where({"path": "tcp"}), where({"path": "socket"})) == ("on the loopback", "on the socket")
+
+
 @pytest.mark.parametrize(("tps", "says"), [(130, "Reduce the time in CPU"), (165, "Round trips take about half"),
                                            (176, "Round trips take about half"), (251, "With the server on another")])  # fmt: skip
 def test_advice_about_round_trips_is_as_sure_as_the_interval_of_their_share(tps: float, says: str) -> None:
@@ -281,7 +302,8 @@ def test_bandwidth_is_no_help_only_where_the_whole_interval_says_so(
     remote = cell(summary, "remote")
     assert remote.limit is not None and remote.limit.faster_link is not None
     changed = remote.model_copy(update={"limit": remote.limit.model_copy(update={"faster_link": wide})})
-    found = advise([changed if each is remote else each for each in summary.cells], trial_table(run))
+    table = trial_table(run)
+    found = advise([changed if each is remote else each for each in summary.cells], table, floors(table))
     (advice,) = (each for each in found if each.action.startswith("With the server on another machine"))
     assert ("more bandwidth will not help" in advice.action) is clause
     assert ("Whether more bandwidth helps is not resolved" in advice.because) is unclear

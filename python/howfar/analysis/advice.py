@@ -13,6 +13,7 @@ from howfar.analysis.signs import FEW_BLOCKS, Machine, Warning, busy_machine, ma
 from howfar.bottleneck.cycle import LINK_QUEUE, ROUND_TRIPS, WIRE, part_us
 from howfar.bottleneck.limit import HARDLY, Limit
 from howfar.model.resource import Resource
+from howfar.paths import is_direct
 from howfar.plan.factors import ORDINARY, breaks
 from howfar.services import SERVICES, service_of
 from howfar.stats.estimate import Estimate, Part
@@ -83,6 +84,15 @@ class _Session:
         """The one cell of a path; None when there is none or several: a rule for one would not hold for all."""
         found = [c for c in self.cells if c.factors.get("path") == path and c.role is not ArmRole.DUPLICATE]
         return found[0] if len(found) == 1 else None
+
+    def direct(self, machines: int, *, by_socket: bool) -> CellSummary | None:
+        """The same of a path without a program in between."""
+        names = {
+            str(c.factors["path"])
+            for c in self.cells
+            if is_direct(c.factors.get("path"), machines, by_socket=by_socket)
+        }
+        return self.by_path(names.pop()) if len(names) == 1 else None
 
     @property
     def busy(self) -> bool:
@@ -176,7 +186,8 @@ def _because(arm: str, limit: Limit) -> str:
 
 
 def _use_the_socket(session: _Session) -> Advice | None:
-    socket, tcp, unit = session.by_path("socket"), session.by_path("tcp"), session.table.unit
+    socket, tcp = session.direct(1, by_socket=True), session.direct(1, by_socket=False)
+    unit = session.table.unit
     if socket is None or tcp is None or tcp.ratio is None or socket.role is not ArmRole.BASELINE:
         return None
     reasons = []
@@ -193,7 +204,7 @@ def _use_the_socket(session: _Session) -> Advice | None:
 
 
 def _cut_round_trips(session: _Session) -> Advice | None:
-    remote = session.by_path("remote")
+    remote = session.direct(2, by_socket=False)
     if remote is None or remote.ratio is None or remote.resolution is not Resolution.SLOWER:
         return None
     cycle, link = sum(remote.time_split_us.values()), remote.time_split_us.get(LINK, 0.0)
@@ -250,7 +261,7 @@ def _round_trips_share(session: _Session, cell: CellSummary) -> Estimate:
 
 def _no_forwarding(session: _Session) -> Advice | None:
     """A forwarded socket against plain TCP to the same machine: what the forwarders themselves cost."""
-    forwarded, remote = session.by_path("forwarded-socket"), session.by_path("remote")
+    forwarded, remote = session.by_path("forwarded-socket"), session.direct(2, by_socket=False)
     if forwarded is None or remote is None:
         return None
     table = session.table

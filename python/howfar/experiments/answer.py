@@ -9,6 +9,7 @@ from howfar.analysis.cells import CellSummary, Figure
 from howfar.analysis.summary import RunEvidence
 from howfar.bottleneck.limit import Limit
 from howfar.model.resource import NOT_THE_PATH, Resource
+from howfar.paths import is_direct
 from howfar.plan.factors import ORDINARY
 from howfar.report import figures
 from howfar.stats.estimate import Estimate
@@ -141,4 +142,7 @@ def where(factors: Mapping[str, FactorValue]) -> str:
     rate = factors.get("rate_bps")
     if isinstance(rate, int | float):
         return f"at {figures.rate(rate)}"
-    return {"tcp": "on the loopback", "socket": "on the socket"}.get(str(factors.get("path")), "here")
+    path = factors.get("path")
+    if is_direct(path, 1, by_socket=True):
+        return "on the socket"
+    return "on the loopback" if is_direct(path, 1, by_socket=False) else "here"

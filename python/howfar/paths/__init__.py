@@ -1,4 +1,5 @@
-"""How a client reaches a server: one file per path and one line in `PATHS`. No other code asks which path it is."""
+"""How a client reaches a server: one file per path and one line in `PATHS`. Other code asks what a path declares, and for its name
+only where something is about that one path."""
 
 from __future__ import annotations
 
@@ -72,6 +73,12 @@ def is_local(name: object) -> bool:
     return path is not None and path.machines == 1
 
 
+def is_direct(name: object, machines: int, *, by_socket: bool) -> bool:
+    """Whether the path of this name has no program in between, so many machines, and the server's socket or TCP at its end."""
+    path = PATHS.get(str(name))
+    return path is not None and not path.hops and path.machines == machines and path.by_socket is by_socket
+
+
 def is_modelled(name: object) -> bool:
     """Whether the queueing model describes the path of this name."""
     path = PATHS.get(str(name))
@@ -88,6 +95,7 @@ __all__ = [
     "check_programs",
     "crosses_link",
     "find_path",
+    "is_direct",
     "is_local",
     "is_modelled",
     "not_carried",

@@ -219,6 +219,11 @@ def excludes_one(ratio: Estimate) -> bool:
     return _outside(1.0, ratio)
 
 
+def excludes_zero(difference: Estimate) -> bool:
+    """Whether the interval exists and 0 is not in it."""
+    return _outside(0.0, difference)
+
+
 def noise_floor(aa: Estimate) -> float | None:
     """The effect below which everything is within noise in this session, as a share, from the A/A arm's ratio.
 

@@ -19,7 +19,7 @@ from howfar.model.facts import ArmFacts
 from howfar.model.fit import Prediction, Series, fit, onto_link, predict, series, settings_of
 from howfar.model.resource import Resource
 from howfar.model.what_if import SHARED_CPU, network
-from howfar.paths import is_modelled
+from howfar.paths import is_direct, is_modelled
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.resample import Derived, within
 from howfar.store.records import FactorValue, Run, RunInfo
@@ -168,7 +168,7 @@ def foreign(one: Series, every: Sequence[Series], workload: Mapping[str, Any]) -
     if one.local:
         return None
     like = [each for each in every if each is not one and each.but("path", *_LINK) == one.but("path", *_LINK)]
-    loopback = [each for each in like if each.factors.get("path") == "tcp" and len(each.arms) > 1]
+    loopback = [each for each in like if is_direct(each.factors.get("path"), 1, by_socket=False) and len(each.arms) > 1]
     links = [each for each in like if not each.local and each.but(*_LINK) == one.but(*_LINK)]
     basis = loopback[0] if loopback else next((each for each in links if len(each.arms) > 1), None)
     if basis is None:
