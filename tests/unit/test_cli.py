@@ -8,14 +8,16 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
 from tests.unit.fake_lab import FakeEngine, FakeLaboratory, fakes
+from tests.unit.rendered import GOLDEN, is_golden
 
 from howfar.cli import session
-from howfar.cli.main import run_command_line
+from howfar.cli.main import cli, run_command_line
 from howfar.engine.messages import LoadJob
 from howfar.engine.process import engine_info
 from howfar.errors import MissingError, SandboxForbidden, ServerMissing
@@ -341,3 +343,24 @@ def test_runs_of_one_second_have_each_a_file(
     assert [howfar("run", "--quick", "--seed", "5", "--time-budget", "10min")[0] for _ in range(2)] == [0, 0]
     names = sorted(file.name for file in tmp_path.glob("*.howfar"))
     assert names == ["howfar-paths-20261121T201500Z-2.howfar", "howfar-paths-20261121T201500Z.howfar"]
+
+
+def surface(command: click.Command, name: str) -> Iterator[str]:
+    """A command with its arguments and options, and those of its subcommands, a line each."""
+    context = click.Context(command, info_name=name)
+    words = (
+        "/".join(each.opts + each.secondary_opts) if isinstance(each, click.Option) else each.human_readable_name
+        for each in command.params
+        if not getattr(each, "hidden", False)
+    )
+    yield " ".join((name, *words))
+    if isinstance(command, click.Group):
+        for inner in command.list_commands(context):
+            found = command.get_command(context, inner)
+            assert found is not None
+            yield from surface(found, f"{name} {inner}")
+
+
+def test_commands_options_and_exit_codes_stay_as_they_are() -> None:
+    codes = (cli.epilog or "").replace("\b\n", "")
+    is_golden(GOLDEN / "commands.txt", "\n".join((*surface(cli, "howfar"), "", codes)))

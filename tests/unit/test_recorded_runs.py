@@ -21,6 +21,7 @@ from click.testing import CliRunner
 
 from howfar.analysis import cells, plateau
 from howfar.cli.main import cli
+from howfar.report.terminal import FIRST_SCREEN
 from howfar.stats import intervals
 
 RECORDED = Path(__file__).parents[1] / "data" / "recorded"
@@ -28,6 +29,8 @@ NAMES = sorted(path.name.removesuffix(".howfar.xz") for path in RECORDED.glob("*
 PLANS = {"aa", "bandwidth", "compression", "crash", "encryption", "fallback", "page", "paths", "replication"}
 FAST = {"paths-mariadb", "paths-mysql", "crash-mariadb", "fallback-mysql", "aa-mariadb"}
 """These run with the unit tests; the others, whose models take seconds, with the rest."""
+
+WIDTH = 100
 
 CLOSED = {
     "resolution",
@@ -154,10 +157,12 @@ def test_every_figure_is_as_recorded(name: str, tmp_path: Path) -> None:
     was = plain_json.loads(unpacked(f"{name}.json"))
     assert list(differences(was, plain_json.loads(report(path, "--json")), "")) == []
     assert list(differences(rows(unpacked(f"{name}.csv").decode()), rows(report(path, "--csv")), "")) == []
+    screen = report(path)
+    assert screen.count("\n") <= FIRST_SCREEN and max(map(len, screen.splitlines())) <= WIDTH, screen
 
 
-def report(path: Path, form: str) -> str:
-    done = CliRunner().invoke(cli, ["report", str(path), form], catch_exceptions=False)
+def report(path: Path, *form: str) -> str:
+    done = CliRunner(env={"COLUMNS": str(WIDTH)}).invoke(cli, ["report", str(path), *form], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output
 

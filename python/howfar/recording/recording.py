@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 from urllib.parse import quote
 
 from howfar.errors import DiskFull, NewerRunFile, NotARunFile, RunFileError
@@ -27,7 +27,6 @@ APPLICATION_ID = 0x48574652 + 1
 """Mark in the file's header that tells a recording from any other SQLite file."""
 Phase = Literal["connect", "operation", "close"]
 PageMethod = Literal["mark", "php", "http", "command", "gap"]
-PAGE_METHODS: tuple[PageMethod, ...] = get_args(PageMethod)
 KILLED = "the recorder ended before it could complete the recording"
 
 _TABLES = """

@@ -300,8 +300,9 @@ def unmeasured_lines(summary: Summary) -> list[str]:
     """Each arm without a good trial, and why. Where nothing at all was measured, the reasons for void trials come first."""
     lines = [] if summary.cells or not summary.void_trials else [void_line(summary)]
     for arm in summary.unmeasured:
-        reasons = "; ".join(kind for kind, _ in _kinds(arm.reasons)) or "it was never reached"
-        lines.append(f"{arm.arm}: no good trial ({arm.void_trials} void): {reasons}.")
+        first, *others = [kind for kind, _ in _kinds(arm.reasons)] or ["it was never reached"]
+        more = f"; and {counted(len(others), 'other reason')}" if others else ""
+        lines.append(f"{arm.arm}: no good trial ({arm.void_trials} void): {first}{more}.")
     return lines
 
 

@@ -205,7 +205,7 @@ MANY = 5
 
 
 def warning_lines(summary: Summary) -> list[str]:
-    """Warnings of the session, then those of arms (arms with the same warning together), then arms without figures."""
+    """Warnings of the session, then arms without figures, then warnings of arms (arms with the same one together)."""
     found = [f"{warning.value}: {MEANING[warning]}." for warning in summary.warnings]
     found += [f"{line}." for line in host_lines(summary.hosts)] if summary.hosts is not None else []
     arms: dict[str, list[str]] = {}
@@ -214,8 +214,8 @@ def warning_lines(summary: Summary) -> list[str]:
             if warning is Warning.WIDE_INTERVAL and only_broke(summary):
                 continue  # no rate is the question there
             arms.setdefault(f"{warning.value}: {MEANING[warning]}.", []).append(cell.arm)
-    found += [f"{_whose(names, len(summary.cells))}: {text}" for text, names in arms.items()]
-    return found + unmeasured_lines(summary)
+    found += unmeasured_lines(summary)
+    return found + [f"{_whose(names, len(summary.cells))}: {text}" for text, names in arms.items()]
 
 
 def _whose(names: list[str], cells: int) -> str:
@@ -229,6 +229,9 @@ def _whose(names: list[str], cells: int) -> str:
 
 MOST_ADVICE = 3
 """Most pieces of advice on the first screen."""
+
+MOST_WARNINGS = 3
+"""Most warnings on the first screen."""
 
 LONG_NAME = 20
 """Length of a baseline's name beyond which it does not fit into the head of a column."""
@@ -250,12 +253,14 @@ def frame(
     """The document: the answer, `first` (the main table), warnings and advice make the first screen; `below` are charts and details of
     the experiment; method and receipts end every report. `records`: those of the cells unless given."""
     shown, rest = _advice(summary)
+    warnings = tuple(warning_lines(summary))
     blocks: list[Block] = [
         Answer(summary.verdict, cards),
         *first,
         Text(_below_the_table(summary), quiet=True),
-        Warnings(tuple(warning_lines(summary))),
+        Warnings(warnings[:MOST_WARNINGS]),
         *shown,
+        *([Details("More warnings", (Warnings(warnings[MOST_WARNINGS:]),))] if warnings[MOST_WARNINGS:] else []),
         *below,
         *rest,
         *distances.blocks(summary),
@@ -447,8 +452,7 @@ def cell_table(summary: Summary, title: str = "", main: bool = True) -> Table:
 
 def _table_notes(summary: Summary) -> tuple[str, ...]:
     sources = sorted({cell.published.source for cell in shown_cells(summary) if cell.published})
-    published = f" Published: {'; '.join(sources)}, on other machines and versions." if sources else ""
-    return (f"Ratios are means of the blocks' ratios, so they may differ from those of two rows.{published}",)
+    return (f"Published: {'; '.join(sources)}, on other machines and versions.",) if sources else ()
 
 
 def cell_records(summary: Summary) -> list[dict[str, object]]:
@@ -503,7 +507,8 @@ def _design(summary: Summary) -> str:
     lacking = f"; {counted(partly, 'more block')} {'lacks' if partly == 1 else 'lack'} some cells" if partly else ""
     return (
         f"In each of {counted(summary.complete_blocks, 'complete block')} every cell was measured once, in random "
-        f"order{settled}{lacking}. A ratio compares trials of the same block; its interval comes from the scatter between blocks. "
+        f"order{settled}{lacking}. A ratio is the mean of the ratios within blocks, so it may differ from that of two rows; its "
+        f"interval comes from the scatter between blocks. "
         f"{_CLAIMS.format(summary.claims)}"
     )
 

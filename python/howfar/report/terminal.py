@@ -138,6 +138,12 @@ NARROWEST = 40
 WIDEST = 132
 """Greatest width of prose and tables."""
 
+FIRST_SCREEN = 34
+"""Lines of 100 columns; the end of `howfar run` adds up to six. Where there are more, the list of details is left out, then reasons
+for the advice, from the last on."""
+
+MOST_REASONS = 3
+
 _ASCII = {"µ": "u", "±": "+/-", "×": "x", "–": "-", "—": "-", "…": "...", "≥": ">=", "≤": "<=", "−": "-"}
 
 _BOLD, _DIM, _YELLOW, _END = "\x1b[1m", "\x1b[2m", "\x1b[33m", "\x1b[0m"
@@ -163,12 +169,21 @@ def render(
 class _Screen(TextRenderer):
     def __init__(self, width: int, colour: bool, unicode: bool, details: bool) -> None:
         self.width, self.colour, self.unicode, self.details = width, colour, unicode, details
+        self.titles, self.reasons = True, MOST_REASONS
 
     def render(self, document: Document) -> str:
+        text = self._whole(document)
+        while not self.details and self.reasons and text.count("\n") > FIRST_SCREEN * max(1, 100 / self.width):
+            self.titles, self.reasons = False, self.reasons - (0 if self.titles else 1)
+            text = self._whole(document)
+        return text
+
+    def _whole(self, document: Document) -> str:
         parts = self.paragraphs(document.blocks)
         left_out = [block.title for block in document.blocks if isinstance(block, Details)]
         if left_out and not self.details:
-            parts.append(self.text(f"More with --details: {'; '.join(left_out)}. Charts: --html.", quiet=True))
+            titles = f": {'; '.join(left_out)}" if self.titles else ""
+            parts.append(self.text(f"More with --details{titles}. Charts: --html.", quiet=True))
         return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
     def shows(self, block: Block) -> bool:
@@ -204,6 +219,8 @@ class _Screen(TextRenderer):
 
     def advice(self, advice: Advice, number: int) -> Lines:
         lines = self._wrap(advice.action, first=f"{number}. ", rest="   ")
+        if not self.details and number > self.reasons:
+            return lines
         because = advice.because if self.details else _first_sentence(advice.because)
         return lines + self._paint(self._wrap(because, first="   ", rest="   "), _DIM)
 
