@@ -15,7 +15,7 @@ from howfar.engine.messages import LoadJob, Measuring
 from howfar.errors import EngineError, LabError, RunFileError, ServerCrashed
 from howfar.plan.load import Override, load_plan
 from howfar.plan.types import Timing, restore_plan
-from howfar.runner.observer import Silent
+from howfar.runner.observer import Observer
 from howfar.runner.run import conduct, differences
 from howfar.runner.stopping import Extension, Forecast, Slot, Standing, forecast
 from howfar.runner.trial import run_trial
@@ -30,7 +30,7 @@ class Killed(BaseException):
     """The process is gone: nothing more reaches the file."""
 
 
-class Listening(Silent):
+class Listening(Observer):
     def __init__(self) -> None:
         self.heard: list[tuple[str, ...]] = []
 

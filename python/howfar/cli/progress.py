@@ -113,8 +113,8 @@ def _ratios(compared: Sequence[ArmStanding]) -> str:
     return f"{len(compared)} ratios, the widest {widest.arm} {ratio(widest)}"
 
 
-class Lines:
-    """An Observer that prints lines."""
+class Lines(Observer):
+    """Prints lines."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -148,9 +148,6 @@ class Lines:
                 f"{block(place.block)} is repeated from its first trial, attempt {place.attempt + 1} of {ATTEMPTS_PER_BLOCK}"
             )
 
-    def engine_event(self, event: Event) -> None:
-        pass
-
     def trial_ended(self, trial: Trial) -> None:
         position = "" if trial.block >= CONFIRMATION_BLOCK else f" {trial.position + 1}/{self._arms}"
         self._print(f"{block(trial.block)},{position} {trial.arm}: {trial_result(trial, self._unit)}")
@@ -181,7 +178,7 @@ class Lines:
 
 
 class LivePicture(Lines):
-    """An Observer on a terminal, and a context manager: the last picture stays."""
+    """Of a terminal, and a context manager: the last picture stays."""
 
     def __init__(self, stream: TextIO, colour: bool, width: int) -> None:
         super().__init__(stream)

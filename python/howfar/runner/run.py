@@ -19,7 +19,7 @@ from howfar.plan.cells import cells
 from howfar.plan.estimate import CONFIRMATION_BLOCKS, confirmation_ns
 from howfar.plan.load import LoadedPlan
 from howfar.plan.types import Plan, restore_plan
-from howfar.runner.observer import Observer, Silent
+from howfar.runner.observer import Observer
 from howfar.runner.stopping import (
     VOIDS_IN_A_ROW,
     Budget,
@@ -168,7 +168,7 @@ def conduct(
     `more` changes the plan of an existing run from now on. Raises LabError when one arm stays void, DiskFull when the run
     file cannot grow, RunFileError when it was begun on another server or CPU; finished trials are in the file.
     """
-    conductor = _Conductor(file, laboratory, began_ns, instruments or Instruments(), observer or Silent())
+    conductor = _Conductor(file, laboratory, began_ns, instruments or Instruments(), observer or Observer())
     if not file.is_new:
         conductor.go_on(more or Extension())
     try:
