@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from howfar.report.document import Advice, Block, Cell, Chart, Column, Details, Document, Heading, Table
-from howfar.report.text import Lines, TextRenderer
+from howfar.report.text import Lines, Markdown
 
 GAP = "  "
 
@@ -166,7 +166,7 @@ def render(
     return _Screen(max(NARROWEST, min(width, WIDEST)), colour, unicode, details).render(document)
 
 
-class _Screen(TextRenderer):
+class _Screen(Markdown):
     def __init__(self, width: int, colour: bool, unicode: bool, details: bool) -> None:
         self.width, self.colour, self.unicode, self.details = width, colour, unicode, details
         self.titles, self.reasons = True, MOST_REASONS

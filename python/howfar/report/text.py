@@ -1,4 +1,4 @@
-"""Reports as text: the common part of Markdown and the terminal, and Markdown, CSV and JSON.
+"""Reports as text: Markdown, which the terminal builds on, CSV and JSON.
 
 Names in JSON are public: a name is added, never renamed; `REPORT_VERSION` is raised when a meaning changes.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,39 +39,43 @@ REPORT_VERSION = 1
 Lines = list[str]
 
 
-class TextRenderer(ABC):
-    """Renderer of text. Each method returns the lines of one kind of block; an empty list leaves the block out."""
+class Markdown:
+    """Each method gives the lines of one kind of block; no lines leave it out. Another form of text overrides them."""
 
-    @abstractmethod
-    def shows(self, block: Block) -> bool: ...
+    def shows(self, block: Block) -> bool:
+        return not isinstance(block, Chart | Facts)
 
-    @abstractmethod
-    def heading(self, text: str, level: int) -> Lines: ...
+    def heading(self, text: str, level: int) -> Lines:
+        return [f"{'#' * level} {text}"]
 
     def title(self, text: str, level: int) -> Lines:
         """Title of details."""
         return self.heading(text, level)
 
-    @abstractmethod
-    def text(self, text: str, quiet: bool = False) -> Lines: ...
+    def text(self, text: str, quiet: bool = False) -> Lines:
+        return [text]
 
-    @abstractmethod
-    def bullets(self, lines: Sequence[str]) -> Lines: ...
+    def bullets(self, lines: Sequence[str]) -> Lines:
+        return [f"- {line}" for line in lines]
 
-    @abstractmethod
-    def warnings(self, lines: Sequence[str]) -> Lines: ...
+    def warnings(self, lines: Sequence[str]) -> Lines:
+        return ["**Warnings**", "", *self.bullets(lines)]
 
-    @abstractmethod
-    def answer(self, text: str) -> Lines: ...
+    def answer(self, text: str) -> Lines:
+        return [f"**{text}**"]
 
-    @abstractmethod
-    def table(self, table: Table, level: int) -> Lines: ...
+    def table(self, table: Table, level: int) -> Lines:
+        rule = "|" + "|".join("---" if column.left else "---:" for column in table.columns) + "|"
+        lines = [_row([column.label for column in table.columns]), rule]
+        lines += [_row([cell.line for cell in row]) for row in table.rows]
+        title = [*self.heading(table.title, level), ""] if table.title else []
+        return [*title, *lines, *(line for note in table.notes for line in ("", note))]
 
-    @abstractmethod
-    def advice(self, advice: Advice, number: int) -> Lines: ...
+    def advice(self, advice: Advice, number: int) -> Lines:
+        return [f"{number}. **{advice.action}** {advice.because}".rstrip()]
 
-    @abstractmethod
-    def code(self, lines: Sequence[str]) -> Lines: ...
+    def code(self, lines: Sequence[str]) -> Lines:
+        return ["```", *lines, "```"]
 
     def facts(self, values: Mapping[str, Any]) -> Lines:
         return []
@@ -123,42 +126,9 @@ class TextRenderer(ABC):
 
 
 def as_markdown(document: Document) -> str:
-    """Markdown for an issue, a wiki or a mail: all except charts and receipts. Pipe tables; ends in a newline."""
-    parts = [[f"# {document.title}"], *_Markdown().paragraphs(document.blocks)]
+    """For an issue, a wiki or a mail: all of it except charts and receipts. Pipe tables; ends in a newline."""
+    parts = [[f"# {document.title}"], *Markdown().paragraphs(document.blocks)]
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
-
-
-class _Markdown(TextRenderer):
-    def shows(self, block: Block) -> bool:
-        return not isinstance(block, Chart | Facts)
-
-    def heading(self, text: str, level: int) -> Lines:
-        return [f"{'#' * level} {text}"]
-
-    def text(self, text: str, quiet: bool = False) -> Lines:
-        return [text]
-
-    def bullets(self, lines: Sequence[str]) -> Lines:
-        return [f"- {line}" for line in lines]
-
-    def warnings(self, lines: Sequence[str]) -> Lines:
-        return ["**Warnings**", "", *self.bullets(lines)]
-
-    def answer(self, text: str) -> Lines:
-        return [f"**{text}**"]
-
-    def table(self, table: Table, level: int) -> Lines:
-        rule = "|" + "|".join("---" if column.left else "---:" for column in table.columns) + "|"
-        lines = [_row([column.label for column in table.columns]), rule]
-        lines += [_row([cell.line for cell in row]) for row in table.rows]
-        title = [*self.heading(table.title, level), ""] if table.title else []
-        return [*title, *lines, *(line for note in table.notes for line in ("", note))]
-
-    def advice(self, advice: Advice, number: int) -> Lines:
-        return [f"{number}. **{advice.action}** {advice.because}".rstrip()]
-
-    def code(self, lines: Sequence[str]) -> Lines:
-        return ["```", *lines, "```"]
 
 
 def _row(fields: list[str]) -> str:
