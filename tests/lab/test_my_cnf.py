@@ -14,7 +14,7 @@ import pymysql
 import pytest
 from pymysql.cursors import DictCursor
 
-from howfar.experiments.replication.report import STATUS, my_cnf, primary_lines, replica_lines, timeout_lines
+from howfar.experiments.replication.report import STATUS, MyCnf
 from howfar.lab.replication.binary_log import BinaryLogReplication
 from howfar.lab.replication.dialect import Source, replication_dialect
 from howfar.lab.replication.member import wait_for
@@ -38,13 +38,13 @@ SAYS = {"ON": {"ON", "1"}, "binlog": {"ON", "1"}}
 @pytest.mark.parametrize("name", rarely_but(("mariadb",), ("mariadb", "mysql")), indirect=True)
 def test_a_pair_replicates_with_the_advised_lines(name: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     program, short = find_server(name), tmp_path_factory.mktemp("m")
+    advised = MyCnf(program.kind)
     DIALECTS[program.kind].initialise(program.path, short / "data")
     for mode in ("after-sync", "after-commit"):
-        first, second = primary_lines(program.kind, mode), replica_lines(program.kind, mode)
-        assert {*my_cnf(program.kind, "async")} < {*first, *second, *my_cnf(program.kind, mode)}, "nothing of its own"
-        more = timeout_lines(program.kind)
-        with _pair(program, short, (*first, *more), second) as (primary, replica, port):
-            assert _unlike(primary, (*first, *more)) == _unlike(replica, second) == {}
+        first, second = advised.primary_lines(mode), advised.replica_lines(mode)
+        assert {*advised.lines("async")} < {*first, *second, *advised.lines(mode)}, "nothing of its own"
+        with _pair(program, short, (*first, *advised.timeout_lines()), second) as (primary, replica, port):
+            assert _unlike(primary, (*first, *advised.timeout_lines())) == _unlike(replica, second) == {}
             _follow(program.kind, primary, replica, port)
             primary.cursor().execute("CREATE DATABASE d")
             primary.cursor().execute("CREATE TABLE d.t (id INT PRIMARY KEY)")

@@ -5,7 +5,6 @@ A run that also has crashes or a fallback has their sections here too.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import ClassVar
@@ -385,37 +384,20 @@ TIMEOUT_MS = 3_600_000
 """An hour: a primary should not acknowledge commits that no replica has without anyone noticing."""
 
 
-class Configuration(ABC):
-    """Of one kind of server. `mode` is a level of the factor `replication` with a replica."""
-
-    @abstractmethod
-    def waiting(self, mode: str) -> str:
-        """`semi-synchronously with AFTER_SYNC`: the mode in advice."""
-
-    @abstractmethod
-    def lines(self, mode: str) -> tuple[str, ...]:
-        """Both files, one after the other."""
-
-    @abstractmethod
-    def timeout_lines(self) -> tuple[str, ...]:
-        """To keep a primary from falling back, and to see whether it has."""
-
-    @abstractmethod
-    def second_lines(self, mode: str) -> tuple[str, ...]:
-        """A commit waits for any one of two replicas."""
-
-
-def configuration(kind: str) -> Configuration:
+def configuration(kind: str) -> PostgresqlConf | MyCnf:
     return PostgresqlConf() if kind == "postgresql" else MyCnf(kind)
 
 
-class PostgresqlConf(Configuration):
-    """PostgreSQL. A replica's name is the `application_name` by which it connects."""
+class PostgresqlConf:
+    """Of PostgreSQL. `mode` is a level of the factor `replication` with a replica, whose name is the `application_name` by which it
+    connects."""
 
     def waiting(self, mode: str) -> str:
+        """The mode in advice."""
         return f"synchronously with synchronous_commit = {SEMI_SYNC[mode]}"
 
     def lines(self, mode: str) -> tuple[str, ...]:
+        """Both files, one after the other."""
         return (
             "# the primary's postgresql.conf",
             *self._primary(mode, "replica1"),
@@ -428,6 +410,7 @@ class PostgresqlConf(Configuration):
         return ()
 
     def second_lines(self, mode: str) -> tuple[str, ...]:
+        """A commit waits for any one of two replicas."""
         return (
             "# the primary's postgresql.conf",
             *self._primary(mode, "replica1, replica2"),
@@ -456,75 +439,63 @@ _ENDS = {"mariadb": ("master", "slave"), "mysql": ("source", "replica")}
 STATUS = {"mariadb": "Rpl_semi_sync_master_status", "mysql": "Rpl_semi_sync_source_status"}
 
 
-class MyCnf(Configuration):
-    """MariaDB or MySQL."""
+class MyCnf:
+    """Of MariaDB or MySQL. `mode` is a level of the factor `replication` with a replica."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
+        self._primary, self._replica = _ENDS[kind]
 
     def waiting(self, mode: str) -> str:
+        """The mode in advice."""
         return f"semi-synchronously with {SEMI_SYNC[mode]}"
 
     def lines(self, mode: str) -> tuple[str, ...]:
-        return my_cnf(self._kind, mode)
+        """Both files, one after the other."""
+        primary, replica = self.primary_lines(mode), self.replica_lines(mode)
+        return ("# the primary's file", *primary, "# the replica's file, without the lines above", *replica)
+
+    def primary_lines(self, mode: str) -> tuple[str, ...]:
+        lines = ("[mysqld]", "server-id = 1", *_BINARY_LOG[self._kind], *_DURABLE)
+        if mode not in SEMI_SYNC:
+            return lines
+        return (
+            *lines,
+            *self._plugin(self._primary),
+            f"rpl-semi-sync-{self._primary}-enabled = ON",
+            f"rpl-semi-sync-{self._primary}-wait-point = {SEMI_SYNC[mode]}",
+            "# milliseconds. Without a replica every commit waits",
+            "# this long, then continues without it silently",
+            f"rpl-semi-sync-{self._primary}-timeout = {TIMEOUT_MS}",
+        )
+
+    def replica_lines(self, mode: str) -> tuple[str, ...]:
+        lines = ("[mysqld]", "server-id = 2", _READ_ONLY[self._kind], *_BINARY_LOG[self._kind], *_DURABLE)
+        if mode not in SEMI_SYNC:
+            return lines
+        return (
+            *lines,
+            *self._plugin(self._replica),
+            f"rpl-semi-sync-{self._replica}-enabled = ON",
+            "# once promoted, with a replica: no read-only,",
+            f"# and the rpl-semi-sync-{self._primary} lines of the primary",
+        )
 
     def timeout_lines(self) -> tuple[str, ...]:
-        return timeout_lines(self._kind)
+        """To keep a primary from falling back, and to see whether it has."""
+        return (
+            "# the primary's file",
+            "[mysqld]",
+            *self._plugin(self._primary),
+            f"rpl-semi-sync-{self._primary}-timeout = {TIMEOUT_MS}",
+            "# monitor it: unless ON, no replica is up to date",
+            f"# SHOW GLOBAL STATUS LIKE '{STATUS[self._kind]}'",
+        )
 
     def second_lines(self, mode: str) -> tuple[str, ...]:
         """One acknowledgement is all that it waits for by default."""
         return ()
 
-
-def my_cnf(kind: str, mode: str) -> tuple[str, ...]:
-    """Both files, one after the other; `mode` is a level of the factor `replication` with a replica."""
-    primary, replica = primary_lines(kind, mode), replica_lines(kind, mode)
-    return ("# the primary's file", *primary, "# the replica's file, without the lines above", *replica)
-
-
-def primary_lines(kind: str, mode: str) -> tuple[str, ...]:
-    lines = ("[mysqld]", "server-id = 1", *_BINARY_LOG[kind], *_DURABLE)
-    if mode not in SEMI_SYNC:
-        return lines
-    primary, _ = _ENDS[kind]
-    return (
-        *lines,
-        *_plugin(kind, primary),
-        f"rpl-semi-sync-{primary}-enabled = ON",
-        f"rpl-semi-sync-{primary}-wait-point = {SEMI_SYNC[mode]}",
-        "# milliseconds. Without a replica every commit waits",
-        "# this long, then continues without it silently",
-        f"rpl-semi-sync-{primary}-timeout = {TIMEOUT_MS}",
-    )
-
-
-def replica_lines(kind: str, mode: str) -> tuple[str, ...]:
-    lines = ("[mysqld]", "server-id = 2", _READ_ONLY[kind], *_BINARY_LOG[kind], *_DURABLE)
-    if mode not in SEMI_SYNC:
-        return lines
-    primary, replica = _ENDS[kind]
-    return (
-        *lines,
-        *_plugin(kind, replica),
-        f"rpl-semi-sync-{replica}-enabled = ON",
-        "# once promoted, with a replica: no read-only,",
-        f"# and the rpl-semi-sync-{primary} lines of the primary",
-    )
-
-
-def timeout_lines(kind: str) -> tuple[str, ...]:
-    """To keep a primary from falling back, and to see whether it has."""
-    primary, _ = _ENDS[kind]
-    return (
-        "# the primary's file",
-        "[mysqld]",
-        *_plugin(kind, primary),
-        f"rpl-semi-sync-{primary}-timeout = {TIMEOUT_MS}",
-        "# monitor it: unless ON, no replica is up to date",
-        f"# SHOW GLOBAL STATUS LIKE '{STATUS[kind]}'",
-    )
-
-
-def _plugin(kind: str, end: str) -> tuple[str, ...]:
-    """MySQL refuses an option of a plugin that it has not loaded; MariaDB has both ends built in."""
-    return (f"plugin-load-add = semisync_{end}.so",) if kind == "mysql" else ()
+    def _plugin(self, end: str) -> tuple[str, ...]:
+        """MySQL refuses an option of a plugin that it has not loaded; MariaDB has both ends built in."""
+        return (f"plugin-load-add = semisync_{end}.so",) if self._kind == "mysql" else ()
