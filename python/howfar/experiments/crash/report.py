@@ -22,7 +22,7 @@ from howfar.experiments.crash.analysis import (
 from howfar.experiments.experiment import Experiment
 from howfar.experiments.replication import frame
 from howfar.experiments.replication.arms import mode_name, plural
-from howfar.experiments.replication.charts import COLOURS, SHAPES, SHORT, states, symlog_ticks
+from howfar.experiments.replication.charts import LOOKS, states, symlog_ticks
 from howfar.experiments.replication.frame import (
     Record,
     columns,
@@ -71,8 +71,8 @@ def mode_labels(losses: Sequence[CrashLoss]) -> list[str]:
 
 
 def labels(losses: Sequence[CrashLoss]) -> list[str]:
-    """Labels of rows: mode and fault, where they identify a row; else the arm's name."""
-    short = [f"{SHORT.get(loss.mode, loss.mode)}, {FAULTS[loss.fault].name}" for loss in losses]
+    """Mode and fault, where they identify a row; else the arm's name."""
+    short = [f"{LOOKS[loss.mode].short}, {FAULTS[loss.fault].name}" for loss in losses]
     return short if len(set(short)) == len(short) else [loss.arm for loss in losses]
 
 
@@ -110,8 +110,8 @@ def _draw_dots(losses: Sequence[CrashLoss], width: int) -> Drawable | None:
             x=x,
             y=y,
             yOffset=alt.YOffset("lane:Q", scale=alt.Scale(domain=[-1.5, 1.5])),
-            color=by_name(alt.Color, "mode", {mode: COLOURS[mode] for mode in modes}, None),
-            shape=by_name(alt.Shape, "mode", {mode: SHAPES[mode] for mode in modes}, None),
+            color=by_name(alt.Color, "mode", {mode: LOOKS[mode].colour for mode in modes}, None),
+            shape=by_name(alt.Shape, "mode", {mode: LOOKS[mode].shape for mode in modes}, None),
         ),
         gone.encode(x=x, y=y),
         predicted.mark_tick(size=34, thickness=2.5, color=palette.INK).encode(x=x, y=y),

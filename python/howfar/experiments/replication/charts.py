@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import altair as alt
 
@@ -38,35 +38,30 @@ PANEL_LEAST = 250
 EXTRA = 200
 """Several panels may take what one leaves free beside itself."""
 
-COLOURS = {
-    "off": palette.SERIES[4],
-    "none": palette.MUTED,
-    "async": palette.SERIES[1],
-    "after-sync": palette.SERIES[0],
-    "after-commit": palette.SERIES[2],
-    "commit-off": palette.SERIES[5],
-    "remote-write": palette.SERIES[3],
-    "remote-flush": palette.SERIES[0],
-    "remote-apply": palette.SERIES[2],
-    "galera": palette.SERIES[0],
-    "group": palette.SERIES[2],
-    "group-leader": palette.SERIES[3],
+
+class Look(NamedTuple):
+    """Of one mode, on every chart the same."""
+
+    short: str
+    """For heads of columns and labels of bars."""
+    colour: str
+    shape: str
+
+
+LOOKS = {
+    "off": Look("no log", palette.SERIES[4], "cross"),
+    "none": Look("none", palette.MUTED, "diamond"),
+    "async": Look("async", palette.SERIES[1], "square"),
+    "after-sync": Look("AFTER_SYNC", palette.SERIES[0], "circle"),
+    "after-commit": Look("AFTER_COMMIT", palette.SERIES[2], "triangle-up"),
+    "commit-off": Look("off", palette.SERIES[5], "triangle-down"),
+    "remote-write": Look("remote_write", palette.SERIES[3], "triangle-right"),
+    "remote-flush": Look("on", palette.SERIES[0], "circle"),
+    "remote-apply": Look("remote_apply", palette.SERIES[2], "triangle-up"),
+    "galera": Look("Galera", palette.SERIES[0], "circle"),
+    "group": Look("group", palette.SERIES[2], "triangle-up"),
+    "group-leader": Look("group, one leader", palette.SERIES[3], "triangle-right"),
 }
-SHAPES = {
-    "off": "cross",
-    "none": "diamond",
-    "async": "square",
-    "after-sync": "circle",
-    "after-commit": "triangle-up",
-    "commit-off": "triangle-down",
-    "remote-write": "triangle-right",
-    "remote-flush": "circle",
-    "remote-apply": "triangle-up",
-    "galera": "circle",
-    "group": "triangle-up",
-    "group-leader": "triangle-right",
-}
-"""Colour and shape of each mode, on every chart the same."""
 
 LONG = 30
 """Names of more characters do not stand four in a row."""
@@ -79,23 +74,6 @@ CROSS = "M-0.6,-0.6L0.6,0.6M0.6,-0.6L-0.6,0.6"
 PARTS = {"local work": palette.PARTS[1], "wire": palette.PARTS[0], "waiting": palette.PARTS[4]}
 
 
-SHORT = {
-    "off": "no log",
-    "none": "none",
-    "async": "async",
-    "after-sync": "AFTER_SYNC",
-    "after-commit": "AFTER_COMMIT",
-    "commit-off": "off",
-    "remote-write": "remote_write",
-    "remote-flush": "on",
-    "remote-apply": "remote_apply",
-    "galera": "Galera",
-    "group": "group",
-    "group-leader": "group, one leader",
-}
-"""For heads of columns and labels of bars."""
-
-
 def scales(names: Sequence[str], curves: Sequence[ReplicationCurve]) -> tuple[dict[str, str], dict[str, str]]:
     """Colours and shapes of series: a mode's own; of several series of one mode the later ones have other shapes."""
     colours, shapes, seen = dict[str, str](), dict[str, str](), dict[str, int]()
@@ -103,8 +81,8 @@ def scales(names: Sequence[str], curves: Sequence[ReplicationCurve]) -> tuple[di
         mode = next(curve.mode for curve in curves if name.startswith(mode_name(curve.mode)))
         again = seen.get(mode, 0)
         seen[mode] = again + 1
-        colours[name] = palette.SERIES[(3 + again) % 8] if again else COLOURS[mode]
-        shapes[name] = MORE_SHAPES[(again - 1) % len(MORE_SHAPES)] if again else SHAPES[mode]
+        colours[name] = palette.SERIES[(3 + again) % 8] if again else LOOKS[mode].colour
+        shapes[name] = MORE_SHAPES[(again - 1) % len(MORE_SHAPES)] if again else LOOKS[mode].shape
     return colours, shapes
 
 
@@ -217,7 +195,7 @@ def split(cost: ReplicationCost, width: int) -> Drawable | None:
     behind: Rows = []
     for name, curve in named(cost.curves):
         for point in curve.points if curve.replica_rtt_ns in (None, rtt) else ():
-            label = f"{SHORT.get(curve.mode, curve.mode)}{name.removeprefix(mode_name(curve.mode))}, {point.threads}"
+            label = f"{LOOKS[curve.mode].short}{name.removeprefix(mode_name(curve.mode))}, {point.threads}"
             rows += [
                 {"arm": label, "part": part, "value": ms} for part, ms in zip(PARTS, parts(curve, point), strict=True)
             ]

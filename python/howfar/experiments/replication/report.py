@@ -265,7 +265,7 @@ def matrix(cost: ReplicationCost) -> Table:
     for label, curve in charts.named(cost.curves):
         extra = label.removeprefix(mode_name(curve.mode)).removeprefix(", ")
         lower = " ".join(part for part in (distance(curve.replica_rtt_ns), extra) if part)
-        heads.append(Column(charts.SHORT.get(curve.mode, curve.mode), lower))
+        heads.append(Column(charts.LOOKS[curve.mode].short, lower))
     rows = tuple(plain(str(n), *(_with_error(point_at(curve, n)) for curve in cost.curves)) for n in threads)
     note = "Too few arms for the model."
     if cost.mean_error is not None and cost.worst_error is not None:
