@@ -487,25 +487,23 @@ def what_if(summary: Summary) -> list[Block]:
     if base is None or not base.worked:
         return []
     own = base.worked[0].answer.tps
-    rows = tuple(
-        plain(
-            _link(worked.settings.rate_bps) + (" *" if _beyond(summary, worked) else ""),
-            f"{worked.settings.rtt_s * 1e3:.3g} ms",
-            str(worked.settings.threads),
-            "on" if worked.settings.tls else "off",
-            "each transaction" if worked.settings.connect_each else "persistent",
-            worked.settings.compression,
-            f"{figures.number(worked.answer.tps)} {figures.between(worked.answer.tps_interval)}".strip(),
-            f"x {worked.answer.tps / own:.2f}",
-            worked.answer.limits,
-        )
-        for worked in base.worked
-    )
-    head = single("link", "RTT", "connections", "TLS", "connect", "compression", "model/s", "of the first", "limit")
+    fields: Fields[WhatIfWorked] = {
+        "link": lambda each: _link(each.settings.rate_bps) + (" *" if _beyond(summary, each) else ""),
+        "RTT": lambda each: f"{each.settings.rtt_s * 1e3:.3g} ms",
+        "connections": lambda each: str(each.settings.threads),
+        "TLS": lambda each: "on" if each.settings.tls else "off",
+        "connect": lambda each: "each transaction" if each.settings.connect_each else "persistent",
+        "compression": lambda each: each.settings.compression,
+        "model/s": lambda each: (
+            f"{figures.number(each.answer.tps)} {figures.between(each.answer.tps_interval)}".strip()
+        ),
+        "of the first": lambda each: f"x {each.answer.tps / own:.2f}",
+        "limit": lambda each: each.answer.limits,
+    }
     notes = [f"From {base.arm}: {_model_error(base)}"]
     if any(_beyond(summary, worked) for worked in base.worked):
         notes.append("* beyond the measured range of links, round trips or connections: an extrapolation.")
-    return [Details("What if?", (Table("", head, rows, tuple(notes), stack=True),), open=True)]
+    return [Details("What if?", (table_of("", base.worked, fields, notes, stack=True),), open=True)]
 
 
 def _link(rate_bps: float | None) -> str:

@@ -10,7 +10,7 @@ import altair as alt
 
 from howfar.analysis.summary import Summary
 from howfar.report import charts, figures, palette
-from howfar.report.document import Block, Chart, Heading, Table, plain, single
+from howfar.report.document import Block, Chart, Fields, Heading, table_of
 from howfar.units import format_duration_ns
 
 _TITLE = "What lies between the hosts, measured before the first trial"
@@ -24,8 +24,17 @@ def blocks(summary: Summary) -> list[Block]:
     if not found:
         return []
     caption = f"Median round trip of one byte over TCP, at rest and with all CPUs awake; goodput of one connection. {_where(summary)}"
-    head = ("from", "to", "RTT at rest", "RTT awake", "goodput", "goodput back", "path MTU", "congestion control")
-    data = Table("", single(*head), tuple(plain(*_row(one)) for one in found))
+    fields: Fields[Mapping[str, Any]] = {
+        "from": lambda one: one["from"],
+        "to": lambda one: one["to"],
+        "RTT at rest": lambda one: _rtt(one["rtt_ns"]),
+        "RTT awake": lambda one: _rtt(one["rtt_awake_ns"]),
+        "goodput": lambda one: figures.rate(one["goodput_bps"]["to_server"]),
+        "goodput back": lambda one: figures.rate(one["goodput_bps"]["to_client"]),
+        "path MTU": lambda one: figures.UNKNOWN if one["path_mtu"] is None else str(one["path_mtu"]),
+        "congestion control": lambda one: one["congestion_control"],
+    }
+    data = table_of("", found, fields)
     return [Heading("What lies between the hosts?"), Chart("distances", _TITLE, caption, partial(draw, summary), data)]
 
 
@@ -33,19 +42,6 @@ def _where(summary: Summary) -> str:
     hosts = summary.environment["hosts"]
     zones = {name: facts.get("zone", "unknown") for name, facts in hosts.items()}
     return f"Zones: {', '.join(f'{name} {zone}' for name, zone in zones.items())}."
-
-
-def _row(one: Mapping[str, Any]) -> list[str]:
-    mtu = one["path_mtu"]
-    return [
-        one["from"],
-        one["to"],
-        _rtt(one["rtt_ns"]),
-        _rtt(one["rtt_awake_ns"]),
-        *(figures.rate(one["goodput_bps"][to]) for to in ("to_server", "to_client")),
-        figures.UNKNOWN if mtu is None else str(mtu),
-        one["congestion_control"],
-    ]
 
 
 def _rtt(found: Mapping[str, float] | None) -> str:

@@ -34,12 +34,14 @@ from howfar.report.document import (
     Details,
     Document,
     Facts,
+    Fields,
     Heading,
     Table,
     Text,
     Warnings,
     plain,
     single,
+    table_of,
 )
 from howfar.report.figures import (
     UNKNOWN,
@@ -584,24 +586,21 @@ def _instrument(summary: Summary) -> list[str]:
 
 
 def confirmations(summary: Summary) -> list[Block]:
-    """Tests of limits: something was changed that shows whether a limit is one; did throughput change as predicted?"""
-    rows = tuple(
-        plain(
-            found.arm,
-            limit_text.name(found.resource),
-            found.changed,
-            f"x {found.predicted:.2f}",
-            f"x {figures.ratio(found.measured)}",
-            confirmation_outcome(found),
-            str(found.blocks),
-        )
-        for found in summary.confirmations
-    )
-    head = single("cell", "limit", "changed", "predicted", "measured [95 %]", "outcome", "blocks")
+    """Something was changed that shows whether a limit is one: did throughput move as predicted?"""
+    fields: Fields[Confirmation] = {
+        "cell": lambda found: found.arm,
+        "limit": lambda found: limit_text.name(found.resource),
+        "changed": lambda found: found.changed,
+        "predicted": lambda found: f"x {found.predicted:.2f}",
+        "measured [95 %]": lambda found: f"x {figures.ratio(found.measured)}",
+        "outcome": confirmation_outcome,
+        "blocks": lambda found: str(found.blocks),
+    }
     notes = tuple(line for line in (figures.unconfirmed_line(summary),) if line)
-    if not rows:
+    if not summary.confirmations:
         return [Details("Limits that could not be tested", (Bullets(notes),))] if notes else []
-    return [Details("Tested limits", (Table("", head, rows, notes, stack=True),), open=True)]
+    table = table_of("", summary.confirmations, fields, notes, stack=True)
+    return [Details("Tested limits", (table,), open=True)]
 
 
 def confirmation_outcome(found: Confirmation) -> str:

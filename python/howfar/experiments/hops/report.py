@@ -9,11 +9,12 @@ from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.answer import floor_clause
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.hops.analysis import HopCost, HopCosts, hop_costs, verdict
+from howfar.experiments.hops.elsewhere import HopElsewhere
 from howfar.experiments.hops.poolers import PoolerPays, PoolerRatio
 from howfar.experiments.latency.analysis import Latency
 from howfar.experiments.latency.report import charts, main_table, with_limits
 from howfar.report import figures
-from howfar.report.document import Block, Cell, Column, Details, Document, Table
+from howfar.report.document import Block, Cell, Column, Details, Document, Fields, Table, table_of
 from howfar.report.frame import cell_table, confirmations, frame, trials
 from howfar.stats.estimate import Part
 from howfar.stats.intervals import excludes_one
@@ -93,58 +94,40 @@ def _ratio(one: PoolerRatio) -> str:
 
 def costs(found: HopCosts, unit: str) -> Table:
     at = "" if found.per_s is None else f"at {found.per_s:,.0f}/s"
-    columns = (
-        Column("path", left=True),
-        Column("programs", left=True),
-        Column("connections", "clients / server"),
-        Column("throughput", f"of {found.baseline}'s"),
-        Column("added p50 µs", at),
-        Column("added p99 µs", at),
-        Column("hop CPU µs", f"per {unit}"),
-        Column("a connect µs", f"{found.baseline}: {with_limits(found.connect_us)}"),
-    )
+    clients = found.clients or figures.UNKNOWN
+    fields: Fields[HopCost] = {
+        "path": lambda hop: hop.path,
+        Column("programs", left=True): lambda hop: ", ".join(hop.programs),
+        "connections\nclients / server": lambda hop: f"{clients} / {hop.to_server or figures.UNKNOWN}",
+        f"throughput\nof {found.baseline}'s": _throughput,
+        f"added p50 µs\n{at}": lambda hop: with_limits(hop.added_p50_us),
+        f"added p99 µs\n{at}": lambda hop: with_limits(hop.added_p99_us),
+        f"hop CPU µs\nper {unit}": lambda hop: with_limits(hop.cpu_us_per_query),
+        f"a connect µs\n{found.baseline}: {with_limits(found.connect_us)}": lambda hop: with_limits(hop.connect_us),
+    }
     note = (
         f"Against {found.baseline}, within blocks, with 95 % intervals (below four blocks their own values instead). *: a difference "
         "from the baseline's throughput that is resolved. Throughput and CPU time: in a closed loop. CPU time is that "
         "of all programs of the path; on the same CPUs it is taken from the client or the server. A connect: the extra time of a "
         "transaction that opens its own connection."
     )
-    return Table("", columns, tuple(_row(hop, found.clients) for hop in found.hops), (note,), main=True, stack=True)
+    return table_of("", found.hops, fields, (note,), main=True, stack=True)
 
 
-def _row(hop: HopCost, clients: int | None) -> tuple[Cell, ...]:
+def _throughput(hop: HopCost) -> str:
     resolved = " *" if hop.resolution and hop.resolution.is_difference else ""
-    found = (hop.added_p50_us, hop.added_p99_us, hop.cpu_us_per_query, hop.connect_us)
-    connections = f"{clients or figures.UNKNOWN} / {hop.to_server or figures.UNKNOWN}"
-    return (
-        Cell(hop.path),
-        Cell(", ".join(hop.programs)),
-        Cell(connections),
-        Cell(f"{with_limits(hop.throughput_ratio)}{resolved}"),
-        *(Cell(with_limits(figure)) for figure in found),
-    )
+    return f"{with_limits(hop.throughput_ratio)}{resolved}"
 
 
 def elsewhere(found: HopCosts) -> Table:
-    columns = (
-        Column("path", left=True),
-        Column("over", left=True),
-        Column("clients", left=True),
-        Column("published"),
-        Column("here", "[95 % interval]"),
-        Column("source", left=True),
-    )
-    rows = tuple(
-        (
-            Cell(one.path),
-            Cell(one.over),
-            Cell(_KEPT[one.connect]),
-            Cell(figures.number(one.theirs)),
-            Cell(with_limits(one.ours)),
-            Cell(one.source),
-        )
-        for one in found.elsewhere
-    )
+    fields: Fields[HopElsewhere] = {
+        "path": lambda one: one.path,
+        Column("over", left=True): lambda one: one.over,
+        Column("clients", left=True): lambda one: _KEPT[one.connect],
+        "published": lambda one: figures.number(one.theirs),
+        "here\n[95 % interval]": lambda one: with_limits(one.ours),
+        Column("source", left=True): lambda one: one.source,
+    }
     setups = dict.fromkeys(f"{one.source}: {one.setup}." for one in found.elsewhere)
     opposite = [
         f"{one.path}, clients {_KEPT[one.connect]}: the published ratio and ours lie on opposite sides of 1. The set-ups differ, and "
@@ -153,4 +136,5 @@ def elsewhere(found: HopCosts) -> Table:
         if excludes_one(one.ours) and (one.ours.value > 1) != (one.theirs > 1)
     ]
     note = "Throughput over that of the other path. Published: not our measurement, single runs on other machines, links and versions."
-    return Table("Published elsewhere", columns, rows, (note, *setups, *opposite), main=True, stack=True)
+    notes = (note, *setups, *opposite)
+    return table_of("Published elsewhere", found.elsewhere, fields, notes, main=True, stack=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
 from howfar.analysis.advice import capital
@@ -12,7 +12,7 @@ from howfar.experiments.replication.arms import ALONE, mode_name, near, plural
 from howfar.experiments.replication.trade import ReplicationFindings, TradeRow, quoted_rows
 from howfar.plan.factors import SEMI_SYNC
 from howfar.report import figures
-from howfar.report.document import Block, Bullets, Card, Cell, Code, Column, Details, Document, Table, Text
+from howfar.report.document import Block, Bullets, Card, Cell, Code, Column, Details, Document, Table, Text, table_of
 from howfar.report.frame import cell_records, frame, limits_of, written
 from howfar.stats.estimate import Estimate, Part
 from howfar.store.receipts import number_in
@@ -62,23 +62,22 @@ def trade_tables(findings: ReplicationFindings) -> list[Table]:
 def trade_table(rows: Sequence[TradeRow], main: bool = True) -> Table:
     """Without columns on crashes where nothing was broken."""
     known = any(row.lost_per_crash for row in rows)
-    of = ("of no", "replica") if rows[0].mode == ALONE else ("of the", "first")
-    heads = [Column("mode", left=True), Column("commits", "per s"), Column("ms per", "commit"), Column(*of)]
+    of = "of no\nreplica" if rows[0].mode == ALONE else "of the\nfirst"
+    fields: dict[str | Column, Callable[[TradeRow], str | Cell]] = {
+        "mode": lambda row: mode_name(row.mode),
+        "commits\nper s": lambda row: figures.number(row.commits_per_s.value),
+        "ms per\ncommit": lambda row: figures.number(row.commit_ms),
+        of: lambda row: Cell(figures.point(row.cost), figures.limits(row.cost)) if row.cost else "1",
+    }
     if known:
-        heads += [Column("lost per", "crash"), Column("seen,", "then gone", optional=True)]
+        fields["lost per\ncrash"] = lambda row: lost_cell(row.lost_per_crash, row.crashes)
+        fields[Column("seen,", "then gone", optional=True)] = _seen
     title = f"{TRADE}: RTT {distance(rows[0].replica_rtt_ns)}" if rows[0].replica_rtt_ns is not None else TRADE
-    return Table(title, tuple(heads), tuple(_trade_cells(row, known) for row in rows), trade_notes(rows), main=main)
+    return table_of(title, rows, fields, trade_notes(rows), main=main)
 
 
-def _trade_cells(row: TradeRow, known: bool) -> tuple[Cell, ...]:
-    cells = [
-        Cell(mode_name(row.mode)),
-        Cell(figures.number(row.commits_per_s.value)),
-        Cell(figures.number(row.commit_ms)),
-        Cell(figures.point(row.cost), figures.limits(row.cost)) if row.cost else Cell("1"),
-    ]
-    seen = figures.UNKNOWN if row.phantoms is None else "yes" if row.phantoms else "no"
-    return (*cells, *([lost_cell(row.lost_per_crash, row.crashes), Cell(seen)] if known else []))
+def _seen(row: TradeRow) -> str:
+    return figures.UNKNOWN if row.phantoms is None else "yes" if row.phantoms else "no"
 
 
 def trade_notes(rows: Sequence[TradeRow]) -> tuple[str, ...]:
