@@ -47,9 +47,7 @@ terminal = Terminal(_in_terminal, to_ascii)
 
 
 def findings_of(summary: Summary, kind: type[F]) -> F:
-    found = summary.found(kind)
-    assert found is not None
-    return found
+    return summary.the(kind)
 
 
 def with_findings(summary: Summary, **changed: Part) -> Summary:

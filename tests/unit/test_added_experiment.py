@@ -70,9 +70,6 @@ class Detour(Experiment):
     def advice(self, evidence: RunEvidence, findings: Findings) -> tuple[Advice, ...] | None:
         return None if findings["detour"] is None else (Advice(action="Stay at home.", because="It is shorter."),)
 
-    def applies(self, summary: Summary) -> bool:
-        return summary.found(Detours) is not None
-
     def document(self, summary: Summary) -> Document:
         longer = findings_of(summary, Detours).longer
         lines = Bullets(tuple(f"{arm} goes {times:.1f} times round" for arm, times in longer.items()))

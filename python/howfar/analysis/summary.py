@@ -229,6 +229,12 @@ class Summary(Part):
         """The findings of that type. None: this run has none."""
         return next((each for each in self.findings.values() if isinstance(each, kind)), None)
 
+    def the(self, kind: type[F]) -> F:
+        """The findings of that type, of an experiment that applies."""
+        found = self.found(kind)
+        assert found is not None, "an experiment that applies has found something"
+        return found
+
 
 @dataclass(frozen=True)
 class RunEvidence:

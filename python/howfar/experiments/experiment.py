@@ -46,9 +46,9 @@ class Experiment(ABC):
         """Advice. None: the advice for every run."""
         return None
 
-    @abstractmethod
     def applies(self, summary: Summary) -> bool:
-        """Whether this experiment writes the report; the first in the registry that returns True does."""
+        """Whether this experiment writes the report: it found something. The first in the registry that says yes does."""
+        return any(summary.found(kind) is not None for kind in self.findings.values())
 
     @abstractmethod
     def document(self, summary: Summary) -> Document:

@@ -41,12 +41,8 @@ class Cluster(Experiment):
         found = findings["cluster"]
         return _advice(found, evidence) if isinstance(found, ClusterCost) else None
 
-    def applies(self, summary: Summary) -> bool:
-        return summary.found(ClusterCost) is not None
-
     def document(self, summary: Summary) -> Document:
-        found = summary.found(ClusterCost)
-        assert found is not None, "only then it applies"
+        found = summary.the(ClusterCost)
         chart = Chart(
             "cluster",
             "One connection, by distance",

@@ -190,12 +190,8 @@ class Compression(Experiment):
     def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
         return verdict(evidence)
 
-    def applies(self, summary: Summary) -> bool:
-        return summary.found(CompressionEconomics) is not None
-
     def document(self, summary: Summary) -> Document:
-        found = summary.found(CompressionEconomics)
-        assert found is not None, "only then it applies"
+        found = summary.the(CompressionEconomics)
         return grid_document(summary, chart=_chart(summary, found), economics=costs(found))
 
 

@@ -226,8 +226,8 @@ class Crash(Experiment):
         return found is not None and found.crash is not None
 
     def document(self, summary: Summary) -> Document:
-        findings = summary.found(ReplicationFindings)
-        assert findings is not None and findings.crash is not None, "only then it applies"
+        findings = summary.the(ReplicationFindings)
+        assert findings.crash is not None, "only then it applies"
         main: list[Block] = [dots(findings.crash), *trade_tables(findings)[:1]]
         blocks = [*sections(findings.crash, summary.verdict), *verdicts(findings)]
         return frame.document(summary, main, blocks, records(findings.crash))

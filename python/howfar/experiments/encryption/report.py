@@ -36,12 +36,8 @@ class Encryption(Experiment):
     def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
         return verdict(evidence)
 
-    def applies(self, summary: Summary) -> bool:
-        return summary.found(EncryptionEconomics) is not None
-
     def document(self, summary: Summary) -> Document:
-        found = summary.found(EncryptionEconomics)
-        assert found is not None, "only then it applies"
+        found = summary.the(EncryptionEconomics)
         return grid_document(summary, chart=scaling(summary), economics=costs(found))
 
 

@@ -144,9 +144,7 @@ class Fallback(Experiment):
         return found is not None and bool(found.fallback)
 
     def document(self, summary: Summary) -> Document:
-        findings = summary.found(ReplicationFindings)
-        assert findings is not None, "only then it applies"
-        stories = findings.fallback
+        stories = summary.the(ReplicationFindings).fallback
         main = [*_chart(stories, 0), fallback_table(stories)]
         return frame.document(summary, main, sections(stories, leading=True), records(stories))
 

@@ -36,12 +36,8 @@ class Hops(Experiment):
         against = f"{verdict(found, ONE[evidence.table.unit], with_limits)}{floor_clause(evidence)}."
         return " ".join([*map(pays, found.poolers), against])
 
-    def applies(self, summary: Summary) -> bool:
-        return summary.found(HopCosts) is not None
-
     def document(self, summary: Summary) -> Document:
-        found, latency = summary.found(HopCosts), summary.found(Latency)
-        assert found is not None, "only then it applies"
+        found, latency = summary.the(HopCosts), summary.found(Latency)
         shown: tuple[Block, ...] = (*([poolers(found)] if found.poolers else []), costs(found, ONE[summary.asked]))
         below: tuple[Block, ...] = (Details("All cells", (cell_table(summary, main=False),)),)
         if latency is not None:

@@ -35,12 +35,8 @@ class Latencies(Experiment):
         found = findings["latency"]
         return _advice(found) if isinstance(found, Latency) else None
 
-    def applies(self, summary: Summary) -> bool:
-        return summary.found(Latency) is not None
-
     def document(self, summary: Summary) -> Document:
-        found = summary.found(Latency)
-        assert found is not None, "only then it applies"
+        found = summary.the(Latency)
         every = Details("All cells", (cell_table(summary, main=False),))
         below = (*charts(found), every, *trials(summary), *confirmations(summary))
         return frame(summary, (main_table(found),), below=below, records=records(found))

@@ -86,12 +86,8 @@ class Pages(Experiment):
         found = findings["pages"]
         return page_advice(found) if isinstance(found, PageFindings) else None
 
-    def applies(self, summary: Summary) -> bool:
-        return summary.found(PageFindings) is not None
-
     def document(self, summary: Summary) -> Document:
-        found = summary.found(PageFindings)
-        assert found is not None, "it applies"
+        found = summary.the(PageFindings)
         sentences = tuple(sentence for sentence in found.sentences if sentence not in summary.verdict)
         levels, crossings = found.headline_levels(), found.headline_crossings()
         others = (

@@ -115,10 +115,8 @@ def verdicts(findings: ReplicationFindings) -> list[Block]:
 
 def cards(summary: Summary) -> tuple[Card, ...]:
     """Both sides of the trade, a card a mode, at one distance."""
-    findings = summary.found(ReplicationFindings)
-    rows = quoted_rows(findings.trade) if findings else []
-    lost_first = findings is not None and findings.cost is None
-    return tuple(_card(row, lost_first) for row in rows)
+    findings = summary.the(ReplicationFindings)
+    return tuple(_card(row, findings.cost is None) for row in quoted_rows(findings.trade))
 
 
 def _card(row: TradeRow, lost_first: bool) -> Card:
@@ -187,9 +185,7 @@ def _evidence(summary: Summary) -> list[Block]:
 
 
 def _semi_sync(summary: Summary) -> bool:
-    findings = summary.found(ReplicationFindings)
-    if findings is None:
-        return False
+    findings = summary.the(ReplicationFindings)
     modes = {row.mode for row in findings.trade} | {story.mode for story in findings.fallback}
     modes |= {loss.mode for loss in (findings.crash.losses if findings.crash else ())}
     return bool(modes & set(SEMI_SYNC))
@@ -224,8 +220,7 @@ def _ends(receipt: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]] |
 
 def _clock(summary: Summary) -> str:
     """Counters can be wrong, a round trip cannot."""
-    findings = summary.found(ReplicationFindings)
-    cost = findings.cost if findings else None
+    cost = summary.the(ReplicationFindings).cost
     found = [
         point.p50_ms / (curve.rest_rtt_ns / 1e6)
         for curve in (cost.curves if cost else ())

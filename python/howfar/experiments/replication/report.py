@@ -223,8 +223,8 @@ class Replication(Experiment):
         return found is not None and found.cost is not None
 
     def document(self, summary: Summary) -> Document:
-        findings = summary.found(ReplicationFindings)
-        assert findings is not None and findings.cost is not None, "only then it applies"
+        findings = summary.the(ReplicationFindings)
+        assert findings.cost is not None, "only then it applies"
         cost, crash = findings.cost, findings.crash
         main: list[Block] = [*_throughput(cost), *trade_tables(findings)[:1]]
         blocks = [*verdicts(findings), *_model(summary, cost), *_split(cost)]
