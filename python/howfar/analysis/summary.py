@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache, partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import Field, SerializeAsAny, ValidationError
 
@@ -271,24 +271,33 @@ class RunEvidence:
         return workload if isinstance(workload, Mapping) else {}
 
 
-class Analysis(Protocol):
-    """The part of an experiment that `summarise` needs: `howfar.experiments.experiment` has the whole."""
+class Analysis:
+    """The part of an experiment that `summarise` needs; `howfar.experiments.experiment` has the whole."""
 
-    @property
-    def findings(self) -> Mapping[str, type[Part]]: ...
+    findings: ClassVar[Mapping[str, type[Part]]] = {}
+    """What `analyse` may find, by its key in `report --json`."""
+    own_model: ClassVar[bool] = False
+    """Its findings explain throughput themselves: the model of sessions has nothing to say about such a run."""
 
-    @property
-    def own_model(self) -> bool: ...
+    def acknowledgement_s(self, table: TrialTable, arm: Arm) -> float | None:
+        """How long a commit of this arm waits for another machine. None: it does not, or this experiment does not know."""
+        return None
 
-    def acknowledgement_s(self, table: TrialTable, arm: Arm) -> float | None: ...
+    def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]:
+        """Findings by the keys of `findings`. None: this run does not answer the question."""
+        return {}
 
-    def analyse(self, evidence: RunEvidence) -> Mapping[str, Part | None]: ...
+    def worded(self, found: Part) -> Part:
+        """A finding with its sentences, which are made once its figures have their intervals."""
+        return found
 
-    def worded(self, found: Part) -> Part: ...
+    def verdict(self, evidence: RunEvidence, findings: Findings) -> str:
+        """The answer in a sentence or two. Empty: it belongs to another experiment."""
+        return ""
 
-    def verdict(self, evidence: RunEvidence, findings: Findings) -> str: ...
-
-    def advice(self, evidence: RunEvidence, findings: Findings) -> tuple[Advice, ...] | None: ...
+    def advice(self, evidence: RunEvidence, findings: Findings) -> tuple[Advice, ...] | None:
+        """What to do. None: what holds for every run."""
+        return None
 
 
 def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
