@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from howfar.analysis.advice import capital
 from howfar.analysis.cells import CellSummary
@@ -54,7 +54,7 @@ from howfar.report.figures import (
     shown_cells,
     unmeasured_lines,
 )
-from howfar.stats.estimate import Estimate
+from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import interval_text
 from howfar.stats.trials import ONE
 from howfar.store.records import ArmRole, FactorValue
@@ -343,6 +343,18 @@ def limits_of(name: str, estimate: Estimate | None) -> dict[str, object]:
 def written(value: float | None) -> str:
     """A figure in a spreadsheet; unknown is empty."""
     return "" if value is None else f"{value:.6g}"
+
+
+def columns(part: Part, names: str, **renamed: str) -> dict[str, object]:
+    """Fields of a finding as columns of a spreadsheet, some under another name; an estimate has three, an empty field is unknown."""
+    found: dict[str, object] = {}
+    for field in names.split():
+        value, name = getattr(part, field), renamed.get(field, field)
+        if Estimate in get_args(kind := type(part).model_fields[field].annotation) or kind is Estimate:
+            found |= limits_of(name, value)
+        else:
+            found[name] = written(value) if isinstance(value, float) or value is None else value
+    return found
 
 
 def _fields(summary: Summary) -> list[Field]:

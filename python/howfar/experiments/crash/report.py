@@ -25,7 +25,6 @@ from howfar.experiments.replication.arms import mode_name, plural
 from howfar.experiments.replication.charts import LOOKS, states, symlog_ticks
 from howfar.experiments.replication.frame import (
     Record,
-    columns,
     count,
     fault_name,
     limits,
@@ -51,7 +50,7 @@ from howfar.report.document import (
     single,
     table_of,
 )
-from howfar.report.frame import limits_of
+from howfar.report.frame import columns, limits_of
 from howfar.stats.estimate import Estimate
 
 Typical = tuple[str, CrashLoss, CrashPoint]

@@ -15,11 +15,12 @@ from howfar.experiments.fallback.analysis import FallbackSeries, FallbackStory
 from howfar.experiments.replication import frame
 from howfar.experiments.replication.arms import mode_name, plural
 from howfar.experiments.replication.charts import states, symlog
-from howfar.experiments.replication.frame import Record, columns, with_limits
+from howfar.experiments.replication.frame import Record, with_limits
 from howfar.experiments.replication.trade import ReplicationFindings
 from howfar.report import figures, palette
 from howfar.report.charts import PHONE, Drawable, Rows, by_name, data, layer, vconcat
 from howfar.report.document import Block, Bullets, Chart, Column, Details, Document, Heading, Table, Text, plain, single
+from howfar.report.frame import columns
 from howfar.stats.estimate import Estimate
 
 ACKNOWLEDGED, WAITING, ALONE = "semi-synchronous", "no acknowledgements", "asynchronous, silently"

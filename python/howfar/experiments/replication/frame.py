@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from howfar.analysis.advice import capital
 from howfar.analysis.summary import Summary
@@ -13,9 +13,9 @@ from howfar.experiments.replication.trade import ReplicationFindings, TradeRow, 
 from howfar.plan.factors import SEMI_SYNC
 from howfar.report import figures
 from howfar.report.document import Block, Bullets, Card, Cell, Code, Column, Details, Document, Table, Text, table_of
-from howfar.report.frame import cell_records, frame, limits_of, written
-from howfar.stats.estimate import Estimate, Part
-from howfar.store.receipts import number_in
+from howfar.report.frame import cell_records, frame
+from howfar.stats.estimate import Estimate
+from howfar.store.receipts import number_in, table_in
 from howfar.units import format_duration_ns
 
 TRADE = "What an acknowledgement costs, what a crash loses"
@@ -282,15 +282,3 @@ def _records(summary: Summary, by_arm: Mapping[str, Record]) -> list[Record]:
     filled = {arm: {name: record.get(name, "") for name in names} for arm, record in by_arm.items()}
     cells = [record | filled.pop(str(record["arm"]), {}) for record in cell_records(summary)]
     return cells + [{"arm": arm} | record for arm, record in filled.items()]
-
-
-def columns(part: Part, names: str, **renamed: str) -> Record:
-    """Fields of a finding as columns of a spreadsheet, some under another name; an estimate has three, an empty field is unknown."""
-    found: Record = {}
-    for field in names.split():
-        value, name = getattr(part, field), renamed.get(field, field)
-        if Estimate in get_args(kind := type(part).model_fields[field].annotation) or kind is Estimate:
-            found |= limits_of(name, value)
-        else:
-            found[name] = written(value) if isinstance(value, float) or value is None else value
-    return found

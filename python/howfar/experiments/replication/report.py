@@ -29,7 +29,7 @@ from howfar.experiments.replication.arms import (
     server_kind,
     with_mode,
 )
-from howfar.experiments.replication.frame import Record, columns, distance, trade_tables, verdicts, with_limits
+from howfar.experiments.replication.frame import Record, distance, trade_tables, verdicts, with_limits
 from howfar.experiments.replication.trade import (
     ReplicationFindings,
     TradeRow,
@@ -50,6 +50,7 @@ from howfar.report.document import (
     plain,
     table_of,
 )
+from howfar.report.frame import columns
 from howfar.stats.estimate import Part
 from howfar.stats.intervals import interval_text
 from howfar.stats.trials import TrialTable
