@@ -20,7 +20,7 @@ from howfar.plan.factors import SHORT_ROW
 from howfar.report import figures, palette
 from howfar.report.charts import Drawable, axis, by_name, data, ends, intervals, layer, legend, log_ticks, looks
 from howfar.report.document import Block, Chart, Details, Document, Fields, Table, Text, table_of
-from howfar.report.frame import cell_table, frame, limits_of, trials, written
+from howfar.report.frame import cell_table, columns, frame, trials, written
 from howfar.stats.estimate import Part
 from howfar.stats.intervals import Resolution
 
@@ -272,22 +272,10 @@ def _advice(found: ClusterCost, evidence: RunEvidence) -> tuple[Advice, ...]:
 def records(found: ClusterCost) -> list[dict[str, object]]:
     """One line of CSV an arm."""
     return [
-        {
-            "arm": p.arm,
-            "mode": p.mode,
-            "consistency": p.consistency,
-            "distances": p.distances,
-            "row_bytes": p.row_bytes,
-            "rate_bps": written(p.rate_bps),
-            "threads": p.threads,
-            **limits_of("commits_per_s", p.commits_per_s),
-            **limits_of("p50_ms", p.p50_ms),
-            **{
-                name: written(getattr(p, name))
-                for name in ("p99_ms", "nearest_ms", "second_ms", "farthest_ms", "agreement_ms")
-            },
-            **{name: written(getattr(p, name)) for name in ("predicted_ms", "error", "flow_control")},
-            "conflicts": p.conflicts,
-        }
+        columns(p, "arm mode consistency distances row_bytes")
+        | {"rate_bps": written(p.rate_bps)}
+        | columns(p, "threads commits_per_s p50_ms p99_ms nearest_ms second_ms farthest_ms agreement_ms")
+        | columns(p, "predicted_ms error")
+        | {"flow_control": written(p.flow_control), "conflicts": p.conflicts}
         for p in found.points
     ]
