@@ -57,7 +57,7 @@ from howfar.report.document import (
     table_of,
 )
 from howfar.report.figures import UNKNOWN, number, percent, ratio, share
-from howfar.report.frame import cell_records, frame, limits_of, trials, written
+from howfar.report.frame import cell_records, columns, frame, trials, written
 from howfar.services import SERVICES
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.resample import within
@@ -483,33 +483,23 @@ def _at(of: AtCpu) -> tuple[Setting, Route]:
 
 
 def _record(arm: PageArm) -> dict[str, object]:
+    named = "page application machines app_cpu_ns pages_per_s page_ms p50_ms over_noticed over_degraded own_cpu_ms"
     figures: dict[str, float | None] = {
-        "p50_ms": arm.p50_ms,
-        "share_over_13_ms": arm.over_noticed,
-        "share_over_75_ms": arm.over_degraded,
-        "own_cpu_ms": arm.own_cpu_ms,
         **{f"{role}_cpu_ms": cpu for role, cpu in arm.cpu_ms.items()},
         **{f"{machine}_busy": share for machine, share in arm.busy.items()},
     }
     for cost in arm.turns:
-        columns = {"turn_us" if name == "mean_us" else name: value for name, value in cost if name != "service"}
-        figures |= {f"{cost.service}_{name}": value for name, value in columns.items()}
-    figures |= {name: getattr(arm, name) for name in ("rtt_ms", "predicted_p50_ms", "predicted_error")}
-    return {
-        **{name: getattr(arm, name) for name in ("page", "application", "machines", "app_cpu_ns")},
-        **limits_of("pages_per_s", arm.pages_per_s),
-        **limits_of("page_ms", arm.page_ms),
-        **{name: written(value) for name, value in figures.items()},
-    }
+        turns = {"turn_us" if name == "mean_us" else name: value for name, value in cost if name != "service"}
+        figures |= {f"{cost.service}_{name}": value for name, value in turns.items()}
+    return (
+        columns(arm, named, over_noticed="share_over_13_ms", over_degraded="share_over_75_ms")
+        | {name: written(value) for name, value in figures.items()}
+        | columns(arm, "rtt_ms predicted_p50_ms predicted_error")
+    )
 
 
 def _comparison(choice: PageChoice | None) -> dict[str, object]:
     if choice is None:
         return {}
-    return {
-        "app_cpu_total_ms": written(choice.app_cpu_total_ms),
-        **limits_of("two_over_one", choice.two_over_one),
-        "two_over_one_predicted": written(choice.predicted),
-        **limits_of("tcp_over_socket", choice.tcp_over_socket),
-        "better": choice.better,
-    }
+    named = "app_cpu_total_ms two_over_one predicted tcp_over_socket better"
+    return columns(choice, named, predicted="two_over_one_predicted")
