@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 
 import click
 
 from howfar.cli.load_address import address_of, of_laboratory, usual_server
-from howfar.cli.screen import has_colour, json_option, no_colour_option, note, width
+from howfar.cli.screen import json_option, no_colour_option, note, show_found
 from howfar.engine.messages import TcpTarget, UnixTarget
 from howfar.errors import UsageError
 from howfar.units import parse_duration_ns
@@ -76,7 +75,6 @@ def record(
     from howfar.recording.recorder import Requested, record  # numpy, which --help need not pay
     from howfar.recording.recording import SUFFIX, read
     from howfar.recording.summary import document, summarize
-    from howfar.report import terminal
 
     name = Path(command[0]).name if command else pcap.name if pcap else interface or service or ""
     out = out or Path(f"{name}-{time.strftime('%Y%m%d-%H%M%S')}{SUFFIX}")
@@ -94,11 +92,7 @@ def record(
         target = address_of(server or usual_server())
         code = record(Requested(target, command, out, php, gaps, _http(http), output), note)
     found = summarize(read(out))
-    if as_json:
-        click.echo(found.model_dump_json(indent=2))
-        return code
-    text = terminal.render(document(found, str(out)), width(), colour=has_colour(sys.stdout, no_colour))
-    click.echo(text)
+    show_found(found, document(found, str(out)), as_json, no_colour)
     return code
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from howfar.cli.screen import has_colour, json_option, no_colour_option, note, read_text, width
+from howfar.cli.screen import json_option, no_colour_option, note, read_text, show_found
 from howfar.cli.target_options import enter_sandbox, read_target, target_options
 from howfar.errors import EngineError, UsageError
 from howfar.services import SqlProtocol
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from howfar.recording.predict import LaidPage
     from howfar.recording.recording import Recording
     from howfar.recording.repeat import Repetition
-    from howfar.report.document import Document
-    from howfar.stats.estimate import Part
 
 _MOST_BYTES = 16 << 20
 """Most bytes of a file of statements."""
@@ -98,7 +95,7 @@ def replay(
     recorded = _first(recorded, pages)
     if statements is not None:
         repeated = _repeated(recorded, read_text(statements, "--statements", _MOST_BYTES), dsn, writes, blocks)
-        _show(repeated, document_of_server(repeated), as_json, no_colour)
+        show_found(repeated, document_of_server(repeated), as_json, no_colour)
         return 0
     with both_paths(recorded, target) as both:
         costs = both.costs(blocks, note)
@@ -106,7 +103,7 @@ def replay(
         replayed = [_block(both, laid, costs[0], number, blocks) for number in range(blocks)]
         rtt_ns = both.target.rtt_ns
     found = analyze_replay(laid, replayed, analyze(recorded, *costs, None, both.recorder.floor_ns), rtt_ns)
-    _show(found, document(found), as_json, no_colour)
+    show_found(found, document(found), as_json, no_colour)
     return 0
 
 
@@ -119,15 +116,6 @@ def _first(recording: Recording, pages: int) -> Recording:
         if kept[page.name] <= pages:
             chosen.append(page)
     return replace(recording, pages=tuple(chosen))
-
-
-def _show(found: Part, report: Document, as_json: bool, no_colour: bool) -> None:
-    from howfar.report import terminal
-
-    if as_json:
-        click.echo(found.model_dump_json(indent=2))
-    else:
-        click.echo(terminal.render(report, width(), colour=has_colour(sys.stdout, no_colour)))
 
 
 def _repeated(recording: Recording, text: str, dsn: str | None, writes: bool, blocks: int) -> Repetition:

@@ -17,6 +17,9 @@ from howfar.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from howfar.report.document import Document
+    from howfar.stats.estimate import Part
+
 WIDTH_WITHOUT_TERMINAL = 100
 """Width of files and pipes: wide enough that no table is cut."""
 MIN_WIDTH = 40
@@ -69,6 +72,16 @@ def console(no_colour: bool) -> Console:
     return Console(
         file=sys.stdout, no_color=not has_colour(sys.stdout, no_colour), width=width(), highlight=False, soft_wrap=False
     )
+
+
+def show_found(found: Part, report: Document, as_json: bool, no_colour: bool) -> None:
+    """What was found as JSON, or its report for the terminal, on stdout."""
+    from howfar.report import terminal
+
+    if as_json:
+        click.echo(found.model_dump_json(indent=2))
+    else:
+        click.echo(terminal.render(report, width(), colour=has_colour(sys.stdout, no_colour)))
 
 
 def cpu_list(cpus: Sequence[int]) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
 from howfar.cli.load_address import address_of, usual_server
-from howfar.cli.screen import has_colour, json_option, no_colour_option, note, width
+from howfar.cli.screen import json_option, no_colour_option, note, show_found
 from howfar.errors import UsageError
 from howfar.units import parse_duration_ns
 
@@ -60,7 +59,6 @@ def slope(
     """
     from howfar.recording.slope import analyze, document  # numpy, which --help need not pay
     from howfar.recording.trials import Requested, observe
-    from howfar.report import terminal
 
     if not command and url is None:
         raise UsageError("nothing to time", "Give a command after --, or --url, or both.")
@@ -80,12 +78,7 @@ def slope(
     )
     observations, costs = observe(requested, note)
     found = analyze(observations, costs)
-    if as_json:
-        click.echo(found.model_dump_json(indent=2))
-        return 0
-    what = url or Path(command[0]).name
-    text = terminal.render(document(found, what), width(), colour=has_colour(sys.stdout, no_colour))
-    click.echo(text)
+    show_found(found, document(found, url or Path(command[0]).name), as_json, no_colour)
     return 0
 
 
