@@ -36,7 +36,7 @@ from howfar.bench.links.figures import (
     Row as LinkRow,
 )
 from howfar.cli.bench_hosts import hosts_command
-from howfar.cli.screen import console, cpu_list, is_terminal, json_option, no_colour_option
+from howfar.cli.screen import console, cpu_list, is_terminal, json_option, no_colour_option, note
 from howfar.errors import MissingError, UsageError
 from howfar.lab.link.backends import DEFAULT, SHAPING
 from howfar.plan.quantities import RateBps, RttNs, read_option
@@ -506,5 +506,5 @@ def _build(against: str | None) -> None:
     try:
         toxiproxy.find_program()
     except MissingError:
-        click.echo(f"howfar: building toxiproxy ({toxiproxy.MODULE})", err=True)
+        note(f"building toxiproxy ({toxiproxy.MODULE})")
         toxiproxy.build()

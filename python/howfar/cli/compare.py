@@ -11,7 +11,7 @@ from rich.text import Text
 
 from howfar.analysis.compare import ArmComparison, Comparison
 from howfar.analysis.compare import compare as compare_runs
-from howfar.cli.screen import console, no_colour_option
+from howfar.cli.screen import console, no_colour_option, note
 from howfar.stats.estimate import Estimate
 from howfar.stats.trials import ONE
 from howfar.store.run_file import read_run
@@ -25,7 +25,7 @@ def compare(before: Path, after: Path, no_colour: bool) -> int:
     """Compare the runs in the files BEFORE and AFTER; ratios are AFTER over BEFORE."""
     one, other = read_run(before), read_run(after)
     if one.info.run_id == other.info.run_id:
-        click.echo("howfar: both files are of the same run, so they differ only in how far it had come", err=True)
+        note("both files are of the same run, so they differ only in how far it had come")
     found = compare_runs(one, other)
     screen = console(no_colour)
     screen.print(Text(f"{before} -> {after}"))

@@ -14,7 +14,7 @@ from importlib import import_module
 import click
 
 import howfar
-from howfar.cli.screen import abandon_output, as_called, open_closed_streams
+from howfar.cli.screen import abandon_output, as_called, note, open_closed_streams
 from howfar.errors import HowfarError, RunFileError
 
 VOID = 7
@@ -189,7 +189,7 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
 
 def _say(message: str, advice: str) -> None:
     with contextlib.suppress(OSError):
-        click.echo(f"howfar: {message}", err=True)
+        note(message)
         for line in as_called(advice).splitlines():
             click.echo(f"  {line}", err=True)
 

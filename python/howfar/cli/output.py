@@ -15,7 +15,7 @@ import click
 from howfar.analysis.confirmation import choose
 from howfar.analysis.summary import Summary
 from howfar.cli.main import INTERRUPTED, VOID
-from howfar.cli.screen import has_colour, program, width
+from howfar.cli.screen import has_colour, note, program, width
 from howfar.errors import DiskFull, RunFileError, UsageError
 from howfar.store.partial import NO_ROOM, unfinished
 from howfar.store.records import Run, StopReason, TrialStatus, compared_part, confirmation, plan_part
@@ -119,7 +119,7 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
     run = read_run(path)
     name = shlex.quote(str(path))
     if run.stop is StopReason.INTERRUPTED:
-        click.echo(f"howfar: interrupted; {len(run.trials)} trials are kept in {path}", err=True)
+        note(f"interrupted; {len(run.trials)} trials are kept in {path}")
         click.echo(
             f"  To continue: {program()} resume {name}\n  The results so far: {program()} report {name}", err=True
         )

@@ -14,7 +14,7 @@ import click
 from howfar.cli.hop_binary import hop_binary_option
 from howfar.cli.on_hosts import OnHosts, check_options, on_options
 from howfar.cli.output import details_option
-from howfar.cli.screen import html_option, no_colour_option
+from howfar.cli.screen import html_option, no_colour_option, note
 from howfar.errors import SandboxForbidden, UsageError
 from howfar.paths import is_local
 from howfar.paths.path import given_programs
@@ -147,14 +147,14 @@ def _measure_on(loaded: LoadedPlan, wish: _Wish, on: OnHosts) -> int:
     from howfar.cli import on_hosts
     from howfar.cli.progress import observer
 
-    given = on_hosts.find_given(on, _say)
+    given = on_hosts.find_given(on, note)
     on_hosts.check_plan(loaded.plan, given)
     cluster, code = on_hosts.enter(on.where)
     if code is not None:
         return code
     with on_hosts.opened(loaded.plan, cluster, on.place, on.clients, given=given) as hosts:
         for sentence in hosts.notes:
-            _say(sentence)
+            note(sentence)
         facts = {"hosts_file": str(cluster.path), "given": on.given, "not_as_asked": list(hosts.notes)}
         with observer(wish.no_colour) as watching:
             path = _record(replace(loaded, plan=hosts.plan), wish, hosts.testbed, hosts.tools, facts, watching)
@@ -177,7 +177,7 @@ def _measure(loaded: LoadedPlan, wish: _Wish) -> int:
     if code is not None:
         return code
     for sentence in fitted.notes:
-        _say(sentence)
+        note(sentence)
     facts = {"not_as_asked": list(fitted.notes)}
     if not sys.stderr.isatty():  # on a terminal the picture says so
         data = loaded.plan.data
@@ -207,7 +207,7 @@ def _record(
     from howfar.runner.run import conduct, new_seed, run_info
 
     seed = new_seed() if wish.seed is None else wish.seed
-    rated, capacity = with_rates(loaded.plan, seed, testbed, tools, _say)
+    rated, capacity = with_rates(loaded.plan, seed, testbed, tools, note)
     known = {**tools.facts(), **facts, **capacity}
     info = run_info(replace(loaded, plan=rated), seed, wish.command(seed), testbed, known)
     with session.new_file(_run_path(loaded.plan, wish), wish.out is None, info) as file:
@@ -219,10 +219,6 @@ def _finish(path: Path, wish: _Wish) -> int:
     from howfar.cli.output import finish
 
     return finish(path, wish.html, wish.no_colour)
-
-
-def _say(sentence: str) -> None:
-    click.echo(f"howfar: {sentence}", err=True)
 
 
 def _levels(name: str, value: Any) -> Any:
@@ -258,7 +254,7 @@ def _without_sandbox(loaded: LoadedPlan, error: SandboxForbidden) -> LoadedPlan:
     local = [path for path in plan.factors.path if is_local(path)]
     if len(local) < 2:
         raise error
-    click.echo(f"howfar: {error.message}\n  {error.advice}\n  Measuring {' and '.join(local)} only.", err=True)
+    note(f"{error.message}\n  {error.advice}\n  Measuring {' and '.join(local)} only.")
     cells(plan)  # the baseline may have been on a path that is left out
     return replace(loaded, plan=plan)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from howfar.cli.screen import columns, json_option
+from howfar.cli.screen import columns, json_option, note
 from howfar.errors import HowfarError
 from howfar.lab.servers.features import Features, features_or_reason
 from howfar.lab.servers.kinds import KINDS, find_server
@@ -105,8 +105,5 @@ def get_servers(names: tuple[str, ...], source: Path | None) -> None:
     if names and source is not None:
         raise click.UsageError(f"--from takes no names: leave out {', '.join(names)}")
 
-    def tell(line: str) -> None:
-        click.echo(f"howfar: {line}", err=True)
-
-    for installed, made in [get_from(source, tell)] if source is not None else [get(name, tell) for name in names]:
+    for installed, made in [get_from(source, note)] if source is not None else [get(name, note) for name in names]:
         click.echo(f"{installed.name}  {installed.program}{'' if made else '  (already installed)'}")
