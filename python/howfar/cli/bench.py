@@ -40,7 +40,7 @@ from howfar.cli.screen import console, cpu_list, is_terminal, json_option, no_co
 from howfar.errors import MissingError, UsageError
 from howfar.lab.link.backends import DEFAULT, SHAPING
 from howfar.plan.quantities import RateBps, RttNs, read_option
-from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import in_brackets
 from howfar.units import counted, format_duration_ns, format_rate_bps
 
 MISSED = "!"
@@ -253,14 +253,6 @@ def _answer(
         screen.print(Text(line))
 
 
-def _estimate(estimate: Estimate, show_value: Callable[[float], str]) -> str:
-    """An estimate as text: `0.2 [0.1, 0.3]`."""
-    value = show_value(estimate.value)
-    if estimate.low is None or estimate.high is None:
-        return value
-    return f"{value} [{show_value(estimate.low)}, {show_value(estimate.high)}]"
-
-
 # ---------------------------------------------------------------- calibrate
 
 
@@ -309,18 +301,20 @@ def _rows(found: Calibration, over: OverTransport) -> list[tuple[str, str]]:
     for floor in over.floors:
         cpus = {"together": "one CPU for both", "apart": "a CPU for each"}[floor.cpus]
         rows += [
-            (f"floor, {cpus}: ping-pong p50, µs", _estimate(floor.ping_pong_p50_us, figure(2))),
-            ("  engine p50, 1 connection, µs", _estimate(floor.engine_p50_us, figure(2))),
-            ("  engine over ping-pong", _estimate(floor.engine_over_ping_pong, lambda r: f"{(r - 1) * 100:+.1f} %")),
+            (f"floor, {cpus}: ping-pong p50, µs", in_brackets(floor.ping_pong_p50_us, figure(2))),
+            ("  engine p50, 1 connection, µs", in_brackets(floor.engine_p50_us, figure(2))),
+            ("  engine over ping-pong", in_brackets(floor.engine_over_ping_pong, lambda r: f"{(r - 1) * 100:+.1f} %")),
         ]
     ceiling = over.ceiling
-    rows.append((f"ceiling, {ceiling.connections} connections, queries/s", _estimate(ceiling.queries_per_s, figure(0))))
+    rows.append(
+        (f"ceiling, {ceiling.connections} connections, queries/s", in_brackets(ceiling.queries_per_s, figure(0)))
+    )
     rows.append(("  busiest thread: client, null server", f"{ceiling.client_busy:.0%}, {ceiling.server_busy:.0%}"))
     for cost in over.cpu_per_query:
         rows.append(
             (
                 f"client CPU per query, {counted(cost.connections, 'connection')}, µs",
-                _estimate(cost.client_us, figure(2)),
+                in_brackets(cost.client_us, figure(2)),
             )
         )
     rows.append(("clock: step, cost of a reading", f"{found.clock.step_ns} ns, {found.clock.read_ns:.0f} ns"))
@@ -411,10 +405,10 @@ def _cells(row: Row) -> list[tuple[str, str]]:
 
     return [
         both("CPU per query, µs", "client_cpu_us_per_query"),
-        ("  ratio", _estimate(row.cpu_ratio, "{:.3g}".format)),
+        ("  ratio", in_brackets(row.cpu_ratio, "{:.3g}".format)),
         both("  with start-up, µs", "whole_process_cpu_us_per_query"),
         both("queries/s", "qps"),
-        ("  ratio", _estimate(row.qps_ratio, "{:.3g}".format)),
+        ("  ratio", in_brackets(row.qps_ratio, "{:.3g}".format)),
         both("peak memory, MiB", "rss_mib"),
         ("  ratio", f"{row.rss_ratio:.3g}"),
         both("switches per query", "context_switches_per_query"),

@@ -13,6 +13,7 @@ from howfar.analysis.compare import ArmComparison, Comparison
 from howfar.analysis.compare import compare as compare_runs
 from howfar.cli.screen import console, no_colour_option, note
 from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import in_brackets
 from howfar.stats.trials import ONE
 from howfar.store.run_file import read_run
 
@@ -68,11 +69,7 @@ def _times(arms: Sequence[ArmComparison]) -> Table:
 
 
 def _ratio(estimate: Estimate | None) -> str:
-    if estimate is None:
-        return "-"
-    if estimate.low is None or estimate.high is None:
-        return f"{estimate.value:.3f}"
-    return f"{estimate.value:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
+    return "-" if estimate is None else in_brackets(estimate, "{:.3f}".format)
 
 
 def _verdict(arm: ArmComparison) -> str:

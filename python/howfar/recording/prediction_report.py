@@ -28,7 +28,7 @@ from howfar.report.document import (
     Warnings,
 )
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import MIN_BLOCKS
+from howfar.stats.intervals import MIN_BLOCKS, brackets, in_brackets
 from howfar.units import counted, format_duration_ns
 
 _SHOWN = 12
@@ -65,7 +65,7 @@ def ms(value: float) -> str:
 
 
 def limits(found: Estimate) -> str:
-    return "" if found.low is None or found.high is None else f"[{ms(found.low)}, {ms(found.high)}]"
+    return brackets(found, ms)
 
 
 def with_interval(found: Estimate) -> str:
@@ -357,8 +357,7 @@ def _how(found: Prediction) -> str:
         text += " What the recorder added is not known: it is in the application's time."
     elif found.tap_us.value:
         added = found.tap_us
-        bounds = "" if added.low is None or added.high is None else f" [{added.low:.0f}, {added.high:.0f}]"
-        text += f" What the recorder added, {added.value:.0f}{bounds} µs per round trip, is subtracted."
+        text += f" What the recorder added, {in_brackets(added, '{:.0f}'.format)} µs per round trip, is subtracted."
     return text + (
         " Intervals: 2000 resamples of pages and blocks. They have no error of the method in them; what that was "
         "in tests with applications is in docs/predict.md."

@@ -12,7 +12,7 @@ import numpy as np
 from howfar.engine.messages import Replayed, ReplayPage, ReplayStep
 from howfar.recording.costs import PathCosts
 from howfar.recording.predict import LaidPage, Prediction, Quantiles, quantiles
-from howfar.recording.prediction_report import ms, with_interval
+from howfar.recording.prediction_report import limits, ms, with_interval
 from howfar.report.document import Answer, Block, Cell, Column, Document, Heading, Table, Text, Warnings
 from howfar.stats.estimate import Estimate, Part
 
@@ -182,5 +182,4 @@ def _table(found: Replay) -> Table:
 
 
 def _cell(found: Estimate) -> Cell:
-    below = "" if found.low is None or found.high is None else f"[{ms(found.low)}, {ms(found.high)}]"
-    return Cell(ms(found.value), below)
+    return Cell(ms(found.value), limits(found))

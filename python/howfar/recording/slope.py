@@ -13,7 +13,7 @@ from typing import Literal
 
 from howfar.report.document import Answer, Cell, Column, Document, Heading, Table, Text, Warnings
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import MIN_BLOCKS, mean_interval
+from howfar.stats.intervals import MIN_BLOCKS, brackets, in_brackets, mean_interval
 from howfar.units import format_duration_ns
 
 RTTS_NS = (200_000, 500_000, 1_000_000, 5_000_000, 20_000_000, 85_000_000)
@@ -164,7 +164,7 @@ def document(found: Slope, what: str) -> Document:
     rows = tuple(
         (
             Cell("nothing (present path)" if name == "now" else name),
-            Cell(_value(time.value), _limits(time)),
+            Cell(_value(time.value), brackets(time, _value)),
             Cell(_remark(found, name)),
         )
         for name, time in found.times.items()
@@ -225,16 +225,9 @@ def _value(ms: float) -> str:
     return f"{ms:,.0f} ms" if ms >= 100 else f"{ms:.1f} ms" if ms >= 10 else f"{ms:.2f} ms"
 
 
-def _limits(estimate: Estimate) -> str:
-    if estimate.low is None or estimate.high is None:
-        return ""
-    return f"[{_value(estimate.low)}, {_value(estimate.high)}]"
-
-
 def _ms(estimate: Estimate) -> str:
-    return f"{_value(estimate.value)} {_limits(estimate)}".strip()
+    return in_brackets(estimate, _value)
 
 
 def _number(estimate: Estimate) -> str:
-    limits = "" if estimate.low is None else f" [{estimate.low:.1f}, {estimate.high:.1f}]"
-    return f"{estimate.value:.1f}{limits}"
+    return in_brackets(estimate, "{:.1f}".format)

@@ -9,7 +9,7 @@ from typing import Any
 from howfar.recording.recording import Page, Recording, RoundTrip, unsure
 from howfar.report.document import Answer, Cell, Column, Document, Heading, Table, Text, Warnings
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import mean_interval
+from howfar.stats.intervals import brackets, in_brackets, mean_interval
 
 _TOP = 10
 _COST_SAID_FIRST = 0.05
@@ -178,7 +178,7 @@ def document(found: Summary, where: str) -> Document:
         (
             Cell(page.name),
             Cell(f"{page.count:,}"),
-            Cell(_ms(page.took_ms.value), _limits(page.took_ms)),
+            Cell(_ms(page.took_ms.value), brackets(page.took_ms, _ms)),
             Cell(_number(page.round_trips.value)),
             Cell(_number(page.connections.value)),
             Cell(_percent(page.waiting.value)),
@@ -228,7 +228,7 @@ def _answer(found: Summary) -> str:
         return f"{found.round_trips:,} round trips over {found.connections:,} connections were recorded ({kind})."
     page = max(found.pages, key=lambda page: page.took_ms.value * page.count)
     return (
-        f"{page.name} takes {_ms(page.took_ms.value)} {_limits(page.took_ms)}".rstrip()
+        f"{page.name} takes {_ms(page.took_ms.value)} {brackets(page.took_ms, _ms)}".rstrip()
         + f" and makes {_counted(page.round_trips.value, 'round trip')} over {_counted(page.connections.value, 'connection')} "
         f"({kind}); {_percent(page.waiting.value)} of its time it waits for the database."
     )
@@ -285,10 +285,9 @@ def _capture(found: Summary) -> str:
 
 
 def _added(added: Estimate, floor_us: float) -> str:
-    limits = "" if added.low is None or added.high is None else f" [{added.low:.0f}, {added.high:.0f}]"
     return (
-        f"With pauses and sizes as in this recording, a round trip takes {added.value:.0f}{limits} µs more through the tap, and "
-        f"{floor_us:.0f} µs between tap and a server without work, which is taken off the server's time. "
+        f"With pauses and sizes as in this recording, a round trip takes {in_brackets(added, '{:.0f}'.format)} µs more through the "
+        f"tap, and {floor_us:.0f} µs between tap and a server without work, which is taken off the server's time. "
     )
 
 
@@ -312,9 +311,3 @@ def _ms(value: float) -> str:
     if value < 0.1:
         return f"{value * 1e3:.0f} µs"
     return f"{value:,.0f} ms" if value >= 100 else f"{value:.1f} ms" if value >= 10 else f"{value:.2f} ms"
-
-
-def _limits(estimate: Estimate) -> str:
-    if estimate.low is None or estimate.high is None:
-        return ""
-    return f"[{_ms(estimate.low)}, {_ms(estimate.high)}]"

@@ -8,7 +8,7 @@ Start at `judge_ratio`. Pure; scipy is imported only when an interval is request
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -202,6 +202,18 @@ def interval_text(estimate: Estimate) -> str:
         points = ", ".join(f"{point:.{digits}f}" for point in sorted(estimate.points))
         return f"{estimate.value:.{digits}f} ({points})"
     return f"{estimate.value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def brackets(estimate: Estimate, form: Callable[[float], str]) -> str:
+    """`[0.1, 0.3]`; empty where there is no interval."""
+    if estimate.low is None or estimate.high is None:
+        return ""
+    return f"[{form(estimate.low)}, {form(estimate.high)}]"
+
+
+def in_brackets(estimate: Estimate, form: Callable[[float], str], without: str = "") -> str:
+    """`0.2 [0.1, 0.3]`; `without` in place of an interval that there is not."""
+    return f"{form(estimate.value)} {brackets(estimate, form) or without}".rstrip()
 
 
 def share_text(share: float) -> str:

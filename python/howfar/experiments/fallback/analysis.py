@@ -14,7 +14,7 @@ from itertools import pairwise
 from howfar.analysis.advice import capital
 from howfar.experiments.replication.arms import MOST_POINTS, farthest, rate, with_mode
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import mean_of_counts
+from howfar.stats.intervals import in_brackets, mean_of_counts
 from howfar.store.records import Arm, ArmRole, FallbackRecord, Run, Trial, TrialStatus
 
 LOOK_NS = 100_000_000
@@ -311,6 +311,5 @@ def _alone(story: FallbackStory) -> str:
 
 
 def _seconds(ms: Estimate, digits: int = 1) -> str:
-    if ms.low is None or ms.high is None:
-        return f"{ms.value / 1e3:.{digits}f} s"
-    return f"{ms.value / 1e3:.{digits}f} [{max(0.0, ms.low) / 1e3:.{digits}f}, {ms.high / 1e3:.{digits}f}] s"
+    shown = in_brackets(ms, lambda each: f"{max(0.0, each) / 1e3:.{digits}f}")
+    return f"{shown} s"

@@ -14,6 +14,7 @@ from howfar.report.charts import Drawable, percentiles, pick
 from howfar.report.document import Block, Chart, Column, Details, Document, Fields, Heading, Table, table_of
 from howfar.report.frame import cell_table, confirmations, frame, trials
 from howfar.stats.estimate import Estimate, Part
+from howfar.stats.intervals import in_brackets
 from howfar.stats.resample import within
 
 MOST_OF_CAPACITY = 0.8
@@ -46,10 +47,8 @@ def with_limits(found: Estimate | None) -> str:
     """`2.1 [2.0, 2.3]`; three digits."""
     if found is None:
         return figures.UNKNOWN
-    value = figures.number(found.value)
-    if found.low is None or found.high is None:
-        return value if len(found.points) < 2 else f"{value} ({', '.join(map(figures.number, sorted(found.points)))})"
-    return f"{value} [{figures.number(found.low)}, {figures.number(found.high)}]"
+    points = f"({', '.join(map(figures.number, sorted(found.points)))})" if len(found.points) > 1 else ""
+    return in_brackets(found, figures.number, points)
 
 
 def main_table(found: Latency) -> Table:

@@ -32,7 +32,7 @@ from howfar.experiments.replication.arms import (
 from howfar.plan.factors import ORDINARY, REPLICA_FACTORS, SEMI_SYNC
 from howfar.stats import histograms
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import judge_ratio, mean_interval
+from howfar.stats.intervals import in_brackets, judge_ratio, mean_interval
 from howfar.stats.resample import Interval, of_blocks, within
 from howfar.stats.trials import TrialTable, transaction_histogram
 from howfar.store.receipts import number_in
@@ -653,6 +653,4 @@ def _distance(curve: ReplicationCurve) -> str:
 
 def _count(value: Estimate | None) -> str:
     assert value is not None, "only points with a count of round trips were kept"
-    if value.low is None or value.high is None:
-        return f"{value.value:.2f} (no interval)"
-    return f"{value.value:.2f} [{value.low:.2f}, {value.high:.2f}]"
+    return in_brackets(value, "{:.2f}".format, "(no interval)")

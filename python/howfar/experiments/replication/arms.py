@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from howfar.plan.factors import MODE_LABELS, ORDINARY, REPLICA_FACTORS, SEMI_SYNC
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import mean_interval
+from howfar.stats.intervals import in_brackets, mean_interval
 from howfar.stats.trials import TrialTable, transaction_histogram
 from howfar.store.records import Arm, ArmRole, FactorValue, FallbackSample, LagRecord, Measured, RunInfo, Trial
 
@@ -182,9 +182,7 @@ def rate(per_s: float) -> str:
 
 def rate_interval(per_s: Estimate) -> str:
     """`11.7 [11.6, 11.8]`."""
-    if per_s.low is None or per_s.high is None:
-        return f"{rate(per_s.value)} (no interval)"
-    return f"{rate(per_s.value)} [{rate(max(0.0, per_s.low))}, {rate(per_s.high)}]"
+    return in_brackets(per_s, lambda value: rate(max(0.0, value)), "(no interval)")
 
 
 def plural(count: int, noun: str) -> str:

@@ -15,6 +15,7 @@ from howfar.report import figures
 from howfar.report.document import Block, Bullets, Card, Cell, Code, Column, Details, Document, Table, Text, table_of
 from howfar.report.frame import cell_records, frame
 from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import brackets
 from howfar.store.receipts import number_in, table_in
 from howfar.units import format_duration_ns
 
@@ -147,9 +148,7 @@ def count(value: float) -> str:
 
 def limits(estimate: Estimate | None) -> str:
     """`[463, 481]`; empty where there is no interval."""
-    if estimate is None or estimate.low is None or estimate.high is None:
-        return ""
-    return f"[{count(max(estimate.low, 0.0))}, {count(estimate.high)}]"
+    return "" if estimate is None else brackets(estimate, lambda value: count(max(value, 0.0)))
 
 
 def with_limits(estimate: Estimate | None) -> str:
