@@ -60,6 +60,7 @@ from howfar.report.figures import UNKNOWN, number, percent, ratio, share
 from howfar.report.frame import cell_records, columns, frame, trials, written
 from howfar.services import SERVICES
 from howfar.stats.estimate import Estimate, Part
+from howfar.stats.intervals import in_brackets
 from howfar.stats.resample import within
 
 QUANTILES = (0.9, 0.95, 0.99, 0.999)
@@ -131,9 +132,7 @@ def _table(
 
 def with_limits(found: Estimate) -> str:
     """`105 [102, 108]`, or the value alone if there is no interval."""
-    if found.low is None or found.high is None:
-        return number(found.value)
-    return f"{number(found.value)} [{number(max(found.low, 0.0))}, {number(found.high)}]"
+    return in_brackets(found, lambda value: number(max(value, 0.0)))
 
 
 # ---------------------------------------------------------------- one machine or two
