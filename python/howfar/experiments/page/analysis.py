@@ -22,6 +22,7 @@ from howfar.analysis.cells import Floors
 from howfar.analysis.published import published_sets
 from howfar.experiments.page.arms import ArmTrials, ComparisonKey, longer_ms, page_arms, ratios
 from howfar.experiments.page.findings import (
+    BAR,
     BEYOND,
     KEPT,
     Better,
@@ -34,6 +35,7 @@ from howfar.experiments.page.findings import (
     Route,
     RouteError,
 )
+from howfar.experiments.page.labels import DEGRADED_MS, NOTICED_MS
 from howfar.experiments.page.model import BISECTIONS, SOCKET, ModelRatio, Predictor, bisected, predictors
 from howfar.experiments.page.sentences import page_sentences
 from howfar.plan.page import PageShape
@@ -43,12 +45,6 @@ from howfar.stats.intervals import MIN_BLOCKS, Resolution, Threshold, judge_rati
 from howfar.stats.resample import SUFFIX, of_blocks
 from howfar.stats.trials import TrialTable
 
-NOTICED_NS = 13_000_000
-"""People notice a delay from here on; published with set-up C."""
-DEGRADED_NS = 75_000_000
-"""From here on the experience is degraded."""
-BAR = 0.10
-"""The largest error of a predicted p50 that the model should have."""
 PLAN = "page"
 _BETTER: dict[Resolution, Literal["one", "two"]] = {Resolution.SLOWER: "one", Resolution.FASTER: "two"}
 _STEPS = 16
@@ -118,8 +114,8 @@ def _arm(arm: ArmTrials, predictor: Predictor | None, kept: ArmTrials | None) ->
         p50_ms=arm.p50_s * 1e3,
         p95_ms=latency.p95,
         p99_ms=latency.p99,
-        over_noticed=histograms.share_over(merged, NOTICED_NS),
-        over_degraded=histograms.share_over(merged, DEGRADED_NS),
+        over_noticed=histograms.share_over(merged, NOTICED_MS * 10**6),
+        over_degraded=histograms.share_over(merged, DEGRADED_MS * 10**6),
         cpu_ms={role: seconds * 1e3 for role, seconds in arm.cpu_s.items()},
         own_cpu_ms=_ms(arm.own_cpu_s),
         turns=arm.costs(),

@@ -7,7 +7,7 @@ from typing import Any
 
 import altair as alt
 
-from howfar.experiments.page.findings import Crossing, PageArm, PageChoice, PageFindings
+from howfar.experiments.page.findings import BAR, Crossing, PageArm, PageChoice, PageFindings
 from howfar.experiments.page.labels import DEGRADED_MS, NOTICED_MS, in_flight, milliseconds, series_names, where
 from howfar.report import palette
 from howfar.report.charts import (
@@ -39,8 +39,6 @@ LOG_FROM = 6
 """The axis of CPU is logarithmic if its ends differ by more than this factor."""
 RATIO_TICKS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.7, 2, 3, 5, 10)
 FEW_TICKS = (0.1, 0.2, 0.5, 1, 1.5, 2, 3, 5, 10)
-BAR = 0.1
-"""The model's error should stay within this."""
 
 
 def crossing_chart(findings: PageFindings, width: int) -> Drawable | None:

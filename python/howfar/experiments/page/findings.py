@@ -24,6 +24,8 @@ KEPT = "persistent"
 """Connections that live on from page to page."""
 BEYOND = 8.0
 """How many times beyond the measured range the model is evaluated."""
+BAR = 0.1
+"""The largest error of a predicted p50 that the model should have."""
 _PLAINEST = ("socket", "tcp", "remote", "forwarded-socket")
 
 

@@ -18,7 +18,7 @@ from howfar.stats.resample import SUFFIX, within
 from howfar.units import format_duration_ns, format_rate_bps
 
 NOTICED_MS, DEGRADED_MS = 13, 75
-"""People notice a delay from the first on; from the second on the experience is degraded."""
+"""People notice a delay from the first on, as published with set-up C; from the second on the experience is degraded."""
 APPLICATIONS = {"php": "PHP", "engine": "engine's page"}
 MACHINES = {1: "one", 2: "two"}
 _PATHS = {"socket": "sockets", "tcp": "TCP", "remote": "network", "forwarded-socket": "forwarded"}
