@@ -141,7 +141,7 @@ def enter(where: str) -> tuple[Cluster | ExistingCluster, int | None]:
     """The cluster; and None inside, else the exit code of this very command, run inside."""
     from howfar.fleet import cluster as clusters
 
-    if is_existing(where):
+    if where.startswith("ray://"):
         from howfar.fleet.ship import ray_version
 
         ray_version()
@@ -168,10 +168,6 @@ def joined(cluster: Cluster | ExistingCluster) -> Iterator[tuple[HostsFile, dict
     else:
         with join_existing(cluster) as found:
             yield found
-
-
-def is_existing(where: str) -> bool:
-    return where.startswith("ray://")
 
 
 @dataclass(frozen=True)
@@ -250,10 +246,9 @@ def check_plan(plan: Plan, given: GivenServer | None = None) -> None:
             f"plan {plan.name} names {len(plan.factors.server)} servers, and a run has one",
             "Make one run for each server, then `howfar compare` them.",
         )
-    lacking = _lacking(plan)
-    if lacking:
+    if set(plan.factors.fault) - {"none"}:
         raise PlanError(
-            f"plan {plan.name} needs {lacking}, which hosts of your own do not give yet",
+            f"plan {plan.name} needs links that can be cut and servers that can be broken, which hosts of your own do not give yet",
             "The laboratory (without --on) does.",
         )
     fitted = _with_possible(plan).plan
@@ -275,13 +270,6 @@ def _with_possible(plan: Plan) -> Fitted:
             "distances": {level: reason for level in plan.factors.distances if level != EVEN},
         },
     )
-
-
-def _lacking(plan: Plan) -> str:
-    """What a plan needs that hosts do not have. Empty: nothing."""
-    if set(plan.factors.fault) - {"none"}:
-        return "links that can be cut and servers that can be broken"
-    return ""
 
 
 def _replicas(plan: Plan) -> int:

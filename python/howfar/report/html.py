@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from typing import Any
 
@@ -97,18 +97,6 @@ def _slim(svg: str) -> str:
     return svg
 
 
-def svg(make: Callable[[int], Any], title: str, name: str) -> str:
-    """Both drawings of one chart; empty where there is nothing to draw. `name` is unique in the document."""
-    drawings = []
-    for kind, width in (("wide", WIDE), ("narrow", NARROW)):
-        chart = make(width)
-        if chart is None:
-            return ""
-        drawn = vl_convert.vegalite_to_svg(_configured(chart, width), vl_version=VEGA_LITE)
-        drawings.append(_accessible(drawn, title, kind, name))
-    return "".join(drawings)
-
-
 LONG = 180
 """Length of an answer beyond which it is set smaller, so that what follows stays on the first screen."""
 
@@ -161,8 +149,15 @@ def _apart(index: int, block: Block) -> int:
 
 
 def _drawing(chart: Chart) -> Markup:
-    """Both drawings; empty where there is nothing to draw."""
-    return Markup(svg(chart.make, chart.title, chart.name))
+    """Wide and narrow; empty where there is nothing to draw."""
+    drawings = []
+    for kind, width in (("wide", WIDE), ("narrow", NARROW)):
+        made = chart.make(width)
+        if made is None:
+            return Markup("")
+        drawn = vl_convert.vegalite_to_svg(_configured(made, width), vl_version=VEGA_LITE)
+        drawings.append(_accessible(drawn, chart.title, kind, chart.name))
+    return Markup("".join(drawings))
 
 
 def _classes(table: Table) -> str:

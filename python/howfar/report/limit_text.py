@@ -68,7 +68,6 @@ class LimitGroup:
 
     where: str
     limit: Limit
-    arm: str
 
 
 def groups(summary: Summary) -> list[LimitGroup]:
@@ -104,4 +103,4 @@ def _group(table: Grid, column: Sequence[str], run: list[tuple[str, CellSummary]
     unit = f" connection{plural}" if table.row_head == "connections" else ""
     fastest = max((cell for _, cell in run), key=lambda cell: tps(cell).value)
     assert fastest.limit is not None, "a group is made of cells with limits"
-    return LimitGroup(", ".join([*column, f"{span}{unit}"]), fastest.limit, fastest.arm)
+    return LimitGroup(", ".join([*column, f"{span}{unit}"]), fastest.limit)

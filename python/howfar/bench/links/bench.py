@@ -283,13 +283,6 @@ def jittery(seed: int) -> LinkSpec:
     return LinkSpec(_JITTERY_RTT_NS, None, to_server=direction, seed=seed)
 
 
-def start_effect(link: Link, point: LinkSpec) -> None:
-    """Start an effect and reset the link's counters. Raises LinkFailed, EngineError."""
-    link.shape(point)
-    link.counters(reset=True)
-    link.arm()
-
-
 def count_lost(client: Host, server: Host, count: int) -> Lost:
     """Count lost datagrams. Those that the receiver's socket had no room for count as not sent."""
     before = udp_errors(server)["RcvbufErrors"]
@@ -570,12 +563,15 @@ class Extras:
             self._runs["jitter", VETH].append(spread(bare.client_host, bare.server_host, count).deviation_ns / 1e6)
 
     def _start(self, name: ExtraName, point: LinkSpec) -> bool:
-        """Start the effect, or note why this back-end does not support it. Raises LinkFailed, EngineError."""
-        why = backends()[self._ours.link.backend].refuses(point)
+        """Start the effect with counters at 0, or note why this back-end does not support it. Raises LinkFailed, EngineError."""
+        link = self._ours.link
+        why = backends()[link.backend].refuses(point)
         if why is not None:
             self._refused[name] = why
             return False
-        start_effect(self._ours.link, point)
+        link.shape(point)
+        link.counters(reset=True)
+        link.arm()
         return True
 
     def _seed(self, run: int) -> int:

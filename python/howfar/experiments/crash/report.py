@@ -268,7 +268,7 @@ def loss_table(losses: Sequence[CrashLoss]) -> Table:
     names = dict(zip((loss.arm for loss in losses), mode_labels(losses), strict=True))
     kinds: dict[bool, Fields[CrashLoss]] = {
         True: {
-            "s without\na commit": stall_cell,
+            "s without\na commit": lambda loss: _estimate(loss.stall_s),
             **(_MEMBER if any(loss.meanwhile for loss in losses) else {}),
             **(_JOIN if any(loss.join for loss in losses) else {}),
             "by a node\ncut off": lambda loss: figures.UNKNOWN if loss.by_itself is None else f"{loss.by_itself:,}",
@@ -285,10 +285,6 @@ def loss_table(losses: Sequence[CrashLoss]) -> Table:
         "seen,\nthen gone": lambda loss: f"{loss.phantoms:,}",
     }
     return table_of(LOSSES, losses, fields, loss_notes(losses), stack=True)
-
-
-def stall_cell(loss: CrashLoss) -> Cell:
-    return _estimate(loss.stall_s)
 
 
 def _estimate(found: Estimate | None) -> Cell:
