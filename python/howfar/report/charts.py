@@ -254,35 +254,28 @@ def drift(summary: Summary, width: int) -> Drawable | None:
     if not rows:
         return None
     many = len(rows) > MOST_TRIALS
-    title = "block" if many else "trial, in the order in which they ran; lines part the blocks"
-    last = max(row["block" if many else "trial"] for row in rows)
-    x = alt.X(
-        f"{'block' if many else 'trial'}:Q",
-        title=title,
-        scale=alt.Scale(domain=[-0.5, last + 0.5], nice=False),
-        axis=alt.Axis(grid=False, format="d", tickMinStep=1),
-    )
+    of = "block" if many else "trial"
+    title = of if many else "trial, in the order in which they ran; lines part the blocks"
+    domain = -0.5, max(row[of] for row in rows) + 0.5
+    x = axis(alt.X, of, title, domain, grid=False, format="d", tickMinStep=1)
 
     def height_of(field: str) -> alt.Y:
         scale = alt.Scale(type="log", nice=False, padding=8)
         return alt.Y(f"{field}:Q", scale=scale, axis=alt.Axis(tickCount=5, format=".2~f"), title="of its cell's median")
 
     y = height_of("ratio")
-    layers: list[Any] = [
-        alt.Chart(values([{"ratio": 1.0}])).mark_rule(color=palette.MUTED, strokeDash=[4, 3]).encode(y=y)
-    ]
+    layers: list[Any] = [data([{"ratio": 1.0}]).mark_rule(color=palette.MUTED, strokeDash=[4, 3]).encode(y=y)]
     if many:
-        data = alt.Chart(values(block_ranges(rows)))
-        layers.append(
-            data.mark_rule(color=palette.SERIES[0], strokeWidth=2).encode(x=x, y=height_of("low"), y2="high:Q")
-        )
-        layers.append(data.mark_point(filled=True, size=60, opacity=1, color=palette.SERIES[0]).encode(x=x, y=y))
+        ranges = data(block_ranges(rows))
+        span = ranges.mark_rule(color=palette.SERIES[0], strokeWidth=2)
+        layers.append(span.encode(x=x, y=height_of("low"), y2="high:Q"))
+        layers.append(ranges.mark_point(filled=True, size=60, opacity=1, color=palette.SERIES[0]).encode(x=x, y=y))
     else:
         starts: dict[int, int] = {}
         for trial in summary.trials:
             starts.setdefault(trial.block, trial.number)
-        blocks = alt.Chart(values([{"trial": number - 0.5} for number in starts.values()]))
+        blocks = data([{"trial": number - 0.5} for number in starts.values()])
         layers.append(blocks.mark_rule(color=palette.GRID).encode(x=x))
-        points = alt.Chart(values(rows)).mark_point(filled=True, size=30, opacity=0.8, color=palette.SERIES[0])
+        points = data(rows).mark_point(filled=True, size=30, opacity=0.8, color=palette.SERIES[0])
         layers.append(points.encode(x=x, y=y))
     return layer(*layers, width=width, height=180)
