@@ -19,7 +19,6 @@ from howfar.bench.links.bench import (
     Extras,
     Grid,
     Lost,
-    OpenPeer,
     OurLink,
     Request,
     Setup,
@@ -360,8 +359,9 @@ def test_the_bare_cable_is_reset_for_the_extras(monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(link_bench, "transfer", transfer)
     monkeypatch.setattr(link_bench, "missing_program", lambda: "no redis")
-    peer = OpenPeer("tbf", shape, delays)
-    extras = Extras(cast(OurLink, FakeShaped()), cast(BareCable, FakeCable()), peer, 0, FULL_TIMES, 0)
+    kind = PEERS["toxiproxy" if delays else "veth"]()
+    setup = Setup(cast(OurLink, FakeShaped()), cast(BareCable, FakeCable()), Found("tbf", kind), shape)
+    extras = Extras(setup, 0, FULL_TIMES, 0)
     for effect in ("_loss", "_jitter"):
         monkeypatch.setattr(Extras, effect, lambda extras: None)
     for step in extras.steps():
@@ -437,7 +437,7 @@ def effects_of(monkeypatch: pytest.MonkeyPatch, backend: str) -> tuple[EffectsLi
     link = EffectsLink(backend)
     cable = cast(BareCable, SimpleNamespace(client_host=None, server_host=None))
     ours = cast(OurLink, SimpleNamespace(link=link))
-    extras = Extras(ours, cable, None, 0, FULL_TIMES, seed=7)
+    extras = Extras(Setup(ours, cable, Found(""), None), 0, FULL_TIMES, seed=7)
     monkeypatch.setattr(extras, "_unlimited", lambda: extras._runs["unlimited", "ours"].append(20.0))
     return link, extras
 

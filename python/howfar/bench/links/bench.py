@@ -125,9 +125,7 @@ def measure_links(request: Request, on_step: Callable[[int, int], None] = lambda
     load_average = os.getloadavg()[0]
     with ExitStack() as stack:
         setup = _open(request, stack)
-        kind, shape = setup.peer.kind, setup.shape
-        peer = OpenPeer(kind.NAME, shape, kind.DELAYS) if kind is not None and shape is not None else None
-        extras = Extras(setup.ours, setup.cable, peer, request.hogs, request.times, request.seed)
+        extras = Extras(setup, request.hogs, request.times, request.seed)
         grid = Grid(setup, request.times)
         in_blocks(request, grid, extras.steps() if request.extras else (), on_step)
         setting = _setting(request, setup, load_average, grid)
@@ -383,22 +381,15 @@ _SPREAD_OF, _SPREAD_OF_QUICK = 1_000, 300
 VETH: Final = "veth"
 
 
-@dataclass(frozen=True)
-class OpenPeer:
-    name: str
-    shape: Callable[[LinkPoint], tuple[ProbedLink, str]]
-    delays: bool
-
-
 class Extras:
     """The extra measurements: its steps measure; `found` summarizes."""
 
-    def __init__(
-        self, ours: OurLink, cable: BareCable, peer: OpenPeer | None, hogs: int, times: Times, seed: int
-    ) -> None:
-        """`seed`: that of loss and jitter in the first run."""
-        self._ours, self._cable, self._times, self._hogs = ours, cable, times, hogs
-        self._peer, self._seed_of_first = peer, seed
+    def __init__(self, setup: Setup, hogs: int, times: Times, seed: int) -> None:
+        """`seed`: of loss and jitter in the first run."""
+        self._setup, self._ours, self._times, self._hogs = setup, setup.ours, times, hogs
+        self._delayed = setup.shape if setup.peer.kind is not None and setup.peer.kind.DELAYS else None
+        """The peer, where it can delay."""
+        self._seed_of_first = seed
         self._order = random.Random(1)
         self._drops: dict[str, list[int]] = defaultdict(list)
         self._runs: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -479,9 +470,9 @@ class Extras:
 
     def _bare(self) -> BareCable:
         """The cable without a peer's shaping."""
-        if self._peer is not None:
-            self._peer.shape(UNLIMITED)
-        return self._cable
+        if self._setup.shape is not None:
+            self._setup.shape(UNLIMITED)
+        return self._setup.cable
 
     def _count_drops(self, name: str) -> None:
         stats = self._ours.link.counters()
@@ -492,8 +483,8 @@ class Extras:
     def _unlimited(self) -> None:
         window = self._times.transfer(UNLIMITED)
         links = {"ours": self._ours.shape(UNLIMITED), VETH: self._bare().probed()}
-        if self._peer is not None and self._peer.delays:
-            links[self._peer.name], _ = self._peer.shape(UNLIMITED)
+        if self._delayed is not None:
+            links[self._setup.peer.name], _ = self._delayed(UNLIMITED)
         for side in self._order.sample(list(links), len(links)):
             gbit = transfer(links[side], *window).result.bits_per_second / 1e9
             self._runs["unlimited", side].append(gbit)
@@ -538,10 +529,10 @@ class Extras:
         self._runs["hogs", "that timer alone"].append(timer_lateness_us(count))
         bare = ping(self._bare().probed(), count, UNLIMITED.rtt_ns)
         self._runs["hogs", "RTT p99 - p50 of the bare cable, alone"].append((bare.p99_ns - bare.p50_ns) / 1e3)
-        if self._peer is not None and self._peer.delays:
-            probed, _ = self._peer.shape(BESIDE_HOGS)
+        if self._delayed is not None:
+            probed, _ = self._delayed(BESIDE_HOGS)
             with hogs(self._hogs):
-                self._runs["hogs", f"RTT p99 excess of {self._peer.name}"].append(_excess_us(probed, count))
+                self._runs["hogs", f"RTT p99 excess of {self._setup.peer.name}"].append(_excess_us(probed, count))
 
     def _loss(self) -> None:
         if self._start("loss", lossy(self._seed(len(self._lost)))):
