@@ -570,7 +570,7 @@ class PostgresStore(TableStore):
         data = self._data(self.tables.contents[0])
         if not self._for_replicas(data):
             self._open_to_replicas(data)
-        return self._server(data, networking=True, tls=tls, streaming=streaming)
+        return self._serve(data, networking=True, tls=tls, streaming=streaming)
 
     def _for_replicas(self, data: Path) -> bool:
         """Whether a replica can begin with the log in `data`; with that of older templates it cannot."""
@@ -593,7 +593,7 @@ class PostgresStore(TableStore):
     ) -> None:
         """Start a server for a template, do `work`, shut it down."""
         server = ready(
-            self._server(data, networking=False, loading=True, database=database, log_for_replicas=log_for_replicas)
+            self._serve(data, networking=False, loading=True, database=database, log_for_replicas=log_for_replicas)
         )
         try:
             work(server)
@@ -601,10 +601,7 @@ class PostgresStore(TableStore):
         finally:
             server.stop()
 
-    def _serve(self, data: Path, *, networking: bool, tls: CertificatePaths | None) -> PostgresServer:
-        return self._server(data, networking=networking, tls=tls)
-
-    def _server(
+    def _serve(
         self,
         data: Path,
         *,

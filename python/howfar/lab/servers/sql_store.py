@@ -394,9 +394,9 @@ class SqlStore(TableStore):
         self._dialect = dialect
 
     def begin(self, *, binary_log: BinaryLog, tls: CertificatePaths | None = None) -> SqlServer:
-        """Start a server that takes part in replication, with networking, on the first content; the caller waits until it is ready,
-        and stops it. So several can start at the same time."""
-        return self._server(self._data(self.tables.contents[0]), networking=True, tls=tls, binary_log=binary_log)
+        """Start one that takes part in replication, with networking, on the first content; who calls waits until it is ready, and
+        stops it. So several come up side by side."""
+        return self._serve(self._data(self.tables.contents[0]), networking=True, tls=tls, binary_log=binary_log)
 
     def _initialise(self, data: Path) -> None:
         self._dialect.initialise(self.program.path, data)
@@ -406,17 +406,14 @@ class SqlStore(TableStore):
 
     def _load(self, data: Path, rows: Rows) -> None:
         self._empty(data)
-        server = ready(self._server(data, networking=False, loading=True))
+        server = ready(self._serve(data, networking=False, loading=True))
         try:
             load_tables(server, self.tables, rows, data)
             server.shut_down()
         finally:
             server.stop()
 
-    def _serve(self, data: Path, *, networking: bool, tls: CertificatePaths | None) -> SqlServer:
-        return self._server(data, networking=networking, tls=tls)
-
-    def _server(
+    def _serve(
         self,
         data: Path,
         *,
