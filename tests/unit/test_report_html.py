@@ -12,6 +12,7 @@ from tests.unit.synthetic_run import synthetic_run
 from howfar.experiments.registry import summarise
 
 VOID_TAGS = {"meta", "br", "hr", "img", "input", "link"}
+PAGE_BYTES_MOST = 400_000
 
 
 class Balance(HTMLParser):
@@ -35,16 +36,26 @@ class Balance(HTMLParser):
         self.open.pop()
 
 
+def is_small_and_whole(page: str) -> None:
+    """Well formed, each id once, and nothing is fetched or run."""
+    assert len(page.encode()) < PAGE_BYTES_MOST
+    balance = Balance()
+    balance.feed(page)
+    assert balance.open == []
+    assert not re.search(
+        r"<(script|link|img|iframe|object|embed)\b|(src|href)\s*=\s*[\"'](?!#)|url\((?!#)|@import", page
+    )
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
 @pytest.fixture(scope="module")
 def page() -> str:
     return html.render(summarise(synthetic_run(blocks=8, samples=120)))
 
 
 def test_it_is_one_small_file_that_fetches_nothing(page: str) -> None:
-    assert len(page.encode()) < 1_000_000
-    assert not re.search(r"<(script|link|img|iframe|object|embed)\b", page)
-    assert not re.search(r"(src|href)\s*=\s*[\"'](?!#)", page)
-    assert not re.search(r"url\((?!#)|@import", page)
+    is_small_and_whole(page)
 
 
 def test_it_is_well_formed(page: str) -> None:

@@ -11,7 +11,7 @@ from functools import cache
 import pytest
 from tests.unit.made_replication import MS, PLANS, RTT_NS, fallback_trial
 from tests.unit.rendered import GOLDEN, findings_of, is_golden, with_findings
-from tests.unit.test_report_html import Balance
+from tests.unit.test_report_html import Balance, is_small_and_whole
 
 from howfar.analysis.summary import Summary
 from howfar.experiments.crash import report as crash_charts
@@ -30,8 +30,6 @@ from howfar.report import figures, html, terminal
 from howfar.report.document import Block, Cell, Chart, Details, Document, Table
 from howfar.report.text import as_csv, as_markdown, json_values
 from howfar.stats.estimate import Estimate
-
-PAGE_BYTES_MOST = 400_000
 
 
 @cache
@@ -128,15 +126,7 @@ def test_terminal_and_markdown_have_the_same_figures(plan: str) -> None:
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_page_is_small_whole_and_fetches_nothing(plan: str) -> None:
     text = page(plan)
-    assert len(text.encode()) < PAGE_BYTES_MOST
-    balance = Balance()
-    balance.feed(text)
-    assert balance.open == []
-    assert not re.search(
-        r"<(script|link|img|iframe|object|embed)\b|(src|href)\s*=\s*[\"'](?!#)|url\((?!#)|@import", text
-    )
-    ids = re.findall(r'\bid="([^"]+)"', text)
-    assert len(ids) == len(set(ids))
+    is_small_and_whole(text)
     drawn = re.findall(r"<figure>.*?</figure>", text, re.DOTALL)
     assert drawn and all("<title>" in figure and "<table" in figure for figure in drawn)
     shown = [block.name for block in flat(document(summary(plan)).blocks) if isinstance(block, Chart)]
