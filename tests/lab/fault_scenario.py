@@ -6,8 +6,6 @@ its log; `told`: an order to the primary before the load; `failover_ns`; of a fa
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,17 +19,15 @@ from howfar.engine.acknowledged import HEADER, RECORD, Fate
 from howfar.engine.messages import LoadJob, UnixTarget
 from howfar.engine.process import Launcher, LoadOutcome, run_load
 from howfar.errors import HowfarError
-from howfar.lab.laboratory import LabRequest, open_laboratory
-from howfar.lab.link import LinkSpec
-from howfar.lab.replication import Pair, PairContext, ReplicationSpec, open_pair, open_wires
+from howfar.lab.replication import Pair, PairContext, ReplicationSpec, open_pair
 from howfar.lab.replication.links import EmulatedWire
 from howfar.lab.servers import DATABASE, USER, Tables
-from howfar.lab.servers.kinds import find_server
 from howfar.lab.servers.program import Program
 from howfar.runner.fault.crash import BREAKS, FaultContext, run_crash
 from howfar.runner.fault.fallback import run_fallback
 from tests.acknowledged_scenario import INSERTS
 from tests.lab.programs import in_sandbox
+from tests.lab.replication_scenario import over_wires
 
 TABLES = Tables(1, 1000)
 THREADS = 8
@@ -104,18 +100,5 @@ def plant(log: Path) -> None:
     log.write_bytes(head + records[:-1].tobytes() + liar.tobytes() + closing.tobytes())
 
 
-def main() -> None:
-    program = find_server(sys.argv[1])
-    cases = [json.loads(word) for word in sys.argv[3:]]
-    specs = [ReplicationSpec(**case["settings"]) for case in cases]
-    count, mesh = max(spec.replicas for spec in specs), any(spec.cluster for spec in specs)
-    with open_laboratory(LabRequest(server="none", paths=())) as laboratory:
-        assert laboratory.network is not None
-        context = PairContext(laboratory.work, laboratory.network, laboratory.shares, connections=64)
-        with open_wires(context, count, LinkSpec(int(sys.argv[2]), 10**9), mesh=mesh) as wires:
-            for case in cases:
-                print(json.dumps(_case(context, wires, program, case)), flush=True)
-
-
 if __name__ == "__main__":
-    in_sandbox(main)
+    in_sandbox(lambda: over_wires(_case, connections=64))

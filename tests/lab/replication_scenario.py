@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -74,18 +74,19 @@ def _name(process: Path) -> str:
         return ""
 
 
-def main() -> None:
+def over_wires(answer: Callable[..., dict[str, Any]], connections: int) -> None:
+    """The program's cases, one after the other over the same links; the answer to each as a line of JSON."""
     program = find_server(sys.argv[1])
     cases = [json.loads(word) for word in sys.argv[3:]]
     specs = [ReplicationSpec(**case.get("settings", {})) for case in cases]
     count, mesh = max(spec.replicas for spec in specs), any(spec.cluster for spec in specs)
     with open_laboratory(LabRequest(server="none", paths=())) as laboratory:
         assert laboratory.network is not None
-        context = PairContext(laboratory.work, laboratory.network, laboratory.shares, connections=16)
+        context = PairContext(laboratory.work, laboratory.network, laboratory.shares, connections=connections)
         with open_wires(context, count, LinkSpec(int(sys.argv[2]), 10**9), mesh=mesh) as wires:
             for case in cases:
-                print(json.dumps(_case(context, wires, program, case)), flush=True)
+                print(json.dumps(answer(context, wires, program, case)), flush=True)
 
 
 if __name__ == "__main__":
-    in_sandbox(main)
+    in_sandbox(lambda: over_wires(_case, connections=16))
