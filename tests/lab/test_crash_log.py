@@ -24,6 +24,7 @@ from howfar.engine.messages import (
     Failed,
     Finished,
     Interval,
+    LoadJob,
     UnixTarget,
 )
 from howfar.lab.servers import DATABASE, USER
@@ -53,6 +54,12 @@ def client_log(records: NDArray[Any]) -> ClientLog:
     return ClientLog(*parts)
 
 
+def _load_on(running: Running, log: Path, **more: Any) -> LoadJob:
+    target = UnixTarget(path=str(running.server.socket))
+    who = {"user": USER, "password": running.password, "database": DATABASE}
+    return job(target, log, measure_ns=60 * SECOND, **who, **more)
+
+
 def keys_of(running: Running) -> Keys:
     return np.array([row["id"] for row in running.execute("SELECT id FROM inserted")], np.int64)
 
@@ -73,17 +80,7 @@ def crashed(name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cra
                 if len(slices) > 2 and sum(slices) > 100:
                     os.kill(running.server.pid, signal.SIGKILL)
 
-        wanted = job(
-            UnixTarget(path=str(running.server.socket)),
-            path,
-            user=USER,
-            password=running.password,
-            database=DATABASE,
-            connections=CONNECTIONS,
-            session=ending("end"),
-            measure_ns=60 * SECOND,
-            interval_ns=100 * MILLISECOND,
-        )
+        wanted = _load_on(running, path, connections=CONNECTIONS, session=ending("end"), interval_ns=100 * MILLISECOND)
         events = run(wanted, at)
     with started(store, networking=False) as running:
         yield Crashed(events, acknowledged.read(path), keys_of(running))
@@ -140,16 +137,7 @@ def test_a_crash_fails_a_job_that_is_to_stop(name: str, tmp_path: Path) -> None:
                 os.kill(running.server.pid, signal.SIGKILL)
 
         path = tmp_path / "keys"
-        wanted = job(
-            UnixTarget(path=str(running.server.socket)),
-            path,
-            user=USER,
-            password=running.password,
-            database=DATABASE,
-            measure_ns=60 * SECOND,
-            interval_ns=100 * MILLISECOND,
-        )
-        events = run(wanted, at)
+        events = run(_load_on(running, path, interval_ns=100 * MILLISECOND), at)
     assert isinstance(events[-1], Failed) and events[-1].code == "server_gone"
     assert len(acknowledged.read(path).records) == log_event(events).records
 
@@ -164,17 +152,7 @@ def test_what_is_refused_is_logged_with_its_error(name: str, tmp_path: Path) -> 
     )
     with started(prepared(name, short_directory(tmp_path)), networking=False) as running:
         running.execute(TABLE, "INSERT INTO inserted (id) VALUES (5), (6)")
-        wanted = job(
-            UnixTarget(path=str(running.server.socket)),
-            tmp_path / "keys",
-            user=USER,
-            password=running.password,
-            database=DATABASE,
-            workload=workload,
-            ignore_errors=(1062,),
-            transactions=100,
-            measure_ns=60 * SECOND,
-        )
+        wanted = _load_on(running, tmp_path / "keys", workload=workload, ignore_errors=(1062,), transactions=100)
         finished = run(wanted)[-1]
         found = keys_of(running)
     assert isinstance(finished, Finished)
