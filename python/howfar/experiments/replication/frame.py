@@ -16,7 +16,7 @@ from howfar.report.document import Block, Bullets, Card, Cell, Code, Column, Det
 from howfar.report.frame import cell_records, frame
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import brackets
-from howfar.store.receipts import number_in, table_in
+from howfar.store.receipts import number_in
 from howfar.units import format_duration_ns
 
 TRADE = "What an acknowledgement costs, what a crash loses"
