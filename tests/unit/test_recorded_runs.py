@@ -49,6 +49,7 @@ CLOSED = {
 CHANGED: dict[str, str] = {
     r"(/pages)?/(cpu_)?noise_floor": "the limit of the A/A interval farthest from 1, no longer half of its width",
     r"/cells/(6|11)/cpu_resolution": "that floor is higher where the A/A arm is offset",
+    r"/(compression|encryption)/rows/\d+/.*/below_noise": "no interval of the A/A arm, no floor, nothing resolved",
     r"/cells/\d+/published|/\d+/published_(ratio|qps)": "they stand only beside the same transactions, connections and link",
     r"/cells/\d+/cycle/(parts.*|rest_share)|/\d+/cycle_rest_share": "the queues' upper bounds are those of uneven services",
     r"/cells/\d+/limit/(evidence|confidence|divided)": "a CPU's owners are medians over trials, as in the model",
