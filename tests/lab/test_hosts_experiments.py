@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from howfar.lab.servers.kinds import find_server
+from howfar.runner.preflight import _no_cluster
 from howfar.store.records import Run, TrialStatus
 from howfar.store.run_file import read_run
 from tests.lab.howfar_runs import came_through
@@ -41,6 +43,27 @@ threads = 2
 server = "mariadb"
 replication = ["none", "async", "after-sync"]
 replica_rtt = ["0ms", "85ms"]
+replica_rate = "1gbit"
+durability = "off"
+[baseline]
+replication = "none"
+{_TIMING}
+"""
+_CLUSTER = f"""
+name = "cluster"
+question = "What does it cost to agree with two other hosts?"
+[workload]
+kind = "single_row_updates"
+[data]
+tables = 1
+table_size = 1000
+[factors]
+path = "socket"
+threads = 1
+server = "mariadb"
+replication = ["none", "galera"]
+replicas = 2
+distances = ["same-rack", "two-near-one-far"]
 replica_rate = "1gbit"
 durability = "off"
 [baseline]
@@ -131,6 +154,46 @@ def test_the_client_s_host_is_the_replica_where_there_is_no_third(cache: Path, t
     run = _run(cache, tmp_path, _REPLICATION.replace('"none", "async", "after-sync"', '"none", "after-commit"'))
     assert len(set(_good(run))) == 3
     assert run.info.environment["place"]["replicas"] == [run.info.environment["place"]["client"]]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("kind", "modes"), [("mariadb", {"galera"}), ("mysql", {"group", "group-leader"})])
+def test_three_hosts_agree_on_each_commit_over_the_links_that_are_there(
+    cache: Path, tmp_path: Path, kind: str, modes: set[str]
+) -> None:
+    need(kind)
+    program = find_server(kind)
+    if any(_no_cluster(program, mode) for mode in modes):
+        pytest.skip("no library for a cluster (./setup --clusters)")
+    run = _run(
+        cache,
+        tmp_path,
+        _CLUSTER,
+        f"--server {program.path} --place client=c,server=b,replica=c,replica=a",
+        ("a", "b", "c"),
+    )
+    assert len(set(_good(run))) == 2 + len(modes), "one distance, and the baseline again"
+    agreed = {arm.name for arm in run.info.arms if arm.factors["replication"] in modes}
+    for trial in (trial for trial in run.trials if trial.arm in agreed and trial.status is TrialStatus.OK):
+        assert trial.measured is not None and trial.measured.transactions > 0
+        cluster = trial.receipt["replication"]
+        assert set(cluster["wires"]) == {"replica1", "replica2", "replica1-replica2"}
+        assert all(wire["real"] and wire["rtt_at_rest_ns"]["p50"] > 0 for wire in cluster["wires"].values())
+        nodes = cluster["window"]["after"]["nodes"]
+        assert [node["name"] for node in nodes] == ["primary", "replica1", "replica2"]
+        assert not any(node["unlike"] for node in nodes)
+        assert cluster["window"]["counted"]["primary"]["ordered"] >= trial.measured.transactions
+        writers = trial.receipt["writers"]
+        assert all(writers["commits"] <= rows <= writers["answered"] for rows in writers["rows"].values())
+    (level,) = {arm.factors["distances"] for arm in run.info.arms if arm.name in agreed}
+    assert str(level).count(",") == 2 and "are measured, not set" in str(run.info.environment["not_as_asked"])
+    assert {(one["from"], one["to"]) for one in run.info.environment["distances"]} == {
+        ("c", "b"),
+        ("a", "b"),
+        ("a", "c"),
+    }
+    report = (tmp_path / "report.md").read_text()
+    assert "are real" in report and "predicted" in report
 
 
 @pytest.mark.thorough

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from tests.unit.rendered import html
 from tests.unit.synthetic_run import synthetic_run
 
-from howfar.cli.on_hosts import check_plan
+from howfar.cli.on_hosts import _with_measured, check_plan
 from howfar.errors import PlanError
 from howfar.experiments.registry import summarise
 from howfar.plan.cells import cells
+from howfar.plan.factors import node_rtts_ns
 from howfar.plan.fitting import with_link
 from howfar.plan.load import load_plan
+from howfar.plan.types import restore_plan
 from howfar.store.records import Run
 
 distances = pytest.importorskip("howfar.fleet.distances", reason="Ray is not installed (./setup --tests brings it)")
@@ -48,7 +52,19 @@ def test_a_zone_is_what_cloud_init_wrote_and_else_unknown(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize(
-    "name", ["paths", "bandwidth", "encryption", "compression", "latency", "hops", "poolers", "replication", "page"]
+    "name",
+    [
+        "paths",
+        "bandwidth",
+        "encryption",
+        "compression",
+        "latency",
+        "hops",
+        "poolers",
+        "replication",
+        "page",
+        "cluster-reads",
+    ],
 )
 def test_an_experiment_on_a_real_link_has_that_link_alone(name: str) -> None:
     plan = load_plan(name).plan
@@ -72,10 +88,57 @@ def test_a_plan_of_links_alone_is_refused_before_anything_is_joined(tmp_path: Pa
         check_plan(load_plan(str(file)).plan)
 
 
-@pytest.mark.parametrize("name", ["crash", "fallback"])
-def test_what_breaks_servers_is_refused_with_what_it_needs(name: str) -> None:
-    with pytest.raises(PlanError, match="links that can be cut"):
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        *(
+            (name, "links that can be cut")
+            for name in ("crash", "fallback", "cluster-crash", "cluster-partition", "cluster-join")
+        ),
+        ("cluster-conflicts", "clients on two nodes"),
+    ],
+)
+def test_what_hosts_do_not_have_is_refused_with_what_is_needed(name: str, word: str) -> None:
+    with pytest.raises(PlanError, match=word):
         check_plan(load_plan(name).plan)
+
+
+def test_clusters_of_several_sizes_are_refused() -> None:
+    plan = load_plan("cluster").plan
+    several = plan.factors.model_copy(update={"replicas": (2, 4)})
+    with pytest.raises(PlanError, match="several sizes"):
+        check_plan(plan.model_copy(update={"factors": several}))
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """Of a testbed: what lies between its hosts."""
+
+    link_facts: dict[str, Any] | None
+    replica_facts: tuple[dict[str, Any], ...]
+
+
+def _apart(source: str, target: str, rtt_ns: int, bps: int) -> dict[str, Any]:
+    goodput = {"to_server": bps, "to_client": 2 * bps}
+    return {"from": source, "to": target, "rtt_ns": {"p50": rtt_ns}, "goodput_bps": goodput}
+
+
+@pytest.mark.parametrize("name", ["cluster", "cluster-rows", "cluster-reads"])
+def test_a_cluster_has_the_distances_that_were_measured(name: str) -> None:
+    plan = load_plan(name).plan
+    check_plan(plan)
+    servers = tuple(
+        _apart(*ends, rtt_ns, 10**9 + rtt_ns)
+        for ends, rtt_ns in ((("c", "b"), 211_400), (("d", "b"), 85_031_000), (("d", "c"), 84_996_000))
+    )
+    found, notes = _with_measured(plan, cast(Any, _Measured(_apart("a", "b", 200_000, 10**9), servers)))
+    agreed = [cell.factors for cell in cells(found) if cell.factors["replication"] == "galera"]
+    assert {factors["distances"] for factors in agreed} == {"0.211ms,85ms,85ms"}
+    assert {factors["replica_rate_bps"] for factors in agreed} == {10**9}
+    assert "control" not in {cell.role for cell in cells(found)}
+    assert node_rtts_ns(agreed[0]) == {(0, 1): 211_000, (0, 2): 85_000_000, (1, 2): 85_000_000}
+    assert "0.211ms (b, c), 85ms (b, d), 85ms (c, d), goodput 1gbit" in notes[-1]
+    assert restore_plan(found.model_dump(mode="json")) == found, "howfar resume reads it again"
 
 
 def _between(run: Run) -> Run:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import uuid
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -13,9 +14,9 @@ from howfar.errors import PlanError
 from howfar.lab.link import LinkSpec
 from howfar.lab.link.backends.kernel_qdiscs import qdisc_batch
 from howfar.lab.network import REPLICAS_MOST, host_batch, middle_batch, numbered
-from howfar.lab.replication import ReplicationSpec
+from howfar.lab.replication import ReplicationSpec, galera
 from howfar.lab.replication.binary_log import BinaryLogReplication
-from howfar.lab.replication.dialect import Source, replication_dialect
+from howfar.lab.replication.dialect import Seed, Source, replication_dialect
 from howfar.lab.replication.proof import (
     FILLING,
     ChannelFacts,
@@ -274,3 +275,37 @@ def test_a_replica_that_was_away_is_held_against_what_that_does_not_explain(kind
     apart = replace(seen.replicas[0], strangers="0-9-1")
     (broken, parted) = after_absence(replace(seen, broken=("the link of replica1 had died",), replicas=(apart,)))
     assert "the link of replica1 had died" in broken and "their histories have parted" in parted
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "wanted"),
+    [
+        (
+            "mariadb",
+            "galera",
+            (
+                "--wsrep-cluster-address=gcomm://10.0.0.1:24567,10.0.0.2:24567,10.0.0.3:24567",
+                "--wsrep-provider-options=gcache.size=64M;base_port=24567;gmcast.listen_addr=tcp://10.0.0.2:24567",
+            ),
+        ),
+        (
+            "mysql",
+            "group",
+            (
+                "--group-replication-communication-stack=MYSQL",
+                "--group-replication-local-address=10.0.0.2:23306",
+                "--report-host=10.0.0.2",
+            ),
+        ),
+    ],
+)
+def test_a_node_on_a_host_of_the_users_listens_at_its_address_alone(
+    kind: str, mode: Literal["galera", "group"], wanted: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(galera, "provider", lambda: Path("libgalera_smm.so"))
+    spec = ReplicationSpec(mode=mode, replicas=2)
+    addresses = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
+    seed = Seed("replica1", 1, spec, "secret", None, None, str(uuid.uuid4()), addresses, on_hosts=True)
+    dialect = replication_dialect(kind, mode)
+    assert isinstance(dialect, BinaryLogReplication)
+    assert set(wanted) <= set(dialect.binary_log(seed).options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ import click
 from howfar.errors import PlanError, UsageError
 from howfar.paths import find_path, is_local
 from howfar.plan.distances import EVEN
-from howfar.plan.factors import CLUSTERS
+from howfar.plan.factors import CLUSTERS, Level
 from howfar.plan.fitting import Fitted, with_link, without_levels
 from howfar.plan.types import Plan
 from howfar.units import format_duration_ns, format_rate_bps
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from howfar.fleet.testbed import Hosts
     from howfar.runner.trial import Instruments
 
-_OF_A_LINK = {"--rtt": "RTT", "--rate": "bandwidth"}
+_OF_A_LINK = {"--rtt": "RTT", "--rate": "bandwidth", "--replica-rtt": "RTT", "--distances": "RTT"}
 _LINK = ("rtt_ns", "rate_bps")
+_BETWEEN_SERVERS = ("replica_rtt_ns", "replica_rate_bps", "distances")
 _DIGITS = 3
 
 
@@ -195,7 +196,7 @@ def opened(
     from howfar.fleet.load import measure
     from howfar.fleet.place import find_place, may_swap, placed, with_clients, with_replicas
     from howfar.fleet.testbed import open_hosts
-    from howfar.runner.preflight import check_application, fit, machine_lacks, service_of
+    from howfar.runner.preflight import check_application, fit, lacking, machine_lacks, service_of
     from howfar.runner.run import program_facts
     from howfar.runner.trial import Instruments
 
@@ -224,7 +225,10 @@ def opened(
             for name in (chosen.client, *chosen.others):
                 idle = without_levels(plan, hosts[name].within(machine_lacks, plan))
                 plan, notes = idle.plan, (*notes, *idle.notes)
-        with open_hosts(hosts, chosen, lab_request(plan), swaps, given) as testbed:
+            for name in chosen.replicas:
+                able = without_levels(plan, _on_host(name, hosts[name].within(lacking, plan)))
+                plan, notes = able.plan, (*notes, *able.notes)
+        with open_hosts(hosts, chosen, hosts[chosen.server].within(lab_request, plan), swaps, given) as testbed:
             if not goes_on:
                 plan, more = _with_measured(plan, testbed)
                 notes += more
@@ -246,13 +250,19 @@ def check_plan(plan: Plan, given: GivenServer | None = None) -> None:
             f"plan {plan.name} names {len(plan.factors.server)} servers, and a run has one",
             "Make one run for each server, then `howfar compare` them.",
         )
-    if set(plan.factors.fault) - {"none"}:
+    if needs := _needs(plan):
         raise PlanError(
-            f"plan {plan.name} needs links that can be cut and servers that can be broken, which hosts of your own do not give yet",
+            f"plan {plan.name} needs {needs}, which hosts of your own do not give yet",
             "The laboratory (without --on) does.",
         )
+    if set(CLUSTERS) & set(plan.factors.replication) and len(plan.factors.replicas) > 1:
+        raise PlanError(
+            f"plan {plan.name} compares clusters of several sizes, and the links that are measured are those of one",
+            "Name one number of replicas.",
+        )
     fitted = _with_possible(plan).plan
-    with_link(fitted, {name: getattr(plan.factors, name)[0] for name in (*_LINK, *_replica_link(plan))})
+    there = (*_LINK, *(_BETWEEN_SERVERS if _replicas(plan) else ()))
+    with_link(fitted, {name: getattr(plan.factors, name)[0] for name in there})
     if given is not None:
         from howfar.fleet.given import check_given
 
@@ -260,29 +270,35 @@ def check_plan(plan: Plan, given: GivenServer | None = None) -> None:
 
 
 def _with_possible(plan: Plan) -> Fitted:
-    """Without paths and clusters that hosts cannot have. Raises PlanError when nothing is left to compare."""
+    """Without paths that hosts cannot have. Raises PlanError when nothing is left to compare."""
     reason = "not measured between hosts yet; the laboratory (without --on) has it"
     return without_levels(
-        plan,
-        {
-            "path": {name: reason for name in plan.factors.path if not find_path(name).between_hosts},
-            "replication": {mode: reason for mode in plan.factors.replication if mode in CLUSTERS},
-            "distances": {level: reason for level in plan.factors.distances if level != EVEN},
-        },
+        plan, {"path": {name: reason for name in plan.factors.path if not find_path(name).between_hosts}}
     )
+
+
+def _on_host(name: str, lacking: Mapping[str, Mapping[Any, str]]) -> dict[str, dict[Any, str]]:
+    """The reasons with the name of the host."""
+    return {
+        factor: {level: f"host {name}: {why}" for level, why in reasons.items()} for factor, reasons in lacking.items()
+    }
+
+
+def _needs(plan: Plan) -> str:
+    """What a plan needs that hosts do not have. Empty: nothing."""
+    if set(plan.factors.fault) - {"none"}:
+        return "links that can be cut and servers that can be broken"
+    if set(plan.factors.writers) - {"one"}:
+        return "clients on two nodes of a cluster"
+    return ""
 
 
 def _replicas(plan: Plan) -> int:
     """The most that a cell has."""
-    from howfar.cli.session import lab_request
+    from howfar.cli.session import replicas_of
 
-    wanted = lab_request(plan).replicas
+    wanted = replicas_of(plan)
     return 0 if wanted is None else wanted.most
-
-
-def _replica_link(plan: Plan) -> Mapping[str, str]:
-    """Factors of the link to a replica, by those of a link, where the plan has one."""
-    return {"replica_rtt_ns": "rtt_ns", "replica_rate_bps": "rate_bps"} if _replicas(plan) else {}
 
 
 def _with_given(plan: Plan, kind: str) -> Plan:
@@ -298,22 +314,45 @@ def _with_given(plan: Plan, kind: str) -> Plan:
 
 def _with_measured(plan: Plan, testbed: Hosts) -> tuple[Plan, tuple[str, ...]]:
     """With the links that were measured; a run may have no path over one."""
-    first, far = testbed.link_facts, testbed.replica_facts
-    there = {} if first is None else _measured(first)
-    if far is not None:
-        there |= {factor: _measured(far)[of] for factor, of in _replica_link(plan).items()}
+    first, servers = testbed.link_facts, testbed.replica_facts
+    there: dict[str, Level] = {} if first is None else {**_measured(first)}
+    there |= _between(servers)
     if not there:
         return plan, ()
     fitted = with_link(plan, there)
-    said = [(first, "")] if any(find_path(name).crosses_link for name in plan.factors.path) else []
-    said += [(far, " to the replica")] if far is not None else []
+    crosses = any(find_path(name).crosses_link for name in plan.factors.path)
+    said: list[tuple[str, Sequence[Mapping[str, Any]]]] = []
+    if crosses and first is not None:
+        said.append(("the link is", [first]))
+    if servers:
+        said.append(
+            ("the link to the replica is" if len(servers) == 1 else "the links between the servers are", servers)
+        )
     notes = (
-        f"the link{which} is measured, not set: RTT {format_duration_ns(_measured(facts)['rtt_ns'])}, goodput "
-        f"{format_rate_bps(_measured(facts)['rate_bps'])}; so there are no control arms with a longer one"
-        for facts, which in said
-        if facts is not None
+        f"{links} measured, not set: RTT {_rtts(facts)}, goodput {format_rate_bps(_least_bps(facts))}; so there are no control arms "
+        "with a longer one"
+        for links, facts in said
     )
     return fitted.plan, (*fitted.notes, *notes)
+
+
+def _between(servers: Sequence[Mapping[str, Any]]) -> dict[str, Level]:
+    """Levels of the factors of links between servers."""
+    if not servers:
+        return {}
+    rtts_ns = [_measured(facts)["rtt_ns"] for facts in servers]
+    level = EVEN if len(servers) == 1 else ",".join(map(format_duration_ns, rtts_ns))
+    return dict(zip(_BETWEEN_SERVERS, (rtts_ns[0], _least_bps(servers), level), strict=True))
+
+
+def _rtts(links: Sequence[Mapping[str, Any]]) -> str:
+    if len(links) == 1:
+        return format_duration_ns(_measured(links[0])["rtt_ns"])
+    return ", ".join(f"{format_duration_ns(_measured(one)['rtt_ns'])} ({one['to']}, {one['from']})" for one in links)
+
+
+def _least_bps(links: Sequence[Mapping[str, Any]]) -> int:
+    return min(_measured(one)["rate_bps"] for one in links)
 
 
 def _measured(link: Mapping[str, Any]) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import ssl
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -25,7 +26,7 @@ from howfar.lab.network import LOOPBACK_ADDRESS, Cpus, Host
 from howfar.lab.php.php_fpm import Answer, PhpFpm, find_php_fpm
 from howfar.lab.replicated import Replicated, prepared, replication_spec
 from howfar.lab.replication import Pair, ReplicationSpec, Wire
-from howfar.lab.replication.dialect import Seed, Source, replication_dialect
+from howfar.lab.replication.dialect import ReplicationDialect, Seed, Source, replication_dialect
 from howfar.lab.replication.member import Member
 from howfar.lab.replication.pair import check, join
 from howfar.lab.servers import (
@@ -42,6 +43,7 @@ from howfar.lab.servers import (
 )
 from howfar.lab.servers.kinds import find_server
 from howfar.paths import find_path
+from howfar.plan.distances import link_name, pairs
 from howfar.plan.sessions import SessionSpec
 from howfar.store.records import FactorValue
 from howfar.store.server_metrics import ServerMetrics, server_metrics
@@ -250,7 +252,9 @@ class MemberSide(HeldServer):
         place = ServerContext(
             order.work, Host(seed.name, None), order.cpus, order.connections, namespaced=True, address=order.address
         )
-        self._running = self._table = replication_dialect(program.kind).begin(seed, place, program, order.tables)
+        self._running = self._table = replication_dialect(program.kind, seed.spec.mode).begin(
+            seed, place, program, order.tables
+        )
         self._sessions: dict[str, tuple[ExitStack, Ask]] = {}
 
     def told(self) -> tuple[dict[str, Any], Seer, str]:
@@ -308,16 +312,16 @@ class RemoteMember(RemoteServer):
 
 @dataclass(frozen=True)
 class RealWire(Wire):
-    """The link that is there between the hosts of a replica and of its primary."""
+    """The link that is there between the hosts of a replica and of its primary, or of two nodes of a cluster."""
 
-    number: int
+    nodes: tuple[int, int]
     link: Link
     facts: Mapping[str, Any]
     """See `distances.Distance.facts`."""
 
     @property
     def name(self) -> str:
-        return f"replica{self.number}"
+        return link_name(*self.nodes)
 
     @property
     def rtt_ns(self) -> int:
@@ -342,6 +346,12 @@ class RealWire(Wire):
         return real_link(at_rest, self.facts)
 
 
+def _make_template(order: ServerOrder) -> None:
+    """Run on a host: load its tables, so that the next server needs a copy only."""
+    ServerSide(order)
+    shutil.rmtree(order.work, ignore_errors=True)
+
+
 class HostsReplication:
     """What all trials with replication have in common."""
 
@@ -350,18 +360,26 @@ class HostsReplication:
         order: ServerOrder,
         primary: RemoteHost,
         replicas: Sequence[tuple[RemoteHost, Cpus]],
-        facts: Callable[[RemoteHost], tuple[Link, Mapping[str, Any]]],
+        link: Callable[[RemoteHost, RemoteHost], tuple[Link, Mapping[str, Any]]],
     ) -> None:
-        """`order`: of the primary; `facts`: the open link from a replica's host, and what was measured of it. Raises PlanError."""
-        self._order, self._primary, self._replicas, self._facts = order, primary, replicas, facts
+        """`order`: of the primary; `link`: the open one from a host to another, and what was measured of it. Raises LabError,
+        ServerMissing, ServerCrashed."""
+        self._order, self._primary, self._replicas, self._link = order, primary, replicas, link
+        with ThreadPoolExecutor(max(len(replicas), 1)) as pool:
+            list(pool.map(self._load_tables, replicas))
 
-    def _check(self, spec: ReplicationSpec, kind: str) -> None:
-        dialect = replication_dialect(kind)
+    def _load_tables(self, at: tuple[RemoteHost, Cpus]) -> None:
+        """Once on a host, so that members begin within seconds of each other."""
+        host, cpus = at
+        order = self._order.on(host.spec.address, cpus, WORK / "tables")
+        host.within(_make_template, order, patience_s=PREPARES_S)
+
+    def _check(self, spec: ReplicationSpec, dialect: ReplicationDialect) -> None:
         check(spec, dialect)
         if dialect.begins_as_copy:
             raise PlanError(
-                f"a replica of {kind} begins as a copy of its primary's files, which hosts of your own do not exchange",
-                f"Measure MariaDB or MySQL here; the laboratory (without --on) has the replication of {kind}.",
+                f"a replica of {dialect.kind} begins as a copy of its primary's files, which hosts of your own do not exchange",
+                f"Measure MariaDB or MySQL here; the laboratory (without --on) has the replication of {dialect.kind}.",
             )
         if spec.tls:
             raise PlanError(
@@ -373,8 +391,8 @@ class HostsReplication:
     def serving(self, factors: Mapping[str, FactorValue], prepare: tuple[str, ...], kind: str) -> Iterator[Replicated]:
         """A proven pair as a cell asks for it. Raises LabError, PlanError."""
         spec = replication_spec(factors)
-        self._check(spec, kind)
-        dialect, secret = replication_dialect(kind), secrets.token_urlsafe(18)
+        dialect, secret = replication_dialect(kind, spec.mode), secrets.token_urlsafe(18)
+        self._check(spec, dialect)
         address = self._primary.spec.address
         source = Source(address, ServerContext.port_on(dialect.port), secret, None, spec.compression)
         chosen = self._replicas[: spec.replicas]
@@ -383,9 +401,11 @@ class HostsReplication:
                 f"a cell has {spec.replicas} replicas, and {len(chosen)} hosts may be one",
                 "Name a host for each: --place replica=c,replica=d.",
             )
-        seeds = [Seed("primary", 0, spec, secret, None, None)]
-        seeds += [Seed(f"replica{number}", number, spec, secret, None, source) for number in range(1, len(chosen) + 1)]
         hosts = ((self._primary, self._order.cpus), *chosen)
+        nodes = tuple(host.spec.address for host, _ in hosts)
+        first = Seed("primary", 0, spec, secret, None, None, str(uuid.uuid4()), nodes, on_hosts=True)
+        seeds = [first]
+        seeds += [replace(first, name=f"replica{n}", number=n, source=source) for n in range(1, len(hosts))]
         with ExitStack() as ledger, ThreadPoolExecutor(len(hosts)) as pool:
 
             def begin(seed: Seed, at: tuple[RemoteHost, Cpus]) -> Member:
@@ -395,8 +415,8 @@ class HostsReplication:
                 return Member(seed.name, cast(TableServer, RemoteMember(held)), dialect, spec)
 
             primary, *replicas = pool.map(begin, seeds, hosts)
-            links = [self._facts(host) for host, _ in chosen]
-            wires = tuple(RealWire(number, *each) for number, each in enumerate(links, 1))
+            linked = [(low, high) for low, high in pairs(len(hosts)) if spec.cluster or low == 0]
+            wires = tuple(RealWire((low, high), *self._link(hosts[high][0], hosts[low][0])) for low, high in linked)
             pair = Pair(spec, dialect, primary, tuple(replicas), wires, patience=_PATIENCE)
             join(pair, [source] * len(chosen))
             yield prepared(pair, None, factors, prepare, ledger)

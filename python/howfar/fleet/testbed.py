@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,6 +43,7 @@ from howfar.lab.serving import Serving, of_store
 from howfar.lab.staged import MAIN, LabStage
 from howfar.paths import Endpoint, find_path
 from howfar.paths import Path as NetworkPath
+from howfar.plan.distances import pairs
 from howfar.plan.sessions import SessionSpec, session_spec
 from howfar.store.records import FactorValue, MachineLoad, Window
 from howfar.testbed import NO_FACTS, LoadFacts, StageReceipt, WindowWatch
@@ -101,7 +103,7 @@ class Hosts:
         self.ready()
         if swaps:
             self._try_swap()
-        self._found: dict[str, Distance] = {}
+        self._found: dict[tuple[str, str], Distance] = {}
         self.distances = self._measured_distances()
         if request.replicas is not None:
             self._replication = self._open_replication()
@@ -181,12 +183,12 @@ class Hosts:
     def server_side(self) -> Held:
         return self._servers[self.server_host.name]
 
-    def link(self, source: RemoteHost | None = None) -> Link:
-        """The link from a host to the server; None: from the client."""
-        host = self.client_host if source is None else source
-        ends = (host.name, self.server_host.name)
+    def link(self, source: RemoteHost | None = None, target: RemoteHost | None = None) -> Link:
+        """The link from a host, else from the client, to another one, else to the server."""
+        source, target = source or self.client_host, target or self.server_host
+        ends = (source.name, target.name)
         if ends not in self._links:
-            self._links[ends] = made = Link(host, self.server_host)
+            self._links[ends] = made = Link(source, target)
             self._ledger.callback(made.close)
         return self._links[ends]
 
@@ -197,10 +199,10 @@ class Hosts:
             own = self._shares[host.name].server if host is self.client_host else cpus_of(host)
             replicas.append((host, own))
 
-        def link_to(host: RemoteHost) -> tuple[Link, Mapping[str, Any]]:
-            return self.link(host), self._found[host.name].facts()
+        def link(source: RemoteHost, target: RemoteHost) -> tuple[Link, Mapping[str, Any]]:
+            return self.link(source, target), self._found[source.name, target.name].facts()
 
-        return HostsReplication(self._order(self.server_host), self.server_host, replicas, link_to)
+        return HostsReplication(self._order(self.server_host), self.server_host, replicas, link)
 
     def _real(self) -> dict[str, Any] | None:
         """What was measured of the link, by its direction in this block."""
@@ -227,10 +229,15 @@ class Hosts:
         return found
 
     def _measured_distances(self) -> tuple[dict[str, Any], ...]:
-        """From each client, and each replica, to the server."""
-        for name in dict.fromkeys((self.place.client, *self.place.others, *self.place.replicas)):
-            if name != self.place.server:
-                self._found[name] = link_distance(self.link(self._hosts[name]))
+        """From each client, and each replica, to the server; in a cluster between the replicas too. A round trip is the same from
+        either end."""
+        place = self.place
+        ends = [(name, place.server) for name in dict.fromkeys((place.client, *place.others, *place.replicas))]
+        if self._meshed:
+            ends += [(high, low) for low, high in combinations(place.replicas, 2)]
+        for source, target in ends:
+            if source != target:
+                self._found[source, target] = link_distance(self.link(self._hosts[source], self._hosts[target]))
         return tuple(one.facts() for one in self._found.values())
 
     @property
@@ -239,9 +246,17 @@ class Hosts:
         return next(iter(self.distances), None)
 
     @property
-    def replica_facts(self) -> dict[str, Any] | None:
-        """The same between the first replica and the server. None: there is no replica."""
-        return self._found[self.place.replicas[0]].facts() if self.place.replicas else None
+    def replica_facts(self) -> tuple[dict[str, Any], ...]:
+        """The same between the first replica and the server; in a cluster between every two nodes, in the order of `pairs`. Empty:
+        there is no replica."""
+        most = 0 if self.request.replicas is None else self.request.replicas.most
+        nodes = (self.place.server, *self.place.replicas[:most])
+        linked = pairs(len(nodes)) if self._meshed else pairs(len(nodes))[:1]
+        return tuple(self._found[nodes[high], nodes[low]].facts() for low, high in linked)
+
+    @property
+    def _meshed(self) -> bool:
+        return self.request.replicas is not None and self.request.replicas.mesh
 
     def clocks(self, host: RemoteHost) -> Clocks:
         return read_clocks(host.spec.address, int(self._clocks[host.name].facts["port"]))

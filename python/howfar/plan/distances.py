@@ -55,6 +55,11 @@ def pairs(nodes: int) -> tuple[tuple[int, int], ...]:
     return tuple(combinations(range(nodes), 2))
 
 
+def link_name(low: int, high: int) -> str:
+    """What the link between two nodes is called in receipts: after the replica, or both."""
+    return f"replica{high}" if low == 0 else f"replica{low}-replica{high}"
+
+
 def fits(level: str, nodes: int) -> bool:
     """Whether the level has a distance for every pair."""
     return level == EVEN or level in NAMED or len(_written(level)) == len(pairs(nodes))

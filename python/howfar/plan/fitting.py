@@ -12,7 +12,7 @@ from typing import Any
 from howfar.errors import PlanError
 from howfar.paths import is_local
 from howfar.plan.cells import Cell, cells
-from howfar.plan.factors import CLOSED, FACTORS, LOAD, share_of_capacity
+from howfar.plan.factors import CLOSED, FACTORS, LOAD, Level, share_of_capacity
 from howfar.plan.page import Keys
 from howfar.plan.types import LeftOut, Plan, Workload
 
@@ -102,7 +102,7 @@ def with_instead(plan: Plan, factor: str, instead: Mapping[str, Sequence[Any]]) 
     return Fitted(fitted, (f"{factor}: {new}{f' instead of {old}' if old else ''}, as this server has it",))
 
 
-def with_link(plan: Plan, there: Mapping[str, int]) -> Fitted:
+def with_link(plan: Plan, there: Mapping[str, Level]) -> Fitted:
     """Use the existing links, by factor, in place of those that the plan would set: a real link is not set. Control arms, whose links
     would be longer, are left out. Raises PlanError when nothing is left to compare."""
     compared = [FACTORS[name] for name in there if len(getattr(plan.factors, name)) > 1]

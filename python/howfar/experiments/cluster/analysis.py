@@ -17,7 +17,7 @@ from howfar.experiments.replication.analysis import Local, Waiting
 from howfar.experiments.replication.arms import ALONE, ReplicationArm, mode_name, rate, rate_interval, replication_arms
 from howfar.model.queueing import Beside
 from howfar.plan.agreement import PACKET, WINDOW, Pieces, Rtts, agreement_s, read_s
-from howfar.plan.distances import NAMED_LINKS
+from howfar.plan.distances import NAMED_LINKS, link_name
 from howfar.plan.factors import (
     CLUSTERS,
     DISTANCES,
@@ -161,7 +161,8 @@ def cluster_cost(table: TrialTable, workload: str) -> ClusterCost | None:
         lines.setdefault(
             (arm.mode, arm.level("consistency"), arm.level("writers"), nodes, arm.local_levels), []
         ).append(arm)
-    cpus = HostCpus.of(table.run.info.environment, "server").machine
+    environment = table.run.info.environment
+    cpus = None if environment.get("testbed") == "hosts" else HostCpus.of(environment, "server").machine
     rates = {rate_bps for arm in arms if (rate_bps := _rate_bps(arm)) is not None}
     links: dict[int | None, str] = {bps: format_rate_bps(bps) for bps in rates} if len(rates) > 1 else {}
     apart = {_place(arm): arm for arm in arms if WRITERS.of(arm.arm.factors) == "own-rows"}
@@ -188,7 +189,7 @@ def rest_rtts(arm: ReplicationArm) -> Rtts:
     """Between the nodes, in seconds: as measured at rest, median over trials, of the links named in receipts."""
     found: dict[tuple[int, int], float] = {}
     for low, high in node_rtts_ns(arm.arm.factors):
-        name = f"replica{high}" if low == 0 else f"replica{low}-replica{high}"
+        name = link_name(low, high)
         seen = [
             float(rtt)
             for trial in arm.trials.values()
@@ -328,9 +329,9 @@ class _Line:
         operation: Operation,
         apart: Mapping[object, ReplicationArm],
         links: Mapping[int | None, str],
-        cpus: int,
+        cpus: int | None,
     ) -> None:
-        """`links`: rates in words, where there are several. `cpus`: of the machine."""
+        """`links`: rates in words, where there are several. `cpus`: of the machine. None: each node has one of its own."""
         self.arms = [arm for arm in arms if _p50s_s(arm)]
         self.rtts = {arm.arm.name: rest_rtts(arm) for arm in self.arms}
         most = max(self.arms, key=_commits, default=None)  # of few commits one that is under way would count much
@@ -363,7 +364,10 @@ class _Line:
 
     def _beside(self, arm: ReplicationArm, p50_s: float) -> Beside:
         """Of an arm of one connection: its work beside that of the other nodes and of the links' emulators."""
-        return Beside.measured(p50_s, self.waits[arm.arm.name], _others_s(arm), self.cpus)
+        return Beside.measured(p50_s, self.waits[arm.arm.name], self._others_s(arm), self.cpus or 1)
+
+    def _others_s(self, arm: ReplicationArm) -> float:
+        return 0.0 if self.cpus is None else _others_s(arm)
 
     def points(self) -> tuple[ClusterPoint, ...]:
         if not self.arms:
@@ -409,9 +413,10 @@ class _Line:
         measured_s = median(p50_s)
         predicted_s = None
         writers = _two_writers(arm, self.apart.get(_place(arm)))
-        if wait_s and _distances(arm) != work.distances and writers is None:
+        counted = self.sent_bytes is not None or not self.large
+        if wait_s and _distances(arm) != work.distances and writers is None and counted:
             predicted_s = work.commit_s(wait_s, arm.threads)
-        crowded = self.large and _others_s(arm) / self.cpus / measured_s > CROWDED
+        crowded = self.large and self._others_s(arm) / (self.cpus or 1) / measured_s > CROWDED
         on_link_s = (self.sent_bytes or 0.0) * 8 / (_rate_bps(arm) or 1)
         imposed = sending_s > 0 and predicted_s is not None and on_link_s > IMPOSED * predicted_s
         whole = merge(_histograms(arm))

@@ -51,9 +51,9 @@ class Cluster(Experiment):
             lambda width: draw(found, width),
         )
         every = Details("All cells", (cell_table(summary, main=False),))
-        model = Details("The model", (model_table(found),))
+        model = Details("The model", (model_table(found, figures.on_hosts(summary)),))
         below: tuple[Block, ...] = (Text(model_sentence(found)), chart, model, every, *trials(summary))
-        tables = (main_table(found, flush_line(summary)), *third_table(found), *conflict_tables(found))
+        tables = (main_table(found, *_real(summary), flush_line(summary)), *third_table(found), *conflict_tables(found))
         return frame(summary, tables, below=below, records=records(found))
 
 
@@ -69,8 +69,8 @@ def main_table(found: ClusterCost, *notes: str) -> Table:
     return table_of("", found.points, fields, (*_notes(found.points), *notes), main=True, stack=True)
 
 
-def model_table(found: ClusterCost) -> Table:
-    """What the predictions are made of."""
+def model_table(found: ClusterCost, apart: bool = False) -> Table:
+    """What the predictions are made of. `apart`: on hosts of the user's own, one for each node."""
     large = any(point.row_bytes != SHORT_ROW for point in found.points)
     fields: Fields[ClusterPoint] = {
         **_who(True),
@@ -83,17 +83,31 @@ def model_table(found: ClusterCost) -> Table:
         "predicted p50 ms\nerror": _predicted,
     }
     base = "For large rows, and where" if large else "Where"
+    shared = " For one connection with what the other nodes and the emulators take of the CPUs that they share."
     note = (
         "RTT: as measured at rest, from the node that is used to the others. Predicted: the agreement at this distance, and the local "
-        f"work of the same mode at its shortest distance. {base} there is only one distance, the work of the server alone. For one "
-        "connection with what the other nodes and the emulators take of the CPUs that they share."
+        f"work of the same mode at its shortest distance. {base} there is only one distance, the work of the server alone."
+        f"{'' if apart else shared}"
     )
     sending = (
-        "To send: by the link's rate, or by Galera's turns, if they are longer: of a row's pieces (gcs.max_packet_size) as many as "
-        "evs.user_send_window are under way. Each two nodes have a link of their own here; a node with one network card sends to all "
-        "others over that."
+        "Large rows are not predicted: bytes between hosts are not counted."
+        if apart
+        else "To send: by the link's rate, or by Galera's turns, if they are longer: of a row's pieces (gcs.max_packet_size) as many "
+        "as evs.user_send_window are under way. Each two nodes have a link of their own here; a node with one network card sends to "
+        "all others over that."
     )
     return table_of("", found.points, fields, (note, sending) if large else (note,), stack=True)
+
+
+def _real(summary: Summary) -> Iterator[str]:
+    """Of a run between hosts."""
+    if figures.on_hosts(summary):
+        place = summary.environment["place"]
+        nodes = ", ".join((place["server"], *place["replicas"]))
+        yield (
+            f"The links between the nodes (hosts {nodes}) are real: measured before the run, and their round trips before each trial. "
+            "Distances are those of the pairs 1-2, 1-3, 2-3 and so on."
+        )
 
 
 def _who(connections: bool) -> Fields[ClusterPoint]:

@@ -55,6 +55,10 @@ class Seed:
     """None: it is the primary."""
     group: str = ""
     """A UUID that the nodes of a cluster have in common."""
+    nodes: tuple[str, ...] = ()
+    """Their addresses, as they reach each other."""
+    on_hosts: bool = False
+    """They are on hosts of the user's own, which others reach too."""
     arrival: Arrival = "founds"
 
 

@@ -16,14 +16,16 @@ from howfar.errors import LabError
 from howfar.lab.cache import cache_home
 from howfar.lab.replication.binary_log import MariadbReplication, make_schema, status, variables
 from howfar.lab.replication.dialect import ReplicaState, Seed, Source
-from howfar.lab.replication.links import ReplicationSpec, node_address
+from howfar.lab.replication.links import ReplicationSpec
 from howfar.lab.replication.member import Member, await_node, wait_for
 from howfar.lab.replication.status import NodeFacts, PrimaryEnd
-from howfar.lab.servers import Ask
+from howfar.lab.servers import Ask, ServerContext
 from howfar.lab.servers.dialect import BinaryLog
 from howfar.plan.agreement import PACKET, WINDOW, provider_options
 
 PROVIDERS = (Path("/usr/lib/galera/libgalera_smm.so"), Path("/usr/lib64/galera-4/libgalera_smm.so"))
+PORT = 4567
+"""Of the nodes' talk with each other."""
 SYNC_WAIT = {"eventual": 0, "before": 7}
 """By level of `consistency`: a statement first waits until its node has applied all that was ordered before it; 7: reads, updates,
 deletes and inserts."""
@@ -87,21 +89,24 @@ class GaleraReplication(MariadbReplication):
         if (library := provider()) is None:
             raise LabError("Galera's library was not found", "Install the package galera-4 (`./setup --clusters`).")
         nodes = [str(uuid.uuid5(uuid.UUID(seed.group), str(number))) for number in range(spec.replicas + 1)]
-        addresses = ",".join(node_address(number) for number in range(spec.replicas + 1))
+        port = ServerContext.port_on(PORT) if seed.on_hosts else PORT
+        address, addresses = seed.nodes[seed.number], ",".join(f"{node}:{port}" for node in seed.nodes)
+        listens = f";base_port={port};gmcast.listen_addr=tcp://{address}:{port}" if seed.on_hosts else ""
         founds = seed.arrival == "founds"
         first = (f"--wsrep-start-position={seed.group}:0",) if founds else ()
         options = (
             *first,
             "--wsrep-on=ON",
             f"--wsrep-provider={library}",
+            f"--wsrep-cluster-name={uuid.UUID(seed.group).hex}",  # who does not know it is not let in
             f"--wsrep-cluster-address=gcomm://{addresses}",
-            f"--wsrep-node-address={node_address(seed.number)}",
+            f"--wsrep-node-address={address}",
             f"--wsrep-node-name={seed.name}",
             f"--wsrep-sst-method={'skip' if founds else TRANSFER}",
             "--wsrep-sst-auth=root:",
             "--wsrep-dirty-reads=ON",  # so that keys are seen on a node that is cut off; it refuses writes all the same
             f"--wsrep-sync-wait={SYNC_WAIT[spec.consistency]}",
-            "--wsrep-provider-options=gcache.size=64M",
+            f"--wsrep-provider-options=gcache.size=64M{listens}",
             "--binlog-format=ROW",
             "--innodb-autoinc-lock-mode=2",
         )

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from howfar.lab.replication.binary_log import MysqlReplication, make_schema, status, variables
 from howfar.lab.replication.dialect import ACCOUNT, ReplicaState, Seed, Source, one
-from howfar.lab.replication.links import ReplicationSpec, node_address
+from howfar.lab.replication.links import ReplicationSpec
 from howfar.lab.replication.member import Member, await_node, wait_for
 from howfar.lab.replication.status import NodeFacts, PrimaryEnd
-from howfar.lab.servers import Ask
+from howfar.lab.servers import Ask, ServerContext
 from howfar.lab.servers.dialect import BinaryLog, quotable
 
 PORT = 33061
@@ -48,12 +48,14 @@ class GroupReplication(MysqlReplication):
 
     def binary_log(self, seed: Seed) -> BinaryLog:
         log, spec = super().binary_log(seed), seed.spec
-        seeds = ",".join(f"{node_address(number)}:{PORT}" for number in range(spec.replicas + 1))
+        # XCom listens on all addresses of a host and asks for no password; the other stack is the server's own port and accounts.
+        port = ServerContext.port_on(self.port) if seed.on_hosts else PORT
+        address = seed.nodes[seed.number]
         own = {
             "group-name": seed.group,
             "start-on-boot": "OFF",
-            "local-address": f"{node_address(seed.number)}:{PORT}",
-            "group-seeds": seeds,
+            "local-address": f"{address}:{port}",
+            "group-seeds": ",".join(f"{node}:{port}" for node in seed.nodes),
             "ip-allowlist": "10.0.0.0/8",
             "ssl-mode": "DISABLED",
             "recovery-use-ssl": "OFF",
@@ -63,22 +65,23 @@ class GroupReplication(MysqlReplication):
             "single-primary-mode": _single(spec),
             "enforce-update-everywhere-checks": "ON" if spec.everywhere else "OFF",
             "paxos-single-leader": "ON" if spec.mode == "group-leader" else "OFF",
+            **({"communication-stack": "MYSQL"} if seed.on_hosts else {}),
             **({"clone-threshold": 1} if seed.arrival == "new" else {}),
         }
         options = (
             "--plugin-load-add=group_replication.so",
             "--plugin-load-add=mysql_clone.so",
-            f"--report-host={node_address(seed.number)}",
-            f"--report-port={self.port}",
+            f"--report-host={address}",
             *(f"--group-replication-{name}={value}" for name, value in own.items()),
         )
         recovery = (
             f"CHANGE REPLICATION SOURCE TO SOURCE_USER = '{ACCOUNT}', SOURCE_PASSWORD = '{quotable(seed.secret)}' "
             "FOR CHANNEL 'group_replication_recovery';\n"
         )
-        may_copy = f"GRANT BACKUP_ADMIN ON *.* TO '{ACCOUNT}'@'%';\n"
+        may = "BACKUP_ADMIN, GROUP_REPLICATION_STREAM" if seed.on_hosts else "BACKUP_ADMIN"
+        more = f"GRANT {may} ON *.* TO '{ACCOUNT}'@'%';\n"
         fetches = seed.arrival != "founds"
-        init_sql = log.init_sql + may_copy + recovery
+        init_sql = log.init_sql + more + recovery
         return replace(log, options=(*log.options, *options), init_sql=init_sql, fetches=fetches)
 
     def arrive(self, member: Member, seed: Seed, patience_s: float) -> str:

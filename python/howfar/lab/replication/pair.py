@@ -30,7 +30,7 @@ from howfar.lab.replication.dialect import (
     Source,
     replication_dialect,
 )
-from howfar.lab.replication.links import EmulatedWire, PairContext, ReplicationSpec, Wire
+from howfar.lab.replication.links import EmulatedWire, PairContext, ReplicationSpec, Wire, node_address
 from howfar.lab.replication.member import Member, begin_member, refuse_strangers, wait_for
 from howfar.lab.replication.proof import (
     FILLING,
@@ -263,6 +263,7 @@ def _begin(
     )
     hosts = [("primary", context.network.server, context.shares.server)]
     hosts += [(wire.name, wire.host, context.replica_cpus) for wire in ways]
+    nodes = tuple(node_address(number) for number in range(len(hosts)))
     members = []
     for number, (name, host, cpus) in enumerate(hosts):
         (directory / name).mkdir()
@@ -270,7 +271,7 @@ def _begin(
             work=directory / name, host=host, cpus=cpus, connections=context.connections, namespaced=True
         )
         source = sources[number - 1] if number else None
-        seed = Seed(name, number, spec, secret, certificates, source, group)
+        seed = Seed(name, number, spec, secret, certificates, source, group, nodes)
         member = begin_member(seed, place, program, tables)
         ledger.callback(member.stop)
         members.append(member)
