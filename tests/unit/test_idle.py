@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -120,6 +124,46 @@ def test_polling_that_was_none_is_a_violation(
 ) -> None:
     found = idle_violations({"level": level, "limit_us": limit_us, "halts_per_s": {1: halts}})
     assert len(found) == len(accused) and all(word in line for word, line in zip(accused, found, strict=True))
+
+
+def test_a_host_that_did_not_poll_is_named() -> None:
+    def seen(halts: float) -> dict[str, object]:
+        return {"level": "polling", "limit_us": 0, "halts_per_s": {0: halts}}
+
+    (found,) = idle_violations({**seen(0.0), "hosts": {"a": seen(0.0), "c": seen(900.0)}})
+    assert found.startswith("host c: CPU 0 ")
+
+
+@dataclass
+class _HostHere:
+    """As far as idle states go a `fleet.remote.RemoteHost`, which is this very process."""
+
+    name: str
+
+    def hold(self, factory: Callable[..., Any], *arguments: Any, called: str) -> SimpleNamespace:
+        made = factory(*arguments)
+        return SimpleNamespace(call=lambda method: getattr(made, method)(), drop=made.close)
+
+
+def test_between_hosts_each_of_them_polls_and_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    testbed = pytest.importorskip("howfar.fleet.testbed", reason="Ray is not installed (./setup --tests brings it)")
+    polling_now: list[int] = []
+
+    @contextmanager
+    def polls() -> Iterator[None]:
+        polling_now.append(1)
+        yield
+        polling_now.pop()
+
+    monkeypatch.setattr(testbed, "polling", polls)
+    monkeypatch.setattr(testbed, "cpus_of", lambda host: (0,))
+    hosts = [_HostHere(name) for name in "abc"]
+    with ExitStack() as ledger:
+        states = testbed._RemoteIdle.hold("polling", hosts[0], hosts, ledger)
+        assert len(polling_now) == 3
+        states.begin()
+        receipt = states.receipt()
+    assert not polling_now and set(receipt["hosts"]) == {"a", "b", "c"} and receipt["level"] == "polling"
 
 
 def test_where_polling_cannot_be_held_the_reason_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,15 +216,15 @@ def opened(
         if not goes_on:
             possible = _with_possible(plan)
             plan, notes = possible.plan, possible.notes
+            for name in dict.fromkeys((chosen.client, *chosen.others, chosen.server, *chosen.replicas)):
+                able = without_levels(plan, hosts[name].within(machine_lacks, plan))
+                plan, notes = able.plan, (*notes, *(f"{note} (host {name})" for note in able.notes))
             if given is None:
                 can = hosts[chosen.server].within(fit, plan)
                 plan, notes = can.plan, (*notes, *can.notes)
             if "php" in plan.factors.application:
                 service = hosts[chosen.server].within(service_of, plan)
                 hosts[chosen.client].within(check_application, plan, service)
-            for name in (chosen.client, *chosen.others):
-                idle = without_levels(plan, hosts[name].within(machine_lacks, plan))
-                plan, notes = idle.plan, (*notes, *idle.notes)
             for name in chosen.replicas:
                 able = without_levels(plan, _on_host(name, hosts[name].within(lacking, plan)))
                 plan, notes = able.plan, (*notes, *able.notes)

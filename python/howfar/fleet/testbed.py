@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -317,12 +318,15 @@ class Hosts:
             for one in (main, *companions):
                 one.begin(ledger)
             application = self._application(factors, client, cpus, (main, *companions), ledger)
-            if factors.get("idle") == "polling":
-                for host in {client.name: client, self.server_host.name: self.server_host}.values():
-                    ledger.callback(host.hold(_HeldPolling, called="polling").drop)
-            idle = client.hold(IdleWatch, str(factors.get("idle", "as-found")), cpus_of(client), called="idle")
-            ledger.callback(idle.drop)
+            level = str(factors.get("idle", "as-found"))
+            idle = _RemoteIdle.hold(level, client, self._parties(serving, client), ledger)
             yield self._stage(serving, main, tuple(companions), application, path, factors, client, cpus, at_rest, idle)
+
+    def _parties(self, serving: Serving, client: RemoteHost) -> tuple[RemoteHost, ...]:
+        """The hosts that load and answers of a stage need."""
+        replicas = () if serving.pair is None else self.place.replicas[: len(serving.pair.replicas)]
+        names = dict.fromkeys((client.name, *self.place.others, self.server_host.name, *replicas))
+        return tuple(self._hosts[name] for name in names)
 
     def _serving(
         self,
@@ -402,7 +406,7 @@ class Hosts:
         client: RemoteHost,
         cpus: Cpus,
         at_rest: RttResult | None,
-        idle: Held,
+        idle: _RemoteIdle,
     ) -> HostsStage:
         by_host = self._observed(serving, (main, *companions), application, client)
         elsewhere = {
@@ -437,7 +441,7 @@ class Hosts:
             tcp={},
             connections=connections(factors),
             scene=None,
-            idle=_RemoteIdle(idle),
+            idle=idle,
             fetches_server_key=self.given is None or self.given.login.consent.fetch_server_key,
             real=self._real() if path.crosses_link else None,
             told=told,
@@ -512,17 +516,6 @@ def _stop(server: RemoteServer) -> None:
         return
 
 
-class _HeldPolling:
-    """Makes idle CPUs of a host poll until it is closed."""
-
-    def __init__(self) -> None:
-        self._ledger = ExitStack()
-        self._ledger.enter_context(polling())
-
-    def close(self) -> None:
-        self._ledger.close()
-
-
 class _HeldLoad(LoadWatch):
     """The load of one host, held there."""
 
@@ -547,18 +540,50 @@ class _HostsLoad:
         return found[0].model_copy(update=worst)
 
 
+class _HeldIdle(IdleWatch):
+    """Idle states of one host, whose idle CPUs poll where that is asked for, until it is closed."""
+
+    def __init__(self, level: str, cpus: Cpus) -> None:
+        self._ledger = ExitStack()
+        if level == "polling":
+            self._ledger.enter_context(polling())
+        super().__init__(level, cpus)
+
+    def close(self) -> None:
+        self._ledger.close()
+
+
 @dataclass(frozen=True)
 class _RemoteIdle:
-    """See `lab.staged.Idle`."""
+    """See `lab.staged.Idle`: of all hosts of a stage."""
 
-    held: Held
+    client: str
+    """The first client's host, whose receipt is what a laboratory's is."""
+    held: Mapping[str, Held]
+
+    @classmethod
+    def hold(cls, level: str, client: RemoteHost, hosts: Sequence[RemoteHost], ledger: ExitStack) -> _RemoteIdle:
+        """Raises LabError."""
+
+        def hold(host: RemoteHost) -> Held:
+            held = host.hold(_HeldIdle, level, cpus_of(host), called="idle")
+            ledger.callback(held.drop)
+            return held
+
+        with ThreadPoolExecutor(len(hosts)) as pool:
+            found = dict(zip((host.name for host in hosts), pool.map(hold, hosts), strict=True))
+        return cls(client.name, found)
+
+    def _ask(self, method: str) -> dict[str, Any]:
+        with ThreadPoolExecutor(len(self.held)) as pool:
+            return dict(zip(self.held, pool.map(lambda one: one.call(method), self.held.values()), strict=True))
 
     def begin(self) -> None:
-        self.held.call("begin")
+        self._ask("begin")
 
     def receipt(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.held.call("receipt")
-        return found
+        found = self._ask("receipt")
+        return {**found[self.client], "hosts": found}
 
 
 class _NoWatch:
