@@ -89,7 +89,9 @@ class LoadFacts:
     commits: int | None = None
     """Transactions in the measured window that wrote something. None: unknown, or the workload only reads."""
     answered: int | None = None
-    """Statements from the first to the last, outside the window too. None: unknown."""
+    """Statements, or commands to a store of keys, from the first to the last, outside the window too. None: unknown."""
+    ended: int | None = None
+    """The transactions that those statements were: each is one where there is no BEGIN."""
     commit_p50_ns: int | None = None
     """Median time of a commit, from its first byte sent to the last one of its answer."""
     round_trips: Mapping[ServiceName, int] = field(default_factory=dict)

@@ -171,8 +171,10 @@ def test_the_load_and_the_server_count_the_same(measured: Run) -> None:
         if trial.status is TrialStatus.OK:
             assert trial.measured is not None
             all_transactions = trial.measured.transactions + trial.measured.warmup_transactions
-            # How much beyond the window is in the receipt's own rule, which made no trial void.
             assert all_transactions <= trial.receipt["server"]["counters"]["Com_stmt_execute"]
+            counted = trial.receipt["hosts"]["counted"]
+            assert (counted["of"], counted["rule"]) == ("statements", "equal")
+            assert abs(counted["clients"] - counted["server"]) <= 0.005 * counted["server"] + 1
 
 
 @pytest.mark.thorough

@@ -138,6 +138,8 @@ def test_a_commit_waits_for_a_replica_on_another_host(cache: Path, tmp_path: Pat
         mode = next(arm.factors["replication"] for arm in run.info.arms if arm.name == trial.arm)
         pair = trial.receipt["replication"]
         assert ("replica1" in pair["wires"]) == (mode != "none")
+        assert trial.receipt["hosts"]["counted"]["rule"] == "at least", "its position is asked for meanwhile"
+        assert ("c" in trial.receipt["idle"]["hosts"]) == (mode != "none")
         assert trial.measured is not None
         roles = {use.role for use in trial.measured.cpu if use.cpu_ns > 0}
         assert {"client", "server"} <= roles
@@ -204,6 +206,7 @@ def test_pages_are_served_by_one_host_or_by_two(cache: Path, tmp_path: Path) -> 
     for trial in (trial for trial in run.trials if trial.status is TrialStatus.OK):
         assert trial.measured is not None
         assert set(trial.receipt["services"]) == {"redis", "memcached"}
+        assert trial.receipt["hosts"]["counted"]["of"] == "requests"
         roles = {use.role for use in trial.measured.cpu if use.cpu_ns > 0}
         assert {"server", "redis", "memcached", "client"} <= roles
         assert ("application" in roles) == ("application" in trial.receipt)

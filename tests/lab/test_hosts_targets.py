@@ -68,6 +68,8 @@ def test_a_server_of_the_users_own_is_measured_as_it_is(
         assert "the server's CPU time" in trial.receipt["server"]["unknown"]
         assert "server" not in {use.role for use in trial.measured.cpu}
         assert trial.receipt["server"]["counters"][reads] > 0
+        counted = trial.receipt["hosts"]["counted"]
+        assert counted == "not counted" if kind == "postgresql" else counted["rule"] == "at least"
     assert run.info.server_kind == kind
     password = (tmp_path / "server" / "password").read_text().strip()
     assert password not in (tmp_path / "run.howfar").read_bytes().decode("latin-1")

@@ -5,12 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.unit.fake_lab import finish, receipt
 
 from howfar.analysis.hosts import HostNote, HostsSeen
+from howfar.engine.messages import Classes, KeyValue, LoadJob, Measuring, Ready, Sysbench, UnixTarget
+from howfar.engine.process import LoadOutcome
+from howfar.fleet.counts import NOT_COUNTED, both_counts
 from howfar.fleet.hosts_file import parse_hosts
 from howfar.fleet.place import find_place, may_swap
-from howfar.fleet.testbed import count_violations
 from howfar.report.frame import host_lines
+from howfar.runner.jobs import load_facts
+from howfar.store.server_metrics import server_metrics
+from howfar.testbed import LoadFacts
 
 FILE = """
 [hosts.a]
@@ -23,16 +29,88 @@ roles = ["server"]
 """
 
 
-@pytest.mark.parametrize(("counted", "answered", "void"), [(1000, 1005, False), (1000, 994, False), (1000, 990, True)])
-def test_sums_that_differ_by_more_than_half_a_percent_are_a_violation(counted: int, answered: int, void: bool) -> None:
-    assert bool(count_violations({"Com_stmt_execute": counted}, answered)) == void
+_SQL = ("Com_select", "Com_insert", "Com_update", "Com_delete", "Com_begin", "Com_commit")
 
 
 @pytest.mark.parametrize(
-    ("counters", "answered"), [({}, 5), ({"Com_stmt_execute": 0}, 5), ({"Com_stmt_execute": 9}, None)]
+    ("clients", "alone", "differ"),
+    [(1005, True, False), (994, True, False), (990, True, True), (10, False, False), (1010, False, True)],
 )
-def test_what_is_not_counted_proves_nothing(counters: dict[str, int], answered: int | None) -> None:
-    assert count_violations(counters, answered) == ()
+def test_sums_that_differ_by_more_than_half_a_percent_are_a_violation(clients: int, alone: bool, differ: bool) -> None:
+    """Of a server that others may use, only what it counted less."""
+    metrics = server_metrics(dict.fromkeys(_SQL, 0) | {"Com_select": 900, "Com_update": 100})
+    counted, sentences = both_counts("mysql", metrics, LoadFacts(answered=clients), alone)
+    assert bool(sentences) == differ
+    assert counted == {
+        "of": "statements",
+        "clients": clients,
+        "server": 1000,
+        "rule": "equal" if alone else "at least",
+    }
+
+
+@pytest.mark.parametrize(
+    ("counters", "facts", "of", "server"),
+    [
+        ({"Calls_get": 7, "Calls_set": 3, "Calls_mget": 2, "Questions": 40}, {"answered": 12}, "statements", 12),
+        ({"Calls_get": 7, "Calls_set": 3, "Lookup_hits": 7}, {"answered": 10}, "statements", 10),
+        ({"xact_commit": 9, "xact_rollback": 1}, {"answered": 160, "ended": 10}, "transactions", 10),
+        ({"Questions": 30}, {"round_trips": {"mysql": 28}}, "requests", 30),
+    ],
+    ids=["redis", "memcached", "postgresql", "pages"],
+)
+def test_each_server_is_held_to_what_it_counts(
+    counters: dict[str, int], facts: dict[str, Any], of: str, server: int
+) -> None:
+    counted, sentences = both_counts("mysql", server_metrics(counters), LoadFacts(**facts), True)
+    assert isinstance(counted, dict) and (counted["of"], counted["server"]) == (of, server) and not sentences
+
+
+@pytest.mark.parametrize(
+    ("counters", "answered"),
+    [
+        ({}, 5),
+        ({"Com_select": 0, "Questions": 9}, 5),
+        ({"xact_commit": 5}, 5),
+        (dict.fromkeys(_SQL, 1), None),
+    ],
+    ids=["nothing", "some of a sum", "late", "a lost connection"],
+)
+def test_what_is_not_counted_is_said_and_proves_nothing(counters: dict[str, int], answered: int | None) -> None:
+    assert both_counts("mysql", server_metrics(counters), LoadFacts(answered=answered), True) == (NOT_COUNTED, ())
+
+
+@pytest.mark.parametrize(
+    ("workload", "classes", "answered", "ended"),
+    [
+        (Sysbench(), Classes(read=1400, write=0, other=200), 1650, 103),
+        (Sysbench(skip_trx=True), Classes(read=1600, write=0, other=0), 1650, 1650),
+        (Sysbench(kind="oltp_delete"), Classes(read=0, write=1500, other=100), 1650, 1650),
+        (KeyValue(protocol="resp3", multi_get=1, pipeline=4), Classes(read=0, write=0, other=0), 6600, 6600),
+        (KeyValue(protocol="memcached_meta", multi_get=1), Classes(read=0, write=0, other=0), None, None),
+    ],
+    ids=["transactions", "autocommit", "nothing to delete", "commands", "keys of several"],
+)
+def test_answers_are_counted_as_the_server_counts_them(
+    workload: Sysbench | KeyValue, classes: Classes, answered: int | None, ended: int | None
+) -> None:
+    """100 transactions of 16 statements in the window, 50 answers outside it."""
+    finished = finish(10**9, 100).model_copy(update={"queries": 1600, "answered": 1650, "classes": classes})
+    account = "d" if isinstance(workload, Sysbench) else ""  # the text protocols know none
+    ready = Ready(receipt=receipt("/s"), connections=4, prepared_statements=1, connect_ns=1)
+    job = LoadJob(
+        target=UnixTarget(path="/s"),
+        user=account,
+        database=account,
+        workload=workload,
+        connections=4,
+        seed=1,
+        warmup_ns=0,
+        measure_ns=10**9,
+    )
+    outcome = LoadOutcome(ready, Measuring(unix_time_ns=0, warmup_transactions=0), (), finished)
+    facts = load_facts(outcome, job, commits_each=0)
+    assert (facts.answered, facts.ended) == (answered, ended)
 
 
 @pytest.mark.parametrize(("word", "swap"), [("client=a,server=b", True), ("client=a,server=c", False)])

@@ -214,6 +214,8 @@ _SEEN_FROM = {
 }
 _COUNTERS = {
     Kind.MYSQL: "SHOW GLOBAL STATUS WHERE Variable_name IN ('Questions', 'Bytes_received', 'Bytes_sent', 'Connections', "
-    "'Com_select', 'Handler_commit', 'Innodb_buffer_pool_reads')",
+    "'Com_select', 'Com_insert', 'Com_update', 'Com_delete', 'Com_begin', 'Com_commit', 'Qcache_hits', 'Handler_commit', "
+    "'Innodb_buffer_pool_reads')",
+    # As late as its sessions report it: nothing to hold against the clients' own count.
     Kind.POSTGRESQL: "SELECT 'xact_commit', xact_commit FROM pg_stat_database WHERE datname = current_database()",
 }

@@ -13,6 +13,7 @@ from typing import Any, cast
 from howfar.engine.messages import Observed, RttResult
 from howfar.errors import LabError, PlanError, ServerMissing
 from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
+from howfar.fleet.counts import both_counts
 from howfar.fleet.distances import Distance, link_distance, real_link, where
 from howfar.fleet.given import GivenServer, GivenSide
 from howfar.fleet.joined import Link, cpus_of, facts
@@ -47,6 +48,7 @@ from howfar.paths import Path as NetworkPath
 from howfar.plan.distances import pairs
 from howfar.plan.sessions import SessionSpec, session_spec
 from howfar.store.records import FactorValue, MachineLoad, Window
+from howfar.store.server_metrics import server_metrics
 from howfar.testbed import NO_FACTS, LoadFacts, StageReceipt, WindowWatch
 
 _READY_S = 20.0
@@ -54,9 +56,6 @@ _POLL_S = 0.02
 _PINGS = 50
 _LOAD = ("psi_cpu_some_share", "psi_io_some_share", "steal_share", "load_average_1m")
 _OF_A_DIRECTION = ("goodput_bps", "retransmits")
-_COUNT_SHARE = 0.005
-_COUNT_SLACK = 1
-"""Statements: half a percent of few is less than one."""
 _OTHER_CPUS = 1000
 """Added to the number of each CPU of the client's host where it is another: in a window all CPUs have numbers of their own."""
 
@@ -623,22 +622,18 @@ class HostsStage(LabStage):
 
     def obtained(self, session: Mapping[str, Any], load: LoadFacts = NO_FACTS) -> StageReceipt:
         found = self._with_hosts(super().obtained(session, load))
-        counted = count_violations(found.receipt[MAIN]["counters"], load.answered)
-        return replace(found, violations=(*found.violations, *counted, *self.interruptions()))
+        server = found.receipt[MAIN]
+        # A pair's servers are asked for their positions meanwhile, and who else uses a given server is unknown.
+        alone = self.pair is None and not server.get("given")
+        counted, differs = both_counts(self.main.name, server_metrics(server["counters"]), load, alone)
+        found.receipt["hosts"]["counted"] = counted
+        return replace(found, violations=(*found.violations, *differs, *self.interruptions()))
 
     def _with_hosts(self, found: StageReceipt) -> StageReceipt:
         receipt = {**found.receipt, "hosts": {**self.parties, "start": dict(self.told)}}
         if self.real is not None and self.at_rest is not None:
             receipt["link"] = real_link(self.at_rest, self.real)
         return StageReceipt(receipt, found.violations)
-
-
-def count_violations(counters: Mapping[str, int], answered: int | None) -> tuple[str, ...]:
-    """Where the clients together counted other statements than the server did. A server that counts none proves nothing."""
-    counted = counters.get("Com_stmt_execute")
-    if not counted or answered is None or abs(counted - answered) <= _COUNT_SHARE * counted + _COUNT_SLACK:
-        return ()
-    return (f"the clients had answers to {answered} statements, the server counted {counted}",)
 
 
 @contextmanager

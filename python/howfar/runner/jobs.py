@@ -435,21 +435,37 @@ def load_facts(outcome: LoadOutcome, job: LoadJob, commits_each: int) -> LoadFac
     """Facts about a load. `commits_each`: how often a transaction of the workload has something to commit."""
     finished = outcome.finished
     round_trip_ns = job.connections * finished.elapsed_ns / max(finished.turns, 1)
+    answered = _answered(finished, job)
+    ended = _ended(finished, answered)
     if not commits_each or not finished.transactions:
-        return LoadFacts(round_trip_ns, answered=_answered(finished))
+        return LoadFacts(round_trip_ns, answered=answered, ended=ended)
     by_kind = {histogram.kind: histogram for histogram in finished.histograms}
     commit = by_kind.get("commit") or by_kind.get("transaction")  # without BEGIN and COMMIT the statement commits
     return LoadFacts(
         round_trip_ns,
         commits_each * finished.transactions,
-        answered=_answered(finished),
+        answered=answered,
+        ended=ended,
         commit_p50_ns=None if commit is None else commit.p50_ns,
     )
 
 
-def _answered(finished: Finished) -> int | None:
-    """Number of answered statements; unknown after a disconnect: statements may have been done whose answer was lost."""
-    return None if finished.reconnects or finished.interrupted else finished.answered
+def _answered(finished: Finished, job: LoadJob) -> int | None:
+    """Number of answered statements or keys; unknown after a disconnect: statements may have been done whose answer was lost."""
+    if finished.answered is None or finished.reconnects or finished.interrupted:
+        return None
+    if not isinstance(job.workload, KeyValue):
+        return finished.answered
+    # Memcached counts keys, and nobody tells how many of its requests were for several.
+    unknown = job.workload.multi_get and not is_redis(job.workload)
+    return None if unknown else finished.answered * job.workload.pipeline
+
+
+def _ended(finished: Finished, answered: int | None) -> int | None:
+    """Statements that ended within the window, by its transactions: with BEGIN and COMMIT each has two statements at least that neither read nor write."""
+    if answered is None or finished.classes.other < 2 * finished.transactions:
+        return answered
+    return answered * finished.transactions // max(finished.queries, 1)
 
 
 def page_facts(outcome: LoadOutcome, spec: PageSpec) -> LoadFacts:

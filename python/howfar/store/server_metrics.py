@@ -12,6 +12,10 @@ class ServerMetrics:
     """Counts since the server started, or over a window. None: this server does not count it."""
 
     requests: int | None = None
+    statements: int | None = None
+    """Reads, writes, BEGIN and COMMIT, prepared or not; of a store of keys, gets and sets."""
+    transactions: int | None = None
+    """Ended, well or not."""
     bytes_received: int | None = None
     bytes_sent: int | None = None
     connections: int | None = None
@@ -54,9 +58,20 @@ _NAMES = {
     "lookup_hits": ("Lookup_hits",),
     "lookup_misses": ("Lookup_misses",),
 }
+_STATEMENTS = ("Com_select", "Com_insert", "Com_update", "Com_delete", "Com_begin", "Com_commit")
+_COMMANDS = ("Calls_get", "Calls_set")
+_SUMS = {
+    # What a query cache answers is no Com_select.
+    "statements": ((*_STATEMENTS, "Qcache_hits"), _STATEMENTS, (*_COMMANDS, "Calls_mget"), _COMMANDS),
+    "transactions": (("xact_commit", "xact_rollback"),),
+}
+"""The first of them whose parts are all there."""
 
 
 def server_metrics(counters: Mapping[str, int]) -> ServerMetrics:
     """Metrics from counters as a server names them."""
     found = {field: [counters[name] for name in names if name in counters] for field, names in _NAMES.items()}
+    for field, sums in _SUMS.items():
+        whole = (names for names in sums if all(name in counters for name in names))
+        found[field] = [sum(counters[name] for name in names) for names in whole]
     return ServerMetrics(**{field: counts[0] for field, counts in found.items() if counts})

@@ -27,6 +27,7 @@ _COUNTERS = {
     "total_connections": "Connections",
     "get_hits": "Lookup_hits",
     "get_misses": "Lookup_misses",
+    "cmd_get": "Calls_get",
     "cmd_set": "Calls_set",
     "evictions": "Evicted",
     "rejected_connections": "Rejected_connections",
@@ -83,7 +84,8 @@ class MemcachedDialect:
         return answer.removeprefix("VERSION ")
 
     def counters(self, lines: Lines) -> dict[str, int]:
-        """Counts of keys that were looked for, stored and deleted; Memcached does not count requests."""
+        """Counts of keys that were looked for, stored and deleted: a request for several keys is as many calls. Memcached does not
+        count requests."""
         seen = stats(lines)
         found = {ours: int(seen[theirs]) for theirs, ours in _COUNTERS.items() if theirs in seen}
         found["Calls_delete"] = sum(int(seen.get(name, 0)) for name in _DELETES)

@@ -30,6 +30,7 @@ _COUNTERS = {
     "total_forks": "Forks",
 }
 """Counters; those that a release does not have are left out."""
+_CALLS = ("Calls_get", "Calls_set", "Calls_mget")
 _FACTS = (
     "maxclients",
     "maxmemory",
@@ -103,6 +104,7 @@ class RedisDialect:
     def counters(self, lines: Lines) -> dict[str, int]:
         info = pairs(ask(lines, "INFO", "all"), "\r\n", ":")
         found = {ours: int(info[theirs]) for theirs, ours in _COUNTERS.items() if theirs in info}
+        found |= dict.fromkeys(_CALLS, 0)  # it lists a command from its first call on
         for name, value in info.items():
             if name.startswith("cmdstat_"):
                 calls = pairs(value, ",", "=").get("calls", "0")

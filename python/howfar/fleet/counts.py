@@ -1,0 +1,36 @@
+"""What the clients had answers to and what the server counted: where both are known, they must agree. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from howfar.engine.messages import ServiceName
+from howfar.store.server_metrics import ServerMetrics
+from howfar.testbed import LoadFacts
+
+_SHARE = 0.005
+_SLACK = 1
+"""Half a percent of few is less than one."""
+NOT_COUNTED = "not counted"
+
+
+def both_counts(
+    name: ServiceName, metrics: ServerMetrics, load: LoadFacts, alone: bool
+) -> tuple[dict[str, Any] | str, tuple[str, ...]]:
+    """For the receipt, and a sentence where they differ. `metrics`: of the server `name`, since the load began. `alone`: nobody but
+    the load's clients sends it statements."""
+    for what, server, clients, exact in (
+        ("statements", metrics.statements, load.answered, alone),
+        # Logins and prepares are transactions too.
+        ("transactions", metrics.transactions, load.ended, False),
+        # Of pages, how many began outside the window is not told.
+        ("requests", metrics.requests, load.round_trips.get(name), False),
+    ):
+        if server is None or clients is None:
+            continue
+        counted = {"of": what, "clients": clients, "server": server, "rule": "equal" if exact else "at least"}
+        allowed = _SHARE * server + _SLACK
+        if clients - server <= allowed and (server - clients <= allowed or not exact):
+            return counted, ()
+        return counted, (f"the clients had answers to {clients} {what}, the server counted {server}",)
+    return NOT_COUNTED, ()
