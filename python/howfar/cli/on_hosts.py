@@ -329,7 +329,7 @@ def _with_measured(plan: Plan, testbed: Hosts) -> tuple[Plan, tuple[str, ...]]:
             ("the link to the replica is" if len(servers) == 1 else "the links between the servers are", servers)
         )
     notes = (
-        f"{links} measured, not set: RTT {_rtts(facts)}, goodput {format_rate_bps(_least_bps(facts))}; so there are no control arms "
+        f"{links} measured, not set: RTT {_rtts(facts)}, goodput {format_rate_bps(_least_bps(facts))}; so there is no control arm "
         "with a longer one"
         for links, facts in said
     )

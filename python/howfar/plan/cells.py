@@ -110,15 +110,17 @@ def cells(plan: Plan) -> tuple[Cell, ...]:
         Cell(name, "baseline", baseline),
         *again,
         *compared,
-        *(_controls(Cell(name, "baseline", baseline), compared) if plan.timing.controls else ()),
+        *_controls(plan.timing.controls, Cell(name, "baseline", baseline), compared),
     )
 
 
-def _controls(baseline: Cell, compared: list[Cell]) -> tuple[Cell, ...]:
+def _controls(wanted: bool | str, baseline: Cell, compared: list[Cell]) -> tuple[Cell, ...]:
     """Control cells that wait for a link: one once more, and one with a longer RTT. The reference has the fewest connections and the
     highest rate, so that it waits for round trips, and where replicas acknowledge the farthest; no longer RTT where there are so many
     connections that it hides behind their waiting for each other. None where no cell waits for a link, and where something breaks. A
     baseline has its duplicate already."""
+    if not wanted:
+        return ()
     held = {name: level_of(baseline.factors, name) for name in CONDITIONS}
     linked = [
         cell
@@ -131,7 +133,7 @@ def _controls(baseline: Cell, compared: list[Cell]) -> tuple[Cell, ...]:
     waited = waited_rtt(chosen.factors)
     assert waited is not None, "only such cells are in the list"
     again = () if chosen is baseline else (Cell(chosen.name + AGAIN, "control", dict(chosen.factors)),)
-    if THREADS.of(chosen.factors) > MOST_THREADS:
+    if wanted == "same" or THREADS.of(chosen.factors) > MOST_THREADS:
         return again
     longer = {**chosen.factors, waited.name: round(waited.of(chosen.factors) * (1 + CONTROL_SHARE))}
     return (*again, Cell(f"{chosen.name} (RTT +{CONTROL_SHARE:.0%})", "control", longer))

@@ -103,8 +103,8 @@ def with_instead(plan: Plan, factor: str, instead: Mapping[str, Sequence[Any]]) 
 
 
 def with_link(plan: Plan, there: Mapping[str, Level]) -> Fitted:
-    """Use the existing links, by factor, in place of those that the plan would set: a real link is not set. Control arms, whose links
-    would be longer, are left out. Raises PlanError when nothing is left to compare."""
+    """Use the existing links, by factor, in place of those that the plan would set: a real link is not set. No control has a
+    longer one. Raises PlanError when nothing is left to compare."""
     compared = [FACTORS[name] for name in there if len(getattr(plan.factors, name)) > 1]
     named = {name: level for name, level in there.items() if getattr(plan.baseline, name) is not None}
     fitted = plan.model_copy(
@@ -112,7 +112,7 @@ def with_link(plan: Plan, there: Mapping[str, Level]) -> Fitted:
             "factors": plan.factors.model_copy(update={name: (level,) for name, level in there.items()}),
             "baseline": plan.baseline.model_copy(update=named),
             "leave_out": tuple(out for out in plan.leave_out if not set(there) & out.model_fields_set),
-            "timing": plan.timing.model_copy(update={"controls": False}),
+            "timing": plan.timing.model_copy(update={"controls": plan.timing.controls and "same"}),
         }
     )
     if not any(cell.role == "contender" for cell in cells(fitted)) and any(c.role == "contender" for c in cells(plan)):

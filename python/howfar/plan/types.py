@@ -215,8 +215,9 @@ class Timing(Part):
     confirm: StrictBool = False
     """After the blocks, change the resources that were named as limits and check whether throughput changes as predicted."""
 
-    controls: StrictBool = True
-    """Whether to measure, over a link in each block, the instrument's own bias: a cell twice, and with a known longer RTT."""
+    controls: StrictBool | Literal["same"] = True
+    """Whether to measure, over a link in each block, the instrument's own bias: a cell twice, and with a known longer RTT; `same`: the
+    cell twice alone."""
 
     @model_validator(mode="after")
     def _blocks_in_order(self) -> Self:

@@ -462,7 +462,8 @@ def _answered(finished: Finished, job: LoadJob) -> int | None:
 
 
 def _ended(finished: Finished, answered: int | None) -> int | None:
-    """Statements that ended within the window, by its transactions: with BEGIN and COMMIT each has two statements at least that neither read nor write."""
+    """Statements of transactions that ended within the window: with BEGIN and COMMIT each has at least two that neither read nor
+    write."""
     if answered is None or finished.classes.other < 2 * finished.transactions:
         return answered
     return answered * finished.transactions // max(finished.queries, 1)
