@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hdrh.histogram import HdrHistogram
 
-from howfar.engine.messages import Arrivals, Finished, Histogram, Interval, LoadJob, Sysbench, UnixTarget
+from howfar.engine.messages import Arrivals, Finished, Histogram, Interval, LoadJob, Lookups, Sysbench, UnixTarget
 from howfar.errors import LabError, PlanError
 from howfar.fleet.merge import divided, merged, merged_intervals
 from howfar.stats.histograms import DIGITS, LONGEST_NS
@@ -56,6 +56,12 @@ def test_four_clients_have_the_percentiles_of_one_with_all_samples() -> None:
     assert found.mean_ns == pytest.approx(whole.mean_ns)
     client = next(use for use in together.cpu if use.role == "client")
     assert client.cpu_ns == 4 * next(use.cpu_ns for use in one.cpu if use.role == "client")
+
+
+def test_keys_that_any_client_missed_are_missed() -> None:
+    one = Finished.model_validate(EXAMPLE)
+    hits, misses = (one.model_copy(update={"lookups": Lookups(hits=9 - miss, misses=miss)}) for miss in (0, 2))
+    assert merged([hits, misses]).lookups == Lookups(hits=16, misses=2)
 
 
 def test_connections_and_rate_are_divided_and_seeds_differ() -> None:

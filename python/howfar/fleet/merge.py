@@ -18,6 +18,7 @@ from howfar.engine.messages import (
     Histogram,
     Interval,
     LoadJob,
+    Lookups,
     PageJob,
     TcpFacts,
 )
@@ -84,6 +85,7 @@ def merged(clients: Sequence[Finished]) -> Finished:
             "elapsed_ns": max(one.elapsed_ns for one in clients),
             "answered": _all_or_none([one.answered for one in clients]),
             "classes": _classes([one.classes for one in clients]),
+            "lookups": _lookups([one.lookups for one in clients if one.lookups is not None]),
             "bytes": Bytes(to_server=to_server, to_client=to_client),
             "errors": dict(errors),
             "open_loop": _account(accounts) if accounts else None,
@@ -103,6 +105,10 @@ def _all_or_none(counts: Sequence[int | None]) -> int | None:
 
 def _classes(all_: Sequence[Classes]) -> Classes:
     return Classes(**{name: sum(getattr(one, name) for one in all_) for name in ("read", "write", "other")})
+
+
+def _lookups(all_: Sequence[Lookups]) -> Lookups | None:
+    return Lookups(**{name: sum(getattr(one, name) for one in all_) for name in Lookups.model_fields}) if all_ else None
 
 
 def _account(all_: Sequence[Account]) -> Account:
