@@ -155,7 +155,7 @@ def test_ctrl_c_ends_in_order_and_resume_goes_on(where: Path, cache: Path) -> No
     assert sorted(entry.name for entry in where.glob("a.*")) == ["a.howfar"]
     done = run_howfar("resume", "a.howfar", cwd=where, env={"XDG_CACHE_HOME": str(cache)})
     came_through(done.returncode, done.stderr)
-    assert f"{len(run.trials)} trials done before" in done.stderr
+    assert f"{len(run.trials)} trials done earlier" in done.stderr
     after = read_run(where / "a.howfar")
     assert after.trials[: len(run.trials)] == run.trials
     good = {(trial.block, trial.position) for trial in after.trials if trial.status is TrialStatus.OK}

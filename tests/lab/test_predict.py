@@ -162,7 +162,7 @@ def test_a_replay_without_writes_is_a_read_only_session(postgresql: None, tmp_pa
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert done.stdout.split() == ["5", "1|f", "0", "30|t"], done.stderr
     assert "page: " in done.stderr and "read-only transaction" in done.stderr
-    assert "Without --writes the session is read only" in done.stderr
+    assert "Without --writes, the session is read-only" in done.stderr
 
 
 @pytest.fixture(scope="module")

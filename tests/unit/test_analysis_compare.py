@@ -121,7 +121,7 @@ def test_runs_of_pages_are_compared_by_pages() -> None:
     found = compare(page_run(blocks=3, seed=1), page_run(blocks=3, seed=2))
     assert found.counted == "pages"
     titles = [str(column.header) for column in _table(found).columns]
-    assert titles == ["arm", "pages/s", "to baseline", "CPU a page", "verdict"]
+    assert titles == ["arm", "pages/s", "vs. baseline", "CPU per page", "verdict"]
     engine = next(arm for arm in found.arms if "engine" in arm.arm)
     assert engine.cpu_per_query is not None and engine.cpu_per_query.value == pytest.approx(1, rel=0.05)
     fewer = {"heavy": replace(HEAVY, round_trips=100), "light": LIGHT}

@@ -168,7 +168,7 @@ def test_ctrl_c_then_resume(laboratory: Lab, howfar: Howfar, tmp_path: Path) -> 
     assert "To continue: howfar resume a.howfar" in err
     code, out, err = howfar("resume", "a.howfar")
     assert code == 0, err
-    assert "12 trials done before" in err
+    assert "12 trials done earlier" in err
     assert len(read_run(tmp_path / "a.howfar").trials) == 56
     code, _, err = howfar("resume", "a.howfar")
     assert (code, "Nothing to do: the run is complete" in err) == (0, True)
@@ -266,7 +266,7 @@ def test_compare_says_what_differs(laboratory: Lab, howfar: Howfar) -> None:
     assert "other factor levels" in out
     assert "not interleaved" in out and "Time of a transaction:" in out
     code, _, err = howfar("compare", "a.howfar", "a.howfar")
-    assert (code, "both files are of the same run" in err) == (0, True)
+    assert (code, "both files hold the same run" in err) == (0, True)
 
 
 def test_plans_lists_what_and_how_long(howfar: Howfar) -> None:

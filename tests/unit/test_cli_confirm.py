@@ -63,9 +63,9 @@ def test_a_run_that_has_ended_is_confirmed_once(
     code, _, err = howfar("confirm", "a.howfar")
     assert (code, len(laboratory[0].staged)) == (0, staged)
     assert "Nothing to do: the run is complete" in err
-    assert ", and its limits were tested before: remote.\n" in err
+    assert ", and its limits were tested earlier: remote.\n" in err
     code, _, err = howfar("resume", "a.howfar")
-    assert (code, "were tested before" in err) == (0, False), "nobody asked"
+    assert (code, "were tested earlier" in err) == (0, False), "nobody asked"
 
 
 def test_a_budget_without_room_for_it_is_refused(laboratory: Lab, howfar: Howfar) -> None:
@@ -109,7 +109,7 @@ def test_a_time_in_which_no_pair_can_be_measured_is_refused(
     assert howfar("run", "--quick", "--out", "a.howfar")[0] == 0
     before = read_run(tmp_path / "a.howfar")
     code, _, err = howfar("resume", "a.howfar", "--confirm", "--time-budget", "10s")
-    assert (code, "10s are too short: laboratory, report and 2 trials take about 34 s" in err) == (2, True), err
+    assert (code, "10s is too short: laboratory, report and 2 trials take about 34 s" in err) == (2, True), err
     assert read_run(tmp_path / "a.howfar") == before
     assert howfar("resume", "a.howfar", "--confirm", "--time-budget", "34s")[0] == 0
     assert len(read_run(tmp_path / "a.howfar").trials) > len(before.trials)

@@ -182,8 +182,8 @@ def test_a_command_that_cannot_be_run_is_named_before_anything_is_built(tmp_path
     for command, code, expected in (
         ("no-such-program", NOT_FOUND, "was not found"),
         (str(tmp_path / "nothing"), NOT_FOUND, "was not found"),
-        (str(plain), NOT_EXECUTABLE, "may not be executed"),
-        (str(tmp_path), NOT_EXECUTABLE, "may not be executed"),
+        (str(plain), NOT_EXECUTABLE, "cannot be executed"),
+        (str(tmp_path), NOT_EXECUTABLE, "cannot be executed"),
     ):
         done = CliRunner().invoke(lab, ["--server", "none", "--", command])
         assert done.exit_code == code

@@ -246,7 +246,7 @@ def test_sources_are_joined_in_the_order_of_libpq(tmp_path: Path) -> None:
     assert (job.session.pipeline, job.session.tls) == (7, None)
     passfile.chmod(0o644)
     assert find_login(options, lambda _: None, environment).password == ""
-    with pytest.raises(UsageError, match="no service file"):
+    with pytest.raises(UsageError, match="not in any service file"):
         find_login(options, lambda _: None, environment | {"PGSERVICEFILE": "/none", "HOME": "/none"})
 
 

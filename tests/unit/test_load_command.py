@@ -99,7 +99,7 @@ def test_a_password_file_that_others_can_read_is_told(
     secret.write_text(SECRET)
     secret.chmod(0o644)
     assert run(tmp_path, monkeypatch, "oltp_read_only", f"--password-file={secret}") == 0
-    assert "others on this machine may read" in capsys.readouterr().err
+    assert "other users of this machine can read" in capsys.readouterr().err
 
 
 def test_void_has_an_exit_code_of_its_own(
@@ -284,7 +284,7 @@ def test_the_laboratory_is_the_default_where_it_is(tmp_path: Path) -> None:
     login = find_login(parse_command_line(["oltp_read_only"]), notes.append, inside)
     assert (login.address.socket, login.address.user) == ("/lab.sock", "howfar")
     assert login.password == "of-the-laboratory"
-    assert notes == ["server and account are those of `howfar lab`"]
+    assert notes == ["using the server and account of `howfar lab`"]
     other = find_login(parse_command_line(["mysql://u@192.0.2.1", "oltp_read_only"]), notes.append, inside)
     assert other.address.host == "192.0.2.1" and other.address.user == "u"
     assert other.password == "of-another-server"
@@ -311,7 +311,7 @@ def test_a_laboratory_with_postgresql_is_spoken_to_as_such(tmp_path: Path) -> No
     login = find_login(parse_command_line(["oltp_read_only"]), notes.append, inside)
     assert (login.address.protocol, login.address.host, login.address.port) == ("postgresql", "10.77.0.2", 5432)
     assert login.password == "of-the-laboratory"
-    assert notes == ["server and account are those of `howfar lab`"]
+    assert notes == ["using the server and account of `howfar lab`"]
 
 
 def test_names_and_addresses() -> None:

@@ -142,7 +142,7 @@ def test_a_program_that_reads_a_protocol_is_predicted_only_for_recordings_of_it(
 def test_tls_is_refused_where_it_ends_on_the_way(tmp_path: Path) -> None:
     recorded(tmp_path / "a", (), (trip(1, 1_000),)).finish({"protocol": "postgresql"})
     found = CliRunner().invoke(predict, [str(tmp_path / "a"), "--path", "pgbouncer", "--tls", "1.3"])
-    assert isinstance(found.exception, UsageError) and "passes no TLS" in found.exception.message
+    assert isinstance(found.exception, UsageError) and "does not carry TLS" in found.exception.message
 
 
 def test_host_and_port_of_variables_that_come_in_pairs_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,9 +203,9 @@ RATES = ",".join(f"{rate:g}gbit" for rate in RATES_GBIT)
 _LIMITS = {
     Limit.CLIENT: "the client",
     Limit.SERVER: "the null server",
-    Limit.BOTH: "client and null server alike",
+    Limit.BOTH: "both the client and the null server",
     Limit.MACHINE: "other programs on this machine",
-    Limit.NEITHER: "neither: both were idle at times",
+    Limit.NEITHER: "neither, because both were idle at times",
 }
 Driver = Literal["auto", "epoll", "io_uring"]
 
@@ -260,18 +260,23 @@ def _answer(
 @click.option("--transport", "transports", default=",".join(TRANSPORTS), show_default=True,
               help="Transports to measure, separated by commas.")  # fmt: skip
 @click.option(
-    "--blocks", type=click.IntRange(1, 1000), default=8, show_default=True, help="Six or more give intervals."
+    "--blocks",
+    type=click.IntRange(1, 1000),
+    default=8,
+    show_default=True,
+    help="Number of blocks; intervals need six or more.",
 )
 @click.option(
-    "--seconds", type=click.FloatRange(0.05, 60), default=0.5, show_default=True, help="Length of one measurement."
+    "--seconds", type=click.FloatRange(0.05, 60), default=0.5, show_default=True, help="Length of each measurement."
 )
 @json_option
 @no_colour_option
 def calibrate(transports: str, blocks: int, seconds: float, as_json: bool, no_colour: bool) -> None:
     """Measure the engine's limits against the built-in null server.
 
-    Floor: the p50 of one connection, compared with a bare send-and-receive loop of the same bytes. Ceiling: queries per second at
-    64 connections, and what limited them. Resolution: steps of clock and histogram. CPU per query at 1, 64 and 512 connections.
+    These are the floor (the p50 of one connection, compared with a bare loop that sends and receives the same bytes), the ceiling
+    (queries per second with 64 connections, and what limited them), the resolution of the clock and the histogram, and the CPU time
+    per query with 1, 64 and 512 connections.
     """
     request = CalibrationRequest(_transports(transports), blocks, round(seconds * 1e9))
     show_step = progress("block")
@@ -289,7 +294,9 @@ def _transports(text: str) -> tuple[Transport, ...]:
     named = [name.strip() for name in text.split(",")]
     found = tuple(transport for transport in TRANSPORTS if transport in named)
     if len(found) != len(named):
-        raise UsageError(f"--transport {text!r} names an unknown transport", f"Known: {', '.join(TRANSPORTS)}.")
+        raise UsageError(
+            f"--transport {text!r} names an unknown transport", f"Known transports: {', '.join(TRANSPORTS)}."
+        )
     return found
 
 
@@ -327,11 +334,11 @@ def _verdicts(found: Calibration) -> list[str]:
     for over in found.transports:
         limit = "at most" if all(floor.within_bar for floor in over.floors) else "more than"
         lines.append(
-            f"Over {over.transport} the engine's p50 is {limit} {FLOOR_BAR - 1:.0%} over the ping-pong's; "
+            f"Over {over.transport}, the engine's p50 is {limit} {FLOOR_BAR - 1:.0%} above the ping-pong's; "
             f"the ceiling's limit was {_LIMITS[over.ceiling.limit]}."
         )
     if found.setting.blocks < 6:
-        lines.append("Fewer than 6 blocks give no intervals: small differences mean nothing.")
+        lines.append("Fewer than 6 blocks give no intervals, so small differences mean nothing.")
     return lines
 
 
@@ -339,23 +346,27 @@ def _verdicts(found: Calibration) -> list[str]:
 
 
 @bench.command()
-@click.option("--against", type=click.Choice(list(CLIENTS)), required=True, help="The other load generator.")
+@click.option("--against", type=click.Choice(list(CLIENTS)), required=True, help="Load generator to compare with.")
 @click.option(
     "--connections", default=CONNECTIONS, show_default=True, help="Numbers of connections, separated by commas."
 )
 @click.option(
-    "--blocks", type=click.IntRange(1, 1000), default=8, show_default=True, help="Two or more give intervals."
+    "--blocks",
+    type=click.IntRange(1, 1000),
+    default=8,
+    show_default=True,
+    help="Number of blocks; intervals need two or more.",
 )
 @click.option(
-    "--seconds", type=click.FloatRange(0.2, 600), default=4.0, show_default=True, help="Length of one measurement."
+    "--seconds", type=click.FloatRange(0.2, 600), default=4.0, show_default=True, help="Length of each measurement."
 )
 @click.option("--placement", type=click.Choice(get_args(Placement)), default="shared", show_default=True,
-              help="Client and server on all CPUs, each on its half, or both on one.")  # fmt: skip
+              help="Client and server share all CPUs, have half of them each, or share one.")  # fmt: skip
 @click.option(
-    "--server", help="A kind of server, or the path of its program.  [default: mariadb; with pgbench, postgresql]"
+    "--server", help="Kind of server, or path of its program.  [default: mariadb, or postgresql with pgbench]"
 )
 @click.option("--driver", type=click.Choice(get_args(Driver)), default="auto", show_default=True,
-              help="How our engine waits for its connections.")  # fmt: skip
+              help="How howfar's engine waits for its connections.")  # fmt: skip
 @json_option
 @no_colour_option
 def engine(
@@ -369,10 +380,11 @@ def engine(
     as_json: bool,
     no_colour: bool,
 ) -> None:
-    """Compare what a point select costs the engine and sysbench, pgbench, or a bare loop that only moves its bytes.
+    """Compare the cost of a point select in the engine with that in sysbench, pgbench, or a bare loop that only moves its bytes.
 
-    Both run on one server in turn, in blocks in random order. CPU, memory and context switches are the kernel's figures for each
-    process while all connections work; the server counts the queries. It needs no privileges, because the server is a private one.
+    Both use the same server in turn, in random order within each block. CPU time, memory and context switches are the kernel's
+    figures for each process while all connections are active; the server counts the queries. No privileges are needed, because the
+    server is a private one.
     """
     request = Request(_numbers(connections), blocks, seconds, placement, server, driver, against)
     found = compare(request, progress("measurement"))
@@ -385,8 +397,8 @@ def engine(
     lines = [heading]
     for row in found.rows:
         at = f"At {counted(row.connections, 'connection')}"
-        lines += [f"{at} the bar is missed: {missed}." for missed in row.misses]
-        lines += [f"{at} the bar is not resolved: {unclear}. Use more blocks." for unclear in row.unresolved]
+        lines += [f"{at}, the bar is missed: {missed}." for missed in row.misses]
+        lines += [f"{at}, the bar is not resolved: {unclear}. Use more blocks." for unclear in row.unresolved]
     shown = table([f"{row.connections}" for row in found.rows], [_cells(row) for row in found.rows])
     _answer(found, as_json, console(no_colour), shown, lines)
 
@@ -394,7 +406,7 @@ def engine(
 def _numbers(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdigit() and 1 <= int(part) <= MOST for part in parts):
-        advice = f"Separate numbers from 1 to {MOST} by commas, such as {CONNECTIONS}."
+        advice = f"Give numbers from 1 to {MOST}, separated by commas, such as {CONNECTIONS}."
         raise UsageError(f"--connections {text!r} is not a list of numbers", advice)
     return tuple(dict.fromkeys(int(part) for part in parts))
 
@@ -425,26 +437,32 @@ def _value(side: Side, figure: str) -> str:
 
 
 @bench.command()
-@click.option("--against", type=click.Choice(PEERS), help="Also measure this peer.")
-@click.option("--build-peer", is_flag=True, help="First have Go fetch and build toxiproxy into howfar's cache.")
+@click.option("--against", type=click.Choice(PEERS), help="Also measure this peer, for comparison.")
+@click.option("--build-peer", is_flag=True, help="First use Go to fetch and build toxiproxy in howfar's cache.")
 @click.option("--rtt", "rtts", help=f"Round trip times, separated by commas.  [default: {RTTS}]")
 @click.option("--rate", "rates", help=f"Rates, separated by commas.  [default: {RATES}]")
-@click.option("--quick", is_flag=True, help="Two links, short measurements: half a minute.")
+@click.option("--quick", is_flag=True, help="Measure only two links, briefly; takes half a minute.")
 @click.option(
     "--link-backend",
     "backend",
     type=click.Choice(SHAPING),
     default=DEFAULT,
     show_default=True,
-    help="What emulates our link.",
+    help="Back-end that emulates howfar's link.",
 )
 @click.option(
-    "--runs", type=click.IntRange(1, 100), default=1, show_default=True, help="Show the median and the best run."
+    "--runs",
+    type=click.IntRange(1, 100),
+    default=1,
+    show_default=True,
+    help="Number of runs; the median and the best are shown.",
 )
 @click.option("--hogs", type=click.IntRange(0, 64), default=2, show_default=True,
               help="Number of CPU hogs while lateness is measured.")  # fmt: skip
 @click.option(
-    "--extras/--no-extras", default=True, help="Also an unlimited rate, redis, lateness with CPU hogs, loss and jitter."
+    "--extras/--no-extras",
+    default=True,
+    help="Also measure an unlimited rate, Redis, lateness with CPU hogs, loss and jitter.",
 )
 @json_option
 @no_colour_option
@@ -461,10 +479,10 @@ def link(
     as_json: bool,
     no_colour: bool,
 ) -> None:
-    """Compare the link's requested and obtained RTTs and rates.
+    """Compare the RTTs and rates of emulated links with those requested.
 
-    Probes between the two hosts of a laboratory: RTT at rest, a bulk transfer, the emulator's CPU, how late packets left, and
-    unmodelled drops. With --against the same over another program. A full grid takes some minutes per run.
+    Between the two hosts of a laboratory, this measures the RTT at rest, a bulk transfer, the emulator's CPU time, how late packets
+    leave, and unmodelled drops. With --against, the same is measured over the peer. A full grid takes a few minutes per run.
     """
     from howfar.bench.links.bench import Request as LinkRequest
     from howfar.bench.links.bench import measure_links
@@ -495,8 +513,8 @@ def _build(against: str | None) -> None:
     from howfar.bench.links.peers import toxiproxy
 
     if against != "toxiproxy":
-        advice = "`howfar bench link --against toxiproxy --build-peer`."
-        raise UsageError("--build-peer builds toxiproxy only", advice)
+        advice = "Use `howfar bench link --against toxiproxy --build-peer`."
+        raise UsageError("--build-peer can build only toxiproxy", advice)
     try:
         toxiproxy.find_program()
     except MissingError:

@@ -19,21 +19,36 @@ if TYPE_CHECKING:
 
 @click.command("hosts")
 @click.argument("where", default="hosts.toml", metavar="FILE|ray://HOST:PORT")
-@click.option("--place", metavar="ROLES", help="Who has the null server: server=b.  [default: the first that may]")
-@click.option("--clients", metavar="HOSTS", help="The load's hosts: a,c,d.  [default: all others that may]")
 @click.option(
-    "--blocks", type=click.IntRange(1, 100), default=6, show_default=True, help="Four or more give intervals."
+    "--place", metavar="ROLES", help="Host of the null server, such as server=b.  [default: the first with that role]"
 )
-@click.option("--seconds", type=click.FloatRange(0.5, 60), default=3, show_default=True, help="Length of a window.")
-@click.option("--threads", type=click.IntRange(1, 10_000), default=16, show_default=True, help="Connections a client.")
+@click.option(
+    "--clients",
+    metavar="HOSTS",
+    help="Hosts that generate the load, such as a,c,d.  [default: all others with that role]",
+)
+@click.option(
+    "--blocks",
+    type=click.IntRange(1, 100),
+    default=6,
+    show_default=True,
+    help="Number of blocks; intervals need four or more.",
+)
+@click.option(
+    "--seconds", type=click.FloatRange(0.5, 60), default=3, show_default=True, help="Length of each measurement."
+)
+@click.option(
+    "--threads", type=click.IntRange(1, 10_000), default=16, show_default=True, help="Connections per client."
+)
 @json_option
 def hosts_command(
     where: str, place: str | None, clients: str | None, blocks: int, seconds: float, threads: int, as_json: bool
 ) -> int:
-    """Measure how the load scales over hosts: 1, 2, 4 … clients against a null server, and the cost of control.
+    """Measure how the load scales over hosts, with 1, 2, 4 … clients against a null server, and the cost of control.
 
-    Control is what a trial takes beyond warm-up and window, and the CPU of Ray and of the agent on a load host in the window. Against
-    a server that takes its time, p50 and p99 of connections divided over all clients are set beside those from one client.
+    The cost of control is the time that a trial takes in addition to its warm-up and window, and the CPU time that Ray and the agent
+    use on a load host during the window. Against a server that takes its time, p50 and p99 of connections divided over all clients are
+    compared with those from one client.
     """
     cluster, code = enter(where)
     if code is not None:
@@ -63,7 +78,7 @@ def _plain(row: object) -> dict[str, object]:
 
 def _show(found: ScaleOut) -> None:
     click.echo(
-        f"{found.connections} connections a client against a null server on {found.server_cpus} CPUs, "
+        f"{found.connections} connections per client against a null server on {found.server_cpus} CPUs, "
         f"{found.blocks} blocks of {format_duration_ns(found.measure_ns)}:"
     )
     rows: list[tuple[str, ...]] = [
@@ -100,7 +115,7 @@ def _show(found: ScaleOut) -> None:
     if found.division is not None:
         click.echo(_division(found.division))
     if found.blocks < MIN_BLOCKS:
-        click.echo(f"Fewer than {MIN_BLOCKS} blocks give no intervals: small differences mean nothing.")
+        click.echo(f"Fewer than {MIN_BLOCKS} blocks give no intervals, so small differences mean nothing.")
 
 
 def _division(found: Division) -> str:

@@ -26,7 +26,7 @@ def compare(before: Path, after: Path, no_colour: bool) -> int:
     """Compare the runs in the files BEFORE and AFTER; ratios are AFTER over BEFORE."""
     one, other = read_run(before), read_run(after)
     if one.info.run_id == other.info.run_id:
-        note("both files are of the same run, so they differ only in how far it had come")
+        note("both files hold the same run, so they differ only in how far it had progressed")
     found = compare_runs(one, other)
     screen = console(no_colour)
     screen.print(Text(f"{before} -> {after}"))
@@ -48,7 +48,7 @@ def compare(before: Path, after: Path, no_colour: bool) -> int:
 def _table(found: Comparison) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("arm", overflow="fold")
-    for title in (f"{found.counted}/s", "to baseline", f"CPU a {ONE[found.counted]}"):
+    for title in (f"{found.counted}/s", "vs. baseline", f"CPU per {ONE[found.counted]}"):
         table.add_column(title, justify="right", overflow="fold")
     table.add_column("verdict", overflow="fold")
     for arm in found.arms:

@@ -28,15 +28,15 @@ _WIDTH_MOST = 120
               help="How long to watch connections.")  # fmt: skip
 @click.option(
     "--user",
-    help="User for MySQL, MariaDB and PostgreSQL.  [default: the name of your account; for PostgreSQL as root, its own]",
+    help="User for MySQL, MariaDB and PostgreSQL.  [default: the name of your account; as root, PostgreSQL's own account]",
 )
 @click.option(
-    "--password-file", type=click.Path(path_type=Path), metavar="FILE", help="Its first line is the password."
+    "--password-file", type=click.Path(path_type=Path), metavar="FILE", help="File whose first line is the password."
 )
 @click.option("--ask-password", is_flag=True, help="Ask for the password.")
 @click.option("--defaults-file", type=click.Path(path_type=Path), metavar="FILE",
               help="User and password from the [client] group of an option file.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="JSON on stdout; its schema is schema/doctor.json.")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout; its schema is schema/doctor.json.")
 @click.option("--strict", is_flag=True, help=f"Exit with code {TO_CHANGE} if something should be changed.")
 def doctor(
     dsns: tuple[str, ...],
@@ -50,20 +50,20 @@ def doctor(
 ) -> int:
     """Examine the MySQL, MariaDB, PostgreSQL, Redis and Memcached servers of this machine and say what to change.
 
-    Without a DSN it examines every server that it finds. DSN: mysql://user@127.0.0.1:3306/, mysql:///run/mysqld/mysqld.sock?user=u,
-    postgresql://user@127.0.0.1:5432/, postgresql:///?host=/run/postgresql, redis://127.0.0.1:6379,
-    redis:///run/redis/redis-server.sock, memcached://127.0.0.1:11211. It only reads: it logs in, pings a few hundred times, reads
-    counters, and connects 24 times over each transport. It reports what it is not permitted to see.
+    Without a DSN, it examines every server that it finds. A DSN has one of these forms: mysql://user@127.0.0.1:3306/,
+    mysql:///run/mysqld/mysqld.sock?user=u, postgresql://user@127.0.0.1:5432/, postgresql:///?host=/run/postgresql,
+    redis://127.0.0.1:6379, redis:///run/redis/redis-server.sock, memcached://127.0.0.1:11211. It only reads: it logs in, pings a few
+    hundred times, reads counters, and connects 24 times over each transport. It reports what it is not permitted to see.
 
-    A DSN never holds a password: use --password-file, --ask-password, --defaults-file, HOWFAR_PASSWORD, or the variable of the
-    server's own client: MYSQL_PWD, PGPASSWORD, HOWFAR_REDIS_PASSWORD or REDISCLI_AUTH. Passwords are sent only to servers that are
-    named, or that run as root, a system account or yourself.
+    A DSN never contains a password: use --password-file, --ask-password, --defaults-file, HOWFAR_PASSWORD, or one of the variables
+    MYSQL_PWD, PGPASSWORD, HOWFAR_REDIS_PASSWORD and REDISCLI_AUTH. Passwords are sent only to servers that you name, or that run as
+    root, as a system account or as yourself.
     """
     from howfar.doctor.examine import examine, screen  # numpy and pymysql, which --help need not pay
 
     targets = [_numeric(parse_target(dsn)) for dsn in dsns]
     if not targets and (address := of_laboratory()) is not None and (protocol := os.environ.get("HOWFAR_PROTOCOL")):
-        note("the server is that of `howfar lab`")
+        note("using the server of `howfar lab`")
         known = Target(
             Kind(protocol), address.socket, address.host, address.port, None, False, database=address.database
         )
@@ -91,7 +91,7 @@ def _logins(user: str | None, password_file: Path | None, ask: bool, defaults_fi
     """The logins that the options give. Raises UsageError."""
     secret = os.environ.get("HOWFAR_PASSWORD_FILE")
     if secret and not (user or password_file or ask or defaults_file):
-        note("the account is that of `howfar lab`")
+        note("using the account of `howfar lab`")
         user, password_file = os.environ.get("HOWFAR_USER"), Path(secret)
     address, of_file = ServerAddress(), None
     if defaults_file is not None:

@@ -23,7 +23,7 @@ def hop_binary_option(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="NAME=PATH",
         expose_value=False,
         callback=_take,
-        help="Where the program NAME of a path is, such as envoy=/opt/envoy; may be repeated.  [default: from PATH]",
+        help="Location of the program NAME that a path uses, such as envoy=/opt/envoy; may be repeated.  [default: from PATH]",
     )(command)
 
 
@@ -33,8 +33,10 @@ def _take(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tup
     for value in values:
         name, _equals, where = value.partition("=")
         if name not in known:
-            raise UsageError(f"--hop-binary {value}: no path has a program {name!r}", f"Known: {', '.join(known)}.")
+            raise UsageError(
+                f"--hop-binary {value}: no path uses a program {name!r}", f"Known programs: {', '.join(known)}."
+            )
         if not (Path(where).is_file() and os.access(where, os.X_OK)):
-            raise UsageError(f"--hop-binary {value}: {where or 'nothing'} is no program", "Give it as NAME=PATH.")
+            raise UsageError(f"--hop-binary {value}: {where or 'nothing'} is not a program", "Write NAME=PATH.")
         give_program(name, Path(where).absolute())
     return values

@@ -27,10 +27,10 @@ _FILE = click.argument("file", default="hosts.toml", type=click.Path(path_type=P
 
 @click.group()
 def hosts() -> None:
-    """Join your own hosts, show what lies between them, and release them.
+    """Join your own hosts, show the network between them, and release them.
 
     FILE lists the hosts (default: `hosts.toml`). They are reached over ssh without a password. Nothing is installed outside
-    ~/.cache/howfar on a host, and nothing of howfar runs there after `down`.
+    ~/.cache/howfar on a host, and no process of howfar runs there after `down`.
     """
 
 
@@ -38,7 +38,7 @@ def hosts() -> None:
 @_FILE
 @json_option
 def up_command(file: Path, as_json: bool) -> int:
-    """Join the hosts of FILE and list them."""
+    """Join the hosts in FILE and list them."""
     from howfar.fleet import cluster as clusters
 
     cluster = clusters.find_cluster(file)
@@ -59,11 +59,11 @@ def up_command(file: Path, as_json: bool) -> int:
 @click.argument("where", default="hosts.toml", metavar="FILE|ray://HOST:PORT")
 @json_option
 def show_command(where: str, as_json: bool) -> int:
-    """Show hosts (versions, CPUs, zones, interfaces, clocks) of FILE or of a Ray cluster, and measure each pair.
+    """Show the hosts (versions, CPUs, zones, interfaces, clocks) in FILE or of a Ray cluster, and measure each pair.
 
-    A round trip is of one byte over TCP, the median: at rest, with idle CPUs as they are, and with all CPUs awake. Goodput is
-    measured for 5 s each way. What a host does not say is unknown. Joins hosts that are not up for this long. `--json` adds minima,
-    99th percentiles, retransmits and bounds.
+    Round trip times are medians for one byte over TCP: at rest, with idle CPUs as they are, and with all CPUs awake. Goodput is
+    measured for 5 s in each direction. What a host does not report is shown as unknown. Hosts that are not up are joined only for the
+    duration of this command. `--json` adds minima, 99th percentiles, retransmissions and bounds.
     """
     cluster, code = enter(where)
     return _show(cluster, as_json) if code is None else code
@@ -72,7 +72,7 @@ def show_command(where: str, as_json: bool) -> int:
 @hosts.command("down")
 @_FILE
 def down_command(file: Path) -> int:
-    """Release the hosts of FILE: stop everything that howfar runs on them and remove its temporary files."""
+    """Release the hosts in FILE: stop everything that howfar runs on them, and remove its temporary files."""
     from howfar.fleet import cluster as clusters
 
     clusters.down(clusters.find_cluster(file))
@@ -130,7 +130,7 @@ def _host_rows(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
 
 
 def _network_rows(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    head = ("host", "zone", "rack", "interface", "speed", "offloads", "clock, from here", "clock, as the host says")
+    head = ("host", "zone", "rack", "interface", "speed", "offloads", "clock, from here", "clock, by the host itself")
     rows: list[tuple[str, ...]] = [head]
     for name, one in found.items():
         card, at = one["interface"], one["where"]

@@ -186,40 +186,50 @@ _LIBPQ_PORT = 5432
     "--path",
     "path_name",
     type=click.Choice(path_names()),
-    help="How CMD reaches the server.  [default: socket; remote with a link option]",
+    help="How CMD reaches the server.  [default: socket, or remote with a link option]",
 )
 @link_options
 @click.option(
     "--server",
-    help="A name from `howfar servers`, a path, or `none`.  [default: mariadb; none with most link options and no --path]",
+    help="A name from `howfar servers`, a path, or `none`.  [default: mariadb, or none with most link options and no --path]",
 )
 @click.option(
     "--beside",
     metavar="SERVERS",
     default="",
-    help="More servers on the same host and path, separated by commas: `redis` or `valkey`, `memcached`.",
+    help="Additional servers on the same host and path, separated by commas: `redis` or `valkey`, and `memcached`.",
 )
 @click.option(
     "--replication",
     metavar="MODE",
-    help="The server with replicas, each on a host of its own: a level of that factor, such as async, galera, group.",
+    help="Give the server replicas, each on a host of its own, in this mode, such as async, galera or group.",
 )
-@click.option("--replicas", metavar="N", help="With --replication: how many beside the primary.  [default: 2]")
+@click.option(
+    "--replicas", metavar="N", help="With --replication, the number of servers besides the primary.  [default: 2]"
+)
 @click.option(
     "--distances",
     metavar="LEVEL",
-    help="With --replication: how far the servers are apart, like three-zones or 1ms,20ms,30ms.  [default: three-zones]",
+    help="With --replication, how far apart the servers are, such as three-zones or 1ms,20ms,30ms.  [default: three-zones]",
 )
-@click.option("--replica-rtt", metavar="TIME", help="In place of --distances: the same round trip between any two.")
 @click.option(
-    "--replica-rate", metavar="RATE", help="With --replication: bandwidth between any two servers.  [default: 1gbit]"
+    "--replica-rtt", metavar="TIME", help="Instead of --distances, the same round trip time between any two servers."
 )
-@click.option("--consistency", metavar="LEVEL", help="Of a cluster.  [default: eventual]")
+@click.option(
+    "--replica-rate",
+    metavar="RATE",
+    help="With --replication, the bandwidth between any two servers.  [default: 1gbit]",
+)
+@click.option("--consistency", metavar="LEVEL", help="Consistency level of a cluster.  [default: eventual]")
 @click.option(
     "--tables", type=click.IntRange(0, 1000), default=10, show_default=True, help="Number of sysbench tables."
 )
 @click.option(
-    "--table-size", type=click.IntRange(1, 100_000_000), default=10_000, show_default=True, help="Rows in each."
+    "--table-size",
+    type=click.IntRange(1, 100_000_000),
+    default=10_000,
+    show_default=True,
+    help="Number of rows in each table.",
 )
 @click.option(
     "--placement",
@@ -229,19 +239,23 @@ _LIBPQ_PORT = 5432
     help="Which CPUs a local client gets.",
 )
 @click.option(
-    "--connections", type=click.IntRange(1, 10_000), default=256, show_default=True, help="Maximum number at one time."
+    "--connections",
+    type=click.IntRange(1, 10_000),
+    default=256,
+    show_default=True,
+    help="Maximum number of concurrent connections.",
 )
 @click.option(
     "--tls",
     type=click.Choice(("1.2", "1.3")),
-    help="Encrypt CMD's sessions. Redis and Memcached accept nothing else then.",
+    help="Encrypt CMD's sessions. Redis and Memcached then accept no others.",
 )
 @hop_binary_option
-@click.option("--on-server", metavar="CMD", help="Another command, which runs on the server's host until CMD ends.")
+@click.option("--on-server", metavar="CMD", help="Another command to run on the server's host until CMD ends.")
 @click.option(
     "--receipt",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="After CMD, write the laboratory's measurements of itself to FILE as JSON.",
+    help="After CMD, write what the laboratory measured about itself to FILE as JSON.",
 )
 @click.argument("command", metavar="[CMD]...", nargs=-1, type=click.UNPROCESSED)
 def lab(
@@ -262,14 +276,14 @@ def lab(
     """Run CMD (default: a shell) on the laboratory's client host, or, for a local path, on its server host.
 
     CMD finds the server in HOWFAR_SOCKET, or HOWFAR_HOST and HOWFAR_PORT, with HOWFAR_PROTOCOL, HOWFAR_USER, HOWFAR_PASSWORD_FILE
-    and HOWFAR_DATABASE; `howfar load` and `howfar doctor` look there by themselves. HOWFAR_CLIENT_CNF names an option file with all
-    of these, for `mariadb --defaults-file` and similar programs; with PostgreSQL libpq's own variables (PGHOST, PGPASSFILE, …) are
-    set instead, so that psql and pgbench need no option. With --tls, all of these ask for TLS; its CA is HOWFAR_CA_FILE.
-    With --replication it is the primary; the others are HOWFAR_REPLICA1_SOCKET, with HOWFAR_REPLICA1_CLIENT_CNF, and so on.
+    and HOWFAR_DATABASE; `howfar load` and `howfar doctor` use these variables by default. HOWFAR_CLIENT_CNF names an option file with
+    all of these, for `mariadb --defaults-file` and similar programs; with PostgreSQL, libpq's own variables (PGHOST, PGPASSFILE, …)
+    are set instead, so that psql and pgbench need no options. With --tls, all of these request TLS; HOWFAR_CA_FILE names its CA.
+    With --replication, this server is the primary; the others are in HOWFAR_REPLICA1_SOCKET, HOWFAR_REPLICA1_CLIENT_CNF, and so on.
     --beside sets HOWFAR_REDIS_SOCKET, or HOWFAR_REDIS_HOST and _PORT, and HOWFAR_MEMCACHED_… likewise.
-    On `remote`, HOWFAR_HOST and HOWFAR_HOST6 address the server's host even without a server.
+    On `remote`, HOWFAR_HOST and HOWFAR_HOST6 are the addresses of the server's host, even without a server.
     Link options imply `--path remote`; without --path, all but --rtt, --rate, --tcp and --congestion-control imply `--server none`.
-    The exit code is CMD's; 127: it was not found, 126: it cannot be run, 128 + N: signal N ended it.
+    The exit code is that of CMD; 127 means that it was not found, 126 that it cannot be run, and 128 + N that signal N ended it.
     """
     if beside and server == "none":
         raise UsageError("--beside adds servers to another server", "Leave out --server none.")
@@ -341,7 +355,7 @@ def _check_command(command: Sequence[str]) -> None:
     if not command or shutil.which(command[0]) is not None:
         return
     there = "/" in command[0] and Path(command[0]).exists()
-    why = "may not be executed" if there else "was not found"
+    why = "cannot be executed" if there else "was not found"
     note(f"the program {command[0]} {why}; nothing was started")
     sys.exit(NOT_EXECUTABLE if there else NOT_FOUND)
 
@@ -356,14 +370,18 @@ def _replicated_plan(mode: str | None, server: str, levels: Mapping[str, str | N
     given = {name: level for name, level in levels.items() if level is not None}
     if mode in ("off", "none"):
         raise UsageError(
-            f"--replication {mode} is no replication", "Leave it out, or name a mode such as async or galera."
+            f"--replication {mode} means no replication", "Leave it out, or name a mode such as async or galera."
         )
     if mode is None:
         if given:
-            raise UsageError(f"--{next(iter(given))} is of replicas, and there are none", "Add --replication MODE.")
+            raise UsageError(
+                f"--{next(iter(given))} applies to replicas, and there are none", "Add --replication MODE."
+            )
         return None
     if {"distances", "replica-rtt"} <= set(given):
-        raise UsageError("--distances and --replica-rtt both say how far the servers are apart", "Give one of them.")
+        raise UsageError(
+            "--distances and --replica-rtt both say how far apart the servers are", "Give only one of them."
+        )
     chosen = {"distances": "even" if "replica-rtt" in given else "three-zones", **given}
     chosen |= {"replication": mode, "server": server, "threads": "1"}
     overrides = [
@@ -374,7 +392,7 @@ def _replicated_plan(mode: str | None, server: str, levels: Mapping[str, str | N
     program = find_server(server)
     if program.kind in STORES:
         raise UsageError(
-            f"{program.kind} is not replicated here", "Leave out --replication, or name a server that speaks SQL."
+            f"howfar does not replicate {program.kind}", "Leave out --replication, or name a server that speaks SQL."
         )
     asked = {"replication": f"--replication {mode}", "consistency": f"--consistency {levels['consistency']}"}
     unable = lacking(plan)
@@ -382,7 +400,7 @@ def _replicated_plan(mode: str | None, server: str, levels: Mapping[str, str | N
         for reason in unable.get(factor, {}).values():
             modes = f"Modes of {program.kind}: {', '.join(replication_dialect(program.kind).modes)}."
             raise UsageError(
-                f"{option} cannot be had: {reason}", modes if factor == "replication" else "Name another level."
+                f"{option} is not available: {reason}", modes if factor == "replication" else "Name another level."
             )
     return plan
 
@@ -400,7 +418,7 @@ def _open_stage(
     tls = None if factors["tls"] == "off" else str(factors["tls"])
     if tls and path.by_socket and laboratory.store.kind == "postgresql":
         raise UsageError(
-            f"the path {path.name} ends at PostgreSQL's Unix socket, which it does not encrypt",
+            f"the path {path.name} ends at PostgreSQL's Unix socket, which PostgreSQL does not encrypt",
             "Leave out --tls, or choose another --path.",
         )
     stage = ledger.enter_context(laboratory.stage(factors))

@@ -38,9 +38,9 @@ _NONE = "-"
 @click.command()
 @json_option
 def links(as_json: bool) -> None:
-    """List the links by name, and which back-ends work on this machine.
+    """List the named links and the back-ends that work on this machine.
 
-    `stated` is what a link's source says, `ours` what was rounded or chosen. Each back-end is tried in its own namespaces.
+    `stated` is what a link's source says; `ours` is what howfar rounded or chose. Each back-end is tried in its own namespaces.
     """
     forbidden: HowfarError | None = None
     if not sandbox.inside():
@@ -59,7 +59,7 @@ def links(as_json: bool) -> None:
     for link in named_links().values():
         click.echo("")
         _paragraph(f"{link.name}: ", f"{link.source}. Stated: {link.stated} Ours: {link.ours}")
-    click.echo("\nBack-ends here (`--link-backend`):")
+    click.echo("\nBack-ends on this machine (`--link-backend`):")
     for one in found:
         state = "works" if one.works else "does not work"
         notes = f" ({'; '.join(one.notes)})" if one.notes else ""
@@ -123,18 +123,22 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _OPTIONS: tuple[tuple[str, str, str], ...] = (
     ("rtt", "DURATION", f"Round trip time of the link.  [default: {_RTT}]"),
     ("delay-to-server", "DURATION", "One-way delay to the server.  [default: half the RTT]"),
-    ("rate", "RATE", f"Rate of the link in each direction; `none`: unshaped.  [default: {_RATE}]"),
+    ("rate", "RATE", f"Rate of the link in each direction, or `none` for no limit.  [default: {_RATE}]"),
     ("rate-to-server", "RATE", "Rate towards the server."),
     ("rate-to-client", "RATE", "Rate towards the client."),
     ("mtu", "BYTES", "Largest IP packet.  [default: 1500]"),
-    ("queue", "SIZE", "Bottleneck queue, in bytes or as time at the link's rate.  [default: one RTT, at least 10ms]"),
-    ("jitter", "SPEC", "Variation of the delay: 2ms, 2ms:normal, 2ms:pareto[:shape]."),
-    ("loss", "SHARE", "Share of segments lost, like 1%."),
-    ("loss-burst", "LENGTH", "Losses come in bursts of this mean length."),
-    ("duplicate", "SHARE", "Segments that arrive twice."),
-    ("corrupt", "SHARE", "Segments that arrive with one bit flipped."),
-    ("reorder", "on|off", "Jitter may reorder packets.  [default: off]"),
-    ("outage", "AT:FOR[/EVERY]", "When the link is down, like 5s:1s/30s; time 0 is the start of CMD."),
+    (
+        "queue",
+        "SIZE",
+        "Size of the bottleneck queue, in bytes or as time at the link's rate.  [default: one RTT, at least 10ms]",
+    ),
+    ("jitter", "SPEC", "Variation of the delay: 2ms, 2ms:normal or 2ms:pareto[:shape]."),
+    ("loss", "SHARE", "Share of segments that are lost, such as 1%."),
+    ("loss-burst", "LENGTH", "Mean length of the bursts in which segments are lost."),
+    ("duplicate", "SHARE", "Share of segments that arrive twice."),
+    ("corrupt", "SHARE", "Share of segments that arrive with one bit flipped."),
+    ("reorder", "on|off", "Whether jitter may reorder packets.  [default: off]"),
+    ("outage", "AT:FOR[/EVERY]", "When the link is down, such as 5s:1s/30s; time 0 is the start of CMD."),
     ("seed", "NUMBER", "Seed of all random effects.  [default: 0]"),
 )
 """Options in the order in which they are applied."""
@@ -172,32 +176,41 @@ def link_options(command: _Command) -> _Command:
             for word, metavar, about in _OPTIONS
         ),
         click.option(
-            "--rtt-trace", type=file, help="Measured round trip times, one per line, which the link's RTT follows."
+            "--rtt-trace",
+            type=file,
+            help="File of measured round trip times, one per line, that the link's RTT follows.",
         ),
         click.option(
-            "--rate-trace", type=file, help="Lines like `10ms 5mbit`, or a mahimahi trace; for both directions."
+            "--rate-trace",
+            type=file,
+            help="File with lines such as `10ms 5mbit`, or a mahimahi trace; for both directions.",
         ),
         click.option(
-            "--link-script", type=file, help="Changes while CMD runs: lines like `5s rtt 50ms`, `10s down 2s`."
+            "--link-script",
+            type=file,
+            help="File of changes while CMD runs, with lines such as `5s rtt 50ms` or `10s down 2s`.",
         ),
         click.option(
             "--link-backend",
             type=click.Choice(NAMES),
-            help=f"What emulates the link; none: a bare cable.  [default: {DEFAULT}]",
+            help=f"Back-end that emulates the link; none is a bare cable.  [default: {DEFAULT}]",
         ),
         click.option(
             "--tcp",
             type=click.Choice(TCP_PRESETS),
-            help=f"tuned: buffers large enough for the link; stock: the kernel's defaults.  [default: {TCP_PRESETS[0]}]",
+            help=f"TCP buffers: large enough for the link, or the kernel's defaults (stock).  [default: {TCP_PRESETS[0]}]",
         ),
-        click.option("--congestion-control", help=f"TCP's algorithm on both hosts.  [default: {CONGESTION_CONTROL}]"),
+        click.option(
+            "--congestion-control",
+            help=f"Congestion control algorithm of TCP on both hosts.  [default: {CONGESTION_CONTROL}]",
+        ),
     ]
     for option in reversed(options):
         command = option(command)
     return command
 
 
-_EITHER = " For one direction: to-server:… or to-client:…"
+_EITHER = " For one direction, write to-server:… or to-client:…"
 
 
 def read_link(values: dict[str, Any]) -> LinkChoice:

@@ -240,7 +240,7 @@ def _writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RunFileError(
-            f"{path} cannot be written: {error.strerror}", "Name a file in a writable folder."
+            f"{path} cannot be written: {error.strerror}", "Name a file in a writable directory."
         ) from error
 
 
@@ -285,7 +285,7 @@ def search(options: Options, job: LoadJob, goal: Goal) -> Result | None:
     else:
         click.echo(f"\n{sentence(goal, found)}")
         if any("client" in trial.why_not for trial in trials):
-            click.echo("In trials that failed this client was short of CPU: the server may carry more.")
+            click.echo("In the trials that failed, this client was short of CPU, so the server may sustain more.")
     return results.get(found.rate) if found.rate is not None else None
 
 
@@ -342,13 +342,13 @@ def _help_row(option: Option) -> tuple[str, str]:
 
 @click.command(cls=_SysbenchLike, add_help_option=False)
 def load(arguments: tuple[str, ...]) -> int:
-    """Load-test your own server: throughput, latencies, and whether to trust them.
+    """Load-test your own server, and report throughput, latencies, and whether they can be trusted.
 
-    DSN: mysql://user@host:3306/db?ssl-mode=REQUIRED or mysql:///path/to.sock?user=u&db=d, or sysbench's --mysql-… options;
-    postgresql://user@host/db?sslmode=require or postgresql:///db?host=/run/postgresql, with libpq's parameters and files.
-    WORKLOAD: oltp_read_only, oltp_read_write and the other workloads of sysbench; on PostgreSQL also pgbench's select-only,
-    simple-update and tpcb-like. A sysbench command line works with the
-    program name changed, except for the password: use --password-file, --ask-password or HOWFAR_PASSWORD.
+    DSN is mysql://user@host:3306/db?ssl-mode=REQUIRED or mysql:///path/to.sock?user=u&db=d, in place of which sysbench's --mysql-…
+    options can be used; or postgresql://user@host/db?sslmode=require or postgresql:///db?host=/run/postgresql, with libpq's parameters
+    and files. WORKLOAD is oltp_read_only, oltp_read_write or another workload of sysbench; on PostgreSQL, also pgbench's select-only,
+    simple-update and tpcb-like. A sysbench command line works with the program name changed, except for the password: use
+    --password-file, --ask-password or HOWFAR_PASSWORD.
     """
     options = parse_command_line(arguments)
     for text in options.notes:

@@ -56,7 +56,7 @@ def find_login(options: Options, say: Say, environment: Mapping[str, str] = os.e
     if not any(source is not None and source.names_a_server for source in (dsn, named, file)):
         laboratory = of_laboratory(environment)
     if laboratory is not None:
-        say("server and account are those of `howfar lab`")
+        say("using the server and account of `howfar lab`")
     if laboratory is not None and environment.get("HOWFAR_PROTOCOL") == "postgresql":
         own = {name: value for name, value in environment.items() if name not in ("HOWFAR_PASSWORD", "PGPASSWORD")}
         return _postgres(options, joined(libpq.parse_uri("postgresql://"), named, None), say, own)
@@ -77,7 +77,7 @@ def _check_files(address: ServerAddress) -> None:
                 Path(file).open("rb").close()
             except OSError as error:
                 says = f"the {name} file {file} cannot be read: {error.strerror}"
-                raise UsageError(says, "Check its name and who may read it.") from error
+                raise UsageError(says, "Check its name and permissions.") from error
 
 
 def of_laboratory(environment: Mapping[str, str] = os.environ) -> ServerAddress | None:
@@ -110,7 +110,7 @@ def password(
     if file is not None:
         text = read_text(file, "--password-file", MAX_FILE_BYTES)
         if file.stat().st_mode & 0o077:
-            say(f"others on this machine may read {file}: chmod 600 it")
+            say(f"other users of this machine can read {file}: run chmod 600 on it")
         return text.split("\n", 1)[0].removesuffix("\r")
     if ask and not sys.stdin.isatty():
         raise UsageError("--ask-password needs a terminal", "Use --password-file or HOWFAR_PASSWORD in scripts.")
@@ -152,14 +152,14 @@ def _service(service: str, home: Path, environment: Mapping[str, str]) -> tuple[
             found = libpq.parse_services(str(file), read_text(file, "the service file", MAX_FILE_BYTES), service)
             if found is not None:
                 return found
-    raise UsageError(f"the service {service} is in no service file", f"Looked into {files[0]} and {files[1]}.")
+    raise UsageError(f"the service {service} is not in any service file", f"Looked in {files[0]} and {files[1]}.")
 
 
 def _of_passfile(file: Path, address: ServerAddress, say: Say) -> str | None:
     if not file.is_file():
         return None
     if file.stat().st_mode & 0o077:
-        say(f"{file} is ignored, because others may read it: chmod 600 it")
+        say(f"{file} is ignored, because other users can read it: run chmod 600 on it")
         return None
     return libpq.password_of(read_text(file, "the password file", MAX_FILE_BYTES), address)
 
@@ -173,7 +173,7 @@ def _offers_tls(target: TcpTarget) -> bool:
     except OSError as error:
         raise EngineError(
             f"{target.host} port {target.port} did not say whether it offers TLS: {error.strerror or error}",
-            "Start the server, or correct host and port; or give sslmode=disable or require.",
+            "Start the server, correct the host and port, or give sslmode=disable or sslmode=require.",
         ) from error
 
 
@@ -183,7 +183,8 @@ def target_of(address: ServerAddress, say: Say) -> Target:
         path = os.path.abspath(address.socket)  # noqa: PTH100 - the same text, no links followed
         if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
             raise UsageError(
-                f"the socket's path {path} is longer than {LONGEST_SOCKET_PATH} bytes", "Name a shorter link to it."
+                f"the socket's path {path} is longer than {LONGEST_SOCKET_PATH} bytes",
+                "Name a symbolic link with a shorter path.",
             )
         return UnixTarget(path=path)
     assert address.host is not None and address.port is not None, "a joined address is complete"
@@ -204,7 +205,7 @@ def target_of(address: ServerAddress, say: Say) -> Target:
             refusals.append(f"{number}: {error.strerror or error}")
     raise EngineError(
         f"{address.host} port {address.port} does not answer at any of its addresses ({'; '.join(refusals)})",
-        "Start the server, or correct host and port. A server that listens on a Unix socket only is named by that.",
+        "Start the server, or correct the host and port. If it listens only on a Unix socket, name that socket.",
     )
 
 
@@ -228,7 +229,7 @@ def usual_server() -> str:
         return found[0]
     here = ", ".join(found) or "none"
     raise UsageError(
-        f"which server? Usual sockets found: {here}",
+        f"no server was named, and these usual sockets were found: {here}",
         "Name it with --server SOCKET or --server HOST:PORT.",
     )
 

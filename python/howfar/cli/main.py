@@ -25,31 +25,31 @@ _OUTPUT_LOST = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 """Errors of a stdout that accepts no more."""
 
 _COMMANDS = {
-    "run": ("howfar.cli.run:run", "Run an experiment and report."),
-    "resume": ("howfar.cli.resume:resume", "Continue an interrupted run; repeats no finished trial."),
+    "run": ("howfar.cli.run:run", "Run an experiment and report the result."),
+    "resume": ("howfar.cli.resume:resume", "Continue an interrupted run without repeating finished trials."),
     "confirm": (
         "howfar.cli.resume:confirm",
-        "Change each limit that a run named and test the prediction.",
+        "Test each limit that a run named by changing it.",
     ),
-    "report": ("howfar.cli.report:report", "Show a run again, or write it as HTML, Markdown, CSV or JSON."),
+    "report": ("howfar.cli.report:report", "Show the report of a run, or write it as HTML, Markdown, CSV or JSON."),
     "compare": ("howfar.cli.compare:compare", "Compare two runs."),
-    "plans": ("howfar.cli.plans:plans", "List the experiments: what each answers, how long it takes."),
+    "plans": ("howfar.cli.plans:plans", "List the experiments, the question that each answers, and how long it takes."),
     "load": ("howfar.cli.load:load", "Load-test your own server with sysbench's options and workloads."),
     "slope": (
         "howfar.cli.slope:slope",
-        "Say how many round trips your application waits for, and its time on other paths.",
+        "Measure how many round trips your application waits for, and extrapolate to other paths.",
     ),
     "record": ("howfar.cli.record:record", "Record the round trips that your application makes to its database."),
-    "mark": ("howfar.cli.mark:mark", "Name what a command does as a page of the recording that it runs in."),
+    "mark": ("howfar.cli.mark:mark", "Run a command as a named page of the recording in progress."),
     "predict": (
         "howfar.cli.predict:predict",
-        "Predict the time of recorded pages on another path, and what to change.",
+        "Predict how long recorded pages take on another path, and say what to change.",
     ),
-    "replay": ("howfar.cli.replay:replay", "Make the round trips of a recording again on another path."),
+    "replay": ("howfar.cli.replay:replay", "Repeat the round trips of a recording on another path."),
     "doctor": ("howfar.cli.doctor:doctor", "Examine this machine's database servers and say what to change."),
-    "hosts": ("howfar.cli.hosts:hosts", "Join your own hosts, show what lies between them, let them go."),
+    "hosts": ("howfar.cli.hosts:hosts", "Join your own hosts, show the network between them, and release them."),
     "lab": ("howfar.cli.lab:lab", "Run any program inside the laboratory."),
-    "links": ("howfar.cli.links:links", "List the named links, and which back-ends work here."),
+    "links": ("howfar.cli.links:links", "List the named links and the back-ends that work on this machine."),
     "servers": ("howfar.cli.servers:servers", "List the servers that can be measured, or install another."),
     "bench": ("howfar.cli.bench:bench", "Measure howfar's own overhead."),
 }
@@ -58,11 +58,11 @@ _EPILOG = """\b
 Exit codes:
   0    done
   2    invalid option, plan or value
-  3    this machine lacks something (server, permission)
+  3    something is missing on this machine, such as a server or a permission
   4    the laboratory could not be built, or failed
   5    the load engine failed
-  6    the run file, or the output, cannot be read or written
-  7    nothing valid was measured: every trial, or the load's result, is void; no recorded page is predicted on its present path
+  6    the run file or the output cannot be read or written
+  7    nothing valid was measured: every trial, or the load, is void; or `howfar predict` missed every page on its present path
   8    `howfar doctor --strict` found something to change
   70   a bug in howfar
   130  interrupted; the run file holds every finished trial
@@ -134,7 +134,7 @@ def _version(context: click.Context, _: click.Parameter, value: bool) -> None:
     help="Show the versions and exit.",
 )
 def cli() -> None:
-    """How far is your database? Measures, on real servers, what the path between an application and its data costs.
+    """How far is your database? howfar measures, on real servers, what the path between an application and its data costs.
 
     Start with: howfar run paths --quick
     """

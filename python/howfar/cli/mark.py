@@ -16,12 +16,12 @@ from howfar.errors import UsageError, shell_code
 @click.argument("name")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def mark(name: str, command: tuple[str, ...]) -> int:
-    """Run COMMAND as a page called NAME of the surrounding recording.
+    """Run COMMAND as a page called NAME in the surrounding recording.
 
     \b
     howfar record -- sh -c 'for i in 1 2 3; do howfar mark shop -- curl -s http://127.0.0.1:8080/shop; done'
 
-    Every round trip while COMMAND runs belongs to the page, whichever process makes it. Exits with COMMAND's exit code.
+    Every round trip made while COMMAND runs belongs to the page, whichever process makes it. Exits with COMMAND's exit code.
     """
     from howfar.recording.marks import send
 

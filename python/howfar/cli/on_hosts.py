@@ -71,27 +71,27 @@ def on_options(command: Any) -> Any:
         click.option(
             "--password-file",
             type=click.Path(path_type=Path),
-            help="With --dsn; else HOWFAR_PASSWORD in the environment.",
+            help="With --dsn, a file whose first line is the password.  [default: HOWFAR_PASSWORD in the environment]",
         ),
         click.option(
             "--dsn",
             metavar="DSN",
-            help="With --on, your own server on one of the hosts, as it is: mysql://user@10.0.0.2/sbtest.",
+            help="With --on, your own server on one of the hosts, left unchanged, such as mysql://user@10.0.0.2/sbtest.",
         ),
         click.option(
             "--clients",
             metavar="HOSTS",
-            help="With --on, several clients that share the load: a,c,d (path remote only).",
+            help="With --on, several clients that share the load, such as a,c,d (path remote only).",
         ),
         click.option(
             "--place",
             metavar="ROLES",
-            help="With --on, who is what: client=a,server=b.  [default: the first that may, in turn]",
+            help="With --on, the host for each role, such as client=a,server=b.  [default: the first hosts with those roles]",
         ),
         click.option(
             "--on",
             metavar="FILE|ray://HOST:PORT",
-            help="Measure between the hosts of this file (`howfar hosts`), or of a Ray cluster that exists already.",
+            help="Measure between the hosts in this file (see `howfar hosts`), or of an existing Ray cluster.",
         ),
     ):
         command = option(command)
@@ -103,17 +103,17 @@ def check_options(on: OnHosts | None, others: Iterable[object], given: set[str])
     if on is None:
         if any(other is not None for other in others):
             raise UsageError(
-                "--place, --clients, --dsn and --password-file are of a run between hosts of your own",
+                "--place, --clients, --dsn and --password-file apply only to a run between your own hosts",
                 "Name their file with --on.",
             )
         return
     if on.password_file is not None and on.dsn is None:
-        raise UsageError("--password-file is of a server of your own", "Name it with --dsn.")
+        raise UsageError("--password-file applies only to your own server", "Name that server with --dsn.")
     for option, what in _OF_A_LINK.items():
         if option in given:
             raise UsageError(
-                f"{option} sets the {what} of an emulated link; between hosts of your own it is measured",
-                f"Leave it out; or leave --on out, and the laboratory emulates that {what}.",
+                f"{option} sets the {what} of an emulated link; between your own hosts it is measured",
+                f"Leave it out, or leave out --on to have the laboratory emulate that {what}.",
             )
 
 
@@ -133,7 +133,7 @@ def check_confirms(on_hosts: bool, confirm: bool) -> None:
     """Raises UsageError."""
     if on_hosts and confirm:
         raise UsageError(
-            "a confirmation changes links and CPUs, and those of your own hosts are what they are",
+            "a confirmation changes links and CPUs, and those of your own hosts cannot be changed",
             "Confirm in the laboratory (without --on), with the RTT and rate that were measured here.",
         )
 
@@ -202,7 +202,7 @@ def opened(
 
     check_plan(plan, given)
     if clients and "," in clients and plan.workload.kind == "page":
-        raise PlanError("pages are asked for by one client", "Leave --clients out.")
+        raise PlanError("pages are requested by only one client", "Leave out --clients.")
     with joined(cluster) as (file, hosts):
         chosen = find_place(file, place if given is None else placed(place, "server", host_of(given, file)))
         if clients:
@@ -247,13 +247,13 @@ def check_plan(plan: Plan, given: GivenServer | None = None) -> None:
     check_confirms(True, plan.timing.confirm)
     if len(plan.factors.server) > 1:
         raise PlanError(
-            f"plan {plan.name} names {len(plan.factors.server)} servers, and a run has one",
-            "Make one run for each server, then `howfar compare` them.",
+            f"plan {plan.name} names {len(plan.factors.server)} servers, but a run has only one",
+            "Make one run for each server, then compare them with `howfar compare`.",
         )
     if needs := _needs(plan):
         raise PlanError(
-            f"plan {plan.name} needs {needs}, which hosts of your own do not give yet",
-            "The laboratory (without --on) does.",
+            f"plan {plan.name} needs {needs}, which your own hosts do not provide yet",
+            "The laboratory (without --on) provides them.",
         )
     if set(CLUSTERS) & set(plan.factors.replication) and len(plan.factors.replicas) > 1:
         raise PlanError(
@@ -271,7 +271,7 @@ def check_plan(plan: Plan, given: GivenServer | None = None) -> None:
 
 def _with_possible(plan: Plan) -> Fitted:
     """Without paths that hosts cannot have. Raises PlanError when nothing is left to compare."""
-    reason = "not measured between hosts yet; the laboratory (without --on) has it"
+    reason = "not measured between hosts yet; use the laboratory (without --on)"
     return without_levels(
         plan, {"path": {name: reason for name in plan.factors.path if not find_path(name).between_hosts}}
     )
@@ -330,7 +330,7 @@ def _with_measured(plan: Plan, testbed: Hosts) -> tuple[Plan, tuple[str, ...]]:
         )
     notes = (
         f"{links} measured, not set: RTT {_rtts(facts)}, goodput {format_rate_bps(_least_bps(facts))}; so there is no control arm "
-        "with a longer one"
+        "with a longer RTT"
         for links, facts in said
     )
     return fitted.plan, (*fitted.notes, *notes)

@@ -38,7 +38,7 @@ def details_option(command: Callable[..., Any]) -> Callable[..., Any]:
         is_flag=True,
         expose_value=False,
         callback=keep,
-        help="The whole report in the terminal, not only its first screen.",
+        help="Show the whole report in the terminal, not only its first screen.",
     )(command)
 
 
@@ -87,10 +87,10 @@ def check_page_path(path: Path) -> None:
     if path.is_dir():
         raise RunFileError(f"{path} is a directory, not a file for the HTML page", "Name a file with --html.")
     if not path.parent.is_dir():
-        raise RunFileError(f"there is no directory {path.parent} for the HTML page", "Make it, or name another.")
+        raise RunFileError(f"there is no directory {path.parent} for the HTML page", "Create it, or name another.")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise RunFileError(
-            f"the directory {path.parent} cannot be written to", "Choose a directory of yours with --html."
+            f"the directory {path.parent} cannot be written to", "Choose a writable directory with --html."
         )
 
 
@@ -104,7 +104,7 @@ def write(path: Path, text: str, again: str = " `howfar report` writes the page 
         kind = DiskFull if error.errno in NO_ROOM else RunFileError
         raise kind(
             f"cannot write {path}: {error.strerror}",
-            f"Make room, or name another file with --html.{again}",
+            f"Free some space, or name another file with --html.{again}",
         ) from error
 
 

@@ -19,7 +19,7 @@ _MOST_NAMED = 6
 
 @click.command()
 def plans() -> None:
-    """List the experiments: what each answers, how long it takes."""
+    """List the experiments, the question that each answers, and how long it takes."""
     columns = width()
     for name in shipped_plans():
         quick = load_plan(name, quick=True).plan
@@ -52,10 +52,10 @@ def _data(plan: Plan, forecast: Cost) -> str:
     if plan.workload.kind == "key_value":
         return f"{plan.keys.count} keys"
     tables = "a table" if plan.data.tables == 1 else f"{plan.data.tables} tables"
-    found = f"{tables} of {plan.data.table_size} rows{' or what fits' if plan.data.fit else ''}"
+    found = f"{tables} of {plan.data.table_size} rows{' or as many as fit' if plan.data.fit else ''}"
     if forecast.first_time_ns < 10**9:
         return found
-    return f"{found} (the first time about {_time(forecast.first_time_ns)} more, to load them)"
+    return f"{found} (about {_time(forecast.first_time_ns)} more the first time, to load them)"
 
 
 def _enough(plan: Plan) -> str:

@@ -27,9 +27,9 @@ _MOST_BYTES = 64 << 20
 @click.option("--slope", "slopes", multiple=True, metavar="[PAGE=]FILE",
               help="Output of `howfar slope --json` for the same page, as a second predictor.")  # fmt: skip
 @click.option("--measured", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              help="Output of `howfar replay --json`: adds points to the chart and the prediction's errors.")  # fmt: skip
+              help="Output of `howfar replay --json`, which adds points to the chart and the errors of the prediction.")  # fmt: skip
 @click.option("--again", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="RECORDING2",
-              help="A later recording of the same pages: shows whether they still take as long.")  # fmt: skip
+              help="A later recording of the same pages, to show whether they still take as long.")  # fmt: skip
 @click.option("--html", type=click.Path(path_type=Path), help="Write the report and its charts as an HTML page.")
 @details_option
 @json_option
@@ -47,15 +47,15 @@ def predict(
     no_colour: bool,
     **link_values: Any,
 ) -> int:
-    """Predict the time of the pages of RECORDING on another path, and rank what would save most there.
+    """Predict how long the pages of RECORDING take on another path, and rank the changes that would save most there.
 
     \b
     howfar predict shop.recording --path remote --rtt 0.5ms --rate 1gbit --tls 1.3
     howfar predict shop.recording --link us-coasts --slope front=front.json --html shop.html
 
     Round trips of each size are measured on this machine, on the present path and on the target. The present path is predicted
-    first: a page whose recorded time is missed by more than 5 % is not predicted; only --again sees that the application has changed.
-    If no page is left, the exit code is 7.
+    first: a page whose recorded time is missed by more than 5 % is not predicted. Only --again shows whether the application has
+    changed. If no page is left, the exit code is 7.
     """
     from howfar.recording import changes as changing
     from howfar.recording.on_path import both_paths, whole_pages

@@ -34,8 +34,8 @@ from howfar.units import counted
 
 STOPPED = {
     StopReason.WIDTH: "every interval is as narrow as requested",
-    StopReason.TIME: "the time budget is used",
-    StopReason.BLOCKS: "the highest number of blocks is reached",
+    StopReason.TIME: "the time budget is used up",
+    StopReason.BLOCKS: "the maximum number of blocks is reached",
     StopReason.INTERRUPTED: "interrupted",
 }
 REFRESH_PER_S = 2
@@ -132,7 +132,7 @@ class Lines(Observer):
         self._arms = len(run.info.arms)
         self._max_blocks = plan.timing.max_blocks
         self._unit = unit_of(run.info.plan)
-        done = f", {len(run.trials)} trials done before" if run.trials else ""
+        done = f", {len(run.trials)} trials done earlier" if run.trials else ""
         self._print(f"{run.info.server_kind} {run.info.server_version}, seed {run.info.seed}{done}")
         blocks = blocks_of(forecast, self._max_blocks).removeprefix("of ")
         self._print(f"measuring {_arms(run)}, {blocks} blocks, about {time_left(forecast.left_ns)}")

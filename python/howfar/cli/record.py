@@ -19,27 +19,31 @@ _STDERR = 2
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("--server", metavar="ADDRESS",
-              help="The database's socket, or HOST:PORT.  [default: the laboratory's, else the one usual socket]")  # fmt: skip
-@click.option("--out", type=click.Path(path_type=Path), help="The recording.  [default: COMMAND-DATE.recording]")
+              help="The database's socket, or HOST:PORT.  [default: the laboratory's, else the only usual socket that exists]")  # fmt: skip
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="File for the recording.  [default: COMMAND-DATE.recording]"
+)
 @click.option("--interface", metavar="NAME", help="Capture packets on this interface instead of using a tap. TCP only.")
 @click.option(
     "--pcap",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Read a file of captured packets.",
+    help="Read captured packets from this file.",
 )
 @click.option(
     "--service",
     metavar="UNIT",
-    help="Record a systemd service: show a drop-in, write it, restart the service.",
+    help="Record a systemd service: show a drop-in file, write it, and restart the service.",
 )
-@click.option("--yes", is_flag=True, help="With --service: do not ask.")
+@click.option("--yes", is_flag=True, help="With --service, do not ask for confirmation.")
 @click.option("--time", "duration", help="How long to record without a command.  [default: until Ctrl-C]")
 @click.option(
-    "--http", metavar="HOST:PORT", help="Where the command serves HTTP: each request through a tap before it is a page."
+    "--http",
+    metavar="HOST:PORT",
+    help="Where the command serves HTTP; each request through a tap in front of it is a page.",
 )
 @click.option("--php", is_flag=True, help="Mark each PHP page with a file that PHP runs first (auto_prepend_file).")
 @click.option(
-    "--gaps", is_flag=True, help="Where nothing marks pages: end one where the application rests between round trips."
+    "--gaps", is_flag=True, help="Where nothing marks pages, end one when the application pauses between round trips."
 )
 @json_option
 @no_colour_option
@@ -63,7 +67,7 @@ def record(
     \b
     howfar record -- php page.php                        one run is one page
     howfar record --php -- php -S 127.0.0.1:8080         one page per request
-    howfar record --http 127.0.0.1:8000 -- ./serve       the same; the tap's port is said, and in $HOWFAR_HTTP
+    howfar record --http 127.0.0.1:8000 -- ./serve       the same; the tap's port is printed, and in $HOWFAR_HTTP
     howfar record --server 127.0.0.1:3306 -- ./app --db 127.0.0.1:3306
     howfar record --interface eth0 --server 10.0.0.5:5432 --time 60s
     howfar record --pcap dump.pcap --server 10.0.0.5:5432
@@ -150,7 +154,7 @@ def _packets(
     target = address_of(server) if server else None
     if not isinstance(target, TcpTarget):
         raise UsageError(
-            "packets can only be recorded of a server's TCP port",
+            "packets can be recorded only for a server's TCP port",
             "For example: --interface lo --server 127.0.0.1:3306, or --pcap FILE --server 10.0.0.5:5432.",
         )
     return record(Requested(target.port, target.host, out, interface, file, command, seconds, gaps, output), note)

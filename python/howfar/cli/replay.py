@@ -34,17 +34,18 @@ _MOST_BYTES = 16 << 20
     type=click.IntRange(1, 1000),
     default=20,
     show_default=True,
-    help="How many pages of each name, from the first.",
+    help="Number of pages of each name to replay, from the first.",
 )
 @click.option(
     "--statements",
     type=click.Path(path_type=Path),
-    help="Run these statements at a real server: a file of whole statements, each ended by a semicolon at a line's end.",
+    help="Run the statements in this file on a real server. Each must be complete, with a semicolon at the end of its last line.",
 )
 @click.option(
-    "--dsn", help="With --statements: the server, as `howfar load` takes it.  [default: that of `howfar lab`]"
+    "--dsn",
+    help="With --statements, the server, in the form that `howfar load` takes.  [default: that of `howfar lab`]",
 )
-@click.option("--writes", is_flag=True, help="With --statements: run those that change data too.")
+@click.option("--writes", is_flag=True, help="With --statements, also run those that change data.")
 @json_option
 @no_colour_option
 def replay(
@@ -71,8 +72,8 @@ def replay(
     \b
     howfar replay shop.recording --statements shop.sql --dsn mysql://shop@db1/shop
 
-    With --statements the pages run at a real server, on the way to it that there is. The recording has no literals: the file has
-    statements in full, at least one of each that the pages run.
+    With --statements, the pages run on a real server, over the existing path to it. Because the recording has no literals, the file
+    must contain complete statements, at least one for each that the pages run.
     """
     from howfar.recording.on_path import both_paths, whole_pages
     from howfar.recording.predict import analyze, lay_out
@@ -85,11 +86,11 @@ def replay(
     target = read_target(path_name, tls, link_values)
     if statements is not None and (path_name or tls or target.path.crosses_link):
         raise UsageError(
-            "--statements replays on the way to the server that there is: it takes no path, link or --tls",
+            "--statements replays over the existing path to the server, and takes no path, link or --tls",
             "Omit them, or omit --statements to replay without a real server on a path of the laboratory.",
         )
     if statements is None and (dsn or writes):
-        raise UsageError("--dsn and --writes need --statements", "Name the file of the statements that are to be run.")
+        raise UsageError("--dsn and --writes need --statements", "Name the file of statements to run.")
     if statements is None:
         enter_sandbox(target.path)
     recorded = _first(recorded, pages)
@@ -131,18 +132,18 @@ def _repeated(recording: Recording, text: str, dsn: str | None, writes: bool, bl
     spoken = recording.facts.get("protocol")
     if spoken not in get_args(SqlProtocol):
         raise UsageError(
-            f"the protocol of the recording is {spoken}, and statements are of MySQL and PostgreSQL",
+            f"the protocol of the recording is {spoken}, but statements can be run only on MySQL and PostgreSQL",
             "Omit --statements to replay without a real server.",
         )
     if dsn is not None and not looks_like_dsn(dsn):
-        raise UsageError("--dsn is no DSN", "Write mysql://USER@HOST/DATABASE or postgresql://USER@HOST/DATABASE.")
+        raise UsageError("--dsn is not a DSN", "Write mysql://USER@HOST/DATABASE or postgresql://USER@HOST/DATABASE.")
     if dsn is None and of_laboratory() is None:
-        raise UsageError("which server?", "Name it with --dsn, or run this inside `howfar lab`.")
+        raise UsageError("no server was named", "Name one with --dsn, or run this inside `howfar lab`.")
     options = Options(dsn, None, "run", {}, ())
     login = find_login(options, note)
     if (login.address.protocol or "mysql") != spoken:
         raise UsageError(
-            f"the recording is of {spoken}, and the server of {login.address.protocol or 'mysql'}",
+            f"the protocol of the recording is {spoken}, but that of the server is {login.address.protocol or 'mysql'}",
             "Name another --dsn.",
         )
     given = statements_in(text)
@@ -151,7 +152,7 @@ def _repeated(recording: Recording, text: str, dsn: str | None, writes: bool, bl
     made = script(recording, given, digests.texts, writes)
     job = repeat_job(login, options, made.statements, not writes, made.pages)
     done = []
-    note("replay, once, not counted: the server has seen none of it yet")
+    note("replay, once without counting, because the server has seen none of it yet")
     _run(job, recording)
     for number in range(blocks):
         note(f"replay, block {number + 1} of {blocks}")
@@ -173,7 +174,7 @@ def _run(job: RepeatJob, recording: Recording) -> list[Repeated]:
             except EngineFailed as failed:
                 if failed.code == "server_error":
                     advice = "Correct the statement in the file, or name the server and database that have its tables."
-                    read_only = " Without --writes the session is read only." if job.read_only else ""
+                    read_only = " Without --writes, the session is read-only." if job.read_only else ""
                     raise EngineError(f"{page.name}: {failed.message}", advice + read_only) from failed
                 raise
             if isinstance(event, Repeated):

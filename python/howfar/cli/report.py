@@ -21,11 +21,11 @@ from howfar.store.run_file import read_run
     is_flag=False,
     flag_value="",
     metavar="[FILE]",
-    help="One self-contained page, next to the run file unless FILE is given (--html=FILE).",
+    help="Write one self-contained HTML page, next to the run file unless FILE is given (--html=FILE).",
 )
-@click.option("--md", is_flag=True, help="Markdown on stdout.")
-@click.option("--csv", is_flag=True, help="CSV on stdout, one line per arm.")
-@click.option("--json", "json_", is_flag=True, help="JSON on stdout; its schema is schema/report.json.")
+@click.option("--md", is_flag=True, help="Write Markdown to stdout.")
+@click.option("--csv", is_flag=True, help="Write CSV to stdout, one line per arm.")
+@click.option("--json", "json_", is_flag=True, help="Write JSON to stdout; its schema is schema/report.json.")
 @details_option
 @no_colour_option
 def report(run: Path, html: str | None, md: bool, csv: bool, json_: bool, no_colour: bool) -> int:
@@ -44,5 +44,8 @@ def report(run: Path, html: str | None, md: bool, csv: bool, json_: bool, no_col
         pages.show(pages.summarise(found), no_colour)
         if found.stop is None:
             name = shlex.quote(str(run))
-            click.echo(f"\nThis run has not ended. If nothing is measuring it now: {program()} resume {name}", err=True)
+            click.echo(
+                f"\nThis run has not ended. If it is not being measured now, continue it: {program()} resume {name}",
+                err=True,
+            )
     return 0

@@ -31,9 +31,11 @@ _GO_ON = (None, StopReason.INTERRUPTED)
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--time-budget", metavar="TIME", help="Time for this session alone, like 10min.")
-@click.option("--target", metavar="SHARE", help="Stop when every interval is this narrow, like 3%; replaces the run's.")
-@click.option("--confirm", is_flag=True, help="Change each named limit and test the prediction.")
+@click.option("--time-budget", metavar="TIME", help="Time for this session alone, such as 10min.")
+@click.option(
+    "--target", metavar="SHARE", help="Stop when every interval is this narrow, such as 3%; replaces the run's target."
+)
+@click.option("--confirm", is_flag=True, help="Test each named limit by changing it.")
 @hop_binary_option
 @html_option
 @details_option
@@ -43,7 +45,7 @@ def resume(
 ) -> int:
     """Continue the run in the file RUN. Finished trials are kept and not repeated.
 
-    An interrupted run continues within its own time budget, less the time used by earlier sessions. With --time-budget or --target
+    An interrupted run continues within its own time budget, less the time used by earlier sessions. With --time-budget or --target,
     any run continues, even one that has ended; the change is kept in the run file.
     """
     began_ns = time.monotonic_ns()
@@ -61,10 +63,10 @@ def resume(
 @details_option
 @no_colour_option
 def confirm(run: Path, html: Path | None, no_colour: bool) -> int:
-    """Change the resources that RUN named as limits, and see whether throughput moves as predicted.
+    """Change the resources that RUN named as limits, and see whether throughput changes as predicted.
 
-    Up to three limits, four blocks each: the unchanged and the changed arm, in random order in one laboratory. Earlier trials stay
-    as they are. An interrupted run is finished first. Once for each run; `howfar run --confirm` does both.
+    Up to three limits are tested, in four blocks each: the unchanged and the changed arm, in random order, in one laboratory. Earlier
+    trials stay as they are. An interrupted run is finished first. A run is confirmed only once; `howfar run --confirm` does both.
     """
     return go_on(run, Extension(), True, html, no_colour, time.monotonic_ns())
 
@@ -136,7 +138,7 @@ def _tested(run: Run) -> str:
     if begun is None or not begun.ended:
         return ""
     tested = ", ".join(to_confirm(run))
-    return f", and its limits were tested before: {tested}" if tested else ", and none of its limits can be tested"
+    return f", and its limits were tested earlier: {tested}" if tested else ", and none of its limits can be tested"
 
 
 def _confirming(run: Run, more: Extension) -> Extension:
@@ -158,10 +160,10 @@ def _check_helps(run: Run, plan: Plan, more: Extension) -> None:
     if run.stop is StopReason.WIDTH and (more.target is None or more.target >= timing.target_half_width):
         raise UsageError(
             f"every interval is already as narrow as requested, ±{format_share(timing.target_half_width)}",
-            "Ask for a narrower one with --target.",
+            "Request a narrower one with --target.",
         )
     if run.stop is StopReason.TIME and more.time_ns is None:
-        raise UsageError("the time budget of the run is used", f"Give this session more: --time-budget {MORE_TIME}.")
+        raise UsageError("the time budget of the run is used up", f"Give this session more: --time-budget {MORE_TIME}.")
     target = timing.target_half_width if more.target is None else more.target
     places = len(list(places_left(run, blocks_done(run, target), target)))
     _check_time(more, places, block_cost_ns(plan, places, run.trials))
@@ -173,7 +175,7 @@ def _check_time(more: Extension, trials: int, trials_ns: int) -> None:
         return
     least_s = -(-needed // 10**9)
     raise UsageError(
-        f"{format_duration_ns(more.time_ns)} are too short: laboratory, report and {trials} trials take about"
+        f"{format_duration_ns(more.time_ns)} is too short: laboratory, report and {trials} trials take about"
         f" {least_s} s",
         f"Give at least --time-budget {least_s}s.",
     )

@@ -40,38 +40,41 @@ _TIMING = ("target", "time_budget", "confirm")
 @click.option(
     "--server", metavar="KIND|PATH", help="mariadb, mysql, postgresql, another name from `howfar servers`, or a path."
 )
-@click.option("--path", metavar="PATHS", help="Paths, several with commas; the baseline's must be one of them.")
+@click.option("--path", metavar="PATHS", help="Paths, separated by commas; the baseline's must be one of them.")
 @click.option("--threads", type=int, metavar="N", help="Number of concurrent connections.")
-@click.option("--placement", type=click.Choice(["isolated", "machines"]), help="How CPUs are assigned.")
-@click.option("--rtt", metavar="TIME", help="Round trip time of the link, like 0.2ms.")
-@click.option("--rate", metavar="RATE", help="Bandwidth of the link, like 1gbit.")
+@click.option(
+    "--placement", type=click.Choice(["isolated", "machines"]), help="How CPUs are assigned to client and server."
+)
+@click.option("--rtt", metavar="TIME", help="Round trip time of the link, such as 0.2ms.")
+@click.option("--rate", metavar="RATE", help="Bandwidth of the link, such as 1gbit.")
 @click.option(
     "--idle",
     type=click.Choice(["as-found", "polling"]),
-    help="What idle CPUs do: what this machine does, or poll, so that nothing waits for one to wake (root).",
+    help="Leave idle CPUs as they are, or make them poll, so that nothing waits for one to wake up (requires root).",
 )
 @click.option(
     "--load",
     metavar="LOADS",
-    help="Rates: 50% of the baseline's capacity, or 300/s; several with commas.",
+    help="Rates, separated by commas: shares of the baseline's capacity, such as 50%, or numbers, such as 300/s.",
 )
-@click.option("--replica-rtt", metavar="TIME", help="Round trip time between primary and replica, like 85ms.")
+@click.option("--replica-rtt", metavar="TIME", help="Round trip time between primary and replica, such as 85ms.")
 @click.option(
     "--distances",
     metavar="LEVELS",
-    help="How far the servers of a cluster are apart: three-zones, or the pairs 1-2, 1-3, 2-3 like 1ms,20ms,30ms; several with "
-    "semicolons.",
+    help="How far apart the servers of a cluster are: three-zones, or the pairs 1-2, 1-3 and 2-3, such as 1ms,20ms,30ms. Separate "
+    "several levels with semicolons.",
 )
 @click.option(
     "--durability", type=click.Choice(["strict", "relaxed", "off"]), help="Durability of primary and replica."
 )
-@click.option("--target", metavar="SHARE", help="Stop when every interval is this narrow, like 5%.")
-@click.option("--time-budget", metavar="TIME", help="Limit for the whole command, like 5min.")
+@click.option("--target", metavar="SHARE", help="Stop when every interval is this narrow, such as 5%.")
+@click.option("--time-budget", metavar="TIME", help="Time limit for the whole command, such as 5min.")
+@click.option("--confirm", is_flag=True, default=None, help="Afterwards, test each named limit by changing it.")
 @click.option(
-    "--confirm", is_flag=True, default=None, help="Afterwards, change each named limit and test the prediction."
-)
-@click.option(
-    "--seed", type=click.IntRange(0, 2**63 - 1), metavar="N", help="Seed of the random order; the same seed repeats it."
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    metavar="N",
+    help="Seed of the random order; the same seed gives the same order.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="The run file.  [default: a new one in this directory]")
 @hop_binary_option
@@ -93,9 +96,10 @@ def run(
     no_colour: bool,
     **options: Any,
 ) -> int:
-    """Measure PLAN (a name from `howfar plans`, or a TOML file; `paths` unless given) and report.
+    """Measure PLAN (a name from `howfar plans`, or a TOML file; default: `paths`) and report the result.
 
-    Everything runs in kernel namespaces, here or on the hosts of --on; nothing is left behind. Ctrl-C keeps what was measured.
+    Everything runs in kernel namespaces, on this machine or on the hosts of --on, and nothing of it is left behind. Ctrl-C keeps what
+    was measured.
     """
     began_ns = time.monotonic_ns()
     overrides = [

@@ -28,19 +28,23 @@ MIN_WIDTH = 40
 def no_colour_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--no-colour` to a command."""
     return click.option(
-        "--no-colour", "--no-color", "no_colour", is_flag=True, help="Plain text; NO_COLOR and TERM=dumb do the same."
+        "--no-colour",
+        "--no-color",
+        "no_colour",
+        is_flag=True,
+        help="Do not use colour; NO_COLOR and TERM=dumb have the same effect.",
     )(command)
 
 
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--json` to a command."""
-    return click.option("--json", "as_json", is_flag=True, help="The result as JSON.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="Write the result as JSON.")(command)
 
 
 def html_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--html` to a command that ends with a report."""
     return click.option(
-        "--html", type=click.Path(path_type=Path), help="The HTML page; by default it is written next to the run file."
+        "--html", type=click.Path(path_type=Path), help="File for the HTML page.  [default: next to the run file]"
     )(command)
 
 
@@ -128,11 +132,13 @@ def read_text(path: Path, option: str, most_bytes: int) -> str:
         with path.open("rb") as file:
             data = file.read(most_bytes + 1)
         if len(data) > most_bytes:
-            raise UsageError(f"{option} {path} has more than {most_bytes} bytes", "That is another kind of file.")
+            raise UsageError(
+                f"{option} {path} has more than {most_bytes} bytes", "It must be a different kind of file."
+            )
         return data.decode("utf-8")
     except OSError as error:
         raise UsageError(
-            f"{option} {path} cannot be read: {error.strerror}", "Check its name and who may read it."
+            f"{option} {path} cannot be read: {error.strerror}", "Check its name and permissions."
         ) from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{option} {path} is not UTF-8 text", "Save it as UTF-8.") from error

@@ -23,8 +23,8 @@ _WORKS = ("TLS", "compression", "semi-sync", "clone")
 def servers(context: click.Context) -> None:
     """List the database servers for `--server`, or install another one.
 
-    A private installation is in the cache with all its libraries and changes nothing else on this machine. To remove it, delete
-    its directory.
+    A private installation is kept in howfar's cache with all its libraries, and changes nothing else on this machine. To remove it,
+    delete its directory.
     """
     if context.invoked_subcommand is None:
         context.invoke(list_servers)
@@ -32,13 +32,11 @@ def servers(context: click.Context) -> None:
 
 @servers.command("list")
 @json_option
-@click.option(
-    "--again", is_flag=True, help="Find out again what each server can do, for example after installing a plugin."
-)
+@click.option("--again", is_flag=True, help="Determine the features again, for example after installing a plugin.")
 def list_servers(as_json: bool, again: bool) -> None:
-    """The servers for `--server`, their features, and what else can be installed.
+    """List the servers for `--server`, their features, and what else can be installed.
 
-    Features are found by starting each server once, without a network and with empty data; the answer is kept.
+    Features are determined by starting each server once, without a network and with no data; the result is cached.
     """
     rows = [_row(name, again) for name in [*KINDS, *(install.name for install in installs())]]
     if as_json:
@@ -92,13 +90,13 @@ def _short(path: Path) -> str:
     "source",
     type=click.Path(exists=True, path_type=Path),
     metavar="DIR|TARBALL",
-    help="Use an unpacked MySQL, Percona Server or MariaDB, or its tarball. A directory is not copied: do not move it.",
+    help="Use an unpacked MySQL, Percona Server or MariaDB, or its tarball. A directory is not copied, so do not move it.",
 )
 def get_servers(names: tuple[str, ...], source: Path | None) -> None:
     """Install each NAME privately from Debian; apt checks signatures.
 
-    A server that is already installed is left as it is. `howfar servers list` ends with the names. A server taken with --from is
-    named after its program's version; nothing about it is checked.
+    A server that is already installed is left as it is. The names are at the end of the output of `howfar servers list`. A server
+    installed with --from is named after its program's version; nothing about it is verified.
     """
     if not names and source is None:
         raise click.UsageError("name a server, or use --from")

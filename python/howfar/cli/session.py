@@ -36,8 +36,8 @@ def check_machine(plan: Plan) -> None:
 
     if len(plan.factors.server) > 1:
         raise UsageError(
-            f"plan {plan.name} names {len(plan.factors.server)} servers; a laboratory holds one",
-            "Make one run for each server, then `howfar compare` them.",
+            f"plan {plan.name} names {len(plan.factors.server)} servers, but a laboratory has only one",
+            "Make one run for each server, then compare them with `howfar compare`.",
         )
     check_machines(plan, len(usable_cpus()))
     engine_info()
@@ -55,8 +55,8 @@ def enter_sandbox() -> int | None:
     code = sandbox.run_inside()
     if code in _KILLED:
         raise LabError(
-            "the sandbox was killed by somebody else",
-            "Did memory run out? See `dmesg`. Finished trials are in the run file; `howfar resume` continues it.",
+            "the sandbox was killed by another process",
+            "Memory may have run out; see `dmesg`. Finished trials are in the run file; `howfar resume` continues it.",
         )
     return code
 

@@ -18,18 +18,21 @@ _LONGEST_DELAY_NS = 1_000_000_000
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("--url", help="Time requests to this page; the command, if any, is the web server that answers.")
 @click.option("--server", metavar="ADDRESS",
-              help="The database's socket, or HOST:PORT.  [default: the one usual socket that exists]")  # fmt: skip
+              help="The database's socket, or HOST:PORT.  [default: the only usual socket that exists]")  # fmt: skip
 @click.option("--listen", metavar="ADDRESS",
               help="Where the tap listens, for an application configured to connect there.")  # fmt: skip
 @click.option(
-    "--delays", default="0ms,1ms,2ms,5ms", show_default=True, help="Added to each round trip, half in each direction."
+    "--delays",
+    default="0ms,1ms,2ms,5ms",
+    show_default=True,
+    help="Delays to add to each round trip, half in each direction.",
 )
 @click.option(
     "--blocks",
     type=click.IntRange(1, 1000),
     default=12,
     show_default=True,
-    help="Blocks; each measures every delay once.",
+    help="Number of blocks; each measures every delay once.",
 )
 @click.option(
     "--time-budget", default="60s", show_default=True, help="Stop after this time, but not before four blocks."

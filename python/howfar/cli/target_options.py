@@ -29,12 +29,16 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--path",
                 "path_name",
                 type=click.Choice(path_names()),
-                help="The path.  [default: remote if a link option is given, else tcp]",
+                help="The target path.  [default: remote if a link option is given, else tcp]",
             ),
             link_options,
             click.option("--tls", type=click.Choice(("1.2", "1.3")), help="TLS version. [default: as recorded]"),
             click.option(
-                "--blocks", type=click.IntRange(1, 100), default=6, show_default=True, help="Blocks of measurements."
+                "--blocks",
+                type=click.IntRange(1, 100),
+                default=6,
+                show_default=True,
+                help="Number of blocks of measurements.",
             ),
         ]
     ):
@@ -52,7 +56,7 @@ def read_target(path_name: str | None, tls: str | None, link_values: dict[str, A
         raise UsageError(f"the path {path.name} crosses no link", "Omit --path, or use --path remote.")
     if tls is not None and not path.passes_tls:
         raise UsageError(
-            f"the path {path.name} passes no TLS from client to server", "Omit --tls, or choose another path."
+            f"the path {path.name} does not carry TLS from client to server", "Omit --tls, or choose another path."
         )
     if choice.script.changes:
         raise UsageError("a prediction needs a constant link", "Omit --link-script.")
