@@ -29,7 +29,7 @@ _SHARE = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*%\s*")
 def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:
     match = _QUANTITY.fullmatch(text)
     if match is None:
-        raise QuantityError(f"{text!r} is not a {what}", f"Write a number with its unit, like {example}.")
+        raise QuantityError(f"{text!r} is not a {what}", f"Write a number with its unit, such as {example}.")
     number, unit = match.groups()
     if unit not in units:
         raise QuantityError(
@@ -38,11 +38,11 @@ def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:
     try:
         value = Decimal(number) * units[unit]
     except ArithmeticError as error:  # an exponent beyond what Decimal holds
-        raise QuantityError(f"{text!r} is too large for a {what}", f"Write for example {example}.") from error
+        raise QuantityError(f"{text!r} is too large for a {what}", f"Write, for example, {example}.") from error
     if value < 0:
-        raise QuantityError(f"{text!r}: a {what} is never negative", f"Write for example {example}.")
+        raise QuantityError(f"{text!r}: a {what} is never negative", f"Write, for example, {example}.")
     if value > 2**62:
-        raise QuantityError(f"{text!r} is too large for a {what}", f"Write for example {example}.")
+        raise QuantityError(f"{text!r} is too large for a {what}", f"Write, for example, {example}.")
     return int(value.to_integral_value())
 
 
@@ -56,7 +56,7 @@ def parse_rate_bps(text: str) -> int:
     rate = text.strip().lower().removesuffix("/s").removesuffix("ps")
     value = _parse(rate, _RATE, "rate", "1gbit")
     if value == 0:
-        raise QuantityError(f"{text!r}: a rate of zero carries nothing", "Write for example 1gbit.")
+        raise QuantityError(f"{text!r}: a rate of zero carries nothing", "Write, for example, 1gbit.")
     return value
 
 
@@ -69,10 +69,10 @@ def parse_share(text: str) -> float:
     """`5%` -> 0.05. Raises QuantityError."""
     match = _SHARE.fullmatch(text)
     if match is None:
-        raise QuantityError(f"{text!r} is not a share", "Write a number with a percent sign, like 5%.")
+        raise QuantityError(f"{text!r} is not a share", "Write a number with a percent sign, such as 5%.")
     value = float(match.group(1)) / 100
     if not 0 <= value <= 1:
-        raise QuantityError(f"{text!r}: a share lies between 0% and 100%", "Write for example 5%.")
+        raise QuantityError(f"{text!r}: a share lies between 0% and 100%", "Write, for example, 5%.")
     return value
 
 

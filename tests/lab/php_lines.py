@@ -12,7 +12,7 @@ from pathlib import Path
 from howfar.doctor.findings import Change, Client, Kind
 from howfar.doctor.proposals import by_socket, keeping_connections
 
-_ACCOUNT = "SQL, first"
+_ACCOUNT = "First, in SQL"
 _MYSQL_SAYS = "->query('SELECT CONNECTION_ID()')->"
 _CLIENT = Client(
     program="php-fpm8.2",

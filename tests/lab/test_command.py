@@ -79,9 +79,9 @@ BAD = [
     (("run", "--rate", "nan"), 2, "'nan' is not a rate", "--rate"),
     (("run", "--rate=-1gbit"), 2, "-1gbit", "--rate"),
     (("run", "--quick", "--time-budget", "1s"), 2, "a time budget of 1s is too short", "Give at least --time-budget"),
-    (("run", "--server", "/nowhere/mariadbd"), 3, "/nowhere/mariadbd is no program", "mariadbd"),
+    (("run", "--server", "/nowhere/mariadbd"), 3, "/nowhere/mariadbd is not a program", "mariadbd"),
     (("run", "--out", "no/where.howfar"), 6, "there is no directory no", "--out"),
-    (("run", "--out", "good.howfar"), 6, "exists already", "howfar resume good.howfar"),
+    (("run", "--out", "good.howfar"), 6, "already exists", "howfar resume good.howfar"),
     (("report", "text.howfar"), 6, "text.howfar is not a howfar run file", "howfar run"),
     (("resume", "text.howfar"), 6, "text.howfar is not a howfar run file", "howfar run"),
     (("report", "newer.howfar"), 6, "newer.howfar has format 7", "newer howfar"),
@@ -97,7 +97,7 @@ BAD = [
     ),
     (("lab", "--server", "redis", "--replication", "async", "--", "true"), 2, "howfar does not replicate redis", "SQL"),
     (("lab", "--replication", "group", "--", "true"), 2, "a mode of other servers", "Modes of mariadb: async"),
-    (("run", "cluster", "--distances", "same-rack;nowhere"), 2, "'nowhere' is no distances", "--distances"),
+    (("run", "cluster", "--distances", "same-rack;nowhere"), 2, "'nowhere' is not a distance", "--distances"),
     (("lab", "--server", "none", "--", "no-such-program"), 127, "the program no-such-program was not found", ""),
 ]
 

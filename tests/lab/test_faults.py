@@ -56,7 +56,7 @@ def test_a_server_that_is_not_there(where: Path, cache: Path) -> None:
         "run", "local.toml", "--server", "/nowhere/mariadbd", cwd=where, env={"XDG_CACHE_HOME": str(cache)}
     )
     assert done.returncode == 3
-    _clear(done.stderr, "/nowhere/mariadbd is no program", "Give the path")
+    _clear(done.stderr, "/nowhere/mariadbd is not a program", "Give the path")
     assert not list(where.glob("*.howfar"))
 
 

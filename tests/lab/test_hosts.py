@@ -191,7 +191,7 @@ def test_hosts_that_may_be_both_swap_roles_from_block_to_block(cache: Path, tmp_
         server, client = ("b", "a") if trial.block % 2 == 0 else ("a", "b")
         parties = trial.receipt["hosts"]
         assert (parties["server"], parties["client"]) == (server, client if trial.arm == "remote" else server)
-    assert "on hosts b and a, which exchanged their roles" in (tmp_path / "report.md").read_text()
+    assert "on hosts b and a, which swapped roles" in (tmp_path / "report.md").read_text()
 
 
 @pytest.mark.thorough

@@ -180,7 +180,7 @@ def test_a_server_without_cpu_left(usual: dict[str, Any]) -> None:
 def test_a_client_without_cpu_left_says_whose_figures_these_are(rare: dict[str, Any]) -> None:
     """The server answers with bytes made beforehand; the client reads and decodes each of them."""
     limit = _limit(rare["client CPU"])
-    assert "these figures are about the load generator" in limit["says"]
+    assert "these figures describe the load generator" in limit["says"]
 
 
 @pytest.mark.thorough

@@ -69,7 +69,7 @@ def test_where_it_listens_is_where_the_path_leads(name: str, seen: dict[str, dic
 
 def test_tls_on_a_socket_is_seen_to_be_plain_text(seen: dict[str, dict[str, Any]]) -> None:
     for case in CASES[6:]:
-        assert "answers plain text there" in seen[case]["refused"]
+        assert "answers in plain text there" in seen[case]["refused"]
 
 
 def test_the_receipt_too_says_that_a_socket_is_plain(

@@ -141,7 +141,7 @@ CPU_LIMIT = limit(
 )
 LATENCY_LIMIT = limit(
     Resource.LATENCY,
-    "waiting for round trips: 61 % of the cycle, nothing is full",
+    "waiting for round trips: 61 % of the cycle, no resource is full",
     "medium",
     evidence=("14 turns x 0.201 ms = 2.8 of 4.6 ms",),
     would_change="more connections, or fewer round trips",

@@ -389,7 +389,7 @@ def test_the_width_asked_for_is_asked_of_the_same_path_twice_too() -> None:
     needed = {cell.arm: cell.blocks_needed for cell in summary.cells}
     tcp, again = needed["tcp"], needed["socket (again)"]
     assert tcp is not None and again is not None and tcp < again
-    assert f"About {again} blocks give the requested width." in summary.advice[-1].because
+    assert f"About {again} blocks would make the intervals as narrow as requested." in summary.advice[-1].because
 
 
 # ---------------------------------------------------------------- who else used the machine, and how much it moved the figures
@@ -441,7 +441,7 @@ def test_the_spread_of_the_baseline_is_of_this_run() -> None:
     assert summary.baseline_spread is not None and summary.baseline_spread.cpu_per_query is not None
     assert summary.baseline_spread.qps == pytest.approx(max(qps) / min(qps))
     assert 1 < summary.baseline_spread.cpu_per_query < summary.baseline_spread.qps
-    assert "CPU per query was steadier than throughput" in markdown.render(summary)
+    assert "CPU per query varied less than throughput" in markdown.render(summary)
 
 
 def test_cpu_that_moved_more_than_the_clock_is_not_praised() -> None:
@@ -454,7 +454,7 @@ def test_cpu_that_moved_more_than_the_clock_is_not_praised() -> None:
         return trial.model_copy(update={"measured": trial.measured.model_copy(update={"cpu": cpu})})
 
     run = run.model_copy(update={"trials": tuple(dearer(trial) for trial in run.trials)})
-    assert "CPU per query was no steadier than throughput" in markdown.render(summarise(run))
+    assert "CPU per query did not vary less than throughput" in markdown.render(summarise(run))
 
 
 def test_only_blocks_with_every_arm_count_as_complete() -> None:
@@ -492,7 +492,7 @@ def test_one_block_is_no_answer_and_has_no_interval() -> None:
     """First of all on the screen; no width where there is none; and no list of arms that blocks may or may not resolve."""
     summary = summarise(synthetic_run(blocks=1, samples=5))
     assert summary.verdict.startswith("Fewer than 4 blocks: no answer yet. So far: ")
-    assert "no interval from fewer than 4 blocks" in session_line(summary)
+    assert "no intervals, because there are fewer than 4 blocks" in session_line(summary)
     assert "±0.0" not in terminal.render(summary, 100)
     last = summary.advice[-1]
     assert last.action == "Run longer: at least 4 blocks are needed." and "remote" not in last.because
@@ -578,7 +578,7 @@ def test_an_answer_whose_limit_was_refuted_says_so_in_every_report(tmp_path: Pat
     summary = two_links(tmp_path / "a.howfar", scene(lambda factors: 1.0))
     assert not is_grid(summary)
     assert {found.confirmed for found in summary.confirmations} == {False}
-    assert "Put to the test and refuted: the limit named at remote, 100mbit: rate 100mbit -> 150mbit" in summary.verdict
+    assert "Tested and refuted: the limit named at remote, 100mbit: rate 100mbit -> 150mbit" in summary.verdict
     for cell in summary.cells:
         if cell.limit is not None:
             assert (cell.limit.confidence, cell.limit.would_change) == ("low", "")

@@ -117,7 +117,7 @@ BAD = [
     (("resume", "text.howfar"), 6, "not a howfar run file", "howfar run"),
     (("compare", "text.howfar", "text.howfar"), 6, "not a howfar run file", "howfar run"),
     (("report", "text.howfar", "--md", "--csv"), 2, "more than one format", "--md"),
-    (("run", "--out", "text.howfar"), 6, "exists already", "howfar resume"),
+    (("run", "--out", "text.howfar"), 6, "already exists", "howfar resume"),
     (("run", "--out", "no/where.howfar"), 6, "there is no directory", "--out"),
     (("run", "--quick", "--html", "no/where.html"), 6, "there is no directory no for the HTML page", "name another"),
     (("run", "--quick", "--out", "new.html"), 2, "both the run file and the HTML page", "--html"),
@@ -212,12 +212,12 @@ def test_without_namespaces_the_local_paths_are_measured(
     laboratory: Lab, howfar: Howfar, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def forbidden() -> None:
-        raise SandboxForbidden("this machine does not let howfar make namespaces", "Run as root.")
+        raise SandboxForbidden("this machine does not let howfar create namespaces", "Run as root.")
 
     monkeypatch.setattr(session, "enter_sandbox", forbidden)
     code, _, err = howfar("run", "--quick", "--out", "a.howfar")
     assert code == 0
-    assert "does not let howfar make namespaces" in err
+    assert "does not let howfar create namespaces" in err
     assert "Run as root." in err
     assert "Measuring socket and tcp only." in err
     assert [arm.name for arm in read_run(tmp_path / "a.howfar").info.arms] == ["socket", "socket (again)", "tcp"]

@@ -126,7 +126,7 @@ def test_a_block_with_a_void_trial_is_measured_again_as_a_whole(tmp_path: Path) 
     summary = summarise(run)
     assert (summary.void_trials, summary.left_out_trials) == (1, 3)
     assert {0, 1, 2}.isdisjoint(point.number for point in summary.trials)
-    assert "3 good trials left out because another trial of their block was void" in void_line(summary)
+    assert "Also excluded: 3 good trials, because another trial of the same block was void" in void_line(summary)
 
 
 def stays_void(laboratory: FakeLaboratory, times: int) -> None:

@@ -88,7 +88,7 @@ def test_what_differs_is_said_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "a.howfar"
     killed_run(path, 3)
     _, heard = go_on(path, HERE | {"kernel": "6.9", "boot_id": "b", "governor": "new to us"})
-    assert heard.heard == [("kernel: 6.1 -> 6.9", "booted anew since")]
+    assert heard.heard == [("kernel: 6.1 -> 6.9", "rebooted since")]
     assert details(read_run(path), "resumed")[0]["differs"] == list(heard.heard[0])
 
 

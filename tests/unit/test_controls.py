@@ -106,7 +106,9 @@ def test_a_bias_is_shown() -> None:
     longer = controls(_with_controls(synthetic_run(blocks=8, void_every=0, samples=10), 4_000, scatter=0.05))[1]
     assert longer.recovered is False
     text = terminal.render(summarise(_with_controls(synthetic_run(blocks=8, samples=10), 4_000, scatter=0.05)), 100)
-    assert "an RTT longer by 10 µs measured as" in " ".join(text.split()) and "not the truth" in " ".join(text.split())
+    assert "an RTT increase of 10 µs measured as" in " ".join(text.split()) and "which is wrong" in " ".join(
+        text.split()
+    )
 
 
 def test_an_aa_over_the_link_that_excludes_1_is_called_wrong() -> None:

@@ -251,10 +251,10 @@ def test_what_was_acknowledged_before_the_cut_was_in_force_is_bounded(
     found = crash_findings(run_of("mysql", CRASH_ARMS[:1], trials, "crash"))
     loss = _loss(found, "asynchronous")
     assert (loss.lost, loss.lost_before, loss.lost_by_force) == (150, 9, by_force)
-    assert found is not None and text in found.sentences[0] and "death of the machine" in found.sentences[0]
+    assert found is not None and text in found.sentences[0] and "failure of the machine" in found.sentences[0]
     one_way = [trial.model_copy(update={"fault": _crash(fault="cut-to-primary")}) for trial in trials]
     other = crash_findings(run_of("mysql", CRASH_ARMS[:1], one_way, "crash"))
-    assert other is not None and "death of the machine" not in other.sentences[0], "data still leave the primary"
+    assert other is not None and "failure of the machine" not in other.sentences[0], "data still leave the primary"
 
 
 _LAWS: dict[str, Callable[[np.random.Generator, int], NDArray[np.float64]]] = {

@@ -178,7 +178,7 @@ def test_advice_says_what_its_intervals_leave_open() -> None:
         ])  # fmt: skip
 
     assert (
-        advice(zlib=(1.5, (1.4, 1.6)), zstd=(1.2, (1.1, 1.3))) == "at 100mbit zlib gives most (1.50 [1.40, 1.60] times)"
+        advice(zlib=(1.5, (1.4, 1.6)), zstd=(1.2, (1.1, 1.3))) == "at 100mbit zlib helps most (1.50 [1.40, 1.60] times)"
     )
     assert "not resolved from zstd" in advice(zlib=(1.5, (1.2, 1.8)), zstd=(1.4, (1.1, 1.7)))
     assert "whether it pays is not resolved" in advice(zlib=(1.2, (0.9, 1.5)))
@@ -240,7 +240,7 @@ def _encrypted_run(persistent: float, churn: float) -> Run:
 def _encrypted(persistent: float, churn: float) -> EncryptionRow:
     found = findings_of(summarise(_with_twin(_encrypted_run(persistent, churn))), EncryptionEconomics)
     (row,) = found.rows
-    costs = r"TLS 1.3 costs 1.00( \[[\d., ]+\])? ns of CPU a byte and 300( \[[\d., ]+\])? µs of CPU a connect"
+    costs = r"TLS 1.3 costs 1.00( \[[\d., ]+\])? ns of CPU per byte and 300( \[[\d., ]+\])? µs of CPU per connect"
     assert re.match(costs, found.says)
     return row
 
@@ -266,7 +266,7 @@ def test_what_no_cell_measured_is_not_free() -> None:
 def test_a_byte_s_cost_that_was_not_measured_is_not_nothing() -> None:
     run = _without(_encrypted_run(0.99, 0.6), lambda factors: factors["connect"] == "persistent")
     found = findings_of(summarise(run), EncryptionEconomics)
-    assert found.rows[0].byte_ns is None and "ns of CPU a byte" not in found.says
+    assert found.rows[0].byte_ns is None and "ns of CPU per byte" not in found.says
 
 
 def test_a_retried_hello_is_not_one_of_no_round_trips() -> None:
@@ -398,7 +398,7 @@ def test_links_are_named_with_their_limit_and_from_where_on_it_holds() -> None:
     assert fast.startswith(" at 1 Gb/s the server's CPU is the limit from 64 connections on (1,2")
     actions = [advice.action for advice in summary.advice]
     assert actions[0].startswith("Give the server more CPU") and actions[1].startswith("Send fewer bytes")
-    assert "Would change it: " in summary.advice[0].because
+    assert "What would help: " in summary.advice[0].because
 
 
 def test_compression_says_where_it_helps_and_where_the_limit_goes() -> None:
@@ -410,7 +410,7 @@ def test_compression_says_where_it_helps_and_where_the_limit_goes() -> None:
     ]
     verdict = summarise(_with_twin(run_of(cells))).verdict
     assert "at 100 mb/s, digits: zlib reaches 2.0" in verdict.lower()
-    assert "the limit goes from the link to client to " in verdict
+    assert "the limit moves from the link to client to " in verdict
     assert "at 1 Gb/s, digits: no algorithm helps; at best zlib reaches 0.48" in verdict
 
 
@@ -510,7 +510,7 @@ def test_what_other_programs_or_errors_made_says_nothing_of_encryption() -> None
     assert "no difference of TLS 1.3 is resolved" in summary.verdict
     assert all(tried.invalid for row in findings_of(summary, EncryptionEconomics).rows for tried in row.persistent)
     assert "no change of throughput is resolved" in findings_of(summary, EncryptionEconomics).says
-    assert "2 of them not about the path" in findings_of(summary, EncryptionEconomics).says
+    assert "2 of which do not describe the path" in findings_of(summary, EncryptionEconomics).says
 
 
 def test_economics_claim_nothing_below_the_noise_floor() -> None:
@@ -550,7 +550,7 @@ def test_errors_of_the_server_are_no_reason_for_a_quieter_machine() -> None:
     run = _with_twin(run_of([_remote(n, 10**9, tps) for n, tps in ((1, 200), (16, 1245))]))
     run = _failing(run)
     summary = summarise(run)
-    assert "errors of the server are part of the figures" in summary.verdict
+    assert "the figures include errors of the server" in summary.verdict
     assert summary.advice[0].action.startswith("Remove the cause of the server's errors")
     assert not any("idle machine" in advice.action for advice in summary.advice)
 
@@ -558,4 +558,4 @@ def test_errors_of_the_server_are_no_reason_for_a_quieter_machine() -> None:
 def test_a_plan_of_paths_is_answered_as_before() -> None:
     summary = summarise(synthetic_run(blocks=8, samples=20))
     assert summary.verdict.startswith("Queries per second relative to socket: ")
-    assert not any("Would change it" in advice.because for advice in summary.advice)
+    assert not any("What would help" in advice.because for advice in summary.advice)

@@ -86,7 +86,7 @@ def test_a_plan_of_links_alone_is_refused_before_anything_is_joined(tmp_path: Pa
     factors = 'path = "remote"\nthreads = 1\nserver = "mariadb"\nrtt = ["1ms", "2ms"]\nrate = "1gbit"\n[baseline]\nrtt = "1ms"\n'
     timing = rest[rest.index("[timing]") :].partition("[quick")[0]
     file.write_text(f"{head}[factors]\n{factors}{timing}")
-    with pytest.raises(PlanError, match="nothing but links"):
+    with pytest.raises(PlanError, match="compares only links"):
         check_plan(load_plan(str(file)).plan)
 
 
@@ -171,4 +171,4 @@ def test_the_report_shows_what_lies_between_the_hosts() -> None:
     page = html.render(summary)
     for text in ("9.41 Gb/s", "4.7 Gb/s", "awake 0.181ms", "a eu-west-1a, b unknown"):
         assert text in page, text
-    assert "What lies between the hosts" not in html.render(summarise(synthetic_run(blocks=4)))
+    assert "The network between the hosts" not in html.render(summarise(synthetic_run(blocks=4)))

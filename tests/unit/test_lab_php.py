@@ -83,7 +83,7 @@ ZIPF = Distribution(kind="zipfian")
         (script(SequenceValues()), "sequence"),
         (script(TextValues(length=3, compressible=0.5)), "random letters"),
         (script(redis_keys=KeyValue(protocol="resp2", distribution=ZIPF)), "zipfian"),
-        (script(memcached=Service(target=FAR, tls=Tls(ca_file="ca.pem"))), "memcached knows no TLS"),
+        (script(memcached=Service(target=FAR, tls=Tls(ca_file="ca.pem"))), "memcached does not support TLS"),
         (script(redis=Service(target=FAR, tls=Tls(ca_file="ca.pem", versions="1.2"))), "redis: PHP's drivers"),
         (script(mysql=Service(target=FAR, tls=Tls())), "mysql: PHP's drivers"),
     ],
@@ -193,7 +193,7 @@ def test_the_newest_php_that_has_all_extensions_is_taken(tmp_path: Path, monkeyp
     for version in ("8.1", "8.2"):
         (tmp_path / f"php-fpm{version}").unlink()
     php_fpm._found.cache_clear()
-    with pytest.raises(MissingError, match=r"php-fpm8\.10 has not the extensions memcached"):
+    with pytest.raises(MissingError, match=r"php-fpm8\.10 lacks the extensions memcached"):
         php_fpm.find_php_fpm()
     php_fpm._found.cache_clear()
 

@@ -226,13 +226,13 @@ def test_the_command_is_repeated_with_its_loads() -> None:
 
 @pytest.mark.parametrize("wrong", ["fast", "0%", "0/s", "-3/s", "50", "1e3/s", ""])
 def test_what_is_no_load_is_refused(wrong: str) -> None:
-    with pytest.raises(UsageError, match=f"--load closed,{wrong}: .* is no load: closed, a share"):
+    with pytest.raises(UsageError, match=f"--load closed,{wrong}: .* is not a load: closed, a share"):
         load_plan("latency", overrides=[Override("--load", ("factors", "load"), ("closed", wrong))])
 
 
 @pytest.mark.parametrize("plan", ["page", "crash"])
 def test_pages_and_crashes_have_no_rate(plan: str) -> None:
-    with pytest.raises(UsageError, match="is of transactions: not of pages"):
+    with pytest.raises(UsageError, match="needs transactions: it is not for pages"):
         load_plan(plan, overrides=[Override("--load", ("factors", "load"), ("300/s",))])
 
 

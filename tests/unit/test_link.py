@@ -123,7 +123,7 @@ def test_a_slow_link_is_not_accused_of_the_time_that_the_ping_takes(bounds: Late
     slow = LinkSpec(10_000_000, 10**6)
     assert _violations(slow, _rtt(11_456_000), None, bounds) == ()
     (found,) = _violations(slow, _rtt(10_000_000), None, bounds)
-    assert "asked 10ms and 1.456ms for the ping's own bytes" in found
+    assert "requested 10ms and 1.456ms for the ping's own bytes" in found
 
 
 def test_calibration_takes_nothing_off_for_the_ping_s_own_bytes() -> None:
@@ -374,7 +374,7 @@ def test_a_loss_outside_its_interval_is_a_warning(lost: int, warned: bool) -> No
     spec = apply(_ASKED, "loss", "to-server:1%")
     warnings = effect_warnings(spec, LinkStats(to_server=_lost(lost, 100_000), to_client=_direction()))
     assert bool(warnings) == warned
-    assert all("loss to server: asked 1.000%" in warning for warning in warnings)
+    assert all("loss to server: requested 1.000%" in warning for warning in warnings)
 
 
 def test_what_is_on_its_way_at_the_end_came_to_the_loss() -> None:
@@ -516,7 +516,7 @@ def test_traces_and_scripts_are_read_from_files(tmp_path: Path) -> None:
     [
         (("--rtt", "10"), "--rtt 10: '10' is not a duration"),
         (("--link", "moon"), "--link moon: no link is called"),
-        (("--loss", "1%", "--loss", "to-moon:1%"), "--loss to-moon:1%: 'to-moon' is no direction of a link"),
+        (("--loss", "1%", "--loss", "to-moon:1%"), "--loss to-moon:1%: 'to-moon' is not a direction of a link"),
         (("--rtt", "20s"), "'20s' is out of range for an RTT"),
         (("--queue", "5"), "--queue 5: '5' is neither a size nor a time"),
         (("--queue", "1B"), "a queue of 1 bytes holds no packet: one takes 1538 with its framing"),

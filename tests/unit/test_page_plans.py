@@ -126,12 +126,17 @@ REFUSED = [
     ("redis_gets = 2", "redis_gets = -2", "pages.small.redis_gets = -2", "redis_gets = -2"),
     ("redis_gets = 2", "redis_get = 2", "unknown field pages.small.redis_get", "redis_get = 2"),
     ("point_selects = 3\nredis_gets = 2", "rounds = 3", "pages.small: 0 round trips", "[pages.small]"),
-    ('"2.5ms"]', '"11s"]', "what computes for so long is no page", "app_cpu"),
+    ('"2.5ms"]', '"11s"]', "nothing that computes for so long is a page", "app_cpu"),
     ("threads = [1, 8]", 'threads = [1, 8]\ntls = "1.3"', "pages are plain", "tls"),
-    ("threads = [1, 8]", 'threads = [1, 8]\ncompression = "zlib"', "compression is of MySQL's protocol", "compression"),
+    (
+        "threads = [1, 8]",
+        'threads = [1, 8]\ncompression = "zlib"',
+        "compression is part of MySQL's protocol",
+        "compression",
+    ),
     ("threads = [1, 8]", 'threads = [1, 8]\nreplication = "async"', "the workload page has none", "replication"),
     ("threads = [1, 8]", "threads = [1, 1025, 8]", "at most 1024 pages in flight", "threads"),
-    ('kind = "page"', 'kind = "oltp_read_only"', "page means nothing to the workload oltp_read_only", "page = ["),
+    ('kind = "page"', 'kind = "oltp_read_only"', "page does not apply to the workload oltp_read_only", "page = ["),
 ]
 
 
@@ -176,7 +181,7 @@ def test_the_short_form_may_leave_out_less(tmp_path: Path) -> None:
 def test_two_machines_of_one_cpu_are_refused(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, PLAN)
     check_machines(plan, 2)
-    with pytest.raises(PlanError, match=r"one machine with two \(remote\), and here is one CPU"):
+    with pytest.raises(PlanError, match=r"one machine with two \(remote\), but there is only one CPU"):
         check_machines(plan, 1)
     check_machines(plan_of(tmp_path, PLAN.replace('"socket", "remote"', '"socket", "tcp"')), 1)
     check_machines(load_plan("paths").plan, 1)
@@ -185,8 +190,8 @@ def test_two_machines_of_one_cpu_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("count", "value_bytes", "stores", "gib", "says"),
     [
-        (1_000_000, 1000, ("memcached",), 100, "take 1.0 GiB in each store, and Memcached is given 1 GiB"),
-        (1_000_000, 1000, ("redis",), 1, "1.0 GiB in all, and 1.0 GiB are free"),
+        (1_000_000, 1000, ("memcached",), 100, "take 1.0 GiB in each store, but Memcached is given 1 GiB"),
+        (1_000_000, 1000, ("redis",), 1, "1.0 GiB in all, but only 1.0 GiB is free"),
         (500_000, 1000, ("redis", "memcached"), 1, "take 0.5 GiB in each store, 1.0 GiB in all"),
     ],
 )
@@ -204,9 +209,9 @@ def test_keys_beyond_memory_are_refused(
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ('compression = "zlib"', "compression is of MySQL's protocol"),
-        ('content = "text"', "content is of tables"),
-        ('page = "small"', "page means nothing"),
+        ('compression = "zlib"', "compression is part of MySQL's protocol"),
+        ('content = "text"', "content applies to tables"),
+        ('page = "small"', "page does not apply"),
     ],
 )
 def test_keys_have_no_tables_and_no_pages(tmp_path: Path, lines: str, message: str) -> None:

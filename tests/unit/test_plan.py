@@ -138,16 +138,16 @@ BAD = [
     ('measure = "5s"', "measure = nan", "14: timing.measure = nan: nan has no unit"),
     ('measure = "5s"', 'measure = "-5s"', "14: timing.measure = '-5s': '-5s': a duration is never negative"),
     ('measure = "5s"', 'mesure = "5s"', "14: unknown field timing.mesure"),
-    ('measure = "5s"', 'target = "0%"', "14: timing.target = '0%': '0%' is less than 0.1%: no machine holds still"),
+    ('measure = "5s"', 'target = "0%"', "14: timing.target = '0%': '0%' is less than 0.1%: no machine is steady"),
     ('measure = "5s"', "max_blocks = 3", "13: timing: max_blocks 3 is less than min_blocks 8"),
     ("point_selects = 3", "point_selects = -1", "5: workload.point_selects = -1: Input should be greater"),
     ("point_selects = 3", "point_selects = 0\nrange_selects = false", "4: workload: a transaction without a query"),
     (
         'path = ["socket", "tcp"]',
         'path = ["socket", "pigeon"]',
-        "8: factors.path = 'pigeon': no path is called 'pigeon'; known: socket, tcp",
+        "8: factors.path = 'pigeon': no path is called 'pigeon'; known paths: socket, tcp",
     ),
-    ('path = ["socket", "tcp"]', 'path = ["tcp", "tcp"]', "8: factors.path = ['tcp', 'tcp']: 'tcp' is there twice"),
+    ('path = ["socket", "tcp"]', 'path = ["tcp", "tcp"]', "8: factors.path = ['tcp', 'tcp']: 'tcp' is listed twice"),
     ('path = ["socket", "tcp"]', "path = []", "8: factors.path = []: an empty list"),
     (
         'path = ["socket", "tcp"]',
@@ -169,7 +169,7 @@ BAD = [
     (
         'path = ["socket", "tcp"]',
         'path = "tcp"\ncompression = "zstd-77"',
-        "9: factors.compression = 'zstd-77': compression is off, zlib, zlib-1 to zlib-9, zstd, or zstd-1 to zstd-22",
+        "9: factors.compression = 'zstd-77': compression must be off, zlib, zlib-1 to zlib-9, zstd, or zstd-1 to zstd-22",
     ),
     ("[factors]", '[data]\nfit = "yes"\n[factors]', "8: data.fit = 'yes': Input should be a valid boolean"),
     ('question = "Which?"', "", "1: the field `question` is missing"),

@@ -151,8 +151,8 @@ def test_ones_own_distance_is_an_option() -> None:
     [
         ({"replication": ["none"], "fault": "cut"}, "a fault needs a replica"),
         ({"replication": ["after-sync"], "wait_for": 2}, "cannot wait for 2 of 1 replicas"),
-        ({"replication": ["off"], "durability": "strict", "replica_rtt": "20ms"}, "replica_rtt means nothing"),
-        ({"replication": ["off"], "durability": "relaxed", "replica_rtt": "85ms"}, "durability means nothing"),
+        ({"replication": ["off"], "durability": "strict", "replica_rtt": "20ms"}, "replica_rtt does not apply"),
+        ({"replication": ["off"], "durability": "relaxed", "replica_rtt": "85ms"}, "durability does not apply"),
     ],
 )
 def test_what_cannot_be_is_refused_when_the_plan_is_read(factors: dict[str, Any], expected: str) -> None:

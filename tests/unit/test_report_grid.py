@@ -187,7 +187,7 @@ def test_how_good_model_and_instrument_were_is_in_the_report() -> None:
     assert f"The link's emulator used at most {max(used):.2f} of 2 CPUs (" in text
     cells = [cell.limit.resource for cell in figures.shown_cells(run) if cell.limit]
     load, emulator = cells.count(Resource.CLIENT_CPU), cells.count(Resource.INSTRUMENT_CPU)
-    assert f"The load generator limits {load} of {len(cells)} cells, the link's emulator {emulator}." in text
+    assert f"The load generator limits {load} of {len(cells)} cells, and the link's emulator {emulator}." in text
     assert "Predicted, " in text and "Fitted: to the curve's own ends" in text
 
 
@@ -201,7 +201,7 @@ def test_a_spreadsheet_has_limits() -> None:
 def test_void_reasons_that_differ_in_figures_only_are_one_kind() -> None:
     reasons = {f"the link was late by {late}ms (p99); the emulator was stopped": 2 for late in (1.2, 7.5)}
     line = figures.void_line(summary("bandwidth").model_copy(update={"void_trials": 4, "void_reasons": reasons}))
-    assert "4 x the link was late by 1.2ms (p99) (or the like)" in line and "7.5" not in line
+    assert "4 x the link was late by 1.2ms (p99) (or similar)" in line and "7.5" not in line
 
 
 def test_what_if_nothing_changes_then_nothing_changes() -> None:

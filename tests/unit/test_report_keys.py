@@ -62,9 +62,9 @@ def test_a_store_answers_requests_everywhere() -> None:
 
 
 def test_keys_that_had_no_value_are_said() -> None:
-    assert keys_line(summary()).startswith("Each of ") and "had a value" in keys_line(summary())
+    assert keys_line(summary()).startswith("All ") and "had a value" in keys_line(summary())
     assert keys_line(summary(misses=100)) == (
-        "Reads of keys without a value, which a server answers sooner: tcp 10.0 %."
+        "Reads of keys without a value, which a server answers faster: tcp 10.0 %."
     )
     assert keys_line(summary(misses=100)) in markdown.render(summary(misses=100))
     tcp = next(cell for cell in summary(misses=100).cells if cell.arm == "tcp")

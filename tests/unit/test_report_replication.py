@@ -294,7 +294,7 @@ def test_evidence_is_computed_from_the_run() -> None:
     assert any("14 %" in line for line in losses)
     assert any(f"{sum(loss.lost for loss in crash().losses):,} lost commits" in line for line in losses)
     killed = [loss.model_copy(update={"fault": "kill-primary"}) for loss in crash().losses]
-    assert "death of a machine was not measured" in " ".join(crash_report.evidence(killed))
+    assert "failure of a machine was not measured" in " ".join(crash_report.evidence(killed))
 
 
 def test_a_void_trial_counts_for_what_made_it_void() -> None:

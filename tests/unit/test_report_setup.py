@@ -73,7 +73,7 @@ def card(summary: Summary, low: float | None, high: float | None) -> str:
 def test_a_card_says_how_much_an_unresolved_ratio_may_be(run: Run) -> None:
     summary = summarise(run)
     assert "not resolved, anything from 0.19 to 1.24" in card(summary, 0.19, 1.24)
-    assert "anything from 0.46 to 0.50; within noise, or within chance in so many comparisons" in card(
+    assert "anything from 0.46 to 0.50; within noise, or possibly chance in so many comparisons" in card(
         summary, 0.46, 0.50
     )
     assert "too few blocks" in card(summary, None, None)

@@ -68,7 +68,7 @@ def test_the_same_one_is_taken_once(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_a_server_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ServerMissing, match="holds no server program"):
+    with pytest.raises(ServerMissing, match="contains no server program"):
         get_from(tmp_path, _quiet)
     assert list(servers_home().iterdir()) == []
 

@@ -152,7 +152,7 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "a.howfar"
     path.write_text("precious")
-    with pytest.raises(RunFileError, match="exists already") as caught:
+    with pytest.raises(RunFileError, match="already exists") as caught:
         create(path, fake_info())
     assert "howfar resume" in caught.value.advice
     assert path.read_text() == "precious"
@@ -161,7 +161,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 def test_what_is_left_of_a_removed_file_is_not_taken_for_its_own(tmp_path: Path) -> None:
     (tmp_path / "a.howfar-wal").write_text("of before")
-    with pytest.raises(RunFileError, match="left of a run file that was removed"):
+    with pytest.raises(RunFileError, match="left over from a run file that was removed"):
         create(tmp_path / "a.howfar", fake_info())
 
 

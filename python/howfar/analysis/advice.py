@@ -37,7 +37,7 @@ def socket_lines(server_kind: str) -> tuple[str, ...]:
 def socket_action(server_kind: str) -> str:
     """Clients of MySQL take `localhost` for the socket; others want its path, or that of its directory."""
     how = (
-        "give it as the host"
+        "use it as the host"
         if service_of(server_kind) is not SERVICES["mysql"]
         else "write host=localhost, not 127.0.0.1"
     )
@@ -122,7 +122,7 @@ _MOST_LIMITS = 3
 _ACTIONS = {
     Resource.LINK_TO_CLIENT: "Send fewer bytes to the client (columns, rows, compression where it pays), or use a faster link.",
     Resource.LINK_TO_SERVER: "Send fewer bytes to the server, or use a faster link.",
-    Resource.SERVER_CPU: "Give the server more CPU or make its queries cheaper: a faster network would not help.",
+    Resource.SERVER_CPU: "Give the server more CPU, or make its queries cheaper: a faster network would not help.",
     Resource.CLIENT_CPU: "Give the load generator more CPU and measure again: these figures describe its own limit.",
     Resource.INSTRUMENT_CPU: "Measure these links on a machine with spare CPUs for the emulator before drawing conclusions.",
     Resource.FORWARDER_CPU: "Remove the forwarder.",
@@ -130,11 +130,11 @@ _ACTIONS = {
     Resource.RECEIVE_WINDOW: "Enlarge the receive window, or use more connections.",
     Resource.SEND_BUFFER: "Enlarge the send buffer, or use more connections.",
     Resource.LOSS: "Find out where segments are lost: no setting of the database will help.",
-    Resource.COMMIT: "Make commits cheaper: a faster disk, more of them at a time, or less durability where that is allowed.",
-    Resource.ACKNOWLEDGEMENT: "Commit from more connections or more rows at a time, or move the replica closer: commits wait for it.",
-    Resource.LOCK: "Hold locks for less time: use fewer round trips between the first write and the commit, or write to more rows.",
+    Resource.COMMIT: "Make commits cheaper, with a faster disk, more commits at a time, or less durability where that is allowed.",
+    Resource.ACKNOWLEDGEMENT: "Commit from more connections, or more rows at a time, or move the replica closer: commits wait for it.",
+    Resource.LOCK: "Hold locks for less time, with fewer round trips between the first write and the commit, or write to more rows.",
     Resource.SERVER_WAIT: "Check on the server what its sessions wait for during the load.",
-    Resource.LATENCY: "Use more connections: nothing is full.",
+    Resource.LATENCY: "Use more connections: no resource is full.",
     Resource.ERRORS: "Remove the cause of the server's errors and measure again: these figures include them.",
     Resource.INVALID: "Repeat the run on an idle machine: these figures do not describe the path.",
 }
@@ -143,14 +143,14 @@ _ACTIONS = {
 def _action(cell: CellSummary, limit: Limit) -> str:
     """A connection's own round is cut where most of it is; of CPUs in several hands it is not known whose to spend on."""
     if limit.divided:
-        return "Measure again with separate CPUs for load, emulator and other programs before buying any."
+        return "Measure again with separate CPUs for load, emulator and other programs before buying more."
     if limit.resource is not Resource.LATENCY or cell.cycle is None:
         return _ACTIONS[limit.resource]
     trips, wire = part_us(cell.cycle, ROUND_TRIPS), part_us(cell.cycle, WIRE, LINK_QUEUE)
     if wire > max(trips, cell.cycle.us / 4):
-        return "Send fewer bytes, use a faster link or more connections: nothing is full, but each waits for its own bytes."
+        return "Send fewer bytes, or use a faster link or more connections: each waits for its own bytes, but no resource is full."
     if trips > cell.cycle.us / 4:
-        return "Use more connections, or cut round trips: nothing is full."
+        return "Use more connections or fewer round trips: no resource is full."
     return _ACTIONS[limit.resource]
 
 
@@ -181,8 +181,8 @@ def _at_the_limits(cells: Sequence[CellSummary]) -> list[Advice]:
 
 
 def _because(arm: str, limit: Limit) -> str:
-    text = f"{capital(arm)}: {limit.says}. Would change it: {limit.would_change}."
-    return text + (f" Would not: {limit.would_not}." if limit.would_not else "")
+    text = f"{capital(arm)}: {limit.says}. What would help: {limit.would_change}."
+    return text + (f" What would not: {limit.would_not}." if limit.would_not else "")
 
 
 def _use_the_socket(session: _Session) -> Advice | None:
@@ -200,7 +200,7 @@ def _use_the_socket(session: _Session) -> Advice | None:
     if not reasons:
         return None
     kind = session.table.run.info.server_kind
-    return Advice(action=socket_action(kind), because=f"{capital(' and '.join(reasons))}.", lines=socket_lines(kind))
+    return Advice(action=socket_action(kind), because=f"{capital(', and '.join(reasons))}.", lines=socket_lines(kind))
 
 
 def _cut_round_trips(session: _Session) -> Advice | None:
@@ -213,30 +213,28 @@ def _cut_round_trips(session: _Session) -> Advice | None:
     used, round_trips = remote.link_used, remote.turns_per_txn
     idle = used is not None and used < LINK_IDLE_SHARE
     because = (
-        f"Over the network a transaction makes {round_trips:.0f} round trip{'' if round(round_trips) == 1 else 's'}; they take "
+        f"Over the network, a transaction makes {round_trips:.0f} round trip{'' if round(round_trips) == 1 else 's'}; they take "
         f"{link / 1e3:.2f} of its {cycle / 1e3:.2f} ms ({link / cycle * 100:.0f} %)"
         + (f", while its bytes use {used * 100:.1f} % of the link's rate" if used is not None and idle else "")
         + "."
     )
     share = _round_trips_share(session, remote)
     if share.low is not None and share.high is not None and share.low < LATENCY_BOUND_SHARE < share.high:
-        action = "Round trips take about half of the time over the network: run longer to know whether they or CPU time come first."
+        action = "Round trips take about half of the time over the network: run longer to find out whether they or CPU time take more."
         because += (
             f" Their share is {share.value * 100:.0f} [{share.low * 100:.0f}, {share.high * 100:.0f}] %, so whether round trips or "
             "CPU time is the larger part is not resolved."
         )
     elif link / cycle < LATENCY_BOUND_SHARE:
-        action = "Reduce the time in CPU and server first: round trips take less than half of the time."
+        action = "First reduce the time spent in CPU and server: round trips take less than half of the time."
     else:
         no_bandwidth, unclear = _bandwidth(remote)
         fewer = fewer_round_trips(session.table.run.info.server_kind)
-        action = (
-            f"With the server on another machine, cut round trips ({fewer}) or move the application next to its data"
-        )
+        action = f"With the server on another machine, make fewer round trips ({fewer}) or move the application next to its data"
         action += f"{no_bandwidth}."
         because += unclear
     if link / cycle < LATENCY_BOUND_SHARE and session.busy:
-        because += " Other programs used the CPUs: on a quiet machine round trips take a larger share."
+        because += " Other programs used the CPUs: on a quiet machine, round trips take a larger share."
     return Advice(action=action, because=because)
 
 
@@ -281,7 +279,7 @@ def _no_forwarding(session: _Session) -> Advice | None:
         return None
     return Advice(
         action="Do not forward the socket to another machine for speed: its traffic still crosses the network.",
-        because=f"Compared with {remote.arm}, {' and '.join(reasons)}.",
+        because=f"Compared with {remote.arm}, {', and '.join(reasons)}.",
     )
 
 
@@ -296,7 +294,7 @@ def _more_blocks(session: _Session) -> Advice | None:
     if session.table.blocks < MIN_BLOCKS:
         return Advice(
             action=f"Run longer: at least {MIN_BLOCKS} blocks are needed.",
-            because=f"Fewer give no interval. Intervals can be trusted from {FEW_BLOCKS} blocks on.",
+            because=f"Fewer blocks give no interval. Intervals can be trusted with {FEW_BLOCKS} blocks or more.",
         )
     needed = {cell.arm: _blocks_to_resolve(session, cell) for cell in unclear}
     within = {arm: blocks for arm, blocks in needed.items() if blocks is not None and blocks <= MAX_BLOCKS_ADVISED}
@@ -310,7 +308,7 @@ def _more_blocks(session: _Session) -> Advice | None:
     cells = [*unclear, *([session.duplicate] if session.duplicate else [])]  # which has to be as narrow as the others
     blocks = [cell.blocks_needed or MAX_BLOCKS_ADVISED + 1 for cell in cells]
     if max(blocks) <= MAX_BLOCKS_ADVISED:
-        because.append(f"About {max(blocks)} blocks give the requested width.")
+        because.append(f"About {max(blocks)} blocks would make the intervals as narrow as requested.")
     if any(Warning.CONTAMINATED_BLOCKS in cell.warnings for cell in unclear):
         because.append("Some blocks were disturbed.")
     longer = "Run longer (without --quick)" if session.table.run.info.quick else "Run longer"
@@ -320,11 +318,11 @@ def _more_blocks(session: _Session) -> Advice | None:
 
 def _enough(within: dict[str, int]) -> str:
     if len(within) <= MAX_ARMS_NAMED:
-        named = ", ".join(f"{arm} about {blocks}" for arm, blocks in within.items())
+        named = ", ".join(f"about {blocks} for {arm}" for arm, blocks in within.items())
     else:
         worst = max(within, key=lambda arm: within[arm])
         named = f"about {math.ceil(median(within.values()))} in the median of {len(within)} cells, {within[worst]} at worst ({worst})"
-    return f"If the differences are as large as measured, blocks needed: {named}."
+    return f"If the differences are as large as measured, the number of blocks needed to resolve them is {named}."
 
 
 def _blocks_to_resolve(session: _Session, cell: CellSummary) -> int | None:

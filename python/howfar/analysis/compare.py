@@ -21,7 +21,7 @@ from howfar.units import counted, format_duration_ns, format_rate_bps
 
 NOT_INTERLEAVED = (
     "The two runs were not interleaved: a difference may come from the time between them. "
-    "For a firm answer measure both as arms of one run."
+    "For a firm answer, measure both as arms of one run."
 )
 
 COMPARED_ENVIRONMENT = (
@@ -114,7 +114,7 @@ def _beside(arms: Sequence[ArmComparison]) -> str:
     alike = [arm for arm, ratio in judged if not excludes_one(simultaneous(ratio, arm.claims))]
     having = " with an interval" if len(judged) < len(known) else ""
     return (
-        f"Between laboratory and hosts the ratio to the baseline agrees, within its interval, for {len(alike)} of "
+        f"Between laboratory and hosts, the ratio to the baseline agrees, within its interval, for {len(alike)} of "
         f"{counted(len(judged), 'arm')}{having}; it {most}."
     )
 

@@ -284,7 +284,7 @@ def refuted_sentence(cells: Sequence[CellSummary], tested: Sequence[Confirmation
     """Addition to an answer that names limits; empty where every test was passed, or showed nothing."""
     found = refuted(tested)
     parts = [f"the limit named at {cell.arm}: {_came_out(found[cell.arm])}" for cell in cells if _is_of(cell, found)]
-    return f"Put to the test and refuted: {'; '.join(parts)}." if parts else ""
+    return f"Tested and refuted: {'; '.join(parts)}." if parts else ""
 
 
 def _is_of(cell: CellSummary, found: dict[str, Confirmation]) -> bool:

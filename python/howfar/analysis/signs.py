@@ -156,16 +156,16 @@ def session_warnings(
 
 
 MEANING = {
-    Warning.CONTAMINATED_BLOCKS: "mean and rank estimate disagree: some blocks were disturbed; the rank estimate is quoted",
-    Warning.NOT_STEADY: "throughput changed within the trials: a longer warm-up is needed",
-    Warning.CLIENT_LIMITED: "the load generator's busiest thread was fully busy, so the figure describes it and not the path",
+    Warning.CONTAMINATED_BLOCKS: "the mean and the rank estimate disagree, so some blocks were disturbed; the rank estimate is quoted",
+    Warning.NOT_STEADY: "throughput changed during the trials, so a longer warm-up is needed",
+    Warning.CLIENT_LIMITED: "the load generator's busiest thread was fully busy, so the figure describes it, not the path",
     Warning.BUSY_MACHINE: "other programs used CPUs during the run, which distorts times more than CPU ratios",
-    Warning.WIDE_INTERVAL: "wider than requested; more blocks narrow it",
+    Warning.WIDE_INTERVAL: "wider than requested; more blocks would narrow it",
     Warning.FEW_BLOCKS: f"fewer than {FEW_BLOCKS} blocks, so intervals may be too narrow",
     Warning.DISTURBED: "every block had a void trial, so the first ones are shown for the cells that were good in them, which favours "
     "paths over the link; run again on a quieter machine",
     Warning.AA_EXCLUDES_ONE: "the same path differs under two names, so effects of that size are not resolved; run again",
-    Warning.LINK_NOT_AS_ASKED: "the link's measured RTT is not the requested one",
+    Warning.LINK_NOT_AS_ASKED: "the link's measured RTT differs from the requested one",
 }
 """Warnings as clauses, for every report."""
 

@@ -83,7 +83,7 @@ def _workload(plan: Mapping[str, Any]) -> str:
         row = "short row" if set(lengths) == {SHORT_ROW} else f"row of {' or '.join(map(format_size_bytes, lengths))}"
         return f"{kind}: one {row} per transaction, autocommit, into an empty table"
     if kind == "single_row_updates":
-        return f"{kind}: one row updated per transaction, autocommit, by all clients of a node the same"
+        return f"{kind}: one row updated per transaction, autocommit, the same one by all clients of a node"
     if kind == "key_value":
         return _of_keys(_table(plan, "keys"))
     if kind == "page":

@@ -96,14 +96,14 @@ class Confirmation(Part):
 
 
 FASTER = 1.5
-"""What a faster link is tried with: enough to be seen in few blocks, little enough to stay below the next ceiling mostly."""
+"""What a faster link is tried with: enough to be seen in a few blocks, little enough to stay below the next ceiling mostly."""
 _UNBOUNDED = 100.0
 """No figure beyond this is worth saying."""
 _EMULATOR_SHARE = 0.10
 """Of a CPU, in the emulator's hands: from here on its absence would be seen."""
 HARDLY = 1.05
 """Times the throughput: what gives less at the very most is no help."""
-SHARED_CPUS = "CPUs of their own for each of these; which of them that helps most is unknown"
+SHARED_CPUS = "separate CPUs for each of these; which of them that would help most is unknown"
 """What would change CPUs that nobody has most of."""
 _LINKS = frozenset({Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER})
 
@@ -250,7 +250,7 @@ _HARDLY_ANYTHING = 1.02
 def _up_to(found: Gain) -> str:
     """Hardly anything only if the whole interval says so; where it may be, that is said."""
     if found.most <= _HARDLY_ANYTHING:
-        return f"hardly anything: {found.then} is full too" if found.then else "hardly anything"
+        return f"hardly anything, because {found.then} is also full" if found.then else "hardly anything"
     perhaps = ", perhaps hardly anything" if found.least <= _HARDLY_ANYTHING else ""
     return f"at most {found}" + (f", then {found.then} is full" if found.then else "") + perhaps
 
@@ -262,42 +262,42 @@ def would_change(resource: Resource, sample: Sample) -> str:
         case Resource.LINK_TO_CLIENT | Resource.LINK_TO_SERVER:
             first = sample.gain(partial(gain, resource), FASTER)
             what = "compression, fewer columns or rows" if resource is Resource.LINK_TO_CLIENT else "compression"
-            return f"a link of {FASTER:g} times the rate: about {first}; a far faster one: {_up_to(most)}; fewer bytes ({what})"
+            return f"a link of {FASTER:g} times the rate: about {first}; a much faster one: {_up_to(most)}; fewer bytes ({what})"
         case Resource.SERVER_CPU:
             twice = sample.gain(partial(gain, resource), 2.0)
             return f"twice the CPU for the server: {_up_to(twice)}" + _without_emulator(sample)
         case Resource.CLIENT_CPU:
-            return f"more CPU for the load generator, or a second one: {_up_to(most)}"
+            return f"more CPU for the load generator, or a second load generator: {_up_to(most)}"
         case Resource.INSTRUMENT_CPU:
             return f"a machine with spare CPUs for the emulator: {_up_to(most)}"
         case Resource.FORWARDER_CPU | Resource.ONE_THREAD:
             return "plain TCP instead of a forwarder, or more connections where one thread serves each: " + _up_to(most)
         case Resource.RECEIVE_WINDOW:
-            return f"a larger receive window (net.ipv4.tcp_rmem of the receiver): {_up_to(most)}; more connections, each has its own"
+            return f"a larger receive window (net.ipv4.tcp_rmem of the receiver): {_up_to(most)}; more connections, each with its own"
         case Resource.SEND_BUFFER:
-            return f"a larger send buffer (net.ipv4.tcp_wmem of the sender): {_up_to(most)}; more connections, each has its own"
+            return f"a larger send buffer (net.ipv4.tcp_wmem of the sender): {_up_to(most)}; more connections, each with its own"
         case Resource.LOSS:
-            return f"a path without loss: {_up_to(most)}; more connections, each loses for itself"
+            return f"a path without loss: {_up_to(most)}; more connections, since a loss delays only one of them"
         case Resource.COMMIT:
-            return f"commits without waiting for the disk: {_up_to(most)}; more connections, which share a write; a faster disk"
+            return f"commits that do not wait for the disk: {_up_to(most)}; more connections, which share a write; a faster disk"
         case Resource.ACKNOWLEDGEMENT:
             half = sample.gain(lambda _, cycle: Bound(without_parts(cycle, part_us(cycle, ACKNOWLEDGEMENT) / 2), ""))
             return (
                 f"a replica at half the distance: about {half}; more connections, which wait together; "
-                f"asynchronous, which may lose commits in a crash: {_up_to(most)}"
+                f"asynchronous replication, which may lose commits in a crash: {_up_to(most)}"
             )
         case Resource.LOCK:
             return f"no waiting for locks (shorter transactions, other rows): {_up_to(most)}"
         case Resource.LATENCY:
             return _latency(sample)
         case Resource.SERVER_WAIT:
-            return "what the sessions wait for: ask the server's performance_schema or processlist during the load"
+            return "depends on what the sessions wait for: see the server's performance_schema or processlist during the load"
         case Resource.ERRORS:
-            return "a run without these errors: what fails is another workload"
+            return "a run without these errors: failing transactions are another workload"
         case Resource.INVALID:
             return "a run without other programs on the machine"
         case _:
-            return "not known: change one thing at a time (--confirm does so for a limit that is established)"
+            return "unknown: change one thing at a time (--confirm does so for a limit that is established)"
 
 
 def _at_most(factor: float, most: Bound) -> Bound:
@@ -323,7 +323,7 @@ def _latency(sample: Sample) -> str:
     twice = sample.gain(_twice_the_connections, 2.0)
     remedies: list[tuple[Figure, Gain, str, str]] = [
         (_half_the_round_trips, half, "half the RTT or half the round trips", f"about {half}"),
-        (_far_faster_link, wide, "a far faster link", _up_to(wide)),
+        (_far_faster_link, wide, "a much faster link", _up_to(wide)),
         (_twice_the_connections, twice, "twice the connections", _up_to(twice)),
     ]
     left = [part_us(sample.cycle, ROUND_TRIPS) > HALF * sample.cycle.us, wide.most >= HARDLY, True]
@@ -332,7 +332,7 @@ def _latency(sample: Sample) -> str:
     if len(remedies) > 1:
         one, other = sorted(remedies, key=lambda remedy: -remedy[1].estimate.value)[:2]
         if sample.undecided(one[0], other[0]):
-            says.append(f"whether {one[2]} or {other[2]} gives more is not resolved")
+            says.append(f"whether {one[2]} or {other[2]} helps more is not resolved")
     return "; ".join(says)
 
 
@@ -349,14 +349,14 @@ def _without_emulator(sample: Sample) -> str:
     if share < _EMULATOR_SHARE or not cpus.used:
         return ""
     gone = sample.gain(lambda evidence, _: _emulator_gone(evidence))
-    return f"; the emulator had {percent(share)} of it: where it has CPUs of its own {_up_to(gone)}"
+    return f"; the emulator used {percent(share)} of it: with CPUs of its own, {_up_to(gone)}"
 
 
 def would_not(resource: Resource, sample: Sample, wide: Gain | None) -> str:
     """What will not help, though people try it. Of bandwidth only if the whole interval says so."""
     evidence = sample.evidence
     used = max((link.used for link in evidence.directions if link.used is not None), default=None)
-    idle = f"more bandwidth: the link is {percent(used)} used" if used and wide and wide.most < HARDLY else ""
+    idle = f"more bandwidth: {percent(used)} of the link is used" if used and wide and wide.most < HARDLY else ""
     match resource:
         case Resource.LINK_TO_CLIENT | Resource.LINK_TO_SERVER:
             return "more connections, or more CPU on either side"
@@ -376,7 +376,7 @@ def would_not(resource: Resource, sample: Sample, wide: Gain | None) -> str:
 
 def _cpu_idle(evidence: Evidence) -> str:
     cpus = evidence.server_cpus
-    return f"more CPU for the server: {percent(cpus.used)} of it is in use" if 0 < cpus.used < HALF else ""
+    return f"more CPU for the server: only {percent(cpus.used)} of it is in use" if 0 < cpus.used < HALF else ""
 
 
 def _joined(*clauses: str) -> str:
@@ -405,7 +405,7 @@ def find_limit(trials: Sequence[Trial], setting: Setting) -> tuple[Evidence, Cyc
         found = _named_by_none(found.resource, named)
     facts = found.evidence
     if share and len(trials) > 1:
-        facts += (f"{named.count(found.resource)} of {len(trials)} trials name it when judged alone",)
+        facts += (f"{named.count(found.resource)} of {len(trials)} trials name it when each is judged alone",)
     wide = None if bandwidth(sample.evidence, sample.cycle) is None else sample.gain(_far_faster_link)
     changes = SHARED_CPUS if found.divided else would_change(found.resource, sample)
     limit = Limit(
@@ -435,8 +435,8 @@ def _of_most(named: Sequence[Resource]) -> list[int]:
 def _named_by_none(together: Resource, named: Sequence[Resource]) -> Finding:
     """What only the mean of unlike trials looks like is the limit of none of them."""
     each = ", ".join(f"{resource.value} in {named.count(resource)}" for resource in dict.fromkeys(named))
-    says = f"not established: the {len(named)} trials differ, and together look like none of them: {each}"
-    fact = f"taken together they look like {together.value}, which none of them names"
+    says = f"not established: the {len(named)} trials differ, and together resemble none of them: {each}"
+    fact = f"taken together, they look like {together.value}, which none of them names"
     return Finding(Resource.NOT_ESTABLISHED, says, (fact,), "low")
 
 

@@ -92,7 +92,7 @@ def client_thread(evidence: Evidence, cycle: Cycle) -> Finding | None:
     share = evidence.thread_share("client")
     if share < FULL_SHARE:
         return None
-    says = f"the load generator's thread was on its CPU for {percent(share)} of the time: these figures are about the load generator"
+    says = f"the load generator's thread was on its CPU for {percent(share)} of the time, so these figures describe the load generator"
     return Finding(Resource.CLIENT_CPU, says, (f"client thread {percent(share)} on a CPU",), "high")
 
 
@@ -104,7 +104,7 @@ def full_cpus(evidence: Evidence, cycle: Cycle) -> Finding | None:
         return None
     shares = _pooled(full)
     owner, divided = _largest(shares)
-    hosts = "both hosts" if len(full) > 1 else f"the {full[0].name}"
+    hosts = "the CPUs of both hosts are" if len(full) > 1 else f"the CPU of the {full[0].name} is"
     facts: tuple[str, ...] = tuple(
         f"CPU of the {cpus.name}: {percent(cpus.used)} in use ({owners_text(cpus.owners)})" for cpus in full
     )
@@ -112,13 +112,13 @@ def full_cpus(evidence: Evidence, cycle: Cycle) -> Finding | None:
         f"{percent(cpu_residence(evidence, cycle, full))} of the cycle is spent on these CPUs or waiting for them",
     )
     sure: Confidence = "high" if shares[owner] >= HALF and all(cpus.busy is not None for cpus in full) else "medium"
-    held = f"the CPU of {hosts} is full: {owners_text(shares)}"
+    held = f"{hosts} full: {owners_text(shares)}"
     if divided:
         return Finding(_OWNER[owner], held + _NOBODY, facts, "low", divided=True)
     return Finding(_OWNER[owner], held + _about(owner), facts, sure)
 
 
-_NOBODY = "; nobody has most of it"
+_NOBODY = "; no single program uses most of it"
 
 
 def _largest(shares: dict[str, float]) -> tuple[str, bool]:
@@ -133,11 +133,11 @@ def _largest(shares: dict[str, float]) -> tuple[str, bool]:
 def _about(owner: str) -> str:
     match owner:
         case "client":
-            return "; these figures are about the load generator"
+            return "; these figures describe the load generator"
         case "link":
-            return "; the emulator of the link is this instrument's, and not the path's"
+            return "; the link's emulator is part of the instrument, not of the path"
         case "others":
-            return "; these figures are about what else runs on this machine"
+            return "; these figures describe the other programs on this machine"
         case _:
             return ""
 
@@ -171,10 +171,10 @@ def cpu_queue(evidence: Evidence, cycle: Cycle) -> Finding | None:
         return None
     known = cpus.used >= HALF  # else somebody has it who is in no account
     owner, divided = _largest(cpus.owners) if known and cpus.owners else ("others", False)
-    says = f"threads of the server wait for a CPU for {percent(waited)} of the cycle: {owners_text(cpus.owners)}"
+    says = f"the server's threads wait for a CPU for {percent(waited)} of the cycle: {owners_text(cpus.owners)}"
     says += _NOBODY if divided else ""
     facts = (
-        f"the server's threads were ready and without a CPU for {percent(waited)} of the cycle",
+        f"the server's threads were runnable without a CPU for {percent(waited)} of the cycle",
         f"CPU of the server: {percent(cpus.used)} in use",
     )
     return Finding(_OWNER[owner], says, facts, "low" if divided else "medium", divided)
@@ -207,9 +207,7 @@ def waiting_client(evidence: Evidence, cycle: Cycle) -> Finding | None:
     owner, divided = _largest(owners) if owners else ("client", False)
     says = f"the load generator waited for a CPU for {percent(share)} of the time: {owners_text(owners)}"
     tail = _NOBODY if divided else _about(owner) if owner == "client" else ""
-    facts = (
-        f"client ready and without a CPU for {percent(share)} of the time (allowed {percent(CLIENT_WAITS_SHARE)})",
-    )
+    facts = (f"client runnable without a CPU for {percent(share)} of the time (limit {percent(CLIENT_WAITS_SHARE)})",)
     return Finding(_OWNER[owner], says + tail, facts, "low" if divided or cpus.busy is None else "medium", divided)
 
 
@@ -219,7 +217,7 @@ def busy_machine(evidence: Evidence, cycle: Cycle) -> Finding | None:
     if not crowded or cycle.rest_share <= REST_SHARE:
         return None
     held = "; ".join(f"CPU of the {cpus.name}: {owners_text(cpus.owners)}" for cpus in crowded)
-    says = f"other programs have the machine ({held}), and {percent(cycle.rest_share)} of the cycle is unexplained"
+    says = f"other programs occupy the machine ({held}), and {percent(cycle.rest_share)} of the cycle is unexplained"
     return Finding(Resource.INVALID, says, (held,), "medium")
 
 
@@ -247,8 +245,8 @@ def own_round(evidence: Evidence, cycle: Cycle) -> Finding | None:
     if first.basis == "bounded" and _could_hide(evidence, _unproven_share(cycle)):
         return None  # it would be said that most of the round is what may be hardly there
     says = (
-        f"nothing is full: each connection waits for its own round of {milliseconds(cycle.us / 1e6)}, "
-        f"the largest part of it {first.name} ({percent(first.us / cycle.us)})"
+        f"no resource is full: each connection waits for its own cycle of {milliseconds(cycle.us / 1e6)}, "
+        f"the largest part of which is {first.name} ({percent(first.us / cycle.us)})"
     )
     return _round(says, evidence, cycle, "medium")
 
@@ -258,9 +256,7 @@ def _round(says: str, evidence: Evidence, cycle: Cycle, sure: Confidence) -> Fin
     facts, unproven = _nothing_full(evidence), _unproven_share(cycle)
     if not _could_hide(evidence, unproven):
         return Finding(Resource.LATENCY, says, facts, sure)
-    doubt = (
-        f"{percent(unproven)} of the cycle is unexplained or explained by upper bounds: something full could hide there"
-    )
+    doubt = f"{percent(unproven)} of the cycle is unexplained or explained by upper bounds: a full resource could hide there"
     return Finding(Resource.LATENCY, says, (*facts, doubt), "low")
 
 
@@ -282,14 +278,14 @@ def _nothing_full(evidence: Evidence) -> tuple[str, ...]:
         if link.used is not None
     ]
     if connects_each_time(evidence.setting.factors):
-        facts.append("windows and send buffers are not known: connections come and go")
+        facts.append("windows and send buffers are unknown, because connections come and go")
     return tuple(facts)
 
 
 def not_established(evidence: Evidence, cycle: Cycle) -> Finding:
     """No limit: no counter shows a full resource, and too much is unexplained to say that none is."""
     parts = ", ".join(f"{part.name} {percent(part.us / cycle.us)}" for part in largest(cycle, 3))
-    says = f"not established: nothing is full by its own counter; the largest parts of the cycle are {parts}"
+    says = f"not established: no counter shows a full resource; the largest parts of the cycle are {parts}"
     return Finding(Resource.NOT_ESTABLISHED, says, _nothing_full(evidence), "low")
 
 
@@ -303,8 +299,8 @@ def errors(evidence: Evidence, cycle: Cycle) -> Finding | None:
     """Transactions fail, so that the figures are about something else."""
     if evidence.errors_share < ERRORS_SHARE:
         return None
-    says = f"{percent(evidence.errors_share)} of the transactions met an error of the server"
-    return Finding(Resource.ERRORS, says, (f"{says} (allowed {percent(ERRORS_SHARE)})",), "high")
+    says = f"{percent(evidence.errors_share)} of the transactions got an error from the server"
+    return Finding(Resource.ERRORS, says, (f"{says} (limit {percent(ERRORS_SHARE)})",), "high")
 
 
 def acknowledgements(evidence: Evidence, cycle: Cycle) -> Finding | None:
@@ -318,10 +314,10 @@ def acknowledgements(evidence: Evidence, cycle: Cycle) -> Finding | None:
     counted = evidence.semi_sync_wait_s
     if counted is None:
         return Finding(
-            Resource.ACKNOWLEDGEMENT, says, ("the primary's own clock of these waits was not read",), "medium"
+            Resource.ACKNOWLEDGEMENT, says, ("the primary's own measure of these waits was not read",), "medium"
         )
     agree = wait_s / AGREE <= counted <= wait_s * AGREE
-    fact = f"the primary counted waits of {milliseconds(counted)} each"
+    fact = f"the primary measured waits of {milliseconds(counted)} each"
     return Finding(Resource.ACKNOWLEDGEMENT, says, (fact,), "high" if agree else "medium")
 
 
@@ -331,11 +327,11 @@ def commits(evidence: Evidence, cycle: Cycle) -> Finding | None:
     if us <= INTERNAL_SHARE * cycle.us or us < locks or evidence.setting.fsync_s is None or not evidence.fsyncs:
         return None
     disk = milliseconds(evidence.setting.fsync_s)
-    says = f"commits wait for the disk: {percent(us / cycle.us)} of the cycle, {disk} for a durable write"
+    says = f"commits wait for the disk: {percent(us / cycle.us)} of the cycle, {disk} per durable write"
     busy = evidence.fsync_busy_share or 0.0
     facts = (
-        f"{evidence.fsyncs:.2g} durable writes a transaction",
-        f"one after the other they take {percent(busy)} of the time",
+        f"{evidence.fsyncs:.2g} durable writes per transaction",
+        f"one after the other, they take {percent(busy)} of the time",
     )
     return Finding(
         Resource.COMMIT, says, facts, "high" if busy >= HALF or evidence.setting.connections == 1 else "medium"
@@ -348,8 +344,8 @@ def locks(evidence: Evidence, cycle: Cycle) -> Finding | None:
         return None
     says = f"transactions wait for each other's row locks: {percent(us / cycle.us)} of the cycle"
     facts = (
-        f"{evidence.lock_waits or 0:.2g} waits for a row lock a transaction",
-        f"at most {us / 1e3:.2f} ms of them a transaction",
+        f"{evidence.lock_waits or 0:.2g} row lock waits per transaction",
+        f"at most {us / 1e3:.2f} ms of them per transaction",
     )
     return Finding(Resource.LOCK, says, facts, "high")
 
@@ -359,11 +355,11 @@ def server_wait(evidence: Evidence, cycle: Cycle) -> Finding | None:
     running, connections = evidence.threads_running, evidence.setting.connections
     if running is None or cycle.rest_share <= INTERNAL_SHARE or running < HALF * connections:
         return None
-    says = f"statements wait inside the server for what it does not count: {percent(cycle.rest_share)} of the cycle is unexplained"
+    says = f"statements wait inside the server for something uncounted: {percent(cycle.rest_share)} of the cycle is unexplained"
     return Finding(
         Resource.SERVER_WAIT,
         says,
-        (f"{running:.0f} of {connections} statements under way at the window's end",),
+        (f"{running:.0f} of {connections} statements in progress at the window's end",),
         "low",
     )
 
@@ -388,8 +384,8 @@ def full_link(evidence: Evidence, cycle: Cycle) -> Finding | None:
     if link.used < FULL_SHARE and not bursty:
         return None
     full = link.used >= FULL_SHARE
-    facts = [f"the wire {DIRECTION_LABELS[link.name]} carries {percent(link.used)} of its rate, framing in"]
-    facts += [f"round trips take {stretch:.1f} times the shortest"] if stretch > BURSTY_STRETCH else []
+    facts = [f"the wire {DIRECTION_LABELS[link.name]} carries {percent(link.used)} of its rate, including framing"]
+    facts += [f"round trips take {stretch:.1f} times as long as the shortest"] if stretch > BURSTY_STRETCH else []
     if link.offered_bytes_per_s > DROPPED * link.interface_bytes_per_s:
         facts.append(f"{speed(link.offered_bytes_per_s)} MiB/s were sent into it: its queue drops what does not fit")
     facts += [f"up to {link.queue_bytes / 1e3:.0f} kB wait in its queue"] if link.queue_bytes else []
@@ -402,7 +398,7 @@ def held_windows(evidence: Evidence, cycle: Cycle) -> Finding | None:
     """The sender had data and could not send: because of the receiver's window, or its own buffer."""
     for host, tcp in sorted(evidence.tcp.items(), key=lambda item: item[0] != "server"):
         receiver = "client" if host == "server" else "server"
-        sending = f"{percent(tcp.busy_share)} of the window"
+        sending = f"{percent(tcp.busy_share)} of the measured window"
         if tcp.rwnd_of_busy > HELD_SHARE and tcp.rwnd_of_window > HELD_WINDOW_SHARE:
             says = f"the {receiver}'s receive window holds the {host} back for {percent(tcp.rwnd_of_busy)} of its sending time"
             return Finding(
@@ -416,7 +412,7 @@ def held_windows(evidence: Evidence, cycle: Cycle) -> Finding | None:
 
 def _window_fact(evidence: Evidence) -> str:
     rtt = evidence.setting.rest_rtt_s
-    return f"a window passes once in a round trip of {milliseconds(rtt)}" if rtt else "no link: its round trip is short"
+    return f"one window passes in each round trip of {milliseconds(rtt)}" if rtt else "no link: its round trip is short"
 
 
 def loss(evidence: Evidence, cycle: Cycle) -> Finding | None:
@@ -424,15 +420,15 @@ def loss(evidence: Evidence, cycle: Cycle) -> Finding | None:
     share = evidence.retransmit_share
     if share is None or share <= LOSS_COUNTS_SHARE or part_us(cycle, LOSS) <= LOSS_MATTERS_SHARE * cycle.us:
         return None
-    says = f"segments are lost: {percent(share)} were sent again, while the link is not full"
+    says = f"segments are lost: {percent(share)} were sent again, although the link is not full"
     facts: tuple[str, ...] = (
-        f"{evidence.retransmits:.2g} segments sent again a transaction (from {percent(LOSS_COUNTS_SHARE)} of them it counts)",
+        f"{evidence.retransmits:.2g} segments sent again per transaction (limit {percent(LOSS_COUNTS_SHARE)} of them)",
     )
     if evidence.timeouts is None:
         return Finding(
-            Resource.LOSS, says, (*facts, "timers that ran out were not counted: the cost is an upper bound"), "low"
+            Resource.LOSS, says, (*facts, "retransmission timeouts were not counted: the cost is an upper bound"), "low"
         )
-    facts += (f"{evidence.timeouts:.2g} timers ran out a transaction, 200 ms each",)
+    facts += (f"{evidence.timeouts:.2g} retransmission timeouts per transaction, of 200 ms each",)
     return Finding(Resource.LOSS, says, facts, "high" if share > 3 * LOSS_COUNTS_SHARE else "medium")
 
 

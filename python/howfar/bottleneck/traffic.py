@@ -291,7 +291,7 @@ def owners_text(shares: Mapping[str, float]) -> str:
     named = sorted(
         ((role, share) for role, share in shares.items() if share >= _NAMED_SHARE), key=lambda item: -item[1]
     )
-    return ", ".join(f"{_OWNERS.get(role, role)} {percent(share)}" for role, share in named) or "nobody"
+    return ", ".join(f"{_OWNERS.get(role, role)} {percent(share)}" for role, share in named) or "no known program"
 
 
 def times(factor: float) -> str:

@@ -198,7 +198,11 @@ def link_options(command: _Command) -> _Command:
         click.option(
             "--tcp",
             type=click.Choice(TCP_PRESETS),
-            help=f"TCP buffers: large enough for the link, or the kernel's defaults (stock).  [default: {TCP_PRESETS[0]}]",
+            help=f"Size of TCP's buffers: tuned to the link, or stock, the kernel's default.  [default: {TCP_PRESETS[0]}]",
+        ),
+        click.option(
+            "--congestion-control",
+            help=f"Congestion control algorithm of TCP on both hosts.  [default: {CONGESTION_CONTROL}]",
         ),
         click.option(
             "--congestion-control",

@@ -19,7 +19,7 @@ _STDERR = 2
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("--server", metavar="ADDRESS",
-              help="The database's socket, or HOST:PORT.  [default: the laboratory's, else the only usual socket that exists]")  # fmt: skip
+              help="The database's socket, or HOST:PORT.  [default: the laboratory's, else the only usual socket]")  # fmt: skip
 @click.option(
     "--out", type=click.Path(path_type=Path), help="File for the recording.  [default: COMMAND-DATE.recording]"
 )

@@ -66,7 +66,7 @@ def confirm(run: Path, html: Path | None, no_colour: bool) -> int:
     """Change the resources that RUN named as limits, and see whether throughput changes as predicted.
 
     Up to three limits are tested, in four blocks each: the unchanged and the changed arm, in random order, in one laboratory. Earlier
-    trials stay as they are. An interrupted run is finished first. A run is confirmed only once; `howfar run --confirm` does both.
+    trials stay as they are. An interrupted run is finished first. A run is confirmed only once. `howfar run --confirm` does this too.
     """
     return go_on(run, Extension(), True, html, no_colour, time.monotonic_ns())
 

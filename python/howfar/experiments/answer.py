@@ -21,9 +21,9 @@ MOST_CLAUSES = 6
 """Most clauses of a sentence; the rest is in the tables."""
 _IS = {
     Resource.SERVER_CPU: "the server's CPU is the limit",
-    Resource.CLIENT_CPU: "the load generator is the limit, and the figures are about it",
+    Resource.CLIENT_CPU: "the load generator is the limit, and the figures describe it",
     Resource.FORWARDER_CPU: "the forwarder's CPU is the limit",
-    Resource.INSTRUMENT_CPU: "the CPU of the link's emulator is the limit, which a larger machine would not have",
+    Resource.INSTRUMENT_CPU: "the CPU of the link's emulator is the limit, which would not be so on a larger machine",
     Resource.ONE_THREAD: "one thread is the limit",
     Resource.LINK_TO_CLIENT: "the link to the client is full",
     Resource.LINK_TO_SERVER: "the link to the server is full",
@@ -34,9 +34,9 @@ _IS = {
     Resource.ACKNOWLEDGEMENT: "commits that wait for a replica are the limit",
     Resource.LOCK: "row locks are the limit",
     Resource.SERVER_WAIT: "a wait inside the server is the limit",
-    Resource.LATENCY: "nothing is full: each connection waits for its own answers",
-    Resource.ERRORS: "errors of the server are part of the figures",
-    Resource.INVALID: "the figures are not about the path",
+    Resource.LATENCY: "no resource is full: each connection waits for its own answers",
+    Resource.ERRORS: "the figures include errors of the server",
+    Resource.INVALID: "the figures do not describe the path",
     Resource.NOT_ESTABLISHED: "no limit is established",
 }
 _THINGS = {
@@ -47,7 +47,7 @@ _THINGS = {
     Resource.LOSS: "lost segments",
     Resource.ERRORS: "errors of the server",
     Resource.INVALID: "other programs",
-    Resource.NOT_ESTABLISHED: "something not established",
+    Resource.NOT_ESTABLISHED: "an unknown resource",
     Resource.ONE_THREAD: "one thread",
     Resource.ACKNOWLEDGEMENT: "the wait for a replica",
     Resource.LOCK: "row locks",
@@ -56,13 +56,13 @@ _THINGS = {
 
 def is_clause(limit: Limit) -> str:
     """A limit as a clause: `the server's CPU is the limit`."""
-    return "no single program has most of the CPUs, which are the limit" if limit.divided else _IS[limit.resource]
+    return "the CPUs are the limit, and no single program uses most of them" if limit.divided else _IS[limit.resource]
 
 
 def thing(limit: Limit) -> str:
     """A limit as a thing: `the server's CPU`."""
     if limit.divided:
-        return "CPUs that no single program has most of"
+        return "CPUs of which no single program uses most"
     return _THINGS.get(limit.resource, f"the {limit.resource.value}")
 
 

@@ -308,7 +308,7 @@ def latency(summary: Summary) -> Table:
         "Milliseconds per transaction: median / 99 %",
         summary,
         lambda cell: Cell(f"{figures.number(cell.latency_ms.p50)} / {figures.number(cell.latency_ms.p99)}"),
-        "Closed loop: more connections than the limit needs only wait.",
+        "Closed loop: connections beyond what the limit needs only wait.",
     )
 
 
@@ -319,10 +319,10 @@ def limits(summary: Summary) -> list[Block]:
         "limit": lambda group: limit_text.name(group.limit.resource),
         "confidence": lambda group: group.limit.confidence,
         "evidence": lambda group: "; ".join(group.limit.evidence),
-        "would change it": lambda group: group.limit.would_change or figures.UNKNOWN,
-        "would not": lambda group: group.limit.would_not or figures.UNKNOWN,
+        "remedy": lambda group: group.limit.would_change or figures.UNKNOWN,
+        "no remedy": lambda group: group.limit.would_not or figures.UNKNOWN,
     }
-    groups, notes = limit_text.groups(summary), ("The evidence is of the fastest cell of its row.",)
+    groups, notes = limit_text.groups(summary), ("The evidence is that of the fastest cell in its row.",)
     table = table_of("", groups, {Column(head, left=True): of for head, of in fields.items()}, notes, stack=True)
     return [Details("What limits each cell", (table,), open=True)] if table.rows else []
 
@@ -343,7 +343,7 @@ def scaling(summary: Summary) -> list[Block]:
         caption += f"Dashed line and band: the model{', predicted from other cells of this run where possible' if foreign else ''}. "
     caption += "Dotted: the most that a resource allows."
     if modelled:
-        caption += " Cross: N*, the connections that would fill the busiest resource if nobody waited."
+        caption += " Cross: N*, the number of connections that would fill the busiest resource if nobody waited."
     head = ("curve", "connections", "transactions/s", "model", "band", "published")
     rows = tuple(
         plain(
@@ -406,13 +406,13 @@ def predictions(summary: Summary) -> list[Block]:
         notes.append(f"Over {len(known)} curves the model's mean error is {mean}, its worst {worst}.")
     if given := sum(found.by_construction for curve in curves if (found := curve.foreign or curve.own)):
         notes.append(
-            f"{given} measured points are not in these errors: they are right by construction (the model was fitted to them, or a "
-            "full link passed its rate)."
+            f"{given} measured points are excluded from these errors: they are right by construction (the model was fitted to them, "
+            "or a full link passed its rate)."
         )
     if any(found.extrapolated for curve in curves for found in (curve.own, curve.foreign) if found):
         notes.append("* beyond the connections that were measured: an extrapolation.")
     if any(curve.own for curve in curves):
-        notes.append("Fitted: to the curve's own ends; its error only shows whether the shape is right.")
+        notes.append("Fitted: to the curve's own ends; the error shows only whether the shape is right.")
     return [Details("How good is the model?", (Table("", columns, tuple(rows), tuple(notes), stack=True),), open=True)]
 
 
@@ -467,10 +467,10 @@ def published(summary: Summary) -> list[Block]:
     notes = [f"Published: {'; '.join(sources)}. Not our measurement."]
     if any(curve.published_differs for curve in curves):
         notes.append("The published workload differs: compare where the curves bend, not transactions per second.")
-    head = single("curve", "connections", "ours/s", "of its largest", "published/s", "of its largest")
+    head = single("curve", "connections", "ours/s", "of its maximum", "published/s", "of its maximum")
     data = Table("", head, tuple(rows), tuple(notes))
-    caption = "Each curve over its own largest: machines differ, but where a curve bends can be compared."
-    title = "Measured and published curves as shares of their largest"
+    caption = "Each curve relative to its own maximum: machines differ, but where a curve bends can be compared."
+    title = "Measured and published curves as shares of their maximum"
     return [
         Heading("What others published"),
         Chart("shapes", title, caption, partial(scaling_charts.shapes, summary), data),
@@ -552,8 +552,8 @@ def budgets(summary: Summary) -> list[Block]:
         if (of := [name for name in names if basis in _bases(cells, name)])
     ]
     caption = (
-        "Each bar is one cycle of a connection: from one transaction to the next. Grey, last: the rest, which none of the others "
-        f"explains. Next to it the length of the cycle, and the limit. {' '.join(how)}"
+        "Each bar is one cycle of a connection, from one transaction to the next. Grey, last: the rest, which none of the others "
+        f"explains. Next to it: the length of the cycle, and the limit. {' '.join(how)}"
     ).rstrip()
     rows = []
     for label, cell in cells:
@@ -583,8 +583,8 @@ def networks(summary: Summary) -> list[Block]:
     if not cells:
         return []
     caption = (
-        "The last good trial of the fastest cell of a column. Bytes as the interface counts them, so compare with the upper ceiling; "
-        "payload has the lower. A ceiling far above the curve is left out."
+        "The last good trial of the fastest cell of each column. Bytes are as the interface counts them, so compare them with the "
+        "upper ceiling; the lower one is for payload. A ceiling far above the curve is left out."
     )
     if any(cell.network and cell.network.to_client_queue_bytes for cell in cells):
         caption += " Below: the most bytes waiting in the link's queue to the client."

@@ -40,7 +40,7 @@ def cache_home() -> Path:
         home.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LabError(
-            f"the cache directory {home} cannot be made: {error.strerror}", "Set XDG_CACHE_HOME to one."
+            f"the cache directory {home} cannot be created: {error.strerror}", "Set XDG_CACHE_HOME to another."
         ) from error
     return home
 
@@ -71,9 +71,7 @@ def _named() -> Path | None:
     if not word:
         return None
     if not Path(word).is_absolute() or not os.access(word, os.W_OK | os.X_OK) or not Path(word).is_dir():
-        raise LabError(
-            f"{WORK} is {word!r}, which is no directory that can be written to", "Give one by its full name."
-        )
+        raise LabError(f"{WORK} is {word!r}, which is not a writable directory", "Give one by its absolute path.")
     return Path(word)
 
 
@@ -82,8 +80,8 @@ def check_name(where: Path) -> None:
     awkward = sorted(_NOT_IN_NAMES.intersection(str(where)))
     if awkward:
         raise LabError(
-            f"the directory {where} has {' and '.join(awkward)} in its name, which a server takes for something else",
-            f"Set {_variable()} to a directory with a plainer name.",
+            f"the directory {where} has {' and '.join(awkward)} in its name, which a server interprets differently",
+            f"Set {_variable()} to a directory with a simpler name.",
         )
     longest = len(os.fsencode(where)) + len("/forward.sock")
     if longest > SOCKET_PATH_MAX:
@@ -146,7 +144,9 @@ def copy_tree(source: Path, target: Path) -> None:
         ["cp", "-a", "--sparse=always", "--reflink=auto", str(source), str(target)], capture_output=True, text=True
     )
     if tried.returncode != 0:
-        errors = tried.stderr.strip().splitlines() or [f"cp ended with exit code {tried.returncode} and said nothing"]
+        errors = tried.stderr.strip().splitlines() or [
+            f"cp ended with exit code {tried.returncode} and printed nothing"
+        ]
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         raise LabError(f"copying {source} to {target} failed: {errors[0][:500]}{more}", "Is the disk full? See `df`.")
 

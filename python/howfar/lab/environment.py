@@ -203,7 +203,7 @@ def open_queues(network: Network, connections: int) -> dict[str, int | str]:
     shortest = min(int(value) for name, value in facts.items() if name.endswith("somaxconn"))
     if shortest < min(wanted, connections):
         raise LabError(
-            f"this kernel lets {shortest} wait to be accepted where {connections} connect at once (net.core.somaxconn)",
+            f"this kernel lets only {shortest} clients wait to be accepted, but {connections} connect at once (net.core.somaxconn)",
             "Raise net.core.somaxconn, or use fewer threads.",
         )
     return facts

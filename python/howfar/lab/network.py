@@ -339,7 +339,7 @@ def _new_host(name: str, ledger: ExitStack) -> Host:
     try:
         descriptor = kernel.new_network_namespace()
     except OSError as error:
-        raise LinkFailed(f"a network for a host could not be made: {error}", sandbox.network_remedy()) from error
+        raise LinkFailed(f"a network for a host could not be created: {error}", sandbox.network_remedy()) from error
     ledger.callback(os.close, descriptor)
     host = Host(name, descriptor)
     _without_ipv6(host)
@@ -430,7 +430,7 @@ def _cable(network: Network, batch: list[str]) -> None:
         network.base.ip(batch, pass_fds=(client_fd, server_fd))
     except LabError as error:
         refused = sandbox.lacking_capabilities()
-        advice = sandbox.network_remedy() if refused else "Is the kernel's veth module there?"
+        advice = sandbox.network_remedy() if refused else "Is the kernel's veth module available?"
         raise LinkFailed(error.message, f"{advice} Paths without a link still work.") from error
 
 
@@ -473,6 +473,6 @@ def tcp_memory_warning(bdp_bytes: int) -> str | None:
     if 4 * bdp_bytes <= limit:
         return None
     return (
-        f"net.ipv4.tcp_mem lets all TCP of this machine hold {limit / 2**20:.0f} MiB before it saves memory; this link may need "
-        f"{4 * bdp_bytes / 2**20:.0f} MiB: its goodput may be lower for that"
+        f"net.ipv4.tcp_mem lets TCP on this machine use {limit / 2**20:.0f} MiB in total before it saves memory; this link may "
+        f"need {4 * bdp_bytes / 2**20:.0f} MiB, so its goodput may be lower"
     )

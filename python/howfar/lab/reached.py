@@ -403,7 +403,7 @@ class Reached:
         found = [*fork_violations(processes, connections)]
         dead = [hop.label for hop in self.endpoint.hops if not hop.process.alive()]
         if dead:
-            raise LabError(f"a forwarder died during the trial: {', '.join(dead)}", "See if memory ran out.")
+            raise LabError(f"a forwarder died during the trial: {', '.join(dead)}", "Check whether memory ran out.")
         carried = {hop.label: self._carried_since(hop) for hop in self.endpoint.hops if hop.carried is not None}
         for label, counted in carried.items():
             found += carried_violations(label, counted, connections)
@@ -473,7 +473,7 @@ class OpenContext(ABC):
                 code = process.poll() or 0
                 says = f"{program} ended before it was ready ({how_ended(code)}): {output or 'it printed nothing'}"
                 if code < 0 or code > _SHELLS_SIGNAL:
-                    raise LabError(says, "It was killed: see if memory ran out.")
+                    raise LabError(says, "It was killed: check whether memory ran out.")
                 # By itself: it would do so in each trial.
                 raise MissingError(says, "Does it work outside howfar? --hop-binary NAME=PATH gives another program.")
             if ready():

@@ -296,7 +296,7 @@ def agreement_violation(
     if abs(off_ns) <= allowed_ns:
         return []
     what, changed = "read" if reads else "commit", "longer" if off_ns > 0 else "shorter"
-    sentence = f"the links made each {what} up to {format_duration_ns(abs(off_ns))} {changed} in the mean"
+    sentence = f"the links made each {what} up to {format_duration_ns(abs(off_ns))} {changed} on average"
     why = "the machine was too busy for the emulators"
     return [f"{sentence} (allowed {format_duration_ns(allowed_ns)}, {MEAN_MAX_SHARE:.0%} of one): {why}"]
 

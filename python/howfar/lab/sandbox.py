@@ -113,7 +113,7 @@ def namespace_flags(*, network: bool = True) -> tuple[str, ...]:
         if tried.returncode == 0:
             return flags
         output = tried.stderr.strip() or f"exit code {tried.returncode}"
-    raise SandboxForbidden(f"this machine does not let howfar make namespaces; it said: {output}", remedy())
+    raise SandboxForbidden(f"this machine does not let howfar create namespaces; it said: {output}", remedy())
 
 
 def remedy() -> str:
@@ -141,8 +141,8 @@ def missing_right(is_root: bool, lacking: Sequence[str], in_chroot: bool) -> str
             f"{options.replace(',', '')} (or --privileged)"
         )
     if in_chroot:
-        return "Root is in a chroot, in which the kernel makes no user namespaces: run howfar outside of it"
-    return "Root may not make namespaces here: lift the limit or the seccomp or LSM policy that forbids `unshare`"
+        return "Root is in a chroot, in which the kernel creates no user namespaces: run howfar outside it"
+    return "Root may not create namespaces here: lift the limit or the seccomp or LSM policy that forbids `unshare`"
 
 
 def network_remedy() -> str:

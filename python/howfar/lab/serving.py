@@ -89,10 +89,12 @@ class Companions:
         for server in servers:
             store = find_store(server, Tables(0, 0))
             if store.kind not in STORES:
-                raise PlanError(f"{server} cannot be added to another server", f"Those that can: {', '.join(STORES)}.")
+                raise PlanError(
+                    f"{server} cannot be added to another server", f"Servers that can be added: {', '.join(STORES)}."
+                )
             name = KINDS[store.kind].service
             if name in taken:
-                raise PlanError(f"two servers would be the application's {name}", "Name one of them.")
+                raise PlanError(f"two servers would be the application's {name}", "Name only one of them.")
             taken.add(name)
             work = self.work(context.work, store.kind)
             check_name(work)

@@ -155,7 +155,7 @@ def _check_baseline_measured(plan: Plan, wanted: dict[str, Level]) -> None:
     baseline = ", ".join(FACTORS[key].written(level) for key, level in wanted.items())
     raise PlanError(
         f"plan {plan.name}: leave_out removes the baseline ({baseline}): table {' and '.join(tables)} matches it",
-        "Every cell is compared with the baseline: name another one, or leave its cell in.",
+        "Every cell is compared with the baseline: name another one, or keep its cell.",
     )
 
 

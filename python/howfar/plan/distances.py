@@ -37,7 +37,7 @@ def check_distances(value: Any) -> Any:
         return value
     if "," not in value:
         raise refuse(
-            f"{value!r} is no distances: {', '.join((EVEN, *NAMED))}, or a round trip for each pair of nodes like 1ms,85ms,85ms"
+            f"{value!r} is not a distance: {', '.join((EVEN, *NAMED))}, or a round trip for each pair of nodes, such as 1ms,85ms,85ms"
         )
     try:
         _written(value)

@@ -125,7 +125,7 @@ class Factor(Generic[T]):
 
 def _path(value: Any) -> Any:
     if value not in PATHS:
-        raise refuse(f"no path is called {value!r}; known: {', '.join(PATHS)}")
+        raise refuse(f"no path is called {value!r}; known paths: {', '.join(PATHS)}")
     return value
 
 
@@ -140,7 +140,7 @@ def _threads(value: Any) -> Any:
 
 def _compression(value: Any) -> Any:
     if isinstance(value, str) and not _ALGORITHM.fullmatch(value):
-        raise refuse("compression is off, zlib, zlib-1 to zlib-9, zstd, or zstd-1 to zstd-22")
+        raise refuse("compression must be off, zlib, zlib-1 to zlib-9, zstd, or zstd-1 to zstd-22")
     return value
 
 
@@ -153,7 +153,9 @@ def _count(value: Any) -> Any:
 def _load(value: Any) -> Any:
     known = _LOAD.fullmatch(value) if isinstance(value, str) else None
     if isinstance(value, str) and (known is None or (known["share"] or known["per_s"] or "1").strip("0.") == ""):
-        raise refuse(f"{value!r} is no load: closed, a share of the baseline's capacity like 50%, or a rate like 300/s")
+        raise refuse(
+            f"{value!r} is not a load: closed, a share of the baseline's capacity, such as 50%, or a rate, such as 300/s"
+        )
     return value
 
 

@@ -68,7 +68,7 @@ def without_levels(plan: Plan, lacking: Mapping[str, Mapping[Any, str]]) -> Fitt
         raise PlanError(f"{'; '.join(notes)}. {error.message}", error.advice) from error
     if contenders == 0 and any(cell.role == "contender" for cell in cells(plan)):
         raise PlanError(
-            f"of plan {plan.name} nothing is left to compare with its baseline: {'; '.join(notes)}",
+            f"nothing is left to compare with the baseline of plan {plan.name}: {'; '.join(notes)}",
             "Choose another server with --server; `howfar servers` shows what each can do.",
         )
     return Fitted(fitted, tuple(notes))
@@ -117,8 +117,8 @@ def with_link(plan: Plan, there: Mapping[str, Level]) -> Fitted:
     )
     if not any(cell.role == "contender" for cell in cells(fitted)) and any(c.role == "contender" for c in cells(plan)):
         raise PlanError(
-            f"plan {plan.name} compares nothing but links, and the link between hosts of your own is what it is",
-            "The laboratory (without --on) emulates each.",
+            f"plan {plan.name} compares only links, and the link between your own hosts cannot be changed",
+            "The laboratory (without --on) can emulate each of them.",
         )
     return Fitted(
         fitted,
@@ -142,16 +142,16 @@ def with_rows(plan: Plan, most: int) -> Fitted:
     least = _LEAST_RANGES * plan.workload.range_size
     if size < min(least, data.table_size):
         raise PlanError(
-            f"this machine has memory and disk for tables of {size if most else 0} rows only; plan {plan.name} reads"
-            f" ranges of {plan.workload.range_size}, which is something else in tables of fewer than {least}",
-            "Free memory or disk (`df`), or give the plan fewer tables.",
+            f"this machine has memory and disk only for tables of {size if most else 0} rows; plan {plan.name} reads"
+            f" ranges of {plan.workload.range_size} rows, which is a different workload in tables of fewer than {least}",
+            "Free memory or disk space (see `df`), or give the plan fewer tables.",
         )
     fitted = plan.model_copy(update={"data": data.model_copy(update={"table_size": size, "fit": False})})
     if size == data.table_size:
         return Fitted(fitted)
     return Fitted(
         fitted,
-        (f"tables of {size} rows instead of {data.table_size}: so many fit in this machine's memory and disk",),
+        (f"tables of {size} rows instead of {data.table_size}, as many as fit in this machine's memory and disk",),
     )
 
 
@@ -181,9 +181,9 @@ def check_machines(plan: Plan, cpus: int) -> None:
     far = [path for path in plan.factors.path if not is_local(path)]
     if plan.workload.kind == "page" and far and cpus < 2:
         raise PlanError(
-            f"plan {plan.name} compares one machine with two ({', '.join(far)}), and here is one CPU for both:"
-            " the second machine would bring none",
-            "Allow howfar two CPUs or more, or name the paths socket and tcp only, in a plan of your own.",
+            f"plan {plan.name} compares one machine with two ({', '.join(far)}), but there is only one CPU for both:"
+            " the second machine would add none",
+            "Allow howfar at least two CPUs, or name only the paths socket and tcp, in a plan of your own.",
         )
 
 
@@ -192,12 +192,12 @@ def check_keys(plan: Plan, stores: Sequence[str], memory_bytes: float) -> None:
     keys = plan.keys
     each = keys.count * (keys.value_bytes + _KEY_BYTES)
     demand = f"{keys.count} keys with values of {keys.value_bytes} bytes take {each / 2**30:.1f} GiB in each store"
-    advice = "Make count or value_bytes in [keys] smaller."
+    advice = "Reduce count or value_bytes in [keys]."
     if "memcached" in stores and each > MEMCACHED_BYTES:
-        raise PlanError(f"{demand}, and Memcached is given {MEMCACHED_BYTES / 2**30:.0f} GiB", advice)
+        raise PlanError(f"{demand}, but Memcached is given {MEMCACHED_BYTES / 2**30:.0f} GiB", advice)
     if (total := each * len(stores)) > memory_bytes:
         raise PlanError(
-            f"{demand}, {total / 2**30:.1f} GiB in all, and {max(memory_bytes, 0) / 2**30:.1f} GiB are free", advice
+            f"{demand}, {total / 2**30:.1f} GiB in all, but only {max(memory_bytes, 0) / 2**30:.1f} GiB is free", advice
         )
 
 

@@ -133,13 +133,13 @@ def _read(name_or_path: str) -> tuple[str, str]:
     if path.suffix != ".toml" and "/" not in name_or_path:
         raise PlanError(
             f"there is no plan {name_or_path!r}",
-            f"Known plans: {', '.join(shipped_plans())}. For a plan of your own give its file, ending in .toml.",
+            f"Known plans: {', '.join(shipped_plans())}. For a plan of your own, give its file, whose name ends in .toml.",
         )
     try:
         with path.open("rb") as file:
             data = file.read(MAX_PLAN_BYTES + 1)
         if len(data) > MAX_PLAN_BYTES:
-            raise PlanError(f"{path} is larger than {MAX_PLAN_BYTES} bytes", "That is no plan; check the name.")
+            raise PlanError(f"{path} is larger than {MAX_PLAN_BYTES} bytes", "That is not a plan; check the name.")
         return str(path), data.decode("utf-8")
     except OSError as error:
         raise PlanError(

@@ -126,22 +126,22 @@ def check_pages(plan: Plan) -> None:
     for name in ("page", "app_cpu_ns", "application"):
         key = FACTORS[name].key
         if getattr(factors, name) != (FACTORS[name].default,):
-            raise refuse(f"{key} means nothing to the workload {kind}: only the workload page has it", "factors", key)
+            raise refuse(f"{key} does not apply to the workload {kind}: only the workload page has it", "factors", key)
     if plan.pages:
-        raise refuse(f"[pages] means nothing to the workload {kind}: only the workload page has them", "pages")
+        raise refuse(f"[pages] does not apply to the workload {kind}: only the workload page has them", "pages")
     if kind != "key_value" and plan.keys != Keys():
         raise refuse(
-            f"[keys] means nothing to the workload {kind}: only the workloads page and key_value have them", "keys"
+            f"[keys] does not apply to the workload {kind}: only the workloads page and key_value have them", "keys"
         )
 
 
 def _check_plain(kind: str, factors: Factors) -> None:
     if factors.compression != ("off",):
-        raise refuse(f"compression is of MySQL's protocol: the workload {kind} has none", "factors", "compression")
+        raise refuse(f"compression is part of MySQL's protocol: the workload {kind} has none", "factors", "compression")
     if factors.replication != ("off",):
         raise refuse(f"replication delays commits: the workload {kind} has none", "factors", "replication")
     if kind == "key_value" and factors.content != ("digits",):
-        raise refuse("content is of tables: the workload key_value has none", "factors", "content")
+        raise refuse("content applies to tables: the workload key_value has none", "factors", "content")
 
 
 def _check_shapes(plan: Plan) -> None:

@@ -94,12 +94,12 @@ RowBytes = Annotated[
         format_size_bytes,
         1,
         1e6,
-        "a row of nothing is not sent",
+        "an empty row is not sent",
         "clusters and packets have limits of their own beyond that",
     ),
 ]
 AppCpuNs = Annotated[
-    int, _duration(0, 10 * SECOND_NS, "a time is never negative", "what computes for so long is no page")
+    int, _duration(0, 10 * SECOND_NS, "a time is never negative", "nothing that computes for so long is a page")
 ]
 WarmupNs = Annotated[
     int,
@@ -116,7 +116,7 @@ MeasureNs = Annotated[
         200 * MS_NS,
         HOUR_NS,
         "starting and stopping would weigh more than the load",
-        "many short blocks tell more than few long ones",
+        "many short blocks tell more than a few long ones",
     ),
 ]
 BudgetNs = Annotated[
@@ -130,7 +130,7 @@ HalfWidth = Annotated[
         format_share,
         0.001,
         0.5,
-        "no machine holds still enough; the run would always end at its time budget",
+        "no machine is steady enough; the run would always end at its time budget",
         "an interval that wide decides nothing",
     ),
 ]
@@ -158,7 +158,7 @@ def _levels(value: Any) -> Any:
         raise refuse("an empty list: a factor needs at least one level")
     for index, level in enumerate(levels):
         if level in levels[:index]:
-            raise refuse(f"{level!r} is there twice; a factor's levels are distinct")
+            raise refuse(f"{level!r} is listed twice; the levels of a factor must be distinct")
     return tuple(levels)
 
 

@@ -256,7 +256,7 @@ class Plan(Part):
         for name in idle:
             factor = FACTORS[name]
             if getattr(factors, name) != (factor.default,):
-                raise refuse(f"{factor.key} means nothing without replication: name a mode that has it")
+                raise refuse(f"{factor.key} does not apply without replication: name a mode that has it")
         if set(factors.replication) & set(SEMI_SYNC) and min(factors.wait_for) > max(factors.replicas):
             raise refuse(f"a commit cannot wait for {min(factors.wait_for)} of {max(factors.replicas)} replicas")
         for level, replicas in product(factors.distances, factors.replicas):
@@ -267,7 +267,9 @@ class Plan(Part):
     @model_validator(mode="after")
     def _loads_make_sense(self) -> Self:
         if self.factors.load != (CLOSED,) and (self.workload.kind == "page" or self.factors.fault != ("none",)):
-            raise refuse("a load at a rate of its own is of transactions: not of pages, and not where something breaks")
+            raise refuse(
+                "a load at a rate of its own needs transactions: it is not for pages, nor where something breaks"
+            )
         return self
 
     @model_validator(mode="after")
@@ -279,7 +281,7 @@ class Plan(Part):
     @model_validator(mode="after")
     def _rows_are_inserted(self) -> Self:
         if self.factors.row_bytes != (ROW_BYTES.ordinary,) and self.workload.kind != "single_row_inserts":
-            raise refuse("the size of a row is of the workload single_row_inserts")
+            raise refuse("the size of a row applies only to the workload single_row_inserts")
         return self
 
     @model_validator(mode="after")
@@ -288,7 +290,7 @@ class Plan(Part):
         if factors.writers == ("one",):
             return self
         if self.workload.kind != "single_row_updates":
-            raise refuse("two writers need the workload single_row_updates: whose row is whose is known there")
+            raise refuse("two writers need the workload single_row_updates: only there is it known whose row is whose")
         if not all(is_direct(path, 1, by_socket=True) for path in factors.path) or factors.load != (CLOSED,):
             raise refuse("two writers are clients on their nodes' own machines, in a closed loop: path = 'socket'")
         return self
@@ -299,12 +301,12 @@ class Plan(Part):
         if clusters and faults - set(CLUSTER_FAULTS):
             raise refuse(f"the faults of a cluster are {', '.join(CLUSTER_FAULTS)}")
         if clusters and faults != {"none"} and min(self.factors.replicas) < 2:
-            raise refuse("without one of two nodes no cluster goes on: give it replicas = 2 or more")
+            raise refuse("no cluster of two nodes goes on without one of them: give it replicas = 2 or more")
         if "partition" in faults and min(self.factors.replicas) < MINORITY_OF_TWO:
             raise refuse(f"partition cuts two nodes off from the majority: give it replicas = {MINORITY_OF_TWO}")
         followed = set(self.factors.replication) - {"off", "none"} - clusters
         if followed and (own := faults & set(CLUSTERS_OWN)):
-            raise refuse(f"{', '.join(sorted(own))}: of a cluster, and {', '.join(sorted(followed))} is none")
+            raise refuse(f"{', '.join(sorted(own))} needs a cluster, and {', '.join(sorted(followed))} is not one")
         if "replica-leaves" not in self.factors.fault:
             return self
         if set(self.factors.replication) & {"async", COMMIT_OFF}:

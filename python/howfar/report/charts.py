@@ -255,13 +255,15 @@ def drift(summary: Summary, width: int) -> Drawable | None:
         return None
     many = len(rows) > MOST_TRIALS
     of = "block" if many else "trial"
-    title = of if many else "trial, in the order in which they ran; lines part the blocks"
+    title = of if many else "trial, in order of execution; lines separate the blocks"
     domain = -0.5, max(row[of] for row in rows) + 0.5
     x = axis(alt.X, of, title, domain, grid=False, format="d", tickMinStep=1)
 
     def height_of(field: str) -> alt.Y:
         scale = alt.Scale(type="log", nice=False, padding=8)
-        return alt.Y(f"{field}:Q", scale=scale, axis=alt.Axis(tickCount=5, format=".2~f"), title="of its cell's median")
+        return alt.Y(
+            f"{field}:Q", scale=scale, axis=alt.Axis(tickCount=5, format=".2~f"), title="relative to cell's median"
+        )
 
     y = height_of("ratio")
     layers: list[Any] = [data([{"ratio": 1.0}]).mark_rule(color=palette.MUTED, strokeDash=[4, 3]).encode(y=y)]

@@ -13,7 +13,7 @@ from howfar.report import charts, figures, palette
 from howfar.report.document import Block, Chart, Fields, Heading, table_of
 from howfar.units import format_duration_ns
 
-_TITLE = "What lies between the hosts, measured before the first trial"
+_TITLE = "The network between the hosts, measured before the first trial"
 _FIELD_PIXELS = 80, 62
 """Least width, and height, of a field's three lines."""
 
@@ -35,7 +35,7 @@ def blocks(summary: Summary) -> list[Block]:
         "congestion control": lambda one: one["congestion_control"],
     }
     data = table_of("", found, fields)
-    return [Heading("What lies between the hosts?"), Chart("distances", _TITLE, caption, partial(draw, summary), data)]
+    return [Heading("How far apart are the hosts?"), Chart("distances", _TITLE, caption, partial(draw, summary), data)]
 
 
 def _where(summary: Summary) -> str:

@@ -94,13 +94,13 @@ def cpu_note(summary: Summary) -> str:
     bounds = {cell.cpu_bound for cell in shown_cells(summary)}
     if bounds == {Bound.MEASURED} or not bounds:
         return ""
-    sign = " and ".join(bound.sign.strip() for bound in (Bound.AT_LEAST, Bound.AT_MOST) if bound in bounds)
+    sign = " or ".join(bound.sign.strip() for bound in (Bound.AT_LEAST, Bound.AT_MOST) if bound in bounds)
     where = "in interrupts" if on_hosts(summary) else "in the emulator's threads"
     share = "" if on_hosts(summary) else f" ({UNCOUNTED_SHARE})"
     return (
-        f"{sign} before a CPU ratio: on paths over the link the kernel's work of receiving runs {where} and is "
-        f"not counted{share}, while loopback's is charged to the sender and counted. The ratio is a bound, and nothing "
-        "beyond it is claimed."
+        f"A CPU ratio marked {sign} is a bound: on paths over the link, the kernel's receive work runs {where} and is "
+        f"not counted{share}, while on the loopback it is charged to the sender and counted. Nothing beyond the bound "
+        "is claimed."
     )
 
 
@@ -187,9 +187,9 @@ def keys_line(summary: Summary) -> str:
     if not reads:
         return ""
     if not missed:
-        return f"Each of {sum(found.hits for found in reads.values()):,} keys that were read had a value."
+        return f"All {sum(found.hits for found in reads.values()):,} keys that were read had a value."
     shares = [f"{arm} {share(found.misses / (found.hits + found.misses))}" for arm, found in missed.items()]
-    return f"Reads of keys without a value, which a server answers sooner: {', '.join(shares)}."
+    return f"Reads of keys without a value, which a server answers faster: {', '.join(shares)}."
 
 
 def unconfirmed_line(summary: Summary) -> str:
@@ -203,10 +203,10 @@ def _noise_floor(summary: Summary) -> str:
     if summary.aa_ratio is None or summary.noise_floor is None:
         return "Noise floor: unknown. The second measurement of the baseline (A/A) has no interval, so nothing is resolved."
     return (
-        f"Noise floor {_floors(summary.noise_floor, summary.link_noise_floor)}: {base} measured twice under two names gave "
+        f"Noise floor {_floors(summary.noise_floor, summary.link_noise_floor)}: {base}, measured twice under two names, gave "
         f"{ratio(summary.aa_ratio)}. Smaller effects are not resolved"
         + (
-            f"; for CPU per {ONE[summary.asked]} the floor is {_floors(summary.cpu_noise_floor, summary.link_cpu_noise_floor)}."
+            f"; for CPU per {ONE[summary.asked]}, the floor is {_floors(summary.cpu_noise_floor, summary.link_cpu_noise_floor)}."
             if summary.cpu_noise_floor
             else "."
         )
@@ -235,15 +235,15 @@ def widest(summary: Summary) -> str:
     if not compared or only_broke(summary):
         return ""
     if not widths:
-        own = ": their own values stand in parentheses" if (summary.complete_blocks or summary.blocks) > 1 else ""
-        return f"no interval from fewer than {MIN_BLOCKS} blocks{own}"
+        own = "; values of single blocks are in parentheses" if (summary.complete_blocks or summary.blocks) > 1 else ""
+        return f"no intervals, because there are fewer than {MIN_BLOCKS} blocks{own}"
     return f"widest interval {half_width_text(max(widths))} (requested {half_width_text(summary.target_half_width)})"
 
 
 def session_line(summary: Summary) -> str:
     """Server, blocks and how it ended."""
     good = len(summary.trials) - summary.void_trials if summary.good_trials is None else summary.good_trials
-    trials = counted(good, "trial") + (f", {summary.void_trials} more void" if summary.void_trials else "")
+    trials = counted(good, "trial") + (f" and {summary.void_trials} void ones" if summary.void_trials else "")
     server = f"{summary.server['kind']} {summary.server['version']}"
     blocks = f"{counted(summary.complete_blocks or summary.blocks, 'block')} ({trials})"
     return "; ".join(part for part in (server, blocks, STOPS[summary.stop], widest(summary)) if part)
@@ -256,7 +256,7 @@ def void_line(summary: Summary) -> str:
     kinds = _kinds(summary.void_reasons)
     reasons = "; ".join(f"{count} x {reason}" for reason, count in kinds)
     several = " (a trial may have several reasons)" if sum(count for _, count in kinds) > summary.void_trials else ""
-    return f"{counted(summary.void_trials, 'void trial')}, in no figure above{several}: {reasons}.{_left_out(summary)}"
+    return f"{counted(summary.void_trials, 'void trial')}, excluded from all figures{several}: {reasons}.{_left_out(summary)}"
 
 
 def _left_out(summary: Summary) -> str:
@@ -264,7 +264,9 @@ def _left_out(summary: Summary) -> str:
     found = ""
     if summary.left_out_trials:
         good = counted(summary.left_out_trials, "good trial")
-        found = f" {good} left out because another trial of their block was void; the block was then repeated."
+        found = (
+            f" Also excluded: {good}, because another trial of the same block was void; the block was then repeated."
+        )
     if summary.void_shift is not None:
         found += f" Had the void trials counted, no cell's mean would differ by more than {share(summary.void_shift)}."
     return found
@@ -285,8 +287,7 @@ def _kinds(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
             texts.setdefault(kind, set()).add(part)
             counts[kind] += count
     return [
-        (shown[kind] + (" (or the like)" if len(texts[kind]) > 1 else ""), count)
-        for kind, count in counts.most_common()
+        (shown[kind] + (" (or similar)" if len(texts[kind]) > 1 else ""), count) for kind, count in counts.most_common()
     ]
 
 
@@ -351,7 +352,7 @@ def unresolved(cell: CellSummary) -> str:
     if cell.ratio.low is None or cell.ratio.high is None:
         return "not resolved, too few blocks for an interval"
     low, high = limits(cell.ratio).strip("[]").split(", ")
-    small = "; within noise, or within chance in so many comparisons" if excludes_one(cell.ratio) else ""
+    small = "; within noise, or possibly chance in so many comparisons" if excludes_one(cell.ratio) else ""
     return f"not resolved, anything from {low} to {high}{small}"
 
 

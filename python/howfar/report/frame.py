@@ -115,19 +115,19 @@ def _placement(summary: Summary) -> str:
         if summary.hosts is not None and summary.hosts.swapped is not None:
             return f"{_exchange(summary.hosts)} (placement {levels[0]})"
         place = summary.environment["place"]
-        return f"client on host {place['client']}, on local paths with the server on host {place['server']} (placement {levels[0]})"
+        return f"client on host {place['client']}, or with the server on host {place['server']} on local paths (placement {levels[0]})"
     return PLACEMENT.get(levels[0], f"placement {levels[0]}") if levels else ""
 
 
 def _exchange(hosts: HostsSeen) -> str:
     assert hosts.swapped is not None, "the caller looked"
     first, second = hosts.swapped
-    text = f"client and server on hosts {first} and {second}, which exchanged their roles from block to block"
+    text = f"client and server on hosts {first} and {second}, which swapped roles from block to block"
     if hosts.machines is None:
         return text
     return (
-        f"{text}: with {first} as the server the baseline did {interval_text(hosts.machines)} times as many operations a second "
-        f"as with {second}, which is a difference of the hosts and of no path"
+        f"{text}: with {first} as the server, the baseline did {interval_text(hosts.machines)} times as many operations per second "
+        f"as with {second}, which is a difference between the hosts, not between paths"
     )
 
 
@@ -138,12 +138,12 @@ def host_lines(hosts: HostsSeen) -> list[str]:
 
 _HELD_BACK: Mapping[str, Callable[[HostNote], str]] = {
     "late": lambda note: (
-        f"host {note.host} began late in {note.trials} of {note.of} trials, by {format_duration_ns(note.most)} at most: "
-        "it, or the way to it, was busy, and its warm-up was that much shorter"
+        f"host {note.host} began late in {note.trials} of {note.of} trials, by at most {format_duration_ns(note.most)}: "
+        "the host or the network to it was busy, and its warm-up was shorter by that time"
     ),
     "clipped": lambda note: (
-        f"host {note.host} sent requests later than they were due in {note.trials} of {note.of} trials, one in a hundred by "
-        f"{format_duration_ns(note.most)} at the worst: it could not keep its rate"
+        f"host {note.host} sent requests later than they were due in {note.trials} of {note.of} trials (99th percentile up to "
+        f"{format_duration_ns(note.most)}): it could not sustain its rate"
     ),
     "limited": lambda note: (
         f"host {note.host} used {note.most:.0%} of a CPU for one thread of the client in {note.trials} of {note.of} trials: "
@@ -273,7 +273,7 @@ def frame(
             (
                 Code((summary.command,)),
                 Text(
-                    f"howfar {summary.howfar}, run {summary.run}, begun {summary.created}. Every figure is computed from the run "
+                    f"howfar {summary.howfar}, run {summary.run}, begun {summary.created}. All figures are computed from the run "
                     "file; `howfar report` computes them again."
                 ),
             ),
@@ -303,7 +303,7 @@ def controls_text(summary: Summary) -> str:
             low, high = control.found.low, control.found.high
             limits = "(no interval)" if low is None or high is None else f"[{low:.3g}, {high:.3g}]"
             value = f"{control.found.value:.3g} {limits} µs"
-            found.append(f"an RTT longer by {control.put_in:g} µs measured as {value}{_missed(control)}")
+            found.append(f"an RTT increase of {control.put_in:g} µs measured as {value}{_missed(control)}")
     return f"Controls: {'; '.join(found)}" if found else ""
 
 
@@ -508,8 +508,8 @@ def method(summary: Summary) -> Details:
 
 
 _CLAIMS = (
-    "Intervals are 95 % each. The run compares up to {0} pairs, and calls one slower or faster only if its interval at 1 - 5 % / {0} "
-    "excludes 1 too: the chance of one or more false differences in the whole run is 5 % at most."
+    "Each interval has 95 % confidence. The run compares up to {0} pairs, and calls one slower or faster only if its interval at "
+    "1 - 5 % / {0} also excludes 1: the chance of one or more false differences in the whole run is at most 5 %."
 )
 
 
@@ -520,7 +520,7 @@ def _design(summary: Summary) -> str:
     partly = summary.blocks - summary.complete_blocks
     lacking = f"; {counted(partly, 'more block')} {'lacks' if partly == 1 else 'lack'} some cells" if partly else ""
     return (
-        f"In each of {counted(summary.complete_blocks, 'complete block')} every cell was measured once, in random "
+        f"In each of {counted(summary.complete_blocks, 'complete block')}, every cell was measured once, in random "
         f"order{settled}{lacking}. A ratio is the mean of the ratios within blocks, so it may differ from that of two rows; its "
         f"interval comes from the scatter between blocks. "
         f"{_CLAIMS.format(summary.claims)}"
@@ -540,13 +540,15 @@ def _machine(summary: Summary) -> list[str]:
     pressure = sorted(trial.cpu_pressure for trial in summary.trials if trial.cpu_pressure is not None)
     if pressure:
         share = figures.share(pressure[len(pressure) // 2])
-        found.append(f"In the median trial some task waited for a CPU {share} of the time, client and server included.")
+        found.append(
+            f"In the median trial, some task (of client, server or others) waited for a CPU {share} of the time."
+        )
     spread, base, one = summary.baseline_spread, baseline_name(summary), ONE[summary.asked]
     if spread is not None and spread.cpu_per_query is not None:
-        steadier = "steadier than" if spread.cpu_per_query < spread.qps else "no steadier than"
+        varied = "varied less than" if spread.cpu_per_query < spread.qps else "did not vary less than"
         found.append(
-            f"CPU per {one} was {steadier} throughput: over the trials of {base} it varied by a factor of "
-            f"{spread.cpu_per_query:.2f}, {summary.asked} per second by a factor of {spread.qps:.2f}."
+            f"CPU per {one} {varied} throughput: over the trials of {base}, it varied by a factor of "
+            f"{spread.cpu_per_query:.2f}, and {summary.asked} per second by a factor of {spread.qps:.2f}."
         )
     return found
 
@@ -579,17 +581,17 @@ def _instrument(summary: Summary) -> list[str]:
     if scattered:
         most, arm = max(scattered, key=lambda each: each[0].calibration)
         found.append(
-            f"The link's RTT at rest differed from block to block by {figures.percent(most.rtt)} (standard deviation), which "
-            f"explains {figures.percent(most.calibration)} of the {figures.percent(most.total)} by which the ratio of {arm} differed."
+            f"The link's RTT at rest varied from block to block by {figures.percent(most.rtt)} (standard deviation), which "
+            f"explains {figures.percent(most.calibration)} of the {figures.percent(most.total)} by which the ratio of {arm} varied."
         )
     limited = [cell.limit.resource for cell in cells if cell.limit]
     if limited:
         load, emulator = limited.count(Resource.CLIENT_CPU), limited.count(Resource.INSTRUMENT_CPU)
-        found.append(f"The load generator limits {load} of {len(limited)} cells, the link's emulator {emulator}.")
+        found.append(f"The load generator limits {load} of {len(limited)} cells, and the link's emulator {emulator}.")
     busy = [cell.arm for cell in summary.cells if Warning.CLIENT_LIMITED in cell.warnings]
     if busy:
         found.append(
-            f"On {', '.join(busy)} the load generator's busiest thread was fully busy, so these figures describe it."
+            f"On {', '.join(busy)}, the load generator's busiest thread was fully busy, so these figures describe it."
         )
     return found
 
@@ -638,7 +640,7 @@ def trials(summary: Summary) -> list[Block]:
     else:
         head = ("trial", "block", "cell", *figures.trial_head(summary))
         data = Table("", single(*head), tuple(plain(*row) for row in figures.trial_rows(summary)))
-    title = "Every trial over the median of its cell, in the order in which they ran"
+    title = "Every trial relative to the median of its cell, in order of execution"
     return [Heading("Was the machine quiet?"), Chart("trials", title, caption, partial(charts.drift, summary), data)]
 
 
@@ -658,7 +660,7 @@ def _blocks(summary: Summary) -> Table:
                 figures.cpus(statistics.median(others) if others else None),
             )
         )
-    head = single("block", "trials", "void", "median, of the cell's", "middle 80 %", "CPUs used by others")
+    head = single("block", "trials", "void", "median, relative to the cell's", "middle 80 %", "CPUs used by others")
     return Table("", head, tuple(rows))
 
 
@@ -672,8 +674,8 @@ def receipts(summary: Summary) -> list[Block]:
     if cells:
         first = cells[0]
         about = Text(
-            "A receipt, from the last good trial, proves what a path was while it was measured. A trial whose receipt "
-            f"differs from what was requested is void. That of {first.arm} is complete; of the others only what differs is shown."
+            "A receipt proves what a path was while it was measured; these are from the last good trials. A trial whose receipt "
+            f"differs from what was requested is void. That of {first.arm} is shown in full, the others only where they differ."
         )
         others: Iterable[Block] = (
             Details(cell.arm, (Facts(_difference(cell.receipt, first.receipt)),)) for cell in cells[1:]

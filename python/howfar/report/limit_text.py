@@ -37,7 +37,7 @@ LETTERS: dict[Resource, str] = {
 }
 """Letters of limits: one each, so that a figure and its limit fit into a narrow column."""
 
-SAID = {Resource.LATENCY: "own round", Resource.INSTRUMENT_CPU: "emulator's CPU"}
+SAID = {Resource.LATENCY: "own round trip", Resource.INSTRUMENT_CPU: "emulator's CPU"}
 
 
 def letter(limit: Limit | None) -> str:
@@ -58,8 +58,8 @@ def legend(summary: Summary) -> str:
     present = [resource for resource in Resource if any(limit.resource is resource for limit in limits)]
     if not present:
         return ""
-    low = "; lower case: low confidence" if any(limit.confidence == WEAK for limit in limits) else ""
-    return f"The limit: {', '.join(f'{LETTERS[resource]} {name(resource)}' for resource in present)}{low}."
+    low = "; lower case means low confidence" if any(limit.confidence == WEAK for limit in limits) else ""
+    return f"Limits: {', '.join(f'{LETTERS[resource]} {name(resource)}' for resource in present)}{low}."
 
 
 @dataclass(frozen=True)

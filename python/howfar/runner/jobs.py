@@ -268,7 +268,7 @@ def fill_keys(place: ServiceEndpoint, keys: KeyValue, launcher: Launcher) -> int
     held = place.count_keys()
     if held != keys.keys:
         raise LabError(
-            f"{place.server_kind} holds {held} keys where {keys.keys} were set ({done.rows} by the engine's account)",
+            f"{place.server_kind} holds {held} keys, but {keys.keys} were set ({done.rows} by the engine's account)",
             "Does it have the memory for them?",
         )
     return held

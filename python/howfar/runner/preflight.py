@@ -98,11 +98,11 @@ def _check_server(plan: Plan) -> None:
             continue
         if of_keys:
             raise PlanError(
-                f"{kind} speaks SQL, and the workload of the plan {plan.name} is of keys",
+                f"{kind} speaks SQL, but the workload of the plan {plan.name} uses keys",
                 f"Name a store of keys: {', '.join(STORES)}.",
             )
         raise PlanError(
-            f"{kind} stores keys, and the workload of the plan {plan.name} is of SQL",
+            f"{kind} stores keys, but the workload of the plan {plan.name} uses SQL",
             "Name a server that speaks SQL, or give the plan the workload key_value.",
         )
 
@@ -113,7 +113,7 @@ def _carried(plan: Plan) -> Fitted:
     left = carried.plan.factors.path
     if len(left) == 1 < len(plan.factors.path):
         raise PlanError(
-            f"of plan {plan.name} no path is left to compare with {left[0]}: {'; '.join(carried.notes)}",
+            f"no path of plan {plan.name} is left to compare with {left[0]}: {'; '.join(carried.notes)}",
             "Choose another server with --server, or other paths with --path.",
         )
     return carried
@@ -138,13 +138,13 @@ def _check_paths(plan: Plan) -> None:
         spec = session_spec(levels)
         if (spec.tls or spec.algorithm) and not path.passes_tls:
             raise PlanError(
-                f"the path {path.name} reads what it carries, and plan {plan.name} encrypts or compresses it there",
+                f"the path {path.name} reads what it carries, but plan {plan.name} encrypts or compresses it there",
                 "Leave those cells out: [[leave_out]] with path, tls and compression.",
             )
         if prepares and not path.keeps_sessions:
             raise PlanError(
-                f"on the path {path.name} a client's transactions go to the server by one connection or another, where what it "
-                f"prepared is not known, and plan {plan.name} prepares its statements",
+                f"on the path {path.name}, a client's transactions use changing connections to the server, on which its prepared "
+                f"statements are unknown, but plan {plan.name} prepares its statements",
                 'Set db_ps_mode = "disable" in [workload], or name a path that pools sessions.',
             )
 
@@ -154,7 +154,7 @@ def _check_socket_plain(plan: Plan, kind: str) -> None:
     encrypted = [cell.factors for cell in cells(plan) if session_spec(cell.factors).tls]
     if any(find_path(str(factors["path"])).by_socket for factors in encrypted):
         raise PlanError(
-            f"{kind} encrypts TCP alone, and plan {plan.name} asks for TLS over its Unix socket",
+            f"{kind} encrypts only TCP, but plan {plan.name} asks for TLS over its Unix socket",
             "Leave those cells out: [[leave_out]] with path and tls.",
         )
 
@@ -310,7 +310,7 @@ def _no_cluster(program: Program, level: str) -> str | None:
     from howfar.lab.servers.features import features
 
     if level == "galera" and program.kind == "mariadb" and provider() is None:
-        return "Galera's library is not here (`./setup --clusters` installs it)"
+        return "Galera's library was not found (`./setup --clusters` installs it)"
     if level.startswith("group") and program.kind == "mysql" and not features(program).group_replication:
         return f"{program.kind} {program.version} has no plugin for Group Replication"
     return None
@@ -340,7 +340,7 @@ def _of_sessions(plan: Plan) -> dict[str, dict[Level, str]]:
             for level, algorithm in algorithms.items()
             if algorithm and algorithm not in found.compression
         },
-        "tls": dict.fromkeys(resumed, f"{who} resumes no TLS session")
+        "tls": dict.fromkeys(resumed, f"{who} does not resume TLS sessions")
         | {level: f"{who} was built without TLS" for level, version in versions.items() if version and not found.tls},
     }
 
@@ -454,7 +454,7 @@ def with_rates(
     if not rates:
         raise LabError(
             f"the capacity of {arm.name} could not be measured: {CAPACITY_TRIED} trials were void, the last because: {reason}",
-            "Mend the cause, or give rates instead of shares: --load 300/s.",
+            "Fix the cause, or give rates instead of shares: --load 300/s.",
         )
     per_s = median(rates)
     rated = with_capacity(plan, per_s)

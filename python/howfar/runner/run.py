@@ -89,13 +89,13 @@ def check_same(run: Run, laboratory: Testbed, now: Mapping[str, Any]) -> None:
     if (kind, version) != (run.info.server_kind, run.info.server_version):
         raise RunFileError(
             f"the run was begun on {run.info.server_kind} {run.info.server_version}, this laboratory has {kind} {version}",
-            "Continue it where that version is, or begin a new run.",
+            "Continue it where that version is installed, or begin a new run.",
         )
     before, model = run.info.environment.get("cpu_model"), now.get("cpu_model")
     if before and model and before != model:
         raise RunFileError(
             f"the run was begun on another CPU, {before}; this machine has {model}",
-            "Continue it on that machine, or begin a new run here and `howfar compare` the two.",
+            "Continue it on that machine, or begin a new run here and compare the two with `howfar compare`.",
         )
 
 
@@ -106,7 +106,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str,
         old, new = before.get(key), now.get(key)
         if old is None or new is None or old == new:
             continue
-        found.append("booted anew since" if key == "boot_id" else f"{name}: {old} -> {new}")
+        found.append("rebooted since" if key == "boot_id" else f"{name}: {old} -> {new}")
     return tuple(found)
 
 
@@ -303,7 +303,7 @@ class _Conductor:
             raise LabError(
                 f"{trial.arm}: {voids} trials in a row were void, the last because: {trial.void_reason}",
                 f"`howfar report {self.file.path}` shows the {len(self.trials)} trials so far."
-                f" Mend the cause, then `howfar resume {self.file.path}`.",
+                f" Fix the cause, then `howfar resume {self.file.path}`.",
             )
 
     def _run(self) -> Run:

@@ -17,13 +17,13 @@ REDIS = Service(
     socket_lines=("unixsocket {path}",),
     mode_lines=("unixsocketperm {mode}",),
     client_lines=(
-        "# redis.conf; clients must be of its group",
+        "# redis.conf; clients must be in its group",
         "unixsocket /run/redis/redis-server.sock",
         "unixsocketperm 770",
         "# PHP, phpredis",
         "$redis->pconnect('/run/redis/redis-server.sock');",
     ),
-    fewer_round_trips="MGET for many GET, pipelines",
+    fewer_round_trips="MGET instead of many GETs, pipelines",
 )
 MEMCACHED = Service(
     name="memcached",
@@ -34,15 +34,15 @@ MEMCACHED = Service(
     sockets=("/run/memcached/memcached.sock", "/tmp/memcached.sock"),
     socket_names=("memcache",),
     files=("/etc/memcached.conf",),
-    file="memcached.conf (one option a line)",
+    file="memcached.conf (one option per line)",
     socket_lines=("-s {path}",),
     mode_lines=("-a 0{mode}",),
     client_lines=(
-        "# memcached.conf; -s turns its port off",
+        "# memcached.conf; -s disables its port",
         "-s /run/memcached/memcached.sock",
         "-a 0770",
         "# PHP",
         "$memcached->addServer('/run/memcached/memcached.sock', 0);",
     ),
-    fewer_round_trips="one get of many keys",
+    fewer_round_trips="one get for many keys",
 )

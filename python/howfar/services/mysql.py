@@ -24,17 +24,17 @@ MYSQL = Service(
     socket_lines=("[mysqld]", "socket = {path}"),
     mode_lines=(),
     client_lines=(
-        "# option file of MySQL clients; the server knows",
+        "# option file of MySQL clients; the server reports",
         "# its socket: SELECT @@socket",
         "[client]",
         "socket = /run/mysqld/mysqld.sock",
         "# PHP, PDO",
         "mysql:unix_socket=/run/mysqld/mysqld.sock;dbname=shop",
     ),
-    fewer_round_trips="one query with IN or JOIN for many, multi-row INSERT",
+    fewer_round_trips="one query with IN or JOIN instead of many, multi-row INSERT",
     accounts=(
-        "SQL, first: over the socket the account is 'USER'@'localhost', which may differ from the one used over TCP",
-        "SHOW CREATE USER 'USER'@'localhost';  -- it must exist, with password and privileges, before {path} is used",
+        "First, in SQL: over the socket, the account is 'USER'@'localhost', which may differ from the one used over TCP",
+        "SHOW CREATE USER 'USER'@'localhost';  -- it must exist, with its password and privileges, before {path} is used",
     ),
     php=("pdo_mysql", "host=localhost, not 127.0.0.1", "mysql:unix_socket=/run/mysqld/mysqld.sock;dbname=shop"),
 )

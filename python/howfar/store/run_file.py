@@ -150,26 +150,26 @@ def check_absent(path: Path) -> None:
     """Check, before any work is done, that the file can be made and would overwrite nothing. Raises RunFileError."""
     if path.exists() or path.is_symlink():
         raise RunFileError(
-            f"{path} exists already; a run file is never overwritten",
+            f"{path} already exists; a run file is never overwritten",
             f"`howfar resume {path}` continues it; `--out` gives a new run another name.",
         )
     left = path.with_name(path.name + "-wal")
     if left.exists():
         raise RunFileError(
-            f"{left} is left of a run file that was removed, and would be read as part of a new one of that name",
+            f"{left} is left over from a run file that was removed, and would be read as part of a new one of that name",
             "Remove it too, or give the run another name with --out.",
         )
     if not path.parent.is_dir():
         raise RunFileError(
-            f"there is no directory {path.parent} for the run file", "Make it, or choose --out elsewhere."
+            f"there is no directory {path.parent} for the run file", "Create it, or choose another place with --out."
         )
     if not path.parent.stat().st_nlink:
         raise RunFileError(
-            "the current directory has been removed", "Go to another, or name a place for the run file with --out."
+            "the current directory has been removed", "Change to another, or name a place for the run file with --out."
         )
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise RunFileError(
-            f"the directory {path.parent} cannot be written to", "Choose a directory of yours with --out."
+            f"the directory {path.parent} cannot be written to", "Choose a writable directory with --out."
         )
 
 
@@ -240,10 +240,11 @@ def _check_format(db: sqlite3.Connection, path: Path) -> int:
         raise NotARunFile(f"{path} is not a howfar run file", "Run files end in .howfar; `howfar run` writes them.")
     if version > FORMAT_VERSION:
         raise NewerRunFile(
-            f"{path} has format {version}, this howfar reads up to {FORMAT_VERSION}", "Install a newer howfar."
+            f"{path} has format {version}, but this howfar reads formats up to {FORMAT_VERSION}",
+            "Install a newer howfar.",
         )
     if version < 1:
-        raise NotARunFile(f"{path} has format {version}, which never was", "The file is damaged.")
+        raise NotARunFile(f"{path} has format {version}, which never existed", "The file is damaged.")
     return version
 
 
@@ -292,7 +293,7 @@ _REFUSED_WRITE = {
 def _full(path: Path, doing: str, reason: str) -> DiskFull:
     return DiskFull(
         f"cannot {doing} {path}: the file system takes no more ({reason}): disk full, quota or size limit",
-        f"Make room (`df {path.parent}`). Every trial finished before is in the file; `howfar resume {path}` continues the run.",
+        f"Free some space (see `df {path.parent}`). All finished trials are in the file; `howfar resume {path}` continues the run.",
     )
 
 

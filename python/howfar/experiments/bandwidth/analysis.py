@@ -307,5 +307,5 @@ def _figures(cell: CellSummary, limit: Limit) -> str:
     detail = limit.says.partition(": ")[2].partition(";")[0] if limit.resource in _DETAILED else ""
     if limit.resource is Resource.LATENCY and cell.cycle is not None:
         first = largest(cell.cycle, 1)[0]
-        detail = f"{first.us / cell.cycle.us * 100:.0f} % of a round {first.name}"
+        detail = f"{first.us / cell.cycle.us * 100:.0f} % of the cycle in {first.name}"
     return f"{shown} transactions/s{', ' if detail else ''}{detail}"

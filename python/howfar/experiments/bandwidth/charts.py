@@ -78,7 +78,7 @@ def panels(summary: Summary) -> list[Panel]:
     ]
 
 
-TITLES = {"persistent": "persistent connections", "per-transaction": "a connect for every transaction"}
+TITLES = {"persistent": "persistent connections", "per-transaction": "a connection for each transaction"}
 
 
 def series_names(curves: Sequence[Curve]) -> list[str]:
@@ -132,7 +132,7 @@ class _Drawing:
 
     def y(self, field: str = "tps") -> alt.Y:
         ticks = log_ticks(*self.domain)
-        return axis(alt.Y, field, "transactions a second", self.domain, 10, values=ticks, format=",.3~r")
+        return axis(alt.Y, field, "transactions per second", self.domain, 10, values=ticks, format=",.3~r")
 
     def chart(self) -> Drawable:
         title = {"title": alt.TitleParams(self.panel.title, anchor="start")} if self.panel.title else {}
@@ -287,7 +287,7 @@ def shapes(summary: Summary, width: int) -> Drawable | None:
         .mark_line(point=alt.OverlayMarkDef(size=24))
         .encode(
             x=_connections(levels, (levels[0], levels[-1]), width),
-            y=axis(alt.Y, "share", "of the curve's largest", (0, 1.05), format="%", tickCount=5),
+            y=axis(alt.Y, "share", "of the curve's maximum", (0, 1.05), format="%", tickCount=5),
             color=colour,
             strokeDash=by_name(alt.StrokeDash, "whose", {"measured": [1, 0], "published": [2, 3]}, key),
             strokeWidth=by_name(alt.StrokeWidth, "whose", {"measured": 2.2, "published": 1.3}, key),

@@ -543,7 +543,7 @@ def verdict(found: ClusterCost, form: Callable[[Estimate], str]) -> str:
         told = ", ".join(f"{form(p.p50_ms)} ms ({p.place})" for p in mine)
         far = max(mine, key=lambda p: (p.farthest_ms or 0.0, -(p.rate_bps or 0)), default=None)
         if far is not None and far.farthest_ms:
-            apart = f" (at a round trip to the farthest node each: {rate(1e3 / far.farthest_ms)})" if waits else ""
+            apart = f" (with one round trip to the farthest node each: {rate(1e3 / far.farthest_ms)})" if waits else ""
             clauses.append(
                 f"{label} {told}; over {far.place} {rate_interval(far.commits_per_s)} {found.operation}s/s{apart}"
             )

@@ -47,7 +47,7 @@ class Cluster(Experiment):
             "cluster",
             "One connection, by distance",
             f"{found.operation.capitalize()}s/s of the fewest connections over the round trip to the second nearest node, with 95 % "
-            f"intervals. A line across: the server alone. Dashed: one {found.operation} in so many of these round trips.",
+            f"intervals. Horizontal line: the server alone. Dashed: one {found.operation} in as many of these round trips as stated.",
             lambda width: draw(found, width),
         )
         every = Details("All cells", (cell_table(summary, main=False),))
@@ -92,9 +92,9 @@ def model_table(found: ClusterCost, apart: bool = False) -> Table:
     sending = (
         "Large rows are not predicted: bytes between hosts are not counted."
         if apart
-        else "To send: by the link's rate, or by Galera's turns, if they are longer: of a row's pieces (gcs.max_packet_size) as many "
-        "as evs.user_send_window are under way. Each two nodes have a link of their own here; a node with one network card sends to "
-        "all others over that."
+        else "To send: by the link's rate, or by Galera's turns, if they take longer: of a row's pieces (gcs.max_packet_size), as "
+        "many as evs.user_send_window are in flight. Here each pair of nodes has a link of its own; a node with one network card sends to "
+        "all others over that card."
     )
     return table_of("", found.points, fields, (note, sending) if large else (note,), stack=True)
 
@@ -135,11 +135,11 @@ def _notes(points: Sequence[ClusterPoint]) -> Iterator[str]:
     times = max(((p.sent_bytes or 0.0) / p.row_bytes for p in large), default=0.0)
     if times > _TWICE:
         yield (
-            f"Galera sent {times:.1f} times the bytes of a large row to each node: by default (binlog_annotate_row_events = ON) "
-            "MariaDB sends the text of the statement beside the row."
+            f"Galera sent {times:.1f} times the bytes of a large row to each node: by default (binlog_annotate_row_events = ON), "
+            "MariaDB also sends the text of the statement."
         )
     if any(p.predicted_ms is not None and p.error is None and not p.crowded for p in points):
-        yield "Without an error: right by construction, more than nine tenths of it are the bytes counted at the rate that was set."
+        yield "Without an error: right by construction, as more than nine tenths of it are the counted bytes at the rate that was set."
     if any(p.crowded for p in points):
         yield (
             "* For nodes with CPUs of their own. Here the other nodes and the emulators kept most of this machine's CPUs busy, so the "
@@ -167,8 +167,9 @@ def third_table(found: ClusterCost) -> tuple[Table, ...]:
         **{f"{label}\np50 ms": cell(label) for label in labels},
     }
     how = (
-        f"The p50 of one connection, with {near:g} ms between the first two nodes and so much from both to the third: measured, or "
-        "by the model (~), whose interval has its largest error of this run in it; without one it was not tested in this run."
+        f"The p50 of one connection, with {near:g} ms between the first two nodes and the given time from both to the third: "
+        "measured, or by the model (~), with its largest error of this run in the interval; without an interval, it was not tested "
+        "in this run."
     )
     notes = [how]
     notes += ["* Farther or nearer than any node of this run."] if any(place.beyond for place in found.third) else []
@@ -194,7 +195,7 @@ def conflict_tables(found: ClusterCost) -> tuple[Table, ...]:
         ),
     }
     note = (
-        "Refused: errors as clients saw them; each does the transaction again inside the same latency, so p50 and p99 hold the "
+        "Refused: errors as clients saw them; each repeats the transaction within the same latency, so p50 and p99 include the "
         "repeats. Repeated: their share of all attempts. Servers counted, over all trials and the warm-up: conflicts found by "
         "certification, and transactions rolled back for another node's that came first. Clients see both, and deadlocks on one node."
     )
@@ -277,8 +278,8 @@ def _advice(found: ClusterCost, evidence: RunEvidence) -> tuple[Advice, ...]:
     return (
         Advice(
             action="Set group_replication_paxos_single_leader = ON on every member, and bootstrap the group again.",
-            because=f"Over {slow.place} half of the commits take {figures.number(fast.p50_ms.value)} ms with it and "
-            f"{figures.number(slow.p50_ms.value)} ms without: without it each commit also waits for the turn of every idle member.",
+            because=f"Over {slow.place}, the median commit takes {figures.number(fast.p50_ms.value)} ms with it and "
+            f"{figures.number(slow.p50_ms.value)} ms without it, because each commit then also waits for every idle member's turn.",
         ),
     )
 

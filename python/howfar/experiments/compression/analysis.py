@@ -323,7 +323,7 @@ def _best_at(gains: Sequence[tuple[CompressionGain, str]]) -> str:
         rivals = [other for gain, other in gains if gain is not best and (gain.times_interval or (0.0, 0.0))[1] >= low]
         if rivals:
             doubts.append(f"not resolved from {', '.join(rivals)}")
-    return f"{name} gives most ({'; '.join([_times(best), *doubts])})"
+    return f"{name} helps most ({'; '.join([_times(best), *doubts])})"
 
 
 def _times(gain: CompressionGain) -> str:
@@ -344,7 +344,7 @@ def compression_says(rows: Sequence[CompressionRow]) -> str:
         return f"{text} No difference is resolved in the {len(tried)} measured cells."
     text += f" A difference is resolved in {len(decided)} of {len(tried)} measured cells"
     if not predicted:
-        return f"{text}; the model predicted none of these, for it had no cells at another rate."
+        return f"{text}; the model predicted none of these, because it had no cells at another rate."
     among = "these" if len(predicted) == len(decided) else f"the {len(predicted)} of these that it predicted"
     return f"{text}; the model has {sum(bool(each.agrees) for each in predicted)} of {among} right."
 
@@ -397,4 +397,4 @@ def _moved(before: Limit | None, after: Limit | None) -> str:
         return ""
     if before.resource is after.resource:
         return f" (limit: {thing(before)}, with and without)"
-    return f" (the limit goes from {thing(before)} to {thing(after)})"
+    return f" (the limit moves from {thing(before)} to {thing(after)})"

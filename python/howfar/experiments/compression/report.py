@@ -117,7 +117,7 @@ class _Frame:
         self.dash = by_name(alt.StrokeDash, "series", looks(names, palette.DASHES), key)
 
     def _y(self, field: str, first: bool) -> alt.Y:
-        title = "transactions a second" if first else None
+        title = "transactions per second" if first else None
         return axis(alt.Y, field, title, self.heights, 10, values=log_ticks(*self.heights), format=",.3~r")
 
     def panel(self, content: str, rows: list[CompressionRow], points: Rows, first: bool) -> Drawable:
@@ -220,7 +220,7 @@ def costs(found: CompressionEconomics) -> list[Block]:
     rates = list(dict.fromkeys(tried.rate_bps for row in found.rows for tried in row.measured))
     fields: dict[str | Column, Callable[[CompressionRow], str | Cell]] = {
         "data,\nalgorithm": lambda row: f"{row.content}, {row.algorithm}",
-        "bytes\nof before": lambda row: f"{row.ratio_to_client:.2f}",
+        "bytes of\nplain": lambda row: f"{row.ratio_to_client:.2f}",
         "CPU ns/B\nclient+server": lambda row: Cell(
             f"{figures.number(row.client_ns_per_byte)}+{figures.number(row.server_ns_per_byte)}",
             figures.between(row.cost_ns_per_byte_interval),

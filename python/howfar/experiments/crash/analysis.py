@@ -391,8 +391,8 @@ def _lost(loss: CrashLoss, brief: bool = False) -> str:
     text += ")"
     if not brief and FAULTS[loss.fault].machine:
         text += (
-            f", {before_the_fault(loss)} of all {loss.lost:,} acknowledged before the cut was in force, which is what the death of "
-            "the machine at that moment loses"
+            f", {before_the_fault(loss)} of all {loss.lost:,} acknowledged before the cut took effect, which is what the failure of "
+            "the machine at that moment would lose"
         )
     if not brief and loss.lost_age_ms is not None and loss.lost_age_ms > 0:
         text += f"; the earliest had been acknowledged {loss.lost_age_ms:.3g} ms before the fault"
@@ -435,7 +435,7 @@ def _meanwhile(loss: CrashLoss) -> str:
     if loss.meanwhile is None:
         return ""
     back = "" if loss.back_s is None else f"; whole again after {rate_interval(loss.back_s)} s"
-    return f" (meanwhile {interval_text(loss.meanwhile)} of the commits a second{back})"
+    return f" (meanwhile {interval_text(loss.meanwhile)} of the commits per second{back})"
 
 
 def _joins(loss: CrashLoss) -> str:
@@ -447,7 +447,7 @@ def _joins(loss: CrashLoss) -> str:
     limit = ", which was its limit" if busy > LINK_IS_LIMIT else ""
     return (
         f"{capital(mode_name(loss.mode))}: {whose} was whole after {rate_interval(loss.back_s)} s, by {' or '.join(loss.join.how)} "
-        f"with {megabytes(loss.join.received_bytes)} MB; that took its donor's link for {busy * 100:.0f} % of the time{limit}."
+        f"with {megabytes(loss.join.received_bytes)} MB; that occupied its donor's link for {busy * 100:.0f} % of the time{limit}."
     )
 
 

@@ -305,20 +305,20 @@ def loss_notes(losses: Sequence[CrashLoss]) -> tuple[str, ...]:
     crashes = sorted({loss.crashes for loss in losses})
     times = plural(crashes[0], "crash") if len(crashes) == 1 else f"{crashes[0]} to {crashes[-1]} crashes"
     notes.append(
-        f"{times} a row. Applied, not acknowledged (on the survivor, and the client got no answer) and seen, then gone (others read "
-        "what the crash took back) are totals over all of them."
+        f"{times} per row. Applied, not acknowledged (on the survivor, but the client got no answer) and seen, then gone (others read "
+        "what the crash undid) are totals over all of them."
     )
     if any(loss.stall_s for loss in losses):
         notes.append(
-            "s without a commit: the longest time in which no client of the nodes that went on was told of one, 95 % interval of the "
-            "mean. By a node cut off: writes that it acknowledged by itself, in all."
+            "s without a commit: the longest time in which no client of the nodes that went on was told of one, with the 95 % "
+            "interval of the mean. By a node cut off: all writes that it acknowledged by itself."
         )
     if any(loss.meanwhile for loss in losses):
-        notes.append("Meanwhile: while a member was cut off, slow or joining, of the rate before.")
+        notes.append("Meanwhile: the rate while a member was cut off, slow or joining, relative to the rate before.")
     if any(loss.join for loss in losses):
         notes.append(
             "MB: to the node that joined, over all its links, from the start of its server until it was whole, by the kernel's count; "
-            "the load's writes are among them. Link busy: share of that time in which its donor's link was sending."
+            "the load's writes are included. Link busy: the share of that time in which its donor's link was sending."
         )
     return tuple(notes)
 
@@ -337,7 +337,7 @@ def dots(crash: CrashFindings) -> Chart:
     return Chart(
         "losses",
         "Acknowledged commits lost, a dot for each crash, by mode and fault",
-        "Each mark is one crash; the axis is linear from 0 to 1 and logarithmic beyond. Upright line and grey band: predicted, with "
+        "Each mark is one crash; the axis is linear from 0 to 1 and logarithmic beyond. Vertical line and grey band: predicted, with "
         f"its interval.{gone}",
         partial(_draw_dots, losses),
         Table("", single("mode, fault", "acknowledged in all", "lost in all", "lost, crash by crash"), rows),
@@ -374,15 +374,15 @@ def evidence(losses: Sequence[CrashLoss]) -> list[str]:
 def _machine_death(losses: Sequence[CrashLoss]) -> str:
     cut = [loss for loss in losses if FAULTS[loss.fault].machine]
     if not cut:
-        return "The link to the replica was never cut first, so the death of a machine was not measured."
+        return "The link to the replica was never cut first, so the failure of a machine was not measured."
     modes = {loss.mode: [each for each in cut if each.mode == loss.mode] for loss in cut}
     found = [
         f"{mode_name(mode)} {' and '.join(map(before_the_fault, mine))} in {plural(sum(loss.crashes for loss in mine), 'crash')}"
         for mode, mine in sorted(modes.items())
     ]
     return (
-        f"The death of the primary's machine would have lost what was acknowledged before the cut was in force: {'; '.join(found)}. "
-        "Two figures: until the cut was started, and until it was done."
+        f"A failure of the primary's machine would have lost what was acknowledged before the cut took effect: {'; '.join(found)}. "
+        "Two figures: until the cut was begun, and until it was complete."
     )
 
 
@@ -392,12 +392,12 @@ def _zero(losses: Sequence[CrashLoss]) -> str:
     if not safe:
         return ""
     most = max(loss.crashes for loss in safe)
-    text = f"{plural(most, 'crash')} without a loss exclude that more than {percent_up(may_lose(most))} % of crashes lose any (95 %)"
+    text = f"{plural(most, 'crash')} without a loss rule out that more than {percent_up(may_lose(most))} % of crashes lose any (95 %)"
     kept = [loss for loss in safe if loss.mode in LOSSLESS]
     crashes, commits = sum(loss.crashes for loss in kept), sum(loss.acknowledged for loss in kept)
     if len(kept) > 1:
         what = "cluster" if all(loss.mode in CLUSTERS for loss in kept) else "semi-sync"
-        text += f"; all {crashes} {what} crashes together exclude more than {percent_up(may_lose(crashes))} % ({commits:,} commits)"
+        text += f"; all {crashes} {what} crashes together rule out more than {percent_up(may_lose(crashes))} % ({commits:,} commits)"
     return text + "."
 
 
@@ -412,7 +412,7 @@ def _logs(losses: Sequence[CrashLoss]) -> str:
     acknowledged, void = sum(loss.acknowledged for loss in losses), sum(loss.void_crashes for loss in losses)
     return (
         f"{acknowledged:,} acknowledged keys in the clients' logs were compared with all keys on the survivors: every account adds "
-        f"up. {plural(void, 'crash')} void and in no figure."
+        f"up. Void, and excluded from all figures: {plural(void, 'crash')}."
     )
 
 

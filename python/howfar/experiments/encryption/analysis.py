@@ -234,11 +234,11 @@ def encryption_says(row: EncryptionRow) -> str:
     costs = []
     if row.byte_ns is not None:
         costs.append(
-            f"{within(row.byte_ns, row.byte_ns_interval, '{:.2f}'.format)} ns of CPU a byte{_doubt(row.byte_ns_interval)}"
+            f"{within(row.byte_ns, row.byte_ns_interval, '{:.2f}'.format)} ns of CPU per byte{_doubt(row.byte_ns_interval)}"
         )
     if row.connect_us is not None:
         cost = within(row.connect_us, row.connect_us_interval, "{:.0f}".format)
-        costs.append(f"{cost} µs of CPU a connect{_doubt(row.connect_us_interval)}{_round_trips(row)}")
+        costs.append(f"{cost} µs of CPU per connect{_doubt(row.connect_us_interval)}{_round_trips(row)}")
     what = f"costs {' and '.join(costs)}" if costs else "has costs per byte and connect that were not measured"
     sentences = (
         (row.persistent, "With persistent connections"),
@@ -259,7 +259,7 @@ def _round_trips(row: EncryptionRow) -> str:
     text = f" with {count} round trips" if known else ""
     if not row.retried:
         return text
-    which = "one of them because" if known else "a round trip more, for"
+    which = "one of them because" if known else "one more round trip, because"
     return f"{text} ({which} the server asks for another key share)"
 
 
@@ -268,7 +268,7 @@ def _throughput(tried: Sequence[EncryptionTried]) -> str:
     known = [each.ratio.value - 1 for each in tried if each.resolved]
     cells = counted(len(tried), "cell")
     invalid = sum(each.invalid for each in tried)
-    about = f", {invalid} of them not about the path" if invalid else ""
+    about = f", {invalid} of which do not describe the path" if invalid else ""
     if all(_costs_hardly_anything(each) for each in tried):
         return f"throughput hardly changes ({cells})"
     if not known:
@@ -294,7 +294,7 @@ def _model_says(tried: Sequence[EncryptionTried]) -> list[str]:
         return []
     off = f"{sum(errors) / len(errors):.1%} on average and {max(errors):.1%} at worst".replace("%", " %")
     return [
-        f"From other numbers of connections the model predicted {len(errors)} of these {len(tried)} ratios, off by {off}."
+        f"From other numbers of connections, the model predicted {len(errors)} of these {len(tried)} ratios, off by {off}."
     ]
 
 

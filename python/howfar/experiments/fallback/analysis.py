@@ -284,7 +284,7 @@ def fallback_sentence(story: FallbackStory) -> str:
         )
     text = f"{begin} acknowledged nothing for {_seconds(story.stall_ms)} after {left} left"
     if story.degraded_ms is None and story.waits_for_ever:
-        return f"{text}, which was until it was back: this server has no timeout and does not fall back."
+        return f"{text}, until it was back: this server has no timeout and does not fall back."
     if story.degraded_ms is None:
         return f"{text}, and did not fall back."
     least = "at least " if story.censored else ""
@@ -295,7 +295,7 @@ def fallback_sentence(story: FallbackStory) -> str:
     if story.after_return_ms is not None:
         text += f"; {least}{_seconds(story.after_return_ms)} of that was after the link had returned"
     if story.held_off:
-        text += f". In {story.held_off} of {story.trials} trials only the end of the load let it come back"
+        text += f". In {story.held_off} of {story.trials} trials, only the end of the load let it come back"
     return text + "."
 
 

@@ -182,9 +182,7 @@ def fallback_table(stories: Sequence[FallbackStory]) -> Table:
         Column(each, f"{story.threads} connections") for each, story in zip(story_names(stories), stories, strict=True)
     ]
     trials = sorted({story.trials for story in stories})
-    note = (
-        f"Means over {plural(trials[-1], 'trial')} for each mode; 95 % intervals in brackets, where there are enough."
-    )
+    note = f"Means over {plural(trials[-1], 'trial')} for each mode; 95 % intervals in brackets, where there are enough trials."
     bound = [LOWER_BOUND] if any(to_the_end(story) for story in stories) else []
     return Table("What a fallback hides", (Column("", left=True), *heads), rows, (note, *bound), main=True)
 
@@ -261,9 +259,9 @@ def _events(story: FallbackStory, series: FallbackSeries) -> str:
 
 def _log(story: FallbackStory) -> list[Block]:
     if not story.log_lines:
-        return [Text(f"The primary ({mode_name(story.mode)}) wrote nothing about it into its log.")]
+        return [Text(f"The primary ({mode_name(story.mode)}) wrote nothing about it to its log.")]
     return [
-        Text(f"All that the primary ({mode_name(story.mode)}) wrote about it into its log:"),
+        Text(f"All that the primary ({mode_name(story.mode)}) wrote about it to its log:"),
         Bullets(story.log_lines),
     ]
 
@@ -272,7 +270,9 @@ def _evidence(stories: Sequence[FallbackStory]) -> list[str]:
     trials = ", ".join(f"{story.trials} {label}" for story, label in zip(stories, story_names(stories), strict=True))
     times = [story.series.at_s for story in stories if story.series]
     gaps = sorted(later - earlier for each in times for earlier, later in pairwise(each))
-    looks = f" Two looks at the primary are {figures.number(gaps[len(gaps) // 2])} s apart (median)." if gaps else ""
+    looks = (
+        f" Queries of the primary's state are {figures.number(gaps[len(gaps) // 2])} s apart (median)." if gaps else ""
+    )
     return [f"Trials: {trials}. Commits are counted from the clients' logs, states by querying the primary.{looks}"]
 
 

@@ -104,7 +104,7 @@ def costs(found: HopCosts, unit: str) -> Table:
     note = (
         f"Against {found.baseline}, within blocks, with 95 % intervals (below four blocks their own values instead). *: a difference "
         "from the baseline's throughput that is resolved. Throughput and CPU time: in a closed loop. CPU time is that "
-        "of all programs of the path; on the same CPUs it is taken from the client or the server. A connect: the extra time of a "
+        "of all programs of the path; on the same CPUs it is taken from the client or the server. Per connect: the extra time of a "
         "transaction that opens its own connection."
     )
     return table_of("", found.hops, fields, (note,), main=True, stack=True)

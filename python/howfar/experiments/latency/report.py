@@ -63,9 +63,9 @@ def main_table(found: Latency) -> Table:
     }
     rows = [(path, at) for path in found.paths for at in path.rates]
     note = (
-        "Response times count from when a transaction was due. Where less than 99 % is answered in time they grow with the length of "
-        "the trial, so none is given; nor a quantile that fewer than 10 transactions of a trial exceed. Load: of the baseline in "
-        "a closed loop. *: resolved. ?: whether it keeps up is not resolved."
+        "Response times count from when a transaction was due. Where less than 99 % is answered in time, they grow with the length of "
+        "the trial, so none is given; nor is a quantile that fewer than 10 transactions of a trial exceed. Load: relative to the "
+        "baseline in a closed loop. *: resolved. ?: whether it keeps up is not resolved."
     )
     return table_of("", rows, fields, (note,), main=True, stack=True)
 
@@ -98,8 +98,8 @@ def charts(found: Latency) -> list[Block]:
     chart = Chart(
         "latency",
         "",
-        "Response times from when a transaction was due, all blocks together; as far as ten transactions lie beyond. A path that "
-        "does not keep up with a rate is left out there.",
+        "Response times from when a transaction was due, all blocks merged; a line ends where ten transactions lie beyond it. A path "
+        "that does not keep up with a rate is left out there.",
         draw,
     )
     return [Heading("How long answers take at each rate"), chart]
@@ -115,10 +115,10 @@ def _advice(found: Latency) -> tuple[Advice, ...]:
         doubt = "" if first.sure else ", so whether it keeps up there is not resolved"
         advice.append(
             Advice(
-                action=f"On {path.name} keep below {with_limits(_with_room(capacity))} transactions/s, or give it more connections or "
-                "fewer round trips.",
-                because=f"At {first.per_s:,.0f}/s it answered {_percent(first.answered)} in time{doubt}; in a closed loop with as "
-                f"many connections it does {with_limits(capacity)}/s, of which 80 % leave room for bursts.",
+                action=f"On {path.name}, keep below {with_limits(_with_room(capacity))} transactions/s, or give it more connections "
+                "or fewer round trips.",
+                because=f"At {first.per_s:,.0f}/s, it answered {_percent(first.answered)} in time{doubt}; in a closed loop with as "
+                f"many connections, it does {with_limits(capacity)}/s, of which 80 % leaves room for bursts.",
             )
         )
     return tuple(advice)

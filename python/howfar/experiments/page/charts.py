@@ -81,7 +81,7 @@ class _CrossingChart:
 
     def x(self, field: str = "cpu") -> alt.X:
         low, high = self.across
-        title = f"application's CPU a page on one machine, ms{'' if self.narrow else ', its own needs included'}"
+        title = f"application's CPU per page on one machine, ms{'' if self.narrow else ', its own needs included'}"
         ticks: dict[str, Any] = {"values": log_ticks(low, high)} if low > 0 else {}
         log = 10 if low > 0 else 0
         return axis(alt.X, field, title, self.across, log, grid=False, format=".3~r", labelOverlap=True, **ticks)
@@ -90,7 +90,7 @@ class _CrossingChart:
         low, high = self.heights
         ticks = [tick for tick in RATIO_TICKS if low <= tick <= high]
         ticks = ticks if len(ticks) <= 9 else [tick for tick in ticks if tick in FEW_TICKS]
-        title = "pages a second, two machines over one"
+        title = "pages per second, two machines over one"
         return axis(alt.Y, field, title, self.heights, 10, values=ticks, format=".2~r")
 
     def chart(self) -> Drawable:
@@ -230,7 +230,7 @@ def split_chart(findings: PageFindings, width: int) -> Drawable | None:
         ]
         title = alt.TitleParams(f"{page}, {in_flight(arms[0].threads)}", anchor="start")
         options: dict[str, Any] = {"size": 19, "ends": lengths, "with_legend": not panels, "title": title}
-        panels.append(stacked(rows, list(named), present, "ms a page (mean)", width, **options))
+        panels.append(stacked(rows, list(named), present, "ms per page (mean)", width, **options))
     return rows_of(panels, 1) if panels else None
 
 
@@ -247,7 +247,7 @@ def latency_chart(findings: PageFindings, latencies: Latencies, width: int) -> D
         ]
         for setting in findings.headline_settings()
     }
-    titles = "this share of pages was faster", "ms a page"
+    titles = "this share of pages was faster", "ms per page"
     thresholds = NOTICED_MS, DEGRADED_MS
     return percentiles(panels, path_colours(findings), titles=titles, width=width, thresholds=thresholds)
 

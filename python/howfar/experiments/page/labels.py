@@ -52,7 +52,7 @@ def setting_names(found: Sequence[OnRoute]) -> list[str]:
     if several(each.application for each in found):
         parts.append([APPLICATIONS[each.application] for each in found])
     if several(each.connect for each in found):
-        parts.append(["persistent" if each.connect == "persistent" else "connect a page" for each in found])
+        parts.append(["persistent" if each.connect == "persistent" else "connect per page" for each in found])
     return [", ".join(names) for names in zip(*parts, strict=True)]
 
 

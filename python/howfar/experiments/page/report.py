@@ -148,9 +148,7 @@ def cards(findings: PageFindings) -> tuple[Card, ...]:
             continue
         choice = alike[0]
         over = f" ({route_name(choice.route, [each.route for each in alike])})" if len(alike) > 1 else ""
-        meaning = (
-            f"two machines{over} serve {ratio(choice.two_over_one)} of its pages a second, {in_flight(setting.threads)}"
-        )
+        meaning = f"two machines{over} serve {ratio(choice.two_over_one)} of its pages per second, {in_flight(setting.threads)}"
         lines = []
         if (crossing := crossings.get((choice.page, choice.route))) is not None:
             found_ms = f"{pays_from(crossing)}{prediction_note(crossing)}"
@@ -185,7 +183,7 @@ def first_table(findings: PageFindings) -> Table | None:
         f"p50 ms, in\nflight {', '.join(flight)}": p50,
         f"over\n{NOTICED_MS} ms": lambda arm: share_of_pages(arm.over_noticed),
         f"over\n{DEGRADED_MS} ms": lambda arm: share_of_pages(arm.over_degraded),
-        "CPU ms\na page": lambda arm: number(arm.path_cpu_ms),
+        "CPU ms\nper page": lambda arm: number(arm.path_cpu_ms),
     }
     return _table("One machine or two?", findings.headline_arms(), fields, (note,), main=True)
 
@@ -208,7 +206,7 @@ def _crossing_chart(findings: PageFindings) -> Chart | None:
     }
     return Chart(
         name="crossing",
-        title="Pages a second with two machines over one, against the application's CPU a page",
+        title="Pages per second with two machines over one, against the application's CPU per page",
         caption="Points: measured, with 95 % intervals; one machine is the one with sockets."
         + "".join(text for text, seen in drawn.items() if seen),
         make=partial(charts.crossing_chart, findings),
@@ -225,7 +223,7 @@ def crossings_table(crossings: Sequence[Crossing]) -> Table | None:
         "predicted": lambda each: predicted_from(each) or UNKNOWN,
     }
     notes = [
-        "Application CPU a page in all, in ms: the page's own needs and what it was requested to compute in addition."
+        "Total application CPU per page, in ms: the page's own needs and what it was requested to compute in addition."
     ]
     if any(crossing.without_link_cpu_ms is not None for crossing in crossings):
         fields["without the\nemulator"] = lambda each: (
@@ -255,7 +253,7 @@ def choices_table(found: Sequence[PageChoice], tcp: bool = False) -> Table | Non
     if tcp:
         fields["TCP over\nsockets [95 %]"] = lambda each: ratio(each.tcp_over_socket)
     note = (
-        "Pages a second, paired by block; one machine is the one with sockets. Not resolved: the interval includes 1, or the "
+        "Pages per second, paired by block; one machine is the one with sockets. Not resolved: the interval includes 1, or the "
         "difference is smaller than the noise floor."
     )
     return _table("Two machines over one", found, fields, (note,))
@@ -266,7 +264,7 @@ def choices_table(found: Sequence[PageChoice], tcp: bool = False) -> Table | Non
 
 def _split_chart(findings: PageFindings) -> Chart | None:
     fields: dict[str | Column, Callable[[PageArm], str | Cell]] = {
-        "ms a page": lambda arm: f"{arm.page}: {where(arm, findings)}"
+        "ms per page": lambda arm: f"{arm.page}: {where(arm, findings)}"
     }
     for part in charts.PARTS:
         fields[part] = partial(_part_ms, part)
@@ -318,7 +316,7 @@ def round_trips_table(findings: PageFindings) -> Table | None:
         notes.append(
             f"At rest the link takes {listed(sorted(rest_us))} µs; the rest is waking processors and waiting for them."
         )
-    heads = ["µs a round trip\nto", "round trips\na page", *(_two_lines(column) for column in columns)]
+    heads = ["µs per round trip\nto", "round trips\nper page", *(_two_lines(column) for column in columns)]
     fields: Fields[list[str]] = {head: partial(_nth, index) for index, head in enumerate(heads)}
     return _table("What a round trip costs", rows, fields, notes)
 
@@ -398,7 +396,7 @@ def cpu_table(findings: PageFindings, arms: Sequence[PageArm]) -> Table | None:
     """CPU a page by role, and how busy the machines were."""
     seen = {role for arm in arms for role in arm.cpu_ms}
     names = _names(arms, findings)
-    fields: dict[str | Column, Callable[[PageArm], str | Cell]] = {"CPU ms a page": lambda arm: names[arm.arm]}
+    fields: dict[str | Column, Callable[[PageArm], str | Cell]] = {"CPU ms per page": lambda arm: names[arm.arm]}
     for role in (*(role for role in ROLES if role in seen), *sorted(seen - set(ROLES))):
         head = "link's\nemulator" if role == "link" else role
         fields[head] = partial(_cpu_ms, role)
@@ -421,7 +419,7 @@ def arms_table(findings: PageFindings) -> Table | None:
     fields: Fields[PageArm] = {
         "page": lambda arm: arm.arm,
         "pages/s [95 %]": lambda arm: with_limits(arm.pages_per_s),
-        "ms a page [95 %]": lambda arm: with_limits(arm.page_ms),
+        "ms per page [95 %]": lambda arm: with_limits(arm.page_ms),
         "p50 / p95 / p99": lambda arm: " / ".join(number(value) for value in (arm.p50_ms, arm.p95_ms, arm.p99_ms)),
         f"over {NOTICED_MS} ms": lambda arm: share_of_pages(arm.over_noticed),
         f"over {DEGRADED_MS} ms": lambda arm: share_of_pages(arm.over_degraded),
@@ -443,7 +441,7 @@ def _limits(summary: Summary, findings: PageFindings) -> list[str]:
         of = f" of {summary.machine_cpus}" if summary.machine_cpus else ""
         found.append(
             f"Both machines are on one computer, and the emulated link between them uses its CPUs: up to {arm.emulator_cpus:.2f}{of} "
-            f"({arm.arm}), {number(arm.cpu_ms['link'])} ms a page in addition to {number(arm.path_cpu_ms)} ms of everything else. "
+            f"({arm.arm}), {number(arm.cpu_ms['link'])} ms per page in addition to {number(arm.path_cpu_ms)} ms of everything else. "
             "Two real machines perform better than shown here."
         )
     if summary.machine_cpus and summary.machine_cpus >= 2:

@@ -94,7 +94,7 @@ def _unresolved(choice: PageChoice, threshold: Threshold) -> str:
         return " (unknown noise floor)"
     if abs(math.log(ratio.value)) < math.log1p(threshold.floor):
         return f" (within the noise floor of {threshold.floor * 100:.2g} %)"
-    return f" (within chance in {threshold.claims} comparisons)"
+    return f" (possibly chance in {threshold.claims} comparisons)"
 
 
 def _no_answer(arms: Sequence[PageArm]) -> str:
@@ -169,7 +169,7 @@ def round_trips_sentence(findings: PageFindings) -> str:
         return ""
     longer, count, two = found
     text = (
-        f"On two machines each round trip takes {with_interval(longer, lambda ms: f'{ms / count:.2g}')} ms longer, which adds "
+        f"On two machines, each round trip takes {with_interval(longer, lambda ms: f'{ms / count:.2g}')} ms longer, which adds "
         f"{with_interval(longer)} ms for the {count:.0f} of the {two.page} page (1 in flight)"
     )
     if not excludes_zero(longer):
@@ -290,7 +290,7 @@ def _machines(findings: PageFindings, action: str, shown: Sequence[PageChoice], 
         return None
     because = [f"Two machines served {_times(choice)}{_flip(findings, choice)}." for choice in choices]
     return Advice(
-        action=f"{action}, for pages like {listed([choice.page for choice in choices])}.", because=" ".join(because)
+        action=f"{action}, for pages such as {listed([choice.page for choice in choices])}.", because=" ".join(because)
     )
 
 
@@ -310,10 +310,10 @@ def _flip(findings: PageFindings, choice: PageChoice) -> str:
             "real machines)"
         )
     if crossing.measured_ms is not None:
-        return f" and pay from {pays_from(crossing)} of application CPU a page{without}"
+        return f" and pay from {pays_from(crossing)} of application CPU per page{without}"
     levels = [each for each in findings.choices if each.series == crossing.series]
     best = max(levels, key=lambda each: each.two_over_one.value)
-    with_cpu = f"{milliseconds(best.app_cpu_total_ms)} ms of application CPU a page"
+    with_cpu = f"{milliseconds(best.app_cpu_total_ms)} ms of application CPU per page"
     return f", at most {interval_text(best.two_over_one)} times with {with_cpu}{without}"
 
 
@@ -342,7 +342,8 @@ def _fewer_round_trips(findings: PageFindings) -> Advice | None:
     if found is None or not excludes_zero(found[0]) or not any(choice.better == "one" for choice in findings.choices):
         return None
     return Advice(
-        action="Before a second machine, cut the page's round trips: one query with IN or JOIN for many, MGET, getMulti.",
+        action="Before using a second machine, cut the page's round trips: one query with IN or JOIN instead of many, MGET, "
+        "getMulti.",
         because=round_trips_sentence(findings),
     )
 
@@ -354,5 +355,6 @@ def _keep_connections(findings: PageFindings) -> Advice | None:
     arm, longer = max(pairs, key=lambda pair: pair[1].value)
     return Advice(
         action="Keep connections between pages: PDO::ATTR_PERSISTENT, pconnect, a persistent_id for Memcached.",
-        because=f"{arm.arm}: {milliseconds(arm.page_ms.value)} ms a page, {with_interval(longer)} ms more than with kept connections.",
+        because=f"{arm.arm}: {milliseconds(arm.page_ms.value)} ms per page, {with_interval(longer)} ms more than with kept "
+        "connections.",
     )

@@ -77,7 +77,7 @@ def waking_blocks(summary: Summary) -> list[Block]:
         Column("as found", "of polling"),
         Column("of baseline", "as found"),
         Column("of baseline", "polling"),
-        Column("moved by waking"),
+        Column("changed by waking"),
     )
     rows = tuple(
         (
@@ -87,8 +87,8 @@ def waking_blocks(summary: Summary) -> list[Block]:
         for each in found.paths
     )
     note = (
-        f"{summary.asked.capitalize()} per second with idle CPUs as this machine leaves them, over those with idle CPUs that poll; "
-        "below 1 is what waking CPUs takes. The last column is the factor by which it moves the comparison."
+        f"{summary.asked.capitalize()} per second with idle CPUs as this machine has them, relative to those with polling idle CPUs: "
+        "below 1, waking CPUs costs throughput. The last column is the factor by which that changes the comparison."
     )
     return [Details("What waking idle CPUs costs", (Table("", columns, rows, (note,), stack=True),), True)]
 
@@ -112,7 +112,9 @@ def _unresolved_name(cell: CellSummary, one: str) -> str:
     """Clause for a path without resolved throughput; CPU time often resolves a difference."""
     if cell.cpu_resolution is Resolution.NOT_RESOLVED or cell.cpu_ratio is None:
         return cell.arm
-    return f"{cell.arm} (its CPU per {one} is: {cell.cpu_bound.sign}{interval_text(cell.cpu_ratio)} times)"
+    return (
+        f"{cell.arm} (its CPU per {one} is {cell.cpu_bound.sign}{interval_text(cell.cpu_ratio)} times the baseline's)"
+    )
 
 
 def _against_itself(arm: str, evidence: RunEvidence) -> str:
@@ -122,7 +124,7 @@ def _against_itself(arm: str, evidence: RunEvidence) -> str:
     if floor is None:
         return found + "; there are too few blocks to tell what this machine can resolve."
     judged = "a difference is resolved although there is none" if excludes_one(aa) else "no difference is resolved"
-    return f"{found}; {judged}, and differences below {share_text(floor)} cannot be (95 % interval)."
+    return f"{found}; {judged}, and differences below {share_text(floor)} cannot be resolved (95 % interval)."
 
 
 FARTHEST = 20
@@ -176,7 +178,7 @@ def ratios(summary: Summary, width: int) -> Drawable | None:
         return None
     floor = summary.noise_floor or 0.0
     low, high = ratio_domain(cells, floor)
-    title = f"{summary.asked} per second, of {baseline_name(summary)}'s (log scale)"
+    title = f"{summary.asked} per second, relative to {baseline_name(summary)} (log scale)"
     x = axis(alt.X, "ratio", title, (low, high), 10, values=_ratio_ticks(low, high), format=".3~r", grid=True)
     y = arm_axis(_names(cells))
     # Dots of one arm are spread over five lanes, so that equal ones are seen as two.
@@ -245,7 +247,7 @@ def cpu(summary: Summary, width: int) -> Drawable | None:
         for role in ("client", "server", "forwarder")
         if (part := getattr(cell.cpu_us_per_query, role)) is not None
     ]
-    unit = f"CPU µs a {ONE[summary.asked]}"
+    unit = f"CPU µs per {ONE[summary.asked]}"
     return stacked(rows, _names(cells), _colours(rows), unit, width, size=22) if rows else None
 
 
@@ -282,10 +284,10 @@ def _ratio_chart(summary: Summary) -> list[Block]:
     points = bars(cells, *ratio_domain(cells, summary.noise_floor or 0.0))
     cut = any(point["cut_low"] or point["cut_high"] for point in points)
     caption = (
-        "Bar and blue dot: the ratio with its 95 % interval. Open circles: single blocks. Grey band: the noise floor from the "
-        "baseline measured twice."
+        "Blue dot and bar: the ratio with its 95 % interval. Open circles: individual blocks. Grey band: the noise floor, from "
+        "the baseline measured twice."
         + (" Diamond: published elsewhere." if figures.published_sources(summary) else "")
-        + (" Arrowhead: the interval goes on beyond the axis." if cut else "")
+        + (" Arrowhead: the interval continues beyond the axis." if cut else "")
     )
     rows = [
         [
@@ -298,7 +300,7 @@ def _ratio_chart(summary: Summary) -> list[Block]:
         for cell in cells
     ]
     title = f"Ratio of {summary.asked} per second to the baseline, with 95 % intervals"
-    head = ("path", "ratio [95 %]", "reads as", "rank estimate [95 %]", "blocks")
+    head = ("path", "ratio [95 %]", "verdict", "rank estimate [95 %]", "blocks")
     return _chart(summary, "How certain is it?", title, caption, ratios, head, rows)
 
 
@@ -310,7 +312,7 @@ def _time_chart(summary: Summary) -> list[Block]:
             rows.append([cell.arm, *(f"{ms:.3f}" for ms in parts), f"{sum(parts):.3f}"])
     caption = (
         "The length of a bar is the mean time of a connection from one transaction to the next. CPU is measured; link is the measured "
-        "RTT at rest times the round trips; rest is what none of these explains: waking up, queueing behind another connection, locks."
+        "RTT at rest times the round trips; rest is what none of these explains: wake-ups, queueing behind another connection, locks."
     )
     title, head = "Where the mean time of a transaction goes, by path", ("ms", *PARTS, "total")
     return _chart(summary, "Where does the time of a transaction go?", title, caption, time_split, head, rows)
@@ -324,10 +326,10 @@ def _latency_chart(summary: Summary) -> list[Block]:
         rows.append([cell.arm, *texts, figures.ratio(cell.latency_ratio)])
     caption = (
         "Closed loop: each connection sends its next transaction when the last one is answered, so these are service times. All good "
-        "trials of a path together, drawn up to where ten samples lie beyond. Both axes are logarithmic."
+        "trials of a path are merged; a line ends where ten samples lie beyond it. Both axes are logarithmic."
     )
     head = ("ms", *(f"{quantile * 100:g} %" for quantile in CURVE_QUANTILES), "max", "median, x baseline [95 %]")
-    title = "Latency of a transaction by percentile, one line a path"
+    title = "Latency of a transaction by percentile, one line per path"
     return _chart(summary, "How long does a transaction take?", title, caption, latency, head, rows)
 
 
@@ -342,9 +344,9 @@ def _cpu_chart(summary: Summary) -> list[Block]:
         ]
         rows.append([cell.arm, *parts, figures.cpu_ratio(cell)])
     caption = (
-        "From the scheduler's account of each process. The emulator of the link is not included: it is part of the instrument. "
+        "From the scheduler's accounting of each process. The link's emulator is not included: it is part of the instrument. "
         + figures.cpu_note(summary)
     ).rstrip()
     head = (f"µs per {one}", "client", "server", "forwarders", "link emulator", "x baseline [95 %]")
     title = f"CPU microseconds per {one}, by program"
-    return _chart(summary, f"What does a {one} cost in CPU?", title, caption, cpu, head, rows)
+    return _chart(summary, f"How much CPU does a {one} use?", title, caption, cpu, head, rows)

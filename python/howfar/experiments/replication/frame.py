@@ -268,7 +268,7 @@ def flush_line(summary: Summary) -> str:
     took = f"{found / 1e3:.0f} µs" if found < 1e6 else f"{found / 1e6:.1f} ms"
     text = f"Writing and flushing 512 bytes{f' on {system}' if isinstance(system, str) else ''} took {took} (median)"
     if found < MEMORY_FSYNC_NS:
-        text += ": that is memory. On a disk every commit, or group of commits, costs a flush more on each server"
+        text += ": that is memory. On a disk every commit, or group of commits, costs one more flush on each server"
     return f"{text}.{durability}"
 
 

@@ -124,7 +124,7 @@ def _together(cost: ReplicationCost | None) -> Advice | None:
         return None
     return Advice(
         action="Before giving up acknowledgements, write from more connections or more rows per transaction.",
-        because=f"Over {format_duration_ns(curve.replica_rtt_ns or 0)} one connection makes "
+        because=f"Over {format_duration_ns(curve.replica_rtt_ns or 0)}, one connection makes "
         f"{rate(curve.points[0].commits_per_s.value)} commits/s; {curve.growth_threads} make {interval_text(curve.growth)} times as "
         "many, because they wait together.",
     )
@@ -138,7 +138,7 @@ def _watch(found: ReplicationFindings, kind: str) -> Advice | None:
     least = "at least " if worst.censored else ""
     return Advice(
         action="Let a semi-synchronous primary wait instead of falling back silently, and monitor its status.",
-        because=f"{capital(with_mode(worst.mode))} it acknowledged {least}{rate_interval(worst.unprotected)} commits without a "
+        because=f"{capital(with_mode(worst.mode))}, it acknowledged {least}{rate_interval(worst.unprotected)} commits without a "
         "replica.",
         lines=configuration(kind).timeout_lines(),
     )
@@ -151,9 +151,9 @@ def _second(found: ReplicationFindings, kind: str) -> Advice | None:
         return None
     longest = max(stories, key=lambda story: story.stall_ms.value)
     return Advice(
-        action="Let a commit wait for any one of two replicas, so that the loss of one stops nobody.",
-        because=f"{capital(with_mode(longest.mode))} and {plural(longest.replicas, 'replica')} nothing was acknowledged for "
-        f"{longest.stall_ms.value / 1e3:.1f} s: until the one that had left was back.",
+        action="Let a commit wait for any one of two replicas, so that the loss of one of them stops no commit.",
+        because=f"{capital(with_mode(longest.mode))} and {plural(longest.replicas, 'replica')}, nothing was acknowledged for "
+        f"{longest.stall_ms.value / 1e3:.1f} s, until the one that had left was back.",
         lines=configuration(kind).second_lines(longest.mode),
     )
 
@@ -183,7 +183,7 @@ def _crash_reasons(mode: str, losses: tuple[CrashLoss, ...]) -> list[str]:
         reasons.append(f"none of {acknowledged:,} acknowledged commits was lost in {plural(crashes, 'crash')}")
     gone = sum(loss.phantoms for loss in losses if loss.mode == "after-commit")
     if mode == "after-sync" and gone:
-        reasons.append(f"with AFTER_COMMIT others saw {gone:,} commits that a crash undid")
+        reasons.append(f"with AFTER_COMMIT, others saw {gone:,} commits that a crash undid")
     return reasons
 
 
@@ -356,8 +356,8 @@ def published(cost: ReplicationCost, sources: Sequence[str]) -> Table:
     }
     notes = (
         *(f"Source: {source}." for source in sources),
-        "Other machines: without an acknowledgement compare the ratios, not the rates.",
-        f"There no commit was flushed (innodb_flush_log_at_trx_commit = 0); ours: durability {cost.curves[0].durability}.",
+        "On other machines: without an acknowledgement, compare the ratios, not the rates.",
+        f"There, no commit was flushed (innodb_flush_log_at_trx_commit = 0); ours: durability {cost.curves[0].durability}.",
     )
     return table_of("Published figures", cost.published, fields, notes)
 

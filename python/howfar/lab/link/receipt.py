@@ -138,7 +138,7 @@ def rtt_violations(spec: LinkSpec, rest_rtt_ns: int, at_rest: RttResult, latenes
     if abs(at_rest.p50_ns - rest_rtt_ns) <= allowed_ns:
         return ()
     seen, requested = format_duration_ns(at_rest.p50_ns), format_duration_ns(spec.rtt_ns)
-    sentence = f"the link's RTT at rest was {seen}, asked {requested}"
+    sentence = f"the link's RTT at rest was {seen}, requested {requested}"
     on_wire_ns = rest_rtt_ns - spec.rtt_ns
     if on_wire_ns > allowed_ns / 10:
         sentence += f" and {format_duration_ns(on_wire_ns)} for the ping's own bytes at the rate"
@@ -214,7 +214,7 @@ def _mean_violations(stats: LinkStats, lateness: Lateness) -> list[str]:
     if abs(off_ns) <= lateness.mean_ns:
         return []
     changed, allowed = "longer" if off_ns > 0 else "shorter", format_duration_ns(lateness.mean_ns)
-    sentence = f"the link made each round trip {format_duration_ns(abs(off_ns))} {changed} in the mean"
+    sentence = f"the link made each round trip {format_duration_ns(abs(off_ns))} {changed} on average"
     why = "the machine was too busy for the emulator"
     return [f"{sentence} (allowed {allowed}, {MEAN_MAX_SHARE:.0%} of a round trip): {why}"]
 
@@ -229,7 +229,7 @@ def effect_warnings(spec: LinkSpec, stats: LinkStats | None) -> tuple[str, ...]:
     if stats is None:
         return ()
     return tuple(
-        f"{effect} {_spaced(name)}: asked {row['asked']:.3%}, counted {row['counted']:.3%} of {row['of']} segments "
+        f"{effect} {_spaced(name)}: requested {row['asked']:.3%}, counted {row['counted']:.3%} of {row['of']} segments "
         f"(99 % interval {row['low']:.3%} to {row['high']:.3%})"
         for name, rows in effects_counted(spec, stats).items()
         for effect, row in rows.items()

@@ -57,7 +57,7 @@ def apply(spec: LinkSpec, word: str, value: str) -> LinkSpec:
             word, value = word.removesuffix(suffix), f"{_option(name)}:{value}"
     if word not in _OF_A_DIRECTION:
         raise QuantityError(
-            f"{word!r} is nothing that a link has", f"Known: {', '.join([*_OF_THE_LINK, *_OF_A_DIRECTION])}."
+            f"{word!r} is not a property of a link", f"Known: {', '.join([*_OF_THE_LINK, *_OF_A_DIRECTION])}."
         )
     names, value = _directions(value)
     for name in names:
@@ -78,13 +78,13 @@ def _directions(value: str) -> tuple[Sequence[DirectionName], str]:
         if word == _option(name):
             return (name,), rest
     raise QuantityError(
-        f"{word!r} is no direction of a link", f"Write {' or '.join(f'{_option(name)}:…' for name in DIRECTIONS)}."
+        f"{word!r} is not a direction of a link", f"Write {' or '.join(f'{_option(name)}:…' for name in DIRECTIONS)}."
     )
 
 
 def _limited(what: str, value: int, least: int, most: int, text: str, show: Callable[[float], str]) -> int:
     if not least <= value <= most:
-        raise QuantityError(f"{text!r} is out of range for {what}", f"From {show(least)} to {show(most)}.")
+        raise QuantityError(f"{text!r} is out of range for {what}", f"Give a value from {show(least)} to {show(most)}.")
     return value
 
 
@@ -120,10 +120,10 @@ def check(links: Sequence[LinkSpec]) -> None:
             if len(spec.direction(name).outages) > OUTAGES_MOST:
                 raise QuantityError(
                     f"more than {OUTAGES_MOST} outages in one direction",
-                    "Write those that repeat as one: --outage 5s:1s/30s.",
+                    "Write repeated outages as one: --outage 5s:1s/30s.",
                 )
             if spec.queue_bytes(name) > QUEUE_MAX_BYTES:
-                raise QuantityError("the queue would have more than 64 GiB", "Say a smaller --queue, rate or RTT.")
+                raise QuantityError("the queue would have more than 64 GiB", "Give a smaller --queue, rate or RTT.")
             _check_queue(spec, name)
             _check_jitter(spec, name)
 
@@ -134,7 +134,7 @@ def _check_queue(spec: LinkSpec, name: DirectionName) -> None:
     if queue < packet:
         raise QuantityError(
             f"a queue of {queue} bytes holds no packet: one takes {packet} with its framing",
-            f"Say --queue {packet}B or more, or a time like 1ms.",
+            f"Give --queue {packet}B or more, or a time such as 1ms.",
         )
 
 
@@ -144,8 +144,8 @@ def _check_jitter(spec: LinkSpec, name: DirectionName) -> None:
     if isinstance(jitter, NormalJitter) and jitter.deviation_ns > delay_ns:
         raise QuantityError(
             f"a jitter of {format_duration_ns(jitter.deviation_ns)} around a delay of {format_duration_ns(delay_ns)}"
-            f" {name.replace('_', ' ')} would often be less than none",
-            "Say a longer --rtt, less --jitter, or :pareto after it, which only adds.",
+            f" {name.replace('_', ' ')} would often be negative",
+            "Give a longer --rtt, less --jitter, or :pareto after it, which only adds delay.",
         )
 
 
@@ -164,13 +164,13 @@ def _delay_to_server(spec: LinkSpec, text: str) -> LinkSpec:
 
 def _seed(spec: LinkSpec, text: str) -> LinkSpec:
     if not _is_number(text) or int(text) >= 2**63:
-        raise QuantityError(f"{text!r} is not a seed", "Write a whole number from 0 on.")
+        raise QuantityError(f"{text!r} is not a seed", "Write a whole number, 0 or more.")
     return replace(spec, seed=int(text))
 
 
 def _mtu(spec: LinkSpec, text: str) -> LinkSpec:
     if not _is_number(text):
-        raise QuantityError(f"{text!r} is not an MTU", "Write a number of bytes, like 1500.")
+        raise QuantityError(f"{text!r} is not an MTU", "Write a number of bytes, such as 1500.")
     return replace(spec, mtu=_limited("an MTU", int(text), MTU_LEAST, MTU_MOST, text, lambda size: f"{size:.0f} bytes"))
 
 
@@ -235,7 +235,7 @@ def _jitter(direction: DirectionSpec, text: str) -> DirectionSpec:
         if 1 < exponent <= 100:
             return replace(direction, jitter=ParetoJitter(mean_ns=ns, shape=exponent))
     raise QuantityError(
-        f"{text!r} is no jitter", "Write 2ms, 2ms:normal, 2ms:pareto or 2ms:pareto:2.5 (shape above 1)."
+        f"{text!r} is not a jitter", "Write 2ms, 2ms:normal, 2ms:pareto or 2ms:pareto:2.5 (shape above 1)."
     )
 
 
@@ -265,7 +265,7 @@ def _loss_burst(direction: DirectionSpec, text: str) -> DirectionSpec:
         length = 0.0
     if not 1 <= length <= 1e6:
         raise QuantityError(
-            f"{text!r} is no mean length of a burst", "Write how many segments are lost in a row, like 8."
+            f"{text!r} is not a mean length of a burst", "Write how many segments are lost in a row, such as 8."
         )
     return replace(direction, loss=_made_loss(loss_share(direction.loss), length), loss_burst=length)
 
@@ -277,7 +277,9 @@ def _made_loss(share: float, burst: float | None) -> IndependentLoss | BurstLoss
     if burst is None:
         return IndependentLoss(probability=share)
     if share > (1 - share) * burst:
-        raise QuantityError(f"bursts of {burst:g} cannot make a loss of {share:.0%}", "Longer bursts, or less loss.")
+        raise QuantityError(
+            f"bursts of {burst:g} cannot make a loss of {share:.0%}", "Use longer bursts, or less loss."
+        )
     return BurstLoss(to_bad=share / burst / (1 - share), to_good=1 / burst)
 
 
@@ -292,12 +294,13 @@ def _outage(direction: DirectionSpec, text: str) -> DirectionSpec:
     when, _, again = text.partition("/")
     at, colon, duration = when.partition(":")
     if not colon:
-        raise QuantityError(f"{text!r} is no outage", "Write at:for or at:for/every, like 5s:1s/30s.")
+        raise QuantityError(f"{text!r} is not an outage", "Write at:for or at:for/every, such as 5s:1s/30s.")
     at_ns, for_ns = schedule_ns(at), schedule_ns(duration)
     every_ns = schedule_ns(again) if again else None
     if for_ns == 0 or (every_ns is not None and every_ns <= for_ns):
         raise QuantityError(
-            f"{text!r} is no outage", "It lasts for some time, and less long than what it repeats after."
+            f"{text!r} is not an outage",
+            "It must last for some time, and for less than the time after which it repeats.",
         )
     return replace(direction, outages=(*direction.outages, Outage(at_ns=at_ns, for_ns=for_ns, every_ns=every_ns)))
 
@@ -356,7 +359,9 @@ def read_script(text: str, spec: LinkSpec, source: str = "the script") -> Script
                 )
             outages += [Outage(at_ns=at_ns, for_ns=_down(value)) for word, value in settings if word == "down"]
             if len(outages) > OUTAGES_MOST:
-                raise QuantityError(f"more than {OUTAGES_MOST} times down", "Those that repeat: --outage 5s:1s/30s.")
+                raise QuantityError(
+                    f"the link is down more than {OUTAGES_MOST} times", "Write repeated outages as --outage 5s:1s/30s."
+                )
             if len(lines) == MOST_LINES:
                 raise QuantityError(f"more than {MOST_LINES} lines", "Shorten it.")
         lines.append((number, at_ns, [pair for pair in settings if pair[0] != "down"]))
@@ -395,7 +400,7 @@ def _line(fields: list[str]) -> tuple[int, list[tuple[str, str]]]:
 def _down(text: str) -> int:
     for_ns = schedule_ns(text)
     if for_ns == 0:
-        raise QuantityError("down for no time", "Write: 10s down 2s")
+        raise QuantityError("the link would be down for no time", "Write: 10s down 2s")
     return for_ns
 
 
@@ -465,7 +470,9 @@ def find_link(name: str) -> NamedLink:
     """The link of this name. Raises QuantityError."""
     links = named_links()
     if name not in links:
-        raise QuantityError(f"no link is called {name!r}", f"Known: {', '.join(links)}; `howfar links` explains them.")
+        raise QuantityError(
+            f"no link is called {name!r}", f"Known links: {', '.join(links)}; `howfar links` explains them."
+        )
     return links[name]
 
 
@@ -489,10 +496,10 @@ def rate_trace(text: str) -> tuple[RateStep, ...]:
     """Lines `10ms 5mbit` (0 for a line that stands still), or a mahimahi trace: one delivery a line, in ms. Raises QuantityError."""
     lines = list(_lines(text))
     if not lines:
-        raise QuantityError("the rate trace is empty", "Write lines like: 10ms 5mbit")
+        raise QuantityError("the rate trace is empty", "Write lines such as: 10ms 5mbit")
     steps = _mahimahi(lines) if all(line.isdecimal() for _, line in lines) else [_step(at, line) for at, line in lines]
     if len(steps) > STEPS_MAX:
-        raise QuantityError(f"the rate trace has {len(steps)} steps, {STEPS_MAX} are possible", "Shorten it.")
+        raise QuantityError(f"the rate trace has {len(steps)} steps, but only {STEPS_MAX} are possible", "Shorten it.")
     if not any(step.rate_bps for step in steps):
         raise QuantityError("nothing ever passes in the rate trace", "At least one step needs a rate.")
     return tuple(steps)
@@ -507,14 +514,16 @@ def rtt_trace(text: str) -> tuple[int, EmpiricalJitter]:
         except QuantityError as error:
             raise QuantityError(f"line {at} of the RTT trace: {error.message}", error.advice) from error
     if not found:
-        raise QuantityError("the RTT trace is empty", "Write one round trip a line, like 12.5ms")
+        raise QuantityError("the RTT trace is empty", "Write one round trip per line, such as 12.5ms")
     if len(found) > STEPS_MAX:
-        raise QuantityError(f"the RTT trace has {len(found)} values, {STEPS_MAX} are possible", "Take a sample of it.")
+        raise QuantityError(
+            f"the RTT trace has {len(found)} values, but only {STEPS_MAX} are possible", "Take a sample of it."
+        )
     least = min(found)
     if max(found) - least > DELAY_MAX_NS:
-        raise QuantityError("the round trips of the RTT trace differ by more than a minute", "Is the unit right?")
+        raise QuantityError("the round trips of the RTT trace differ by more than a minute", "Check the unit.")
     if least > RTT_MAX_NS:
-        raise QuantityError("the round trips of the RTT trace are longer than 10 s", "Is the unit right?")
+        raise QuantityError("the round trips of the RTT trace are longer than 10 s", "Check the unit.")
     return least, EmpiricalJitter(extra_ns=[value - least for value in found])
 
 

@@ -183,7 +183,7 @@ def _found(path: str, driver: str) -> Program:
         has = _modules(program, "-n", *(f"-dextension={name}" for name in files), "-dzend_extension=opcache")
         loaded = tuple(name for name in files if name in has)
         if missing := [name for name in (driver, *_NEEDED) if name not in has]:
-            lacking.append(f"{program} has not the extensions {', '.join(missing)}")
+            lacking.append(f"{program} lacks the extensions {', '.join(missing)}")
             continue
         match = re.search(r"PHP (\d\S*)", _say(program, "-n", "-v"))
         return Program(program, match.group(1) if match else "unknown", loaded)
@@ -329,7 +329,9 @@ class PhpFpm:
         """Check that the pool runs. Raises LabError."""
         if not self._companion.alive():
             code = self._companion.process.returncode
-            raise LabError(f"PHP-FPM ended {when} (exit code {code}){self.last_output()}", "See if memory ran out.")
+            raise LabError(
+                f"PHP-FPM ended {when} (exit code {code}){self.last_output()}", "Check whether memory ran out."
+            )
 
     def losses(self) -> tuple[str, ...]:
         """FPM's messages about children that died; it starts another in their place."""
@@ -391,7 +393,7 @@ def check(script: PageScript) -> None:
         if keys is not None:
             _check_drawn(keys.distribution, "keys")
     if script.memcached is not None and script.memcached.tls is not None:
-        raise PlanError("PHP's extension memcached knows no TLS", _ADVICE)
+        raise PlanError("PHP's extension memcached does not support TLS", _ADVICE)
     for name, service in services_of(script).items():
         _check_tls(name, service)
 

@@ -186,7 +186,7 @@ def open_wires(
     The replicas' ways to the primary come first. Raises PlanError, LinkFailed, EngineError."""
     among = [(low, high) for low, high in pairs(count + 1) if low] if mesh else []
     if count + len(among) > LINKS_MOST:
-        raise PlanError(f"a cluster of {count + 1} nodes needs more than {LINKS_MOST} links", "At most 6 nodes.")
+        raise PlanError(f"a cluster of {count + 1} nodes needs more than {LINKS_MOST} links", "Use at most 6 nodes.")
     ours, theirs = context.shares.server, context.replica_cpus
     with ExitStack() as ledger:
         wires: list[EmulatedWire] = []
@@ -302,7 +302,7 @@ class ReplicationSpec:
                 "`none` has no replica; the other modes have one or more.",
             )
         if self.replicas > REPLICAS_MOST:
-            raise PlanError(f"{self.replicas} replicas are too many", f"At most {REPLICAS_MOST}.")
+            raise PlanError(f"{self.replicas} replicas are too many", f"Use at most {REPLICAS_MOST}.")
         if self.semi_sync and not 1 <= self.wait_for <= self.replicas:
             raise PlanError(
                 f"a commit cannot wait for {self.wait_for} of {self.replicas} replicas", "Ask for more replicas."

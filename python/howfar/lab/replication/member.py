@@ -48,7 +48,7 @@ class Member:
     def _of(self, error: LabError) -> LabError:
         """It says whose server it was, and what may be the reason."""
         full = self.full()
-        advice = "Give it more room, or measure for a shorter time." if full else error.advice
+        advice = "Free some space, or measure for a shorter time." if full else error.advice
         why = f" had {full}" if full else ""
         return type(error)(f"{self.name}{why}: {error.message}", advice)
 
@@ -76,7 +76,7 @@ class Member:
     def write(self, *statements: str, patience_s: float) -> None:
         """Commit something, and wait so long. Raises LabError when it is not acknowledged by then: it may be committed or not."""
         unsaid = f"it did not commit {statements[0][:80]!r} within {patience_s:.0f} s, or refused it"
-        advice = "Semi-synchronous, it waits for its replicas: is one of them gone?"
+        advice = "With semi-synchronous replication, it waits for its replicas: is one of them gone?"
         self._do(statements, patience_s, unsaid, advice, as_client=True)
 
     def tell(self, order: str, patience_s: float) -> None:

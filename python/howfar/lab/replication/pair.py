@@ -190,7 +190,7 @@ def _state_of(replica: Member) -> ReplicaState:
 
 def _raise_refused(replica: Member, state: ReplicaState) -> NoReturn:
     why = "; ".join(state.errors) or f"receiving {state.receiving}, applying {state.applying}, and no error"
-    raise LabError(f"{replica.name} cannot replicate: {why}", "Its data and its primary's must be of one origin.")
+    raise LabError(f"{replica.name} cannot replicate: {why}", "Its data and its primary's must have the same origin.")
 
 
 @contextmanager
@@ -227,7 +227,7 @@ def check(spec: ReplicationSpec, dialect: ReplicationDialect) -> None:
     if spec.compression is not None and spec.compression not in dialect.compressions:
         raise PlanError(
             f"{dialect.kind} does not compress replication by {spec.compression}",
-            f"It can: {', '.join(dialect.compressions) or 'not at all'}.",
+            f"It supports: {', '.join(dialect.compressions) or 'none'}.",
         )
 
 
@@ -295,7 +295,9 @@ def join(pair: Pair, sources: Sequence[Source]) -> None:
         try:
             member.server.become_ready()
         except ServerCrashed as error:
-            damaged = f"If its log speaks of damaged files, remove {cache_home() / LOADED}: all in it is made anew."
+            damaged = (
+                f"If its log mentions damaged files, remove {cache_home() / LOADED}: everything in it is created again."
+            )
             raise ServerCrashed(
                 f"{member.name} does not start: {error.message}", f"{error.advice} {damaged}"
             ) from error

@@ -212,7 +212,7 @@ class PostgresReplication(ReplicationDialect):
     def set_timeout(self, primary: Member, timeout_ms: int | None) -> None:
         """There is none."""
         if timeout_ms is not None:
-            raise LabError("PostgreSQL waits for its replicas for ever: it has no timeout to be set")
+            raise LabError("PostgreSQL waits for its replicas forever: it has no timeout to set")
 
     def replication_log(self, lines: list[str]) -> list[str]:
         return [line for line in lines if "synchronous" in line]

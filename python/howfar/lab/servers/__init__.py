@@ -242,7 +242,7 @@ class Server(ABC):
         self._listen_queue = listen_queue(self.context.host, self.port)
         if self._listen_queue is not None and self._listen_queue < connections:
             raise LabError(
-                f"{self._listen_queue} clients may wait to be accepted where {connections} connect at once: "
+                f"only {self._listen_queue} clients may wait to be accepted, but {connections} connect at once: "
                 "net.core.somaxconn is lower than the server's backlog",
                 "Raise net.core.somaxconn, or use fewer threads.",
             )

@@ -170,7 +170,7 @@ def run_initialiser(command: Sequence[str], made: Path, *, pass_fds: Sequence[in
             "Does this server program work outside howfar?",
         )
     if not made.is_dir():
-        raise LabError(f"{command[0]} made no {made}")
+        raise LabError(f"{command[0]} did not create {made}")
 
 
 def quotable(password: str) -> str:

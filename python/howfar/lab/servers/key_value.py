@@ -223,7 +223,9 @@ class KeyValueServer(Server):
             raise
 
     def query(self, sql: str) -> list[dict[str, Any]]:
-        raise PlanError(f"{self.kind} knows no SQL: {sql[:60]!r}", "Name a server that does, like --server mariadb.")
+        raise PlanError(
+            f"{self.kind} does not support SQL: {sql[:60]!r}", "Name a server that does, such as --server mariadb."
+        )
 
     def has_tls(self) -> bool:
         """Whether TLS was built in."""
@@ -259,7 +261,7 @@ class KeyValueServer(Server):
         # Plain text first: Redis would wait for the end of what is a handshake to us and half a line to it.
         if encrypted is not None and (door := try_door(self._dialect, connection, host, None)).plain:
             raise LabError(
-                f"{self.kind} was to speak TLS at {door.at}, and it answers plain text there",
+                f"{self.kind} was to speak TLS at {door.at}, but it answers in plain text there",
                 "It encrypts TCP only: its socket is always plain.",
             )
         return super().session_view(connection, host, encrypted)
@@ -311,9 +313,9 @@ def _turned_away(counters: Mapping[str, int]) -> list[str]:
     """Data or clients that the server refused to keep."""
     found = []
     if evicted := counters.get("Evicted", 0):
-        found.append(f"the server threw {evicted} keys out during the trial: its memory was too small for them")
+        found.append(f"the server evicted {evicted} keys during the trial: its memory was too small for them")
     if rejected := counters.get("Rejected_connections", 0):
-        found.append(f"the server turned {rejected} connections away")
+        found.append(f"the server rejected {rejected} connections")
     return found
 
 

@@ -103,13 +103,15 @@ def find_server(server: str) -> Program:
     if kind is not None:
         raise ServerMissing(
             f"no {server} server was found (looked for {' and '.join(kind.names)} in PATH and {', '.join(PLACES)}, "
-            "and among the private installs)",
+            "and among the private installations)",
             kind.remedy,
         )
     if server in RECIPES:
-        raise ServerMissing(f"the private install {server} is not here", f"Get it: howfar servers get {server}")
+        raise ServerMissing(
+            f"there is no private installation {server} here", f"Install it with `howfar servers get {server}`."
+        )
     known = [*KINDS, *(install.name for install in installs())]
     raise ServerMissing(
         f"no server is called {server!r}",
-        f"Known: {', '.join(known)}; or give the path of a server program. `howfar servers list` shows what is here.",
+        f"Known servers: {', '.join(known)}; or give the path of a server program. `howfar servers list` shows what is here.",
     )

@@ -80,7 +80,7 @@ class MemcachedDialect:
         lines.send(b"version\r\n")
         answer = lines.line()
         if not answer.startswith("VERSION "):
-            raise LabError(f"asked for its version the server said {answer[:200]!r}")
+            raise LabError(f"asked for its version, the server said {answer[:200]!r}")
         return answer.removeprefix("VERSION ")
 
     def counters(self, lines: Lines) -> dict[str, int]:

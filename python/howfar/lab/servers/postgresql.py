@@ -529,8 +529,8 @@ class PostgresStore(TableStore):
         super().__init__(program, tables)
         if "incompressible" in tables.contents:
             raise PlanError(
-                "the content incompressible is of MariaDB and MySQL: PostgreSQL sends bytes that are no text as twice as many digits",
-                "Name the content digits or text.",
+                "the content incompressible needs MariaDB or MySQL: PostgreSQL sends bytes that are not text as twice as many digits",
+                "Use the content digits or text.",
             )
 
     def _initialise(self, data: Path) -> None:

@@ -133,7 +133,7 @@ def fetch(wanted: Wanted, home: Path, tell: Callable[[str], None]) -> list[Path]
         apt.run("download", *wanted.alone, where=archives)
     found = sorted(archives.glob("*.deb"))
     if not any(package.name.startswith(f"{wanted.package}_") for package in found):
-        raise ServerMissing(f"apt-get ended well and left no {wanted.package} in {archives}")
+        raise ServerMissing(f"apt-get succeeded but left no {wanted.package} in {archives}")
     return found
 
 
@@ -144,7 +144,7 @@ class _Apt:
         if shutil.which("apt-get") is None:
             raise ServerMissing(
                 "there is no apt-get here: private servers come from Debian's archive",
-                "Install the server by your system's own means and name it with --server PATH.",
+                "Install the server with your system's own tools and name it with --server PATH.",
             )
         self._package = wanted.package
         self._configuration = home / "apt.conf"
@@ -175,7 +175,7 @@ class _Apt:
         match = re.search(r"Candidate: (\S+)", output)
         if match is None or match.group(1) == "(none)":
             raise ServerMissing(
-                f"Debian's archive holds no {self._package} for this machine",
+                f"Debian's archive has no {self._package} for this machine",
                 "Name a server's program with --server PATH.",
             )
         return match.group(1)
@@ -186,7 +186,7 @@ def _keyring() -> Path:
         if keyring.is_file():
             return keyring
     raise ServerMissing(
-        f"Debian's keys are not here (looked for {' and '.join(map(str, _KEYRINGS))}); unsigned packages are not taken",
+        f"Debian's keys were not found (looked for {' and '.join(map(str, _KEYRINGS))}); unsigned packages are not accepted",
         "Install debian-archive-keyring.",
     )
 
@@ -210,8 +210,8 @@ def _archive() -> str:
         if component == "main" and _RELEASE_OF_NO_OTHER_KIND.fullmatch(release) and (not known or origin == ["Debian"]):
             return address
     raise ServerMissing(
-        "apt's sources on this machine name no archive of Debian",
-        "Add one, or install the server by your system's own means and name it with --server PATH.",
+        "apt's sources on this machine name no Debian archive",
+        "Add one, or install the server with your system's own tools and name it with --server PATH.",
     )
 
 
@@ -228,12 +228,14 @@ def _run(command: Sequence[str], what: str, where: Path | None = None) -> str:
             env=environment,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ServerMissing(f"{what} failed: {error}", "Is this a Debian machine, and the network there?") from error
+        raise ServerMissing(
+            f"{what} failed: {error}", "Is this a Debian machine, and is the network available?"
+        ) from error
     if tried.returncode != 0:
         output = (tried.stderr.strip() or tried.stdout.strip()).splitlines()[-_SAID_LINES:]
         raise ServerMissing(
             "\n".join([f"{what} failed; it said:", *(f"  {line}" for line in output)]),
-            "Is the network there? Nothing was changed; the same command tries again.",
+            "Is the network available? Nothing was changed; the same command tries again.",
         )
     return tried.stdout
 
@@ -311,7 +313,7 @@ def _loader(root: Path) -> tuple[str, list[str]]:
             triplet = loader.parent.name
             folders = [f"usr/lib/{triplet}", f"lib/{triplet}"]
             return str(loader.relative_to(root)), [f"{PACKAGES}/{one}" for one in folders if (packages / one).is_dir()]
-    raise ServerMissing(f"the packages in {packages} hold no loader", "This kind of machine is not known here.")
+    raise ServerMissing(f"the packages in {packages} contain no loader", "This kind of machine is not supported here.")
 
 
 def write_executable(path: Path, text: str) -> None:
@@ -368,7 +370,7 @@ def _unpack(tarball: Path, target: Path) -> None:
     try:
         _run(command, f"unpacking {tarball}")
     except ServerMissing as error:
-        raise LabError(error.message, "Is it a whole tarball, and the disk not full?") from error
+        raise LabError(error.message, "Is the tarball complete, and is there enough disk space?") from error
 
 
 def _base(folder: Path) -> Path:
@@ -384,7 +386,7 @@ def _program(base: Path) -> Path:
                 if (found := top / folder / name).is_file():
                     return found
     raise ServerMissing(
-        f"{base} holds no server program (looked for {' and '.join(_PROGRAMS)} in {', '.join(_FOLDERS)})",
+        f"{base} contains no server program (looked for {' and '.join(_PROGRAMS)} in {', '.join(_FOLDERS)})",
         "Name the directory that holds bin and share of MySQL, Percona Server or MariaDB, or its tarball.",
     )
 
@@ -450,7 +452,7 @@ def _workshop() -> Iterator[Path]:
     home = servers_home()
     # apt's configuration cannot quote these, nor the loader's search path a colon.
     if any(character in str(home) for character in '":\\\n'):
-        raise LabError(f"a private install cannot be made in {home}: its name has a quote, a colon or a backslash")
+        raise LabError(f"a private installation cannot be made in {home}: its name has a quote, a colon or a backslash")
     try:
         home.mkdir(exist_ok=True)
         with lock(home.with_suffix(".lock"), exclusive=True):
@@ -458,7 +460,9 @@ def _workshop() -> Iterator[Path]:
                 shutil.rmtree(stale)
             yield home
     except OSError as error:
-        raise LabError(f"making a private install in {home} failed: {error}", "Is the disk full? See `df`.") from error
+        raise LabError(
+            f"making a private installation in {home} failed: {error}", "Is the disk full? See `df`."
+        ) from error
 
 
 @contextmanager

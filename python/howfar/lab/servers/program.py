@@ -52,7 +52,9 @@ def find_program(names: Sequence[str], kind: str) -> Path | None:
 def identify(path: Path) -> Program:
     """The program's kind and version as it reports them. Raises ServerMissing, ServerCrashed."""
     if not (path.is_file() and os.access(path, os.X_OK)):
-        raise ServerMissing(f"{path} is no program", "Give the path of a mariadbd or mysqld, like /usr/sbin/mariadbd.")
+        raise ServerMissing(
+            f"{path} is not a program", "Give the path of a mariadbd or mysqld, such as /usr/sbin/mariadbd."
+        )
     output = _version_output(path)
     kind, version = kind_of(output), version_of(output)
     if kind is None or version is None:

@@ -111,7 +111,7 @@ def ask(lines: Lines, *arguments: str) -> Any:
     try:
         return _answer(lines, arguments[0])
     except (ValueError, RecursionError) as error:
-        raise LabError(f"the server's answer to {arguments[0]} is no RESP") from error
+        raise LabError(f"the server's answer to {arguments[0]} is not RESP") from error
 
 
 def _answer(lines: Lines, request: str) -> Any:

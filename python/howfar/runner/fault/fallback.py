@@ -237,12 +237,12 @@ def run_fallback(
     """Run a load during which a replica leaves and returns. `timeout_ms` None: the server's default. Raises LabError, EngineError."""
     pair = context.pair
     if not pair.spec.semi_sync:
-        raise LabError("asynchronous replication has nothing to fall back from", "Take a semi-synchronous mode.")
+        raise LabError("asynchronous replication has nothing to fall back from", "Use a semi-synchronous mode.")
     timeout_ms = set_timeout(pair, timeout_ms)
     absent_ns = (OTHERS_TIMEOUT_MS if timeout_ms is None else timeout_ms) * 1_000_000 + away_ns
     if job.measure_ns < leaves_ns + absent_ns + AFTERWARDS_NS:
         raise LabError(
-            f"a window of {job.measure_ns / 1e9:.0f} s does not hold a fallback: the replica leaves after {leaves_ns / 1e9:.0f} s "
+            f"a window of {job.measure_ns / 1e9:.0f} s is too short for a fallback: the replica leaves after {leaves_ns / 1e9:.0f} s "
             f"and is away for {absent_ns / 1e9:.0f} s",
             f"Measure for {(leaves_ns + absent_ns + AFTERWARDS_NS) / 1e9:.0f} s or more.",
         )

@@ -160,7 +160,7 @@ def watch_keys(job: LoadJob, log: Path, launcher: Launcher, ledger: ExitStack) -
     try:
         first = process.read()
     except HowfarError as error:
-        raise LabError(f"nobody could watch the load's keys: {error.message}", error.advice) from error
+        raise LabError(f"the load's keys could not be watched: {error.message}", error.advice) from error
     if not isinstance(first, Watching):
-        raise LabError(f"nobody could watch the load's keys: the engine said {first.event!r}")
+        raise LabError(f"the load's keys could not be watched: the engine said {first.event!r}")
     return Watcher(process, log)

@@ -62,7 +62,7 @@ class QdiscLink:
             except LabError as error:
                 lacks = "netem" if any("netem" in line for line in lines) else "tbf"
                 raise LinkFailed(
-                    f"this kernel does not take {lacks}: {error.message}",
+                    f"this kernel does not support {lacks}: {error.message}",
                     "Use --link-backend packet, which needs no queueing discipline; `howfar links` shows what is here.",
                 ) from error
             self._set[device] = kinds
@@ -131,19 +131,19 @@ class KernelBackend:
         for name in DIRECTIONS:
             direction, rate_bps = spec.direction(name), spec.mean_rate_bps(name)
             if spec.seed and (direction.loss or direction.jitter or direction.duplicate or direction.corrupt):
-                return "netem draws numbers of its own; leave out --seed"
+                return "netem draws its own random numbers; leave out --seed"
             if rate_bps is not None:
                 queue_bytes, given = spec.queue_bytes(name), direction.queue_bytes or direction.queue_ns
                 if given and queue_bytes < BURST_BYTES:
                     return "tbf's queue is never shorter than its bucket of 128 KiB"
                 if queue_bytes > _QUEUE_MOST_BYTES:
-                    return "tbf's queue is never longer than 2 GiB; say a shorter --queue"
+                    return "tbf's queue is never longer than 2 GiB; give a shorter --queue"
             if direction.outages or direction.rate_trace:
                 return "no outages and no traces of rates"
             if direction.jitter is not None and not isinstance(direction.jitter, NormalJitter):
                 return "no jitter but the normal distribution"
             if direction.jitter is not None and not direction.reorder:
-                return "netem's jitter reorders; say --reorder on"
+                return "netem's jitter reorders; give --reorder on"
         return None
 
     @staticmethod
