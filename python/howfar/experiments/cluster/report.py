@@ -93,8 +93,8 @@ def model_table(found: ClusterCost, apart: bool = False) -> Table:
         "Large rows are not predicted: bytes between hosts are not counted."
         if apart
         else "To send: by the link's rate, or by Galera's turns, if they take longer: of a row's pieces (gcs.max_packet_size), as "
-        "many as evs.user_send_window are in flight. Here each pair of nodes has a link of its own; a node with one network card sends "
-        "to all others over that card."
+        "many as evs.user_send_window are in flight. Here each pair of nodes has a link of its own; a node with one network card "
+        "sends to all others over that card."
     )
     return table_of("", found.points, fields, (note, sending) if large else (note,), stack=True)
 
