@@ -95,8 +95,15 @@ def test_a_place_that_cannot_be_is_refused(word: str, what: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
+<<<<<<< ours
         (("--on", "hosts.toml", "--rtt", "1ms"), "between your own hosts it is measured"),
         (("--on", "hosts.toml", "--rate", "1gbit"), "between your own hosts it is measured"),
+=======
+        (("--on", "hosts.toml", "--rtt", "1ms"), "between hosts of your own it is measured"),
+        (("--on", "hosts.toml", "--rate", "1gbit"), "between hosts of your own it is measured"),
+        (("--on", "hosts.toml", "--replica-rtt", "1ms"), "between hosts of your own it is measured"),
+        (("--on", "hosts.toml", "--distances", "three-zones"), "between hosts of your own it is measured"),
+>>>>>>> theirs
         (("--place", "client=a"), "--on"),
     ],
 )

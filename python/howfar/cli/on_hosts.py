@@ -196,7 +196,7 @@ def opened(
     from howfar.fleet.load import measure
     from howfar.fleet.place import find_place, may_swap, placed, with_clients, with_replicas
     from howfar.fleet.testbed import open_hosts
-    from howfar.runner.preflight import check_application, fit, lacking, machine_lacks, service_of
+    from howfar.runner.preflight import check_application, fit, machine_lacks, of_replication, service_of
     from howfar.runner.run import program_facts
     from howfar.runner.trial import Instruments
 
@@ -226,7 +226,7 @@ def opened(
                 service = hosts[chosen.server].within(service_of, plan)
                 hosts[chosen.client].within(check_application, plan, service)
             for name in chosen.replicas:
-                able = without_levels(plan, _on_host(name, hosts[name].within(lacking, plan)))
+                able = without_levels(plan, _on_host(name, hosts[name].within(of_replication, plan)))
                 plan, notes = able.plan, (*notes, *able.notes)
         with open_hosts(hosts, chosen, hosts[chosen.server].within(lab_request, plan), swaps, given) as testbed:
             if not goes_on:

@@ -229,8 +229,13 @@ def _most_rows(plan: Plan) -> int:
 
 
 def lacking(plan: Plan) -> dict[str, dict[Level, str]]:
+<<<<<<< ours
     """Levels that the server or this machine lacks, with the reason."""
     return {**_of_sessions(plan), **_of_replication(plan), **machine_lacks(plan)}
+=======
+    """Levels that server or machine has not, with the reason."""
+    return {**_of_sessions(plan), **of_replication(plan), **machine_lacks(plan)}
+>>>>>>> theirs
 
 
 def machine_lacks(plan: Plan) -> dict[str, dict[Level, str]]:
@@ -251,7 +256,8 @@ def of_the_server(plan: Plan) -> Fitted:
     return with_instead(plan, "replication", replication_dialect(kind).instead)
 
 
-def _of_replication(plan: Plan) -> dict[str, dict[Level, str]]:
+def of_replication(plan: Plan) -> dict[str, dict[Level, str]]:
+    """Levels of replication that the server has not, with the reason."""
     from howfar.lab.replication.dialect import replication_dialect
     from howfar.lab.replication.galera import SYNC_WAIT
     from howfar.lab.servers.features import features
