@@ -222,20 +222,28 @@ def test_clients_share_a_load_and_the_server_counts_their_sum(
 
 
 @pytest.mark.thorough
-def test_hosts_85_ms_apart_start_within_the_bounds_that_their_clocks_state(cache: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rtt_ns", [200_000, 85_000_000], ids=["0.2 ms", "85 ms"])
+def test_hosts_start_within_a_millisecond_and_the_bounds_that_their_clocks_state(
+    cache: Path, tmp_path: Path, rtt_ns: int
+) -> None:
     plan = _PLAN.replace(PATHS, '["tcp", "remote"]').replace('path = "socket"', 'path = "tcp"')
-    (tmp_path / "plan.toml").write_text(plan.replace('measure = "200ms"', 'measure = "2s"'))
+    # A window of 100 ms: whoever begins more than 1 ms late, on a busy machine, voids its trial.
+    plan = plan.replace("threads = 1", "threads = 4").replace('"50ms"\nmeasure = "200ms"', '"100ms"\nmeasure = "100ms"')
+    (tmp_path / "plan.toml").write_text(plan)
     command = "howfar run plan.toml --on hosts.toml --place client=a,server=b --out run.howfar"
-    done = among_hosts(cache, tmp_path, command, link={"rtt_ns": 85_000_000, "rate_bps": 10**9})
+    done = among_hosts(cache, tmp_path, command, link={"rtt_ns": rtt_ns, "rate_bps": 10**9})
     came_through(done.returncode, done.stderr)
     skews = []
     for trial in (each for each in read_run(tmp_path / "run.howfar").trials if each.status is TrialStatus.OK):
         begun = trial.receipt["hosts"]["start"]
         for clock in begun.values():
             assert abs(clock["clock_offset_ns"]) <= clock["clock_bound_ns"], "all are of one kernel"
-        moments = [clock["clock_offset_ns"] + clock["late_ns"] for clock in begun.values()]
-        skews += [max(moments) - min(moments)] if len(moments) > 1 else []
-    assert min(skews) <= 1_000_000, skews
+        if trial.arm == "remote":
+            moments = [clock["clock_offset_ns"] + clock["late_ns"] for clock in begun.values()]
+            bound_ns = sum(clock["clock_bound_ns"] for clock in begun.values())
+            skews.append(max(moments) - min(moments))
+            assert skews[-1] <= bound_ns + max(clock["late_ns"] for clock in begun.values())
+    assert len(skews) > 1 and max(skews) <= 1_000_000, skews
 
 
 _LOSSES = """howfar hosts up
@@ -271,17 +279,30 @@ def test_a_lost_host_comes_back_a_lost_driver_is_resumed_and_nothing_outlives_th
     assert not [line for line in alive if "raylet" in line or "howfar.fleet" in line or "mariadbd" in line]
 
 
-_TOKEN = """
+ABSENT = """
+absent() { if "$@"; then echo "a secret is where it must not be: $1 ... ${*: -1}" >&2; exit 9; fi; }
+nowhere() { # SECRET FILE_OF_IT: in no file that hosts have in memory, Ray's session with its logs among them, and no object store
+  for pid in $(pgrep -f "[r]aylet/raylet"); do
+    absent nsenter --target $pid --mount grep -rlsF --exclude=$2 -e "$1" /dev/shm
+    for file in /proc/$pid/fd/*; do
+      case $(readlink $file) in *plasma*) absent grep -lsF -e "$1" $file; seen=1;; esac
+    done
+    absent grep -lsF -e "$1" /proc/$pid/environ
+  done
+  [ "$seen" ]
+}
+"""
+_TOKEN = f"""{ABSENT}
 howfar hosts up
 inner=$(pgrep -f "[r]aylet/raylet.*10.78.0.11" | head -1)
 token=$(nsenter --target $inner --mount cat /dev/shm/token)
-test ${#token} -ge 32
-howfar run plan.toml --on hosts.toml --out run.howfar >out.txt 2>&1
-ps -eo args >ps.txt
-! grep -q "$token" ps.txt
-! grep -rq "$token" . "$XDG_CACHE_HOME" "$HOME/.cache/howfar/hosts"
-! nsenter --target $inner --mount grep -rqs "$token" /dev/shm/ray
-for pid in $(pgrep -f "[r]aylet"); do ! tr '\\0' '\\n' </proc/$pid/environ | grep -q "$token"; done
+test ${{#token}} -ge 32
+howfar run plan.toml --on hosts.toml --out run.howfar >out.txt 2>&1 & run=$!
+while kill -0 $run 2>/dev/null; do ps -ewwo args >>ps.txt; sleep 0.2; done
+wait $run
+nowhere "$token" token
+absent grep -lF "$token" ps.txt
+absent grep -rlF "$token" . "$XDG_CACHE_HOME" "$HOME/.cache/howfar/hosts" /dev/shm
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN=wrong
 python -c 'import ray; ray.init("10.78.0.1:6379", _node_ip_address="10.78.0.1")' >wrong.txt 2>&1 && exit 8
 howfar hosts down
@@ -290,6 +311,6 @@ howfar hosts down
 
 @pytest.mark.thorough
 def test_the_token_is_nowhere_to_be_read_and_a_wrong_one_is_refused(cache: Path, tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text(_PLAN.replace("BLOCKS", "1"))
+    (tmp_path / "plan.toml").write_text(_PLAN.replace("_blocks = 4", "_blocks = 2"))
     done = among_hosts(cache, tmp_path, _TOKEN)
     assert done.returncode == 0, done.stderr[-2000:]

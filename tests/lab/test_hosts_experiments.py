@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from howfar.lab.idle import cannot_poll
 from howfar.lab.servers.kinds import find_server
 from howfar.runner.preflight import _no_cluster
 from howfar.store.records import Run, TrialStatus
@@ -114,6 +115,32 @@ connect = "persistent"
 {_TIMING}
 """
 
+_TOGETHER = f"""
+name = "together"
+question = "Encrypted, compressed, at a rate, with CPUs that poll: does it go together?"
+[workload]
+kind = "oltp_read_only"
+db_ps_mode = "disable"
+point_selects = 4
+simple_ranges = 0
+sum_ranges = 0
+order_ranges = 0
+distinct_ranges = 0
+[data]
+tables = 1
+table_size = 1000
+[factors]
+path = ["tcp", "remote"]
+threads = 4
+tls = "1.3"
+compression = "zlib"
+load = "100/s"
+idle = "polling"
+[baseline]
+path = "tcp"
+{_TIMING}
+"""
+
 
 def _run(cache: Path, directory: Path, plan: str, options: str = "", hosts: tuple[str, ...] = ("a", "b")) -> Run:
     """A run with its report, between hosts."""
@@ -214,10 +241,16 @@ def test_pages_are_served_by_one_host_or_by_two(cache: Path, tmp_path: Path) -> 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("server", "paths"),
-    [("postgresql", {"haproxy", "pgbouncer", "pgbouncer-near"}), ("redis", {"haproxy", "nutcracker"})],
+    ("server", "paths", "counts"),
+    [
+        ("postgresql", {"haproxy", "pgbouncer", "pgbouncer-near"}, ("transactions", "at least")),
+        ("redis", {"haproxy", "nutcracker"}, ("statements", "equal")),
+        ("memcached", {"haproxy", "nutcracker"}, ("statements", "equal")),
+    ],
 )
-def test_poolers_are_measured_between_hosts(cache: Path, tmp_path: Path, server: str, paths: set[str]) -> None:
+def test_poolers_are_measured_between_hosts(
+    cache: Path, tmp_path: Path, server: str, paths: set[str], counts: tuple[str, str]
+) -> None:
     need(server)
     run = _run(cache, tmp_path, _HOPS, f"--server {server} --place client=a,server=b")
     good = _good(run)
@@ -228,3 +261,27 @@ def test_poolers_are_measured_between_hosts(cache: Path, tmp_path: Path, server:
             (most,) = trial.receipt["forwarder"]["at_once"].values()
             kept = "persistent" in trial.arm  # others may be seen or not
             assert carried["bytes_to_server"] > 0 and (most["to_clients"] > 0 or not kept)
+        counted = trial.receipt["hosts"]["counted"]
+        assert (counted["of"], counted["rule"]) == counts
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("server", "mode"), [("mariadb", "text"), ("mysql", "prepared")])
+def test_encryption_compression_a_rate_and_polling_go_together(
+    cache: Path, tmp_path: Path, server: str, mode: str
+) -> None:
+    need(server)
+    plan = _TOGETHER if mode == "text" else _TOGETHER.replace('db_ps_mode = "disable"\n', "")
+    run = _run(cache, tmp_path, plan, f"--server {server} --place client=a,server=b")
+    assert len(set(_good(run))) == 3
+    cannot = cannot_poll()
+    assert ("(host a)" in str(run.info.environment["not_as_asked"])) == bool(cannot)
+    for trial in (trial for trial in run.trials if trial.status is TrialStatus.OK):
+        session, hosts = trial.receipt["session"], trial.receipt["hosts"]
+        assert (session["tls_version"], session["compression"]) == ("TLSv1.3", "zlib")
+        assert trial.receipt["arrivals"]["per_s"] == 100
+        assert session["protocol_mode"] == mode and hosts["counted"]["rule"] == "equal"
+        parties = {hosts["client"], hosts["server"]}
+        assert set(trial.receipt["idle"]["hosts"]) == parties
+        levels = {one["level"] for one in trial.receipt["idle"]["hosts"].values()}
+        assert levels == {"as-found" if cannot else "polling"}

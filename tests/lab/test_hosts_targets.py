@@ -11,7 +11,7 @@ from howfar.lab.servers.kinds import find_server
 from howfar.store.records import Run, TrialStatus
 from howfar.store.run_file import read_run
 from tests.lab.howfar_runs import came_through
-from tests.lab.test_hosts import _PLAN, among_hosts, need, needs_hosts
+from tests.lab.test_hosts import _PLAN, ABSENT, among_hosts, need, needs_hosts
 
 pytestmark = [
     pytest.mark.alone,
@@ -27,17 +27,31 @@ print(tomllib.load(open("hosts.toml", "rb"))["hosts"][sys.argv[1]]["ssh"])
 END
 ) "export PYTHONPATH=$PYTHONPATH XDG_CACHE_HOME=$XDG_CACHE_HOME PATH=$PATH; $*"; }
 """
-_GIVEN = f"""{_ON_HOST}
+_SERVER = f"""{_ON_HOST}
 kind=KIND scheme=SCHEME
 mkdir server
 mkfifo stop
 on b python -m tests.lab.given_server $kind $PWD/server 10.78.0.11 1000 <stop >port.txt 2>server.txt & exec 3>stop
 for _ in $(seq 600); do [ -s port.txt ] && break; sleep 0.1; done
 dsn="$scheme://howfar@10.78.0.11:$(cat port.txt)/sbtest"
+"""
+_GIVEN = f"""{_SERVER}
 howfar run plan.toml --on hosts.toml --dsn "$dsn" --password-file server/password --out run.howfar
 ! howfar run plan.toml --on hosts.toml --dsn "$dsn" --password-file server/password --place server=a 2>where.txt
 ! howfar run encryption --quick --on hosts.toml --dsn "$dsn" --password-file server/password 2>tls.txt
 kill -0 $(pgrep -f "$PWD/server/[d]ata" | head -1)
+"""
+_SECRET = f"""{_SERVER}{ABSENT}
+howfar hosts up
+password=$(cat server/password)
+test ${{#password}} -ge 16
+howfar run plan.toml --on hosts.toml --dsn "$dsn" --password-file server/password --out run.howfar 2>err.txt & run=$!
+while kill -0 $run 2>/dev/null; do ps -ewwo args >>ps.txt; sleep 0.2; done
+wait $run
+nowhere "$password" password
+absent grep -lF -e "$password" ps.txt
+absent grep -rlsF --exclude-dir=server -e "$password" . "$XDG_CACHE_HOME" "$HOME/.cache/howfar/hosts" /dev/shm
+howfar hosts down
 """
 
 
@@ -58,7 +72,7 @@ def test_a_server_of_the_users_own_is_measured_as_it_is(
     cache: Path, tmp_path: Path, kind: str, scheme: str, reads: str
 ) -> None:
     need(kind)
-    (tmp_path / "plan.toml").write_text(_PLAN.replace("BLOCKS", "1"))
+    (tmp_path / "plan.toml").write_text(_PLAN.replace("_blocks = 4", "_blocks = 2"))
     done = among_hosts(cache, tmp_path, _GIVEN.replace("KIND", str(find_server(kind).path)).replace("SCHEME", scheme))
     came_through(done.returncode, done.stderr)
     run = read_run(tmp_path / "run.howfar")
@@ -75,6 +89,15 @@ def test_a_server_of_the_users_own_is_measured_as_it_is(
     assert password not in (tmp_path / "run.howfar").read_bytes().decode("latin-1")
     assert "the server is on host b" in (tmp_path / "where.txt").read_text()
     assert "plain sessions" in (tmp_path / "tls.txt").read_text()
+
+
+@pytest.mark.thorough
+def test_the_password_of_a_dsn_is_nowhere_to_be_read(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(_PLAN.replace("_blocks = 4", "_blocks = 2"))
+    script = _SECRET.replace("KIND", str(find_server("mariadb").path)).replace("SCHEME", "mysql")
+    done = among_hosts(cache, tmp_path, script)
+    said = (tmp_path / "err.txt").read_text() if (tmp_path / "err.txt").exists() else ""
+    came_through(done.returncode, f"{said}\n{done.stderr[-2000:]}")
 
 
 _EXISTING = f"""{_ON_HOST}
@@ -94,7 +117,7 @@ ls /dev/shm >shm.txt
 
 @pytest.mark.thorough
 def test_a_ray_cluster_that_exists_is_used_and_left_as_it_was(cache: Path, tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text(_PLAN.replace("BLOCKS", "1"))
+    (tmp_path / "plan.toml").write_text(_PLAN.replace("_blocks = 4", "_blocks = 2"))
     done = among_hosts(cache, tmp_path, _EXISTING)
     came_through(done.returncode, done.stderr)
     run = read_run(tmp_path / "run.howfar")

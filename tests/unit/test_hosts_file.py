@@ -40,6 +40,8 @@ def test_a_file_says_who_may_be_what() -> None:
         (TWO.replace("10.0.0.2", "db.example"), "IPv4"),
         (TWO.replace("0-2,8", "0-x"), "list of CPUs"),
         (TWO.replace('"client"', '"king"'), "roles"),
+        (TWO.replace('"client"', '"hop"'), "roles"),
+        (TWO.replace('"client"', '"application"'), "roles"),
         (TWO.replace("hosts.b", "hosts.B"), "no name"),
         (TWO + 'ssh = "local"', "both this machine"),
         (TWO + "zone = 1", "zone"),
@@ -82,7 +84,8 @@ def test_who_may_be_both_is_left_for_the_other_role() -> None:
     [
         ("server=a", "may not be the server"),
         ("client=c", "no host is called 'c'"),
-        ("king=a", "no role is called 'king'"),
+        ("hop=a", "no role is called 'hop'"),
+        ("application=a", "no role is called 'application'"),
         ("client", "not of the form"),
         ("client=b", "no host .* left to be the server"),
     ],
@@ -95,15 +98,10 @@ def test_a_place_that_cannot_be_is_refused(word: str, what: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-<<<<<<< ours
         (("--on", "hosts.toml", "--rtt", "1ms"), "between your own hosts it is measured"),
         (("--on", "hosts.toml", "--rate", "1gbit"), "between your own hosts it is measured"),
-=======
-        (("--on", "hosts.toml", "--rtt", "1ms"), "between hosts of your own it is measured"),
-        (("--on", "hosts.toml", "--rate", "1gbit"), "between hosts of your own it is measured"),
-        (("--on", "hosts.toml", "--replica-rtt", "1ms"), "between hosts of your own it is measured"),
-        (("--on", "hosts.toml", "--distances", "three-zones"), "between hosts of your own it is measured"),
->>>>>>> theirs
+        (("--on", "hosts.toml", "--replica-rtt", "1ms"), "between your own hosts it is measured"),
+        (("--on", "hosts.toml", "--distances", "three-zones"), "between your own hosts it is measured"),
         (("--place", "client=a"), "--on"),
     ],
 )

@@ -108,7 +108,15 @@ def test_nodes_are_hosts_by_name_with_the_roles_that_their_resources_name() -> N
     assert file.hosts["db"].roles == ("server",) and "client" in file.hosts["node-1"].roles
 
 
-@pytest.mark.parametrize("nodes", [[], [_node("10.0.0.1", "a")], [_node("127.0.0.1", "a"), _node("10.0.0.2", "b")]])
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [],
+        [_node("10.0.0.1", "a")],
+        [_node("127.0.0.1", "a"), _node("10.0.0.2", "b")],
+        [_node("10.0.0.1", "a", "role:hop"), _node("10.0.0.2", "b")],
+    ],
+)
 def test_a_cluster_without_two_nodes_that_reach_each_other_is_refused(nodes: list[dict[str, Any]]) -> None:
     with pytest.raises(LabError):
         hosts_of(nodes)

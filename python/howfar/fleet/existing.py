@@ -7,7 +7,7 @@ import logging
 import re
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 import ray
 
 from howfar.errors import LabError, UsageError
-from howfar.fleet.hosts_file import ROLES, HostsFile, HostSpec
+from howfar.fleet.hosts_file import ROLES, HostsFile, HostSpec, Role
 from howfar.fleet.inner import SandboxedAgent
 from howfar.fleet.joined import quiet
 from howfar.fleet.remote import RemoteHost
@@ -24,6 +24,7 @@ from howfar.fleet.ship import packed
 
 SCHEME = "ray://"
 _ADDRESS = re.compile(r"[A-Za-z0-9.-]+:\d{1,5}")
+_ROLE = "role:"
 _SHARE = 0.001
 """Of the resource that each node of a Ray cluster has by its address."""
 
@@ -99,7 +100,7 @@ def hosts_of(nodes: Sequence[Mapping[str, Any]]) -> HostsFile:
     names = [re.sub(r"[^a-z0-9-]", "-", str(node["NodeManagerHostname"]).lower().partition(".")[0]) for node in alive]
     found: dict[str, HostSpec] = {}
     for number, (node, name) in enumerate(zip(alive, names, strict=True), 1):
-        roles = tuple(role for role in ROLES if f"role:{role}" in node["Resources"])
+        roles = _roles(str(node["NodeManagerHostname"]), node["Resources"])
         unique = names.count(name) == 1 and name[:1].isalpha()
         try:
             spec = HostSpec(address=str(node["NodeManagerAddress"]), roles=roles or ROLES)
@@ -115,3 +116,14 @@ def hosts_of(nodes: Sequence[Mapping[str, Any]]) -> HostsFile:
             "`ray status` shows its nodes.",
         )
     return HostsFile(hosts=found)
+
+
+def _roles(host: str, resources: Iterable[str]) -> tuple[Role, ...]:
+    """Raises LabError where a resource names a role that there is not."""
+    named = {word.removeprefix(_ROLE) for word in resources if word.startswith(_ROLE)}
+    if unknown := named - set(ROLES):
+        raise LabError(
+            f"node {host} of the cluster has the resource {_ROLE}{min(unknown)}, and there is no such role",
+            f"Known: {', '.join(ROLES)}.",
+        )
+    return tuple(role for role in ROLES if role in named)

@@ -229,13 +229,8 @@ def _most_rows(plan: Plan) -> int:
 
 
 def lacking(plan: Plan) -> dict[str, dict[Level, str]]:
-<<<<<<< ours
     """Levels that the server or this machine lacks, with the reason."""
-    return {**_of_sessions(plan), **_of_replication(plan), **machine_lacks(plan)}
-=======
-    """Levels that server or machine has not, with the reason."""
     return {**_of_sessions(plan), **of_replication(plan), **machine_lacks(plan)}
->>>>>>> theirs
 
 
 def machine_lacks(plan: Plan) -> dict[str, dict[Level, str]]:
