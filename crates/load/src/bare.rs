@@ -34,7 +34,7 @@ use crate::worker::driver::{Driver, rings};
 const BUFFER: usize = 64 * 1024;
 
 /// A connection without what makes it one of the engine's.
-struct Line {
+struct BareConnection {
     socket: OwnedFd,
     request: Vec<u8>,
     /// Bytes of an answer.
@@ -57,14 +57,14 @@ pub(crate) fn run(mut job: LoadJob) -> Result<(), Failed> {
     let began = now_ns();
     let (first, mut receipt) = coordinator::first_connections(&plan, &cpus)?;
     receipt.driver = Driver::name(&rings);
-    let mut shares: Vec<Vec<Line>> = (0..workers).map(|_| Vec::new()).collect();
+    let mut shares: Vec<Vec<BareConnection>> = (0..workers).map(|_| Vec::new()).collect();
     let mut first = first.into_iter();
     for id in 0..u64::from(plan.job.connections) {
         let connection = match first.next() {
             Some(connection) => connection,
             None => opened(&plan, id)?,
         };
-        shares[id as usize % workers].push(line(&plan, connection)?);
+        shares[id as usize % workers].push(bare(&plan, connection)?);
     }
     emit_event(&Ready {
         services: BTreeMap::new(),
@@ -77,10 +77,10 @@ pub(crate) fn run(mut job: LoadJob) -> Result<(), Failed> {
     let threads: Vec<_> = shares
         .into_iter()
         .enumerate()
-        .map(|(index, lines)| {
+        .map(|(index, connections)| {
             let pinned = (workers == cpus.len()).then_some(cpus[index]);
             let (plan, ring) = (Arc::clone(&plan), rings.next());
-            thread::spawn(move || exchange(&plan, pinned, lines, ring))
+            thread::spawn(move || exchange(&plan, pinned, connections, ring))
         })
         .collect();
     threads.into_iter().try_for_each(|thread| {
@@ -98,7 +98,7 @@ fn opened(plan: &Plan, id: u64) -> Result<Connection, Failed> {
 }
 
 /// Ask twice, since the first request may have to say more, and learn how long the answer is.
-fn line(plan: &Plan, mut connection: Connection) -> Result<Line, Failed> {
+fn bare(plan: &Plan, mut connection: Connection) -> Result<BareConnection, Failed> {
     let mut tools = Tools::new(
         Arc::clone(&plan.program),
         plan.job.client_work,
@@ -145,7 +145,7 @@ fn line(plan: &Plan, mut connection: Connection) -> Result<Line, Failed> {
     let Some(wire) = connection.wire else {
         return Err(internal("an open connection has a socket"));
     };
-    Ok(Line {
+    Ok(BareConnection {
         socket: wire.socket,
         request: tools.packet,
         length,
@@ -158,7 +158,7 @@ fn line(plan: &Plan, mut connection: Connection) -> Result<Line, Failed> {
 fn exchange(
     plan: &Plan,
     pinned: Option<u32>,
-    mut lines: Vec<Line>,
+    mut connections: Vec<BareConnection>,
     ring: Option<Ring>,
 ) -> Result<(), Failed> {
     if let Some(cpu) = pinned {
@@ -170,21 +170,26 @@ fn exchange(
     let until_ns = now_ns() + plan.job.warmup_ns + plan.job.measure_ns;
     let mut buffer = vec![0; BUFFER];
     let done = match ring {
-        None => alone(plan, &lines[0], until_ns, &mut buffer),
-        Some(ring) => together(plan, ring, &mut lines, until_ns, &mut buffer),
+        None => alone(plan, &connections[0], until_ns, &mut buffer),
+        Some(ring) => together(plan, ring, &mut connections, until_ns, &mut buffer),
     };
     done.map_err(|error| failure::broken(&plan.job.target, &error))
 }
 
 /// Send and receive, blocking.
-fn alone(plan: &Plan, line: &Line, until_ns: u64, buffer: &mut [u8]) -> io::Result<()> {
+fn alone(
+    plan: &Plan,
+    connection: &BareConnection,
+    until_ns: u64,
+    buffer: &mut [u8],
+) -> io::Result<()> {
     let patience = Duration::from_nanos(plan.job.stall_timeout_ns);
-    sockopt::set_socket_timeout(&line.socket, Timeout::Recv, Some(patience))?;
+    sockopt::set_socket_timeout(&connection.socket, Timeout::Recv, Some(patience))?;
     while now_ns() < until_ns {
-        net::send(&line.socket, &line.request, SendFlags::NOSIGNAL)?;
-        let mut missing = line.length;
+        net::send(&connection.socket, &connection.request, SendFlags::NOSIGNAL)?;
+        let mut missing = connection.length;
         while missing > 0 {
-            let (count, _) = net::recv(&line.socket, &mut *buffer, RecvFlags::empty())?;
+            let (count, _) = net::recv(&connection.socket, &mut *buffer, RecvFlags::empty())?;
             if count == 0 {
                 return Err(Errno::CONNRESET.into());
             }
@@ -198,14 +203,14 @@ fn alone(plan: &Plan, line: &Line, until_ns: u64, buffer: &mut [u8]) -> io::Resu
 fn together(
     plan: &Plan,
     mut ring: Ring,
-    lines: &mut [Line],
+    connections: &mut [BareConnection],
     until_ns: u64,
     buffer: &mut [u8],
 ) -> io::Result<()> {
     ring.start()?;
-    for (index, line) in lines.iter_mut().enumerate() {
-        line.token = ring.admit(&line.socket, index)?;
-        ring.send(&line.socket, line.token, &line.request)?;
+    for (index, connection) in connections.iter_mut().enumerate() {
+        connection.token = ring.admit(&connection.socket, index)?;
+        ring.send(&connection.socket, connection.token, &connection.request)?;
     }
     let mut now = now_ns();
     while now < until_ns {
@@ -216,17 +221,17 @@ fn together(
             let (Event::Received { token, .. } | Event::Starved { token }) = event else {
                 return Err(Errno::CONNRESET.into());
             };
-            let line = &mut lines[token.index()];
+            let connection = &mut connections[token.index()];
             if let Event::Received { count, .. } = event {
-                line.missing = line.missing.checked_sub(count).ok_or(Errno::BADMSG)?;
+                connection.missing = connection.missing.checked_sub(count).ok_or(Errno::BADMSG)?;
             }
-            if line.missing == 0 {
+            if connection.missing == 0 {
                 now = now_ns();
-                line.missing = line.length;
-                ring.send(&line.socket, token, &line.request)?;
+                connection.missing = connection.length;
+                ring.send(&connection.socket, token, &connection.request)?;
             }
             if !matches!(event, Event::Received { armed: true, .. }) {
-                ring.arm(&line.socket, token)?;
+                ring.arm(&connection.socket, token)?;
             }
         }
         if !heard {

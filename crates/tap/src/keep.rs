@@ -21,7 +21,7 @@ use rustix::net::{
 
 use crate::application::Application;
 use crate::jobs::RecordJob;
-use crate::pass::{Passer, Way};
+use crate::pass::{Passer, Pipe};
 
 const LISTENS: u8 = b'L';
 const OPENED: u8 = b'O';
@@ -68,8 +68,8 @@ impl Keeper {
         Ok(keeper)
     }
 
-    pub(crate) fn opened(&mut self, id: u64, client: &OwnedFd, ways: [&Way; 2]) {
-        let [up, down] = ways;
+    pub(crate) fn opened(&mut self, id: u64, client: &OwnedFd, pipes: [&Pipe; 2]) {
+        let [up, down] = pipes;
         let held = [client, &up.read, &up.write, &down.read, &down.write].map(AsFd::as_fd);
         self.say(OPENED, id, &[], &held);
     }
@@ -220,9 +220,9 @@ fn take_over(
     let mut passer = Passer::new(listener, job.server, nobody)?;
     for (id, one) in held {
         let [read, write] = one.to_server;
-        let to_server = Way::adopt(read, write)?;
+        let to_server = Pipe::adopt(read, write)?;
         let [read, write] = one.to_client;
-        let to_client = Way::adopt(read, write)?;
+        let to_client = Pipe::adopt(read, write)?;
         passer.add(id, one.client, one.server, to_server, to_client)?;
     }
     let outcome = application.serve(&mut passer);

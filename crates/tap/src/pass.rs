@@ -1,7 +1,7 @@
 //! Passes connections on so that no byte is ever in this process's hands alone: from the socket into a pipe, from the pipe into the
 //! other socket, by the kernel. Whoever holds the same descriptors can go on where this process is killed.
 //!
-//! A pipe is filled only when it is empty, so what it holds is what is on its way. The recorder sees a copy (`tee`).
+//! A pipe is filled only when it is empty, so what it holds is what is under way. The recorder sees a copy (`tee`).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -23,27 +23,27 @@ use crate::record::Recorder;
 const EVENTS: usize = 256;
 const AT_ONCE: usize = 16;
 /// What a pipe holds by default; splicing more at once gains nothing.
-const PIPE: usize = 64 * 1024;
+const PIPE_BYTES: usize = 64 * 1024;
 const LISTENER: u64 = u64::MAX;
 const WAKE: u64 = u64::MAX - 1;
 /// Connections; one more is closed. Each needs six descriptors.
-const MOST_LINES: usize = 16_384;
+const MOST_CONNECTIONS: usize = 16_384;
 /// A server whose queue is full is tried again after this, for so long.
 const RETRY_NS: u64 = 1_000_000;
 const PATIENCE_NS: u64 = 10_000_000_000;
 
-/// One direction: the pipe, and what became of the bytes.
+/// The pipe of one direction, and how far its stream has come.
 #[derive(Debug)]
-pub(crate) struct Way {
+pub(crate) struct Pipe {
     pub(crate) read: OwnedFd,
     pub(crate) write: OwnedFd,
     held: usize,
-    /// The sender has ended; the receiver has been told.
+    /// The sender has ended its stream; the receiver's side has been shut.
     ended: bool,
-    told: bool,
+    shut: bool,
 }
 
-impl Way {
+impl Pipe {
     fn new() -> rustix::io::Result<Self> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         Ok(Self::of(read, write, 0))
@@ -61,7 +61,7 @@ impl Way {
             write,
             held,
             ended: false,
-            told: false,
+            shut: false,
         }
     }
 }
@@ -76,13 +76,13 @@ enum Upstream {
 
 /// A connection of the application and its connection to the server.
 #[derive(Debug)]
-struct Line {
+struct Relayed {
     id: u64,
     client: End,
     server: Upstream,
     opened_ns: u64,
-    to_server: Way,
-    to_client: Way,
+    to_server: Pipe,
+    to_client: Pipe,
 }
 
 /// What went through.
@@ -105,12 +105,12 @@ pub(crate) struct Passer {
     target: Target,
     epoll: OwnedFd,
     wake: Arc<OwnedFd>,
-    lines: Vec<Option<Line>>,
+    connections: Vec<Option<Relayed>>,
     free: Vec<usize>,
-    /// Lines that have more to do; lines that try to connect again.
+    /// Connections that have more to do; those that try again to reach the server.
     busy: Vec<usize>,
     waiting: Vec<usize>,
-    spare: Option<(Way, Way)>,
+    spare: Option<(Pipe, Pipe)>,
     next_id: u64,
     pub(crate) totals: Totals,
     pub(crate) keeper: Option<Keeper>,
@@ -129,7 +129,7 @@ impl Passer {
             target,
             epoll,
             wake,
-            lines: Vec::new(),
+            connections: Vec::new(),
             free: Vec::new(),
             busy: Vec::new(),
             waiting: Vec::new(),
@@ -156,7 +156,7 @@ impl Passer {
     }
 
     pub(crate) fn open(&self) -> usize {
-        self.lines.len() - self.free.len()
+        self.connections.len() - self.free.len()
     }
 
     /// Wait for something to do, at most `patience_ns`, and do it.
@@ -201,12 +201,12 @@ impl Passer {
         for _ in 0..AT_ONCE {
             // Made before: between accepting a connection and sharing it with the keeper is one system call.
             if self.spare.is_none() {
-                self.spare = Some((Way::new()?, Way::new()?));
+                self.spare = Some((Pipe::new()?, Pipe::new()?));
             }
             let Some(socket) = address::accept(&self.listener)? else {
                 return Ok(());
             };
-            if self.open() >= MOST_LINES {
+            if self.open() >= MOST_CONNECTIONS {
                 self.refuse("the tap has no room for more connections".to_owned());
                 continue;
             }
@@ -230,13 +230,13 @@ impl Passer {
         id: u64,
         client: OwnedFd,
         server: Option<OwnedFd>,
-        to_server: Way,
-        to_client: Way,
+        to_server: Pipe,
+        to_client: Pipe,
     ) -> io::Result<()> {
         self.next_id = self.next_id.max(id + 1);
         let index = self.free.pop().unwrap_or_else(|| {
-            self.lines.push(None);
-            self.lines.len() - 1
+            self.connections.push(None);
+            self.connections.len() - 1
         });
         let now = now_ns();
         epoll::add(
@@ -257,7 +257,7 @@ impl Passer {
             }
             None => Upstream::Due { at_ns: now },
         };
-        self.lines[index] = Some(Line {
+        self.connections[index] = Some(Relayed {
             id,
             client: End::ready(client),
             server,
@@ -271,12 +271,12 @@ impl Passer {
 
     fn hear(&mut self, token: u64, flags: epoll::EventFlags) {
         let index = (token / 2) as usize;
-        let Some(line) = self.lines.get_mut(index).and_then(Option::as_mut) else {
+        let Some(relayed) = self.connections.get_mut(index).and_then(Option::as_mut) else {
             return;
         };
         if token & 1 == 0 {
-            line.client.hear(flags);
-        } else if let Upstream::Connecting(end) | Upstream::Open(end) = &mut line.server {
+            relayed.client.hear(flags);
+        } else if let Upstream::Connecting(end) | Upstream::Open(end) = &mut relayed.server {
             end.hear(flags);
         }
         self.serve(index);
@@ -284,27 +284,27 @@ impl Passer {
 
     /// Move what can be moved now; a connection that is over or broken is closed.
     fn serve(&mut self, index: usize) {
-        let Some(mut line) = self.lines.get_mut(index).and_then(Option::take) else {
+        let Some(mut relayed) = self.connections.get_mut(index).and_then(Option::take) else {
             return;
         };
         let outcome = self
-            .connect(&mut line, index)
-            .and_then(|()| Ok(self.advance(&mut line, index)?));
+            .connect(&mut relayed, index)
+            .and_then(|()| Ok(self.advance(&mut relayed, index)?));
         if matches!(outcome, Ok(true)) {
-            self.lines[index] = Some(line);
+            self.connections[index] = Some(relayed);
             return;
         }
         if let Err(error) = outcome {
-            if !matches!(line.server, Upstream::Open(_)) {
+            if !matches!(relayed.server, Upstream::Open(_)) {
                 self.refuse(error.to_string());
             }
         }
         self.free.push(index);
         if let Some(keeper) = &mut self.keeper {
-            keeper.closed(line.id);
+            keeper.closed(relayed.id);
         }
         if let Some(recorder) = &mut self.recorder {
-            recorder.closed(line.id, now_ns());
+            recorder.closed(relayed.id, now_ns());
         }
     }
 
@@ -314,49 +314,49 @@ impl Passer {
     }
 
     /// True while the connection lives.
-    fn advance(&mut self, line: &mut Line, index: usize) -> Result<bool, Errno> {
-        let Upstream::Open(server) = &mut line.server else {
-            if matches!(line.server, Upstream::Due { .. }) {
+    fn advance(&mut self, relayed: &mut Relayed, index: usize) -> Result<bool, Errno> {
+        let Upstream::Open(server) = &mut relayed.server else {
+            if matches!(relayed.server, Upstream::Due { .. }) {
                 self.waiting.push(index);
             }
             return Ok(true);
         };
-        let client = &mut line.client;
+        let client = &mut relayed.client;
         for _ in 0..AT_ONCE {
             let mut moved = false;
-            let (taken, passed) = carry(&mut line.to_server, client, server)?;
+            let (taken, passed) = carry(&mut relayed.to_server, client, server)?;
             if taken > 0 {
                 self.totals.taken_to_server += taken as u64;
                 if let Some(recorder) = &mut self.recorder {
                     recorder.passes(
-                        line.id,
+                        relayed.id,
                         Direction::ToServer,
                         now_ns(),
-                        &line.to_server.read,
+                        &relayed.to_server.read,
                         taken,
                     );
                 }
             }
             self.totals.passed_to_server += passed as u64;
             moved |= taken + passed > 0;
-            let (taken, passed) = carry(&mut line.to_client, server, client)?;
+            let (taken, passed) = carry(&mut relayed.to_client, server, client)?;
             if taken > 0 {
                 self.totals.taken_to_client += taken as u64;
                 if let Some(recorder) = &mut self.recorder {
                     recorder.passes(
-                        line.id,
+                        relayed.id,
                         Direction::ToClient,
                         now_ns(),
-                        &line.to_client.read,
+                        &relayed.to_client.read,
                         taken,
                     );
                 }
             }
             self.totals.passed_to_client += passed as u64;
             moved |= taken + passed > 0;
-            let gone =
-                (client.hung_up && line.to_server.told) || (server.hung_up && line.to_client.told);
-            if gone || (line.to_server.told && line.to_client.told) {
+            let gone = (client.hung_up && relayed.to_server.shut)
+                || (server.hung_up && relayed.to_client.shut);
+            if gone || (relayed.to_server.shut && relayed.to_client.shut) {
                 return Ok(false);
             }
             if !moved {
@@ -367,17 +367,17 @@ impl Passer {
         Ok(true)
     }
 
-    fn connect(&mut self, line: &mut Line, index: usize) -> Result<(), ConnectError> {
-        match &mut line.server {
+    fn connect(&mut self, relayed: &mut Relayed, index: usize) -> Result<(), ConnectError> {
+        match &mut relayed.server {
             Upstream::Due { at_ns } if *at_ns <= now_ns() => {
-                match address::connect(&self.target, &line.client.socket) {
+                match address::connect(&self.target, &relayed.client.socket) {
                     Ok(socket) => {
                         let token = EventData::new_u64(index as u64 * 2 + 1);
                         epoll::add(&self.epoll, &socket, token, INTEREST)?;
                         if let Some(keeper) = &mut self.keeper {
-                            keeper.connected(line.id, &socket);
+                            keeper.connected(relayed.id, &socket);
                         }
-                        line.server = match &self.target {
+                        relayed.server = match &self.target {
                             Target::Unix { .. } => {
                                 self.totals.server_pid = peer(&socket).map(|(pid, _)| pid);
                                 Upstream::Open(End::new(socket))
@@ -386,7 +386,7 @@ impl Passer {
                         };
                     }
                     Err(ConnectError::Kernel(Errno::AGAIN))
-                        if now_ns() < line.opened_ns + PATIENCE_NS =>
+                        if now_ns() < relayed.opened_ns + PATIENCE_NS =>
                     {
                         *at_ns = now_ns() + RETRY_NS;
                     }
@@ -397,9 +397,9 @@ impl Passer {
                 sockopt::socket_error(&end.socket)??;
                 if net::getpeername(&end.socket).is_ok() {
                     let connecting =
-                        std::mem::replace(&mut line.server, Upstream::Due { at_ns: 0 });
+                        std::mem::replace(&mut relayed.server, Upstream::Due { at_ns: 0 });
                     if let Upstream::Connecting(end) = connecting {
-                        line.server = Upstream::Open(end);
+                        relayed.server = Upstream::Open(end);
                     }
                 }
             }
@@ -411,19 +411,19 @@ impl Passer {
 
 /// Move bytes from one end into the pipe if it is empty, else from the pipe to the other end, and the end of the stream after them. How
 /// many went in and out. What goes in waits for the next call, so that it can be looked at before.
-fn carry(way: &mut Way, from: &mut End, to: &mut End) -> Result<(usize, usize), Errno> {
-    if way.held == 0 && !way.ended && from.readable {
+fn carry(pipe: &mut Pipe, from: &mut End, to: &mut End) -> Result<(usize, usize), Errno> {
+    if pipe.held == 0 && !pipe.ended && from.readable {
         match splice(
             &from.socket,
             None,
-            &way.write,
+            &pipe.write,
             None,
-            PIPE,
+            PIPE_BYTES,
             SpliceFlags::NONBLOCK,
         ) {
-            Ok(0) => way.ended = true,
+            Ok(0) => pipe.ended = true,
             Ok(count) => {
-                way.held = count;
+                pipe.held = count;
                 return Ok((count, 0));
             }
             Err(Errno::AGAIN) => from.readable = false,
@@ -432,27 +432,27 @@ fn carry(way: &mut Way, from: &mut End, to: &mut End) -> Result<(usize, usize), 
         }
     }
     let mut passed = 0;
-    if way.held > 0 && to.writable {
+    if pipe.held > 0 && to.writable {
         match splice(
-            &way.read,
+            &pipe.read,
             None,
             &to.socket,
             None,
-            way.held,
+            pipe.held,
             SpliceFlags::NONBLOCK,
         ) {
             Ok(count) => {
                 passed = count;
-                way.held -= count;
+                pipe.held -= count;
             }
             Err(Errno::AGAIN) => to.writable = false,
             Err(Errno::INTR) => {}
             Err(error) => return Err(error),
         }
     }
-    if way.ended && way.held == 0 && !way.told {
-        way.told = true;
-        // A receiver that has gone needs no telling.
+    if pipe.ended && pipe.held == 0 && !pipe.shut {
+        pipe.shut = true;
+        // A receiver that has gone needs no end of its stream.
         let _ = net::shutdown(&to.socket, Shutdown::Write);
     }
     Ok((0, passed))
