@@ -40,10 +40,6 @@ impl Latency {
         self.0.add(&other.0).expect("both have the same bounds");
     }
 
-    pub fn reset(&mut self) {
-        self.0.reset();
-    }
-
     pub fn count(&self) -> u64 {
         self.0.len()
     }

@@ -7,11 +7,3 @@ pub mod request;
 
 pub use replies::Replies;
 pub use request::Dialect;
-
-/// Longest key; neither protocol lets one hold a blank or a control character.
-pub const LONGEST_KEY: usize = 250;
-
-/// True when the protocols can carry `key`.
-pub fn is_key(key: &[u8]) -> bool {
-    (1..=LONGEST_KEY).contains(&key.len()) && key.iter().all(|byte| (0x21..0x7F).contains(byte))
-}

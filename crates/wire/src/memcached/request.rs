@@ -74,11 +74,6 @@ impl Dialect {
     }
 }
 
-/// `gets`: a value with the number of its version.
-pub fn gets(out: &mut Vec<u8>, key: &[u8]) {
-    line(out, b"gets ", key, b"\r\n");
-}
-
 #[inline]
 fn line(out: &mut Vec<u8>, before: &[u8], key: &[u8], behind: &[u8]) {
     out.extend_from_slice(before);
@@ -101,7 +96,6 @@ mod tests {
         let (text, meta) = (Dialect::Text, Dialect::Meta);
         assert_eq!(written(|out| text.get(out, b"k")), "get k\r\n");
         assert_eq!(written(|out| meta.get(out, b"k")), "mg k v\r\n");
-        assert_eq!(written(|out| gets(out, b"k")), "gets k\r\n");
         assert_eq!(written(|out| text.delete(out, b"k")), "delete k\r\n");
         assert_eq!(written(|out| meta.delete(out, b"k")), "md k\r\n");
         let value = |out: &mut Vec<u8>| out.extend_from_slice(b"a\r\nb");

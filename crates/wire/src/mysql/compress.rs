@@ -39,12 +39,6 @@ impl Algorithm {
             Self::Zstd { .. } => "zstd",
         }
     }
-
-    pub fn level(self) -> u8 {
-        match self {
-            Self::Zlib { level } | Self::Zstd { level } => level,
-        }
-    }
 }
 
 #[allow(clippy::large_enum_variant)] // one a thread

@@ -72,11 +72,6 @@ impl Framer {
         self.sequence
     }
 
-    /// Count a packet that was written by our side.
-    pub fn wrote(&mut self, next: u8) {
-        self.sequence = next;
-    }
-
     /// True between packets: nothing half read.
     pub fn is_idle(&self) -> bool {
         self.head_len == 0 && !self.continued

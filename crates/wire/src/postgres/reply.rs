@@ -86,11 +86,6 @@ pub fn parameter(body: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
     Ok((fields.text("parameter")?, fields.text("value")?))
 }
 
-/// `body` of a `BackendKeyData`: the server's process of this session.
-pub fn process(body: &[u8]) -> Result<u32, Malformed> {
-    Ok(Fields(body).int32("process")? as u32)
-}
-
 /// What `ReadyForQuery` says of the transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Block {

@@ -63,11 +63,6 @@ struct Position {
 }
 
 impl Scanner {
-    /// True between two replies.
-    pub fn is_at_rest(&self) -> bool {
-        self.position.open.is_empty() && self.position.block.is_none()
-    }
-
     /// Take tokens from `input` until a value that lies in no other is whole, and give its kind; `None` when all of `input` is taken
     /// before.
     #[inline]

@@ -34,21 +34,6 @@ impl Value {
             _ => None,
         }
     }
-
-    /// What a map has under `name`; in RESP2 a map is an array of keys and values in turn.
-    pub fn get(&self, name: &str) -> Option<&Self> {
-        match self {
-            Self::Map(pairs) => pairs
-                .iter()
-                .find(|(key, _)| key.text() == Some(name.as_bytes()))
-                .map(|(_, value)| value),
-            Self::Array(values) => values
-                .chunks_exact(2)
-                .find(|pair| pair[0].text() == Some(name.as_bytes()))
-                .map(|pair| &pair[1]),
-            _ => None,
-        }
-    }
 }
 
 /// Puts replies together. What one takes is bounded, whatever it says about itself. Attributes are passed over.
@@ -237,17 +222,6 @@ mod tests {
             ),
         ] {
             assert_eq!(decoded(stream.as_bytes()), Ok(Some(value)), "{stream:?}");
-        }
-    }
-
-    #[test]
-    fn fields_are_found_in_both_versions() {
-        for stream in ["%1\r\n$5\r\nproto\r\n:3\r\n", "*2\r\n$5\r\nproto\r\n:3\r\n"] {
-            let value = decoded(stream.as_bytes())
-                .expect("well formed")
-                .expect("whole");
-            assert_eq!(value.get("proto"), Some(&Value::Integer(3)));
-            assert_eq!(value.get("other"), None);
         }
     }
 
