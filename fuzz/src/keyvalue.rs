@@ -120,7 +120,7 @@ pub fn redis(data: &[u8]) {
     }
 }
 
-/// The same for Memcached, in both dialects.
+/// Any split of Memcached's replies means the same, in both dialects.
 pub fn memcached(data: &[u8]) {
     let Some((settings, sizes, stream)) = split(data) else {
         return;

@@ -13,9 +13,9 @@ use howfar_wire::postgres::{Answer, Framer, Malformed, Outcome};
 const PASSWORD: &str = "a password of some length";
 
 /// What an answer came to, and what is wrong with what follows.
-type Told = Result<Vec<Outcome>, Malformed>;
+type Ended = Result<Vec<Outcome>, Malformed>;
 
-fn told(stream: &[u8], sizes: [usize; 2], parts: u32, work: &mut Work) -> Told {
+fn outcomes_of(stream: &[u8], sizes: [usize; 2], parts: u32, work: &mut Work) -> Ended {
     let mut answer = Answer::default();
     answer.begin(parts);
     let (mut rest, mut ended) = (stream, Vec::new());
@@ -43,8 +43,8 @@ pub fn postgres(data: &[u8]) {
     let parts = u32::from(settings % 4);
     WORKS.with_borrow_mut(|works| {
         let [skipped, touched, decoded] = works.each_mut().map(|work| {
-            let whole = told(stream, [stream.len().max(1); 2], parts, work);
-            let split = told(stream, sizes, parts, work);
+            let whole = outcomes_of(stream, [stream.len().max(1); 2], parts, work);
+            let split = outcomes_of(stream, sizes, parts, work);
             // What is too long is found out as a whole message only where it is whole.
             assert_eq!(whole.is_ok(), split.is_ok(), "a split changes the answer");
             assert!(

@@ -41,9 +41,9 @@ fn pieces<T>(
 }
 
 /// What an answer came to: its end, or what is wrong with it. Whole is only what ends with the stream.
-type Told = Option<Result<Outcome, Malformed>>;
+type Ended = Option<Result<Outcome, Malformed>>;
 
-fn told(stream: &[u8], sizes: [usize; 2], settings: u8, work: &mut Work) -> Told {
+fn outcome_of(stream: &[u8], sizes: [usize; 2], settings: u8, work: &mut Work) -> Ended {
     let mut answer = Answer::new(settings & 1 != 0);
     answer.begin(settings & 2 != 0);
     let types = &[3, 254, 8, 12, 5, 4, 1, 2][..usize::from(settings >> 5)];
@@ -72,8 +72,8 @@ pub fn answer(data: &[u8]) {
     };
     WORKS.with_borrow_mut(|works| {
         let [skipped, touched, decoded] = works.each_mut().map(|work| {
-            let whole = told(stream, [stream.len().max(1); 2], settings, work);
-            let split = told(stream, sizes, settings, work);
+            let whole = outcome_of(stream, [stream.len().max(1); 2], settings, work);
+            let split = outcome_of(stream, sizes, settings, work);
             assert_eq!(whole, split, "a split changes the answer");
             whole
         });

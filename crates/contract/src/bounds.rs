@@ -28,7 +28,7 @@ impl Root<'_> {
             .or_else(|| self.broken_part(schema, value, name))
     }
 
-    /// Of several shapes, those that the value can have: one of them must hold.
+    /// What is wrong where none of the shapes that the value can have holds.
     fn broken_choice(&self, schema: &Value, value: &Value, name: &str) -> Option<String> {
         let choices = schema["oneOf"].as_array().or(schema["anyOf"].as_array())?;
         let mut first = None;

@@ -75,7 +75,8 @@ pub struct Receipt {
     pub server_version: String,
     /// None: Memcached, which does not number them, and FastCGI.
     pub server_connection_id: Option<u32>,
-    /// Of PostgreSQL: `scram-sha-256`, `md5`, `password`, `none`. Of Redis and Memcached: `password`, `none`. Of FastCGI: `none`.
+    /// MySQL's plugin. PostgreSQL: `scram-sha-256`, `md5`, `password`, `none`. Redis and Memcached:
+    /// `password`, `none`. FastCGI: `none`.
     pub auth_plugin: String,
     #[schemars(extend("enum" = ["prepared", "text", "multi", "extended", "resp2", "resp3", "memcached_text", "memcached_meta", "fastcgi"]))]
     pub protocol_mode: &'static str,
@@ -124,7 +125,7 @@ pub struct Ready {
     pub prepared_statements: u32,
     /// From the first `connect()` to the last statement prepared.
     pub connect_ns: u64,
-    /// Of a page job that runs a script: each service's receipt by its name; `receipt` is then the first one's.
+    /// Receipts of the services of a page script by their names; `receipt` is then the first one's.
     #[schemars(extend("default" = {}))]
     pub services: BTreeMap<&'static str, Receipt>,
 }
@@ -138,7 +139,7 @@ pub struct Measuring {
     pub warmup_transactions: u64,
 }
 
-/// A held job begins: when, by the monotonic clock, and how much later than it was told to.
+/// A held job begins: when, by the monotonic clock, and how much later than it was to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "event", rename = "begun")]
 #[schemars(title = "Begun")]
@@ -213,7 +214,7 @@ pub struct ServiceUse {
     pub requests: u64,
     /// Requests that were waited for one by one; handshakes are not among them.
     pub turns: u64,
-    /// Of these requests and their answers; handshakes are not among them.
+    /// Bytes of these requests and their answers; handshakes are not among them.
     pub bytes: Bytes,
     pub hits: u64,
     /// Keys that were read, by whether they had a value.
@@ -245,9 +246,9 @@ pub struct Histogram {
     /// to first byte, to last byte, to parsed. Names of sysbench's statements stand without `statement.`:
     /// `point_select`, `simple_range`, … as in `Sysbench`.
     ///
-    /// Of a page job: `transaction` is a page. `turn.SERVICE`: from the first byte sent to the last byte read;
+    /// In a page job `transaction` is a page. `turn.SERVICE`: from the first byte sent to the last byte read;
     /// `connect.SERVICE`: from `connect()` to a session that can be asked; `cpu`: all CPU time of the worker's thread
-    /// for a page, its computing and its turns; `told.NAME`: what a FastCGI application's pages told of themselves,
+    /// for a page, its computing and its turns; `told.NAME`: what a FastCGI application's pages reported,
     /// for each name that ends in `_ns`; `connect.application`: connecting to it, and `queue.application`: of that,
     /// a wait for room in its full queue of new connections.
     pub kind: String,
@@ -303,7 +304,7 @@ pub struct Account {
 pub struct Lost {
     /// Connections that were not back when the window ended.
     pub at_end: u64,
-    /// Of the last loss, or of the last try to connect again that failed.
+    /// Why the last connection was lost, or the last try to connect again failed.
     pub last: Failed,
 }
 
@@ -325,7 +326,7 @@ pub struct Finished {
     /// pages, or not all is known.
     #[schemars(extend("default" = null))]
     pub answered: Option<u64>,
-    /// Of a workload of keys.
+    /// Keys found and missed by a workload of keys.
     #[schemars(extend("default" = null))]
     pub lookups: Option<Lookups>,
     /// Ignored server errors by code; of a workload of keys by their first word, those that are not well known
@@ -350,12 +351,12 @@ pub struct Finished {
     /// Why the window ended early; only under `on_disconnect: end`.
     #[schemars(extend("default" = null))]
     pub interrupted: Option<Failed>,
-    /// Of a page job that runs a script: each service of it. Transactions are then pages, queries requests, and
+    /// Services of a page script. Transactions are then pages, queries requests, and
     /// those and turns and bytes are sums over the services. Where an application is asked, a page is a request and
     /// a turn to it, and bytes are FastCGI's.
     #[schemars(extend("default" = []))]
     pub services: Vec<ServiceUse>,
-    /// Of a page job that asks an application over FastCGI: what its pages told of themselves, summed over the
+    /// What the pages of a FastCGI application reported, summed over the
     /// window's good pages.
     #[schemars(extend("default" = {}))]
     #[serde(rename = "told")]
@@ -370,11 +371,11 @@ pub struct AcknowledgementLog {
     pub path: String,
     /// One for each transaction that drew a key, of the warm-up and after the window too; each is one of these:
     pub records: u64,
-    /// Its last statement was answered well.
+    /// Keys whose last statement was answered well.
     pub acknowledged: u64,
-    /// The server answered one of its statements with an error.
+    /// Keys of which the server answered a statement with an error.
     pub refused: u64,
-    /// No answer came before its connection or the job ended: it may be on the server or not.
+    /// Keys without an answer before their connection or the job ended: they may be on the server or not.
     pub unknown: u64,
 }
 
@@ -425,11 +426,11 @@ pub struct TablesDone {
 #[schemars(title = "Repeated")]
 pub struct Repeated {
     pub took_ns: u64,
-    /// Of each connection that was opened, its login too.
+    /// Time to open each connection, its login too.
     pub opened_ns: Vec<u64>,
-    /// Of each step with a statement, from before it is sent to its answer's end.
+    /// Time of each step with a statement, from before it is sent to its answer's end.
     pub round_trips_ns: Vec<u64>,
-    /// Of all steps together: how long after its gap a statement was sent.
+    /// Sum over all steps: how long after its gap a statement was sent.
     pub client_late_ns: u64,
 }
 

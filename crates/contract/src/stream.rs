@@ -12,7 +12,7 @@ use crate::jobs::Begin;
 
 /// Write one event as a line on stdout and flush it.
 ///
-/// The error is the reader's absence: nobody is left who could be told, so most callers just end.
+/// The error is the reader's absence: nobody is left to report to, so most callers just end.
 pub fn emit<T: Serialize>(event: &T) -> io::Result<()> {
     let mut line = serde_json::to_vec(event)?;
     line.push(b'\n');

@@ -47,7 +47,7 @@ impl Stamps {
         }
     }
 
-    /// Those of the next batch.
+    /// The stamps of the next batch.
     pub(crate) fn again(self) -> Self {
         Self::read().after(self)
     }
@@ -83,9 +83,9 @@ pub(crate) fn timespec(time: Nanos) -> Timespec {
 /// How the kernel schedules a thread of the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scheduling {
-    /// Of the real-time class.
+    /// The real-time class.
     Realtime,
-    /// Of the normal class, with a short time slice.
+    /// The normal class, with a short time slice.
     ShortSlice,
     Normal,
 }

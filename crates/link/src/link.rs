@@ -26,7 +26,7 @@ struct DirectionThread {
     wake: Arc<OwnedFd>,
     thread: JoinHandle<()>,
     scheduling: Scheduling,
-    /// Of the interface that it hears. Asked by the main thread, which has the time.
+    /// Counters of the interface that it hears. Read by the main thread, which has the time.
     gauge: Gauge,
 }
 
@@ -88,7 +88,7 @@ impl Link {
     pub(crate) fn stop(self) {
         for way in [self.to_server, self.to_client] {
             way.order(Order::Stop);
-            // Whatever ended it by itself has been told.
+            // Whatever ended it by itself has been reported.
             let _ = way.thread.join();
         }
     }

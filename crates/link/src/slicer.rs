@@ -117,7 +117,7 @@ fn write_tcp(tcp: &mut [u8], layout: &Layout, first: u32, count: u32) {
     }
 }
 
-/// The sum of the pseudo-header, which a sender that leaves the checksum to its card writes into the field, for another length. Reckoned
+/// The sum of the pseudo-header, which a sender that leaves the checksum to its card writes into the field, for another length. Computed
 /// from what is there (RFC 1624), because only the sender knows the addresses in it: with a routing header of IPv6 they are not those of
 /// the packet.
 fn move_pseudo_header(field: &mut [u8], before: usize, now: usize) {

@@ -183,7 +183,7 @@ fn plain_sum(bytes: &[u8]) -> u16 {
     })
 }
 
-/// Where the transport lies in a frame, and the pseudo-header that its receiver reckons with (RFC 793, RFC 8200).
+/// Where the transport lies in a frame, and the pseudo-header that its receiver computes with (RFC 793, RFC 8200).
 fn pseudo_header(frame: &[u8], link: usize) -> Option<(Range<usize>, Vec<u8>)> {
     let ip = &frame[link..];
     let word = |at: usize| usize::from(u16::from_be_bytes([ip[at], ip[at + 1]]));
@@ -297,7 +297,7 @@ proptest! {
         prop_assert_eq!(&stream[..], &packet[packet.len() - sent.payload..]);
     }
 
-    /// The same segments cost the same over both kinds of ports.
+    /// Segments cost the same over both kinds of ports.
     #[test]
     fn a_port_does_not_change_the_cost(sent: Sent) {
         let train = |tun| {

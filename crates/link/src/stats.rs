@@ -15,7 +15,7 @@ pub(crate) struct Counters {
     pub(crate) segments: u64,
     pub(crate) wire_bytes: u64,
     pub(crate) admitted: u64,
-    /// `socket` is reckoned when it is asked.
+    /// `socket` is read when the counters are.
     pub(crate) drops: Drops,
     /// Packets that the socket could not describe.
     pub(crate) refused: u64,

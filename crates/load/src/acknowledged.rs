@@ -46,7 +46,7 @@ impl KeyOutcome {
     }
 }
 
-/// Of the closing record.
+/// Kind of the closing record.
 const CLOSED: u8 = 255;
 
 /// Records by outcome.

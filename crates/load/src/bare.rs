@@ -39,7 +39,7 @@ struct BareConnection {
     request: Vec<u8>,
     /// Bytes of an answer.
     length: usize,
-    /// Of them still to come.
+    /// Bytes of the answer still to come.
     missing: usize,
     token: Token,
 }

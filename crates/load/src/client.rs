@@ -115,7 +115,7 @@ impl<'a> Client<'a> {
         self.start_packet(&packet, sql)
     }
 
-    /// The same for a whole packet that holds `sql`.
+    /// Send a whole packet that holds `sql`.
     pub(crate) fn start_packet(&mut self, packet: &[u8], sql: &[u8]) -> Result<(), Failed> {
         assert!(self.doing.is_none(), "one statement at a time");
         self.doing = Some(gist(sql));

@@ -58,9 +58,9 @@ impl Tools {
 pub(crate) enum Broken {
     Channel(ChannelError),
     Malformed(Malformed),
-    /// The same of a key-value store.
+    /// Bytes that do not follow the protocol of a key-value store.
     NotSpoken(keyvalue::Malformed),
-    /// The same of PostgreSQL.
+    /// Bytes that do not follow PostgreSQL's protocol.
     NotPostgres(postgres::Malformed),
     Io(io::Error),
 }
@@ -114,7 +114,7 @@ pub(crate) enum State {
 
 #[derive(Debug)]
 pub(crate) struct Connection {
-    /// Its number among all connections of the job.
+    /// Number among all connections of the job.
     pub(crate) id: u64,
     pub(crate) state: State,
     pub(crate) wire: Option<Box<Wire>>,

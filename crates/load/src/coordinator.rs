@@ -35,7 +35,7 @@ use crate::workload::Program;
 const GOODBYE: Duration = Duration::from_secs(2);
 /// Longest time between two looks at stalled connections.
 const PATROL_NS: u64 = 1_000_000_000;
-/// The same while connections open.
+/// Longest time between two looks at connections that open.
 const OPENING: Duration = Duration::from_millis(50);
 
 /// What a job says, understood, and the CPUs for it.
@@ -273,7 +273,7 @@ impl Workers {
         Ok(sum)
     }
 
-    /// From the order to start until all is told.
+    /// From the order to start until all is reported.
     fn attend(&mut self, plan: &Plan, window: Window) -> Result<Finished, Failed> {
         let mut collected = Collected::new(plan.options(), window, self.channels.len());
         let patrol_ns = PATROL_NS.min(plan.job.stall_timeout_ns / 4 + 1);
@@ -366,7 +366,7 @@ impl Workers {
 fn guarded(plan: &Plan, config: WorkerConfig) {
     let reports = config.reports.clone();
     if let Err(failed) = crate::unpanicked("a worker", || worker::run(plan, config)) {
-        // A coordinator that is gone has told why.
+        // A coordinator that is gone has said why.
         let _ = reports.send(Report::Failed(failed));
     }
 }

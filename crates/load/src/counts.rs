@@ -125,7 +125,7 @@ pub(crate) struct Totals {
     pub(crate) errors: BTreeMap<ErrorCode, u64>,
     /// Connections lost in the window.
     pub(crate) lost: u64,
-    /// Of them and of those lost before it, not back at its end.
+    /// Connections lost in the window or before it that are not back at its end.
     pub(crate) lost_at_end: u64,
     /// When and why a connection was lost last, or a try to open it again failed.
     pub(crate) last_loss: Option<(u64, Failed)>,
@@ -136,7 +136,7 @@ pub(crate) struct Totals {
     pub(crate) due: u64,
     pub(crate) unanswered_count: u64,
     pub(crate) backlog_max: u64,
-    /// Of transactions: of a worker, only of those without an answer.
+    /// Latencies of transactions; a worker has only those without an answer.
     pub(crate) latency: Latency,
     pub(crate) service: Latency,
     pub(crate) lateness: Latency,

@@ -73,7 +73,7 @@ pub(crate) fn malformed(target: &Target, error: Malformed) -> Failed {
     )
 }
 
-/// The same of PostgreSQL.
+/// Bytes that do not follow PostgreSQL's protocol.
 pub(crate) fn not_postgres(target: &Target, error: postgres::Malformed) -> Failed {
     if error == postgres::Malformed::CopyIn {
         return Failed::new(
@@ -95,7 +95,7 @@ pub(crate) fn not_postgres(target: &Target, error: postgres::Malformed) -> Faile
     )
 }
 
-/// The same of a key-value store.
+/// Bytes that do not follow the protocol of a key-value store.
 pub(crate) fn not_spoken(
     target: &Target,
     protocol: Option<Protocol>,
@@ -224,7 +224,7 @@ pub(crate) fn refused_login(target: &Target, user: &str, refused: Refused) -> Fa
     Failed::new(FailCode::Auth, message, advice)
 }
 
-/// The same with PostgreSQL.
+/// A login that this side refuses to PostgreSQL.
 pub(crate) fn refused_by_postgres(
     target: &Target,
     user: &str,

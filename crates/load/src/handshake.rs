@@ -19,7 +19,7 @@ const LARGEST: usize = 1 << 16;
 /// One connection on its way in.
 pub(crate) struct KeyValueHandshake {
     protocol: Protocol,
-    /// Of the session to come.
+    /// State of the answers in the session to come.
     replies: Option<Replies>,
     channel: Channel,
     decoder: Decoder,

@@ -55,32 +55,32 @@ pub fn run() -> ExitCode {
     guarded(|| read_job("load").and_then(coordinator::run))
 }
 
-/// The same job, but only the bytes of one request and its answer for each connection: what any client must do at least.
+/// Exchange only the bytes of one request and its answer on each connection of a load job: what any client must do at least.
 pub fn run_bare() -> ExitCode {
     guarded(|| read_job("load").and_then(bare::run))
 }
 
-/// The same for a job of pages.
+/// Run a job of pages.
 pub fn run_page() -> ExitCode {
     guarded(|| read_job("page").and_then(|job| page::run(&job)))
 }
 
-/// The same for a job that makes, warms or drops a workload's tables.
+/// Run a job that makes, warms or drops a workload's tables.
 pub fn run_tables() -> ExitCode {
     guarded(|| read_job("tables").and_then(tables::run))
 }
 
-/// The same for a job that watches a load's keys become visible.
+/// Run a job that watches a load's keys become visible.
 pub fn run_watch() -> ExitCode {
     guarded(|| read_job("watch").and_then(|job| watch::run(&job)))
 }
 
-/// The same for a job that repeats recorded pages.
+/// Run a job that repeats recorded pages.
 pub fn run_repeat() -> ExitCode {
     guarded(|| read_job("repeat").and_then(|job| repeat::run(&job)))
 }
 
-/// The same for a job that measures CPU time for a load elsewhere.
+/// Run a job that measures CPU time for a load elsewhere.
 pub fn run_usage() -> ExitCode {
     guarded(|| read_job("usage").and_then(|job| held::run_usage(&job)))
 }

@@ -57,7 +57,7 @@ pub(crate) fn open(
             (socket, session) = open()?;
             ServerFacts::unknown()
         }
-        told => told?,
+        facts => facts?,
     };
     let receipt = receipt(of, &socket, &session, facts);
     Ok((receipt, socket, session))

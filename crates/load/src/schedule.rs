@@ -1,4 +1,4 @@
-//! When requests of an open loop are due: arithmetic of rate, shape, seed and index. Pure: it is told the time.
+//! When requests of an open loop are due: arithmetic of rate, shape, seed and index. Pure: it receives the time.
 //!
 //! A request is due at `origin + inverse(unit)`, where `unit` is its position in a process of rate one (constant, Poisson, bursts)
 //! and `inverse` undoes the integral of the rate: linear growth over the ramp, constant after it. What could not be begun in time
@@ -15,7 +15,7 @@ const STREAM: u64 = 0x5C4E_D01E;
 #[derive(Debug, Clone)]
 pub(crate) struct Schedule {
     origin_ns: u64,
-    /// Of this worker.
+    /// Rate of this worker.
     rate_per_ns: f64,
     ramp_ns: f64,
     shape: Shape,
@@ -25,7 +25,7 @@ pub(crate) struct Schedule {
     taken: Walker,
     /// A second index, moved on when somebody asks how much is due.
     ahead: Walker,
-    /// The same for whoever asks at any moment; those of the edges must not run ahead of them.
+    /// Position for whoever asks at any moment; that of the edges must not run ahead of it.
     seen: Walker,
 }
 

@@ -35,7 +35,7 @@ struct Threads {
 }
 
 impl Threads {
-    /// Of children that have ended by `self` and were not counted while they lived, at `earlier`.
+    /// CPU time of children that have ended by `self` and were not counted while they lived, at `earlier`.
     fn ended_since(&self, earlier: &Self) -> u64 {
         let sum = |all: &Self| all.ended_ns.values().sum::<u64>();
         let counted = earlier.alive.values();
@@ -44,7 +44,7 @@ impl Threads {
     }
 }
 
-/// All roles at one moment, in the order in which they are told.
+/// All roles at one moment, in the order in which they are reported.
 #[derive(Debug)]
 pub(crate) struct Usage {
     roles: Vec<(String, Threads)>,

@@ -30,7 +30,7 @@ pub(crate) struct WindowOptions<'a> {
     pub(crate) open_loop: bool,
     /// Some of what is requested are keys.
     pub(crate) keys: bool,
-    /// Each slice is told with its latencies.
+    /// Each slice is reported with its latencies.
     pub(crate) latencies: bool,
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Answers {
     done: [Vec<u8>; 2],
     row: [Vec<u8>; 2],
     status: [Vec<u8>; 2],
-    /// Of an execute: the row in binary, and the definition left out when the client has it.
+    /// The answer to an execute: the row in binary, and the definition left out when the client has it.
     pub(crate) executed: Vec<u8>,
 }
 
@@ -184,7 +184,7 @@ struct Set<'a> {
     columns: &'a [Column<'a>],
     /// The definitions are sent.
     defined: bool,
-    /// The client wants to be told whether they are.
+    /// The client wants to hear whether they are.
     caches_metadata: bool,
     rows: &'a [Vec<u8>],
 }

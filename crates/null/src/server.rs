@@ -32,7 +32,7 @@ const ACCEPTED_AT_ONCE: usize = 64;
 const MOST_CONNECTIONS: usize = 65_536;
 /// Answers that wait for a client that does not read; no more is read from it before it does.
 const MOST_HELD: usize = 4 << 20;
-/// Told once when bytes come. A receive that fills less than the buffer has emptied the socket.
+/// Reported once when bytes come. A receive that fills less than the buffer has emptied the socket.
 const INTEREST: EventFlags = EventFlags::IN.union(EventFlags::ET);
 
 /// Numbers of connections, over all threads.

@@ -30,7 +30,7 @@ pub enum Direction {
 pub struct RoundTrip {
     /// The first byte of the request.
     pub begun_ns: u64,
-    /// Its last byte.
+    /// The last byte of the request.
     pub sent_ns: u64,
     /// The first byte of the answer; without one, the same as the next before.
     pub answered_ns: u64,

@@ -95,9 +95,9 @@ pub enum Dialect {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Statement {
     pub text: String,
-    /// Its first word.
+    /// The first word of the statement.
     pub command: &'static str,
-    /// The hash of its literals.
+    /// The hash of the literals.
     pub keys: u64,
 }
 

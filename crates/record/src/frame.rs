@@ -47,7 +47,7 @@ impl Style {
 pub(crate) struct Message<'a> {
     pub(crate) kind: u8,
     pub(crate) length: usize,
-    /// Its first bytes, up to what is kept.
+    /// The first bytes, up to what is kept.
     pub(crate) head: &'a [u8],
 }
 

@@ -64,7 +64,7 @@ pub(crate) fn begins(bytes: &[u8]) -> Option<bool> {
     }
 }
 
-/// Of a line like `GET /post/4711?token=x HTTP/1.1`: a path is a name without its query and its digits.
+/// The request of a line like `GET /post/4711?token=x HTTP/1.1`: a path is a name without its query and its digits.
 fn request(line: &[u8]) -> Option<Request> {
     let mut words = line.split(|&byte| byte == b' ');
     let (method, target) = (words.next()?, words.next()?);

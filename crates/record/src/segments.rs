@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::Direction;
 use crate::capture::{Link, Packet};
 
-/// Of a direction, what may wait for a packet that is missing.
+/// Bytes of a direction that may wait for a packet that is missing.
 const MOST_BYTES: usize = 4 << 20;
 const MOST_FLOWS: usize = 65_536;
 const FIN: u8 = 1;
@@ -81,7 +81,7 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// Those to this port, of this address if one is given.
+    /// The connections to this port, of this address if one is given.
     pub fn new(port: u16, address: Option<IpAddr>) -> Self {
         Self {
             port,

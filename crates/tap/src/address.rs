@@ -38,7 +38,7 @@ impl Opened {
     }
 }
 
-/// The same for a listening socket that another process opened.
+/// Take away what a listening socket of another process left in the file system.
 pub(crate) fn forget(listen: &Listen) {
     if let Listen::Unix { path } = listen {
         let _ = fs::remove_file(path);

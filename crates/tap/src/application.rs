@@ -67,7 +67,7 @@ impl Application {
     }
 }
 
-/// Of all processes.
+/// The mount namespaces of all processes.
 fn namespaces() -> impl Iterator<Item = PathBuf> {
     fs::read_dir("/proc")
         .into_iter()

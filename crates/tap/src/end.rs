@@ -5,13 +5,13 @@ use std::os::fd::OwnedFd;
 use rustix::event::epoll::EventFlags;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Told once when bytes come or room is there.
+/// Reported once when bytes come or room is there.
 pub(crate) const INTEREST: EventFlags = EventFlags::IN
     .union(EventFlags::OUT)
     .union(EventFlags::RDHUP)
     .union(EventFlags::ET);
 
-/// What epoll told stays true until a call says otherwise.
+/// What epoll reported stays true until a call says otherwise.
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) socket: OwnedFd,

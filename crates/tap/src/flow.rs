@@ -104,7 +104,7 @@ impl Flow {
         Ok((passed, true))
     }
 
-    /// All has been passed on and the end is due: the receiver is to be told. True once.
+    /// All has been passed on and the end is due: the receiver's side is to be shut. True once.
     pub(crate) fn ends_now(&mut self, now_ns: u64) -> bool {
         let ends = self.waiting.is_empty() && self.end_due_ns.is_some_and(|due| due <= now_ns);
         if ends {
@@ -113,7 +113,7 @@ impl Flow {
         ends
     }
 
-    /// Told.
+    /// The receiver's side has been shut.
     pub(crate) fn is_over(&self) -> bool {
         self.end_due_ns == Some(u64::MAX)
     }

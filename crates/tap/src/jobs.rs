@@ -98,7 +98,7 @@ pub(crate) struct RecordJob {
     pub(crate) server: Target,
 }
 
-/// What a recorder is told while it runs.
+/// A command to a recorder while it runs.
 #[derive(Debug, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, tag = "command", rename_all = "snake_case")]
 pub(crate) enum RecordCommand {

@@ -55,7 +55,7 @@ pub(crate) fn run() -> Result<(), Failed> {
         packets: segments.packets,
         missing: segments.missing,
     };
-    // A reader that has gone is told nothing.
+    // A reader that has gone hears nothing.
     let _ = writer.write().and_then(|()| emit(&ended));
     Ok(())
 }

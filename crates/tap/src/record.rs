@@ -471,7 +471,7 @@ impl Writer {
     /// Close all connections, and say how it ended.
     fn finish(&mut self, mut ended: RecordEnded) {
         (ended.commands, ended.unknown) = self.close_all();
-        // A reader that has gone is told nothing.
+        // A reader that has gone hears nothing.
         let _ = self.write().and_then(|()| emit(&ended));
     }
 

@@ -71,7 +71,7 @@ proptest! {
             let mut framed = Vec::new();
             codec.pack(&packets, &mut framed);
             prop_assert!(framed.len() <= packets.len() + HEAD, "never more than the head");
-            // The client's frames begin at 0, which is what a reader that was told nothing expects.
+            // The client's frames begin at 0, which is what a reader that knows nothing expects.
             let mut unpacker = Unpacker::default();
             let mut out = Vec::new();
             let mut rest = framed.as_slice();

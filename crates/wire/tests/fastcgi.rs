@@ -161,7 +161,7 @@ fn garbage() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// The same comes of it in one piece and in many: an end, an error, or a wait for more.
+/// One piece and many come to one outcome: an end, an error, or a wait for more.
 fn in_any_pieces(stream: &[u8], sizes: &[usize]) -> Result<(), TestCaseError> {
     let mut one = Reply::new(9);
     let whole = one.feed(stream);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{Distribution, Rule, SessionJob, Workload};
 
 const KEY_DIGITS: u64 = 12;
-/// Of the values of one request, or of one reply, with their keys: a connection holds as much.
+/// Bytes of the values of one request or reply, with their keys: a connection holds as much.
 const MOST_BYTES_AT_ONCE: u64 = 64 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]

@@ -148,11 +148,11 @@ pub struct LoadJob {
     #[serde(default)]
     pub protocol: SqlProtocol,
     pub target: Target,
-    /// Of Redis: empty for the default user. Of Memcached: empty, as password and database.
+    /// Empty for the default user of Redis, and for Memcached, as password and database.
     pub user: String,
     #[serde(default)]
     pub password: Password,
-    /// Of Redis: its number, or empty.
+    /// Name of the database; Redis': its number, or empty.
     pub database: String,
     #[serde(default)]
     pub session: SessionJob,

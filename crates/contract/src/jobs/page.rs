@@ -317,7 +317,7 @@ impl PageScript {
         rules
     }
 
-    /// Of one page.
+    /// Round trips of one page.
     fn turns(&self) -> u64 {
         let turns = self.steps.iter().map(|step| match step {
             PageStep::Query { repeat, .. } | PageStep::Get { repeat, .. } => u64::from(*repeat),

@@ -21,7 +21,7 @@ pub struct RepeatStep {
     #[serde(default)]
     #[schemars(range(max = crate::LONGEST_NS))]
     pub gap_ns: u64,
-    /// Its place in `statements`. None: the step only connects.
+    /// Index in `statements`. None: the step only connects.
     #[serde(default)]
     pub statement: Option<u32>,
     /// The server refused it when it was recorded, so it may do so again.

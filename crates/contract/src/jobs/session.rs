@@ -84,7 +84,7 @@ pub struct Tls {
     pub resumption: bool,
     /// The name or address that the certificate must carry under `full`.
     pub server_name: Option<String>,
-    /// Of PostgreSQL from version 17 on: TLS begins with the first byte, and is not asked for (`sslnegotiation=direct`).
+    /// PostgreSQL from version 17 on: TLS begins with the first byte, and is not asked for (`sslnegotiation=direct`).
     pub direct: bool,
 }
 
@@ -135,7 +135,7 @@ pub enum OnDisconnect {
     #[default]
     Stop,
     Reconnect,
-    /// The window ends there and is told.
+    /// The window ends there and is reported.
     End,
 }
 
@@ -155,7 +155,7 @@ pub struct SessionJob {
     pub allow_cleartext_password: bool,
     /// Ask for `CLIENT_MULTI_STATEMENTS`, as sysbench does.
     pub multi_statements: bool,
-    /// Of PostgreSQL: so many statements of a transaction leave at once, with one Sync at their end. A transaction of a single
+    /// PostgreSQL only: so many statements of a transaction leave at once, with one Sync at their end. A transaction of a single
     /// statement is repeated as often.
     #[schemars(range(min = 1, max = 1000))]
     pub pipeline: u16,
@@ -163,7 +163,7 @@ pub struct SessionJob {
     /// Transactions after which a connection is closed and opened anew, outside every latency; 0: never.
     pub reconnect_after: u64,
     /// A connection lost under load fails the job (`stop`), is opened again until `connect_timeout_ns` has passed
-    /// (`reconnect`), or ends the measured window there, which is told with its reason (`end`, for a stalled one
+    /// (`reconnect`), or ends the measured window there, which is reported with its reason (`end`, for a stalled one
     /// too; in the warm-up the job fails).
     pub on_disconnect: OnDisconnect,
 }

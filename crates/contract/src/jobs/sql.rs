@@ -30,7 +30,7 @@ impl SqlProtocol {
         ]
     }
 
-    /// The same, for a workload too.
+    /// What session and workload must not ask for.
     pub(super) fn rules(self, session: &SessionJob, workload: &Workload) -> Vec<Rule> {
         let postgres = self == Self::Postgresql;
         let mode = workload.ps_mode();

@@ -17,7 +17,7 @@ pub enum Action {
 
 /// Make, warm or drop a workload's tables: sysbench's `prepare`, `warmup` (`prewarm`) and `cleanup`.
 ///
-/// Of a workload of keys: set, read or delete all of them.
+/// With a workload of keys: set, read or delete all of them.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TablesJob {

@@ -30,7 +30,7 @@ pub struct WatchJob {
     pub table: String,
     #[schemars(regex(pattern = r"^[A-Za-z0-9_]{1,64}$"))]
     pub column: String,
-    /// Of the load's sequence; `step` and `connections` too.
+    /// First key of the load's sequence; `step` and `connections` are the load's too.
     #[serde(default = "one")]
     #[schemars(range(max = (1_u64 << 62) - 1))]
     pub first: u64,
@@ -39,7 +39,7 @@ pub struct WatchJob {
     pub step: u64,
     #[schemars(range(min = 1, max = 4096))]
     pub connections: u32,
-    /// A new file: a log as that of `acknowledged`, of the fate *seen*; sent and ended are those of the poll that
+    /// A new file: a log as that of `acknowledged`, with the outcome *seen*; sent and ended are those of the poll that
     /// saw the key.
     #[schemars(length(min = 1))]
     pub seen: String,

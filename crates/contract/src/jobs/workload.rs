@@ -67,7 +67,7 @@ pub enum PsMode {
     Disable,
     /// Text, all statements of a transaction in one request.
     Multi,
-    /// Of PostgreSQL: parsed anew and unnamed for each request, the values bound.
+    /// PostgreSQL only: parsed anew and unnamed for each request, the values bound.
     Extended,
 }
 

@@ -1,7 +1,8 @@
-//! The same scenarios under epoll and under `io_uring`: what differs inside must not be seen outside.
+//! Scenarios under epoll and under `io_uring`: what differs inside must not be seen outside.
 //!
 //! Where the kernel or a container forbids `io_uring` only epoll is tested, with a line that says so.
 
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -24,6 +25,19 @@ pub(crate) fn drivers() -> Vec<&'static str> {
     assert_eq!(failed["code"], "interface", "{failed}");
     eprintln!("SKIPPED: {}", failed["message"]);
     vec!["epoll"]
+}
+
+/// A load by eight connections over one ring; `None`: the job has no connections, or there is no `io_uring` here.
+pub(crate) fn over_a_ring(job: &Value) -> Option<Value> {
+    static CAN: LazyLock<bool> = LazyLock::new(|| drivers().contains(&"io_uring"));
+    if job["job"] != "load" || !*CAN {
+        return None;
+    }
+    let mut job = job.clone();
+    job["connections"] = 8.into();
+    job["threads"] = 1.into();
+    job["driver"] = "io_uring".into();
+    Some(job)
 }
 
 /// A scenario under each driver: its `finished` events.

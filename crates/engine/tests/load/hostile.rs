@@ -1,5 +1,6 @@
 //! One table of harm for each protocol, in clear and over TLS: answers that are slow, endless, cut, lying or followed by more; and
-//! what a peer can do to TLS itself. Every case ends by the job's own limits, with a reason, little memory and little CPU time.
+//! what a peer can do to TLS itself; with two connections under epoll and eight over a ring. Every case ends by the job's own limits,
+//! with a reason, little memory and little CPU time.
 //!
 //! Not here: harm that only MySQL's protocol has room for (`malice`).
 
@@ -7,6 +8,7 @@ use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::net::{RecvFlags, recv};
 use rustls::pki_types::pem::PemObject;
@@ -14,8 +16,12 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection};
 use serde_json::{Value, json};
 
+use crate::drivers::over_a_ring;
 use crate::fake::{Fake, greeting, packet};
-use crate::malice::{drip, ends, flood_of, harmful, head_of_result, heard, hurried, until_queried};
+use crate::malice::{
+    PATIENT_NS, drip, ends, flood_of, harmful, head_of_result, heard, hurried, patient,
+    until_queried,
+};
 use crate::rogue_postgres;
 use crate::visitor::{read_request, record};
 
@@ -41,7 +47,7 @@ struct Script {
     job: fn(&str) -> Value,
 }
 
-static SCRIPTS: [Script; 5] = [
+static SCRIPTS: [Script; 7] = [
     Script {
         name: "mysql",
         before_tls: Some(|stream| {
@@ -106,9 +112,7 @@ static SCRIPTS: [Script; 5] = [
     Script {
         name: "resp",
         before_tls: Some(|_| Ok(())),
-        enter: |stream, _| {
-            until_key_requested(stream, b"ID\r\n", b"+redis_version:7\r\n:1\r\n", b"GET")
-        },
+        enter: |stream, _| until_key_requested(stream, &[REDIS], b"GET"),
         answer: || b"$3\r\nabc\r\n".to_vec(),
         endless: || {
             vec![
@@ -130,10 +134,48 @@ static SCRIPTS: [Script; 5] = [
         job: |path| store(path, "resp2"),
     },
     Script {
+        name: "resp3",
+        before_tls: Some(|_| Ok(())),
+        enter: |stream, _| {
+            let hello = (&b"HELLO\r\n$1\r\n3\r\n"[..], &b"%1\r\n+proto\r\n:3\r\n"[..]);
+            until_key_requested(stream, &[hello, REDIS], b"GET")
+        },
+        answer: || b"|1\r\n+ttl\r\n:9\r\n=7\r\ntxt:abc\r\n".to_vec(),
+        endless: || {
+            vec![
+                ("string", b"=1000000000\r\n".to_vec(), vec![b'x'; 60_000]),
+                ("error", b"!1000000000\r\n".to_vec(), vec![b'x'; 60_000]),
+                (
+                    "map",
+                    b"%1000000000\r\n".to_vec(),
+                    b"+x\r\n_\r\n".repeat(5000),
+                ),
+                ("empty", Vec::new(), b"|0\r\n".repeat(10_000)),
+            ]
+        },
+        lies: || {
+            vec![
+                ("length", b"!99999999999\r\n".to_vec()),
+                ("below-zero", b"%-1\r\n".to_vec()),
+                ("elements", b"~99999999999\r\n".to_vec()),
+                ("streamed", b"$?\r\n".to_vec()),
+                ("null", b"_x\r\n".to_vec()),
+                ("boolean", b"#x\r\n".to_vec()),
+                ("double", b",x\r\n".to_vec()),
+                ("number", b"(x\r\n".to_vec()),
+                ("kind", b"#t\r\n".to_vec()),
+                ("inner-push", b"*1\r\n>1\r\n+x\r\n".to_vec()),
+                ("deep", b"%1\r\n".repeat(100)),
+            ]
+        },
+        job: |path| store(path, "resp3"),
+    },
+    Script {
         name: "memcached",
         before_tls: Some(|_| Ok(())),
         enter: |stream, _| {
-            until_key_requested(stream, b"version\r\n", b"VERSION 1.6.18\r\n", b"get ")
+            let version = (&b"version\r\n"[..], &b"VERSION 1.6.18\r\n"[..]);
+            until_key_requested(stream, &[version], b"get ")
         },
         answer: || b"VALUE k 0 3\r\nabc\r\nEND\r\n".to_vec(),
         endless: || {
@@ -160,6 +202,44 @@ static SCRIPTS: [Script; 5] = [
             ]
         },
         job: |path| store(path, "memcached_text"),
+    },
+    Script {
+        name: "meta",
+        before_tls: Some(|_| Ok(())),
+        enter: |stream, _| {
+            let version = (&b"version\r\nmn\r\n"[..], &b"VERSION 1.6.18\r\nMN\r\n"[..]);
+            until_key_requested(stream, &[version], b"mg ")
+        },
+        answer: || b"VA 3 kk\r\nabc\r\nMN\r\n".to_vec(),
+        endless: || {
+            vec![
+                ("value", b"VA 1000000000\r\n".to_vec(), vec![b'x'; 60_000]),
+                ("values", Vec::new(), b"VA 1 kk\r\nx\r\n".repeat(5000)),
+                ("errors", Vec::new(), b"SERVER_ERROR x\r\n".repeat(4000)),
+                ("flags", b"VA 1".to_vec(), b" kk".repeat(20_000)),
+            ]
+        },
+        lies: || {
+            vec![
+                ("length", b"VA 99999999999\r\n".to_vec()),
+                ("below-zero", b"VA -1\r\n".to_vec()),
+                ("no-size", b"VA\r\n".to_vec()),
+                ("short", b"VA 3 kk\r\nabcdef\r\nMN\r\n".to_vec()),
+                ("miss", b"EN\r\n".to_vec()),
+                ("dialect", b"VALUE k 0 3\r\nabc\r\nEND\r\n".to_vec()),
+                (
+                    "more-values",
+                    [&b"VA 1 kk\r\nx\r\n".repeat(4)[..], b"MN\r\n"].concat(),
+                ),
+            ]
+        },
+        job: |path| {
+            let mut job = store(path, "memcached_meta");
+            job["workload"]["get"] = 0.into();
+            job["workload"]["multi_get"] = 1.into();
+            job["workload"]["keys_each"] = 3.into();
+            job
+        },
     },
     Script {
         name: "fastcgi",
@@ -210,11 +290,13 @@ fn store(path: &str, protocol: &str) -> Value {
     job
 }
 
-/// A store that names itself where that is requested, until a key is requested.
+/// Redis' version and its number of a connection: how it is asked for them, and what it answers.
+const REDIS: (&[u8], &[u8]) = (b"ID\r\n", b"+redis_version:7\r\n:1\r\n");
+
+/// A store that answers these questions, until a key is requested.
 fn until_key_requested(
     stream: &mut dyn Peer,
-    question: &[u8],
-    answer: &[u8],
+    questions: &[(&[u8], &[u8])],
     command: &[u8],
 ) -> io::Result<()> {
     let (mut came, mut buffer) = (Vec::new(), [0; 512]);
@@ -224,7 +306,7 @@ fn until_key_requested(
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         came.extend_from_slice(&buffer[..count]);
-        if came.ends_with(question) {
+        if let Some((_, answer)) = questions.iter().find(|(asks, _)| came.ends_with(asks)) {
             stream.write_all(answer)?;
             came.clear();
         } else if came.ends_with(b"\r\n") && came.windows(command.len()).any(|part| part == command)
@@ -269,26 +351,37 @@ fn shaken(stream: &mut UnixStream, config: &Arc<ServerConfig>) -> io::Result<Ser
     Ok(tls)
 }
 
-/// One row of a table, against one protocol, in clear or over TLS.
+/// One row of a table, against one protocol, in clear or over TLS, with two connections under epoll or eight over a ring.
 struct Case {
     script: &'static Script,
     encrypted: bool,
+    ring: bool,
+    row: usize,
     name: String,
 }
 
 impl Case {
-    /// All of them that `of` names, in clear and over TLS.
+    /// All rows that `of` names.
     fn each(of: impl Fn(&Script) -> Vec<String>) -> Vec<Case> {
         let mut cases = Vec::new();
         for script in &SCRIPTS {
-            for encrypted in [false, true] {
-                if encrypted && script.before_tls.is_none() {
+            for (channel, encrypted, ring) in [
+                ("clear", false, false),
+                ("tls", true, false),
+                ("ring", false, true),
+                ("tls-ring", true, true),
+            ] {
+                if encrypted && script.before_tls.is_none()
+                    || ring && over_a_ring(&(script.job)("")).is_none()
+                {
                     continue;
                 }
-                let channel = if encrypted { "tls" } else { "clear" };
-                cases.extend(of(script).into_iter().map(|name| Case {
+                let rows = of(script).into_iter().enumerate();
+                cases.extend(rows.map(|(row, name)| Case {
                     script,
                     encrypted,
+                    ring,
+                    row,
                     name: format!("{}-{channel}-{name}", script.name),
                 }));
             }
@@ -296,15 +389,16 @@ impl Case {
         cases
     }
 
-    fn job(&self, path: &str, patient: bool) -> Value {
+    fn job(&self, path: &str, at_sight: bool) -> Value {
         let mut job = (self.script.job)(path);
         if self.encrypted {
             job["session"] = json!({"tls": {}});
         }
-        if patient {
-            // What is told at sight must not be overtaken by the limits on a busy machine.
-            job["connect_timeout_ns"] = 20_000_000_000_u64.into();
-            job["stall_timeout_ns"] = 20_000_000_000_u64.into();
+        if at_sight {
+            job = patient(job);
+        }
+        if self.ring {
+            job = over_a_ring(&job).expect("a ring");
         }
         job
     }
@@ -314,29 +408,71 @@ impl Case {
         &self,
         harm: impl Fn(&mut dyn Peer) -> io::Result<()> + Send + Sync + Clone + 'static,
     ) -> Fake {
-        let (enter, before_tls) = (self.script.enter, self.script.before_tls);
-        let config = self.encrypted.then(certified);
+        if self.encrypted {
+            return self.breached(move |tls, stream| harm(&mut rustls::Stream::new(tls, stream)));
+        }
+        let enter = self.script.enter;
         harmful(&self.name, move |stream| {
-            let (Some(config), Some(before_tls)) = (&config, before_tls) else {
-                enter(stream, false)?;
-                return harm(stream);
-            };
-            before_tls(stream)?;
-            let mut tls = shaken(stream, config)?;
-            let mut stream = rustls::Stream::new(&mut tls, stream);
-            enter(&mut stream, true)?;
-            harm(&mut stream)
+            enter(stream, false)?;
+            harm(stream)
         })
     }
 
-    /// It ends with one of these codes.
-    fn ends(&self, fake: &Fake, patient: bool, codes: &[&str]) {
-        ends(&self.name, &self.job(&fake.path, patient), codes, "");
+    /// A server that does this to the TLS session of each first request.
+    fn breached(
+        &self,
+        harm: impl Fn(&mut ServerConnection, &mut UnixStream) -> io::Result<()>
+        + Send
+        + Sync
+        + Clone
+        + 'static,
+    ) -> Fake {
+        let before_tls = self.script.before_tls.expect("it speaks TLS");
+        let (enter, config) = (self.script.enter, certified());
+        harmful(&self.name, move |stream| {
+            before_tls(stream)?;
+            let mut tls = shaken(stream, &config)?;
+            enter(&mut rustls::Stream::new(&mut tls, stream), true)?;
+            harm(&mut tls, stream)
+        })
+    }
+
+    /// A server that does this where TLS begins; beside a ring only from the third connection on, the first that a worker opens.
+    fn opening(
+        &self,
+        harm: impl Fn(&mut UnixStream) -> io::Result<()> + Send + Sync + Clone + 'static,
+    ) -> Fake {
+        let before_tls = self.script.before_tls.expect("it speaks TLS");
+        let (enter, config) = (self.script.enter, certified());
+        let (let_in, come) = (if self.ring { 2 } else { 0 }, Arc::new(AtomicU32::new(0)));
+        harmful(&self.name, move |stream| {
+            before_tls(stream)?;
+            if come.fetch_add(1, Ordering::Relaxed) >= let_in {
+                return harm(stream);
+            }
+            let mut tls = shaken(stream, &config)?;
+            enter(&mut rustls::Stream::new(&mut tls, stream), true)?;
+            raw(stream, b"")
+        })
+    }
+
+    /// It ends with one of these codes, after logins that end well.
+    fn ends(&self, fake: &Fake, at_sight: bool, codes: &[&str]) {
+        let mut job = self.job(&fake.path, at_sight);
+        job["connect_timeout_ns"] = PATIENT_NS.into();
+        ends(&self.name, &job, codes, "");
     }
 }
 
 fn named<T>(parts: Vec<(&'static str, T)>) -> Vec<String> {
     parts.into_iter().map(|(name, _)| name.to_owned()).collect()
+}
+
+/// After each byte of an answer but the last.
+fn cuts(script: &Script) -> Vec<String> {
+    (0..(script.answer)().len())
+        .map(|at| at.to_string())
+        .collect()
 }
 
 #[test]
@@ -350,19 +486,11 @@ fn an_answer_that_comes_a_byte_at_a_time_for_ever() {
 
 #[test]
 fn an_answer_without_an_end() {
-    let of = |script: &Script| {
-        (0..(script.endless)().len())
-            .map(|at| at.to_string())
-            .collect()
-    };
-    for case in Case::each(of) {
-        let at: usize = case
-            .name
-            .rsplit('-')
-            .next()
-            .and_then(|at| at.parse().ok())
-            .expect("a row");
-        let (_, begins, goes_on) = (case.script.endless)().swap_remove(at);
+    for case in Case::each(|script| {
+        let rows = (script.endless)().into_iter();
+        rows.map(|(name, ..)| name.to_owned()).collect()
+    }) {
+        let (_, begins, goes_on) = (case.script.endless)().swap_remove(case.row);
         let fake = case.server(move |stream| {
             stream.write_all(&begins)?;
             flood_of(stream, &goes_on)
@@ -374,18 +502,8 @@ fn an_answer_without_an_end() {
 
 #[test]
 fn an_answer_cut_anywhere() {
-    for case in Case::each(|script| {
-        (0..(script.answer)().len())
-            .map(|at| at.to_string())
-            .collect()
-    }) {
-        let at: usize = case
-            .name
-            .rsplit('-')
-            .next()
-            .and_then(|at| at.parse().ok())
-            .expect("a cut");
-        let answer = (case.script.answer)();
+    for case in Case::each(cuts) {
+        let (answer, at) = ((case.script.answer)(), case.row);
         let fake = case.server(move |stream| stream.write_all(&answer[..at]));
         case.ends(&fake, true, &["server_gone"]);
     }
@@ -394,9 +512,7 @@ fn an_answer_cut_anywhere() {
 #[test]
 fn an_answer_that_lies_about_itself() {
     for case in Case::each(|script| named((script.lies)())) {
-        let lies = (case.script.lies)();
-        let lie = lies.into_iter().find(|(name, _)| case.name.ends_with(name));
-        let (_, lie) = lie.expect("a row of the table");
+        let (_, lie) = (case.script.lies)().swap_remove(case.row);
         let fake = case.server(move |stream| {
             stream.write_all(&lie)?;
             // Until the engine has had enough.
@@ -431,6 +547,30 @@ fn more_behind_the_end_of_an_answer() {
         });
         case.ends(&fake, true, &["protocol"]);
     }
+}
+
+/// Answers to Redis' HELLO, which is a map of some hundred bytes.
+#[test]
+fn a_hello_that_does_not_end_well() {
+    for (name, begins, goes_on, code) in [
+        ("map", &b"%1000000000\r\n"[..], &b"+x\r\n"[..], "protocol"),
+        ("pushes", b"", b">1\r\n+x\r\n", "connect"),
+        ("error", b"-", b"x", "protocol"),
+        ("string", b"=1000000000\r\n", b"x", "protocol"),
+    ] {
+        let fake = harmful(name, move |stream| {
+            stream.read(&mut [0; 512]).map(drop)?;
+            stream.write_all(begins)?;
+            flood_of(stream, &goes_on.repeat(10_000))
+        });
+        ends(name, &store(&fake.path, "resp3"), &[code], "");
+    }
+    let fake = harmful("slow-hello", |stream| {
+        stream.read(&mut [0; 512]).map(drop)?;
+        drip(stream, b"+")
+    });
+    let job = store(&fake.path, "resp3");
+    ends("slow-hello", &job, &["connect"], "HELLO");
 }
 
 /// What a peer does to TLS once the handshake is over; with the code that the engine ends with.
@@ -539,25 +679,30 @@ static BREACHES: [Breach; 9] = [
     },
 ];
 
-/// Those that speak TLS, each with a row of what is done there.
+/// Every protocol that speaks TLS, with one row.
 fn over_tls(name: &str) -> Vec<Case> {
     let all = Case::each(|_| vec![name.to_owned()]);
     all.into_iter().filter(|case| case.encrypted).collect()
 }
 
 #[test]
-fn what_breaks_tls_ends_the_load() {
+fn what_breaks_tls_before_the_login() {
     for breach in &BREACHES {
         for case in over_tls(breach.name) {
-            let before_tls = case.script.before_tls.expect("it speaks TLS");
             let (config, harm) = (certified(), breach.harm);
-            let fake = harmful(&case.name, move |stream| {
-                before_tls(stream)?;
-                let mut tls = shaken(stream, &config)?;
-                harm(&mut tls, stream)
-            });
+            let fake = case.opening(move |stream| harm(&mut shaken(stream, &config)?, stream));
             let job = case.job(&fake.path, breach.at_sight);
             ends(&case.name, &job, breach.codes, breach.fragment);
+        }
+    }
+}
+
+#[test]
+fn what_breaks_tls_under_load() {
+    for breach in &BREACHES {
+        for case in over_tls(breach.name) {
+            let fake = case.breached(breach.harm);
+            case.ends(&fake, breach.at_sight, breach.codes);
         }
     }
 }
@@ -566,13 +711,8 @@ fn what_breaks_tls_ends_the_load() {
 #[test]
 fn the_end_of_a_tls_session_within_an_answer() {
     for case in over_tls("within") {
-        let (enter, answer) = (case.script.enter, (case.script.answer)());
-        let before_tls = case.script.before_tls.expect("it speaks TLS");
-        let config = certified();
-        let fake = harmful(&case.name, move |stream| {
-            before_tls(stream)?;
-            let mut tls = shaken(stream, &config)?;
-            enter(&mut rustls::Stream::new(&mut tls, stream), true)?;
+        let answer = (case.script.answer)();
+        let fake = case.breached(move |tls, stream| {
             tls.writer().write_all(&answer[..answer.len() - 1])?;
             tls.send_close_notify();
             while tls.wants_write() {
@@ -587,7 +727,7 @@ fn the_end_of_a_tls_session_within_an_answer() {
 /// What comes where the server's side of the handshake should.
 #[test]
 fn a_handshake_that_is_none() {
-    for (name, bytes, at_sight, codes) in [
+    for (name, bytes, at_sight, code) in [
         (
             "text",
             &b"no TLS at all, but long enough to be looked at"[..],
@@ -600,12 +740,8 @@ fn a_handshake_that_is_none() {
         ("begun", b"\x16\x03\x03\x10\0", false, "connect"),
     ] {
         for case in over_tls(name) {
-            let before_tls = case.script.before_tls.expect("it speaks TLS");
-            let fake = harmful(&case.name, move |stream| {
-                before_tls(stream)?;
-                raw(stream, bytes)
-            });
-            ends(&case.name, &case.job(&fake.path, at_sight), &[codes], "");
+            let fake = case.opening(move |stream| raw(stream, bytes));
+            ends(&case.name, &case.job(&fake.path, at_sight), &[code], "");
         }
     }
 }
@@ -625,20 +761,9 @@ fn a_tls_handshake_cut_or_slow() {
     ];
     for cut in CUTS {
         for case in over_tls(&format!("handshake-{cut:?}")) {
-            let before_tls = case.script.before_tls.expect("it speaks TLS");
             let config = certified();
-            let fake = harmful(&case.name, move |stream| {
-                before_tls(stream)?;
-                let mut tls =
-                    ServerConnection::new(Arc::clone(&config)).map_err(io::Error::other)?;
-                let mut flight = Vec::new();
-                while flight.is_empty() {
-                    tls.read_tls(stream)?;
-                    tls.process_new_packets().map_err(io::Error::other)?;
-                    while tls.wants_write() {
-                        tls.write_tls(&mut flight)?;
-                    }
-                }
+            let fake = case.opening(move |stream| {
+                let flight = first_flight(stream, &config)?;
                 let Some(cut) = cut else {
                     return drip(stream, &flight);
                 };
@@ -651,12 +776,22 @@ fn a_tls_handshake_cut_or_slow() {
             } else {
                 "connect"
             };
-            ends(
-                &case.name,
-                &case.job(&fake.path, cut.is_some()),
-                &[code],
-                "",
-            );
+            let job = case.job(&fake.path, cut.is_some());
+            ends(&case.name, &job, &[code], "");
         }
     }
+}
+
+/// All that a server says in answer to the client's first words.
+fn first_flight(stream: &mut UnixStream, config: &Arc<ServerConfig>) -> io::Result<Vec<u8>> {
+    let mut tls = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
+    let mut flight = Vec::new();
+    while flight.is_empty() {
+        tls.read_tls(stream)?;
+        tls.process_new_packets().map_err(io::Error::other)?;
+        while tls.wants_write() {
+            tls.write_tls(&mut flight)?;
+        }
+    }
+    Ok(flight)
 }

@@ -88,18 +88,18 @@ fn accounted(events: &[Value]) -> &Value {
     let finished = events.last().expect("events");
     assert_eq!(finished["event"], "finished", "{finished}");
     if let account @ Value::Object(_) = &finished["open_loop"] {
-        let fates = ["answered", "unanswered", "failed"].map(|fate| number(&account[fate]));
+        let outcomes = ["answered", "unanswered", "failed"].map(|name| number(&account[name]));
         assert_eq!(
             number(&account["due"]),
-            fates.iter().sum::<u64>(),
+            outcomes.iter().sum::<u64>(),
             "{account}"
         );
-        assert_eq!(fates[0], number(&finished["transactions"]), "{account}");
+        assert_eq!(outcomes[0], number(&finished["transactions"]), "{account}");
     }
     finished
 }
 
-/// Of one kind, in ns: median, 95th and 99th percentile, maximum.
+/// Latency of one kind, in ns: median, 95th and 99th percentile, maximum.
 fn latency(finished: &Value, kind: &str) -> [u64; 4] {
     let all = finished["histograms"].as_array().expect("a list");
     let one = all.iter().find(|one| one["kind"] == kind);
@@ -235,7 +235,7 @@ fn a_crash_is_the_end(server: &mut Server, rate: f64) {
     assert_eq!(failed["code"], "server_gone", "{failed}");
     assert!(
         crashed.elapsed() < Duration::from_secs(WINDOW_S / 2),
-        "it was told late"
+        "it was reported late"
     );
     server.restart();
 }
@@ -267,7 +267,7 @@ fn a_crash_is_outlived_by_reconnecting(server: &mut Server, rate: f64) {
     panic!("no attempt shows {CONNECTIONS} reconnects and a recovery: {seen:?}");
 }
 
-/// Nobody is back, so nothing was reconnected, and the last failed try is told.
+/// Nobody is back, so nothing was reconnected, and the last failed try is reported.
 fn a_server_that_stays_away_is_told(server: &mut Server, rate: f64) {
     let mut job = load(server, rate, 4);
     job["session"] = json!({"on_disconnect": "reconnect"});

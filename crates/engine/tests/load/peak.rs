@@ -10,9 +10,9 @@ use serde_json::Value;
 
 /// Far beyond every limit in the jobs: only an engine that hangs takes so long.
 const HANGS: Duration = Duration::from_secs(60);
-/// Of peak memory, whatever a server sends.
+/// Bound of peak memory, whatever a server sends.
 const MOST_BYTES: u64 = 64 << 20;
-/// Of CPU time, by all threads. Limits are 0.3 s where a peer keeps the engine busy; else the end comes at sight. Between two looks
+/// Bound of the CPU time of all threads. Limits are 0.3 s where a peer keeps the engine busy; else the end comes at sight. Between two looks
 /// at the limits lies one receive, in which a compressed answer may swell a thousandfold: slow work without optimisation.
 const MOST_CPU: Duration = Duration::from_secs(if cfg!(debug_assertions) { 20 } else { 3 });
 /// A kernel counts CPU time for users in hundredths of a second.
@@ -94,7 +94,7 @@ fn peak_bytes(pid: u32) -> u64 {
         .map_or(0, |kib| kib << 10)
 }
 
-/// Of all its threads; 0 when the process has just ended.
+/// CPU time of all threads; 0 when the process has just ended.
 fn cpu_time(pid: u32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // Behind the name, which may hold anything: state is the first word, user and system time are the twelfth and the next.

@@ -21,14 +21,14 @@ pub(crate) fn engine_on(input: &str) -> (Option<i32>, Vec<Value>) {
     engine_for("load", input)
 }
 
-/// The same for a job of any kind.
+/// Run the engine on a job of any kind: its exit code and its events.
 pub(crate) fn engine_for(kind: &str, input: &str) -> (Option<i32>, Vec<Value>) {
     let mut events = Vec::new();
     let code = engine_telling(kind, input, |event| events.push(event));
     (code, events)
 }
 
-/// The same, with each event as soon as it is told.
+/// Run the engine on a job of any kind, and give `hear` each event as it comes: its exit code.
 pub(crate) fn engine_telling(kind: &str, input: &str, mut hear: impl FnMut(Value)) -> Option<i32> {
     let mut engine = Command::new(Path::new(env!("CARGO_BIN_EXE_howfar-engine")))
         .arg(kind)

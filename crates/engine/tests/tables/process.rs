@@ -15,7 +15,7 @@ pub(crate) fn job(server: &Server, action: &str, workload: &Value) -> Value {
     })
 }
 
-/// Its exit code and its events.
+/// The engine's exit code and its events.
 fn run(job: &Value) -> (Option<i32>, Vec<Value>) {
     let mut engine = Command::new(env!("CARGO_BIN_EXE_howfar-engine"))
         .arg("tables")
@@ -34,7 +34,7 @@ fn run(job: &Value) -> (Option<i32>, Vec<Value>) {
     (output.status.code(), events.collect())
 }
 
-/// The rows that a job says it inserted, after a check of what it told on the way.
+/// The rows that a job says it inserted, after a check of the progress that it reported.
 pub(crate) fn done(job: &Value) -> u64 {
     let (code, mut events) = run(job);
     let last = events.pop().expect("an event");

@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn pareto_has_its_mean_and_tail() {
-        // With shape 5 the fourth moment is finite, so that errors of mean and deviation can be reckoned: variance = mean^2 shape / (shape - 2).
+        // With shape 5 the fourth moment is finite, so that errors of mean and deviation can be computed: variance = mean^2 shape / (shape - 2).
         let (nominal_mean, shape) = (1_000_000_u64, 5.0);
         let seen = values(
             &job::Jitter::Pareto {

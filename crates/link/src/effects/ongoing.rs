@@ -13,7 +13,7 @@ pub(crate) struct Ongoing<A, E> {
     name: &'static str,
     spec: Option<A>,
     effect: Option<E>,
-    /// Of the numbers in use; None: none were used yet.
+    /// Seed of the numbers in use; None: none were used yet.
     seed: Option<u64>,
     /// How often it has begun with this seed.
     begun: u64,

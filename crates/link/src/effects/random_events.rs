@@ -42,7 +42,7 @@ impl<S: GapSource> RandomEvents<S> {
         self.ahead.clean.min(u64::from(within)) as u32
     }
 
-    /// Pass over segments of which [`Self::clean`] has told.
+    /// Pass over segments that [`Self::clean`] has counted.
     pub(crate) fn pass(&mut self, count: u32) {
         assert!(
             u64::from(count) <= self.ahead.clean,

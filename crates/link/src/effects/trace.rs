@@ -1,6 +1,6 @@
 //! A bottleneck whose rate changes by a schedule: steps that follow each other and begin anew after the last.
 //!
-//! The line is reckoned in what it could have carried since the schedule began, counted in billionths of a bit: a rate of r bit/s
+//! The line is measured by what it could have carried since the schedule began, counted in billionths of a bit: a rate of r bit/s
 //! carries r of them in a nanosecond, so that all is whole numbers and nothing is rounded between steps. What waits is the
 //! distance between that count and the same count for what was admitted.
 

@@ -55,7 +55,7 @@ pub(crate) struct Direction {
     #[serde(default)]
     #[schemars(length(max = 1000))]
     pub(crate) outages: Vec<Outage>,
-    /// Of all random decisions.
+    /// Seed of all random decisions.
     #[serde(default)]
     pub(crate) seed: u64,
 }

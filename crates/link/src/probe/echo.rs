@@ -58,7 +58,7 @@ fn accept(listener: &TcpListener) {
             continue;
         }
         thread::spawn(move || {
-            // A broken connection is seen and told by the other end, which requested it.
+            // A broken connection is seen and reported by the other end, which requested it.
             let _ = answer(stream);
             SERVED.fetch_sub(1, Ordering::Relaxed);
         });

@@ -229,7 +229,7 @@ fn effects() -> impl Strategy<Value = String> {
 proptest! {
     /// Segments are conserved, each arrives as often as its verdict says, and in order where order is kept; the same again gives the same.
     #[test]
-    fn every_segment_has_one_fate(
+    fn every_segment_has_one_outcome(
         offers in packets(), rate in prop_oneof![Just(0), 1_000_000_u64..20_000_000_000], delay in 0_u64..1_000_000,
         queue in 1_u64..400_000, effects in effects(), changed in effects(), change_at in 0_usize..60,
     ) {

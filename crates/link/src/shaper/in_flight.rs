@@ -26,11 +26,11 @@ pub(crate) struct Slice<T> {
     pub(crate) patient: bool,
     /// Which bit of it is spoilt.
     pub(crate) flaw: Option<u32>,
-    /// Of the slice before it, whose times it shares.
+    /// A copy of the slice before it, whose times it shares.
     pub(crate) copy: bool,
     /// It leaves after one that had come later.
     pub(crate) overtaken: bool,
-    /// Its place among all that was admitted.
+    /// Place among all that was admitted.
     pub(super) order: u64,
     pub(super) arrival: Nanos,
     pub(super) depart: Nanos,

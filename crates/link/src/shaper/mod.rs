@@ -58,7 +58,7 @@ pub(crate) struct Admission {
     pub(crate) slices: u32,
     /// Segments for which the queue had room; they are the first ones.
     pub(crate) admitted: u32,
-    /// Of these, segments that the line will lose.
+    /// Admitted segments that the line will lose.
     pub(crate) lost: u32,
     /// Segments for which the queue had no room.
     pub(crate) dropped: u32,
@@ -97,7 +97,7 @@ pub(crate) struct Shaper<T> {
     jitter: Ongoing<job::Jitter, Jitter>,
     propagation: Propagation,
     in_flight: InFlight<T>,
-    /// Those that may still wait before the bottleneck: a change of the rate moves them, too.
+    /// Lost segments that may still wait before the bottleneck: a change of the rate moves them, too.
     lost: VecDeque<Lost>,
     /// Order of the latest comer.
     order: u64,

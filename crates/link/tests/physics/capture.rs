@@ -1,4 +1,4 @@
-//! A capture on a host that verifies every checksum in software: the reckoning is this file's own and shares nothing with the
+//! A capture on a host that verifies every checksum in software: the arithmetic is this file's own and shares nothing with the
 //! link's. A kernel leaves the checksum of a packet that never sees a wire to whoever comes last, with the sum of the
 //! pseudo-header in its place; then that sum must be right.
 

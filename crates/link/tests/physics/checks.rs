@@ -224,7 +224,7 @@ fn refusals(_rig: &Rig) {
     refused(&unknown, "bad_job", "lost");
 }
 
-/// Of interfaces that only this check uses.
+/// A link whose interface vanishes; only this check uses these interfaces.
 fn vanished(_rig: &Rig) {
     let both = usual(0, 0);
     ip("link add dev lx type veth peer name ly");

@@ -211,7 +211,7 @@ impl Channel {
         })
     }
 
-    /// The same, but `take` gets the packet bytes as they come, for streams without a bound: what a few bytes stand for is never
+    /// Open `raw` and give its packet bytes to `take` piece by piece, for streams without a bound: what a few bytes stand for is never
     /// held at once. `plain` is only lent.
     pub(crate) fn open_each<E: From<ChannelError>>(
         &mut self,

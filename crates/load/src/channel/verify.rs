@@ -12,7 +12,7 @@ use rustls::crypto::{
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-/// Believes as much as it was told to.
+/// Believes as much as the job says.
 #[derive(Debug)]
 pub(super) struct Verifier {
     /// Checks authority and name; `None`: neither is looked at.

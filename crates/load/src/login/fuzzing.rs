@@ -155,7 +155,7 @@ fn keys(resp2: bool) -> KeyValue {
     KeyValue::deserialize(fields).expect("all else has a default")
 }
 
-/// The same for a store, which is told the password by the client: nothing that it says makes the client say more.
+/// A login to a store, to which the client sends the password: nothing that the store says makes the client say more.
 fn of_store(replies: &[u8], size: usize, entry: &Entry<'_>) {
     let mut sent = Vec::new();
     let mut login = protocol::login(entry, &mut sent).expect("a channel");
@@ -177,16 +177,16 @@ fn of_store(replies: &[u8], size: usize, entry: &Entry<'_>) {
     assert!(sent.len() <= begun + 4096, "a store made the client speak");
 }
 
-/// The same for PostgreSQL: packets are messages, of which each begins with its type.
+/// A login to PostgreSQL: packets are messages, of which each begins with its type.
 fn of_postgres(replies: &[u8], size: usize, entry: &Entry<'_>, allowed: Allowed) {
     let mut sent = Vec::new();
     let mut login = protocol::login(entry, &mut sent).expect("a channel");
-    let told: Vec<Vec<u8>> = if size == 0 {
+    let pieces: Vec<Vec<u8>> = if size == 0 {
         packets(replies).filter_map(as_message).collect()
     } else {
         replies.chunks(size).map(<[u8]>::to_vec).collect()
     };
-    for piece in told {
+    for piece in pieces {
         match login.feed(&piece, entry, &mut sent) {
             Ok(None) => {}
             Ok(Some(session)) => {

@@ -52,14 +52,14 @@ pub(crate) struct Session {
     pub(crate) turns: u32,
 }
 
-/// What a server told of itself while it let somebody in.
+/// What a server said of itself while it let somebody in.
 #[derive(Debug, Clone)]
 pub(crate) enum Facts {
     MySql(SessionFacts),
     Postgres(PostgresFacts),
 }
 
-/// What PostgreSQL told.
+/// What PostgreSQL said of itself.
 #[derive(Debug, Clone)]
 pub(crate) struct PostgresFacts {
     pub(crate) version: String,
@@ -231,7 +231,7 @@ impl Handshake for Login {
     }
 }
 
-/// A login that failed, before it is told.
+/// A login that failed, before it is translated.
 enum Wrong {
     Malformed(Malformed),
     Channel(ChannelError),
@@ -275,7 +275,7 @@ impl Wrong {
     }
 }
 
-/// The engine's own mistake, told as such.
+/// The engine's own mistake, reported as such.
 pub(crate) fn internal(message: impl Into<String>) -> Failed {
     Failed::new(
         FailCode::Internal,

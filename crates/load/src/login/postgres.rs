@@ -54,7 +54,7 @@ pub(crate) struct PostgresLogin {
     plain: Vec<u8>,
 }
 
-/// A login that failed, before it is told.
+/// A login that failed, before it is translated.
 enum Wrong {
     Malformed(Malformed),
     Channel(ChannelError),
@@ -302,9 +302,9 @@ impl Handshake for PostgresLogin {
         entry: &Entry<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Option<Session>, Failed> {
-        let told = |wrong: Wrong| wrong.translate(entry);
+        let translate = |wrong: Wrong| wrong.translate(entry);
         if self.stage == Stage::Requesting {
-            self.requested(raw, entry, out).map_err(told)?;
+            self.requested(raw, entry, out).map_err(translate)?;
             return Ok(None);
         }
         let mut plain = std::mem::take(&mut self.plain);
@@ -319,7 +319,7 @@ impl Handshake for PostgresLogin {
                 }
                 Ok(ready)
             })
-            .map_err(told)?;
+            .map_err(translate)?;
         self.plain = plain;
         Ok(ready.map(|answer| self.session(answer)))
     }

@@ -6,7 +6,7 @@ use howfar_wire::mysql::server;
 use super::*;
 
 const VERSION: &str = "x";
-/// Of the greeting's capabilities: packet header, protocol, version, connection, scramble, filler come before.
+/// Offset of the greeting's capabilities: packet header, protocol, version, connection, scramble, filler come before.
 const CAPABILITIES: usize = 4 + 1 + 2 + 4 + 8 + 1;
 const COMPRESS: u8 = 1 << 5;
 const SSL: u8 = 1 << 3;
@@ -33,7 +33,7 @@ fn talk(session: &SessionJob, replies: &[Vec<u8>]) -> Result<Vec<u8>, Failed> {
     Ok(out)
 }
 
-/// The same, with the session that came of it.
+/// Feed a login what a server says: the session that came of it, and all that was sent.
 fn login(
     session: &SessionJob,
     workload: Sysbench,

@@ -59,7 +59,7 @@ pub(crate) trait Page: Send {
 /// All that is there before the first page.
 pub(crate) struct PageSetup {
     pub(crate) receipt: Receipt,
-    /// Of a script.
+    /// The receipt of each of a script's services.
     pub(crate) services: BTreeMap<&'static str, Receipt>,
     /// Names of the latencies that records count by kind, in the order of their numbers.
     pub(crate) kinds: Vec<&'static str>,

@@ -39,13 +39,13 @@ const BUFFER: usize = 64 * 1024;
 struct ApplicationEndpoint {
     fastcgi: FastCgi,
     address: SocketAddrUnix,
-    /// The same for each page.
+    /// The request, which is the same for each page.
     request: Vec<u8>,
     connect_ns: u64,
     stall_ns: u64,
 }
 
-/// One worker's way to it.
+/// One worker's connection to the application.
 struct Visitor {
     site: Arc<ApplicationEndpoint>,
     worker: u64,
@@ -58,7 +58,7 @@ struct Visitor {
 /// What became of a request.
 #[derive(Debug)]
 enum Heard {
-    /// Its end came, at this moment: the page's.
+    /// The answer ended at this moment, and with it the page.
     End(u64),
     /// The application closed a connection that was kept before it answered a byte.
     Closed,

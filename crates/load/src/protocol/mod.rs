@@ -164,7 +164,7 @@ impl Replies {
         }
     }
 
-    /// The same for SQL of any length.
+    /// Append a request to run SQL of any length, as text.
     pub(crate) fn query(&self, out: &mut Vec<u8>, sql: &[u8]) {
         match self {
             Self::MySql(_) => howfar_wire::mysql::command::query(out, sql),
@@ -201,7 +201,7 @@ fn key_value_login(
     Ok(Box::new(handshake))
 }
 
-/// Append the commands of `request`; `replies` is told which they are.
+/// Append the commands of `request`; `replies` learns which they are.
 #[inline]
 fn encode_commands(request: Request<'_>, out: &mut Vec<u8>, replies: &mut impl Expects) -> u64 {
     let Request {

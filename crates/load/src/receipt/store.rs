@@ -19,7 +19,7 @@ const LONGEST: usize = 512;
 /// The version of a server that does not tell, or that cannot be asked.
 pub(super) const UNKNOWN: &str = "unknown";
 
-/// Its version, and its number of this connection where it has one.
+/// Ask a store for its version, and for its number of this connection where it has one.
 pub(super) fn ask(
     of: ReceiptContext<'_>,
     socket: &OwnedFd,

@@ -112,7 +112,7 @@ pub(crate) struct Ring {
     short_of_buffers: bool,
     came: Vec<cqueue::Entry>,
     seen: usize,
-    /// What the last call could not send; told before all else.
+    /// What the last call could not send; reported before all else.
     failed: Vec<Event>,
     /// Closed after the next call: entries name sockets by number until they are submitted.
     retired: Vec<OwnedFd>,
@@ -209,7 +209,7 @@ impl Ring {
         self.push(&poll.build().user_data(WRITABLE | token.0))
     }
 
-    /// Send a copy of `bytes` with the next call, at the latest when [`TOGETHER`] entries wait for it. Only what could not be sent is told.
+    /// Send a copy of `bytes` with the next call, at the latest when [`TOGETHER`] entries wait for it. Only what could not be sent is reported.
     #[inline]
     pub(crate) fn send(&mut self, socket: &OwnedFd, token: Token, bytes: &[u8]) -> io::Result<()> {
         if self.uring.submission().len() >= TOGETHER {
@@ -224,7 +224,7 @@ impl Ring {
         self.packets.extend_from_slice(bytes);
         // SAFETY: `at` is inside the vector, whose memory stays where it is: it grows only after a submission.
         let address = unsafe { self.packets.as_ptr().add(at) };
-        // All or an end: a part that was sent is told as a failure, not as a success.
+        // All or an end: a part that was sent is reported as a failure, not as a success.
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT | libc::MSG_WAITALL;
         let send = opcode::Send::new(Fd(socket.as_raw_fd()), address, bytes.len() as u32)
             .flags(flags)

@@ -1,7 +1,7 @@
 //! Makes, warms and drops a workload's tables: sysbench's `prepare`, `prewarm` and `cleanup`.
 //!
 //! [`schema`] says what is requested of the server and [`rows`] with which rows; here the pieces are dealt to connections and their
-//! progress is told. Nothing here is measured load.
+//! progress is reported. Nothing here is measured load.
 
 mod keys;
 mod pgbench;

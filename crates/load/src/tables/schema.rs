@@ -244,7 +244,7 @@ fn warm(table: u32, load: &Sysbench) -> [String; 3] {
     ]
 }
 
-/// The same for PostgreSQL: the heap, then both indexes.
+/// Statements that read a table of PostgreSQL into memory: the heap, then both indexes.
 fn warm_postgres(table: u32) -> [String; 6] {
     [
         format!("VACUUM ANALYZE sbtest{table}"),

@@ -126,7 +126,7 @@ impl Worker<'_> {
         };
         let session = match opening.progress(&self.plan.entry(), buffer) {
             Ok(None) if opening.more => {
-                // Requested anew, the rest is told of after the others had their turn.
+                // Requested anew, the rest is reported after the others had their turn.
                 let token = EventData::new_u64(index as u64);
                 return epoll::modify(&self.epoll, &opening.socket, token, BOTH)
                     .map_err(|error| internal(format!("epoll: {error}")));

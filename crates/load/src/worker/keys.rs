@@ -1,4 +1,4 @@
-//! What the log of acknowledged keys is told, and how a job ends that has lost its server.
+//! What goes into the log of acknowledged keys, and how a job ends that has lost its server.
 
 use howfar_contract::Failed;
 use howfar_contract::jobs::OnDisconnect;

@@ -83,7 +83,7 @@ pub(crate) enum Report {
     Drained,
     /// A connection is lost, and with it the rest of the window.
     Interrupted(Failed),
-    /// Its part of the log is written.
+    /// The worker's part of the log is written.
     Logged(OutcomeCounts),
     Failed(Failed),
     /// All is said, and so many statements were answered.
@@ -93,7 +93,7 @@ pub(crate) enum Report {
 /// What a worker is started with: its CPU, its connections and its channels to the coordinator.
 #[derive(Debug)]
 pub(crate) struct WorkerConfig {
-    /// Its number among so many workers.
+    /// The worker's number among so many workers.
     pub(crate) share: (usize, usize),
     /// The CPU that is its own, if one is.
     pub(crate) pinned: Option<u32>,
@@ -198,7 +198,7 @@ pub(crate) fn run(plan: &Plan, config: WorkerConfig) -> Result<(), Failed> {
 }
 
 impl Worker<'_> {
-    /// A coordinator that is gone has told why; then there is nobody to report to.
+    /// A coordinator that is gone has said why; then there is nobody to report to.
     fn report(&self, report: Report) {
         let _ = self.reports.send(report);
     }

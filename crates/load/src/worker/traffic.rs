@@ -66,7 +66,7 @@ impl Worker<'_> {
             if until_ns == 0 {
                 until_ns = now + TURN_NS;
             } else if now > until_ns {
-                // Requested anew, the rest is told of: an answer need not end soon, or at all.
+                // Requested anew, the rest is reported: an answer need not end soon, or at all.
                 return self.interest(index);
             }
         }
@@ -97,7 +97,7 @@ impl Worker<'_> {
         let Some(wire) = &self.connections[index].wire else {
             return Ok(Received::Nothing);
         };
-        // Of a signal nothing is told again, unlike of what else there is none of.
+        // After a signal epoll reports nothing again, since nothing new has come.
         let count = match retry_on_intr(|| net::recv(&wire.socket, &mut *buffer, how)) {
             Ok((0, _)) => {
                 let failed = failure::gone(&self.plan.job.target, "in the middle of the load");

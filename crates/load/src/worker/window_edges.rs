@@ -41,7 +41,7 @@ impl Worker<'_> {
         let Some(load) = &mut self.load else { return };
         let reports = &self.reports;
         load.tally.pass(&mut |passed| {
-            // A coordinator that is gone has told why; then there is nobody to report to.
+            // A coordinator that is gone has said why; then there is nobody to report to.
             let _ = reports.send(Report::Passed(passed));
         });
     }

@@ -143,7 +143,7 @@ impl Program {
         Self::speaking(SqlProtocol::Mysql, 1, workload, connections, seed)
     }
 
-    /// The same in a protocol's own SQL, `pipeline` statements at once.
+    /// The transactions of `workload` in a protocol's own SQL, `pipeline` statements at once.
     pub fn speaking(
         protocol: SqlProtocol,
         pipeline: u16,
@@ -273,7 +273,7 @@ impl Program {
         self.attempt(connection, number, 0)
     }
 
-    /// The same after so many failures: with other values, as sysbench does. What a value caused would only come again.
+    /// The start of a transaction that has failed so often: with other values, as in sysbench. What a value caused would only come again.
     #[inline]
     pub fn attempt(&self, connection: u64, number: u64, failures: u64) -> Cursor {
         let mut draws = Draws::of(self.seed ^ (failures << 32), connection, number);

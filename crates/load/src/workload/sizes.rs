@@ -7,7 +7,7 @@ use crate::draws::Draws;
 
 /// Values begin at so many positions of one text, so that neighbours differ.
 const PLACES: usize = 4096;
-/// The same values in every job, whatever its seed: a load overwrites what a prefill has set with the same.
+/// Seed of the values in every job, whatever the seed of the job: a load overwrites what a prefill has set with the same.
 const SEED: u64 = 0x766C_7565;
 
 /// All values of a job.
@@ -86,7 +86,7 @@ impl Values {
     }
 }
 
-/// Of mean 0 and deviation 1 (Box and Muller 1958).
+/// A normal deviate of mean 0 and deviation 1 (Box and Muller 1958).
 fn normal(draws: &mut Draws) -> f64 {
     let radius = (-2.0 * (1.0 - draws.unit()).ln()).sqrt();
     radius * (std::f64::consts::TAU * draws.unit()).cos()

@@ -1,6 +1,6 @@
 //! sysbench's Lua workloads: the same statements in the same order, values by the same distributions.
 //!
-//! Of each kind of statement the table is drawn once a transaction and the ids for each query, as sysbench does. Its
+//! The table is drawn once a transaction for each kind of statement, and the ids for each query, as sysbench does. Its
 //! `bulk_insert` calls each row an event; here a transaction is one INSERT of as many rows as it sends at once (512 KiB).
 
 use howfar_contract::jobs::{SqlProtocol, Sysbench, Workload};

@@ -101,11 +101,11 @@ pub(crate) struct ReplayJob {
 #[allow(clippy::struct_field_names)] // times all of them, and named so
 pub(crate) struct Replayed {
     pub(crate) took_ns: u64,
-    /// Of each connection that was opened: the socket, then TLS.
+    /// Time to open each connection: the socket, then TLS.
     pub(crate) opened_ns: Vec<u64>,
-    /// Of each step, from its first byte sent to its answer's last.
+    /// Time of each step, from its first byte sent to its answer's last.
     pub(crate) round_trips_ns: Vec<u64>,
-    /// Of all steps together: how long after its gap a request was sent, or the client waited for a processor.
+    /// Sum over all steps: how long after its gap a request was sent, or the client waited for a processor.
     pub(crate) client_late_ns: u64,
     /// How long after its service time an answer was sent, and the server waited for a processor.
     pub(crate) server_late_ns: u64,

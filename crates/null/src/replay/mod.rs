@@ -29,7 +29,7 @@ struct Queued {
 }
 
 impl Queued {
-    /// Of the thread that makes it.
+    /// The wait of the thread that makes it.
     fn new() -> Self {
         let mut queued = Self {
             file: File::open("/proc/thread-self/schedstat").ok(),

@@ -64,7 +64,7 @@ impl Cgi {
         self.body = 0;
     }
 
-    /// Its headers, once they are whole.
+    /// The headers, once they are whole.
     pub(super) fn response(&self) -> Option<&Response> {
         self.whole.then_some(&self.response)
     }

@@ -50,7 +50,7 @@ pub trait Expects {
 pub struct CommandCounts {
     /// Commands answered well that read.
     pub reads: u32,
-    /// The same of those that write.
+    /// Commands answered well that write.
     pub writes: u32,
     /// Keys of the reads that had a value, and that had none.
     pub hits: u32,

@@ -3,7 +3,7 @@
 use super::Dialect;
 use crate::keyvalue::{CommandCounts, Expected, Expects, Lines, Malformed, Refusal, unsigned};
 
-/// Longest value: the server's own bound on what it may be told to hold.
+/// Longest value: the server's own bound on what it may be set to hold.
 const LONGEST_VALUE: u64 = 1 << 30;
 /// What follows a value.
 const END: usize = 2;
@@ -13,13 +13,13 @@ const END: usize = 2;
 pub struct Replies {
     dialect: Dialect,
     lines: Lines,
-    /// Of a value, its end included.
+    /// Bytes of the value still to come, its end included.
     left: usize,
     /// Commands of the request, and how many of them are answered.
     expected: Vec<Expected>,
     done: usize,
     counts: CommandCounts,
-    /// Of the present reply.
+    /// Values and first error of the present reply.
     values: u32,
     error: Option<Refusal>,
 }

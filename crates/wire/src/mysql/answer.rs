@@ -54,7 +54,7 @@ enum Phase {
 
 /// Longest row that is put together from parts.
 const LONGEST_ROW: usize = 1 << 24;
-/// The same for all other packets: heads, definitions, ends and errors are short.
+/// Longest other packet that is put together: heads, definitions, ends and errors are short.
 const LONGEST_OTHER: usize = 1 << 20;
 /// Memory for parts that an answer keeps when a longer packet is done.
 const KEPT: usize = 1 << 16;

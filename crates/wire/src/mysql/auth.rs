@@ -21,7 +21,7 @@ pub const CLEAR: &str = "mysql_clear_password";
 pub const MORE_DATA: u8 = 1;
 /// Second byte of such a packet of [`CACHING_SHA2`]: the server knew the password's digest.
 const FAST_DONE: u8 = 3;
-/// The same: the server needs the password itself.
+/// Second byte of such a packet of [`CACHING_SHA2`]: the server needs the password itself.
 const FULL_NEEDED: u8 = 4;
 /// What asks for the server's public key.
 const SEND_KEY: u8 = 2;
@@ -397,19 +397,19 @@ mod tests {
             (FETCH, &clear, &Ok(Some(vec![SEND_KEY]))),
             (consented(FETCH), &clear, &Ok(Some(vec![SEND_KEY]))),
         ] {
-            let told = |error: Refused| match error {
+            let named = |error: Refused| match error {
                 Refused::NoConsent(_) => "NoConsent".to_owned(),
                 Refused::Clear(_) => "Clear".to_owned(),
                 other => format!("{other:?}"),
             };
             let proof = Exchange::switch(CLEAR, PASSWORD, b"", secrecy)
                 .map(|(_, proof)| Some(proof))
-                .map_err(told);
+                .map_err(named);
             assert_eq!(&proof, by_clear, "{CLEAR}: {secrecy:?}");
             let (mut exchange, _) = Exchange::first(CACHING_SHA2, PASSWORD, NONCE).expect("known");
             let more = exchange
                 .more(&[FULL_NEEDED], PASSWORD, secrecy)
-                .map_err(told);
+                .map_err(named);
             assert_eq!(&more, by_sha2, "{CACHING_SHA2}: {secrecy:?}");
             let (mut exchange, _) = Exchange::first(CACHING_SHA2, PASSWORD, NONCE).expect("known");
             let cached = exchange.more(&[FAST_DONE], PASSWORD, secrecy);

@@ -29,7 +29,7 @@ pub fn query(out: &mut Vec<u8>, sql: &[u8]) {
     command(out, QUERY, sql);
 }
 
-/// The same for SQL that `write` appends: no copy in between. The text must be shorter than a full packet.
+/// Run the SQL that `write` appends, without a copy in between. The text must be shorter than a full packet.
 pub fn query_with(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[0, 0, 0, 0, QUERY]);

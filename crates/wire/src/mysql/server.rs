@@ -69,7 +69,7 @@ pub fn greeting(
     write_packet(out, 0, &body);
 }
 
-/// Of a client's login only what decides how it is answered.
+/// What decides how a client's login is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Login {
     /// It knows MariaDB's results without definitions.

@@ -23,7 +23,7 @@ pub enum Outcome {
 
 /// Longest row that is put together from parts.
 const LONGEST_ROW: usize = 1 << 24;
-/// The same for all other messages whose content matters.
+/// Longest other message whose content matters.
 const LONGEST_OTHER: usize = 1 << 16;
 /// Longest message that is passed by; the server's own bound.
 const LONGEST: usize = 1 << 30;

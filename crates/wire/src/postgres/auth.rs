@@ -57,7 +57,7 @@ enum State {
     Proved,
     /// SCRAM's first message was sent, with this nonce.
     Scram(String),
-    /// Its second was sent; the server must prove itself by this signature.
+    /// SCRAM's second message was sent; the server must prove itself by this signature.
     Proving([u8; KEY]),
     Accepted,
 }

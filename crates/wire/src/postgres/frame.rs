@@ -21,7 +21,7 @@ pub(super) fn header(bytes: [u8; HEADER]) -> Result<(u8, usize), Malformed> {
 /// Puts messages together that are short by their nature: those of a login, and small answers.
 #[derive(Debug)]
 pub struct Framer {
-    /// Of a body.
+    /// Longest body.
     limit: usize,
     kept: Vec<u8>,
 }

@@ -27,7 +27,7 @@ struct Reply {
     in_error: bool,
 }
 
-/// Of an error that comes as a block: more than is told of it.
+/// Bytes that are kept of an error that comes as a block: more than is reported.
 const KEPT: usize = 256;
 
 impl Replies {

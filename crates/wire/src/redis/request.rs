@@ -16,7 +16,7 @@ pub fn word(out: &mut Vec<u8>, bytes: &[u8]) {
     word_with(out, bytes.len(), |out| out.extend_from_slice(bytes));
 }
 
-/// The same, written by `write`, which must append `length` bytes.
+/// A command's next word, written by `write`, which must append `length` bytes.
 #[inline]
 pub fn word_with(out: &mut Vec<u8>, length: usize, write: impl FnOnce(&mut Vec<u8>)) {
     out.push(b'$');

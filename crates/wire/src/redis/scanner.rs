@@ -55,7 +55,7 @@ pub struct Scanner {
 
 #[derive(Debug, Default)]
 struct Position {
-    /// Of a block, its end included.
+    /// Bytes of the block still to come, its end included.
     left: usize,
     block: Option<Kind>,
     /// Aggregates that are open, and their values still to come.

@@ -11,7 +11,7 @@ const ELEMENT: usize = std::mem::size_of::<Value>();
 pub enum Value {
     Null,
     Simple(Vec<u8>),
-    /// Its line, whatever the way that it came.
+    /// An error's line, however it came.
     Error(Vec<u8>),
     Integer(i64),
     Boolean(bool),

@@ -15,7 +15,7 @@ enum Phase {
     First,
     /// So many definitions came.
     Columns(usize),
-    /// Of so many columns.
+    /// Rows of so many columns.
     Rows(usize),
 }
 
