@@ -28,7 +28,7 @@ _READY_S = 20.0
 
 
 @dataclass(frozen=True)
-class Place:
+class HostHere:
     """One host."""
 
     name: str
@@ -36,7 +36,7 @@ class Place:
     address: str
 
 
-def _on_bridge(names: Sequence[str], ledger: ExitStack) -> list[Place]:
+def _on_bridge(names: Sequence[str], ledger: ExitStack) -> list[HostHere]:
     base = Host("base", None)
     base.ip(
         [
@@ -60,16 +60,16 @@ def _on_bridge(names: Sequence[str], ledger: ExitStack) -> list[Place]:
             pass_fds=(descriptor,),
         )
         host.ip(["link set dev lo up", f"addr add {address}/24 dev e0", "link set dev e0 up"])
-        found.append(Place(name, host, address))
+        found.append(HostHere(name, host, address))
     return found
 
 
-def _on_link(rtt_ns: int, rate_bps: int | None, ledger: ExitStack) -> list[Place]:
+def _on_link(rtt_ns: int, rate_bps: int | None, ledger: ExitStack) -> list[HostHere]:
     network = build_network(ledger)
     every = usable_cpus()
     sides = (network.client.launcher(every), network.server.launcher(every))
     ledger.enter_context(open_link(network, LinkSpec(rtt_ns, rate_bps), *sides, {}, with_goodput=False))
-    return [Place("a", network.client, "10.77.0.1"), Place("b", network.server, "10.77.0.2")]
+    return [HostHere("a", network.client, "10.77.0.1"), HostHere("b", network.server, "10.77.0.2")]
 
 
 class Sshd:
@@ -82,7 +82,7 @@ class Sshd:
         (directory / "known").write_text("* " + (directory / "host.pub").read_text())
         Path("/run/sshd").mkdir(exist_ok=True)
 
-    def start(self, place: Place) -> Companion:
+    def start(self, place: HostHere) -> Companion:
         file = self.directory / f"sshd-{place.name}"
         file.write_text(
             f"ListenAddress {place.address}\nHostKey {self.directory / 'host'}\nPidFile none\nUsePAM no\n"
@@ -99,7 +99,7 @@ class Sshd:
         return f"-i {self.directory / 'user'} -o UserKnownHostsFile={self.directory / 'known'} -o IdentitiesOnly=yes"
 
 
-def _await_listening(place: Place) -> None:
+def _await_listening(place: HostHere) -> None:
     deadline = time.monotonic() + _READY_S
     while time.monotonic() < deadline:
         if b":22 " in place.host.within(lambda: subprocess.run(["ss", "-ltn"], capture_output=True).stdout):

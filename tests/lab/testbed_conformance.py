@@ -109,7 +109,7 @@ def _between_hosts(file: Path) -> int:
     from howfar.fleet import cluster as clusters
     from howfar.fleet.joined import join
     from howfar.fleet.load import measure
-    from howfar.fleet.place import find_place
+    from howfar.fleet.roles import find_place
     from howfar.fleet.testbed import open_hosts
 
     cluster = clusters.find_cluster(file)

@@ -9,7 +9,7 @@ from howfar.cli.run import run
 from howfar.errors import LabError, UsageError
 from howfar.fleet.clocks import best
 from howfar.fleet.hosts_file import parse_cpus, parse_hosts
-from howfar.fleet.place import Place, find_place, with_replicas
+from howfar.fleet.roles import RoleHosts, find_place, with_replicas
 from howfar.fleet.ship import check_versions
 
 TWO = """
@@ -73,10 +73,10 @@ def test_other_versions_are_refused_and_another_patch_of_python_is_not() -> None
 
 
 def test_who_may_be_both_is_left_for_the_other_role() -> None:
-    assert find_place(parse_hosts(TWO), None) == Place(client="a", server="b")
-    assert find_place(parse_hosts(TWO), "server=b") == Place(client="a", server="b")
+    assert find_place(parse_hosts(TWO), None) == RoleHosts(client="a", server="b")
+    assert find_place(parse_hosts(TWO), "server=b") == RoleHosts(client="a", server="b")
     both = TWO.replace('roles = ["client"]\n', "")
-    assert find_place(parse_hosts(both), "client=b") == Place(client="b", server="a")
+    assert find_place(parse_hosts(both), "client=b") == RoleHosts(client="b", server="a")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from howfar.engine.messages import Classes, KeyValue, LoadJob, Measuring, Ready,
 from howfar.engine.process import LoadOutcome
 from howfar.fleet.counts import NOT_COUNTED, both_counts
 from howfar.fleet.hosts_file import parse_hosts
-from howfar.fleet.place import find_place, may_swap
+from howfar.fleet.roles import find_place, may_swap
 from howfar.report.frame import host_lines
 from howfar.runner.jobs import load_facts
 from howfar.store.server_metrics import server_metrics

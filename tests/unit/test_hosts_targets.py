@@ -13,7 +13,7 @@ from howfar.cli.on_hosts import OnHosts, check_plan, find_given
 from howfar.cli.run import run
 from howfar.errors import LabError, PlanError, UsageError
 from howfar.fleet.hosts_file import parse_hosts
-from howfar.fleet.place import placed
+from howfar.fleet.roles import placed
 from howfar.plan.load import load_plan
 
 pytest.importorskip("ray", reason="Ray is not installed (./setup --tests brings it)")

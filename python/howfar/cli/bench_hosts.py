@@ -53,7 +53,7 @@ def hosts_command(
     cluster, code = enter(where)
     if code is not None:
         return code
-    from howfar.fleet.place import find_place, with_clients
+    from howfar.fleet.roles import find_place, with_clients
     from howfar.fleet.scale_out import Request, scale_out
 
     with joined(cluster) as (file, hosts):

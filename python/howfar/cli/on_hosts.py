@@ -194,7 +194,7 @@ def opened(
     from howfar.cli.session import lab_request
     from howfar.fleet.given import host_of
     from howfar.fleet.load import measure
-    from howfar.fleet.place import find_place, may_swap, placed, with_clients, with_replicas
+    from howfar.fleet.roles import find_place, may_swap, placed, with_clients, with_replicas
     from howfar.fleet.testbed import open_hosts
     from howfar.runner.preflight import check_application, fit, machine_lacks, of_replication, service_of
     from howfar.runner.run import program_facts

@@ -19,9 +19,9 @@ from howfar.fleet.given import GivenServer, GivenSide
 from howfar.fleet.joined import Link, cpus_of, facts
 from howfar.fleet.load import Client
 from howfar.fleet.node import WORK, silences
-from howfar.fleet.place import Place
 from howfar.fleet.reached import HostsContext
 from howfar.fleet.remote import Held, RemoteHost, RemoteLauncher, RemoteProcess
+from howfar.fleet.roles import RoleHosts
 from howfar.fleet.serving import (
     HeldPool,
     HostsReplication,
@@ -77,7 +77,7 @@ class Hosts:
     def __init__(
         self,
         hosts: Mapping[str, RemoteHost],
-        place: Place,
+        place: RoleHosts,
         request: LabRequest,
         ledger: ExitStack,
         swaps: bool = False,
@@ -639,7 +639,7 @@ class HostsStage(LabStage):
 @contextmanager
 def open_hosts(
     hosts: Mapping[str, RemoteHost],
-    place: Place,
+    place: RoleHosts,
     request: LabRequest,
     swaps: bool = False,
     given: GivenServer | None = None,

@@ -9,7 +9,7 @@ from howfar.fleet.hosts_file import BOTH, ROLES, HostsFile, Role
 
 
 @dataclass(frozen=True)
-class Place:
+class RoleHosts:
     """The hosts of a run, by role."""
 
     client: str
@@ -19,17 +19,17 @@ class Place:
     replicas: tuple[str, ...] = ()
 
     @property
-    def swapped(self) -> Place:
-        return Place(self.server, self.client)
+    def swapped(self) -> RoleHosts:
+        return RoleHosts(self.server, self.client)
 
 
-def may_swap(place: Place, file: HostsFile) -> bool:
+def may_swap(place: RoleHosts, file: HostsFile) -> bool:
     """Whether each of the two hosts may be what the other is."""
     alone = not (place.others or place.replicas)
     return alone and all(set(BOTH) <= set(file.hosts[name].roles) for name in (place.client, place.server))
 
 
-def find_place(file: HostsFile, word: str | None) -> Place:
+def find_place(file: HostsFile, word: str | None) -> RoleHosts:
     """Parse `client=a,server=b`, or part of it. Raises UsageError."""
     named = _parse(word or "")
     if unknown := set(named) - set(ROLES):
@@ -56,10 +56,10 @@ def find_place(file: HostsFile, word: str | None) -> Place:
         chosen[role] = min(able, key=lambda name: len(file.hosts[name].roles))
     if chosen["client"] == chosen["server"]:
         raise UsageError("--place: client and server are one host", "A path to a second machine needs two.")
-    return Place(chosen["client"], chosen["server"], replicas=named.get("replica", ()))
+    return RoleHosts(chosen["client"], chosen["server"], replicas=named.get("replica", ()))
 
 
-def with_replicas(place: Place, file: HostsFile, count: int, local: bool) -> Place:
+def with_replicas(place: RoleHosts, file: HostsFile, count: int, local: bool) -> RoleHosts:
     """Hosts for so many replicas, where `--place` names none. `local`: client and server are one host on every path, so that the
     client's other host may be a replica. Raises UsageError."""
     if place.replicas and not count:
@@ -86,7 +86,7 @@ def placed(word: str | None, role: Role, host: str) -> str:
     return ",".join(f"{each}={name}" for each, names in {**chosen, role: (host,)}.items() for name in names)
 
 
-def with_clients(place: Place, file: HostsFile, word: str) -> Place:
+def with_clients(place: RoleHosts, file: HostsFile, word: str) -> RoleHosts:
     """Parse `a,b`: all clients, the first one first. Raises UsageError."""
     names = [name.strip() for name in word.split(",") if name.strip()]
     for name in names:
@@ -94,7 +94,7 @@ def with_clients(place: Place, file: HostsFile, word: str) -> Place:
             raise UsageError(f"--clients: {name!r} is no host that may be a client beside the server {place.server}")
     if not names or len(set(names)) < len(names):
         raise UsageError(f"--clients {word!r} names no host, or one twice")
-    return Place(names[0], place.server, tuple(names[1:]))
+    return RoleHosts(names[0], place.server, tuple(names[1:]))
 
 
 def _parse(word: str) -> dict[str, tuple[str, ...]]:
