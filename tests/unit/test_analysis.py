@@ -255,7 +255,7 @@ def test_merged_percentiles_are_those_of_all_trials_together(run: Run, summary: 
 
 
 def _over_the_network(summary: Summary) -> Advice:
-    return next(each for each in summary.advice if "ver the network a transaction" in each.because)
+    return next(each for each in summary.advice if "ver the network, a transaction" in each.because)
 
 
 class WirePath(RemotePath):
@@ -276,7 +276,7 @@ def test_advice_is_about_what_paths_declare_and_not_their_names(
     assert (where({"path": "tcp"}), where({"path": "socket"})) == ("on the loopback", "on the socket")
 
 
-@pytest.mark.parametrize(("tps", "says"), [(130, "Reduce the time in CPU"), (165, "Round trips take about half"),
+@pytest.mark.parametrize(("tps", "says"), [(130, "First reduce the time spent in CPU"), (165, "Round trips take about half"),
                                            (176, "Round trips take about half"), (251, "With the server on another")])  # fmt: skip
 def test_advice_about_round_trips_is_as_sure_as_the_interval_of_their_share(tps: float, says: str) -> None:
     """A transaction of two connections has 29 round trips of 0.203 ms: half of its time at 170 transactions a second."""
@@ -323,7 +323,7 @@ def last_advice(run: Run) -> Advice:
 def test_a_large_effect_needs_few_blocks_however_narrow_the_width_asked() -> None:
     """Half the throughput at a scatter of 50 %: some tens of blocks tell it from 1, hundreds would give ±5 %."""
     advice = last_advice(run_of(600, 0.5))
-    found = re.search(r"tcp about (\d+)", advice.because)
+    found = re.search(r"about (\d+) for tcp", advice.because)
     assert found is not None and 8 <= int(found[1]) < 100
     assert "blocks are needed" not in advice.because
 
@@ -372,7 +372,7 @@ def test_the_blocks_that_did_not_resolve_are_never_said_to_be_enough() -> None:
     for seed in range(4):
         tcp = PathModel("tcp", ArmRole.CONTENDER, 600, 8.8, 26.0)
         summary = summarise(synthetic_run(blocks=10, models=(*PATHS[:2], tcp), scatter=0.7, samples=5, seed=seed))
-        found = re.search(r"tcp about (\d+)", summary.advice[-1].because) if summary.advice else None
+        found = re.search(r"about (\d+) for tcp", summary.advice[-1].because) if summary.advice else None
         assert found is None or int(found[1]) > 10
 
 

@@ -483,7 +483,7 @@ def test_a_round_of_bytes_is_put_to_the_test_by_the_rate_and_advised_on_as_such(
     assert isinstance(found, Intervention) and found.changed.startswith("rate 100mbit")
     assert 1.1 < found.predicted < 1.5
     assert summary.advice[0].action.startswith("Send fewer bytes, or use a faster link")
-    assert "% of a round bytes on the wire" in summary.verdict
+    assert "% of the cycle in bytes on the wire" in summary.verdict
 
 
 def test_nobody_is_advised_to_spend_on_cpus_that_nobody_has_most_of() -> None:

@@ -108,7 +108,7 @@ def test_the_table_says_the_figures_and_the_limit(monkeypatch: pytest.MonkeyPatc
         "400,000",
         "99%, 50%",
         "16 ns, 25 ns",
-        "is at most 10% over",
+        "is at most 10% above",
         "limit was the",
     ):
         assert expected in text, text

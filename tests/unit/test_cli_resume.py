@@ -27,7 +27,7 @@ def test_a_run_that_ran_out_of_time_offers_what_goes_on(laboratory: Lab, howfar:
     first = len(read_run(tmp_path / "a.howfar").trials)
     code, out, err = howfar("resume", "a.howfar")
     assert code == 0
-    assert "the run is complete (the time budget is used)" in err
+    assert "the run is complete (the time budget is used up)" in err
     assert "To continue measuring: howfar resume a.howfar --time-budget 10min\n" in err
     (offer,) = (line.split(": ", 1)[1] for line in err.splitlines() if "To continue measuring" in line)
     code, _, err = howfar(*shlex.split(offer)[1:])

@@ -117,8 +117,8 @@ def test_an_aa_over_the_link_that_excludes_1_is_called_wrong() -> None:
     assert same.found.high is not None and same.found.high < 1 and same.recovered is False
     summary = summarise(run)
     own, longer = controls_text(summary).split("; ")
-    assert "remote against itself 0.9" in own and own.endswith(", not the truth")
-    assert not longer.endswith(", not the truth")
+    assert "remote against itself 0.9" in own and own.endswith(", which is wrong")
+    assert not longer.endswith(", which is wrong")
     assert summary.model_dump()["controls"][0]["recovered"] is False
 
 
@@ -141,7 +141,7 @@ def test_each_figure_of_a_link_arm_has_the_larger_floor_of_both_aa_arms() -> Non
     before, after = ({cell.arm: cell.cpu_resolution for cell in summarise(each).cells} for each in (run, dearer))
     assert before["remote"] is before["tcp"] is Resolution.SLOWER
     assert after == before | dict.fromkeys(("remote", "forwarded-socket"), Resolution.NOT_RESOLVED)
-    assert "for CPU per query the floor is" in noise_line(summarise(dearer))
+    assert "for CPU per query, the floor is" in noise_line(summarise(dearer))
     assert "over the link > 100 %" in noise_line(summarise(dearer))
 
 

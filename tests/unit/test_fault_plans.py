@@ -95,8 +95,8 @@ measure = "{measure}"
         (["none"], "cut", "3s", "a fault needs a replica that takes over"),
         (["galera"], "cut", "3s", "the faults of a cluster are"),
         (["galera"], "kill-primary", "3s", "replicas = 2"),
-        (["async"], "cut-off-member", "3s", "of a cluster, and async is none"),
-        (["async"], "slow-member", "3s", "of a cluster, and async is none"),
+        (["async"], "cut-off-member", "3s", "needs a cluster, and async is not one"),
+        (["async"], "slow-member", "3s", "needs a cluster, and async is not one"),
     ],
 )
 def test_a_fault_that_no_trial_could_do_is_refused_at_once(

@@ -127,5 +127,5 @@ def test_a_host_that_held_the_load_back_is_named() -> None:
 
     notes = (note(what="late", most=3e6), note(what="clipped", most=4e6), note(what="limited", most=0.97))
     late, clipped, limited = host_lines(HostsSeen(notes=notes, swapped=None, machines=None))
-    assert late.startswith("host b began late in 2 of 9 trials, by 3ms at most")
+    assert late.startswith("host b began late in 2 of 9 trials, by at most 3ms")
     assert "99th percentile up to 4ms" in clipped and "97% of a CPU" in limited

@@ -162,5 +162,5 @@ def test_a_store_is_filled_when_it_says_so_itself(held: int, fine: bool, monkeyp
     if fine:
         assert fill.fill_keys(place, keys, Launcher()) == 1000
     else:
-        with pytest.raises(LabError, match="holds 999 keys where 1000 were set"):
+        with pytest.raises(LabError, match="holds 999 keys, but 1000 were set"):
             fill.fill_keys(place, keys, Launcher())

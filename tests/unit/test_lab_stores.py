@@ -173,7 +173,13 @@ def test_redis_says_how_it_sees_a_session(tmp_path: Path) -> None:
 def test_redis_counts_commands(tmp_path: Path) -> None:
     info = "# Stats\r\ntotal_commands_processed:12\r\nkeyspace_hits:7\r\ncmdstat_get:calls=9,usec=1,failed_calls=0\r\n"
     with answering(tmp_path, bulk(info)) as lines:
-        assert RedisDialect("redis").counters(lines) == {"Questions": 12, "Lookup_hits": 7, "Calls_get": 9}
+        assert RedisDialect("redis").counters(lines) == {
+            "Questions": 12,
+            "Lookup_hits": 7,
+            "Calls_get": 9,
+            "Calls_set": 0,
+            "Calls_mget": 0,
+        }
 
 
 def test_memcached_finds_our_session_and_no_listener(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_the_report_answers_in_every_form(summary: Summary) -> None:
     )
     assert "remote 310/s" in summary.verdict or "remote 31" in summary.verdict
     assert "queues" in text and len(text.splitlines()) <= 40
-    assert any("On remote keep below" in advice.action for advice in summary.advice)
+    assert any("On remote, keep below" in advice.action for advice in summary.advice)
     assert "How long answers take at each rate" in reports.html.render(summary)
     assert "| load |" in reports.markdown.render(summary)
     rows = list(spreadsheet.DictReader(io.StringIO(reports.csv.render(summary))))

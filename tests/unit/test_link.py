@@ -321,7 +321,7 @@ def test_no_trial_waits_for_a_calm_moment() -> None:
     small, large = fake.at_rest(), fake.at_rest()
     assert not _violations(_ASKED, small, _stats())
     (violation,) = _violations(_ASKED, large, _stats())
-    assert "RTT at rest was 0.3515ms, asked" in violation
+    assert "RTT at rest was 0.3515ms, requested" in violation
 
 
 def test_each_batch_calibrates_anew_from_what_was_found() -> None:
@@ -441,7 +441,7 @@ def test_a_trial_that_just_passes_is_off_by_two_percent(scatter: float, early_ns
 def test_packets_that_leave_too_early_make_a_trial_void_too() -> None:
     stats = LinkStats(to_server=_direction(lateness_mean_ns=-9_000), to_client=_direction(lateness_mean_ns=1_000))
     (sentence,) = counter_violations(_ASKED, stats, of_a_trial(280_000))
-    assert "8us shorter in the mean (allowed 5.6us, 2% of a round trip)" in sentence
+    assert "8us shorter on average (allowed 5.6us, 2% of a round trip)" in sentence
     for unknown in (OF_A_PLAN, of_a_trial(0)):
         assert counter_violations(_ASKED, stats, unknown) == (), "nothing is known of a round trip"
 
@@ -543,10 +543,10 @@ def test_a_mistake_names_its_option(arguments: tuple[str, ...], expected: str) -
 
 def test_a_range_is_said_in_the_units_of_its_option() -> None:
     for option, value, advice in (
-        ("--rtt", "20s", "From 0ns to 10s."),
-        ("--rate", "1kbit", "From 8kbit to 1000gbit."),
+        ("--rtt", "20s", "Give a value from 0ns to 10s."),
+        ("--rate", "1kbit", "Give a value from 8kbit to 1000gbit."),
         ("--queue", "100GiB", "From 1B to 64GiB."),
-        ("--delay-to-server", "5ms", "From 0ns to 0.2ms."),
+        ("--delay-to-server", "5ms", "Give a value from 0ns to 0.2ms."),
     ):
         with pytest.raises(UsageError) as error:
             read(option, value)

@@ -283,7 +283,7 @@ def test_a_clusters_links_may_be_late_by_what_they_add_to_an_agreement() -> None
 
     assert not found("group-leader", between_replicas), "no commit waits for that link"
     (sentence,) = found("galera", between_replicas)  # the last of several ways
-    assert sentence.startswith("the links made each commit up to 60us longer in the mean (allowed 24us, 2% of one)")
+    assert sentence.startswith("the links made each commit up to 60us longer on average (allowed 24us, 2% of one)")
     assert not found("galera", between_replicas, reads=True)
     late = dict.fromkeys(
         pairs_ns, 20_000.0

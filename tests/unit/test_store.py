@@ -221,7 +221,9 @@ def test_a_newer_format_is_refused_and_kept(tmp_path: Path) -> None:
     db.close()
     before = path.read_bytes()
     for open_it in (read_run, RunFile):
-        with pytest.raises(NewerRunFile, match=f"format 99, this howfar reads up to {FORMAT_VERSION}") as caught:
+        with pytest.raises(
+            NewerRunFile, match=f"format 99, but this howfar reads formats up to {FORMAT_VERSION}"
+        ) as caught:
             open_it(path)
         assert "newer howfar" in caught.value.advice
     assert path.read_bytes() == before

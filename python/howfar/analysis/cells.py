@@ -278,9 +278,7 @@ def cell(table: TrialTable, arm: Arm, found: Floors, rests: bool, acknowledgemen
         block_ratios=tuple(table.block_ratios(arm.name, reference.name)) if reference else (),
         blocks_needed=blocks_needed(judged.sd_log, found.target) if judged and judged.sd_log is not None else None,
         resolution=Resolution.BASELINE if baseline else found.of(arm.factors).resolve(ratio),
-        cpu_resolution=Resolution.BASELINE
-        if baseline
-        else _cpu_resolution(cpu_ratio, found.of(arm.factors, Figure.CPU), bound),
+        cpu_resolution=_cpu_resolution(cpu_ratio, found.of(arm.factors, Figure.CPU), bound, baseline),
         cpu_us_per_query=_cpu(table, trials),
         cpu_ratio=cpu_ratio,
         cpu_bound=bound,
@@ -296,9 +294,8 @@ def cell(table: TrialTable, arm: Arm, found: Floors, rests: bool, acknowledgemen
         published=_published(table.run, arm),
         settled_after=len(trials) if rests else None,
         warnings=tuple(warnings),
-        cycle=None
-        if broken or pages or paced
-        else cycle,  # half of the window may be an outage: nothing limits it but that
+        # Half of the window may be an outage: nothing limits it but that.
+        cycle=None if broken or pages or paced else cycle,
         limit=None if broken or pages or paced else limit,
         network=network_series(whole[-1], arm.factors),
         keys=_key_reads(table, trials),
@@ -356,8 +353,10 @@ def _cpu_bound(arm: Arm, baseline: Arm | None) -> Bound:
     return Bound.AT_LEAST if _passes_link(arm) else Bound.AT_MOST
 
 
-def _cpu_resolution(cpu_ratio: Estimate | None, threshold: Threshold, bound: Bound) -> Resolution:
+def _cpu_resolution(cpu_ratio: Estimate | None, threshold: Threshold, bound: Bound, baseline: bool) -> Resolution:
     """Resolution of CPU: more per operation is slower. A bound limits the claim, because "at least 0.9" may be more than 1."""
+    if baseline:
+        return Resolution.BASELINE
     found = threshold.resolve(cpu_ratio)
     turned = {Resolution.FASTER: Resolution.SLOWER, Resolution.SLOWER: Resolution.FASTER}
     claimed = turned.get(found, found)

@@ -331,13 +331,7 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
         asked=table.unit,
         blocks=max((len(_good(run, arm.name)) for arm in run.info.arms), default=0),
         complete_blocks=complete_blocks(table, floors.target),
-        noise_floor=floors.floor(),
-        link_noise_floor=floors.floor(over_link=True),
-        aa_ratio=floors.same.get(Figure.THROUGHPUT),
-        cpu_noise_floor=floors.floor(Figure.CPU),
-        link_cpu_noise_floor=floors.floor(Figure.CPU, over_link=True),
-        claims=floors.claims,
-        target_half_width=floors.target,
+        **_noise(floors),
         stop=run.stop.value if run.stop else None,
         void_trials=voids,
         void_rate=voids / (len(whole.trials) + out) if whole.trials else None,
@@ -442,6 +436,19 @@ def _points(table: TrialTable) -> tuple[TrialPoint, ...]:
             )
         )
     return tuple(points)
+
+
+def _noise(floors: Floors) -> dict[str, Any]:
+    """What this run cannot tell from noise, and how sure its claims are."""
+    return {
+        "noise_floor": floors.floor(),
+        "link_noise_floor": floors.floor(over_link=True),
+        "aa_ratio": floors.same.get(Figure.THROUGHPUT),
+        "cpu_noise_floor": floors.floor(Figure.CPU),
+        "link_cpu_noise_floor": floors.floor(Figure.CPU, over_link=True),
+        "claims": floors.claims,
+        "target_half_width": floors.target,
+    }
 
 
 def _session_warnings(run: Run, aa: Estimate | None, disturbed: bool) -> list[Warning]:

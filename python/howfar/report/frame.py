@@ -309,7 +309,7 @@ def controls_text(summary: Summary) -> str:
 
 def _missed(control: Control) -> str:
     if control.recovered is False:
-        return ", not the truth"
+        return ", which is wrong"
     return ", too noisy to tell" if control.shows_nothing else ""
 
 
