@@ -20,7 +20,7 @@ from howfar.lab.environment import LoadWatch
 from howfar.store.records import MachineLoad, Trial
 
 Seen = TypeVar("Seen")
-DISTURBED = ("was late by", "longer in the mean", "RTT at rest was", "pages from files")
+DISTURBED = ("was late by", "longer on average", "RTT at rest was", "pages from files")
 """What a machine that is too busy makes the instrument say."""
 EMPTY_WINDOW = "not one transaction ended in the measured window"
 """It says so too of windows of a fifth of a second; but then so would a server that does not answer: for tests that look at others."""

@@ -545,7 +545,7 @@ def test_a_range_is_said_in_the_units_of_its_option() -> None:
     for option, value, advice in (
         ("--rtt", "20s", "Give a value from 0ns to 10s."),
         ("--rate", "1kbit", "Give a value from 8kbit to 1000gbit."),
-        ("--queue", "100GiB", "From 1B to 64GiB."),
+        ("--queue", "100GiB", "Give a value from 1B to 64GiB."),
         ("--delay-to-server", "5ms", "Give a value from 0ns to 0.2ms."),
     ):
         with pytest.raises(UsageError) as error:

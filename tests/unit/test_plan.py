@@ -384,7 +384,7 @@ def test_tables_are_as_large_as_fits_in_round_numbers(most: int, size: int) -> N
     ("most", "expected"), [(9_999, "tables of 5000 rows"), (3, "tables of 2 rows"), (0, "tables of 0 rows")]
 )
 def test_tables_too_small_for_their_ranges_are_refused(most: int, expected: str) -> None:
-    with pytest.raises(PlanError, match=f"{expected}.*ranges of 100, .*fewer than 10000"):
+    with pytest.raises(PlanError, match=f"{expected}.*ranges of 100 rows, .*fewer than 10000"):
         with_rows(load_plan("bandwidth").plan, most)
 
 

@@ -22,7 +22,7 @@ from howfar.store.records import Trial, TrialStatus
 
 LATE = "the link to client was late by 2.703ms (p99, allowed 1.333ms): the machine was too busy, or the emulator was stopped"
 LONG = (
-    "the link made each round trip 18us longer in the mean (allowed 8us, 2% of a round trip): the machine was too busy"
+    "the link made each round trip 18us longer on average (allowed 8us, 2% of a round trip): the machine was too busy"
 )
 FAR = "replica1: the link's RTT at rest was 21ms, 20.9ms, asked 20ms"
 PLAIN = "TLS was requested, and the server sees a plain session"
