@@ -633,7 +633,7 @@ ENDLESS = {
     ),
     "an answer of a gigabyte": (b"E\x40\0\0\0", "too long"),
     "an answer of less than nothing": (b"S\0\0\0\0", "too long"),
-    "notices without end": (_message(b"N", b"SWARNING\0M" + b"x" * 80 + b"\0\0") * 100_000, "too long"),
+    "notices without end": (_message(b"N", b"SWARNING\0M" + b"x" * 8000 + b"\0\0") * 1_200, "too long"),
 }
 """What a peer that claims to be PostgreSQL answers to a login, and what is said of it."""
 
