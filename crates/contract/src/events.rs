@@ -139,7 +139,7 @@ pub struct Measuring {
     pub warmup_transactions: u64,
 }
 
-/// A held job begins: when, by the monotonic clock, and how much later than it was to.
+/// A held job begins: when, by the monotonic clock, and how much later than requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(tag = "event", rename = "begun")]
 #[schemars(title = "Begun")]

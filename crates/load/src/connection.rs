@@ -27,6 +27,8 @@ pub(crate) struct Tools {
     pub(crate) ignored: IgnoredErrors,
     pub(crate) packet: Vec<u8>,
     pub(crate) sealed: Vec<u8>,
+    /// Packet bytes since the worker last looked at its orders and time limits.
+    pub(crate) taken: u64,
     plain: Vec<u8>,
     work: Work,
 }
@@ -47,6 +49,7 @@ impl Tools {
             ignored,
             packet: Vec::new(),
             sealed: Vec::new(),
+            taken: 0,
             plain: Vec::new(),
             work,
         }
@@ -261,12 +264,14 @@ impl Connection {
         let (replies, work) = (&mut wire.replies, &mut tools.work);
         if wire.channel.is_plain() {
             self.used.to_client += bytes.len() as u64;
+            tools.taken += bytes.len() as u64;
             return replies.decode(bytes, types, work);
         }
-        let (used, mut outcome) = (&mut self.used, None);
+        let (used, taken, mut outcome) = (&mut self.used, &mut tools.taken, None);
         wire.channel
             .open_each(bytes, &mut tools.plain, &mut wire.unsent, |packets| {
                 used.to_client += packets.len() as u64;
+                *taken += packets.len() as u64;
                 let ended = outcome.is_some() && !packets.is_empty();
                 if ended && !replies.may_go_on() {
                     let late = Malformed::Unexpected("bytes follow the end of an answer");

@@ -102,7 +102,7 @@ class Tls(Message):
     server_name: str | None = None
     """The name or address that the certificate must carry under `full`."""
     direct: bool = False
-    """Of PostgreSQL from version 17 on: TLS begins with the first byte, and is not asked for (`sslnegotiation=direct`)."""
+    """PostgreSQL from version 17 on: TLS begins with the first byte, and is not asked for (`sslnegotiation=direct`)."""
 
 
 class Service(Message):
@@ -498,7 +498,7 @@ class Direction(Message):
     """Chance of a segment to arrive with one bit turned over."""
     outages: tuple[Outage, ...] = Field(default=(), max_length=1000)
     seed: int = Field(default=0, ge=0)
-    """Of all random decisions."""
+    """Seed of all random decisions."""
 
 
 class Drops(Message):
@@ -586,11 +586,10 @@ class Histogram(Message):
     first byte, to last byte, to parsed. Names of sysbench's statements stand without `statement.`: `point_select`,
     `simple_range`, … as in `Sysbench`.
 
-    Of a page job: `transaction` is a page. `turn.SERVICE`: from the first byte sent to the last byte read; `connect.SERVICE`:
-    from `connect()` to a session that can be asked; `cpu`: all CPU time of the worker's thread for a page, its computing and its
-    turns; `told.NAME`: what a FastCGI application's pages told of themselves, for each name that ends in `_ns`;
-    `connect.application`: connecting to it, and `queue.application`: of that, a wait for room in its full queue of new
-    connections.
+    In a page job `transaction` is a page. `turn.SERVICE`: from the first byte sent to the last byte read; `connect.SERVICE`: from
+    `connect()` to a session that can be asked; `cpu`: all CPU time of the worker's thread for a page, its computing and its
+    turns; `told.NAME`: what a FastCGI application's pages reported, for each name that ends in `_ns`; `connect.application`:
+    connecting to it, and `queue.application`: of that, a wait for room in its full queue of new connections.
     """
     count: int
     min_ns: int
@@ -629,14 +628,15 @@ class Session(Message):
     multi_statements: bool = True
     """Ask for `CLIENT_MULTI_STATEMENTS`, as sysbench does."""
     pipeline: int = Field(default=1, ge=1, le=1000)
-    """Of PostgreSQL: so many statements of a transaction leave at once, with one Sync at their end. A transaction of a single
+    """PostgreSQL only: so many statements of a transaction leave at once, with one Sync at their end. A transaction of a single
     statement is repeated as often."""
     connect: Literal["persistent", "per_transaction"] = "persistent"
     reconnect_after: int = Field(default=0, ge=0)
     """Transactions after which a connection is closed and opened anew, outside every latency; 0: never."""
     on_disconnect: Literal["stop", "reconnect", "end"] = "stop"
     """A connection lost under load fails the job (`stop`), is opened again until `connect_timeout_ns` has passed (`reconnect`), or
-    ends the measured window there, which is told with its reason (`end`, for a stalled one too; in the warm-up the job fails)."""
+    ends the measured window there, which is reported with its reason (`end`, for a stalled one too; in the warm-up the job
+    fails)."""
 
 
 SysbenchKind = Literal[
@@ -712,10 +712,10 @@ class LoadJob(Message):
     """What the server speaks, where the workload is of statements."""
     target: Target
     user: str
-    """Of Redis: empty for the default user. Of Memcached: empty, as password and database."""
+    """Empty for the default user of Redis, and for Memcached, as password and database."""
     password: str = Field(default="", repr=False)
     database: str
-    """Of Redis: its number, or empty."""
+    """Name of the database; with Redis its number, or empty."""
     session: Session = Session()
     workload: Workload
     connections: int = Field(ge=1, le=65_536)
@@ -791,7 +791,7 @@ class Lost(Message):
     at_end: int
     """Connections that were not back when the window ended."""
     last: Failed
-    """Of the last loss, or of the last try to connect again that failed."""
+    """Why the last connection was lost, or the last try to connect again failed."""
 
 
 class NullJob(Message):
@@ -872,7 +872,8 @@ class Receipt(Message):
     server_connection_id: int | None
     """None: Memcached, which does not number them, and FastCGI."""
     auth_plugin: str
-    """Of PostgreSQL: `scram-sha-256`, `md5`, `password`, `none`. Of Redis and Memcached: `password`, `none`. Of FastCGI: `none`."""
+    """MySQL's plugin. PostgreSQL: `scram-sha-256`, `md5`, `password`, `none`. Redis and Memcached: `password`, `none`. FastCGI:
+    `none`."""
     protocol_mode: Literal[
         "prepared", "text", "multi", "extended", "resp2", "resp3", "memcached_text", "memcached_meta", "fastcgi"
     ]
@@ -979,7 +980,7 @@ class RepeatStep(Message):
     """Connect and log in first, again if it is open."""
     gap_ns: int = Field(default=0, ge=0, le=86_400_000_000_000)
     statement: int | None = Field(default=None, ge=0)
-    """Its place in `statements`. None: the step only connects."""
+    """Index in `statements`. None: the step only connects."""
     may_fail: bool = False
     """The server refused it when it was recorded, so it may do so again."""
 
@@ -1071,7 +1072,7 @@ class ServiceUse(Message):
     turns: int
     """Requests that were waited for one by one; handshakes are not among them."""
     bytes: Bytes
-    """Of these requests and their answers; handshakes are not among them."""
+    """Bytes of these requests and their answers; handshakes are not among them."""
     hits: int
     misses: int
     """Keys that were read, by whether they had a value."""
@@ -1088,7 +1089,7 @@ class SetLink(Message):
 class TablesJob(Message):
     """Make, warm or drop a workload's tables: sysbench's `prepare`, `warmup` (`prewarm`) and `cleanup`.
 
-    Of a workload of keys: set, read or delete all of them.
+    With a workload of keys: set, read or delete all of them.
     """
 
     job: Literal["tables"] = "tables"
@@ -1169,11 +1170,11 @@ class WatchJob(Message):
     table: str = Field(pattern=r"^[A-Za-z0-9_]{1,64}$")
     column: str = Field(pattern=r"^[A-Za-z0-9_]{1,64}$")
     first: int = Field(default=1, ge=0, le=4_611_686_018_427_387_903)
-    """Of the load's sequence; `step` and `connections` too."""
+    """First key of the load's sequence; `step` and `connections` are the load's too."""
     step: int = Field(default=1, ge=1, le=2_147_483_647)
     connections: int = Field(ge=1, le=4096)
     seen: str = Field(min_length=1)
-    """A new file: a log as that of `acknowledged`, of the fate *seen*; sent and ended are those of the poll that saw the key."""
+    """A new file: a log as that of `acknowledged`, with the outcome *seen*; sent and ended are those of the poll that saw the key."""
     pause_ns: int = Field(default=0, ge=0, le=86_400_000_000_000)
     """Between two polls."""
     watch_ns: int = Field(ge=1, le=86_400_000_000_000)
@@ -1189,15 +1190,15 @@ class AcknowledgementLog(Message):
     records: int
     """One for each transaction that drew a key, of the warm-up and after the window too; each is one of these:"""
     acknowledged: int
-    """Its last statement was answered well."""
+    """Keys whose last statement was answered well."""
     refused: int
-    """The server answered one of its statements with an error."""
+    """Keys of which the server answered a statement with an error."""
     unknown: int
-    """No answer came before its connection or the job ended: it may be on the server or not."""
+    """Keys without an answer before their connection or the job ended: they may be on the server or not."""
 
 
 class Begun(Message):
-    """A held job begins: when, by the monotonic clock, and how much later than it was told to."""
+    """A held job begins: when, by the monotonic clock, and how much later than requested."""
 
     event: Literal["begun"] = "begun"
     at_ns: int
@@ -1227,7 +1228,7 @@ class Finished(Message):
     """Statements answered from the first to the last, those before and after the window too: what the server counts. None: of pages,
     or not all is known."""
     lookups: Lookups | None = None
-    """Of a workload of keys."""
+    """Keys found and missed by a workload of keys."""
     errors: dict[str, int]
     """Ignored server errors by code; of a workload of keys by their first word, those that are not well known under `OTHER`;
     `disconnect`: connections lost."""
@@ -1248,11 +1249,10 @@ class Finished(Message):
     interrupted: Failed | None = None
     """Why the window ended early; only under `on_disconnect: end`."""
     services: tuple[ServiceUse, ...] = ()
-    """Of a page job that runs a script: each service of it. Transactions are then pages, queries requests, and those and turns and
-    bytes are sums over the services. Where an application is asked, a page is a request and a turn to it, and bytes are
-    FastCGI's."""
+    """Services of a page script. Transactions are then pages, queries requests, and those and turns and bytes are sums over the
+    services. Where an application is asked, a page is a request and a turn to it, and bytes are FastCGI's."""
     told: dict[str, int] = Field(default={})
-    """Of a page job that asks an application over FastCGI: what its pages told of themselves, summed over the window's good pages."""
+    """What the pages of a FastCGI application reported, summed over the window's good pages."""
 
 
 class GoodputResult(Message):
@@ -1374,7 +1374,7 @@ class Ready(Message):
     connect_ns: int
     """From the first `connect()` to the last statement prepared."""
     services: dict[str, Receipt] = Field(default={})
-    """Of a page job that runs a script: each service's receipt by its name; `receipt` is then the first one's."""
+    """Receipts of the services of a page script by their names; `receipt` is then the first one's."""
 
 
 class RecordEnded(Message):
@@ -1420,11 +1420,11 @@ class Repeated(Message):
     event: Literal["repeated"] = "repeated"
     took_ns: int
     opened_ns: tuple[int, ...]
-    """Of each connection that was opened, its login too."""
+    """Time to open each connection, its login too."""
     round_trips_ns: tuple[int, ...]
-    """Of each step with a statement, from before it is sent to its answer's end."""
+    """Time of each step with a statement, from before it is sent to its answer's end."""
     client_late_ns: int
-    """Of all steps together: how long after its gap a statement was sent."""
+    """Sum over all steps: how long after its gap a statement was sent."""
 
 
 class Replayed(Message):
@@ -1433,11 +1433,11 @@ class Replayed(Message):
     event: Literal["replayed"] = "replayed"
     took_ns: int
     opened_ns: tuple[int, ...]
-    """Of each connection that was opened: the socket, then TLS."""
+    """Time to open each connection: the socket, then TLS."""
     round_trips_ns: tuple[int, ...]
-    """Of each step, from its first byte sent to its answer's last."""
+    """Time of each step, from its first byte sent to its answer's last."""
     client_late_ns: int
-    """Of all steps together: how long after its gap a request was sent, or the client waited for a processor."""
+    """Sum over all steps: how long after its gap a request was sent, or the client waited for a processor."""
     server_late_ns: int
     """How long after its service time an answer was sent, and the server waited for a processor."""
 

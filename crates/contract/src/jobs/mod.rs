@@ -152,7 +152,7 @@ pub struct LoadJob {
     pub user: String,
     #[serde(default)]
     pub password: Password,
-    /// Name of the database; Redis': its number, or empty.
+    /// Name of the database; with Redis its number, or empty.
     pub database: String,
     #[serde(default)]
     pub session: SessionJob,

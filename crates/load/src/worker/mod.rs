@@ -52,6 +52,10 @@ const INTEREST: EventFlags = EventFlags::IN
     .union(EventFlags::RDHUP)
     .union(EventFlags::ET);
 
+/// After so many packet bytes a worker looks at its orders and time limits, however many events wait: compressed, they may be a
+/// thousand times what came.
+const LOOK_BYTES: u64 = 16 << 20;
+
 /// A worker with one connection, which waits for its answers alone, looks for orders this often at least.
 const LOOK_NS: u64 = 1_000_000;
 
@@ -255,8 +259,19 @@ impl Worker<'_> {
                 ALARM => {}
                 index => self.ready(index as usize, event.flags, buffer)?,
             }
+            self.look_up()?;
         }
         Ok(())
+    }
+
+    /// Look at orders and time limits after much work.
+    #[inline]
+    fn look_up(&mut self) -> Result<(), Failed> {
+        if self.tools.taken < LOOK_BYTES {
+            return Ok(());
+        }
+        self.tools.taken = 0;
+        self.woken()
     }
 
     /// The only connection, where nothing but its answer can come next: a closed loop that waits for it. A receive that blocks is

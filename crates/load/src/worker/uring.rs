@@ -31,6 +31,7 @@ impl Worker<'_> {
             ring.wait(patience_ns).map_err(|error| broken(&error))?;
             while let Some(event) = self.ring().and_then(|ring| ring.next(&mut buffer)) {
                 self.happened(event, &mut buffer)?;
+                self.look_up()?;
             }
             if patience_ns.is_some() {
                 self.on_time()?;
