@@ -264,7 +264,7 @@ static SCRIPTS: [Script; 7] = [
         },
         job: |path| {
             json!({
-                "job": "page", "version": 2, "workers": 2, "seed": 1, "warmup_ns": 0, "measure_ns": 5_000_000_000_u64,
+                "job": "page", "version": 2, "workers": 2, "seed": 1, "warmup_ns": 0, "measure_ns": 600_000_000_000_u64,
                 "connect_timeout_ns": 300_000_000, "stall_timeout_ns": 300_000_000,
                 "application": {
                     "kind": "fastcgi", "target": {"kind": "unix", "path": path}, "ends_with": "page done\n",
