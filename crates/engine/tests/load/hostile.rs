@@ -503,6 +503,10 @@ fn an_answer_without_an_end() {
 #[test]
 fn an_answer_cut_anywhere() {
     for case in Case::each(cuts) {
+        // One decoder serves every channel: each byte is cut in clear, every fifth elsewhere.
+        if (case.encrypted || case.ring) && case.row % 5 > 0 {
+            continue;
+        }
         let (answer, at) = ((case.script.answer)(), case.row);
         let fake = case.server(move |stream| stream.write_all(&answer[..at]));
         case.ends(&fake, true, &["server_gone"]);
