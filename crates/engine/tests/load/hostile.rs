@@ -376,7 +376,9 @@ impl Case {
                 {
                     continue;
                 }
-                let rows = of(script).into_iter().enumerate();
+                // A server's TLS takes long without optimisation: over a ring one row of each table has to do.
+                let most = if encrypted && ring { 1 } else { usize::MAX };
+                let rows = of(script).into_iter().enumerate().take(most);
                 cases.extend(rows.map(|(row, name)| Case {
                     script,
                     encrypted,
