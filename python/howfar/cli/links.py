@@ -204,10 +204,6 @@ def link_options(command: _Command) -> _Command:
             "--congestion-control",
             help=f"Congestion control algorithm of TCP on both hosts.  [default: {CONGESTION_CONTROL}]",
         ),
-        click.option(
-            "--congestion-control",
-            help=f"Congestion control algorithm of TCP on both hosts.  [default: {CONGESTION_CONTROL}]",
-        ),
     ]
     for option in reversed(options):
         command = option(command)
