@@ -217,8 +217,7 @@ def opened(
             possible = _with_possible(plan)
             plan, notes = possible.plan, possible.notes
             for name in dict.fromkeys((chosen.client, *chosen.others, chosen.server, *chosen.replicas)):
-                able = without_levels(plan, hosts[name].within(machine_lacks, plan))
-                plan, notes = able.plan, (*notes, *(f"{note} (host {name})" for note in able.notes))
+                plan, notes = _without(plan, notes, name, hosts[name].within(machine_lacks, plan))
             if given is None:
                 can = hosts[chosen.server].within(fit, plan)
                 plan, notes = can.plan, (*notes, *can.notes)
@@ -226,8 +225,7 @@ def opened(
                 service = hosts[chosen.server].within(service_of, plan)
                 hosts[chosen.client].within(check_application, plan, service)
             for name in chosen.replicas:
-                able = without_levels(plan, _on_host(name, hosts[name].within(of_replication, plan)))
-                plan, notes = able.plan, (*notes, *able.notes)
+                plan, notes = _without(plan, notes, name, hosts[name].within(of_replication, plan))
         with open_hosts(hosts, chosen, hosts[chosen.server].within(lab_request, plan), swaps, given) as testbed:
             if not goes_on:
                 plan, more = _with_measured(plan, testbed)
@@ -277,11 +275,12 @@ def _with_possible(plan: Plan) -> Fitted:
     )
 
 
-def _on_host(name: str, lacking: Mapping[str, Mapping[Any, str]]) -> dict[str, dict[Any, str]]:
-    """The reasons with the name of the host."""
-    return {
-        factor: {level: f"host {name}: {why}" for level, why in reasons.items()} for factor, reasons in lacking.items()
-    }
+def _without(
+    plan: Plan, notes: tuple[str, ...], host: str, lacking: Mapping[str, Mapping[Any, str]]
+) -> tuple[Plan, tuple[str, ...]]:
+    """The plan without the levels that a host lacks, and notes that name the host."""
+    able = without_levels(plan, lacking)
+    return able.plan, (*notes, *(f"{note} (host {host})" for note in able.notes))
 
 
 def _needs(plan: Plan) -> str:
