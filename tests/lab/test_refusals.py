@@ -107,7 +107,7 @@ def test_a_missing_server_is_named() -> None:
     assert "/nowhere/mariadbd" in done.stderr
     done = run_lab("--server", "oracle", "--", "true")
     assert done.returncode == 3
-    assert "Known: mariadb" in done.stderr
+    assert "Known servers: mariadb" in done.stderr
 
 
 def _fake(path: Path, script: str) -> Path:
