@@ -25,12 +25,19 @@ pub(crate) fn hurried(path: &str) -> Value {
     job
 }
 
-/// Limits that nothing which is found out at sight reaches, however busy the machine is.
-pub(crate) const PATIENT_NS: u64 = 20_000_000_000;
-
-pub(crate) fn patient(mut job: Value) -> Value {
-    job["connect_timeout_ns"] = PATIENT_NS.into();
-    job["stall_timeout_ns"] = PATIENT_NS.into();
+/// A job whose limits are short only where they are what ends it with one of these codes: the others are not reached, however busy the
+/// machine is.
+pub(crate) fn limited(job: &Value, codes: &[&str]) -> Value {
+    const PATIENT_NS: u64 = 20_000_000_000;
+    let mut job = job.clone();
+    for (code, limit) in [
+        ("connect", "connect_timeout_ns"),
+        ("stalled", "stall_timeout_ns"),
+    ] {
+        if !codes.contains(&code) {
+            job[limit] = PATIENT_NS.into();
+        }
+    }
     job
 }
 
@@ -48,7 +55,7 @@ pub(crate) fn harmful(
 
 #[track_caller]
 pub(crate) fn ends(name: &str, job: &Value, codes: &[&str], fragment: &str) -> Value {
-    let failed = bounded_failure(name, job);
+    let failed = bounded_failure(name, &limited(job, codes));
     let actual = failed["code"].as_str().expect("a code");
     assert!(codes.contains(&actual), "{name}: {failed}");
     let message = failed["message"].as_str().expect("a text");
@@ -66,7 +73,7 @@ fn harm_ends(
     harm: impl Fn(&mut UnixStream) -> io::Result<()> + Send + Sync + Clone + 'static,
 ) {
     let fake = harmful(name, harm);
-    ends(name, &limited(&fake.path, code), &[code], fragment);
+    ends(name, &hurried(&fake.path), &[code], fragment);
 }
 
 /// As [`harm_ends`], for harm that is done under load.
@@ -78,7 +85,7 @@ fn harm_under_load_ends(
     harm: impl Fn(&mut UnixStream) -> io::Result<()> + Send + Sync + Clone + 'static,
 ) {
     let fake = harmful(name, harm);
-    ends_under_each(name, &limited(&fake.path, code), &[code], fragment);
+    ends_under_each(name, &hurried(&fake.path), &[code], fragment);
 }
 
 /// As [`ends`], with two connections under epoll and with eight over a ring.
@@ -87,16 +94,6 @@ fn ends_under_each(name: &str, job: &Value, codes: &[&str], fragment: &str) {
     ends(name, job, codes, fragment);
     if let Some(job) = over_a_ring(job) {
         ends(&format!("{name}-ring"), &job, codes, fragment);
-    }
-}
-
-/// A job with short limits where they are what ends it with this code.
-fn limited(path: &str, code: &str) -> Value {
-    let job = hurried(path);
-    if matches!(code, "connect" | "stalled") {
-        job
-    } else {
-        patient(job)
     }
 }
 

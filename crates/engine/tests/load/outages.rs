@@ -52,6 +52,10 @@ impl Running {
         }
     }
 
+    fn is_alive(&mut self) -> bool {
+        self.engine.try_wait().expect("our child").is_none()
+    }
+
     /// All that comes, to the end.
     fn rest(mut self) -> Vec<Value> {
         let events: Vec<Value> = std::iter::from_fn(|| self.next()).collect();
@@ -211,23 +215,36 @@ fn overload_is_backlog(server: &Server) {
 fn sessions_that_are_killed_come_back(server: &Server) {
     let mut job = load(server, 500.0, 6);
     job["session"] = json!({"on_disconnect": "reconnect"});
-    let running = Running::start(&job);
-    let mut killed = HashSet::new();
-    for _ in 0..6 {
+    let mut running = Running::start(&job);
+    let (mut killed, mut come_back) = (HashSet::new(), 0);
+    // A session that is being ended is still listed, and may be killed again.
+    let others = |killed: &HashSet<String>| {
         let ids = server.query("SELECT id FROM information_schema.processlist WHERE db='sbtest'");
-        // A session that is being ended is still listed, and may be killed again.
-        let next = ids.split_whitespace().find(|id| !killed.contains(*id));
-        if let Some(id) = next
+        let ids = ids.split_whitespace().map(str::to_owned);
+        ids.filter(|id| !killed.contains(id)).collect::<Vec<_>>()
+    };
+    for _ in 0..6 {
+        if let Some(id) = others(&killed).pop()
             && server.client(&format!("KILL {id}")).is_some()
         {
-            killed.insert(id.to_owned());
+            killed.insert(id);
+            // On a busy machine the window may be over before it has come back.
+            while running.is_alive() {
+                if others(&killed).len() as u64 == CONNECTIONS {
+                    come_back += 1;
+                    break;
+                }
+            }
         }
     }
     let events = running.rest();
     let finished = accounted(&events);
-    assert!(!killed.is_empty());
     let seen = number(&finished["reconnects"]) + number(&finished["lost"]["at_end"]);
-    assert_eq!(seen, killed.len() as u64, "{killed:?} {finished}");
+    assert!(come_back > 0, "{finished}");
+    assert!(
+        (come_back..=killed.len() as u64).contains(&seen),
+        "{come_back} of {killed:?}: {finished}"
+    );
     assert!(number(&finished["open_loop"]["answered"]) > 0, "{finished}");
 }
 

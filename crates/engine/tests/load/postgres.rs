@@ -286,6 +286,7 @@ fn copies_and_notices_do_no_harm(server: &Server) {
             "transactions": [{"name": "t", "steps": [{"statement": "s"}]}],
         }));
         job["transactions"] = 10.into();
+        job["measure_ns"] = 60_000_000_000_u64.into();
         job
     };
     for mode in ["auto", "extended", "disable"] {

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 
 use serde_json::{Value, json};
 
-use crate::malice::{drip, ends, flood_of, harmful, hurried, patient};
+use crate::malice::{drip, ends, flood_of, harmful, hurried, limited};
 
 /// A message of this type.
 pub(crate) fn message(kind: u8, body: &[u8]) -> Vec<u8> {
@@ -78,9 +78,6 @@ fn harm_ends(
     let fake = harmful(&format!("pg-{name}"), harm);
     let mut job = hurried_job(&fake.path);
     job["session"] = session;
-    if code != "connect" {
-        job = patient(job);
-    }
     ends(name, &job, &[code], fragment);
 }
 
@@ -249,7 +246,7 @@ fn notices_in_the_way_do_no_harm() {
     let mut job = hurried_job(&fake.path);
     // Long enough that a busy machine ends a transaction in it.
     job["measure_ns"] = 2_000_000_000_u64.into();
-    let events = crate::process::success(&patient(job));
+    let events = crate::process::success(&limited(&job, &[]));
     let finished = events.last().expect("events");
     assert!(finished["transactions"].as_u64() > Some(0), "{finished}");
 }

@@ -52,7 +52,7 @@ fn application(page: &'static str) -> (Fake, Arc<AtomicU64>) {
 
 fn job(fake: &Fake, keep: bool) -> Value {
     json!({
-        "job": "page", "version": 2, "workers": 2, "seed": 1, "warmup_ns": 0, "measure_ns": 200_000_000,
+        "job": "page", "version": 2, "workers": 2, "seed": 1, "warmup_ns": 0, "measure_ns": 1_000_000_000,
         "application": {
             "kind": "fastcgi", "target": {"kind": "unix", "path": fake.path}, "ends_with": "page done\n",
             "keep_connection": keep, "parameters": {"REQUEST_METHOD": "GET"},
