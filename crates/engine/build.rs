@@ -1,4 +1,5 @@
-//! Bakes the commit into the engine: `$HOWFAR_COMMIT`, else what git says of this tree, else `unknown`.
+//! Builds into the engine: the commit (`$HOWFAR_COMMIT`, else what git says of this tree, else `unknown`), and the library of
+//! `preload/listen.rs`.
 #![allow(clippy::print_stdout)]
 
 use std::process::Command;
@@ -9,7 +10,32 @@ fn git(arguments: &[&str]) -> Option<String> {
     (done.status.success() && !text.trim().is_empty()).then(|| text.trim().to_owned())
 }
 
+/// One wheel has one program, so the library travels inside it.
+fn preload() {
+    const SOURCE: &str = "preload/listen.rs";
+    println!("cargo::rerun-if-changed={SOURCE}");
+    let var = |name| std::env::var(name).unwrap_or_else(|_| panic!("Cargo sets {name}"));
+    let mut rustc = Command::new(var("RUSTC"));
+    rustc.args([
+        "--crate-type=cdylib",
+        "--edition=2024",
+        "--target",
+        &var("TARGET"),
+    ]);
+    rustc.args(["-Cpanic=abort", "-Copt-level=s", "-Cstrip=symbols"]);
+    if let Ok(linker) = std::env::var("RUSTC_LINKER") {
+        rustc.arg(format!("-Clinker={linker}"));
+    }
+    let made = format!("{}/listen.so", var("OUT_DIR"));
+    let done = rustc.args(["-o", &made, SOURCE]).status();
+    assert!(
+        done.is_ok_and(|code| code.success()),
+        "{SOURCE} must compile"
+    );
+}
+
 fn main() {
+    preload();
     println!("cargo::rerun-if-env-changed=HOWFAR_COMMIT");
     println!("cargo::rerun-if-changed=build.rs");
     if let Some(log) = git(&[

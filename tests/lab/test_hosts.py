@@ -70,7 +70,13 @@ def need(*programs: str) -> None:
 _LIFE = """
 howfar hosts up
 howfar hosts show --json >show.json
-howfar bench hosts --blocks 1 --seconds 0.5 --json >scale.json
+howfar bench hosts --blocks 1 --seconds 0.5 --json >scale.json & bench=$!
+while kill -0 $bench 2>/dev/null; do
+  for pid in $(pgrep -f "[r]aylet/raylet"); do nsenter --target $pid --net ss -ltnH >>listening.txt; done
+  for pid in $(pgrep -x howfar-engine); do echo "engine $(grep -c listen.so /proc/$pid/maps)" >>loaded.txt; done
+  sleep 0.2
+done
+wait $bench
 ps -eo args >ps.txt
 ls /dev/shm >shm.txt
 howfar hosts down
@@ -113,8 +119,18 @@ def test_what_runs_shows_no_token_and_leaves_no_file_where_others_see_it(lived: 
     assert "ray" not in (lived / "shm.txt").read_text()
 
 
+def test_nothing_listens_on_more_than_the_addresses_of_the_hosts(lived: Path) -> None:
+    at = {line.split()[3] for line in (lived / "listening.txt").read_text().splitlines()}
+    assert {"[::ffff:10.78.0.1]:6379", "[::ffff:10.78.0.11]:6380"} <= at, "Ray's head and a host"
+    assert not [one for one in at if not one.removeprefix("[::ffff:").startswith(("10.78.0.", "127."))]
+    engines = [line for line in (lived / "loaded.txt").read_text().splitlines() if line != "engine "]
+    assert engines and set(engines) == {"engine 0"}, "what is measured runs without the library"
+
+
 def test_nothing_runs_any_more_when_they_are_down(lived: Path) -> None:
-    alive = [line for line in (lived / "after.txt").read_text().splitlines() if not line.startswith("Z")]
+    shown = (lived / "after.txt").read_text().splitlines()
+    # Not the processes that this very script is an argument of.
+    alive = [line for line in shown if not line.startswith("Z") and "howfar hosts up" not in line]
     assert not [line for line in alive if "ray" in line or "howfar.fleet" in line]
 
 

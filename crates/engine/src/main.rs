@@ -5,6 +5,7 @@
 mod commit;
 mod digests;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use howfar_contract::Contract;
@@ -38,10 +39,11 @@ fn main() -> ExitCode {
         Some("packets") => howfar_tap::packets(),
         Some("digests") => digests::print(),
         Some("commit") => commit::print(),
+        Some("preload") => preload(),
         Some("echo" | "rtt" | "goodput") => howfar_link::probe::run(),
         _ => {
             eprintln!(
-                "usage: howfar-engine info|schema|load|bare|page|tables|watch|usage|repeat|link|echo|rtt|goodput|null|pingpong|answer|replay|tap|record|keep|packets|digests|commit   (a job as JSON on stdin)"
+                "usage: howfar-engine info|schema|load|bare|page|tables|watch|usage|repeat|link|echo|rtt|goodput|null|pingpong|answer|replay|tap|record|keep|packets|digests|commit|preload   (a job as JSON on stdin)"
             );
             ExitCode::from(2)
         }
@@ -78,4 +80,10 @@ fn schema() -> ExitCode {
     contract.writes::<Info>();
     println!("{:#}", contract.schema());
     ExitCode::SUCCESS
+}
+
+/// The library of `preload/listen.rs`, to be written to a file.
+fn preload() -> ExitCode {
+    const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/listen.so"));
+    ExitCode::from(u8::from(std::io::stdout().write_all(LIBRARY).is_err()))
 }

@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict
 
 from howfar.errors import HowfarError, LabError, UsageError
 from howfar.fleet.hosts_file import HostsFile, read_hosts
-from howfar.fleet.node import ray_environment
+from howfar.fleet.node import preload, ray_environment
 from howfar.fleet.ship import bring, ray_version
 from howfar.lab.cache import cache_home
 from howfar.lab.kernel import die_with_parent
@@ -215,7 +215,9 @@ def enter(cluster: Cluster) -> int:
     namespaces = ["--mount", "--pid"]
     if os.geteuid() != 0:
         namespaces += ["--user", "--preserve-credentials"]
-    command = ["nsenter", f"--target={first}", *namespaces, "--", "env", "-C", str(Path.cwd())]
+    # The library is a file of the sandbox: nsenter itself could not load it.
+    variables = [f"{name}={value}" for name, value in preload(cluster.address).items()]
+    command = ["nsenter", f"--target={first}", *namespaces, "--", "env", "-C", str(Path.cwd()), *variables]
     done = subprocess.run(
         [*command, sys.executable, *sys.orig_argv[1:]],
         env={**ray_environment(), INSIDE: "1"},

@@ -53,6 +53,7 @@ def join(cluster: Cluster) -> Iterator[dict[str, RemoteHost]]:
         raise LabError(
             f"Ray at {address} does not take us in: {error}", "`howfar hosts down`, then up again."
         ) from error
+    node.leave_preload()
     hosts = {name: RemoteHost(name, spec) for name, spec in cluster.file.hosts.items()}
     try:
         await_hosts(cluster, hosts)

@@ -21,6 +21,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from howfar.engine.process import find_engine
 from howfar.errors import HowfarError
 from howfar.fleet.hosts_file import WORKER_PORTS
 from howfar.lab import sandbox
@@ -40,6 +41,8 @@ HEARD = MEMORY / "heard"
 """The moment of the last heartbeat, by the monotonic clock."""
 SILENCES = MEMORY / "silences"
 """How long each interruption of the heartbeats was, in ns: a line each."""
+_LIBRARY = MEMORY / "listen.so"
+"""Loaded into Ray's programs, which else listen on all addresses of a host."""
 _OBJECT_STORE_BYTES = 80_000_000
 _LOG = MEMORY / "ray-start.log"
 _ENVIRONMENT = {
@@ -82,11 +85,24 @@ def ray_environment() -> dict[str, str]:
     return {**os.environ, **_ENVIRONMENT}
 
 
+def preload(address: str) -> dict[str, str]:
+    """The variables with which they listen on this address alone."""
+    return {"LD_PRELOAD": str(_LIBRARY), "HOWFAR_LISTEN": address}
+
+
+def leave_preload() -> None:
+    """Let what this process starts from now on run without the library, as everything that is measured must."""
+    for name in preload(""):
+        os.environ.pop(name, None)
+
+
 def prepare(settings: NodeSettings) -> None:
-    """Mount a private tmpfs in the sandbox and store the token there. Raises LabError."""
+    """Mount a private tmpfs in the sandbox; store there the token and the library. Raises LabError."""
     sandbox.mount_memory(MEMORY, memory_bytes("MemAvailable"), "1777")
     for directory in (RAY, WORK):
         directory.mkdir(mode=0o700)
+    with _LIBRARY.open("wb") as library:
+        subprocess.run([find_engine(), "preload"], stdout=library, check=True)
     with os.fdopen(os.open(TOKEN, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(settings.token)
 
@@ -118,7 +134,11 @@ def start_ray(settings: NodeSettings) -> subprocess.Popen[bytes]:
     """Start Ray in the sandbox, after `prepare`. The process ends when one of Ray's programs does."""
     with _LOG.open("wb") as log:
         return subprocess.Popen(
-            ray_command(settings), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=ray_environment()
+            ray_command(settings),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**ray_environment(), **preload(settings.address)},
         )
 
 

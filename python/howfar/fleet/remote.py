@@ -26,6 +26,7 @@ from howfar import errors
 from howfar.engine.process import Launcher, find_engine, own_environment
 from howfar.errors import HowfarError, LabError
 from howfar.fleet.hosts_file import HostSpec
+from howfar.fleet.node import leave_preload
 
 ENGINE = "howfar-engine"
 _LINES_KEPT = 100_000
@@ -118,6 +119,7 @@ class Agent:
     actor, for a child dies with the thread that made it."""
 
     def __init__(self) -> None:
+        leave_preload()
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="starter")
         self._held: dict[str, Any] = {}
 
