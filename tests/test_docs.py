@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -136,3 +137,16 @@ def anchors(document: Path) -> set[str]:
 def test_files_that_a_document_names_exist(path: Path) -> None:
     named = re.findall(r"`((?:python|crates|tests|docs|schema|plans|published|benches)/[\w./-]+)`", path.read_text())
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_the_examples_of_clusters_are_what_their_tools_read() -> None:
+    yaml = pytest.importorskip("yaml", reason="comes with Ray")
+    util = pytest.importorskip("ray.autoscaler._private.util")
+    launched = yaml.safe_load((ROOT / "docs/examples/ray-up.yaml").read_text())
+    util.validate_config(util.prepare_config(launched))
+    pods = yaml.safe_load((ROOT / "docs/examples/kuberay.yaml").read_text())
+    groups = pods["spec"]["workerGroupSpecs"]
+    given = [json.loads(json.loads(group["rayStartParams"]["resources"])) for group in groups]
+    launchable = launched["available_node_types"].values()
+    roles = [{"role:client": 1}, {"role:server": 1}]
+    assert given == roles == [kind["resources"] for kind in launchable if kind["resources"].pop("CPU") == 8]
