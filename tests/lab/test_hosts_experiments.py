@@ -285,3 +285,40 @@ def test_encryption_compression_a_rate_and_polling_go_together(
         assert set(trial.receipt["idle"]["hosts"]) == parties
         levels = {one["level"] for one in trial.receipt["idle"]["hosts"].values()}
         assert levels == {"as-found" if cannot else "polling"}
+
+
+_HOP = _HOPS.replace(', "pgbouncer", "pgbouncer-near", "nutcracker"', ', "pgbouncer-tcp"').replace(
+    ', "per-transaction"]', "]"
+)
+
+
+@pytest.mark.parametrize(
+    ("server", "path"),
+    [("mariadb", "haproxy"), pytest.param("postgresql", "pgbouncer-tcp", marks=pytest.mark.thorough)],
+)
+def test_a_program_in_between_has_a_host_of_its_own(cache: Path, tmp_path: Path, server: str, path: str) -> None:
+    need(server)
+    place = "--place client=a,hop=c,server=b"
+    run = _run(cache, tmp_path, _HOP, f"--server {server} --path remote,{path} {place}", ("a", "b", "c"))
+    assert {str(arm.factors["path"]) for arm in run.info.arms if arm.name in _good(run)} == {"remote", path}
+    a, b, c = (f"10.78.0.{number}" for number in (10, 11, 12))
+    for trial in (trial for trial in run.trials if trial.status is TrialStatus.OK):
+        assert trial.measured is not None and trial.measured.transactions > 0
+        receipt, moved = trial.receipt, trial.arm.startswith(path)
+        assert receipt["hosts"].get("hop") == ("c" if moved else None)
+        assert set(receipt["hosts"]["start"]) == ({"a", "b", "c"} if moved else {"a", "b"})
+        assert receipt["server"]["session_view"]["host"].partition(":")[0] == (c if moved else a)
+        assert receipt["session"]["peer_address"].partition(":")[0] == (c if moved else b)
+        if moved:
+            assert f"listens at {c}" in receipt["forwarder"]["hop_side"]
+            assert receipt["forwarder"]["carried"]["hop_side"]["bytes_to_server"] > 0
+            assert {use.role for use in trial.measured.cpu if use.cpu_ns > 0} >= {"client", "server", "forwarder"}
+            link = receipt["link"]
+            assert [(one["from"], one["to"]) for one in link["links"]] == [("a", "c"), ("c", "b")]
+            assert link["rtt_at_rest_ns"]["p50"] == sum(one["rtt_at_rest_ns"]["p50"] for one in link["links"])
+    assert {(one["from"], one["to"]) for one in run.info.environment["distances"]} == {
+        ("a", "b"),
+        ("a", "c"),
+        ("c", "b"),
+    }
+    assert "the links to the hop and from it are measured" in str(run.info.environment["not_as_asked"])

@@ -12,6 +12,7 @@ from tests.unit.rendered import html
 from tests.unit.synthetic_run import synthetic_run
 
 from howfar.cli.on_hosts import _with_measured, check_plan
+from howfar.engine.messages import RttResult
 from howfar.errors import PlanError
 from howfar.experiments.registry import summarise
 from howfar.plan.cells import cells
@@ -118,7 +119,8 @@ class _Measured:
     """Of a testbed: what lies between its hosts."""
 
     link_facts: dict[str, Any] | None
-    replica_facts: tuple[dict[str, Any], ...]
+    replica_facts: tuple[dict[str, Any], ...] = ()
+    hop_facts: tuple[dict[str, Any], ...] = ()
 
 
 def _apart(source: str, target: str, rtt_ns: int, bps: int) -> dict[str, Any]:
@@ -142,6 +144,31 @@ def test_a_cluster_has_the_distances_that_were_measured(name: str) -> None:
     assert node_rtts_ns(agreed[0]) == {(0, 1): 211_000, (0, 2): 85_000_000, (1, 2): 85_000_000}
     assert "0.211ms (b, c), 85ms (b, d), 85ms (c, d), goodput 1gbit" in notes[-1]
     assert restore_plan(found.model_dump(mode="json")) == found, "howfar resume reads it again"
+
+
+def test_the_links_to_a_hop_and_from_it_are_named_beside_the_straight_one() -> None:
+    hop = (_apart("a", "c", 100_000, 10**9), _apart("c", "b", 300_000, 10**8))
+    measured = _Measured(_apart("a", "b", 200_000, 10**9), hop_facts=hop)
+    found, notes = _with_measured(load_plan("hops").plan, cast(Any, measured))
+    assert found.factors.rtt_ns == (200_000,)
+    assert "to the hop and from it are measured, not set: RTT 0.1ms (c, a), 0.3ms (b, c), goodput 100mbit" in notes[-1]
+
+
+def test_the_round_trip_by_way_of_a_hop_is_the_sum_of_both() -> None:
+    near, far = (
+        distances.real_link(
+            RttResult(count=50, min_ns=least, p50_ns=p50, p99_ns=9 * p50, max_ns=9 * p50), {**one, "rtt_ns": rtt}
+        )
+        for one, least, p50, rtt in (
+            (_apart("a", "c", 0, 10**9), 80_000, 100_000, {"min": 70_000, "p50": 90_000, "p99": 1}),
+            (_apart("c", "b", 0, 10**8), 280_000, 300_000, {"min": 270_000, "p50": 290_000, "p99": 1}),
+        )
+    )
+    whole = distances.by_way_of(near, far)
+    assert whole["rtt_at_rest_ns"] == {"p50": 400_000, "min": 360_000} and whole["asked"]["rest_rtt_ns"] == 400_000
+    assert whole["rtt_ns"] == {"p50": 380_000, "min": 340_000}
+    assert whole["goodput_bps"] == {"to_server": 10**8, "to_client": 2 * 10**8}
+    assert (whole["from"], whole["by_way_of"], whole["to"]) == ("a", "c", "b") and whole["links"] == [near, far]
 
 
 def _between(run: Run) -> Run:

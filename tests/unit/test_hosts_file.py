@@ -9,7 +9,7 @@ from howfar.cli.run import run
 from howfar.errors import LabError, UsageError
 from howfar.fleet.clocks import best
 from howfar.fleet.hosts_file import parse_cpus, parse_hosts
-from howfar.fleet.roles import RoleHosts, find_place, with_replicas
+from howfar.fleet.roles import RoleHosts, check_hop, find_place, for_pages, may_swap, with_clients, with_replicas
 from howfar.fleet.ship import check_versions
 
 TWO = """
@@ -40,8 +40,6 @@ def test_a_file_says_who_may_be_what() -> None:
         (TWO.replace("10.0.0.2", "db.example"), "IPv4"),
         (TWO.replace("0-2,8", "0-x"), "list of CPUs"),
         (TWO.replace('"client"', '"king"'), "roles"),
-        (TWO.replace('"client"', '"hop"'), "roles"),
-        (TWO.replace('"client"', '"application"'), "roles"),
         (TWO.replace("hosts.b", "hosts.B"), "no name"),
         (TWO + 'ssh = "local"', "both this machine"),
         (TWO + "zone = 1", "zone"),
@@ -84,8 +82,10 @@ def test_who_may_be_both_is_left_for_the_other_role() -> None:
     [
         ("server=a", "may not be the server"),
         ("client=c", "no host is called 'c'"),
-        ("hop=a", "no role is called 'hop'"),
-        ("application=a", "no role is called 'application'"),
+        ("hop=a", "may not be the hop"),
+        ("hop=b", "no host .* left to be the server"),
+        ("hop=b,hop=b", "names hop twice"),
+        ("application=a", "has no pages"),
         ("client", "not of the form"),
         ("client=b", "no host .* left to be the server"),
     ],
@@ -144,3 +144,57 @@ def test_a_replica_without_a_host_is_refused(word: str | None, count: int, local
     file = parse_hosts(THREE)
     with pytest.raises(UsageError):
         with_replicas(find_place(file, word), file, count, local)
+
+
+@pytest.mark.parametrize(
+    ("word", "chosen"),
+    [
+        ("hop=a", RoleHosts("b", "c", hop="a")),
+        ("client=a,hop=c,server=b", RoleHosts("a", "b", hop="c")),
+        (None, RoleHosts("a", "b")),
+    ],
+)
+def test_a_hop_has_a_host_only_where_it_is_named(word: str | None, chosen: RoleHosts) -> None:
+    file = parse_hosts(THREE)
+    found = find_place(file, word)
+    assert found == chosen and may_swap(found, file) == (chosen.hop is None)
+    assert with_clients(found, file, found.client) == chosen, "as a run that goes on names them"
+    check_hop(found, ["remote", "haproxy"])
+
+
+@pytest.mark.parametrize(
+    ("word", "paths"),
+    [
+        ("hop=b,server=b", ["haproxy"]),
+        ("hop=a,client=a", ["haproxy"]),
+        ("hop=c,replica=c", ["haproxy"]),
+        ("hop=c", ["remote", "sidecar", "pgbouncer", "forwarded-socket", "ssh"]),
+    ],
+)
+def test_a_hop_without_a_host_or_a_program_is_refused(word: str, paths: list[str]) -> None:
+    with pytest.raises(UsageError):
+        check_hop(find_place(parse_hosts(THREE), word), paths)
+
+
+def test_no_hop_is_a_replica_or_a_further_client() -> None:
+    file = parse_hosts(THREE)
+    place = find_place(file, "hop=c")
+    for names in ("a,c", "c"):
+        with pytest.raises(UsageError):
+            with_clients(place, file, names)
+    with pytest.raises(UsageError, match="0 hosts are left"):
+        with_replicas(place, file, 1, local=False)
+
+
+def test_the_client_of_pages_is_an_application() -> None:
+    text = TWO.replace('"client"', '"application"')
+    file = for_pages(parse_hosts(text))
+    for word in (None, "application=a,server=b", "client=a", "application=a"):
+        assert find_place(file, word, pages=True) == RoleHosts("a", "b")
+    assert find_place(for_pages(parse_hosts(TWO)), "application=a", pages=True) == RoleHosts("a", "b")
+    with pytest.raises(UsageError, match="has no pages"):
+        find_place(parse_hosts(text), "application=a")
+    with pytest.raises(UsageError, match="left to be the server"):
+        find_place(parse_hosts(text), None)
+    with pytest.raises(UsageError, match="twice"):
+        find_place(file, "application=a,client=b", pages=True)

@@ -98,12 +98,15 @@ def test_nodes_are_hosts_by_name_with_the_roles_that_their_resources_name() -> N
             _node("10.0.0.1", "load"),
             _node("10.0.0.2", "load"),
             _node("10.0.0.4", "gone", alive=False),
+            _node("10.0.0.5", "between", "role:hop", "role:application"),
         ]
     )
+    assert file.hosts["between"].roles == ("hop", "application")
     assert {name: host.address for name, host in file.hosts.items()} == {
         "node-1": "10.0.0.1",
         "node-2": "10.0.0.2",
         "db": "10.0.0.3",
+        "between": "10.0.0.5",
     }
     assert file.hosts["db"].roles == ("server",) and "client" in file.hosts["node-1"].roles
 
@@ -114,7 +117,7 @@ def test_nodes_are_hosts_by_name_with_the_roles_that_their_resources_name() -> N
         [],
         [_node("10.0.0.1", "a")],
         [_node("127.0.0.1", "a"), _node("10.0.0.2", "b")],
-        [_node("10.0.0.1", "a", "role:hop"), _node("10.0.0.2", "b")],
+        [_node("10.0.0.1", "a", "role:king"), _node("10.0.0.2", "b")],
     ],
 )
 def test_a_cluster_without_two_nodes_that_reach_each_other_is_refused(nodes: list[dict[str, Any]]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import click
 import pytest
@@ -13,7 +14,8 @@ from howfar.errors import MissingError, PlanError, UsageError
 from howfar.lab.reached import carried_violations, session_violations, view_receipt, view_violations
 from howfar.paths import PATHS, Endpoint, find_path, not_carried, path_names
 from howfar.paths.given import GIVEN, Given
-from howfar.paths.path import find_program
+from howfar.paths.path import Path as NetworkPath
+from howfar.paths.path import PathContext, find_program
 from howfar.plan.fitting import without_levels
 from howfar.plan.sessions import SessionSpec
 from howfar.plan.types import Plan
@@ -182,3 +184,61 @@ def test_a_given_program_is_taken_and_what_is_none_is_refused(tmp_path: Path, mo
     assert find_program("envoy") == str(tmp_path / "envoy")
     with pytest.raises(MissingError, match="pigeon was not found"):
         find_program("pigeon")
+
+
+class _Context:
+    """As far as a movable path needs it a `PathContext`, with a host of its own for the program."""
+
+    def __init__(self, hop_address: str | None) -> None:
+        self.hop_address = hop_address
+        self.work, self.hop_port, self.server_port, self.service = Path("/w"), 23307, 23306, "redis"
+        self.user = self.password = self.database = "sb"
+        self.loopback_address, self.client_address, self.server_address = "127.0.0.1", "10.0.0.1", "10.0.0.2"
+        self.sides: set[str] = set()
+        self.written = ""
+
+    def within(self, side: str, function: Any) -> Any:
+        self.sides.add(side)
+        return 100  # a program, its version, and how many files it may open
+
+    def write(self, side: str, name: str, text: str) -> Path:
+        self.sides.add(side)
+        self.written += text
+        return self.work / name
+
+    def start(self, side: str, command: Any, log: str, *, as_user: int = 0) -> Any:
+        self.sides.add(side)
+        return SimpleNamespace(pid=1)
+
+    def query(self, sql: str) -> list[dict[str, Any]]:
+        return [{"rolpassword": "SCRAM"}]
+
+    def wait_until(self, process: Any, log: str, ready: Any) -> None: ...
+
+
+_MOVABLE = [path for path in PATHS.values() if path.movable]
+
+
+@pytest.mark.parametrize("path", _MOVABLE, ids=lambda path: path.name)
+def test_a_program_with_a_host_of_its_own_is_there_and_nowhere_else(path: NetworkPath) -> None:
+    context = _Context("10.0.0.3")
+    endpoint = path.open(cast(PathContext, context))
+    assert context.sides == {"hop"} and [hop.label for hop in endpoint.hops] == ["hop_side"]
+    assert (endpoint.host, endpoint.port, endpoint.seen_from) == ("10.0.0.3", 23307, "10.0.0.3")
+    assert endpoint.server_port == 23306
+    assert all(address in context.written for address in ("10.0.0.3", "10.0.0.2")) and "10.0.0.1" not in context.written
+
+
+@pytest.mark.parametrize("path", _MOVABLE, ids=lambda path: path.name)
+def test_without_one_it_is_where_the_path_says(path: NetworkPath) -> None:
+    context = _Context(None)
+    endpoint = path.open(cast(PathContext, context))
+    (side,) = context.sides
+    addresses = {"client": ("127.0.0.1", "10.0.0.1"), "server": ("10.0.0.2", "127.0.0.1")}
+    assert (endpoint.host, endpoint.seen_from) == addresses[side]
+
+
+def test_only_a_program_that_is_alone_and_has_tcp_on_both_sides_is_movable() -> None:
+    assert {path.name for path in _MOVABLE} >= {"haproxy", "nutcracker", "pgbouncer-tcp", "envoy", "proxysql"}
+    assert all(len(path.hops) == 1 and path.crosses_link and not path.by_socket for path in _MOVABLE)
+    assert "pgbouncer-near" not in {path.name for path in _MOVABLE}, "its clients use its socket"

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from howfar.bottleneck.traffic import CarriedTraffic, link_direction
 from howfar.plan.factors import ORDINARY
-from howfar.stats.host_cpus import HostCpus, cpus_used
+from howfar.stats.host_cpus import HostCpus, cpus_used, forwarder_share
 from howfar.stats.trials import others_in
 from howfar.store.receipts import number_in
 from howfar.store.records import FactorValue, Measured, TcpRecord, Trial
@@ -231,7 +231,7 @@ def _cpu_set(name: Literal["server", "client"], trials: Sequence[Trial], setting
     both = len({*setting.server_cpus, *setting.client_cpus})
     host = HostCpus(frozenset(cpus), setting.machine_cpus or both or number)
     roles = (name,) if setting.client_cpus != setting.server_cpus else ("server", "client")
-    share = dict.fromkeys(roles, 1.0) | {"forwarder": 0.5}  # its halves are counted as one: half on each host
+    share = dict.fromkeys(roles, 1.0) | ({"forwarder": part} if (part := forwarder_share(trials)) else {})
     seen = [(trial, trial.measured) for trial in trials if trial.measured is not None]
     present = {use.role for _, measured in seen for use in measured.cpu}
     owners = {

@@ -150,9 +150,10 @@ def _pooled(sets: list[CpuSet]) -> dict[str, float]:
 
 
 def cpu_residence(evidence: Evidence, cycle: Cycle, sets: list[CpuSet]) -> float:
-    """Share of the cycle on the CPUs of these hosts, or waiting for them. A forwarder has a half on each."""
+    """Share of the cycle on the CPUs of these hosts, or waiting for them. A forwarder has a half on each, or is on neither."""
     names = {cpus.name for cpus in sets}
-    half_us, half_wait_s = part_us(cycle, FORWARDER_CPU) / 2, evidence.role("forwarder").wait_s / 2
+    half = 0.5 if any("forwarder" in cpus.owners for cpus in evidence.cpu_sets) else 0.0
+    half_us, half_wait_s = half * part_us(cycle, FORWARDER_CPU), half * evidence.role("forwarder").wait_s
     us, waits = 0.0, 0.0
     if "server" in names:
         us += part_us(cycle, SERVER_CPU) + half_us

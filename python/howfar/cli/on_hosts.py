@@ -194,21 +194,24 @@ def opened(
     from howfar.cli.session import lab_request
     from howfar.fleet.given import host_of
     from howfar.fleet.load import measure
-    from howfar.fleet.roles import find_place, may_swap, placed, with_clients, with_replicas
+    from howfar.fleet.roles import check_hop, find_place, for_pages, may_swap, placed, with_clients, with_replicas
     from howfar.fleet.testbed import open_hosts
-    from howfar.runner.preflight import check_application, fit, machine_lacks, of_replication, service_of
+    from howfar.runner.preflight import check_application, check_movable, fit, machine_lacks, of_replication, service_of
     from howfar.runner.run import program_facts
     from howfar.runner.trial import Instruments
 
     check_plan(plan, given)
-    if clients and "," in clients and plan.workload.kind == "page":
+    pages = plan.workload.kind == "page"
+    if clients and "," in clients and pages:
         raise PlanError("pages are requested by only one client", "Leave out --clients.")
     with joined(cluster) as (file, hosts):
-        chosen = find_place(file, place if given is None else placed(place, "server", host_of(given, file)))
+        file = for_pages(file) if pages else file
+        chosen = find_place(file, place if given is None else placed(place, "server", host_of(given, file)), pages)
         if clients:
             chosen = with_clients(chosen, file, clients)
         goes_on = before is not None
         chosen = with_replicas(chosen, file, _replicas(plan), all(map(is_local, plan.factors.path)))
+        check_hop(chosen, plan.factors.path)
         swaps = given is None and place is None and may_swap(chosen, file)
         if before is not None:
             swaps = bool(before.get("swaps"))
@@ -216,11 +219,13 @@ def opened(
         if not goes_on:
             possible = _with_possible(plan)
             plan, notes = possible.plan, possible.notes
-            for name in dict.fromkeys((chosen.client, *chosen.others, chosen.server, *chosen.replicas)):
+            for name in dict.fromkeys((chosen.client, *chosen.names)):
                 plan, notes = _without(plan, notes, name, hosts[name].within(machine_lacks, plan))
             if given is None:
-                can = hosts[chosen.server].within(fit, plan)
+                can = hosts[chosen.server].within(fit, plan, chosen.hop is not None)
                 plan, notes = can.plan, (*notes, *can.notes)
+            if chosen.hop is not None:
+                hosts[chosen.hop].within(check_movable, plan)
             if "php" in plan.factors.application:
                 service = hosts[chosen.server].within(service_of, plan)
                 hosts[chosen.client].within(check_application, plan, service)
@@ -323,6 +328,8 @@ def _with_measured(plan: Plan, testbed: Hosts) -> tuple[Plan, tuple[str, ...]]:
     said: list[tuple[str, Sequence[Mapping[str, Any]]]] = []
     if crosses and first is not None:
         said.append(("the link is", [first]))
+    if testbed.hop_facts:
+        said.append(("the links to the hop and from it are", testbed.hop_facts))
     if servers:
         said.append(
             ("the link to the replica is" if len(servers) == 1 else "the links between the servers are", servers)

@@ -120,6 +120,7 @@ def _go_on_hosts(
     given = on_hosts.find_given(on_hosts.OnHosts(on, **found.info.environment.get("given") or {}), note)
     hosts_of_roles = [("client", roles["client"]), ("server", roles["server"])]
     hosts_of_roles += [("replica", name) for name in roles.get("replicas", ())]
+    hosts_of_roles += [("hop", roles["hop"])] if roles.get("hop") else []
     place = ",".join(f"{role}={name}" for role, name in hosts_of_roles)
     clients = ",".join((roles["client"], *roles.get("others", ())))
     plan = restore_plan(found.info.plan)

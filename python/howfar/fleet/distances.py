@@ -168,6 +168,27 @@ def real_link(probe: RttResult, facts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def by_way_of(near: Mapping[str, Any], far: Mapping[str, Any]) -> dict[str, Any]:
+    """The receipt of two real links, to a hop and from it, as one: a request's round trip is the sum of theirs (of the medians, and of
+    the least), and the slower one bounds the goodput."""
+
+    def sums(name: str) -> dict[str, int]:
+        return {which: near[name][which] + far[name][which] for which in ("p50", "min")}
+
+    rtt = sums("rtt_at_rest_ns")
+    return {
+        "real": True,
+        "rtt_at_rest_ns": rtt,
+        "asked": {"rest_rtt_ns": rtt["p50"]},
+        "from": near["from"],
+        "by_way_of": near["to"],
+        "to": far["to"],
+        "rtt_ns": sums("rtt_ns"),
+        "goodput_bps": {to: min(one["goodput_bps"][to] for one in (near, far)) for to in DIRECTIONS},
+        "links": [dict(near), dict(far)],
+    }
+
+
 def _rtt(found: RttResult) -> dict[str, int]:
     return {"min": found.min_ns, "p50": found.p50_ns, "p99": found.p99_ns}
 

@@ -12,10 +12,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from howfar.errors import UsageError
 
-Role = Literal["client", "server", "replica"]
-ROLES: tuple[Role, ...] = ("client", "server", "replica")
+Role = Literal["client", "server", "replica", "hop", "application"]
+ROLES: tuple[Role, ...] = ("client", "server", "replica", "hop", "application")
 BOTH: tuple[Role, ...] = ROLES[:2]
 """Of every run."""
+UNNAMED: tuple[Role, ...] = ROLES[:3]
+"""For which hosts are found where `--place` names none."""
 LOCAL = "local"
 """As `ssh`: this machine."""
 FIRST_PORT = 6379

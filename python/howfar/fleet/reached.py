@@ -34,10 +34,15 @@ class HostsContext(OpenContext):
 
     client: RemoteHost
     server: RemoteHost
+    hop: RemoteHost | None
+    """The host of its own that the path's program has. None: it is on one of the others."""
     shares: Mapping[str, Shares]
     work: Path
 
     def _host(self, side: Side) -> RemoteHost:
+        if side == "hop":
+            assert self.hop is not None, "a path asks for its address first"
+            return self.hop
         return self.client if side == "client" else self.server
 
     def within(self, side: Side, function: Callable[[], Any]) -> Any:
@@ -60,6 +65,10 @@ class HostsContext(OpenContext):
     @property
     def hop_port(self) -> int:
         return KINDS[self.running.kind].port + 20_001
+
+    @property
+    def hop_address(self) -> str | None:
+        return None if self.hop is None else self.hop.spec.address
 
     @property
     def client_address(self) -> str:
@@ -89,13 +98,12 @@ class HostsContext(OpenContext):
         return self._host(side).within(_output, command)
 
     def watch_hops(self, hops: Sequence[Hop]) -> _Hops:
-        by_host: dict[str, dict[str, int]] = {}
-        hosts = {self.client.name: self.client, self.server.name: self.server}
+        by_host: dict[str, tuple[RemoteHost, dict[str, int]]] = {}
         for hop in hops:
             if hop.forks:
                 host = cast(RemoteProcess, hop.process).held.host
-                by_host.setdefault(host.name, {})[hop.label] = hop.process.pid
-        held = [hosts[name].hold(_HeldHops, pids, called="hops") for name, pids in by_host.items()]
+                by_host.setdefault(host.name, (host, {}))[1][hop.label] = hop.process.pid
+        held = [host.hold(_HeldHops, pids, called="hops") for host, pids in by_host.values()]
         return _Hops(held, HopWatch({hop.label: hop.now for hop in hops if hop.now is not None}, _EVERY_S))
 
 

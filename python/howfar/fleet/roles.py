@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from howfar.errors import UsageError
-from howfar.fleet.hosts_file import BOTH, ROLES, HostsFile, Role
+from howfar.fleet.hosts_file import BOTH, ROLES, UNNAMED, HostsFile, Role
+from howfar.paths import PATHS, is_movable
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,14 @@ class RoleHosts:
     others: tuple[str, ...] = ()
     """Further clients."""
     replicas: tuple[str, ...] = ()
+    hop: str | None = None
+    """The program in between has it to itself. None: that program is beside the client or the server."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Each host once, the server's first."""
+        hop = () if self.hop is None else (self.hop,)
+        return tuple(dict.fromkeys((self.server, self.client, *self.others, *self.replicas, *hop)))
 
     @property
     def swapped(self) -> RoleHosts:
@@ -25,15 +35,21 @@ class RoleHosts:
 
 def may_swap(place: RoleHosts, file: HostsFile) -> bool:
     """Whether each of the two hosts may be what the other is."""
-    alone = not (place.others or place.replicas)
+    alone = not (place.others or place.replicas or place.hop)
     return alone and all(set(BOTH) <= set(file.hosts[name].roles) for name in (place.client, place.server))
 
 
-def find_place(file: HostsFile, word: str | None) -> RoleHosts:
-    """Parse `client=a,server=b`, or part of it. Raises UsageError."""
+def find_place(file: HostsFile, word: str | None, pages: bool = False) -> RoleHosts:
+    """Parse `client=a,server=b`, or part of it. `pages`: the client is an application, and may be named so. Raises UsageError."""
     named = _parse(word or "")
     if unknown := set(named) - set(ROLES):
         raise UsageError(f"--place: no role is called {sorted(unknown)[0]!r}", f"Known: {', '.join(ROLES)}.")
+    if pages:
+        named = _as_client(named)
+    elif "application" in named:
+        raise UsageError(
+            "--place names an application, and the plan has no pages", f"Write client={named['application'][0]}."
+        )
     for role, hosts in named.items():
         for host in hosts:
             if host not in file.hosts:
@@ -42,7 +58,7 @@ def find_place(file: HostsFile, word: str | None) -> RoleHosts:
                 raise UsageError(
                     f"--place: host {host} may not be the {role}", f"Add {role} to its roles in the file of hosts."
                 )
-    chosen = {role: named[role][0] for role in BOTH if role in named}
+    chosen = {role: named[role][0] for role in ("hop", *BOTH) if role in named}
     for role in BOTH:
         if role in chosen:
             continue
@@ -53,10 +69,41 @@ def find_place(file: HostsFile, word: str | None) -> RoleHosts:
                 "Client and server are two hosts; the roles of each are in the file of hosts.",
             )
         # Whoever may be both is left for the other.
-        chosen[role] = min(able, key=lambda name: len(file.hosts[name].roles))
+        chosen[role] = min(able, key=lambda name: len(set(UNNAMED) & set(file.hosts[name].roles)))
     if chosen["client"] == chosen["server"]:
         raise UsageError("--place: client and server are one host", "A path to a second machine needs two.")
-    return RoleHosts(chosen["client"], chosen["server"], replicas=named.get("replica", ()))
+    return RoleHosts(chosen["client"], chosen["server"], replicas=named.get("replica", ()), hop=chosen.get("hop"))
+
+
+def for_pages(file: HostsFile) -> HostsFile:
+    """The file for a plan with pages, whose client is an application: who may be that may be the client."""
+    also = {
+        name: host.model_copy(update={"roles": ("client", *host.roles)})
+        for name, host in file.hosts.items()
+        if "application" in host.roles and "client" not in host.roles
+    }
+    return file.model_copy(update={"hosts": {**file.hosts, **also}})
+
+
+def _as_client(named: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """With the application as the client. Raises UsageError where both are named."""
+    if {"client", "application"} <= set(named):
+        raise UsageError("--place names the client twice", "Of a plan with pages the application is the client.")
+    return {"client" if role == "application" else role: hosts for role, hosts in named.items()}
+
+
+def check_hop(place: RoleHosts, paths: Iterable[str]) -> None:
+    """Check that the hop has a host of its own, and a program of these paths to run there. Raises UsageError."""
+    if place.hop is None:
+        return
+    if place.hop in (place.client, place.server, *place.others, *place.replicas):
+        raise UsageError(f"--place: host {place.hop} cannot be the hop too", "Each role needs a host of its own.")
+    if not any(map(is_movable, paths)):
+        able = ", ".join(path.name for path in PATHS.values() if path.movable)
+        raise UsageError(
+            "--place names a hop, and no path of the plan has a program that can run there",
+            f"Leave hop={place.hop} out, or name such a path with --path: {able}.",
+        )
 
 
 def with_replicas(place: RoleHosts, file: HostsFile, count: int, local: bool) -> RoleHosts:
@@ -64,7 +111,7 @@ def with_replicas(place: RoleHosts, file: HostsFile, count: int, local: bool) ->
     client's other host may be a replica. Raises UsageError."""
     if place.replicas and not count:
         raise UsageError("--place names a replica, and the plan has none", "Leave replica=… out.")
-    taken = {place.server, *(() if local else (place.client,))}
+    taken = {place.server, place.hop, *(() if local else (place.client,))}
     if wrong := taken & set(place.replicas):
         raise UsageError(f"--place: host {min(wrong)} cannot be a replica too", "Each role needs a host of its own.")
     able = [name for name in file.with_role("replica") if name not in taken]
@@ -90,11 +137,11 @@ def with_clients(place: RoleHosts, file: HostsFile, word: str) -> RoleHosts:
     """Parse `a,b`: all clients, the first one first. Raises UsageError."""
     names = [name.strip() for name in word.split(",") if name.strip()]
     for name in names:
-        if name not in file.hosts or "client" not in file.hosts[name].roles or name == place.server:
+        if name not in file.hosts or "client" not in file.hosts[name].roles or name in (place.server, place.hop):
             raise UsageError(f"--clients: {name!r} is no host that may be a client beside the server {place.server}")
     if not names or len(set(names)) < len(names):
         raise UsageError(f"--clients {word!r} names no host, or one twice")
-    return RoleHosts(names[0], place.server, tuple(names[1:]))
+    return replace(place, client=names[0], others=tuple(names[1:]))
 
 
 def _parse(word: str) -> dict[str, tuple[str, ...]]:

@@ -64,6 +64,8 @@ class ServerOrder:
     prepare: tuple[str, ...] = ()
     work: Path = WORK / "server"
     """Its own directory on the host."""
+    known_by: tuple[str, ...] = ()
+    """Further addresses to which clients connect for it, which its certificate names: a hop's."""
 
     def on(self, address: str, cpus: Cpus, work: Path) -> ServerOrder:
         """The same for another host."""
@@ -118,7 +120,9 @@ class ServerSide(HeldServer):
     def certificates(self) -> bytes:
         """Make certificates on first use; returns the authority's certificate."""
         if self._certificates is None:
-            self._certificates = make_certificates(self._order.work, (LOOPBACK_ADDRESS, self._order.address))
+            self._certificates = make_certificates(
+                self._order.work, (LOOPBACK_ADDRESS, self._order.address, *self._order.known_by)
+            )
         return self._certificates.ca.read_bytes()
 
     def certificate_paths(self) -> CertificatePaths:

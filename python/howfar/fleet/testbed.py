@@ -10,11 +10,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, cast
 
-from howfar.engine.messages import Observed, RttResult
+from howfar.engine.messages import Observed
 from howfar.errors import LabError, PlanError, ServerMissing
 from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
 from howfar.fleet.counts import both_counts
-from howfar.fleet.distances import Distance, link_distance, real_link, where
+from howfar.fleet.distances import Distance, by_way_of, link_distance, real_link, where
 from howfar.fleet.given import GivenServer, GivenSide
 from howfar.fleet.joined import Link, cpus_of, facts
 from howfar.fleet.load import Client
@@ -87,12 +87,14 @@ class Hosts:
         which runs already; None: one is started for each trial."""
         check_request(request, 1 + len(place.others))
         self.place, self.request, self.given = place, request, given
-        self._hosts = {name: hosts[name] for name in (place.server, place.client, *place.others, *place.replicas)}
+        self._hosts = {name: hosts[name] for name in place.names}
         self._first = place
         self.warnings: list[str] = []
         self._ledger = ledger
         both_local = any(find_path(name).machines == 1 for name in request.paths)
-        self._shares = {host.name: _shares(cpus_of(host), both_local) for host in self._both()}
+        self._shares = {
+            host.name: _shares(cpus_of(host), both_local and host.name != place.hop) for host in self._both()
+        }
         self._facts = {host.name: {**host.within(facts), **where(host)} for host in self._both()}
         self._clocks: dict[str, Held] = {}
         self._servers: dict[str, Held] = {}
@@ -136,6 +138,14 @@ class Hosts:
         return self._hosts[self.place.server]
 
     @property
+    def _hop(self) -> RemoteHost | None:
+        return None if self.place.hop is None else self._hosts[self.place.hop]
+
+    def _hop_of(self, path: NetworkPath) -> RemoteHost | None:
+        """The host of its own that the program of this path has."""
+        return self._hop if path.movable else None
+
+    @property
     def _others(self) -> tuple[RemoteHost, ...]:
         return tuple(self._hosts[name] for name in self.place.others)
 
@@ -177,7 +187,9 @@ class Hosts:
     def _order(self, host: RemoteHost) -> ServerOrder:
         """Of the main server."""
         cpus, request = self._shares[host.name].server, self.request
-        return ServerOrder(request.server, self._tables, request.connections, cpus, host.spec.address, request.prepare)
+        known_by = () if self._hop is None else (self._hop.spec.address,)
+        address, prepare = host.spec.address, request.prepare
+        return ServerOrder(request.server, self._tables, request.connections, cpus, address, prepare, known_by=known_by)
 
     @property
     def server_side(self) -> Held:
@@ -204,6 +216,16 @@ class Hosts:
 
         return HostsReplication(self._order(self.server_host), self.server_host, replicas, link)
 
+    def _probed(self, path: NetworkPath) -> dict[str, Any] | None:
+        """What lies between client and server on a path, with a probe of it now. None: they are on one host. Raises LabError."""
+        if not path.crosses_link:
+            return None
+        if (hop := self._hop_of(path)) is None:
+            facts = self._real()
+            return None if facts is None else real_link(self.link().ping(_PINGS), facts)
+        probes = (self.link(target=hop).ping(_PINGS), self.link(hop).ping(_PINGS))
+        return by_way_of(*map(real_link, probes, self.hop_facts))
+
     def _real(self) -> dict[str, Any] | None:
         """What was measured of the link, by its direction in this block."""
         if self.link_facts is None or self.place == self._first:
@@ -229,12 +251,14 @@ class Hosts:
         return found
 
     def _measured_distances(self) -> tuple[dict[str, Any], ...]:
-        """From each client, and each replica, to the server; in a cluster between the replicas too. A round trip is the same from
-        either end."""
+        """From each client, and each replica, to the server; in a cluster between the replicas too; from the client to a hop, and from
+        there to the server. A round trip is the same from either end."""
         place = self.place
         ends = [(name, place.server) for name in dict.fromkeys((place.client, *place.others, *place.replicas))]
         if self._meshed:
             ends += [(high, low) for low, high in combinations(place.replicas, 2)]
+        if place.hop is not None:
+            ends += [(place.client, place.hop), (place.hop, place.server)]
         for source, target in ends:
             if source != target:
                 self._found[source, target] = link_distance(self.link(self._hosts[source], self._hosts[target]))
@@ -244,6 +268,13 @@ class Hosts:
     def link_facts(self) -> dict[str, Any] | None:
         """What was measured between the first client and the server. None: they are one host."""
         return next(iter(self.distances), None)
+
+    @property
+    def hop_facts(self) -> tuple[dict[str, Any], ...]:
+        """The same from the client to the hop, and from there to the server. Empty: no program has a host of its own."""
+        if (hop := self.place.hop) is None:
+            return ()
+        return self._found[self.place.client, hop].facts(), self._found[hop, self.place.server].facts()
 
     @property
     def replica_facts(self) -> tuple[dict[str, Any], ...]:
@@ -276,6 +307,7 @@ class Hosts:
                 "server": place.server,
                 "others": list(place.others),
                 "replicas": list(place.replicas),
+                "hop": place.hop,
                 "swaps": self.swaps,
             },
             "hosts": dict(self._facts),
@@ -312,19 +344,20 @@ class Hosts:
                 self._reach(started, path, client, work, ledger)
                 for started, work in self._started(serving, path, spec, client, ledger)
             )
-            at_rest = self.link().ping(_PINGS) if path.crosses_link else None
+            real = self._probed(path)
             serving.begin()
             for one in (main, *companions):
                 one.begin(ledger)
             application = self._application(factors, client, cpus, (main, *companions), ledger)
             level = str(factors.get("idle", "as-found"))
-            idle = _RemoteIdle.hold(level, client, self._parties(serving, client), ledger)
-            yield self._stage(serving, main, tuple(companions), application, path, factors, client, cpus, at_rest, idle)
+            idle = _RemoteIdle.hold(level, client, self._parties(serving, path, client), ledger)
+            yield self._stage(serving, main, tuple(companions), application, path, factors, client, cpus, real, idle)
 
-    def _parties(self, serving: Serving, client: RemoteHost) -> tuple[RemoteHost, ...]:
+    def _parties(self, serving: Serving, path: NetworkPath, client: RemoteHost) -> tuple[RemoteHost, ...]:
         """The hosts that load and answers of a stage need."""
         replicas = () if serving.pair is None else self.place.replicas[: len(serving.pair.replicas)]
-        names = dict.fromkeys((client.name, *self.place.others, self.server_host.name, *replicas))
+        hop = () if (own := self._hop_of(path)) is None else (own.name,)
+        names = dict.fromkeys((client.name, *self.place.others, *hop, self.server_host.name, *replicas))
         return tuple(self._hosts[name] for name in names)
 
     def _serving(
@@ -404,7 +437,7 @@ class Hosts:
         factors: Mapping[str, FactorValue],
         client: RemoteHost,
         cpus: Cpus,
-        at_rest: RttResult | None,
+        real: dict[str, Any] | None,
         idle: _RemoteIdle,
     ) -> HostsStage:
         by_host = self._observed(serving, (main, *companions), application, client)
@@ -436,18 +469,19 @@ class Hosts:
             companions=companions,
             application=application,
             link=None,
-            at_rest=at_rest,
+            at_rest=None,
             tcp={},
             connections=connections(factors),
             scene=None,
             idle=idle,
             fetches_server_key=self.given is None or self.given.login.consent.fetch_server_key,
-            real=self._real() if path.crosses_link else None,
+            real=real,
             told=told,
             interruptions=self._interruptions(self._both()),
             parties={
                 "client": client.name,
                 **({"others": list(self.place.others)} if self._others else {}),
+                **({} if (hop := self._hop_of(path)) is None else {"hop": hop.name}),
                 "server": self.server_host.name,
                 **({"replicas": list(self.place.replicas)} if replicates(factors) else {}),
             },
@@ -465,6 +499,7 @@ class Hosts:
             work=work,
             client=client,
             server=self.server_host,
+            hop=self._hop_of(path),
             shares=self._shares,
             **started.account,
         )
@@ -607,7 +642,7 @@ class HostsStage(LabStage):
     """See `howfar.testbed.Stage`: the laboratory's, over a real link."""
 
     real: dict[str, Any] | None = None
-    """What lies between the hosts. None: nothing of it is on this path."""
+    """The receipt of what lies between the hosts. None: nothing of it is on this path."""
     told: dict[str, dict[str, Any]] = field(default_factory=dict)
     """By host; see `fleet.load.Client`."""
     parties: dict[str, Any] = field(default_factory=dict)
@@ -631,8 +666,8 @@ class HostsStage(LabStage):
 
     def _with_hosts(self, found: StageReceipt) -> StageReceipt:
         receipt = {**found.receipt, "hosts": {**self.parties, "start": dict(self.told)}}
-        if self.real is not None and self.at_rest is not None:
-            receipt["link"] = real_link(self.at_rest, self.real)
+        if self.real is not None:
+            receipt["link"] = self.real
         return StageReceipt(receipt, found.violations)
 
 

@@ -401,7 +401,7 @@ class Reached:
         processes = {hop.label: most[hop.label].get("processes") for hop in self.endpoint.hops if hop.forks}
         receipt = {**self.endpoint.facts, "processes_most": processes, "connections": connections}
         found = [*fork_violations(processes, connections)]
-        dead = [hop.label for hop in self.endpoint.hops if not hop.process.alive()]
+        dead = [hop.label for hop in self.endpoint.hops if hop.process.poll() is not None]  # names a host that was lost
         if dead:
             raise LabError(f"a forwarder died during the trial: {', '.join(dead)}", "Check whether memory ran out.")
         carried = {hop.label: self._carried_since(hop) for hop in self.endpoint.hops if hop.carried is not None}
@@ -442,6 +442,10 @@ class OpenContext(ABC):
     @property
     def loopback_address(self) -> str:
         return LOOPBACK_ADDRESS
+
+    @property
+    def hop_address(self) -> str | None:
+        return None
 
     @property
     def server_socket(self) -> FilePath:

@@ -14,7 +14,7 @@ from typing import Any
 from howfar.paths import is_local
 from howfar.plan.factors import ORDINARY, offered_per_s
 from howfar.stats.estimate import Estimate
-from howfar.stats.host_cpus import HostCpus, cpus_used
+from howfar.stats.host_cpus import HostCpus, cpus_used, forwarder_share
 from howfar.stats.intervals import mean_interval
 from howfar.store.receipts import number_in
 from howfar.store.records import Arm, ArmRole, FactorValue, Measured, Run, Trial, TrialStatus
@@ -165,11 +165,11 @@ def _hosts(run: Run, arm: Arm) -> tuple[HostCpus, HostCpus]:
 
 
 def _end(role: str, trials: Sequence[Trial], host: HostCpus, both: Sequence[frozenset[int]]) -> End:
-    """Processors of one end. `both`: those of client and server. Forwarders are on both ends."""
+    """Processors of one end. `both`: those of client and server. Forwarders are on both ends, or on neither."""
     ours = [name for name, own in zip(("client", "server"), both, strict=True) if host.cpus == own]
     seen = [trial.measured for trial in trials if trial.measured is not None]
     transactions = sum(each.transactions for each in seen)
-    share = {role: 1.0, "forwarder": 0.5}
+    share = {role: 1.0, "forwarder": forwarder_share(trials)}
     return End(
         cpu_s=sum(use.cpu_ns * share.get(use.role, 0.0) for each in seen for use in each.cpu) / 1e9 / transactions,
         wait_s=sum(use.runnable_wait_ns for each in seen for use in each.cpu if use.role == role) / 1e9 / transactions,

@@ -79,6 +79,12 @@ def is_direct(name: object, machines: int, *, by_socket: bool) -> bool:
     return path is not None and not path.hops and path.machines == machines and path.by_socket is by_socket
 
 
+def is_movable(name: object) -> bool:
+    """Whether the program of the path of this name can have a host of its own; False for a name that is not registered."""
+    path = PATHS.get(str(name))
+    return path is not None and path.movable
+
+
 def is_modelled(name: object) -> bool:
     """Whether the queueing model describes the path of this name."""
     path = PATHS.get(str(name))
@@ -98,6 +104,7 @@ __all__ = [
     "is_direct",
     "is_local",
     "is_modelled",
+    "is_movable",
     "not_carried",
     "path_names",
 ]

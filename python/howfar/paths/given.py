@@ -1,7 +1,7 @@
 """Proxies that Debian does not package, as programs that the user provides (`--hop-binary NAME=PATH`): one entry per proxy.
 
-Each runs on the client's host, listens there on TCP and connects to the server over the link, with the configuration below and its
-defaults. Envoy 1.40 was tried. The other configurations follow the manuals and are untested.
+Each runs on the client's host or one of its own, listens there on TCP and connects to the server over the link, with the configuration
+below and its defaults. Envoy 1.40 was tried. The other configurations follow the manuals and are untested.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 import socket
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path as FilePath
 
 from howfar.errors import LabError
-from howfar.paths.path import Endpoint, Hop, Path, PathContext, find_program
+from howfar.paths.path import Endpoint, Hop, Path, PathContext, find_program, hop_place
 
 _ANSWER_S = 5.0
 _POOL = 20
@@ -220,6 +220,8 @@ class GivenPath(Path):
     crosses_link = True
     networking = True
     by_socket = False
+    movable = True
+    between_hosts = True
     modelled = False
 
     def __init__(self, given: Given) -> None:
@@ -234,11 +236,12 @@ class GivenPath(Path):
 
     def open(self, context: PathContext) -> Endpoint:
         assert context.server_port is not None, "this path needs a server that listens on TCP"
-        given, file, port = self._given, context.work / f"{self.name}{self._given.suffix}", context.hop_port
+        given, place, port = self._given, hop_place(context), context.hop_port
+        name = f"{self.name}{given.suffix}"
         facts = {
-            "file": str(file),
+            "file": str(context.work / name),
             "work": str(context.work),
-            "listen": context.loopback_address,
+            "listen": place.to_clients,
             "port": str(port),
             "server": context.server_address,
             "server_port": str(context.server_port),
@@ -249,20 +252,21 @@ class GivenPath(Path):
         }
         for statement in given.prepare:
             context.query(statement.format(**facts))
-        file.touch(mode=0o600)
-        file.write_text(given.configuration.format(**facts))
-        program = find_program(self.name)
+        context.write(place.side, name, given.configuration.format(**facts))
+        within = partial(context.within, place.side)
+        program = within(partial(find_program, self.name))
         command = [program, *(word.format(**facts) for word in given.arguments)]
-        process = context.start("client", command, log := f"{self.name}.log", as_user=given.as_user)
+        process = context.start(place.side, command, log := f"{self.name}.log", as_user=given.as_user)
         context.wait_until(process, log, lambda: context.listens(process, port))
-        carried = _envoys(context.work / "envoy.sock") if self.name == "envoy" else None
+        envoys = partial(_envoys, context.work / "envoy.sock")
+        carried = partial(within, envoys) if self.name == "envoy" else None
         return Endpoint(
-            host=context.loopback_address,
+            host=place.to_clients,
             port=port,
-            seen_from=context.client_address,
+            seen_from=place.to_server,
             server_port=context.server_port,
-            hops=(Hop("client_side", process, carried=carried),),
-            facts={"program": _version(program, given.version) or self.name},
+            hops=(Hop(f"{place.side}_side", process, carried=carried),),
+            facts={"program": within(partial(_version, program, given.version)) or self.name},
         )
 
 
@@ -272,29 +276,25 @@ GIVEN_PATHS = tuple(map(GivenPath, GIVEN))
 _ASK = b"GET /stats?filter=^tcp.howfar.downstream_cx HTTP/1.1\r\nHost: howfar\r\nConnection: close\r\n\r\n"
 
 
-def _envoys(where: FilePath) -> Callable[[], Mapping[str, int]]:
+def _envoys(where: FilePath) -> Mapping[str, int]:
     """Read Envoy's own counters. Raises LabError."""
     names = {
         "connections": "downstream_cx_total",
         "bytes_to_server": "downstream_cx_rx_bytes_total",
         "bytes_to_client": "downstream_cx_tx_bytes_total",
     }
-
-    def carried() -> Mapping[str, int]:
-        try:
-            with socket.socket(socket.AF_UNIX) as asking:
-                asking.settimeout(_ANSWER_S)
-                asking.connect(str(where))
-                asking.sendall(_ASK)
-                answer = b"".join(iter(lambda: asking.recv(65536), b"")).decode()
-        except OSError as error:
-            raise LabError(f"Envoy does not tell its counters: {error}") from error
-        told = dict(re.findall(r"^tcp\.howfar\.(\w+): (\d+)\r?$", answer, re.MULTILINE))
-        if missing := [name for name in names.values() if name not in told]:
-            raise LabError(f"Envoy does not tell its counters: {missing[0]} is not in {answer[:200]!r}")
-        return {ours: int(told[theirs]) for ours, theirs in names.items()}
-
-    return carried
+    try:
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.settimeout(_ANSWER_S)
+            asking.connect(str(where))
+            asking.sendall(_ASK)
+            answer = b"".join(iter(lambda: asking.recv(65536), b"")).decode()
+    except OSError as error:
+        raise LabError(f"Envoy does not tell its counters: {error}") from error
+    told = dict(re.findall(r"^tcp\.howfar\.(\w+): (\d+)\r?$", answer, re.MULTILINE))
+    if missing := [name for name in names.values() if name not in told]:
+        raise LabError(f"Envoy does not tell its counters: {missing[0]} is not in {answer[:200]!r}")
+    return {ours: int(told[theirs]) for ours, theirs in names.items()}
 
 
 @cache

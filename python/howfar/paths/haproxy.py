@@ -1,4 +1,4 @@
-"""`haproxy` and `sidecar`: HAProxy in TCP mode on the client's host, or on each host as in a service mesh.
+"""`haproxy` and `sidecar`: HAProxy in TCP mode on the client's host or one of its own, or on each host as in a service mesh.
 
 HAProxy reads no bytes of the protocol, so sessions, TLS and compression are those of the client and the server. Its own counters show
 what it carried. Its CPU time counts for the path.
@@ -17,7 +17,7 @@ from functools import cache, partial
 from pathlib import Path as FilePath
 
 from howfar.errors import LabError
-from howfar.paths.path import Endpoint, Hop, Path, PathContext, Side, find_program
+from howfar.paths.path import Endpoint, Hop, Path, PathContext, Side, find_program, hop_place
 
 _OWN_FILES = 200
 """Files in addition to two for each connection."""
@@ -100,20 +100,22 @@ class HaproxyPath(Path):
     networking = True
     by_socket = False
     hops = ("haproxy",)
+    movable = True
     between_hosts = True
     modelled = False
 
     def open(self, context: PathContext) -> Endpoint:
         assert context.server_port is not None, "this path needs a server that listens on TCP"
-        near = (context.loopback_address, context.hop_port)
-        proxy = _Proxy(context, "client", near, (context.server_address, context.server_port))
+        place = hop_place(context)
+        near = (place.to_clients, context.hop_port)
+        proxy = _Proxy(context, place.side, near, (context.server_address, context.server_port))
         return Endpoint(
             host=near[0],
             port=near[1],
-            seen_from=context.client_address,
+            seen_from=place.to_server,
             server_port=context.server_port,
             hops=(proxy.hop,),
-            facts={"program": context.within("client", _version), "client_side": proxy.facts},
+            facts={"program": context.within(place.side, _version), proxy.hop.label: proxy.facts},
         )
 
 

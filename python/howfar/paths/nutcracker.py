@@ -1,4 +1,4 @@
-"""`nutcracker`: nutcracker (twemproxy) on the client's host, through which all clients share one connection to a store of keys.
+"""`nutcracker`: nutcracker (twemproxy) on the client's host or its own, through which all clients share one connection to a store.
 
 It reads the first form of the protocol alone, and of Redis passes only commands on keys: nothing can be asked through it of a server's
 version, or of how it sees a session. The server reports its one connection. Nutcracker's own counters say what it carried.
@@ -15,7 +15,7 @@ from functools import cache, partial
 from typing import Any
 
 from howfar.errors import LabError
-from howfar.paths.path import Endpoint, Hop, Path, PathContext, find_program
+from howfar.paths.path import Endpoint, Hop, Path, PathContext, find_program, hop_place
 
 _PROGRAM = "nutcracker"
 _LOG = "nutcracker.log"
@@ -49,34 +49,36 @@ class NutcrackerPath(Path):
     passes_tls = False
     shows_sessions = False
     first_protocol = True
+    movable = True
     between_hosts = True
     modelled = False
 
     def open(self, context: PathContext) -> Endpoint:
         assert context.server_port is not None, "this path needs a server that listens on TCP"
         port, counters_port = context.hop_port, context.hop_port + 1
+        place = hop_place(context)
+        within = partial(context.within, place.side)
         made = _CONFIGURATION.format(
             pool=_POOL,
-            listen=context.loopback_address,
+            listen=place.to_clients,
             port=port,
             redis=str(context.service == "redis").lower(),
             server=context.server_address,
             server_port=context.server_port,
         )
-        file = context.write("client", "nutcracker.yml", made)
+        file = context.write(place.side, "nutcracker.yml", made)
         counting = ["-a", context.loopback_address, "-s", str(counters_port), "-i", str(_EVERY_MS)]
         notes = ["-o", str(context.work / "nutcracker.notes"), "-v", "4"]
-        program = context.within("client", _program)
-        process = context.start("client", [program, "-c", str(file), *counting, *notes], _LOG)
+        process = context.start(place.side, [within(_program), "-c", str(file), *counting, *notes], _LOG)
         context.wait_until(process, _LOG, lambda: context.listens(process, port))
         ask = partial(_counters, context.loopback_address, counters_port)
 
         def carried() -> Mapping[str, int]:
             """Read the counters until they are stable, because they are updated periodically. Raises LabError."""
-            until, before = time.monotonic() + _ANSWER_S, context.within("client", ask)
+            until, before = time.monotonic() + _ANSWER_S, within(ask)
             while True:
                 time.sleep(3 * _EVERY_MS / 1e3)
-                now = context.within("client", ask)
+                now = within(ask)
                 if now == before or time.monotonic() > until:
                     break
                 before = now
@@ -88,19 +90,16 @@ class NutcrackerPath(Path):
             }
 
         def at_once() -> Mapping[str, int]:
-            told = context.within("client", ask)
+            told = within(ask)
             return {"to_clients": told["client_connections"], "to_server": told["server"]["server_connections"]}
 
         return Endpoint(
-            host=context.loopback_address,
+            host=place.to_clients,
             port=port,
-            seen_from=context.client_address,
+            seen_from=place.to_server,
             server_port=context.server_port,
-            hops=(Hop("client_side", process, carried=carried, now=at_once),),
-            facts={
-                "program": context.within("client", _version),
-                "client_side": "one connection to the server for all clients",
-            },
+            hops=(hop := Hop(f"{place.side}_side", process, carried=carried, now=at_once),),
+            facts={"program": within(_version), hop.label: "one connection to the server for all clients"},
         )
 
 

@@ -13,8 +13,8 @@ from typing import Any, Literal, Protocol, TypeVar
 from howfar.errors import MissingError
 
 Seen = TypeVar("Seen")
-Side = Literal["client", "server"]
-"""An end of the link."""
+Side = Literal["client", "server", "hop"]
+"""An end of the link, or the host of its own that a program in between has."""
 
 
 class Process(Protocol):
@@ -123,6 +123,11 @@ class PathContext(Protocol):
     @property
     def server_address(self) -> str: ...
 
+    @property
+    def hop_address(self) -> str | None:
+        """Address of the host of its own that the program of a `movable` path has. None: it runs where the path says."""
+        ...
+
     def within(self, side: Side, function: Callable[[], Seen]) -> Seen:
         """Run `function` on that host, in its network. It is sent there: a function of a module, with its arguments by `partial`."""
         ...
@@ -160,6 +165,21 @@ class PathContext(Protocol):
     def output(self, side: Side, command: Sequence[str]) -> str:
         """The output of a program on that host; empty if it is missing."""
         ...
+
+
+@dataclass(frozen=True)
+class HopPlace:
+    """Where a program in between runs, and by which addresses it is known."""
+
+    side: Side
+    to_clients: str
+    to_server: str
+
+
+def hop_place(context: PathContext) -> HopPlace:
+    """Of a program beside the client, unless it has a host of its own."""
+    own = context.hop_address
+    return HopPlace("hop", own, own) if own else HopPlace("client", context.loopback_address, context.client_address)
 
 
 _PLACES = ("/usr/sbin", "/usr/local/sbin")
@@ -223,6 +243,8 @@ class Path(ABC):
     """Whether the server can be asked, through the path, how it sees a session."""
     first_protocol: bool = False
     """Whether the programs read only a store's first protocol: RESP 2, Memcached's text."""
+    movable: bool = False
+    """Whether its program can have a host of its own between client and server: there is one, with TCP on both sides."""
     between_hosts: bool = False
     """Whether the user's own hosts can have it: the programs read and write no files of the machine where howfar runs."""
     modelled: bool

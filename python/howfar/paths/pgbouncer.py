@@ -1,4 +1,4 @@
-"""`pgbouncer` and its variants: PgBouncer on the server's host, on the client's, or on their one machine.
+"""`pgbouncer` and its variants: PgBouncer on the server's host, on the client's, on one of its own, or on their one machine.
 
 It reads PostgreSQL's protocol and gives a connection to the server to several clients in turn, for a transaction or a session each.
 Clients log in by SCRAM, and it to the server with the same keys: its file of accounts has what the server keeps of the password, and
@@ -72,32 +72,34 @@ class PgbouncerPath(Path):
         self.crosses_link = machines == 2
         self.by_socket = connects == "socket"
         self.keeps_sessions = mode == "session"
+        self.movable = machines == 2 and (listens, connects) == ("tcp", "tcp")
         self._side: Side = side
         self._listens, self._connects, self._mode = listens, connects, mode
 
     def open(self, context: PathContext) -> Endpoint:
         assert context.server_port is not None, "its server listens on TCP too"
-        across = self.crosses_link
-        address = context.server_address if across and self._side == "server" else context.loopback_address
-        target = context.server_address if across and self._side == "client" else context.loopback_address
+        across, own = self.crosses_link, context.hop_address
+        side: Side = "hop" if own else self._side
+        address = own or (context.server_address if across and side == "server" else context.loopback_address)
+        target = context.server_address if across and side != "server" else context.loopback_address
         bouncer = _Bouncer(
             context,
-            self._side,
+            side,
             listen=address if self._listens == "tcp" else "",
             connect=str(context.server_socket.parent) if self.by_socket else target,
             mode=self._mode,
         )
         near = bouncer.socket if self._listens == "socket" else None
-        seen_from = context.client_address if across and self._side == "client" else context.loopback_address
+        seen_from = own or (context.client_address if across and side == "client" else context.loopback_address)
         return Endpoint(
             socket=near,
             host=None if near else address,
             port=None if near else context.hop_port,
             peer_pid=bouncer.process.pid if near else None,
             seen_from="localhost" if self.by_socket else seen_from,
-            server_port=(context.hop_port if self._side == "server" else context.server_port) if across else None,
+            server_port=(context.hop_port if side == "server" else context.server_port) if across else None,
             hops=(bouncer.hop,),
-            facts={"program": context.within(self._side, _version), f"{self._side}_side": bouncer.facts},
+            facts={"program": context.within(side, _version), bouncer.hop.label: bouncer.facts},
         )
 
 

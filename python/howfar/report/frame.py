@@ -19,6 +19,7 @@ from howfar.analysis.signs import MEANING, Warning
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.limit import Confirmation
 from howfar.model.resource import Resource
+from howfar.paths import is_movable
 from howfar.plan.factors import breaks
 from howfar.report import charts, distances, figures, limit_text
 from howfar.report.document import (
@@ -115,8 +116,19 @@ def _placement(summary: Summary) -> str:
         if summary.hosts is not None and summary.hosts.swapped is not None:
             return f"{_exchange(summary.hosts)} (placement {levels[0]})"
         place = summary.environment["place"]
-        return f"client on host {place['client']}, or with the server on host {place['server']} on local paths (placement {levels[0]})"
+        return (
+            f"client on host {place['client']}, or with the server on host {place['server']} on local paths{_hop(summary, place)} "
+            f"(placement {levels[0]})"
+        )
     return PLACEMENT.get(levels[0], f"placement {levels[0]}") if levels else ""
+
+
+def _hop(summary: Summary, place: Mapping[str, Any]) -> str:
+    """Which program has a host of its own. Empty: none has."""
+    if place.get("hop") is None:
+        return ""
+    moved = [str(name) for name in _levels(summary, "path") if is_movable(name)]
+    return f", the program of {' and '.join(moved)} on host {place['hop']}"
 
 
 def _exchange(hosts: HostsSeen) -> str:

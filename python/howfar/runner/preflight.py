@@ -46,8 +46,9 @@ from howfar.store.records import Arm, ArmRole
 from howfar.testbed import Testbed
 
 
-def fit(plan: Plan) -> Fitted:
-    """The plan without what is not available here. The server is started and queried once, then its answer is kept.
+def fit(plan: Plan, moved: bool = False) -> Fitted:
+    """The plan without what is not available here. The server is started and queried once, then its answer is kept. `moved`: programs
+    that can have a host of their own do.
 
     Raises ServerMissing, ServerCrashed, LabError; PlanError when nothing is left.
     """
@@ -57,7 +58,7 @@ def fit(plan: Plan) -> Fitted:
     _check_keys(plan)
     carried = _carried(plan)
     plan = carried.plan
-    _check_paths(plan)
+    _check_paths(plan, moved)
     if plan.workload.kind == "key_value":
         able = without_levels(plan, machine_lacks(plan))
         return Fitted(able.plan, (*asked.notes, *carried.notes, *able.notes))
@@ -127,14 +128,22 @@ def _not_carried(plan: Plan) -> dict[Level, str]:
     return {name: reason for name in plan.factors.path if (reason := not_carried(find_path(name), services))}
 
 
-def _check_paths(plan: Plan) -> None:
-    """Check that the paths' programs are installed and carry the plan's sessions. Raises PlanError, MissingError."""
+def check_movable(plan: Plan) -> None:
+    """Check that the programs that have this host of their own are installed. Raises MissingError."""
+    for path in map(find_path, plan.factors.path):
+        if path.movable:
+            check_programs(path)
+
+
+def _check_paths(plan: Plan, moved: bool = False) -> None:
+    """Check that the paths' programs are installed and carry the plan's sessions; see `fit`. Raises PlanError, MissingError."""
     prepares = plan.workload.kind not in ("key_value", "page") and plan.workload.db_ps_mode == "auto"
     for levels in combinations(plan):
         if any(out.matches(levels) for out in plan.leave_out):
             continue
         path = find_path(str(levels["path"]))
-        check_programs(path)
+        if not (moved and path.movable):
+            check_programs(path)
         spec = session_spec(levels)
         if (spec.tls or spec.algorithm) and not path.passes_tls:
             raise PlanError(

@@ -71,6 +71,11 @@ class HostCpus:
         return max(self.busy_cpus(window) - ours - (self.link_ns(window) + looks_ns) / window.length_ns, 0.0)
 
 
+def forwarder_share(trials: Sequence[Trial]) -> float:
+    """Share of a forwarder's CPU time on each of the two hosts: half, as its halves are counted as one; none with its own host."""
+    return 0.0 if any(trial.receipt.get("hosts", {}).get("hop") for trial in trials) else 0.5
+
+
 def cpus_used(measured: Measured | None, roles: Sequence[str]) -> float:
     """CPUs that these roles used on average over the trial."""
     if measured is None:
