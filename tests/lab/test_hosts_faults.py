@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.lab.howfar_runs import TINY
+from howfar.store.records import StopReason, TrialStatus
+from howfar.store.run_file import read_run
+from tests.lab.howfar_runs import TINY, came_through
 from tests.lab.test_hosts import among_hosts, needs_hosts
 
 pytestmark = [
@@ -103,3 +105,35 @@ def test_a_host_with_another_version_is_refused(cache: Path, tmp_path: Path) -> 
     said = (tmp_path / "err.txt").read_text()
     assert done.returncode == 0, done.stderr
     assert "host b has ray 0.1, this machine has" in said and "All hosts must have the same" in said
+
+
+_HOP_LOST = """
+howfar hosts up
+howfar run plan.toml --on hosts.toml --place client=a,hop=c,server=b --out run.howfar >out.txt 2>err.txt & run=$!
+await() { for _ in $(seq 3000); do eval "$1" && return; sleep 0.1; done; echo "waited for $1"; cat err.txt; exit 9; }
+loaded() { await 'hop=$(pgrep -f "[h]aproxy -db") && pgrep -f "[h]owfar-engine usage"'; sleep 1; }
+loaded
+kill -9 $(pgrep -f "[r]aylet/raylet.*10.78.0.12")
+await "grep -q 'host c was lost' err.txt"
+loaded
+kill -9 $hop
+await "grep -q 'a forwarder died' err.txt"
+kill -9 $run
+wait $run || true
+howfar resume run.howfar >again.txt 2>&1
+howfar hosts down
+"""
+
+
+def test_a_lost_hop_voids_its_trial_by_name_and_a_run_that_goes_on_has_it_again(cache: Path, tmp_path: Path) -> None:
+    plan = PLAN.replace('path = "remote"', 'path = ["remote", "haproxy"]', 1)
+    (tmp_path / "plan.toml").write_text(plan)
+    done = among_hosts(cache, tmp_path, _HOP_LOST, ("a", "b", "c"))
+    said = (tmp_path / "again.txt").read_text() if (tmp_path / "again.txt").exists() else done.stdout
+    came_through(done.returncode, done.stderr + said)
+    run = read_run(tmp_path / "run.howfar")
+    void = [trial.void_reason for trial in run.trials if trial.void_reason]
+    assert any("host c was lost" in reason for reason in void) and any("forwarder died" in reason for reason in void)
+    moved = [trial for trial in run.trials if trial.arm == "haproxy" and trial.status is TrialStatus.OK]
+    assert moved and {trial.receipt["hosts"]["hop"] for trial in moved} == {"c"}
+    assert run.stop is StopReason.BLOCKS

@@ -78,6 +78,12 @@ def test_what_goes_with_hosts_needs_hosts(option: str) -> None:
     assert isinstance(answer.exception, UsageError) and "--on" in answer.exception.advice
 
 
+def test_a_program_of_this_machine_is_none_of_a_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("howfar.paths.path._given", {})
+    answer = CliRunner().invoke(run, ["hops", "--on", "hosts.toml", "--hop-binary", "haproxy=/bin/true"])
+    assert isinstance(answer.exception, UsageError) and "PATH of the host" in answer.exception.advice
+
+
 def test_clients_double_up_to_all() -> None:
     assert [counts(number) for number in (1, 2, 4, 6)] == [(1,), (1, 2), (1, 2, 4), (1, 2, 4, 6)]
 

@@ -12,6 +12,7 @@ import click
 
 from howfar.errors import PlanError, UsageError
 from howfar.paths import find_path, is_local
+from howfar.paths.path import given_programs
 from howfar.plan.distances import EVEN
 from howfar.plan.factors import CLUSTERS, Level
 from howfar.plan.fitting import Fitted, with_link, without_levels
@@ -107,6 +108,11 @@ def check_options(on: OnHosts | None, others: Iterable[object], given: set[str])
                 "Name their file with --on.",
             )
         return
+    if given_programs():
+        raise UsageError(
+            "--hop-binary names a program of this machine; between your own hosts programs run on them",
+            "Leave it out, and have the program in the PATH of the host where it is to run.",
+        )
     if on.password_file is not None and on.dsn is None:
         raise UsageError("--password-file applies only to your own server", "Name that server with --dsn.")
     for option, what in _OF_A_LINK.items():
