@@ -49,7 +49,8 @@ def _holds(trial: dict[str, Any], case: str) -> None:
     assert trial["filled"] == dict.fromkeys(STORES, KEYS)
     for name in STORES:
         counters = services[name]["counters"]
-        assert (counters["Calls_set"], counters["Lookup_hits"], counters["Lookup_misses"]) == (KEYS, REQUESTS, 0)
+        stored = counters["cmdstat_set" if name == "redis" else "cmd_set"]
+        assert (stored, counters["lookup_hits"], counters["lookup_misses"]) == (KEYS, REQUESTS, 0)
         assert trial["places"][name]["tls"] == bool(tls and path != "socket")
         assert services[name]["door"]["plain"] != trial["places"][name]["tls"]
     assert trial["places"]["mysql"]["tls"] == bool(tls)
@@ -112,7 +113,7 @@ def _cpus(listed: str) -> set[int]:
 def test_the_link_carried_what_all_servers_counted(seen: dict[str, Any]) -> None:
     receipt = seen["trials"]["remote"]["receipt"]
     servers = [receipt["server"], *receipt["services"].values()]
-    for direction, counter in (("to_server", "Bytes_received"), ("to_client", "Bytes_sent")):
+    for direction, counter in (("to_server", "bytes_received"), ("to_client", "bytes_sent")):
         counted = [one["counters"][counter] for one in servers]
         assert min(counted) > 0
         assert receipt["link"]["counters"][direction]["wire_bytes"] > sum(counted)

@@ -98,8 +98,8 @@ def test_its_own_counters_agree_with_the_servers(seen: Any, path: str) -> None:
     for trial in seen(path):
         counters = trial["receipt"]["server"]["counters"]
         for hop in trial["receipt"]["forwarder"]["carried"].values():
-            assert hop["bytes_to_server"] == pytest.approx(counters["Bytes_received"], rel=0.05)
-            assert hop["bytes_to_client"] == pytest.approx(counters["Bytes_sent"], rel=0.05)
+            assert hop["bytes_to_server"] == pytest.approx(counters["bytes_received"], rel=0.05)
+            assert hop["bytes_to_client"] == pytest.approx(counters["bytes_sent"], rel=0.05)
 
 
 @pytest.mark.parametrize("path", [name for name in _HOPS if PATHS[name].pools])

@@ -65,7 +65,7 @@ def _good(run: Run) -> list[str]:
     [
         ("mariadb", "mysql", "Com_select"),
         ("mysql", "mysql", "Com_select"),
-        ("postgresql", "postgresql", "xact_commit"),
+        ("postgresql", "postgresql", "commits"),
     ],
 )
 def test_a_server_of_the_users_own_is_measured_as_it_is(

@@ -66,7 +66,7 @@ def test_both_ends_tell_the_same(seen: dict[str, Any], path: str, family: str, h
         assert trial["session"]["address_family"] == family
         assert server["session_view"]["host"] == host
         assert server["tcp_ports"] == ports
-        assert server["counters"]["blks_read"] == 0, "all pages are in memory before the load"
+        assert server["counters"]["pages_read"] == 0, "all pages are in memory before the load"
 
 
 def test_tls_is_what_both_ends_negotiated(seen: dict[str, Any]) -> None:
@@ -79,13 +79,13 @@ def test_sessions_that_have_ended_are_counted_with_their_cpu_time(seen: dict[str
     """A process a session: without the time of those that ended the server would seem to need almost none."""
     for trial in _trials(seen, **_CONNECTING):
         counters = trial["receipt"]["server"]["counters"]
-        assert counters["sessions"] >= trial["transactions"]
+        assert counters["connections"] >= trial["transactions"]
         assert trial["cpu"]["server"] > trial["cpu"]["client"]
 
 
 def test_the_server_counts_the_commits_of_the_load(seen: dict[str, Any]) -> None:
     for trial in _trials(seen, **_WRITING):
-        assert trial["receipt"]["server"]["counters"]["xact_commit"] >= trial["transactions"]
+        assert trial["receipt"]["server"]["counters"]["commits"] >= trial["transactions"]
         assert trial["receipt"]["server"]["counters"]["tup_updated"] > 0
 
 

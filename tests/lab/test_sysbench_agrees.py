@@ -86,7 +86,7 @@ def test_queries_a_transaction_are_the_same(seen: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("counter", "ours"), [("Bytes_received", "bytes_to_server"), ("Bytes_sent", "bytes_to_client")]
+    ("counter", "ours"), [("bytes_received", "bytes_to_server"), ("bytes_sent", "bytes_to_client")]
 )
 def test_bytes_a_transaction_are_the_same_for_the_server(seen: dict[str, Any], counter: str, ours: str) -> None:
     work = seen["same_work"]

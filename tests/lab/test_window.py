@@ -89,7 +89,7 @@ def _each_path_shows(seen: dict[str, Any]) -> None:
     for path in ("socket", "tcp", "remote"):
         window, finished = seen[path]["window"], seen[path]["finished"]
         assert 0 < window["looks_cpu_ns"] < _LOOKS_SHARE * window["length_ns"]
-        assert 0.5 < window["server"]["Questions"] / finished["queries"] < 1.5
+        assert 0.5 < window["server"]["requests"] / finished["queries"] < 1.5
         assert window["cpus_busy"] and all(0 <= share <= 1 for share in window["cpus_busy"].values())
     assert seen["remote"]["window"]["link_cpu_ns"] and not seen["tcp"]["window"]["link_cpu_ns"]
     assert seen["fsync"]["512"]["count"] > 0

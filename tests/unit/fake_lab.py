@@ -79,7 +79,7 @@ class FakeWindowWatch:
     length_ns: int
 
     def finish(self) -> Window:
-        return Window(length_ns=self.length_ns, interface="", server={"Questions": 1}, cpus_busy={0: 0.5, 1: 0.0})
+        return Window(length_ns=self.length_ns, interface="", server={"requests": 1}, cpus_busy={0: 0.5, 1: 0.0})
 
 
 @dataclass

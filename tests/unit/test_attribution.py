@@ -45,7 +45,7 @@ LOST = Case(tps=2, connections=4, round_trips=16, rtt_us=10_000, bytes_to_client
 LOST_FAST = Case(tps=22, connections=4, round_trips=16, rtt_us=10_000, bytes_to_client=40_000, retransmits=44)
 """Half a segment a transaction, 1 %: 5 of 182 ms if it was seen at once, 105 ms if a timer had to run out."""
 BOUNDED = Case(connections=8, tps=48, round_trips=16, rtt_us=10_000, bytes_to_client=400, server_us=1000, client_us=500)
-LOCK_WAITS = {"Innodb_row_lock_waits": 800, "Innodb_row_lock_time": 5600}
+LOCK_WAITS = {"lock_waits": 800, "lock_wait_ms": 5600}
 LOCKS = Case(
     connections=8, tps=200, round_trips=6, rtt_us=1000, server_us=400, bytes_to_client=200, counters=LOCK_WAITS
 )
@@ -56,11 +56,11 @@ BARELY_LOCKED = Case(
     rtt_us=1000,
     server_wait_us=1400,
     bytes_to_client=200,
-    counters={"Innodb_row_lock_waits": 9000, "Innodb_row_lock_time": 0},
+    counters={"lock_waits": 9000, "lock_wait_ms": 0},
     tcp=(tcp("server", 8, 0.9, sndbuf=0.2),),
 )
 FAILING = Case(connections=8, tps=200, round_trips=6, rtt_us=1000, bytes_to_client=200)
-WRITES = {"Innodb_data_fsyncs": 1600, "Handler_commit": 1600}
+WRITES = {"fsyncs": 1600, "commits": 1600}
 COMMITS = Case(tps=400, round_trips=1, rtt_us=None, server_us=200, bytes_to_client=50, counters=WRITES, fsync_us=2000.0)
 REPLICATED = Case(
     connections=16,
@@ -171,7 +171,7 @@ VERDICTS: dict[str, tuple[Case, Resource, str, str]] = {
     ),
     "row locks for a fifth of the cycle": (replace(LOCKS, tps=940), Resource.LATENCY, "", ""),
     "row locks for most of the cycle": (
-        replace(LOCKS, counters=LOCK_WAITS | {"Innodb_row_lock_time": 20_000}),
+        replace(LOCKS, counters=LOCK_WAITS | {"lock_wait_ms": 20_000}),
         Resource.LOCK,
         "high",
         "more connections",
@@ -191,7 +191,7 @@ VERDICTS: dict[str, tuple[Case, Resource, str, str]] = {
     ),
     "what nothing explains": (UNKNOWN, Resource.NOT_ESTABLISHED, "low", "rest 95 %"),
     "statements that wait in the server": (
-        replace(UNKNOWN, counters={"Threads_running": 8}),
+        replace(UNKNOWN, counters={"running": 8}),
         Resource.SERVER_WAIT,
         "low",
         "",
@@ -261,10 +261,10 @@ def test_loss_that_keeps_windows_small_costs_the_rounds_that_a_reply_then_takes(
 def test_a_trial_that_nobody_watched_does_not_thin_out_what_was_counted() -> None:
     """One of two trials has no window: its transactions had as many retransmits, writes and lock waits as the other's."""
     counters = {
-        "Innodb_data_fsyncs": 400,
-        "Handler_commit": 800,
-        "Innodb_row_lock_waits": 80,
-        "Innodb_row_lock_time": 900,
+        "fsyncs": 400,
+        "commits": 800,
+        "lock_waits": 80,
+        "lock_wait_ms": 900,
     }
     case = Case(tps=200, connections=4, retransmits=80, timeouts=8, counters=counters, fsync_us=100.0)
     alone = case.evidence()
@@ -277,9 +277,9 @@ def test_a_trial_that_nobody_watched_does_not_thin_out_what_was_counted() -> Non
 
 def test_a_few_writes_of_the_background_are_no_commits() -> None:
     """Group commit is told from a log that is written once a second."""
-    case = Case(connections=8, tps=1000, counters={"Innodb_data_fsyncs": 8, "Handler_commit": 4000}, fsync_us=5000.0)
+    case = Case(connections=8, tps=1000, counters={"fsyncs": 8, "commits": 4000}, fsync_us=5000.0)
     assert part_us(cycle_of(case.evidence()), cycles.COMMIT) < 20
-    grouped = replace(case, counters={"Innodb_data_fsyncs": 1000, "Handler_commit": 4000})
+    grouped = replace(case, counters={"fsyncs": 1000, "commits": 4000})
     assert part_us(cycle_of(grouped.evidence()), cycles.COMMIT) > 2500
 
 
@@ -359,7 +359,7 @@ def test_answers_of_several_sizes_are_uneven() -> None:
 def test_any_load_is_judged_and_its_parts_add_up(
     connections: int, rates: tuple[float, ...], size: int, rtt: float | None, count: int
 ) -> None:
-    counted = ("Innodb_data_fsyncs", "Handler_commit", "Innodb_row_lock_waits", "Innodb_row_lock_time")
+    counted = ("fsyncs", "commits", "lock_waits", "lock_wait_ms")
     more: dict[str, Any] = dict(zip(("tps", "client_us", "server_us", "server_wait_us"), rates, strict=True))
     case = Case(
         connections=connections,

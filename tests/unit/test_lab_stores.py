@@ -20,8 +20,10 @@ from howfar.lab.servers.key_value import Door, StoreSettings, _turned_away, door
 from howfar.lab.servers.memcached import MemcachedDialect
 from howfar.lab.servers.program import identify, kind_of, version_of
 from howfar.lab.servers.redis import RedisDialect
+from howfar.lab.servers.sql_store import counters_of
 from howfar.lab.servers.text_protocol import Lines, ask
 from howfar.plan.sessions import SessionSpec
+from howfar.store.server_metrics import ServerMetrics, server_metrics
 
 TLS = CertificatePaths(Path("/c/ca"), Path("/c/cert"), Path("/c/key"))
 
@@ -107,15 +109,15 @@ def test_a_door_speaks_what_was_asked_and_nothing_else() -> None:
 
 
 def test_data_and_clients_that_are_lost_void_a_trial() -> None:
-    assert _turned_away({"Evicted": 0, "Rejected_connections": 0}) == []
-    assert len(_turned_away({"Evicted": 3, "Rejected_connections": 1})) == 2
+    assert _turned_away({"evicted_keys": 0, "rejected_connections": 0}) == []
+    assert len(_turned_away({"evicted_keys": 3, "rejected_connections": 1})) == 2
     in_memory = {"save": "", "appendonly": "no", "maxmemory": "0"}
     redis = RedisDialect("redis")
-    assert redis.unlike(in_memory, {"Forks": 0}) == []
+    assert redis.unlike(in_memory, {"total_forks": 0}) == []
     for change in ({"save": "3600 1"}, {"appendonly": "yes"}, {"maxmemory": "100"}):
         assert len(redis.unlike({**in_memory, **change}, {})) == 1
-    assert len(redis.unlike(in_memory, {"Forks": 1})) == 1
-    assert len(MemcachedDialect().unlike({}, {"Listen_disabled": 1})) == 1
+    assert len(redis.unlike(in_memory, {"total_forks": 1})) == 1
+    assert len(MemcachedDialect().unlike({}, {"listen_disabled_num": 1})) == 1
 
 
 def test_a_store_that_tells_nothing_of_tls_is_not_asked_for_it() -> None:
@@ -174,12 +176,29 @@ def test_redis_counts_commands(tmp_path: Path) -> None:
     info = "# Stats\r\ntotal_commands_processed:12\r\nkeyspace_hits:7\r\ncmdstat_get:calls=9,usec=1,failed_calls=0\r\n"
     with answering(tmp_path, bulk(info)) as lines:
         assert RedisDialect("redis").counters(lines) == {
-            "Questions": 12,
-            "Lookup_hits": 7,
-            "Calls_get": 9,
-            "Calls_set": 0,
-            "Calls_mget": 0,
+            "requests": 12,
+            "statements": 9,
+            "lookup_hits": 7,
+            "cmdstat_get": 9,
+            "cmdstat_set": 0,
+            "cmdstat_mget": 0,
         }
+
+
+def test_memcached_counts_keys_and_no_requests(tmp_path: Path) -> None:
+    seen = "STAT bytes_read 8\r\nSTAT cmd_get 9\r\nSTAT cmd_set 2\r\nSTAT get_hits 7\r\nSTAT pid 1\r\nEND\r\n"
+    with answering(tmp_path, seen.encode()) as lines:
+        counted = MemcachedDialect().counters(lines)
+    assert server_metrics(counted) == ServerMetrics(statements=11, bytes_received=8, lookup_hits=7)
+    assert counted["cmd_get"] == 9 and "pid" not in counted
+
+
+def test_a_query_cache_answers_statements_that_are_counted_nowhere_else() -> None:
+    statements = dict.fromkeys(("Com_select", "Com_insert", "Com_update", "Com_delete", "Com_begin", "Com_commit"), 10)
+    counted = counters_of(statements | {"Qcache_hits": 5, "Questions": 90, "Slow_queries": 1})
+    assert server_metrics(counted) == ServerMetrics(requests=90, statements=65)
+    assert counted["Slow_queries"] == 1
+    assert "statements" not in counters_of({"Com_select": 5}), "some of a sum"
 
 
 def test_memcached_finds_our_session_and_no_listener(tmp_path: Path) -> None:

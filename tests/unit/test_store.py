@@ -18,6 +18,7 @@ from howfar.errors import NewerRunFile, NotARunFile, RunFileError
 from howfar.runner.run import conduct
 from howfar.store.records import FORMAT_VERSION, MachineLoad, ServiceRecord, StopReason, Trial, TrialStatus
 from howfar.store.run_file import APPLICATION_ID, RunFile, create, read_run
+from howfar.store.server_metrics import ServerMetrics, server_metrics
 
 
 def void_trial(number: int, reason: str = "because") -> Trial:
@@ -374,3 +375,30 @@ def test_the_documented_tables_are_the_tables(tmp_path: Path) -> None:
         assert f"| `{table}` |" in document
     db.execute(document.split("```sql")[1].split("```")[0])
     db.close()
+
+
+# ---------------------------------------------------------------- counters of servers
+
+
+_SQL = ("Com_select", "Com_insert", "Com_update", "Com_delete", "Com_begin", "Com_commit")
+
+
+@pytest.mark.parametrize(
+    ("older", "metrics"),
+    [
+        ({}, ServerMetrics()),
+        (dict.fromkeys(_SQL, 10) | {"Questions": 90}, ServerMetrics(requests=90, statements=60)),
+        (dict.fromkeys(_SQL, 10) | {"Qcache_hits": 5}, ServerMetrics(statements=65)),
+        ({"Com_select": 9, "Threads_running": 3}, ServerMetrics(running=3)),
+        ({"Calls_get": 7, "Calls_set": 3, "Calls_mget": 2}, ServerMetrics(statements=12)),
+        ({"Calls_get": 7, "Calls_set": 3, "Lookup_hits": 6}, ServerMetrics(statements=10, lookup_hits=6)),
+        ({"xact_commit": 9, "xact_rollback": 1}, ServerMetrics(commits=9, transactions=10)),
+        ({"xact_commit": 9, "client_backends": 4}, ServerMetrics(commits=9, clients=4)),
+    ],
+)
+def test_older_files_have_counters_under_the_names_of_servers(older: dict[str, int], metrics: ServerMetrics) -> None:
+    assert server_metrics(older) == metrics
+
+
+def test_counters_of_the_server_itself_are_no_metrics() -> None:
+    assert server_metrics({"requests": 4, "Com_select": 3, "Connections": 2}) == ServerMetrics(requests=4)

@@ -230,9 +230,9 @@ def test_threads_of_nobody_take_nothing(tmp_path: Path) -> None:
 
 
 def test_growth_leaves_out_the_look_itself_and_what_is_new() -> None:
-    before = {"Questions": 100, "Bytes_sent": 5, "Threads_running": 9}
-    after = {"Questions": 151, "Bytes_sent": 4, "Threads_running": 3, "Handler_commit": 7}
-    assert server_growth(before, after) == {"Questions": 50, "Bytes_sent": 0, "Threads_running": 2}
+    before = {"requests": 100, "bytes_sent": 5, "running": 9, "clients": 9}
+    after = {"requests": 151, "bytes_sent": 4, "running": 3, "clients": 4, "commits": 7}
+    assert server_growth(before, after) == {"requests": 50, "bytes_sent": 0, "running": 2, "clients": 4}
 
 
 class _Server:
@@ -245,7 +245,7 @@ class _Server:
         if self.left == 0:
             raise ServerCrashed("the server ended")
         self.left -= 1
-        return {"Questions": 10 - self.left}
+        return {"requests": 10 - self.left}
 
 
 def _watch(answers: int) -> WindowWatch:
@@ -259,7 +259,7 @@ def test_a_window_on_a_socket_has_counters_and_cpus_and_no_traffic() -> None:
     window = watch.finish()
     assert window is not None
     assert (window.interface, window.network, window.tcp) == ("", (), ())
-    assert window.server == {"Questions": 0}
+    assert window.server == {"requests": 0}
     assert window.cpus_busy
     assert window.looks_cpu_ns > 0
 

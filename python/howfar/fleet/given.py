@@ -24,6 +24,7 @@ from howfar.fleet.hosts_file import HostsFile
 from howfar.lab.environment import allow_descriptors
 from howfar.lab.reached import NO_PID
 from howfar.lab.servers import GAUGES, CertificatePaths, Seer, Tables
+from howfar.lab.servers.sql_store import counters_of
 from howfar.load.job import Login as LoadLogin
 from howfar.plan.sessions import SessionSpec
 from howfar.plan.types import Plan
@@ -126,7 +127,8 @@ class GivenSide:
     def snapshot(self) -> dict[str, int]:
         """What its account may read. Empty: nothing."""
         with suppress(Refused), self._session() as session:
-            return {str(name): int(value) for name, value in session.rows(_COUNTERS[self._given.kind])}
+            found = {str(name): int(value) for name, value in session.rows(_COUNTERS[self._given.kind])}
+            return counters_of(found) if self._given.kind is Kind.MYSQL else found
         return {}
 
     def receipt(self, before: Mapping[str, int], commits: int | None) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -217,5 +219,5 @@ _COUNTERS = {
     "'Com_select', 'Com_insert', 'Com_update', 'Com_delete', 'Com_begin', 'Com_commit', 'Qcache_hits', 'Handler_commit', "
     "'Innodb_buffer_pool_reads')",
     # As late as its sessions report it: nothing to hold against the clients' own count.
-    Kind.POSTGRESQL: "SELECT 'xact_commit', xact_commit FROM pg_stat_database WHERE datname = current_database()",
+    Kind.POSTGRESQL: "SELECT 'commits', xact_commit FROM pg_stat_database WHERE datname = current_database()",
 }

@@ -278,7 +278,7 @@ _EARLY_SHARE = 0.01
 it closes its connections, and the kernel forgets their counts."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 SIDES: tuple[Literal["client", "server"], ...] = ("client", "server")
-OWN = {"Questions": 1, "Threads_running": 1}
+OWN = {"requests": 1, "running": 1}
 """What the look itself adds to the server's counters."""
 
 

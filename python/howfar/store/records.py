@@ -194,7 +194,8 @@ class Window(Record):
     network: tuple[NetworkSample, ...] = ()
     tcp: tuple[TcpRecord, ...] = ()
     server: dict[str, int] = Field(default_factory=dict)
-    """How much the server's counters grew, without the question about them; `Threads_running`: how many there were at the end."""
+    """How much the server's counters grew, without the question about them; of `running` and `clients` how many there were at the end.
+    See `server_metrics.py`."""
     cpus_busy: dict[int, float] = Field(default_factory=dict)
     """Share of the window in which each CPU of the machine worked, on anything."""
     link_cpu_ns: dict[int, int] = Field(default_factory=dict)

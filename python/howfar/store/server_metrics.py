@@ -1,5 +1,5 @@
-"""A server's counters under neutral names. Run files keep counters as the server names them; a product with another name for one is a
-further entry in `_NAMES`."""
+"""A server's counters under neutral names, which each kind of server translates its own to. A run file keeps them in one mapping with
+those that only this kind has, under that server's own names."""
 
 from __future__ import annotations
 
@@ -27,9 +27,13 @@ class ServerMetrics:
     """Waits of transactions for a row."""
     lock_wait_ms: int | None = None
     running: int | None = None
-    """Requests in progress at that moment."""
+    """Requests in progress at that moment, the one that asks included."""
+    clients: int | None = None
+    """Sessions at that moment, the laboratory's own left out."""
     lookup_hits: int | None = None
     lookup_misses: int | None = None
+    evicted_keys: int | None = None
+    rejected_connections: int | None = None
 
     def __add__(self, other: ServerMetrics) -> ServerMetrics:
         """Counts of two servers together; a count that one of them lacks is the other's."""
@@ -44,7 +48,17 @@ class ServerMetrics:
         return ServerMetrics(**{name: of_both(count, theirs[name]) for name, count in asdict(self).items()})
 
 
-_NAMES = {
+def server_metrics(counters: Mapping[str, int]) -> ServerMetrics:
+    """Metrics from the counters of a snapshot, a receipt or a window."""
+    names = ServerMetrics.__dataclass_fields__
+    found = {name: count for name, count in counters.items() if name in names}
+    return ServerMetrics(**found or _of_older_names(counters))
+
+
+# ---------------------------------------------------------------- older run files
+
+
+_OLDER_NAMES = {
     "requests": ("Questions",),
     "bytes_received": ("Bytes_received",),
     "bytes_sent": ("Bytes_sent",),
@@ -55,23 +69,28 @@ _NAMES = {
     "lock_waits": ("Innodb_row_lock_waits",),
     "lock_wait_ms": ("Innodb_row_lock_time",),
     "running": ("Threads_running", "active_backends"),
+    "clients": ("client_backends",),
     "lookup_hits": ("Lookup_hits",),
     "lookup_misses": ("Lookup_misses",),
 }
-_STATEMENTS = ("Com_select", "Com_insert", "Com_update", "Com_delete", "Com_begin", "Com_commit")
-_COMMANDS = ("Calls_get", "Calls_set")
-_SUMS = {
-    # What a query cache answers is no Com_select.
-    "statements": ((*_STATEMENTS, "Qcache_hits"), _STATEMENTS, (*_COMMANDS, "Calls_mget"), _COMMANDS),
+"""Names in run files of before: MariaDB's and MySQL's, which Redis and Memcached had too, and PostgreSQL's."""
+_OLDER_STATEMENTS = ("Com_select", "Com_insert", "Com_update", "Com_delete", "Com_begin", "Com_commit")
+_OLDER_COMMANDS = ("Calls_get", "Calls_set")
+_OLDER_SUMS = {
+    "statements": (
+        (*_OLDER_STATEMENTS, "Qcache_hits"),
+        _OLDER_STATEMENTS,
+        (*_OLDER_COMMANDS, "Calls_mget"),
+        _OLDER_COMMANDS,
+    ),
     "transactions": (("xact_commit", "xact_rollback"),),
 }
 """The first of them whose parts are all there."""
 
 
-def server_metrics(counters: Mapping[str, int]) -> ServerMetrics:
-    """Metrics from counters as a server names them."""
-    found = {field: [counters[name] for name in names if name in counters] for field, names in _NAMES.items()}
-    for field, sums in _SUMS.items():
+def _of_older_names(counters: Mapping[str, int]) -> dict[str, int]:
+    found = {field: [counters[name] for name in names if name in counters] for field, names in _OLDER_NAMES.items()}
+    for field, sums in _OLDER_SUMS.items():
         whole = (names for names in sums if all(name in counters for name in names))
         found[field] = [sum(counters[name] for name in names) for names in whole]
-    return ServerMetrics(**{field: counts[0] for field, counts in found.items() if counts})
+    return {field: counts[0] for field, counts in found.items() if counts}

@@ -19,6 +19,7 @@ from howfar.stats.intervals import Resolution, Threshold, judge_ratio
 from howfar.stats.resample import Derived
 from howfar.stats.trials import TrialTable
 from howfar.store.records import Arm
+from howfar.store.server_metrics import server_metrics
 
 Always = Literal["pays", "costs", "not told apart"]
 
@@ -109,6 +110,6 @@ def connections_to_server(table: TrialTable, arm: Arm) -> int | None:
         told = [hop["to_server"] for hop in receipt.get("at_once", {}).values() if "to_server" in hop]
         if told:
             counts.append(max(told))
-        elif trial.window is not None and "client_backends" in trial.window.server:
-            counts.append(trial.window.server["client_backends"])
+        elif trial.window is not None and (clients := server_metrics(trial.window.server).clients) is not None:
+            counts.append(clients)
     return max(counts, default=None)

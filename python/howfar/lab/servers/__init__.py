@@ -27,8 +27,8 @@ from howfar.store.server_metrics import ServerMetrics, server_metrics
 
 DATABASE = "sbtest"
 USER = "howfar"
-GAUGES = ("Threads_running", "active_backends", "client_backends")
-"""Counters of a server that report a present number, and do not grow."""
+GAUGES = ("running", "clients")
+"""Metrics that report a present number, and do not grow."""
 
 HOSTS_PORT = 20_000
 """Added to a server's usual port on the user's hosts, where another server may use that port."""
@@ -168,10 +168,10 @@ class Server(ABC):
 
     @abstractmethod
     def snapshot(self) -> dict[str, int]:
-        """The present counters, as the server names them."""
+        """The present counters: under the names of `ServerMetrics`, and under the server's own those that are none of them."""
 
     def metrics(self) -> ServerMetrics:
-        """The present counters, under neutral names."""
+        """The present counters that servers of other kinds have too."""
         return server_metrics(self.snapshot())
 
     @abstractmethod

@@ -68,8 +68,8 @@ class StoreDialect(Protocol):
         ...
 
     def counters(self, lines: Lines) -> dict[str, int]:
-        """The present counters, in one request. `Bytes_received` and `Bytes_sent` as every server here names them; `Questions`, where
-        the server has one, counts this request too."""
+        """The present counters, in one request; see `servers.Server.snapshot`. `requests`, where the server has them, counts this one
+        too."""
         ...
 
     def count_keys(self, lines: Lines) -> int:
@@ -312,9 +312,9 @@ class KeyValueServer(Server):
 def _turned_away(counters: Mapping[str, int]) -> list[str]:
     """Data or clients that the server refused to keep."""
     found = []
-    if evicted := counters.get("Evicted", 0):
+    if evicted := counters.get("evicted_keys", 0):
         found.append(f"the server evicted {evicted} keys during the trial: its memory was too small for them")
-    if rejected := counters.get("Rejected_connections", 0):
+    if rejected := counters.get("rejected_connections", 0):
         found.append(f"the server rejected {rejected} connections")
     return found
 

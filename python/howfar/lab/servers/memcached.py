@@ -21,22 +21,26 @@ NAMES = ("memcached",)
 PACKAGE = "memcached"
 MEMORY_MIB = MEMCACHED_BYTES // 2**20
 """Most memory for items; it is taken as they come. With the default of 64, items that a load has just set are evicted."""
-_COUNTERS = {
-    "bytes_read": "Bytes_received",
-    "bytes_written": "Bytes_sent",
-    "total_connections": "Connections",
-    "get_hits": "Lookup_hits",
-    "get_misses": "Lookup_misses",
-    "cmd_get": "Calls_get",
-    "cmd_set": "Calls_set",
-    "evictions": "Evicted",
-    "rejected_connections": "Rejected_connections",
-    "listen_disabled_num": "Listen_disabled",
-    "ssl_handshake_errors": "Tls_handshake_errors",
+_METRICS = {
+    "bytes_read": "bytes_received",
+    "bytes_written": "bytes_sent",
+    "total_connections": "connections",
+    "get_hits": "lookup_hits",
+    "get_misses": "lookup_misses",
+    "evictions": "evicted_keys",
+    "rejected_connections": "rejected_connections",
 }
+_STATEMENTS = ("cmd_get", "cmd_set")
 _ANSWERED = "conn_parse_cmd"
 """State of the session that asks for the sessions."""
-_DELETES = ("delete_hits", "delete_misses")
+_COUNTERS = (
+    *_METRICS,
+    *_STATEMENTS,
+    "delete_hits",
+    "delete_misses",
+    "listen_disabled_num",
+    "ssl_handshake_errors",
+)
 _FACTS = (
     "maxbytes",
     "maxconns",
@@ -87,9 +91,8 @@ class MemcachedDialect:
         """Counts of keys that were looked for, stored and deleted: a request for several keys is as many calls. Memcached does not
         count requests."""
         seen = stats(lines)
-        found = {ours: int(seen[theirs]) for theirs, ours in _COUNTERS.items() if theirs in seen}
-        found["Calls_delete"] = sum(int(seen.get(name, 0)) for name in _DELETES)
-        return found
+        found = {_METRICS.get(name, name): int(seen[name]) for name in _COUNTERS if name in seen}
+        return found | {"statements": sum(int(seen[name]) for name in _STATEMENTS)}
 
     def count_keys(self, lines: Lines) -> int:
         return int(stats(lines)["curr_items"])
@@ -110,7 +113,7 @@ class MemcachedDialect:
         return int(facts["maxconns"])
 
     def unlike(self, facts: Mapping[str, str], counters: Mapping[str, int]) -> list[str]:
-        if counters.get("Listen_disabled", 0):
+        if counters.get("listen_disabled_num", 0):
             return ["the server stopped listening during the trial: it had all the connections that it allows"]
         return []
 

@@ -17,20 +17,20 @@ from howfar.lab.servers.text_protocol import Lines, ask, pairs
 REDIS_NAMES = ("redis-server",)
 VALKEY_NAMES = ("valkey-server",)
 PACKAGE = "redis-server"
-_COUNTERS = {
-    "total_net_input_bytes": "Bytes_received",
-    "total_net_output_bytes": "Bytes_sent",
-    "total_commands_processed": "Questions",
-    "total_connections_received": "Connections",
-    "keyspace_hits": "Lookup_hits",
-    "keyspace_misses": "Lookup_misses",
-    "evicted_keys": "Evicted",
-    "rejected_connections": "Rejected_connections",
-    "total_error_replies": "Error_replies",
-    "total_forks": "Forks",
+_METRICS = {
+    "total_net_input_bytes": "bytes_received",
+    "total_net_output_bytes": "bytes_sent",
+    "total_commands_processed": "requests",
+    "total_connections_received": "connections",
+    "keyspace_hits": "lookup_hits",
+    "keyspace_misses": "lookup_misses",
+    "evicted_keys": "evicted_keys",
+    "rejected_connections": "rejected_connections",
 }
+_COUNTERS = (*_METRICS, "total_error_replies", "total_forks")
 """Counters; those that a release does not have are left out."""
-_CALLS = ("Calls_get", "Calls_set", "Calls_mget")
+_CALLS = "cmdstat_"
+_STATEMENTS = ("cmdstat_get", "cmdstat_set", "cmdstat_mget")
 _FACTS = (
     "maxclients",
     "maxmemory",
@@ -103,13 +103,12 @@ class RedisDialect:
 
     def counters(self, lines: Lines) -> dict[str, int]:
         info = pairs(ask(lines, "INFO", "all"), "\r\n", ":")
-        found = {ours: int(info[theirs]) for theirs, ours in _COUNTERS.items() if theirs in info}
-        found |= dict.fromkeys(_CALLS, 0)  # it lists a command from its first call on
+        found = {_METRICS.get(name, name): int(info[name]) for name in _COUNTERS if name in info}
+        found |= dict.fromkeys(_STATEMENTS, 0)  # it lists a command from its first call on
         for name, value in info.items():
-            if name.startswith("cmdstat_"):
-                calls = pairs(value, ",", "=").get("calls", "0")
-                found[f"Calls_{name.removeprefix('cmdstat_')}"] = int(calls)
-        return found
+            if name.startswith(_CALLS):
+                found[name] = int(pairs(value, ",", "=").get("calls", "0"))
+        return found | {"statements": sum(found[name] for name in _STATEMENTS)}
 
     def count_keys(self, lines: Lines) -> int:
         return int(ask(lines, "DBSIZE"))
@@ -133,7 +132,7 @@ class RedisDialect:
             for name, wanted in _IN_MEMORY.items()
             if facts.get(name) != wanted
         ]
-        if counters.get("Forks", 0):
+        if counters.get("total_forks", 0):
             found.append("the server forked to write its data to a file during the trial")
         return found
 
