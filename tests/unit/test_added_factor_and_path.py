@@ -21,6 +21,7 @@ from howfar.plan.cells import cells
 from howfar.plan.factors import FACTORS, Factor
 from howfar.plan.load import load_plan
 from howfar.plan.types import restore_plan
+from howfar.report.grid import grid
 from howfar.report.text import json_values
 from howfar.runner.run import conduct
 from howfar.store.records import Run, StopReason, TrialStatus
@@ -48,6 +49,9 @@ MTU: Factor[int] = Factor(
     toml="mtu",
     quoted=False,
     label=lambda size: f"MTU {size}",
+    short=lambda size: f"{size} B",
+    head="packets of",
+    rows=True,
     applies=lambda cell: PATHS[str(cell["path"])].crosses_link,
 )
 PLAN = """\
@@ -97,8 +101,11 @@ def plan_file(tmp_path: FilePath) -> FilePath:
 
 @pytest.fixture(scope="module")
 def run(added: None, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    folder = tmp_path_factory.mktemp("added")
-    (folder / "mtu.toml").write_text(PLAN)
+    return measured(PLAN, tmp_path_factory.mktemp("added"))
+
+
+def measured(plan: str, folder: FilePath) -> Run:
+    (folder / "mtu.toml").write_text(plan)
     laboratory, _engine, instruments = fakes()
     loaded = load_plan(str(folder / "mtu.toml"))
     with create(folder / "mtu.howfar", fake_info(loaded=loaded)) as file:
@@ -166,3 +173,21 @@ def test_every_report_names_them(summary: Summary) -> None:
     ):
         assert "MTU 9000" in text
         assert "tunnel" in text
+
+
+@pytest.mark.parametrize(
+    ("more", "row_head", "rows", "column"),
+    [
+        ('rtt = ["0.2ms", "1ms", "5ms"]\nrate = ["1gbit", "100mbit"]', "packets of", ("1500 B", "9000 B"), "RTT 1ms"),
+        ('threads = [1, 2, 4]\nrtt = ["0.2ms", "1ms"]', "connections", ("1", "2", "4"), "9000 B"),
+    ],
+    ids=["its levels are rows", "and columns"],
+)
+def test_a_grid_has_a_place_for_it(
+    tmp_path: FilePath, more: str, row_head: str, rows: tuple[str, ...], column: str
+) -> None:
+    plan = PLAN.replace("mtu = [1500, 9000]", f"mtu = [1500, 9000]\n{more}")
+    baseline = 'path = "tcp"\nthreads = 1' if "threads" in more else 'path = "tcp"'
+    found = grid(summarise(measured(plan.replace('path = "tcp"', baseline), tmp_path)))
+    assert (found.row_head, tuple(text for text in found.rows if text)) == (row_head, rows)
+    assert any(column in levels for levels in found.columns), found.columns

@@ -22,6 +22,7 @@ from howfar.experiments.compression.analysis import (
 from howfar.experiments.encryption.analysis import EncryptionEconomics, EncryptionRow, EncryptionTried, encryption_says
 from howfar.experiments.registry import summarise
 from howfar.model.what_if import WhatIf, answer, is_known
+from howfar.plan.factors import TLS
 from howfar.report.grid import level_text
 from howfar.store.records import Arm, ArmRole, Run, Trial
 
@@ -436,7 +437,7 @@ def test_a_resumed_handshake_has_one_name_everywhere() -> None:
         and findings_of(summary, EncryptionEconomics).rows[0].version == "TLS 1.3 resumed"
     )
     assert "TLS 1.3 resumed" in summary.verdict and "1.3-resumed" not in summary.verdict
-    assert level_text("tls", "1.3-resumed") == "TLS 1.3 resumed"
+    assert level_text(TLS, "1.3-resumed") == "TLS 1.3 resumed"
 
 
 def _noisy(run: Run) -> Run:

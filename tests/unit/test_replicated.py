@@ -39,6 +39,7 @@ from howfar.lab.request import LabRequest, ReplicasSpec
 from howfar.lab.servers import pages_allowed
 from howfar.plan.cells import cells
 from howfar.plan.estimate import LABORATORY_NS, REPORT_NS, cost
+from howfar.plan.factors import FACTORS
 from howfar.plan.fitting import without_levels
 from howfar.plan.load import Override, load_plan
 from howfar.plan.types import Plan
@@ -265,7 +266,7 @@ def test_lag_is_told_of_the_window_alone() -> None:
     ],
 )
 def test_a_level_at_the_head_of_a_column(factor: str, level: Any, expected: str) -> None:
-    assert level_text(factor, level) == expected
+    assert level_text(FACTORS[factor], level) == expected
 
 
 @pytest.mark.parametrize(("commits", "pages"), [(None, 0), (0, 32), (31_999, 32), (50_000, 50)])

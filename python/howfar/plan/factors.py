@@ -89,6 +89,14 @@ class Factor(Generic[T]):
     """A level as text in the name of a cell."""
     page_label: Callable[[Any], str] | None = None
     """A level as text in the name of a page."""
+    short: Callable[[Any], str] | None = None
+    """A level as text below the head of a grid, where it is one of many. Default: `label`."""
+    head: str = ""
+    """Head of the levels in a grid. Default: `name`."""
+    rows: bool = False
+    """Whether a grid has these levels as rows where they vary, rather than those of the factor with most levels."""
+    depth: int = 0
+    """Place among the columns of a grid: those that are compared most are the innermost, of the highest depth."""
     format: Callable[[Any], str] = str
     """A level as written in a plan."""
     quoted: bool = True
@@ -253,10 +261,13 @@ THREADS: Factor[int] = Factor(
     absent=1,
     quoted=False,
     label=_plural("thread"),
+    short=str,
+    head="connections",
+    rows=True,
     page_label=lambda count: f"{count} in flight",
 )
-PLACEMENT: Factor[str] = Factor("placement", Placement, "isolated")
-SERVER: Factor[str] = Factor("server", ServerChoice, "mariadb")
+PLACEMENT: Factor[str] = Factor("placement", Placement, "isolated", depth=-1)
+SERVER: Factor[str] = Factor("server", ServerChoice, "mariadb", depth=-2)
 """The server: `mariadb`, `mysql`, the name of a private install, or the path of a server program."""
 RTT_NS: Factor[int] = Factor(
     "rtt_ns",
@@ -264,17 +275,31 @@ RTT_NS: Factor[int] = Factor(
     200_000,
     toml="rtt",
     label=lambda ns: f"RTT {format_duration_ns(ns)}",
+    head="RTT",
     format=format_duration_ns,
     applies=_crosses,
     absent=0,
 )
 RATE_BPS: Factor[int] = Factor(
-    "rate_bps", RateBps, 10**9, toml="rate", label=format_rate_bps, format=format_rate_bps, applies=_crosses
+    "rate_bps",
+    RateBps,
+    10**9,
+    toml="rate",
+    label=format_rate_bps,
+    head="link",
+    format=format_rate_bps,
+    applies=_crosses,
 )
 TLS: Factor[str] = Factor("tls", Tls, "off", "off", label=lambda level: "plain" if level == "off" else tls_label(level))
 """TLS of sessions. `1.3-resumed`: later connections resume the session of an earlier one; all other handshakes are full ones."""
 COMPRESSION: Factor[str] = Factor(
-    "compression", Compression, "off", "off", label=lambda level: "uncompressed" if level == "off" else str(level)
+    "compression",
+    Compression,
+    "off",
+    "off",
+    label=lambda level: "uncompressed" if level == "off" else str(level),
+    short=lambda level: "none" if level == "off" else str(level),
+    rows=True,
 )
 """Algorithm and level of compression, as `zstd-3`. The level of zlib is the client's; servers compress their answers at their own."""
 CONNECT: Factor[str] = Factor(
@@ -284,10 +309,19 @@ CONNECT: Factor[str] = Factor(
     "persistent",
     label=lambda level: "connect per transaction" if level == "per-transaction" else "persistent",
     page_label=lambda level: "connect per page" if level == "per-transaction" else "persistent",
+    short=lambda level: "connect/txn" if level == "per-transaction" else "persistent",
 )
 CONTENT: Factor[str] = Factor("content", Content, "digits", "digits")
 """Contents of the tables: sysbench's digits, sentences, or bytes in which nothing repeats."""
-REPLICATION: Factor[str] = Factor("replication", Replication, "off", "off", label=lambda level: MODE_LABELS[level])
+REPLICATION: Factor[str] = Factor(
+    "replication",
+    Replication,
+    "off",
+    "off",
+    label=lambda level: MODE_LABELS[level],
+    short=lambda level: "no replica" if level == "none" else str(level),
+    depth=2,
+)
 """Mode of replication. `off`: no binary log, as where the path is the question. `none`: a primary alone that writes one."""
 REPLICA_RTT_NS: Factor[int] = Factor(
     "replica_rtt_ns",
@@ -295,6 +329,8 @@ REPLICA_RTT_NS: Factor[int] = Factor(
     85_000_000,
     toml="replica_rtt",
     label=lambda ns: f"replica RTT {format_duration_ns(ns)}",
+    short=lambda ns: f"RTT {format_duration_ns(ns)}",
+    head="replica RTT",
     format=format_duration_ns,
     applies=lambda cell: _replicates(cell) and DISTANCES.of(cell) == EVEN,
     absent=0,
@@ -310,6 +346,8 @@ REPLICA_RATE_BPS: Factor[int] = Factor(
     10**9,
     toml="replica_rate",
     label=lambda bps: f"replica link {format_rate_bps(bps)}",
+    short=format_rate_bps,
+    head="replica link",
     format=format_rate_bps,
     applies=_replicates,
 )
@@ -324,7 +362,14 @@ DURABILITY: Factor[str] = Factor(
 """Durability of primary and replicas. Without a binary log it is the server's own."""
 REPLICAS: Factor[int] = Factor("replicas", Replicas, 1, 1, quoted=False, label=_plural("replica"), applies=_replicates)
 WAIT_FOR: Factor[int] = Factor(
-    "wait_for", Replicas, 1, 1, quoted=False, label=lambda count: f"wait for {count}", applies=_waits
+    "wait_for",
+    Replicas,
+    1,
+    1,
+    quoted=False,
+    label=lambda count: f"wait for {count}",
+    head="waits for",
+    applies=_waits,
 )
 """Number of replicas whose acknowledgement a semi-synchronous commit needs."""
 CONSISTENCY: Factor[str] = Factor(
@@ -362,6 +407,8 @@ REPLICA_TLS: Factor[str] = Factor(
     "off",
     "off",
     label=lambda level: "replication plain" if level == "off" else "replication TLS",
+    short=lambda level: "plain" if level == "off" else "TLS",
+    head="replication",
     applies=_follows,
 )
 REPLICA_COMPRESSION: Factor[str] = Factor(
@@ -370,6 +417,8 @@ REPLICA_COMPRESSION: Factor[str] = Factor(
     "off",
     "off",
     label=lambda level: "replication uncompressed" if level == "off" else f"replication {level}",
+    short=lambda level: "uncompressed" if level == "off" else str(level),
+    head="replication",
     applies=_follows,
 )
 FAULT: Factor[str] = Factor(
@@ -378,6 +427,7 @@ FAULT: Factor[str] = Factor(
     "none",
     "none",
     label=lambda level: "no fault" if level == "none" else str(level),
+    depth=1,
     applies=_replicates,
 )
 """Faults. `kill-primary` to `stop-replica`: something breaks, the primary dies, the replica takes over. `cut-off-`, `partition` and
