@@ -22,6 +22,7 @@ from howfar.engine.messages import (
 from howfar.engine.process import run_load
 from howfar.errors import LabError
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
+from howfar.lab.link import LinkSpec
 from howfar.runner.jobs import fill_keys
 from howfar.store.records import FactorValue
 from howfar.testbed import LoadFacts, Stage
@@ -134,7 +135,7 @@ def main() -> None:
         tables=TABLES,
         table_size=SIZE,
         paths=paths,
-        rtt_ns=1_000_000,
+        link=LinkSpec(10**6, 10**9),
         with_goodput=False,
         connections=8,
         companions=STORES,

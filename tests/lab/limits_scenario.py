@@ -37,7 +37,7 @@ QUEUE_NS = 200_000_000
 def _request(case: Mapping[str, Any]) -> LabRequest:
     request = dict(case["request"])
     loss = case.get("loss", 0.0)
-    link = LinkSpec(rtt_ns=request.get("rtt_ns", 200_000), rate_bps=request.get("rate_bps", 10**9))
+    link = LinkSpec(rtt_ns=case.get("rtt_ns", 200_000), rate_bps=10**9)
     to_client = DirectionSpec(loss=IndependentLoss(probability=loss)) if loss else DirectionSpec(queue_ns=QUEUE_NS)
     link = replace(link, to_client=to_client)
     return LabRequest(**request, link=link, with_goodput=False)

@@ -35,6 +35,7 @@ from howfar.engine.rules import services_of, sql_of
 from howfar.errors import HowfarError, LabError
 from howfar.lab import sandbox
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
+from howfar.lab.link import LinkSpec
 from howfar.lab.php import php_fpm
 from howfar.lab.php.php_fpm import Answer, ask, keys_of, round_trips_of
 from howfar.lab.staged import LabStage
@@ -274,7 +275,7 @@ def main() -> None:
         server=server,
         tables=1,
         table_size=SIZE,
-        rtt_ns=1_000_000,
+        link=LinkSpec(10**6, 10**9),
         with_goodput=False,
         connections=8,
         companions=STORES,

@@ -17,6 +17,7 @@ from howfar.engine.process import run_load
 from howfar.engine.receipt_check import mismatches
 from howfar.errors import HowfarError
 from howfar.lab.laboratory import Lab, LabRequest, open_laboratory
+from howfar.lab.link import LinkSpec
 from howfar.runner.jobs import fill_keys
 from tests.lab.programs import in_sandbox, load_on
 
@@ -59,7 +60,7 @@ def _trial(laboratory: Lab, server: str, trial: str) -> dict[str, Any]:
 def main() -> None:
     server, *trials = sys.argv[1:]
     paths = tuple(dict.fromkeys(one.partition(":")[0] for one in trials))
-    request = LabRequest(server=server, paths=paths, rtt_ns=1_000_000, with_goodput=False)
+    request = LabRequest(server=server, paths=paths, link=LinkSpec(10**6, 10**9), with_goodput=False)
     with open_laboratory(request) as laboratory:
         print(
             json.dumps(

@@ -87,7 +87,8 @@ RARE = (
         Resource.LOSS,
         {**FAR, "threads": 4},
         loss=0.01,
-        request={**REQUEST, "paths": ["remote"], "rtt_ns": 10_000_000},
+        rtt_ns=10_000_000,
+        request={**REQUEST, "paths": ["remote"]},
         workload=WIDE,
     ),
 )

@@ -26,7 +26,8 @@ from tests.lab.programs import in_sandbox, load_on
 
 
 def _trial(laboratory: Lab, path: str, load: dict[str, Any]) -> dict[str, Any]:
-    with laboratory.stage({"path": path, "threads": load["connections"]}) as stage:
+    apart = {"rtt_ns": load["rtt_ns"]} if "rtt_ns" in load else {}
+    with laboratory.stage({"path": path, "threads": load["connections"], **apart}) as stage:
         request = laboratory.request
         if "rmem" in load:
             laboratory.client_host.write_sysctl("net/ipv4/tcp_rmem", " ".join([str(load["rmem"])] * 3))

@@ -86,6 +86,12 @@ def test_queue_is_ten_milliseconds_or_one_product_of_bandwidth_and_delay() -> No
         assert LinkSpec(100_000_000, 10**9).queue_bytes(direction) == 10**9 // 10 // 8
 
 
+def test_a_cell_names_what_differs_from_the_laboratorys_link() -> None:
+    slow = apply(_ASKED, "loss", "1%")
+    assert slow.with_levels({"path": "remote"}) == slow
+    assert slow.with_levels({"rtt_ns": 0, "rate_bps": 10**8}) == replace(slow, rtt_ns=0, rate_bps=10**8)
+
+
 def test_expected_goodput_counts_ethernet_framing() -> None:
     """1448 bytes of payload in 1500 + 14 + 4 + 8 + 12 = 1538 on the wire."""
     assert _ASKED.expected_goodput_bps("to_server") == pytest.approx(941.48e6, rel=1e-4)

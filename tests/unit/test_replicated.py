@@ -92,6 +92,8 @@ def test_a_laboratory_has_what_all_cells_together_need() -> None:
     assert mixed == ReplicasSpec(0, LinkSpec(0, None), also_alone=True)
     paths = lab_request(load_plan("paths", quick=True).plan)
     assert (paths.replicas, paths.prepare, paths.copies) == (None, (), 1)
+    far = lab_request(load_plan("paths", overrides=[Override("--rtt", ("factors", "rtt"), "5ms")]).plan)
+    assert far.link == LinkSpec(5 * MS, 10**9)
     assert LabRequest(contents=("digits", "text"), replicas=mixed).copies == 2 + 2
     assert node_links({"replication": "none"}) == {}
 

@@ -12,6 +12,7 @@ from howfar.engine.inserts import making_tables
 from howfar.engine.process import engine_info
 from howfar.errors import LabError, RunFileError, UsageError
 from howfar.plan.cells import cells
+from howfar.plan.factors import FACTORS
 from howfar.plan.fitting import check_machines
 from howfar.plan.types import Plan
 from howfar.runner.run import program_facts
@@ -70,6 +71,7 @@ def open_testbed(plan: Plan) -> AbstractContextManager[Testbed]:
 
 def lab_request(plan: Plan) -> LabRequest:
     """What to build for all cells together."""
+    from howfar.lab.link import LOCAL_NETWORK
     from howfar.lab.request import LabRequest
     from howfar.lab.servers.kinds import long_text
     from howfar.runner.preflight import companions
@@ -79,8 +81,7 @@ def lab_request(plan: Plan) -> LabRequest:
         server=factors.server[0],
         tables=plan.data.tables,
         table_size=plan.data.table_size,
-        rtt_ns=factors.rtt_ns[0],
-        rate_bps=factors.rate_bps[0],
+        link=LOCAL_NETWORK.with_levels({name: getattr(factors, name)[0] for name in FACTORS}),
         placement=factors.placement[0],
         connections=_connections(plan),  # a confirmation may halve them, never add
         paths=factors.path,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +80,7 @@ class Lab:
         self._capacity: dict[str, Any] = {"descriptors": allow_descriptors(request.connections)}
         self.network: Network | None = None
         if sandbox.inside():
-            self.network = build_network(ledger, request.link_spec.mtu, request.congestion_control)
+            self.network = build_network(ledger, request.link.mtu, request.congestion_control)
             self.network.shares = self.shares
             self._capacity |= open_queues(self.network, request.connections)
         self.client_host = self.network.client if self.network else Host("client", None)
@@ -139,7 +138,7 @@ class Lab:
         found for the previous link hold for this one too."""
         assert self.network is not None
         self._link_ledger.close()
-        spec = self.request.link_spec
+        spec = self.request.link
         self.size_buffers(spec.bdp_bytes)
         return self._link_ledger.enter_context(
             open_link(
@@ -313,13 +312,7 @@ class Lab:
             raise SandboxForbidden(
                 f"the path {factors['path']} needs a link", "Ask for it when building the laboratory."
             )
-        spec = self.request.link_spec
-        if "rtt_ns" in factors or "rate_bps" in factors:
-            spec = replace(
-                spec,
-                rtt_ns=int(factors.get("rtt_ns", spec.rtt_ns)),
-                rate_bps=int(factors["rate_bps"]) if "rate_bps" in factors else spec.rate_bps,
-            )
+        spec = self.request.link.with_levels(factors)
         if not self.link.alive():  # it died in the trial before, which is void for that; this one shall not be
             self.link = self._open_link(self.link.calibrations)
         self.size_buffers(spec.bdp_bytes)

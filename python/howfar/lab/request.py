@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from howfar.lab.link import LinkSpec
+from howfar.lab.link import LOCAL_NETWORK, LinkSpec
 from howfar.lab.link.backends import DEFAULT
 from howfar.lab.network import CONGESTION_CONTROL, TcpPreset
 from howfar.paths import find_path
@@ -32,10 +32,8 @@ class LabRequest:
     server: str = "mariadb"
     tables: int = 10
     table_size: int = 100_000
-    rtt_ns: int = 200_000
-    rate_bps: int | None = 10**9
-    link: LinkSpec | None = None
-    """The whole link, where a round trip and a rate do not describe it."""
+    link: LinkSpec = LOCAL_NETWORK
+    """The link that is calibrated first; a cell's round trip and rate replace its own."""
     backend: str = DEFAULT
     tcp: TcpPreset = "tuned"
     congestion_control: str = CONGESTION_CONTROL
@@ -59,10 +57,6 @@ class LabRequest:
     @property
     def needs_link(self) -> bool:
         return any(find_path(name).crosses_link for name in self.paths)
-
-    @property
-    def link_spec(self) -> LinkSpec:
-        return self.link or LinkSpec(self.rtt_ns, self.rate_bps)
 
     @property
     def copies(self) -> int:

@@ -10,7 +10,7 @@ from typing import cast, get_args
 from howfar.engine.messages import Speech
 from howfar.errors import UsageError
 from howfar.lab.laboratory import LabRequest, open_laboratory
-from howfar.lab.link import LinkSpec
+from howfar.lab.link import LOCAL_NETWORK, LinkSpec
 from howfar.lab.network import TcpPreset, usable_cpus
 from howfar.paths import Path, find_path
 from howfar.plan.sessions import TlsVersion
@@ -143,7 +143,7 @@ def both_paths(recording: Recording, target: Target) -> Iterator[BothPaths]:
     )
     request = LabRequest(
         server="none",
-        link=target.link,
+        link=target.link or LOCAL_NETWORK,
         backend=target.backend,
         tcp=target.tcp,
         congestion_control=target.congestion_control,

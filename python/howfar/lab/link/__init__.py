@@ -3,6 +3,15 @@ named links, and traces; `backends/`: how packets get across; `running.py`: a li
 it was what was requested; `present.py`: which back-ends work here."""
 
 from howfar.lab.link.running import Link, goodput_times_ns, open_link
-from howfar.lab.link.spec import DIRECTIONS, DirectionName, DirectionSpec, LinkSpec
+from howfar.lab.link.spec import DIRECTIONS, LOCAL_NETWORK, DirectionName, DirectionSpec, LinkSpec
 
-__all__ = ["DIRECTIONS", "DirectionName", "DirectionSpec", "Link", "LinkSpec", "goodput_times_ns", "open_link"]
+__all__ = [
+    "DIRECTIONS",
+    "LOCAL_NETWORK",
+    "DirectionName",
+    "DirectionSpec",
+    "Link",
+    "LinkSpec",
+    "goodput_times_ns",
+    "open_link",
+]

@@ -15,6 +15,7 @@ from howfar.engine.messages import (
     ParetoJitter,
     RateStep,
 )
+from howfar.plan.factors import RATE_BPS, RTT_NS, Cell
 
 DirectionName = Literal["to_server", "to_client"]
 DIRECTIONS: tuple[DirectionName, DirectionName] = ("to_server", "to_client")
@@ -84,6 +85,15 @@ class LinkSpec:
 
     def direction(self, name: DirectionName) -> DirectionSpec:
         return self.to_server if name == "to_server" else self.to_client
+
+    def with_levels(self, cell: Cell) -> LinkSpec:
+        """The same link with the round trip and the rate that a cell names."""
+        rtt_ns, rate_bps = RTT_NS.given(cell), RATE_BPS.given(cell)
+        return replace(
+            self,
+            rtt_ns=self.rtt_ns if rtt_ns is None else rtt_ns,
+            rate_bps=self.rate_bps if rate_bps is None else rate_bps,
+        )
 
     def with_direction(self, name: DirectionName, direction: DirectionSpec) -> LinkSpec:
         return replace(self, to_server=direction) if name == "to_server" else replace(self, to_client=direction)
@@ -168,6 +178,10 @@ class LinkSpec:
         """What one TCP connection can carry when nothing is lost. None: unshaped, the machine is the limit."""
         rate_bps = self.mean_rate_bps(name)
         return None if rate_bps is None else rate_bps * self.payload_share
+
+
+LOCAL_NETWORK = LinkSpec(rtt_ns=200_000, rate_bps=10**9)
+"""A link as between two machines of one network."""
 
 
 def remaining(outage: Outage, elapsed_ns: int) -> list[Outage]:
