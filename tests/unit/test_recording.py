@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 from tests.unit.made_recording import costs
 
 from howfar.cli.predict import predict
-from howfar.engine.messages import TcpTarget
+from howfar.engine.messages import Recorded, RecordedConnection, RecordedDigest, RecordedRoundTrip, TcpTarget
 from howfar.errors import NewerRunFile, NotARunFile, RunFileError, UsageError
 from howfar.paths import find_path
 from howfar.recording.calibration import Placement
+from howfar.recording.collecting import Collected, collect
 from howfar.recording.marks import VARIABLE, Marks, page_of, send
 from howfar.recording.on_path import speech_on, whole_pages
 from howfar.recording.predict import lay_out
@@ -61,6 +65,28 @@ def test_what_is_written_is_read_with_server_times_and_gaps(tmp_path: Path) -> N
     assert recording.digest_by_id[1].text.endswith("= ?")
     assert path.stat().st_mode & 0o077 == 0
     assert [one.name for one in tmp_path.iterdir()] == ["a.recording"]
+
+
+def test_what_an_engine_tells_is_what_is_written(tmp_path: Path) -> None:
+    own = {"page_id", "server_ns", "gap_ns"}
+    facts = {name: value for name, value in asdict(trip(1, 1_050)).items() if name not in own}
+    connection, digest = Connection(1, "redis", 0, 9, None, 1000, True, 2, 300), Digest(1, "redis", "GET")
+    event = Recorded(
+        connections=(RecordedConnection(**asdict(connection)),),
+        digests=(RecordedDigest(**asdict(digest)),),
+        round_trips=(RecordedRoundTrip(**facts),),
+    )
+    file, into = RecordingFile(tmp_path / "a.recording", {"method": "tap", "floor_ns": 0}), Collected()
+    source = SimpleNamespace(events=lambda: iter([event]))
+    collector = threading.Thread(target=collect, args=(source, file, into))  # whose priority it lowers
+    collector.start()
+    collector.join()
+    assert (into.stopped, into.round_trips, into.tls, into.protocols) == (None, 1, True, {"redis": 1})
+    file.finish({"unknown": {}})
+    recording = read(tmp_path / "a.recording")
+    assert (recording.connections, recording.digests) == ((connection,), (digest,))
+    (found,) = recording.round_trips
+    assert {name: value for name, value in asdict(found).items() if name not in own} == facts
 
 
 def test_a_round_trip_belongs_to_the_page_of_its_process_before_that_of_all(tmp_path: Path) -> None:

@@ -105,46 +105,9 @@ def _is_late(event: Recorded | RecordEnded | PacketsEnded) -> bool:
 
 
 def _add(event: Recorded, file: RecordingFile, into: Collected) -> None:
-    file.add_digests([Digest(one.id, one.protocol, one.text) for one in event.digests])
-    file.add_round_trips(
-        [
-            RoundTrip(
-                one.id,
-                one.connection_id,
-                None,
-                one.begun_ns,
-                one.sent_ns,
-                one.answered_ns,
-                one.ended_ns,
-                one.bytes_to_server,
-                one.bytes_to_client,
-                one.requests,
-                one.command,
-                one.digest_id,
-                one.keys,
-                one.phase,
-                one.rows,
-                one.failed,
-            )
-            for one in event.round_trips
-        ]
-    )
-    file.add_connections(
-        [
-            Connection(
-                one.id,
-                one.protocol,
-                one.opened_ns,
-                one.closed_ns,
-                one.pid,
-                one.uid,
-                one.tls,
-                one.login_round_trips,
-                one.login_ns,
-            )
-            for one in event.connections
-        ]
-    )
+    file.add_digests([Digest(**vars(one)) for one in event.digests])
+    file.add_round_trips([RoundTrip(page_id=None, **vars(one)) for one in event.round_trips])
+    file.add_connections([Connection(**vars(one)) for one in event.connections])
     into.protocols.update(one.protocol for one in event.connections)
     into.tls |= any(one.tls for one in event.connections)
     into.round_trips += len(event.round_trips)
