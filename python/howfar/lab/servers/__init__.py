@@ -48,6 +48,7 @@ _SECRETS = ("PASSWORD", "IDENTIFIED")
 _WITHHELD = "(a line with a password)"
 
 
+_SHUTDOWN_TIMEOUT_S = 300.0
 _READY_TIMEOUT_S = 60.0
 _READ_BYTES_PER_S = 50e6
 """Lowest rate at which a server reads its tables into memory before it is ready."""
@@ -306,9 +307,19 @@ class TableServer(Server):
     def password(self) -> str:
         """Password of the laboratory's account."""
 
-    @abstractmethod
+    shutdown_signal = signal.SIGTERM
+    """Asks the server to end cleanly without waiting for its clients."""
+
     def shut_down(self) -> None:
         """Shut down cleanly, so that the next start needs no recovery. Raises ServerCrashed."""
+        self.disconnect()
+        self._companion.process.send_signal(self.shutdown_signal)
+        try:
+            code = self._companion.process.wait(_SHUTDOWN_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise ServerCrashed(f"the server did not shut down within {_SHUTDOWN_TIMEOUT_S:.0f} s") from error
+        if code != 0:
+            raise ServerCrashed(f"the server ended with exit code {code} on shutdown{self._last_output()}")
 
     def free_bytes(self) -> int:
         """Free space of the file system that the data is on."""

@@ -17,7 +17,8 @@ import ssl
 import subprocess
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -42,13 +43,12 @@ from howfar.lab.servers import (
     TableServer,
     end_of,
     pages_allowed,
-    ready,
     ready_timeout_s,
 )
 from howfar.lab.servers.contents import Rows, row_chunks
 from howfar.lab.servers.dialect import run_initialiser
 from howfar.lab.servers.program import Program
-from howfar.lab.servers.table_store import TableStore
+from howfar.lab.servers.table_store import TableStore, for_template
 from howfar.lab.sockets import listening_ports
 
 NAMES = ("postgres",)
@@ -64,7 +64,6 @@ _STOPS_S = 5.0
 """Time for the server to stop, after which it kills its processes itself."""
 _ANSWER_S = 30.0
 """Time for an answer over the path; a link or a forwarder that died does not answer."""
-_SHUTDOWN_S = 300.0
 _SETTLES_S = 5.0
 """Time for processes of clients that have gone; each reports its counters as it ends."""
 _POLL_S = 0.005
@@ -258,6 +257,7 @@ class PostgresServer(TableServer):
     """A running PostgreSQL; see `servers.Server`."""
 
     kind = "postgresql"
+    shutdown_signal = signal.SIGINT
 
     def __init__(self, settings: PostgresSettings) -> None:
         self._settings = settings
@@ -444,17 +444,6 @@ class PostgresServer(TableServer):
         """Whether TLS was built in."""
         return bool(self.query("SELECT 1 FROM pg_settings WHERE name = 'ssl_library' AND setting <> ''"))
 
-    def shut_down(self) -> None:
-        """Shut down cleanly, so that the next start needs no recovery. Raises ServerCrashed."""
-        self.disconnect()
-        self._companion.process.send_signal(signal.SIGINT)
-        try:
-            code = self._companion.process.wait(_SHUTDOWN_S)
-        except subprocess.TimeoutExpired as error:
-            raise ServerCrashed(f"the server did not shut down within {_SHUTDOWN_S:.0f} s") from error
-        if code != 0:
-            raise ServerCrashed(f"the server ended with exit code {code} on shutdown{self._last_output()}")
-
     def kill(self) -> None:
         """Send SIGKILL to all processes at once, to the first one before those that it would start again."""
         children = _children(self.pid)
@@ -547,12 +536,11 @@ class PostgresStore(TableStore):
         command = [str(initdb), "-D", str(data), *options, "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"]
         run_initialiser(as_other_user(command), data / "base")
 
-        def make(server: PostgresServer) -> None:
+        with self._loading(data, _FIRST_DATABASE) as server:
             server.query(f"CREATE ROLE {USER} LOGIN")
             server.query(f"CREATE DATABASE {DATABASE} OWNER {USER}")
-
-        self._loading(data, make, _FIRST_DATABASE)
-        self._loading(data, lambda server: server.query("CREATE EXTENSION pg_prewarm"))
+        with self._loading(data) as server:
+            server.query("CREATE EXTENSION pg_prewarm")
         self._open_to_replicas(data)
 
     def _adopt(self, data: Path) -> None:
@@ -560,15 +548,12 @@ class PostgresStore(TableStore):
 
     def _load(self, data: Path, rows: Rows) -> None:
         self._empty(data)
-
-        def load(server: PostgresServer) -> None:
+        with self._loading(data) as server:
             _load_first(server, self.tables.size, rows, data.parent / "tmp" / "rows")
             for number in range(2, self.tables.count + 1):
                 server.query(f"CREATE TABLE sbtest{number} AS TABLE sbtest1")
             for number in range(1, self.tables.count + 1):
                 _finish(server, number, self.tables.size)
-
-        self._loading(data, load)
         self._open_to_replicas(data)
 
     def begin(self, streaming: Streaming, tls: CertificatePaths | None) -> PostgresServer:
@@ -587,25 +572,15 @@ class PostgresStore(TableStore):
     def _open_to_replicas(self, data: Path) -> None:
         """Start and shut down once with a log for replicas: loading without one is faster. A replica fetches the whole file of the log
         in which it begins, so a new file is begun."""
-        self._loading(data, lambda server: server.query("SELECT pg_switch_wal()"), log_for_replicas=True)
+        with self._loading(data, log_for_replicas=True) as server:
+            server.query("SELECT pg_switch_wal()")
 
     def _loading(
-        self,
-        data: Path,
-        work: Callable[[PostgresServer], object],
-        database: str = DATABASE,
-        *,
-        log_for_replicas: bool = False,
-    ) -> None:
-        """Start a server for a template, do `work`, shut it down."""
-        server = ready(
+        self, data: Path, database: str = DATABASE, *, log_for_replicas: bool = False
+    ) -> AbstractContextManager[PostgresServer]:
+        return for_template(
             self._serve(data, networking=False, loading=True, database=database, log_for_replicas=log_for_replicas)
         )
-        try:
-            work(server)
-            server.shut_down()
-        finally:
-            server.stop()
 
     def _serve(
         self,

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import signal
 import socket
 import ssl
-import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -35,7 +33,6 @@ from howfar.lab.servers import (
     TableServer,
     end_of,
     pages_allowed,
-    ready,
     ready_timeout_s,
 )
 from howfar.lab.servers.contents import Rows, row_chunks
@@ -50,10 +47,10 @@ from howfar.lab.servers.dialect import (
     start_sql,
 )
 from howfar.lab.servers.program import Program
-from howfar.lab.servers.table_store import TableStore
+from howfar.lab.servers.table_store import TableStore, for_template
 from howfar.lab.sockets import listening_ports
 
-_SHUTDOWN_TIMEOUT_S = 300.0
+_ANSWER_S = 300.0
 _VIEW_TIMEOUT_S = 30.0
 """Time for an answer over the path. A link or a forwarder that died meanwhile does not even report that it is gone."""
 _CONNECTION_LOST = (2002, 2003, 2006, 2013)
@@ -196,7 +193,7 @@ class SqlServer(TableServer):
     def _connect(
         self,
         connection: Mapping[str, Any],
-        patience_s: float = _SHUTDOWN_TIMEOUT_S,
+        patience_s: float = _ANSWER_S,
         encrypted: ssl.SSLContext | None = None,
     ) -> pymysql.Connection[DictCursor]:
         try:
@@ -282,16 +279,6 @@ class SqlServer(TableServer):
     def again(self, binary_log: BinaryLog) -> SqlServer:
         """Another server on the same data, started and not waited for; this one has ended."""
         return SqlServer(replace(self._settings, binary_log=binary_log), self._dialect)
-
-    def shut_down(self) -> None:
-        """Shut down cleanly, so that the next start needs no recovery. Raises ServerCrashed."""
-        self._companion.process.send_signal(signal.SIGTERM)
-        try:
-            code = self._companion.process.wait(_SHUTDOWN_TIMEOUT_S)
-        except subprocess.TimeoutExpired as error:
-            raise ServerCrashed(f"the server did not shut down within {_SHUTDOWN_TIMEOUT_S:.0f} s") from error
-        if code != 0:
-            raise ServerCrashed(f"the server ended with exit code {code} on shutdown{self._last_output()}")
 
     def disconnect(self) -> None:
         if self._admin is not None:
@@ -416,12 +403,8 @@ class SqlStore(TableStore):
 
     def _load(self, data: Path, rows: Rows) -> None:
         self._empty(data)
-        server = ready(self._serve(data, networking=False, loading=True))
-        try:
+        with for_template(self._serve(data, networking=False, loading=True)) as server:
             load_tables(server, self.tables, rows, data)
-            server.shut_down()
-        finally:
-            server.stop()
 
     def _serve(
         self,

@@ -9,13 +9,24 @@ import os
 import secrets
 import shutil
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from howfar.errors import PlanError
 from howfar.lab.cache import cache_home, copy_tree, file_system_of, lock
-from howfar.lab.servers import DATABASE, USER, CertificatePaths, Reach, Server, ServerContext, Store, Tables, ready
+from howfar.lab.servers import (
+    DATABASE,
+    USER,
+    CertificatePaths,
+    Reach,
+    Server,
+    ServerContext,
+    Store,
+    Tables,
+    TableServer,
+    ready,
+)
 from howfar.lab.servers.contents import Rows, find_rows
 from howfar.lab.servers.program import Program
 from howfar.plan.factors import Content
@@ -103,6 +114,23 @@ LOADED = "templates/loaded"
 def template_name(program: Program, tables: int, table_size: int, rows: Rows) -> str:
     """Name of the template with these tables."""
     return f"{program.key}-{tables}x{table_size}-{rows.key}"
+
+
+_Started = TypeVar("_Started", bound=TableServer)
+
+
+@contextlib.contextmanager
+def for_template(server: _Started) -> Iterator[_Started]:
+    """A server that has just been started, once it is ready; shut down cleanly at the end, so that its files are a template.
+
+    Raises ServerCrashed, LabError.
+    """
+    ready(server)
+    try:
+        yield server
+        server.shut_down()
+    finally:
+        server.stop()
 
 
 class TableStore(Store):

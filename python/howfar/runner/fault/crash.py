@@ -228,7 +228,6 @@ class Joined:
 
 def leave(member: Member) -> None:
     """Shut the member down, as for maintenance. Raises LabError, ServerCrashed."""
-    member.server.disconnect()
     member.server.shut_down()
 
 
