@@ -502,18 +502,11 @@ FACTORS: dict[str, Factor[Any]] = {
     )
 }
 """Factors in the order of a cell's levels."""
-REPLICA_FACTORS = (
-    REPLICA_RTT_NS.name,
-    REPLICA_RATE_BPS.name,
-    REPLICAS.name,
-    WAIT_FOR.name,
-    DISTANCES.name,
-    CONSISTENCY.name,
-    WRITERS.name,
-    REPLICA_TLS.name,
-    REPLICA_COMPRESSION.name,
+_WITHOUT_REPLICA = {PATH.name: "remote", REPLICATION.name: "none"}
+REPLICA_FACTORS = tuple(
+    name for name, factor in FACTORS.items() if factor is not FAULT and not factor.applies(_WITHOUT_REPLICA)
 )
-"""Factors that have no meaning without a replica."""
+"""Factors that have no meaning without a replica; the fault, which plans check by rules of its own, is left out."""
 
 
 CONDITIONS = tuple(name for name, factor in FACTORS.items() if factor.condition)
