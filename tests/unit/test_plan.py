@@ -408,7 +408,7 @@ def test_connections_that_stay_and_were_to_resume_are_said_not_to(
     monkeypatch: pytest.MonkeyPatch, tls: tuple[str, ...], connect: tuple[str, ...], expected: bool
 ) -> None:
     for check in ("lacking", "_check_paths"):  # the plan's baseline is no cell
-        monkeypatch.setattr(fitting, check, lambda plan: {})
+        monkeypatch.setattr(fitting, check, lambda *_: {})
     plan = grid(tls=tls, connect=connect)
     assert bool(resumed_in_full(plan)) is expected
     assert fit(

@@ -126,6 +126,8 @@ class Evidence:
     commits: float | None
     threads_running: float | None
     """Running threads at the end of the windows, mean."""
+    forwarder_share: float = 0.5
+    """See `stats.host_cpus.forwarder_share`."""
     semi_sync_wait_s: float | None = None
     """Mean wait for a replica by the primary's own clock; a group may wait as one. None: it counted none."""
 
@@ -197,6 +199,7 @@ def gather(trials: Sequence[Trial], setting: Setting) -> Evidence:
         roles=roles,
         server_cpus=_cpu_set("server", trials, setting),
         client_cpus=_cpu_set("client", trials, setting),
+        forwarder_share=forwarder_share(trials),
         to_client=to_client,
         to_server=to_server,
         tcp={} if connects_each_time(setting.factors) else _tcp(trials),

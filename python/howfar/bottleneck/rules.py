@@ -152,7 +152,7 @@ def _pooled(sets: list[CpuSet]) -> dict[str, float]:
 def cpu_residence(evidence: Evidence, cycle: Cycle, sets: list[CpuSet]) -> float:
     """Share of the cycle on the CPUs of these hosts, or waiting for them. A forwarder has a half on each, or is on neither."""
     names = {cpus.name for cpus in sets}
-    half = 0.5 if any("forwarder" in cpus.owners for cpus in evidence.cpu_sets) else 0.0
+    half = evidence.forwarder_share
     half_us, half_wait_s = half * part_us(cycle, FORWARDER_CPU), half * evidence.role("forwarder").wait_s
     us, waits = 0.0, 0.0
     if "server" in names:

@@ -218,9 +218,8 @@ def opened(
         goes_on = before is not None
         chosen = with_replicas(chosen, file, _replicas(plan), all(map(is_local, plan.factors.path)))
         check_hop(chosen, plan.factors.path)
-        swaps = given is None and place is None and may_swap(chosen, file)
-        if before is not None:
-            swaps = bool(before.get("swaps"))
+        may = given is None and place is None and may_swap(chosen, file)
+        swaps = may if before is None else bool(before.get("swaps"))
         notes: tuple[str, ...] = ()
         if not goes_on:
             possible = _with_possible(plan)
