@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from tests.unit.rendered import terminal as terminal
@@ -12,6 +14,7 @@ from howfar.analysis.controls import controls
 from howfar.experiments.registry import summarise
 from howfar.plan.cells import cells
 from howfar.plan.load import load_plan
+from howfar.plan.types import Plan
 from howfar.report.figures import noise_line
 from howfar.report.frame import controls_text
 from howfar.stats.intervals import Resolution
@@ -43,11 +46,31 @@ def _with_controls(run: Run, excess_ns: float, scatter: float = 0.0, seed: int =
     )
 
 
-def _slower(trial: Trial, arm: str, more_ns: float, number: int) -> Trial:
-    """The same transactions, each round trip of both connections longer by so much."""
+def _with_pair(run: Run, excess_ns: float) -> Run:
+    """`run` with the remote arm again, and a pair of arms with one connection."""
+    made, rng = _with_controls(run, 0), np.random.default_rng(1)
+    *others, made_longer = made.info.arms
+    longer = Arm(name="remote, 1 thread (RTT +5%)", role=ArmRole.CONTROL, factors={**made_longer.factors, "threads": 1})
+    base = Arm(name="remote, 1 thread", role=ArmRole.CONTROL, factors={**longer.factors, "rtt_ns": RTT_NS})
+    trials = list(made.trials)
+    for number, trial in enumerate(made.trials):
+        if trial.arm == made_longer.name:
+            trials[number] = trial.model_copy(update={"arm": base.name})
+            more_ns = excess_ns * float(np.exp(rng.normal(0, 0.05)))
+            trials.append(_slower(trial, longer.name, more_ns, len(trials), connections=1))
+    return run.model_copy(
+        update={
+            "info": run.info.model_copy(update={"arms": (*others, base, longer)}),
+            "trials": tuple(trials),
+        }
+    )
+
+
+def _slower(trial: Trial, arm: str, more_ns: float, number: int, connections: int = 2) -> Trial:
+    """The same transactions, each round trip of every connection longer by so much."""
     measured = trial.measured
     assert measured is not None
-    longer = measured.elapsed_ns + round(more_ns * measured.turns / 2)
+    longer = measured.elapsed_ns + round(more_ns * measured.turns / connections)
     return trial.model_copy(
         update={"arm": arm, "number": number, "measured": measured.model_copy(update={"elapsed_ns": longer})}
     )
@@ -57,12 +80,55 @@ def test_a_plan_over_a_link_has_two_control_arms_and_others_none() -> None:
     found = [cell for cell in cells(load_plan("paths", quick=True).plan) if cell.role == "control"]
     assert [cell.name for cell in found] == ["remote (again)", "remote (RTT +5%)"]
     assert [cell.factors["rtt_ns"] for cell in found] == [200_000, 210_000]
-    for plan in ("bandwidth", "compression", "encryption", "latency", "page", "replication"):
+    for plan in ("bandwidth", "encryption", "hops", "latency", "page", "poolers", "replication"):
         quick = [cell for cell in cells(load_plan(plan, quick=True).plan) if cell.role == "control"]
-        hidden = plan == "compression"  # 16 connections: a longer RTT hides behind their waiting for each other
-        assert len(quick) == (1 if hidden else 2), plan
+        assert len(quick) == 2, plan
     for plan in ("aa", "crash", "fallback"):
         assert not [cell for cell in cells(load_plan(plan).plan) if cell.role == "control"], plan
+
+
+def test_many_connections_have_a_pair_with_one_beside_the_same_cell_again() -> None:
+    """A longer RTT hides behind their waiting for each other."""
+    again, base, longer = (cell for cell in cells(load_plan("compression", quick=True).plan) if cell.role == "control")
+    assert (again.name, again.factors["threads"]) == ("remote, 1gbit, uncompressed, digits (again)", 16)
+    assert base.name == "remote, 1 thread, 1gbit, uncompressed, digits"
+    assert longer.name == base.name + " (RTT +5%)"
+    assert base.factors == {**again.factors, "threads": 1}
+    assert longer.factors == {**base.factors, "rtt_ns": 210_000}
+
+
+@pytest.mark.parametrize(
+    ("levels", "alone"),
+    [
+        ({"threads": (64,)}, {"threads": 1}),
+        ({"connect": ("per-transaction",)}, {"threads": 1, "connect": "persistent"}),
+        ({"load": ("300/s",)}, {"threads": 1, "load": "closed"}),
+        (
+            {"tls": ("1.3-resumed",), "connect": ("per-transaction",)},
+            {"threads": 1, "connect": "persistent", "tls": "1.3"},
+        ),
+    ],
+)
+def test_where_a_longer_rtt_would_hide_the_pair_is_one_connection_that_waits(levels: Any, alone: Any) -> None:
+    again, base, longer = (cell for cell in cells(_paths(**levels)) if cell.role == "control")
+    assert base.factors == {**again.factors, **alone}
+    assert longer.factors == {**base.factors, "rtt_ns": 210_000}
+    assert base.name.startswith("remote, ") and longer.name == base.name + " (RTT +5%)"
+
+
+def test_a_cell_of_the_plan_with_one_connection_needs_no_pair() -> None:
+    """That of the closed loop, although the baseline has another load."""
+    plan = _paths(threads=(1,), load=("closed", "300/s"))
+    paced = plan.model_copy(update={"baseline": plan.baseline.model_copy(update={"load": "300/s"})})
+    assert [cell.name for cell in cells(paced) if cell.role == "control"] == [
+        "remote, 300/s (again)",
+        "remote, closed loop (RTT +5%)",
+    ]
+
+
+def _paths(**levels: Any) -> Plan:
+    plan = load_plan("paths", quick=True).plan
+    return plan.model_copy(update={"factors": plan.factors.model_copy(update=levels)})
 
 
 def test_a_baseline_over_a_link_is_measured_twice_and_not_three_times() -> None:
@@ -90,6 +156,27 @@ def test_what_was_put_in_is_found() -> None:
     assert same.put_in == 1 and same.found.value == pytest.approx(1) and same.recovered is not False
     assert longer.put_in == 10 and longer.unit == "µs per round trip"
     assert longer.found.value == pytest.approx(10, rel=1e-3) and longer.reference == "remote"
+
+
+@pytest.mark.parametrize(("excess_ns", "recovered"), [(MORE_NS, True), (4_000, False)])
+def test_a_pair_of_its_own_says_whether_what_was_put_in_was_found_and_with_how_many_connections(
+    excess_ns: float, recovered: bool
+) -> None:
+    run = _with_pair(synthetic_run(blocks=8, void_every=0, samples=10), excess_ns)
+    same, longer = controls(run)
+    assert (same.arm, same.reference, same.apart) == ("remote (again)", "remote", "")
+    assert (longer.arm, longer.reference) == ("remote, 1 thread (RTT +5%)", "remote, 1 thread")
+    assert (longer.name, longer.put_in, longer.apart) == ("RTT +10 µs", 10, "1 thread")
+    assert longer.found.value == pytest.approx(excess_ns / 1e3, rel=0.1) and longer.recovered is recovered
+    text = controls_text(summarise(run)).split("; ")[1]
+    assert text.startswith("an RTT increase of 10 µs, in a pair of arms of its own (1 thread), measured as ")
+    assert text.endswith(", which is wrong") is not recovered
+
+
+def test_a_pair_of_its_own_is_in_no_comparison() -> None:
+    plain = synthetic_run(blocks=4, samples=10)
+    before, after = summarise(plain), summarise(_with_pair(plain, MORE_NS))
+    assert [(cell.arm, cell.ratio) for cell in after.cells] == [(cell.arm, cell.ratio) for cell in before.cells]
 
 
 def test_the_duplicate_of_a_baseline_over_a_link_is_the_control_without_a_change() -> None:

@@ -344,7 +344,7 @@ def test_what_a_server_lacks_is_left_out_with_the_reason() -> None:
     fitted = without_levels(load_plan("compression").plan, lacking)
     assert fitted.plan.factors.compression == ("off", "zlib")
     assert fitted.notes == ("left out: compression zstd-1, zstd-3, zstd-9: this one has no zstd",)
-    assert len(cells(fitted.plan)) == 2 * 3 * 2 + 1 + 1
+    assert len(cells(fitted.plan)) == 2 * 3 * 2 + 1 + 3  # the A/A arm, and the controls
     assert without_levels(load_plan("paths").plan, lacking).notes == ()
 
 

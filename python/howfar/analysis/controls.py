@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from howfar.plan.factors import REPLICA_RTT_NS, waited_rtt
+from howfar.plan.cells import level_label
+from howfar.plan.factors import REPLICA_RTT_NS, level_of, waited_rtt
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import judge_ratio, mean_interval
 from howfar.stats.trials import TrialTable, trial_table
@@ -12,6 +13,7 @@ from howfar.store.records import Arm, ArmRole, Measured, Run
 
 SAME = "A/A over the link"
 LONGER = "RTT"
+_COMPARED = (ArmRole.BASELINE, ArmRole.CONTENDER)
 
 
 class Control(Part):
@@ -21,6 +23,8 @@ class Control(Part):
     arm: str
     reference: str
     """The arm that differs from it only in what was put in."""
+    apart: str = ""
+    """Levels of both arms that no other arm of the run has: `1 thread`. Empty: none."""
     unit: str
     """Unit of both figures: a ratio of operations per second, or µs for each round trip or commit."""
     put_in: float
@@ -76,6 +80,7 @@ def _control(table: TrialTable, arm: Arm) -> Control | None:
         name=name,
         arm=arm.name,
         reference=reference.name,
+        apart=_apart(table.run, reference),
         unit=unit,
         put_in=put_in,
         found=found,
@@ -84,17 +89,30 @@ def _control(table: TrialTable, arm: Arm) -> Control | None:
 
 
 def _reference(run: Run, arm: Arm) -> Arm | None:
-    """The cell from which the control was made: equal except for the RTT that it waits for."""
+    """The cell from which the control was made: equal except for the RTT that it waits for. Another control only where no cell is."""
     waited = waited_rtt(arm.factors)
     if waited is None:
         return None
-    plain = {**arm.factors, waited.name: 0}
+    rtt_ns = waited.of(arm.factors)
     same = [
         other
         for other in run.info.arms
-        if other.role in (ArmRole.CONTENDER, ArmRole.BASELINE) and {**other.factors, waited.name: 0} == plain
+        if other.name != arm.name
+        and {**other.factors, waited.name: rtt_ns} == arm.factors
+        and (other.role in _COMPARED or (other.role is ArmRole.CONTROL and waited.of(other.factors) < rtt_ns))
     ]
-    return min(same, key=lambda other: abs(waited.of(other.factors) - waited.of(arm.factors)), default=None)
+    return min(
+        same, key=lambda other: (other.role not in _COMPARED, abs(waited.of(other.factors) - rtt_ns)), default=None
+    )
+
+
+def _apart(run: Run, reference: Arm) -> str:
+    compared = [arm.factors for arm in run.info.arms if arm.role in _COMPARED]
+    return ", ".join(
+        level_label(reference.factors, name)
+        for name, level in reference.factors.items()
+        if all(level_of(factors, name) != level for factors in compared)
+    )
 
 
 def commit_us(arm: Arm, measured: Measured) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
 from typing import Literal
@@ -40,10 +41,16 @@ def cell_name(cell: dict[str, Level], varied: list[str]) -> str:
     if PAGE.of(cell) != NO_PAGE:
         order = [*_OF_A_PAGE, *(factor for factor in varied if factor not in _OF_A_PAGE)]
         shown = [factor for factor in order if factor in cell and (factor in varied or factor == "path")]
-        return ", ".join((FACTORS[name].page_label or FACTORS[name].label)(cell[name]) for name in shown)
+        return ", ".join(level_label(cell, name) for name in shown)
     shown = ["path", *(factor for factor in varied if factor != "path")]
-    name = ", ".join(FACTORS[factor].label(cell[factor]) for factor in shown if factor in cell)
+    name = ", ".join(level_label(cell, factor) for factor in shown if factor in cell)
     return name.removeprefix(f"{cell['path']}, ") if "path" not in varied and "replication" in varied else name
+
+
+def level_label(cell: Mapping[str, Level], name: str) -> str:
+    """A level of the cell as text in its name: `16 threads`, `8 in flight`."""
+    factor = FACTORS[name]
+    return ((PAGE.of(cell) != NO_PAGE and factor.page_label) or factor.label)(cell[name])
 
 
 Role = Literal["baseline", "duplicate", "contender", "control"]
@@ -52,8 +59,10 @@ AGAIN = " (again)"
 """Ends the name of the duplicate of the baseline: the A/A arm."""
 CONTROL_SHARE = 0.05
 """Share by which the control's RTT is longer: howfar must find this difference."""
-MOST_THREADS = 4
-"""Most connections of a control: more wait for each other, and a longer RTT shortens that wait."""
+_MOST_THREADS = 4
+"""Most connections of a cell that is made a control: more wait for each other, and a longer RTT shortens that wait."""
+_ALONE: dict[str, Level] = {THREADS.name: 1, CONNECT.name: "persistent", LOAD.name: CLOSED}
+"""Levels at which a longer RTT lengthens each round trip by as much: no connection waits for another, none is opened, none is idle."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +83,18 @@ def combinations(plan: Plan) -> list[dict[str, Level]]:
     }
     found: list[dict[str, Level]] = []
     for values in product(*levels.values()):
-        every = dict(zip(levels, values, strict=True))
-        cell = {name: level for name, level in every.items() if FACTORS[name].applies(every)}
-        if TLS.of(cell) == "1.3-resumed" and CONNECT.of(cell) == "persistent":
-            cell["tls"] = "1.3"  # connections that stay have nothing to resume
+        cell = _meaningful(dict(zip(levels, values, strict=True)))
         if cell not in found and not _waits_for_too_many(cell):
             found.append(cell)
     return found
+
+
+def _meaningful(every: dict[str, Level]) -> dict[str, Level]:
+    """The levels that mean something beside the others."""
+    cell = {name: level for name, level in every.items() if FACTORS[name].applies(every)}
+    if TLS.of(cell) == "1.3-resumed" and CONNECT.of(cell) == "persistent":
+        cell["tls"] = "1.3"  # connections that stay have nothing to resume
+    return cell
 
 
 def _waits_for_too_many(cell: dict[str, Level]) -> bool:
@@ -110,15 +124,14 @@ def cells(plan: Plan) -> tuple[Cell, ...]:
         Cell(name, "baseline", baseline),
         *again,
         *compared,
-        *_controls(plan.timing.controls, Cell(name, "baseline", baseline), compared),
+        *_controls(plan.timing.controls, varied, Cell(name, "baseline", baseline), compared),
     )
 
 
-def _controls(wanted: bool | str, baseline: Cell, compared: list[Cell]) -> tuple[Cell, ...]:
+def _controls(wanted: bool | str, varied: list[str], baseline: Cell, compared: list[Cell]) -> tuple[Cell, ...]:
     """Control cells that wait for a link: one once more, and one with a longer RTT. The reference has the fewest connections and the
-    highest rate, so that it waits for round trips, and where replicas acknowledge the farthest; no longer RTT where there are so many
-    connections that it hides behind their waiting for each other. None where no cell waits for a link, and where something breaks. A
-    baseline has its duplicate already."""
+    highest rate, so that it waits for round trips, and where replicas acknowledge the farthest. None where no cell waits for a link,
+    and where something breaks. A baseline has its duplicate already."""
     if not wanted:
         return ()
     held = {name: level_of(baseline.factors, name) for name in CONDITIONS}
@@ -133,10 +146,24 @@ def _controls(wanted: bool | str, baseline: Cell, compared: list[Cell]) -> tuple
     waited = waited_rtt(chosen.factors)
     assert waited is not None, "only such cells are in the list"
     again = () if chosen is baseline else (Cell(chosen.name + AGAIN, "control", dict(chosen.factors)),)
-    if wanted == "same" or THREADS.of(chosen.factors) > MOST_THREADS:
+    if wanted == "same":
         return again
-    longer = {**chosen.factors, waited.name: round(waited.of(chosen.factors) * (1 + CONTROL_SHARE))}
-    return (*again, Cell(f"{chosen.name} (RTT +{CONTROL_SHARE:.0%})", "control", longer))
+    shows = chosen if _shows_rtt(chosen) else _alone(chosen, varied)
+    own = () if shows.factors in [cell.factors for cell in (baseline, *compared)] else (shows,)
+    longer = {**shows.factors, waited.name: round(waited.of(shows.factors) * (1 + CONTROL_SHARE))}
+    return (*again, *own, Cell(f"{shows.name} (RTT +{CONTROL_SHARE:.0%})", "control", longer))
+
+
+def _shows_rtt(cell: Cell) -> bool:
+    few = {THREADS.name: min(THREADS.of(cell.factors), _MOST_THREADS)}
+    return all(FACTORS[name].of(cell.factors) == level for name, level in (_ALONE | few).items())
+
+
+def _alone(cell: Cell, varied: list[str]) -> Cell:
+    """A control of its own to refer to: the cell with one connection, which stays and always waits for its answer."""
+    changed = {name: level for name, level in _ALONE.items() if FACTORS[name].of(cell.factors) != level}
+    factors = _meaningful(cell.factors | changed)
+    return Cell(cell_name(factors, [name for name in FACTORS if name in {*varied, *changed}]), "control", factors)
 
 
 def _worth(cell: Cell) -> tuple[bool, bool, int, int, int]:

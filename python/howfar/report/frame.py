@@ -315,7 +315,8 @@ def controls_text(summary: Summary) -> str:
             low, high = control.found.low, control.found.high
             limits = "(no interval)" if low is None or high is None else f"[{low:.3g}, {high:.3g}]"
             value = f"{control.found.value:.3g} {limits} µs"
-            found.append(f"an RTT increase of {control.put_in:g} µs measured as {value}{_missed(control)}")
+            apart = f", in a pair of arms of its own ({control.apart})," if control.apart else ""
+            found.append(f"an RTT increase of {control.put_in:g} µs{apart} measured as {value}{_missed(control)}")
     return f"Controls: {'; '.join(found)}" if found else ""
 
 
