@@ -23,7 +23,7 @@ def test_the_same_thing_twice_is_not_called_different() -> None:
 
 def test_a_faster_path_is_found_and_set_against_its_own_baseline() -> None:
     models = (*PATHS[:2], PathModel("tcp", ArmRole.CONTENDER, 1630, 8.8, 26.0), *PATHS[3:])
-    found = compare(synthetic_run(seed=1, samples=5), synthetic_run(seed=2, samples=5, models=models))
+    found = compare(synthetic_run(seed=1, samples=1200), synthetic_run(seed=2, samples=1200, models=models))
     tcp = next(arm for arm in found.arms if arm.arm == "tcp")
     assert tcp.qps_differs
     assert tcp.relative_to_baseline is not None
@@ -32,6 +32,11 @@ def test_a_faster_path_is_found_and_set_against_its_own_baseline() -> None:
     assert tcp.p50.value == pytest.approx(0.5, rel=0.05) and tcp.p99.value == pytest.approx(0.5, rel=0.3)
     assert tcp.p50.low is not None and tcp.p50.low < tcp.p50.value
     assert next(arm for arm in found.arms if arm.arm == "socket").relative_to_baseline is None
+
+
+def test_a_p99_of_fewer_than_ten_slower_transactions_is_not_compared() -> None:
+    found = compare(synthetic_run(seed=1, samples=1200), synthetic_run(seed=2, samples=900))
+    assert all(arm.p50 is not None and arm.p99 is None for arm in found.arms)
 
 
 def test_other_ground_is_named() -> None:

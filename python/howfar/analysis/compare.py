@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from howfar.plan.factors import ORDINARY
@@ -15,7 +14,7 @@ from howfar.plan.quantities import Part
 from howfar.plan.types import Data, Timing, Workload, factors_model
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import excludes_one, interval_text, simultaneous, welch_ratio
-from howfar.stats.trials import TrialTable, Unit, transaction_histogram, trial_table
+from howfar.stats.trials import TrialTable, Unit, median_latency_ns, quantile_ms, trial_table
 from howfar.store.records import Arm, ArmRole, Measured, Run, compared_part
 from howfar.units import counted, format_duration_ns, format_rate_bps
 
@@ -55,6 +54,7 @@ class ArmComparison:
     p50: Estimate | None
     """Of a transaction's time, or a page's. None: a run has no histogram of it."""
     p99: Estimate | None
+    """None also where no trial of a run is long enough for it, see `quantile_ms`."""
     relative_to_baseline: Estimate | None
     """After over before of (this arm over its own run's baseline, by block): what changed about the path rather than about
     the machine. None for the baseline itself, and where the two runs' baselines are different cells: ratios to different
@@ -158,17 +158,12 @@ def _arm(old: TrialTable, new: TrialTable, name: str, beside: bool) -> ArmCompar
         arm=name,
         qps=speed,
         cpu_per_query=ratio(TrialTable.path_cpu_us),
-        p50=ratio(partial(_quantile, "p50_ns")),
-        p99=ratio(partial(_quantile, "p99_ns")),
+        p50=ratio(lambda _, measured: median_latency_ns(measured)),
+        p99=ratio(lambda _, measured: quantile_ms(measured, 0.99)),
         relative_to_baseline=relative,
         same_cell=_same(_levels(first), _levels(second), beside),
         trials=(len(old.measured(name)), len(new.measured(name))),
     )
-
-
-def _quantile(name: str, _: TrialTable, measured: Measured) -> float | None:
-    histogram = transaction_histogram(measured)
-    return float(getattr(histogram, name)) if histogram else None
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any], beside: bool) -> bool:
