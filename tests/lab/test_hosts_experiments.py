@@ -8,7 +8,7 @@ import pytest
 
 from howfar.lab.idle import cannot_poll
 from howfar.lab.servers.kinds import find_server
-from howfar.runner.preflight import _no_cluster
+from howfar.runner.preflight import no_cluster
 from howfar.store.records import Run, TrialStatus
 from howfar.store.run_file import read_run
 from tests.lab.howfar_runs import came_through
@@ -192,7 +192,7 @@ def test_three_hosts_agree_on_each_commit_over_the_links_that_are_there(
 ) -> None:
     need(kind)
     program = find_server(kind)
-    if any(_no_cluster(program, mode) for mode in modes):
+    if any(no_cluster(program, mode) for mode in modes):
         pytest.skip("no library for a cluster (./setup --clusters)")
     run = _run(
         cache,

@@ -280,7 +280,7 @@ def of_replication(plan: Plan) -> dict[str, dict[Level, str]]:
             for level in factors.replication
             if level in SEMI_SYNC and not able
         }
-        | {level: reason for level in factors.replication if (reason := _no_cluster(program, level)) is not None}
+        | {level: reason for level in factors.replication if (reason := no_cluster(program, level)) is not None}
         | dict.fromkeys(others, f"a mode of other servers than {who}"),
         "fault": _no_joins(program, factors.replication),
         "consistency": {
@@ -314,7 +314,7 @@ def _no_joins(program: Program, modes: Sequence[str]) -> dict[Level, str]:
     return {} if why is None else dict.fromkeys(("member-restarts", "member-joins"), why)
 
 
-def _no_cluster(program: Program, level: str) -> str | None:
+def no_cluster(program: Program, level: str) -> str | None:
     """Why this server cannot be in a cluster of this level. None: it can, or the level is none."""
     from howfar.lab.replication.galera import provider
     from howfar.lab.servers.features import features
