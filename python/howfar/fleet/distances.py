@@ -6,8 +6,8 @@ import itertools
 import json
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from howfar.fleet.joined import Link, cpus_of
 from howfar.fleet.remote import RemoteHost
 from howfar.lab.awake import awake
 from howfar.lab.link import DIRECTIONS
-from howfar.lab.network import Cpus
 
 GOODPUT_S = 5
 _TOOL_S = 5.0
@@ -116,15 +115,11 @@ def _json_of(command: Sequence[str]) -> list[dict[str, Any]]:
     return found
 
 
-class HeldAwake:
-    """Keeps CPUs of a host awake until it is closed."""
-
-    def __init__(self, cpus: Cpus) -> None:
-        self._ledger = ExitStack()
-        self._ledger.enter_context(awake(cpus))
-
-    def close(self) -> None:
-        self._ledger.close()
+def entered(context: Callable[..., AbstractContextManager[object]], *arguments: Any) -> ExitStack:
+    """A context that was entered, for a host to hold: dropping it leaves the context."""
+    ledger = ExitStack()
+    ledger.enter_context(context(*arguments))
+    return ledger
 
 
 @dataclass(frozen=True)
@@ -211,7 +206,7 @@ def _awake(link: Link) -> RttResult | None:
     with ExitStack() as ledger:
         try:
             for host in (link.source, link.target):
-                ledger.callback(host.hold(HeldAwake, cpus_of(host), called="awake").drop)
+                ledger.callback(host.hold(entered, awake, cpus_of(host), called="awake").drop)
         except LabError:
             return None
         return link.ping()

@@ -14,7 +14,7 @@ from howfar.engine.messages import Observed
 from howfar.errors import LabError, PlanError, ServerMissing
 from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
 from howfar.fleet.counts import both_counts
-from howfar.fleet.distances import Distance, by_way_of, link_distance, real_link, where
+from howfar.fleet.distances import Distance, by_way_of, entered, link_distance, real_link, where
 from howfar.fleet.given import GivenServer, GivenSide
 from howfar.fleet.joined import Link, cpus_of, facts
 from howfar.fleet.load import Client
@@ -574,19 +574,6 @@ class _HostsLoad:
         return found[0].model_copy(update=worst)
 
 
-class _HeldIdle(IdleWatch):
-    """Idle states of one host, whose idle CPUs poll where that is asked for, until it is closed."""
-
-    def __init__(self, level: str, cpus: Cpus) -> None:
-        self._ledger = ExitStack()
-        if level == "polling":
-            self._ledger.enter_context(polling())
-        super().__init__(level, cpus)
-
-    def close(self) -> None:
-        self._ledger.close()
-
-
 @dataclass(frozen=True)
 class _RemoteIdle:
     """See `lab.staged.Idle`: of all hosts of a stage."""
@@ -600,7 +587,9 @@ class _RemoteIdle:
         """Raises LabError."""
 
         def hold(host: RemoteHost) -> Held:
-            held = host.hold(_HeldIdle, level, cpus_of(host), called="idle")
+            if level == "polling":
+                ledger.callback(host.hold(entered, polling, called="polling").drop)
+            held = host.hold(IdleWatch, level, cpus_of(host), called="idle")
             ledger.callback(held.drop)
             return held
 
