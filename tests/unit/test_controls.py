@@ -173,6 +173,22 @@ def test_a_pair_of_its_own_says_whether_what_was_put_in_was_found_and_with_how_m
     assert text.endswith(", which is wrong") is not recovered
 
 
+def test_few_transactions_are_timed_and_not_counted() -> None:
+    """A window of 3 s holds 17 transactions of 16 round trips of 10 ms, and 17 of 10.5 ms: counted there is no difference."""
+    run = _with_pair(synthetic_run(blocks=8, void_every=0, samples=10), 0)
+
+    def few(trial: Trial) -> Trial:
+        if trial.measured is None or not trial.arm.startswith("remote, 1 thread"):
+            return trial
+        each_ns = 16 * (RTT_NS + MORE_NS * ("RTT" in trial.arm)) * 50
+        timed = [record.model_copy(update={"mean_ns": each_ns}) for record in trial.measured.histograms]
+        seen = {"elapsed_ns": 3 * 10**9, "transactions": 17, "turns": 17 * 16, "histograms": tuple(timed)}
+        return trial.model_copy(update={"measured": trial.measured.model_copy(update=seen)})
+
+    longer = controls(run.model_copy(update={"trials": tuple(map(few, run.trials))}))[1]
+    assert longer.found.value == pytest.approx(50 * MORE_NS / 1e3)
+
+
 def test_a_pair_of_its_own_is_in_no_comparison() -> None:
     plain = synthetic_run(blocks=4, samples=10)
     before, after = summarise(plain), summarise(_with_pair(plain, MORE_NS))

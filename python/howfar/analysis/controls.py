@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from howfar.plan.cells import level_label
-from howfar.plan.factors import REPLICA_RTT_NS, level_of, waited_rtt
+from howfar.plan.factors import REPLICA_RTT_NS, THREADS, level_of, waited_rtt
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import judge_ratio, mean_interval
-from howfar.stats.trials import TrialTable, trial_table
+from howfar.stats.trials import TrialTable, closed_loop_per_s, trial_table
 from howfar.store.records import Arm, ArmRole, Measured, Run
 
 SAME = "A/A over the link"
@@ -72,7 +72,7 @@ def _control(table: TrialTable, arm: Arm) -> Control | None:
         put_in = (waited.of(arm.factors) - waited.of(reference.factors)) / 1e3
         commits = waited is REPLICA_RTT_NS
         name, unit = f"{LONGER} +{put_in:g} µs", "µs per commit" if commits else "µs per round trip"
-        differences = _differences(table, arm, reference, commit_us if commits else cycle_us_each)
+        differences = _differences(table, arm, reference, _commit_us if commits else _round_trip_us)
         found = mean_interval(differences) if differences else None
     if found is None:
         return None
@@ -115,18 +115,16 @@ def _apart(run: Run, reference: Arm) -> str:
     )
 
 
-def commit_us(arm: Arm, measured: Measured) -> float | None:
+def _commit_us(arm: Arm, measured: Measured) -> float | None:
     """Time of one connection for each of its transactions."""
-    if not measured.transactions:
-        return None
-    return int(arm.factors.get("threads", 1)) * measured.elapsed_ns / measured.transactions / 1e3
+    threads = THREADS.of(arm.factors)
+    return threads / closed_loop_per_s(measured, threads) * 1e6 if measured.transactions else None
 
 
-def cycle_us_each(arm: Arm, measured: Measured) -> float | None:
+def _round_trip_us(arm: Arm, measured: Measured) -> float | None:
     """Time of one connection for each round trip of its transactions."""
-    if not measured.turns:
-        return None
-    return int(arm.factors.get("threads", 1)) * measured.elapsed_ns / measured.turns / 1e3
+    commit_us = _commit_us(arm, measured)
+    return commit_us * measured.transactions / measured.turns if commit_us and measured.turns else None
 
 
 def _differences(

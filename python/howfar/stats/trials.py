@@ -129,6 +129,19 @@ def median_latency_ns(measured: Measured) -> float | None:
     return float(histogram.p50_ns) if histogram else None
 
 
+_FEW = 200
+"""Transactions of a connection in a window: with fewer, the error of cutting them at the window's ends shows in the count."""
+
+
+def closed_loop_per_s(measured: Measured, threads: int) -> float:
+    """Transactions counted over the window. If it saw few of each connection: connections over the mean time of one, which is the
+    same in a closed loop without pauses and does not depend on where the window ends."""
+    histogram = transaction_histogram(measured)
+    if histogram is not None and histogram.mean_ns > 0 and measured.transactions < _FEW * threads:
+        return threads * 1e9 / histogram.mean_ns
+    return measured.transactions / (measured.elapsed_ns / 1e9)
+
+
 TAIL = 10
 """Samples beyond a quantile, at least, in each trial: with fewer it is about single transactions."""
 

@@ -11,13 +11,11 @@ from typing import Any, Final, TypeVar
 from howfar.plan.factors import MODE_LABELS, ORDINARY, REPLICA_FACTORS, SEMI_SYNC
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import in_brackets, mean_interval
-from howfar.stats.trials import TrialTable, transaction_histogram
-from howfar.store.records import Arm, ArmRole, FactorValue, FallbackSample, LagRecord, Measured, RunInfo, Trial
+from howfar.stats.trials import TrialTable, closed_loop_per_s
+from howfar.store.records import Arm, ArmRole, FactorValue, FallbackSample, LagRecord, RunInfo, Trial
 
 ALONE: Final = "none"
 ASYNC: Final = "async"
-FEW_COMMITS = 200
-"""Commits of a connection in a window: with fewer, the error of cutting commits at the window's ends shows in the count."""
 PUBLISHED_RTT_NS = 85_000_000
 """Distance of the published set-up D. Of several distances a report leads with the one nearest to it."""
 TYPICAL_THREADS = 64
@@ -83,7 +81,7 @@ class ReplicationArm:
     def by_block(self) -> dict[int, float]:
         """Commits/s."""
         measured = {block: trial.measured for block, trial in self.trials.items() if trial.measured is not None}
-        return {block: commits_per_s(found, self.threads) for block, found in measured.items()}
+        return {block: closed_loop_per_s(found, self.threads) for block, found in measured.items()}
 
     def only(self, block: int) -> ReplicationArm:
         """This arm in one block; without trials where it was not good there."""
@@ -99,15 +97,6 @@ class ReplicationArm:
         wanted = int(self.level("wait_for") or 1)
         found = [rtt for trial in self.trials.values() if (rtt := _rest_rtt(trial.receipt, wanted)) is not None]
         return median(found) if found else None
-
-
-def commits_per_s(measured: Measured, threads: int) -> float:
-    """Commits counted over the window. If it saw few of each connection: connections over the mean time of a commit, which is the
-    same in a closed loop without pauses and does not depend on where the window ends."""
-    histogram = transaction_histogram(measured)
-    if histogram is not None and histogram.mean_ns > 0 and measured.transactions < FEW_COMMITS * threads:
-        return threads * 1e9 / histogram.mean_ns
-    return measured.transactions / (measured.elapsed_ns / 1e9)
 
 
 def _rest_rtt(receipt: Mapping[str, Any], wanted: int) -> float | None:
