@@ -83,7 +83,7 @@ def test_a_plan_over_a_link_has_two_control_arms_and_others_none() -> None:
     for plan in ("bandwidth", "encryption", "hops", "latency", "page", "poolers", "replication"):
         quick = [cell for cell in cells(load_plan(plan, quick=True).plan) if cell.role == "control"]
         assert len(quick) == 2, plan
-    for plan in ("aa", "crash", "fallback"):
+    for plan in ("aa", "crash", "fallback", "cluster-crash", "cluster-join", "cluster-partition"):
         assert not [cell for cell in cells(load_plan(plan).plan) if cell.role == "control"], plan
 
 
@@ -149,6 +149,53 @@ def test_where_replicas_acknowledge_the_farthest_is_the_control() -> None:
     again, longer = (cell for cell in cells(load_plan("replication").plan) if cell.role == "control")
     assert again.factors["replication"] == "after-sync" and again.factors["threads"] == 1
     assert (again.factors["replica_rtt_ns"], longer.factors["replica_rtt_ns"]) == (200_000_000, 210_000_000)
+
+
+@pytest.mark.parametrize(
+    ("plan", "again", "far_ns"),
+    [
+        ("cluster", "Galera, two near one far (again)", 85_000_000),
+        ("cluster-rows", "Galera, replica link 1gbit, short rows (again)", 1_000_000),
+        ("cluster-conflicts", "socket, two writers, own rows (again)", 1_000_000),
+    ],
+)
+def test_a_cluster_has_a_pair_with_a_replica_as_far_as_its_farthest_node(plan: str, again: str, far_ns: int) -> None:
+    """A cluster agrees in more or fewer round trips than one; semi-synchronous replication waits for exactly one."""
+    same, base, longer = (cell for cell in cells(load_plan(plan, quick=True).plan) if cell.role == "control")
+    assert same.name == again
+    assert (base.factors["replication"], base.factors["replica_rtt_ns"]) == ("after-sync", far_ns)
+    assert not {"replicas", "distances", "consistency", "writers"} & set(base.factors)
+    assert longer.factors == {**base.factors, "replica_rtt_ns": far_ns * 1.05}
+
+
+def test_reads_of_a_cluster_wait_for_no_replica() -> None:
+    found = [cell for cell in cells(load_plan("cluster-reads", quick=True).plan) if cell.role == "control"]
+    assert [cell.name for cell in found] == ["Galera, consistency eventual (again)"]
+
+
+def test_servers_without_a_distance_have_no_five_percent_more_of_it() -> None:
+    plan = load_plan("replication", quick=True).plan
+    near = plan.model_copy(update={"factors": plan.factors.model_copy(update={"replica_rtt_ns": (0,)})})
+    assert [cell.name for cell in cells(near) if cell.role == "control"] == ["1 thread, semi-sync AFTER_SYNC (again)"]
+
+
+def test_the_controls_of_a_cluster_are_its_arm_again_and_the_pair() -> None:
+    run = _with_pair(synthetic_run(blocks=8, void_every=0, samples=10), MORE_NS)
+    galera: Any = {"path": "socket", "threads": 1, "replication": "galera", "replicas": 2, "distances": "three-zones"}
+    pair: Any = {"path": "socket", "threads": 1, "replication": "after-sync", "replica_rtt_ns": 10**6}
+    factors = {
+        "remote": galera,
+        "remote (again)": galera,
+        "remote, 1 thread": pair,
+        "remote, 1 thread (RTT +5%)": {**pair, "replica_rtt_ns": 1_050_000},
+    }
+    arms = tuple(arm.model_copy(update={"factors": factors.get(arm.name, arm.factors)}) for arm in run.info.arms)
+    of_cluster = run.model_copy(update={"info": run.info.model_copy(update={"arms": arms})})
+    same, longer = controls(of_cluster)
+    assert (same.arm, same.reference, same.put_in) == ("remote (again)", "remote", 1)
+    assert (longer.reference, longer.put_in, longer.unit) == ("remote, 1 thread", 50, "µs per commit")
+    assert longer.apart == "semi-sync AFTER_SYNC, replica RTT 1ms"
+    assert floors(trial_table(of_cluster), (same, longer)).of(galera).floor is not None
 
 
 def test_what_was_put_in_is_found() -> None:

@@ -19,7 +19,7 @@ from howfar.bottleneck.cycle import ROUND_TRIPS, Cycle, part_us, setting_of
 from howfar.bottleneck.evidence import connect_round_trips
 from howfar.bottleneck.limit import Limit, find_limit
 from howfar.bottleneck.traffic import NetworkSeries, network_series
-from howfar.plan.factors import breaks, offered_per_s, waited_rtt
+from howfar.plan.factors import breaks, offered_per_s, waits_for_link
 from howfar.stats import histograms
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import CurvePoint, LatencyMs
@@ -200,7 +200,7 @@ class Floors:
 
     def of(self, cell: Mapping[str, FactorValue], figure: Figure = Figure.THROUGHPUT) -> Threshold:
         """What a ratio of a cell with these factors must exceed."""
-        return Threshold(self.floor(figure, over_link=waited_rtt(cell) is not None), self.claims)
+        return Threshold(self.floor(figure, over_link=waits_for_link(cell)), self.claims)
 
     def compare(self, table: TrialTable, arm: str, reference: str, figure: Figure = Figure.THROUGHPUT) -> Resolution:
         """What may be said of one arm over another, paired by block. SLOWER: the figure is less."""

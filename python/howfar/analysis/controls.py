@@ -91,19 +91,19 @@ def _control(table: TrialTable, arm: Arm) -> Control | None:
 def _reference(run: Run, arm: Arm) -> Arm | None:
     """The cell from which the control was made: equal except for the RTT that it waits for. Another control only where no cell is."""
     waited = waited_rtt(arm.factors)
-    if waited is None:
-        return None
-    rtt_ns = waited.of(arm.factors)
+    rtt = {} if waited is None else {waited.name: waited.of(arm.factors)}
+
+    def less_ns(other: Arm) -> int:
+        return 0 if waited is None else waited.of(arm.factors) - waited.of(other.factors)
+
     same = [
         other
         for other in run.info.arms
         if other.name != arm.name
-        and {**other.factors, waited.name: rtt_ns} == arm.factors
-        and (other.role in _COMPARED or (other.role is ArmRole.CONTROL and waited.of(other.factors) < rtt_ns))
+        and {**other.factors, **rtt} == arm.factors
+        and (other.role in _COMPARED or (other.role is ArmRole.CONTROL and less_ns(other) > 0))
     ]
-    return min(
-        same, key=lambda other: (other.role not in _COMPARED, abs(waited.of(other.factors) - rtt_ns)), default=None
-    )
+    return min(same, key=lambda other: (other.role not in _COMPARED, abs(less_ns(other))), default=None)
 
 
 def _apart(run: Run, reference: Arm) -> str:

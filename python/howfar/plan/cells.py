@@ -18,19 +18,25 @@ from howfar.plan.factors import (
     NO_PAGE,
     PAGE,
     RATE_BPS,
+    REPLICA_FACTORS,
+    REPLICA_RATE_BPS,
     REPLICA_RTT_NS,
     REPLICAS,
     REPLICATION,
+    ROW_BYTES,
     SEMI_SYNC,
+    SHORT_ROW,
     THREADS,
     TLS,
     WAIT_FOR,
     Level,
     breaks,
     level_of,
+    node_rtts_ns,
     waited_rtt,
+    waits_for_link,
 )
-from howfar.plan.types import Plan
+from howfar.plan.types import READS_ONLY, Plan
 
 _OF_A_PAGE = ("page", "path", "application", "threads")
 """How the name of a page begins."""
@@ -61,8 +67,9 @@ CONTROL_SHARE = 0.05
 """Share by which the control's RTT is longer: howfar must find this difference."""
 _MOST_THREADS = 4
 """Most connections of a cell that is made a control: more wait for each other, and a longer RTT shortens that wait."""
-_ALONE: dict[str, Level] = {THREADS.name: 1, CONNECT.name: "persistent", LOAD.name: CLOSED}
-"""Levels at which a longer RTT lengthens each round trip by as much: no connection waits for another, none is opened, none is idle."""
+_ALONE: dict[str, Level] = {THREADS.name: 1, CONNECT.name: "persistent", LOAD.name: CLOSED, ROW_BYTES.name: SHORT_ROW}
+"""Levels at which a longer RTT lengthens each round trip by as much: no connection waits for another, none is opened or idle, and
+nothing that is sent takes several."""
 
 
 @dataclass(frozen=True)
@@ -124,53 +131,73 @@ def cells(plan: Plan) -> tuple[Cell, ...]:
         Cell(name, "baseline", baseline),
         *again,
         *compared,
-        *_controls(plan.timing.controls, varied, Cell(name, "baseline", baseline), compared),
+        *_controls(plan, varied, Cell(name, "baseline", baseline), compared),
     )
 
 
-def _controls(wanted: bool | str, varied: list[str], baseline: Cell, compared: list[Cell]) -> tuple[Cell, ...]:
+def _controls(plan: Plan, varied: list[str], baseline: Cell, compared: list[Cell]) -> tuple[Cell, ...]:
     """Control cells that wait for a link: one once more, and one with a longer RTT. The reference has the fewest connections and the
-    highest rate, so that it waits for round trips, and where replicas acknowledge the farthest. None where no cell waits for a link,
+    highest rate, so that it waits for round trips, and where servers are far apart the farthest. None where no cell waits for a link,
     and where something breaks. A baseline has its duplicate already."""
-    if not wanted:
+    if not plan.timing.controls:
         return ()
     held = {name: level_of(baseline.factors, name) for name in CONDITIONS}
     linked = [
         cell
         for cell in compared
-        if waited_rtt(cell.factors) and all(level_of(cell.factors, name) == level for name, level in held.items())
+        if waits_for_link(cell.factors) and all(level_of(cell.factors, name) == level for name, level in held.items())
     ] or [baseline]
-    if waited_rtt(linked[0].factors) is None or any(breaks(cell.factors) for cell in linked):
+    if not waits_for_link(linked[0].factors) or any(breaks(cell.factors) for cell in linked):
         return ()
     chosen = min(linked, key=_worth)
-    waited = waited_rtt(chosen.factors)
-    assert waited is not None, "only such cells are in the list"
     again = () if chosen is baseline else (Cell(chosen.name + AGAIN, "control", dict(chosen.factors)),)
-    if wanted == "same":
+    shows = chosen if _shows_rtt(chosen.factors) else _alone(chosen.factors, varied)
+    waited = waited_rtt(shows.factors)
+    commits = waited is not REPLICA_RTT_NS or plan.workload.kind not in READS_ONLY
+    if plan.timing.controls == "same" or waited is None or not commits:
         return again
-    shows = chosen if _shows_rtt(chosen) else _alone(chosen, varied)
     own = () if shows.factors in [cell.factors for cell in (baseline, *compared)] else (shows,)
     longer = {**shows.factors, waited.name: round(waited.of(shows.factors) * (1 + CONTROL_SHARE))}
     return (*again, *own, Cell(f"{shows.name} (RTT +{CONTROL_SHARE:.0%})", "control", longer))
 
 
-def _shows_rtt(cell: Cell) -> bool:
-    few = {THREADS.name: min(THREADS.of(cell.factors), _MOST_THREADS)}
-    return all(FACTORS[name].of(cell.factors) == level for name, level in (_ALONE | few).items())
+def _shows_rtt(cell: dict[str, Level]) -> bool:
+    """Whether a longer RTT lengthens the cell's round trips, or its commits, by as much."""
+    few = {THREADS.name: min(THREADS.of(cell), _MOST_THREADS)}
+    return waited_rtt(cell) is not None and all(
+        FACTORS[name].of(cell) == level for name, level in (_ALONE | few).items()
+    )
 
 
-def _alone(cell: Cell, varied: list[str]) -> Cell:
+def _alone(cell: dict[str, Level], varied: list[str]) -> Cell:
     """A control of its own to refer to: the cell with one connection, which stays and always waits for its answer."""
-    changed = {name: level for name, level in _ALONE.items() if FACTORS[name].of(cell.factors) != level}
-    factors = _meaningful(cell.factors | changed)
+    every = cell | {name: level for name, level in _ALONE.items() if FACTORS[name].of(cell) != level}
+    if waited_rtt(cell) is None:
+        every = _acknowledged(every)
+    factors = _meaningful(every)
+    changed = {name for name, level in factors.items() if level_of(cell, name) != level}
     return Cell(cell_name(factors, [name for name in FACTORS if name in {*varied, *changed}]), "control", factors)
+
+
+def _acknowledged(cell: dict[str, Level]) -> dict[str, Level]:
+    """A cell of servers that are not all as far apart, or agree in more than one round trip, with one replica in their place, as far
+    from the primary as the farthest of them, which acknowledges each commit."""
+    far_ns = max(rtt_ns for (low, _), rtt_ns in node_rtts_ns(cell).items() if low == 0)
+    mode = REPLICATION.of(cell) if REPLICATION.of(cell) in SEMI_SYNC else next(iter(SEMI_SYNC))
+    pair: dict[str, Level] = {
+        REPLICATION.name: mode,
+        REPLICA_RTT_NS.name: far_ns,
+        REPLICA_RATE_BPS.name: REPLICA_RATE_BPS.of(cell),
+    }
+    return {name: level for name, level in cell.items() if name not in REPLICA_FACTORS} | pair
 
 
 def _worth(cell: Cell) -> tuple[bool, bool, int, int, int]:
     """Rank of a cell as a control's reference, best first: opening connections or waiting for the next due time hides round trips."""
     factors = cell.factors
     hides = CONNECT.of(factors) != "persistent", LOAD.of(factors) != CLOSED
-    return *hides, THREADS.of(factors), -REPLICA_RTT_NS.of(factors), -(RATE_BPS.given(factors) or 0)
+    far_ns = max(node_rtts_ns(factors).values(), default=0)
+    return *hides, THREADS.of(factors), -far_ns, -(RATE_BPS.given(factors) or 0)
 
 
 def _check_baseline_measured(plan: Plan, wanted: dict[str, Level]) -> None:

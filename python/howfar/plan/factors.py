@@ -514,9 +514,15 @@ ORDINARY: dict[str, Level] = {name: factor.ordinary for name, factor in FACTORS.
 """Levels of a cell where it does not name them."""
 
 
+def waits_for_link(cell: Mapping[str, Any]) -> bool:
+    """Whether its requests or commits wait for a link at all."""
+    return bool(RTT_NS.given(cell)) or _waits(cell) or _clustered(cell)
+
+
 def waited_rtt(cell: Mapping[str, Any]) -> Factor[int] | None:
-    """The round trip that each request, or each commit, of the cell waits for over a link. None: there is none."""
-    if (_waits(cell) or _clustered(cell)) and REPLICA_RTT_NS.given(cell):
+    """The round trip that each request, or each commit, of the cell waits for once over a link. None: there is none, or a cluster
+    agrees in more or fewer than one."""
+    if _waits(cell) and REPLICA_RTT_NS.given(cell):
         return REPLICA_RTT_NS
     return RTT_NS if RTT_NS.given(cell) else None
 

@@ -312,11 +312,13 @@ def controls_text(summary: Summary) -> str:
         if control.unit == "ratio":
             found.append(f"{control.reference} against itself {interval_text(control.found)}{_missed(control)}")
         else:
-            low, high = control.found.low, control.found.high
-            limits = "(no interval)" if low is None or high is None else f"[{low:.3g}, {high:.3g}]"
-            value = f"{control.found.value:.3g} {limits} µs"
+            low, high = (
+                None if edge is None else figures.number(edge) for edge in (control.found.low, control.found.high)
+            )
+            limits = "(no interval)" if low is None or high is None else f"[{low}, {high}]"
+            value = f"{figures.number(control.found.value)} {limits} µs"
             apart = f", in a pair of arms of its own ({control.apart})," if control.apart else ""
-            found.append(f"an RTT increase of {control.put_in:g} µs{apart} measured as {value}{_missed(control)}")
+            found.append(f"an RTT increase of {control.put_in:,g} µs{apart} measured as {value}{_missed(control)}")
     return f"Controls: {'; '.join(found)}" if found else ""
 
 
