@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +17,7 @@ from howfar.cli.on_hosts import _with_measured, check_plan
 from howfar.engine.messages import RttResult
 from howfar.errors import PlanError
 from howfar.experiments.registry import summarise
+from howfar.fleet.distances import entered
 from howfar.plan.cells import cells
 from howfar.plan.factors import node_rtts_ns
 from howfar.plan.fitting import with_link
@@ -42,6 +45,21 @@ def test_a_clock_that_nobody_sets_is_unknown(output: str) -> None:
 
 def test_ptp_says_how_far_it_is_from_its_master() -> None:
     assert distances.ptp("\tstepsRemoved 1\n\toffsetFromMaster -38.0\n") == {"by": "PTP", "offset_s": -38e-9}
+
+
+def test_a_context_that_a_host_holds_is_left_when_it_is_dropped() -> None:
+    seen: list[str] = []
+
+    @contextmanager
+    def kept(what: str) -> Iterator[None]:
+        seen.append(what)
+        yield
+        seen.append("left")
+
+    held = entered(kept, "awake")
+    assert seen == ["awake"]
+    held.close()
+    assert seen == ["awake", "left"]
 
 
 def test_a_zone_is_what_cloud_init_wrote_and_else_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
