@@ -142,7 +142,7 @@ class _HostHere:
 
     def hold(self, factory: Callable[..., Any], *arguments: Any, called: str) -> SimpleNamespace:
         made = factory(*arguments)
-        return SimpleNamespace(call=lambda method: getattr(made, method)(), drop=made.close)
+        return SimpleNamespace(call=lambda method: getattr(made, method)(), drop=getattr(made, "close", lambda: None))
 
 
 def test_between_hosts_each_of_them_polls_and_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

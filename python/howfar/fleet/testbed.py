@@ -550,18 +550,11 @@ def _stop(server: RemoteServer) -> None:
         return
 
 
-class _HeldLoad(LoadWatch):
-    """The load of one host, held there."""
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to close."""
-
-
 class _HostsLoad:
     """A `runner.trial.Watch` that returns the worst host's figure."""
 
     def __init__(self, hosts: Mapping[str, RemoteHost]) -> None:
-        self._held = [host.hold(_HeldLoad, called="load") for host in hosts.values()]
+        self._held = [host.hold(LoadWatch, called="load") for host in hosts.values()]
 
     def finish(self) -> MachineLoad:
         found: list[MachineLoad] = [one.call("finish") for one in self._held]
