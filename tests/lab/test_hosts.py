@@ -319,8 +319,12 @@ wait $run
 nowhere "$token" token
 absent grep -lF "$token" ps.txt
 absent grep -rlF "$token" . "$XDG_CACHE_HOME" "$HOME/.cache/howfar/hosts" /dev/shm
-export RAY_AUTH_MODE=token RAY_AUTH_TOKEN=wrong
-python -c 'import ray; ray.init("10.78.0.1:6379", _node_ip_address="10.78.0.1")' >wrong.txt 2>&1 && exit 8
+asks() {{ RAY_AUTH_MODE=token RAY_AUTH_TOKEN=$1 python -c '
+from ray._raylet import GcsClient
+print(len(GcsClient(address="10.78.0.1:6379").get_all_node_info(timeout=10)))'; }}
+[ $(asks "$token") = 3 ]
+if asks $(printf "%064d" 0) >wrong.txt 2>&1; then exit 8; fi
+grep -qi unauthenticated wrong.txt
 howfar hosts down
 """
 

@@ -137,3 +137,20 @@ def test_a_lost_hop_voids_its_trial_by_name_and_a_run_that_goes_on_has_it_again(
     moved = [trial for trial in run.trials if trial.arm == "haproxy" and trial.status is TrialStatus.OK]
     assert moved and {trial.receipt["hosts"]["hop"] for trial in moved} == {"c"}
     assert run.stop is StopReason.BLOCKS
+
+
+_KILLED = """
+howfar run plan.toml --on hosts.toml --out run.howfar >out.txt 2>&1 & run=$!
+until grep -q "block 1" out.txt; do kill -0 $run; sleep 0.1; done
+pgrep -fc "[r]aylet/raylet" >before.txt
+kill -9 $run
+for _ in $(seq 100); do pgrep -f "[r]aylet/raylet|[h]owfar[.]fleet|[m]ariadbd" >left.txt || exit 0; sleep 0.1; done
+exit 9
+"""
+
+
+def test_a_killed_run_that_joined_the_hosts_itself_leaves_nothing(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(PLAN)
+    done = among_hosts(cache, tmp_path, _KILLED)
+    assert done.returncode == 0, (done.stderr[-1500:], (tmp_path / "out.txt").read_text()[-500:])
+    assert (tmp_path / "before.txt").read_text().split() == ["3"], "two hosts and the head"

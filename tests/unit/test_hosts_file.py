@@ -77,6 +77,12 @@ def test_who_may_be_both_is_left_for_the_other_role() -> None:
     assert find_place(parse_hosts(both), "client=b") == RoleHosts(client="b", server="a")
 
 
+def test_who_is_named_for_something_else_is_taken_last() -> None:
+    file = parse_hosts(THREE)
+    assert find_place(file, "server=a,replica=b") == RoleHosts("c", "a", replicas=("b",))
+    assert find_place(file, None, clients="a,b") == RoleHosts("a", "c")
+
+
 @pytest.mark.parametrize(
     ("word", "what"),
     [

@@ -15,6 +15,7 @@ from howfar.fleet.hosts_file import parse_hosts
 from howfar.fleet.roles import find_place, may_swap
 from howfar.report.frame import host_lines
 from howfar.runner.jobs import load_facts
+from howfar.store.records import MachineLoad
 from howfar.store.server_metrics import ServerMetrics
 from howfar.testbed import LoadFacts
 
@@ -27,6 +28,17 @@ address = "10.0.0.2"
 address = "10.0.0.3"
 roles = ["server"]
 """
+
+
+def test_hosts_of_one_machine_have_its_cpus_once() -> None:
+    testbed = pytest.importorskip("howfar.fleet.testbed", reason="Ray is not installed (./setup --tests brings it)")
+
+    def load(busy: float | None) -> MachineLoad:
+        return MachineLoad(psi_cpu_some_share=0, psi_io_some_share=0, steal_share=0, load_average_1m=0, busy_cpus=busy)
+
+    assert testbed.all_busy(["x", "y"], [load(0.5), load(2.0)]) == 2.5
+    assert testbed.all_busy(["x", "x"], [load(2.0), load(2.0)]) == 2.0
+    assert testbed.all_busy(["x", "y"], [load(0.5), load(None)]) is None
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ const AT6: usize = 8;
 const LONGEST: usize = 28;
 #[cfg(target_arch = "x86_64")]
 const SYS_BIND: c_long = 49;
-#[cfg(target_arch = "aarch64")]
+/// In the table that later architectures share.
+#[cfg(not(target_arch = "x86_64"))]
 const SYS_BIND: c_long = 200;
 
 unsafe extern "C" {

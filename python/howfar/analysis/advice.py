@@ -196,7 +196,7 @@ def _use_the_socket(session: _Session) -> Advice | None:
             f"TCP on the same machine reaches {interval_text(tcp.ratio)} times the socket's {unit} per second"
         )
     if tcp.cpu_resolution is Resolution.SLOWER and tcp.cpu_ratio:
-        reasons.append(f"a {ONE[unit]} costs {interval_text(tcp.cpu_ratio)} times the CPU over TCP")
+        reasons.append(f"TCP uses {interval_text(tcp.cpu_ratio)} times the CPU per {ONE[unit]}")
     if not reasons:
         return None
     kind = session.table.run.info.server_kind

@@ -57,7 +57,7 @@ def hosts_command(
     from howfar.fleet.scale_out import Request, scale_out
 
     with joined(cluster) as (file, hosts):
-        chosen = find_place(file, place)
+        chosen = find_place(file, place, clients=clients)
         able = [name for name in file.with_role("client") if name != chosen.server]
         chosen = with_clients(chosen, file, clients or ",".join(able))
         load = [hosts[name] for name in (chosen.client, *chosen.others)]

@@ -212,13 +212,14 @@ def opened(
         raise PlanError("pages are requested by only one client", "Leave out --clients.")
     with joined(cluster) as (file, hosts):
         file = for_pages(file) if pages else file
-        chosen = find_place(file, place if given is None else placed(place, "server", host_of(given, file)), pages)
+        roles = place if given is None else placed(place, "server", host_of(given, file))
+        chosen = find_place(file, roles, pages, clients)
         if clients:
             chosen = with_clients(chosen, file, clients)
         goes_on = before is not None
         chosen = with_replicas(chosen, file, _replicas(plan), all(map(is_local, plan.factors.path)))
         check_hop(chosen, plan.factors.path)
-        may = given is None and place is None and may_swap(chosen, file)
+        may = given is None and place is None and clients is None and may_swap(chosen, file)
         swaps = may if before is None else bool(before.get("swaps"))
         notes: tuple[str, ...] = ()
         if not goes_on:
@@ -227,10 +228,9 @@ def opened(
             for name in dict.fromkeys((chosen.client, *chosen.names)):
                 plan, notes = _without(plan, notes, name, hosts[name].within(machine_lacks, plan))
             if given is None:
-                can = hosts[chosen.server].within(fit, plan, chosen.hop is not None)
+                can = hosts[chosen.server].within(fit, plan, True)
                 plan, notes = can.plan, (*notes, *can.notes)
-            if chosen.hop is not None:
-                hosts[chosen.hop].within(check_movable, plan)
+            hosts[chosen.hop or chosen.client].within(check_movable, plan)
             if "php" in plan.factors.application:
                 service = hosts[chosen.server].within(service_of, plan)
                 hosts[chosen.client].within(check_application, plan, service)

@@ -40,7 +40,7 @@ _TIMING = ("target", "time_budget", "confirm")
 @click.option(
     "--server", metavar="KIND|PATH", help="mariadb, mysql, postgresql, another name from `howfar servers`, or a path."
 )
-@click.option("--path", metavar="PATHS", help="Paths, separated by commas; the baseline's must be one of them.")
+@click.option("--path", metavar="PATHS", help="Paths, separated by commas, including the baseline's.")
 @click.option("--threads", type=int, metavar="N", help="Number of concurrent connections.")
 @click.option(
     "--placement", type=click.Choice(["isolated", "machines"]), help="How CPUs are assigned to client and server."
@@ -98,7 +98,7 @@ def run(
 ) -> int:
     """Measure PLAN (a name from `howfar plans`, or a TOML file; default: `paths`) and report the result.
 
-    Everything runs in kernel namespaces, on this machine or on the hosts of --on, and nothing of it is left behind. Ctrl-C keeps what
+    Everything runs in kernel namespaces, on this machine or on the hosts of --on, and nothing is left behind. Ctrl-C keeps what
     was measured.
     """
     began_ns = time.monotonic_ns()

@@ -113,8 +113,9 @@ def _own_address(file: HostsFile) -> str:
         return address
 
 
-def up(cluster: Cluster) -> dict[str, dict[str, Any]]:
-    """Copy howfar to all hosts and start Ray there. Returns versions by host. Raises LabError, MissingError."""
+def up(cluster: Cluster, tied: bool = False) -> dict[str, dict[str, Any]]:
+    """Copy howfar to all hosts and start Ray there. Returns versions by host. `tied`: it ends with this process, however that ends.
+    Raises LabError, MissingError."""
     if cluster.is_up():
         raise UsageError(f"the hosts of {cluster.path} are up already", "`howfar hosts down` takes them down.")
     hosts = cluster.file.hosts
@@ -130,6 +131,7 @@ def up(cluster: Cluster) -> dict[str, dict[str, Any]]:
             stdout=log,
             stderr=log,
             start_new_session=True,
+            preexec_fn=die_with_parent if tied else None,
             cwd="/",
         )
     assert guard.stdin is not None
@@ -189,7 +191,7 @@ def held_up(cluster: Cluster) -> Iterator[None]:
     if cluster.is_up():
         yield
         return
-    up(cluster)
+    up(cluster, tied=True)
     try:
         yield
     finally:

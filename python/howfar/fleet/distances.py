@@ -171,15 +171,16 @@ def by_way_of(near: Mapping[str, Any], far: Mapping[str, Any]) -> dict[str, Any]
         return {which: near[name][which] + far[name][which] for which in ("p50", "min")}
 
     rtt = sums("rtt_at_rest_ns")
+    goodput = {to: min(one["goodput_bps"][to] for one in (near, far)) for to in DIRECTIONS}
     return {
         "real": True,
         "rtt_at_rest_ns": rtt,
-        "asked": {"rest_rtt_ns": rtt["p50"]},
+        "asked": {"rest_rtt_ns": rtt["p50"], **{to: {"rate_bps": bps} for to, bps in goodput.items()}},
         "from": near["from"],
         "by_way_of": near["to"],
         "to": far["to"],
         "rtt_ns": sums("rtt_ns"),
-        "goodput_bps": {to: min(one["goodput_bps"][to] for one in (near, far)) for to in DIRECTIONS},
+        "goodput_bps": goodput,
         "links": [dict(near), dict(far)],
     }
 

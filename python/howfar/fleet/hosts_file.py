@@ -21,8 +21,8 @@ UNNAMED: tuple[Role, ...] = ROLES[:3]
 LOCAL = "local"
 """As `ssh`: this machine."""
 FIRST_PORT = 6379
-PORTS = 6
-"""In a row: Ray's head, node manager, object manager, agents, and where hosts measure what lies between them."""
+PORTS = 5
+"""In a row: Ray's head, node manager, object manager and agents."""
 WORKER_PORTS = (20000, 20099)
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 

@@ -22,7 +22,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from howfar.engine.process import find_engine
-from howfar.errors import HowfarError
+from howfar.errors import HowfarError, LabError
 from howfar.fleet.hosts_file import WORKER_PORTS
 from howfar.lab import sandbox
 from howfar.lab.environment import memory_bytes
@@ -101,8 +101,10 @@ def prepare(settings: NodeSettings) -> None:
     sandbox.mount_memory(MEMORY, memory_bytes("MemAvailable"), "1777")
     for directory in (RAY, WORK):
         directory.mkdir(mode=0o700)
-    with _LIBRARY.open("wb") as library:
-        subprocess.run([find_engine(), "preload"], stdout=library, check=True)
+    made = subprocess.run([find_engine(), "preload"], capture_output=True)
+    if made.returncode != 0:
+        raise LabError("howfar-engine there is of another version than howfar", "Unset HOWFAR_ENGINE there.")
+    _LIBRARY.write_bytes(made.stdout)
     with os.fdopen(os.open(TOKEN, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(settings.token)
 

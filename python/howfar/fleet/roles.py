@@ -39,8 +39,9 @@ def may_swap(place: RoleHosts, file: HostsFile) -> bool:
     return alone and all(set(BOTH) <= set(file.hosts[name].roles) for name in (place.client, place.server))
 
 
-def find_place(file: HostsFile, word: str | None, pages: bool = False) -> RoleHosts:
-    """Parse `client=a,server=b`, or part of it. `pages`: the client is an application, and may be named so. Raises UsageError."""
+def find_place(file: HostsFile, word: str | None, pages: bool = False, clients: str | None = None) -> RoleHosts:
+    """Parse `client=a,server=b`, or part of it. `pages`: the client is an application, and may be named so. `clients`: see
+    `with_clients`, whose first one is meant without `client=`. Raises UsageError."""
     named = _parse(word or "")
     if unknown := set(named) - set(ROLES):
         raise UsageError(f"--place: no role is called {sorted(unknown)[0]!r}", f"Known: {', '.join(ROLES)}.")
@@ -59,17 +60,21 @@ def find_place(file: HostsFile, word: str | None, pages: bool = False) -> RoleHo
                     f"--place: host {host} may not be the {role}", f"Add {role} to its roles in the file of hosts."
                 )
     chosen = {role: named[role][0] for role in ("hop", *BOTH) if role in named}
+    shared = _names(clients or "")
+    if shared:
+        chosen.setdefault("client", shared[0])
     for role in BOTH:
         if role in chosen:
             continue
-        able = [name for name in file.with_role(role) if name not in chosen.values()]
+        able = [name for name in file.with_role(role) if name not in (*chosen.values(), *shared)]
         if not able:
             raise UsageError(
                 f"no host is left to be the {role}",
                 "Client and server are two hosts; the roles of each are in the file of hosts.",
             )
-        # Whoever may be both is left for the other.
-        chosen[role] = min(able, key=lambda name: len(set(UNNAMED) & set(file.hosts[name].roles)))
+        # Whoever may be both is left for the other, and who is to be a replica for last.
+        replicas = named.get("replica", ())
+        chosen[role] = min(able, key=lambda name: (name in replicas, len(set(UNNAMED) & set(file.hosts[name].roles))))
     if chosen["client"] == chosen["server"]:
         raise UsageError("--place: client and server are one host", "A path to a second machine needs two.")
     return RoleHosts(chosen["client"], chosen["server"], replicas=named.get("replica", ()), hop=chosen.get("hop"))
@@ -135,13 +140,17 @@ def placed(word: str | None, role: Role, host: str) -> str:
 
 def with_clients(place: RoleHosts, file: HostsFile, word: str) -> RoleHosts:
     """Parse `a,b`: all clients, the first one first. Raises UsageError."""
-    names = [name.strip() for name in word.split(",") if name.strip()]
+    names = _names(word)
     for name in names:
         if name not in file.hosts or "client" not in file.hosts[name].roles or name in (place.server, place.hop):
             raise UsageError(f"--clients: {name!r} is no host that may be a client beside the server {place.server}")
     if not names or len(set(names)) < len(names):
         raise UsageError(f"--clients {word!r} names no host, or one twice")
     return replace(place, client=names[0], others=tuple(names[1:]))
+
+
+def _names(word: str) -> list[str]:
+    return [name.strip() for name in word.split(",") if name.strip()]
 
 
 def _parse(word: str) -> dict[str, tuple[str, ...]]:

@@ -31,7 +31,7 @@ from howfar.fleet.serving import (
     hold_server,
     start_server,
 )
-from howfar.lab.environment import LoadWatch
+from howfar.lab.environment import LoadWatch, boot_id
 from howfar.lab.idle import IdleWatch, polling
 from howfar.lab.laboratory import PLACEMENTS, connections
 from howfar.lab.network import Cpus, Shares, share_cpus
@@ -551,9 +551,10 @@ def _stop(server: RemoteServer) -> None:
 
 
 class _HostsLoad:
-    """A `runner.trial.Watch` that returns the worst host's figure."""
+    """A `runner.trial.Watch` that returns the worst host's figures, and how many CPUs of all machines were at work."""
 
     def __init__(self, hosts: Mapping[str, RemoteHost]) -> None:
+        self._machines = [host.within(boot_id) or name for name, host in hosts.items()]
         self._held = [host.hold(LoadWatch, called="load") for host in hosts.values()]
 
     def finish(self) -> MachineLoad:
@@ -563,8 +564,13 @@ class _HostsLoad:
         worst = {
             name: max((v for each in found if (v := getattr(each, name)) is not None), default=None) for name in _LOAD
         }
-        # The first is the server's, whose CPUs are those that the run counts.
-        return found[0].model_copy(update=worst)
+        return MachineLoad(**worst, busy_cpus=all_busy(self._machines, found))
+
+
+def all_busy(machines: Sequence[str], loads: Sequence[MachineLoad]) -> float | None:
+    """CPUs at work on all machines, of which one may be several hosts. None: one does not say."""
+    busy = [load.busy_cpus for load in dict(zip(machines, loads, strict=True)).values()]
+    return sum(known) if len(known := [one for one in busy if one is not None]) == len(busy) else None
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,11 @@ def memory_bytes(what: str) -> int:
     return 0 if value is None else int(value.split()[0]) * 1024
 
 
+def boot_id() -> str | None:
+    """Of the machine's kernel, new at each boot. None: it does not say."""
+    return _read("/proc/sys/kernel/random/boot_id")
+
+
 def machine_facts() -> dict[str, Any]:
     """A fixed set of facts about the machine; None where this kernel does not report one."""
     cpuinfo = _read("/proc/cpuinfo") or ""

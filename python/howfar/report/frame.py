@@ -536,7 +536,7 @@ def _design(summary: Summary) -> str:
     lacking = f"; {counted(partly, 'more block')} {'lacks' if partly == 1 else 'lack'} some cells" if partly else ""
     return (
         f"In each of {counted(summary.complete_blocks, 'complete block')}, every cell was measured once, in random "
-        f"order{settled}{lacking}. A ratio is the mean of the ratios within blocks, so it may differ from that of two rows; its "
+        f"order{settled}{lacking}. A ratio is the geometric mean over blocks, so it may differ from the ratio of two rows; its "
         f"interval comes from the scatter between blocks. "
         f"{_CLAIMS.format(summary.claims)}"
     )
@@ -596,8 +596,8 @@ def _instrument(summary: Summary) -> list[str]:
     if scattered:
         most, arm = max(scattered, key=lambda each: each[0].calibration)
         found.append(
-            f"The link's RTT at rest varied from block to block by {figures.percent(most.rtt)} (standard deviation), which "
-            f"explains {figures.percent(most.calibration)} of the {figures.percent(most.total)} by which the ratio of {arm} varied."
+            f"The link's RTT at rest varied from block to block by {figures.percent(most.rtt)} (standard deviation), which alone "
+            f"would vary the ratio of {arm} by {figures.percent(most.calibration)}; it varied by {figures.percent(most.total)}."
         )
     limited = [cell.limit.resource for cell in cells if cell.limit]
     if limited:

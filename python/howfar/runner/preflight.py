@@ -48,7 +48,7 @@ from howfar.testbed import Testbed
 
 def fit(plan: Plan, moved: bool = False) -> Fitted:
     """The plan without what is not available here. The server is started and queried once, then its answer is kept. `moved`: programs
-    that can have a host of their own do.
+    that can have a host of their own run on another host.
 
     Raises ServerMissing, ServerCrashed, LabError; PlanError when nothing is left.
     """
@@ -129,7 +129,7 @@ def _not_carried(plan: Plan) -> dict[Level, str]:
 
 
 def check_movable(plan: Plan) -> None:
-    """Check that the programs that have this host of their own are installed. Raises MissingError."""
+    """Check that the programs that can have a host of their own are installed. Raises MissingError."""
     for path in map(find_path, plan.factors.path):
         if path.movable:
             check_programs(path)

@@ -6,7 +6,6 @@ import secrets
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import howfar
@@ -15,6 +14,7 @@ from howfar.analysis.summary import Summary
 from howfar.bottleneck.limit import Intervention, Unconfirmed
 from howfar.engine.process import engine_info
 from howfar.errors import LabError, RunFileError
+from howfar.lab.environment import boot_id
 from howfar.plan.cells import cells
 from howfar.plan.estimate import CONFIRMATION_BLOCKS, confirmation_ns
 from howfar.plan.load import LoadedPlan
@@ -52,8 +52,6 @@ from howfar.store.records import (
 from howfar.store.run_file import RunFile
 from howfar.testbed import Testbed
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
 _COMPARED = {
     "kernel": "kernel",
     "boot_id": "boot",
@@ -76,11 +74,7 @@ _COMPARED = {
 
 def program_facts() -> dict[str, Any]:
     """Versions of the programs, and the boot of the machine (None: not reported). Raises EngineError."""
-    try:
-        boot = _BOOT_ID.read_text().strip()
-    except OSError:
-        boot = None
-    return {"howfar_version": howfar.__version__, "engine_version": engine_info().version, "boot_id": boot}
+    return {"howfar_version": howfar.__version__, "engine_version": engine_info().version, "boot_id": boot_id()}
 
 
 def check_same(run: Run, laboratory: Testbed, now: Mapping[str, Any]) -> None:

@@ -352,7 +352,8 @@ class MachineLoad(Record):
     steal_share: float | None
     load_average_1m: float
     busy_cpus: float | None = None
-    """Mean number of CPUs at work on anything of this machine, the trial's own processes included. Files of before say nothing."""
+    """Mean number of CPUs at work on anything of this machine, or of all hosts, the trial's own included. Files of before say
+    nothing."""
 
 
 class Trial(Record):
