@@ -31,7 +31,7 @@ from howfar.fleet.serving import (
     hold_server,
     start_server,
 )
-from howfar.lab.environment import LoadWatch, boot_id
+from howfar.lab.environment import LoadWatch
 from howfar.lab.idle import IdleWatch, polling
 from howfar.lab.laboratory import PLACEMENTS, connections
 from howfar.lab.network import Cpus, Shares, share_cpus
@@ -323,7 +323,8 @@ class Hosts:
 
     def watch(self) -> _HostsLoad:
         """Watch what else the hosts do during the load."""
-        return _HostsLoad({host.name: host for host in self._both()})
+        machines = {name: str(found["boot_id"] or name) for name, found in self._facts.items()}
+        return _HostsLoad({host.name: host for host in self._both()}, machines)
 
     def begin_block(self, block: int) -> None:
         """Exchange the roles in every other block, so that a difference of the hosts is no difference of paths."""
@@ -553,8 +554,9 @@ def _stop(server: RemoteServer) -> None:
 class _HostsLoad:
     """A `runner.trial.Watch` that returns the worst host's figures, and how many CPUs of all machines were at work."""
 
-    def __init__(self, hosts: Mapping[str, RemoteHost]) -> None:
-        self._machines = [host.within(boot_id) or name for name, host in hosts.items()]
+    def __init__(self, hosts: Mapping[str, RemoteHost], machines: Mapping[str, str]) -> None:
+        """`machines`: by host, what differs between two machines."""
+        self._machines = [machines[name] for name in hosts]
         self._held = [host.hold(LoadWatch, called="load") for host in hosts.values()]
 
     def finish(self) -> MachineLoad:

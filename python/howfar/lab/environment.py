@@ -40,16 +40,12 @@ def memory_bytes(what: str) -> int:
     return 0 if value is None else int(value.split()[0]) * 1024
 
 
-def boot_id() -> str | None:
-    """Of the machine's kernel, new at each boot. None: it does not say."""
-    return _read("/proc/sys/kernel/random/boot_id")
-
-
 def machine_facts() -> dict[str, Any]:
     """A fixed set of facts about the machine; None where this kernel does not report one."""
     cpuinfo = _read("/proc/cpuinfo") or ""
     return {
         "kernel": platform.release(),
+        "boot_id": _read("/proc/sys/kernel/random/boot_id"),
         "architecture": platform.machine(),
         "distribution": (_line("/etc/os-release", "PRETTY_NAME=", "=") or "").strip('"') or None,
         "cpu_model": _line("/proc/cpuinfo", "model name", ":"),

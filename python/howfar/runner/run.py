@@ -14,7 +14,6 @@ from howfar.analysis.summary import Summary
 from howfar.bottleneck.limit import Intervention, Unconfirmed
 from howfar.engine.process import engine_info
 from howfar.errors import LabError, RunFileError
-from howfar.lab.environment import boot_id
 from howfar.plan.cells import cells
 from howfar.plan.estimate import CONFIRMATION_BLOCKS, confirmation_ns
 from howfar.plan.load import LoadedPlan
@@ -73,8 +72,8 @@ _COMPARED = {
 
 
 def program_facts() -> dict[str, Any]:
-    """Versions of the programs, and the boot of the machine (None: not reported). Raises EngineError."""
-    return {"howfar_version": howfar.__version__, "engine_version": engine_info().version, "boot_id": boot_id()}
+    """Versions of the programs. Raises EngineError."""
+    return {"howfar_version": howfar.__version__, "engine_version": engine_info().version}
 
 
 def check_same(run: Run, laboratory: Testbed, now: Mapping[str, Any]) -> None:
