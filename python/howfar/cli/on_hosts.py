@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from howfar.fleet.given import GivenServer
     from howfar.fleet.hosts_file import HostsFile
     from howfar.fleet.remote import RemoteHost
+    from howfar.fleet.roles import RoleHosts
     from howfar.fleet.testbed import Hosts
     from howfar.runner.trial import Instruments
 
@@ -202,7 +203,7 @@ def opened(
     from howfar.fleet.load import measure
     from howfar.fleet.roles import check_hop, find_place, for_pages, may_swap, placed, with_clients, with_replicas
     from howfar.fleet.testbed import open_hosts
-    from howfar.runner.preflight import check_application, check_movable, fit, machine_lacks, of_replication, service_of
+    from howfar.runner.preflight import check_application, fit, machine_lacks, of_replication, service_of
     from howfar.runner.run import program_facts
     from howfar.runner.trial import Instruments
 
@@ -230,7 +231,7 @@ def opened(
             if given is None:
                 can = hosts[chosen.server].within(fit, plan, True)
                 plan, notes = can.plan, (*notes, *can.notes)
-            hosts[chosen.hop or chosen.client].within(check_movable, plan)
+            _check_movable(plan, hosts, chosen, swaps)
             if "php" in plan.factors.application:
                 service = hosts[chosen.server].within(service_of, plan)
                 hosts[chosen.client].within(check_application, plan, service)
@@ -319,6 +320,15 @@ def _with_given(plan: Plan, kind: str) -> Plan:
             "baseline": plan.baseline.model_copy(update=named),
         }
     )
+
+
+def _check_movable(plan: Plan, hosts: Mapping[str, RemoteHost], chosen: RoleHosts, swaps: bool) -> None:
+    """Check the programs that run on the hop, else beside the client, which either host is where they swap. Raises MissingError."""
+    from howfar.runner.preflight import check_movable
+
+    beside = (chosen.client, chosen.server) if swaps else (chosen.client,)
+    for name in beside if chosen.hop is None else (chosen.hop,):
+        hosts[name].within(check_movable, plan)
 
 
 def _with_measured(plan: Plan, testbed: Hosts) -> tuple[Plan, tuple[str, ...]]:

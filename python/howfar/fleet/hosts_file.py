@@ -6,14 +6,14 @@ import ipaddress
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from howfar.errors import UsageError
 
 Role = Literal["client", "server", "replica", "hop", "application"]
-ROLES: tuple[Role, ...] = ("client", "server", "replica", "hop", "application")
+ROLES: tuple[Role, ...] = get_args(Role)
 BOTH: tuple[Role, ...] = ROLES[:2]
 """Of every run."""
 UNNAMED: tuple[Role, ...] = ROLES[:3]

@@ -571,8 +571,9 @@ class _HostsLoad:
 
 def all_busy(machines: Sequence[str], loads: Sequence[MachineLoad]) -> float | None:
     """CPUs at work on all machines, of which one may be several hosts. None: one does not say."""
-    busy = [load.busy_cpus for load in dict(zip(machines, loads, strict=True)).values()]
-    return sum(known) if len(known := [one for one in busy if one is not None]) == len(busy) else None
+    by_machine = dict(zip(machines, loads, strict=True))
+    known = [load.busy_cpus for load in by_machine.values() if load.busy_cpus is not None]
+    return sum(known) if len(known) == len(by_machine) else None
 
 
 @dataclass(frozen=True)
