@@ -238,8 +238,11 @@ class _Conductor:
             return 0, events.CONFIRMED_NOTHING
         target = self.plan.timing.target_half_width
         for number in range(CONFIRMATION_BLOCKS):
-            self.laboratory.begin_block(CONFIRMATION_BLOCK + number)
+            attempt = None
             while places := list(places_left(self._run(), CONFIRMATION_BLOCK + number, target)):
+                if places[0].attempt != attempt:
+                    self.laboratory.begin_block(CONFIRMATION_BLOCK + number)
+                attempt = places[0].attempt
                 if Budget(self.plan.timing.time_budget_ns).is_over(self._used_ns()):
                     return number, events.CONFIRMED_TIME
                 trials = len(places) + (CONFIRMATION_BLOCKS - number - 1) * len(pairs)
@@ -259,15 +262,15 @@ class _Conductor:
 
     def _run_block(self, now: Standing) -> bool:
         """Measure what is left of a block; False: the time budget ended first."""
-        begins = True
+        attempt = None
         while True:
             # Evaluated after each trial: with a void one the block begins anew.
             place = next(places_left(self._run(), now.blocks, self.plan.timing.target_half_width), None)
             if place is None:
                 return True
-            if begins or place.position == 0:
+            if place.attempt != attempt:
                 self.laboratory.begin_block(now.blocks)
-            begins = False
+            attempt = place.attempt
             if self.trials and Budget(self.plan.timing.time_budget_ns).is_over(self._spoken_for_ns()):
                 return False
             self._run_place(place, self._forecast(now))

@@ -36,7 +36,8 @@ ALIKE_SHARE = 0.1
 """Links whose RTTs differ by no more have the same correction: it is what hosts and emulator cost, which is no matter of the delay. So
 what differs between them, as a control's RTT, is exactly what was requested."""
 _DAMPING = 2
-"""The first round takes off all that is too much, each later one this part of what is left: one noisy round cannot undo the others."""
+"""The first round of each calibration takes off all that is too much, so that its error is its own and the scatter between blocks
+shows it; each later one this part of what is left: one noisy round cannot undo the others."""
 _PROBE_NS = 100_000_000
 """A probe of the RTT takes about this long, within 10 to 400 pings."""
 _PROBES = 5
@@ -110,8 +111,9 @@ def calibrate(
         )
         # Whatever else runs only adds to a round trip: the probe that saw least of it knows best what the path itself costs.
         excess = min(probe.p50_ns for probe in probes) - rest_rtt_ns
-        better = compensation_ns(spec, compensate, excess if len(rounds) == 1 and not before else excess // _DAMPING)
-        if len(rounds) == most or better == compensate or abs(excess) < spec.rtt_ns // 100:
+        better = compensation_ns(spec, compensate, excess if len(rounds) == 1 else excess // _DAMPING)
+        right = not before and abs(excess) < spec.rtt_ns // 100
+        if len(rounds) == most or better == compensate or right:
             break
         compensate = better
     found: dict[str, Any] = {
