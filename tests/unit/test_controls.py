@@ -11,6 +11,7 @@ from tests.unit.synthetic_run import synthetic_run
 
 from howfar.analysis.cells import Figure, floors
 from howfar.analysis.controls import controls
+from howfar.analysis.signs import Warning
 from howfar.experiments.registry import summarise
 from howfar.plan.cells import cells
 from howfar.plan.load import load_plan
@@ -80,11 +81,51 @@ def test_a_plan_over_a_link_has_two_control_arms_and_others_none() -> None:
     found = [cell for cell in cells(load_plan("paths", quick=True).plan) if cell.role == "control"]
     assert [cell.name for cell in found] == ["remote (again)", "remote (RTT +5%)"]
     assert [cell.factors["rtt_ns"] for cell in found] == [200_000, 210_000]
-    for plan in ("bandwidth", "encryption", "hops", "latency", "page", "poolers", "replication"):
+    for plan in ("bandwidth", "encryption", "page", "replication"):
         quick = [cell for cell in cells(load_plan(plan, quick=True).plan) if cell.role == "control"]
         assert len(quick) == 2, plan
+    for plan, loads in (("hops", 1), ("latency", 1), ("poolers", 0)):
+        quick = [cell for cell in cells(load_plan(plan, quick=True).plan) if cell.role == "control"]
+        assert len(quick) == loads + 3, f"{plan}: four connections hide a part of a longer RTT"
     for plan in ("aa", "crash", "fallback", "cluster-crash", "cluster-join", "cluster-partition"):
         assert not [cell for cell in cells(load_plan(plan).plan) if cell.role == "control"], plan
+
+
+@pytest.mark.parametrize(
+    ("plan", "quick", "again"),
+    [
+        ("paths", False, "socket, idle as found (again)"),
+        ("latency", True, "socket, 80% (again)"),
+        ("hops", True, "remote, persistent, 30% (again)"),
+    ],
+)
+def test_each_kind_of_scatter_has_an_aa_arm_of_its_own(plan: str, quick: bool, again: str) -> None:
+    """Idle CPUs that halt, and a load with a rate of its own, scatter otherwise than what the duplicate measures."""
+    others = cells(load_plan(plan, quick=quick).plan)
+    assert again in [cell.name for cell in others if cell.role == "control"]
+
+
+def test_an_arm_is_judged_by_the_floor_of_its_own_kind() -> None:
+    run = synthetic_run(blocks=8, void_every=0, samples=10)
+    base = next(arm for arm in run.info.arms if arm.name == "socket")
+    found = {**base.factors, "idle": "polling"}
+    added = (
+        Arm(name="socket, polling", role=ArmRole.CONTENDER, factors=found),
+        Arm(name="socket, polling (again)", role=ArmRole.CONTROL, factors=found),
+    )
+    trials = list(run.trials)
+    for trial in run.trials:
+        if trial.arm == base.name:
+            trials.append(_slower(trial, added[0].name, 0, len(trials)))
+            trials.append(_slower(trial, added[1].name, 20_000 * (trial.block % 3 - 1), len(trials)))
+    info = run.info.model_copy(update={"arms": (*run.info.arms, *added)})
+    both = run.model_copy(update={"info": info, "trials": tuple(trials)})
+    known = controls(both)
+    assert [(control.name, control.reference) for control in known] == [("A/A", "socket, polling")]
+    floor = floors(trial_table(both), known)
+    own, other = floor.of(found).floor, floor.of(base.factors).floor
+    assert own is not None and other is not None and own > 2 * other
+    assert floors(trial_table(run)).of(found).floor == other, "of an older run file"
 
 
 def test_many_connections_have_a_pair_with_one_beside_the_same_cell_again() -> None:
@@ -121,6 +162,7 @@ def test_a_cell_of_the_plan_with_one_connection_needs_no_pair() -> None:
     plan = _paths(threads=(1,), load=("closed", "300/s"))
     paced = plan.model_copy(update={"baseline": plan.baseline.model_copy(update={"load": "300/s"})})
     assert [cell.name for cell in cells(paced) if cell.role == "control"] == [
+        "socket, closed loop (again)",
         "remote, 300/s (again)",
         "remote, closed loop (RTT +5%)",
     ]
@@ -218,6 +260,13 @@ def test_a_pair_of_its_own_says_whether_what_was_put_in_was_found_and_with_how_m
     text = controls_text(summarise(run)).split("; ")[1]
     assert text.startswith("an RTT increase of 10 µs, in a pair of arms of its own (1 thread), measured as ")
     assert text.endswith(", which is wrong") is not recovered
+    assert (Warning.CONTROL_MISSED in summarise(run).warnings) is not recovered
+
+
+@pytest.mark.parametrize(("excess_ns", "recovered"), [(9_700, True), (9_300, False)])
+def test_two_connections_may_hide_four_percent_of_the_effect(excess_ns: float, recovered: bool) -> None:
+    longer = controls(_with_controls(synthetic_run(blocks=8, void_every=0, samples=10), excess_ns))[1]
+    assert longer.found.value == pytest.approx(excess_ns / 1e3, rel=1e-2) and longer.recovered is recovered
 
 
 def test_few_transactions_are_timed_and_not_counted() -> None:

@@ -10,7 +10,7 @@ from statistics import fmean, pvariance
 from typing import Any
 
 from howfar.analysis import signs
-from howfar.analysis.controls import SAME, Control
+from howfar.analysis.controls import SAME, SAME_KIND, Control
 from howfar.analysis.link_facts import level, link_facts
 from howfar.analysis.published import Published, find_published
 from howfar.analysis.signs import Warning
@@ -19,7 +19,7 @@ from howfar.bottleneck.cycle import ROUND_TRIPS, Cycle, part_us, setting_of
 from howfar.bottleneck.evidence import connect_round_trips
 from howfar.bottleneck.limit import Limit, find_limit
 from howfar.bottleneck.traffic import NetworkSeries, network_series
-from howfar.plan.factors import breaks, offered_per_s, waits_for_link
+from howfar.plan.factors import breaks, offered_per_s, scatter_kind, waits_for_link
 from howfar.stats import histograms
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import CurvePoint, LatencyMs
@@ -188,19 +188,25 @@ class Floors:
     """The baseline's second measurement over its first."""
     link: Mapping[Figure, Estimate] = field(default_factory=dict)
     """The same of the A/A arm over the link. Empty: there was none."""
+    others: Mapping[tuple[object, ...], Mapping[Figure, Estimate]] = field(default_factory=dict)
+    """The same of A/A arms of other kinds of scatter than the baseline's. A kind without one (older run files) has the baseline's."""
     target: float = DEFAULT_TARGET
     claims: int = 1
     """Most comparisons that this run's report may call resolved."""
 
-    def floor(self, figure: Figure = Figure.THROUGHPUT, *, over_link: bool = False) -> float | None:
+    def floor(
+        self, figure: Figure = Figure.THROUGHPUT, *, over_link: bool = False, kind: tuple[object, ...] = ()
+    ) -> float | None:
         """The noise floor that the report states; over a link the larger of both, for more may be uncertain there. None: unknown."""
-        kinds = (self.same, self.link) if over_link else (self.same,)
+        same = self.others.get(kind, self.same)
+        kinds = (same, self.link) if over_link else (same,)
         known = (noise_floor(kind[figure]) for kind in kinds if figure in kind)
         return max((floor for floor in known if floor is not None), default=None)
 
     def of(self, cell: Mapping[str, FactorValue], figure: Figure = Figure.THROUGHPUT) -> Threshold:
         """What a ratio of a cell with these factors must exceed."""
-        return Threshold(self.floor(figure, over_link=waits_for_link(cell)), self.claims)
+        floor = self.floor(figure, over_link=waits_for_link(cell), kind=scatter_kind(cell))
+        return Threshold(floor, self.claims)
 
     def compare(self, table: TrialTable, arm: str, reference: str, figure: Figure = Figure.THROUGHPUT) -> Resolution:
         """What may be said of one arm over another, paired by block. SLOWER: the figure is less."""
@@ -216,9 +222,15 @@ def floors(table: TrialTable, known: Sequence[Control] = ()) -> Floors:
     timing = table.run.info.plan.get("timing")
     target = timing.get("target_half_width") if isinstance(timing, dict) else None
     over_link = next((control for control in known if control.name == SAME), None)
+    factors = {arm.name: arm.factors for arm in table.run.info.arms}
     return Floors(
         same=_twice(table, again.name, reference.name) if again and reference else {},
         link=_twice(table, over_link.arm, over_link.reference) if over_link else {},
+        others={
+            scatter_kind(factors[control.arm]): _twice(table, control.arm, control.reference)
+            for control in known
+            if control.name == SAME_KIND
+        },
         target=float(target) if isinstance(target, int | float) and target > 0 else DEFAULT_TARGET,
         claims=claims(table),
     )
@@ -263,7 +275,8 @@ def cell(table: TrialTable, arm: Arm, found: Floors, rests: bool, acknowledgemen
     bound = _cpu_bound(arm, reference)
     ratio = IDENTITY if baseline else judged.quoted if judged else None
     cpu_ratio = None if broken else _over_baseline(table, arm, table.path_cpu_us)
-    warnings = [w for w in signs.arm_warnings(trials, link) if not (pages and w is Warning.CLIENT_LIMITED)]
+    spread = scatter(whole, judged, part_us(cycle, ROUND_TRIPS) / cycle.us, link.expected_rtt_ns)
+    warnings = signs.arm_warnings(trials, link, spread.shift if spread else None, is_load=not pages)
     warnings += signs.ratio_warnings(judged, found.target) if judged else []
     return CellSummary(
         factors=arm.factors,
@@ -299,7 +312,7 @@ def cell(table: TrialTable, arm: Arm, found: Floors, rests: bool, acknowledgemen
         limit=None if broken or pages or paced else limit,
         network=network_series(whole[-1], arm.factors),
         keys=_key_reads(table, trials),
-        scatter=scatter(whole, judged, part_us(cycle, ROUND_TRIPS) / cycle.us),
+        scatter=spread,
     )
 
 
@@ -399,10 +412,20 @@ class Scatter(Part):
     """Rest of `total`: total² = calibration² + other²."""
     rtt: float
     """Relative standard deviation of the RTT at rest from block to block."""
+    rtt_off: float | None = None
+    """Relative difference of the mean RTT at rest from the requested one: 0.01 is 1 % too long. None: not known."""
+    shift: float | None = None
+    """Part of the figure that `rtt_off` takes in every block, so that neither the scatter nor a control over that link shows it."""
 
 
-def scatter(trials: Sequence[Trial], judged: RatioJudgement | None, round_trips_share: float) -> Scatter | None:
-    """Scatter of an arm's good trials; None: no link, or too few blocks. `round_trips_share`: of its cycle."""
+def scatter(
+    trials: Sequence[Trial],
+    judged: RatioJudgement | None,
+    round_trips_share: float,
+    rest_rtt_ns: float | None = None,
+) -> Scatter | None:
+    """Scatter of an arm's good trials; None: no link, or too few blocks. `round_trips_share`: of its cycle. `rest_rtt_ns`: what a ping
+    takes over the requested link; None: it was not requested."""
     rtts = {
         trial.block: rtt_ns
         for trial in trials
@@ -411,7 +434,16 @@ def scatter(trials: Sequence[Trial], judged: RatioJudgement | None, round_trips_
     if judged is None or judged.sd_log is None or len(rtts) < MIN_BLOCKS:
         return None
     mean = fmean(rtts.values())
+    off = None if rest_rtt_ns is None else mean / rest_rtt_ns - 1
     rtt = (pvariance(rtts.values()) * len(rtts) / (len(rtts) - 1)) ** 0.5 / mean
     calibration = min(round_trips_share * rtt, judged.sd_log)
     other = max(judged.sd_log**2 - calibration**2, 0.0) ** 0.5
-    return Scatter(blocks=len(rtts), total=judged.sd_log, calibration=calibration, other=other, rtt=rtt)
+    return Scatter(
+        blocks=len(rtts),
+        total=judged.sd_log,
+        calibration=calibration,
+        other=other,
+        rtt=rtt,
+        rtt_off=off,
+        shift=None if off is None else -round_trips_share * off,
+    )

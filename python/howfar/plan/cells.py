@@ -33,6 +33,7 @@ from howfar.plan.factors import (
     breaks,
     level_of,
     node_rtts_ns,
+    scatter_kind,
     waited_rtt,
     waits_for_link,
 )
@@ -65,8 +66,9 @@ AGAIN = " (again)"
 """Ends the name of the duplicate of the baseline: the A/A arm."""
 CONTROL_SHARE = 0.05
 """Share by which the control's RTT is longer: howfar must find this difference."""
-_MOST_THREADS = 4
-"""Most connections of a cell that is made a control: more wait for each other, and a longer RTT shortens that wait."""
+_MOST_THREADS = 2
+"""Most connections of a cell that is made a control: they wait for each other, and a longer RTT shortens that wait. See
+`analysis.controls.OVERLAP` for two; of four, a quarter of the effect may be hidden."""
 _ALONE: dict[str, Level] = {THREADS.name: 1, CONNECT.name: "persistent", LOAD.name: CLOSED, ROW_BYTES.name: SHORT_ROW}
 """Levels at which a longer RTT lengthens each round trip by as much: no connection waits for another, none is opened or idle, and
 nothing that is sent takes several."""
@@ -131,8 +133,22 @@ def cells(plan: Plan) -> tuple[Cell, ...]:
         Cell(name, "baseline", baseline),
         *again,
         *compared,
+        *(_of_other_kinds(baseline, compared) if again and plan.timing.controls else ()),
         *_controls(plan, varied, Cell(name, "baseline", baseline), compared),
     )
+
+
+def _of_other_kinds(baseline: dict[str, Level], compared: list[Cell]) -> tuple[Cell, ...]:
+    """A/A arms of each kind of scatter that the duplicate is not of: the cells that are otherwise the baseline; of several rates the
+    last one's."""
+    held = [name for name in FACTORS if name not in (*CONDITIONS, LOAD.name)]
+    found = {
+        scatter_kind(cell.factors): Cell(cell.name + AGAIN, "control", dict(cell.factors))
+        for cell in compared
+        if scatter_kind(cell.factors) != scatter_kind(baseline)
+        and all(level_of(cell.factors, name) == level_of(baseline, name) for name in held)
+    }
+    return tuple(found.values())
 
 
 def _controls(plan: Plan, varied: list[str], baseline: Cell, compared: list[Cell]) -> tuple[Cell, ...]:

@@ -551,6 +551,12 @@ def offered_per_s(cell: Mapping[str, Any]) -> float | None:
     return float(level.removesuffix("/s")) if level.endswith("/s") else None
 
 
+def scatter_kind(cell: Mapping[str, Any]) -> tuple[object, ...]:
+    """What the scatter of a cell's trials depends on besides its path: conditions of the machine, and whether its load has a rate of
+    its own. An A/A arm of one kind gives no noise floor to another."""
+    return *(level_of(cell, name) for name in CONDITIONS if name != LOAD.name), LOAD.of(cell) != CLOSED
+
+
 def level_of(cell: Cell, name: str) -> Level | None:
     """The level of any factor, by name; its ordinary one where the cell does not name it."""
     factor = FACTORS.get(name)
