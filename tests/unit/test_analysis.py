@@ -108,6 +108,10 @@ def test_the_published_ratio_stands_beside_ours(summary: Summary) -> None:
     for other in ({"threads": 64}, {"rtt_ns": 10**6}, {"rate_bps": 10**8}):
         assert find_published("paths", there | other, theirs.workload) is None, "another experiment"
     assert find_published("paths", there, {**theirs.workload, "range_size": 100}) is None
+    insert: dict[str, FactorValue] = {"replication": "none", "threads": 1, "durability": "off"}
+    assert find_published("replication", insert, {"kind": "single_row_inserts"}) is not None
+    durable = insert | {"durability": "strict"}
+    assert find_published("replication", durable, {"kind": "single_row_inserts"}) is None, "theirs made none durable"
     assert all(entry.source and entry.setup for entry in published_sets())
 
 
@@ -541,6 +545,31 @@ def test_both_parts_are_found(rtt_sd: float, other_sd: float) -> None:
     assert found.calibration == pytest.approx(0.7 * rtt_sd, rel=0.15)
     assert found.total == pytest.approx(math.hypot(0.7 * rtt_sd, other_sd), rel=0.15)
     assert found.total**2 == pytest.approx(found.calibration**2 + found.other**2)
+
+
+def test_an_rtt_that_is_off_in_every_block_is_told_and_from_two_percent_on_warned_of() -> None:
+    trials, ratios = blocks(8, 0.0, 0.01, 0.7)
+    found = scatter(trials, judge_ratio(ratios), 0.7, rest_rtt_ns=192_000)
+    assert found is not None and found.rtt_off == pytest.approx(200 / 192 - 1)
+    assert found.shift == pytest.approx(-0.7 * (200 / 192 - 1))
+    unknown = scatter(trials, judge_ratio(ratios), 0.7)
+    assert unknown is not None and unknown.shift is None
+
+
+@pytest.mark.parametrize(("extra_ns", "warned"), [(0, False), (20_000, True), (28_000, True)])
+def test_a_report_says_what_an_rtt_that_is_off_does_to_the_figures(extra_ns: int, warned: bool) -> None:
+    run = synthetic_run(blocks=8, void_every=0, samples=10)
+
+    def asked(trial: Trial) -> Trial:
+        if "link" not in trial.receipt:
+            return trial
+        link = {"rtt_at_rest_ns": {"p50": 200_000 + extra_ns}, "asked": {"rest_rtt_ns": 200_000}}
+        return trial.model_copy(update={"receipt": trial.receipt | {"link": link}})
+
+    summary = summarise(run.model_copy(update={"trials": tuple(map(asked, run.trials))}))
+    assert (Warning.LINK_NOT_AS_ASKED in cell(summary, "remote").warnings) is warned
+    said = " ".join(terminal.render(summary, 100).split())
+    assert "than requested, which alone makes the figures of remote" in said
 
 
 def test_no_link_or_few_blocks_say_nothing() -> None:

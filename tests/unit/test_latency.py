@@ -160,7 +160,7 @@ def test_the_report_answers_in_every_form(summary: Summary) -> None:
     text = reports.terminal.render(summary, 100, details=False)
     assert (
         "99 of 100 are answered within" in summary.verdict
-        and "transactions queue from these rates on" in summary.verdict
+        and "the most in a closed loop, beyond which transactions queue" in summary.verdict
     )
     assert "remote 310/s" in summary.verdict or "remote 31" in summary.verdict
     assert "queues" in text and len(text.splitlines()) <= 40

@@ -27,6 +27,7 @@ from howfar.stats.intervals import (
     mean_interval,
 )
 from howfar.stats.trials import ONE, TrialTable, alike, others_cpus
+from howfar.store.receipts import number_in
 from howfar.store.records import ArmRole
 
 
@@ -250,11 +251,16 @@ def _bandwidth(cell: CellSummary) -> tuple[str, str]:
 
 
 def _round_trips_share(session: _Session, cell: CellSummary) -> Estimate:
-    """Of a transaction's time, by blocks."""
+    """Of a transaction's time, by blocks. What hosts and emulator take of a round trip may be counted as CPU time as well, so the
+    lower limit is without it."""
     rtt_ns, threads = cell.rest_rtt_ns or 0.0, int(cell.factors.get("threads", 1))
-    return mean_interval([
+    share = mean_interval([
         min(seen.turns * rtt_ns / (threads * seen.elapsed_ns), 1.0) for seen in session.table.measured(cell.arm)
     ])  # fmt: skip
+    hosts_ns = 2 * (number_in(cell.receipt, "link", "compensate_ns") or 0.0)
+    if share.low is None or not rtt_ns:
+        return share
+    return share.model_copy(update={"low": share.low * max(1 - hosts_ns / rtt_ns, 0.0)})
 
 
 def _no_forwarding(session: _Session) -> Advice | None:

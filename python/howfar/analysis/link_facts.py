@@ -37,8 +37,13 @@ class LinkFacts:
             return False
         if self.requested_rtt_ns is None or self.rest_rtt_ns is None:
             return True
-        expected_ns = self.requested_rtt_ns if self.ping_rtt_ns is None else self.ping_rtt_ns
+        expected_ns = self.expected_rtt_ns or self.requested_rtt_ns
         return abs(self.rest_rtt_ns - expected_ns) <= rtt_tolerance_ns(self.requested_rtt_ns)
+
+    @property
+    def expected_rtt_ns(self) -> float | None:
+        """What a ping takes over the link as requested."""
+        return self.requested_rtt_ns if self.ping_rtt_ns is None else self.ping_rtt_ns
 
 
 def _goodput_share(receipt: Mapping[str, Any]) -> float | None:

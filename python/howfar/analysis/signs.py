@@ -41,6 +41,10 @@ MIN_INTERVALS = 4
 """Fewest slices that can show a drift."""
 
 
+SHIFT_SHARE = 0.02
+"""Shift of a figure by an RTT that is not the requested one, from which it is reported, however few µs it is."""
+
+
 class Warning(StrEnum):
     """A warning about a figure. Closed: a report can explain each."""
 
@@ -52,6 +56,7 @@ class Warning(StrEnum):
     FEW_BLOCKS = "few blocks"
     AA_EXCLUDES_ONE = "A/A excludes 1"
     LINK_NOT_AS_ASKED = "link not as asked"
+    CONTROL_MISSED = "control missed"
     DISTURBED = "disturbed"
 
 
@@ -133,23 +138,27 @@ def ratio_warnings(judged: RatioJudgement, target: float) -> list[Warning]:
     return found
 
 
-def arm_warnings(trials: Sequence[Measured], link: LinkFacts) -> list[Warning]:
+def arm_warnings(trials: Sequence[Measured], link: LinkFacts, shift: float | None, *, is_load: bool) -> list[Warning]:
+    """`shift`: part of the figure that an RTT other than the requested one takes; `is_load`: our engine alone asks the server."""
     found = []
     if not_steady(trials):
         found.append(Warning.NOT_STEADY)
-    if client_limited(trials):
+    if is_load and client_limited(trials):
         found.append(Warning.CLIENT_LIMITED)
-    if not link.as_requested:
+    if not link.as_requested or abs(shift or 0.0) > SHIFT_SHARE:
         found.append(Warning.LINK_NOT_AS_ASKED)
     return found
 
 
 def session_warnings(
-    aa: Estimate | None, loads: Sequence[MachineLoad], machine: Machine, threads: int
+    same: Sequence[Estimate], missed: bool, loads: Sequence[MachineLoad], machine: Machine, threads: int
 ) -> list[Warning]:
+    """`same`: ratios of arms that were measured twice; `missed`: a known effect was not found as it was put in."""
     found = []
-    if aa is not None and excludes_one(aa):
+    if any(map(excludes_one, same)):
         found.append(Warning.AA_EXCLUDES_ONE)
+    if missed:
+        found.append(Warning.CONTROL_MISSED)
     if busy_machine(loads, machine, threads):
         found.append(Warning.BUSY_MACHINE)
     return found
@@ -166,6 +175,8 @@ MEANING = {
     "paths over the link; run again on a quieter machine",
     Warning.AA_EXCLUDES_ONE: "the same path differs under two names, so effects of that size are not resolved; run again",
     Warning.LINK_NOT_AS_ASKED: "the link's measured RTT differs from the requested one",
+    Warning.CONTROL_MISSED: "a known effect was not found as it is (by chance in one of 20 runs), so effects of a link that are as "
+    "small are doubtful",
 }
 """Warnings as clauses, for every report."""
 

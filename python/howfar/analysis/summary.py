@@ -199,7 +199,8 @@ class Summary(Part):
     left_out_trials: int = 0
     """Good trials in an attempt at a block in which another trial was void."""
     void_shift: float | None = None
-    """Most by which a cell's mean would differ, had its void trials counted, as a share. None: no void trial has a rate."""
+    """Most by which a cell's mean would differ, had its excluded trials counted (void, or in a block with a void one), as a share.
+    None: no such trial has a rate."""
     void_reasons: dict[str, int]
     idle: IdleStates | None = None
     """Idle states of CPUs. None: an older run file."""
@@ -337,7 +338,7 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
         void_rate=voids / (len(whole.trials) + out) if whole.trials else None,
         good_trials=len(whole.trials) - voids,
         left_out_trials=out,
-        void_shift=_void_shift(table),
+        void_shift=_void_shift(measured, table),
         idle=idle_states(run),
         hosts=hosts_seen(run, table),
         controls=known,
@@ -351,7 +352,7 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
         unmeasured=tuple(_unmeasured(table, arm) for arm in run.info.arms if not _good(run, arm.name)),
         trials=_points(table),
         environment=run.info.environment,
-        warnings=tuple(_session_warnings(run, floors.same.get(Figure.THROUGHPUT), bool(spoiled_shown(measured)))),
+        warnings=tuple(_session_warnings(run, floors, known, bool(spoiled_shown(measured)))),
         confirmations=tested,
         unconfirmed=unconfirmed(confirmed),
         findings=findings,
@@ -405,15 +406,14 @@ def _unmeasured(table: TrialTable, arm: Arm) -> Unmeasured:
     return Unmeasured(arm=arm.name, factors=arm.factors, void_trials=voids, reasons=_reasons(table.run, arm.name))
 
 
-def _void_shift(table: TrialTable) -> float | None:
-    """Largest shift by void trials: each one's rate is compared with the geometric mean of its arm's good ones."""
+def _void_shift(whole: Run, table: TrialTable) -> float | None:
+    """Largest shift of an arm's geometric mean by trials that were excluded: void ones, and good ones of blocks with a void one."""
     shifts = []
     for arm in table.run.info.arms:
-        good = _logs(table, table.measured(arm.name))
-        void = _logs(table, (trial.measured for trial in table.void(arm.name)))
-        if good and void:
-            usual = sum(good) / len(good)
-            shifts.append(abs(sum(log - usual for log in void) / (len(good) + len(void))))
+        kept = _logs(table, table.measured(arm.name))
+        every = _logs(table, (trial.measured for trial in whole.trials if trial.arm == arm.name))
+        if kept and len(every) > len(kept):
+            shifts.append(abs(sum(every) / len(every) - sum(kept) / len(kept)))
     return math.expm1(max(shifts)) if shifts else None
 
 
@@ -451,8 +451,14 @@ def _noise(floors: Floors) -> dict[str, Any]:
     }
 
 
-def _session_warnings(run: Run, aa: Estimate | None, disturbed: bool) -> list[Warning]:
+def _session_warnings(run: Run, floors: Floors, known: Sequence[Control], disturbed: bool) -> list[Warning]:
+    same = [
+        kind[Figure.THROUGHPUT]
+        for kind in (floors.same, floors.link, *floors.others.values())
+        if Figure.THROUGHPUT in kind
+    ]
+    missed = any(control.recovered is False and not control.is_same for control in known)
     loads = [trial.load for trial in run.trials if trial.load is not None]
     threads = max((threads_of(arm) for arm in run.info.arms), default=1)
     found = [Warning.DISTURBED] if disturbed else []
-    return found + session_warnings(aa, loads, Machine(machine_cpus(run), others_cpus(run.trials)), threads)
+    return found + session_warnings(same, missed, loads, Machine(machine_cpus(run), others_cpus(run.trials)), threads)

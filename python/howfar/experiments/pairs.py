@@ -60,6 +60,11 @@ class Pair:
         """Whether both cells are about the path."""
         return self.plain.valid and self.changed.valid
 
+    @property
+    def only_bytes(self) -> bool:
+        """Whether the link was full in both cells, so that the ratio is that of their bytes, whatever a model says."""
+        return self.plain.link_full and self.changed.link_full
+
     def below_noise(self, floors: Floors) -> bool:
         """The same cell under two names differs by as much, for all that is known, or one claim of the run's many would by chance."""
         threshold = floors.of(self.changed.arm.factors)

@@ -81,9 +81,6 @@ def cpu_point(cell: CellSummary) -> str:
     return cell.cpu_bound.sign + point(cell.cpu_ratio) if cell.cpu_ratio else UNKNOWN
 
 
-UNCOUNTED_SHARE = "about a seventh of the path's CPU in a profile of `remote`"
-
-
 def on_hosts(summary: Summary) -> bool:
     """Whether the run was measured between the user's own hosts."""
     return summary.environment.get("testbed") == "hosts"
@@ -96,10 +93,9 @@ def cpu_note(summary: Summary) -> str:
         return ""
     sign = " or ".join(bound.sign.strip() for bound in (Bound.AT_LEAST, Bound.AT_MOST) if bound in bounds)
     where = "in interrupts" if on_hosts(summary) else "in the emulator's threads"
-    share = "" if on_hosts(summary) else f" ({UNCOUNTED_SHARE})"
     return (
         f"A CPU ratio marked {sign} is a bound: on paths over the link, the kernel's receive work runs {where} and is "
-        f"not counted{share}, while on the loopback it is charged to the sender and counted. Nothing beyond the bound "
+        f"not counted, while on the loopback it is charged to the sender and counted. Nothing beyond the bound "
         "is claimed."
     )
 
@@ -268,7 +264,9 @@ def _left_out(summary: Summary) -> str:
             f" Also excluded: {good}, because another trial of the same block was void; the block was then repeated."
         )
     if summary.void_shift is not None:
-        found += f" Had the void trials counted, no cell's mean would differ by more than {share(summary.void_shift)}."
+        found += (
+            f" Had all excluded trials counted, no cell's mean would differ by more than {share(summary.void_shift)}."
+        )
     return found
 
 

@@ -52,7 +52,7 @@ class PublishedSet(_Entry):
     workload: dict[str, FactorValue] = Field(default_factory=dict)
     """Shape of their transactions, in the names of plans. Empty: not stated."""
     stands_for: dict[str, FactorValue] = Field(default_factory=dict)
-    """Levels of ours that stand for what they did not state; another level is another experiment."""
+    """Levels of ours that all of their cells have, or that stand for what they did not state; another is another experiment."""
     baseline: dict[str, FactorValue]
     cells: tuple[PublishedCell, ...]
 
@@ -61,6 +61,10 @@ class PublishedSet(_Entry):
         return server_kind not in self.servers or any(
             workload.get(name, level) != level for name, level in self.workload.items()
         )
+
+    def is_elsewhere(self, factors: Mapping[str, FactorValue]) -> bool:
+        """Whether they are not about a cell with these factors: another link or setting."""
+        return any(factors.get(name, level) != level for name, level in self.stands_for.items())
 
 
 @cache
@@ -76,9 +80,7 @@ def find_published(
 ) -> Published | None:
     """Published figures for a cell of `plan`: the same transactions, and every factor of the published row at the same level."""
     for entry in published_sets():
-        if entry.differs(workload, server_kind) or any(
-            factors.get(name, level) != level for name, level in entry.stands_for.items()
-        ):
+        if entry.differs(workload, server_kind) or entry.is_elsewhere(factors):
             continue
         base = next((cell for cell in entry.cells if cell.factors == entry.baseline), None)
         if entry.plan != plan or base is None or base.qps is None:

@@ -187,7 +187,7 @@ def _says(curves: Sequence[Curve]) -> str:
     parts = [_curve_says(curve) for curve in curves]
     predicted = [curve.foreign for curve in curves if curve.foreign and curve.foreign.mean_error is not None]
     if predicted:
-        points = sum(len(curve.points) for curve in curves if curve.foreign)
+        points = sum(each.tested for each in predicted)
         mean = sum(p.mean_error or 0.0 for p in predicted) / len(predicted)
         worst = max(p.worst_error or 0.0 for p in predicted)
         parts.append(
@@ -220,7 +220,7 @@ def _is_its_own(ceiling: Ceiling, top: ArmFacts | ThreadsPoint) -> bool:
 def _published(info: RunInfo, one: Series) -> tuple[dict[int, float], PublishedSet | None]:
     """What others published for this curve on such a server, by connections, and what they measured."""
     for entry in published_sets():
-        if entry.plan != info.plan_name or info.server_kind not in entry.servers:
+        if entry.plan != info.plan_name or info.server_kind not in entry.servers or entry.is_elsewhere(one.factors):
             continue
         found = {}
         for cell in entry.cells:

@@ -271,13 +271,14 @@ def _point(content: _Content, algorithm: str, step: int) -> BreakEvenPoint:
 def _tried(
     content: _Content, algorithm: str, pair: Pair, tried: Sequence[Pair], floors: Floors
 ) -> CompressionTried | None:
-    """Comparison of measured cells with predictions, which come from cells at other rates; none without any."""
+    """Comparison of measured cells with predictions, which come from cells at other rates; none without any, nor where it would be
+    right by construction."""
     ratio, rate_bps = pair.ratio, pair.plain.rate_bps
     if ratio is None:
         return None
     cost = _cost(algorithm, [each for each in tried if each.plain.rate_bps != rate_bps])
     predicted = None
-    if cost is not None:
+    if cost is not None and not pair.only_bytes:
         predicted = content.gain(
             rate_bps, algorithm, content.base.model_copy(update={"compression": (cost,)}), pair.plain
         )

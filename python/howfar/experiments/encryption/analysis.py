@@ -211,8 +211,9 @@ def _cost(values: Sequence[float | None]) -> float | None:
 def _predicted(
     facts: Sequence[ArmFacts], workload: Mapping[str, Any], every: Sequence[Pair], pair: Pair
 ) -> float | None:
-    """A cell's ratio by the model, with costs from cells with other numbers of connections. None: those do not determine it."""
-    if not is_modelled(pair.plain.level("path")):
+    """A cell's ratio by the model, with costs from cells with other numbers of connections. None: those do not determine it, or
+    it would be right by construction."""
+    if pair.only_bytes or not is_modelled(pair.plain.level("path")):
         return None
     costs = _of_tls([other for other in every if other.plain.threads != pair.plain.threads])
     # The plain cells connect as often: what that costs is in their demands.

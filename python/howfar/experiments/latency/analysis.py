@@ -29,7 +29,8 @@ class AtRate(Part):
     per_s: float
     """Transactions due each second."""
     share: float | None
-    """Of the baseline's capacity, as it was measured before the run. None: the rates are the user's own."""
+    """Of the baseline's capacity in a closed loop: in this run, or as it was measured before it where the run has no closed loop.
+    None: neither is known."""
     answered: Estimate
     """Share of what was due that was answered within the window; the mean of the blocks."""
     keeps_up: bool
@@ -56,7 +57,7 @@ class PathLatency(Part):
 
     name: str
     capacity_per_s: Estimate | None
-    """In a closed loop with the plan's connections: the rate from which it no longer keeps up. None: not measured."""
+    """In a closed loop with the plan's connections: with more due than this it cannot keep up. None: not measured."""
     rates: tuple[AtRate, ...]
     """Ascending."""
 
@@ -80,20 +81,35 @@ def latency(evidence: RunEvidence) -> Latency | None:
     groups: dict[object, list[Arm]] = {}
     for arm in paced:
         groups.setdefault(rest_of(arm.factors, LOAD.name), []).append(arm)
-    capacity = table.run.info.environment.get("capacity", {}).get("per_s")
-    reader = _Reader(table, cells, evidence.floors, capacity if isinstance(capacity, int | float) else None)
     baseline = table.baseline
+    reader = _Reader(table, cells, evidence.floors, _capacity(table, baseline))
     return Latency(
         baseline="" if baseline is None else _plain_name(baseline),
         paths=tuple(
             PathLatency(
                 name=_plain_name(same[0]),
-                capacity_per_s=reader.capacity_of(closed.get(rest)),  # type: ignore[call-overload]
+                capacity_per_s=_in_closed_loop(table, closed.get(rest)),  # type: ignore[call-overload]
                 rates=tuple(reader.at(arm) for arm in sorted(same, key=lambda arm: offered_per_s(arm.factors) or 0.0)),
             )
             for rest, same in groups.items()
         ),
     )
+
+
+def _in_closed_loop(table: TrialTable, arm: Arm | None) -> Estimate | None:
+    """Transactions per second of an arm that is a closed loop."""
+    trials = [] if arm is None else table.measured(arm.name)
+    return mean_interval([_per_s(trial) for trial in trials]) if trials else None
+
+
+def _capacity(table: TrialTable, baseline: Arm | None) -> float | None:
+    """The baseline's, by this run's blocks, else by the few trials before the first of them."""
+    if baseline is not None and offered_per_s(baseline.factors) is None:
+        measured = _in_closed_loop(table, baseline)
+        if measured is not None:
+            return measured.value
+    before = table.run.info.environment.get("capacity", {}).get("per_s")
+    return float(before) if isinstance(before, int | float) else None
 
 
 def _plain_name(arm: Arm) -> str:
@@ -107,10 +123,6 @@ class _Reader:
         self, table: TrialTable, cells: Mapping[str, CellSummary], floors: Floors, capacity: float | None
     ) -> None:
         self.table, self.cells, self.floors, self.capacity = table, cells, floors, capacity
-
-    def capacity_of(self, arm: Arm | None) -> Estimate | None:
-        trials = [] if arm is None else self.table.measured(arm.name)
-        return mean_interval([_per_s(trial) for trial in trials]) if trials else None
 
     def at(self, arm: Arm) -> AtRate:
         per_s = offered_per_s(arm.factors) or 0.0
@@ -168,11 +180,14 @@ def verdict(found: Latency, text: Callable[[Estimate], str]) -> str:
             "",
         )
         named = ", ".join(f"{name} {text(at.p99_ms)} ms" for name, at in reads if at.p99_ms is not None)
-        clauses.append(f"At {common:,.0f} transactions/s{share}, 99 of 100 are answered within: {named}")
+        open_ones = [name for name, at in reads if not at.sure]
+        doubt = f" (whether {' and '.join(open_ones)} can keep up with that is not resolved)" if open_ones else ""
+        clauses.append(f"At {common:,.0f} transactions/s{share}, 99 of 100 are answered within: {named}{doubt}")
     ends = [(path.name, path.capacity_per_s) for path in found.paths if path.capacity_per_s is not None]
     if ends:
         clauses.append(
-            "transactions queue from these rates on: " + ", ".join(f"{name} {text(end)}/s" for name, end in ends)
+            "the most in a closed loop, beyond which transactions queue: "
+            + ", ".join(f"{name} {text(end)}/s" for name, end in ends)
         )
     return "; ".join(clauses) + "." if clauses else ""
 

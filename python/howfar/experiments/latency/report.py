@@ -71,9 +71,10 @@ def main_table(found: Latency) -> Table:
 
 
 def _p50(at: AtRate) -> str:
+    doubt = "" if at.sure else " ?"
     if at.keeps_up:
-        return with_limits(at.p50_ms)
-    return f"answers {at.answered.value * 100:.1f} %, queues{'' if at.sure else ' ?'}"
+        return f"{with_limits(at.p50_ms)}{doubt}"
+    return f"answers {at.answered.value * 100:.1f} %, queues{doubt}"
 
 
 def _over(at: AtRate) -> str:
