@@ -606,8 +606,8 @@ def _instrument(summary: Summary) -> list[str]:
         off, shift = most.rtt_off or 0.0, most.shift or 0.0
         found.append(
             f"On average the RTT at rest was {figures.percent(abs(off))} {'longer' if off > 0 else 'shorter'} than requested, which "
-            f"alone makes the figures of {arm} {figures.percent(abs(shift))} {'lower' if shift < 0 else 'higher'}. This is the same in every "
-            "block, so it is in no interval, and the controls over the link do not show it."
+            f"alone makes the figures of {arm} {figures.percent(abs(shift))} {'lower' if shift < 0 else 'higher'}. This is the same "
+            "in every block, so it is in no interval, and the controls over the link do not show it."
         )
     limited = [cell.limit.resource for cell in cells if cell.limit]
     if limited:
