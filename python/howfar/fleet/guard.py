@@ -98,17 +98,25 @@ class _Join:
             process.stdin.flush()
         self._process = process
         for text in process.stdout:
-            with contextlib.suppress(ValueError):
-                event = json.loads(text)
-                if event.get("started"):
-                    started = True
-                    self._state.put(self._name, state="started")
-                why = event.get("failed", why)
+            event = said(text)
+            if event.get("started"):
+                started = True
+                self._state.put(self._name, state="started")
+            why = event.get("failed", why)
         why = why or process.stderr.read().decode(errors="replace").strip()[-300:] or "its connection ended"
         self._process = None
         process.kill()
         self._state.put(self._name, state="lost", why=why)
         return started
+
+
+def said(line: bytes) -> dict[str, Any]:
+    """What a host says in a line; a shell's greeting there says nothing."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _inside(directory: Path) -> int:

@@ -203,7 +203,8 @@ def watch(ray: subprocess.Popen[Any]) -> None:
         if ended.si_pid == ray.pid:
             ray.wait()
             return
-        os.waitpid(ended.si_pid, 0)
+        with suppress(ChildProcessError):  # who started it was faster
+            os.waitpid(ended.si_pid, 0)
 
 
 def _read_line(descriptor: int) -> bytes:
