@@ -28,6 +28,16 @@ _HOME = ".cache/howfar/hosts"
 """Below the home directory there."""
 _PACK_S = 120.0
 _INSTALL_S = 900.0
+_ASIDE = (
+    'umask 077; mkdir -p "${d%/*}" && t=$(mktemp -d "$d.XXXXXX") || exit 1; '
+    """trap 'rm -rf "$t"' EXIT; trap 'exit 1' HUP INT TERM"""
+)
+"""Of a shell script: `$t` is a new directory beside `$d`, and goes with the script."""
+_KEEP = '{ mv -T "$t" "$d" 2>/dev/null || [ -d "$d" ]; }'
+"""It becomes `$d`, unless another command was faster."""
+_IS_PYTHON = """import sys
+if "%%d.%%d" %% sys.version_info[:2] != "%s":
+    sys.exit("its python3 is " + sys.version.split()[0])"""
 _GREETING = """
 import json, os, platform, sys
 from importlib.metadata import version
@@ -97,10 +107,7 @@ def script(host: HostSpec, arguments: str) -> list[str]:
 def bring(name: str, host: HostSpec, install: bool = True) -> dict[str, Any]:
     """Copy what is missing on a host. Returns versions and CPUs. Raises LabError, MissingError."""
     there, archive = packed()
-    unpack = (
-        f'd="$HOME/{_HOME}/{there}"; [ ! -d "$d" ] || exit 0; [ -n "$1" ] || exit 9; umask 077; mkdir -p "$d.$$" && '
-        'tar -xzf - -C "$d.$$" && { mv -T "$d.$$" "$d" 2>/dev/null || rm -rf "$d.$$"; }'
-    )
+    unpack = f'd="$HOME/{_HOME}/{there}"; [ ! -d "$d" ] || exit 0; [ -n "$1" ] || exit 9; {_ASIDE}; tar -xzf - -C "$t" && {_KEEP}'
     if ask(name, host, ["sh", "-c", unpack, "sh", ""]).returncode != 0:
         done = ask(name, host, ["sh", "-c", unpack, "sh", "now"], archive, _PACK_S)
         if done.returncode != 0:
@@ -115,15 +122,18 @@ def _make_environment(name: str, host: HostSpec) -> None:
     minor = ".".join(platform.python_version_tuple()[:2])
     wanted = [*_dependencies(), f"ray=={ray_version()}"]
     make = (
-        f'd="$HOME/{_HOME}/environment-{_environment()}"; [ ! -x "$d/bin/python" ] || exit 0; rm -rf "$d.new"; '
-        f'p=$(command -v python{minor} || command -v python3) && "$p" -m venv "$d.new" && '
-        '"$d.new/bin/python" -m pip install -q --no-input --disable-pip-version-check "$@" && mv -T "$d.new" "$d"'
+        f'd="$HOME/{_HOME}/environment-{_environment()}"; is() {{ "$1" -c "$v"; }}; v={shlex.quote(_IS_PYTHON % minor)}; '
+        '! is "$d/bin/python" 2>/dev/null || exit 0; rm -rf "$d"; '
+        f'p=$(command -v python{minor} || command -v python3) || {{ echo "it has no python{minor}" >&2; exit 1; }}; '
+        f'is "$p" || exit 1; {_ASIDE}; "$p" -m venv "$t" && '
+        f'"$t/bin/python" -m pip install -q --no-input --disable-pip-version-check "$@" && {_KEEP}'
     )
     done = ask(name, host, ["sh", "-c", make, "sh", *wanted], patience_s=_INSTALL_S)
     if done.returncode != 0:
         raise LabError(
-            f"host {name} could not install what howfar needs: {said(done.stderr)}",
-            f'Install `howfar[hosts]` there with Python {minor} and name its interpreter: python = "/…/bin/python".',
+            f"host {name} could not install what howfar needs: {said(done.stdout + done.stderr)}",
+            f"Install Python {minor} there, with venv and pip; or an environment with `howfar[hosts]`, and name its interpreter: "
+            'python = "/…/bin/python".',
         )
 
 
@@ -152,5 +162,6 @@ def check_versions(name: str, there: dict[str, Any], ours: dict[str, str]) -> No
         if not same:
             raise LabError(
                 f"host {name} has {what} {theirs}, this machine has {mine}",
-                "All hosts must have the same: install it there, or leave `python` out and howfar makes an environment.",
+                "All hosts must have the same: install it there, or leave `python` out and howfar makes an environment with the "
+                f"host's Python {'.'.join(ours['python'].split('.')[:2])}.",
             )
