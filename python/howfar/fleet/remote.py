@@ -140,6 +140,8 @@ class Agent:
         """Call a method of a held object. `starts`: it starts processes."""
 
         def ask() -> Any:
+            if key not in self._held:
+                raise HostLost("its agent was lost with all that it held", "`howfar resume` continues the run.")
             return getattr(self._held[key], method)(*arguments)
 
         return _outcome(lambda: self._starter.submit(ask).result() if starts else ask())
@@ -156,11 +158,14 @@ class Agent:
 
 
 def _outcome(what: Callable[[], Any]) -> tuple[str, Any]:
-    """Call a function; return howfar's own errors as values, with their advice."""
+    """Call a function; return errors as values, with their advice: what Ray raises itself means that the host is lost."""
     try:
         return "", what()
     except HowfarError as error:
         return type(error).__name__, (error.message, error.advice)
+    except Exception as error:
+        advice = "" if isinstance(error, OSError) else "Please report this."
+        return LabError.__name__, (f"{type(error).__name__}: {error}", advice)
 
 
 _Result = TypeVar("_Result")
@@ -226,7 +231,7 @@ class RemoteHost:
                 "`howfar hosts show` says what is there; `howfar resume` continues the run.",
             ) from error
         if kind:
-            known = getattr(errors, kind, LabError)
+            known = HostLost if kind == HostLost.__name__ else getattr(errors, kind, LabError)
             message, advice = value
             assert issubclass(known, HowfarError), "an agent hands on errors of ours"
             raise known(f"host {self.name}: {message}", advice)
