@@ -46,12 +46,11 @@ def up_command(file: Path, as_json: bool) -> int:
         return _show(cluster, as_json, with_distances=False)
     began = time.monotonic()
     note(f"joining {len(cluster.file.hosts)} hosts; the first time, howfar and Ray are installed on each")
-    clusters.up(cluster)
-    code = clusters.enter(cluster)
-    if code == 0:
-        note(f"up in {time.monotonic() - began:.0f} s; `howfar hosts down {file}` releases them")
-    else:
-        clusters.down(cluster)
+    with clusters.up(cluster) as guard:
+        code = clusters.enter(cluster)
+        if code == 0:
+            guard.stay()
+            note(f"up in {time.monotonic() - began:.0f} s; `howfar hosts down {file}` releases them")
     return code
 
 

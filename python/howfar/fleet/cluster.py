@@ -7,13 +7,12 @@ import fcntl
 import hashlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,13 +21,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from howfar.errors import HowfarError, LabError, UsageError
+from howfar.engine.process import own_environment
+from howfar.errors import LabError, UsageError
 from howfar.fleet.hosts_file import HostsFile, read_hosts
-from howfar.fleet.node import preload, ray_environment
+from howfar.fleet.node import MEMORY, preload, ray_environment
 from howfar.fleet.ship import bring, ray_version
 from howfar.lab.cache import cache_home
 from howfar.lab.kernel import die_with_parent
-from howfar.lab.sandbox import children_of
+from howfar.lab.sandbox import attended, children_of, heed_signals
 
 INSIDE = "HOWFAR_HOSTS_INSIDE"
 """In the environment of a command that runs where Ray's head does."""
@@ -36,6 +36,8 @@ _KILLED = (1, 137)
 _UP_S = 120.0
 _DOWN_S = 10.0
 _POLL_S = 0.05
+_LOOK_S = 0.5
+"""Who only looks whether a lock is held has it for a moment."""
 _ENDS_S = 2.0
 """A guard may take so long to end after the head whose end has killed a command."""
 
@@ -51,7 +53,11 @@ class GuardSettings(BaseModel):
 
 @dataclass(frozen=True)
 class Cluster:
-    """The cluster of one file of hosts, up or not."""
+    """The cluster of one file of hosts, up or not.
+
+    In its directory, `lock` is held by the command that joins the hosts and then by their guard, `used` by the command that measures
+    between them. Both files stay: a lock on a file that was removed excludes nobody.
+    """
 
     path: Path
     file: HostsFile
@@ -62,13 +68,18 @@ class Cluster:
     def directory(self) -> Path:
         return cache_home() / "hosts-up" / hashlib.sha256(str(self.path).encode()).hexdigest()[:16]
 
+    @property
+    def settings(self) -> GuardSettings:
+        return GuardSettings(file=self.file, address=self.address)
+
     def is_up(self) -> bool:
+        """Also while a command joins its hosts."""
         try:
-            descriptor = os.open(self.directory / "lock", os.O_WRONLY)
+            descriptor = os.open(self.directory / "lock", os.O_RDONLY)
         except FileNotFoundError:
             return False
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
         finally:
@@ -83,8 +94,33 @@ class Cluster:
             return {}
         return found
 
+    def is_coming_up(self) -> bool:
+        """Whether some of its hosts have not been joined yet; a lost host has been."""
+        state = self.state()
+        return not state or any(one["state"] == "joining" for one in state.values())
+
     def guard_pid(self) -> int:
         return int((self.directory / "pid").read_text())
+
+    def check_usable(self) -> None:
+        """Of one that is up. Raises UsageError."""
+        if self.is_coming_up():
+            raise _joining(self)
+        try:
+            joined = GuardSettings.model_validate_json((self.directory / "settings.json").read_text())
+        except (OSError, ValueError):
+            joined = None
+        if joined != self.settings:
+            raise UsageError(
+                f"{self.path} has changed since its hosts were joined",
+                "Run `howfar hosts down`, then `howfar hosts up`.",
+            )
+
+
+def _joining(cluster: Cluster) -> UsageError:
+    return UsageError(
+        f"another command is joining the hosts of {cluster.path}", "Try again when it has finished, or interrupt it."
+    )
 
 
 def find_cluster(path: Path) -> Cluster:
@@ -113,37 +149,95 @@ def _own_address(file: HostsFile) -> str:
         return address
 
 
-def up(cluster: Cluster, tied: bool = False) -> dict[str, dict[str, Any]]:
-    """Copy howfar to all hosts and start Ray there. Returns versions by host. `tied`: it ends with this process, however that ends.
-    Raises LabError, MissingError."""
-    if cluster.is_up():
-        raise UsageError(f"the hosts of {cluster.path} are up already", "`howfar hosts down` takes them down.")
-    hosts = cluster.file.hosts
-    with ThreadPoolExecutor(len(hosts)) as pool:
-        greetings = dict(zip(hosts, pool.map(bring, hosts, hosts.values()), strict=True))
-    shutil.rmtree(cluster.directory, ignore_errors=True)
-    cluster.directory.mkdir(parents=True, mode=0o700)
-    settings = GuardSettings(file=cluster.file, address=cluster.address)
-    with (cluster.directory / "guard.log").open("wb") as log:
-        guard = subprocess.Popen(
-            [sys.executable, "-m", "howfar.fleet.guard", str(cluster.directory)],
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            preexec_fn=die_with_parent if tied else None,
-            cwd="/",
-        )
-    assert guard.stdin is not None
-    guard.stdin.write(settings.model_dump_json().encode())
-    guard.stdin.close()
+@dataclass
+class Guard:
+    """The process that keeps a cluster up; it ends with the command that started it, however that ends, or stays."""
+
+    process: subprocess.Popen[bytes]
+    _lifeline: int
+    _stays: bool = False
+
+    def stay(self) -> None:
+        """Let it outlive this command."""
+        os.write(self._lifeline, b"\n")
+        self._stays = True
+
+    def leave(self) -> None:
+        """End it, unless it stays."""
+        os.close(self._lifeline)
+        if not self._stays:
+            self.process.wait()
+
+
+@contextmanager
+def up(cluster: Cluster) -> Iterator[Guard]:
+    """Copy howfar to all hosts and start Ray there, for this block or, if it lets the guard stay, for longer. Raises UsageError,
+    LabError, MissingError."""
+    check_seen(sys.argv[1:])
+    guard = _start(cluster)
     try:
-        _await_started(cluster, guard)
-    except BaseException:
-        guard.send_signal(signal.SIGTERM)
-        guard.wait()
-        raise
-    return greetings
+        _await_started(cluster, guard.process)
+        yield guard
+    finally:
+        guard.leave()
+
+
+def _start(cluster: Cluster) -> Guard:
+    """Start the guard, which inherits the lock. Raises UsageError, LabError, MissingError."""
+    cluster.directory.mkdir(parents=True, mode=0o700, exist_ok=True)
+    with _locked(cluster.directory / "lock") as lock:
+        if lock is None:
+            if cluster.is_coming_up():
+                raise _joining(cluster)
+            raise UsageError(f"the hosts of {cluster.path} are up already", "`howfar hosts down` takes them down.")
+        for left in ("state.json", "pid"):
+            (cluster.directory / left).unlink(missing_ok=True)
+        settings = cluster.settings.model_dump_json()
+        (cluster.directory / "settings.json").write_text(settings)
+        hosts = cluster.file.hosts
+        with ThreadPoolExecutor(len(hosts)) as pool:
+            list(pool.map(bring, hosts, hosts.values()))
+        heard, lifeline = os.pipe()
+        with (cluster.directory / "guard.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "howfar.fleet.guard", str(cluster.directory), str(heard)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=(lock, heard),
+                cwd="/",
+                env=own_environment(),
+            )
+        os.close(heard)
+        (cluster.directory / "pid").write_text(str(process.pid))
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # who waits for the guard sees that it has ended
+        process.stdin.write(settings.encode())
+        process.stdin.close()
+    return Guard(process, lifeline)
+
+
+@contextmanager
+def _locked(file: Path) -> Iterator[int | None]:
+    """A descriptor with an exclusive lock on a file, which a process that inherits it keeps. None: another process has the lock."""
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        yield descriptor if _lock(descriptor) else None
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    deadline = time.monotonic() + _LOOK_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+        time.sleep(_POLL_S)
 
 
 def _await_started(cluster: Cluster, guard: subprocess.Popen[bytes]) -> None:
@@ -175,28 +269,27 @@ def down(cluster: Cluster) -> None:
     """Stop the cluster. Raises UsageError if it is not up."""
     if not cluster.is_up():
         raise UsageError(f"the hosts of {cluster.path} are not up", "Nothing was left running.")
-    pid = cluster.guard_pid()
-    os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + _DOWN_S
-    while cluster.is_up():
-        if time.monotonic() > deadline:
-            os.kill(pid, signal.SIGKILL)
-        time.sleep(_POLL_S)
-    shutil.rmtree(cluster.directory, ignore_errors=True)
+    try:
+        pid = cluster.guard_pid()
+    except (OSError, ValueError) as error:
+        raise _joining(cluster) from error
+    with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+        os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + _DOWN_S
+        while cluster.is_up():
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(_POLL_S)
 
 
 @contextmanager
 def held_up(cluster: Cluster) -> Iterator[None]:
-    """Keep the cluster up in this block, and stop it afterwards if it was not up before."""
+    """Keep the cluster up in this block, and stop it afterwards if it was not up before. Raises UsageError, LabError, MissingError."""
     if cluster.is_up():
         yield
         return
-    up(cluster, tied=True)
-    try:
+    with up(cluster):
         yield
-    finally:
-        with contextlib.suppress(HowfarError, OSError):
-            down(cluster)
 
 
 def inside() -> bool:
@@ -204,11 +297,42 @@ def inside() -> bool:
     if INSIDE not in os.environ:
         return False
     die_with_parent()
+    heed_signals()
     return True
 
 
+def check_seen(words: Sequence[str]) -> None:
+    """Refuse a command line with files that are not seen beside Ray's head. Raises UsageError."""
+    for word in (".", *words):
+        path = Path(word.partition("=")[2] if word.startswith("--") else word).resolve()
+        if path.is_relative_to(MEMORY):
+            raise UsageError(
+                f"{path} is in {MEMORY}, where howfar has memory of its own while hosts are joined",
+                "Use another directory.",
+            )
+
+
 def enter(cluster: Cluster) -> int:
-    """Rerun this command beside Ray's head; returns its exit code (128 + N for signal N). Raises LabError."""
+    """Rerun this command beside Ray's head; returns its exit code (128 + N for signal N). Raises UsageError, LabError."""
+    check_seen(sys.argv[1:])
+    cluster.check_usable()
+    with _locked(cluster.directory / "used") as lock:
+        if lock is None:
+            raise UsageError(
+                f"the hosts of {cluster.path} are in use by another command",
+                "Two measurements would disturb each other.",
+            )
+        code = attended(_command_inside(cluster), {**ray_environment(os.environ), INSIDE: "1"}, withheld=True)
+    if code in _KILLED and _went_down(cluster):
+        why = cluster.state().get("head", {}).get("why", "it was killed")
+        raise LabError(
+            f"the cluster went down: {why}", "Finished trials are in the run file; `howfar resume` continues it."
+        )
+    return code
+
+
+def _command_inside(cluster: Cluster) -> list[str]:
+    """Raises LabError."""
     try:
         (unshare,) = children_of(cluster.guard_pid())
         (first,) = children_of(unshare)
@@ -219,19 +343,8 @@ def enter(cluster: Cluster) -> int:
         namespaces += ["--user", "--preserve-credentials"]
     # The library is a file of the sandbox: nsenter itself could not load it.
     variables = [f"{name}={value}" for name, value in preload(cluster.address).items()]
-    command = ["nsenter", f"--target={first}", *namespaces, "--", "env", "-C", str(Path.cwd()), *variables]
-    done = subprocess.run(
-        [*command, sys.executable, *sys.orig_argv[1:]],
-        env={**ray_environment(), INSIDE: "1"},
-        preexec_fn=die_with_parent,
-    )
-    code = done.returncode if done.returncode >= 0 else 128 - done.returncode
-    if code in _KILLED and _went_down(cluster):
-        why = cluster.state().get("head", {}).get("why", "it was killed")
-        raise LabError(
-            f"the cluster went down: {why}", "Finished trials are in the run file; `howfar resume` continues it."
-        )
-    return code
+    where = ["env", "-C", str(Path.cwd()), *variables]
+    return ["nsenter", f"--target={first}", *namespaces, "--", *where, sys.executable, *sys.orig_argv[1:]]
 
 
 def _went_down(cluster: Cluster) -> bool:

@@ -1,13 +1,12 @@
 """Keeps a cluster alive between commands: Ray's head in a sandbox here, and an ssh with heartbeats to each other host.
 
-`python -m howfar.fleet.guard DIRECTORY` reads its settings from stdin and runs until it is stopped; `cluster.py` starts and stops it.
-If it is killed, heartbeats stop and the hosts clean up.
+`python -m howfar.fleet.guard DIRECTORY LIFELINE` reads its settings from stdin and runs until it is stopped, or until LIFELINE, a
+descriptor, ends without a word; `cluster.py` starts and stops it. If it is killed, heartbeats stop and the hosts clean up.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import secrets
@@ -31,6 +30,8 @@ from howfar.lab import sandbox
 _AGAIN_S = 2.0
 _GIVES_UP_S = 900.0
 """On a host that has not joined for so long."""
+_ASKED = 5
+"""So often, a second apart, the inside is asked to end before it is killed."""
 
 
 def resources(name: str | None, host: HostSpec | None) -> dict[str, float]:
@@ -149,19 +150,27 @@ def _beat(joins: list[_Join]) -> None:
         time.sleep(BEAT_S)
 
 
-def _hold(directory: Path) -> int:
-    """Hold a lock that shows that the guard is alive, with its process id for `down`."""
-    descriptor = os.open(directory / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    (directory / "pid").write_text(str(os.getpid()))
+def _hold(lifeline: int) -> int:
+    """Hold, by a descriptor that was inherited, the lock that shows that the cluster is up."""
+    threading.Thread(target=_follow, args=(lifeline,), name="lifeline", daemon=True).start()
     return sandbox.run_inside(network=False)
+
+
+def _follow(lifeline: int) -> None:
+    """Wait for the word of the command that joins the hosts; if it ends without, end too."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    if os.read(lifeline, 1):
+        return
+    for number in (*[signal.SIGTERM] * _ASKED, signal.SIGKILL):
+        os.kill(os.getpid(), number)
+        time.sleep(1.0)
 
 
 def main() -> int:
     directory = Path(sys.argv[1])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        return _inside(directory) if sandbox.inside() else _hold(directory)
+        return _inside(directory) if sandbox.inside() else _hold(int(sys.argv[2]))
     except HowfarError as error:
         State(directory, []).put("head", state="lost", why=error.message)
         return error.exit_code

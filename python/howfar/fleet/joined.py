@@ -27,9 +27,12 @@ from howfar.fleet.remote import RemoteHost
 from howfar.lab.environment import machine_facts
 from howfar.lab.link import DirectionName, goodput_times_ns
 from howfar.lab.network import Cpus, usable_cpus
+from howfar.lab.sandbox import heed_signals
 
 _JOIN_S = 60.0
 _POLL_S = 0.1
+STARTS_S = 30.0
+"""So long an engine may take before it works."""
 _PINGS = 200
 _FEWEST = 10
 _PING_NS = 3_000_000_000
@@ -53,6 +56,7 @@ def join(cluster: Cluster) -> Iterator[dict[str, RemoteHost]]:
         raise LabError(
             f"Ray at {address} does not take us in: {error}", "`howfar hosts down`, then up again."
         ) from error
+    heed_signals()  # Ray has a handler of its own for SIGTERM
     node.leave_preload()
     hosts = {name: RemoteHost(name, spec) for name, spec in cluster.file.hosts.items()}
     try:

@@ -15,13 +15,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from howfar.engine.process import find_engine
+from howfar.engine.process import find_engine, own_environment
 from howfar.errors import HowfarError, LabError
 from howfar.fleet.hosts_file import WORKER_PORTS
 from howfar.lab import sandbox
@@ -80,9 +81,9 @@ class NodeSettings(BaseModel):
     resources: dict[str, float] = {}
 
 
-def ray_environment() -> dict[str, str]:
-    """The environment of Ray's programs and the driver in the sandbox."""
-    return {**os.environ, **_ENVIRONMENT}
+def ray_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of Ray's programs and the driver in the sandbox, from that outside."""
+    return {**environment, **_ENVIRONMENT}
 
 
 def preload(address: str) -> dict[str, str]:
@@ -140,7 +141,7 @@ def start_ray(settings: NodeSettings) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**ray_environment(), **preload(settings.address)},
+            env={**ray_environment(own_environment()), **preload(settings.address)},
         )
 
 

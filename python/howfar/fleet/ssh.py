@@ -6,6 +6,7 @@ import shlex
 import subprocess
 from collections.abc import Sequence
 
+from howfar.engine.process import own_environment
 from howfar.errors import LabError
 from howfar.fleet.hosts_file import HostSpec
 
@@ -31,7 +32,7 @@ def ask(
     """Run a command on a host and return its result. Raises LabError if the host cannot be reached."""
     line = command_on(host, command)
     try:
-        done = subprocess.run(line, input=given, capture_output=True, timeout=patience_s)
+        done = subprocess.run(line, input=given, capture_output=True, timeout=patience_s, env=own_environment())
     except FileNotFoundError as error:
         raise LabError(f"the program {error.filename} was not found", "Install openssh-client.") from error
     except subprocess.TimeoutExpired as error:
@@ -47,6 +48,6 @@ def ask(
     return done
 
 
-def said(stderr: bytes) -> str:
-    """The end of a program's error output."""
-    return stderr.decode(errors="replace").strip()[-400:] or "it said nothing"
+def said(output: bytes) -> str:
+    """The end of what a program said."""
+    return output.decode(errors="replace").strip()[-400:] or "it said nothing"

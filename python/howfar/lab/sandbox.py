@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -33,6 +33,7 @@ TCP_MEMORY = "HOWFAR_TCP_MEM"
 _FLAGS = ("--pid", "--fork", "--kill-child", "--mount", "--net", "--mount-proc")
 _USER_FLAGS = ("--user", "--map-root-user")
 _SI_KERNEL = 0x80
+_GUARDED = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD})
 _CAPABILITIES = {"SYS_ADMIN": 21, "NET_ADMIN": 12, "NET_RAW": 13}
 """Capabilities that namespaces, interfaces and packet sockets need."""
 _SYSCTLS = (
@@ -71,9 +72,15 @@ def _arm() -> None:
             os._exit(1)
         threading.Thread(target=_watch_lifeline, args=(descriptor,), name="lifeline", daemon=True).start()
     # The first process of a PID namespace gets only signals that it handles: without this, SIGTERM would be lost.
+    heed_signals()
+
+
+def heed_signals() -> None:
+    """Have SIGTERM raise `Terminated` and SIGINT, unless it is ignored, KeyboardInterrupt; also where `attended` withheld them."""
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _interrupt)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _GUARDED)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -177,21 +184,33 @@ def run_inside(argv: Sequence[str] | None = None, *, network: bool = True) -> in
     command = list(argv) if argv is not None else [sys.executable, *sys.orig_argv[1:]]
     flags = namespace_flags(network=network)
     read_end, write_end = os.pipe()
-    guarded = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, guarded)
+    environment = {**os.environ, _MARK: "1", _LIFELINE: str(read_end), TCP_MEMORY: _tcp_memory()}
+    try:
+        return attended(["unshare", *flags, "--", *command], environment, pass_fds=(read_end,))
+    finally:
+        os.close(read_end)
+        os.close(write_end)
+
+
+def attended(
+    command: Sequence[str], environment: Mapping[str, str], *, pass_fds: tuple[int, ...] = (), withheld: bool = False
+) -> int:
+    """Run a program whose only child is this one in other namespaces; returns the exit code (128 + N for signal N).
+
+    Signals are for the child: those of a terminal reach it by themselves, others are passed on as SIGTERM. `withheld`: the program in
+    between would die of them, so it starts with them blocked, and the child calls `heed_signals`.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _GUARDED)
     try:
         process = subprocess.Popen(
-            ["unshare", *flags, "--", *command],
-            env={**os.environ, _MARK: "1", _LIFELINE: str(read_end), TCP_MEMORY: _tcp_memory()},
-            pass_fds=(read_end,),
-            preexec_fn=partial(_tie, os.getpid(), before),
+            command,
+            env=environment,
+            pass_fds=pass_fds,
+            preexec_fn=partial(_tie, os.getpid(), before | _GUARDED if withheld else before),
         )
-        os.close(read_end)
-        code = _wait(process, guarded)
+        return shell_code(_wait(process))
     finally:
-        os.close(write_end)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return shell_code(code)
 
 
 def _tcp_memory() -> str:
@@ -208,14 +227,14 @@ def _tie(parent: int, mask: set[int]) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _wait(process: subprocess.Popen[bytes], guarded: set[signal.Signals]) -> int:
+def _wait(process: subprocess.Popen[bytes]) -> int:
     """Wait until the sandbox ends. A signal from the terminal has reached the inside already; one sent only to us goes on as
     SIGTERM."""
     while True:
         code = process.poll()
         if code is not None:
             return code
-        got = signal.sigtimedwait(guarded, 1.0)
+        got = signal.sigtimedwait(_GUARDED, 1.0)
         if got is None or got.si_signo == signal.SIGCHLD:
             continue
         if got.si_code != _SI_KERNEL:
