@@ -321,7 +321,10 @@ def run_tables(job: TablesJob, launcher: Launcher, on_event: Callable[[Event], N
     raise EngineError("howfar-engine tables ended without a result", "Please report this.")
 
 
-def run_probe(job: Message, launcher: Launcher) -> Event:
-    """Run a probe job (rtt, goodput, pingpong) to its result. Raises EngineFailed, EngineError."""
-    with EngineProcess(job, launcher) as engine:
+def run_probe(job: Message, launcher: Launcher, longest_s: float | None = None) -> Event:
+    """Run a probe job (rtt, goodput, pingpong) to its result. `longest_s`: see `bounded`; None: the engine's own limits count.
+    Raises EngineFailed, EngineError."""
+    with EngineProcess(job, launcher) as engine, contextlib.ExitStack() as limits:
+        if longest_s is not None:
+            limits.enter_context(bounded(engine, longest_s))
         return next(engine.events())

@@ -17,7 +17,7 @@ import ray
 
 import howfar
 from howfar.engine.messages import EchoJob, GoodputJob, GoodputResult, Listening, RttJob, RttResult
-from howfar.engine.process import EngineProcess, run_probe
+from howfar.engine.process import EngineProcess, bounded, run_probe
 from howfar.errors import LabError
 from howfar.fleet import node
 from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
@@ -139,7 +139,8 @@ class Link:
         self.source, self.target = source, target
         self._near, far = source.launcher(cpus_of(source)), target.launcher(cpus_of(target))
         self._echo = EngineProcess(EchoJob(host=target.spec.address), far)
-        listening = self._echo.read()
+        with bounded(self._echo, STARTS_S):
+            listening = self._echo.read()
         assert isinstance(listening, Listening), "an echo says where it listens"
         self._port = listening.port
 
@@ -149,7 +150,8 @@ class Link:
         return self._ping(min(count, max(_FEWEST, _PING_NS // max(first.p50_ns, 1))))
 
     def _ping(self, count: int) -> RttResult:
-        found = run_probe(RttJob(host=self.target.spec.address, port=self._port, count=count), self._near)
+        job = RttJob(host=self.target.spec.address, port=self._port, count=count)
+        found = run_probe(job, self._near, STARTS_S + job.timeout_ns / 1e9)
         assert isinstance(found, RttResult), "a probe of the RTT gives one"
         return found
 
@@ -160,7 +162,7 @@ class Link:
         job = GoodputJob(
             host=self.target.spec.address, port=self._port, direction=to, warmup_ns=warmup_ns, measure_ns=measure_ns
         )
-        found = run_probe(job, self._near)
+        found = run_probe(job, self._near, STARTS_S + (warmup_ns + measure_ns) / 1e9)
         assert isinstance(found, GoodputResult), "a probe of the goodput gives one"
         return found
 

@@ -85,10 +85,10 @@ def measure(job: LoadJob | PageJob, launcher: Launcher, on_event: Callable[[Even
         heard = [_Heard(ready) for ready in pool.map(_await_ready, engines)]
         _check_alike(clients, heard)
         on_event(heard[0].ready)
-        meters = {
-            name: ledger.enter_context(EngineProcess(_usage(job, observe), where))
-            for name, (where, observe) in launcher.elsewhere.items()
-        }
+        meters = {}
+        for name, (where, observe) in launcher.elsewhere.items():
+            meters[name] = ledger.enter_context(EngineProcess(_usage(job, observe), where))
+            ledger.enter_context(bounded(meters[name], longest_s(job)))
         hosts = {one.host.name: (one.host, engine) for one, engine in zip(clients, engines, strict=True)}
         hosts |= {name: (launcher.elsewhere[name][0].host, meter) for name, meter in meters.items()}
         _begin(hosts, launcher, job)

@@ -30,10 +30,10 @@ from howfar.engine.messages import (
     TcpListen,
     TcpTarget,
 )
-from howfar.engine.process import EngineProcess
+from howfar.engine.process import EngineProcess, bounded
 from howfar.errors import EngineError
 from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
-from howfar.fleet.joined import cpus_of
+from howfar.fleet.joined import STARTS_S, cpus_of
 from howfar.fleet.load import Client, LateStart, measure
 from howfar.fleet.remote import RemoteHost, RemoteLauncher
 from howfar.stats.estimate import Estimate
@@ -185,7 +185,8 @@ def _null_server(host: RemoteHost, service_ns: int) -> Iterator[_Null]:
     launcher = host.launcher(cpus)
     job = NullJob(listen=TcpListen(host=host.spec.address), threads=len(cpus), delay_ns=service_ns)
     with EngineProcess(job, launcher) as process:
-        ready = process.read()
+        with bounded(process, STARTS_S):
+            ready = process.read()
         if not isinstance(ready, NullReady) or ready.port is None:
             raise EngineError(f"the null server reported {ready!r} before it was ready", "Please report this.")
         observe = (Observed(role="server", pid=process.pid),)
