@@ -7,13 +7,15 @@ import logging
 import re
 import tarfile
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from howfar.errors import LabError, UsageError
 from howfar.fleet.hosts_file import ROLES, HostsFile, HostSpec, Role
@@ -27,6 +29,9 @@ _ADDRESS = re.compile(r"[A-Za-z0-9.-]+:\d{1,5}")
 _ROLE = "role:"
 _SHARE = 0.001
 """Of the resource that each node of a Ray cluster has by its address."""
+_ENDS_S = 10.0
+"""Ray may take so long to notice that the last command has ended."""
+_POLL_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -72,18 +77,47 @@ def join_existing(cluster: ExistingCluster) -> Iterator[tuple[HostsFile, dict[st
             ) from error
         hosts: dict[str, RemoteHost] = {}
         try:
-            file = hosts_of(ray.nodes())
-            hosts = {
-                name: RemoteHost(name, spec, SandboxedAgent, {f"node:{spec.address}": _SHARE})
-                for name, spec in file.hosts.items()
-            }
-            for host in hosts.values():
-                host.join()
-            yield file, hosts
+            with _alone(cluster):
+                file = hosts_of(ray.nodes())
+                hosts = {
+                    name: RemoteHost(name, spec, SandboxedAgent, {f"node:{spec.address}": _SHARE})
+                    for name, spec in file.hosts.items()
+                }
+                for host in hosts.values():
+                    host.join()
+                yield file, hosts
         finally:
             for host in hosts.values():
                 host.leave()
             ray.shutdown()
+
+
+class _Driver:
+    """An actor that shows by its name that a command measures between the nodes. Ray ends it with that command."""
+
+
+@contextmanager
+def _alone(cluster: ExistingCluster) -> Iterator[None]:
+    """Have no other command of howfar on this cluster. Raises UsageError."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+    named = ray.remote(_Driver).options(name="driver", num_cpus=0, scheduling_strategy=here)
+    deadline = time.monotonic() + _ENDS_S
+    while True:
+        try:
+            driver = named.remote()
+            break
+        except ValueError as error:  # the name is taken
+            if time.monotonic() > deadline:
+                raise UsageError(
+                    f"the Ray cluster at {cluster.address} is in use by another command of howfar",
+                    "Two measurements would disturb each other.",
+                ) from error
+        time.sleep(_POLL_S)
+    try:
+        yield
+    finally:
+        with suppress(ray.exceptions.RayError):  # the cluster may be gone
+            ray.kill(driver)
 
 
 def _unpack(directory: Path) -> None:
