@@ -42,6 +42,7 @@ def test_a_file_says_who_may_be_what() -> None:
         (TWO.replace('"client"', '"king"'), "roles"),
         (TWO.replace("hosts.b", "hosts.B"), "no name"),
         (TWO + 'ssh = "local"', "both this machine"),
+        (TWO + 'ssh = "root@\'x"', "no list of arguments"),
         (TWO + "zone = 1", "zone"),
         ('address = "10.0.0.9"\n' + TWO, "has the address"),
         (TWO + 'password = "x"', "password"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import shlex
 import tomllib
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -37,6 +38,14 @@ def _address(word: str) -> str:
     return str(found)
 
 
+def _arguments(word: str) -> str:
+    try:
+        shlex.split(word)
+    except ValueError as error:
+        raise ValueError(f"{word!r} is no list of arguments: {error}") from error
+    return word
+
+
 def _cpus(word: str) -> str:
     parse_cpus(word)
     return word
@@ -60,7 +69,7 @@ class HostSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     address: Annotated[str, AfterValidator(_address)]
-    ssh: str = ""
+    ssh: Annotated[str, AfterValidator(_arguments)] = ""
     """Arguments of ssh; empty: the address. `local`: this machine."""
     roles: tuple[Role, ...] = ROLES
     cpus: Annotated[str, AfterValidator(_cpus)] | None = None
