@@ -303,6 +303,8 @@ nowhere() { # SECRET FILE_OF_IT: in no file that hosts have in memory, Ray's ses
     for file in /proc/$pid/fd/*; do
       case $(readlink $file) in *plasma*) absent grep -lsF -e "$1" $file; seen=1;; esac
     done
+  done
+  for pid in $(pgrep -f "[r]aylet/raylet|[g]cs_server|^ray::|[h]owfar[.]fleet[.]"); do
     absent grep -lsF -e "$1" /proc/$pid/environ
   done
   [ "$seen" ]
@@ -334,3 +336,35 @@ def test_the_token_is_nowhere_to_be_read_and_a_wrong_one_is_refused(cache: Path,
     (tmp_path / "plan.toml").write_text(_PLAN.replace("_blocks = 4", "_blocks = 2"))
     done = among_hosts(cache, tmp_path, _TOKEN)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+_TWO_AT_ONCE = """
+cp hosts.toml kept.toml
+howfar hosts up >up.txt 2>&1 & first=$!
+until find "$XDG_CACHE_HOME" -path "*/hosts-up/*" -name settings.json -newer kept.toml | grep -q .; do kill -0 $first; sleep 0.02; done
+! howfar hosts up 2>second-up.txt
+wait $first
+howfar run plan.toml --on hosts.toml --out run.howfar >out.txt 2>err.txt & run=$!
+until grep -q "^block 1" err.txt; do kill -0 $run; sleep 0.1; done
+! howfar hosts up 2>third-up.txt
+! howfar hosts show 2>show.txt
+! howfar run plan.toml --on hosts.toml --out other.howfar 2>second-run.txt
+echo 'zone = "elsewhere"' >>hosts.toml
+! howfar hosts show 2>changed.txt
+cp kept.toml hosts.toml
+wait $run
+howfar hosts down
+"""
+
+
+@pytest.mark.thorough
+def test_a_second_command_leaves_the_first_ones_hosts_alone(cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(_PLAN)
+    done = among_hosts(cache, tmp_path, _TWO_AT_ONCE)
+    said = {file.name: file.read_text() for file in tmp_path.glob("*.txt")}
+    came_through(done.returncode, done.stderr + said.get("err.txt", ""))
+    assert "another command is joining the hosts" in said["second-up.txt"]
+    assert "are up already" in said["third-up.txt"]
+    assert "in use by another command" in said["show.txt"] and "in use by another command" in said["second-run.txt"]
+    assert "has changed since its hosts were joined" in said["changed.txt"]
+    assert read_run(tmp_path / "run.howfar").stop is StopReason.BLOCKS and not (tmp_path / "other.howfar").exists()

@@ -154,3 +154,56 @@ def test_a_killed_run_that_joined_the_hosts_itself_leaves_nothing(cache: Path, t
     done = among_hosts(cache, tmp_path, _KILLED)
     assert done.returncode == 0, (done.stderr[-1500:], (tmp_path / "out.txt").read_text()[-500:])
     assert (tmp_path / "before.txt").read_text().split() == ["3"], "two hosts and the head"
+
+
+_GONE = """
+set -m # a command in the background has a group of its own, as in a terminal, and heeds Ctrl-C
+gone() {
+  for _ in $(seq 100); do pgrep -f "[r]aylet/raylet|[h]owfar[.]fleet|[m]ariadbd" >left.txt || return 0; sleep 0.1; done
+  cat left.txt >&2
+  exit 9
+}
+"""
+_INTERRUPTED = f"""{_GONE}
+howfar run plan.toml --on hosts.toml --out run.howfar >out.txt 2>err.txt & run=$!
+until grep -q "^block 2" err.txt; do kill -0 $run; sleep 0.1; done
+SEND
+code=0
+wait $run || code=$?
+echo $code >code.txt
+gone
+howfar resume run.howfar >again.txt 2>&1
+"""
+
+
+@pytest.mark.parametrize("send", ["kill -INT -- -$run", "kill -TERM $run"], ids=["Ctrl-C", "SIGTERM"])
+def test_an_interrupted_run_reports_what_it_measured_and_is_resumed(cache: Path, tmp_path: Path, send: str) -> None:
+    (tmp_path / "plan.toml").write_text(PLAN)
+    done = among_hosts(cache, tmp_path, _INTERRUPTED.replace("SEND", send))
+    said = {file.name: file.read_text() for file in tmp_path.glob("*.txt")}
+    came_through(done.returncode, done.stderr + said.get("again.txt", said.get("err.txt", "")))
+    assert said["code.txt"].split() == ["130"], said
+    assert "are kept in run.howfar" in said["err.txt"] and "howfar resume run.howfar" in said["err.txt"]
+    assert "trials done earlier" in said["again.txt"]
+    assert read_run(tmp_path / "run.howfar").stop is StopReason.BLOCKS
+
+
+_UP_ENDED = f"""{_GONE}
+for signal in TERM INT HUP KILL; do
+  howfar hosts up >>out.txt 2>&1 & up=$!
+  until pgrep -f "[r]aylet/raylet" >/dev/null; do kill -0 $up; sleep 0.05; done
+  kill -$signal $up
+  wait $up || true
+  gone
+done
+howfar hosts up >>out.txt 2>&1 & up=$!
+until grep -q "up in" out.txt; do kill -0 $up; sleep 0.05; done
+wait $up
+howfar hosts down
+gone
+"""
+
+
+def test_hosts_that_were_not_joined_to_the_end_are_let_go(cache: Path, tmp_path: Path) -> None:
+    done = among_hosts(cache, tmp_path, _UP_ENDED)
+    assert done.returncode == 0, (done.stderr[-1500:], (tmp_path / "out.txt").read_text()[-500:])

@@ -42,10 +42,11 @@ howfar run plan.toml --on hosts.toml --dsn "$dsn" --password-file server/passwor
 kill -0 $(pgrep -f "$PWD/server/[d]ata" | head -1)
 """
 _SECRET = f"""{_SERVER}{ABSENT}
-howfar hosts up
 password=$(cat server/password)
 test ${{#password}} -ge 16
-howfar run plan.toml --on hosts.toml --dsn "$dsn" --password-file server/password --out run.howfar 2>err.txt & run=$!
+BY
+howfar hosts up
+howfar run plan.toml --on hosts.toml --dsn "$dsn" $given --out run.howfar 2>err.txt & run=$!
 while kill -0 $run 2>/dev/null; do ps -ewwo args >>ps.txt; sleep 0.2; done
 wait $run
 nowhere "$password" password
@@ -57,6 +58,11 @@ howfar hosts down
 
 def _good(run: Run) -> list[str]:
     return [trial.arm.removesuffix(" (again)") for trial in run.trials if trial.status is TrialStatus.OK]
+
+
+def _said(directory: Path, name: str) -> str:
+    file = directory / name
+    return file.read_text() if file.exists() else ""
 
 
 @pytest.mark.thorough
@@ -92,12 +98,14 @@ def test_a_server_of_the_users_own_is_measured_as_it_is(
 
 
 @pytest.mark.thorough
-def test_the_password_of_a_dsn_is_nowhere_to_be_read(cache: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "by", ['given="--password-file server/password"', 'export HOWFAR_PASSWORD="$password"'], ids=["file", "environment"]
+)
+def test_the_password_of_a_dsn_is_nowhere_to_be_read(cache: Path, tmp_path: Path, by: str) -> None:
     (tmp_path / "plan.toml").write_text(_PLAN.replace("_blocks = 4", "_blocks = 2"))
     script = _SECRET.replace("KIND", str(find_server("mariadb").path)).replace("SCHEME", "mysql")
-    done = among_hosts(cache, tmp_path, script)
-    said = (tmp_path / "err.txt").read_text() if (tmp_path / "err.txt").exists() else ""
-    came_through(done.returncode, f"{said}\n{done.stderr[-2000:]}")
+    done = among_hosts(cache, tmp_path, script.replace("BY", by))
+    came_through(done.returncode, f"{_said(tmp_path, 'err.txt')}\n{done.stderr[-2000:]}")
 
 
 _EXISTING = f"""{_ON_HOST}
@@ -107,7 +115,10 @@ start() {{ echo "python -m ray.scripts.scripts start --num-cpus=2 --object-store
 $(start --head --port=6400 --node-ip-address=10.78.0.1 --include-dashboard=false) >head.txt 2>&1
 on a "RAY_USAGE_STATS_ENABLED=0 $(start --address=10.78.0.1:6400 --node-ip-address=10.78.0.10)" >a.txt 2>&1
 on b "RAY_USAGE_STATS_ENABLED=0 $(start --address=10.78.0.1:6400 --node-ip-address=10.78.0.11)" >b.txt 2>&1
-howfar run plan.toml --on ray://10.78.0.1:6400 --place client=node-2,server=node-3 --out run.howfar
+howfar run plan.toml --on ray://10.78.0.1:6400 --place client=node-2,server=node-3 --out run.howfar 2>err.txt & run=$!
+until grep -q "^block 1" err.txt; do kill -0 $run; sleep 0.1; done
+! howfar hosts show ray://10.78.0.1:6400 2>used.txt
+wait $run
 howfar hosts show ray://10.78.0.1:6400 --json >show.json
 sleep 1
 ps -eo stat,args >after.txt
@@ -117,9 +128,10 @@ ls /dev/shm >shm.txt
 
 @pytest.mark.thorough
 def test_a_ray_cluster_that_exists_is_used_and_left_as_it_was(cache: Path, tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text(_PLAN.replace("_blocks = 4", "_blocks = 2"))
+    (tmp_path / "plan.toml").write_text(_PLAN)
     done = among_hosts(cache, tmp_path, _EXISTING)
-    came_through(done.returncode, done.stderr)
+    came_through(done.returncode, done.stderr + _said(tmp_path, "err.txt"))
+    assert "in use by another command" in _said(tmp_path, "used.txt")
     run = read_run(tmp_path / "run.howfar")
     assert set(_good(run)) == {"socket", "tcp", "remote", "forwarded-socket"}, [t.void_reason for t in run.trials]
     assert set(json.loads((tmp_path / "show.json").read_text())["hosts"]) == {"node-1", "node-2", "node-3"}
