@@ -9,7 +9,19 @@ from pathlib import Path
 import pytest
 from hdrh.histogram import HdrHistogram
 
-from howfar.engine.messages import Arrivals, Finished, Histogram, Interval, LoadJob, Lookups, Sysbench, UnixTarget
+from howfar.engine.inserts import single_row_inserts
+from howfar.engine.messages import (
+    Arrivals,
+    Custom,
+    Finished,
+    Histogram,
+    Interval,
+    LoadJob,
+    Lookups,
+    SequenceValues,
+    Sysbench,
+    UnixTarget,
+)
 from howfar.errors import LabError, PlanError
 from howfar.fleet.merge import divided, merged, merged_intervals
 from howfar.stats.histograms import DIGITS, LONGEST_NS
@@ -71,6 +83,33 @@ def test_connections_and_rate_are_divided_and_seeds_differ() -> None:
     assert sum(rates) == pytest.approx(1000) and rates[0] == pytest.approx(400)
     assert len({job.seed for job in jobs}) == 3
     assert divided(JOB, 1) == [JOB]
+
+
+def test_no_two_clients_insert_one_key() -> None:
+    jobs = divided(JOB.model_copy(update={"workload": single_row_inserts(100)}), 3)
+    taken: list[int] = []
+    for job in jobs:
+        assert isinstance(job, LoadJob) and isinstance(job.workload, Custom)
+        keys = job.workload.statements[0].parameters[0]
+        assert isinstance(keys, SequenceValues)
+        taken += [keys.first + keys.step * call for call in range(20)]
+    assert sorted(taken) == list(range(1, 61))
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        Sysbench(kind="select_random_points"),
+        Sysbench(kind="select_random_ranges"),
+        Sysbench(kind="bulk_insert"),
+        Sysbench(kind="oltp_insert", auto_inc=False),
+    ],
+)
+def test_what_goes_by_the_number_of_a_connection_is_of_one_client(workload: Sysbench) -> None:
+    job = JOB.model_copy(update={"workload": workload})
+    assert divided(job, 1) == [job]
+    with pytest.raises(PlanError, match=f"{workload.kind} cannot be divided"):
+        divided(job, 2)
 
 
 def test_fewer_connections_than_clients_are_refused() -> None:

@@ -13,6 +13,7 @@ from howfar.engine.messages import (
     Bytes,
     Classes,
     CpuUse,
+    Custom,
     Fairness,
     Finished,
     Histogram,
@@ -20,7 +21,10 @@ from howfar.engine.messages import (
     LoadJob,
     Lookups,
     PageJob,
+    SequenceValues,
+    Sysbench,
     TcpFacts,
+    Workload,
 )
 from howfar.errors import LabError, PlanError
 from howfar.stats.histograms import merge, merge_data, value_at
@@ -36,15 +40,52 @@ def divided(job: LoadJob | PageJob, clients: int) -> list[LoadJob | PageJob]:
             f"this load cannot be divided over {clients} clients",
             "It must be of statements, with a connection (--threads) for each client at the least.",
         )
+    if _of_one_client(job.workload):
+        raise PlanError(
+            f"{job.workload.kind} cannot be divided over {clients} clients: it gives each connection rows of its own, by their number "
+            "on one client",
+            "Leave out --clients, or take another workload.",
+        )
     shares = [job.connections // clients + (number < job.connections % clients) for number in range(clients)]
     found: list[LoadJob | PageJob] = []
     for number, share in enumerate(shares):
         arrivals = job.arrivals
         if arrivals is not None:
             arrivals = arrivals.model_copy(update={"rate_per_s": arrivals.rate_per_s * share / job.connections})
-        seed = job.seed ^ (number << 32)
-        found.append(job.model_copy(update={"connections": share, "arrivals": arrivals, "seed": seed}))
+        alone = {"workload": _interleaved(job.workload, number, clients), "seed": job.seed ^ (number << 32)}
+        found.append(job.model_copy(update={"connections": share, "arrivals": arrivals, **alone}))
     return found
+
+
+_BY_CONNECTION = ("select_random_points", "select_random_ranges", "bulk_insert")
+"""Of sysbench's workloads: those whose rows depend on a connection's number."""
+
+
+def _of_one_client(workload: Workload) -> bool:
+    """Whether two clients with this workload would take each other's rows or keys."""
+    if not isinstance(workload, Sysbench):
+        return False
+    return workload.kind in _BY_CONNECTION or (workload.kind == "oltp_insert" and not workload.auto_inc)
+
+
+def _interleaved(workload: Workload, number: int, clients: int) -> Workload:
+    """The workload of one of several clients: of each sequence it takes every n-th value of n, so that no key is taken twice."""
+    if not isinstance(workload, Custom):
+        return workload
+    statements = tuple(
+        each.model_copy(
+            update={
+                "parameters": tuple(
+                    one.model_copy(update={"first": one.first + number * one.step, "step": clients * one.step})
+                    if isinstance(one, SequenceValues)
+                    else one
+                    for one in each.parameters
+                )
+            }
+        )
+        for each in workload.statements
+    )
+    return workload.model_copy(update={"statements": statements})
 
 
 def merged_intervals(clients: Sequence[Sequence[Interval]]) -> tuple[Interval, ...]:
