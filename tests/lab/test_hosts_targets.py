@@ -115,7 +115,7 @@ start() {{ echo "python -m ray.scripts.scripts start --num-cpus=2 --object-store
 $(start --head --port=6400 --node-ip-address=10.78.0.1 --include-dashboard=false) >head.txt 2>&1
 on a "RAY_USAGE_STATS_ENABLED=0 $(start --address=10.78.0.1:6400 --node-ip-address=10.78.0.10)" >a.txt 2>&1
 on b "RAY_USAGE_STATS_ENABLED=0 $(start --address=10.78.0.1:6400 --node-ip-address=10.78.0.11)" >b.txt 2>&1
-howfar run plan.toml --on ray://10.78.0.1:6400 --place client=node-2,server=node-3 --out run.howfar 2>err.txt & run=$!
+howfar run plan.toml --on ray://10.78.0.1:6400 --place client=node-10-78-0-10,server=node-10-78-0-11 --out run.howfar 2>err.txt & run=$!
 until grep -q "^block 1" err.txt; do kill -0 $run; sleep 0.1; done
 ! howfar hosts show ray://10.78.0.1:6400 2>used.txt
 wait $run
@@ -134,7 +134,8 @@ def test_a_ray_cluster_that_exists_is_used_and_left_as_it_was(cache: Path, tmp_p
     assert "in use by another command" in _said(tmp_path, "used.txt")
     run = read_run(tmp_path / "run.howfar")
     assert set(_good(run)) == {"socket", "tcp", "remote", "forwarded-socket"}, [t.void_reason for t in run.trials]
-    assert set(json.loads((tmp_path / "show.json").read_text())["hosts"]) == {"node-1", "node-2", "node-3"}
+    shown = set(json.loads((tmp_path / "show.json").read_text())["hosts"])
+    assert shown == {f"node-10-78-0-{last}" for last in (1, 10, 11)}, "all have this machine's host name"
     alive = [line for line in (tmp_path / "after.txt").read_text().splitlines() if not line.startswith("Z")]
     assert sum("raylet/raylet" in line for line in alive) == 3, "the cluster is its owner's"
     assert not [line for line in alive if "howfar.fleet" in line or "mariadbd" in line]

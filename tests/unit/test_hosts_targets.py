@@ -41,6 +41,13 @@ def test_a_dsn_is_an_address_and_an_account_without_its_password(monkeypatch: py
     assert host_of(given, parse_hosts(TWO)) == "b"
 
 
+def test_a_server_by_its_name_is_on_the_host_that_has_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "socket.getaddrinfo", lambda host, port, **_: [(2, 1, 6, "", ({"db.example": "10.0.0.2"}[host], port))]
+    )
+    assert host_of(_given("mysql://me@db.example/shop"), parse_hosts(TWO)) == "b"
+
+
 @pytest.mark.parametrize(
     ("dsn", "word"),
     [
@@ -109,12 +116,24 @@ def test_nodes_are_hosts_by_name_with_the_roles_that_their_resources_name() -> N
     )
     assert file.hosts["between"].roles == ("hop", "application")
     assert {name: host.address for name, host in file.hosts.items()} == {
-        "node-1": "10.0.0.1",
-        "node-2": "10.0.0.2",
+        "node-10-0-0-1": "10.0.0.1",
+        "node-10-0-0-2": "10.0.0.2",
         "db": "10.0.0.3",
         "between": "10.0.0.5",
     }
-    assert file.hosts["db"].roles == ("server",) and "client" in file.hosts["node-1"].roles
+    assert file.hosts["db"].roles == ("server",) and "client" in file.hosts["node-10-0-0-1"].roles
+
+
+def test_a_node_that_has_no_name_of_its_own_takes_none_of_another() -> None:
+    """By its address a name stays with its node, whoever joins or leaves."""
+    names = {"10.0.0.1": "load", "10.0.0.2": "node-1", "10.0.0.3": "load", "10.0.0.4": "node-10-0-0-1"}
+    file = hosts_of([_node(address, name) for address, name in names.items()])
+    assert {name: host.address for name, host in file.hosts.items()} == {
+        "node-10-0-0-1": "10.0.0.1",
+        "node-1": "10.0.0.2",
+        "node-10-0-0-3": "10.0.0.3",
+        "node-10-0-0-4": "10.0.0.4",
+    }
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,8 @@ from howfar.fleet.ship import packed
 SCHEME = "ray://"
 _ADDRESS = re.compile(r"[A-Za-z0-9.-]+:\d{1,5}")
 _ROLE = "role:"
+_BY_ADDRESS = re.compile(r"node(-\d+){4}")
+"""The name of a node whose host name others have too: `node-10-0-0-1`."""
 _SHARE = 0.001
 """Of the resource that each node of a Ray cluster has by its address."""
 _ENDS_S = 10.0
@@ -128,14 +130,14 @@ def _unpack(directory: Path) -> None:
 
 
 def hosts_of(nodes: Sequence[Mapping[str, Any]]) -> HostsFile:
-    """The hosts that a cluster's nodes are: by host name where it is one of a kind, each in the roles that its resources name
-    (`role:client`), or in any. Raises LabError."""
+    """The hosts that a cluster's nodes are: by host name where it is one of a kind, else by address, so that a name stays with its node
+    whoever joins or leaves; each in the roles that its resources name (`role:client`), or in any. Raises LabError."""
     alive = sorted((node for node in nodes if node["Alive"]), key=lambda node: str(node["NodeManagerAddress"]))
     names = [re.sub(r"[^a-z0-9-]", "-", str(node["NodeManagerHostname"]).lower().partition(".")[0]) for node in alive]
     found: dict[str, HostSpec] = {}
-    for number, (node, name) in enumerate(zip(alive, names, strict=True), 1):
+    for node, name in zip(alive, names, strict=True):
         roles = _roles(str(node["NodeManagerHostname"]), node["Resources"])
-        unique = names.count(name) == 1 and name[:1].isalpha()
+        unique = names.count(name) == 1 and name[:1].isalpha() and not _BY_ADDRESS.fullmatch(name)
         try:
             spec = HostSpec(address=str(node["NodeManagerAddress"]), roles=roles or ROLES)
         except ValueError as error:
@@ -143,7 +145,7 @@ def hosts_of(nodes: Sequence[Mapping[str, Any]]) -> HostsFile:
                 f"a node of the cluster has the address {node['NodeManagerAddress']}, by which others cannot reach it",
                 "Start it with `ray start --node-ip-address=` and an IPv4 address of its network.",
             ) from error
-        found[name if unique else f"node-{number}"] = spec
+        found[name if unique else f"node-{spec.address.replace('.', '-')}"] = spec
     if len(found) < 2:
         raise LabError(
             f"the Ray cluster has {len(found)} node that is alive, and client and server are two",
