@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from howfar.engine.messages import Classes, KeyValue, LoadJob, Measuring, Ready,
 from howfar.engine.process import LoadOutcome
 from howfar.fleet.counts import NOT_COUNTED, both_counts
 from howfar.fleet.hosts_file import parse_hosts
-from howfar.fleet.roles import find_place, may_swap
+from howfar.fleet.roles import RoleHosts, find_place, may_swap
+from howfar.lab.network import Shares
 from howfar.report.frame import host_lines
 from howfar.runner.jobs import load_facts
 from howfar.store.records import MachineLoad
@@ -39,6 +41,39 @@ def test_hosts_of_one_machine_have_its_cpus_once() -> None:
     assert testbed.all_busy(["x", "y"], [load(0.5), load(2.0)]) == 2.5
     assert testbed.all_busy(["x", "x"], [load(2.0), load(2.0)]) == 2.0
     assert testbed.all_busy(["x", "y"], [load(0.5), load(None)]) is None
+
+
+def _environment(boots: dict[str, str], clients: tuple[str, ...]) -> dict[str, Any]:
+    """Of a testbed of hosts with two CPUs each; the last one has the server."""
+    testbed = pytest.importorskip("howfar.fleet.testbed", reason="Ray is not installed (./setup --tests brings it)")
+    place = RoleHosts(clients[0], list(boots)[-1], clients[1:])
+    side = SimpleNamespace(facts={"data": {}, "descriptors": None})
+    facts = {name: {"boot_id": boot, "cpu_count": 2} for name, boot in boots.items()}
+    made = SimpleNamespace(
+        _first=place,
+        _facts=facts,
+        _shares={name: Shares((0, 1), (0, 1)) for name in boots},
+        request=SimpleNamespace(placement="machines"),
+        server_side=side,
+        distances=(),
+        swaps=False,
+        warnings=[],
+    )
+    found: dict[str, Any] = testbed.Hosts.environment(made)
+    return found
+
+
+def test_the_cpus_of_a_load_are_those_of_all_clients() -> None:
+    """The load's CPU time is a sum over clients too: divided by the CPUs of one, four clients at a quarter would be a full one."""
+    several = _environment({"a": "1", "b": "2", "c": "3", "s": "4"}, ("a", "b", "c"))
+    assert several["client_cpus"] == [1000, 1001, 2000, 2001, 3000, 3001] and several["server_cpus"] == [0, 1]
+    assert several["cpu_count"] == 8, "as many as those of which it is known how busy they were"
+    one = _environment({"a": "1", "s": "2"}, ("a",))
+    assert one["client_cpus"] == [1000, 1001] and one["cpu_count"] == 4
+    alone = _environment({"s": "1"}, ("s",))
+    assert alone["client_cpus"] == [0, 1] and alone["cpu_count"] == 2
+    same = _environment({"a": "1", "b": "1", "s": "1"}, ("a", "b"))
+    assert same["client_cpus"] == [1000, 1001] and same["cpu_count"] == 2, "two hosts of one machine have its CPUs once"
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ _PINGS = 50
 _LOAD = ("psi_cpu_some_share", "psi_io_some_share", "steal_share", "load_average_1m")
 _OF_A_DIRECTION = ("goodput_bps", "retransmits")
 _OTHER_CPUS = 1000
-"""Added to the number of each CPU of the client's host where it is another: in a window all CPUs have numbers of their own."""
+"""Added to the number of each CPU for each machine before it: all CPUs have numbers of their own."""
 
 
 def check_request(request: LabRequest, clients: int = 1) -> None:
@@ -297,10 +297,10 @@ class Hosts:
 
     def environment(self) -> dict[str, Any]:
         place = self._first
-        server = self._facts[place.server]
-        local = place.client == place.server
+        clients = () if place.client == place.server else (place.client, *place.others)
         return {
-            **server,
+            **self._facts[place.server],
+            "cpu_count": all_cpus(self._facts),
             "testbed": "hosts",
             "place": {
                 "client": place.client,
@@ -313,7 +313,8 @@ class Hosts:
             "hosts": dict(self._facts),
             "placement": self.request.placement,
             "server_cpus": list(self._shares[place.server].server),
-            "client_cpus": [cpu + (0 if local else _OTHER_CPUS) for cpu in self._shares[place.client].client],
+            "client_cpus": numbered({machine_of(name, self._facts): self._shares[name].client for name in clients})
+            or list(self._shares[place.client].client),
             "data": self.server_side.facts["data"],
             "capacity": {"descriptors": self.server_side.facts["descriptors"]},
             "link": None,
@@ -323,7 +324,7 @@ class Hosts:
 
     def watch(self) -> _HostsLoad:
         """Watch what else the hosts do during the load."""
-        machines = {name: str(found["boot_id"] or name) for name, found in self._facts.items()}
+        machines = {name: machine_of(name, self._facts) for name in self._facts}
         return _HostsLoad({host.name: host for host in self._both()}, machines)
 
     def begin_block(self, block: int) -> None:
@@ -574,6 +575,22 @@ def all_busy(machines: Sequence[str], loads: Sequence[MachineLoad]) -> float | N
     by_machine = dict(zip(machines, loads, strict=True))
     known = [load.busy_cpus for load in by_machine.values() if load.busy_cpus is not None]
     return sum(known) if len(known) == len(by_machine) else None
+
+
+def machine_of(host: str, facts: Mapping[str, Mapping[str, Any]]) -> str:
+    """What differs between two machines, of which one may be several hosts. `facts`: by host."""
+    return str(facts[host]["boot_id"] or host)
+
+
+def all_cpus(facts: Mapping[str, Mapping[str, Any]]) -> int | None:
+    """CPUs of all machines, as `all_busy` counts them. None: one does not say."""
+    by_machine = {machine_of(host, facts): found["cpu_count"] for host, found in facts.items()}
+    return None if None in by_machine.values() else sum(by_machine.values())
+
+
+def numbered(by_machine: Mapping[str, Cpus]) -> list[int]:
+    """The CPUs of all clients, which are the load's together; none has the number of a server's."""
+    return [cpu + _OTHER_CPUS * number for number, cpus in enumerate(by_machine.values(), 1) for cpu in cpus]
 
 
 @dataclass(frozen=True)
