@@ -16,7 +16,7 @@ from howfar.errors import EngineError, LabError, RunFileError, ServerCrashed
 from howfar.plan.load import Override, load_plan
 from howfar.plan.types import Timing, restore_plan
 from howfar.runner.observer import Observer
-from howfar.runner.run import conduct, differences
+from howfar.runner.run import check_same, conduct, differences
 from howfar.runner.stopping import Extension, Forecast, Slot, Standing, forecast
 from howfar.runner.trial import run_trial
 from howfar.store.records import Run, StopReason, TrialStatus, Window, breaks
@@ -104,6 +104,45 @@ def test_another_cpu_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
         go_on(path, HERE | {"cpu_model": "Two"})
     assert "howfar compare" in caught.value.advice
     assert read_run(path) == before
+
+
+def _between(**changed: Any) -> dict[str, Any]:
+    """What a testbed of two hosts says; `changed`: facts of host a, and of the whole."""
+    a = {"kernel": "6.1", "cpu_model": "One", "boot_id": "a", "address": "10.0.0.1"}
+    facts = {name: changed.pop(name) for name in tuple(changed) if name in a}
+    return {
+        **HERE,
+        "place": {"client": "a", "server": "b", "swaps": True},
+        "hosts": {"a": a | facts, "b": {"kernel": "6.1", "cpu_model": "One", "boot_id": "b", "address": "10.0.0.2"}},
+        "distances": [{"from": "a", "to": "b", "rtt_ns": {"p50": 10_000_000}}],
+        "warnings": [],
+    } | changed
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        (_between(cpu_model="Two"), "CPU One on host a, which has Two now"),
+        (_between(boot_id="c", address="10.0.0.9"), "nothing shows that it is the same machine"),
+        (_between(place={"swaps": False}, warnings=["b has no server"]), "exchanged their roles.*: b has no server"),
+        (
+            _between(distances=[{"from": "a", "to": "b", "rtt_ns": {"p50": 10_400_000}}]),
+            "RTT of 10ms from host a to host b, which is 10.4ms now",
+        ),
+    ],
+)
+def test_other_hosts_roles_or_links_are_refused(now: dict[str, Any], said: str) -> None:
+    laboratory = FakeLaboratory()
+    begun = Run(info=fake_info(Elsewhere(facts=_between())), trials=(), stop=None)
+    check_same(begun, laboratory, _between())
+    check_same(begun, laboratory, _between(boot_id="c", kernel="6.9"))
+    with pytest.raises(RunFileError, match=said):
+        check_same(begun, laboratory, now)
+
+
+def test_what_differs_on_a_host_is_said_with_its_name() -> None:
+    now = _between(boot_id="c", kernel="6.9") | {"kernel": "6.9"}
+    assert differences(_between(), now) == ("host a: kernel: 6.1 -> 6.9", "host a: rebooted since")
 
 
 def test_another_server_version_is_refused(tmp_path: Path) -> None:

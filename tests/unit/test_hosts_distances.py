@@ -184,10 +184,21 @@ def test_the_round_trip_by_way_of_a_hop_is_the_sum_of_both() -> None:
         )
     )
     whole = distances.by_way_of(near, far)
-    assert whole["rtt_at_rest_ns"] == {"p50": 400_000, "min": 360_000} and whole["asked"]["rest_rtt_ns"] == 400_000
+    assert whole["rtt_at_rest_ns"] == {"p50": 400_000, "min": 360_000} and whole["asked"]["rest_rtt_ns"] == 380_000
     assert whole["rtt_ns"] == {"p50": 380_000, "min": 340_000}
     assert whole["goodput_bps"] == {"to_server": 10**8, "to_client": 2 * 10**8}
     assert (whole["from"], whole["by_way_of"], whole["to"]) == ("a", "c", "b") and whole["links"] == [near, far]
+
+
+@pytest.mark.parametrize(
+    ("before_ns", "now_ns", "moved"),
+    [(200_000, 290_000, False), (200_000, 310_000, True), (10**7, 10_290_000, False), (10**7, 9_600_000, True)],
+)
+def test_a_link_that_is_no_longer_the_runs_makes_the_trial_void(before_ns: int, now_ns: int, moved: bool) -> None:
+    probe = RttResult(count=50, min_ns=now_ns, p50_ns=now_ns, p99_ns=now_ns, max_ns=now_ns)
+    said = distances.link_moved(distances.real_link(probe, _apart("a", "b", before_ns, 10**9)))
+    assert bool(said) == moved
+    assert not moved or "from host a to host b" in said[0]
 
 
 def _between(run: Run) -> Run:

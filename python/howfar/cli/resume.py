@@ -129,6 +129,8 @@ def _go_on_hosts(
         RunFile(run) as file,
         observer(no_colour) as watching,
     ):
+        for sentence in hosts.notes:
+            note(sentence)
         conduct(file, hosts.testbed, began_ns, hosts.tools, watching, more)
     return finish(run, html, no_colour)
 

@@ -18,6 +18,8 @@ from howfar.fleet.joined import Link, cpus_of
 from howfar.fleet.remote import RemoteHost
 from howfar.lab.awake import awake
 from howfar.lab.link import DIRECTIONS
+from howfar.plan.quantities import rtt_void_ns
+from howfar.units import format_duration_ns
 
 GOODPUT_S = 5
 _TOOL_S = 5.0
@@ -154,13 +156,22 @@ class Distance:
 
 
 def real_link(probe: RttResult, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The receipt of a link that is there: a probe before the load, and what was measured before the run."""
+    """The receipt of a link that is there: a probe before the load, and what was measured before the run, which is asked of it."""
     return {
         "real": True,
         "rtt_at_rest_ns": {"p50": probe.p50_ns, "min": probe.min_ns, "p99": probe.p99_ns},
-        "asked": {"rest_rtt_ns": probe.p50_ns},
+        "asked": {"rest_rtt_ns": facts["rtt_ns"]["p50"]},
         **facts,
     }
+
+
+def link_moved(real: Mapping[str, Any]) -> tuple[str, ...]:
+    """What makes the trial void: its link is no longer the run's, by the rule for emulated ones."""
+    seen_ns, before_ns = real["rtt_at_rest_ns"]["p50"], real["asked"]["rest_rtt_ns"]
+    if abs(seen_ns - before_ns) <= rtt_void_ns(before_ns):
+        return ()
+    ends = f"from host {real['from']} to host {real['to']}"
+    return (f"the RTT {ends} was {format_duration_ns(seen_ns)}, and {format_duration_ns(before_ns)} before the run",)
 
 
 def by_way_of(near: Mapping[str, Any], far: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,17 +181,17 @@ def by_way_of(near: Mapping[str, Any], far: Mapping[str, Any]) -> dict[str, Any]
     def sums(name: str) -> dict[str, int]:
         return {which: near[name][which] + far[name][which] for which in ("p50", "min")}
 
-    rtt = sums("rtt_at_rest_ns")
     goodput = {to: min(one["goodput_bps"][to] for one in (near, far)) for to in DIRECTIONS}
     return {
         "real": True,
-        "rtt_at_rest_ns": rtt,
-        "asked": {"rest_rtt_ns": rtt["p50"], **{to: {"rate_bps": bps} for to, bps in goodput.items()}},
+        "rtt_at_rest_ns": sums("rtt_at_rest_ns"),
+        "asked": {"rest_rtt_ns": sums("rtt_ns")["p50"]},
         "from": near["from"],
         "by_way_of": near["to"],
         "to": far["to"],
         "rtt_ns": sums("rtt_ns"),
         "goodput_bps": goodput,
+        "mss": min((one["mss"] for one in (near, far) if one.get("mss")), default=None),
         "links": [dict(near), dict(far)],
     }
 

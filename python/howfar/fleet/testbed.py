@@ -14,7 +14,7 @@ from howfar.engine.messages import Observed
 from howfar.errors import LabError, PlanError, ServerMissing
 from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
 from howfar.fleet.counts import both_counts
-from howfar.fleet.distances import Distance, by_way_of, entered, link_distance, real_link, where
+from howfar.fleet.distances import Distance, by_way_of, entered, link_distance, link_moved, real_link, where
 from howfar.fleet.given import GivenServer, GivenSide
 from howfar.fleet.joined import Link, cpus_of, facts
 from howfar.fleet.load import Client
@@ -95,7 +95,9 @@ class Hosts:
         self._shares = {
             host.name: _shares(cpus_of(host), both_local and host.name != place.hop) for host in self._both()
         }
-        self._facts = {host.name: {**host.within(facts), **where(host)} for host in self._both()}
+        self._facts = {
+            host.name: {**host.within(facts), **where(host), "address": host.spec.address} for host in self._both()
+        }
         self._clocks: dict[str, Held] = {}
         self._servers: dict[str, Held] = {}
         self._companions: dict[str, tuple[Held, ...]] = {}
@@ -674,9 +676,9 @@ class HostsStage(LabStage):
 
     def _with_hosts(self, found: StageReceipt) -> StageReceipt:
         receipt = {**found.receipt, "hosts": {**self.parties, "start": dict(self.told)}}
-        if self.real is not None:
-            receipt["link"] = self.real
-        return StageReceipt(receipt, found.violations)
+        if self.real is None:
+            return StageReceipt(receipt, found.violations)
+        return StageReceipt({**receipt, "link": self.real}, (*found.violations, *link_moved(self.real)))
 
 
 @contextmanager

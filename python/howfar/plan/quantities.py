@@ -173,3 +173,13 @@ RTT_OFF_MAX_SHARE = 0.03
 def rtt_tolerance_ns(rtt_ns: float) -> float:
     """Largest difference of the RTT at rest from the requested one: the larger of the two limits."""
     return max(RTT_OFF_MAX_NS, RTT_OFF_MAX_SHARE * rtt_ns)
+
+
+RTT_VOID_NS, RTT_VOID_SHARE = 100_000, 0.03
+"""An RTT at rest that is off by more makes a trial of a run void. A smaller error (see `rtt_tolerance_ns`) is kept, and a warning with
+the measured RTT stands next to the figure: on a busy machine both ends take longer to wake, and that is so on every path."""
+
+
+def rtt_void_ns(rtt_ns: float) -> float:
+    """Difference of the RTT at rest beyond which a trial is void: the larger of the two limits."""
+    return max(RTT_VOID_NS, RTT_VOID_SHARE * rtt_ns)

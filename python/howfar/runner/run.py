@@ -17,6 +17,7 @@ from howfar.errors import LabError, RunFileError
 from howfar.plan.cells import cells
 from howfar.plan.estimate import CONFIRMATION_BLOCKS, confirmation_ns
 from howfar.plan.load import LoadedPlan
+from howfar.plan.quantities import rtt_void_ns
 from howfar.plan.types import Plan, restore_plan
 from howfar.runner.observer import Observer
 from howfar.runner.stopping import (
@@ -50,6 +51,7 @@ from howfar.store.records import (
 )
 from howfar.store.run_file import RunFile
 from howfar.testbed import Testbed
+from howfar.units import format_duration_ns
 
 _COMPARED = {
     "kernel": "kernel",
@@ -77,12 +79,17 @@ def program_facts() -> dict[str, Any]:
 
 
 def check_same(run: Run, laboratory: Testbed, now: Mapping[str, Any]) -> None:
-    """Check that server version and kind of CPU are those of the run, because it cannot mix several. Raises RunFileError."""
+    """Check that server version, kind of CPU, hosts and links are those of the run, because it cannot mix several. Raises
+    RunFileError."""
     kind, version = laboratory.server()
     if (kind, version) != (run.info.server_kind, run.info.server_version):
         raise RunFileError(
             f"the run was begun on {run.info.server_kind} {run.info.server_version}, this laboratory has {kind} {version}",
             "Continue it where that version is installed, or begin a new run.",
+        )
+    if (other := _other_hosts(run.info.environment, now) or _other_links(run.info.environment, now)) is not None:
+        raise RunFileError(
+            other, "Continue it between those hosts, or begin a new run and compare the two with `howfar compare`."
         )
     before, model = run.info.environment.get("cpu_model"), now.get("cpu_model")
     if before and model and before != model:
@@ -92,15 +99,53 @@ def check_same(run: Run, laboratory: Testbed, now: Mapping[str, Any]) -> None:
         )
 
 
+def _other_hosts(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """How the hosts of a run between hosts, or their roles, are not those of before. None: they are, by all that is known."""
+    if (place := before.get("place")) and place.get("swaps") != now["place"].get("swaps"):
+        why = "".join(f": {reason}" for reason in now["warnings"][:1])
+        return f"the hosts of the run exchanged their roles, and do not now{why}"
+    for name, old in (before.get("hosts") or {}).items():
+        new = now["hosts"][name]
+        differs = {what for what in ("cpu_model", "address", "boot_id") if old.get(what) and old[what] != new.get(what)}
+        if "cpu_model" in differs:
+            return f"the run was begun with the CPU {old['cpu_model']} on host {name}, which has {new['cpu_model']} now"
+        if differs == {"address", "boot_id"}:
+            return (
+                f"host {name} had the address {old['address']}, and {new['address']} now, with another boot: "
+                "nothing shows that it is the same machine"
+            )
+    return None
+
+
+def _other_links(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """How a link of a run between hosts is not that of before. None: all are."""
+    there = {(link["from"], link["to"]): link["rtt_ns"]["p50"] for link in now.get("distances") or ()}
+    for link in before.get("distances") or ():
+        old_ns, ends = link["rtt_ns"]["p50"], (link["from"], link["to"])
+        if ends in there and abs(there[ends] - old_ns) > rtt_void_ns(old_ns):
+            was, is_now = format_duration_ns(old_ns), format_duration_ns(there[ends])
+            return f"the run was begun with an RTT of {was} from host {ends[0]} to host {ends[1]}, which is {is_now} now"
+    return None
+
+
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
     """Differences from the run's head, each a phrase. Facts that either lacks are not compared."""
+    hosts, there = before.get("hosts") or {}, now.get("hosts") or {}
+    of_hosts = {key for facts in hosts.values() for key in facts}
+    found = _differences({key: value for key, value in before.items() if key not in of_hosts}, now)
+    for name, facts in hosts.items():
+        found += [f"host {name}: {phrase}" for phrase in _differences(facts, there.get(name, {}))]
+    return tuple(found)
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     found = []
     for key, name in _COMPARED.items():
         old, new = before.get(key), now.get(key)
         if old is None or new is None or old == new:
             continue
         found.append("rebooted since" if key == "boot_id" else f"{name}: {old} -> {new}")
-    return tuple(found)
+    return found
 
 
 def summarise(run: Run) -> Summary:

@@ -12,14 +12,9 @@ from howfar.lab.link import DIRECTIONS, Link, LinkSpec
 from howfar.lab.link.backends import SHAPING, backends
 from howfar.lab.link.settings import loss_share
 from howfar.lab.link.spec import DirectionName, DirectionSpec
-from howfar.plan.quantities import rtt_tolerance_ns
+from howfar.plan.quantities import rtt_tolerance_ns, rtt_void_ns
 from howfar.store.server_metrics import ServerMetrics
 from howfar.units import format_duration_ns, format_rate_bps
-
-RTT_VOID_NS, RTT_VOID_SHARE = 100_000, 0.03
-"""An RTT at rest that is off by more makes a trial of a run void. A smaller error (see `plan.tolerance`) is kept, and a warning with
-the measured RTT stands next to the figure: on a busy machine both ends take longer to wake, and that is so on every path."""
-
 
 @dataclass(frozen=True)
 class Lateness:
@@ -130,7 +125,7 @@ def link_violations(
 
 def rtt_violations(spec: LinkSpec, rest_rtt_ns: int, at_rest: RttResult, lateness: Lateness) -> tuple[str, ...]:
     """The part of them that the pings at rest tell; `rest_rtt_ns` is what they take over the requested link."""
-    allowed_ns = max(RTT_VOID_NS, RTT_VOID_SHARE * spec.rtt_ns)
+    allowed_ns = rtt_void_ns(spec.rtt_ns)
     if (
         lateness.rtt_to_tolerance and spec.rtt_ns
     ):  # where no delay is requested, nothing can be subtracted from the path's own time
