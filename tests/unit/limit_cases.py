@@ -34,6 +34,8 @@ class Case:
     bytes_to_client: int = 40_000
     bytes_to_server: int = 1_000
     rate_bps: int | None = 10**9
+    goodput_bps: dict[str, int] | None = None
+    """By direction, what one connection got over a real link. None: the link is emulated, with `rate_bps`."""
     rtt_us: float | None = 200.0
     """None: no link."""
     tcp: tuple[TcpRecord, ...] = ()
@@ -110,6 +112,8 @@ class Case:
         link: dict[str, Any] = {
             "asked": {"to_client": {"rate_bps": self.rate_bps}, "to_server": {"rate_bps": self.rate_bps}}
         }
+        if self.goodput_bps is not None:
+            link = {"real": True, "goodput_bps": self.goodput_bps, "mss": MSS}
         window = Window(
             length_ns=SECONDS * 10**9,
             interface="s0" if self.rtt_us else "lo",

@@ -306,6 +306,30 @@ def test_parts_add_up_and_are_known(case: Case) -> None:
     assert sum(cells.time_split_us(cycle).values()) == pytest.approx(evidence.cycle_s * 1e6)
 
 
+def _over_a_real_link(case: Case, to_server: int, to_client: int) -> Case:
+    """As between hosts, where no interface counts over the window."""
+    return replace(case, window=False, goodput_bps={"to_server": to_server, "to_client": to_client})
+
+
+def test_a_real_link_is_never_called_full_for_what_one_connection_got() -> None:
+    """16 connections can get more than the probe's one: under a limit of each flow, or over a long way."""
+    evidence, _, limit = found_in(_over_a_real_link(FULL, 10**9, 90_000_000))
+    assert evidence.to_client is not None and evidence.to_client.used == 1, "more than one connection got"
+    assert evidence.to_client.rate_bps is not None and evidence.to_client.rate_bps > 1.03 * 90_000_000
+    assert limit.resource is Resource.NOT_ESTABLISHED and "whether it is full is not known" in limit.says
+    emulated = limit_of(replace(FULL, window=False))
+    assert emulated.resource is Resource.LINK_TO_CLIENT
+
+
+def test_each_direction_of_a_real_link_has_its_own_rate_with_framing() -> None:
+    """Bytes on the wire are held against 1538 of them for each 1448 of goodput."""
+    evidence, cycle, _ = found_in(_over_a_real_link(FULL, 10**8, 2 * 10**9))
+    assert evidence.to_client is not None and evidence.to_server is not None
+    assert evidence.to_client.rate_bps == pytest.approx(2e9 * 1538 / 1448)
+    assert evidence.to_server.rate_bps == pytest.approx(1e8 * 1538 / 1448)
+    assert next(part.basis for part in cycle.parts if part.name == cycles.WIRE) == "bounded"
+
+
 def test_a_full_link_s_cycle_is_mostly_its_queue() -> None:
     """16 connections share 10.4 ms per transaction on the wire: the others' take up most of 172 ms."""
     _, cycle, _ = found_in(FULL)

@@ -8,7 +8,8 @@ known from something else than the clock, and claims its time in this order; a l
 - round trips: their number x the RTT at rest.
 - acknowledgement of a replica: the round trips to it that a semi-synchronous commit waits, at rest.
 - bytes on the wire: what carried this transaction, at the link's rate, both directions, framing in. A large answer is worked on
-  while it crosses; what CPU time covers of it is not counted twice: this part is cut first to what is left.
+  while it crosses; what CPU time covers of it is not counted twice: this part is cut first to what is left. Of a real link only the
+  rate of one connection is known: an upper bound.
 - row locks, as the server counts them, and the disk: writes made durable x what one was measured to take, or one and a half for
   each commit where they share it (arrivals wait for the group under way, then for their own).
 - waiting for a CPU: the scheduler's count for these processes, also of threads that work for no transaction: an upper bound.
@@ -122,10 +123,11 @@ def _claims(evidence: Evidence) -> list[tuple[str, float, Basis]]:
     """All parts except CPU, in the order of PARTS."""
     setting = evidence.setting
     commit, commit_basis = _commit(evidence)
+    wire_basis: Basis = "bounded" if any(link.rate_is_least for link in evidence.directions) else "computed"
     return [
         (ROUND_TRIPS, (setting.rest_rtt_s or 0.0) * evidence.round_trips, "computed"),
         (ACKNOWLEDGEMENT, _acknowledgement(evidence), "computed"),
-        (WIRE, sum(link.wire_s or 0.0 for link in evidence.directions), "computed"),
+        (WIRE, sum(link.wire_s or 0.0 for link in evidence.directions), wire_basis),
         (LOCKS, evidence.lock_s or 0.0, "bounded"),
         (COMMIT, commit, commit_basis),
         (WAITING, sum(evidence.role(role).wait_s for role in CPU_ROLES.values()) / evidence.transactions, "bounded"),

@@ -194,7 +194,7 @@ def next_ceiling(evidence: Evidence, without: frozenset[Resource]) -> Bound:
     found = [
         Bound(1 / link.used, f"the link {DIRECTION_LABELS[link.name]}")
         for link in evidence.directions
-        if link.used and _link(link.name) not in without
+        if link.used and not link.rate_is_least and _link(link.name) not in without
     ]
     if Resource.SERVER_CPU not in without:
         found += [Bound(1 / cpus.ours, f"the CPU of the {cpus.name}") for cpus in evidence.cpu_sets[:1] if cpus.ours]
@@ -356,7 +356,8 @@ def would_not(resource: Resource, sample: Sample, wide: Gain | None) -> str:
     """What will not help, though people try it. Of bandwidth only if the whole interval says so."""
     evidence = sample.evidence
     used = max((link.used for link in evidence.directions if link.used is not None), default=None)
-    idle = f"more bandwidth: {percent(used)} of the link is used" if used and wide and wide.most < HARDLY else ""
+    most = "at most " if any(link.rate_is_least for link in evidence.directions) else ""
+    idle = f"more bandwidth: {most}{percent(used)} of the link is used" if used and wide and wide.most < HARDLY else ""
     match resource:
         case Resource.LINK_TO_CLIENT | Resource.LINK_TO_SERVER:
             return "more connections, or more CPU on either side"

@@ -274,7 +274,7 @@ def _could_hide(evidence: Evidence, share: float) -> bool:
 def _nothing_full(evidence: Evidence) -> tuple[str, ...]:
     facts = [f"CPU of the {cpus.name}: {percent(cpus.ours)} in use by this load" for cpus in evidence.cpu_sets]
     facts += [
-        f"link {DIRECTION_LABELS[link.name]} {percent(link.used)} in use"
+        f"link {DIRECTION_LABELS[link.name]} {'at most ' if link.rate_is_least else ''}{percent(link.used)} in use"
         for link in evidence.directions
         if link.used is not None
     ]
@@ -378,7 +378,7 @@ LOSS_MATTERS_SHARE = 0.10
 def full_link(evidence: Evidence, cycle: Cycle) -> Finding | None:
     """The busier direction compared with its rate."""
     link = max(evidence.directions, key=lambda link: link.used or 0.0, default=None)
-    if link is None or link.used is None:
+    if link is None or link.used is None or link.rate_is_least:
         return None
     stretch = max((tcp.rtt_stretch or 0.0 for tcp in evidence.tcp.values()), default=0.0)
     bursty = link.used >= BURSTY_SHARE and stretch > BURSTY_STRETCH
@@ -393,6 +393,18 @@ def full_link(evidence: Evidence, cycle: Cycle) -> Finding | None:
     resource = Resource.LINK_TO_CLIENT if link.name == "to_client" else Resource.LINK_TO_SERVER
     says = f"the link {DIRECTION_LABELS[link.name]} is {'full' if full else 'full in bursts'}: {speed_pair(link)}"
     return Finding(resource, says, tuple(facts), "high" if full and link.counted else "medium")
+
+
+def perhaps_full_link(evidence: Evidence, cycle: Cycle) -> Finding | None:
+    """A real link that carries about what one connection got before the run: no counter says whether it could carry more."""
+    link = max(evidence.directions, key=lambda link: link.used or 0.0, default=None)
+    if link is None or not link.rate_is_least or (link.used or 0.0) < BURSTY_SHARE:
+        return None
+    says = (
+        f"not established: the link {DIRECTION_LABELS[link.name]} carries {speed(link.interface_bytes_per_s)} MiB/s, at least "
+        f"{percent(BURSTY_SHARE)} of what one connection got before the run; whether it is full is not known"
+    )
+    return Finding(Resource.NOT_ESTABLISHED, says, _nothing_full(evidence), "low")
 
 
 def held_windows(evidence: Evidence, cycle: Cycle) -> Finding | None:
@@ -448,6 +460,7 @@ RULES: tuple[Rule, ...] = (
     locks,
     server_wait,
     latency,
+    perhaps_full_link,
     own_round,
     busy_machine,
 )

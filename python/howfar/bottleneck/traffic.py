@@ -51,9 +51,12 @@ def ceilings(rate_bps: float, mtu: int = MTU) -> Ceilings:
     """Ceilings of a rate. 1 Gb/s, MTU 1500: 117.3 MiB/s on the interface, 112.2 MiB/s of payload."""
     wire = mtu + ETHERNET_BYTES + UNCOUNTED_BYTES
     bytes_per_s = rate_bps / 8
-    return Ceilings(
-        interface=bytes_per_s * (mtu + ETHERNET_BYTES) / wire, payload=bytes_per_s * (mtu - IP_TCP_BYTES) / wire
-    )
+    return Ceilings(interface=bytes_per_s * (mtu + ETHERNET_BYTES) / wire, payload=bytes_per_s * payload_share(mtu))
+
+
+def payload_share(mtu: int) -> float:
+    """Of the wire, in full frames."""
+    return (mtu - IP_TCP_BYTES) / (mtu + ETHERNET_BYTES + UNCOUNTED_BYTES)
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,8 @@ class CarriedTraffic:
     """Longest queue, mean over samples."""
     counted: bool
     """Whether an interface counted over the window; else computed from the protocol's bytes."""
+    rate_is_least: bool = False
+    """Of a real link only a lower bound of the rate is known, so that `wire_s` and `used` are upper bounds: nothing shows it full."""
 
 
 def link_direction(
@@ -113,11 +118,11 @@ def link_direction(
         return None
     counted = [trial for trial in linked if trial.window is not None and trial.window.network]
     loads = [_counted(trial, name) for trial in counted]
+    rate = _rate(linked[-1].receipt, factors, name)
     if not counted:
         if str(factors.get("compression", "off")) != "off":
             return None  # the engine counts bytes before compression: what was on the wire is not known
-        loads = [_computed(trial, name) for trial in linked]
-    rate_bps, mtu = _rate(linked[-1].receipt, factors, name)
+        loads = [_computed(trial, name, rate.mtu) for trial in linked]
     seconds = sum(load.seconds for load in loads)
     transactions = sum(load.transactions for load in loads)
     if not seconds or not transactions:
@@ -125,6 +130,9 @@ def link_direction(
     interface = sum(load.carried.interface for load in loads)
     wire = sum(load.carried.wire for load in loads)
     segments = sum(load.segments for load in loads)
+    rate_bps = rate.bps
+    if rate.is_least and rate_bps:
+        rate_bps = max(rate_bps, wire * 8 / seconds)  # what it carried, it can carry
     offered = wire * 8 / rate_bps / seconds if rate_bps else None
     passed = (
         1 / offered if offered and offered > 1 else 1.0
@@ -133,7 +141,7 @@ def link_direction(
     return CarriedTraffic(
         name=name,
         rate_bps=rate_bps,
-        ceilings=ceilings(rate_bps, mtu) if rate_bps else None,
+        ceilings=ceilings(rate_bps, rate.mtu) if rate_bps else None,
         interface_bytes_per_s=interface * passed / seconds,
         offered_bytes_per_s=interface / seconds,
         payload_bytes_per_s=(interface - segments * SEGMENT_HEADER_BYTES) * passed / seconds,
@@ -142,6 +150,7 @@ def link_direction(
         segments=segments / transactions,
         queue_bytes=sum(queues) / len(queues) if queues else None,
         counted=bool(counted),
+        rate_is_least=rate.is_least,
     )
 
 
@@ -170,12 +179,12 @@ def _counted(trial: Trial, name: Direction) -> _Load:
     )
 
 
-def _computed(trial: Trial, name: Direction) -> _Load:
+def _computed(trial: Trial, name: Direction, mtu: int) -> _Load:
     measured = trial.measured
     assert measured is not None, "only of good trials"
     payload = measured.bytes_to_client if name == "to_client" else measured.bytes_to_server
-    found = carried_payload(payload, measured.turns)
-    segments = payload / (MTU - IP_TCP_BYTES) + measured.turns / 2
+    found = carried_payload(payload, measured.turns, mtu)
+    segments = payload / (mtu - IP_TCP_BYTES) + measured.turns / 2
     return _Load(found, segments, measured.elapsed_ns / 1e9, measured.transactions)
 
 
@@ -190,13 +199,27 @@ def _section(receipt: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _rate(receipt: Mapping[str, Any], factors: Mapping[str, FactorValue], name: Direction) -> tuple[float | None, int]:
-    """The requested rate: from the receipt, which has each direction, else from the cell."""
+@dataclass(frozen=True)
+class _Rate:
+    """Of one direction, framing included."""
+
+    bps: float | None
+    mtu: int
+    is_least: bool = False
+
+
+def _rate(receipt: Mapping[str, Any], factors: Mapping[str, FactorValue], name: Direction) -> _Rate:
+    """The requested rate: from the receipt, which has each direction, else from the cell. Of a link that is there, what the probe's
+    one connection got: several may get more."""
     link = _section(receipt, "link")
+    if link.get("real"):
+        goodput_bps, mss = _section(link, "goodput_bps").get(name), link.get("mss")
+        mtu = int(mss) + IP_TCP_BYTES if mss else MTU
+        return _Rate(goodput_bps / payload_share(mtu) if goodput_bps else None, mtu, is_least=True)
     requested = _section(link, "asked")
     rate = _section(requested, name).get("rate_bps", requested.get("rate_bps", factors.get("rate_bps")))
     mtu = link.get("mtu", MTU)
-    return (float(rate) if isinstance(rate, int | float) and rate else None), int(mtu) if mtu else MTU
+    return _Rate(float(rate) if isinstance(rate, int | float) and rate else None, int(mtu) if mtu else MTU)
 
 
 # ---------------------------------------------------------------- for the eye
@@ -208,8 +231,8 @@ def network_series(trial: Trial, factors: Mapping[str, FactorValue]) -> NetworkS
     if window is None or not window.network:
         return None
     linked = bool(trial.receipt.get("link"))
-    rate_bps, mtu = _rate(trial.receipt, factors, "to_client") if linked else (None, MTU)
-    limits = ceilings(rate_bps, mtu) if rate_bps else None
+    rate = _rate(trial.receipt, factors, "to_client") if linked else _Rate(None, MTU)
+    limits = ceilings(rate.bps, rate.mtu) if rate.bps else None
     seen = (_BEGIN, *window.network)
     slices = [pair for pair in pairwise(seen) if pair[1].at_ns > pair[0].at_ns]
     return NetworkSeries(
