@@ -8,10 +8,11 @@ import pytest
 from tests.unit.fake_pages import HEAVY, LIGHT, page_run
 from tests.unit.synthetic_run import PATHS, PathModel, synthetic_run
 
-from howfar.analysis.compare import compare
+from howfar.analysis.compare import agreement, compare
 from howfar.cli.compare import _table
 from howfar.plan.factors import ORDINARY
-from howfar.store.records import ArmRole, Run
+from howfar.stats.estimate import Estimate
+from howfar.store.records import ArmRole, Run, Trial
 
 
 def test_the_same_thing_twice_is_not_called_different() -> None:
@@ -177,6 +178,45 @@ def test_a_baseline_over_the_link_is_one_cell_in_the_laboratory_and_on_hosts_nea
         update={"info": on_hosts(other, rtt_of(other) + 1).info.model_copy(update={"environment": {}})}
     )
     assert all(arm.relative_to_baseline is None for arm in compare(lab, other).arms), "two laboratories set theirs"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (0.95, 1.05, "agrees"),
+        (1.02, 1.08, "agrees"),
+        (0.8, 1.3, "too wide"),
+        (0.99, 1.2, "too wide"),
+        (1.02, 1.2, "differs"),
+        (0.5, 0.7, "differs"),
+    ],
+)
+def test_an_interval_agrees_only_where_it_is_narrow_enough_to_tell(low: float, high: float, said: str) -> None:
+    assert agreement(Estimate(value=(low + high) / 2, low=low, high=high, n=8)) == said
+
+
+def test_noise_is_no_agreement() -> None:
+    lab = synthetic_run(models=REMOTE, samples=5)
+
+    def noisy(trial: Trial) -> Trial:
+        if trial.arm != "zlib" or trial.measured is None:
+            return trial
+        times = 2.0 if trial.block % 2 else 0.5
+        queries = {what: round(getattr(trial.measured, what) * times) for what in ("queries", "transactions")}
+        return trial.model_copy(update={"measured": trial.measured.model_copy(update=queries)})
+
+    noise = lab.model_copy(update={"trials": tuple(map(noisy, lab.trials))})
+    said = compare(lab, on_hosts(noise, rtt_of(lab))).beside
+    assert "for 0 of 1 arm, and for 1 the interval is too wide to tell" in said
+
+
+def test_how_far_links_are_apart_that_are_compared_is_said() -> None:
+    lab = synthetic_run(models=REMOTE, samples=5)
+    same, apart = (compare(lab, on_hosts(lab, round(rtt_of(lab) * times))).beside for times in (1.02, 1.2))
+    assert "The links are not the same" not in same
+    assert "The links are not the same: RTT 0.2ms in the laboratory and 0.24ms between the hosts (+20 %)." in apart
+    turned = compare(on_hosts(lab, round(rtt_of(lab) * 1.2)), lab).beside
+    assert "RTT 0.24ms between the hosts and 0.2ms in the laboratory (-17 %)" in turned
 
 
 def test_an_arm_without_an_interval_agrees_with_nothing() -> None:

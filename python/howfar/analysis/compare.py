@@ -4,13 +4,15 @@ whatever changed between the two sessions, the machine's mood included, is in th
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
+from howfar.analysis.confirmation import TOLERANCE
 from howfar.plan.factors import ORDINARY
 from howfar.plan.page import Keys
-from howfar.plan.quantities import Part
+from howfar.plan.quantities import RTT_OFF_MAX_SHARE, Part
 from howfar.plan.types import Data, Timing, Workload, factors_model
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import excludes_one, interval_text, simultaneous, welch_ratio
@@ -90,7 +92,9 @@ class Comparison:
 
 
 _NEAR_SHARE = 0.25
-"""By which an emulated link may differ from a real one that was measured, and is still the same link to a reader."""
+"""By which an emulated link may differ from a real one that was measured, and is still compared with it."""
+_NAMED_SHARE = RTT_OFF_MAX_SHARE
+"""From which the difference is named: an emulated link is held to less."""
 _LINK_LEVELS = ("rtt_ns", "rate_bps")
 
 
@@ -111,12 +115,39 @@ def _beside(arms: Sequence[ArmComparison]) -> str:
     most = f"differs most for {worst.arm}, by a factor of {interval_text(error)}"
     if not judged:
         return f"Whether laboratory and hosts agree is not resolved: no arm has an interval; the ratio to the baseline {most}."
-    alike = [arm for arm, ratio in judged if not excludes_one(simultaneous(ratio, arm.claims))]
+    found = Counter(agreement(simultaneous(ratio, arm.claims)) for arm, ratio in judged)
     having = " with an interval" if len(judged) < len(known) else ""
+    differs = f", differs for {found['differs']}" if found["differs"] else ""
+    wide = f", and for {found['too wide']} the interval is too wide to tell" if found["too wide"] else ""
     return (
-        f"Between laboratory and hosts, the ratio to the baseline agrees, within its interval, for {len(alike)} of "
-        f"{counted(len(judged), 'arm')}{having}; it {most}."
+        f"Between laboratory and hosts, the ratio to the baseline agrees to {TOLERANCE * 100:.0f} % for {found['agrees']} of "
+        f"{counted(len(judged), 'arm')}{having}{differs}{wide}; it {most}."
     )
+
+
+def agreement(ratio: Estimate) -> Literal["agrees", "differs", "too wide"]:
+    """What an interval says of two figures that are to be the same, as of a confirmed prediction: it agrees only where the whole of it is
+    near 1, and an interval that includes everything says nothing."""
+    assert ratio.low is not None and ratio.high is not None, "of ratios with an interval"
+    if max(-math.log(ratio.low), math.log(ratio.high)) <= math.log1p(TOLERANCE):
+        return "agrees"
+    return "differs" if excludes_one(ratio) else "too wide"
+
+
+def _apart(before: Run, after: Run, arms: Sequence[ArmComparison]) -> str:
+    """Names the levels in which links that are compared differ, at the arm where they differ most. Empty: they hardly do."""
+    old, new = ({arm.name: arm.factors for arm in run.info.arms} for run in (before, after))
+    places = ("between the hosts", "in the laboratory")
+    first, second = places if before.info.environment.get("testbed") == "hosts" else places[::-1]
+    found = []
+    for name in _LINK_LEVELS:
+        pairs = [(old[arm.arm].get(name), new[arm.arm].get(name)) for arm in arms if arm.same_cell]
+        known = [(float(one), float(other)) for one, other in pairs if one and other]
+        one, other = max(known, key=lambda pair: abs(math.log(pair[0] / pair[1])), default=(1.0, 1.0))
+        if abs(math.log(one / other)) > math.log1p(_NAMED_SHARE):
+            shown = f"{_with_unit(name, one)} {first} and {_with_unit(name, other)} {second}"
+            found.append(f"{'RTT' if name == 'rtt_ns' else _plain(name)} {shown} ({(other / one - 1) * 100:+.0f} %)")
+    return f" The links are not the same: {', '.join(found)}." if found else ""
 
 
 def compare(before: Run, after: Run) -> Comparison:
@@ -138,7 +169,7 @@ def compare(before: Run, after: Run) -> Comparison:
         only_before=tuple(sorted(old_names - new_names)),
         only_after=tuple(sorted(new_names - old_names)),
         counted=new.unit,
-        beside=_beside(arms) if beside else "",
+        beside=_beside(arms) + _apart(before, after, arms) if beside else "",
     )
 
 
