@@ -115,7 +115,8 @@ start() {{ echo "python -m ray.scripts.scripts start --num-cpus=2 --object-store
 $(start --head --port=6400 --node-ip-address=10.78.0.1 --include-dashboard=false) >head.txt 2>&1
 on a "RAY_USAGE_STATS_ENABLED=0 $(start --address=10.78.0.1:6400 --node-ip-address=10.78.0.10)" >a.txt 2>&1
 on b "RAY_USAGE_STATS_ENABLED=0 $(start --address=10.78.0.1:6400 --node-ip-address=10.78.0.11)" >b.txt 2>&1
-howfar run plan.toml --on ray://10.78.0.1:6400 --place client=node-10-78-0-10,server=node-10-78-0-11 --out run.howfar 2>err.txt & run=$!
+place=client=node-10-78-0-10,server=node-10-78-0-11
+howfar run plan.toml --on ray://10.78.0.1:6400 --place $place --out run.howfar 2>err.txt & run=$!
 until grep -q "^block 1" err.txt; do kill -0 $run; sleep 0.1; done
 ! howfar hosts show ray://10.78.0.1:6400 2>used.txt
 wait $run

@@ -126,8 +126,8 @@ def _beside(arms: Sequence[ArmComparison]) -> str:
 
 
 def agreement(ratio: Estimate) -> Literal["agrees", "differs", "too wide"]:
-    """What an interval says of two figures that are to be the same, as of a confirmed prediction: it agrees only where the whole of it is
-    near 1, and an interval that includes everything says nothing."""
+    """What an interval says of two figures that are to be the same, with the tolerance of a confirmed prediction. It agrees only where
+    the whole of it is near 1: one that includes everything says nothing."""
     assert ratio.low is not None and ratio.high is not None, "of ratios with an interval"
     if max(-math.log(ratio.low), math.log(ratio.high)) <= math.log1p(TOLERANCE):
         return "agrees"

@@ -130,8 +130,8 @@ def _unpack(directory: Path) -> None:
 
 
 def hosts_of(nodes: Sequence[Mapping[str, Any]]) -> HostsFile:
-    """The hosts that a cluster's nodes are: by host name where it is one of a kind, else by address, so that a name stays with its node
-    whoever joins or leaves; each in the roles that its resources name (`role:client`), or in any. Raises LabError."""
+    """The hosts that a cluster's nodes are: by host name where it is one of a kind, else by address, so that a name stays with its
+    node; each in the roles that its resources name (`role:client`), or in any. Raises LabError."""
     alive = sorted((node for node in nodes if node["Alive"]), key=lambda node: str(node["NodeManagerAddress"]))
     names = [re.sub(r"[^a-z0-9-]", "-", str(node["NodeManagerHostname"]).lower().partition(".")[0]) for node in alive]
     found: dict[str, HostSpec] = {}

@@ -124,7 +124,9 @@ def _other_links(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | Non
         old_ns, ends = link["rtt_ns"]["p50"], (link["from"], link["to"])
         if ends in there and abs(there[ends] - old_ns) > rtt_void_ns(old_ns):
             was, is_now = format_duration_ns(old_ns), format_duration_ns(there[ends])
-            return f"the run was begun with an RTT of {was} from host {ends[0]} to host {ends[1]}, which is {is_now} now"
+            return (
+                f"the run was begun with an RTT of {was} from host {ends[0]} to host {ends[1]}, which is {is_now} now"
+            )
     return None
 
 

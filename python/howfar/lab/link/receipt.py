@@ -16,6 +16,7 @@ from howfar.plan.quantities import rtt_tolerance_ns, rtt_void_ns
 from howfar.store.server_metrics import ServerMetrics
 from howfar.units import format_duration_ns, format_rate_bps
 
+
 @dataclass(frozen=True)
 class Lateness:
     """How late packets may leave, and how far the RTT at rest may be off."""
