@@ -220,7 +220,7 @@ def test_clients_share_a_load_and_the_server_counts_their_sum(
     chosen = f"--place server=e --clients {','.join(clients)}"
     command = (
         f"howfar run plan.toml --on hosts.toml {chosen} --out run.howfar; "
-        f"howfar bench hosts hosts.toml {chosen} --blocks 1 --seconds 0.5 --threads 2 --json >scale.json"
+        f"howfar bench hosts hosts.toml {chosen} --blocks {BLOCKS} --seconds 1 --threads 2 --json >scale.json"
     )
     done = among_hosts(cache, tmp_path, command, (*clients, "e"))
     came_through(done.returncode, done.stderr)
@@ -232,9 +232,29 @@ def test_clients_share_a_load_and_the_server_counts_their_sum(
         counted = trial.receipt["server"]["counters"]["Com_stmt_execute"]
         # That all answers, those beyond the window too, are as many is the receipt's own rule.
         assert both <= counted <= 1.1 * both + 50 * len(clients)
-    division = json.loads((tmp_path / "scale.json").read_text())["division"]
+    scale = json.loads((tmp_path / "scale.json").read_text())
+    division = scale["division"]
     assert (division["clients"], division["connections"]) == (len(clients), 2 * len(clients))
-    assert division["p50_ns"] > division["service_ns"] and division["p50"]["value"] > 0
+    assert division["p50_ns"] > division["service_ns"]
+    _keeps_to_its_bars(scale)
+
+
+BLOCKS = 4
+"""As many as an interval needs."""
+RAY_CPU, AGENT_CPU = 0.01, 0.05
+"""Most that Ray, and howfar's agent, may have of one CPU of a load host while it measures. It is time on a CPU, which a busy machine
+hardly changes."""
+P50_OFF, P99_OFF = 0.03, 0.10
+"""By which the merged times of several clients may differ from one client's in the same blocks. The server takes 5 ms, and nothing is
+full; the p99 has the machine's own disturbances in it, so that only its interval is held against the bar."""
+
+
+def _keeps_to_its_bars(scale: dict[str, Any]) -> None:
+    for row in scale["rows"]:
+        assert row["ray_cpu"] is not None and row["ray_cpu"] <= RAY_CPU and row["agent_cpu"] <= AGENT_CPU, scale
+    p50, p99 = scale["division"]["p50"], scale["division"]["p99"]
+    assert 1 / (1 + P50_OFF) <= p50["value"] <= 1 + P50_OFF, scale
+    assert p99["low"] <= 1 + P99_OFF and p99["high"] >= 1 / (1 + P99_OFF), scale
 
 
 @pytest.mark.thorough
