@@ -157,11 +157,11 @@ def test_a_cluster_has_the_distances_that_were_measured(name: str) -> None:
     found, notes = _with_measured(plan, cast(Any, _Measured(_apart("a", "b", 200_000, 10**9), servers)))
     agreed = [cell.factors for cell in cells(found) if cell.factors["replication"] == "galera"]
     assert {factors["distances"] for factors in agreed} == {"0.211ms,85ms,85ms"}
-    assert {factors["replica_rate_bps"] for factors in agreed} == {10**9}
+    assert {factors["replica_rate_bps"] for factors in agreed} == {1_060_000_000}, "as of the wire, with its framing"
     (again,) = [cell for cell in cells(found) if cell.role == "control"]
     assert again.factors in [cell.factors for cell in cells(found) if cell.role == "contender"]
     assert node_rtts_ns(agreed[0]) == {(0, 1): 211_000, (0, 2): 85_000_000, (1, 2): 85_000_000}
-    assert "0.211ms (b, c), 85ms (b, d), 85ms (c, d), goodput 1gbit" in notes[-1]
+    assert "0.211ms (b, c), 85ms (b, d), 85ms (c, d), goodput of one connection 1gbit" in notes[-1]
     assert restore_plan(found.model_dump(mode="json")) == found, "howfar resume reads it again"
 
 
@@ -170,7 +170,12 @@ def test_the_links_to_a_hop_and_from_it_are_named_beside_the_straight_one() -> N
     measured = _Measured(_apart("a", "b", 200_000, 10**9), hop_facts=hop)
     found, notes = _with_measured(load_plan("hops").plan, cast(Any, measured))
     assert found.factors.rtt_ns == (200_000,)
-    assert "to the hop and from it are measured, not set: RTT 0.1ms (c, a), 0.3ms (b, c), goodput 100mbit" in notes[-1]
+    assert (
+        "to the hop and from it are measured, not set: RTT 0.1ms (c, a), 0.3ms (b, c), goodput of one connection 100mbit"
+        in notes[-1]
+    )
+    (link,) = found.factors.rate_bps
+    assert link == 1_060_000_000 and "1.06gbit with framing" in notes[0]
 
 
 def test_the_round_trip_by_way_of_a_hop_is_the_sum_of_both() -> None:

@@ -174,7 +174,7 @@ MEANING = {
     Warning.DISTURBED: "every block had a void trial, so the first ones are shown for the cells that were good in them, which favours "
     "paths over the link; run again on a quieter machine",
     Warning.AA_EXCLUDES_ONE: "the same path differs under two names, so effects of that size are not resolved; run again",
-    Warning.LINK_NOT_AS_ASKED: "the link's measured RTT differs from the requested one",
+    Warning.LINK_NOT_AS_ASKED: "the link's measured RTT differs from the requested one, or, between hosts, from that before the run",
     Warning.CONTROL_MISSED: "a known effect was not found as it is (by chance in one of 20 runs), so effects of a link that are as "
     "small are doubtful",
 }

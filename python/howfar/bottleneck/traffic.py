@@ -59,6 +59,12 @@ def payload_share(mtu: int) -> float:
     return (mtu - IP_TCP_BYTES) / (mtu + ETHERNET_BYTES + UNCOUNTED_BYTES)
 
 
+def mtu_of(link: Mapping[str, Any]) -> int:
+    """Of a link that is there, from what a probe's connection said."""
+    mss = link.get("mss")
+    return int(mss) + IP_TCP_BYTES if mss else MTU
+
+
 @dataclass(frozen=True)
 class Carried:
     """Bytes of one direction."""
@@ -213,8 +219,7 @@ def _rate(receipt: Mapping[str, Any], factors: Mapping[str, FactorValue], name: 
     one connection got: several may get more."""
     link = _section(receipt, "link")
     if link.get("real"):
-        goodput_bps, mss = _section(link, "goodput_bps").get(name), link.get("mss")
-        mtu = int(mss) + IP_TCP_BYTES if mss else MTU
+        goodput_bps, mtu = _section(link, "goodput_bps").get(name), mtu_of(link)
         return _Rate(goodput_bps / payload_share(mtu) if goodput_bps else None, mtu, is_least=True)
     requested = _section(link, "asked")
     rate = _section(requested, name).get("rate_bps", requested.get("rate_bps", factors.get("rate_bps")))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from howfar.bottleneck.traffic import mtu_of, payload_share
 from howfar.errors import PlanError, UsageError
 from howfar.paths import find_path, is_local
 from howfar.paths.path import given_programs
@@ -350,8 +351,8 @@ def _with_measured(plan: Plan, testbed: Hosts) -> tuple[Plan, tuple[str, ...]]:
             ("the link to the replica is" if len(servers) == 1 else "the links between the servers are", servers)
         )
     notes = (
-        f"{links} measured, not set: RTT {_rtts(facts)}, goodput {format_rate_bps(_least_bps(facts))}; so there is no control arm "
-        "with a longer RTT"
+        f"{links} measured, not set: RTT {_rtts(facts)}, goodput of one connection {format_rate_bps(_least_goodput_bps(facts))} "
+        f"({format_rate_bps(_least_bps(facts))} with framing); so there is no control arm with a longer RTT"
         for links, facts in said
     )
     return fitted.plan, (*fitted.notes, *notes)
@@ -376,8 +377,14 @@ def _least_bps(links: Sequence[Mapping[str, Any]]) -> int:
     return min(_measured(one)["rate_bps"] for one in links)
 
 
+def _least_goodput_bps(links: Sequence[Mapping[str, Any]]) -> int:
+    return min(_rounded(min(one["goodput_bps"].values())) for one in links)
+
+
 def _measured(link: Mapping[str, Any]) -> dict[str, int]:
-    return {"rtt_ns": _rounded(link["rtt_ns"]["p50"]), "rate_bps": _rounded(min(link["goodput_bps"].values()))}
+    """Levels of the laboratory's factors: its rate is that of the wire, with the framing that goodput leaves out."""
+    rate_bps = min(link["goodput_bps"].values()) / payload_share(mtu_of(link))
+    return {"rtt_ns": _rounded(link["rtt_ns"]["p50"]), "rate_bps": _rounded(rate_bps)}
 
 
 def _rounded(value: float) -> int:
