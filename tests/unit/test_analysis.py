@@ -551,7 +551,7 @@ def test_an_rtt_that_is_off_in_every_block_is_told_and_from_two_percent_on_warne
     trials, ratios = blocks(8, 0.0, 0.01, 0.7)
     found = scatter(trials, judge_ratio(ratios), 0.7, rest_rtt_ns=192_000)
     assert found is not None and found.rtt_off == pytest.approx(200 / 192 - 1)
-    assert found.shift == pytest.approx(-0.7 * (200 / 192 - 1))
+    assert found.shift == pytest.approx(-0.7 * (200 - 192) / 200), "as a share of the measured cycle"
     unknown = scatter(trials, judge_ratio(ratios), 0.7)
     assert unknown is not None and unknown.shift is None
 

@@ -275,7 +275,7 @@ def cell(table: TrialTable, arm: Arm, found: Floors, rests: bool, acknowledgemen
     bound = _cpu_bound(arm, reference)
     ratio = IDENTITY if baseline else judged.quoted if judged else None
     cpu_ratio = None if broken else _over_baseline(table, arm, table.path_cpu_us)
-    spread = scatter(whole, judged, part_us(cycle, ROUND_TRIPS) / cycle.us, link.expected_rtt_ns)
+    spread = scatter(whole, judged, part_us(cycle, ROUND_TRIPS) / cycle.us, link.emulated_rtt_ns)
     warnings = signs.arm_warnings(trials, link, spread.shift if spread else None, is_load=not pages)
     warnings += signs.ratio_warnings(judged, found.target) if judged else []
     return CellSummary(
@@ -415,7 +415,7 @@ class Scatter(Part):
     rtt_off: float | None = None
     """Relative difference of the mean RTT at rest from the requested one: 0.01 is 1 % too long. None: not known."""
     shift: float | None = None
-    """Part of the figure that `rtt_off` takes in every block, so that neither the scatter nor a control over that link shows it."""
+    """Part of the figure that `rtt_off` takes: the interval and the controls are about the link's RTT, not about the requested one."""
 
 
 def scatter(
@@ -445,5 +445,5 @@ def scatter(
         other=other,
         rtt=rtt,
         rtt_off=off,
-        shift=None if off is None else -round_trips_share * off,
+        shift=None if off is None else -round_trips_share * off / (1 + off),
     )

@@ -29,6 +29,8 @@ class LinkFacts:
 
     hosts_rtt_ns: float | None = None
     """Part of it that the hosts take, by the calibration: twice what each direction leaves out of its delay. None: not known."""
+    is_real: bool = False
+    """Between hosts of the user's own."""
 
     @property
     def as_requested(self) -> bool:
@@ -39,6 +41,11 @@ class LinkFacts:
             return True
         expected_ns = self.expected_rtt_ns or self.requested_rtt_ns
         return abs(self.rest_rtt_ns - expected_ns) <= rtt_tolerance_ns(self.requested_rtt_ns)
+
+    @property
+    def emulated_rtt_ns(self) -> float | None:
+        """The same of a link that was made: a real one was not requested."""
+        return None if self.is_real else self.expected_rtt_ns
 
     @property
     def expected_rtt_ns(self) -> float | None:
@@ -73,5 +80,6 @@ def link_facts(factors: Mapping[str, FactorValue], receipts: Sequence[Mapping[st
         rest_rtt_ns=median(measured) if measured else None,
         ping_rtt_ns=next(iter(known("link", "asked", "rest_rtt_ns")), None),
         hosts_rtt_ns=2 * median(left_out) if (left_out := known("link", "compensate_ns")) else None,
+        is_real=any(isinstance(link := receipt.get("link"), Mapping) and link.get("real") for receipt in receipts),
         goodput_share=next((share for receipt in receipts if (share := _goodput_share(receipt)) is not None), None),
     )

@@ -13,7 +13,7 @@ from howfar.paths import is_direct
 from howfar.plan.factors import ORDINARY
 from howfar.report import figures
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import Resolution, excludes_one, judge_ratio, share_text
+from howfar.stats.intervals import Resolution, excludes_one, floor_text, judge_ratio, share_text
 from howfar.stats.trials import alike
 from howfar.store.records import ArmRole, FactorValue
 
@@ -87,12 +87,12 @@ def floor_clause(evidence: RunEvidence, *, quoted: bool = True) -> str:
     if floor is None or aa is None:
         return "; this session has no noise floor, so no difference is claimed"
     link = evidence.floors.floor(over_link=True) or floor
-    over_link = f", over the link {share_text(link)}" if link > floor else ""
+    over_link = f", over the link {floor_text(link)}" if link > floor else ""
     if excludes_one(aa):
         off, end = share_text(abs(aa.value - 1)), "," if over_link else ""
-        below = f"nothing under {share_text(floor)}{over_link}{end} is claimed"
+        below = f"nothing under {floor_text(floor)}{over_link}{end} is claimed"
         return f"; the same path under two names differed by {off}, so {below}"
-    return f" ({'95 % intervals; ' if quoted else ''}noise floor {share_text(floor)}{over_link})"
+    return f" ({'95 % intervals; ' if quoted else ''}noise floor {floor_text(floor)}{over_link})"
 
 
 def ratio_of(evidence: RunEvidence, cell: CellSummary, reference: CellSummary) -> Estimate | None:

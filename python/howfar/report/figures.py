@@ -14,6 +14,7 @@ from howfar.stats.intervals import (
     MIN_BLOCKS,
     Resolution,
     excludes_one,
+    floor_text,
     half_width,
     half_width_text,
     interval_text,
@@ -212,7 +213,7 @@ def _noise_floor(summary: Summary) -> str:
 def _floors(floor: float, over_link: float | None) -> str:
     """`1.2 %`, or `1.2 %, over the link 3.4 %` where that is more."""
     more = over_link if over_link is not None and over_link > floor else None
-    return share(floor) if more is None else f"{share(floor)}, over the link {share(more)}"
+    return floor_text(floor) if more is None else f"{floor_text(floor)}, over the link {floor_text(more)}"
 
 
 STOPS = {

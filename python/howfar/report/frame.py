@@ -56,7 +56,7 @@ from howfar.report.figures import (
     unmeasured_lines,
 )
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import interval_text
+from howfar.stats.intervals import excludes_one, interval_text
 from howfar.stats.trials import ONE
 from howfar.store.records import ArmRole, FactorValue
 from howfar.units import counted, format_duration_ns, format_rate_bps
@@ -137,10 +137,23 @@ def _exchange(hosts: HostsSeen) -> str:
     text = f"client and server on hosts {first} and {second}, which swapped roles from block to block"
     if hosts.machines is None:
         return text
+    differ = excludes_one(hosts.machines) if hosts.machines.low is not None else False
     return (
         f"{text}: with {first} as the server, the baseline did {interval_text(hosts.machines)} times as many operations per second "
-        f"as with {second}, which is a difference between the hosts, not between paths"
+        f"as with {second}, {'which is a difference between the hosts, not between paths' if differ else 'which is not resolved'}"
     )
+
+
+def _between(summary: Summary) -> str:
+    """Hosts and the link between them: `Between hosts a and b: RTT 0.212 ms, 9.41 Gb/s`. Empty: the run was in the laboratory."""
+    if not on_hosts(summary):
+        return ""
+    found = []
+    for link in summary.environment.get("distances") or ():
+        rtt_us, slower = link["rtt_ns"]["p50"] / 1e3, min(link["goodput_bps"].values()) / 1e9
+        found.append(f"hosts {link['from']} and {link['to']}: RTT {rtt_us:,.3g} µs, {slower:.3g} Gb/s")
+    swapped = summary.hosts is not None and summary.hosts.swapped is not None
+    return f"Between {'; '.join(found)}{' (roles swapped from block to block)' if swapped else ''}" if found else ""
 
 
 def host_lines(hosts: HostsSeen) -> list[str]:
@@ -300,7 +313,7 @@ def frame(
 
 
 def _below_the_table(summary: Summary) -> str:
-    found = (figures.session_line(summary), capital(idle_text(summary)), controls_text(summary))
+    found = (figures.session_line(summary), _between(summary), capital(idle_text(summary)), controls_text(summary))
     return f"{'. '.join(each for each in found if each)}."
 
 
@@ -606,8 +619,8 @@ def _instrument(summary: Summary) -> list[str]:
         off, shift = most.rtt_off or 0.0, most.shift or 0.0
         found.append(
             f"On average the RTT at rest was {figures.percent(abs(off))} {'longer' if off > 0 else 'shorter'} than requested, which "
-            f"alone makes the figures of {arm} {figures.percent(abs(shift))} {'lower' if shift < 0 else 'higher'}. This is the same "
-            "in every block, so it is in no interval, and the controls over the link do not show it."
+            f"alone makes the figures of {arm} {figures.percent(abs(shift))} {'lower' if shift < 0 else 'higher'}. Intervals "
+            "and controls are about the measured RTT and do not show this."
         )
     limited = [cell.limit.resource for cell in cells if cell.limit]
     if limited:

@@ -221,6 +221,15 @@ def share_text(share: float) -> str:
     return "> 100 %" if share > 1 else f"{share * 100:.1f} %"
 
 
+_FACTOR_FROM = 0.25
+"""Noise floor from which it is told as a factor: half as fast is beyond a floor of 64 %, which is a factor of 1.64 either way."""
+
+
+def floor_text(floor: float) -> str:
+    """A noise floor as text, `1.7 %` or `a factor of 1.64`."""
+    return share_text(floor) if floor < _FACTOR_FROM else f"a factor of {1 + floor:.3g}"
+
+
 def half_width_text(width: float) -> str:
     """The result of `half_width` as text: `±1.7 %`, `> ±100 %`."""
     return "> ±100 %" if width > 1 else f"±{width * 100:.1f} %"
