@@ -129,7 +129,8 @@ ls /dev/shm >shm.txt
 
 @pytest.mark.thorough
 def test_a_ray_cluster_that_exists_is_used_and_left_as_it_was(cache: Path, tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text(_PLAN)
+    # It must still measure when the second command asks.
+    (tmp_path / "plan.toml").write_text(_PLAN.replace("_blocks = 4", "_blocks = 12"))
     done = among_hosts(cache, tmp_path, _EXISTING)
     came_through(done.returncode, done.stderr + _said(tmp_path, "err.txt"))
     assert "in use by another command" in _said(tmp_path, "used.txt")
