@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +23,7 @@ from howfar.plan.factors import node_rtts_ns
 from howfar.plan.fitting import with_link
 from howfar.plan.load import load_plan
 from howfar.plan.types import restore_plan
+from howfar.report.frame import setup_line
 from howfar.store.records import Run
 
 distances = pytest.importorskip("howfar.fleet.distances", reason="Ray is not installed (./setup --tests brings it)")
@@ -139,6 +140,7 @@ class _Measured:
     link_facts: dict[str, Any] | None
     replica_facts: tuple[dict[str, Any], ...] = ()
     hop_facts: tuple[dict[str, Any], ...] = ()
+    client_facts: tuple[dict[str, Any], ...] = ()
 
 
 def _apart(source: str, target: str, rtt_ns: int, bps: int) -> dict[str, Any]:
@@ -204,6 +206,49 @@ def test_a_link_that_is_no_longer_the_runs_makes_the_trial_void(before_ns: int, 
     said = distances.link_moved(distances.real_link(probe, _apart("a", "b", before_ns, 10**9)))
     assert bool(said) == moved
     assert not moved or "from host a to host b" in said[0]
+
+
+def test_the_link_of_each_client_is_named_and_may_make_a_trial_void() -> None:
+    links = (_apart("a", "b", 200_000, 10**9), _apart("c", "b", 210_000, 10**8))
+    measured = _Measured(links[0], client_facts=links)
+    _, notes = _with_measured(load_plan("paths").plan, cast(Any, measured))
+    assert "the clients' links are measured, not set: RTT 0.2ms (b, a), 0.21ms (b, c), goodput" in notes[-1]
+
+    def probe(now_ns: int, link: dict[str, Any]) -> dict[str, Any]:
+        return distances.real_link(
+            RttResult(count=50, min_ns=now_ns, p50_ns=now_ns, p99_ns=now_ns, max_ns=now_ns), link
+        )
+
+    first = probe(200_000, links[0])
+    assert distances.link_moved({**first, "others": [probe(210_000, links[1])]}) == ()
+    (said,) = distances.link_moved({**first, "others": [probe(900_000, links[1])]})
+    assert "from host c to host b was 0.9ms" in said
+
+
+@pytest.mark.parametrize(
+    ("near_ns", "far_ns", "alike"), [(8_000, 90_000, True), (8_000, 120_000, False), (85_000_000, 87_000_000, True)]
+)
+def test_clients_that_are_not_equally_far_from_the_server_share_no_load(near_ns: int, far_ns: int, alike: bool) -> None:
+    links = (_apart("a", "b", near_ns, 10**9), _apart("c", "b", far_ns, 10**9))
+    with nullcontext() if alike else pytest.raises(PlanError, match="from a, 0.12ms from c"):
+        distances.check_alike(links)
+
+
+def test_the_setup_names_all_clients_and_local_paths_only_where_there_are_some() -> None:
+    here = _between(synthetic_run(blocks=4))
+    assert "client on host a, or with the server on host b on local paths" in setup_line(summarise(here))
+    place = {"client": "a", "others": ["c", "d"], "server": "b"}
+    info = here.info.model_copy(
+        update={
+            "environment": {**here.info.environment, "place": place},
+            "arms": tuple(
+                arm.model_copy(update={"factors": {**arm.factors, "path": "remote"}}) for arm in here.info.arms
+            ),
+        }
+    )
+    assert "clients on hosts a, c and d, server on host b (placement" in setup_line(
+        summarise(here.model_copy(update={"info": info}))
+    )
 
 
 def _between(run: Run) -> Run:

@@ -200,6 +200,7 @@ def opened(
 ) -> Iterator[Opened]:
     """Call inside. `before`: the roles of a run that was begun here and goes on. Raises what a laboratory does, and PlanError."""
     from howfar.cli.session import lab_request
+    from howfar.fleet.distances import check_alike
     from howfar.fleet.given import host_of
     from howfar.fleet.load import measure
     from howfar.fleet.roles import check_hop, find_place, for_pages, may_swap, placed, with_clients, with_replicas
@@ -239,6 +240,8 @@ def opened(
             for name in chosen.replicas:
                 plan, notes = _without(plan, notes, name, hosts[name].within(of_replication, plan))
         with open_hosts(hosts, chosen, hosts[chosen.server].within(lab_request, plan), swaps, given) as testbed:
+            if chosen.others:
+                check_alike(testbed.client_facts)
             if not goes_on:
                 plan, more = _with_measured(plan, testbed)
                 notes += more
@@ -343,7 +346,8 @@ def _with_measured(plan: Plan, testbed: Hosts) -> tuple[Plan, tuple[str, ...]]:
     crosses = any(find_path(name).crosses_link for name in plan.factors.path)
     said: list[tuple[str, Sequence[Mapping[str, Any]]]] = []
     if crosses and first is not None:
-        said.append(("the link is", [first]))
+        clients = testbed.client_facts
+        said.append(("the clients' links are", clients) if len(clients) > 1 else ("the link is", [first]))
     if testbed.hop_facts:
         said.append(("the links to the hop and from it are", testbed.hop_facts))
     if servers:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from howfar.engine.messages import GoodputResult, RttResult
-from howfar.errors import LabError
+from howfar.errors import LabError, PlanError
 from howfar.fleet.joined import Link, cpus_of
 from howfar.fleet.remote import RemoteHost
 from howfar.lab.awake import awake
@@ -166,12 +166,28 @@ def real_link(probe: RttResult, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def link_moved(real: Mapping[str, Any]) -> tuple[str, ...]:
-    """What makes the trial void: its link is no longer the run's, by the rule for emulated ones."""
+    """What makes the trial void: its link, or that of a further client, is no longer the run's, by the rule for emulated ones."""
+    return tuple(moved for one in (real, *real.get("others", ())) for moved in _moved(one))
+
+
+def _moved(real: Mapping[str, Any]) -> tuple[str, ...]:
     seen_ns, before_ns = real["rtt_at_rest_ns"]["p50"], real["asked"]["rest_rtt_ns"]
     if abs(seen_ns - before_ns) <= rtt_void_ns(before_ns):
         return ()
     ends = f"from host {real['from']} to host {real['to']}"
     return (f"the RTT {ends} was {format_duration_ns(seen_ns)}, and {format_duration_ns(before_ns)} before the run",)
+
+
+def check_alike(links: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse clients that are not as far from the server as the first one: what they measure together has no one RTT. Raises
+    PlanError."""
+    first = links[0]["rtt_ns"]["p50"]
+    if any(abs(one["rtt_ns"]["p50"] - first) > rtt_void_ns(first) for one in links):
+        rtts = ", ".join(f"{format_duration_ns(one['rtt_ns']['p50'])} from {one['from']}" for one in links)
+        raise PlanError(
+            f"the clients are not equally far from the server, and the results would be of no one RTT: {rtts}",
+            "Name clients whose RTTs differ by at most 100 µs or 3 %, or make one run for each distance.",
+        )
 
 
 def by_way_of(near: Mapping[str, Any], far: Mapping[str, Any]) -> dict[str, Any]:

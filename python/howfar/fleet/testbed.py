@@ -224,9 +224,18 @@ class Hosts:
             return None
         if (hop := self._hop_of(path)) is None:
             facts = self._real()
-            return None if facts is None else real_link(self.link().ping(_PINGS), facts)
+            if facts is None:
+                return None
+            real = real_link(self.link().ping(_PINGS), facts)
+            return {**real, "others": self._other_probes()} if self._others else real
         probes = (self.link(target=hop).ping(_PINGS), self.link(hop).ping(_PINGS))
         return by_way_of(*map(real_link, probes, self.hop_facts))
+
+    def _other_probes(self) -> list[dict[str, Any]]:
+        """The same from each further client. Raises LabError."""
+        links = [self.link(host) for host in self._others]
+        with ThreadPoolExecutor(len(links)) as pool:
+            return list(map(real_link, pool.map(lambda link: link.ping(_PINGS), links), self.client_facts[1:]))
 
     def _real(self) -> dict[str, Any] | None:
         """What was measured of the link, by its direction in this block."""
@@ -270,6 +279,12 @@ class Hosts:
     def link_facts(self) -> dict[str, Any] | None:
         """What was measured between the first client and the server. None: they are one host."""
         return next(iter(self.distances), None)
+
+    @property
+    def client_facts(self) -> tuple[dict[str, Any], ...]:
+        """The same of each client, the first one's first. Empty: the only one is on the server's host."""
+        ends = [(client, self._first.server) for client in (self._first.client, *self._first.others)]
+        return tuple(self._found[each].facts() for each in ends if each in self._found)
 
     @property
     def hop_facts(self) -> tuple[dict[str, Any], ...]:

@@ -19,7 +19,7 @@ from howfar.analysis.signs import MEANING, Warning
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.limit import Confirmation
 from howfar.model.resource import Resource
-from howfar.paths import is_movable
+from howfar.paths import is_local, is_movable
 from howfar.plan.factors import breaks
 from howfar.report import charts, distances, figures, limit_text
 from howfar.report.document import (
@@ -93,8 +93,8 @@ def _levels(summary: Summary, factor: str) -> list[FactorValue]:
     return sorted(found, key=float) if all(isinstance(level, int | float) for level in found) else found
 
 
-def _several(texts: list[str]) -> str:
-    return f"{', '.join(texts[:-1])} or {texts[-1]}"
+def _several(texts: list[str], last: str = "or") -> str:
+    return f"{', '.join(texts[:-1])} {last} {texts[-1]}"
 
 
 def _connections(summary: Summary) -> str:
@@ -116,10 +116,11 @@ def _placement(summary: Summary) -> str:
         if summary.hosts is not None and summary.hosts.swapped is not None:
             return f"{_exchange(summary.hosts)} (placement {levels[0]})"
         place = summary.environment["place"]
-        return (
-            f"client on host {place['client']}, or with the server on host {place['server']} on local paths{_hop(summary, place)} "
-            f"(placement {levels[0]})"
-        )
+        clients = [str(name) for name in (place["client"], *place.get("others", ()))]
+        text = f"client on host {clients[0]}" if len(clients) == 1 else f"clients on hosts {_several(clients, 'and')}"
+        both = any(map(is_local, _levels(summary, "path")))
+        server = f"or with the server on host {place['server']} on local paths" if both else f"server on host {place['server']}"
+        return f"{text}, {server}{_hop(summary, place)} (placement {levels[0]})"
     return PLACEMENT.get(levels[0], f"placement {levels[0]}") if levels else ""
 
 
