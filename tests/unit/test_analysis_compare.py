@@ -219,6 +219,24 @@ def test_how_far_links_are_apart_that_are_compared_is_said() -> None:
     assert "RTT 0.24ms between the hosts and 0.2ms in the laboratory (-17 %)" in turned
 
 
+def test_two_runs_between_the_same_hosts_are_compared_though_the_link_is_never_measured_alike() -> None:
+    run = synthetic_run(models=REMOTE, samples=5)
+    found = compare(on_hosts(run, 7_800), on_hosts(run, 12_400))
+    assert all(arm.same_cell for arm in found.arms)
+    assert found.beside == "The links are not the same: RTT 7.8us before and 12.4us after (+59 %)."
+    far = compare(on_hosts(run, 7_800), on_hosts(run, 200_000))
+    assert not any(arm.same_cell for arm in far.arms)
+    assert "too far off to compare plain, " in far.beside and "RTT 7.8us, rate 1gbit before, RTT 0.2ms" in far.beside
+
+
+def test_what_the_laboratory_is_to_emulate_is_said_though_some_arm_is_comparable() -> None:
+    lab = synthetic_run()
+    near, far = (compare(lab, on_hosts(lab, rtt_ns)).beside for rtt_ns in (rtt_of(lab) - 90_000, 600_000))
+    assert "too far off" not in near
+    assert "agrees" in far and "too far off to compare remote" in far
+    assert "Run the laboratory with what was measured between the hosts: --rtt 0.6ms --rate 1gbit." in far
+
+
 def test_an_arm_without_an_interval_agrees_with_nothing() -> None:
     lab = synthetic_run(samples=5)
     few = lab.model_copy(update={"trials": tuple(t for t in lab.trials if t.block < 3)})

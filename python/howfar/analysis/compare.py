@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from howfar.analysis.confirmation import TOLERANCE
 from howfar.plan.factors import ORDINARY
 from howfar.plan.page import Keys
-from howfar.plan.quantities import RTT_OFF_MAX_SHARE, Part
+from howfar.plan.quantities import RTT_OFF_MAX_SHARE, Part, rtt_void_ns
 from howfar.plan.types import Data, Timing, Workload, factors_model
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import excludes_one, interval_text, simultaneous, welch_ratio
@@ -88,19 +88,25 @@ class Comparison:
     """What `qps` and `cpu_per_query` are of."""
     warning: str = NOT_INTERLEAVED
     beside: str = ""
-    """Of a laboratory's run and one between real hosts: how right the laboratory was. Empty: they are not."""
+    """Of a laboratory's run and one between real hosts: how right the laboratory was. Where either is between hosts: in what their links
+    differ. Empty: both are of the laboratory, or there is nothing to say."""
 
 
 _NEAR_SHARE = 0.25
-"""By which an emulated link may differ from a real one that was measured, and is still compared with it."""
+"""By which another link may differ from a real one that was measured, and is still compared with it."""
 _NAMED_SHARE = RTT_OFF_MAX_SHARE
 """From which the difference is named: an emulated link is held to less."""
-_LINK_LEVELS = ("rtt_ns", "rate_bps")
+_LINK_LEVELS = {
+    "rtt_ns": "RTT",
+    "rate_bps": "rate",
+    "replica_rtt_ns": "RTT to the replica",
+    "replica_rate_bps": "rate to the replica",
+}
 
 
-def _beside_hosts(before: Run, after: Run) -> bool:
-    """One is of the laboratory, the other of real hosts."""
-    return (before.info.environment.get("testbed") == "hosts") != (after.info.environment.get("testbed") == "hosts")
+def _on_hosts(run: Run) -> bool:
+    """Its link was measured, and not set."""
+    return run.info.environment.get("testbed") == "hosts"
 
 
 def _beside(arms: Sequence[ArmComparison]) -> str:
@@ -108,7 +114,7 @@ def _beside(arms: Sequence[ArmComparison]) -> str:
     if not known:
         return (
             "No arm can be compared: in none are the factors the same and the link near. Run the laboratory with the plan of "
-            "the run on hosts, and the RTT and the rate that were measured there (--rtt, --rate)."
+            "the run on hosts."
         )
     judged = [(arm, ratio) for arm, ratio in known if ratio.low is not None]
     worst, error = max(judged or known, key=lambda one: abs(math.log(one[1].value)))
@@ -137,8 +143,9 @@ def agreement(ratio: Estimate) -> Literal["agrees", "differs", "too wide"]:
 def _apart(before: Run, after: Run, arms: Sequence[ArmComparison]) -> str:
     """Names the levels in which links that are compared differ, at the arm where they differ most. Empty: they hardly do."""
     old, new = ({arm.name: arm.factors for arm in run.info.arms} for run in (before, after))
-    places = ("between the hosts", "in the laboratory")
-    first, second = places if before.info.environment.get("testbed") == "hosts" else places[::-1]
+    first, second = ("between the hosts" if _on_hosts(run) else "in the laboratory" for run in (before, after))
+    if first == second:
+        first, second = "before", "after"
     found = []
     for name in _LINK_LEVELS:
         pairs = [(old[arm.arm].get(name), new[arm.arm].get(name)) for arm in arms if arm.same_cell]
@@ -146,8 +153,29 @@ def _apart(before: Run, after: Run, arms: Sequence[ArmComparison]) -> str:
         one, other = max(known, key=lambda pair: abs(math.log(pair[0] / pair[1])), default=(1.0, 1.0))
         if abs(math.log(one / other)) > math.log1p(_NAMED_SHARE):
             shown = f"{_with_unit(name, one)} {first} and {_with_unit(name, other)} {second}"
-            found.append(f"{'RTT' if name == 'rtt_ns' else _plain(name)} {shown} ({(other / one - 1) * 100:+.0f} %)")
-    return f" The links are not the same: {', '.join(found)}." if found else ""
+            found.append(f"{_LINK_LEVELS[name]} {shown} ({(other / one - 1) * 100:+.0f} %)")
+    return f"The links are not the same: {', '.join(found)}." if found else ""
+
+
+def _too_far(before: Run, after: Run, arms: Sequence[ArmComparison]) -> str:
+    """Names the links that are too far apart to be compared, and what the laboratory is to emulate. Empty: none is."""
+    old, new = ({arm.name: _levels(arm) for arm in run.info.arms} for run in (before, after))
+    apart = [arm.arm for arm in arms if not arm.same_cell and _same_beyond(_LINK_LEVELS, old[arm.arm], new[arm.arm])]
+    if not apart:
+        return ""
+    text = f"The link is too far off to compare {', '.join(apart)}"
+    one, other = old[apart[0]], new[apart[0]]
+    if _on_hosts(before) == _on_hosts(after):
+        return f"{text}: {_link_text(one)} before, {_link_text(other)} after."
+    there = one if _on_hosts(before) else other
+    wanted = ((option, name) for option, name in (("--rtt", "rtt_ns"), ("--rate", "rate_bps")) if there.get(name))
+    options = " ".join(f"{option} {_with_unit(name, there[name])}" for option, name in wanted)
+    return f"{text}. Run the laboratory with what was measured between the hosts: {options}." if options else f"{text}."
+
+
+def _link_text(levels: Mapping[str, Any]) -> str:
+    known = [f"{said} {_with_unit(name, levels[name])}" for name, said in _LINK_LEVELS.items() if levels.get(name)]
+    return ", ".join(known)
 
 
 def compare(before: Run, after: Run) -> Comparison:
@@ -158,8 +186,13 @@ def compare(before: Run, after: Run) -> Comparison:
     shared = [arm.name for arm in before.info.arms if old.measured(arm.name) and new.measured(arm.name)]
     old_names = {arm.name for arm in before.info.arms if old.measured(arm.name)}
     new_names = {arm.name for arm in after.info.arms if new.measured(arm.name)}
-    beside = _beside_hosts(before, after)
-    arms = tuple(replace(_arm(old, new, name, beside), claims=len(shared)) for name in shared)
+    measured = _on_hosts(before) or _on_hosts(after)
+    arms = tuple(replace(_arm(old, new, name, measured), claims=len(shared)) for name in shared)
+    said = []
+    if measured:
+        said = [_apart(before, after, arms), _too_far(before, after, arms)]
+    if _on_hosts(before) != _on_hosts(after):
+        said = [_beside(arms), *said]
     return Comparison(
         before=before.info.run_id,
         after=after.info.run_id,
@@ -169,11 +202,11 @@ def compare(before: Run, after: Run) -> Comparison:
         only_before=tuple(sorted(old_names - new_names)),
         only_after=tuple(sorted(new_names - old_names)),
         counted=new.unit,
-        beside=_beside(arms) + _apart(before, after, arms) if beside else "",
+        beside=" ".join(filter(None, said)),
     )
 
 
-def _arm(old: TrialTable, new: TrialTable, name: str, beside: bool) -> ArmComparison:
+def _arm(old: TrialTable, new: TrialTable, name: str, measured: bool) -> ArmComparison:
     def ratio(value: Callable[[TrialTable, Measured], float | None]) -> Estimate | None:
         before, after = (
             [math.log(found) for trial in table.measured(name) if (found := value(table, trial))]
@@ -184,7 +217,7 @@ def _arm(old: TrialTable, new: TrialTable, name: str, beside: bool) -> ArmCompar
     speed = ratio(TrialTable.rate)
     assert speed is not None, "an arm with good trials has queries"
     first, second = (next(a for a in run.info.arms if a.name == name) for run in (old.run, new.run))
-    relative = None if first.role is ArmRole.BASELINE else _relative(old, new, name, beside)
+    relative = None if first.role is ArmRole.BASELINE else _relative(old, new, name, measured)
     return ArmComparison(
         arm=name,
         qps=speed,
@@ -192,20 +225,29 @@ def _arm(old: TrialTable, new: TrialTable, name: str, beside: bool) -> ArmCompar
         p50=ratio(lambda _, measured: median_latency_ns(measured)),
         p99=ratio(lambda _, measured: quantile_ms(measured, 0.99)),
         relative_to_baseline=relative,
-        same_cell=_same(_levels(first), _levels(second), beside),
+        same_cell=_same(_levels(first), _levels(second), measured),
         trials=(len(old.measured(name)), len(new.measured(name))),
     )
 
 
-def _same(one: Mapping[str, Any], other: Mapping[str, Any], beside: bool) -> bool:
-    """`beside`: the link of one of them was measured and not set, so it need only be near."""
-    names = {*one, *other} - (set(_LINK_LEVELS) if beside else set())
-    near = all(
-        abs(math.log(one[name] / other[name])) <= math.log1p(_NEAR_SHARE)
-        for name in _LINK_LEVELS
-        if beside and one.get(name) and other.get(name)
-    )
-    return near and all(one.get(name) == other.get(name) for name in names)
+def _same(one: Mapping[str, Any], other: Mapping[str, Any], measured: bool) -> bool:
+    """`measured`: the link of one of them was measured and not set, so it need only be near."""
+    if not measured:
+        return _same_beyond((), one, other)
+    both = [name for name in _LINK_LEVELS if one.get(name) and other.get(name)]
+    return _same_beyond(_LINK_LEVELS, one, other) and all(_near(name, one[name], other[name]) for name in both)
+
+
+def _same_beyond(names: Iterable[str], one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether all levels but these are the same."""
+    return all(one.get(name) == other.get(name) for name in {*one, *other}.difference(names))
+
+
+def _near(name: str, one: float, other: float) -> bool:
+    """Of levels of a link. Two RTTs whose difference makes no trial void are near each other, however short they are."""
+    if name.endswith("rtt_ns") and abs(one - other) <= rtt_void_ns(min(one, other)):
+        return True
+    return abs(math.log(one / other)) <= math.log1p(_NEAR_SHARE)
 
 
 def _levels(arm: Arm) -> dict[str, Any]:
@@ -213,10 +255,10 @@ def _levels(arm: Arm) -> dict[str, Any]:
     return {**ORDINARY, **arm.factors}
 
 
-def _relative(old: TrialTable, new: TrialTable, name: str, beside: bool) -> Estimate | None:
+def _relative(old: TrialTable, new: TrialTable, name: str, measured: bool) -> Estimate | None:
     if old.baseline is None or new.baseline is None:
         return None
-    if not _same(_levels(old.baseline), _levels(new.baseline), beside):
+    if not _same(_levels(old.baseline), _levels(new.baseline), measured):
         return None
     before = [math.log(ratio) for ratio in old.block_ratios(name, old.baseline.name)]
     after = [math.log(ratio) for ratio in new.block_ratios(name, new.baseline.name)]

@@ -14,7 +14,7 @@ from howfar.analysis.compare import compare as compare_runs
 from howfar.cli.screen import console, no_colour_option, note
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import in_brackets
-from howfar.stats.trials import ONE
+from howfar.stats.trials import ONE, TAIL
 from howfar.store.run_file import read_run
 
 
@@ -34,6 +34,8 @@ def compare(before: Path, after: Path, no_colour: bool) -> int:
     if timed := [arm for arm in found.arms if arm.p50]:
         screen.print(Text(f"Time of a {'page' if found.counted == 'pages' else 'transaction'}:"))
         screen.print(_times(timed))
+        if any(arm.p99 is None for arm in timed):
+            screen.print(Text(f"-: fewer than {TAIL} transactions of a trial are beyond it."))
     for name, only in ((before, found.only_before), (after, found.only_after)):
         if only:
             screen.print(Text(f"Only in {name}: {', '.join(only)}"))

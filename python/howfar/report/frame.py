@@ -119,7 +119,11 @@ def _placement(summary: Summary) -> str:
         clients = [str(name) for name in (place["client"], *place.get("others", ()))]
         text = f"client on host {clients[0]}" if len(clients) == 1 else f"clients on hosts {_several(clients, 'and')}"
         both = any(map(is_local, _levels(summary, "path")))
-        server = f"or with the server on host {place['server']} on local paths" if both else f"server on host {place['server']}"
+        server = (
+            f"or with the server on host {place['server']} on local paths"
+            if both
+            else f"server on host {place['server']}"
+        )
         return f"{text}, {server}{_hop(summary, place)} (placement {levels[0]})"
     return PLACEMENT.get(levels[0], f"placement {levels[0]}") if levels else ""
 
