@@ -136,6 +136,37 @@ def test_hosts_in_use_or_of_a_file_that_changed_are_not_entered(cluster: Cluster
                 enter(cluster)
 
 
+def test_hosts_in_use_are_taken_down_only_by_force(cluster: Cluster) -> None:
+    with up(cluster) as guard:
+        guard.stay()
+    with (cluster.directory / "used").open("w") as used:
+        fcntl.flock(used, fcntl.LOCK_EX)
+        with pytest.raises(UsageError, match="in use by another command") as refused:
+            down(cluster)
+        assert "--force" in refused.value.advice and cluster.is_up()
+        down(cluster, force=True)
+    assert not cluster.is_up()
+    guard.process.wait()
+
+
+def test_a_command_whose_cluster_went_down_names_its_run_file(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object, **__: object) -> int:
+        cluster.measures_into(Path("mine.howfar"))
+        down(cluster, force=True)
+        return 137
+
+    monkeypatch.setattr(clusters, "_command_inside", lambda cluster: [])
+    monkeypatch.setattr(clusters, "attended", killed)
+    with up(cluster) as guard:
+        guard.stay()
+    with pytest.raises(LabError, match="went down") as ended:
+        enter(cluster)
+    assert "`howfar resume mine.howfar`" in ended.value.advice
+    guard.process.wait()
+
+
 def test_a_guard_that_has_ended_needs_no_end(cluster: Cluster) -> None:
     cluster.directory.mkdir(parents=True)
     gone = subprocess.Popen(["true"])

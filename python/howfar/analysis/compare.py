@@ -88,8 +88,8 @@ class Comparison:
     """What `qps` and `cpu_per_query` are of."""
     warning: str = NOT_INTERLEAVED
     beside: str = ""
-    """Of a laboratory's run and one between real hosts: how right the laboratory was. Where either is between hosts: in what their links
-    differ. Empty: both are of the laboratory, or there is nothing to say."""
+    """Of a laboratory's run and one between real hosts: how right the laboratory was. Where either is between hosts: in what their
+    links differ. Empty: both are of the laboratory, or there is nothing to say."""
 
 
 _NEAR_SHARE = 0.25

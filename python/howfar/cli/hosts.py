@@ -70,11 +70,17 @@ def show_command(where: str, as_json: bool) -> int:
 
 @hosts.command("down")
 @_FILE
-def down_command(file: Path) -> int:
-    """Release the hosts in FILE: stop everything that howfar runs on them, and remove its temporary files."""
+@click.option("--force", is_flag=True, help="Even while a command measures between them; that command ends.")
+def down_command(file: Path, force: bool) -> int:
+    """Release the hosts in FILE: stop everything that howfar runs on them, and remove its temporary files.
+
+    While another command measures between the hosts, this is refused without --force.
+    """
     from howfar.fleet import cluster as clusters
 
-    clusters.down(clusters.find_cluster(file))
+    cluster = clusters.find_cluster(file)
+    clusters.down(cluster, force)
+    note(f"released {', '.join(cluster.file.hosts)}")
     return 0
 
 

@@ -131,6 +131,7 @@ def _go_on_hosts(
     ):
         for sentence in hosts.notes:
             note(sentence)
+        cluster.measures_into(run)
         conduct(file, hosts.testbed, began_ns, hosts.tools, watching, more)
     return finish(run, html, no_colour)
 

@@ -161,7 +161,8 @@ def _measure_on(loaded: LoadedPlan, wish: _Wish, on: OnHosts) -> int:
             note(sentence)
         facts = {"hosts_file": str(cluster.path), "given": on.given, "not_as_asked": list(hosts.notes)}
         with observer(wish.no_colour) as watching:
-            path = _record(replace(loaded, plan=hosts.plan), wish, hosts.testbed, hosts.tools, facts, watching)
+            fitted = replace(loaded, plan=hosts.plan)
+            path = _record(fitted, wish, hosts.testbed, hosts.tools, facts, watching, cluster.measures_into)
     return _finish(path, wish)
 
 
@@ -204,8 +205,9 @@ def _record(
     tools: Instruments,
     facts: dict[str, Any],
     watching: Observer,
+    begun: Callable[[Path], None] = lambda path: None,
 ) -> Path:
-    """Measure all trials, into a new run file."""
+    """Measure all trials, into a new run file, which `begun` is told of."""
     from howfar.cli import session
     from howfar.runner.preflight import with_rates
     from howfar.runner.run import conduct, new_seed, run_info
@@ -215,6 +217,7 @@ def _record(
     known = {**tools.facts(), **facts, **capacity}
     info = run_info(replace(loaded, plan=rated), seed, wish.command(seed), testbed, known)
     with session.new_file(_run_path(loaded.plan, wish), wish.out is None, info) as file:
+        begun(file.path)
         conduct(file, testbed, wish.began_ns, tools, watching)
     return file.path
 

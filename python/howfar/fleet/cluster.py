@@ -56,7 +56,7 @@ class Cluster:
     """The cluster of one file of hosts, up or not.
 
     In its directory, `lock` is held by the command that joins the hosts and then by their guard, `used` by the command that measures
-    between them. Both files stay: a lock on a file that was removed excludes nobody.
+    between them. Both files stay: a lock on a file that was removed excludes nobody. `run` names the run file of that command.
     """
 
     path: Path
@@ -101,6 +101,18 @@ class Cluster:
 
     def guard_pid(self) -> int:
         return int((self.directory / "pid").read_text())
+
+    def measures_into(self, run: Path) -> None:
+        """Let the command outside know the run file of the one inside."""
+        (self.directory / "run").write_text(str(run))
+
+    def resumes(self) -> str:
+        """How to go on after the command inside was lost."""
+        try:
+            run = (self.directory / "run").read_text()
+        except OSError:
+            return "`howfar hosts up` starts it again."
+        return f"Finished trials are in the run file; `howfar resume {run}` continues it."
 
     def check_usable(self) -> None:
         """Of one that is up. Raises UsageError."""
@@ -265,14 +277,25 @@ def _tail(cluster: Cluster) -> str:
     return "the guard ended"
 
 
-def down(cluster: Cluster) -> None:
-    """Stop the cluster. Raises UsageError if it is not up."""
+def down(cluster: Cluster, force: bool = False) -> None:
+    """Stop the cluster. Raises UsageError if it is not up or, without `force`, in use."""
     if not cluster.is_up():
         raise UsageError(f"the hosts of {cluster.path} are not up", "Nothing was left running.")
     try:
         pid = cluster.guard_pid()
     except (OSError, ValueError) as error:
         raise _joining(cluster) from error
+    with _locked(cluster.directory / "used") as lock:
+        if lock is None and not force:
+            raise UsageError(
+                f"the hosts of {cluster.path} are in use by another command",
+                "Wait for it, or interrupt it with Ctrl-C, which keeps what it has measured. --force ends it.",
+            )
+        _end(cluster, pid)
+
+
+def _end(cluster: Cluster, pid: int) -> None:
+    """End the guard, and wait until it has let go of the hosts."""
     with contextlib.suppress(ProcessLookupError):  # it has ended by itself
         os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + _DOWN_S
@@ -322,12 +345,11 @@ def enter(cluster: Cluster) -> int:
                 f"the hosts of {cluster.path} are in use by another command",
                 "Two measurements would disturb each other.",
             )
+        (cluster.directory / "run").unlink(missing_ok=True)
         code = attended(_command_inside(cluster), {**ray_environment(os.environ), INSIDE: "1"}, withheld=True)
     if code in _KILLED and _went_down(cluster):
         why = cluster.state().get("head", {}).get("why", "it was killed")
-        raise LabError(
-            f"the cluster went down: {why}", "Finished trials are in the run file; `howfar resume` continues it."
-        )
+        raise LabError(f"the cluster went down: {why}", cluster.resumes())
     return code
 
 

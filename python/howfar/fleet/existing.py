@@ -46,6 +46,9 @@ class ExistingCluster:
     def path(self) -> str:
         return f"{SCHEME}{self.address}"
 
+    def measures_into(self, run: Path) -> None:
+        """See `cluster.Cluster`; no command outside is told, for there is none."""
+
 
 def existing_cluster(where: str) -> ExistingCluster:
     """`where`: ray://HOST:PORT. Raises UsageError."""
