@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from howfar.cli.on_hosts import OnHosts, check_plan, find_given
+from howfar.cli.on_hosts import OnHosts, check_plan, find_given, find_roles
 from howfar.cli.run import run
-from howfar.errors import LabError, PlanError, UsageError
+from howfar.errors import HowfarError, LabError, PlanError, UsageError
 from howfar.fleet.hosts_file import parse_hosts
-from howfar.fleet.roles import placed
-from howfar.plan.load import load_plan
+from howfar.fleet.roles import RoleHosts, placed
+from howfar.plan.load import Override, load_plan
 
 pytest.importorskip("ray", reason="Ray is not installed (./setup --tests brings it)")
 
@@ -23,6 +24,7 @@ from howfar.fleet.given import GivenServer, host_of
 from howfar.fleet.load import LateStart
 from howfar.fleet.scale_out import SERVICE_NS, Load, counts, division_of, on_time
 
+FOUR = "".join(f'[hosts.{name}]\naddress = "10.0.0.{number}"\n' for number, name in enumerate("abcd", 1))
 TWO = '[hosts.a]\naddress = "10.0.0.1"\n[hosts.b]\naddress = "10.0.0.2"\n'
 
 
@@ -71,6 +73,34 @@ def test_a_server_on_none_of_the_hosts_is_refused() -> None:
 def test_what_needs_a_server_of_howfars_own_is_refused(name: str, word: str) -> None:
     with pytest.raises(PlanError, match=word):
         check_plan(load_plan(name).plan, _given("mysql://me@10.0.0.2/shop"))
+
+
+SHARED = Override("--path", ("factors", "path"), ("remote",))
+
+
+@pytest.mark.parametrize(
+    ("place", "clients", "overrides", "word"),
+    [
+        (None, "a,x", [SHARED], "no host is called 'x'"),
+        ("client=x", None, [], "no host is called 'x'"),
+        ("server=b", "a,c", [], "path remote only"),
+        ("server=b", "a,c,d", [SHARED], "share 2 connections"),
+    ],
+)
+def test_roles_that_cannot_be_are_refused_before_a_host_is_joined(
+    place: str | None, clients: str | None, overrides: list[Override], word: str, tmp_path: Path
+) -> None:
+    (tmp_path / "hosts.toml").write_text(FOUR)
+    words = [word for each in overrides for word in (each.option, each.written)]
+    words += [] if place is None else ["--place", place]
+    words += [] if clients is None else ["--clients", clients]
+    answer = CliRunner().invoke(run, ["paths", "--quick", "--on", str(tmp_path / "hosts.toml"), *words])
+    assert isinstance(answer.exception, HowfarError) and word in answer.exception.message
+
+
+def test_the_example_of_several_clients_is_one() -> None:
+    plan = load_plan("paths", True, [SHARED]).plan
+    assert find_roles(plan, parse_hosts(FOUR), None, "a,c", None) == RoleHosts("a", "b", others=("c",))
 
 
 def test_a_role_that_is_taken_is_not_given_twice() -> None:

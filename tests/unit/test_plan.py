@@ -259,6 +259,9 @@ def test_an_option_with_one_level_changes_the_baseline_too() -> None:
     assert (baseline["rate_bps"], baseline["threads"]) == (5_000_000_000, 3)
     idle = Override("--idle", ("factors", "idle"), "as-found")
     assert load_plan("paths", overrides=[idle]).plan.baseline.model_dump()["idle"] == "as-found"
+    path = Override("--path", ("factors", "path"), ("remote",))
+    assert load_plan("paths", overrides=[path]).plan.baseline.model_dump()["path"] == "remote"
+    assert {cell.factors["path"] for cell in cells(load_plan("latency", True, [path]).plan)} == {"remote"}
 
 
 def test_a_baseline_that_options_took_away_is_said_by_every_factor_in_the_words_of_a_plan() -> None:

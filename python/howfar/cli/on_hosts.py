@@ -146,8 +146,11 @@ def check_confirms(on_hosts: bool, confirm: bool) -> None:
         )
 
 
-def enter(where: str) -> tuple[Cluster | ExistingCluster, int | None]:
-    """The cluster; and None inside, else the exit code of this very command, run inside."""
+def enter(
+    where: str, check: Callable[[HostsFile], object] = lambda file: None
+) -> tuple[Cluster | ExistingCluster, int | None]:
+    """The cluster; and None inside, else the exit code of this very command, run inside. `check`: of a file of hosts, before they are
+    joined."""
     from howfar.fleet import cluster as clusters
 
     if where.startswith("ray://"):
@@ -160,6 +163,7 @@ def enter(where: str) -> tuple[Cluster | ExistingCluster, int | None]:
     cluster = clusters.find_cluster(Path(where))
     if clusters.inside():
         return cluster, None
+    check(cluster.file)
     with clusters.held_up(cluster):
         return cluster, clusters.enter(cluster)
 
@@ -201,27 +205,18 @@ def opened(
     """Call inside. `before`: the roles of a run that was begun here and goes on. Raises what a laboratory does, and PlanError."""
     from howfar.cli.session import lab_request
     from howfar.fleet.distances import check_alike
-    from howfar.fleet.given import host_of
     from howfar.fleet.load import measure
-    from howfar.fleet.roles import check_hop, find_place, for_pages, may_swap, placed, with_clients, with_replicas
+    from howfar.fleet.roles import for_pages, may_swap
     from howfar.fleet.testbed import open_hosts
     from howfar.runner.preflight import check_application, fit, machine_lacks, of_replication, service_of
     from howfar.runner.run import program_facts
     from howfar.runner.trial import Instruments
 
     check_plan(plan, given)
-    pages = plan.workload.kind == "page"
-    if clients and "," in clients and pages:
-        raise PlanError("pages are requested by only one client", "Leave out --clients.")
     with joined(cluster) as (file, hosts):
-        file = for_pages(file) if pages else file
-        roles = place if given is None else placed(place, "server", host_of(given, file))
-        chosen = find_place(file, roles, pages, clients)
-        if clients:
-            chosen = with_clients(chosen, file, clients)
+        chosen = find_roles(plan, file, place, clients, given)
+        file = for_pages(file) if plan.workload.kind == "page" else file
         goes_on = before is not None
-        chosen = with_replicas(chosen, file, _replicas(plan), all(map(is_local, plan.factors.path)))
-        check_hop(chosen, plan.factors.path)
         may = given is None and place is None and clients is None and may_swap(chosen, file)
         swaps = may if before is None else bool(before.get("swaps"))
         notes: tuple[str, ...] = ()
@@ -253,6 +248,35 @@ def opened(
                 Instruments(measure=measure, watch=testbed.watch, facts=program_facts),
                 (*notes, *testbed.warnings),
             )
+
+
+def find_roles(
+    plan: Plan, file: HostsFile, place: str | None, clients: str | None, given: GivenServer | None
+) -> RoleHosts:
+    """The host of each role, by the options and the file. Raises UsageError, PlanError."""
+    from howfar.fleet.roles import check_hop, check_shared, find_place, for_pages, placed, with_clients, with_replicas
+
+    pages = plan.workload.kind == "page"
+    if clients and "," in clients and pages:
+        raise PlanError("pages are requested by only one client", "Leave out --clients.")
+    file = for_pages(file) if pages else file
+    if given is not None:
+        from howfar.fleet.given import host_of
+
+        place = placed(place, "server", host_of(given, file))
+    chosen = find_place(file, place, pages, clients)
+    if clients:
+        chosen = with_clients(chosen, file, clients)
+    replicas, several = _replicas(plan), 1 + len(chosen.others)
+    check_shared(several, plan.factors.path, replicas > 0)
+    if several > min(plan.factors.threads):
+        raise PlanError(
+            f"{several} clients share {min(plan.factors.threads)} connections, and each needs one",
+            f"Add --threads {several}, or more.",
+        )
+    chosen = with_replicas(chosen, file, replicas, all(map(is_local, plan.factors.path)))
+    check_hop(chosen, plan.factors.path)
+    return chosen
 
 
 def check_plan(plan: Plan, given: GivenServer | None = None) -> None:

@@ -153,7 +153,9 @@ def _measure_on(loaded: LoadedPlan, wish: _Wish, on: OnHosts) -> int:
 
     given = on_hosts.find_given(on, note)
     on_hosts.check_plan(loaded.plan, given)
-    cluster, code = on_hosts.enter(on.where)
+    cluster, code = on_hosts.enter(
+        on.where, lambda file: on_hosts.find_roles(loaded.plan, file, on.place, on.clients, given)
+    )
     if code is not None:
         return code
     with on_hosts.opened(loaded.plan, cluster, on.place, on.clients, given=given) as hosts:

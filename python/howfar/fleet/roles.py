@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from howfar.errors import UsageError
+from howfar.errors import PlanError, UsageError
 from howfar.fleet.hosts_file import BOTH, ROLES, UNNAMED, HostsFile, Role
 from howfar.paths import PATHS, is_movable
 
@@ -142,11 +142,22 @@ def with_clients(place: RoleHosts, file: HostsFile, word: str) -> RoleHosts:
     """Parse `a,b`: all clients, the first one first. Raises UsageError."""
     names = _names(word)
     for name in names:
-        if name not in file.hosts or "client" not in file.hosts[name].roles or name in (place.server, place.hop):
+        if name not in file.hosts:
+            raise UsageError(f"--clients: no host is called {name!r}", f"Known: {', '.join(file.hosts)}.")
+        if "client" not in file.hosts[name].roles or name in (place.server, place.hop):
             raise UsageError(f"--clients: {name!r} is no host that may be a client beside the server {place.server}")
     if not names or len(set(names)) < len(names):
         raise UsageError(f"--clients {word!r} names no host, or one twice")
     return replace(place, client=names[0], others=tuple(names[1:]))
+
+
+def check_shared(clients: int, paths: Iterable[str], replicas: bool) -> None:
+    """Refuse what only one client can do. Raises PlanError."""
+    if clients > 1 and (set(paths) != {"remote"} or replicas):
+        raise PlanError(
+            "several clients share a load over the path remote only, to a server without replicas",
+            "Add --path remote; other paths, and plans with replicas, have one client.",
+        )
 
 
 def _names(word: str) -> list[str]:

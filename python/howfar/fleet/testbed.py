@@ -21,7 +21,7 @@ from howfar.fleet.load import Client
 from howfar.fleet.node import WORK, silences
 from howfar.fleet.reached import HostsContext
 from howfar.fleet.remote import Held, RemoteHost, RemoteLauncher, RemoteProcess
-from howfar.fleet.roles import RoleHosts
+from howfar.fleet.roles import RoleHosts, check_shared
 from howfar.fleet.serving import (
     HeldPool,
     HostsReplication,
@@ -62,11 +62,7 @@ _OTHER_CPUS = 1000
 
 def check_request(request: LabRequest, clients: int = 1) -> None:
     """Raises PlanError."""
-    if clients > 1 and (set(request.paths) != {"remote"} or request.replicas is not None):
-        raise PlanError(
-            "several clients share a load over the path remote only, to a server without replicas",
-            'Give the plan path = "remote"; other paths and plans have one client.',
-        )
+    check_shared(clients, request.paths, request.replicas is not None)
     if request.placement not in PLACEMENTS:
         raise PlanError(f"no placement is called {request.placement!r}", f"Known: {', '.join(PLACEMENTS)}.")
 

@@ -116,11 +116,11 @@ def load_plan(name_or_path: str, quick: bool = False, overrides: Sequence[Overri
 
 def _changed(override: Override, baseline: object) -> dict[str, Any]:
     """The parts of the plan that an override replaces. A factor that is left with one level has it in the baseline too."""
-    several = not isinstance(override.value, str | int)
+    levels = override.value if isinstance(override.value, tuple) else (override.value,)
     change = _nested(override.key, list(override.value) if isinstance(override.value, tuple) else override.value)
     table, name = override.key[0], override.key[-1]
-    if table == "factors" and not several and isinstance(baseline, dict) and name in baseline:
-        change["baseline"] = {name: override.value}
+    if table == "factors" and len(levels) == 1 and isinstance(baseline, dict) and name in baseline:
+        change["baseline"] = {name: levels[0]}
     return change
 
 
