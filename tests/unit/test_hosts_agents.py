@@ -21,7 +21,7 @@ from howfar.errors import EngineError, LabError, UsageError
 from howfar.fleet import ship
 from howfar.fleet.clocks import Clocks, Offset
 from howfar.fleet.hosts_file import HostSpec
-from howfar.fleet.ssh import ask
+from howfar.fleet.ssh import ask, said
 
 pytest.importorskip("ray", reason="Ray is not installed (./setup --tests brings it)")
 
@@ -245,6 +245,38 @@ def test_a_copy_that_fails_leaves_nothing(home: Path, monkeypatch: pytest.Monkey
         assert ship.bring("b", HERE) == {"howfar": "0.1.0"}
     assert [path.name for path in (home / ship._HOME).iterdir()] == ["0.1.0-abc"]
     assert (home / ship._HOME / "0.1.0-abc" / "howfar" / "__init__.py").exists()
+
+
+def test_an_address_that_a_host_does_not_have_is_refused_before_ray_starts_there(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ship, "packed", lambda: ("0.1.0-abc", b""))
+    monkeypatch.setattr(ship, "check_versions", lambda name, there, ours: None)
+    assert "is_own" not in ship._greet("b", HostSpec.model_construct(address="127.0.0.1", ssh="local"))
+    with pytest.raises(LabError, match=r"192\.0\.2\.1 is on no interface of host b"):
+        ship._greet("b", HostSpec(address="192.0.2.1", ssh="local"))
+
+
+def test_what_a_program_said_begins_with_a_line() -> None:
+    long = "WARNING: " + "x" * 390
+    assert said(f"{long}\n{long}\nERROR: no matching distribution\n".encode()) == "ERROR: no matching distribution"
+    assert said(b"y" * 1000) == "y" * 400 and said(b"") == "it said nothing"
+
+
+@pytest.mark.parametrize(
+    ("why", "advice"),
+    [
+        ("ssh: connect to host 10.0.0.2 port 22: Connection refused", "sshd listen"),
+        ("ssh: connect to host 10.0.0.2 port 22: Connection timed out", "sshd listen"),
+        ("ssh: connect to host 10.0.0.2 port 22: No route to host", "sshd listen"),
+        ("root@10.0.0.2: Permission denied (publickey).", "without a password"),
+    ],
+)
+def test_a_host_that_is_not_there_is_no_matter_of_keys(home: Path, why: str, advice: str) -> None:
+    _program(home / "bin" / "ssh", f"echo '{why}' >&2; exit 255")
+    with pytest.raises(LabError) as refused:
+        ask("b", HostSpec(address="10.0.0.2"), ["true"])
+    assert why in refused.value.message and advice in refused.value.advice
 
 
 def test_ssh_gets_no_password(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,11 +39,17 @@ _IS_PYTHON = """import sys
 if "%%d.%%d" %% sys.version_info[:2] != "%s":
     sys.exit("its python3 is " + sys.version.split()[0])"""
 _GREETING = """
-import json, os, platform, sys
+import json, os, platform, socket, sys
 from importlib.metadata import version
 import howfar
 from howfar.engine.process import engine_info
+try:
+    socket.socket().bind((sys.argv[1], 0))
+    is_own = True
+except OSError:
+    is_own = False
 print(json.dumps({
+    "is_own": is_own,
     "howfar": howfar.__version__, "engine": engine_info().version, "ray": version("ray"), "python": platform.python_version(),
     "kernel": platform.release(), "machine": platform.machine(), "cpus": len(os.sched_getaffinity(0)), "program": sys.executable,
 }))
@@ -132,19 +138,25 @@ def _make_environment(name: str, host: HostSpec) -> None:
     if done.returncode != 0:
         raise LabError(
             f"host {name} could not install what howfar needs: {said(done.stdout + done.stderr)}",
-            f"Install Python {minor} there, with venv and pip; or an environment with `howfar[hosts]`, and name its interpreter: "
+            f"It needs Python {minor} with venv and pip, and must reach the package index that pip is configured for; or install an "
+            "environment with `howfar[hosts]` there, and name its interpreter: "
             'python = "/…/bin/python".',
         )
 
 
 def _greet(name: str, host: HostSpec) -> dict[str, Any]:
-    done = ask(name, host, script(host, f"-c {shlex.quote(_GREETING)}"))
+    done = ask(name, host, script(host, f"-c {shlex.quote(_GREETING)} {host.address}"))
     if done.returncode != 0:
         raise MissingError(
             f"howfar does not start on host {name} with {host.python or 'its own environment'}: {said(done.stderr)}",
             "Its `python` must be of an environment with `howfar[hosts]`.",
         )
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    if not found.pop("is_own"):
+        raise LabError(
+            f"the address {host.address} is on no interface of host {name}",
+            "Ray listens at it: give the address of an interface of that host (`ip -brief addr`) by which the others reach it.",
+        )
     check_versions(name, found, here())
     return found
 

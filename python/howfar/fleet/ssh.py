@@ -17,6 +17,10 @@ _OPTIONS = (
 _FAILED = 255
 """Ssh's own exit code."""
 _PATIENCE_S = 60.0
+_SAID = 400
+_UNREACHED = ("Connection refused", "No route to host", "Network is unreachable", "timed out", "Could not resolve")
+_NO_WAY = "Is the host up, is its name or address right, and does sshd listen there, at the port that ssh uses?"
+_NO_KEY = "It must work in a terminal without a password (a key, an agent), and the host's key must be known."
 
 
 def command_on(host: HostSpec, command: Sequence[str]) -> list[str]:
@@ -41,13 +45,17 @@ def ask(
             "Does that command work in a terminal, without a password?",
         ) from error
     if done.returncode == _FAILED and not host.is_local:
+        why = said(done.stderr)
         raise LabError(
-            f"host {name} cannot be reached by `ssh {host.ssh or host.address}`: {said(done.stderr)}",
-            "It must work in a terminal without a password (a key, an agent), and the host's key must be known.",
+            f"host {name} cannot be reached by `ssh {host.ssh or host.address}`: {why}",
+            _NO_WAY if any(word in why for word in _UNREACHED) else _NO_KEY,
         )
     return done
 
 
 def said(output: bytes) -> str:
-    """The end of what a program said."""
-    return output.decode(errors="replace").strip()[-400:] or "it said nothing"
+    """The end of what a program said, from the start of a line."""
+    text = output.decode(errors="replace").strip()
+    if len(text) > _SAID:
+        text = text[-_SAID:].partition("\n")[2] or text[-_SAID:]
+    return text or "it said nothing"
