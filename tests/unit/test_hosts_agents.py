@@ -81,6 +81,21 @@ def test_what_a_lost_agent_held_is_lost_with_it(host: RemoteHost) -> None:
     held.drop()
 
 
+def test_a_lost_host_is_said_without_rays_names_and_the_reason_once(
+    host: RemoteHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = remote.RemoteProcess(remote.Held(host, "process-1", {"pid": 1}))
+
+    def lost(outcome: object, timeout: float) -> None:
+        raise exceptions.ActorDiedError
+
+    monkeypatch.setattr("ray.get", lost)
+    with pytest.raises(HostLost) as ended:
+        host.within(_fails, None)
+    assert ended.value.message == "host b was lost: its agent died unexpectedly before finishing this task"
+    assert process.stderr.read() == "host b was lost"
+
+
 def test_an_engine_that_says_nothing_is_given_up() -> None:
     silent = Launcher(prefix=("sh", "-c", "exec sleep 60", "sh"))
     with pytest.raises(EngineError, match="did not end within 0 s"):

@@ -13,6 +13,7 @@ import pytest
 from tests.unit.rendered import html
 from tests.unit.synthetic_run import synthetic_run
 
+from howfar.cli.hosts import _network_rows, _noise, _of_one_machine
 from howfar.cli.on_hosts import _with_measured, check_plan
 from howfar.engine.messages import RttResult
 from howfar.errors import PlanError
@@ -249,6 +250,27 @@ def test_the_setup_names_all_clients_and_local_paths_only_where_there_are_some()
     assert "clients on hosts a, c and d, server on host b (placement" in setup_line(
         summarise(here.model_copy(update={"info": info}))
     )
+
+
+def test_what_ip_says_of_an_interface_that_invents_its_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = [{"ifname": "lo", "mtu": 1500, "qdisc": "noqueue", "linkinfo": {"info_kind": "veth"}}]
+    monkeypatch.setattr(distances, "_json_of", lambda command: said if command[0] == "ip" else [])
+    monkeypatch.setattr(distances.shutil, "which", lambda name: None)
+    card = distances.interface("10.0.0.1")
+    assert (card["kind"], card["ethtool"], "speed_mbit" in card) == ("veth", False, False)
+    one = {"interface": card, "where": {"zone": "x", "rack": "x"}, "clock_says": {}}
+    one["clock"] = {"offset_ns": 0, "bound_ns": 1000, "is_seen": False}
+    assert _network_rows({"a": one})[1][3:6] == ("lo", "veth", "unknown: no ethtool")
+
+
+def test_hosts_of_one_machine_and_an_rtt_that_is_noise_are_named() -> None:
+    boots = {"a": "1", "b": "2", "c": "1", "d": None}
+    (said,) = _of_one_machine({name: {"facts": {"boot_id": boot}} for name, boot in boots.items()})
+    assert said.startswith("Hosts a, c are one machine")
+    assert _of_one_machine({"a": {"facts": {}}, "b": {"facts": {}}}) == []
+    rest, awake = {"p50": 10_300}, {"p50": 12_800}
+    assert _noise([{"rtt_ns": awake, "rtt_awake_ns": rest}, {"rtt_ns": rest, "rtt_awake_ns": None}]) == []
+    assert "noise" in _noise([{"rtt_ns": rest, "rtt_awake_ns": awake}])[0]
 
 
 def _between(run: Run) -> Run:

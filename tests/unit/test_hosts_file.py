@@ -45,7 +45,9 @@ def test_a_file_says_who_may_be_what() -> None:
         (TWO + 'ssh = "root@\'x"', "no list of arguments"),
         (TWO + "zone = 1", "zone"),
         ('address = "10.0.0.9"\n' + TWO, "has the address"),
-        (TWO + 'password = "x"', "password"),
+        (TWO + 'password = "x"', r"no key hosts\.b\.password"),
+        (TWO.replace('address = "10.0.0.2"', 'adress = "10.0.0.2"'), r"no key hosts\.b\.adress"),
+        (TWO.replace("10.0.0.2", "db.example"), r"hosts\.b\.address: give an IPv4 address"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(text: str, word: str) -> None:

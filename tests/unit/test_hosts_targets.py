@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from howfar.cli import on_hosts
 from howfar.cli.on_hosts import OnHosts, check_plan, find_given, find_roles
 from howfar.cli.run import run
 from howfar.errors import HowfarError, LabError, PlanError, UsageError
+from howfar.fleet import cluster as clusters
 from howfar.fleet.hosts_file import parse_hosts
 from howfar.fleet.roles import RoleHosts, placed
 from howfar.plan.load import Override, load_plan
@@ -96,6 +99,19 @@ def test_roles_that_cannot_be_are_refused_before_a_host_is_joined(
     words += [] if clients is None else ["--clients", clients]
     answer = CliRunner().invoke(run, ["paths", "--quick", "--on", str(tmp_path / "hosts.toml"), *words])
     assert isinstance(answer.exception, HowfarError) and word in answer.exception.message
+
+
+def test_a_command_that_joins_the_hosts_itself_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(clusters, "held_up", lambda cluster: nullcontext())
+    monkeypatch.setattr(clusters, "enter", lambda cluster: 0)
+    (tmp_path / "hosts.toml").write_text(TWO)
+    for is_up in (False, True):
+        monkeypatch.setattr(clusters.Cluster, "is_up", lambda self, is_up=is_up: is_up)
+        assert on_hosts.enter(str(tmp_path / "hosts.toml"))[1] == 0
+        assert ("joining 2 hosts for this command alone" in capsys.readouterr().err) is not is_up
 
 
 def test_the_example_of_several_clients_is_one() -> None:

@@ -45,7 +45,7 @@ def up_command(file: Path, as_json: bool) -> int:
     if clusters.inside():
         return _show(cluster, as_json, with_distances=False)
     began = time.monotonic()
-    note(f"joining {len(cluster.file.hosts)} hosts; the first time, howfar and Ray are installed on each")
+    note(f"joining {counted(len(cluster.file.hosts), 'host')}; the first time, howfar and Ray are installed on each")
     with clusters.up(cluster) as guard:
         code = clusters.enter(cluster)
         if code == 0:
@@ -114,7 +114,31 @@ def _show(cluster: Cluster | ExistingCluster, as_json: bool, with_distances: boo
     if between:
         tables += [_matrix(list(found), between), _distance_rows(between)]
     click.echo("\n\n".join("\n".join(columns(rows)) for rows in tables))
+    if doubts := [*_of_one_machine(found), *_noise(between)]:
+        click.echo("\n" + "\n".join(doubts))
     return 0
+
+
+def _of_one_machine(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A sentence for each machine that is several hosts."""
+    by_boot: dict[str, list[str]] = {}
+    for name, one in found.items():
+        if boot := one["facts"].get("boot_id"):
+            by_boot.setdefault(boot, []).append(name)
+    return [
+        f"Hosts {', '.join(names)} are one machine (one boot ID): they share its CPUs, and no network lies between them."
+        for names in by_boot.values()
+        if len(names) > 1
+    ]
+
+
+def _noise(between: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Awake CPUs answer no later than those that sleep; what says so is noise."""
+    if not any(one["rtt_awake_ns"] and one["rtt_awake_ns"]["p50"] > one["rtt_ns"]["p50"] for one in between):
+        return []
+    return [
+        "Where the RTT awake is above the one at rest, the difference is noise: other programs were busy meanwhile."
+    ]
 
 
 def _host_rows(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
@@ -139,7 +163,7 @@ def _network_rows(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...
     rows: list[tuple[str, ...]] = [head]
     for name, one in found.items():
         card, at = one["interface"], one["where"]
-        speed = format_rate_bps(card["speed_mbit"] * 1e6) if "speed_mbit" in card else UNKNOWN
+        speed = format_rate_bps(card["speed_mbit"] * 1e6) if "speed_mbit" in card else card.get("kind", UNKNOWN)
         rows.append(
             (name, at["zone"], at["rack"], card.get("name", UNKNOWN), speed, _offloads(card), _clock(one), _says(one))
         )
@@ -148,7 +172,7 @@ def _network_rows(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...
 
 def _offloads(card: Mapping[str, Any]) -> str:
     if "offloads" not in card:
-        return UNKNOWN
+        return UNKNOWN if card.get("ethtool", True) else f"{UNKNOWN}: no ethtool"
     short = {"tcp-segmentation-offload": "TSO", "generic-segmentation-offload": "GSO", "generic-receive-offload": "GRO"}
     return " ".join(short[name] for name, on in card["offloads"].items() if on) or "none"
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from howfar.bottleneck.traffic import mtu_of, payload_share
+from howfar.cli.screen import note
 from howfar.errors import PlanError, UsageError
 from howfar.paths import find_path, is_local
 from howfar.paths.path import given_programs
@@ -18,7 +19,7 @@ from howfar.plan.distances import EVEN
 from howfar.plan.factors import CLUSTERS, Level
 from howfar.plan.fitting import Fitted, with_link, without_levels
 from howfar.plan.types import Plan
-from howfar.units import format_duration_ns, format_rate_bps
+from howfar.units import counted, format_duration_ns, format_rate_bps
 
 if TYPE_CHECKING:
     from howfar.fleet.cluster import Cluster
@@ -164,6 +165,8 @@ def enter(
     if clusters.inside():
         return cluster, None
     check(cluster.file)
+    if not cluster.is_up():
+        note(f"joining {counted(len(cluster.file.hosts), 'host')} for this command alone; `howfar hosts up` keeps them")
     with clusters.held_up(cluster):
         return cluster, clusters.enter(cluster)
 

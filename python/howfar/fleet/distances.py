@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,8 @@ _IP_MTU = 14
 _CLOUD = Path("/run/cloud-init/instance-data.json")
 """What cloud-init wrote when the machine started, readable by everybody; nobody is asked over the network."""
 _OFFLOADS = ("tcp-segmentation-offload", "generic-segmentation-offload", "generic-receive-offload")
+_INVENT_SPEED = ("veth", "tun")
+"""Kinds of interfaces whose speed is a constant of the kernel's."""
 UNKNOWN = "unknown"
 
 
@@ -43,14 +46,17 @@ def path_mtu(address: str) -> int | None:
 
 def interface(address: str) -> dict[str, Any]:
     """Run on a host: the interface with this address, its speed and offloads. Unknown facts are omitted."""
-    listed = _json_of(["ip", "-json", "addr", "show", "to", address])
+    listed = _json_of(["ip", "-json", "-details", "addr", "show", "to", address])
     if not listed:
         return {}
     name = str(listed[0]["ifname"])
     found: dict[str, Any] = {"name": name, "mtu": listed[0].get("mtu"), "qdisc": listed[0].get("qdisc")}
+    kind = listed[0].get("linkinfo", {}).get("info_kind")
+    found |= {"kind": kind} if kind else {}
     with suppress(OSError, ValueError):
-        speed = int(Path(f"/sys/class/net/{name}/speed").read_text())
+        speed = 0 if kind in _INVENT_SPEED else int(Path(f"/sys/class/net/{name}/speed").read_text())
         found |= {"speed_mbit": speed} if speed > 0 else {}
+    found["ethtool"] = shutil.which("ethtool") is not None
     offloads = _json_of(["ethtool", "--json", "-k", name])
     if offloads:
         found["offloads"] = {what: bool(offloads[0].get(what, {}).get("active")) for what in _OFFLOADS}

@@ -115,9 +115,14 @@ def parse_hosts(text: str, name: str = "hosts.toml") -> HostsFile:
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{name} is no TOML: {error}", "docs/hosts.md shows a file of hosts.") from error
     except ValidationError as error:
-        first = error.errors()[0]
+        # A key that is misspelt is missing too, and only the former is the mistake.
+        first = max(error.errors(), key=lambda each: each["type"] == "extra_forbidden")
         where = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{name}: {where}: {first['msg']}", "docs/hosts.md shows a file of hosts.") from error
+        if first["type"] == "extra_forbidden":
+            known = HostSpec if first["loc"][0] == "hosts" else HostsFile
+            raise UsageError(f"{name}: there is no key {where}", f"Known: {', '.join(known.model_fields)}.") from error
+        reason = first["msg"].removeprefix("Value error, ")
+        raise UsageError(f"{name}: {where}: {reason}", "docs/hosts.md shows a file of hosts.") from error
     _check(found, name)
     return found
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from howfar import errors
 from howfar.engine.process import Launcher, find_engine, own_environment
@@ -225,9 +225,8 @@ class RemoteHost:
         except GetTimeoutError as error:
             raise HostLost(f"host {self.name} did not answer within {patience_s:.0f} s", "Is it overloaded?") from error
         except RayError as error:
-            lines = str(error).strip().splitlines() or ["no reason given"]
             raise HostLost(
-                f"host {self.name} was lost: {type(error).__name__}: {lines[-1].strip().split('. ')[0]}",
+                f"host {self.name} was lost: {_reason(error)}",
                 "`howfar hosts show` says what is there; `howfar resume` continues the run.",
             ) from error
         if kind:
@@ -251,6 +250,15 @@ class RemoteHost:
     def launcher(self, cpus: Sequence[int]) -> RemoteLauncher:
         """A launcher of processes on the host, on these CPUs."""
         return RemoteLauncher(prefix=_prefix(cpus), host=self)
+
+
+def _reason(error: RayError) -> str:
+    """The first sentence of the last line of what Ray says, which calls an agent an actor."""
+    lines = str(error).strip().splitlines() or ["no reason given"]
+    first = lines[-1].strip().split(". ")[0].rstrip(".")
+    if isinstance(error, RayActorError):
+        return first.replace("The actor", "its agent", 1)
+    return f"{type(error).__name__}: {first}"
 
 
 def _answer() -> bool:
@@ -386,6 +394,6 @@ class _Errors(io.TextIOBase):
         if self._text is None:
             try:
                 self._text = str(self._held.call("stderr"))
-            except HostLost as error:
-                self._text = error.message
+            except HostLost:  # why is said by who asks the host itself
+                self._text = f"host {self._held.host.name} was lost"
         return self._text

@@ -240,7 +240,9 @@ def widest(summary: Summary) -> str:
 def session_line(summary: Summary) -> str:
     """Server, blocks and how it ended."""
     good = len(summary.trials) - summary.void_trials if summary.good_trials is None else summary.good_trials
-    trials = counted(good, "trial") + (f" and {summary.void_trials} void ones" if summary.void_trials else "")
+    trials = counted(good, "trial") + (
+        f" and {counted(summary.void_trials, 'void one')}" if summary.void_trials else ""
+    )
     server = f"{summary.server['kind']} {summary.server['version']}"
     blocks = f"{counted(summary.complete_blocks or summary.blocks, 'block')} ({trials})"
     return "; ".join(part for part in (server, blocks, STOPS[summary.stop], widest(summary)) if part)
