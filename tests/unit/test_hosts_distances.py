@@ -216,9 +216,8 @@ def test_the_link_of_each_client_is_named_and_may_make_a_trial_void() -> None:
     assert "the clients' links are measured, not set: RTT 0.2ms (b, a), 0.21ms (b, c), goodput" in notes[-1]
 
     def probe(now_ns: int, link: dict[str, Any]) -> dict[str, Any]:
-        return distances.real_link(
-            RttResult(count=50, min_ns=now_ns, p50_ns=now_ns, p99_ns=now_ns, max_ns=now_ns), link
-        )
+        found = RttResult(count=50, min_ns=now_ns, p50_ns=now_ns, p99_ns=now_ns, max_ns=now_ns)
+        return dict(distances.real_link(found, link))
 
     first = probe(200_000, links[0])
     assert distances.link_moved({**first, "others": [probe(210_000, links[1])]}) == ()
