@@ -229,6 +229,25 @@ def test_two_runs_between_the_same_hosts_are_compared_though_the_link_is_never_m
     assert "too far off to compare plain, " in far.beside and "RTT 7.8us, rate 1gbit before, RTT 0.2ms" in far.beside
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "near"),
+    [
+        ("0.21ms,85ms,85ms", "0.29ms,86ms,85ms", True),
+        ("0.21ms,85ms,85ms", "0.21ms,85ms,20ms", False),
+        ("0.21ms,85ms,85ms", "three-zones", False),
+        ("even", "even", True),
+    ],
+)
+def test_nodes_are_as_far_apart_pair_by_pair(one: str, other: str, near: bool) -> None:
+    run = on_hosts(synthetic_run(models=REMOTE, samples=5), 7_800)
+
+    def of(level: str) -> Run:
+        arms = tuple(arm.model_copy(update={"factors": {**arm.factors, "distances": level}}) for arm in run.info.arms)
+        return run.model_copy(update={"info": run.info.model_copy(update={"arms": arms})})
+
+    assert all(arm.same_cell is near for arm in compare(of(one), of(other)).arms)
+
+
 def test_what_the_laboratory_is_to_emulate_is_said_though_some_arm_is_comparable() -> None:
     lab = synthetic_run()
     near, far = (compare(lab, on_hosts(lab, rtt_ns)).beside for rtt_ns in (rtt_of(lab) - 90_000, 600_000))

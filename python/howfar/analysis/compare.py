@@ -7,10 +7,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from howfar.analysis.confirmation import TOLERANCE
-from howfar.plan.factors import ORDINARY
+from howfar.plan.factors import DISTANCES, ORDINARY
 from howfar.plan.page import Keys
 from howfar.plan.quantities import RTT_OFF_MAX_SHARE, Part, rtt_void_ns
 from howfar.plan.types import Data, Timing, Workload, factors_model
@@ -18,7 +19,7 @@ from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import excludes_one, interval_text, simultaneous, welch_ratio
 from howfar.stats.trials import TrialTable, Unit, median_latency_ns, quantile_ms, trial_table
 from howfar.store.records import Arm, ArmRole, Measured, Run, compared_part
-from howfar.units import counted, format_duration_ns, format_rate_bps
+from howfar.units import counted, format_duration_ns, format_rate_bps, parse_duration_ns
 
 NOT_INTERLEAVED = (
     "The two runs were not interleaved: a difference may come from the time between them. "
@@ -102,6 +103,8 @@ _LINK_LEVELS = {
     "replica_rtt_ns": "RTT to the replica",
     "replica_rate_bps": "rate to the replica",
 }
+_MEASURED = (*_LINK_LEVELS, DISTANCES.name)
+"""Factors whose level between hosts is what was measured there."""
 
 
 def _on_hosts(run: Run) -> bool:
@@ -160,7 +163,7 @@ def _apart(before: Run, after: Run, arms: Sequence[ArmComparison]) -> str:
 def _too_far(before: Run, after: Run, arms: Sequence[ArmComparison]) -> str:
     """Names the links that are too far apart to be compared, and what the laboratory is to emulate. Empty: none is."""
     old, new = ({arm.name: _levels(arm) for arm in run.info.arms} for run in (before, after))
-    apart = [arm.arm for arm in arms if not arm.same_cell and _same_beyond(_LINK_LEVELS, old[arm.arm], new[arm.arm])]
+    apart = [arm.arm for arm in arms if not arm.same_cell and _same_beyond(_MEASURED, old[arm.arm], new[arm.arm])]
     if not apart:
         return ""
     text = f"The link is too far off to compare {', '.join(apart)}"
@@ -235,7 +238,8 @@ def _same(one: Mapping[str, Any], other: Mapping[str, Any], measured: bool) -> b
     if not measured:
         return _same_beyond((), one, other)
     both = [name for name in _LINK_LEVELS if one.get(name) and other.get(name)]
-    return _same_beyond(_LINK_LEVELS, one, other) and all(_near(name, one[name], other[name]) for name in both)
+    links = all(_near(name, one[name], other[name]) for name in both)
+    return links and _near_nodes(one, other) and _same_beyond(_MEASURED, one, other)
 
 
 def _same_beyond(names: Iterable[str], one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -247,12 +251,21 @@ def _near(name: str, one: float, other: float) -> bool:
     """Of levels of a link. Two RTTs whose difference makes no trial void are near each other, however short they are."""
     if name.endswith("rtt_ns") and abs(one - other) <= rtt_void_ns(min(one, other)):
         return True
-    return abs(math.log(one / other)) <= math.log1p(_NEAR_SHARE)
+    return min(one, other) > 0 and abs(math.log(one / other)) <= math.log1p(_NEAR_SHARE)
 
 
 def _levels(arm: Arm) -> dict[str, Any]:
     """Of its cell, with those that go without saying; a run that varies a factor writes it, one that does not leaves it out."""
     return {**ORDINARY, **arm.factors}
+
+
+def _near_nodes(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether each two nodes of a cluster are as far apart."""
+    levels = [str(each.get(DISTANCES.name)) for each in (one, other)]
+    if levels[0] == levels[1] or not all("," in level for level in levels):
+        return levels[0] == levels[1]
+    ours, theirs = ([parse_duration_ns(word.strip()) for word in level.split(",")] for level in levels)
+    return len(ours) == len(theirs) and all(map(partial(_near, "rtt_ns"), ours, theirs))
 
 
 def _relative(old: TrialTable, new: TrialTable, name: str, measured: bool) -> Estimate | None:
