@@ -235,6 +235,7 @@ def test_two_runs_between_the_same_hosts_are_compared_though_the_link_is_never_m
         ("0.21ms,85ms,85ms", "0.29ms,86ms,85ms", True),
         ("0.21ms,85ms,85ms", "0.21ms,85ms,20ms", False),
         ("0.21ms,85ms,85ms", "three-zones", False),
+        ("1ms,1.02ms,0.99ms", "three-zones", True),
         ("even", "even", True),
     ],
 )
@@ -242,7 +243,8 @@ def test_nodes_are_as_far_apart_pair_by_pair(one: str, other: str, near: bool) -
     run = on_hosts(synthetic_run(models=REMOTE, samples=5), 7_800)
 
     def of(level: str) -> Run:
-        arms = tuple(arm.model_copy(update={"factors": {**arm.factors, "distances": level}}) for arm in run.info.arms)
+        cluster = {"replication": "galera", "replicas": 2, "distances": level}
+        arms = tuple(arm.model_copy(update={"factors": {**arm.factors, **cluster}}) for arm in run.info.arms)
         return run.model_copy(update={"info": run.info.model_copy(update={"arms": arms})})
 
     assert all(arm.same_cell is near for arm in compare(of(one), of(other)).arms)

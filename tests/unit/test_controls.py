@@ -341,7 +341,7 @@ def test_each_figure_of_a_link_arm_has_the_larger_floor_of_both_aa_arms() -> Non
     assert before["remote"] is before["tcp"] is Resolution.SLOWER
     assert after == before | dict.fromkeys(("remote", "forwarded-socket"), Resolution.NOT_RESOLVED)
     assert "for CPU per query, the floor is" in noise_line(summarise(dearer))
-    assert "over the link > 100 %" in noise_line(summarise(dearer))
+    assert "over the link a factor of 4" in noise_line(summarise(dearer))
 
 
 def test_controls_are_in_no_comparison_and_change_none() -> None:

@@ -199,6 +199,8 @@ class Floors:
     ) -> float | None:
         """The noise floor that the report states; over a link the larger of both, for more may be uncertain there. None: unknown."""
         same = self.others.get(kind, self.same)
+        if kind in self.others and (figure not in same or noise_floor(same[figure]) is None):
+            return None
         kinds = (same, self.link) if over_link else (same,)
         known = (noise_floor(kind[figure]) for kind in kinds if figure in kind)
         return max((floor for floor in known if floor is not None), default=None)

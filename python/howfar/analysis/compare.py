@@ -7,11 +7,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal
 
 from howfar.analysis.confirmation import TOLERANCE
-from howfar.plan.factors import DISTANCES, ORDINARY
+from howfar.plan.distances import EVEN
+from howfar.plan.factors import DISTANCES, ORDINARY, REPLICA_RTT_NS, node_rtts_ns
 from howfar.plan.page import Keys
 from howfar.plan.quantities import RTT_OFF_MAX_SHARE, Part, rtt_void_ns
 from howfar.plan.types import Data, Timing, Workload, factors_model
@@ -19,7 +19,7 @@ from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import excludes_one, interval_text, simultaneous, welch_ratio
 from howfar.stats.trials import TrialTable, Unit, median_latency_ns, quantile_ms, trial_table
 from howfar.store.records import Arm, ArmRole, Measured, Run, compared_part
-from howfar.units import counted, format_duration_ns, format_rate_bps, parse_duration_ns
+from howfar.units import counted, format_duration_ns, format_rate_bps
 
 NOT_INTERLEAVED = (
     "The two runs were not interleaved: a difference may come from the time between them. "
@@ -160,6 +160,14 @@ def _apart(before: Run, after: Run, arms: Sequence[ArmComparison]) -> str:
     return f"The links are not the same: {', '.join(found)}." if found else ""
 
 
+_OPTIONS = {
+    "--rtt": "rtt_ns",
+    "--rate": "rate_bps",
+    "--replica-rtt": REPLICA_RTT_NS.name,
+    "--distances": DISTANCES.name,
+}
+
+
 def _too_far(before: Run, after: Run, arms: Sequence[ArmComparison]) -> str:
     """Names the links that are too far apart to be compared, and what the laboratory is to emulate. Empty: none is."""
     old, new = ({arm.name: _levels(arm) for arm in run.info.arms} for run in (before, after))
@@ -171,7 +179,7 @@ def _too_far(before: Run, after: Run, arms: Sequence[ArmComparison]) -> str:
     if _on_hosts(before) == _on_hosts(after):
         return f"{text}: {_link_text(one)} before, {_link_text(other)} after."
     there = one if _on_hosts(before) else other
-    wanted = ((option, name) for option, name in (("--rtt", "rtt_ns"), ("--rate", "rate_bps")) if there.get(name))
+    wanted = ((option, name) for option, name in _OPTIONS.items() if there.get(name) not in (None, EVEN))
     options = " ".join(f"{option} {_with_unit(name, there[name])}" for option, name in wanted)
     return f"{text}. Run the laboratory with what was measured between the hosts: {options}." if options else f"{text}."
 
@@ -261,11 +269,8 @@ def _levels(arm: Arm) -> dict[str, Any]:
 
 def _near_nodes(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether each two nodes of a cluster are as far apart."""
-    levels = [str(each.get(DISTANCES.name)) for each in (one, other)]
-    if levels[0] == levels[1] or not all("," in level for level in levels):
-        return levels[0] == levels[1]
-    ours, theirs = ([parse_duration_ns(word.strip()) for word in level.split(",")] for level in levels)
-    return len(ours) == len(theirs) and all(map(partial(_near, "rtt_ns"), ours, theirs))
+    ours, theirs = node_rtts_ns(one), node_rtts_ns(other)
+    return ours.keys() == theirs.keys() and all(_near("rtt_ns", ours[pair], theirs[pair]) for pair in ours)
 
 
 def _relative(old: TrialTable, new: TrialTable, name: str, measured: bool) -> Estimate | None:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from howfar.plan.cells import level_label
-from howfar.plan.factors import REPLICA_RTT_NS, THREADS, level_of, scatter_kind, waited_rtt, waits_for_link
+from howfar.plan.factors import (
+    REPLICA_RTT_NS,
+    THREADS,
+    level_of,
+    offered_per_s,
+    scatter_kind,
+    waited_rtt,
+    waits_for_link,
+)
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import judge_ratio, mean_interval
-from howfar.stats.trials import TrialTable, closed_loop_per_s, trial_table
+from howfar.stats.trials import TrialTable, closed_loop_per_s, quantile_ms, trial_table
 from howfar.store.records import Arm, ArmRole, Measured, Run
 
 SAME = "A/A over the link"
@@ -31,7 +40,8 @@ class Control(Part):
     apart: str = ""
     """Levels of both arms that no other arm of the run has: `1 thread`. Empty: none."""
     unit: str
-    """Unit of both figures: a ratio of operations per second, or µs for each round trip or commit."""
+    """Unit of both figures: `ratio` (of operations per second), `ratio of p99` where the rate was given, or µs for each round trip or
+    commit."""
     put_in: float
     """The true figure; of two connections, up to `OVERLAP` less."""
     found: Estimate
@@ -82,7 +92,10 @@ def _control(table: TrialTable, arm: Arm) -> Control | None:
         return None
     if _is_again(table.run, arm):
         name, unit, put_in = SAME if _of_baselines_kind(table.run, arm) else SAME_KIND, "ratio", 1.0
-        least, ratios = put_in, table.block_ratios(arm.name, reference.name)
+        if paced := offered_per_s(arm.factors) is not None:
+            unit = "ratio of p99"
+        value = partial(quantile_ms, share=0.99) if paced else table.rate
+        least, ratios = put_in, table.block_ratios(arm.name, reference.name, value)
         found = judge_ratio(ratios).quoted if ratios else None
     else:
         waited = waited_rtt(arm.factors)

@@ -29,7 +29,7 @@ from howfar.model.resource import NOT_THE_PATH
 from howfar.plan.factors import SHORT_ROW
 from howfar.plan.page import PageShape
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import MIN_BLOCKS
+from howfar.stats.intervals import MIN_BLOCKS, simultaneous
 from howfar.stats.resample import found_by
 from howfar.stats.trials import TrialTable, Unit, others_cpus, others_in, trial_table
 from howfar.store.records import (
@@ -452,11 +452,9 @@ def _noise(floors: Floors) -> dict[str, Any]:
 
 
 def _session_warnings(run: Run, floors: Floors, known: Sequence[Control], disturbed: bool) -> list[Warning]:
-    same = [
-        kind[Figure.THROUGHPUT]
-        for kind in (floors.same, floors.link, *floors.others.values())
-        if Figure.THROUGHPUT in kind
-    ]
+    twice = [control.found for control in known if control.is_same]
+    twice += [floors.same[Figure.THROUGHPUT]] if Figure.THROUGHPUT in floors.same else []
+    same = [simultaneous(found, len(twice)) for found in twice]
     missed = any(control.recovered is False and not control.is_same for control in known)
     loads = [trial.load for trial in run.trials if trial.load is not None]
     threads = max((threads_of(arm) for arm in run.info.arms), default=1)

@@ -170,8 +170,11 @@ class Guard:
     _stays: bool = False
 
     def stay(self) -> None:
-        """Let it outlive this command."""
-        os.write(self._lifeline, b"\n")
+        """Let it outlive this command. Raises LabError if it has ended."""
+        try:
+            os.write(self._lifeline, b"\n")
+        except BrokenPipeError as error:
+            raise LabError("the cluster went down", "`howfar hosts up` starts it again.") from error
         self._stays = True
 
     def leave(self) -> None:
@@ -343,7 +346,7 @@ def enter(cluster: Cluster) -> int:
         if lock is None:
             raise UsageError(
                 f"the hosts of {cluster.path} are in use by another command",
-                "Two measurements would disturb each other.",
+                "It measures between them, or releases them. Try again when it has ended.",
             )
         (cluster.directory / "run").unlink(missing_ok=True)
         code = attended(_command_inside(cluster), {**ray_environment(os.environ), INSIDE: "1"}, withheld=True)

@@ -80,7 +80,6 @@ def join_existing(cluster: ExistingCluster) -> Iterator[tuple[HostsFile, dict[st
                 "Run howfar on a machine of the cluster, with its version of Ray and Python and, where it has one, its token "
                 "(RAY_AUTH_MODE, RAY_AUTH_TOKEN_PATH).",
             ) from error
-        hosts: dict[str, RemoteHost] = {}
         try:
             with _alone(cluster):
                 file = hosts_of(ray.nodes())
@@ -88,12 +87,14 @@ def join_existing(cluster: ExistingCluster) -> Iterator[tuple[HostsFile, dict[st
                     name: RemoteHost(name, spec, SandboxedAgent, {f"node:{spec.address}": _SHARE})
                     for name, spec in file.hosts.items()
                 }
-                for host in hosts.values():
-                    host.join()
-                yield file, hosts
+                try:
+                    for host in hosts.values():
+                        host.join()
+                    yield file, hosts
+                finally:
+                    for host in hosts.values():
+                        host.leave()
         finally:
-            for host in hosts.values():
-                host.leave()
             ray.shutdown()
 
 

@@ -115,7 +115,7 @@ def parse_hosts(text: str, name: str = "hosts.toml") -> HostsFile:
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"{name} is no TOML: {error}", "docs/hosts.md shows a file of hosts.") from error
     except ValidationError as error:
-        # A key that is misspelt is missing too, and only the former is the mistake.
+        # A misspelt key is also reported as missing; report the misspelling.
         first = max(error.errors(), key=lambda each: each["type"] == "extra_forbidden")
         where = ".".join(map(str, first["loc"]))
         if first["type"] == "extra_forbidden":

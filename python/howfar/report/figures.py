@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from howfar.analysis.cells import Bound, CellSummary
+from howfar.analysis.controls import SAME_KIND
 from howfar.analysis.summary import Summary
 from howfar.plan.factors import breaks
 from howfar.stats.estimate import Estimate
@@ -201,12 +202,22 @@ def _noise_floor(summary: Summary) -> str:
         return "Noise floor: unknown. The second measurement of the baseline (A/A) has no interval, so nothing is resolved."
     return (
         f"Noise floor {_floors(summary.noise_floor, summary.link_noise_floor)}: {base}, measured twice under two names, gave "
-        f"{ratio(summary.aa_ratio)}. Smaller effects are not resolved"
+        f"{ratio(summary.aa_ratio)}. Smaller effects are not resolved{_other_kinds(summary)}"
         + (
             f"; for CPU per {ONE[summary.asked]}, the floor is {_floors(summary.cpu_noise_floor, summary.link_cpu_noise_floor)}."
             if summary.cpu_noise_floor
             else "."
         )
+    )
+
+
+def _other_kinds(summary: Summary) -> str:
+    """Where arms are judged by another A/A arm than the baseline's."""
+    others = [control.reference for control in summary.controls if control.name == SAME_KIND]
+    return (
+        f" under its conditions; under those of {' and '.join(others)}, that arm's second measurement says so"
+        if others
+        else ""
     )
 
 

@@ -142,21 +142,22 @@ def _exchange(hosts: HostsSeen) -> str:
     text = f"client and server on hosts {first} and {second}, which swapped roles from block to block"
     if hosts.machines is None:
         return text
-    differ = excludes_one(hosts.machines) if hosts.machines.low is not None else False
+    what = "a difference between the hosts, not between paths" if excludes_one(hosts.machines) else "not resolved"
     return (
         f"{text}: with {first} as the server, the baseline did {interval_text(hosts.machines)} times as many operations per second "
-        f"as with {second}, {'which is a difference between the hosts, not between paths' if differ else 'which is not resolved'}"
+        f"as with {second}, which is {what}"
     )
 
 
 def _between(summary: Summary) -> str:
-    """Hosts and the link between them: `Between hosts a and b: RTT 0.212 ms, 9.41 Gb/s`. Empty: the run was in the laboratory."""
+    """Hosts and their link: `Between hosts a and b: RTT 212 µs, goodput 9.41 Gb/s`. Empty: the run was in the laboratory."""
     if not on_hosts(summary):
         return ""
     found = []
     for link in summary.environment.get("distances") or ():
         rtt_us, slower = link["rtt_ns"]["p50"] / 1e3, min(link["goodput_bps"].values()) / 1e9
-        found.append(f"hosts {link['from']} and {link['to']}: RTT {rtt_us:,.3g} µs, {slower:.3g} Gb/s")
+        rtt = f"{rtt_us:,.{0 if rtt_us >= 100 else 1}f} µs"
+        found.append(f"hosts {link['from']} and {link['to']}: RTT {rtt}, goodput {slower:.3g} Gb/s")
     swapped = summary.hosts is not None and summary.hosts.swapped is not None
     return f"Between {'; '.join(found)}{' (roles swapped from block to block)' if swapped else ''}" if found else ""
 
@@ -327,8 +328,9 @@ def controls_text(summary: Summary) -> str:
     Empty: none."""
     found = []
     for control in summary.controls:
-        if control.unit == "ratio":
-            found.append(f"{control.reference} against itself {interval_text(control.found)}{_missed(control)}")
+        if control.is_same:
+            figure = "" if control.unit == "ratio" else " in p99"
+            found.append(f"{control.reference} against itself {interval_text(control.found)}{figure}{_missed(control)}")
         else:
             low, high = (
                 None if edge is None else figures.number(edge) for edge in (control.found.low, control.found.high)

@@ -101,7 +101,7 @@ def check_same(run: Run, laboratory: Testbed, now: Mapping[str, Any]) -> None:
 
 def _other_hosts(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """How the hosts of a run between hosts, or their roles, are not those of before. None: they are, by all that is known."""
-    if (place := before.get("place")) and place.get("swaps") != now["place"].get("swaps"):
+    if (place := before.get("place")) and place.get("swaps") and not now["place"].get("swaps"):
         why = "".join(f": {reason}" for reason in now["warnings"][:1])
         return f"the hosts of the run exchanged their roles, and do not now{why}"
     for name, old in (before.get("hosts") or {}).items():

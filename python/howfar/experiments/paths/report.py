@@ -33,7 +33,7 @@ from howfar.report.document import Block, Cell, Chart, Column, Details, Document
 from howfar.report.figures import baseline_name, shown_cells
 from howfar.report.frame import cell_table, confirmations, frame, ratio_cards, trials
 from howfar.stats.estimate import Part
-from howfar.stats.intervals import Resolution, excludes_one, interval_text, share_text
+from howfar.stats.intervals import Resolution, excludes_one, floor_text, interval_text
 from howfar.stats.trials import ONE
 from howfar.store.records import ArmRole
 
@@ -124,7 +124,7 @@ def _against_itself(arm: str, evidence: RunEvidence) -> str:
     if floor is None:
         return found + "; there are too few blocks to tell what this machine can resolve."
     judged = "a difference is resolved although there is none" if excludes_one(aa) else "no difference is resolved"
-    return f"{found}; {judged}, and differences below {share_text(floor)} cannot be resolved (95 % interval)."
+    return f"{found}; {judged}, and differences below {floor_text(floor)} cannot be resolved (95 % interval)."
 
 
 FARTHEST = 20
