@@ -116,8 +116,9 @@ def load_plan(name_or_path: str, quick: bool = False, overrides: Sequence[Overri
 
 def _changed(override: Override, baseline: object) -> dict[str, Any]:
     """The parts of the plan that an override replaces. A factor that is left with one level has it in the baseline too."""
-    levels = override.value if isinstance(override.value, tuple) else (override.value,)
-    change = _nested(override.key, list(override.value) if isinstance(override.value, tuple) else override.value)
+    value = override.value if isinstance(override.value, str | int) else list(override.value)
+    levels = value if isinstance(value, list) else [value]
+    change = _nested(override.key, value)
     table, name = override.key[0], override.key[-1]
     if table == "factors" and len(levels) == 1 and isinstance(baseline, dict) and name in baseline:
         change["baseline"] = {name: levels[0]}
