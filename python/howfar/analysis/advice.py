@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from howfar.analysis.cells import LINK, CellSummary, Figure, Floors, threads_of
+from howfar.analysis.link_facts import link_facts
 from howfar.analysis.signs import FEW_BLOCKS, Machine, Warning, busy_machine, machine_cpus
 from howfar.bottleneck.cycle import LINK_QUEUE, ROUND_TRIPS, WIRE, part_us
 from howfar.bottleneck.limit import HARDLY, Limit
@@ -27,7 +28,6 @@ from howfar.stats.intervals import (
     mean_interval,
 )
 from howfar.stats.trials import ONE, TrialTable, alike, others_cpus
-from howfar.store.receipts import number_in
 from howfar.store.records import ArmRole
 
 
@@ -257,7 +257,7 @@ def _round_trips_share(session: _Session, cell: CellSummary) -> Estimate:
     share = mean_interval([
         min(seen.turns * rtt_ns / (threads * seen.elapsed_ns), 1.0) for seen in session.table.measured(cell.arm)
     ])  # fmt: skip
-    hosts_ns = 2 * (number_in(cell.receipt, "link", "compensate_ns") or 0.0)
+    hosts_ns = link_facts(cell.factors, [cell.receipt]).hosts_rtt_ns or 0.0
     if share.low is None or not rtt_ns:
         return share
     return share.model_copy(update={"low": share.low * max(1 - hosts_ns / rtt_ns, 0.0)})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
 from statistics import fmean, pvariance
 from typing import Any
 
@@ -33,7 +32,7 @@ from howfar.stats.intervals import (
     mean_interval,
     noise_floor,
 )
-from howfar.stats.trials import TrialTable, Value, median_latency_ns, quantile_ms, transaction_histogram
+from howfar.stats.trials import TrialTable, Value, median_latency_ns, p99_ms, transaction_histogram
 from howfar.store.receipts import number_in
 from howfar.store.records import Arm, ArmRole, FactorValue, Measured, Run, Trial, TrialStatus
 
@@ -175,7 +174,7 @@ class Figure(StrEnum):
             Figure.THROUGHPUT: table.rate,
             Figure.CPU: table.path_cpu_us,
             Figure.P50: median_latency_ns,
-            Figure.P99: partial(quantile_ms, share=0.99),
+            Figure.P99: p99_ms,
         }
         return values[self]
 

@@ -17,7 +17,7 @@ from howfar.plan.quantities import RTT_OFF_MAX_SHARE, Part, rtt_void_ns
 from howfar.plan.types import Data, Timing, Workload, factors_model
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import excludes_one, interval_text, simultaneous, welch_ratio
-from howfar.stats.trials import TrialTable, Unit, median_latency_ns, quantile_ms, trial_table
+from howfar.stats.trials import TrialTable, Unit, median_latency_ns, p99_ms, trial_table
 from howfar.store.records import Arm, ArmRole, Measured, Run, compared_part
 from howfar.units import counted, format_duration_ns, format_rate_bps
 
@@ -234,7 +234,7 @@ def _arm(old: TrialTable, new: TrialTable, name: str, measured: bool) -> ArmComp
         qps=speed,
         cpu_per_query=ratio(TrialTable.path_cpu_us),
         p50=ratio(lambda _, measured: median_latency_ns(measured)),
-        p99=ratio(lambda _, measured: quantile_ms(measured, 0.99)),
+        p99=ratio(lambda _, measured: p99_ms(measured)),
         relative_to_baseline=relative,
         same_cell=_same(_levels(first), _levels(second), measured),
         trials=(len(old.measured(name)), len(new.measured(name))),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from howfar.plan.cells import level_label
 from howfar.plan.factors import (
@@ -17,7 +16,7 @@ from howfar.plan.factors import (
 )
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import judge_ratio, mean_interval
-from howfar.stats.trials import TrialTable, closed_loop_per_s, quantile_ms, trial_table
+from howfar.stats.trials import TrialTable, closed_loop_per_s, p99_ms, trial_table
 from howfar.store.records import Arm, ArmRole, Measured, Run
 
 SAME = "A/A over the link"
@@ -63,8 +62,8 @@ def controls(run: Run) -> tuple[Control, ...]:
     """Controls of a run. Empty: it has none, or no block in which they and their reference were measured."""
     table = trial_table(run)
     arms = [arm for arm in run.info.arms if arm.role is ArmRole.CONTROL]
-    baseline, over_link = _baseline(run), (arm for arm in arms if _of_baselines_kind(run, arm))
-    if arms and baseline and waits_for_link(baseline.factors) and not any(_is_again(run, arm) for arm in over_link):
+    baseline, alike = _baseline(run), (arm for arm in arms if _of_baselines_kind(run, arm))
+    if arms and baseline and waits_for_link(baseline.factors) and not any(_is_again(run, arm) for arm in alike):
         # They were made of the baseline, and its duplicate is the control without a change.
         arms = [arm for arm in run.info.arms if arm.role is ArmRole.DUPLICATE] + arms
     found = (_control(table, arm) for arm in arms)
@@ -94,7 +93,7 @@ def _control(table: TrialTable, arm: Arm) -> Control | None:
         name, unit, put_in = SAME if _of_baselines_kind(table.run, arm) else SAME_KIND, "ratio", 1.0
         if paced := offered_per_s(arm.factors) is not None:
             unit = "ratio of p99"
-        value = partial(quantile_ms, share=0.99) if paced else table.rate
+        value = p99_ms if paced else table.rate
         least, ratios = put_in, table.block_ratios(arm.name, reference.name, value)
         found = judge_ratio(ratios).quoted if ratios else None
     else:

@@ -175,8 +175,8 @@ MEANING = {
     "paths over the link; run again on a quieter machine",
     Warning.AA_EXCLUDES_ONE: "the same path differs under two names, so effects of that size are not resolved; run again",
     Warning.LINK_NOT_AS_ASKED: "the link's measured RTT differs from the requested one, or, between hosts, from that before the run",
-    Warning.CONTROL_MISSED: "a known effect was not found as it is (by chance in one of 20 runs), so effects of a link that are as "
-    "small are doubtful",
+    Warning.CONTROL_MISSED: "the interval of a known effect excludes its true size (by chance in one of 20 runs), so do not trust "
+    "effects of the link that are as small",
 }
 """Warnings as clauses, for every report."""
 

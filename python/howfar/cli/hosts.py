@@ -133,12 +133,10 @@ def _of_one_machine(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _noise(between: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Awake CPUs answer no later than those that sleep; what says so is noise."""
+    """Awake CPUs answer no later than those that sleep, so what says otherwise is noise."""
     if not any(one["rtt_awake_ns"] and one["rtt_awake_ns"]["p50"] > one["rtt_ns"]["p50"] for one in between):
         return []
-    return [
-        "Where the RTT awake is above the one at rest, the difference is noise: other programs were busy meanwhile."
-    ]
+    return ["Where the RTT awake is above the one at rest, noise is larger than what waking costs."]
 
 
 def _host_rows(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:

@@ -214,11 +214,7 @@ def _noise_floor(summary: Summary) -> str:
 def _other_kinds(summary: Summary) -> str:
     """Where arms are judged by another A/A arm than the baseline's."""
     others = [control.reference for control in summary.controls if control.name == SAME_KIND]
-    return (
-        f" under its conditions; under those of {' and '.join(others)}, that arm's second measurement says so"
-        if others
-        else ""
-    )
+    return f" (under the conditions of {' and '.join(others)}, by that arm's own A/A ratio)" if others else ""
 
 
 def _floors(floor: float, over_link: float | None) -> str:

@@ -154,6 +154,11 @@ def quantile_ms(measured: Measured, share: float) -> float | None:
     return value_at(merge([histogram]), share) / 1e6
 
 
+def p99_ms(measured: Measured) -> float | None:
+    """See `quantile_ms`."""
+    return quantile_ms(measured, 0.99)
+
+
 def others_in(trial: Trial) -> float | None:
     """CPUs kept busy by other processes than client, server, forwarder, link and howfar's own looks. None: void, or not recorded, as
     for a server that dies in the trial."""

@@ -14,7 +14,7 @@ from howfar.plan.factors import LOAD, offered_per_s
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import CurvePoint
 from howfar.stats.intervals import Resolution, exponential, judge_ratio, mean_interval
-from howfar.stats.trials import TrialTable, quantile_ms, rest_of
+from howfar.stats.trials import TrialTable, p99_ms, quantile_ms, rest_of
 from howfar.store.records import Arm, ArmRole, Measured
 
 KEEPS_UP = 0.99
@@ -158,7 +158,7 @@ class _Reader:
         reference = self.table.reference(arm)
         if reference is None or offered_per_s(reference.factors) != offered_per_s(arm.factors):
             return None  # it is the reference of its rate
-        ratios = self.table.block_ratios(arm.name, reference.name, lambda measured: quantile_ms(measured, 0.99))
+        ratios = self.table.block_ratios(arm.name, reference.name, p99_ms)
         return judge_ratio(ratios).quoted if ratios else None
 
 
