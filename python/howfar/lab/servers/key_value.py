@@ -14,7 +14,6 @@ from howfar.errors import LabError, PlanError, ServerCrashed
 from howfar.lab.network import LOOPBACK_ADDRESS, Host
 from howfar.lab.servers import (
     SOCKET,
-    SPARE_CONNECTIONS,
     CertificatePaths,
     Reach,
     Seer,
@@ -27,6 +26,9 @@ from howfar.lab.servers.program import Program
 from howfar.lab.servers.text_protocol import Lines
 from howfar.lab.sockets import listening_paths, listening_ports
 from howfar.plan.factors import Content
+
+_GONE = 1024
+"""Clients that may have gone without the server having seen it. A place costs a store nothing."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,9 @@ class StoreSettings:
 
     @property
     def clients(self) -> int:
-        """How many clients the server must accept."""
-        return self.context.connections + SPARE_CONNECTIONS
+        """How many clients the server must accept. With a connection per transaction, a server that waits for a CPU still counts
+        clients that have gone."""
+        return 2 * self.context.connections + _GONE
 
 
 class StoreDialect(Protocol):
