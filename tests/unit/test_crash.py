@@ -32,7 +32,7 @@ from howfar.experiments.replication.trade import ReplicationFindings
 from howfar.report.text import json_values
 from howfar.runner.fault.crash import Account, ClientLog, Keys, account, visible
 from howfar.stats.intervals import mean_interval
-from howfar.store.records import CrashRecord, Run, TrialStatus
+from howfar.store.records import CpuShares, CrashRecord, Run, TrialStatus
 
 # ---------------------------------------------------------------- the account of one crash
 
@@ -238,6 +238,15 @@ def test_what_is_predicted_for_one_crash() -> None:
     assert predicted_loss(_crash(**killed, behind_before=None)) is None
     assert predicted_loss(_crash(fault="cut", dead_ns=3200 * MS, in_force_ns=3100 * MS, commits_per_s=1000.0)) == 100
     assert predicted_loss(_crash(fault="cut-to-primary")) is None, "TCP goes on sending for a while"
+
+
+@pytest.mark.parametrize(("idle", "expected"), [(0.0, 1000 * (1 + 0.5 * 0.5 / 1.5)), (0.5, 1000)])
+def test_a_replica_without_work_leaves_full_cpus_to_the_primary(idle: float, expected: float) -> None:
+    """It needs half of the second for the 500 that it has received."""
+    shares = CpuShares(busy=2 - idle, idle=idle, replicas=0.5)
+    lag = {"behind_before": 600, "unreceived_before": 100, "applied_per_s_before": 1000.0}
+    cut = _crash(fault="cut", dead_ns=4100 * MS, in_force_ns=3100 * MS, commits_per_s=1000.0, cpus_before=shares, **lag)
+    assert predicted_loss(cut) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,15 @@ SECOND = 1_000_000_000
 MS = 1_000_000
 ORIGIN = 5_000 * SECOND
 BROKEN = Broken(ORIGIN + 2 * SECOND, ORIGIN + 2100 * MS, ORIGIN + 3 * SECOND)
-BEFORE = Before(window_ns=ORIGIN + 1000 * MS, behind=4, unreceived=3, heartbeat_ns=90 * MS, rtt_ns=85 * MS)
+BEFORE = Before(
+    window_ns=ORIGIN + 1000 * MS,
+    behind=4,
+    applied=6,
+    cpus=None,
+    unreceived=3,
+    heartbeat_ns=90 * MS,
+    rtt_ns=85 * MS,
+)
 
 
 def log(*records: tuple[int, int, int, Fate]) -> KeyLog:
@@ -75,6 +83,7 @@ def test_a_crash_is_told_as_it_was() -> None:
     assert (found.unknown, found.applied_unknown, found.refused, found.applied_refused) == (2, 1, 1, 0)
     assert found.commits_per_s == pytest.approx(3.0), "three in the second between the window's beginning and the fault"
     assert (found.behind_before, found.unreceived_before) == (4, 3)
+    assert found.applied_per_s_before == 3, "6 in the 2 s since the load began"
     assert (found.heartbeat_before_ns, found.replica_rtt_ns) == (90 * MS, 85 * MS)
     assert (found.promoted, found.promotion_ns, found.unapplied) == ("replica1", 7 * MS, 3)
 

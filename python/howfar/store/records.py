@@ -227,6 +227,16 @@ class JoinRecord(Record):
     packets: int
 
 
+class CpuShares(Record):
+    """How a machine's CPUs were used, in CPUs."""
+
+    busy: float
+    idle: float
+    """Idle, stolen or waiting for a disk."""
+    replicas: float
+    """By the servers that replicate, of `busy`."""
+
+
 class CrashRecord(Record):
     """What a fault lost, by the clients' own logs against what the survivor holds. Times since the load began, by one clock."""
 
@@ -272,6 +282,10 @@ class CrashRecord(Record):
     too many. None: nobody had looked."""
     unreceived_before: int | None = None
     """Of them, those that had not come: on the way, or not sent yet. Of several replicas those of the one that had most."""
+    applied_per_s_before: float | None = None
+    """Transactions that this replica applied, from the beginning of the load to the fault. None: files of before."""
+    cpus_before: CpuShares | None = None
+    """CPUs in use on the primary's machine in the measured window before the fault. None: not counted, files of before."""
     heartbeat_before_ns: int | None
     replica_rtt_ns: int
     """Measured at rest."""

@@ -6,9 +6,9 @@ the mean has no interval. The report then quotes the largest share of crashes wi
 chance of one in twenty, 1 - 0.05^(1/n), close to the rule of three, 3/n.
 
 Predicted for a crash under asynchronous replication: commits acknowledged while the primary lived on and nothing reached the replica,
-at the rate before the fault. For a primary killed with its link whole only the order of magnitude is predicted: what the replica had
-not received at the last look, some milliseconds before the fault. Where only acknowledgements are cut nothing is predicted: TCP goes
-on sending for a while.
+at the rate before the fault; replicas that share full CPUs with it leave them to it once they have applied what came. For a primary
+killed with its link whole only the order of magnitude is predicted: what the replica had not received at the last look, some
+milliseconds before the fault. Where only acknowledgements are cut nothing is predicted: TCP goes on sending for a while.
 """
 
 from __future__ import annotations
@@ -329,11 +329,27 @@ def predicted_loss(crash: CrashRecord) -> float | None:
     """Commits that an asynchronous primary loses. None: the lag before the fault is unknown, or does not predict it."""
     if FAULTS[crash.fault].cut_off:
         since_ns = crash.fault_ns if crash.in_force_ns is None else crash.in_force_ns
-        return crash.commits_per_s * (crash.dead_ns - since_ns) / 1e9
+        lived_s = (crash.dead_ns - since_ns) / 1e9
+        return crash.commits_per_s * (lived_s + _gained_s(crash, lived_s))
     if crash.fault != "kill-primary":
         return None
     lag = crash.behind_before if crash.unreceived_before is None else crash.unreceived_before
     return None if lag is None else float(lag)
+
+
+_FULL = 0.9
+"""Busy share from which a machine's CPUs limit the commits."""
+
+
+def _gained_s(crash: CrashRecord, lived_s: float) -> float:
+    """Time that a primary gains where it shares full CPUs with its replicas: without anything to apply they leave their part to it.
+    0 on machines of their own, and in older run files."""
+    cpus, applied_per_s = crash.cpus_before, crash.applied_per_s_before
+    if cpus is None or not applied_per_s or cpus.busy < _FULL * (cpus.busy + cpus.idle):
+        return 0.0
+    received = (crash.behind_before or 0) - (crash.unreceived_before or 0)
+    alone_s = max(lived_s - max(received, 0) / applied_per_s, 0.0)
+    return alone_s * cpus.replicas / max(cpus.busy - cpus.replicas, cpus.busy * (1 - _FULL))
 
 
 # ---------------------------------------------------------------- sentences

@@ -31,8 +31,8 @@ from howfar.lab.replication.pair import promote
 from howfar.lab.replication.proof import Snapshot, latency_violation, violations, window_facts
 from howfar.lab.replication.watch import LagSample, LagWatch, Write, Writers
 from howfar.plan.quantities import rtt_tolerance_ns
-from howfar.runner.fault.under_load import Measure, UnderLoad, logged, watch_keys
-from howfar.store.records import CrashRecord, JoinRecord
+from howfar.runner.fault.under_load import CpuWatch, Measure, UnderLoad, logged, watch_keys
+from howfar.store.records import CpuShares, CrashRecord, JoinRecord
 
 Keys = NDArray[np.int64]
 Times = NDArray[np.int64]
@@ -412,6 +412,9 @@ class Before:
     window_ns: int
     """Monotonic time at which the measured window had begun."""
     behind: int | None
+    applied: int | None
+    """Transactions that the replica had applied since the load began."""
+    cpus: CpuShares | None
     unreceived: int | None
     heartbeat_ns: int | None
     rtt_ns: int
@@ -428,9 +431,10 @@ def crash_record(
     others = visible(*seen.ended(Fate.SEEN), acknowledged, acknowledged_ns, np.unique(survivor.keys))
     lost_ns = np.sort(acknowledged_ns[np.isin(acknowledged, found.lost)])
     in_window = (acknowledged_ns > before.window_ns) & (acknowledged_ns <= broken.fault_ns)
+    since_load_ns = broken.fault_ns - log.origin_ns
     return CrashRecord(
         fault=fault,
-        fault_ns=broken.fault_ns - log.origin_ns,
+        fault_ns=since_load_ns,
         in_force_ns=broken.in_force_ns - log.origin_ns,
         dead_ns=broken.dead_ns - log.origin_ns,
         watched_ns=watched_ns,
@@ -450,6 +454,8 @@ def crash_record(
         phantoms=len(others.phantoms),
         behind_before=before.behind,
         unreceived_before=before.unreceived,
+        applied_per_s_before=None if before.applied is None else before.applied / (since_load_ns / 1e9),
+        cpus_before=before.cpus,
         heartbeat_before_ns=before.heartbeat_ns,
         replica_rtt_ns=before.rtt_ns,
         promoted=survivor.name,
@@ -558,7 +564,9 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
         ledger.callback(load.abandon)
         load.start(context.measure, context.launcher, context.on_event)
         load.await_window()
+        cpus = CpuWatch([replica.server.pid for replica in pair.replicas])
         load.pause_until(after_ns)
+        cpus_before = cpus.finish()
         had = [
             _has(pair, replica) for replica in pair.replicas
         ]  # before the primary: what comes meanwhile is not taken off
@@ -580,10 +588,10 @@ def run_crash(context: FaultContext, job: LoadJob, fault: str, after_ns: int) ->
         seen, watched = watcher.finish()
     before = Before(
         window_ns=load.began_ns,
-        behind=min((pair.dialect.positions.lacking(last.position, applied) for _, applied in had), default=None),
-        unreceived=_unreceived(pair, last.position, [received for received, _ in had]),
+        **_replica_before(pair, begun.position, last.position, had),
         heartbeat_ns=samples[-1].heartbeat_ns if samples else None,
         rtt_ns=context.rtt_ns,
+        cpus=cpus_before,
     )
     log = load.keys()
     check_waited(context, log, broken.fault_ns)
@@ -599,6 +607,14 @@ def _reached(pair: Pair, done: Break) -> Sequence[Member]:
     """The other nodes that continue. A member that joined is asked whether it has everything."""
     apart = _apart(pair, done)
     return apart if done.arrival is not None else [each for each in pair.replicas if each not in apart]
+
+
+def _replica_before(pair: Pair, begun: str, last: str, had: Sequence[tuple[str, str]]) -> dict[str, int | None]:
+    """`Before`'s part of the replicas, which `had` received and applied these positions."""
+    lacking = pair.dialect.positions.lacking
+    behind = min((lacking(last, applied) for _, applied in had), default=None)
+    applied = None if behind is None else max(lacking(last, begun) - behind, 0)
+    return {"behind": behind, "applied": applied, "unreceived": _unreceived(pair, last, [one for one, _ in had])}
 
 
 def _unreceived(pair: Pair, position: str, received: Sequence[str]) -> int | None:

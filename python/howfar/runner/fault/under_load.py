@@ -5,9 +5,10 @@ Everything ends: the load by its own limits and with its server, the watcher wit
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,10 @@ from howfar.engine.messages import (
 )
 from howfar.engine.process import EngineProcess, Launcher, LoadOutcome
 from howfar.errors import EngineError, HowfarError, LabError
+from howfar.lab.environment import LoadWatch
+from howfar.lab.network import cpu_s_of
+from howfar.lab.sandbox import children_of
+from howfar.store.records import CpuShares
 
 Measure = Callable[[LoadJob, Launcher, Callable[[Event], None]], LoadOutcome]
 PAUSE_NS = 1_000_000
@@ -120,6 +125,25 @@ class UnderLoad:
     def _raise(self) -> None:
         if self._error is not None:
             raise self._error
+
+
+class CpuWatch:
+    """Watches the machine's CPUs, and which of them replicas on it use, from its making until `finish()`."""
+
+    def __init__(self, replicas: Sequence[int]) -> None:
+        self._replicas, self._load = replicas, LoadWatch()
+        self._began_s, self._used_s = time.monotonic(), self._used()
+
+    def _used(self) -> float:
+        return sum(cpu_s_of(pid) for replica in self._replicas for pid in (replica, *children_of(replica)))
+
+    def finish(self) -> CpuShares | None:
+        """None: this kernel does not count."""
+        used_s, elapsed_s = self._used() - self._used_s, time.monotonic() - self._began_s
+        busy = self._load.finish().busy_cpus
+        if busy is None:
+            return None
+        return CpuShares(busy=busy, idle=(os.cpu_count() or 1) - busy, replicas=min(used_s / elapsed_s, busy))
 
 
 @dataclass
