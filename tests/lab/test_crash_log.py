@@ -143,7 +143,8 @@ def test_a_crash_fails_a_job_that_is_to_stop(name: str, tmp_path: Path) -> None:
 
 
 def test_what_is_refused_is_logged_with_its_error(name: str, tmp_path: Path) -> None:
-    """Transactions of several statements; two keys are taken by rows that were there before."""
+    """Transactions of several statements; two keys are taken by rows that were there before. One connection: of several, one may still
+    wait for its refusal when another ends the load."""
     insert = INSERTS.statements[0]
     steps = tuple(CustomStep(statement=statement) for statement in ("begin", insert.name, "commit"))
     workload = Custom(
@@ -152,7 +153,9 @@ def test_what_is_refused_is_logged_with_its_error(name: str, tmp_path: Path) -> 
     )
     with started(prepared(name, short_directory(tmp_path)), networking=False) as running:
         running.execute(TABLE, "INSERT INTO inserted (id) VALUES (5), (6)")
-        wanted = _load_on(running, tmp_path / "keys", workload=workload, ignore_errors=(1062,), transactions=100)
+        wanted = _load_on(
+            running, tmp_path / "keys", workload=workload, ignore_errors=(1062,), transactions=100, connections=1
+        )
         finished = run(wanted)[-1]
         found = keys_of(running)
     assert isinstance(finished, Finished)
