@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from howfar.lab.sandbox import children_of
 from tests.lab.sandboxes import PATIENCE_S, Marked, lab_command, run_lab, state_of_machine, wait_until
 from tests.rarely import rarely_but
 
@@ -156,6 +157,33 @@ def test_a_signal_to_the_outside_alone_or_to_the_whole_group_is_taken_once(
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_signal_that_comes_before_the_inside_is_there_reaches_it() -> None:
+    """The program in between has no child until it reads a line."""
+    between = "read line; sleep 600 & wait $!"
+    script = f"import os, sys\nfrom howfar.lab.sandbox import attended\nsys.exit(attended(['bash', '-c', {between!r}], os.environ))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        wait_until(lambda: bool(children_of(process.pid)), "the program in between")
+        os.kill(process.pid, signal.SIGINT)
+        # The signal is taken from those that wait, and the program has no child yet.
+        wait_until(lambda: not _pending(process.pid) & 1 << signal.SIGINT - 1, "the signal to be taken")
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # all have ended
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _pending(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1], 16) for line in lines if line.startswith("ShdPnd:"))
 
 
 def test_the_inside_is_the_first_process_with_only_a_loopback_of_its_own() -> None:

@@ -230,17 +230,21 @@ def _tie(parent: int, mask: set[int]) -> None:
 def _wait(process: subprocess.Popen[bytes]) -> int:
     """Wait until the sandbox ends. A signal from the terminal has reached the inside already; one sent only to us goes on as
     SIGTERM."""
+    is_owed = False
+    """A signal came before the program had its child."""
     while True:
         code = process.poll()
         if code is not None:
             return code
-        got = signal.sigtimedwait(_GUARDED, 1.0)
-        if got is None or got.si_signo == signal.SIGCHLD:
-            continue
-        if got.si_code != _SI_KERNEL:
-            for child in children_of(process.pid):
+        got = signal.sigtimedwait(_GUARDED, 0.01 if is_owed else 1.0)
+        if got is not None and got.si_signo != signal.SIGCHLD and got.si_code != _SI_KERNEL:
+            is_owed = True
+        if is_owed:
+            children = children_of(process.pid)
+            for child in children:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, signal.SIGTERM)
+            is_owed = not children
 
 
 def children_of(pid: int) -> tuple[int, ...]:
