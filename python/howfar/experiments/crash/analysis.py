@@ -19,6 +19,7 @@ from statistics import median
 from typing import NamedTuple
 
 from howfar.analysis.advice import capital
+from howfar.bottleneck.rules import FULL_SHARE
 from howfar.experiments.replication.arms import mode_name, plural, rate, rate_interval, with_mode
 from howfar.plan.factors import LOSSLESS, REPLICA_RATE_BPS
 from howfar.stats.estimate import Estimate, Part
@@ -337,19 +338,15 @@ def predicted_loss(crash: CrashRecord) -> float | None:
     return None if lag is None else float(lag)
 
 
-_FULL = 0.9
-"""Busy share from which a machine's CPUs limit the commits."""
-
-
 def _gained_s(crash: CrashRecord, lived_s: float) -> float:
     """Time that a primary gains where it shares full CPUs with its replicas: without anything to apply they leave their part to it.
     0 on machines of their own, and in older run files."""
     cpus, applied_per_s = crash.cpus_before, crash.applied_per_s_before
-    if cpus is None or not applied_per_s or cpus.busy < _FULL * (cpus.busy + cpus.idle):
+    if cpus is None or not applied_per_s or cpus.busy < FULL_SHARE * (cpus.busy + cpus.idle):
         return 0.0
     received = (crash.behind_before or 0) - (crash.unreceived_before or 0)
     alone_s = max(lived_s - max(received, 0) / applied_per_s, 0.0)
-    return alone_s * cpus.replicas / max(cpus.busy - cpus.replicas, cpus.busy * (1 - _FULL))
+    return alone_s * cpus.replicas / (cpus.busy - cpus.replicas) if cpus.replicas < cpus.busy else 0.0
 
 
 # ---------------------------------------------------------------- sentences
