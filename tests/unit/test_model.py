@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -200,7 +201,7 @@ def test_one_machine_shares_its_processors_and_two_do_not() -> None:
     )
     base = fit([local], WORKLOAD)
     assert [station.name for station in network(base, settings_of(local)).stations] == [SHARED_CPU]
-    moved = onto_link(base, local, remote, [])
+    (moved,) = onto_link([local], remote, [], WORKLOAD).values()
     names = [station.name for station in network(moved, settings_of(remote)).stations]
     assert names == ["client CPU", "server CPU", "link to client", "link to server"]
 
@@ -319,7 +320,7 @@ def test_a_slow_link_is_its_curve_s_ceiling_and_its_plateau_tests_nothing() -> N
     assert curve.foreign.plateau_tps == pytest.approx(curve.points[-1].tps.value, rel=0.03)
     assert curve.foreign.plateau_error is None, "the rate over the bytes: right whatever the model says"
     assert (curve.foreign.tested, curve.foreign.by_construction) == (2, 2)
-    assert "tcp at 1 and 64 connections" in curve.foreign.basis
+    assert "tcp at the same numbers of connections" in curve.foreign.basis
 
 
 def test_a_fast_link_is_not_and_the_emulator_s_part_is_named() -> None:
@@ -399,6 +400,26 @@ def test_the_plateau_is_the_figure_that_its_error_belongs_to() -> None:
         if curve.own.plateau_error is not None:
             assert curve.own.plateau_tps == pytest.approx(highest * (1 + curve.own.plateau_error))
         assert curve.own.plateau_tps <= curve.own.ceiling_tps
+
+
+def _moved(server_s: Mapping[int, float], other: Cell) -> dict[int, WhatIf]:
+    """Onto a link of 1 Gb/s, beside another, from a loopback whose transactions take these times of the server, by connections."""
+    local = [Cell({"path": "tcp", "threads": number}, 400.0, server_s=each) for number, each in server_s.items()]
+    facts = arm_facts(run_of([*local, _remote(16, 1e9, 300.0), other]))
+    others = [each for each in facts[len(local) + 1 :] if not each.link_full]
+    return onto_link(facts[: len(local)], facts[len(local)], others, WORKLOAD)
+
+
+def test_each_number_of_connections_is_predicted_from_the_loopback_s_own() -> None:
+    full = Cell({"path": "remote", "threads": 16, "rtt_ns": 200_000, "rate_bps": 10**7}, 1e7 / 8 / WIRE, server_s=0.005)
+    moved = _moved({1: 0.0010, 16: 0.0014}, full)
+    assert {number: base.server_cpu_s for number, base in moved.items()} == pytest.approx({1: 0.0010, 16: 0.0014}, 1e-3)
+
+
+def test_a_link_that_is_not_full_says_what_its_connections_cost() -> None:
+    other = Cell({"path": "remote", "threads": 16, "rtt_ns": 200_000, "rate_bps": 10**10}, 300.0, server_s=0.002)
+    moved = _moved({1: 0.0010, 16: 0.0014}, other)
+    assert {number: base.server_cpu_s for number, base in moved.items()} == pytest.approx({1: 0.0010, 16: 0.002}, 1e-3)
 
 
 def test_loopback_is_foreseen_by_no_other_curve() -> None:

@@ -55,6 +55,7 @@ CHANGED: dict[str, str] = {
     r"/cells/\d+/cycle/(parts.*|rest_share)|/\d+/cycle_rest_share": "the queues' upper bounds are those of uneven services",
     r"/cells/\d+/limit/(evidence|confidence|divided)": "a CPU's owners are medians over trials, as in the model",
     r"/scaling/curves/\d+/(own|foreign)/(mean|worst|plateau)_error": "points that are right by construction are left out",
+    r"/scaling/curves/\d+/foreign/.*": "predicted from the loopback at as many connections, and from no link that was full",
     r"(/.*)?/others_cpus|/warnings": "a crash records no CPU of servers, which were taken for others, and the machine for busy",
     r"/baseline_spread/cpu_per_query": "a trial whose server was killed knows nothing of the CPU of the whole path",
 }
@@ -62,7 +63,7 @@ CHANGED: dict[str, str] = {
 
 _CPUS = "what the load could have of the CPUs is without what looked at the trial"
 CLOSE: dict[str, tuple[float, str]] = {
-    r"/scaling/curves/\d+/(own|foreign)/(points/\d+/.*|knee|ceiling_tps|plateau_tps)": (0.002, _CPUS),
+    r"/scaling/curves/\d+/own/(points/\d+/.*|knee|ceiling_tps|plateau_tps)": (0.002, _CPUS),
     r"/scaling/curves/\d+/ceilings/\d+/tps": (0.05, _CPUS),
     r"/what_if/(client_cpus|server_cpus|worked/.*)": (0.005, _CPUS),
     r"/what_if/think_s": (0.3, f"{_CPUS}: 2 us of a cycle of 53 ms"),

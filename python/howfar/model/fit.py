@@ -7,7 +7,7 @@ the model meets the low end of its own curve. The highest throughput is not fitt
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
 from typing import Any
@@ -235,28 +235,40 @@ SOFTNESS = 1.5
 behind all others; with k without limit none ever waits. A convention between the two, fitted to nothing."""
 
 
-def predict(base: WhatIf, settings: WhatIfSettings, curve: Sequence[ArmFacts], basis: str, own: bool) -> Prediction:
-    """The curve that `base` predicts at `settings`, with the measured `curve`. `own`: the model was fitted to this curve."""
-    found = network(base, settings)
-    threads = sorted(facts.threads for facts in curve)
-    points = found.points(threads[-1])
-    top = max(curve, key=lambda facts: facts.tps.value)
-    drawn = tuple(_point(found, number, at(points, number).throughput) for number in _grid(threads[-1], threads))
+def predict(
+    bases: Mapping[int, WhatIf], settings: WhatIfSettings, curve: Sequence[ArmFacts], basis: str, own: bool
+) -> Prediction:
+    """The measured `curve` as predicted at `settings`. `bases`: by connections, each for those nearest to it. `own`: the model was
+    fitted to this curve."""
+    networks = {number: network(base, settings) for number, base in bases.items()}
+    threads, top = sorted(facts.threads for facts in curve), max(curve, key=lambda facts: facts.tps.value)
+    grid = _grid(threads[-1], threads)
+    base_of = {number: _nearest_number(number, networks) for number in grid}
+    solved = {
+        base: networks[base].points(max(number for number, near in base_of.items() if near == base))
+        for base in set(base_of.values())
+    }
+    tps = {number: at(solved[base], number).throughput for number, base in base_of.items()}
     compared = [facts for facts in curve if not facts.link_full and not (own and _fitted(facts, threads[0], top))]
-    errors = [at(points, facts.threads).throughput / facts.tps.value - 1 for facts in compared]
+    errors = [tps[facts.threads] / facts.tps.value - 1 for facts in compared]
+    found = networks[base_of[top.threads]]
     return Prediction(
         basis=basis,
-        points=drawn,
+        points=tuple(_point(networks[base_of[number]], number, tps[number]) for number in grid),
         ceiling_tps=found.ceiling,
-        plateau_tps=at(points, top.threads).throughput,
+        plateau_tps=tps[top.threads],
         knee=found.knee,
         extrapolated=not threads[0] <= found.knee <= threads[-1],
         tested=len(compared),
         by_construction=len(curve) - len(compared),
         mean_error=sum(map(abs, errors)) / len(errors) if errors else None,
         worst_error=max(map(abs, errors)) if errors else None,
-        plateau_error=at(points, top.threads).throughput / top.tps.value - 1 if top in compared else None,
+        plateau_error=tps[top.threads] / top.tps.value - 1 if top in compared else None,
     )
+
+
+def _nearest_number(wanted: int, known: Collection[int]) -> int:
+    return min(known, key=lambda number: abs(log(number / wanted)))
 
 
 def _fitted(facts: ArmFacts, fewest: int, top: ArmFacts) -> bool:
@@ -290,38 +302,46 @@ def _grid(most: int, measured: Sequence[int]) -> list[int]:
     return sorted(number for number in grid if number <= most)
 
 
-def onto_link(local: WhatIf, lone: ArmFacts, target: ArmFacts, others: Sequence[ArmFacts]) -> WhatIf:
-    """The base of a path without a link, for a path with `target`'s link.
+def onto_link(
+    local: Sequence[ArmFacts], target: ArmFacts, others: Sequence[ArmFacts], workload: Mapping[str, Any]
+) -> dict[int, WhatIf]:
+    """The bases of a path with `target`'s link, from the cells of the same curve on loopback: one for each number of connections, for
+    what a transaction costs depends on how many there are.
 
     A lone connection on loopback waits in every turn for kernels and for being woken. The link's round trip at rest is measured by a
     ping and holds the same: what the calibration found of that is taken off, so that it does not count twice.
 
     A host's packets to a link take another path through the kernel than those to itself, so the CPU of a transaction is taken
-    from `others`, arms over other links of this run, where there are any: from the one with the nearest rate. So is what the
+    from `others`, arms over other links of this run with as many connections: from the one with the nearest rate. So is what the
     emulator leaves of the hosts' processors. That is a share, not a price a packet: while anything is on the link its threads
-    wait in short naps and loops for the next to be due, and what they take hardly depends on how much passes. Where there is no
-    other link, the load is taken to have what it had on loopback less the emulator's share over the target.
+    wait in short naps and loops for the next to be due, and what they take hardly depends on how much passes. `others` are arms
+    that do not fill their links, for a full link takes an answer in pieces, and wakes both ends for each. Where there is none,
+    the load is taken to have what it had on loopback less the emulator's share over the target.
     """
-    twice_s = local.turns * max(min(lone.idle_s / lone.round_trips, target.way_s), 0.0) if lone.threads == 1 else 0.0
-    other = nearest(target.rate_bps, others)
-    client_cpus, server_cpus = (
-        cpus_left(other)
-        if other
-        else (
-            _less(local.client_cpus, target.client.emulator_cpus),
-            _less(local.server_cpus, target.server.emulator_cpus),
+    base, lone = fit(local, workload), min(local, key=lambda facts: facts.threads)
+    alone = base.model_copy(update={"client_cpu_s": lone.client.cpu_s, "server_cpu_s": lone.server.cpu_s})
+    twice_s = base.turns * max(min(lone.idle_s / lone.round_trips, target.way_s), 0.0) if lone.threads == 1 else 0.0
+    base = base.model_copy(update={"think_s": _think_s(alone, lone) - twice_s, "shared_cpu": target.shared_cpu})
+    found = {}
+    for facts in local:
+        other = nearest(target.rate_bps, [each for each in others if each.threads == facts.threads])
+        client_cpus, server_cpus = (
+            cpus_left(other)
+            if other
+            else (
+                _less(base.client_cpus, target.client.emulator_cpus),
+                _less(base.server_cpus, target.server.emulator_cpus),
+            )
         )
-    )
-    return local.model_copy(
-        update={
-            "think_s": local.think_s - twice_s,
-            "client_cpu_s": other.client.cpu_s if other else local.client_cpu_s,
-            "server_cpu_s": other.server.cpu_s if other else local.server_cpu_s,
-            "client_cpus": client_cpus,
-            "server_cpus": server_cpus,
-            "shared_cpu": target.shared_cpu,
-        }
-    )
+        found[facts.threads] = base.model_copy(
+            update={
+                "client_cpu_s": (other or facts).client.cpu_s,
+                "server_cpu_s": (other or facts).server.cpu_s,
+                "client_cpus": client_cpus,
+                "server_cpus": server_cpus,
+            }
+        )
+    return found
 
 
 def _less(cpus: float, emulator: float) -> float:

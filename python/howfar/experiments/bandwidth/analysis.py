@@ -103,7 +103,7 @@ def _curve(run: Run, one: Series, every: Sequence[Series], workload: Mapping[str
     base = fit(one.arms, workload)
     settings = settings_of(one.top)
     published, entry = _published(run.info, one)
-    own = predict(base, settings, one.arms, f"from {_ends(one)} of the curve itself", own=True)
+    own = predict({one.top.threads: base}, settings, one.arms, f"from {_ends(one)} of the curve itself", own=True)
     return Curve(
         name=one.name,
         factors=one.factors,
@@ -173,14 +173,14 @@ def foreign(one: Series, every: Sequence[Series], workload: Mapping[str, Any]) -
     basis = loopback[0] if loopback else next((each for each in links if len(each.arms) > 1), None)
     if basis is None:
         return None
-    base = fit(basis.arms, workload)
-    text = f"from {basis.name} at {_ends(basis)}, {_kb(sum(base.replies_bytes))} of answers per transaction"
-    if basis.local:
-        others = [each.top for each in links]
-        base = onto_link(base, basis.arms[0], one.top, others)
-        text += ", the link's rate and its round trip at rest"
-        text += ", CPU as over the nearest other link" if others else ", the emulator's share of the CPUs"
-    return predict(base, settings_of(one.top), one.arms, text, own=False)
+    settings, size = settings_of(one.top), f"{_kb(basis.top.bytes_to_client)} of answers per transaction"
+    if not basis.local:
+        bases = {basis.top.threads: fit(basis.arms, workload)}
+        return predict(bases, settings, one.arms, f"from {basis.name} at {_ends(basis)}, {size}", own=False)
+    others = [facts for each in links for facts in each.arms if not facts.link_full]
+    text = f"from {basis.name} at the same numbers of connections, {size}, the link's rate and its round trip at rest"
+    text += ", CPU as over the nearest other link that was not full" if others else ", the emulator's share of the CPUs"
+    return predict(onto_link(basis.arms, one.top, others, workload), settings, one.arms, text, own=False)
 
 
 def _says(curves: Sequence[Curve]) -> str:
