@@ -622,3 +622,20 @@ def test_an_answer_whose_limit_held_says_nothing_of_the_kind(tmp_path: Path, ful
     assert {found.confirmed for found in summary.confirmations} == {True}
     assert "refuted" not in terminal.render(summary)
     assert {cell.limit.confidence for cell in summary.cells if cell.limit} == {"high"}
+
+
+@pytest.mark.parametrize(("slowed", "warned"), [(1.0, False), (1.6, True)])
+def test_the_same_work_that_takes_more_cpu_in_some_blocks_is_told_first(slowed: float, warned: bool) -> None:
+    """Every second block at another speed, as beside a neighbour on the same core."""
+
+    def one(trial: Trial) -> Trial:
+        if trial.measured is None or trial.block % 2:
+            return trial
+        cpu = tuple(use.model_copy(update={"cpu_ns": int(use.cpu_ns * slowed)}) for use in trial.measured.cpu)
+        return trial.model_copy(update={"measured": trial.measured.model_copy(update={"cpu": cpu})})
+
+    run = synthetic_run(blocks=8, samples=20)
+    summary = summarise(run.model_copy(update={"trials": tuple(map(one, run.trials))}))
+    assert (Warning.UNEVEN_CPUS in summary.warnings) is warned
+    assert summary.cpu_scatter is not None and (0.2 < summary.cpu_scatter < 0.3) is warned
+    assert ("uneven CPUs (±2" in terminal.render(summary, 100)) is warned

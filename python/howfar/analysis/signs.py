@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import median
+from statistics import fmean, median, stdev
 
 from howfar.analysis.link_facts import LinkFacts
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import RatioJudgement, excludes_one, half_width, judge_ratio
+from howfar.stats.intervals import MIN_BLOCKS, RatioJudgement, excludes_one, half_width, judge_ratio
 from howfar.stats.trials import TrialTable, Value
 from howfar.store.records import MachineLoad, Measured, Run
 
@@ -37,6 +37,10 @@ threads and a quiet system's services; without a tenth of the CPUs, clients and 
 DRIFT_SHARE = 0.03
 """Mean change of throughput from the first to the second half of a trial from which it is reported."""
 
+CPU_SCATTER_SHARE = 0.10
+"""Relative standard deviation, from trial to trial, of the CPU time that the same work takes, from which it is said: nothing else may
+show that a neighbour on the same core, whom a virtual machine does not see, made ours slower. A steady machine is within 3 %."""
+
 MIN_INTERVALS = 4
 """Fewest slices that can show a drift."""
 
@@ -52,6 +56,7 @@ class Warning(StrEnum):
     NOT_STEADY = "not steady"
     CLIENT_LIMITED = "client limited"
     BUSY_MACHINE = "busy machine"
+    UNEVEN_CPUS = "uneven CPUs"
     WIDE_INTERVAL = "wide interval"
     FEW_BLOCKS = "few blocks"
     AA_EXCLUDES_ONE = "A/A excludes 1"
@@ -74,6 +79,7 @@ class Machine:
     cpus: int | None
     others_cpus: float | None
     """CPUs that others used, median over trials."""
+    cpu_scatter: float | None = None
 
 
 def machine_cpus(run: Run) -> int | None:
@@ -161,6 +167,8 @@ def session_warnings(
         found.append(Warning.CONTROL_MISSED)
     if busy_machine(loads, machine, threads):
         found.append(Warning.BUSY_MACHINE)
+    if (machine.cpu_scatter or 0.0) >= CPU_SCATTER_SHARE:
+        found.append(Warning.UNEVEN_CPUS)
     return found
 
 
@@ -169,6 +177,8 @@ MEANING = {
     Warning.NOT_STEADY: "throughput changed during the trials, so a longer warm-up is needed",
     Warning.CLIENT_LIMITED: "the load generator's busiest thread was fully busy, so the figure describes it, not the path",
     Warning.BUSY_MACHINE: "other programs used CPUs during the run, which distorts times more than CPU ratios",
+    Warning.UNEVEN_CPUS: "the CPU time of the same work varied between trials, perhaps because of other guests of the host or the "
+    "clock frequency, which widens all intervals",
     Warning.WIDE_INTERVAL: "wider than requested; more blocks would narrow it",
     Warning.FEW_BLOCKS: f"fewer than {FEW_BLOCKS} blocks, so intervals may be too narrow",
     Warning.DISTURBED: "every block had a void trial, so the first ones are shown for the cells that were good in them, which favours "
@@ -191,3 +201,13 @@ def baseline_spread(table: TrialTable) -> Spread | None:
 
     speed = spread(table.rate)
     return None if speed is None else Spread(qps=speed, cpu_per_query=spread(table.path_cpu_us))
+
+
+def cpu_scatter(table: TrialTable) -> float | None:
+    """Relative standard deviation, between trials, of a cell's CPU time per operation: the median cell's. None: too few trials."""
+    found = []
+    for arm in table.run.info.arms:
+        costs = [cost for trial in table.measured(arm.name) if (cost := table.path_cpu_us(trial))]
+        if len(costs) >= MIN_BLOCKS:
+            found.append(stdev(costs) / fmean(costs))
+    return median(found) if found else None

@@ -22,7 +22,7 @@ from howfar.analysis.controls import Control, controls
 from howfar.analysis.hosts import HostsSeen, hosts_seen
 from howfar.analysis.idle import IdleStates, idle_states
 from howfar.analysis.plateau import complete_blocks, settled
-from howfar.analysis.signs import Machine, Spread, Warning, baseline_spread, machine_cpus, session_warnings
+from howfar.analysis.signs import Machine, Spread, Warning, baseline_spread, cpu_scatter, machine_cpus, session_warnings
 from howfar.bottleneck.limit import Confirmation, Unconfirmed
 from howfar.model.facts import ArmFacts, arm_facts
 from howfar.model.resource import NOT_THE_PATH
@@ -213,6 +213,8 @@ class Summary(Part):
     machine_cpus: int | None
     baseline_spread: Spread | None
     """Spread of the baseline. None: fewer than two good trials."""
+    cpu_scatter: float | None = None
+    """Relative standard deviation, from trial to trial, of the CPU time of an operation, in the median cell. None: too few trials."""
     verdict: str
     advice: tuple[Advice, ...]
     cells: tuple[CellSummary, ...]
@@ -346,13 +348,14 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
         others_cpus=others_cpus(run.trials),
         machine_cpus=machine_cpus(run),
         baseline_spread=baseline_spread(table),
+        cpu_scatter=cpu_scatter(table),
         verdict=_FEW_BLOCKS * (table.blocks < MIN_BLOCKS and bool(cells)) + verdict,
         advice=advise(unadvised(cells, tested), table, floors) if advice is None else advice,
         cells=doubted(cells, tested),
         unmeasured=tuple(_unmeasured(table, arm) for arm in run.info.arms if not _good(run, arm.name)),
         trials=_points(table),
         environment=run.info.environment,
-        warnings=tuple(_session_warnings(run, floors, known, bool(spoiled_shown(measured)))),
+        warnings=tuple(_session_warnings(table, floors, known, bool(spoiled_shown(measured)))),
         confirmations=tested,
         unconfirmed=unconfirmed(confirmed),
         findings=findings,
@@ -451,12 +454,14 @@ def _noise(floors: Floors) -> dict[str, Any]:
     }
 
 
-def _session_warnings(run: Run, floors: Floors, known: Sequence[Control], disturbed: bool) -> list[Warning]:
+def _session_warnings(table: TrialTable, floors: Floors, known: Sequence[Control], disturbed: bool) -> list[Warning]:
     twice = [control.found for control in known if control.is_same]
     twice += [floors.same[Figure.THROUGHPUT]] if Figure.THROUGHPUT in floors.same else []
     same = [simultaneous(found, len(twice)) for found in twice]
     missed = any(control.recovered is False and not control.is_same for control in known)
+    run = table.run
     loads = [trial.load for trial in run.trials if trial.load is not None]
     threads = max((threads_of(arm) for arm in run.info.arms), default=1)
     found = [Warning.DISTURBED] if disturbed else []
-    return found + session_warnings(same, missed, loads, Machine(machine_cpus(run), others_cpus(run.trials)), threads)
+    machine = Machine(machine_cpus(run), others_cpus(run.trials), cpu_scatter(table))
+    return found + session_warnings(same, missed, loads, machine, threads)

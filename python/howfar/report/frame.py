@@ -239,7 +239,7 @@ MANY = 5
 
 def warning_lines(summary: Summary) -> list[str]:
     """Warnings of the session, then arms without figures, then warnings of arms (arms with the same one together)."""
-    found = [f"{warning.value}: {MEANING[warning]}." for warning in summary.warnings]
+    found = [f"{warning.value}{_amount(warning, summary)}: {MEANING[warning]}." for warning in summary.warnings]
     found += [f"{line}." for line in host_lines(summary.hosts)] if summary.hosts is not None else []
     arms: dict[str, list[str]] = {}
     for cell in summary.cells:
@@ -249,6 +249,10 @@ def warning_lines(summary: Summary) -> list[str]:
             arms.setdefault(f"{warning.value}: {MEANING[warning]}.", []).append(cell.arm)
     found += unmeasured_lines(summary)
     return found + [f"{_whose(names, len(summary.cells))}: {text}" for text, names in arms.items()]
+
+
+def _amount(warning: Warning, summary: Summary) -> str:
+    return f" (±{figures.share(summary.cpu_scatter)})" if warning is Warning.UNEVEN_CPUS and summary.cpu_scatter else ""
 
 
 def _whose(names: list[str], cells: int) -> str:
