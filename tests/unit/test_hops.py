@@ -14,7 +14,7 @@ from tests.unit.fake_lab import QUERIES_A_TRANSACTION, RATES, fake_info, fakes
 
 from howfar.analysis.summary import Summary
 from howfar.engine.messages import LoadJob, UnixTarget
-from howfar.experiments.hops.analysis import HopCosts
+from howfar.experiments.hops.report import HopCosts
 from howfar.experiments.registry import experiment_of, in_terminal, summarise
 from howfar.plan.factors import offered_per_s
 from howfar.plan.fitting import with_keys

@@ -1,25 +1,113 @@
-"""The report of paths with programs on them: the cost of each, then the response times as for any plan with rates."""
+"""Programs on a path: the cost of each, from how many clients a pooler pays, and what others published; then the response times as
+for any plan with rates. Costs are against the same path without them, paired by block."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import ClassVar, Literal
 
+from howfar.analysis.cells import CellSummary, Figure, Floors
+from howfar.analysis.published import PublishedCell, published_sets
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.answer import floor_clause
 from howfar.experiments.experiment import Experiment, Keys
-from howfar.experiments.hops.analysis import HopCost, HopCosts, hop_costs, verdict
-from howfar.experiments.hops.elsewhere import HopElsewhere
-from howfar.experiments.hops.poolers import PoolerPays, PoolerRatio
 from howfar.experiments.latency.analysis import Latency
 from howfar.experiments.latency.report import charts, main_table, with_limits
+from howfar.paths import PATHS
+from howfar.plan.factors import CONNECT, THREADS, level_of, offered_per_s
 from howfar.report import figures
 from howfar.report.document import Block, Cell, Column, Details, Document, Fields, Table, table_of
 from howfar.report.frame import cell_table, confirmations, frame, trials
-from howfar.stats.estimate import Part
-from howfar.stats.intervals import excludes_one
-from howfar.stats.resample import within
-from howfar.stats.trials import ONE
+from howfar.stats.estimate import Estimate, Part
+from howfar.stats.intervals import Resolution, Threshold, excludes_one, judge_ratio, mean_interval
+from howfar.stats.resample import Derived, within
+from howfar.stats.trials import ONE, TrialTable, quantile_ms
+from howfar.store.records import Arm, ArmRole, Measured
+from howfar.store.server_metrics import server_metrics
+
+PLAN = "hops"
+"""Name of the plan that repeats what was published."""
+
+
+class HopElsewhere(Part):
+    """Ratio of the throughputs of two paths."""
+
+    path: str
+    over: str
+    connect: str
+    """How both connect."""
+    theirs: float
+    ours: Estimate
+    source: str
+    setup: str
+
+
+Always = Literal["pays", "costs", "not told apart"]
+
+
+class PoolerRatio(Part):
+    """The ratio at one number of clients."""
+
+    threads: int
+    ratio: Estimate
+    """Throughput over that of the path without it."""
+    to_server: int | None
+    """The pooler's connections to the server, the most at once in any trial. None: not reported."""
+
+
+class PoolerPays(Part):
+    """One pooler, with persistent connections or one per transaction."""
+
+    path: str
+    connect: str
+    ratios: tuple[PoolerRatio, ...]
+    """Ratios by ascending numbers of clients."""
+    pays_from: float | None
+    """Number of clients from which it pays. None: the ratio does not rise through 1 among those that were measured."""
+    always: Always | None
+    """If `pays_from` is None: whether it pays at each number of clients, costs at each, or was not resolved at some."""
+    pays_from_interval: Derived = None
+
+
+class HopCost(Part):
+    """The cost of a path with hops, relative to the baseline."""
+
+    path: str
+    programs: tuple[str, ...]
+    throughput_ratio: Estimate | None
+    """Ratio in a closed loop; None here and below: not measured, or in no block with the baseline."""
+    resolution: Resolution | None = None
+    """Resolution of `throughput_ratio`, against the noise floor. None: not measured, or an older run."""
+    added_p50_us: Estimate | None
+    """At `HopCosts.per_s`: the difference within blocks."""
+    p50_resolution: Resolution | None = None
+    """Of the p50 over the baseline's at that rate, against its noise floor. FASTER: it is longer. None: not measured."""
+    added_p99_us: Estimate | None
+    cpu_us_per_query: Estimate | None
+    """CPU time of all its programs together, in the closed loop."""
+    connect_us: Estimate | None = None
+    """`HopCosts.connect_us` through this path."""
+    to_server: int | None = None
+    """Connections to the server in the closed loop, the most at once. None: reported by neither hop nor server."""
+
+
+class HopCosts(Part):
+    baseline: str
+    """The path without a program."""
+    per_s: float | None
+    """The highest rate that was measured on every path. None: no rate was."""
+    hops: tuple[HopCost, ...]
+    """Hops in the order of the plan."""
+    connect_us: Estimate | None = None
+    """Additional time of a transaction that opens a connection of its own, with the login, in the closed loop. None: not measured."""
+    clients: int | None = None
+    """Connections of the load, for all but `poolers`. None: an older run."""
+    poolers: tuple[PoolerPays, ...] = ()
+    """Where poolers pay. Empty: no path pools, or all were measured with one number of clients."""
+    elsewhere: tuple[HopElsewhere, ...] = ()
+    """Others' figures for these paths with this kind of server and workload."""
 
 
 class Hops(Experiment):
@@ -33,7 +121,9 @@ class Hops(Experiment):
         found = findings["hops"]
         if not isinstance(found, HopCosts):
             return ""
-        against = f"{verdict(found, ONE[evidence.table.unit], with_limits)}{floor_clause(evidence)}."
+        unit = ONE[evidence.table.unit]
+        clauses = "; ".join(_clause(hop, found.per_s, unit) for hop in found.hops)
+        against = f"Against {found.baseline}: {clauses}{floor_clause(evidence)}."
         return " ".join([*map(pays, found.poolers), against])
 
     def document(self, summary: Summary) -> Document:
@@ -47,45 +137,119 @@ class Hops(Experiment):
         return frame(summary, shown, below=(*below, *trials(summary), *confirmations(summary)))
 
 
-def pays(pooler: PoolerPays) -> str:
-    who = f"{pooler.path}, with clients that {_CLIENTS[pooler.connect]},"
-    span = f"{pooler.ratios[0].threads} to {pooler.ratios[-1].threads} clients"
-    if pooler.pays_from is not None:
-        return f"{who} pays from {within(pooler.pays_from, pooler.pays_from_interval, figures.number)} clients."
-    if pooler.always == "not told apart":
-        return f"The number of clients from which {pooler.path} pays, if clients {_CLIENTS[pooler.connect]}, is not resolved ({span})."
-    return f"{who} {pooler.always} throughput at {span}." if pooler.always == "costs" else f"{who} pays at {span}."
+# ---------------------------------------------------------------- what each hop costs
 
 
-_KEPT = {"persistent": "connected", "per-transaction": "connect each time"}
-_CLIENTS = {"persistent": "keep their connections", "per-transaction": "connect for each transaction"}
-
-
-def poolers(found: HopCosts) -> Table:
-    numbers = sorted({one.threads for pooler in found.poolers for one in pooler.ratios})
-    columns = (
-        Column("path", left=True),
-        Column("clients", left=True),
-        Column("pays from", "clients"),
-        *(Column(f"{number} clients", f"of {found.baseline}'s; connections") for number in numbers),
+def hop_costs(evidence: RunEvidence) -> HopCosts | None:
+    """The cost of each hop; None unless the run compares a baseline without hops to paths with them over one link."""
+    table = evidence.table
+    arms = [arm for arm in table.run.info.arms if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
+    names = list(dict.fromkeys(str(arm.factors.get("path")) for arm in arms))
+    base = next((str(arm.factors.get("path")) for arm in arms if arm.role is ArmRole.BASELINE), None)
+    if base is None or not all(name in PATHS and PATHS[name].machines == 2 for name in names):
+        return None
+    with_hops = [name for name in names if PATHS[name].hops]
+    if PATHS[base].hops or not with_hops:
+        return None
+    clients = next(THREADS.of(arm.factors) for arm in arms if arm.role is ArmRole.BASELINE)
+    arms = [arm for arm in arms if THREADS.of(arm.factors) == clients]
+    rates = [{offered_per_s(arm.factors) for arm in arms if arm.factors.get("path") == name} for name in names]
+    per_s = max((rate for rate in set.intersection(*rates) if rate is not None), default=None)
+    cells = {cell.arm: cell for cell in evidence.cells}
+    return HopCosts(
+        baseline=base,
+        per_s=per_s,
+        hops=tuple(_cost(name, per_s, arms, cells, evidence) for name in with_hops),
+        connect_us=_connect_us(table, [arm for arm in arms if arm.factors.get("path") == base]),
+        clients=clients,
+        poolers=pooler_pays(table, base, evidence.floors),
+        elsewhere=published_hops(table, arms),
     )
-    rows = []
-    for pooler in found.poolers:
-        at = {one.threads: one for one in pooler.ratios}
-        found_from = (
-            None if pooler.pays_from is None else within(pooler.pays_from, pooler.pays_from_interval, figures.number)
+
+
+def _cost(
+    path: str, per_s: float | None, arms: list[Arm], cells: dict[str, CellSummary], evidence: RunEvidence
+) -> HopCost:
+    table = evidence.table
+    every = [arm for arm in arms if arm.factors.get("path") == path]
+    own = [arm for arm in every if _keeps(arm)]
+    looped = next((arm for arm in own if offered_per_s(arm.factors) is None), None)
+    closed = None if looped is None else cells.get(looped.name)
+    paced = next((arm for arm in own if per_s is not None and offered_per_s(arm.factors) == per_s), None)
+    at_rate = None if paced is None else _at_rate(table, paced)
+    return HopCost(
+        path=path,
+        programs=PATHS[path].hops,
+        throughput_ratio=closed.ratio if closed is not None else None,
+        resolution=closed.resolution if closed is not None else None,
+        added_p50_us=_added_us(table, paced, at_rate, 0.5),
+        p50_resolution=None
+        if paced is None or at_rate is None
+        else evidence.floors.compare(table, paced.name, at_rate.name, Figure.P50),
+        added_p99_us=_added_us(table, paced, at_rate, 0.99),
+        cpu_us_per_query=closed.cpu_us_per_query.forwarder if closed is not None else None,
+        connect_us=_connect_us(table, every),
+        to_server=None if looped is None else connections_to_server(table, looped),
+    )
+
+
+def _keeps(arm: Arm) -> bool:
+    """Whether an arm keeps its connections."""
+    return CONNECT.of(arm.factors) == "persistent"
+
+
+def _connect_us(table: TrialTable, arms: list[Arm]) -> Estimate | None:
+    """The cycle with one connection per transaction minus that with persistent connections, as a mean over blocks."""
+    closed = [arm for arm in arms if offered_per_s(arm.factors) is None]
+    kept, each = next(filter(_keeps, closed), None), next((arm for arm in closed if not _keeps(arm)), None)
+    if kept is None or each is None:
+        return None
+    longer = _within_blocks(table, each, kept, lambda trial: trial.elapsed_ns / trial.transactions / 1e3)
+    threads = THREADS.of(kept.factors)
+    return mean_interval([threads * us for us in longer]) if longer else None
+
+
+def _within_blocks(
+    table: TrialTable, arm: Arm, reference: Arm, figure: Callable[[Measured], float | None]
+) -> list[float]:
+    """Differences of a figure from the reference in the same block."""
+    here, there = table.trials[arm.name], table.trials[reference.name]
+    pairs = ((here[block].measured, there[block].measured) for block in sorted(here.keys() & there.keys()))
+    found = [(figure(one), figure(other)) for one, other in pairs if one is not None and other is not None]
+    return [one - other for one, other in found if one is not None and other is not None]
+
+
+def _at_rate(table: TrialTable, arm: Arm) -> Arm | None:
+    """What an arm at a rate is compared with."""
+    reference = table.reference(arm)
+    return reference if reference and offered_per_s(reference.factors) == offered_per_s(arm.factors) else None
+
+
+def _added_us(table: TrialTable, arm: Arm | None, reference: Arm | None, share: float) -> Estimate | None:
+    """A quantile's difference from the reference in the same block, in microseconds, as a mean over blocks."""
+    if arm is None or reference is None:
+        return None
+    added = _within_blocks(table, arm, reference, lambda trial: quantile_ms(trial, share))
+    return mean_interval([ms * 1e3 for ms in added]) if added else None
+
+
+def _clause(hop: HopCost, per_s: float | None, unit: str) -> str:
+    """Of the verdict, about one path."""
+    parts = []
+    if hop.throughput_ratio is not None:
+        parts.append(f"leaves {with_limits(hop.throughput_ratio)} of the throughput{_doubt(hop.resolution)}")
+    if hop.added_p50_us is not None and per_s is not None:
+        parts.append(
+            f"adds {with_limits(hop.added_p50_us)} µs to the p50 at {per_s:,.0f}/s{_doubt(hop.p50_resolution)}"
         )
-        cells = [Cell("" if number not in at else _ratio(at[number])) for number in numbers]
-        rows.append((Cell(pooler.path), Cell(_KEPT[pooler.connect]), Cell(found_from or f"({pooler.always})"), *cells))
-    note = (
-        f"Throughput over {found.baseline}'s with as many clients, within blocks, and the connections to the server. A pooler pays "
-        "from where the ratio rises through 1, on straight lines between the logarithms."
-    )
-    return Table("From how many clients a pooler pays", columns, tuple(rows), (note,), main=True, stack=True)
+    if hop.cpu_us_per_query is not None:
+        parts.append(f"takes {with_limits(hop.cpu_us_per_query)} µs of CPU per {unit}")
+    *most, last = parts or ["was not measured"]
+    return f"{hop.path} {', '.join(most)}{' and ' if most else ''}{last}"
 
 
-def _ratio(one: PoolerRatio) -> str:
-    return with_limits(one.ratio) + ("" if one.to_server is None else f"; {one.to_server}")
+def _doubt(found: Resolution | None) -> str:
+    return "" if found and found.is_difference else f" ({Resolution.NOT_RESOLVED.value})"
 
 
 def costs(found: HopCosts, unit: str) -> Table:
@@ -113,6 +277,162 @@ def costs(found: HopCosts, unit: str) -> Table:
 def _throughput(hop: HopCost) -> str:
     resolved = " *" if hop.resolution and hop.resolution.is_difference else ""
     return f"{with_limits(hop.throughput_ratio)}{resolved}"
+
+
+# ---------------------------------------------------------------- from how many clients a pooler pays
+
+
+def pooler_pays(table: TrialTable, base: str, floors: Floors) -> tuple[PoolerPays, ...]:
+    """Where each pooler pays: its throughput over that of `base`, the path without hops, by the number of clients, of which at least
+    two are needed.
+
+    On straight lines between the logarithms of ratio and number, the first place where the ratio rises through 1 is the number from
+    which it pays; its interval is of the blocks, by leaving out each in turn.
+    """
+    closed: dict[tuple[str, str, int], Arm] = {}
+    for arm in table.run.info.arms:
+        if offered_per_s(arm.factors) is None:
+            key = (str(arm.factors.get("path")), CONNECT.of(arm.factors), THREADS.of(arm.factors))
+            closed.setdefault(key, arm)
+    found = []
+    for path, connect in dict.fromkeys(key[:2] for key in closed):
+        if path not in PATHS or not PATHS[path].pools:
+            continue
+        numbers = sorted(key[2] for key in closed if key[:2] == (path, connect) and (base, connect, key[2]) in closed)
+        measured = [
+            ratio
+            for number in numbers
+            if (ratio := _pooled(table, closed[path, connect, number], closed[base, connect, number], number))
+        ]
+        if len(measured) > 1:
+            found.append(_pays(path, connect, measured, floors.of(closed[path, connect, numbers[0]].factors)))
+    return tuple(found)
+
+
+def _pooled(table: TrialTable, arm: Arm, reference: Arm, threads: int) -> PoolerRatio | None:
+    ratios = table.block_ratios(arm.name, reference.name)
+    if not ratios:
+        return None
+    return PoolerRatio(threads=threads, ratio=judge_ratio(ratios).quoted, to_server=connections_to_server(table, arm))
+
+
+def _pays(path: str, connect: str, measured: Sequence[PoolerRatio], threshold: Threshold) -> PoolerPays:
+    crossing = _crossing([(one.threads, one.ratio.value) for one in measured])
+    return PoolerPays(
+        path=path,
+        connect=connect,
+        ratios=tuple(measured),
+        pays_from=crossing,
+        always=None if crossing is not None else _always({threshold.resolve(one.ratio) for one in measured}),
+    )
+
+
+def _crossing(points: Sequence[tuple[int, float]]) -> float | None:
+    for (few, below), (many, above) in pairwise(points):
+        if below < 1 <= above:
+            share = -math.log(below) / (math.log(above) - math.log(below))
+            return math.exp(math.log(few) + share * (math.log(many) - math.log(few)))
+    return None
+
+
+def _always(found: set[Resolution]) -> Always:
+    if found == {Resolution.FASTER}:
+        return "pays"
+    return "costs" if found == {Resolution.SLOWER} else "not told apart"
+
+
+def connections_to_server(table: TrialTable, arm: Arm) -> int | None:
+    """The peak over all trials as reported by the hop next to the server, or else by the server; None if unknown."""
+    counts = []
+    for trial in table.trials.get(arm.name, {}).values():
+        receipt: Mapping[str, Mapping[str, Mapping[str, int]]] = trial.receipt.get("forwarder") or {}
+        told = [hop["to_server"] for hop in receipt.get("at_once", {}).values() if "to_server" in hop]
+        if told:
+            counts.append(max(told))
+        elif trial.window is not None and (clients := server_metrics(trial.window.server).clients) is not None:
+            counts.append(clients)
+    return max(counts, default=None)
+
+
+def pays(pooler: PoolerPays) -> str:
+    who = f"{pooler.path}, with clients that {_CLIENTS[pooler.connect]},"
+    span = f"{pooler.ratios[0].threads} to {pooler.ratios[-1].threads} clients"
+    if pooler.pays_from is not None:
+        return f"{who} pays from {within(pooler.pays_from, pooler.pays_from_interval, figures.number)} clients."
+    if pooler.always == "not told apart":
+        return f"The number of clients from which {pooler.path} pays, if clients {_CLIENTS[pooler.connect]}, is not resolved ({span})."
+    return f"{who} {pooler.always} throughput at {span}." if pooler.always == "costs" else f"{who} pays at {span}."
+
+
+_KEPT = {"persistent": "connected", "per-transaction": "connect each time"}
+_CLIENTS = {"persistent": "keep their connections", "per-transaction": "connect for each transaction"}
+
+
+def poolers(found: HopCosts) -> Table:
+    numbers = sorted({one.threads for pooler in found.poolers for one in pooler.ratios})
+    columns = (
+        Column("path", left=True),
+        Column("clients", left=True),
+        Column("pays from", "clients"),
+        *(Column(f"{number} clients", f"of {found.baseline}'s; connections") for number in numbers),
+    )
+    rows = []
+    for pooler in found.poolers:
+        at = {one.threads: one for one in pooler.ratios}
+        begins = (
+            f"({pooler.always})"
+            if pooler.pays_from is None
+            else within(pooler.pays_from, pooler.pays_from_interval, figures.number)
+        )
+        cells = [Cell("" if number not in at else _ratio(at[number])) for number in numbers]
+        rows.append((Cell(pooler.path), Cell(_KEPT[pooler.connect]), Cell(begins), *cells))
+    note = (
+        f"Throughput over {found.baseline}'s with as many clients, within blocks, and the connections to the server. A pooler pays "
+        "from where the ratio rises through 1, on straight lines between the logarithms."
+    )
+    return Table("From how many clients a pooler pays", columns, tuple(rows), (note,), main=True, stack=True)
+
+
+def _ratio(one: PoolerRatio) -> str:
+    return with_limits(one.ratio) + ("" if one.to_server is None else f"; {one.to_server}")
+
+
+# ---------------------------------------------------------------- what others published
+
+
+def published_hops(table: TrialTable, arms: Sequence[Arm]) -> tuple[HopElsewhere, ...]:
+    """Published ratios of which this run has both cells, in a closed loop. `arms`: those with one number of clients."""
+    info = table.run.info
+    looped = [arm for arm in arms if offered_per_s(arm.factors) is None]
+    workload: Mapping[str, object] = info.plan["workload"]
+    found = []
+    for entry in published_sets():
+        if entry.plan != PLAN or entry.differs(workload, info.server_kind):
+            continue
+        (base,) = (cell for cell in entry.cells if cell.factors == entry.baseline)
+        reference = _arm_of(base, looped)
+        for cell in entry.cells:
+            arm = _arm_of(cell, looped)
+            if cell is base or arm is None or reference is None or not cell.tps or not base.tps:
+                continue
+            if ratios := table.block_ratios(arm.name, reference.name):
+                found.append(
+                    HopElsewhere(
+                        path=str(arm.factors["path"]),
+                        over=str(reference.factors["path"]),
+                        connect=CONNECT.of(arm.factors),
+                        theirs=cell.tps / base.tps,
+                        ours=judge_ratio(ratios).quoted,
+                        source=entry.source,
+                        setup=entry.setup,
+                    )
+                )
+    return tuple(found)
+
+
+def _arm_of(cell: PublishedCell, arms: Sequence[Arm]) -> Arm | None:
+    levels = cell.factors.items()
+    return next((arm for arm in arms if all(level_of(arm.factors, name) == level for name, level in levels)), None)
 
 
 def elsewhere(found: HopCosts) -> Table:
