@@ -14,8 +14,8 @@ from tests.unit.rendered import findings_of
 
 from howfar.analysis import plateau
 from howfar.experiments.bandwidth.analysis import Curve, Scaling, scaling, worded
+from howfar.experiments.bandwidth.curves import published
 from howfar.experiments.bandwidth.report import what_if
-from howfar.experiments.grid import published
 from howfar.experiments.registry import summarise
 from howfar.model.facts import arm_facts, carried_bytes, headed_bytes, replies
 from howfar.model.fit import fit, onto_link, series, settings_of

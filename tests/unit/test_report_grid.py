@@ -23,7 +23,7 @@ from tests.unit.test_report_html import is_small_and_whole
 
 from howfar.analysis.summary import Summary
 from howfar.experiments import grid as blocks
-from howfar.experiments.bandwidth import charts as scaling_chart
+from howfar.experiments.bandwidth import curves as curve_blocks
 from howfar.experiments.bandwidth.analysis import Scaling
 from howfar.experiments.encryption.analysis import EncryptionEconomics
 from howfar.experiments.encryption.report import costs as encryption_costs
@@ -118,8 +118,8 @@ def test_transactions_are_queries_over_queries_a_transaction() -> None:
 
 
 def test_near_ceilings_share_a_label() -> None:
-    line = scaling_chart.CeilingLine
-    found = scaling_chart.ceiling_labels(
+    line = curve_blocks.CeilingLine
+    found = curve_blocks.ceiling_labels(
         [line(100, "server CPU", "a", 1.0), line(105, "server CPU", "b", 1.0), line(300, "link to client", "a", 1.5)],
         near=1.15,
     )
@@ -244,7 +244,7 @@ def test_knees_beyond_what_was_measured_are_marked() -> None:
     assert first.own is not None and first.foreign is None
     far = first.model_copy(update={"own": first.own.model_copy(update={"extrapolated": True})})
     for curves, marks in (((far, *others), ["*"]), (found.curves, [])):
-        table = table_of(blocks.predictions(with_findings(whole, scaling=Scaling(curves=curves, says=""))))
+        table = table_of(curve_blocks.predictions(with_findings(whole, scaling=Scaling(curves=curves, says=""))))
         assert [row[2].text[-1] for row in table.rows if row[2].text.endswith("*")] == marks
         assert any("extrapolation" in note for note in table.notes) is bool(marks)
 

@@ -1,5 +1,5 @@
-"""Common parts of the reports of plans with several factors: the grid of cells, limits, curves, predictions and charts. Each function
-returns the blocks of one question, or none where the run does not answer it."""
+"""Common parts of the reports of plans with several factors: the grid of cells, limits, what the model says of other settings, and
+charts. Each function returns the blocks of one question, or none where the run does not answer it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ import altair as alt
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.traffic import NetworkSeries
-from howfar.experiments.bandwidth import charts as scaling_charts
-from howfar.experiments.bandwidth.analysis import Curve, Scaling, ThreadsPoint, curves_of
-from howfar.model.fit import Prediction
+from howfar.experiments.bandwidth.curves import predictions, published, scaling
 from howfar.model.what_if import WhatIf, WhatIfWorked
 from howfar.report import figures, limit_text, palette
 from howfar.report.charts import (
@@ -43,7 +41,6 @@ from howfar.report.document import (
     Fields,
     Heading,
     Table,
-    Text,
     plain,
     single,
     table_of,
@@ -52,8 +49,7 @@ from howfar.report.figures import tps
 from howfar.report.frame import cell_table, confirmations, frame, trials
 from howfar.report.grid import Grid, grid
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import half_width, half_width_text
-from howfar.stats.resample import Interval
+from howfar.stats.intervals import half_width_text
 
 MOST_BARS = 30
 """Most bars of a picture: beyond it rows of the grid are left out evenly, the first and the last stay."""
@@ -88,11 +84,9 @@ def part_names(cells: list[tuple[str, CellSummary]]) -> list[str]:
     return [*names, REST]
 
 
-def _draw_budgets(summary: Summary, width: int) -> Drawable | None:
+def _draw_budgets(summary: Summary, width: int) -> Drawable:
     """A bar for each cell, all equally long: shares of its cycle, with the cycle's length and the limit at its end."""
     cells = budget_cells(summary)
-    if not cells:
-        return None
     narrow = width < PHONE
     rows: Rows = []
     lengths: Rows = []
@@ -156,11 +150,9 @@ def network_cells(summary: Summary) -> list[CellSummary]:
     return [cell for cell in fastest if cell in chosen]
 
 
-def _draw_networks(summary: Summary, width: int) -> Drawable | None:
+def _draw_networks(summary: Summary, width: int) -> Drawable:
     """Bytes per second each way against the ceilings, the queue, and retransmits, for each chosen cell."""
     cells = network_cells(summary)
-    if not cells:
-        return None
     across = 2 if width >= PHONE and len(cells) > 1 else 1
     return rows_of([_network(cell, width if across == 1 else (width - 90) // 2) for cell in cells], across)
 
@@ -325,157 +317,6 @@ def limits(summary: Summary) -> list[Block]:
     groups, notes = limit_text.groups(summary), ("The evidence is that of the fastest cell in its row.",)
     table = table_of("", groups, {Column(head, left=True): of for head, of in fields.items()}, notes, stack=True)
     return [Details("What limits each cell", (table,), open=True)] if table.rows else []
-
-
-# ---------------------------------------------------------------- curves over connections
-
-
-def scaling(summary: Summary) -> list[Block]:
-    """Throughput against connections, with ceilings and the model."""
-    panels, found = scaling_charts.panels(summary), summary.found(Scaling)
-    if found is None or not panels:
-        return []
-    curves = [curve for panel in panels for curve in panel.curves]
-    modelled = any(scaling_charts.model_of(curve) for curve in curves)
-    foreign = any(curve.foreign for curve in curves)
-    caption = "Points: measured, with 95 % intervals. "
-    if modelled:
-        caption += f"Dashed line and band: the model{', predicted from other cells of this run where possible' if foreign else ''}. "
-    caption += "Dotted: the most that a resource allows."
-    if modelled:
-        caption += " Cross: N*, the number of connections that would fill the busiest resource if nobody waited."
-    head = ("curve", "connections", "transactions/s", "model", "band", "published")
-    rows = tuple(
-        plain(
-            curve.name,
-            str(point.threads),
-            f"{figures.number(point.tps.value)} {figures.plus_minus(point.tps)}",
-            *_model_at(scaling_charts.model_of(curve), point.threads),
-            _published_tps(curve, point),
-        )
-        for curve in curves
-        for point in curve.points
-    )
-    title = "Transactions per second against connections, with ceilings"
-    chart = Chart("scaling", title, caption, partial(scaling_charts.scaling, summary), Table("", single(*head), rows))
-    ceilings = tuple(
-        plain(curve.name, limit_text.name(ceiling.resource), figures.number(ceiling.tps), ceiling.says)
-        for curve in curves
-        for ceiling in curve.ceilings
-    )
-    blocks: tuple[Block, ...] = (Text(found.says),)
-    if ceilings:
-        blocks += (Table("Ceilings", single("curve", "ceiling", "transactions/s", "from"), ceilings, stack=True),)
-    return [Heading("How does it scale with connections?"), chart, Details("Curve by curve", blocks)]
-
-
-def _model_at(model: Prediction | None, threads: int) -> tuple[str, str]:
-    point = next((point for point in model.points if point.threads == threads), None) if model else None
-    if point is None:
-        return figures.UNKNOWN, figures.UNKNOWN
-    return figures.number(point.tps), f"{figures.number(point.low)} to {figures.number(point.high)}"
-
-
-def predictions(summary: Summary) -> list[Block]:
-    """How well the model describes each curve, and how well it predicted it from others."""
-    rows = []
-    bases: dict[str, list[str]] = {}
-    curves = curves_of(summary)
-    for curve in curves:
-        for kind, found in (("predicted", curve.foreign), ("fitted", curve.own)):
-            if found is not None:
-                rows.append((*plain(curve.name, kind), *_errors(found)))
-        if curve.foreign is not None:
-            bases.setdefault(curve.foreign.basis, []).append(curve.name)
-    if not rows:
-        return []
-    columns = (
-        *single("curve", "model"),
-        Column("knee", "N*"),
-        Column("plateau", "txn/s"),
-        Column("plateau", "error"),
-        Column("mean", "error"),
-        Column("worst", "error"),
-    )
-    notes = [f"Predicted, {'; '.join(names)}: {basis}." for basis, names in bases.items()]
-    errors = [(found.mean_error, found.worst_error) for curve in curves if (found := curve.foreign or curve.own)]
-    known = [(mean, worst) for mean, worst in errors if mean is not None and worst is not None]
-    if known:
-        mean = figures.percent(fmean(mean for mean, _ in known))
-        worst = figures.percent(max(worst for _, worst in known))
-        notes.append(f"Over {len(known)} curves the model's mean error is {mean}, its worst {worst}.")
-    if given := sum(found.by_construction for curve in curves if (found := curve.foreign or curve.own)):
-        notes.append(
-            f"{given} measured points are excluded from these errors: they are right by construction (the model was fitted to them, "
-            "or a full link passed its rate)."
-        )
-    if any(found.extrapolated for curve in curves for found in (curve.own, curve.foreign) if found):
-        notes.append("* beyond the connections that were measured: an extrapolation.")
-    if any(curve.own for curve in curves):
-        notes.append("Fitted: to the curve's own ends; the error shows only whether the shape is right.")
-    return [Details("How good is the model?", (Table("", columns, tuple(rows), tuple(notes), stack=True),), open=True)]
-
-
-def _errors(found: Prediction) -> tuple[Cell, ...]:
-    return (
-        Cell(figures.number(found.knee) + (" *" if found.extrapolated else ""), _spread(found.knee_interval)),
-        Cell(figures.number(found.plateau_tps), _spread(found.plateau_tps_interval)),
-        *plain(
-            figures.percent(found.plateau_error, signed=True),
-            figures.percent(found.mean_error),
-            figures.percent(found.worst_error),
-        ),
-    )
-
-
-def _spread(interval: Interval | None) -> str:
-    """Half the interval's width, where a column has no room for both limits."""
-    if interval is None:
-        return ""
-    low, high = interval
-    width = half_width(Estimate(value=low, low=low, high=high))
-    return "" if width is None else half_width_text(width)
-
-
-def _published_tps(curve: Curve, point: ThreadsPoint) -> str:
-    """Published transactions per second; empty where theirs are of another kind."""
-    return figures.number(None if curve.published_differs else point.published_tps)
-
-
-def published(summary: Summary) -> list[Block]:
-    """Published transactions per second next to these; each also as a share of its own largest, which is what can be compared."""
-    curves = [curve for curve in curves_of(summary) if curve.published]
-    rows = []
-    for curve in curves:
-        most = max(point.tps.value for point in curve.points)
-        theirs = max((point.published_tps or 0.0 for point in curve.points), default=0.0)
-        rows += [
-            plain(
-                curve.name,
-                str(point.threads),
-                figures.number(point.tps.value),
-                f"{point.tps.value / most:.2f}",
-                _published_tps(curve, point),
-                f"{point.published_tps / theirs:.2f}",
-            )
-            for point in curve.points
-            if point.published_tps is not None
-        ]
-    if not rows:
-        return []
-    sources = sorted({curve.published for curve in curves if curve.published})
-    notes = [f"Published: {'; '.join(sources)}. Not our measurement."]
-    if any(curve.published_differs for curve in curves):
-        notes.append("The published workload differs: compare where the curves bend, not transactions per second.")
-    head = single("curve", "connections", "ours/s", "of its maximum", "published/s", "of its maximum")
-    data = Table("", head, tuple(rows), tuple(notes))
-    caption = "Each curve relative to its own maximum: machines differ, but where a curve bends can be compared."
-    title = "Measured and published curves as shares of their maximum"
-    return [
-        Heading("What others published"),
-        Chart("shapes", title, caption, partial(scaling_charts.shapes, summary), data),
-        Details("Published figures", (data,)),
-    ]
 
 
 # ---------------------------------------------------------------- what if

@@ -1,16 +1,18 @@
-"""Throughput against connections, one line a curve: measured points, the model's line and band, ceilings and knees. Both axes are
-logarithmic. As in `charts.py`, each function takes a summary and a width and returns a chart, or None."""
+"""Throughput against connections as a report shows it: the chart, the ceilings, how good the model is, and what others published.
+`scaling`, `predictions` and `published` return blocks, or none where the run does not answer the question."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
 from typing import Any
 
 import altair as alt
 
 from howfar.analysis.summary import Summary
-from howfar.experiments.bandwidth.analysis import Ceiling, Curve, curves_of
+from howfar.experiments.bandwidth.analysis import Ceiling, Curve, Scaling, ThreadsPoint, curves_of
 from howfar.model.fit import Prediction
 from howfar.model.resource import Resource
 from howfar.report import figures, limit_text, palette
@@ -31,6 +33,10 @@ from howfar.report.charts import (
     pick,
     rows_of,
 )
+from howfar.report.document import Block, Cell, Chart, Column, Details, Heading, Table, Text, plain, single
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import half_width, half_width_text
+from howfar.stats.resample import Interval
 
 LABEL = 20
 """Pixels: ceilings closer than this share a label, since two could not be read."""
@@ -44,6 +50,157 @@ CLEAR = 1.06
 LINKS = (Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER)
 
 HEIGHT = 300
+
+
+def scaling(summary: Summary) -> list[Block]:
+    """Throughput against connections, with ceilings and the model."""
+    found = summary.found(Scaling)
+    curves = [curve for panel in panels(summary) for curve in panel.curves]
+    if found is None or not curves:
+        return []
+    modelled = any(model_of(curve) for curve in curves)
+    foreign = any(curve.foreign for curve in curves)
+    caption = "Points: measured, with 95 % intervals. "
+    if modelled:
+        caption += f"Dashed line and band: the model{', predicted from other cells of this run where possible' if foreign else ''}. "
+    caption += "Dotted: the most that a resource allows."
+    if modelled:
+        caption += " Cross: N*, the number of connections that would fill the busiest resource if nobody waited."
+    head = ("curve", "connections", "transactions/s", "model", "band", "published")
+    rows = tuple(
+        plain(
+            curve.name,
+            str(point.threads),
+            f"{figures.number(point.tps.value)} {figures.plus_minus(point.tps)}",
+            *_model_at(model_of(curve), point.threads),
+            _published_tps(curve, point),
+        )
+        for curve in curves
+        for point in curve.points
+    )
+    title = "Transactions per second against connections, with ceilings"
+    chart = Chart("scaling", title, caption, partial(_draw, summary), Table("", single(*head), rows))
+    ceilings = tuple(
+        plain(curve.name, limit_text.name(ceiling.resource), figures.number(ceiling.tps), ceiling.says)
+        for curve in curves
+        for ceiling in curve.ceilings
+    )
+    blocks: tuple[Block, ...] = (Text(found.says),)
+    if ceilings:
+        blocks += (Table("Ceilings", single("curve", "ceiling", "transactions/s", "from"), ceilings, stack=True),)
+    return [Heading("How does it scale with connections?"), chart, Details("Curve by curve", blocks)]
+
+
+def _model_at(model: Prediction | None, threads: int) -> tuple[str, str]:
+    point = next((point for point in model.points if point.threads == threads), None) if model else None
+    if point is None:
+        return figures.UNKNOWN, figures.UNKNOWN
+    return figures.number(point.tps), f"{figures.number(point.low)} to {figures.number(point.high)}"
+
+
+def predictions(summary: Summary) -> list[Block]:
+    """How well the model describes each curve, and how well it predicted it from others."""
+    rows = []
+    bases: dict[str, list[str]] = {}
+    curves = curves_of(summary)
+    for curve in curves:
+        for kind, found in (("predicted", curve.foreign), ("fitted", curve.own)):
+            if found is not None:
+                rows.append((*plain(curve.name, kind), *_errors(found)))
+        if curve.foreign is not None:
+            bases.setdefault(curve.foreign.basis, []).append(curve.name)
+    if not rows:
+        return []
+    columns = (
+        *single("curve", "model"),
+        Column("knee", "N*"),
+        Column("plateau", "txn/s"),
+        Column("plateau", "error"),
+        Column("mean", "error"),
+        Column("worst", "error"),
+    )
+    notes = [f"Predicted, {'; '.join(names)}: {basis}." for basis, names in bases.items()]
+    errors = [(found.mean_error, found.worst_error) for curve in curves if (found := curve.foreign or curve.own)]
+    known = [(mean, worst) for mean, worst in errors if mean is not None and worst is not None]
+    if known:
+        mean = figures.percent(fmean(mean for mean, _ in known))
+        worst = figures.percent(max(worst for _, worst in known))
+        notes.append(f"Over {len(known)} curves the model's mean error is {mean}, its worst {worst}.")
+    if given := sum(found.by_construction for curve in curves if (found := curve.foreign or curve.own)):
+        notes.append(
+            f"{given} measured points are excluded from these errors: they are right by construction (the model was fitted to them, "
+            "or a full link passed its rate)."
+        )
+    if any(found.extrapolated for curve in curves for found in (curve.own, curve.foreign) if found):
+        notes.append("* beyond the connections that were measured: an extrapolation.")
+    if any(curve.own for curve in curves):
+        notes.append("Fitted: to the curve's own ends; the error shows only whether the shape is right.")
+    return [Details("How good is the model?", (Table("", columns, tuple(rows), tuple(notes), stack=True),), open=True)]
+
+
+def _errors(found: Prediction) -> tuple[Cell, ...]:
+    return (
+        Cell(figures.number(found.knee) + (" *" if found.extrapolated else ""), _spread(found.knee_interval)),
+        Cell(figures.number(found.plateau_tps), _spread(found.plateau_tps_interval)),
+        *plain(
+            figures.percent(found.plateau_error, signed=True),
+            figures.percent(found.mean_error),
+            figures.percent(found.worst_error),
+        ),
+    )
+
+
+def _spread(interval: Interval | None) -> str:
+    """Half the interval's width, where a column has no room for both limits."""
+    if interval is None:
+        return ""
+    low, high = interval
+    width = half_width(Estimate(value=low, low=low, high=high))
+    return "" if width is None else half_width_text(width)
+
+
+def _published_tps(curve: Curve, point: ThreadsPoint) -> str:
+    """Published transactions per second; empty where theirs are of another kind."""
+    return figures.number(None if curve.published_differs else point.published_tps)
+
+
+def published(summary: Summary) -> list[Block]:
+    """Published transactions per second next to these; each also as a share of its own largest, which is what can be compared."""
+    curves = [curve for curve in curves_of(summary) if curve.published]
+    rows = []
+    for curve in curves:
+        most = max(point.tps.value for point in curve.points)
+        theirs = max((point.published_tps or 0.0 for point in curve.points), default=0.0)
+        rows += [
+            plain(
+                curve.name,
+                str(point.threads),
+                figures.number(point.tps.value),
+                f"{point.tps.value / most:.2f}",
+                _published_tps(curve, point),
+                f"{point.published_tps / theirs:.2f}",
+            )
+            for point in curve.points
+            if point.published_tps is not None
+        ]
+    if not rows:
+        return []
+    sources = sorted({curve.published for curve in curves if curve.published})
+    notes = [f"Published: {'; '.join(sources)}. Not our measurement."]
+    if any(curve.published_differs for curve in curves):
+        notes.append("The published workload differs: compare where the curves bend, not transactions per second.")
+    head = single("curve", "connections", "ours/s", "of its maximum", "published/s", "of its maximum")
+    table = Table("", head, tuple(rows), tuple(notes))
+    caption = "Each curve relative to its own maximum: machines differ, but where a curve bends can be compared."
+    title = "Measured and published curves as shares of their maximum"
+    return [
+        Heading("What others published"),
+        Chart("shapes", title, caption, partial(_draw_shapes, summary), table),
+        Details("Published figures", (table,)),
+    ]
+
+
+# ---------------------------------------------------------------- the charts
 
 
 @dataclass(frozen=True)
@@ -88,10 +245,9 @@ def series_names(curves: Sequence[Curve]) -> list[str]:
     return [", ".join(part for part in parts if part not in shared) or ", ".join(parts) for parts in names]
 
 
-def scaling(summary: Summary, width: int) -> Drawable | None:
+def _draw(summary: Summary, width: int) -> Drawable:
+    """One line a curve: measured points, the model's line and band, ceilings and knees. Both axes are logarithmic."""
     found = panels(summary)
-    if not found:
-        return None
     domain = _domain([curve for panel in found for curve in panel.curves])
     if len(found) == 1:
         return _Drawing(found[0], domain, width, HEIGHT).chart()
@@ -259,7 +415,7 @@ def ceiling_labels(lines: list[CeilingLine], near: float) -> list[CeilingLine]:
     return found
 
 
-def shapes(summary: Summary, width: int) -> Drawable | None:
+def _draw_shapes(summary: Summary, width: int) -> Drawable:
     """Ours and the published curves, each as a share of its own largest: machines differ, shapes can be compared."""
     curves = [curve for curve in curves_of(summary) if curve.published]
     rows: Rows = []
@@ -270,8 +426,6 @@ def shapes(summary: Summary, width: int) -> Drawable | None:
             most = max((tps for _, tps in points), default=1.0)
             for threads, tps in points:
                 rows.append({"curve": curve.name, "threads": threads, "whose": whose, "share": tps / most})
-    if not rows:
-        return None
     levels = sorted({row["threads"] for row in rows})
     colour, _ = _scales([curve.name for curve in curves], width)
     key = alt.Legend(

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from howfar.analysis.summary import Findings, RunEvidence, Summary
+from howfar.experiments.bandwidth import curves
 from howfar.experiments.bandwidth.analysis import Scaling, scaling, verdict, worded
 from howfar.experiments.compression.analysis import costs as compression_costs
 from howfar.experiments.encryption.analysis import connecting
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.grid import grid_document
-from howfar.experiments.grid import scaling as scaling_blocks
 from howfar.experiments.pairs import levels
 from howfar.model.facts import ArmFacts
 from howfar.model.fit import Series, fit, series, settings_of
@@ -97,4 +97,4 @@ class Bandwidth(Experiment):
         return summary.found(Scaling) is not None or is_grid(summary)
 
     def document(self, summary: Summary) -> Document:
-        return grid_document(summary, chart=scaling_blocks(summary))
+        return grid_document(summary, chart=curves.scaling(summary))

@@ -7,6 +7,7 @@ from functools import partial
 from typing import ClassVar
 
 from howfar.analysis.summary import Findings, RunEvidence, Summary
+from howfar.experiments.bandwidth.curves import scaling
 from howfar.experiments.encryption.analysis import (
     EncryptionEconomics,
     EncryptionRow,
@@ -16,7 +17,7 @@ from howfar.experiments.encryption.analysis import (
     worded,
 )
 from howfar.experiments.experiment import Experiment, Keys
-from howfar.experiments.grid import NOT_VALID, grid_document, modelled, scaling
+from howfar.experiments.grid import NOT_VALID, grid_document, modelled
 from howfar.report import figures
 from howfar.report.document import Block, Cell, Column, Details, Document, table_of
 from howfar.stats.estimate import Part
