@@ -25,7 +25,7 @@ from howfar.engine.messages import (
     UnixTarget,
 )
 from howfar.engine.process import LoadOutcome
-from howfar.lab.serving import counted_less
+from howfar.lab.counts import counted_less
 from howfar.plan.load import load_plan
 from howfar.runner.jobs import PageSpec, not_as_requested, page_facts, page_spec, unlike_pages
 from howfar.store.records import Arm, ArmRole

@@ -13,7 +13,6 @@ from typing import Any, cast
 from howfar.engine.messages import Observed
 from howfar.errors import LabError, PlanError, ServerMissing
 from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
-from howfar.fleet.counts import both_counts
 from howfar.fleet.distances import Distance, by_way_of, entered, link_distance, link_moved, real_link, where
 from howfar.fleet.given import GivenServer, GivenSide
 from howfar.fleet.joined import Link, cpus_of, facts
@@ -31,6 +30,7 @@ from howfar.fleet.serving import (
     hold_server,
     start_server,
 )
+from howfar.lab.counts import both_counts
 from howfar.lab.environment import LoadWatch
 from howfar.lab.idle import IdleWatch, polling
 from howfar.lab.laboratory import PLACEMENTS, connections

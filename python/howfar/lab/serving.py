@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from howfar.engine.messages import Observed, ServiceName
+from howfar.engine.messages import Observed
 from howfar.errors import PlanError
 from howfar.lab.cache import check_name
 from howfar.lab.reached import RunningServer, Started
@@ -138,17 +138,3 @@ def of_store(spec: SessionSpec, path: NetworkPath) -> SessionSpec:
     """A cell's sessions with a key-value store, which does not compress, and whose socket is plain."""
     plain = replace(spec, algorithm=None, level=None)
     return replace(plain, tls=None, resumption=False) if path.by_socket else plain
-
-
-def counted_less(name: ServiceName, metrics: ServerMetrics, load: LoadFacts) -> tuple[str, ...]:
-    """Where a server counted less than the load sent. `metrics`: the server's, since the load began; unknown counts prove nothing."""
-    found = []
-    requests, keys = load.round_trips.get(name, 0), load.keys.get(name, 0)
-    if metrics.requests is not None and metrics.requests < requests:
-        found.append(f"it counted {metrics.requests} requests, the pages reported at least {requests}")
-    hits, misses = metrics.lookup_hits or 0, metrics.lookup_misses or 0
-    if keys and hits + misses < keys:
-        found.append(f"it looked for {hits + misses} keys, the pages reported at least {keys}")
-    if keys and misses:
-        found.append(f"it did not have {misses} of the keys that the pages looked for, all of which were set")
-    return tuple(found)

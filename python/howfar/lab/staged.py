@@ -12,12 +12,13 @@ from howfar.engine.messages import (
     ServiceName,
 )
 from howfar.engine.process import Launcher
+from howfar.lab.counts import counted_less
 from howfar.lab.idle import idle_violations
 from howfar.lab.link import Link
 from howfar.lab.link.receipt import crossing_violations, link_receipt, link_violations, of_a_trial
 from howfar.lab.reached import Reached, ServerProof, view_receipt
 from howfar.lab.replication import Pair
-from howfar.lab.serving import Serving, counted_less
+from howfar.lab.serving import Serving
 from howfar.lab.window import Scene, WindowWatch
 from howfar.services import SqlProtocol
 from howfar.testbed import NO_FACTS, Application, LoadFacts, ServiceEndpoint, StageReceipt, Trust

@@ -1,4 +1,4 @@
-"""What the clients had answers to and what the server counted: where both are known, they must agree. Pure."""
+"""What the clients of a load counted and what its server did: where both are known, they must agree. Pure."""
 
 from __future__ import annotations
 
@@ -34,3 +34,17 @@ def both_counts(
             return counted, ()
         return counted, (f"the clients had answers to {clients} {what}, the server counted {server}",)
     return NOT_COUNTED, ()
+
+
+def counted_less(name: ServiceName, metrics: ServerMetrics, load: LoadFacts) -> tuple[str, ...]:
+    """Where a server counted less than the load sent. `metrics`: the server's, since the load began; unknown counts prove nothing."""
+    found = []
+    requests, keys = load.round_trips.get(name, 0), load.keys.get(name, 0)
+    if metrics.requests is not None and metrics.requests < requests:
+        found.append(f"it counted {metrics.requests} requests, the pages reported at least {requests}")
+    hits, misses = metrics.lookup_hits or 0, metrics.lookup_misses or 0
+    if keys and hits + misses < keys:
+        found.append(f"it looked for {hits + misses} keys, the pages reported at least {keys}")
+    if keys and misses:
+        found.append(f"it did not have {misses} of the keys that the pages looked for, all of which were set")
+    return tuple(found)
