@@ -33,7 +33,7 @@ from howfar.engine.messages import (
     TcpTarget,
     UnixTarget,
 )
-from howfar.engine.process import EngineProcess, Launcher, LoadOutcome, run_load, run_probe
+from howfar.engine.process import EngineProcess, Launcher, LoadOutcome, bounded, run_load, run_probe
 from howfar.errors import EngineError, MissingError
 from howfar.lab.network import Shares, share_cpus, usable_cpus
 from howfar.stats.estimate import Described, Estimate, Part
@@ -240,8 +240,9 @@ WARMUP_NS: Final = 100_000_000
 ATTEMPTS: Final = 3
 """Attempts per measurement; one without any answer describes only other programs."""
 LOOPBACK: Final = "127.0.0.1"
-# What oltp_point_select sends: one prepared point select, no transaction around it.
-WORKLOAD: Final = Sysbench(kind="oltp_read_only", point_selects=1, range_selects=False, skip_trx=True)
+_STARTS_S: Final = 30.0
+POINT_SELECT: Final = Sysbench(kind="oltp_read_only", point_selects=1, range_selects=False, skip_trx=True)
+"""What oltp_point_select sends: one prepared point select, no transaction around it."""
 
 
 @dataclass(frozen=True)
@@ -323,13 +324,21 @@ def _servers(
                 path = str(folder / cpus)
                 listen = UnixTarget(path=path) if transport == "socket" else TcpListen(host=LOOPBACK)
                 job = NullJob(listen=listen, threads=len(split.server))
-                process = stack.enter_context(EngineProcess(job, _on(split.server)))
-                ready = process.read()
-                if not isinstance(ready, NullReady):
-                    raise EngineError(f"the null server reported {ready!r} before it was ready", "Please report this.")
-                target = UnixTarget(path=path) if ready.port is None else TcpTarget(host=LOOPBACK, port=ready.port)
-                servers[transport, cpus] = _Server(target, process.pid)
+                pid, port = stack.enter_context(null_server(job, _on(split.server)))
+                target = UnixTarget(path=path) if port is None else TcpTarget(host=LOOPBACK, port=port)
+                servers[transport, cpus] = _Server(target, pid)
         yield servers
+
+
+@contextmanager
+def null_server(job: NullJob, launcher: Launcher) -> Iterator[tuple[int, int | None]]:
+    """Run a null server; its process id, and its port if it has one. Raises EngineError."""
+    with EngineProcess(job, launcher) as process:
+        with bounded(process, _STARTS_S):
+            ready = process.read()
+        if not isinstance(ready, NullReady):
+            raise EngineError(f"the null server reported {ready!r} before it was ready", "Please report this.")
+        yield process.pid, ready.port
 
 
 def _measure(arm: Arm, server: _Server, splits: Shares, block_ns: int) -> Part:
@@ -353,7 +362,7 @@ def _attempt(arm: Arm, server: _Server, launcher: Launcher, block_ns: int) -> Pa
         target=server.target,
         user="howfar",
         database="sbtest",
-        workload=WORKLOAD,
+        workload=POINT_SELECT,
         connections=arm.connections,
         seed=1,
         warmup_ns=WARMUP_NS,

@@ -18,28 +18,25 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from howfar.bench.calibration import POINT_SELECT, null_server
 from howfar.engine.messages import (
     Event,
     Finished,
     LoadJob,
     Measuring,
     NullJob,
-    NullReady,
     Observed,
-    Sysbench,
     TcpListen,
     TcpTarget,
 )
-from howfar.engine.process import EngineProcess, bounded
 from howfar.errors import EngineError
 from howfar.fleet.clocks import Clocks, ClockServer, read_clocks
-from howfar.fleet.joined import STARTS_S, cpus_of
+from howfar.fleet.joined import cpus_of
 from howfar.fleet.load import Client, LateStart, measure
 from howfar.fleet.remote import RemoteHost, RemoteLauncher
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import judge_ratio, mean_interval
 
-_WORKLOAD = Sysbench(kind="oltp_read_only", point_selects=1, range_selects=False, skip_trx=True)
 _WARMUP_NS = 500_000_000
 SERVICE_NS = 5_000_000
 """Of the server that takes its time."""
@@ -184,13 +181,10 @@ def _null_server(host: RemoteHost, service_ns: int) -> Iterator[_Null]:
     cpus = cpus_of(host)
     launcher = host.launcher(cpus)
     job = NullJob(listen=TcpListen(host=host.spec.address), threads=len(cpus), delay_ns=service_ns)
-    with EngineProcess(job, launcher) as process:
-        with bounded(process, STARTS_S):
-            ready = process.read()
-        if not isinstance(ready, NullReady) or ready.port is None:
-            raise EngineError(f"the null server reported {ready!r} before it was ready", "Please report this.")
-        observe = (Observed(role="server", pid=process.pid),)
-        yield _Null(TcpTarget(host=host.spec.address, port=ready.port), {host.name: (launcher, observe)})
+    with null_server(job, launcher) as (pid, port):
+        assert port is not None, "it listens on TCP"
+        observe = (Observed(role="server", pid=pid),)
+        yield _Null(TcpTarget(host=host.spec.address, port=port), {host.name: (launcher, observe)})
 
 
 @contextmanager
@@ -215,7 +209,7 @@ def _load(
         target=null.target,
         user="howfar",
         database="sbtest",
-        workload=_WORKLOAD,
+        workload=POINT_SELECT,
         connections=connections,
         seed=1,
         warmup_ns=_WARMUP_NS,
