@@ -44,7 +44,6 @@ from howfar.bench.links.figures import (
 from howfar.bench.links.peers import PEERS, Found, Shape, find_peer, tbf_arguments, toxiproxy
 from howfar.bench.links.peers.toxiproxy import toxics
 from howfar.bench.links.probes import BareCable, ProbedLink, Transfer, ping_patience_ns, runs_on, unmodelled_drops
-from howfar.cli import bench as bench_command
 from howfar.cli.bench import bench, show
 from howfar.engine.messages import (
     DirectionStats,
@@ -240,7 +239,6 @@ def test_the_default_grid_is_what_the_help_says() -> None:
     assert "0.2ms,1ms,10ms,85ms" in output
     assert "0.1gbit,1gbit,10gbit" in output
     assert (len(RTTS_MS), len(RATES_GBIT)) == (4, 3)
-    assert set(bench_command.PEERS) == set(PEERS)
 
 
 def test_the_back_ends_are_named_once() -> None:

@@ -43,6 +43,8 @@ from howfar.units import counted
 
 Placement = Literal["shared", "apart", "one-cpu"]
 """Client and server on all CPUs, each on its half, or both on one."""
+Driver = Literal["auto", "epoll", "io_uring"]
+"""How our client waits; `auto`: the engine chooses."""
 
 
 class Block(Described):
@@ -189,7 +191,7 @@ class Request:
     placement: Placement = "shared"
     server: str | None = None
     """Kind of server. None: the kind that the peer is for."""
-    driver: Literal["auto", "epoll", "io_uring"] = "auto"
+    driver: Driver = "auto"
     against: str = "sysbench"
     """Name of the peer, one of CLIENTS."""
 
@@ -210,7 +212,7 @@ class Testbed:
     """Folder with the peer's file of options or passwords."""
     client_cpus: int
     counters: Counters
-    driver: Literal["auto", "epoll", "io_uring"]
+    driver: Driver
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import get_args
 
 import click
 from rich.console import Console
@@ -15,7 +15,7 @@ from howfar.bench.calibration import FLOOR_BAR, Calibration, Limit, OverTranspor
 from howfar.bench.calibration import Request as CalibrationRequest
 from howfar.bench.calibration import calibrate as run_calibration
 from howfar.bench.clients import CLIENTS
-from howfar.bench.comparison import Comparison, Placement, Request, Row, Side, compare
+from howfar.bench.comparison import Comparison, Driver, Placement, Request, Row, Side, compare
 from howfar.bench.links.bars import Verdict
 from howfar.bench.links.figures import (
     FULL_TIMES,
@@ -35,6 +35,7 @@ from howfar.bench.links.figures import (
 from howfar.bench.links.figures import (
     Row as LinkRow,
 )
+from howfar.bench.links.peers import PEERS
 from howfar.cli.bench_hosts import hosts_command
 from howfar.cli.screen import console, cpu_list, is_terminal, json_option, no_colour_option, note
 from howfar.errors import MissingError, UsageError
@@ -197,7 +198,6 @@ def _figure(value: float | None) -> str:
 TRANSPORTS: tuple[Transport, ...] = get_args(Transport)
 CONNECTIONS = "1,64,512,2048"
 MOST = 10_000
-PEERS = ("toxiproxy", "tbf", "veth")
 RTTS = ",".join(f"{rtt:g}ms" for rtt in RTTS_MS)
 RATES = ",".join(f"{rate:g}gbit" for rate in RATES_GBIT)
 _LIMITS = {
@@ -207,7 +207,6 @@ _LIMITS = {
     Limit.MACHINE: "other programs on this machine",
     Limit.NEITHER: "neither, because both were idle at times",
 }
-Driver = Literal["auto", "epoll", "io_uring"]
 
 
 @click.group()
@@ -437,7 +436,7 @@ def _value(side: Side, figure: str) -> str:
 
 
 @bench.command()
-@click.option("--against", type=click.Choice(PEERS), help="Also measure this peer, for comparison.")
+@click.option("--against", type=click.Choice(list(PEERS)), help="Also measure this peer, for comparison.")
 @click.option("--build-peer", is_flag=True, help="First use Go to fetch and build toxiproxy in howfar's cache.")
 @click.option("--rtt", "rtts", help=f"Round trip times, separated by commas.  [default: {RTTS}]")
 @click.option("--rate", "rates", help=f"Rates, separated by commas.  [default: {RATES}]")
