@@ -19,7 +19,8 @@ from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.registry import EXPERIMENTS, experiment_of, in_terminal, rendered, schema, summarise
 from howfar.plan.load import load_plan
 from howfar.report.document import Bullets, Details, Document
-from howfar.report.frame import cell_records, cell_table, frame
+from howfar.report.frame import frame
+from howfar.report.sections import cell_records, cell_table
 from howfar.runner.run import conduct
 from howfar.stats.estimate import Part
 from howfar.store.records import Run

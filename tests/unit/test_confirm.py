@@ -24,7 +24,7 @@ from howfar.model.resource import Resource
 from howfar.plan.estimate import cost
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.report.figures import unconfirmed_line
-from howfar.report.frame import confirmation_outcome as outcome
+from howfar.report.sections import confirmation_outcome as outcome
 from howfar.runner import run as confirm
 from howfar.runner.run import conduct
 from howfar.runner.stopping import Extension

@@ -12,7 +12,8 @@ from tests.unit.synthetic_run import PATHS, synthetic_run
 
 from howfar.analysis.summary import Summary
 from howfar.experiments.registry import summarise
-from howfar.report.frame import ratio_cards, setup_line
+from howfar.report.frame import setup_line
+from howfar.report.sections import ratio_cards
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import Resolution, half_width_text, share_text
 from howfar.store.records import Run

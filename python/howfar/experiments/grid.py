@@ -46,8 +46,9 @@ from howfar.report.document import (
     table_of,
 )
 from howfar.report.figures import tps
-from howfar.report.frame import cell_table, confirmations, frame, trials
+from howfar.report.frame import frame
 from howfar.report.grid import Grid, grid
+from howfar.report.sections import cell_table, confirmations, trials
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import half_width_text
 

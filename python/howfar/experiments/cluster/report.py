@@ -20,7 +20,8 @@ from howfar.plan.factors import SHORT_ROW
 from howfar.report import figures, palette
 from howfar.report.charts import Drawable, axis, by_name, data, ends, intervals, layer, legend, log_ticks, looks
 from howfar.report.document import Block, Chart, Details, Document, Fields, Table, Text, table_of
-from howfar.report.frame import cell_table, columns, frame, trials, written
+from howfar.report.frame import frame
+from howfar.report.sections import cell_table, columns, trials, written
 from howfar.stats.estimate import Part
 from howfar.stats.intervals import Resolution
 

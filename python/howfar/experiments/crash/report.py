@@ -50,7 +50,7 @@ from howfar.report.document import (
     single,
     table_of,
 )
-from howfar.report.frame import columns, limits_of
+from howfar.report.sections import columns, limits_of
 from howfar.stats.estimate import Estimate
 
 Typical = tuple[str, CrashLoss, CrashPoint]

@@ -20,7 +20,7 @@ from howfar.experiments.replication.trade import ReplicationFindings
 from howfar.report import figures, palette
 from howfar.report.charts import PHONE, Drawable, Rows, by_name, data, layer, vconcat
 from howfar.report.document import Block, Bullets, Chart, Column, Details, Document, Heading, Table, Text, plain, single
-from howfar.report.frame import columns
+from howfar.report.sections import columns
 from howfar.stats.estimate import Estimate
 
 ACKNOWLEDGED, WAITING, ALONE = "semi-synchronous", "no acknowledgements", "asynchronous, silently"

@@ -19,7 +19,8 @@ from howfar.paths import PATHS
 from howfar.plan.factors import CONNECT, THREADS, level_of, offered_per_s
 from howfar.report import figures
 from howfar.report.document import Block, Cell, Column, Details, Document, Fields, Table, table_of
-from howfar.report.frame import cell_table, confirmations, frame, trials
+from howfar.report.frame import frame
+from howfar.report.sections import cell_table, confirmations, trials
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import Resolution, Threshold, excludes_one, judge_ratio, mean_interval
 from howfar.stats.resample import Derived, within

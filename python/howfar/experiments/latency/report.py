@@ -12,7 +12,8 @@ from howfar.experiments.latency.analysis import AtRate, Latency, PathLatency, la
 from howfar.report import figures, palette
 from howfar.report.charts import Drawable, percentiles, pick
 from howfar.report.document import Block, Chart, Column, Details, Document, Fields, Heading, Table, table_of
-from howfar.report.frame import cell_table, confirmations, frame, trials
+from howfar.report.frame import frame
+from howfar.report.sections import cell_table, confirmations, trials
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import in_brackets
 from howfar.stats.resample import within

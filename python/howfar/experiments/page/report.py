@@ -57,7 +57,8 @@ from howfar.report.document import (
     table_of,
 )
 from howfar.report.figures import UNKNOWN, number, percent, ratio, share
-from howfar.report.frame import cell_records, columns, frame, trials, written
+from howfar.report.frame import frame
+from howfar.report.sections import cell_records, columns, trials, written
 from howfar.services import SERVICES
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import in_brackets

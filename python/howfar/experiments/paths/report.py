@@ -31,7 +31,8 @@ from howfar.report.charts import (
 )
 from howfar.report.document import Block, Cell, Chart, Column, Details, Document, Heading, Table, plain, single
 from howfar.report.figures import baseline_name, shown_cells
-from howfar.report.frame import cell_table, confirmations, frame, ratio_cards, trials
+from howfar.report.frame import frame
+from howfar.report.sections import cell_table, confirmations, ratio_cards, trials
 from howfar.stats.estimate import Part
 from howfar.stats.intervals import Resolution, excludes_one, floor_text, interval_text
 from howfar.stats.trials import ONE

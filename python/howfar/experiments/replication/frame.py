@@ -13,7 +13,8 @@ from howfar.experiments.replication.trade import ReplicationFindings, TradeRow, 
 from howfar.plan.factors import SEMI_SYNC
 from howfar.report import figures
 from howfar.report.document import Block, Bullets, Card, Cell, Code, Column, Details, Document, Table, Text, table_of
-from howfar.report.frame import cell_records, frame
+from howfar.report.frame import frame
+from howfar.report.sections import cell_records
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import brackets
 from howfar.store.receipts import number_in

@@ -50,7 +50,7 @@ from howfar.report.document import (
     plain,
     table_of,
 )
-from howfar.report.frame import columns
+from howfar.report.sections import columns
 from howfar.stats.estimate import Part
 from howfar.stats.intervals import interval_text
 from howfar.stats.trials import TrialTable
