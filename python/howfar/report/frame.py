@@ -82,18 +82,16 @@ def _levels(summary: Summary, factor: str) -> list[FactorValue]:
 
 
 def _several(texts: list[str], last: str = "or") -> str:
-    return f"{', '.join(texts[:-1])} {last} {texts[-1]}"
+    """`a`, `a or b`, `a, b or c`."""
+    return f" {last} ".join(part for part in (", ".join(texts[:-1]), texts[-1]) if part)
 
 
 def _connections(summary: Summary) -> str:
     levels = [str(level) for level in _levels(summary, "threads")]
-    if summary.asked == "pages":
-        if levels == ["1"]:
-            return "1 page in flight"
-        return f"{_several(levels) if len(levels) > 1 else levels[0]} pages in flight" if levels else ""
-    if len(levels) > 1:
-        return f"{_several(levels)} connections"
-    return f"{levels[0]} connection{'' if levels[0] == '1' else 's'}" if levels else ""
+    if not levels:
+        return ""
+    plural = "" if levels == ["1"] else "s"
+    return f"{_several(levels)} {f'page{plural} in flight' if summary.asked == 'pages' else f'connection{plural}'}"
 
 
 def _placement(summary: Summary) -> str:
@@ -105,14 +103,11 @@ def _placement(summary: Summary) -> str:
             return f"{_exchange(summary.hosts)} (placement {levels[0]})"
         place = summary.environment["place"]
         clients = [str(name) for name in (place["client"], *place.get("others", ()))]
-        text = f"client on host {clients[0]}" if len(clients) == 1 else f"clients on hosts {_several(clients, 'and')}"
-        both = any(map(is_local, _levels(summary, "path")))
-        server = (
-            f"or with the server on host {place['server']} on local paths"
-            if both
-            else f"server on host {place['server']}"
-        )
-        return f"{text}, {server}{_hop(summary, place)} (placement {levels[0]})"
+        plural = "s" if len(clients) > 1 else ""
+        server = f"server on host {place['server']}"
+        if any(map(is_local, _levels(summary, "path"))):
+            server = f"or with the {server} on local paths"
+        return f"client{plural} on host{plural} {_several(clients, 'and')}, {server}{_hop(summary, place)} (placement {levels[0]})"
     return PLACEMENT.get(levels[0], f"placement {levels[0]}") if levels else ""
 
 
@@ -190,11 +185,9 @@ def _link(summary: Summary) -> str:
     rtts = [format_duration_ns(float(level)) for level in _levels(summary, "rtt_ns")]
     if not rates and not rtts:
         return "" if _replica(summary) else "no path over a link"
-    parts = [_several(rates) if len(rates) > 1 else rates[0]] if rates else []
-    if len(rtts) > 1:
-        parts.append(f"RTT {_several(rtts)}")
-    elif rtts:
-        parts.append(f"RTT {rtts[0]}{_measured(summary)}")
+    parts = [_several(rates)] if rates else []
+    if rtts:
+        parts.append(f"RTT {_several(rtts)}{_measured(summary) if len(rtts) == 1 else ''}")
     return f"link {', '.join(parts)}"
 
 
@@ -205,11 +198,7 @@ def _replica(summary: Summary) -> str:
     rates = [format_rate_bps(float(level)) for level in _levels(summary, "replica_rate_bps")]
     if not rtts:
         return ""
-    parts = [
-        f"RTT {_several(rtts) if len(rtts) > 1 else rtts[0]}",
-        *([_several(rates) if len(rates) > 1 else rates[0]] if rates else []),
-    ]
-    return f"replicas over {', '.join(parts)}"
+    return f"replicas over RTT {_several(rtts)}{f', {_several(rates)}' if rates else ''}"
 
 
 def _measured(summary: Summary) -> str:
