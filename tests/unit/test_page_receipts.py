@@ -135,5 +135,3 @@ def test_what_is_requested_of_a_page_is_in_the_plan() -> None:
         per_page=True,
         commits=1,
     )
-    sql = Arm(name="x", role=ArmRole.BASELINE, factors={"path": "tcp"})
-    assert page_spec(load_plan("paths").plan, sql) is None

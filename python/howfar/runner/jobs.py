@@ -221,9 +221,6 @@ def _workload(plan: Plan, arm: Arm) -> Workload:
     return Sysbench.model_validate(plan.workload.model_dump() | tables)
 
 
-__all__ = ["commits_each", "job_of"]
-
-
 def job_of(plan: Plan, arm: Arm, stage: Stage, seed: int) -> LoadJob | PageJob:
     """An arm's job, after filling key-value stores and proving applications; the stage's account begins then. Raises LabError,
     EngineError."""
@@ -297,10 +294,8 @@ class PageSpec:
         return {service: count * pages for service, count in self.keys.items()}
 
 
-def page_spec(plan: Plan, arm: Arm, sql: ServiceName = "mysql") -> PageSpec | None:
-    """The pages of an arm. None: it has no pages. `sql`: the service of its statements."""
-    if plan.workload.kind != "page":
-        return None
+def page_spec(plan: Plan, arm: Arm, sql: ServiceName = "mysql") -> PageSpec:
+    """The pages of an arm of a plan of pages. `sql`: the service of its statements."""
     shape: PageShape = plan.pages[str(arm.factors["page"])]
     cpu_ns = int(arm.factors.get("app_cpu_ns", ORDINARY["app_cpu_ns"]))
     return PageSpec(

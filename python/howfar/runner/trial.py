@@ -109,16 +109,7 @@ def run_trial(
                 after_ns = fault_after_ns(seed, place.block, place.attempt, arm.name, plan.timing.measure_ns)
                 _break(job, str(arm.factors["fault"]), after_ns, stage, instruments, on_event, seen)
             else:
-                _measure(
-                    job,
-                    stage,
-                    instruments,
-                    on_event,
-                    seen,
-                    commits_each(plan),
-                    page_spec(plan, arm, sql_of(stage.services) or "mysql"),
-                    counted_rows(plan, arm, job, stage),
-                )
+                _measure(plan, arm, job, stage, instruments, on_event, seen)
     except (LabError, EngineError) as error:
         seen.void_reason = error.message
     return Trial(
@@ -177,16 +168,16 @@ def _break(
 
 
 def _measure(
+    plan: Plan,
+    arm: Arm,
     job: LoadJob | PageJob,
     stage: Stage,
     instruments: Instruments,
     on_event: Callable[[Event], None],
     seen: _Seen,
-    commits_each: int,
-    page: PageSpec | None,
-    writers: CountedRows | None,
 ) -> None:
-    """Measure an arm. `commits_each`: per transaction; `page`: for jobs of pages; `writers`: where a cluster's writers are counted."""
+    """Measure an arm in which nothing is broken."""
+    writers = counted_rows(plan, arm, job, stage)
     watch: Watch | None = None
     around: WindowWatch | None = None
 
@@ -210,11 +201,12 @@ def _measure(
     session = outcome.ready.receipt.model_dump(mode="json")
     seen.measured = measured(job, outcome)
     seen.receipt = {"session": session}
+    page: PageSpec | None = None
     if isinstance(job, PageJob):
-        assert page is not None, "a plan of pages says what each is"
+        page = page_spec(plan, arm, sql_of(stage.services) or "mysql")
         facts = page_facts(outcome, page)
     else:
-        facts = load_facts(outcome, job, commits_each)
+        facts = load_facts(outcome, job, commits_each(plan))
     obtained = stage.obtained(session, facts)
     seen.receipt |= obtained.receipt
     if (account := arrivals_receipt(job, outcome)) is not None:
