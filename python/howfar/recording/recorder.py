@@ -29,7 +29,6 @@ from howfar.engine.messages import (
     Recorded,
     RecordedRoundTrip,
     RecordEnded,
-    TcpListen,
     TcpTarget,
     UnixTarget,
 )
@@ -47,7 +46,7 @@ from howfar.recording.collecting import (
 from howfar.recording.marks import HTTP_VARIABLE, VARIABLE, Marks
 from howfar.recording.record_tap import RecordTap
 from howfar.recording.recording import Page, RecordingFile
-from howfar.recording.tap import Insertion, Target, insertion
+from howfar.recording.tap import Insertion, Target, insertion, listening
 
 _PHP = Path(__file__).parent / "php"
 _BODY = "data"
@@ -85,7 +84,7 @@ def _record(requested: Requested, file: RecordingFile, say: Callable[[str], None
         http = stack.enter_context(_http_tap(requested.http, marks)) if requested.http else None
         try:
             with _folder(requested.server) as folder:
-                tap = RecordTap(requested.server, _listen(requested.server, folder))
+                tap = RecordTap(requested.server, listening(requested.server, folder))
                 collector = threading.Thread(
                     target=collect, args=(tap, file, collected, marks), name="collect", daemon=True
                 )
@@ -138,16 +137,10 @@ def _folder(server: Target) -> Iterator[Path]:
         yield folder
 
 
-def _listen(server: Target, folder: Path) -> UnixTarget | TcpListen:
-    if isinstance(server, UnixTarget):
-        return UnixTarget(path=str(folder / "tap.sock"))
-    return TcpListen(host="::1" if ":" in server.host else "127.0.0.1", port=0)
-
-
 @contextmanager
 def _http_tap(target: TcpTarget, marks: Marks) -> Iterator[RecordTap]:
     """A tap before the application's HTTP port. Requests that pass it until this is left are marked."""
-    tap = RecordTap(target, _listen(target, Path()))
+    tap = RecordTap(target, listening(target, Path()))
     marker = threading.Thread(target=_mark_requests, args=(tap, marks), name="http", daemon=True)
     marker.start()
     try:

@@ -87,6 +87,13 @@ class Insertion:
         return text
 
 
+def listening(server: Target, folder: Path) -> UnixTarget | TcpListen:
+    """Where a tap before `server` listens: at an address of the same kind, a socket being in `folder`."""
+    if isinstance(server, UnixTarget):
+        return UnixTarget(path=str(folder / "tap.sock"))
+    return TcpListen(host="::1" if ":" in server.host else "127.0.0.1", port=0)
+
+
 def insertion(server: Target, tap: Target | None) -> Insertion:
     """Direct a command to `tap` instead of `server`; without a tap, the same namespaces and no mount. Raises UsageError."""
     if isinstance(server, UnixTarget):

@@ -20,7 +20,7 @@ from howfar.engine.messages import TcpListen, TcpTarget, UnixTarget
 from howfar.errors import LabError, UsageError
 from howfar.lab.idle import cannot_poll, polling
 from howfar.recording.slope import Costs, IdleCpus, Observation
-from howfar.recording.tap import Application, Tap, Target, insertion
+from howfar.recording.tap import Application, Tap, Target, insertion, listening
 
 LONGEST_S = 120.0
 """Longest time for one page, or one run of the command."""
@@ -72,14 +72,12 @@ def _folder(stack: ExitStack) -> str:
 
 
 def _listen(requested: Requested, folder: Path) -> UnixTarget | TcpListen:
-    """An address of the same kind as the server's."""
+    """Where the application connects by itself, else where it is sent."""
     if isinstance(requested.listen, UnixTarget):
         return requested.listen
     if isinstance(requested.listen, TcpTarget):
         return TcpListen(host=requested.listen.host, port=requested.listen.port)
-    if isinstance(requested.server, UnixTarget):
-        return UnixTarget(path=str(folder / "tap.sock"))
-    return TcpListen(host="::1" if ":" in requested.server.host else "127.0.0.1", port=0)
+    return listening(requested.server, folder)
 
 
 Timer = Callable[[], float]
