@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from howfar.cli.doctor import screen
 from howfar.doctor import procfs
 from howfar.doctor.checks import CHECKS, Context, findings
 from howfar.doctor.discovery import (
@@ -28,7 +29,6 @@ from howfar.doctor.discovery import (
     identify,
     options,
 )
-from howfar.doctor.examine import screen
 from howfar.doctor.findings import (
     Client,
     Examination,

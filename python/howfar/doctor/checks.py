@@ -11,7 +11,6 @@ from ipaddress import ip_address
 
 from howfar.doctor import clusters
 from howfar.doctor.findings import (
-    SHORT,
     UNSEEN,
     Change,
     Client,
@@ -26,6 +25,7 @@ from howfar.doctor.findings import (
     Server,
     Severity,
     Transport,
+    format_time,
 )
 from howfar.doctor.floors import savings
 from howfar.doctor.procfs import CLEANED
@@ -84,7 +84,7 @@ class Context:
             return None
         trip, connect = savings(slow.round_trips_ns, fast.round_trips_ns), savings(slow.connects_ns, fast.connects_ns)
         parts = [
-            f"{format_interval(found)} per {what}"
+            f"{found.text} per {what}"
             for what, found in (("round trip", trip), ("connect", connect))
             if found is not None and resolved(found)
         ]
@@ -119,37 +119,7 @@ def do(using: Sequence[Client], one: str, several: str) -> str:
 
 def named(using: Iterable[Client]) -> str:
     """`php-fpm8.2 (www-data, pid 812, 815) and mariadb (app)`."""
-    return " and ".join(_one(client) for client in using)
-
-
-def _one(client: Client) -> str:
-    pids = ", ".join(map(str, client.pids[:4])) + (", …" if len(client.pids) > 4 else "")
-    owner = [client.user or client.address or "", f"pid {pids}" if client.pids else ""]
-    hidden = {UNSEEN: "a process that cannot be identified", SHORT: "a process that ended before it was identified"}
-    known = ", ".join(part for part in owner if part)
-    return hidden.get(client.program, client.program) + (f" ({known})" if known else "")
-
-
-def format_interval(found: Median) -> str:
-    """`5.3 µs [4.0, 6.6]`, the limits in the unit of the median."""
-    size, unit = _unit(found.value)
-    if found.low is None or found.high is None:
-        return f"{_short(found.value / size)} {unit}"
-    return f"{_short(found.value / size)} {unit} [{_short(found.low / size)}, {_short(found.high / size)}]"
-
-
-def format_time(ns: float) -> str:
-    """`26.3 µs`."""
-    size, unit = _unit(ns)
-    return f"{_short(ns / size)} {unit}"
-
-
-def _unit(ns: float) -> tuple[float, str]:
-    return next(((size, unit) for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")) if abs(ns) >= size), (1.0, "ns"))
-
-
-def _short(value: float) -> str:
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return " and ".join(client.named for client in using)
 
 
 def resolved(found: Median | None) -> bool:
@@ -180,16 +150,16 @@ def _saving(context: Context, socket: Floor, tcp: Floor) -> str:
     trip, connect = savings(tcp.round_trips_ns, socket.round_trips_ns), savings(tcp.connects_ns, socket.connects_ns)
     assert trip is not None, "floors of one examination have as many rounds"
     if not resolved(trip):
-        parts = [f"not resolved: no difference per round trip above the noise of this look ({format_interval(trip)})"]
+        parts = [f"not resolved: no difference per round trip above the noise of this look ({trip.text})"]
     else:
-        parts = [f"{format_interval(trip)} of each round trip's {format_time(tcp.round_trip_ns.value)}"]
+        parts = [f"{trip.text} of each round trip's {format_time(tcp.round_trip_ns.value)}"]
         rates = context.server.rates
         # A transaction is several round trips: of PostgreSQL no bound is known.
         if rates is not None and rates.statements >= 1 and context.server.kind.counts == "statements":
             total = format_time(rates.statements * trip.value)
             parts.append(f"at most {total} per second at the {rates.statements:.3g} statements/s of all its clients")
     if connect is not None and resolved(connect) and tcp.connect_ns is not None:
-        parts.append(f"{format_interval(connect)} of each connect's {format_time(tcp.connect_ns.value)}")
+        parts.append(f"{connect.text} of each connect's {format_time(tcp.connect_ns.value)}")
     return "; ".join(parts)
 
 
@@ -346,7 +316,7 @@ def connect_churn(context: Context) -> list[Draft]:
     using = _reconnecting(context)
     who = do(using, "opens", "open") if using else "clients open"
     work = f"{rates.statements:.3g} {context.server.kind.counts}/s"
-    by = f"{format_interval(floor.connect_ns)} per connect over {_NAMES[floor.transport]}"
+    by = f"{floor.connect_ns.text} per connect over {_NAMES[floor.transport]}"
     return [
         Draft(
             f"{who} a new connection for each use: {rates.connects:.3g} connects/s and {work}",
@@ -414,7 +384,7 @@ def _bundle_draft(context: Context, using: list[Client], sure: bool) -> Draft:
     most = min(max(client.bundle_looks for client in using), context.looks)
     says = f"{do(using, 'was', 'were')} reading the system's CA bundle at {most} of {context.looks} looks"
     gain = Gain(
-        says=f"{format_interval(price)} of client CPU per {'connect' if sure else 'reading'}",
+        says=f"{price.text} of client CPU per {'connect' if sure else 'reading'}",
         basis="reading that bundle here, six times",
         saves_ns=price,
     )
@@ -603,11 +573,11 @@ def idle_states(context: Context) -> list[Draft]:
         return []
     share = cost.waking.value / cost.as_found.value
     says = (
-        f"waking idle CPUs is {share:.0%} of a round trip to it after a pause of 1 ms ({format_interval(cost.waking)} of "
-        f"{format_interval(cost.as_found)}; idle driver {cost.driver or 'unknown'}, governor {cost.governor or 'unknown'})"
+        f"waking idle CPUs is {share:.0%} of a round trip to it after a pause of 1 ms ({cost.waking.text} of "
+        f"{cost.as_found.text}; idle driver {cost.driver or 'unknown'}, governor {cost.governor or 'unknown'})"
     ).replace("%", " %", 1)
     gain = Gain(
-        says=f"{format_interval(cost.waking)} per round trip; the price: CPUs that never sleep use the power of busy ones",
+        says=f"{cost.waking.text} per round trip; the price: CPUs that never sleep use the power of busy ones",
         basis=f"pings over {cost.transport.value}, alternately with 0 held in /dev/cpu_dma_latency",
         saves_ns=cost.waking,
     )

@@ -84,6 +84,28 @@ class Median(Estimate):
 
     value: float = Field(serialization_alias="median")
 
+    @property
+    def text(self) -> str:
+        """Of nanoseconds: `5.3 µs [4.0, 6.6]`, the limits in the unit of the median."""
+        size, unit = _unit(self.value)
+        if self.low is None or self.high is None:
+            return f"{_short(self.value / size)} {unit}"
+        return f"{_short(self.value / size)} {unit} [{_short(self.low / size)}, {_short(self.high / size)}]"
+
+
+def format_time(ns: float) -> str:
+    """`26.3 µs`."""
+    size, unit = _unit(ns)
+    return f"{_short(ns / size)} {unit}"
+
+
+def _unit(ns: float) -> tuple[float, str]:
+    return next(((size, unit) for size, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")) if abs(ns) >= size), (1.0, "ns"))
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
 
 class Unseen(_Value):
     what: str
@@ -151,6 +173,15 @@ class Client(_Value):
     """Looks at which it began to read it."""
     bundle_connects: int
     """New connections within two looks of a look with the bundle open."""
+
+    @property
+    def named(self) -> str:
+        """`php-fpm8.2 (www-data, pid 812, 815)`."""
+        pids = ", ".join(map(str, self.pids[:4])) + (", …" if len(self.pids) > 4 else "")
+        owner = [self.user or self.address or "", f"pid {pids}" if self.pids else ""]
+        hidden = {UNSEEN: "a process that cannot be identified", SHORT: "a process that ended before it was identified"}
+        known = ", ".join(part for part in owner if part)
+        return hidden.get(self.program, self.program) + (f" ({known})" if known else "")
 
 
 class Floor(_Value):
