@@ -60,8 +60,7 @@ def slope(
     The command reaches the tap through a mount that only it sees (Unix sockets), or by replacing HOST:PORT in its arguments and
     environment (TCP). Nothing else on this machine changes. No protocol is parsed, so it works through TLS.
     """
-    from howfar.recording.slope import analyze, document  # numpy, which --help need not pay
-    from howfar.recording.trials import Requested, observe
+    from howfar.recording.slope import Requested, document, measure  # numpy, which --help need not pay
 
     if not command and url is None:
         raise UsageError("nothing to time", "Give a command after --, or --url, or both.")
@@ -79,8 +78,7 @@ def slope(
         blocks=blocks,
         budget_s=parse_duration_ns(time_budget) / 1e9,
     )
-    observations, costs = observe(requested, note)
-    found = analyze(observations, costs)
+    found = measure(requested, note)
     show_found(found, document(found, url or Path(command[0]).name), as_json, no_colour)
     return 0
 
