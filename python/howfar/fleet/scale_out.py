@@ -256,11 +256,11 @@ def control_cpu_ns() -> tuple[int | None, int]:
     agent = 0
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            name = (process / "comm").read_text().strip()
+            name, command = (process / "comm").read_text().strip(), (process / "cmdline").read_bytes()
             spent = sum(int(task.read_text().split()[0]) for task in process.glob("task/*/schedstat"))
         except (OSError, IndexError):
             continue
-        if name.startswith(_AGENT) or "howfar.fleet.inner" in name:
+        if name.startswith(_AGENT) or b"howfar.fleet.inner" in command:
             agent += spent
         elif name in ("raylet", "gcs_server") or name.startswith("ray"):
             ray = (ray or 0) + spent
