@@ -18,6 +18,7 @@ from howfar.bottleneck.limit import FASTER, Confirmation, Intervention, Limit, U
 from howfar.model.resource import Resource
 from howfar.plan.estimate import CONFIRMED_LIMITS
 from howfar.stats.estimate import Estimate
+from howfar.stats.host_cpus import forwarder_share
 from howfar.stats.intervals import interval_text, judge_ratio
 from howfar.stats.trials import TrialTable, trial_table
 from howfar.store import records as events
@@ -114,9 +115,11 @@ def _half_the_rtt(cell: CellSummary) -> float:
 def _next_ceiling(cell: CellSummary, environment: Mapping[str, Any]) -> float:
     """Ratio by which throughput can grow before a host's processors are full. The emulator's threads run on those of both."""
     cpu = cell.cpu_us_per_query
+    between_us = cpu.forwarder.value if cpu.forwarder else 0.0
+    server_us = cpu.server.value if cpu.server else 0.0
     hosts = [
-        (cpu.server.value if cpu.server else 0.0, _count(environment.get("server_cpus"))),
-        (cpu.client.value, _count(environment.get("client_cpus"))),
+        (us + between_us * forwarder_share([cell.receipt], host), _count(environment.get(f"{host}_cpus")))
+        for host, us in (("server", server_us), ("client", cpu.client.value))
     ]
     emulator_us = cpu.link.value if cpu.link else 0.0
     every = sum(cpus for _, cpus in hosts)

@@ -6,7 +6,7 @@ None is always *unknown*: a file of before, a path without a link, a kernel that
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import mean, median
 from typing import Any, Literal
 
@@ -19,8 +19,9 @@ from howfar.store.records import FactorValue, Measured, TcpRecord, Trial
 from howfar.store.server_metrics import ServerMetrics, server_metrics
 
 ROLES = ("client", "server", "forwarder", "link")
-LOCK_CONFLICTS = frozenset({"1020", "1205", "1213"})
-"""Server errors that report lock conflicts: the transaction starts again, within its latency."""
+LOCK_CONFLICTS = frozenset({"1020", "1180", "1205", "1213", "3101", "23505", "40001", "40P01"})
+"""Server errors that report conflicts with other transactions (MySQL's, with 1180 and 3101 of a group; PostgreSQL's): the transaction
+starts again, within its latency."""
 RTO_S = 0.2
 """Shortest time before Linux sends a segment again that nothing else showed to be lost."""
 
@@ -126,8 +127,8 @@ class Evidence:
     commits: float | None
     threads_running: float | None
     """Running threads at the end of the windows, mean."""
-    forwarder_share: float = 0.5
-    """See `stats.host_cpus.forwarder_share`."""
+    forwarder_share: Mapping[str, float] = field(default_factory=lambda: {"client": 0.5, "server": 0.5})
+    """By host, see `stats.host_cpus.forwarder_share`."""
     semi_sync_wait_s: float | None = None
     """Mean wait for a replica by the primary's own clock; a group may wait as one. None: it counted none."""
 
@@ -199,7 +200,7 @@ def gather(trials: Sequence[Trial], setting: Setting) -> Evidence:
         roles=roles,
         server_cpus=_cpu_set("server", trials, setting),
         client_cpus=_cpu_set("client", trials, setting),
-        forwarder_share=forwarder_share(trials),
+        forwarder_share={host: _forwarder_share(trials, host) for host in ("client", "server")},
         to_client=to_client,
         to_server=to_server,
         tcp={} if connects_each_time(setting.factors) else _tcp(trials),
@@ -234,7 +235,9 @@ def _cpu_set(name: Literal["server", "client"], trials: Sequence[Trial], setting
     both = len({*setting.server_cpus, *setting.client_cpus})
     host = HostCpus(frozenset(cpus), setting.machine_cpus or both or number)
     roles = (name,) if setting.client_cpus != setting.server_cpus else ("server", "client")
-    share = dict.fromkeys(roles, 1.0) | ({"forwarder": part} if (part := forwarder_share(trials)) else {})
+    share = dict.fromkeys(roles, 1.0)
+    if part := sum(_forwarder_share(trials, role) for role in roles):
+        share["forwarder"] = part
     seen = [(trial, trial.measured) for trial in trials if trial.measured is not None]
     present = {use.role for _, measured in seen for use in measured.cpu}
     owners = {
@@ -250,6 +253,10 @@ def _cpu_set(name: Literal["server", "client"], trials: Sequence[Trial], setting
     # Sampled ticks miss short wakes; our own clocks do not.
     busy = host.busy(trials)
     return CpuSet(name, number, None if busy is None else min(max(busy, sum(owners.values())), 1.0), owners)
+
+
+def _forwarder_share(trials: Sequence[Trial], host: str) -> float:
+    return forwarder_share([trial.receipt for trial in trials], host)
 
 
 def _others(host: HostCpus, trial: Trial, share: Mapping[str, float]) -> float:

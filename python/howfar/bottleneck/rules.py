@@ -150,17 +150,14 @@ def _pooled(sets: list[CpuSet]) -> dict[str, float]:
 
 
 def cpu_residence(evidence: Evidence, cycle: Cycle, sets: list[CpuSet]) -> float:
-    """Share of the cycle on the CPUs of these hosts, or waiting for them. A forwarder has a half on each, or is on neither."""
+    """Share of the cycle on the CPUs of these hosts, or waiting for them."""
     names = {cpus.name for cpus in sets}
-    half = evidence.forwarder_share
-    half_us, half_wait_s = half * part_us(cycle, FORWARDER_CPU), half * evidence.role("forwarder").wait_s
     us, waits = 0.0, 0.0
-    if "server" in names:
-        us += part_us(cycle, SERVER_CPU) + half_us
-        waits += evidence.role("server").wait_s + half_wait_s
-    if "client" in names or len(evidence.cpu_sets) == 1:
-        us += part_us(cycle, CLIENT_CPU, CLIENT_QUEUE) + half_us
-        waits += evidence.role("client").wait_s + half_wait_s
+    for host, parts in (("server", (SERVER_CPU,)), ("client", (CLIENT_CPU, CLIENT_QUEUE))):
+        if host in names or len(evidence.cpu_sets) == 1:
+            share = evidence.forwarder_share[host]
+            us += part_us(cycle, *parts) + share * part_us(cycle, FORWARDER_CPU)
+            waits += evidence.role(host).wait_s + share * evidence.role("forwarder").wait_s
     return (us + min(part_us(cycle, WAITING), waits * 1e6 / evidence.transactions)) / cycle.us
 
 

@@ -399,7 +399,8 @@ class Reached:
         assert self._watch is not None, "begin() comes first"
         most = self._watch.finish()
         processes = {hop.label: most[hop.label].get("processes") for hop in self.endpoint.hops if hop.forks}
-        receipt = {**self.endpoint.facts, "processes_most": processes, "connections": connections}
+        labels = [hop.label for hop in self.endpoint.hops]
+        receipt = {**self.endpoint.facts, "hops": labels, "processes_most": processes, "connections": connections}
         found = [*fork_violations(processes, connections)]
         dead = [hop.label for hop in self.endpoint.hops if hop.process.poll() is not None]  # names a host that was lost
         if dead:

@@ -165,11 +165,11 @@ def _hosts(run: Run, arm: Arm) -> tuple[HostCpus, HostCpus]:
 
 
 def _end(role: str, trials: Sequence[Trial], host: HostCpus, both: Sequence[frozenset[int]]) -> End:
-    """Processors of one end. `both`: those of client and server. Forwarders are on both ends, or on neither."""
+    """Processors of one end. `both`: those of client and server."""
     ours = [name for name, own in zip(("client", "server"), both, strict=True) if host.cpus == own]
     seen = [trial.measured for trial in trials if trial.measured is not None]
     transactions = sum(each.transactions for each in seen)
-    share = {role: 1.0, "forwarder": forwarder_share(trials)}
+    share = {role: 1.0, "forwarder": forwarder_share([trial.receipt for trial in trials], role)}
     return End(
         cpu_s=sum(use.cpu_ns * share.get(use.role, 0.0) for each in seen for use in each.cpu) / 1e9 / transactions,
         wait_s=sum(use.runnable_wait_ns for each in seen for use in each.cpu if use.role == role) / 1e9 / transactions,

@@ -71,9 +71,16 @@ class HostCpus:
         return max(self.busy_cpus(window) - ours - (self.link_ns(window) + looks_ns) / window.length_ns, 0.0)
 
 
-def forwarder_share(trials: Sequence[Trial]) -> float:
-    """Share of a forwarder's CPU time on each of the two hosts: half, as its halves are counted as one; none with its own host."""
-    return 0.0 if any(trial.receipt.get("hosts", {}).get("hop") for trial in trials) else 0.5
+def forwarder_share(receipts: Sequence[Mapping[str, Any]], host: str) -> float:
+    """Share of a forwarder's CPU time on a `host`, `client` or `server`: all or none of a single program; half of two, which are
+    counted as one; none of one with a host of its own."""
+    if any((receipt.get("hosts") or {}).get("hop") for receipt in receipts):
+        return 0.0
+    told = [receipt.get("forwarder") or {} for receipt in receipts]
+    # Older receipts name the sides as keys, or not at all.
+    named = {name for facts in told for name in facts.get("hops") or facts}
+    sides = {side for side in ("client", "server") if f"{side}_side" in named}
+    return float(host in sides) if len(sides) == 1 else 0.5
 
 
 def cpus_used(measured: Measured | None, roles: Sequence[str]) -> float:
