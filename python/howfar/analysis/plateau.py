@@ -61,9 +61,8 @@ def resting(run: Run, block: int, target: float) -> frozenset[str]:
     inside = {arm.name for levels in flat for arm in levels[1:-1] if _may_rest(arm)} - ends
     if not inside:
         return frozenset()
-    wide = {
-        arm.name for arm in run.info.arms if arm.role is not ArmRole.BASELINE and not _is_narrow(table, arm, target)
-    }
+    compared = (arm for arm in run.info.arms if arm.role in (ArmRole.DUPLICATE, ArmRole.CONTENDER))
+    wide = {arm.name for arm in compared if not _is_narrow(table, arm, target)}
     return frozenset(inside if wide - inside else inside - wide)
 
 

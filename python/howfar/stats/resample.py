@@ -72,7 +72,9 @@ def derived(whole: float, without: Sequence[float | None], *, signed: bool = Fal
     centre = scale(whole)
     pseudo = [n * centre - (n - 1) * scale(value) for value in known]
     mean = sum(pseudo) / n
-    half = t_quantile(n - 1, LEVEL) * math.sqrt(sum((value - mean) ** 2 for value in pseudo) / (n * (n - 1)))
+    # Groups that do not move it, as those in which its arms rested, say nothing about its scatter.
+    moved = sum(not math.isclose(value, whole, rel_tol=_ROUNDING) for value in known)
+    half = t_quantile(max(moved - 1, 1), LEVEL) * math.sqrt(sum((value - mean) ** 2 for value in pseudo) / (n * (n - 1)))
     if half <= _ROUNDING * max(abs(centre), 1.0):
         return None
     return (centre - half, centre + half) if signed else (math.exp(centre - half), math.exp(centre + half))

@@ -188,7 +188,7 @@ def _says(curves: Sequence[Curve]) -> str:
     predicted = [curve.foreign for curve in curves if curve.foreign and curve.foreign.mean_error is not None]
     if predicted:
         points = sum(each.tested for each in predicted)
-        mean = sum(p.mean_error or 0.0 for p in predicted) / len(predicted)
+        mean = sum((p.mean_error or 0.0) * p.tested for p in predicted) / points
         worst = max(p.worst_error or 0.0 for p in predicted)
         parts.append(
             f"The model predicted the curves over a link from another one with a mean error of {mean:.1%} over {points} points"
