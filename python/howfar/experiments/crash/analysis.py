@@ -122,6 +122,9 @@ FAULTS = {
 }
 """Faults, the one nearest to the death of a machine first: where several were made, it stands for the others."""
 
+_MENDED = ("member-returns", "slow-member")
+"""Faults of a member that end while the load goes on."""
+
 
 class CrashPoint(Part):
     """One crash, to be drawn. Times count from the fault: before it they are negative."""
@@ -205,7 +208,9 @@ class CrashLoss(Part):
     meanwhile: Estimate | None = None
     """Commits per second while a member was cut off or slow, over those before. None: the primary died."""
     back_s: Estimate | None = None
-    """Time until that member was whole again. None: never, or its fault was not removed."""
+    """Time until that member was whole again, over the trials in which it was. None: in none, or its fault was not removed."""
+    not_back: int = 0
+    """Trials in which it was not whole within a minute."""
     join: JoinCost | None = None
     """Cost of joining. None: no node joined."""
     sound: bool
@@ -269,6 +274,7 @@ def _loss(run: Run, arm: Arm) -> CrashLoss | None:
         by_itself=sum(record.by_itself or 0 for record in records) if stalls else None,
         meanwhile=mean_of_counts(slowed) if slowed else None,
         back_s=mean_of_counts(back) if back else None,
+        not_back=len(records) - len(back) if records[0].fault in _MENDED else 0,
         join=_join_cost(records, REPLICA_RATE_BPS.given(arm.factors)),
         sound=True,
         each=tuple(_point(number, record) for number, record in crashes),
@@ -448,6 +454,8 @@ def _meanwhile(loss: CrashLoss) -> str:
     if loss.meanwhile is None:
         return ""
     back = "" if loss.back_s is None else f"; whole again after {rate_interval(loss.back_s)} s"
+    if loss.not_back:
+        back += f"; in {loss.not_back} of {plural(loss.crashes, 'trial')} not within a minute"
     return f" (meanwhile {interval_text(loss.meanwhile)} of the commits per second{back})"
 
 

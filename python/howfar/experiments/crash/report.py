@@ -315,6 +315,8 @@ def loss_notes(losses: Sequence[CrashLoss]) -> tuple[str, ...]:
         )
     if any(loss.meanwhile for loss in losses):
         notes.append("Meanwhile: the rate while a member was cut off, slow or joining, relative to the rate before.")
+    if late := sum(loss.not_back for loss in losses):
+        notes.append(f"Whole again: without {plural(late, 'trial')} in which the member was not whole within a minute.")
     if any(loss.join for loss in losses):
         notes.append(
             "MB: to the node that joined, over all its links, from the start of its server until it was whole, by the kernel's count; "

@@ -68,7 +68,8 @@ class PoolerPays(Part):
     pays_from: float | None
     """Number of clients from which it pays. None: the ratio does not rise through 1 among those that were measured."""
     always: Always | None
-    """If `pays_from` is None: whether it pays at each number of clients, costs at each, or was not resolved at some."""
+    """Whether it pays at each number of clients, costs at each, or was not resolved (beside `pays_from`: at any). None: `pays_from` is
+    the answer."""
     pays_from_interval: Derived = None
 
 
@@ -319,12 +320,14 @@ def _pooled(table: TrialTable, arm: Arm, reference: Arm, threads: int) -> Pooler
 
 def _pays(path: str, connect: str, measured: Sequence[PoolerRatio], threshold: Threshold) -> PoolerPays:
     crossing = _crossing([(one.threads, one.ratio.value) for one in measured])
+    found = {threshold.resolve(one.ratio) for one in measured}
+    anywhere = found == {Resolution.NOT_RESOLVED}  # noise alone may make the ratio rise through 1
     return PoolerPays(
         path=path,
         connect=connect,
         ratios=tuple(measured),
         pays_from=crossing,
-        always=None if crossing is not None else _always({threshold.resolve(one.ratio) for one in measured}),
+        always=None if crossing is not None and not anywhere else _always(found),
     )
 
 
@@ -358,10 +361,11 @@ def connections_to_server(table: TrialTable, arm: Arm) -> int | None:
 def pays(pooler: PoolerPays) -> str:
     who = f"{pooler.path}, with clients that {_CLIENTS[pooler.connect]},"
     span = f"{pooler.ratios[0].threads} to {pooler.ratios[-1].threads} clients"
-    if pooler.pays_from is not None:
-        return f"{who} pays from {within(pooler.pays_from, pooler.pays_from_interval, figures.number)} clients."
     if pooler.always == "not told apart":
         return f"The number of clients from which {pooler.path} pays, if clients {_CLIENTS[pooler.connect]}, is not resolved ({span})."
+    if pooler.pays_from is not None:
+        doubt = "" if pooler.pays_from_interval else " (no interval)"
+        return f"{who} pays from {within(pooler.pays_from, pooler.pays_from_interval, figures.number)}{doubt} clients."
     return f"{who} {pooler.always} throughput at {span}." if pooler.always == "costs" else f"{who} pays at {span}."
 
 
@@ -382,7 +386,7 @@ def poolers(found: HopCosts) -> Table:
         at = {one.threads: one for one in pooler.ratios}
         begins = (
             f"({pooler.always})"
-            if pooler.pays_from is None
+            if pooler.pays_from is None or pooler.always is not None
             else within(pooler.pays_from, pooler.pays_from_interval, figures.number)
         )
         cells = [Cell("" if number not in at else _ratio(at[number])) for number in numbers]
