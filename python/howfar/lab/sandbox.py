@@ -228,8 +228,7 @@ def _tie(parent: int, mask: set[int]) -> None:
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:
-    """Wait until the sandbox ends. A signal from the terminal has reached the inside already; one sent only to us goes on as
-    SIGTERM."""
+    """Wait until the sandbox ends. A signal that is for the inside too goes on as SIGTERM."""
     is_owed = False
     """A signal came before the program had its child."""
     while True:
@@ -237,7 +236,7 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
         if code is not None:
             return code
         got = signal.sigtimedwait(_GUARDED, 0.01 if is_owed else 1.0)
-        if got is not None and got.si_signo != signal.SIGCHLD and got.si_code != _SI_KERNEL:
+        if got is not None and _goes_on(got.si_signo, got.si_code):
             is_owed = True
         if is_owed:
             children = children_of(process.pid)
@@ -245,6 +244,14 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, signal.SIGTERM)
             is_owed = not children
+
+
+def _goes_on(number: int, code: int) -> bool:
+    """Whether a signal is still to reach the inside. Ctrl-C has, by itself. A lost terminal has not: the inside, a first process with
+    no handler, is not told. Who was started by nohup ignores that, but what is blocked comes all the same."""
+    if number == signal.SIGHUP:
+        return signal.getsignal(number) is not signal.SIG_IGN
+    return number != signal.SIGCHLD and code != _SI_KERNEL
 
 
 def children_of(pid: int) -> tuple[int, ...]:
