@@ -87,7 +87,9 @@ class LabStage:
         found = [*self.main.unlike(session), *served.violations]
         content = self.main.started.spec.content
         view = {"session_view": view_receipt(self.main.view), "content": content}
-        receipt = {MAIN: view, **served.receipt, "idle": self.idle.receipt()}
+        idle = self.idle.receipt()
+        receipt = {MAIN: view, **served.receipt, "idle": idle}
+        found += () if session is None else idle_violations(idle)  # before the load nothing is counted yet
         if self.link is not None and self.at_rest is not None:
             stats = self.link.counters()
             receipt["link"] = link_receipt(self.link, self.at_rest, stats, self.tcp)

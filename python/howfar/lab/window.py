@@ -99,6 +99,8 @@ _ATTRIBUTE = struct.Struct("=HH")
 _DIAG_BYTES = 72
 """Size of `struct inet_diag_msg`, before the attributes."""
 _COOKIE_AT = 44
+_PEER_AT, _LOOPBACK = 24, 127
+"""Where the peer's IPv4 address begins, and its first byte on the loopback."""
 _BUFFER = 1 << 18
 _PATIENCE_S = 5.0
 
@@ -175,8 +177,8 @@ def _last_kind(part: bytes) -> int:
     return kind
 
 
-def parse(answer: tuple[bytes, ...]) -> dict[bytes, Connection]:
-    """The connections in an answer of `Diag.ask`."""
+def parse(answer: tuple[bytes, ...], *, loopback: bool = True) -> dict[bytes, Connection]:
+    """The connections in an answer of `Diag.ask`. `loopback`: also those of a host with itself."""
     found = {}
     for part in answer:
         at = 0
@@ -185,7 +187,7 @@ def parse(answer: tuple[bytes, ...]) -> dict[bytes, Connection]:
             if kind == _SOCK_DIAG_BY_FAMILY:
                 message = part[at + _HEADER.size : at + length]
                 info = _attribute(message[_DIAG_BYTES:], _INFO)
-                if info is not None:
+                if info is not None and (loopback or message[_PEER_AT] != _LOOPBACK):
                     found[message[_COOKIE_AT : _COOKIE_AT + 8]] = connection(info)
             at += max(_aligned(length), _HEADER.size)
     return found
@@ -406,7 +408,8 @@ def _window(scene: Scene, seen: _Seen, link_cpu_ns: Mapping[int, int]) -> Window
     length_ns = seen.ended_ns - seen.began_ns
     if length_ns <= 0 or len(seen.stat) < 2:
         return None
-    tcp, share = _connections(seen)
+    # A program of the path may have the server's port on the client's loopback too.
+    tcp, share = _connections(seen, loopback=scene.link is None)
     return Window(
         length_ns=length_ns,
         interface=scene.interface,
@@ -425,13 +428,13 @@ def _grown(counts: Sequence[int | None]) -> int | None:
     return None if first is None or last is None else last - first
 
 
-def _connections(seen: _Seen) -> tuple[tuple[TcpRecord, ...], float | None]:
+def _connections(seen: _Seen, *, loopback: bool) -> tuple[tuple[TcpRecord, ...], float | None]:
     """The record of each host; and the share of the bytes that went to the server."""
     records, share = [], None
     for side in SIDES:
         if len(seen.tcp[side]) != 2:
             continue
-        before, after = (parse(answer) for answer in seen.tcp[side])
+        before, after = (parse(answer, loopback=loopback) for answer in seen.tcp[side])
         found = record(side, before, after)
         if found is not None:
             records.append(found)

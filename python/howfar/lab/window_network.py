@@ -100,6 +100,8 @@ class Look:
     """The client's file. None: both are one host."""
     to_server_queue_bytes: int | None = None
     to_client_queue_bytes: int | None = None
+    client_dev: bytes | None = None
+    """The client's interfaces. None: both are one host."""
 
 
 @dataclass
@@ -109,23 +111,26 @@ class HostFiles:
     dev: ProcFile
     server_snmp: ProcFile
     client_snmp: ProcFile | None
+    client_dev: ProcFile | None
     netstats: tuple[ProcFile, ...]
     """One file for each host. Empty: this kernel has none."""
 
     @staticmethod
     def open(server: Host, client: Host) -> HostFiles:
         """Open the files of both hosts. Raises OSError."""
+        is_one = client.network == server.network
         return HostFiles(
             dev=open_in(server, "dev"),
             server_snmp=open_in(server, "snmp"),
-            client_snmp=None if client.network == server.network else open_in(client, "snmp"),
+            client_snmp=None if is_one else open_in(client, "snmp"),
+            client_dev=None if is_one else open_in(client, "dev"),
             netstats=_netstats(server, client),
         )
 
     def look(self, at_ns: int, queues: tuple[int | None, int | None] | None) -> Look:
         to_server, to_client = queues or (None, None)
-        client = None if self.client_snmp is None else self.client_snmp.read()
-        return Look(at_ns, self.dev.read(), self.server_snmp.read(), client, to_server, to_client)
+        client, client_dev = (None if file is None else file.read() for file in (self.client_snmp, self.client_dev))
+        return Look(at_ns, self.dev.read(), self.server_snmp.read(), client, to_server, to_client, client_dev)
 
     def timeouts(self) -> int | None:
         """Expired timers of all hosts together."""
@@ -133,7 +138,7 @@ class HostFiles:
         return None if not counts or None in counts else sum(number or 0 for number in counts)
 
     def close(self) -> None:
-        for file in (self.dev, self.server_snmp, self.client_snmp, *self.netstats):
+        for file in (self.dev, self.server_snmp, self.client_snmp, self.client_dev, *self.netstats):
             if file is not None:
                 file.close()
 
@@ -196,11 +201,18 @@ def _counter(interface: str, kind: Kind, share_to_server: float) -> Callable[[Lo
             to_server = round(seen.received_bytes * share_to_server)
             packets = round(seen.received_packets * share_to_server)
             return to_server, seen.received_bytes - to_server, packets, seen.received_packets - packets, server.again
-        in_bytes, in_packets = as_frames(seen.received_bytes, seen.received_packets, client.sent)
-        out_bytes, out_packets = as_frames(seen.sent_bytes, seen.sent_packets, server.sent)
+        in_sent, out_sent = client.sent - looped(look.client_dev), server.sent - looped(look.dev)
+        in_bytes, in_packets = as_frames(seen.received_bytes, seen.received_packets, in_sent)
+        out_bytes, out_packets = as_frames(seen.sent_bytes, seen.sent_packets, out_sent)
         return in_bytes, out_bytes, in_packets, out_packets, client.again + server.again
 
     return count
+
+
+def looped(dev: bytes | None) -> int:
+    """Segments that a host sent to itself, as to a program of the path."""
+    own = None if dev is None else traffic(dev, "lo")
+    return 0 if own is None else own.sent_packets
 
 
 def as_frames(counted_bytes: int, counted_packets: int, sent: int) -> tuple[int, int]:

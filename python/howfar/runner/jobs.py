@@ -429,12 +429,15 @@ def _services(job: LoadJob | PageJob, finished: Finished) -> tuple[ServiceRecord
 def load_facts(outcome: LoadOutcome, job: LoadJob, commits_each: int) -> LoadFacts:
     """Facts about a load. `commits_each`: how often a transaction of the workload has something to commit."""
     finished = outcome.finished
+    by_kind = {histogram.kind: histogram for histogram in finished.histograms}
     round_trip_ns = job.connections * finished.elapsed_ns / max(finished.turns, 1)
+    if job.arrivals is not None and (service := by_kind.get("service")) is not None:
+        # Connections also wait until a transaction is due, which is no part of a round trip.
+        round_trip_ns = service.mean_ns * service.count / max(finished.turns, 1)
     answered = _answered(finished, job)
     ended = _ended(finished, answered)
     if not commits_each or not finished.transactions:
         return LoadFacts(round_trip_ns, answered=answered, ended=ended)
-    by_kind = {histogram.kind: histogram for histogram in finished.histograms}
     commit = by_kind.get("commit") or by_kind.get("transaction")  # without BEGIN and COMMIT the statement commits
     return LoadFacts(
         round_trip_ns,
