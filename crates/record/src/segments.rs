@@ -240,7 +240,7 @@ impl Half {
             direction,
             out,
         );
-        self.drain(id, direction, out);
+        self.drain(segment.at_ns, id, direction, out);
         0
     }
 
@@ -271,8 +271,8 @@ impl Half {
         });
     }
 
-    /// What waits and is next.
-    fn drain(&mut self, id: u64, direction: Direction, out: &mut Vec<Event>) {
+    /// What waits and is next. Nobody could read it before `filled_ns`, when what was missing before it came.
+    fn drain(&mut self, filled_ns: u64, id: u64, direction: Direction, out: &mut Vec<Event>) {
         while let Some(entry) = self.waiting.first_entry() {
             if *entry.key() > self.position {
                 return;
@@ -280,7 +280,7 @@ impl Half {
             let (at, (at_ns, bytes, cut)) = entry.remove_entry();
             self.waiting_bytes -= bytes.len() + cut;
             let known = (self.position - at) as usize;
-            self.push(at_ns, &bytes, cut, known, id, direction, out);
+            self.push(at_ns.max(filled_ns), &bytes, cut, known, id, direction, out);
         }
     }
 
@@ -330,7 +330,8 @@ impl Half {
                     skipped: skipped as usize,
                 });
             }
-            self.drain(id, direction, out);
+            // Not captured, but the receiver had it in time.
+            self.drain(0, id, direction, out);
         }
         missing
     }

@@ -11,7 +11,7 @@ use howfar_contract::jobs::{Listen, Target};
 use howfar_contract::{FailCode, Failed};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
-use rustix::process::{Signal, Uid, geteuid};
+use rustix::process::{Uid, geteuid};
 use rustix::thread::set_thread_res_uid;
 
 /// What listening left to be undone.
@@ -134,12 +134,15 @@ fn as_user_of(
     if theirs == ours {
         return Ok(act()?);
     }
+    let signal = rustix::process::parent_process_death_signal()
+        .ok()
+        .flatten();
     let become_user = |uid: Uid| set_thread_res_uid(None, uid, None);
     become_user(theirs).map_err(|_| ConnectError::OtherUser(theirs.as_raw()))?;
     let outcome = act();
     become_user(ours).expect("the saved user stays ours");
-    // The kernel forgets it when the effective user changes.
-    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    // The kernel forgets it when the effective user changes. A recorder has none, as it outlives its parent.
+    let _ = rustix::process::set_parent_process_death_signal(signal);
     Ok(outcome?)
 }
 

@@ -109,13 +109,20 @@ def replay(
 
 
 def _first(recording: Recording, pages: int) -> Recording:
-    """The recording with `pages` pages of each name."""
+    """The recording with `pages` pages of each name, of those whose round trips are known. Raises UsageError."""
     kept: Counter[str] = Counter()
     chosen = []
     for page in recording.pages:
+        if page.contested or not any(trip.is_answered for trip in page.round_trips):
+            continue
         kept[page.name] += 1
         if kept[page.name] <= pages:
             chosen.append(page)
+    if not chosen:
+        raise UsageError(
+            "no page of this recording has round trips that are surely its own",
+            "Mark pages while recording, with `howfar mark`, and record one page at a time.",
+        )
     return replace(recording, pages=tuple(chosen))
 
 

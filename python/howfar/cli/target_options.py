@@ -32,7 +32,9 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 help="The target path.  [default: remote if a link option is given, else tcp]",
             ),
             link_options,
-            click.option("--tls", type=click.Choice(("1.2", "1.3")), help="TLS version. [default: as recorded]"),
+            click.option(
+                "--tls", type=click.Choice(("1.2", "1.3")), help="TLS version. [default: 1.3 if the recording has TLS]"
+            ),
             click.option(
                 "--blocks",
                 type=click.IntRange(1, 100),

@@ -197,7 +197,8 @@ def _live(requested: Requested, file: RecordingFile, collected: Collected, say: 
     read, write = os.pipe()
     epoch_ns = time.time_ns() - time.monotonic_ns()
     with ExitStack() as stack:
-        reader = Reader(f"/proc/self/fd/{read}", requested, epoch_ns, Launcher(pass_fds=(read,)))
+        # In a session of its own: a terminal's interrupt ends the recording, not who reads it.
+        reader = Reader(f"/proc/self/fd/{read}", requested, epoch_ns, Launcher(("setsid",), (read,)))
         marks = stack.enter_context(Marks())
         try:
             dump = stack.enter_context(Dump(requested, write))
@@ -215,9 +216,12 @@ def _live(requested: Requested, file: RecordingFile, collected: Collected, say: 
         code = _meanwhile(requested, marks)
         ended_ns = time.monotonic_ns()
         dropped = dump.end()
-        cpus = (used_s() - begun_s) / ((time.monotonic_ns() - begun_ns) / 1e9) if dump.is_capturing() else None
+        is_whole = dump.is_capturing()
+        cpus = (used_s() - begun_s) / ((time.monotonic_ns() - begun_ns) / 1e9) if is_whole else None
         stack.close()
     collector.join()
+    if not is_whole:
+        collected.stopped = collected.stopped or "tcpdump ended before the recording did; is the interface gone?"
     name = Path(requested.command[0]).name if requested.command else "all"
     return _Live(marks, Page(1, name, "command", 1.0, None, begun_ns, ended_ns), code, dropped, cpus)
 

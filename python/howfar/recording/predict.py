@@ -331,6 +331,8 @@ def _connects(
             trip for trip in page.round_trips if trip.connection_id == connection.id and trip.phase == "connect"
         ]
         more = max(connection.login_round_trips - len(logged_in), 0)
+        if connection.tls and target.encrypted:
+            more -= 1  # the handshake's is among the recorded ones, and in what connecting takes
         if (
             target.encrypted
             and not connection.tls

@@ -207,7 +207,8 @@ class RecordingFile:
         none because two pages claim them; the fact `contested` counts them by page."""
         with _translated(self.path, "write"):
             pages = self._db.execute("SELECT id, pid, begun_ns, ended_ns FROM pages").fetchall()
-            sql = "SELECT r.id, c.pid, r.begun_ns FROM round_trips r JOIN connections c ON c.id = r.connection_id"
+            # Of a connection that was open when its source was killed nothing was written.
+            sql = "SELECT r.id, c.pid, r.begun_ns FROM round_trips r LEFT JOIN connections c ON c.id = r.connection_id"
             found = _assigned(pages, self._db.execute(sql))
             self._place([(page, number) for number, page in found.pages.items()])
         self.set_facts({"contested": found.contested})
@@ -227,7 +228,8 @@ class RecordingFile:
         """Round trips by time: number, connection, process, begun, ended, statement."""
         sql = (
             "SELECT r.id, r.connection_id, c.pid, r.begun_ns, r.ended_ns, d.text FROM round_trips r "
-            "JOIN connections c ON c.id = r.connection_id LEFT JOIN digests d ON d.id = r.digest_id ORDER BY r.begun_ns, r.id"
+            "LEFT JOIN connections c ON c.id = r.connection_id LEFT JOIN digests d ON d.id = r.digest_id "
+            "ORDER BY r.begun_ns, r.id"
         )
         with _translated(self.path, "read"):
             return self._db.execute(sql).fetchall()

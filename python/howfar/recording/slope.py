@@ -166,6 +166,8 @@ def _timers(requested: Requested, tap: Tap, stack: ExitStack) -> tuple[Timer, Ti
     """Timers through the tap and, if a command can be started both ways, without it."""
     if requested.listen is not None and requested.url is None:
         raise UsageError("--listen needs --url: nothing says when to measure", "Add --url, or leave out --listen.")
+    if requested.listen is not None and requested.command:
+        raise UsageError("--listen is for an application that already runs", "Leave out the command, or --listen.")
     if requested.listen is not None:
         return _page_timer(requested), None
     tapped = stack.enter_context(Application(insertion(requested.server, tap.address)))
@@ -183,14 +185,19 @@ def _timers(requested: Requested, tap: Tap, stack: ExitStack) -> tuple[Timer, Ti
 
 def _page_timer(requested: Requested) -> Timer:
     assert requested.url is not None, "only called with a URL"
-    url = urlsplit(requested.url)
+    example = "Write for example http://127.0.0.1:8080/page."
+    try:
+        url = urlsplit(requested.url)
+        port = url.port
+    except ValueError as error:
+        raise UsageError(f"{requested.url!r} is not an http URL: {error}", example) from error
     if url.scheme not in ("http", "https") or not url.hostname:
-        raise UsageError(f"{requested.url!r} is not an http URL", "Write for example http://127.0.0.1:8080/page.")
+        raise UsageError(f"{requested.url!r} is not an http URL", example)
     kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
 
     def request() -> float:
-        connection = kind(url.hostname or "", url.port, timeout=LONGEST_S)
+        connection = kind(url.hostname or "", port, timeout=LONGEST_S)
         try:
             connection.connect()
             began = time.perf_counter_ns()
@@ -255,7 +262,13 @@ def _blocks(
             echo_ns = echo.round_trip_ns(delay_ns or 0)
             tap.set_delay(delay_ns or 0)
             timer = tapped if delay_ns is not None or untapped is None else untapped
-            took_s = timer()
+            try:
+                took_s = timer()
+            except OSError as error:
+                raise UsageError(
+                    f"{requested.url} was not answered: {error}",
+                    "Does the application still run? Give shorter --delays.",
+                ) from error
             counts = tap.set_delay(0)
             if delay_ns is not None and not counts.round_trips:
                 raise UsageError(
