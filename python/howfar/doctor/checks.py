@@ -43,8 +43,9 @@ from howfar.doctor.proposals import (
 from howfar.services import SERVICES
 
 FORWARDERS = (
-    "socat", "haproxy", "proxysql", "maxscale", "stunnel", "envoy", "docker-proxy", "ssh", "sshd", "nginx", "twemproxy",
-    "nutcracker", "mcrouter", "mysqlrouter", "pgbouncer", "odyssey", "pgcat", "systemd-socket-", "rootlessport",
+    "socat", "haproxy", "proxysql", "maxscale", "stunnel", "stunnel4", "envoy", "docker-proxy", "ssh", "sshd", "sshd-session",
+    "nginx", "twemproxy", "nutcracker", "mcrouter", "mysqlrouter", "pgbouncer", "odyssey", "pgcat", "systemd-socket-",
+    "rootlessport",
 )  # fmt: skip
 """As the kernel names them, which cuts names at 15 characters: systemd-socket-proxyd is one of these."""
 _SERVERS = (
@@ -170,6 +171,7 @@ _FORWARDER_LINES = {
     "proxysql": "INSERT INTO mysql_servers (hostname, port) VALUES ('{path}', 0);",
     "maxscale": "socket={path}",
     "stunnel": "connect = {path}",
+    "stunnel4": "connect = {path}",
     "pgbouncer": "DB = host={folder} port={port}   ; in [databases]",
 }
 """Forwarders that can connect to a socket."""

@@ -180,7 +180,7 @@ def _watching(key: int, known: Known) -> Watching:
     ports: dict[int, frozenset[str]] = {}
     for listener in known.listeners:
         if listener.port is not None and listener.host is not None:
-            everywhere = listener.host in ("0.0.0.0", "::")
+            everywhere = listener.host in ("0.0.0.0", "::") or ports.get(listener.port) == frozenset()
             ports[listener.port] = (
                 frozenset() if everywhere else ports.get(listener.port, frozenset()) | {listener.host}
             )
