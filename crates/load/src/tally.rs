@@ -114,7 +114,7 @@ impl Tally {
         match self.phase {
             Phase::Warmup => Edge::Start,
             Phase::Slice(index) => Edge::SliceEnd {
-                last: index + 1 == self.window.slices(),
+                last: index + 1 >= self.window.slices(),
             },
             Phase::Over => Edge::None,
         }

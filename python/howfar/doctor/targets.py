@@ -113,7 +113,8 @@ def _of_cache(kind: Kind, scheme: str, text: str) -> Target:
         parts = urlsplit(text)
         port = parts.port
     except ValueError as error:
-        raise UsageError(f"the DSN cannot be read: {error}", _EXAMPLES) from error
+        # The error's own text may have a part of a password.
+        raise UsageError("the DSN cannot be read: its host or port is malformed", _EXAMPLES) from error
     if parts.password:
         raise UsageError("the DSN contains a password, which every user of this machine could read", PASSWORD_ADVICE)
     if parts.query or parts.fragment:

@@ -316,7 +316,8 @@ Application = Annotated[PageScript | FastCgi, Field(discriminator="kind")]
 
 
 class Arrivals(Message):
-    """Open loop: request i of all connections is due at a time that only the rate, the shape and the seed decide."""
+    """Open loop: request i of all connections is due at a time that only the rate, the shape, the seed and the number of threads
+    decide."""
 
     rate_per_s: float = Field(le=1000000000.0, gt=0.0)
     """Transactions a second, over the whole job."""

@@ -48,7 +48,7 @@ from howfar.errors import EngineError, MissingError, UsageError, how_ended
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 _STDERR_KEPT = 4000
 _EXIT_S = 5.0
-_SECRETS = ("HOWFAR_PASSWORD", "MYSQL_PWD")
+_SECRETS = ("HOWFAR_PASSWORD", "MYSQL_PWD", "PGPASSWORD", "HOWFAR_REDIS_PASSWORD", "REDISCLI_AUTH")
 """Variables not passed on: others may be able to read a process's environment."""
 _PATIENCE_S = 30.0
 """Time beyond the longest that a job may take by its own limits."""

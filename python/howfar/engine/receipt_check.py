@@ -50,7 +50,7 @@ def page_mismatches(job: PageJob, ready: Ready) -> tuple[str, ...]:
         if receipt is None:
             found.append(f"{name} has no receipt")
             continue
-        seen = receipt if name == "mysql" else _as_this_side_has_it(receipt)
+        seen = _as_this_side_has_it(receipt) if name in ("redis", "memcached") else receipt
         wrong = (*_transport(service.target, seen), *_tls(service.tls, seen), *_uncompressed(seen))
         found.extend(f"{name}: {sentence}" for sentence in wrong)
     return tuple(found)

@@ -169,6 +169,7 @@ def _load_job(job: LoadJob) -> None:
         raise ValueError("ramp_ns is part of the warm-up and cannot be longer")
     _must_fit(job.workload, job.session, job.user, job.password, job.database)
     _must_speak(job)
+    _must_pause(job)
     if job.acknowledged is not None and not is_keyed(job.workload):
         raise ValueError("a log of acknowledged keys needs a workload that gives each transaction one key")
 
@@ -195,6 +196,15 @@ def _must_speak(job: LoadJob | TablesJob) -> None:
         raise ValueError("pgbench's workloads need PostgreSQL")
     if mode == "extended" or session.pipeline > 1 or (session.tls is not None and session.tls.direct):
         raise ValueError("db_ps_mode=extended, a pipeline and direct TLS need PostgreSQL")
+
+
+def _must_pause(job: LoadJob) -> None:
+    """Check for pauses between statements that are sent at once: they would be left out."""
+    work = job.workload
+    if not isinstance(work, Custom) or (work.db_ps_mode != "multi" and job.session.pipeline == 1):
+        return
+    if any(step.think_ns for transaction in work.transactions for step in transaction.steps):
+        raise ValueError("think needs statements that are sent one at a time: neither db_ps_mode=multi nor a pipeline")
 
 
 def _must_fit(workload: Workload, session: Session, user: str, password: str, database: str) -> None:

@@ -164,6 +164,8 @@ def _read(option: Option, text: str) -> Any:
         raise UsageError(
             f"--{option.name}={text} is less than {option.low}{' seconds' if option.kind == 'seconds' else ''}", HELP
         )
+    if option.high and value > option.high:
+        raise UsageError(f"--{option.name}={text} is more than {option.high}", HELP)
     return value
 
 

@@ -38,7 +38,7 @@ from howfar.errors import PlanError, QuantityError, UsageError
 from howfar.load import libpq
 from howfar.load.cmdline import HELP, PGBENCH_KINDS, Options
 from howfar.load.options import BY_NAME, DRAWS, MIX, OPTIONS, TABLES
-from howfar.load.target import DEFAULT_NAME, DEFAULT_PORT, ServerAddress, algorithm, ssl_mode, switch
+from howfar.load.target import DEFAULT_NAME, DEFAULT_PORT, ServerAddress, algorithm, port_of, ssl_mode, switch
 from howfar.units import counted, parse_duration_ns, parse_share, parse_size_bytes
 
 SECOND_NS = 1_000_000_000
@@ -105,7 +105,7 @@ def _of_pgsql_options(options: Options) -> ServerAddress:
         return ServerAddress(
             protocol="postgresql",
             host=options.value("pgsql-host") or "localhost",
-            port=int(options.value("pgsql-port") or libpq.PORT),
+            port=port_of(options.value("pgsql-port") or str(libpq.PORT)),
             user=options.value("pgsql-user") or DEFAULT_NAME,
             database=options.value("pgsql-db") or DEFAULT_NAME,
             ssl_mode=None if mode is None else libpq.ssl_mode(mode),  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from howfar.errors import UsageError
-from howfar.load.target import PASSWORD_ADVICE, ServerAddress
+from howfar.load.target import PASSWORD_ADVICE, ServerAddress, port_of
 
 SCHEMES: Final = ("postgresql", "postgres")
 PORT: Final = 5432
@@ -37,12 +37,6 @@ def ssl_mode(value: str) -> str:
     if value not in _MODES:
         raise ValueError(f"known modes: {', '.join(_MODES)}")
     return _MODES[value]
-
-
-def _port(value: str) -> int:
-    if not value.isdigit() or not 1 <= int(value) <= 65535:
-        raise ValueError("ports are 1 to 65535")
-    return int(value)
 
 
 def _negotiation(value: str) -> bool:
@@ -73,7 +67,7 @@ _TLS: Final = ("TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3")
 _PARAMETERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "host": ("host", _host),
     "hostaddr": ("hostaddr", _host),
-    "port": ("port", _port),
+    "port": ("port", port_of),
     "dbname": ("database", str),
     "user": ("user", str),
     "sslmode": ("ssl_mode", ssl_mode),
@@ -174,7 +168,8 @@ def parse_uri(text: str) -> ServerAddress:
         parts = urlsplit(text)
         port = parts.port
     except ValueError as error:
-        raise UsageError(f"the DSN cannot be read: {error}", _EXAMPLES) from error
+        # The error's own text may have a part of a password.
+        raise UsageError("the DSN cannot be read: its host or port is malformed", _EXAMPLES) from error
     pairs = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.password is not None or "password" in pairs:
         raise UsageError("the DSN contains a password, which every user of this machine could read", PASSWORD_ADVICE)
@@ -250,8 +245,8 @@ def completed(address: ServerAddress, os_user: str, root_cert: str | None) -> Se
                 "sslmode=verify-… needs the CA that signed the server's certificate", "Add sslrootcert=FILE.pem."
             )
         address = replace(address, ssl_ca=root_cert)
-    if mode == "REQUIRED" and address.ssl_ca is not None:
-        address = replace(address, ssl_mode="VERIFY_CA")  # as libpq does
+    if mode == "REQUIRED" and (authority := address.ssl_ca or root_cert) is not None:
+        address = replace(address, ssl_ca=authority, ssl_mode="VERIFY_CA")  # as libpq does
     if address.tls_direct and mode in (None, "DISABLED", "PREFERRED"):
         raise UsageError("sslnegotiation=direct needs sslmode=require, verify-ca or verify-full", _EXAMPLES)
     host = address.host or (None if address.hostaddr else SOCKETS)

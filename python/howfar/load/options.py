@@ -31,6 +31,8 @@ class Option:
     """The option of which this is a deprecated name."""
     low: int = 0
     """Numbers below this are refused."""
+    high: int = 0
+    """Whole numbers above this are refused; 0: no limit."""
     bare: str = ""
     """Value of the option where none is given; a switch alone is on."""
     field: str = ""
@@ -184,7 +186,7 @@ _OWN = _in(
 
 _MEASURE = _in(
     MEASURE,
-    Option("percentile", "int", "95", "percentile in interval lines and --report=sysbench; 0 means none"),
+    Option("percentile", "int", "95", "percentile in interval lines and --report=sysbench; 0 means none", high=100),
     Option("client-work", "choice", "touch", "what to do with rows: skip them, read each byte, or decode them",
            choices=("skip", "touch", "decode"), field="job.client_work"),
     Option("breakdown", "switch", "off", "record the stages of each statement", field="job.breakdown"),

@@ -69,6 +69,13 @@ PASSWORD_ADVICE = (
 _EXAMPLES = "Examples: mysql://user@host:3306/db?ssl-mode=REQUIRED or mysql:///run/mysqld/mysqld.sock?user=u&db=d."
 
 
+def port_of(value: str) -> int:
+    """Raises ValueError."""
+    if not value.isdigit() or not 1 <= int(value) <= 65535:
+        raise ValueError("ports are 1 to 65535")
+    return int(value)
+
+
 def looks_like_dsn(text: str) -> bool:
     return "://" in text
 
@@ -79,7 +86,8 @@ def parse_dsn(text: str) -> ServerAddress:
         parts = urlsplit(text)
         port = parts.port
     except ValueError as error:
-        raise UsageError(f"the DSN cannot be read: {error}", _EXAMPLES) from error
+        # The error's own text may have a part of a password.
+        raise UsageError("the DSN cannot be read: its host or port is malformed", _EXAMPLES) from error
     if parts.scheme not in SCHEMES:
         raise UsageError(f"a DSN begins with mysql://, mariadb:// or postgresql://, not {parts.scheme}://", _EXAMPLES)
     if parts.password is not None:
@@ -225,7 +233,9 @@ def parse_option_file(source: str, text: str) -> tuple[ServerAddress, str | None
             elif name == "protocol":
                 protocol = value.lower()
             elif name == "port":
-                given["port"] = int(value)
+                given["port"] = (
+                    port_of(value) if value != "0" else None
+                )  # 0: the default, as in the servers' own clients
             elif name == "ssl-mode":
                 given["ssl_mode"] = ssl_mode(value)
             elif name == "tls-version":

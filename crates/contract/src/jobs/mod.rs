@@ -57,7 +57,8 @@ pub enum Shape {
     Bursts,
 }
 
-/// Open loop: request i of all connections is due at a time that only the rate, the shape and the seed decide.
+/// Open loop: request i of all connections is due at a time that only the rate, the shape, the seed and the number of threads
+/// decide.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Arrivals {

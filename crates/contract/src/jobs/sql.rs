@@ -53,6 +53,10 @@ impl SqlProtocol {
                     || postgres && matches!(mode, PsMode::Auto | PsMode::Extended),
                 "a pipeline needs the protocol `postgresql`, and db_ps_mode=auto or extended",
             ),
+            (
+                session.pipeline <= 1 && mode != PsMode::Multi || !workload.thinks(),
+                "think_ns needs statements that are sent one at a time",
+            ),
         ]);
         rules
     }

@@ -331,6 +331,15 @@ pub struct Custom {
 }
 
 impl Workload {
+    /// Whether a statement has a pause before it.
+    pub(super) fn thinks(&self) -> bool {
+        let Self::Custom(custom) = self else {
+            return false;
+        };
+        let mut steps = custom.transactions.iter().flat_map(|one| &one.steps);
+        steps.any(|step| step.think_ns > 0)
+    }
+
     /// How statements travel.
     pub fn ps_mode(&self) -> PsMode {
         match self {

@@ -1,6 +1,7 @@
 //! The edges of the measured window, and the orders of the coordinator.
 
 use howfar_contract::Failed;
+use howfar_contract::jobs::Arrivals;
 
 use super::{Load, Order, Report, Worker};
 use crate::clock::now_ns;
@@ -99,9 +100,16 @@ impl Worker<'_> {
 
     fn start(&mut self, origin_ns: u64, window: Window) {
         let job = &self.plan.job;
-        let schedule = job
-            .arrivals
-            .map(|arrivals| Schedule::new(&arrivals, self.share, job.seed, origin_ns, job.ramp_ns));
+        // Each connection has as much to do, also where workers do not have equally many.
+        let fair = self.used as f64 * self.share.1 as f64 / f64::from(job.connections);
+        let schedule = job.arrivals.map(|arrivals| {
+            let rate_per_s = arrivals.rate_per_s * fair;
+            let own = Arrivals {
+                rate_per_s,
+                ..arrivals
+            };
+            Schedule::new(&own, self.share, job.seed, origin_ns, job.ramp_ns)
+        });
         let kinds = self.tools.program.kinds().len();
         let open_loop = schedule.is_some();
         self.load = Some(Load {
