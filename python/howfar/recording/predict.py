@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from howfar.recording.costs import PathCosts, Window
-from howfar.recording.recording import Digest, Page, Recording, RoundTrip, unsure
+from howfar.recording.recording import Connection, Digest, Page, Recording, RoundTrip, unsure
 from howfar.recording.slope import Slope
 from howfar.recording.summary import tap_us
 from howfar.services import SERVICES
@@ -79,6 +79,8 @@ class LaidPage:
     """Time that connecting adds on the target path, by block, for all connections of the page."""
     connect_whole_ns: np.ndarray
     """Whole time for connecting on the target path, before the login, by block."""
+    connect_turns: int
+    """Round trips of connecting on the target path that are none of the recorded ones."""
     floor_ns: float | None = None
     """Round trip without work, as the recorder saw it: between it and the server, so that waking it is not in it, but in the gap
     before. None: unknown, and the observed time is what the application waited for."""
@@ -307,6 +309,7 @@ def _laid(
         opened=opened,
         connect_ns=connect_ns,
         connect_whole_ns=len(opened) * target.connect_ns,
+        connect_turns=sum(1 + target.encrypted + _more_turns(one, page, target) for one in _opened(page, recording)),
         floor_ns=float(recording.facts.get("floor_ns") or 0) or None,
     )
 
@@ -320,28 +323,30 @@ def _connects(
     page: Page, recording: Recording, present: PathCosts, target: PathCosts
 ) -> tuple[frozenset[int], np.ndarray]:
     """Connections that the page opened, and what that takes longer on the target path."""
-    used = {trip.connection_id for trip in page.round_trips}
-    opened = [recording.connection_by_id[number] for number in used if number in recording.connection_by_id]
-    opened = [one for one in opened if one.opened_ns >= page.begun_ns]
+    opened = _opened(page, recording)
     longer = target.connect_ns - present.connect_ns
     round_trip = target.smallest_ns - present.smallest_ns
     added = np.zeros(len(target.blocks))
     for connection in opened:
-        logged_in = [
-            trip for trip in page.round_trips if trip.connection_id == connection.id and trip.phase == "connect"
-        ]
-        more = max(connection.login_round_trips - len(logged_in), 0)
-        if connection.tls and target.encrypted:
-            more -= 1  # the handshake's is among the recorded ones, and in what connecting takes
-        if (
-            target.encrypted
-            and not connection.tls
-            and connection.protocol in SERVICES
-            and SERVICES[connection.protocol].asks_for_tls
-        ):
-            more += 1
-        added += longer + more * round_trip
+        added += longer + _more_turns(connection, page, target) * round_trip
     return frozenset(one.id for one in opened), added
+
+
+def _opened(page: Page, recording: Recording) -> list[Connection]:
+    used = {trip.connection_id for trip in page.round_trips}
+    known = [recording.connection_by_id[number] for number in used if number in recording.connection_by_id]
+    return [one for one in known if one.opened_ns >= page.begun_ns]
+
+
+def _more_turns(connection: Connection, page: Page, target: PathCosts) -> int:
+    """Round trips of a connect beyond what connecting to the target path takes and what is among the recorded ones."""
+    logged_in = [trip for trip in page.round_trips if trip.connection_id == connection.id and trip.phase == "connect"]
+    more = max(connection.login_round_trips - len(logged_in), 0)
+    if not target.encrypted:
+        return more
+    if connection.tls:
+        return more - 1  # the handshake's is among the recorded ones, and in what connecting takes
+    return more + (connection.protocol in SERVICES and SERVICES[connection.protocol].asks_for_tls)
 
 
 def quantiles(times_ns: np.ndarray) -> Quantiles:
@@ -508,7 +513,7 @@ def _curve(predicted: Quantiles, pages: Sequence[LaidPage], target: PathCosts) -
     waits = []
     for page in pages:
         rounds = sum(trip.rounds for trip in page.trips)
-        waits.append(len(page.trips) + rounds + page.connects * (2 if target.encrypted else 1))
+        waits.append(len(page.trips) + rounds + page.connect_turns)
     each = float(np.median(waits))
     return {
         rtt_ns: predicted.p50_ms.value + each * (rtt_ns - target.link_rtt_ns) / 1e6
