@@ -13,11 +13,13 @@ from howfar.engine.inserts import single_row_inserts
 from howfar.engine.messages import (
     Arrivals,
     Custom,
+    Failed,
     Finished,
     Histogram,
     Interval,
     LoadJob,
     Lookups,
+    Lost,
     SequenceValues,
     Sysbench,
     UnixTarget,
@@ -74,6 +76,14 @@ def test_keys_that_any_client_missed_are_missed() -> None:
     one = Finished.model_validate(EXAMPLE)
     hits, misses = (one.model_copy(update={"lookups": Lookups(hits=9 - miss, misses=miss)}) for miss in (0, 2))
     assert merged([hits, misses]).lookups == Lookups(hits=16, misses=2)
+
+
+def test_connections_that_any_client_lost_are_lost() -> None:
+    one = Finished.model_validate(EXAMPLE).model_copy(update={"lost": None})
+    why = Failed(code="server_gone", message="gone", advice="")
+    parts = [one, *(one.model_copy(update={"lost": Lost(at_end=count, last=why)}) for count in (2, 3))]
+    assert merged(parts).lost == Lost(at_end=5, last=why)
+    assert merged([one, one]).lost is None
 
 
 def test_connections_and_rate_are_divided_and_seeds_differ() -> None:

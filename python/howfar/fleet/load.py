@@ -319,6 +319,7 @@ def merged(clients: Sequence[Finished]) -> Finished:
     errors = reduce(Counter.__add__, (Counter(one.errors) for one in clients), Counter[str]())
     accounts = [one.open_loop for one in clients if one.open_loop is not None]
     lookups = [one.lookups for one in clients if one.lookups is not None]
+    lost = [one.lost for one in clients if one.lost is not None]
     return first.model_copy(
         update={
             **summed,
@@ -328,6 +329,7 @@ def merged(clients: Sequence[Finished]) -> Finished:
             "lookups": _summed(Lookups, lookups) if lookups else None,
             "bytes": _summed(Bytes, [one.bytes for one in clients]),
             "errors": dict(errors),
+            "lost": lost[0].model_copy(update={"at_end": sum(one.at_end for one in lost)}) if lost else None,
             "open_loop": _summed(Account, accounts) if accounts else None,
             "fairness": _fairness([one.fairness for one in clients]),
             "tcp": _tcp([one.tcp for one in clients if one.tcp is not None]),

@@ -74,7 +74,9 @@ def derived(whole: float, without: Sequence[float | None], *, signed: bool = Fal
     mean = sum(pseudo) / n
     # Groups that do not move it, as those in which its arms rested, say nothing about its scatter.
     moved = sum(not math.isclose(value, whole, rel_tol=_ROUNDING) for value in known)
-    half = t_quantile(max(moved - 1, 1), LEVEL) * math.sqrt(sum((value - mean) ** 2 for value in pseudo) / (n * (n - 1)))
+    half = t_quantile(max(moved - 1, 1), LEVEL) * math.sqrt(
+        sum((value - mean) ** 2 for value in pseudo) / (n * (n - 1))
+    )
     if half <= _ROUNDING * max(abs(centre), 1.0):
         return None
     return (centre - half, centre + half) if signed else (math.exp(centre - half), math.exp(centre + half))
