@@ -455,7 +455,7 @@ def _meanwhile(loss: CrashLoss) -> str:
         return ""
     back = "" if loss.back_s is None else f"; whole again after {rate_interval(loss.back_s)} s"
     if loss.not_back:
-        back += f"; in {loss.not_back} of {plural(loss.crashes, 'trial')} not within a minute"
+        back += f"; in {loss.not_back} of {plural(loss.crashes, 'trial')} not whole within a minute"
     return f" (meanwhile {interval_text(loss.meanwhile)} of the commits per second{back})"
 
 
