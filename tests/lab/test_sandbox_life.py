@@ -181,6 +181,34 @@ def test_a_signal_that_comes_before_the_inside_is_there_reaches_it() -> None:
         process.wait()
 
 
+@pytest.mark.parametrize(("handler", "code"), [("SIG_IGN", 7), ("SIG_DFL", 128 + signal.SIGTERM)])
+def test_a_hang_up_ends_the_inside_unless_it_was_started_to_ignore_it(handler: str, code: int) -> None:
+    """As by nohup. The command ends by itself, with 7, when it reads a line."""
+    between = "sh -c 'echo up; read line; exit 7'; exit $?"
+    script = f"""import os, signal, sys
+from howfar.lab.sandbox import attended
+signal.signal(signal.SIGHUP, signal.{handler})
+sys.exit(attended(['bash', '-c', {between!r}], os.environ))"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        os.kill(process.pid, signal.SIGHUP)
+        if handler == "SIG_IGN":
+            for _ in range(2):  # when another one is taken, the outside is done with the first
+                wait_until(lambda: not _pending(process.pid) & 1 << signal.SIGHUP - 1, "the signal to be taken")
+                os.kill(process.pid, signal.SIGHUP)
+            process.stdin.write("\n")
+            process.stdin.flush()
+        assert process.wait(PATIENCE_S) == code
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # all have ended
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
 def _pending(pid: int) -> int:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1], 16) for line in lines if line.startswith("ShdPnd:"))

@@ -44,6 +44,14 @@ class Case:
     counters: dict[str, int] = field(default_factory=dict)
     fsync_us: float | None = None
     errors: dict[str, int] = field(default_factory=dict)
+    between_us: float = 0.0
+    """Of a program in between. 0: there is none."""
+    between: dict[str, Any] = field(default_factory=dict)
+    """The receipt's part about that program."""
+    between_on: int = SERVER_CPU_NUMBER
+    """The CPU on which it ran."""
+    one_host: bool = False
+    """Whether client and server have the same CPUs."""
     window: bool = True
     session: dict[str, Any] = field(default_factory=dict)
     """Of the receipt; what it says of opening counts where `each_time`."""
@@ -72,6 +80,7 @@ class Case:
 
     def busy(self) -> dict[int, float]:
         ours = {CLIENT_CPU_NUMBER: self.client_us * self.tps / 1e6, SERVER_CPU_NUMBER: self.server_us * self.tps / 1e6}
+        ours[self.between_on] += self.between_us * self.tps / 1e6
         return {
             cpu: min(1.0, share + self.emulator.get(cpu, 0.0) + self.others.get(cpu, 0.0))
             for cpu, share in ours.items()
@@ -107,6 +116,7 @@ class Case:
             cpu=(
                 self.cpu("client", self.client_us, self.client_wait_us),
                 self.cpu("server", self.server_us, self.server_wait_us),
+                *((self.cpu("forwarder", self.between_us, 0.0),) if self.between_us else ()),
             ),
         )
         link: dict[str, Any] = {
@@ -124,17 +134,18 @@ class Case:
             link_cpu_ns={cpu: int(share * SECONDS * 1e9) for cpu, share in self.emulator.items()},
             timeouts=self.timeouts,
         )
-        receipt = {"session": self.session, "replication": self.replication}
+        receipt = {"session": self.session, "replication": self.replication, "forwarder": self.between or None}
         receipt |= {"link": link} if self.rtt_us is not None else {}
         return made_trial(number, "arm", measured=measured, receipt=receipt, window=window if self.window else None)
 
     def setting(self) -> Setting:
+        both = (SERVER_CPU_NUMBER, CLIENT_CPU_NUMBER)
         return Setting(
             connections=self.connections,
             factors=({"connect": "per-transaction"} if self.each_time else {})
             | ({} if self.rtt_us is None else {"rate_bps": self.rate_bps or 0}),
-            client_cpus=(CLIENT_CPU_NUMBER,),
-            server_cpus=(SERVER_CPU_NUMBER,),
+            client_cpus=both if self.one_host else (CLIENT_CPU_NUMBER,),
+            server_cpus=both if self.one_host else (SERVER_CPU_NUMBER,),
             rest_rtt_s=self.rtt_us / 1e6 if self.rtt_us is not None else None,
             machine_cpus=2,
             fsync_s=self.fsync_us / 1e6 if self.fsync_us is not None else None,

@@ -31,6 +31,7 @@ from howfar.experiments.bandwidth.analysis import verdict
 from howfar.experiments.registry import summarise
 from howfar.model.facts import unevenness
 from howfar.model.resource import Resource
+from howfar.stats.host_cpus import forwarder_share
 from howfar.stats.trials import others_in, trial_table
 from howfar.store.records import Arm, MachineLoad, RunInfo
 
@@ -60,6 +61,8 @@ BARELY_LOCKED = Case(
     tcp=(tcp("server", 8, 0.9, sndbuf=0.2),),
 )
 FAILING = Case(connections=8, tps=200, round_trips=6, rtt_us=1000, bytes_to_client=200)
+CONFLICTS = ("1213", "1180", "3101", "40001", "40P01", "23505")
+"""A deadlock; a group's two; PostgreSQL's three."""
 WRITES = {"fsyncs": 1600, "commits": 1600}
 COMMITS = Case(tps=400, round_trips=1, rtt_us=None, server_us=200, bytes_to_client=50, counters=WRITES, fsync_us=2000.0)
 REPLICATED = Case(
@@ -220,12 +223,18 @@ def test_the_limit_of_a_load(name: str) -> None:
     ("case", "resource"),
     [
         (replace(FULL, window=False, tps=92.7 * 0.9), Resource.LINK_TO_CLIENT),
-        (replace(FAILING, errors={"1213": 100}), Resource.ERRORS),
+        *((replace(FAILING, errors={code: 100}), Resource.ERRORS) for code in CONFLICTS),
         (replace(COMMITS, tps=2400, fsync_us=2.0), Resource.COMMIT),
         (replace(REPLICATED, acknowledgement_us=None), Resource.ACKNOWLEDGEMENT),
         (replace(REPLICATED, tps=12_000), Resource.ACKNOWLEDGEMENT),
     ],
-    ids=["nine tenths of a link", "lock conflicts", "commits in memory", "nobody waits", "reads, which nobody awaits"],
+    ids=[
+        "nine tenths of a link",
+        *(f"conflicts {code}" for code in CONFLICTS),
+        "commits in memory",
+        "nobody waits",
+        "reads, which nobody awaits",
+    ],
 )
 def test_what_is_no_limit(case: Case, resource: Resource) -> None:
     assert limit_of(case).resource is not resource
@@ -611,6 +620,45 @@ def test_without_a_window_the_machine_s_load_says_what_others_had() -> None:
     assert evidence.server_cpus.used == pytest.approx(1.05)
     unknown = gather([case.trial()], case.setting())
     assert "others" not in unknown.server_cpus.owners
+
+
+@pytest.mark.parametrize(
+    ("receipt", "client", "server"),
+    [
+        ({"forwarder": {"program": "HAProxy 3", "hops": ["client_side"]}}, 1, 0),
+        ({"forwarder": {"hops": ["server_side"]}}, 0, 1),
+        ({"forwarder": {"hops": ["server_side", "client_side"], "client_side": "listens"}}, 0.5, 0.5),
+        ({"forwarder": {"program": "HAProxy 3", "client_side": "listens"}}, 1, 0),
+        ({"forwarder": {"server_side": "a", "client_side": "b", "processes_most": {}}}, 0.5, 0.5),
+        ({"forwarder": {"program": "socat 1.7"}}, 0.5, 0.5),
+        ({"forwarder": {"hops": ["hop_side"]}, "hosts": {"client": "a", "hop": "b"}}, 0, 0),
+        ({"forwarder": None, "hosts": None}, 0.5, 0.5),
+    ],
+)
+def test_a_program_in_between_is_charged_to_the_hosts_it_ran_on(
+    receipt: dict[str, Any], client: float, server: float
+) -> None:
+    """Receipts list its hops; older ones have keys of their names, or none."""
+    assert (forwarder_share([receipt], "client"), forwarder_share([receipt], "server")) == (client, server)
+
+
+POOLED = Case(
+    tps=1000, client_us=100, server_us=300, between_us=400, between={"program": "PgBouncer", "hops": ["server_side"]}
+)
+
+
+def test_a_pooler_beside_the_server_is_no_stranger_there_and_no_part_of_the_client() -> None:
+    evidence = POOLED.evidence()
+    assert evidence.server_cpus.owners == pytest.approx({"server": 0.3, "forwarder": 0.4, "others": 0.0}, abs=1e-6)
+    assert evidence.client_cpus.owners == pytest.approx({"client": 0.1, "others": 0.0}, abs=1e-6)
+    assert evidence.client_cpus.used == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("hops", [["server_side"], ["client_side"], ["server_side", "client_side"]])
+def test_on_one_set_of_cpus_all_of_a_program_in_between_is_counted(hops: list[str]) -> None:
+    evidence = replace(POOLED, one_host=True, between={"hops": hops}).evidence()
+    owners = {"server": 0.15, "client": 0.05, "forwarder": 0.2, "others": 0.0}
+    assert evidence.server_cpus.owners == pytest.approx(owners, abs=1e-6)
 
 
 def test_a_watched_window_knows_which_cpu_others_had() -> None:

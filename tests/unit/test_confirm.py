@@ -187,6 +187,25 @@ def test_only_the_configured_rtt_is_halved(remote: Remote, rest_us: int, goes_us
     assert found.predicted == pytest.approx(min(2000 / (2000 - 10 * goes_us / 2), FASTER))
 
 
+@pytest.mark.parametrize(("side", "predicted"), [("client_side", 1.25), ("server_side", FASTER)])
+def test_a_program_in_between_takes_room_on_the_host_it_runs_on(remote: Remote, side: str, predicted: float) -> None:
+    """It uses 0.8 CPUs: of one there are 1.25 times as much, of three more than is asked for."""
+    cell, summary = remote
+    used = Estimate(value=0.8e6 / cell.qps.value, low=None, high=None)
+    none = used.model_copy(update={"value": 0.0})
+    parts = {"client": none, "server": none, "forwarder": used, "link": None}
+    busier = cell.model_copy(
+        update={
+            "cpu_us_per_query": cell.cpu_us_per_query.model_copy(update=parts),
+            "receipt": cell.receipt | {"forwarder": {"hops": [side]}},
+        }
+    )
+    cpus = {"client_cpus": [0], "server_cpus": [1, 2, 3]}
+    found = intervention(busier, limit(Resource.LINK_TO_CLIENT), summary.environment | cpus)
+    assert isinstance(found, Intervention)
+    assert found.predicted == pytest.approx(predicted)
+
+
 def test_what_is_changed_of_each_limit_is_what_the_method_says(remote: Remote) -> None:
     """The table of docs/method.md, at 16 connections and an RTT of 1 ms; all others are in its last paragraph."""
     cell, summary = with_factors(remote, rtt_ns=1_000_000, threads=16)

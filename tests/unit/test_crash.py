@@ -26,7 +26,7 @@ from tests.unit.made_replication import (
 from tests.unit.rendered import findings_of
 
 from howfar.experiments.crash.analysis import CrashFindings, CrashLoss, crash_findings, lost_per_crash, predicted_loss
-from howfar.experiments.crash.report import Crash, loss_table
+from howfar.experiments.crash.report import Crash, loss_notes, loss_table
 from howfar.experiments.registry import in_terminal, summarise
 from howfar.experiments.replication.trade import ReplicationFindings
 from howfar.report.text import json_values
@@ -329,6 +329,44 @@ def cluster_run(by_itself: int = 0) -> Run:
         for number, fault in enumerate(faults)
     ]
     return run_of("mariadb", arms, trials, "crash")
+
+
+@pytest.mark.parametrize(
+    ("fault", "back_s", "says"),
+    [
+        (
+            "member-returns",
+            (4.0,) * 4 + (None,) * 2,
+            "; whole again after 4 [4, 4] s; in 2 of 6 trials not whole within a minute)",
+        ),
+        ("slow-member", (None,) * 6, "of the commits per second; in 6 of 6 trials not whole within a minute)"),
+        ("member-returns", (4.0,) * 6, "; whole again after 4 [4, 4] s)"),
+        ("cut-off-member", (None,) * 6, "of the commits per second)"),
+    ],
+)
+def test_a_member_that_did_not_come_back_is_counted(fault: str, back_s: tuple[float | None, ...], says: str) -> None:
+    """Unless nobody mended it: who stays cut off does not come back."""
+    trials = [
+        crash_trial(
+            at,
+            0,
+            fault,
+            fault=fault,
+            stall_ns=0,
+            meanwhile_per_s=3000.0,
+            back_ns=None if back is None else int(back * 1e9),
+        )
+        for at, back in enumerate(back_s)
+    ]
+    found = crash_findings(run_of("mariadb", [crash_arm(fault, "galera", fault, replicas=2)], trials, "crash"))
+    assert found is not None
+    loss = _loss(found, fault)
+    absent = back_s.count(None) if fault != "cut-off-member" else 0
+    assert loss.not_back == absent
+    assert any(says in sentence for sentence in found.sentences), found.sentences
+    notes = [note for note in loss_notes(found.losses) if note.startswith("Whole again: ")]
+    expected = f"Whole again: without {absent} trials in which the member was not whole within a minute."
+    assert notes == ([expected] if absent else [])
 
 
 def test_a_cluster_says_how_long_its_clients_waited_and_who_went_on_alone() -> None:

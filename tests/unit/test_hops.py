@@ -9,12 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.made import floors_of
 from tests.unit import rendered as reports
 from tests.unit.fake_lab import QUERIES_A_TRANSACTION, RATES, fake_info, fakes
 
 from howfar.analysis.summary import Summary
 from howfar.engine.messages import LoadJob, UnixTarget
-from howfar.experiments.hops.report import HopCosts
+from howfar.experiments.hops.report import HopCosts, pays, pooler_pays, poolers
 from howfar.experiments.registry import experiment_of, in_terminal, summarise
 from howfar.plan.factors import offered_per_s
 from howfar.plan.fitting import with_keys
@@ -23,6 +24,7 @@ from howfar.runner.preflight import with_rates
 from howfar.runner.run import conduct
 from howfar.runner.stopping import standing
 from howfar.stats.intervals import Resolution
+from howfar.stats.trials import trial_table
 from howfar.store.records import ArmRole, Run
 from howfar.store.run_file import create, read_run
 
@@ -193,8 +195,13 @@ def _pooled(job: LoadJob) -> float:
 
 
 @pytest.fixture(scope="module")
-def pooled(tmp_path_factory: pytest.TempPathFactory) -> Summary:
-    return summarise(_run("poolers", tmp_path_factory.mktemp("poolers"), _pooled))
+def pooled_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return _run("poolers", tmp_path_factory.mktemp("poolers"), _pooled)
+
+
+@pytest.fixture(scope="module")
+def pooled(pooled_run: Run) -> Summary:
+    return summarise(pooled_run)
 
 
 def test_a_pooler_pays_from_where_its_ratio_rises_through_one(pooled: Summary) -> None:
@@ -208,6 +215,22 @@ def test_a_pooler_pays_from_where_its_ratio_rises_through_one(pooled: Summary) -
     low, high = kept.pays_from_interval
     assert low < kept.pays_from < high and high / low < 1.1
     assert each.pays_from is None and each.always == "pays"
+
+
+def test_a_crossing_is_said_only_where_some_ratio_is_resolved(pooled_run: Run, pooled: Summary) -> None:
+    """0.45 to 3.6 of the other's throughput: under a floor of five times that is noise, and rises through 1 all the same. One that
+    is resolved but has no interval says so."""
+    table, costs = trial_table(pooled_run), reports.findings_of(pooled, HopCosts)
+    sentences, cells = [], []
+    for floor in (4.0, 0.02):
+        found = pooler_pays(table, "remote", floors_of(floor))
+        kept = found[0]
+        assert kept.pays_from == pytest.approx(PAYS_FROM, rel=0.02) and kept.pays_from_interval is None
+        sentences.append(pays(kept))
+        cells.append(poolers(costs.model_copy(update={"poolers": found})).rows[0][2].text)
+    assert sentences[0].endswith("keep their connections, is not resolved (4 to 256 clients).")
+    assert sentences[1].endswith(f"pays from {kept.pays_from:.1f} (no interval) clients.")
+    assert cells == ["(not told apart)", f"{kept.pays_from:.1f}"]
 
 
 def test_the_costs_are_those_at_the_baselines_number_of_clients(pooled: Summary) -> None:

@@ -138,6 +138,22 @@ def test_the_link_must_have_carried_the_bytes_of_all(
     assert sum("not all of the load went over it" in sentence for sentence in found) == accused
 
 
+@pytest.mark.parametrize(("session", "accused"), [(None, 0), ({"of": "mysql"}, 1)])
+def test_of_a_load_that_was_not_finished_too_the_cpus_must_have_polled(
+    session: dict[str, str] | None, accused: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of one with a fault. Before the load, without a session, halts are those since nobody asked for polling."""
+    stage = _stage(monkeypatch, 10**7)
+    monkeypatch.setattr(staged, "view_receipt", lambda view: {})
+    monkeypatch.setattr(stage.main, "unlike", lambda session: (), raising=False)
+    monkeypatch.setattr(stage.serving, "begun", lambda: StageReceipt({}), raising=False)
+    seen = {"level": "polling", "limit_us": 0, "halts_per_s": {1: 900.0}}
+    monkeypatch.setattr(stage, "idle", SimpleNamespace(receipt=lambda: seen))
+    begun = stage.begun(session)
+    assert begun.receipt["idle"] == seen
+    assert len(begun.violations) == accused and all("CPU 1 was to poll" in each for each in begun.violations)
+
+
 # ---------------------------------------------------------------- filling
 
 

@@ -422,6 +422,18 @@ def test_a_link_that_is_not_full_says_what_its_connections_cost() -> None:
     assert {number: base.server_cpu_s for number, base in moved.items()} == pytest.approx({1: 0.0010, 16: 0.002}, 1e-3)
 
 
+def test_the_mean_error_of_several_curves_is_that_of_their_points() -> None:
+    curve = _named(_scaling(_bandwidth()), rate_bps=10**9)
+    assert curve.foreign is not None
+    errors = (
+        {"tested": 9, "mean_error": 0.1, "worst_error": 0.3},
+        {"tested": 1, "mean_error": 0.2, "worst_error": 0.2},
+    )
+    curves = tuple(curve.model_copy(update={"foreign": curve.foreign.model_copy(update=each)}) for each in errors)
+    says = worded(Scaling(curves=curves, says="")).says
+    assert "a mean error of 11.0 % over 10 points (worst 30.0 %)" in says
+
+
 def test_loopback_is_foreseen_by_no_other_curve() -> None:
     loopback = _named(_scaling(_bandwidth()), path="tcp")
     assert loopback.own is not None and loopback.own.mean_error is not None and loopback.foreign is None

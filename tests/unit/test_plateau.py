@@ -20,7 +20,7 @@ from howfar.plan.load import Override, load_plan
 from howfar.report.figures import settled_line
 from howfar.runner.run import conduct
 from howfar.runner.stopping import blocks_done, places_left, standing
-from howfar.store.records import Run, RunInfo, StopReason, Trial
+from howfar.store.records import ArmRole, Run, RunInfo, StopReason, Trial
 from howfar.store.run_file import RunFile, create, read_run
 
 THREADS = [1, 2, 4, 8, 16, 32, 64]
@@ -129,6 +129,36 @@ def test_a_target_that_a_resting_arm_has_not_reached_wakes_it(tmp_path: Path) ->
     assert max(widths) <= 0.001
     assert min(len(arms_of(run, block)) for block in range(last)) < len(run.info.arms), "some did rest"
     assert len(arms_of(run, last - 1) & INSIDE) > 0, "and were measured again at the end"
+
+
+def scattered(run: Run, arm: str, by: float) -> tuple[Trial, ...]:
+    """The run's trials, those of `arm` alternately faster and slower by this share."""
+
+    def moved(trial: Trial) -> Trial:
+        assert trial.measured is not None
+        more = round(trial.measured.queries * (by if trial.block % 2 else -by))
+        measured = trial.measured.model_copy(update={"queries": trial.measured.queries + more})
+        return trial.model_copy(update={"measured": measured})
+
+    return tuple(moved(trial) if trial.arm == arm else trial for trial in run.trials)
+
+
+def test_a_wide_control_lets_a_resting_arm_be_woken(whole: Run) -> None:
+    """All others are narrow. A control is compared with nothing, so how wide it is does not matter."""
+    wide = "tcp, 16 threads"
+    run = whole.model_copy(update={"trials": scattered(whole, wide, 0.008)})
+    assert resting(run, BLOCKS, 0.01) == INSIDE - {wide}
+    first = run.info.arms[0]
+    control = first.model_copy(update={"name": "link alone", "role": ArmRole.CONTROL})
+    again = tuple(trial.model_copy(update={"arm": control.name}) for trial in run.trials if trial.arm == first.name)
+    with_control = run.model_copy(
+        update={
+            "info": run.info.model_copy(update={"arms": (*run.info.arms, control)}),
+            "trials": (*run.trials, *again),
+        }
+    )
+    scatter = with_control.model_copy(update={"trials": scattered(with_control, control.name, 0.2)})
+    assert resting(scatter, BLOCKS, 0.01) == INSIDE - {wide}
 
 
 class Cut(BaseException):

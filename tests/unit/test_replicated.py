@@ -14,6 +14,7 @@ from tests.unit.test_replication import ASKED, snapshot
 from howfar.analysis.summary import workload_line
 from howfar.cli.session import lab_request
 from howfar.engine.messages import (
+    Arrivals,
     LoadJob,
     Measuring,
     Ready,
@@ -219,6 +220,21 @@ def test_a_commit_is_the_statement_that_commits() -> None:
     reads = load_facts(outcome("transaction", "commit"), job, commits_each=0)
     assert (reads.commits, reads.commit_p50_ns) == (None, None), "an empty commit waits for nobody either"
     assert single.round_trip_ns == reads.round_trip_ns > 0
+
+
+def test_at_a_rate_a_round_trip_is_that_of_the_service_time() -> None:
+    """Four connections wait most of a second until something is due: 1.5 ms of it are a transaction's."""
+    job = LoadJob(
+        target=UnixTarget(path="/s"), user="u", database="d", workload=INSERTS, connections=4, seed=1,
+        warmup_ns=0, measure_ns=1000 * MS,
+    )  # fmt: skip
+    paced = job.model_copy(update={"arrivals": Arrivals(rate_per_s=100.0)})
+    done = outcome("transaction", "service")
+    turns = done.finished.turns
+    service = done.finished.histograms[1]
+    assert load_facts(done, paced, 0).round_trip_ns == pytest.approx(100 * service.mean_ns / turns)
+    for other in ((done, job), (outcome("transaction"), paced)):
+        assert load_facts(*other, 0).round_trip_ns == pytest.approx(4 * 1000 * MS / turns), "without pauses, or unknown"
 
 
 def rtt(ms: int) -> RttResult:

@@ -1,9 +1,13 @@
-"""What is advised where the kernel makes no namespaces: what is missing, and never that root should run as root."""
+"""What is advised where the kernel makes no namespaces: what is missing, and never that root should run as root. And which signals the
+sandbox hands on to its inside."""
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
+from howfar.lab import sandbox
 from howfar.lab.sandbox import missing_right
 
 
@@ -24,3 +28,27 @@ def test_the_advice_names_what_is_missing(
     sentence = missing_right(is_root, lacking, in_chroot)
     assert wanted in sentence
     assert ("Run as root" in sentence) is (not is_root)
+
+
+_OF_A_USER, _OF_THE_KERNEL = 0, 0x80
+"""Who sent a signal."""
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "handler", "goes_on"),
+    [
+        (signal.SIGINT, _OF_A_USER, signal.SIG_DFL, True),
+        (signal.SIGINT, _OF_THE_KERNEL, signal.SIG_DFL, False),
+        (signal.SIGTERM, _OF_A_USER, signal.SIG_DFL, True),
+        (signal.SIGCHLD, _OF_A_USER, signal.SIG_DFL, False),
+        (signal.SIGHUP, _OF_A_USER, signal.SIG_DFL, True),
+        (signal.SIGHUP, _OF_THE_KERNEL, signal.SIG_DFL, True),
+        (signal.SIGHUP, _OF_A_USER, signal.SIG_IGN, False),
+        (signal.SIGHUP, _OF_THE_KERNEL, signal.SIG_IGN, False),
+    ],
+)
+def test_a_signal_goes_on_to_the_inside_unless_it_is_there_or_was_ignored(
+    number: signal.Signals, code: int, handler: signal.Handlers, goes_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(signal, "getsignal", {number: handler}.__getitem__)
+    assert sandbox._goes_on(number, code) is goes_on

@@ -397,6 +397,17 @@ def test_of_a_mean_it_is_the_t_interval() -> None:
     assert signed == pytest.approx((0.5 - 3.182 * 1.291 / 2, 0.5 + 3.182 * 1.291 / 2), abs=1e-3)
 
 
+def test_of_an_arm_that_rested_no_more_blocks_count_than_move_its_figure() -> None:
+    """Twelve groups; the arm was measured in four blocks only, so the other eight leave its mean as it is."""
+    values = (-1.0, 0.0, 1.0, 2.0)
+    whole = fmean(values)
+    found = derived(whole, [*((sum(values) - value) / 3 for value in values), *[whole] * 8], signed=True)
+    of_four = mean_interval(values)
+    assert found is not None and of_four.low is not None and of_four.high is not None
+    assert found[0] <= of_four.low and of_four.high <= found[1]
+    assert found[1] - found[0] < 1.2 * (of_four.high - of_four.low)
+
+
 def test_few_blocks_and_figures_that_come_and_go_have_no_limits() -> None:
     assert groups([1, 2, 3]) == []
     assert derived(1.0, [1.0, 1.1, 0.9]) is None

@@ -34,8 +34,8 @@ from howfar.lab.window_network import Look, ProcFile, Traffic, as_frames, sample
 
 _DEV = """Inter-|   Receive                                                |  Transmit
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
-    lo: 3000 30    0    0    0     0          0         0 3000 30    0    0    0     0       0          0
-    s0:{} {}    0    0    0     0          0         0 {} {}    0    0    0     0       0          0
+    lo: 3000 {4} 0    0    0     0          0         0 3000 {4} 0    0    0     0       0          0
+    s0:{0} {1}    0    0    0     0          0         0 {2} {3}    0    0    0     0       0          0
 """
 _SNMP = """Ip: Forwarding DefaultTTL
 Ip: 2 64
@@ -45,8 +45,9 @@ Tcp: 1 200 120000 -1 16 21 {} {} 0 5 0
 _HERE = Host("here", None)
 
 
-def _dev(received: tuple[int, int], sent: tuple[int, int]) -> bytes:
-    return _DEV.format(*received, *sent).encode()
+def _dev(received: tuple[int, int], sent: tuple[int, int], looped: int = 30) -> bytes:
+    """`looped`: packets over the loopback."""
+    return _DEV.format(*received, *sent, looped).encode()
 
 
 def _snmp(sent: int, again: int) -> bytes:
@@ -109,6 +110,24 @@ def test_nothing_ever_shrinks(steps: list[tuple[int, ...]]) -> None:
     assert [sample.to_client_queue_bytes for sample in found] == [2 * at for at in range(1, len(steps))]
 
 
+@pytest.mark.parametrize(("at_client", "at_server"), [(0, 0), (40, 0), (0, 40), (7, 40)])
+def test_segments_that_a_host_sent_to_itself_are_no_frames_of_the_link(at_client: int, at_server: int) -> None:
+    """Two super-packets of 10 segments to the server, one of 30 to the client; besides, segments to a program on either host."""
+    looks = [
+        Look(0, _dev((0, 0), (0, 0)), _snmp(30, 0), _snmp(30, 0), client_dev=_dev((0, 0), (0, 0))),
+        Look(
+            1,
+            _dev((2 * 7306, 2), (43_506, 1), 30 + at_server),
+            _snmp(60 + at_server, 0),
+            _snmp(50 + at_client, 0),
+            client_dev=_dev((43_506, 1), (2 * 7306, 2), 30 + at_client),
+        ),
+    ]
+    (sample,) = samples(looks, "s0", "ethernet", None)
+    assert (sample.to_server_packets, sample.to_client_packets) == (20, 30)
+    assert (sample.to_server_bytes, sample.to_client_bytes) == (2 * 7306 + 18 * 66, 43_506 + 29 * 66)
+
+
 @given(st.integers(0, 10**12), st.floats(0, 1))
 def test_on_the_loopback_each_byte_is_counted_once(grown: int, share: float) -> None:
     text = "lo: {0} {1} 0 0 0 0 0 0 {0} {1} 0 0 0 0 0 0\n"
@@ -131,9 +150,16 @@ def _info(*, rtt_us: int, busy_us: int, out: int, again: int = 0, acked: int = 0
     return bytes(bytes_)
 
 
-def _message(cookie: int, info: bytes) -> bytes:
+def _message(cookie: int, info: bytes, peer: str = "10.0.0.2") -> bytes:
     """`struct inet_diag_msg` with an attribute that nobody requested before the one that is wanted."""
-    body = bytes(44) + struct.pack("=Q", cookie) + bytes(20) + struct.pack("=HHB3x", 5, 8, 1)
+    body = (
+        bytes(24)
+        + socket.inet_aton(peer)
+        + bytes(16)
+        + struct.pack("=Q", cookie)
+        + bytes(20)
+        + struct.pack("=HHB3x", 5, 8, 1)
+    )
     body += struct.pack("=HH", 4 + len(info), 2) + info
     return struct.pack("=IHHII", 16 + len(body), 20, 2, 1, 0) + body
 
@@ -155,6 +181,15 @@ def test_connections_are_told_over_the_window_only() -> None:
     to_server, to_client = 100 + 66 * 50, 1000 + 66 * 50
     assert share_to_server(before, after) == pytest.approx(to_server / (to_server + to_client))
     assert record("client", before, {}) is None
+
+
+def test_a_host_s_connections_with_itself_are_left_out_where_they_are_another_program_s() -> None:
+    """A proxy at 127.0.0.1 may have the server's port."""
+    info = _info(rtt_us=100, busy_us=5000, out=50)
+    peers = ("10.0.0.2", "127.0.0.1", "127.9.8.7", "128.0.0.1")
+    answer = (*(_message(cookie, info, peer) for cookie, peer in enumerate(peers)), _DONE)
+    assert [cookie[0] for cookie in parse(answer, loopback=False)] == [0, 3]
+    assert [cookie[0] for cookie in parse(answer)] == [0, 1, 2, 3]
 
 
 def test_an_older_kernel_tells_less_of_a_connection() -> None:
