@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.unit import fake_load
 
 from howfar.cli.load_address import find_login
+from howfar.doctor.targets import parse_target
 from howfar.engine.messages import (
     Account,
     Classes,
@@ -26,6 +27,7 @@ from howfar.engine.messages import (
 from howfar.errors import PlanError, UsageError
 from howfar.load.cmdline import parse_command_line
 from howfar.load.job import (
+    address_of_options,
     example_workload,
     example_workloads,
     joined,
@@ -102,6 +104,32 @@ def test_a_password_is_refused_and_never_repeated(secret: str) -> None:
         assert secret not in caught.value.message + caught.value.advice
 
 
+@pytest.mark.parametrize(
+    "secret", [*(f"{begin}{mark}hunter22" for begin in ("qq", "71", "") for mark in "/?#"), "71?hunter22="]
+)
+@pytest.mark.parametrize(
+    ("read", "scheme"),
+    [
+        (parse_dsn, "mysql"),
+        (parse_uri, "postgresql"),
+        *((parse_target, one) for one in ("mysql", "postgresql", "redis")),
+    ],
+)
+def test_a_password_that_ends_the_host_early_is_not_repeated(
+    read: Callable[[str], object], scheme: str, secret: str
+) -> None:
+    """A URL's host ends at its first /, ? or #: what comes before may be no port, or pass for one."""
+    with pytest.raises(UsageError) as refused:
+        read(f"{scheme}://u:{secret}@h/d")
+    assert not re.search("hunter|qq|71", f"{refused.value.message}{refused.value.advice}")
+
+
+def test_an_at_sign_that_is_no_password_s_is_taken() -> None:
+    assert parse_dsn("mysql://h/d?user=me@cloud").user == "me@cloud"
+    assert parse_dsn("mysql://h:1/d?user=me%40cloud").user == "me@cloud"
+    assert parse_uri("postgresql://[::1]/d?user=me@cloud").user == "me@cloud"
+
+
 @given(st.text(max_size=60))
 def test_no_text_breaks_the_reader(text: str) -> None:
     try:
@@ -135,8 +163,11 @@ def test_an_option_file() -> None:
     assert password == "p#x"
     by_socket, none = parse_option_file("my.cnf", "[client]\nhost=localhost\nsocket=/s\n")
     assert (by_socket, none) == (ServerAddress(socket="/s"), None)
-    with pytest.raises(UsageError, match=r"my\.cnf:2: port"):
-        parse_option_file("my.cnf", "[client]\nport=x\n")
+    default, _ = parse_option_file("my.cnf", "[client]\nport=0\n")
+    assert default.port is None, "as in the servers' own clients"
+    for port in ("x", "-1", "65536", "70000"):
+        with pytest.raises(UsageError, match=r"my\.cnf:2: port"):
+            parse_option_file("my.cnf", f"[client]\nport={port}\n")
 
 
 # ---------------------------------------------------------------- libpq
@@ -204,6 +235,9 @@ def test_defaults_are_those_of_libpq() -> None:
 def test_certificates_are_found_as_libpq_finds_them() -> None:
     assert _completed("postgresql://h?sslmode=require&sslrootcert=c").ssl_mode == "VERIFY_CA"
     assert _completed("postgresql://h?sslmode=verify-full", "own").ssl_ca == "own"
+    found = _completed("postgresql://h?sslmode=require", "own")
+    assert (found.ssl_mode, found.ssl_ca) == ("VERIFY_CA", "own"), "as libpq does, where the file is there"
+    assert _completed("postgresql://h?sslmode=require").ssl_mode == "REQUIRED"
     system = _completed("postgresql://h?sslrootcert=system")
     assert (system.ssl_ca, system.ssl_mode) == (SYSTEM_CA, "VERIFY_IDENTITY")
     with pytest.raises(UsageError, match="needs the CA"):
@@ -257,6 +291,8 @@ def test_sysbenchs_own_options_name_a_server_too() -> None:
     job = load_job(options, login, workload_of(options, None), 1)
     assert (job.protocol, job.user, job.database) == ("postgresql", "sbtest", "sbtest")
     assert job.target.model_dump() == {"kind": "unix", "path": "/run/pg/.s.PGSQL.5432"}
+    with pytest.raises(UsageError, match="ports are 1 to 65535"):
+        address_of_options(parse_command_line([*arguments, "--pgsql-port=70000"]))
 
 
 # ---------------------------------------------------------------- the search for a rate

@@ -12,8 +12,8 @@ from urllib.parse import unquote, urlsplit
 from howfar.doctor.findings import Kind
 from howfar.errors import UsageError
 from howfar.load import libpq
-from howfar.load.target import PASSWORD_ADVICE, ServerAddress, parse_dsn
 from howfar.load.target import SCHEMES as MYSQL_SCHEMES
+from howfar.load.target import ServerAddress, must_have_no_password, parse_dsn
 from howfar.services import SERVICES
 
 SCHEMES = {
@@ -115,8 +115,7 @@ def _of_cache(kind: Kind, scheme: str, text: str) -> Target:
     except ValueError as error:
         # The error's own text may have a part of a password.
         raise UsageError("the DSN cannot be read: its host or port is malformed", _EXAMPLES) from error
-    if parts.password:
-        raise UsageError("the DSN contains a password, which every user of this machine could read", PASSWORD_ADVICE)
+    must_have_no_password(parts)
     if parts.query or parts.fragment:
         raise UsageError(f"a {scheme}:// DSN takes no parameters", _EXAMPLES)
     user = unquote(parts.username) if parts.username else None

@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from howfar.errors import UsageError
-from howfar.load.target import PASSWORD_ADVICE, ServerAddress, port_of
+from howfar.load.target import PASSWORD_ADVICE, ServerAddress, must_have_no_password, port_of
 
 SCHEMES: Final = ("postgresql", "postgres")
 PORT: Final = 5432
@@ -171,7 +171,8 @@ def parse_uri(text: str) -> ServerAddress:
         # The error's own text may have a part of a password.
         raise UsageError("the DSN cannot be read: its host or port is malformed", _EXAMPLES) from error
     pairs = dict(parse_qsl(parts.query, keep_blank_values=True))
-    if parts.password is not None or "password" in pairs:
+    must_have_no_password(parts)
+    if "password" in pairs:
         raise UsageError("the DSN contains a password, which every user of this machine could read", PASSWORD_ADVICE)
     if parts.fragment:
         raise UsageError("the DSN contains a #, which ends a URL", "Write %23 for the character itself.")

@@ -80,6 +80,17 @@ def looks_like_dsn(text: str) -> bool:
     return "://" in text
 
 
+def must_have_no_password(parts: SplitResult) -> None:
+    """Check for a password, also for one whose /, ? or # ends the host: what comes before that may pass for a port. Raises UsageError,
+    whose message never repeats it."""
+    ends_early = ":" in parts.netloc.rpartition("]")[2] and "@" not in parts.netloc
+    if parts.password is not None or (ends_early and "@" in f"{parts.path}{parts.query}{parts.fragment}"):
+        advice = (
+            f"{PASSWORD_ADVICE} If it is none: write %40 for an @ behind the port." if ends_early else PASSWORD_ADVICE
+        )
+        raise UsageError("the DSN contains a password, which every user of this machine could read", advice)
+
+
 def parse_dsn(text: str) -> ServerAddress:
     """The server that a DSN names. Raises UsageError; its message never repeats what may be a password."""
     try:
@@ -90,8 +101,7 @@ def parse_dsn(text: str) -> ServerAddress:
         raise UsageError("the DSN cannot be read: its host or port is malformed", _EXAMPLES) from error
     if parts.scheme not in SCHEMES:
         raise UsageError(f"a DSN begins with mysql://, mariadb:// or postgresql://, not {parts.scheme}://", _EXAMPLES)
-    if parts.password is not None:
-        raise UsageError("the DSN contains a password, which every user of this machine could read", PASSWORD_ADVICE)
+    must_have_no_password(parts)
     if parts.fragment:
         raise UsageError("the DSN contains a #, which ends a URL", "Write %23 for the character itself.")
     if port == 0:

@@ -157,7 +157,7 @@ def record(requested: Requested, say: Callable[[str], None]) -> int:
         if not collected.round_trips and collected.stopped is not None:
             raise UsageError(
                 f"nothing was recorded: {collected.stopped}",
-                "A file must be pcap or pcapng, as `tcpdump -w` writes it.",
+                "A file must be pcap or pcapng, as `tcpdump -w` writes it." if requested.file else "Record again.",
             )
         if not collected.round_trips:
             raise UsageError(
