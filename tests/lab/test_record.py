@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pymysql
 import pytest
 
 from howfar.lab.servers import DATABASE, USER
@@ -310,22 +313,64 @@ def test_packets_say_the_same_without_a_tap(server: Running, tmp_path: Path) -> 
         assert SECRETS[0].encode() not in path.read_bytes()
 
 
-def test_a_killed_recorder_of_packets_leaves_no_capture(tmp_path: Path) -> None:
-    """On a port without a packet tcpdump writes nothing, so it does not notice that nobody reads."""
-    if shutil.which("tcpdump") is None or os.geteuid() != 0:
-        pytest.skip("needs root and tcpdump (./setup --tests brings it)")
-    arguments = [HOWFAR, "record", "--interface", "lo", "--server", f"127.0.0.1:{free_port()}"]
-    arguments += ["--out", str(tmp_path / "a.recording")]
-    with subprocess.Popen(arguments, stderr=subprocess.PIPE) as recorder:
+@contextlib.contextmanager
+def capturing(to: str, out: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A recorder of packets on `lo`, which leads its own process group as a command of a shell with a terminal does."""
+    arguments = [HOWFAR, "record", "--interface", "lo", "--server", to, "--out", str(out), "--json"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0) as recorder:
         assert recorder.stderr is not None
         assert any(b"recording packets" in line for line in iter(recorder.stderr.readline, b""))
-        listed = Path(f"/proc/{recorder.pid}/task/{recorder.pid}/children").read_text().split()
-        started = {pid: Path(f"/proc/{pid}/comm").read_text().strip() for pid in listed}
-        recorder.kill()
-    (capture,) = (pid for pid, name in started.items() if name == "tcpdump")
-    deadline = time.monotonic() + 60
-    while runs(capture):
-        assert time.monotonic() < deadline, "it outlives the recorder"
+        try:
+            yield recorder
+        finally:
+            recorder.kill()
+
+
+@pytest.mark.skipif(shutil.which("tcpdump") is None or os.geteuid() != 0, reason="needs root and tcpdump")
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_connections_that_are_open_at_the_end_are_recorded(is_whole: bool, server: Running, tmp_path: Path) -> None:
+    """Ctrl-C reaches the whole process group, and who reads the packets writes what it has. A lost capture is not complete."""
+    host, port = server.address
+    with (
+        capturing(f"{host}:{port}", tmp_path / "a.recording") as recorder,
+        contextlib.closing(pymysql.connect(host=host, port=port, user=USER, password=server.password)) as line,
+        line.cursor() as cursor,
+    ):
+        for number in range(20):
+            cursor.execute("SELECT %s", (number,))
+        if not is_whole:
+            time.sleep(1.5)  # what it buffers; nothing says when that is written
+            (capture,) = children(recorder.pid, "tcpdump")
+            os.kill(int(capture), signal.SIGTERM)
+            ended_before(60, capture)
+        os.killpg(recorder.pid, signal.SIGINT)
+        said = recorder.communicate(timeout=60)[1]
+    assert recorder.returncode == 0, said.decode()
+    recording = read(tmp_path / "a.recording")
+    assert [one.command for one in recording.round_trips].count("select") == 20
+    assert [one.protocol for one in recording.connections] == ["mysql"]
+    assert len(recording.pages[0].round_trips) == len(recording.round_trips)
+    assert recording.facts["complete"] is is_whole
+    assert ("tcpdump ended before" in str(recording.facts["stopped"])) is not is_whole
+
+
+@pytest.mark.skipif(shutil.which("tcpdump") is None or os.geteuid() != 0, reason="needs root and tcpdump")
+def test_a_killed_recorder_of_packets_leaves_no_capture(tmp_path: Path) -> None:
+    """On a port without a packet tcpdump writes nothing, so it does not notice that nobody reads."""
+    with capturing(f"127.0.0.1:{free_port()}", tmp_path / "a.recording") as recorder:
+        (capture,) = children(recorder.pid, "tcpdump")
+    ended_before(60, capture)
+
+
+def children(parent: int, name: str) -> list[str]:
+    listed = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [pid for pid in listed if Path(f"/proc/{pid}/comm").read_text().strip() == name]
+
+
+def ended_before(patience_s: float, pid: str) -> None:
+    deadline = time.monotonic() + patience_s
+    while runs(pid):
+        assert time.monotonic() < deadline, "it does not end"
         time.sleep(0.01)
 
 

@@ -29,6 +29,7 @@ from howfar.doctor.discovery import (
     identify,
     options,
 )
+from howfar.doctor.examine import _watching
 from howfar.doctor.findings import (
     Client,
     Examination,
@@ -231,8 +232,12 @@ def test_tls_and_compression_end_for_the_command_only() -> None:
 
 
 def test_a_forwarder_is_not_blamed_for_what_others_encrypt() -> None:
-    assert found(server(client(program="haproxy", tls=True, compressed=True))) == {"forwarder"}
-    assert found(server(client(program="sshd", tls=True, compressed=True))) == set()
+    for program in ("haproxy", "stunnel4"):
+        assert found(server(client(program=program, tls=True, compressed=True))) == {"forwarder"}
+    for program in ("sshd", "sshd-session"):
+        assert found(server(client(program=program, tls=True, compressed=True))) == set()
+    (finding,) = looked(server(client(program="stunnel4")))
+    assert [change.lines for change in finding.changes] == [("connect = /run/s.sock",)]
 
 
 def test_the_account_may_differ_over_tcp() -> None:
@@ -274,6 +279,14 @@ def test_a_connection_that_was_caught_later_is_counted_once(monkeypatch: pytest.
     watch._searched = float("-inf")
     (holder,) = watch.during(0).holders[0].values()
     assert (holder.pid, holder.ports, holder.connections) == (7, {40000}, 1)
+
+
+@pytest.mark.parametrize("hosts", [("0.0.0.0", "::1"), ("::1", "0.0.0.0"), ("::", "127.0.0.1"), ("127.0.0.1", "::1")])
+def test_all_addresses_of_a_port_are_watched(hosts: tuple[str, ...]) -> None:
+    listeners = [PORT.model_copy(update={"host": host}) for host in hosts]
+    watching = _watching(0, Known(Kind.MYSQL, None, None, Login("", ""), listeners=listeners))
+    everywhere = {"0.0.0.0", "::"} & {*hosts}
+    assert watching.ports == {3306: frozenset() if everywhere else frozenset(hosts)}
 
 
 def test_no_name_moves_a_terminals_cursor() -> None:

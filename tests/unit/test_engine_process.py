@@ -110,7 +110,8 @@ def test_a_failure_that_the_engine_reports(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_password_travels_on_stdin_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HOWFAR_PASSWORD", "MYSQL_PWD"):
+    secrets = ("HOWFAR_PASSWORD", "MYSQL_PWD", "PGPASSWORD", "HOWFAR_REDIS_PASSWORD", "REDISCLI_AUTH")
+    for name in secrets:
         monkeypatch.setenv(name, "very-secret")
     monkeypatch.setenv("HOWFAR_UNRELATED", "kept")
     seen = tmp_path / "seen"
@@ -121,7 +122,7 @@ def test_the_password_travels_on_stdin_only(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / "seen.args").read_text() == "load\n"
     environment = (tmp_path / "seen.env").read_text()
     assert "very-secret" not in environment and "HOWFAR_UNRELATED=kept" in environment
-    assert "HOWFAR_PASSWORD" not in environment and "MYSQL_PWD" not in environment
+    assert not [name for name in secrets if name in environment]
     assert "very-secret" not in repr(JOB)
 
 

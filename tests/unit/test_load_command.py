@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import pytest
 from tests.unit import fake_load
+from tests.unit.test_load_options import PAUSES
 
 from howfar.cli.load import write_whole
 from howfar.cli.load_address import find_login, target_of
@@ -180,6 +181,18 @@ def test_mistakes_start_no_engine(arguments: list[str], tmp_path: Path, monkeypa
     monkeypatch.setattr("sys.stdin", io.StringIO())  # no terminal to ask on
     assert run(tmp_path, monkeypatch, *arguments) == 2
     assert not (tmp_path / "given.args").exists()
+
+
+def test_a_pause_that_would_be_left_out_is_the_users_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "w.toml").write_text(PAUSES)
+    workload = f"--workload={tmp_path / 'w.toml'}"
+    assert run(tmp_path, monkeypatch, workload, "--db-ps-mode=multi") == 2
+    assert not (tmp_path / "given.args").exists()
+    err = capsys.readouterr().err
+    assert "think needs statements that are sent one at a time" in err and "Traceback" not in err
+    assert run(tmp_path, monkeypatch, workload) == 0
 
 
 @pytest.mark.parametrize("option", ["--prometheus", "--hdr-log"])

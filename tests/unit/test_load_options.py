@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,8 +22,11 @@ from howfar.load.cmdline import Options, parse_command_line
 from howfar.load.job import (
     Login,
     address_of_options,
+    example_workload,
+    example_workloads,
     joined,
     load_job,
+    parse_workload,
     session_of,
     tables_job,
     transport_line,
@@ -144,6 +149,7 @@ def test_arguments_in_any_order() -> None:
         (["oltp_read_only", "mine.lua"], "Lua script", "TOML"),
         (["oltp_read_only", "--threads=x"], "not a whole number", ""),
         (["oltp_read_only", "--threads=-1"], "less than 1", ""),
+        (["oltp_read_only", "--percentile=101"], "--percentile=101 is more than 100", ""),
         (["oltp_read_only", "--time=-1"], "--time=-1 is less than 0 seconds", ""),
         (["oltp_read_only", "--time=x"], "not a duration", "Write seconds"),
         (["oltp_read_only", "--threads"], "needs a value", ""),
@@ -212,6 +218,45 @@ def test_what_has_one_table_in_sysbench_has_one_here() -> None:
     assert workload("select_random_points").tables == 1
     with pytest.raises(UsageError, match="--tables=2: select_random_ranges uses one table"):
         job_of("select_random_ranges", "--tables=2")
+
+
+PAUSES = """
+[[statements]]
+name = "one"
+sql = "SELECT 1"
+[[transactions]]
+name = "t"
+[[transactions.steps]]
+statement = "one"
+think = "5ms"
+"""
+
+
+@pytest.mark.parametrize(
+    ("option", "is_refused"),
+    [
+        ("--db-ps-mode=multi", True),
+        ("--pipeline=2", True),
+        ("--pipeline=1", False),
+        *((f"--db-ps-mode={mode}", False) for mode in ("auto", "disable", "extended")),
+    ],
+)
+def test_a_pause_that_would_be_left_out_is_refused(option: str, is_refused: bool) -> None:
+    """Of a workload that comes along too: the shop of `orders` has a pause."""
+    options = parse_command_line(["--workload=w.toml", option])
+    login = replace(SOCKET, address=replace(SOCKET.address, protocol="postgresql"))
+
+    def made(text: str) -> LoadJob:
+        return load_job(options, login, workload_of(options, parse_workload("w.toml", text)), seed=5)
+
+    for text in (PAUSES, *map(example_workload, example_workloads())):
+        made(re.sub("^think = .*$", "", text, flags=re.MULTILINE))
+        with (
+            pytest.raises(UsageError, match="think needs statements that are sent one at a time")
+            if is_refused
+            else nullcontext()
+        ):
+            made(text)
 
 
 def test_sysbenchs_server_options() -> None:

@@ -11,7 +11,7 @@ from tests.unit.test_slope import analyzed, observed
 
 from howfar.recording.changes import Change, changes
 from howfar.recording.costs import PathCosts, Window, sizes_of
-from howfar.recording.on_path import rhythm_in
+from howfar.recording.on_path import present_tls, rhythm_in
 from howfar.recording.predict import Prediction, analyze, lay_out
 from howfar.recording.prediction_report import as_json, document
 from howfar.recording.recording import Recording
@@ -122,6 +122,34 @@ def test_a_connect_costs_what_the_path_says(tmp_path: Path) -> None:
     (kept,) = predicted(without).pages
     longer = page.bottom_up.p50_ms.value - page.now.p50_ms.value - (kept.bottom_up.p50_ms.value - kept.now.p50_ms.value)
     assert longer == pytest.approx((560 - 30) / 1e3, rel=0.05)
+
+
+@pytest.mark.parametrize(("protocol", "with_tls"), [("mysql", 2), ("postgresql", 3)])
+def test_a_connection_with_tls_has_its_handshake_once(protocol: str, with_tls: int, tmp_path: Path) -> None:
+    """It is among the round trips before the first command, and in what connecting takes: a target with TLS costs as much where the
+    recording had none. PostgreSQL has one more round trip, to ask for TLS."""
+
+    def dearer_ms(tls: bool, login_round_trips: int) -> float:
+        recording = made(tmp_path / f"{tls}", loop(5), connect=True)
+        changed = {
+            number: dataclasses.replace(one, protocol=protocol, tls=tls, login_round_trips=login_round_trips)
+            for number, one in recording.connection_by_id.items()
+        }
+        now, far = costs(20, encrypted=tls), costs(540, connect_us=560, encrypted=True)
+        (page,) = predicted(dataclasses.replace(recording, connection_by_id=changed), far, now).pages
+        return page.bottom_up.p50_ms.value - page.now.p50_ms.value
+
+    expected = (560 - 30 + (5 + with_tls - 1) * (540 - 20)) / 1e3
+    assert dearer_ms(True, with_tls) == pytest.approx(expected)
+    assert dearer_ms(False, 1) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("tls", "version"), [(True, "1.3"), ("TLSv1.2", "1.3"), (False, None)])
+def test_paths_of_a_recording_with_tls_are_measured_with_tls_1_3(
+    recording: Recording, tls: object, version: str | None
+) -> None:
+    facts = {**recording.facts, "tls": tls}
+    assert present_tls(dataclasses.replace(recording, facts=facts)) == version
 
 
 def test_windows_double_while_answers_fill_them() -> None:

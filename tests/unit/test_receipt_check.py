@@ -10,12 +10,14 @@ import pytest
 
 from howfar.engine.messages import (
     Compression,
+    CustomStatement,
     FastCgi,
     GetStep,
     KeyValue,
     LoadJob,
     PageJob,
     PageScript,
+    QueryStep,
     Ready,
     Receipt,
     Service,
@@ -29,6 +31,7 @@ from howfar.engine.receipt_check import cipher_name, mismatches, page_mismatches
 
 _EXAMPLES = Path(__file__).parents[2] / "schema" / "examples"
 _TCP = TcpTarget(host="127.0.0.1", port=3306)
+_SELECT = (CustomStatement(name="a", sql="SELECT 1"),)
 
 
 def _receipt(**changes: Any) -> Receipt:
@@ -176,6 +179,18 @@ def test_each_service_of_a_page_is_held_to_what_was_asked() -> None:
     wrong = page_mismatches(_page(script), _ready(plain, mysql=_receipt(), redis=plain))
     assert [sentence.split(maxsplit=1)[0] for sentence in wrong] == ["mysql:", "mysql:", "redis:", "memcached"]
     assert "no TLS was requested" in wrong[0] and "no compression" in wrong[1] and "plain" in wrong[2]
+
+
+def test_a_page_s_postgresql_says_itself_whether_a_session_is_encrypted() -> None:
+    """Something between that ends the encryption leaves the client with TLS and the server with a plain session."""
+    script = PageScript(
+        postgresql=Service(target=_TCP, tls=Tls()), statements=_SELECT, steps=(QueryStep(statement="a"),)
+    )
+    ours = {"tls_client_version": "TLSv1.3", "tls_client_cipher": "TLS_AES_256_GCM_SHA384"}
+    (sentence,) = page_mismatches(_page(script), _ready(_plain(), postgresql=_plain(**ours)))
+    assert sentence.startswith("postgresql: ") and "the server sees a plain session" in sentence
+    sealed = _plain(**ours, tls_version="TLSv1.3", tls_cipher="TLS_AES_256_GCM_SHA384")
+    assert page_mismatches(_page(script), _ready(_plain(), postgresql=sealed)) == ()
 
 
 def test_an_application_is_asked_over_its_socket() -> None:

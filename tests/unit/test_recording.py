@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from dataclasses import asdict
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,9 +15,18 @@ from click.testing import CliRunner
 from tests.unit.made_recording import costs
 
 from howfar.cli.predict import predict
-from howfar.engine.messages import Recorded, RecordedConnection, RecordedDigest, RecordedRoundTrip, TcpTarget
+from howfar.cli.replay import _first as first_pages
+from howfar.engine.messages import (
+    PacketsEnded,
+    Recorded,
+    RecordedConnection,
+    RecordedDigest,
+    RecordedRoundTrip,
+    TcpTarget,
+)
 from howfar.errors import NewerRunFile, NotARunFile, RunFileError, UsageError
 from howfar.paths import find_path
+from howfar.recording import packets
 from howfar.recording.calibration import Placement
 from howfar.recording.collecting import Collected, collect
 from howfar.recording.marks import VARIABLE, Marks, page_of, send
@@ -67,14 +77,20 @@ def test_what_is_written_is_read_with_server_times_and_gaps(tmp_path: Path) -> N
     assert [one.name for one in tmp_path.iterdir()] == ["a.recording"]
 
 
+OWN = {"page_id", "server_ns", "gap_ns"}
+"""Fields of a round trip that no engine tells."""
+
+
+def _told(one: RoundTrip) -> RecordedRoundTrip:
+    return RecordedRoundTrip(**{name: value for name, value in asdict(one).items() if name not in OWN})
+
+
 def test_what_an_engine_tells_is_what_is_written(tmp_path: Path) -> None:
-    own = {"page_id", "server_ns", "gap_ns"}
-    facts = {name: value for name, value in asdict(trip(1, 1_050)).items() if name not in own}
     connection, digest = Connection(1, "redis", 0, 9, None, 1000, True, 2, 300), Digest(1, "redis", "GET")
     event = Recorded(
         connections=(RecordedConnection(**asdict(connection)),),
         digests=(RecordedDigest(**asdict(digest)),),
-        round_trips=(RecordedRoundTrip(**facts),),
+        round_trips=(_told(trip(1, 1_050)),),
     )
     file, into = RecordingFile(tmp_path / "a.recording", {"method": "tap", "floor_ns": 0}), Collected()
     source = SimpleNamespace(events=lambda: iter([event]))
@@ -86,7 +102,7 @@ def test_what_an_engine_tells_is_what_is_written(tmp_path: Path) -> None:
     recording = read(tmp_path / "a.recording")
     assert (recording.connections, recording.digests) == ((connection,), (digest,))
     (found,) = recording.round_trips
-    assert {name: value for name, value in asdict(found).items() if name not in own} == facts
+    assert _told(found) == _told(trip(1, 1_050))
 
 
 def test_a_round_trip_belongs_to_the_page_of_its_process_before_that_of_all(tmp_path: Path) -> None:
@@ -103,6 +119,17 @@ def test_a_round_trip_belongs_to_the_page_of_its_process_before_that_of_all(tmp_
     assert {one.id: one.page_id for one in recording.round_trips} == {1: 2, 2: 3, 3: None, 4: 1}
     assert {page.name: page.contested for page in recording.pages} == {"all": 0, "one": 0, "other": 1, "threads": 1}
     assert "other" not in lay_out(recording, costs(20), costs(540)), "which round trips are its own is not known"
+
+
+def test_a_connection_without_a_row_has_its_round_trips_in_its_page(tmp_path: Path) -> None:
+    """Of one that was open when its source was killed nothing else was written."""
+    page = Page(1, "all", "command", 1.0, None, 1_000, 2_000)
+    file = recorded(tmp_path / "a", (page,), (trip(1, 1_100), trip(2, 1_200, connection=99)))
+    assert file.assign_pages() == 0
+    assert [(number, connection, pid) for number, connection, pid, *_ in file.in_order()] == [(1, 1, 41), (2, 99, None)]
+    file.finish({})
+    (found,) = read(tmp_path / "a").pages
+    assert [(one.id, one.connection_id) for one in found.round_trips] == [(1, 1), (2, 99)]
 
 
 def test_what_a_killed_recorder_leaves_says_that_it_is_not_complete(tmp_path: Path) -> None:
@@ -125,6 +152,36 @@ def test_what_a_killed_recorder_leaves_has_the_pages_that_were_marked(tmp_path: 
     with pytest.raises(UsageError, match="has no whole page"):
         whole_pages(read(tmp_path / "a"))
     file.close()
+
+
+@pytest.mark.parametrize("ends_early", [False, True])
+def test_a_capture_that_ended_early_says_so(ends_early: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Reader(SimpleNamespace):
+        def __init__(self, *_: object) -> None:
+            seen = Recorded(connections=(), digests=(), round_trips=(_told(trip(1, 1_050)),))
+            ended = PacketsEnded(packets=9, missing=0, unknown={}, commands={})
+            super().__init__(events=lambda: iter([seen, ended]), cpu_s=lambda: 0.0)
+
+    class Dump(nullcontext["Dump"]):
+        def __init__(self, *_: object) -> None:
+            super().__init__(self)
+
+        def cpu_s(self) -> float:
+            return 0.0
+
+        def is_capturing(self) -> bool:
+            return not ends_early
+
+        def end(self) -> int:
+            return 0
+
+    monkeypatch.setattr(packets, "Reader", Reader)
+    monkeypatch.setattr(packets, "Dump", Dump)
+    requested = packets.Requested(3306, None, tmp_path / "a", interface="lo", seconds=0)
+    assert packets.record(requested, lambda _: None) == 0
+    facts = read(tmp_path / "a").facts
+    assert facts["complete"] is not ends_early
+    assert (facts["stopped"] is not None and "tcpdump ended before" in facts["stopped"]) is ends_early
 
 
 def test_marks_are_taken_as_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,6 +226,22 @@ def test_tls_is_refused_where_it_ends_on_the_way(tmp_path: Path) -> None:
     recorded(tmp_path / "a", (), (trip(1, 1_000),)).finish({"protocol": "postgresql"})
     found = CliRunner().invoke(predict, [str(tmp_path / "a"), "--path", "pgbouncer", "--tls", "1.3"])
     assert isinstance(found.exception, UsageError) and "does not carry TLS" in found.exception.message
+
+
+def test_a_replay_takes_the_first_pages_that_are_surely_their_own(tmp_path: Path) -> None:
+    names = ("/a", "/b", "/a", "/b", "/a", "/a")
+    pages = tuple(Page(at, name, "http", 1.0, 41, at * 1_000, at * 1_000 + 900) for at, name in enumerate(names, 1))
+    silent = replace(trip(4, 4_050), sent_ns=4_060, answered_ns=4_060, ended_ns=4_060)
+    trips = (*(trip(at, at * 1_000 + 50) for at in (1, 2, 3)), silent, *(trip(at, at * 1_000 + 50) for at in (5, 6)))
+    file = recorded(tmp_path / "a", pages, trips)
+    file.assign_pages()
+    file.finish({})
+    recording = read(tmp_path / "a")
+    doubtful = tuple(replace(page, contested=int(page.id == 1)) for page in recording.pages)
+    chosen = first_pages(replace(recording, pages=doubtful), 2)
+    assert [page.id for page in chosen.pages] == [2, 3, 5], "/a twice and /b once: 1 is contested, 4 has no answer"
+    with pytest.raises(UsageError, match="no page of this recording has round trips that are surely its own"):
+        first_pages(replace(recording, pages=(doubtful[0], doubtful[3])), 2)
 
 
 def test_host_and_port_of_variables_that_come_in_pairs_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from howfar.recording.slope import Costs, Observation, Slope, analyze, document
+from howfar.engine.messages import UnixTarget
+from howfar.errors import UsageError
+from howfar.recording import slope
+from howfar.recording.slope import Costs, Observation, Requested, Slope, analyze, document
+from howfar.recording.tap import Tap
 from howfar.report import terminal
 
 DELAYS_NS = (0, 1_000_000, 2_000_000, 5_000_000)
@@ -104,3 +111,40 @@ def test_beyond_the_longest_delay_times_are_marked() -> None:
 
 def screen(found: Slope) -> str:
     return terminal.render(document(found, "page.php"), 100)
+
+
+SERVER, OWN = UnixTarget(path="/s"), UnixTarget(path="/tap")
+
+
+@pytest.mark.parametrize(
+    ("requested", "why"),
+    [
+        (Requested(SERVER, url="http://127.0.0.1:99999/", listen=OWN), "not an http URL: Port out of range"),
+        (Requested(SERVER, url="http://127.0.0.1:x/", listen=OWN), "not an http URL: Port could not"),
+        (Requested(SERVER, url="http://[::1/", listen=OWN), "not an http URL"),
+        (Requested(SERVER, url="ftp://h/", listen=OWN), "not an http URL"),
+        (Requested(SERVER, listen=OWN), "--listen needs --url"),
+        (Requested(SERVER, ("php",), url="http://127.0.0.1/", listen=OWN), "for an application that already runs"),
+    ],
+)
+def test_mistakes_are_told_as_such(requested: Requested, why: str) -> None:
+    tap = cast(Tap, SimpleNamespace(address=OWN))
+    with ExitStack() as stack, pytest.raises(UsageError, match=why):
+        slope._timers(requested, tap, stack)
+
+
+def test_a_page_that_is_not_answered_any_more_is_said() -> None:
+    """An application that goes after the first block, or times out behind the longest delay."""
+    answers = iter([0.01] * len(DELAYS_NS))
+
+    def page() -> float:
+        if (took_s := next(answers, None)) is None:
+            raise ConnectionRefusedError("refused")
+        return took_s
+
+    tap = cast(Tap, SimpleNamespace(set_delay=lambda _: SimpleNamespace(round_trips=1, connections=1, held_ns=0)))
+    echo = cast(slope.Echo, SimpleNamespace(round_trip_ns=lambda _: 1))
+    requested = Requested(SERVER, url="http://127.0.0.1/", listen=OWN)
+    blocks = slope._blocks(requested, tap, echo, (page, None), lambda _: None)
+    with pytest.raises(UsageError, match="was not answered: refused"):
+        list(blocks)

@@ -74,6 +74,27 @@ fn load_jobs_are_read() {
     watch.check().expect("in bounds");
 }
 
+#[test]
+fn pauses_need_statements_that_are_sent_one_at_a_time() {
+    let read = |think_ns: u64, mode: &str, pipeline: u32| {
+        let mut job = json("job.load.custom.json");
+        job["protocol"] = "postgresql".into();
+        job["session"]["compression"] = Value::Null;
+        job["session"]["pipeline"] = pipeline.into();
+        job["workload"]["db_ps_mode"] = mode.into();
+        job["workload"]["transactions"][0]["steps"][1]["think_ns"] = think_ns.into();
+        load_job(&job.to_string()).map_err(|failed| failed.message)
+    };
+    for (mode, pipeline) in [("multi", 1), ("auto", 2), ("extended", 2)] {
+        read(0, mode, pipeline).expect("without a pause");
+        let message = read(1, mode, pipeline).expect_err("it would be left out");
+        assert!(message.contains("think_ns"), "{message}");
+    }
+    for mode in ["auto", "extended", "disable"] {
+        read(1, mode, 1).expect("one at a time");
+    }
+}
+
 fn page_job(text: &str) -> Result<PageJob, Failed> {
     let job: PageJob = parse_job("page", text)?;
     job.check()?;

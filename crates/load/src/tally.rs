@@ -378,4 +378,17 @@ mod tests {
         assert_eq!(edges.len(), 3);
         assert_eq!(tally.next_edge(), Edge::None);
     }
+
+    /// At 250 a worker is in its second slice, and hears that the window was over at 190, in the first.
+    #[test]
+    fn a_worker_that_passes_the_end_late_has_its_last_edge() {
+        let mut tally = tally(false);
+        let mut edges = Vec::new();
+        advance(&mut tally, 250, &mut edges);
+        tally.end_at(190);
+        assert_eq!(tally.next_edge(), Edge::SliceEnd { last: true });
+        advance(&mut tally, 250, &mut edges);
+        assert!(matches!(edges.last(), Some(Passed::End(_))));
+        assert_eq!(tally.next_edge(), Edge::None);
+    }
 }

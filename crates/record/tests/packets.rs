@@ -99,6 +99,33 @@ fn what_was_lost_is_missing_as_soon_as_the_server_has_it() {
     );
 }
 
+/// Of an answer in three segments the first is lost, and sent again at 900.
+#[test]
+fn what_waited_for_a_segment_was_there_when_that_came() {
+    let mut packets = connection(1);
+    let acknowledged = (u32::MAX - 20).wrapping_add(5);
+    for (at_ns, sequence, payload) in [(100, 82, b"bbbb"), (200, 86, b"cccc"), (900, 78, b"aaaa")] {
+        packets.push(Packet {
+            at_ns,
+            ..packet(false, sequence, acknowledged, ACK, payload)
+        });
+    }
+    let (_, down, missing, events) = played(&packets);
+    assert_eq!((down.as_slice(), missing), (b"aaaabbbbcccc".as_slice(), 0));
+    let times: Vec<u64> = events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Bytes {
+                direction: Direction::ToClient,
+                at_ns,
+                ..
+            } => Some(*at_ns),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(times, [900, 900, 900]);
+}
+
 #[test]
 fn a_connection_ends_when_both_sides_have() {
     let mut packets = connection(1);

@@ -168,3 +168,40 @@ pub(crate) fn accept(listener: &OwnedFd) -> io::Result<Option<OwnedFd>> {
         Err(error) => Err(error.into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{
+        Signal, parent_process_death_signal, set_parent_process_death_signal as set_signal,
+    };
+    use std::os::unix::net::UnixStream;
+
+    /// The kernel keeps a socket's user as of when it was made.
+    fn client_of(user: Uid) -> OwnedFd {
+        set_thread_res_uid(None, user, None).expect("root may");
+        let (client, _) = UnixStream::pair().expect("two sockets");
+        set_thread_res_uid(None, Uid::ROOT, None).expect("the saved user stays ours");
+        client.into()
+    }
+
+    #[test]
+    fn who_acts_as_another_user_keeps_the_signal_that_was_there() {
+        if !geteuid().is_root() {
+            eprintln!("SKIPPED: only root can act as another user");
+            return;
+        }
+        let client = client_of(Uid::from_raw(65534));
+        for signal in [None, Some(Signal::TERM), Some(Signal::KILL)] {
+            set_signal(signal).expect("a signal");
+            let mut seen = Uid::ROOT;
+            let done = as_user_of(&client, || {
+                seen = geteuid();
+                Ok(())
+            });
+            assert!(done.is_ok() && seen.as_raw() == 65534, "{seen:?}");
+            assert_eq!(parent_process_death_signal().expect("it is known"), signal);
+        }
+        set_signal(None).expect("no signal");
+    }
+}

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use howfar_contract::jobs::{ClientWork, LoadJob};
+use howfar_contract::jobs::{Arrivals, ClientWork, LoadJob};
 use howfar_wire::mysql::handshake::Account;
 
 use crate::acknowledged::LogFile;
@@ -41,6 +41,16 @@ impl Plan {
             Some(_) => self.job.connections.div_ceil(OPEN_LOOP_CONNECTIONS),
         };
         cpus.len().min(most.min(useful) as usize)
+    }
+
+    /// In an open loop, what makes a schedule of one of `workers`, that has `used` connections: each connection has as much to do, also
+    /// where workers do not have equally many.
+    pub(super) fn arrivals(&self, used: usize, workers: usize) -> Option<Arrivals> {
+        let fair = used as f64 * workers as f64 / f64::from(self.job.connections);
+        self.job.arrivals.map(|arrivals| Arrivals {
+            rate_per_s: arrivals.rate_per_s * fair,
+            ..arrivals
+        })
     }
 
     /// How many of these are not idle ones.
@@ -85,5 +95,45 @@ impl Plan {
     pub(super) fn claim(&self) -> bool {
         self.job.transactions == 0
             || self.begun.fetch_add(1, Ordering::Relaxed) < self.job.transactions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coordinator::planned;
+    use crate::schedule::Schedule;
+    use howfar_contract::parse_job;
+    use serde_json::{Value, json};
+
+    fn plan(connections: u32, rate_per_s: Option<f64>) -> Arc<Plan> {
+        let arrivals = rate_per_s.map(|rate| json!({"rate_per_s": rate, "shape": "constant"}));
+        let job: Value = json!({
+            "job": "load", "version": howfar_contract::PROTOCOL_VERSION, "target": {"kind": "unix", "path": "/s"},
+            "user": "u", "password": "", "database": "d", "workload": {"kind": "oltp_point_select"},
+            "connections": connections, "seed": 1, "warmup_ns": 0, "measure_ns": 1, "arrivals": arrivals,
+        });
+        let job = parse_job("load", &job.to_string()).expect("a good job");
+        planned(job).expect("a plan").0
+    }
+
+    #[test]
+    fn a_worker_of_an_open_loop_has_several_connections() {
+        let cpus = [0, 1, 2, 3];
+        let open = |connections| plan(connections, Some(100.0)).workers(&cpus);
+        assert_eq!([1, 8, 9, 16, 17, 1000].map(open), [1, 1, 2, 2, 3, 4]);
+        let closed = |connections| plan(connections, None).workers(&cpus);
+        assert_eq!([1, 3, 4, 8].map(closed), [1, 3, 4, 4]);
+    }
+
+    /// Four connections on three workers, 400 requests a second: 100 for each connection, 400 in all.
+    #[test]
+    fn each_connection_has_the_same_part_of_a_rate() {
+        let plan = plan(4, Some(400.0));
+        let due = [2, 1, 1].map(|used| {
+            let own = plan.arrivals(used, 3).expect("an open loop");
+            Schedule::new(&own, (0, 3), 7, 0, 0).due_before(1_000_000_000)
+        });
+        assert_eq!(due, [200, 100, 100]);
     }
 }

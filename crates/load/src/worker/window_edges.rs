@@ -1,7 +1,6 @@
 //! The edges of the measured window, and the orders of the coordinator.
 
 use howfar_contract::Failed;
-use howfar_contract::jobs::Arrivals;
 
 use super::{Load, Order, Report, Worker};
 use crate::clock::now_ns;
@@ -100,16 +99,9 @@ impl Worker<'_> {
 
     fn start(&mut self, origin_ns: u64, window: Window) {
         let job = &self.plan.job;
-        // Each connection has as much to do, also where workers do not have equally many.
-        let fair = self.used as f64 * self.share.1 as f64 / f64::from(job.connections);
-        let schedule = job.arrivals.map(|arrivals| {
-            let rate_per_s = arrivals.rate_per_s * fair;
-            let own = Arrivals {
-                rate_per_s,
-                ..arrivals
-            };
-            Schedule::new(&own, self.share, job.seed, origin_ns, job.ramp_ns)
-        });
+        let arrivals = self.plan.arrivals(self.used, self.share.1);
+        let schedule =
+            arrivals.map(|own| Schedule::new(&own, self.share, job.seed, origin_ns, job.ramp_ns));
         let kinds = self.tools.program.kinds().len();
         let open_loop = schedule.is_some();
         self.load = Some(Load {
