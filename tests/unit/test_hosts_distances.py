@@ -230,8 +230,8 @@ def test_the_link_of_each_client_is_named_and_may_make_a_trial_void() -> None:
 )
 def test_clients_that_are_not_equally_far_from_the_server_share_no_load(near_ns: int, far_ns: int, alike: bool) -> None:
     links = (_apart("a", "b", near_ns, 10**9), _apart("c", "b", far_ns, 10**9))
-    with nullcontext() if alike else pytest.raises(PlanError, match=r"from a, .* from c"):
-        distances.check_alike(links)
+    with nullcontext() if alike else pytest.raises(PlanError, match=r"the replicas .* from a, .* from c"):
+        distances.check_alike(links, "replicas")
 
 
 def test_the_setup_names_all_clients_and_local_paths_only_where_there_are_some() -> None:

@@ -72,7 +72,15 @@ def test_a_server_on_none_of_the_hosts_is_refused() -> None:
         host_of(_given("mysql://me@10.9.9.9/shop"), parse_hosts(TWO))
 
 
-@pytest.mark.parametrize(("name", "word"), [("compression", "contents"), ("encryption", "plain sessions")])
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("compression", "contents"),
+        ("encryption", "plain sessions"),
+        ("cluster-reads", "replicate"),
+        ("page", "stores of keys"),
+    ],
+)
 def test_what_needs_a_server_of_howfars_own_is_refused(name: str, word: str) -> None:
     with pytest.raises(PlanError, match=word):
         check_plan(load_plan(name).plan, _given("mysql://me@10.0.0.2/shop"))

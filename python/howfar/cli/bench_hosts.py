@@ -59,7 +59,8 @@ def hosts_command(
     with joined(cluster) as (file, hosts):
         chosen = find_place(file, place, clients=clients)
         able = [name for name in file.with_role("client") if name != chosen.server]
-        chosen = with_clients(chosen, file, clients or ",".join(able))
+        named = any(part.strip().startswith("client") for part in (place or "").split(","))
+        chosen = with_clients(chosen, file, clients or (chosen.client if named else ",".join(able)))
         load = [hosts[name] for name in (chosen.client, *chosen.others)]
         request = Request(blocks, round(seconds * 1e9), threads)
         found = scale_out(hosts[chosen.server], load, request, lambda block: note(f"block {block} of {blocks}"))

@@ -238,8 +238,9 @@ def opened(
             for name in chosen.replicas:
                 plan, notes = _without(plan, notes, name, hosts[name].within(of_replication, plan))
         with open_hosts(hosts, chosen, hosts[chosen.server].within(lab_request, plan), swaps, given) as testbed:
-            if chosen.others:
-                check_alike(testbed.client_facts)
+            for what, links in (("clients", testbed.client_facts), ("replicas", testbed.followers)):
+                if len(links) > 1:
+                    check_alike(links, what)
             if not goes_on:
                 plan, more = _with_measured(plan, testbed)
                 notes += more

@@ -184,15 +184,15 @@ def _moved(real: Mapping[str, Any]) -> tuple[str, ...]:
     return (f"the RTT {ends} was {format_duration_ns(seen_ns)}, and {format_duration_ns(before_ns)} before the run",)
 
 
-def check_alike(links: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse clients that are not as far from the server as the first one: what they measure together has no one RTT. Raises
-    PlanError."""
+def check_alike(links: Sequence[Mapping[str, Any]], what: str = "clients") -> None:
+    """Refuse clients, or replicas, that are not as far from the server as the first one: what they measure together has no one RTT.
+    Raises PlanError."""
     first = links[0]["rtt_ns"]["p50"]
     if any(abs(one["rtt_ns"]["p50"] - first) > rtt_void_ns(first) for one in links):
         rtts = ", ".join(f"{format_duration_ns(one['rtt_ns']['p50'])} from {one['from']}" for one in links)
         raise PlanError(
-            f"the clients are not equally far from the server, and the results would be of no one RTT: {rtts}",
-            "Name clients whose RTTs differ by at most 100 µs or 3 %, or make one run for each distance.",
+            f"the {what} are not equally far from the server, and the results would be of no one RTT: {rtts}",
+            f"Name {what} whose RTTs differ by at most 100 µs or 3 %, or make one run for each distance.",
         )
 
 

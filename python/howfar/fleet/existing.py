@@ -23,6 +23,7 @@ from howfar.fleet.inner import SandboxedAgent
 from howfar.fleet.joined import quiet
 from howfar.fleet.remote import RemoteHost
 from howfar.fleet.ship import packed
+from howfar.lab.sandbox import heed_signals
 
 SCHEME = "ray://"
 _ADDRESS = re.compile(r"[A-Za-z0-9.-]+:\d{1,5}")
@@ -80,6 +81,7 @@ def join_existing(cluster: ExistingCluster) -> Iterator[tuple[HostsFile, dict[st
                 "Run howfar on a machine of the cluster, with its version of Ray and Python and, where it has one, its token "
                 "(RAY_AUTH_MODE, RAY_AUTH_TOKEN_PATH).",
             ) from error
+        heed_signals()  # Ray's own handler would end without a word
         try:
             with _alone(cluster):
                 file = hosts_of(ray.nodes())

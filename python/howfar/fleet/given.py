@@ -83,6 +83,10 @@ def check_given(plan: Plan) -> None:
         needs = "tables with other contents than sysbench's"
     elif plan.workload.kind in OWN_TABLES:
         needs = "a table that is made anew for each trial"
+    elif plan.workload.kind in ("page", "key_value"):
+        needs = "stores of keys"
+    elif factors.replication != ("off",):
+        needs = "servers that replicate, which are begun anew for each trial"
     elif set(factors.tls) != {"off"} or set(factors.compression) != {"off"}:
         needs = "encrypted or compressed sessions"
     if needs:

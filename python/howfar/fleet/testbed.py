@@ -240,6 +240,8 @@ class Hosts:
         exchanged = {"to_server": "to_client", "to_client": "to_server"}
         return {
             **self.link_facts,
+            "from": self.link_facts["to"],
+            "to": self.link_facts["from"],
             **{what: {exchanged[to]: v for to, v in self.link_facts[what].items()} for what in _OF_A_DIRECTION},
         }
 
@@ -297,6 +299,14 @@ class Hosts:
         nodes = (self.place.server, *self.place.replicas[:most])
         linked = pairs(len(nodes)) if self._meshed else pairs(len(nodes))[:1]
         return tuple(self._found[nodes[high], nodes[low]].facts() for low, high in linked)
+
+    @property
+    def followers(self) -> tuple[dict[str, Any], ...]:
+        """The same from each replica to the server. Empty: there is none, or each pair has a distance of its own."""
+        if self.request.replicas is None or self._meshed:
+            return ()
+        names = self.place.replicas[: self.request.replicas.most]
+        return tuple(self._found[name, self.place.server].facts() for name in names)
 
     @property
     def _meshed(self) -> bool:
