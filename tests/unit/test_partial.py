@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from howfar.store.partial import unfinished
+from howfar.cli.load import write_whole
+from howfar.cli.output import check_page_path, write
+from howfar.store.partial import stays, unfinished
 
 
 def _killed_maker(path: Path) -> None:
@@ -47,3 +50,15 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
         name.write_text("half")
         raise ZeroDivisionError
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("writes", [write, write_whole])
+def test_what_is_no_file_is_written_into_and_stays(writes: Callable[[Path, str], None], tmp_path: Path) -> None:
+    """As root, a file that takes the name of /dev/null takes it from the machine."""
+    target, link = tmp_path / "target", tmp_path / "link"
+    link.symlink_to("/dev/null")
+    check_page_path(link)
+    writes(link, "text")
+    assert link.is_symlink() and stays(Path("/dev/null")) and not stays(target)
+    writes(target, "text")
+    assert target.read_text() == "text" and not stays(target)

@@ -291,9 +291,10 @@ def lab(
     plan = _replicated_plan(replication, server or "mariadb", levels)
     choice = read_link(values)
     path = _path(path_name, choice)
+    bare = choice.alone and path_name is None and not (beside or replication or tls)
     request = LabRequest(
         replicas=None if plan is None else replicas_of(plan),
-        server=server or ("none" if choice.alone and path_name is None and not beside else "mariadb"),
+        server=server or ("none" if bare else "mariadb"),
         companions=tuple(filter(None, beside.split(","))),
         tables=tables,
         table_size=table_size,
@@ -426,9 +427,7 @@ def _open_stage(
     variables = _account(laboratory, stage, tls) if stage.user else {}
     if stage.trust is not None:
         variables["HOWFAR_CA_FILE"] = stage.trust.ca_file
-    kind = laboratory.store.kind
-    speaks = KINDS[kind].speaks
-    variables |= {"HOWFAR_PROTOCOL": kind if speaks == "keys" else speaks, **_where("HOWFAR", stage.target)}
+    variables |= {"HOWFAR_PROTOCOL": KINDS[laboratory.store.kind].service, **_where("HOWFAR", stage.target)}
     if isinstance(stage.serving, Replicated):
         ledger.callback(_name_late_links, stage.serving)
         for replica in stage.serving.pair.replicas:

@@ -61,6 +61,7 @@ from howfar.load.result import (
 )
 from howfar.load.search import MOST_TRIALS, Goal, Trial, answer, judged, next_rate, parse_goal, sentence
 from howfar.load.verdict import Stamp
+from howfar.store.partial import stays
 
 WHOLE = 0.9
 """Share of an interval's length; one cut short by the end of the window is less."""
@@ -230,6 +231,8 @@ def check_outputs(options: Options) -> None:
     for path in (Path(options.value(name)) for name in ("prometheus", "hdr-log") if options.given(name)):
         if path.is_dir():
             raise RunFileError(f"{path} cannot be written: it is a directory", "Name a file.")
+        if stays(path):
+            continue
         with _writing(path), tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent):
             pass
 
@@ -247,6 +250,9 @@ def _writing(path: Path) -> Iterator[None]:
 def write_whole(path: Path, text: str) -> None:
     """Write a file whole or not at all: a reader never sees half of it. Raises RunFileError."""
     with _writing(path):
+        if stays(path):
+            path.write_text(text, encoding="utf-8")
+            return
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:

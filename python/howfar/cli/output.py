@@ -17,7 +17,7 @@ from howfar.analysis.summary import Summary
 from howfar.cli.main import INTERRUPTED, VOID
 from howfar.cli.screen import has_colour, note, program, width
 from howfar.errors import DiskFull, RunFileError, UsageError
-from howfar.store.partial import NO_ROOM, unfinished
+from howfar.store.partial import NO_ROOM, stays, unfinished
 from howfar.store.records import Run, StopReason, TrialStatus, compared_part, confirmation, plan_part
 from howfar.store.run_file import read_run
 
@@ -86,6 +86,8 @@ def check_page_path(path: Path) -> None:
     """Check, before anything is measured, that a page can be written there. Raises RunFileError."""
     if path.is_dir():
         raise RunFileError(f"{path} is a directory, not a file for the HTML page", "Name a file with --html.")
+    if stays(path):
+        return
     if not path.parent.is_dir():
         raise RunFileError(f"there is no directory {path.parent} for the HTML page", "Create it, or name another.")
     if not os.access(path.parent, os.W_OK | os.X_OK):
@@ -97,6 +99,9 @@ def check_page_path(path: Path) -> None:
 def write(path: Path, text: str, again: str = " `howfar report` writes the page again from the run file.") -> None:
     """Write a whole file or none. `again`: how to have it later. Raises DiskFull, RunFileError."""
     try:
+        if stays(path):
+            path.write_text(text, encoding="utf-8")
+            return
         with unfinished(path) as partial:
             partial.write_text(text, encoding="utf-8")
             partial.replace(path)

@@ -24,6 +24,11 @@ _JOURNAL = "-journal"
 """Suffix of the file in which SQLite keeps unfinished transactions."""
 
 
+def stays(path: Path) -> bool:
+    """Whether what has this name is written into and not replaced: a device, a pipe, or a link."""
+    return path.is_symlink() or (path.exists() and not path.is_file())
+
+
 @contextmanager
 def unfinished(path: Path) -> Iterator[Path]:
     """An empty file to be written and then linked or renamed to `path`. What is left of it on leaving is removed.

@@ -38,7 +38,7 @@ from howfar.engine.messages import (
     TextValues,
     UnixTarget,
 )
-from howfar.engine.process import Launcher
+from howfar.engine.process import Launcher, own_environment
 from howfar.engine.rules import services_of, sql_of
 from howfar.errors import LabError, MissingError, PlanError
 from howfar.lab import sandbox
@@ -266,7 +266,7 @@ class PhpFpm:
                 launcher,
                 command,
                 # An empty one: no directory of further settings is read.
-                env={**os.environ, "PHP_INI_SCAN_DIR": ""},
+                env={**own_environment(), "PHP_INI_SCAN_DIR": ""},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
