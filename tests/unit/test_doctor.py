@@ -331,6 +331,9 @@ def test_sessions_that_idle_are_a_pooler_that_is_missing_or_keeps_them() -> None
     ]
     assert "pgbouncer (www-data, pid 7) keeps sessions, as with pool_mode = session" in finding.says
     assert found(postgres(sessions=49, idle_sessions=49)) == found(postgres(sessions=120, idle_sessions=100)) == set()
+    assert found(postgres(sessions=60, idle_sessions=58, socket_connections=58)) == set(), (
+        "a pooler may be on the socket"
+    )
     assert found(postgres(sessions=None, idle_sessions=None)) == set()
 
 

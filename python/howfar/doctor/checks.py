@@ -434,7 +434,7 @@ def encrypted_local(context: Context) -> list[Draft]:
         trip, _, text = difference
         gain = Gain(says=text, basis="TLS against plain TCP, pinged here in turn", saves_ns=trip)
     says = f"{do(using, 'encrypts', 'encrypt')} traffic that never leaves this machine"
-    if server.socket() is not None or server.kind is Kind.MEMCACHED:
+    if (server.socket() is not None or server.kind is Kind.MEMCACHED) and not all(map(needs_tcp, using)):
         return [Draft(f"{says}; over the socket there would be nothing to encrypt", (), gain, Severity.NOTE)]
     return [Draft(says, _plain_url(context), gain, Severity.NOTE)]
 
@@ -489,8 +489,11 @@ _PIPELINE = Change(
 
 
 def pooler_missing(context: Context) -> list[Draft]:
-    """Most sessions are idle, and none of its clients on this machine is a pooler."""
-    if any(client.program in _POOLERS for client in context.server.clients):
+    """Most sessions are idle, and none of its clients on this machine is a pooler; one on the socket would not be seen."""
+    server = context.server
+    if any(client.program in _POOLERS for client in server.clients):
+        return []
+    if (server.sessions or 0) - (server.socket_connections or 0) < FEWEST_SESSIONS:
         return []
     return _idle_sessions(context, "no pooler was seen")
 

@@ -53,6 +53,8 @@ class _ServerState:
 
     known: Known
     session: Session | None
+    by: Transport | None = None
+    """The session's."""
     before: Counters | None = None
     after: Counters | None = None
     reported: SelfReport = _NO_REPORT
@@ -68,7 +70,7 @@ def examine(targets: Sequence[Target], logins: Logins, seconds: float) -> Examin
     for server, target in zip(known, targets, strict=False):
         if server is None or not server.endpoints:
             raise _no_answer(target)
-    states = [_ServerState(server, _admitted(server)) for server in known if server is not None]
+    states = [_ServerState(server, *_admitted(server)) for server in known if server is not None]
     try:
         watched, programs = _watch(states, seconds)
     finally:
@@ -137,14 +139,14 @@ def _no_answer(target: Target) -> MissingError:
     )
 
 
-def _admitted(known: Known) -> Session | None:
-    """A session on the cheapest endpoint that accepts the login."""
-    for endpoint in known.endpoints.values():
+def _admitted(known: Known) -> tuple[Session | None, Transport | None]:
+    """A session on the cheapest endpoint that accepts the login, and its transport."""
+    for transport, endpoint in known.endpoints.items():
         try:
-            return PROTOCOLS[known.kind].open(endpoint, known.login)
+            return PROTOCOLS[known.kind].open(endpoint, known.login), transport
         except (Refused, NotThis):
             continue
-    return None
+    return None, None
 
 
 def _watch(states: Sequence[_ServerState], seconds: float) -> tuple[Watched, dict[int, procfs.Process]]:
@@ -245,7 +247,7 @@ def _on_socket(key: int, state: _ServerState, watched: Watched) -> int | None:
     """Number of connections over the socket, without the doctor's own."""
     if not any(listener.path is not None for listener in state.known.listeners):
         return None
-    own = state.session is not None and Transport.SOCKET in state.known.endpoints
+    own = state.by in (Transport.SOCKET, Transport.SOCKET_TLS)
     return max(watched.socket_connections[key] - own, 0)
 
 
