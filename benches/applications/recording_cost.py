@@ -25,7 +25,7 @@ from pathlib import Path
 from predicted import HERE, HOWFAR, App, apps, lab
 
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import mean_interval
+from howfar.stats.intervals import hodges_lehmann
 
 PAGES = [sys.executable, __file__, "--inside"]
 WINDOW_S = 3.0
@@ -55,9 +55,8 @@ def packets(app: App, windows: int) -> None:
 
 
 def show(how: str, name: str, logs: Sequence[float], without: Sequence[float]) -> None:
-    """The mean of the ratios' logarithms, trimmed by a tenth at both ends: a page that another program delayed is none of ours."""
-    ordered, cut = sorted(logs), len(logs) // 10
-    cost = mean_interval(ordered[cut : len(ordered) - cut])
+    """The rank estimate of the ratios' logarithms, which a page that another program delayed hardly moves."""
+    cost = hodges_lehmann(logs)
     print(f"{how:8} {name:8} {percent(cost)} of {statistics.median(without) / 1e6:.2f} ms, {len(logs)} pairs")
 
 

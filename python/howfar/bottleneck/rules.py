@@ -187,8 +187,10 @@ def one_thread(evidence: Evidence, cycle: Cycle) -> Finding | None:
         if role == "link":
             says = f"one thread of the link's emulator was on a CPU for {percent(share)} of the time"
             return Finding(Resource.INSTRUMENT_CPU, says, (says,), "medium")
-        says = f"one thread of the {role} was on a CPU for {percent(share)} of the time, while other CPUs had time left"
-        return Finding(Resource.ONE_THREAD, says, (says,), "high")
+        left = all(cpus.used < FULL_SHARE for cpus in evidence.cpu_sets)
+        says = f"one thread of the {role} was on a CPU for {percent(share)} of the time"
+        says += ", while other CPUs had time left" if left else "; the other CPUs had hardly any time left"
+        return Finding(Resource.ONE_THREAD, says, (says,), "high" if left else "medium")
     return None
 
 

@@ -41,7 +41,8 @@ from howfar.cli.screen import console, cpu_list, is_terminal, json_option, no_co
 from howfar.errors import MissingError, UsageError
 from howfar.lab.link.backends import DEFAULT, SHAPING
 from howfar.plan.quantities import RateBps, RttNs, read_option
-from howfar.stats.intervals import in_brackets
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import MIN_BLOCKS, in_brackets
 from howfar.units import counted, format_duration_ns, format_rate_bps
 
 MISSED = "!"
@@ -332,13 +333,19 @@ def _verdicts(found: Calibration) -> list[str]:
     lines = []
     for over in found.transports:
         limit = "at most" if all(floor.within_bar for floor in over.floors) else "more than"
+        doubt = "" if all(_is_sure(floor.engine_over_ping_pong) for floor in over.floors) else " (not resolved)"
         lines.append(
-            f"Over {over.transport}, the engine's p50 is {limit} {FLOOR_BAR - 1:.0%} above the ping-pong's; "
+            f"Over {over.transport}, the engine's p50 is {limit} {FLOOR_BAR - 1:.0%} above the ping-pong's{doubt}; "
             f"the ceiling's limit was {_LIMITS[over.ceiling.limit]}."
         )
-    if found.setting.blocks < 6:
-        lines.append("Fewer than 6 blocks give no intervals, so small differences mean nothing.")
+    if found.setting.blocks < MIN_BLOCKS:
+        lines.append(f"Fewer than {MIN_BLOCKS} blocks give no intervals, so small differences mean nothing.")
     return lines
+
+
+def _is_sure(ratio: Estimate) -> bool:
+    """Whether the whole interval is on one side of the bar."""
+    return ratio.low is not None and ratio.high is not None and not ratio.low < FLOOR_BAR < ratio.high
 
 
 # ---------------------------------------------------------------- engine
@@ -354,7 +361,7 @@ def _verdicts(found: Calibration) -> list[str]:
     type=click.IntRange(1, 1000),
     default=8,
     show_default=True,
-    help="Number of blocks; intervals need two or more.",
+    help="Number of blocks; intervals need four or more.",
 )
 @click.option(
     "--seconds", type=click.FloatRange(0.2, 600), default=4.0, show_default=True, help="Length of each measurement."
