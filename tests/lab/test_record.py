@@ -315,9 +315,10 @@ def test_packets_say_the_same_without_a_tap(server: Running, tmp_path: Path) -> 
 
 @contextlib.contextmanager
 def capturing(to: str, out: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A recorder of packets on `lo`, which leads its own process group as a command of a shell with a terminal does."""
-    arguments = [HOWFAR, "record", "--interface", "lo", "--server", to, "--out", str(out), "--json"]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0) as recorder:
+    """A recorder of packets on `lo` in its own process group that heeds Ctrl-C, as a command of a shell with a terminal does."""
+    arguments = ["--interface", "lo", "--server", to, "--out", str(out), "--json"]
+    command = ["env", "--default-signal=INT", HOWFAR, "record", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0) as recorder:
         assert recorder.stderr is not None
         assert any(b"recording packets" in line for line in iter(recorder.stderr.readline, b""))
         try:
