@@ -56,6 +56,7 @@ def test_what_a_crash_loses(name: str, cache: Path) -> None:
     )
     if gone["record"]["back_ns"] is None:  # a machine that is too busy takes it back too late for so short a window
         (gone,) = _broken(name, cache, leaves | {"measure_ns": 40 * SECOND})
+    assert "record" in sync, sync
     kept = CrashRecord(**sync["record"])
     assert (kept.lost, kept.lost_keys) == (0, ())
     assert kept.acknowledged > 0 and kept.unknown <= THREADS

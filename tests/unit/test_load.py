@@ -492,13 +492,13 @@ def test_client_limited_by_a_busy_thread() -> None:
 
 
 def test_client_limited_by_waiting_for_a_cpu() -> None:
-    """Two threads over ten seconds: 2 % of the window, a thread, are 0.4 s."""
-    found = one(judge(fake_load.finished(cpu_ns=3_600_000_000, runnable_wait_ns=500_000_000), slices(RATES)))
+    """Three threads, of which one gives orders, over ten seconds: 2 % of the window, a thread, are 0.4 s."""
+    found = one(judge(fake_load.finished(threads=3, cpu_ns=3_600_000_000, runnable_wait_ns=500_000_000), slices(RATES)))
     assert (found.stamp, "12% of the time" in found.because) == (Stamp.CLIENT_LIMITED, True)
     assert "each thread for 2.5% of the window" in found.because
-    hardly = fake_load.finished(cpu_ns=100_000_000, runnable_wait_ns=390_000_000)
+    hardly = fake_load.finished(threads=3, cpu_ns=100_000_000, runnable_wait_ns=390_000_000)
     assert judge(hardly, slices(RATES)).stamps == (Stamp.VALID,), "nearly idle: what it waited is nothing to the window"
-    busy = fake_load.finished(cpu_ns=9_000_000_000, runnable_wait_ns=900_000_000)
+    busy = fake_load.finished(threads=3, cpu_ns=9_000_000_000, runnable_wait_ns=900_000_000)
     assert judge(busy, slices(RATES)).stamps == (Stamp.VALID,), "9 % of the time in which it had work"
 
 

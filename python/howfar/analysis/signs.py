@@ -9,6 +9,7 @@ from enum import StrEnum
 from statistics import fmean, median, stdev
 
 from howfar.analysis.link_facts import LinkFacts
+from howfar.plan.factors import breaks
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS, RatioJudgement, excludes_one, half_width, judge_ratio
 from howfar.stats.trials import TrialTable, Value
@@ -208,6 +209,8 @@ def cpu_scatter(table: TrialTable) -> float | None:
     found = []
     for arm in table.run.info.arms:
         costs = [cost for trial in table.measured(arm.name) if (cost := table.path_cpu_us(trial))]
-        if len(costs) >= MIN_BLOCKS:
+        if len(costs) >= MIN_BLOCKS and not breaks(
+            arm.factors
+        ):  # an outage is a part of what such an arm's servers did
             found.append(stdev(costs) / fmean(costs))
     return median(found) if found else None

@@ -151,7 +151,7 @@ class Evidence:
     @property
     def client_workers(self) -> int:
         """Threads that serve connections, one per CPU. The engine's main thread sleeps meanwhile."""
-        return max(1, min(self.role("client").threads, len(self.setting.client_cpus)))
+        return max(1, min(self.role("client").threads - 1, len(self.setting.client_cpus)))
 
     @property
     def client_waited_share(self) -> float:

@@ -282,7 +282,8 @@ def lab(
     With --replication, this server is the primary; the others are in HOWFAR_REPLICA1_SOCKET, HOWFAR_REPLICA1_CLIENT_CNF, and so on.
     --beside sets HOWFAR_REDIS_SOCKET, or HOWFAR_REDIS_HOST and _PORT, and HOWFAR_MEMCACHED_… likewise.
     On `remote`, HOWFAR_HOST and HOWFAR_HOST6 are the addresses of the server's host, even without a server.
-    Link options imply `--path remote`; without --path, all but --rtt, --rate, --tcp and --congestion-control imply `--server none`.
+    Link options imply `--path remote`; without --path, --tls, --beside and --replication, all but --rtt, --rate, --tcp and
+    --congestion-control imply `--server none`.
     The exit code is that of CMD; 127 means that it was not found, 126 that it cannot be run, and 128 + N that signal N ended it.
     """
     if beside and server == "none":

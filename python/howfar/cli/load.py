@@ -233,6 +233,7 @@ def check_outputs(options: Options) -> None:
             raise RunFileError(f"{path} cannot be written: it is a directory", "Name a file.")
         if stays(path):
             continue
+        path = path.resolve()
         with _writing(path), tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent):
             pass
 
@@ -253,6 +254,7 @@ def write_whole(path: Path, text: str) -> None:
         if stays(path):
             path.write_text(text, encoding="utf-8")
             return
+        path = path.resolve()  # a link stays, and what it names is replaced whole
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:

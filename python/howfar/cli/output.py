@@ -88,12 +88,11 @@ def check_page_path(path: Path) -> None:
         raise RunFileError(f"{path} is a directory, not a file for the HTML page", "Name a file with --html.")
     if stays(path):
         return
-    if not path.parent.is_dir():
-        raise RunFileError(f"there is no directory {path.parent} for the HTML page", "Create it, or name another.")
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise RunFileError(
-            f"the directory {path.parent} cannot be written to", "Choose a writable directory with --html."
-        )
+    folder = path.resolve().parent if path.is_symlink() else path.parent
+    if not folder.is_dir():
+        raise RunFileError(f"there is no directory {folder} for the HTML page", "Create it, or name another.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise RunFileError(f"the directory {folder} cannot be written to", "Choose a writable directory with --html.")
 
 
 def write(path: Path, text: str, again: str = " `howfar report` writes the page again from the run file.") -> None:
@@ -102,9 +101,10 @@ def write(path: Path, text: str, again: str = " `howfar report` writes the page 
         if stays(path):
             path.write_text(text, encoding="utf-8")
             return
-        with unfinished(path) as partial:
+        whole = path.resolve()  # a link stays, and what it names is replaced
+        with unfinished(whole) as partial:
             partial.write_text(text, encoding="utf-8")
-            partial.replace(path)
+            partial.replace(whole)
     except OSError as error:
         kind = DiskFull if error.errno in NO_ROOM else RunFileError
         raise kind(

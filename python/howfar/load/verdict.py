@@ -157,7 +157,8 @@ def _client_limited(finished: Finished, unknown: list[str]) -> list[str]:
     busy = client.busiest_thread_ns / finished.elapsed_ns
     wanted = client.cpu_ns + client.runnable_wait_ns
     waited = client.runnable_wait_ns / wanted if wanted else 0.0
-    of_window = client.runnable_wait_ns / max(client.threads, 1) / finished.elapsed_ns
+    working = max(client.threads - 1, 1)  # one gives orders and sleeps
+    of_window = client.runnable_wait_ns / working / finished.elapsed_ns
     reasons = []
     if busy > THREAD_BUSY_SHARE:
         reasons.append(f"the engine's busiest thread was on a CPU for {busy:.0%} of the window")

@@ -25,8 +25,8 @@ _JOURNAL = "-journal"
 
 
 def stays(path: Path) -> bool:
-    """Whether what has this name is written into and not replaced: a device, a pipe, or a link."""
-    return path.is_symlink() or (path.exists() and not path.is_file())
+    """Whether what has this name, or what it links to, is written into and not replaced: a device or a pipe."""
+    return path.exists() and not path.is_file()
 
 
 @contextmanager

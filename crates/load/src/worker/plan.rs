@@ -32,13 +32,13 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// One for each CPU, no more than connections, no more than requested. In an open loop a request waits for a connection of its
-    /// own worker alone, so each worker has several.
+    /// One for each CPU, no more than connections, as many as requested. In an open loop a request waits for a connection of its own
+    /// worker alone, so each worker has several, unless a number was requested.
     pub(crate) fn workers(&self, cpus: &[u32]) -> usize {
         let most = self.job.threads.unwrap_or(u32::MAX);
-        let useful = match self.job.arrivals {
-            None => self.job.connections,
-            Some(_) => self.job.connections.div_ceil(OPEN_LOOP_CONNECTIONS),
+        let useful = match (self.job.arrivals, self.job.threads) {
+            (Some(_), None) => (self.job.connections / OPEN_LOOP_CONNECTIONS).max(1),
+            _ => self.job.connections,
         };
         cpus.len().min(most.min(useful) as usize)
     }
@@ -106,12 +106,12 @@ mod tests {
     use howfar_contract::parse_job;
     use serde_json::{Value, json};
 
-    fn plan(connections: u32, rate_per_s: Option<f64>) -> Arc<Plan> {
+    fn plan(connections: u32, rate_per_s: Option<f64>, threads: Option<u32>) -> Arc<Plan> {
         let arrivals = rate_per_s.map(|rate| json!({"rate_per_s": rate, "shape": "constant"}));
         let job: Value = json!({
             "job": "load", "version": howfar_contract::PROTOCOL_VERSION, "target": {"kind": "unix", "path": "/s"},
             "user": "u", "password": "", "database": "d", "workload": {"kind": "oltp_point_select"},
-            "connections": connections, "seed": 1, "warmup_ns": 0, "measure_ns": 1, "arrivals": arrivals,
+            "connections": connections, "seed": 1, "warmup_ns": 0, "measure_ns": 1, "arrivals": arrivals, "threads": threads,
         });
         let job = parse_job("load", &job.to_string()).expect("a good job");
         planned(job).expect("a plan").0
@@ -120,16 +120,18 @@ mod tests {
     #[test]
     fn a_worker_of_an_open_loop_has_several_connections() {
         let cpus = [0, 1, 2, 3];
-        let open = |connections| plan(connections, Some(100.0)).workers(&cpus);
-        assert_eq!([1, 8, 9, 16, 17, 1000].map(open), [1, 1, 2, 2, 3, 4]);
-        let closed = |connections| plan(connections, None).workers(&cpus);
+        let open = |connections| plan(connections, Some(100.0), None).workers(&cpus);
+        assert_eq!([1, 8, 9, 16, 17, 1000].map(open), [1, 1, 1, 2, 2, 4]);
+        let closed = |connections| plan(connections, None, None).workers(&cpus);
         assert_eq!([1, 3, 4, 8].map(closed), [1, 3, 4, 4]);
+        let requested = |threads| plan(8, Some(100.0), Some(threads)).workers(&cpus);
+        assert_eq!([1, 3, 8].map(requested), [1, 3, 4]);
     }
 
     /// Four connections on three workers, 400 requests a second: 100 for each connection, 400 in all.
     #[test]
     fn each_connection_has_the_same_part_of_a_rate() {
-        let plan = plan(4, Some(400.0));
+        let plan = plan(4, Some(400.0), None);
         let due = [2, 1, 1].map(|used| {
             let own = plan.arrivals(used, 3).expect("an open loop");
             Schedule::new(&own, (0, 3), 7, 0, 0).due_before(1_000_000_000)

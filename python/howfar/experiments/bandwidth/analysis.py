@@ -179,7 +179,11 @@ def foreign(one: Series, every: Sequence[Series], workload: Mapping[str, Any]) -
         return predict(bases, settings, one.arms, f"from {basis.name} at {_ends(basis)}, {size}", own=False)
     others = [facts for each in links for facts in each.arms if not facts.link_full]
     text = f"from {basis.name} at the same numbers of connections, {size}, the link's rate and its round trip at rest"
-    text += ", CPU as over the nearest other link that was not full" if others else ", the emulator's share of the CPUs"
+    there = {facts.threads for facts in others if facts.rate_bps and one.top.rate_bps}
+    text += ", CPU as over the nearest other link that was not full" if there else ", the emulator's share of the CPUs"
+    if there and (lacking := {facts.threads for facts in basis.arms} - there):
+        numbers = ", ".join(map(str, sorted(lacking)))
+        text += f" (at {numbers} connections: as on {basis.name}, and the emulator's share)"
     return predict(onto_link(basis.arms, one.top, others, workload), settings, one.arms, text, own=False)
 
 

@@ -16,7 +16,7 @@ from howfar.paths import is_local
 from howfar.plan.factors import ORDINARY
 from howfar.services import SERVICES
 from howfar.stats.estimate import Estimate
-from howfar.stats.host_cpus import HostCpus, cpus_used
+from howfar.stats.host_cpus import HostCpus, cpus_used, forwarder_share
 from howfar.stats.intervals import mean_interval
 from howfar.stats.trials import TrialTable, transaction_histogram
 from howfar.store.receipts import number_in
@@ -221,15 +221,21 @@ class ArmTrials:
             spent[role] = spent.get(role, 0.0) + use.cpu_ns
         return {role: ns / 1e9 / self.pages for role, ns in spent.items()}
 
+    def _between(self, host: str) -> float:
+        """Share of the programs in between that runs on a `host`, `client` or `server`."""
+        return forwarder_share([trial.receipt for trial in self.trials.values()], host)
+
     @property
     def application_s(self) -> float:
-        """With the visitor, and one of the two forwarders."""
+        """With the visitor, and what runs on its host of the programs in between."""
         found = self.cpu_s
-        return found.get("application", 0.0) + found.get("visitor", 0.0) + found.get("forwarder", 0.0) / 2
+        between_s = found.get("forwarder", 0.0) * self._between("client")
+        return found.get("application", 0.0) + found.get("visitor", 0.0) + between_s
 
     @property
     def database_s(self) -> float:
-        return sum(self.cpu_s.get(role, 0.0) for role in _SERVERS) + self.cpu_s.get("forwarder", 0.0) / 2
+        between_s = self.cpu_s.get("forwarder", 0.0) * self._between("server")
+        return sum(self.cpu_s.get(role, 0.0) for role in _SERVERS) + between_s
 
     @cached_property
     def sides(self) -> tuple[Side, ...]:
@@ -256,8 +262,9 @@ class ArmTrials:
         )
 
     def _ours(self, trial: Trial, roles: tuple[str, ...]) -> float:
-        """CPUs of these roles, and of one of two forwarders."""
-        return cpus_used(trial.measured, roles) + cpus_used(trial.measured, ("forwarder",)) * (self.machines == 2) / 2
+        """CPUs of these roles, and of the programs in between on their host."""
+        share = self._between("client" if roles == _APPLICATIONS else "server") if self.machines == 2 else 0.0
+        return cpus_used(trial.measured, roles) + share * cpus_used(trial.measured, ("forwarder",))
 
     # ------------------------------------------------------------ round trips
 
