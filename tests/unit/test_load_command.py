@@ -17,7 +17,7 @@ import pytest
 from tests.unit import fake_load
 from tests.unit.test_load_options import PAUSES
 
-from howfar.cli.load import write_whole
+from howfar.cli.load import write_file
 from howfar.cli.load_address import find_login, target_of
 from howfar.cli.main import run_command_line
 from howfar.engine.message import Message
@@ -357,13 +357,13 @@ def test_of_several_addresses_the_first_that_answers_is_said(monkeypatch: pytest
 
 def test_files_are_whole_or_not_there(tmp_path: Path) -> None:
     target = tmp_path / "x.prom"
-    write_whole(target, "a\n")
-    write_whole(target, "b\n")
+    write_file(target, "a\n")
+    write_file(target, "b\n")
     assert target.read_text() == "b\n"
     assert stat.S_IMODE(target.stat().st_mode) == 0o644
     assert [path.name for path in tmp_path.iterdir()] == ["x.prom"]
     with pytest.raises(RunFileError, match="cannot be written"):
-        write_whole(tmp_path / "none" / "x.prom", "a\n")
+        write_file(tmp_path / "none" / "x.prom", "a\n")
     assert not (tmp_path / "none").exists()
 
 

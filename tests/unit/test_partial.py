@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from howfar.cli.load import write_whole
+from howfar.cli.load import write_file
 from howfar.cli.output import check_page_path, write
 from howfar.store.partial import stays, unfinished
 
@@ -52,7 +52,7 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("writes", [write, write_whole])
+@pytest.mark.parametrize("writes", [write, write_file])
 def test_what_is_no_file_is_written_into_and_stays(writes: Callable[[Path, str], None], tmp_path: Path) -> None:
     """As root, a file that takes the name of /dev/null takes it from the machine."""
     target, link = tmp_path / "target", tmp_path / "link"

@@ -207,10 +207,9 @@ def baseline_spread(table: TrialTable) -> Spread | None:
 def cpu_scatter(table: TrialTable) -> float | None:
     """Relative standard deviation, between trials, of a cell's CPU time per operation: the median cell's. None: too few trials."""
     found = []
-    for arm in table.run.info.arms:
+    # Where something breaks, an outage of random length is a part of the trial.
+    for arm in (arm for arm in table.run.info.arms if not breaks(arm.factors)):
         costs = [cost for trial in table.measured(arm.name) if (cost := table.path_cpu_us(trial))]
-        if len(costs) >= MIN_BLOCKS and not breaks(
-            arm.factors
-        ):  # an outage is a part of what such an arm's servers did
+        if len(costs) >= MIN_BLOCKS:
             found.append(stdev(costs) / fmean(costs))
     return median(found) if found else None

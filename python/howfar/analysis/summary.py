@@ -322,6 +322,7 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
     verdict = next((text for each in experiments if (text := each.verdict(evidence, findings))), "")
     advice = next((found for each in experiments if (found := each.advice(evidence, findings)) is not None), None)
     voids = sum(trial.status is TrialStatus.VOID for trial in whole.trials)
+    machine = Machine(machine_cpus(run), others_cpus(run.trials), cpu_scatter(table))
     return Summary(
         run=run.info.run_id,
         plan=run.info.plan_name,
@@ -345,17 +346,17 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
         hosts=hosts_seen(run, table),
         controls=known,
         void_reasons=_reasons(whole, None),
-        others_cpus=others_cpus(run.trials),
-        machine_cpus=machine_cpus(run),
+        others_cpus=machine.others_cpus,
+        machine_cpus=machine.cpus,
         baseline_spread=baseline_spread(table),
-        cpu_scatter=cpu_scatter(table),
+        cpu_scatter=machine.cpu_scatter,
         verdict=_FEW_BLOCKS * (table.blocks < MIN_BLOCKS and bool(cells)) + verdict,
         advice=advise(unadvised(cells, tested), table, floors) if advice is None else advice,
         cells=doubted(cells, tested),
         unmeasured=tuple(_unmeasured(table, arm) for arm in run.info.arms if not _good(run, arm.name)),
         trials=_points(table),
         environment=run.info.environment,
-        warnings=tuple(_session_warnings(table, floors, known, bool(spoiled_shown(measured)))),
+        warnings=tuple(_session_warnings(run, machine, floors, known, bool(spoiled_shown(measured)))),
         confirmations=tested,
         unconfirmed=unconfirmed(confirmed),
         findings=findings,
@@ -454,14 +455,14 @@ def _noise(floors: Floors) -> dict[str, Any]:
     }
 
 
-def _session_warnings(table: TrialTable, floors: Floors, known: Sequence[Control], disturbed: bool) -> list[Warning]:
+def _session_warnings(
+    run: Run, machine: Machine, floors: Floors, known: Sequence[Control], disturbed: bool
+) -> list[Warning]:
     twice = [control.found for control in known if control.is_same]
     twice += [floors.same[Figure.THROUGHPUT]] if Figure.THROUGHPUT in floors.same else []
     same = [simultaneous(found, len(twice)) for found in twice]
     missed = any(control.recovered is False and not control.is_same for control in known)
-    run = table.run
     loads = [trial.load for trial in run.trials if trial.load is not None]
     threads = max((threads_of(arm) for arm in run.info.arms), default=1)
     found = [Warning.DISTURBED] if disturbed else []
-    machine = Machine(machine_cpus(run), others_cpus(run.trials), cpu_scatter(table))
     return found + session_warnings(same, missed, loads, machine, threads)

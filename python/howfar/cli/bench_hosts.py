@@ -53,14 +53,14 @@ def hosts_command(
     cluster, code = enter(where)
     if code is not None:
         return code
-    from howfar.fleet.roles import find_place, with_clients
+    from howfar.fleet.roles import find_place, parse_place, with_clients
     from howfar.fleet.scale_out import Request, scale_out
 
     with joined(cluster) as (file, hosts):
         chosen = find_place(file, place, clients=clients)
         able = [name for name in file.with_role("client") if name != chosen.server]
-        named = any(part.strip().startswith("client") for part in (place or "").split(","))
-        chosen = with_clients(chosen, file, clients or (chosen.client if named else ",".join(able)))
+        every = chosen.client if "client" in parse_place(place or "") else ",".join(able)
+        chosen = with_clients(chosen, file, clients or every)
         load = [hosts[name] for name in (chosen.client, *chosen.others)]
         request = Request(blocks, round(seconds * 1e9), threads)
         found = scale_out(hosts[chosen.server], load, request, lambda block: note(f"block {block} of {blocks}"))

@@ -53,6 +53,7 @@ from howfar.plan.load import Override, load_plan
 from howfar.plan.quantities import rtt_tolerance_ns
 from howfar.plan.types import Plan
 from howfar.runner.preflight import lacking
+from howfar.store.partial import stays
 from howfar.store.records import FactorValue
 from howfar.units import format_duration_ns, format_rate_bps, format_size_bytes
 
@@ -62,8 +63,8 @@ def clear_receipt(receipt: Path) -> None:
 
     Raises UsageError.
     """
-    if receipt.exists() and not receipt.is_file() and not receipt.is_dir():
-        return  # a pipe or a device
+    if stays(receipt) and not receipt.is_dir():
+        return
     try:
         receipt.unlink(missing_ok=True)
         receipt.touch()

@@ -61,7 +61,7 @@ from howfar.load.result import (
 )
 from howfar.load.search import MOST_TRIALS, Goal, Trial, answer, judged, next_rate, parse_goal, sentence
 from howfar.load.verdict import Stamp
-from howfar.store.partial import stays
+from howfar.store.partial import stays, write_whole
 
 WHOLE = 0.9
 """Share of an interval's length; one cut short by the end of the window is less."""
@@ -221,9 +221,15 @@ def show(options: Options, result: Result, name: str) -> None:
         if options.value("histogram"):
             _echo(["", *report_human.histogram(result)])
     if options.given("prometheus"):
-        write_whole(Path(options.value("prometheus")), prometheus_text(result, name))
+        write_file(Path(options.value("prometheus")), prometheus_text(result, name))
     if options.given("hdr-log"):
-        write_whole(Path(options.value("hdr-log")), hdr_log(result))
+        write_file(Path(options.value("hdr-log")), hdr_log(result))
+
+
+def write_file(path: Path, text: str) -> None:
+    """Others may read it: a node exporter is another user. Raises RunFileError."""
+    with _writing(path):
+        write_whole(path, text, 0o644)
 
 
 def check_outputs(options: Options) -> None:
@@ -246,24 +252,6 @@ def _writing(path: Path) -> Iterator[None]:
         raise RunFileError(
             f"{path} cannot be written: {error.strerror}", "Name a file in a writable directory."
         ) from error
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file whole or not at all: a reader never sees half of it. Raises RunFileError."""
-    with _writing(path):
-        if stays(path):
-            path.write_text(text, encoding="utf-8")
-            return
-        path = path.resolve()  # a link stays, and what it names is replaced whole
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                os.fchmod(file.fileno(), 0o644)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
 
 
 def search(options: Options, job: LoadJob, goal: Goal) -> Result | None:

@@ -17,7 +17,7 @@ from howfar.analysis.summary import Summary
 from howfar.cli.main import INTERRUPTED, VOID
 from howfar.cli.screen import has_colour, note, program, width
 from howfar.errors import DiskFull, RunFileError, UsageError
-from howfar.store.partial import NO_ROOM, stays, unfinished
+from howfar.store.partial import NO_ROOM, stays, write_whole
 from howfar.store.records import Run, StopReason, TrialStatus, compared_part, confirmation, plan_part
 from howfar.store.run_file import read_run
 
@@ -98,13 +98,7 @@ def check_page_path(path: Path) -> None:
 def write(path: Path, text: str, again: str = " `howfar report` writes the page again from the run file.") -> None:
     """Write a whole file or none. `again`: how to have it later. Raises DiskFull, RunFileError."""
     try:
-        if stays(path):
-            path.write_text(text, encoding="utf-8")
-            return
-        whole = path.resolve()  # a link stays, and what it names is replaced
-        with unfinished(whole) as partial:
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(whole)
+        write_whole(path, text)
     except OSError as error:
         kind = DiskFull if error.errno in NO_ROOM else RunFileError
         raise kind(

@@ -7,13 +7,13 @@ A password in a DSN is refused, because `ps` shows it to every local user.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from howfar.doctor.findings import Kind
 from howfar.errors import UsageError
 from howfar.load import libpq
 from howfar.load.target import SCHEMES as MYSQL_SCHEMES
-from howfar.load.target import ServerAddress, must_have_no_password, parse_dsn
+from howfar.load.target import ServerAddress, must_have_no_password, parse_dsn, split_dsn
 from howfar.services import SERVICES
 
 SCHEMES = {
@@ -109,12 +109,7 @@ def _of_libpq(text: str) -> ServerAddress:
 
 
 def _of_cache(kind: Kind, scheme: str, text: str) -> Target:
-    try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError as error:
-        # The error's own text may have a part of a password.
-        raise UsageError("the DSN cannot be read: its host or port is malformed", _EXAMPLES) from error
+    parts, port = split_dsn(text, _EXAMPLES)
     must_have_no_password(parts)
     if parts.query or parts.fragment:
         raise UsageError(f"a {scheme}:// DSN takes no parameters", _EXAMPLES)

@@ -42,7 +42,7 @@ def may_swap(place: RoleHosts, file: HostsFile) -> bool:
 def find_place(file: HostsFile, word: str | None, pages: bool = False, clients: str | None = None) -> RoleHosts:
     """Parse `client=a,server=b`, or part of it. `pages`: the client is an application, and may be named so. `clients`: see
     `with_clients`, whose first one is meant without `client=`. Raises UsageError."""
-    named = _parse(word or "")
+    named = parse_place(word or "")
     if unknown := set(named) - set(ROLES):
         raise UsageError(f"--place: no role is called {sorted(unknown)[0]!r}", f"Known: {', '.join(ROLES)}.")
     if pages:
@@ -132,7 +132,7 @@ def with_replicas(place: RoleHosts, file: HostsFile, count: int, local: bool) ->
 
 def placed(word: str | None, role: Role, host: str) -> str:
     """`word` with this host in this role. Raises UsageError if it names another."""
-    chosen = _parse(word or "")
+    chosen = parse_place(word or "")
     if (other := chosen.get(role, (host,))) != (host,):
         raise UsageError(f"--place: the {role} is on host {host}", f"Leave {role}={other[0]} out.")
     return ",".join(f"{each}={name}" for each, names in {**chosen, role: (host,)}.items() for name in names)
@@ -164,7 +164,7 @@ def _names(word: str) -> list[str]:
     return [name.strip() for name in word.split(",") if name.strip()]
 
 
-def _parse(word: str) -> dict[str, tuple[str, ...]]:
+def parse_place(word: str) -> dict[str, tuple[str, ...]]:
     """By role, in the order in which they are named; only replicas are several."""
     pairs = [part.partition("=") for part in word.split(",") if part]
     if any(not (role and equals and name) for role, equals, name in pairs):

@@ -10,10 +10,10 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from howfar.errors import UsageError
-from howfar.load.target import PASSWORD_ADVICE, ServerAddress, must_have_no_password, port_of
+from howfar.load.target import PASSWORD_ADVICE, ServerAddress, must_have_no_password, port_of, split_dsn
 
 SCHEMES: Final = ("postgresql", "postgres")
 PORT: Final = 5432
@@ -164,12 +164,7 @@ def _read(source: str, pairs: Mapping[str, str]) -> ServerAddress:
 
 def parse_uri(text: str) -> ServerAddress:
     """The server of a URI, `postgresql://user@host:port/db?parameters`. Raises UsageError, whose message never repeats a password."""
-    try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError as error:
-        # The error's own text may have a part of a password.
-        raise UsageError("the DSN cannot be read: its host or port is malformed", _EXAMPLES) from error
+    parts, port = split_dsn(text, _EXAMPLES)
     pairs = dict(parse_qsl(parts.query, keep_blank_values=True))
     must_have_no_password(parts)
     if "password" in pairs:

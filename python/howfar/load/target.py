@@ -80,6 +80,16 @@ def looks_like_dsn(text: str) -> bool:
     return "://" in text
 
 
+def split_dsn(text: str, examples: str) -> tuple[SplitResult, int | None]:
+    """The parts of a DSN, and its port. Raises UsageError with `examples`; its message never repeats what may be a password."""
+    try:
+        parts = urlsplit(text)
+        return parts, parts.port
+    except ValueError as error:
+        # The error's own text may have a part of a password.
+        raise UsageError("the DSN cannot be read: its host or port is malformed", examples) from error
+
+
 def must_have_no_password(parts: SplitResult) -> None:
     """Check for a password, also for one whose /, ? or # ends the host: what comes before that may pass for a port. Raises UsageError,
     whose message never repeats it."""
@@ -93,12 +103,7 @@ def must_have_no_password(parts: SplitResult) -> None:
 
 def parse_dsn(text: str) -> ServerAddress:
     """The server that a DSN names. Raises UsageError; its message never repeats what may be a password."""
-    try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError as error:
-        # The error's own text may have a part of a password.
-        raise UsageError("the DSN cannot be read: its host or port is malformed", _EXAMPLES) from error
+    parts, port = split_dsn(text, _EXAMPLES)
     if parts.scheme not in SCHEMES:
         raise UsageError(f"a DSN begins with mysql://, mariadb:// or postgresql://, not {parts.scheme}://", _EXAMPLES)
     must_have_no_password(parts)
@@ -243,9 +248,8 @@ def parse_option_file(source: str, text: str) -> tuple[ServerAddress, str | None
             elif name == "protocol":
                 protocol = value.lower()
             elif name == "port":
-                given["port"] = (
-                    port_of(value) if value != "0" else None
-                )  # 0: the default, as in the servers' own clients
+                # 0: the default, as in the servers' own clients.
+                given["port"] = port_of(value) if value != "0" else None
             elif name == "ssl-mode":
                 given["ssl_mode"] = ssl_mode(value)
             elif name == "tls-version":

@@ -243,7 +243,7 @@ def predict(
     networks = {number: network(base, settings) for number, base in bases.items()}
     threads, top = sorted(facts.threads for facts in curve), max(curve, key=lambda facts: facts.tps.value)
     grid = _grid(threads[-1], threads)
-    base_of = {number: _nearest_number(number, networks) for number in grid}
+    base_of = {number: nearest_number(number, networks) for number in grid}
     solved = {
         base: networks[base].points(max(number for number, near in base_of.items() if near == base))
         for base in set(base_of.values())
@@ -267,7 +267,8 @@ def predict(
     )
 
 
-def _nearest_number(wanted: int, known: Collection[int]) -> int:
+def nearest_number(wanted: int, known: Collection[int]) -> int:
+    """Of connections, by their ratio."""
     return min(known, key=lambda number: abs(log(number / wanted)))
 
 

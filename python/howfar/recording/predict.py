@@ -298,7 +298,9 @@ def _laid(
     there = target.of(to_server, to_client)
     if target.link_rtt_ns:
         there = there + np.asarray([trip.rounds for trip in trips]) * float(target.link_rtt_ns)
-    opened, connect_ns = _connects(page, recording, present, target)
+    opened = _opened(page, recording)
+    more = [_more_turns(one, page, target) for one in opened]
+    longer, round_trip = target.connect_ns - present.connect_ns, target.smallest_ns - present.smallest_ns
     return LaidPage(
         page=page,
         trips=trips,
@@ -306,10 +308,10 @@ def _laid(
         took_ns=page.took_ns - len(trips) * tap_ns(recording),
         now_ns=present.of(to_server, to_client),
         there_ns=there,
-        opened=opened,
-        connect_ns=connect_ns,
+        opened=frozenset(one.id for one in opened),
+        connect_ns=len(opened) * longer + sum(more) * round_trip,
         connect_whole_ns=len(opened) * target.connect_ns,
-        connect_turns=sum(1 + target.encrypted + _more_turns(one, page, target) for one in _opened(page, recording)),
+        connect_turns=len(opened) * (1 + target.encrypted) + sum(more),
         floor_ns=float(recording.facts.get("floor_ns") or 0) or None,
     )
 
@@ -319,20 +321,8 @@ def tap_ns(recording: Recording) -> float:
     return float(recording.facts.get("tap_ns") or 0)
 
 
-def _connects(
-    page: Page, recording: Recording, present: PathCosts, target: PathCosts
-) -> tuple[frozenset[int], np.ndarray]:
-    """Connections that the page opened, and what that takes longer on the target path."""
-    opened = _opened(page, recording)
-    longer = target.connect_ns - present.connect_ns
-    round_trip = target.smallest_ns - present.smallest_ns
-    added = np.zeros(len(target.blocks))
-    for connection in opened:
-        added += longer + _more_turns(connection, page, target) * round_trip
-    return frozenset(one.id for one in opened), added
-
-
 def _opened(page: Page, recording: Recording) -> list[Connection]:
+    """Connections that the page opened."""
     used = {trip.connection_id for trip in page.round_trips}
     known = [recording.connection_by_id[number] for number in used if number in recording.connection_by_id]
     return [one for one in known if one.opened_ns >= page.begun_ns]

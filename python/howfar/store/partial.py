@@ -45,6 +45,20 @@ def unfinished(path: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
+def write_whole(path: Path, text: str, mode: int | None = None) -> None:
+    """Write a file whole or not at all: a reader never sees half of it. A device or a pipe is written into; a link stays, and what it
+    names is replaced. `mode`: of the file; None: by the umask. Raises OSError."""
+    if stays(path):
+        path.write_text(text, encoding="utf-8")
+        return
+    whole = path.resolve()
+    with unfinished(whole) as partial:
+        partial.write_text(text, encoding="utf-8")
+        if mode is not None:
+            partial.chmod(mode)
+        partial.replace(whole)
+
+
 def _held(name: Path) -> int:
     """Make the file and lock it. Another process that tidies up may come between; then once more."""
     for _ in range(_TRIES):

@@ -13,7 +13,6 @@ real page off the sockets.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,6 +21,7 @@ from typing import TypeVar
 
 from howfar.experiments.page.arms import ArmTrials, ComparisonKey
 from howfar.experiments.page.findings import Route
+from howfar.model.fit import nearest_number
 from howfar.model.queueing import Station, processors, solve
 
 SOCKET = "socket"
@@ -284,7 +284,7 @@ _T = TypeVar("_T")
 
 
 def _nearest(by_threads: Mapping[int, _T], threads: int) -> _T:
-    return by_threads[min(by_threads, key=lambda each: abs(math.log(each / threads)))]
+    return by_threads[nearest_number(threads, by_threads)]
 
 
 def _left(on_sockets: ArmTrials) -> float:
