@@ -10,7 +10,7 @@ from tests.unit.made_recording import FLOOR_NS, TAP_NS, Step, costs, loop, made
 from tests.unit.test_slope import analyzed, observed
 
 from howfar.recording.changes import Change, changes
-from howfar.recording.costs import PathCosts, Window, sizes_of
+from howfar.recording.costs import CostBlock, PathCosts, Sizes, Window, sizes_of
 from howfar.recording.on_path import present_tls, rhythm_in
 from howfar.recording.predict import Prediction, analyze, lay_out
 from howfar.recording.prediction_report import as_json, document
@@ -154,9 +154,11 @@ def test_paths_of_a_recording_with_tls_are_measured_with_tls_1_3(
 
 def test_windows_double_while_answers_fill_them() -> None:
     """14.48 kB leave at once, 43.4 kB in two rounds, 101 kB in three; a second answer finds the window open."""
-    assert [Window().extra_rounds(size) for size in (8, 14_480, 14_481, 43_440, 43_441, 101_360)] == [0, 0, 1, 1, 2, 2]
+    sizes = (8, 14_480, 14_481, 43_440, 43_441, 101_360)
+    assert [len(Window().earlier_rounds(size)) for size in sizes] == [0, 0, 1, 1, 2, 2]
+    assert Window().earlier_rounds(101_360) == (14_480, 28_960)
     window = Window()
-    assert [window.extra_rounds(43_000) for _ in range(3)] == [1, 0, 0]
+    assert [len(window.earlier_rounds(43_000)) for _ in range(3)] == [1, 0, 0]
 
 
 def test_sizes_reach_from_the_smallest_to_the_largest() -> None:
@@ -217,14 +219,28 @@ def test_an_answer_waits_for_slow_start_on_a_new_connection_alone(tmp_path: Path
         lay_out(made(tmp_path / f"{connect}", [Step("SELECT body", to_client=20_000)], connect=connect), costs(20), far)
         for connect in (False, True)
     )
-    assert [page.trips[0].rounds for page in kept["front"]] == [1] + [0] * 29
-    assert [page.trips[0].rounds for page in fresh["front"]] == [1] * 30
+    assert [len(page.trips[0].rounds) for page in kept["front"]] == [1] + [0] * 29
+    assert [len(page.trips[0].rounds) for page in fresh["front"]] == [1] * 30
+
+
+def test_what_is_sent_while_slow_start_waits_is_counted_once() -> None:
+    """At 1 us a KiB the first round of a 43.4 kB answer takes 14 us to send: it waits for the rest of the RTT. Beyond the largest
+    size measured, costs grow in proportion."""
+    sizes = Sizes(to_server=(16,), to_client=(8, 102_408))
+    block = CostBlock(cost_ns=(5e6, 5e6 + 100_000), connect_ns=0)
+    path = PathCosts(label="remote", sizes=sizes, blocks=(block, block), link_rtt_ns=5_000_000)
+    waited = path.slow_start_ns([(), (14_480,), (14_480, 10 << 30)])
+    sending_ns = 100_000 * (14_480 - 8) / 102_400
+    assert waited.tolist() == [[0, pytest.approx(5e6 - sending_ns), pytest.approx(5e6 - sending_ns)]] * 2
+    assert path.of([16], [8 + 2 * 102_400])[0, 0] == pytest.approx(5e6 + 200_000)
+    same = path.model_copy(update={"link_rtt_ns": 0})
+    assert same.slow_start_ns([(14_480,)]).tolist() == [[0], [0]]
 
 
 def test_a_window_closes_while_nothing_is_sent() -> None:
     window = Window()
-    assert [window.extra_rounds(200_000), window.extra_rounds(200_000)] == [3, 0]
+    assert [len(window.earlier_rounds(200_000)) for _ in range(2)] == [3, 0]
     window.rest(150_000_000)
-    assert window.extra_rounds(200_000) == 0
+    assert not window.earlier_rounds(200_000)
     window.rest(60_000_000_000)
-    assert window.extra_rounds(200_000) == 3
+    assert len(window.earlier_rounds(200_000)) == 3

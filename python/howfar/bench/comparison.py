@@ -102,11 +102,11 @@ class Row(Described):
         return tuple(
             f"{name} {ratio.value:.3f}, bar {bar:g}"
             for name, ratio, bar in bars
-            if bar is not None and _within(ratio, bar)
+            if bar is not None and within(ratio, bar)
         )
 
 
-def _within(ratio: Estimate, bar: float) -> bool:
+def within(ratio: Estimate, bar: float) -> bool:
     """A bar at the end of an interval of positive length is within it."""
     if ratio.low is None or ratio.high is None:
         return True

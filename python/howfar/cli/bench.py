@@ -15,7 +15,7 @@ from howfar.bench.calibration import FLOOR_BAR, Calibration, Limit, OverTranspor
 from howfar.bench.calibration import Request as CalibrationRequest
 from howfar.bench.calibration import calibrate as run_calibration
 from howfar.bench.clients import CLIENTS
-from howfar.bench.comparison import Comparison, Driver, Placement, Request, Row, Side, compare
+from howfar.bench.comparison import Comparison, Driver, Placement, Request, Row, Side, compare, within
 from howfar.bench.links.bars import Verdict
 from howfar.bench.links.figures import (
     FULL_TIMES,
@@ -41,7 +41,6 @@ from howfar.cli.screen import console, cpu_list, is_terminal, json_option, no_co
 from howfar.errors import MissingError, UsageError
 from howfar.lab.link.backends import DEFAULT, SHAPING
 from howfar.plan.quantities import RateBps, RttNs, read_option
-from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import MIN_BLOCKS, in_brackets
 from howfar.units import counted, format_duration_ns, format_rate_bps
 
@@ -333,7 +332,9 @@ def _verdicts(found: Calibration) -> list[str]:
     lines = []
     for over in found.transports:
         limit = "at most" if all(floor.within_bar for floor in over.floors) else "more than"
-        doubt = "" if all(_is_sure(floor.engine_over_ping_pong) for floor in over.floors) else " (not resolved)"
+        doubt = (
+            " (not resolved)" if any(within(floor.engine_over_ping_pong, FLOOR_BAR) for floor in over.floors) else ""
+        )
         lines.append(
             f"Over {over.transport}, the engine's p50 is {limit} {FLOOR_BAR - 1:.0%} above the ping-pong's{doubt}; "
             f"the ceiling's limit was {_LIMITS[over.ceiling.limit]}."
@@ -341,11 +342,6 @@ def _verdicts(found: Calibration) -> list[str]:
     if found.setting.blocks < MIN_BLOCKS:
         lines.append(f"Fewer than {MIN_BLOCKS} blocks give no intervals, so small differences mean nothing.")
     return lines
-
-
-def _is_sure(ratio: Estimate) -> bool:
-    """Whether the whole interval is on one side of the bar."""
-    return ratio.low is not None and ratio.high is not None and not ratio.low < FLOOR_BAR < ratio.high
 
 
 # ---------------------------------------------------------------- engine

@@ -72,7 +72,8 @@ class Launcher:
     pass_fds: tuple[int, ...] = ()
 
     def popen(self, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Start `command` with this prefix and these descriptors."""
+        """Start `command` with this prefix and these descriptors; in our own environment without secrets, if `options` has none."""
+        options = {"env": own_environment(), **options}
         return subprocess.Popen([*self.prefix, *command], pass_fds=self.pass_fds, **options)
 
 

@@ -74,9 +74,9 @@ def trimmed_mean(values: Sequence[float]) -> float:
     return statistics.fmean(ordered[cut : len(ordered) - cut])
 
 
-def rounds_at(each_ns: int) -> int:
+def rounds_at(each_ns: float) -> int:
     """How often each size is measured in a block, by the duration of one round trip."""
-    return max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, _EACH_NS // max(each_ns, 50_000)))
+    return max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, int(_EACH_NS // max(each_ns, 50_000))))
 
 
 def settle_rounds(rtt_ns: int) -> int:
@@ -104,6 +104,20 @@ class PathCosts(Part):
             rows.append(answers + requests - base)
         return np.asarray(rows)
 
+    def slow_start_ns(self, rounds: Sequence[tuple[int, ...]]) -> np.ndarray:
+        """Waits for the window, with a row per block and a column per round trip. `rounds`: see `Window.earlier_rounds`.
+
+        The next round can begin an RTT after this one began. What is sent in that time costs nothing more: it is part of the
+        answer's own cost.
+        """
+        found = np.zeros((len(self.blocks), len(rounds)))
+        pairs = len(self.sizes.to_client)
+        for number, sent in enumerate(rounds if self.link_rtt_ns else ()):
+            for row, block in enumerate(self.blocks if sent else ()):
+                sending = _between(sent, self.sizes.to_client, block.cost_ns[:pairs]) - block.cost_ns[0]
+                found[row, number] = np.maximum(self.link_rtt_ns - sending, 0.0).sum()
+        return found
+
     @property
     def smallest_ns(self) -> np.ndarray:
         """The cost of a round trip of the smallest sizes, by block."""
@@ -119,13 +133,15 @@ class PathCosts(Part):
 
 
 def _between(sizes: Sequence[int], known: Sequence[int], cost_ns: Sequence[float]) -> np.ndarray:
-    """Costs interpolated on sizes; they never fall with size, whatever the noise of one measurement."""
-    return np.asarray(np.interp(np.asarray(sizes, dtype=float), known, np.maximum.accumulate(cost_ns)))
+    """Costs interpolated on sizes; they never fall with size, whatever the noise of one measurement. Larger sizes: in proportion."""
+    wanted, rising = np.asarray(sizes, dtype=float), np.maximum.accumulate(cost_ns)
+    beyond = np.maximum(wanted - known[-1], 0.0) / max(known[-1] - known[0], 1)
+    return np.asarray(np.interp(wanted, known, rising) + beyond * (rising[-1] - rising[0]))
 
 
 @dataclass
 class Window:
-    """The server's congestion window of one connection in slow start (RFC 6928): how many more round trips an answer takes."""
+    """The server's congestion window of one connection in slow start (RFC 6928): in how many rounds an answer is sent."""
 
     segments: int = _INITIAL_WINDOW
 
@@ -134,13 +150,13 @@ class Window:
         halvings = min(idle_ns // _LEAST_TIMEOUT_NS, 30)
         self.segments = max(self.segments >> halvings, min(self.segments, _INITIAL_WINDOW))
 
-    def extra_rounds(self, size: int) -> int:
-        """The extra rounds of an answer. The window doubles in each round that fills it."""
-        needed, sent, rounds = -(-size // _MSS), 0, 0
-        while sent < needed:
-            in_round = min(self.segments, needed - sent)
-            sent += in_round
-            rounds += 1
+    def earlier_rounds(self, size: int) -> tuple[int, ...]:
+        """Bytes of each round of an answer before its last. The window doubles in each round that fills it."""
+        needed, rounds = -(-size // _MSS), list[int]()
+        while needed > 0:
+            in_round = min(self.segments, needed)
+            needed -= in_round
+            rounds.append(in_round * _MSS)
             if 2 * in_round > self.segments:  # the kernel's test of whether the window was the limit
                 self.segments += in_round
-        return max(rounds - 1, 0)
+        return tuple(rounds[:-1])

@@ -54,8 +54,8 @@ class Trip:
     """Time before the round trip; the tap's share is still in it."""
     to_server: int
     to_client: int
-    rounds: int = 0
-    """Rounds of slow start that the answer waits for on a link."""
+    rounds: tuple[int, ...] = ()
+    """Rounds of slow start that the answer waits for on a link, by their bytes."""
     failed: bool = False
     """Whether the server refused the request."""
 
@@ -237,19 +237,19 @@ def lay_out(recording: Recording, present: PathCosts, target: PathCosts) -> dict
     return found
 
 
-def _rounds(recording: Recording) -> dict[int, int]:
+def _rounds(recording: Recording) -> dict[int, tuple[int, ...]]:
     """Rounds of slow start of each round trip. A window stays open from page to page, as long as its connection does."""
     windows: dict[int, tuple[Window, int]] = {}
     found = {}
     for trip in recording.round_trips:
         window, ended_ns = windows.get(trip.connection_id, (Window(), trip.begun_ns))
         window.rest(max(trip.begun_ns - ended_ns, 0))
-        found[trip.id] = window.extra_rounds(trip.bytes_to_client)
+        found[trip.id] = window.earlier_rounds(trip.bytes_to_client)
         windows[trip.connection_id] = window, trip.ended_ns
     return found
 
 
-def waited_for(page: Page, recording: Recording, rounds: Mapping[int, int]) -> tuple[tuple[Trip, ...], int]:
+def waited_for(page: Page, recording: Recording, rounds: Mapping[int, tuple[int, ...]]) -> tuple[tuple[Trip, ...], int]:
     """Round trips one after the other. Of overlapping ones the longest counts; the rest of their time is a gap."""
     answered = [trip for trip in page.round_trips if trip.is_answered]
     clusters: list[list[RoundTrip]] = []
@@ -277,7 +277,7 @@ def waited_for(page: Page, recording: Recording, rounds: Mapping[int, int]) -> t
                 gap_ns=max(longest.begun_ns - before, 0),
                 to_server=longest.bytes_to_server,
                 to_client=longest.bytes_to_client,
-                rounds=rounds.get(longest.id, 0),
+                rounds=rounds.get(longest.id, ()),
                 failed=longest.failed,
             )
         )
@@ -295,9 +295,7 @@ def _laid(
 ) -> LaidPage:
     to_server = [trip.to_server for trip in trips]
     to_client = [trip.to_client for trip in trips]
-    there = target.of(to_server, to_client)
-    if target.link_rtt_ns:
-        there = there + np.asarray([trip.rounds for trip in trips]) * float(target.link_rtt_ns)
+    there = target.of(to_server, to_client) + target.slow_start_ns([trip.rounds for trip in trips])
     opened = _opened(page, recording)
     more = [_more_turns(one, page, target) for one in opened]
     longer, round_trip = target.connect_ns - present.connect_ns, target.smallest_ns - present.smallest_ns
@@ -502,7 +500,7 @@ def _curve(predicted: Quantiles, pages: Sequence[LaidPage], target: PathCosts) -
         return {}
     waits = []
     for page in pages:
-        rounds = sum(trip.rounds for trip in page.trips)
+        rounds = sum(len(trip.rounds) for trip in page.trips)
         waits.append(len(page.trips) + rounds + page.connect_turns)
     each = float(np.median(waits))
     return {

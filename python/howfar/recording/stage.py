@@ -89,6 +89,14 @@ class OpenPath:
     def rtt_ns(self) -> int:
         return self.link.spec.rtt_ns if self.link is not None else 0
 
+    def sending_ns(self, to_server: int, to_client: int) -> float:
+        """Time that the link's rate needs for so many bytes."""
+        if self.link is None:
+            return 0.0
+        spec = self.link.spec
+        rates = (spec.mean_rate_bps("to_server"), spec.mean_rate_bps("to_client"))
+        return sum(8e9 * size / rate for size, rate in zip((to_server, to_client), rates, strict=True) if rate)
+
     def replay(self, pages: Sequence[ReplayPage]) -> list[Replayed]:
         """Replay pages on this path. Raises EngineError."""
         job = ReplayJob(target=self.target, tls=self.tls, speech=self.speech, pages=tuple(pages))
@@ -278,9 +286,12 @@ def _block(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> CostBlock:
 
 def _measured(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> tuple[float, CostBlock]:
     """Each size on one warm connection of its own, and a few connects; before it the share of waiting for a processor."""
-    settle, rounds = settle_rounds(path.rtt_ns), rounds_at(path.rtt_ns + rhythm.each_ns)
+    settle, each_ns = settle_rounds(path.rtt_ns), path.rtt_ns + rhythm.each_ns
     pages = [
-        ReplayPage(steps=(rhythm.step(to_server, to_client, number),) * (settle + rounds))
+        ReplayPage(
+            steps=(rhythm.step(to_server, to_client, number),)
+            * (settle + rounds_at(each_ns + path.sending_ns(to_server, to_client)))
+        )
         for number, (to_server, to_client) in enumerate(sizes.pairs)
     ]
     connect = ReplayStep(connection=len(pages), opens=True, bytes_to_server=SMALLEST[0], bytes_to_client=SMALLEST[1])
