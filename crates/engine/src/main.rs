@@ -18,6 +18,12 @@ fn main() -> ExitCode {
     if !matches!(what.as_deref(), Some("record" | "keep")) {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).ok();
     }
+    // A core dump would have passwords in it, and what passes through a recording tap.
+    let none = rustix::process::Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    rustix::process::setrlimit(rustix::process::Resource::Core, none).ok();
     match what.as_deref() {
         Some("info") => info(),
         Some("schema") => schema(),

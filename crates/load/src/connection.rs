@@ -139,6 +139,10 @@ pub(crate) struct Connection {
     pub(crate) first_byte_ns: u64,
     /// When it was left without work; open loop only.
     pub(crate) free_ns: u64,
+    /// When the timer that it waits for rings; others of it are stale. 0: it waits for none.
+    pub(crate) due_ns: u64,
+    /// Its work is over, because no transaction may begin any more.
+    pub(crate) rests: bool,
     /// It broke under load and is not back.
     pub(crate) lost: bool,
     /// Since when it has tried to open; 0 while it does not.
@@ -168,6 +172,8 @@ impl Connection {
             sent_ns: 0,
             first_byte_ns: 0,
             free_ns: 0,
+            due_ns: 0,
+            rests: false,
             lost: false,
             seeking_ns: 0,
             done: 0,

@@ -113,6 +113,13 @@ impl Flow {
         ends
     }
 
+    /// Nobody receives any more: what waits is dropped, and nothing more is taken.
+    pub(crate) fn abandon(&mut self) {
+        self.waiting.clear();
+        self.held = 0;
+        self.end_due_ns = Some(u64::MAX);
+    }
+
     /// The receiver's side has been shut.
     pub(crate) fn is_over(&self) -> bool {
         self.end_due_ns == Some(u64::MAX)

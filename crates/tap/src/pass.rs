@@ -447,6 +447,11 @@ fn carry(pipe: &mut Pipe, from: &mut End, to: &mut End) -> Result<(usize, usize)
             }
             Err(Errno::AGAIN) => to.writable = false,
             Err(Errno::INTR) => {}
+            // What the other side sent before it closed is still to be passed on.
+            Err(Errno::PIPE | Errno::CONNRESET) => {
+                pipe.ended = true;
+                pipe.held = 0;
+            }
             Err(error) => return Err(error),
         }
     }

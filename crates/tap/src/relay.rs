@@ -91,6 +91,8 @@ struct Connection {
     to_server: Flow,
     to_client: Flow,
     last: Option<Direction>,
+    /// When `Relay::due` has its turn; later entries of it are stale.
+    armed_ns: u64,
 }
 
 /// Passes connections on to one server.
@@ -192,6 +194,10 @@ impl Relay {
                 break;
             }
             self.due.pop();
+            match self.connections.get_mut(index).and_then(Option::as_mut) {
+                Some(connection) if connection.armed_ns == at_ns => connection.armed_ns = u64::MAX,
+                _ => continue,
+            }
             self.serve(index);
         }
         Ok(())
@@ -243,6 +249,7 @@ impl Relay {
                 to_server: Flow::default(),
                 to_client: Flow::default(),
                 last: None,
+                armed_ns: u64::MAX,
             };
             let index = self.free.pop().unwrap_or_else(|| {
                 self.connections.push(None);
@@ -290,7 +297,9 @@ impl Relay {
                         .min(),
                 };
                 let now = now_ns();
-                if let Some(at_ns) = next.filter(|&at_ns| at_ns > now) {
+                let sooner = |&at_ns: &u64| at_ns > now && at_ns < connection.armed_ns;
+                if let Some(at_ns) = next.filter(sooner) {
+                    connection.armed_ns = at_ns;
                     self.due.push(Reverse((at_ns, index)));
                 }
                 self.connections[index] = Some(connection);
@@ -422,7 +431,14 @@ fn pass(flow: &mut Flow, to: &mut End, now_ns: u64, total: &mut Passed) -> Resul
     if flow.is_over() || flow.next_due_ns().is_none_or(|due| due > now_ns) {
         return Ok(false);
     }
-    let (passed, emptied) = flow.drain(now_ns, |bytes| to.write(bytes))?;
+    let (passed, emptied) = match flow.drain(now_ns, |bytes| to.write(bytes)) {
+        // What the other side sent before it closed is still to be passed on.
+        Err(Errno::PIPE | Errno::CONNRESET) => {
+            flow.abandon();
+            return Ok(true);
+        }
+        drained => drained?,
+    };
     total.add(passed);
     if emptied && flow.ends_now(now_ns) {
         // A receiver that has gone needs no telling.
@@ -434,4 +450,47 @@ fn pass(flow: &mut Flow, to: &mut End, now_ns: u64, total: &mut Passed) -> Resul
 
 fn drain(descriptor: &OwnedFd) {
     let _ = rustix::io::read(descriptor, &mut [0u8; 8]);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    use super::*;
+
+    /// A large answer keeps bytes waiting all the time: the connection has its turn in `due` once, however often it is served.
+    #[test]
+    fn a_stream_has_one_turn_at_a_time() {
+        const CHUNKS: usize = 400;
+        let folder = std::env::temp_dir().join(format!("howfar-relay-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let (to_server, to_tap) = (folder.join("server"), folder.join("tap"));
+        let server = UnixListener::bind(&to_server).expect("a socket");
+        let listener = UnixListener::bind(&to_tap).expect("a socket");
+        listener.set_nonblocking(true).expect("a listener");
+        let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("one");
+        let target = Target::Unix {
+            path: to_server.display().to_string(),
+        };
+        let mut relay = Relay::new(listener.into(), target, Arc::new(wake)).expect("a relay");
+        relay.set_delay(2_000_000);
+        let mut client = UnixStream::connect(&to_tap).expect("the tap listens");
+        client.set_nonblocking(true).expect("a client");
+        server.set_nonblocking(true).expect("a server");
+        let (mut accepted, mut sent, mut seen, mut most) = (None, 0, 0, 0);
+        let mut buffer = [0; 4096];
+        while seen < CHUNKS {
+            relay.turn().expect("a turn");
+            most = most.max(relay.due.len());
+            accepted = accepted.or_else(|| server.accept().ok());
+            if let Some((stream, _)) = accepted.as_mut().filter(|_| sent < CHUNKS) {
+                sent += stream.write(b"x").expect("room");
+            }
+            seen += client.read(&mut buffer).unwrap_or(0);
+        }
+        std::fs::remove_dir_all(&folder).expect("ours");
+        // Entries that a sooner one made stale go when their time comes.
+        assert!(most <= 4, "{most} turns of one connection");
+    }
 }

@@ -2,7 +2,9 @@
 //!
 //! Where the kernel or a container forbids `io_uring` only epoll is tested, with a line that says so.
 
+use std::os::unix::net::UnixStream;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -144,6 +146,91 @@ fn lost_connections_come_again() {
         assert_eq!(number(&finished["errors"]["disconnect"]), reconnects + away);
         assert_eq!(finished["lost"]["last"]["code"], "server_gone");
         assert!(number(&finished["transactions"]) > 0, "{finished}");
+    }
+}
+
+/// A server that closes after each answer interrupts every pause. None begins two statements.
+#[test]
+fn a_pause_that_a_loss_interrupts_begins_anew() {
+    const PAUSES: u64 = 8;
+    let fake = Fake::new("interrupts", |_| Reply::Last);
+    let mut job = job(&fake.path);
+    job["session"] = json!({"on_disconnect": "reconnect"});
+    job["workload"] = json!({
+        "kind": "custom", "db_ps_mode": "disable", "statements": [{"name": "one", "sql": "SELECT 1"}],
+        "transactions": [{"name": "one", "steps": [{"statement": "one", "think_ns": 50_000_000}]}],
+    });
+    job["measure_ns"] = (PAUSES * 50_000_000).into();
+    for finished in under_each(&job) {
+        let queries = number(&finished["queries"]);
+        assert!((1..=3 * (PAUSES + 1)).contains(&queries), "{finished}");
+    }
+}
+
+/// One of two connections has ended its work and is opened again, while the other one still waits for its answer.
+#[test]
+fn a_connection_at_rest_is_counted_once() {
+    let asked = AtomicU32::new(0);
+    let fake = Fake::new("rests", move |_| {
+        if asked.fetch_add(1, Ordering::Relaxed) % 2 == 0 {
+            Reply::Slow(Duration::from_millis(300))
+        } else {
+            Reply::Last
+        }
+    });
+    let mut job = job(&fake.path);
+    job["session"] = json!({"on_disconnect": "reconnect"});
+    job["workload"] = json!({
+        "kind": "custom", "db_ps_mode": "disable", "statements": [{"name": "one", "sql": "SELECT 1"}],
+        "transactions": [{"name": "one", "steps": [{"statement": "one"}]}],
+    });
+    (job["connections"], job["threads"], job["transactions"]) = (2.into(), 1.into(), 2.into());
+    job["measure_ns"] = 10_000_000_000_u64.into();
+    for finished in under_each(&job) {
+        assert_eq!(number(&finished["transactions"]), 2, "{finished}");
+    }
+}
+
+/// The third connection is accepted and never greeted: that ends the window as a lost one does.
+#[test]
+fn a_login_that_hangs_ends_the_window() {
+    let accepted = AtomicU32::new(0);
+    let held = std::sync::Mutex::new(Vec::new());
+    let fake = Fake::new("served", |_| Reply::Ok);
+    let served = fake.path.clone();
+    let front = Fake::listening("hangs", move |stream| {
+        if accepted.fetch_add(1, Ordering::Relaxed) % 20 < 10 {
+            join(stream, &served);
+        } else {
+            held.lock().expect("no one panics").push(stream);
+        }
+    });
+    let mut job = job(&front.path);
+    job["session"] = json!({"connect": "per_transaction", "on_disconnect": "end"});
+    job["connections"] = 1.into();
+    job["connect_timeout_ns"] = 300_000_000.into();
+    job["measure_ns"] = 10_000_000_000_u64.into();
+    let mut events = success(&job);
+    let finished = events.pop().expect("an event");
+    assert!(number(&finished["transactions"]) > 0, "{finished}");
+    assert!(
+        number(&finished["elapsed_ns"]) < 9_000_000_000,
+        "{finished}"
+    );
+}
+
+/// Pass both directions on, as the two ends of one connection.
+fn join(stream: UnixStream, served: &str) {
+    let server = UnixStream::connect(served).expect("the server listens");
+    let ends = [(&stream, &server), (&server, &stream)].map(|(from, to)| {
+        let clone = |end: &UnixStream| end.try_clone().expect("a descriptor");
+        (clone(from), clone(to))
+    });
+    for (mut from, mut to) in ends {
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut from, &mut to);
+            let _ = to.shutdown(std::net::Shutdown::Write);
+        });
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+use std::time::Duration;
 
 /// What the server does with the n-th query of a connection.
 pub(crate) enum Reply {
@@ -14,7 +15,13 @@ pub(crate) enum Reply {
     Bytes(&'static [u8]),
     Silence,
     Close,
+    /// An OK after this time.
+    Slow(Duration),
+    /// An OK, and then the end.
+    Last,
 }
+
+const OK: &[u8] = b"\0\0\0\x02\0\0\0";
 
 static MADE: AtomicU32 = AtomicU32::new(0);
 
@@ -132,11 +139,19 @@ fn serve(mut stream: UnixStream, login: &[u8], reply: &Behaviour) -> Option<()> 
             0x03 | 0x17 => {
                 queries += 1;
                 match reply(queries) {
-                    Reply::Ok => packet(1, b"\0\0\0\x02\0\0\0"),
+                    Reply::Ok => packet(1, OK),
                     Reply::Error(code, text) => error(1, code, text),
                     Reply::Bytes(bytes) => bytes.to_vec(),
                     Reply::Silence => continue,
                     Reply::Close => return None,
+                    Reply::Slow(time) => {
+                        thread::sleep(time);
+                        packet(1, OK)
+                    }
+                    Reply::Last => {
+                        stream.write_all(&packet(1, OK)).ok()?;
+                        return None;
+                    }
                 }
             }
             _ => return None,

@@ -15,6 +15,9 @@ use crate::tally::{Edge, Ended, Tally, Window};
 
 /// What a page reported in nanoseconds is a latency too.
 const LATENCY: &str = "_ns";
+/// Names that pages may report; further ones, as of a page that puts a number into them, are only counted.
+const MOST_NAMES: usize = 256;
+const LEFT_OUT: &str = "names_left_out";
 
 /// A page under way.
 #[derive(Debug, Clone, Copy)]
@@ -241,6 +244,11 @@ impl Sums {
             }
         }
         for (name, &number) in &record.reported {
+            let is_known = self.reported.contains_key(name);
+            if !is_known && self.reported.len() >= MOST_NAMES {
+                *self.reported.entry(LEFT_OUT.to_owned()).or_default() += 1;
+                continue;
+            }
             let sum = self.reported.entry(name.clone()).or_default();
             *sum = sum.saturating_add(number);
             if name.ends_with(LATENCY) {

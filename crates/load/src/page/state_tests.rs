@@ -46,6 +46,27 @@ impl State {
     }
 }
 
+/// A page that puts a number into the names that it reports.
+#[test]
+fn names_are_bounded() {
+    let (mut state, _reports) = state("");
+    state.tick(1500);
+    for number in 0..1000 {
+        let assigned = state.assign(0, 1500, 1500);
+        assert!(matches!(assigned, Assignment::Page));
+        let reported = BTreeMap::from([(format!("request_{number}_ns"), 1)]);
+        let record = PageRecord {
+            reported,
+            ..PageRecord::default()
+        };
+        state.ended(0, &record, 1600);
+    }
+    let sums = state.sums();
+    assert_eq!(sums.reported.len(), MOST_NAMES + 1);
+    assert_eq!(sums.reported[LEFT_OUT], 1000 - MOST_NAMES as u64);
+    assert_eq!(sums.kinds.len(), 1 + MOST_NAMES);
+}
+
 fn totals(reports: &Receiver<Report>) -> crate::counts::Totals {
     let (mut totals, mut is_over) = (crate::counts::Totals::default(), false);
     for report in reports.try_iter() {

@@ -53,6 +53,7 @@ impl Worker<'_> {
     }
 
     pub(super) fn at(&mut self, when_ns: u64, index: usize) {
+        self.connections[index].due_ns = when_ns;
         self.timers.push(Reverse((when_ns, index as u32)));
     }
 
@@ -109,6 +110,9 @@ impl Worker<'_> {
     ) -> Result<(), Failed> {
         let since = self.connections[index].seeking_ns;
         if now.saturating_sub(since) > self.plan.job.connect_timeout_ns {
+            if self.ends_early() {
+                return self.end_early(index, failed);
+            }
             return Err(failed);
         }
         self.connections[index].state = State::Waiting;
@@ -176,6 +180,8 @@ impl Worker<'_> {
         self.tick(now);
         if self.connections[index].busy {
             self.proceed(index, now)
+        } else if self.connections[index].rests {
+            Ok(())
         } else if self.connections[index].id < u64::from(self.plan.job.connections) {
             self.next(index, now)
         } else {
@@ -206,6 +212,7 @@ impl Worker<'_> {
         let connection = &mut self.connections[index];
         let wire = connection.wire.take();
         connection.state = State::Closed;
+        connection.due_ns = 0;
         connection.lost = true;
         if connection.busy {
             connection.used.errors += 1;

@@ -358,7 +358,11 @@ impl Worker<'_> {
                 break;
             }
             self.timers.pop();
-            self.timer(index as usize, now)?;
+            let connection = &mut self.connections[index as usize];
+            if connection.due_ns == when {
+                connection.due_ns = 0;
+                self.timer(index as usize, now)?;
+            }
         }
         self.serve_arrivals(now)
     }

@@ -256,7 +256,7 @@ impl Worker<'_> {
         };
         if let Some(schedule) = &mut load.schedule {
             if schedule.is_closed() {
-                self.rest();
+                self.rest(index);
                 return Ok(());
             }
             if schedule.next_ns() > now {
@@ -268,7 +268,7 @@ impl Worker<'_> {
             return self.begin_due(index, now, now);
         }
         if !self.claim() {
-            self.rest();
+            self.rest(index);
             return Ok(());
         }
         self.begin(index, now, now)
@@ -306,13 +306,14 @@ impl Worker<'_> {
         };
         if !may {
             schedule.close();
-            self.rest();
+            self.rest(index);
             // Nobody is waited for who waits for arrivals.
             let free = self
                 .load
                 .as_mut()
                 .map(|load| std::mem::take(&mut load.free));
-            free.into_iter().flatten().for_each(|_| self.rest());
+            let free = free.into_iter().flatten();
+            free.for_each(|index| self.rest(index as usize));
             return Ok(());
         }
         let Some(due_ns) = schedule.take(now) else {
@@ -345,9 +346,12 @@ impl Worker<'_> {
         self.open(index, now)
     }
 
-    /// No transaction may begin any more.
+    /// No transaction may begin any more. A connection that is opened again rests on.
     #[cold]
-    fn rest(&mut self) {
+    fn rest(&mut self, index: usize) {
+        if std::mem::replace(&mut self.connections[index].rests, true) {
+            return;
+        }
         self.at_rest += 1;
         if self.at_rest >= self.used && !self.drained {
             self.drained = true;

@@ -150,7 +150,12 @@ impl Worker<'_> {
                 State::Connecting(opening)
                     if now.saturating_sub(connection.seeking_ns) > open_ns =>
                 {
-                    return Err(opening.too_slow(&self.plan.entry(), open_ns));
+                    let failed = opening.too_slow(&self.plan.entry(), open_ns);
+                    if !self.ends_early() {
+                        return Err(failed);
+                    }
+                    self.opening -= 1;
+                    self.end_early(index, failed)?;
                 }
                 _ => {}
             }
