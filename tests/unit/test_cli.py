@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import os
 import sqlite3
@@ -20,7 +21,8 @@ from howfar.cli import session
 from howfar.cli.main import cli, run_command_line
 from howfar.engine.messages import LoadJob
 from howfar.engine.process import engine_info
-from howfar.errors import MissingError, SandboxForbidden, ServerMissing
+from howfar.errors import LabError, MissingError, SandboxForbidden, ServerMissing
+from howfar.lab.cache import cache_home
 from howfar.store.run_file import read_run
 
 Howfar = Callable[..., tuple[int, str, str]]
@@ -364,3 +366,43 @@ def surface(command: click.Command, name: str) -> Iterator[str]:
 def test_commands_options_and_exit_codes_stay_as_they_are() -> None:
     codes = (cli.epilog or "").replace("\b\n", "")
     is_golden(GOLDEN / "commands.txt", "\n".join((*surface(cli, "howfar"), "", codes)))
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC])
+def test_a_file_out_of_reach_is_no_bug(number: int, howfar: Howfar, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(number, os.strerror(number), "/srv/run.howfar")
+
+    monkeypatch.setattr(type(cli), "invoke", fails)
+    code, _, err = howfar("report", "run.howfar")
+    assert code == 6 and f"/srv/run.howfar: {os.strerror(number)}" in err
+
+
+def test_a_cache_of_somebody_else_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("howfar.lab.cache.os.access", lambda *_: False)
+    with pytest.raises(LabError, match="is not writable"):
+        cache_home()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("lab", "--server", "none", "--path", "haproxy", "--", "true"), "the path haproxy needs a server"),
+        (("lab", "--server", "none", "--tls", "1.3", "--path", "tcp", "--", "true"), "--tls needs a server"),
+        (("record", "--pcap", __file__, "--time", "5s"), "--time is for recording live traffic"),
+        (("record", "--yes", "--", "true"), "--yes confirms the drop-in file"),
+        (("load", "mysql://me@db..example/x", "oltp_read_only"), "the host db..example is not known"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(arguments: tuple[str, ...], word: str, howfar: Howfar) -> None:
+    code, _, err = howfar(*arguments)
+    assert code == 2 and word in " ".join(err.split())
+
+
+def test_another_encoding_loses_characters_and_no_report() -> None:
+    """`≥` and `µ` are in every report."""
+    script = "from howfar.cli.screen import open_closed_streams; open_closed_streams(); print('≥ 3 µs')"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True)
+    assert done.stdout == b"? 3 ?s\n"

@@ -8,6 +8,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ from howfar.doctor.findings import (
 from howfar.doctor.floors import interval, savings
 from howfar.doctor.procfs import Process
 from howfar.doctor.proposals import by_socket, family, own_paths
-from howfar.doctor.protocols import PROTOCOLS
+from howfar.doctor.protocols import PROTOCOLS, caches
 from howfar.doctor.protocols.mysql import named
 from howfar.doctor.protocols.session import Counters, Elsewhere, Endpoint, Greeting, NotThis, Owner
 from howfar.doctor.targets import Consent, Login, Logins, parse_target
@@ -552,6 +553,28 @@ def test_who_asked_for_tls_sends_no_login_in_plain(kind: Kind, answer: bytes) ->
     with answering(answer) as (port, heard), pytest.raises(NotThis):
         PROTOCOLS[kind].greet(Endpoint(None, "127.0.0.1", port, tls=True), NOBODY)
     assert not any(word in b"".join(heard) for word in (b"hush", b"AUTH", b"mysql_native_password"))
+
+
+def test_redis_gets_the_password_on_this_machine_or_by_consent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What answers `-NOAUTH` may be anybody."""
+
+    def said(login: Login) -> bytes:
+        with answering(b"-NOAUTH x\r\n") as (port, heard), suppress(NotThis):
+            PROTOCOLS[Kind.REDIS].greet(Endpoint(None, "127.0.0.1", port), login)
+        return b"".join(heard)
+
+    login = Login("", "hush")
+    assert b"hush" in said(login)
+    monkeypatch.setattr(caches, "_is_loopback", lambda host: False)
+    assert b"hush" not in said(login)
+    assert b"hush" in said(replace(login, consent=Consent(cleartext_password=True)))
+
+
+def test_a_dsn_of_redis_consents() -> None:
+    assert parse_target("rediss://db.example?allow-cleartext-password=1").consent.cleartext_password
+    assert not parse_target("redis://db.example").consent.cleartext_password
+    with pytest.raises(UsageError, match="no parameter but"):
+        parse_target("redis://db.example?db=1")
 
 
 def _packet(number: int, payload: bytes) -> bytes:

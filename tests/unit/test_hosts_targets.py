@@ -240,3 +240,8 @@ def test_a_measurement_that_a_host_began_late_is_made_again() -> None:
     assert on_time(late(0)) == (load, 0) and on_time(late(3)) == (load, 3)
     with pytest.raises(LateStart, match="host b"):
         on_time(late(4))
+
+
+def test_a_server_is_named_once() -> None:
+    with pytest.raises(UsageError, match="--dsn names the server"):
+        on_hosts.check_options(OnHosts("hosts.toml", None, None, "mysql://u@10.0.0.2/d", None), (), {"--server"})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import http.server
 import random
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -148,3 +150,25 @@ def test_a_page_that_is_not_answered_any_more_is_said() -> None:
     blocks = slope._blocks(requested, tap, echo, (page, None), lambda _: None)
     with pytest.raises(UsageError, match="was not answered: refused"):
         list(blocks)
+
+
+def test_a_url_may_have_characters_of_any_language() -> None:
+    asked = []
+
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Page) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}/gr\u00f6\u00dfe?a=b%20c"
+        timer = slope._page_timer(Requested(UnixTarget(path="/s"), ("true",), url))
+        assert timer() > 0
+        thread.join(10)
+    assert asked == ["/gr%C3%B6%C3%9Fe?a=b%20c"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import shutil
 import textwrap
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from howfar.cli.load_address import MAX_FILE_BYTES, of_laboratory, password, target_of
+from howfar.cli.load_address import MAX_FILE_BYTES, of_laboratory, own_name, password, target_of
 from howfar.cli.screen import note, read_text
 from howfar.doctor.findings import (
     Change,
@@ -112,17 +111,10 @@ def _logins(user: str | None, password_file: Path | None, ask: bool, defaults_fi
         text = read_text(defaults_file, "--defaults-file", MAX_FILE_BYTES)
         address, of_file = parse_option_file(str(defaults_file), text)
     given = password(password_file, ask, of_file, note, {**os.environ, "MYSQL_PWD": ""})
-    mysql = Login(user or address.user or _own_name(), given or os.environ.get("MYSQL_PWD", ""))
+    mysql = Login(user or address.user or own_name(), given or os.environ.get("MYSQL_PWD", ""))
     of_libpq = Login(user or os.environ.get("PGUSER", ""), given or os.environ.get("PGPASSWORD", ""))
     redis = os.environ.get("HOWFAR_REDIS_PASSWORD", os.environ.get("REDISCLI_AUTH", ""))
     return Logins(mysql, Login("", redis), of_libpq)
-
-
-def _own_name() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # an account without a name, as in some containers
-        return str(os.geteuid())
 
 
 # ---------------------------------------------------------------- the report as text

@@ -277,10 +277,11 @@ def lab(
     """Run CMD (default: a shell) on the laboratory's client host, or, for a local path, on its server host.
 
     CMD finds the server in HOWFAR_SOCKET, or HOWFAR_HOST and HOWFAR_PORT, with HOWFAR_PROTOCOL, HOWFAR_USER, HOWFAR_PASSWORD_FILE
-    and HOWFAR_DATABASE; `howfar load` and `howfar doctor` use these variables by default. HOWFAR_CLIENT_CNF names an option file with
-    all of these, for `mariadb --defaults-file` and similar programs; with PostgreSQL, libpq's own variables (PGHOST, PGPASSFILE, …)
-    are set instead, so that psql and pgbench need no options. With --tls, all of these request TLS; HOWFAR_CA_FILE names its CA.
-    With --replication, this server is the primary; the others are in HOWFAR_REPLICA1_SOCKET, HOWFAR_REPLICA1_CLIENT_CNF, and so on.
+    and HOWFAR_DATABASE; `howfar load` and `howfar doctor` use these variables by default. HOWFAR_CLIENT_CNF is an option file with
+    address and login, for `mariadb --defaults-file` and similar programs; with PostgreSQL, libpq's own variables (PGHOST,
+    PGPASSFILE, …) are set instead, so that psql and pgbench need no options. With --tls, all of these request TLS; HOWFAR_CA_FILE
+    names its CA. With --replication, this server is the primary; the others are in HOWFAR_REPLICA1_SOCKET,
+    HOWFAR_REPLICA1_CLIENT_CNF, and so on.
     --beside sets HOWFAR_REDIS_SOCKET, or HOWFAR_REDIS_HOST and _PORT, and HOWFAR_MEMCACHED_… likewise.
     On `remote`, HOWFAR_HOST and HOWFAR_HOST6 are the addresses of the server's host, even without a server.
     Link options imply `--path remote`; without --path, --tls, --beside and --replication, all but --rtt, --rate, --tcp and
@@ -309,11 +310,21 @@ def lab(
         tcp=choice.tcp,
         congestion_control=choice.congestion_control,
     )
+    _check_served(request.server, path, tls)
     _check_command(command)
     if receipt is not None:
         clear_receipt(receipt)
     enter_sandbox(path)
     sys.exit(_run_inside(request, _factors(plan, path, tls), on_server, command, choice.script, receipt))
+
+
+def _check_served(server: str, path: NetworkPath, tls: str | None) -> None:
+    """Check that what needs a server has one. Raises UsageError."""
+    if server == "none" and (path.hops or tls):
+        raise UsageError(
+            f"{'--tls' if tls else f'the path {path.name}'} needs a server, and none is started",
+            "Leave out --server none, or choose --path remote without --tls.",
+        )
 
 
 def _factors(plan: Plan | None, path: NetworkPath, tls: str | None) -> dict[str, FactorValue]:

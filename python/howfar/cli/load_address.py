@@ -129,9 +129,8 @@ def _postgres(options: Options, address: ServerAddress, say: Say, environment: M
     if (service := address.service or outside.service) is not None:
         found, of_service = _service(service, home, environment)
         address = libpq.over(address, found)
-    own_ca = home / ".postgresql" / "root.crt"
-    root_cert = str(own_ca) if own_ca.exists() else None
-    address = libpq.completed(libpq.over(address, outside), getpass.getuser(), root_cert)
+    own_ca = str(home / ".postgresql" / "root.crt")
+    address = libpq.completed(libpq.over(address, outside), own_name(), own_ca if _is_there(own_ca) else None)
     _check_files(address)
     target = target_of(replace(address, host=address.hostaddr or address.host), say)
     if address.ssl_mode == "PREFERRED":
@@ -148,15 +147,28 @@ def _service(service: str, home: Path, environment: Mapping[str, str]) -> tuple[
     own = Path(environment.get("PGSERVICEFILE", home / ".pg_service.conf"))
     files = (own, Path(environment.get("PGSYSCONFDIR", "/etc/postgresql-common"), "pg_service.conf"))
     for file in files:
-        if file.exists():
+        if _is_there(file):
             found = libpq.parse_services(str(file), read_text(file, "the service file", MAX_FILE_BYTES), service)
             if found is not None:
                 return found
     raise UsageError(f"the service {service} is not in any service file", f"Looked in {files[0]} and {files[1]}.")
 
 
+def _is_there(file: str | Path) -> bool:
+    """Whether we can see the file: `Path.exists` raises in a directory that we may not enter, as $HOME may be."""
+    return os.path.exists(file)  # noqa: PTH110
+
+
+def own_name() -> str:
+    """Our account's name; its number if it has none, as in some containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.geteuid())
+
+
 def _of_passfile(file: Path, address: ServerAddress, say: Say) -> str | None:
-    if not file.is_file():
+    if not os.path.isfile(file):  # noqa: PTH113 - see `_is_there`
         return None
     if file.stat().st_mode & 0o077:
         say(f"{file} is ignored, because other users can read it: run chmod 600 on it")
@@ -212,9 +224,10 @@ def target_of(address: ServerAddress, say: Say) -> Target:
 def _resolved(host: str, port: int) -> list[str]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter of a label that is empty or too long
         raise UsageError(
-            f"the host {host} is not known: {error.strerror or error}", "Correct its name, or give its address."
+            f"the host {host} is not known: {getattr(error, 'strerror', None) or error}",
+            "Correct its name, or give its address.",
         ) from error
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 

@@ -23,6 +23,8 @@ BROKEN_PIPE = 141
 BUG = 70
 _OUTPUT_LOST = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 """Errors of a stdout that accepts no more."""
+_OF_A_FILE = {*_OUTPUT_LOST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP}
+"""Errors of a file that was named, or of its directory, whatever we do right."""
 
 _COMMANDS = {
     "run": ("howfar.cli.run:run", "Run an experiment and report the result."),
@@ -60,7 +62,7 @@ Exit codes:
   2    invalid option, plan or value
   3    something is missing on this machine, such as a server or a permission
   4    the laboratory could not be built, or failed
-  5    the load engine failed
+  5    the load failed
   6    the run file or the output cannot be read or written
   7    nothing valid was measured: every trial, or the load, is void; or `howfar predict` missed every page on its present path
   8    `howfar doctor --strict` found something to change
@@ -175,6 +177,12 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
         abandon_output()  # the reader has gone, as with `| head`
         return BROKEN_PIPE
     except OSError as error:
+        if error.filename is not None and error.errno in _OF_A_FILE:
+            _say(
+                f"{os.fsdecode(error.filename)}: {error.strerror}",
+                "Name another file, or correct its permissions or those of its directory.",
+            )
+            return RunFileError.exit_code
         if error.errno not in _OUTPUT_LOST or error.filename is not None:
             return _bug(error)
         abandon_output()

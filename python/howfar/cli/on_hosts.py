@@ -116,6 +116,8 @@ def check_options(on: OnHosts | None, others: Iterable[object], given: set[str])
             "--hop-binary names a program of this machine; between your own hosts programs run on them",
             "Leave it out, and have the program in the PATH of the host where it is to run.",
         )
+    if on.dsn is not None and "--server" in given:
+        raise UsageError("--dsn names the server, and --server another", "Leave one of them out.")
     if on.password_file is not None and on.dsn is None:
         raise UsageError("--password-file applies only to your own server", "Name that server with --dsn.")
     for option, what in _OF_A_LINK.items():
@@ -298,7 +300,7 @@ def check_plan(plan: Plan, given: GivenServer | None = None) -> None:
         )
     if set(CLUSTERS) & set(plan.factors.replication) and len(plan.factors.replicas) > 1:
         raise PlanError(
-            f"plan {plan.name} compares clusters of several sizes, and the links that are measured are those of one",
+            f"plan {plan.name} compares clusters of several sizes, but the links of only one are measured",
             "Name one number of replicas.",
         )
     fitted = _with_possible(plan).plan

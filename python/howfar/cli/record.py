@@ -85,6 +85,8 @@ def record(
     output = _STDERR if as_json else None
     seconds = parse_duration_ns(duration) / 1e9 if duration else None
     _check(command, duration, service, interface, pcap, "--php" if php else "--http" if http else None)
+    if yes and not service:
+        raise UsageError("--yes confirms the drop-in file of --service", "Omit it, or name the service.")
     code = 0
     if service:
         _service(service, server, out, seconds, yes, gaps)
@@ -113,6 +115,8 @@ def _check(
         raise UsageError(
             "more than one source to record", "Give only one of: a command, --service, --interface, --pcap."
         )
+    if pcap and duration:
+        raise UsageError("--time is for recording live traffic", "Omit it: the whole file is read.")
     if command and duration:
         raise UsageError("--time is for recording without a command", "Omit it: the recording ends with the command.")
     if of_tap and (service or interface or pcap):

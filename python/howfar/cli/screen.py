@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
 import shutil
@@ -116,6 +117,9 @@ def open_closed_streams() -> None:
                 os.dup2(taken, descriptor)
                 os.close(taken)
             os.set_inheritable(descriptor, True)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
+            stream.reconfigure(errors="replace")  # a report has characters that other encodings lack
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - a descriptor, for the life of the program
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
@@ -132,9 +136,7 @@ def read_text(path: Path, option: str, most_bytes: int) -> str:
         with path.open("rb") as file:
             data = file.read(most_bytes + 1)
         if len(data) > most_bytes:
-            raise UsageError(
-                f"{option} {path} has more than {most_bytes} bytes", "It must be a different kind of file."
-            )
+            raise UsageError(f"{option} {path} has more than {most_bytes} bytes", "It is probably the wrong file.")
         return data.decode("utf-8")
     except OSError as error:
         raise UsageError(

@@ -24,6 +24,7 @@ SCHEMES = {
     "memcacheds": Kind.MEMCACHED,
 }
 ENCRYPTED = {"rediss", "valkeys", "memcacheds"}
+_CLEARTEXT = "allow-cleartext-password=1"
 _EXAMPLES = (
     "Write for example mysql://user@127.0.0.1:3306/, mysql:///run/mysqld/mysqld.sock?user=u, postgresql://user@127.0.0.1:5432/, "
     "postgresql:///?host=/run/postgresql&user=u, redis://127.0.0.1:6379, "
@@ -111,11 +112,15 @@ def _of_libpq(text: str) -> ServerAddress:
 def _of_cache(kind: Kind, scheme: str, text: str) -> Target:
     parts, port = split_dsn(text, _EXAMPLES)
     must_have_no_password(parts)
-    if parts.query or parts.fragment:
-        raise UsageError(f"a {scheme}:// DSN takes no parameters", _EXAMPLES)
+    consents = parts.query == _CLEARTEXT and kind is Kind.REDIS
+    if (parts.query and not consents) or parts.fragment:
+        takes = f"no parameter but {_CLEARTEXT}" if kind is Kind.REDIS else "no parameters"
+        raise UsageError(f"a {scheme}:// DSN takes {takes}", _EXAMPLES)
     user = unquote(parts.username) if parts.username else None
     if parts.hostname:
-        return Target(kind, None, unquote(parts.hostname), port or SERVICES[kind].port, user, scheme in ENCRYPTED)
+        number, encrypted = port or SERVICES[kind].port, scheme in ENCRYPTED
+        consent = Consent(cleartext_password=consents)
+        return Target(kind, None, unquote(parts.hostname), number, user, encrypted, consent)
     if len(parts.path) < 2:
         raise UsageError("the DSN names neither a host nor a socket", _EXAMPLES)
     if scheme in ENCRYPTED:

@@ -42,6 +42,8 @@ def cache_home() -> Path:
         raise LabError(
             f"the cache directory {home} cannot be created: {error.strerror}", "Set XDG_CACHE_HOME to another."
         ) from error
+    if not os.access(home, os.W_OK | os.X_OK):
+        raise LabError(f"the cache directory {home} is not writable", "Set XDG_CACHE_HOME to another.")
     return home
 
 
@@ -132,8 +134,14 @@ def _remove_unless_held(directory: Path) -> None:
 
 @contextmanager
 def lock(path: Path, *, exclusive: bool) -> Iterator[None]:
-    """Hold a lock file; waits for other howfars. Released by the kernel when we die."""
-    with path.open("a") as file:
+    """Hold a lock file; waits for other howfars. Released by the kernel when we die. Raises LabError."""
+    try:
+        file = path.open("a")
+    except OSError as error:
+        raise LabError(
+            f"{path} cannot be opened: {error.strerror}", f"Set {_variable()} to a directory of your own."
+        ) from error
+    with file:
         fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
         yield
 

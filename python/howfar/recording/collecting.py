@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -114,9 +116,28 @@ def _add(event: Recorded, file: RecordingFile, into: Collected) -> None:
 
 
 def let_pass(seconds: float | None) -> None:
-    """Wait this long, or until an interrupt; None: until an interrupt."""
-    with contextlib.suppress(KeyboardInterrupt):
-        time.sleep(_UNTIL_INTERRUPTED_S if seconds is None else seconds)
+    """Wait this long, or until SIGINT or SIGTERM; None: until one of them."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            time.sleep(_UNTIL_INTERRUPTED_S if seconds is None else seconds)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def signals_for(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """While inside, pass a request to end on to the command; the terminal interrupts it directly. We end after it."""
+    handlers = {
+        signal.SIGINT: lambda *_: None,
+        signal.SIGTERM: lambda *_: process.send_signal(signal.SIGTERM),
+    }
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def new_facts(method: str, transport: str, command: str | None) -> dict[str, Any]:

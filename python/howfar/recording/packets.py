@@ -20,7 +20,16 @@ from howfar.engine.messages import PacketsEnded, PacketsJob, Recorded, TapReady
 from howfar.engine.process import EngineProcess, Launcher
 from howfar.errors import LabError, MissingError, UsageError, shell_code
 from howfar.lab.network import cpu_s_of
-from howfar.recording.collecting import Collected, add_pages, collect, ending, let_pass, new_facts, new_recording
+from howfar.recording.collecting import (
+    Collected,
+    add_pages,
+    collect,
+    ending,
+    let_pass,
+    new_facts,
+    new_recording,
+    signals_for,
+)
 from howfar.recording.marks import VARIABLE, Marks
 from howfar.recording.recording import Page, RecordingFile
 
@@ -235,7 +244,5 @@ def _meanwhile(requested: Requested, marks: Marks) -> int:
         process = subprocess.Popen(requested.command, env=environment, stdout=requested.output)
     except OSError as error:
         raise UsageError(f"{requested.command[0]}: {error.strerror}", "Try the command alone first.") from error
-    before = signal.signal(signal.SIGINT, lambda *_: None)
-    code = process.wait()
-    signal.signal(signal.SIGINT, before)
-    return shell_code(code)
+    with signals_for(process):
+        return shell_code(process.wait())

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -42,11 +41,12 @@ from howfar.recording.collecting import (
     let_pass,
     new_facts,
     new_recording,
+    signals_for,
 )
 from howfar.recording.marks import HTTP_VARIABLE, VARIABLE, Marks
 from howfar.recording.record_tap import RecordTap
 from howfar.recording.recording import Page, RecordingFile
-from howfar.recording.tap import Insertion, Target, insertion, listening
+from howfar.recording.tap import Insertion, Target, insertion, listening, tap_folder
 
 _PHP = Path(__file__).parent / "php"
 _BODY = "data"
@@ -83,7 +83,7 @@ def _record(requested: Requested, file: RecordingFile, say: Callable[[str], None
         tap, page = None, None
         http = stack.enter_context(_http_tap(requested.http, marks)) if requested.http else None
         try:
-            with _folder(requested.server) as folder:
+            with tap_folder(requested.server) as folder:
                 tap = RecordTap(requested.server, listening(requested.server, folder))
                 collector = threading.Thread(
                     target=collect, args=(tap, file, collected, marks), name="collect", daemon=True
@@ -123,18 +123,6 @@ def _unmarked(requested: Requested, marks: Marks) -> dict[str, int]:
             requested.http is not None and "http" not in methods
         ),
     }
-
-
-@contextmanager
-def _folder(server: Target) -> Iterator[Path]:
-    """A folder for the tap's socket, until that is mounted; on TCP none is made."""
-    if not isinstance(server, UnixTarget):
-        yield Path()
-        return
-    with tempfile.TemporaryDirectory(prefix="howfar-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        folder.chmod(0o711)
-        yield folder
 
 
 @contextmanager
@@ -230,7 +218,7 @@ def _run(requested: Requested, tap: RecordTap, marks: Marks, http: RecordTap | N
             )
         for one in filter(None, (tap, http)):
             one.serve(int(namespace))
-        with _signals_for(process):
+        with signals_for(process):
             begun_ns = time.monotonic_ns()
             os.write(leave, b"!")
             code = process.wait()
@@ -241,28 +229,15 @@ def _run(requested: Requested, tap: RecordTap, marks: Marks, http: RecordTap | N
     return shell_code(code), Page(1, Path(requested.command[0]).name, "command", 1.0, None, begun_ns, ended_ns)
 
 
-@contextmanager
-def _signals_for(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """While inside, pass a request to end on to the command; the terminal interrupts it directly. We end after it."""
-    handlers = {
-        signal.SIGINT: lambda *_: None,
-        signal.SIGTERM: lambda *_: process.send_signal(signal.SIGTERM),
-    }
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 _UNIT = re.compile(r"[A-Za-z0-9@_.:\\-]{1,200}")
 _ANSWER_S = 120.0
 _SWITCH = """
 cat >/dev/null
 rm -f "$1"
 rmdir "$2" 2>/dev/null
-shift 2
+rm -f "$3/tap.sock"
+rmdir "$3" 2>/dev/null
+shift 3
 "$@" daemon-reload
 """
 
@@ -298,6 +273,7 @@ class DropIn:
             "# Written by `howfar record --service`, which removes it. Safe to remove; then: systemctl daemon-reload\n"
             f"[Service]\nBindPaths={source}:{target}\nEnvironment={VARIABLE}={marks}\n"
         )
+        self._folder = str(Path(source).parent)
         self._control = tuple(control)
         self._switch: subprocess.Popen[bytes] | None = None
 
@@ -311,7 +287,17 @@ class DropIn:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             # First who takes it back, then what is to be taken back.
             self._switch = subprocess.Popen(
-                ["setsid", "sh", "-c", _SWITCH, "sh", str(self.path), str(self.path.parent), *self._control],
+                [
+                    "setsid",
+                    "sh",
+                    "-c",
+                    _SWITCH,
+                    "sh",
+                    str(self.path),
+                    str(self.path.parent),
+                    self._folder,
+                    *self._control,
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from howfar.engine.messages import TcpListen, TcpTarget, UnixTarget
 from howfar.errors import LabError, UsageError
 from howfar.lab.idle import cannot_poll, polling
-from howfar.recording.tap import Application, Tap, Target, insertion, listening
+from howfar.recording.tap import Application, Tap, Target, insertion, listening, tap_folder
 from howfar.report.document import Answer, Cell, Column, Document, Heading, Table, Text, Warnings
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS, brackets, in_brackets, mean_interval
@@ -40,6 +40,8 @@ LONGEST_S = 120.0
 """Longest time for one page, or one run of the command."""
 _READY_S = 30.0
 _SETTLE_S = 5.0
+_IN_URLS = "!#$%&'()*+,/:;=?@[]~"
+"""Characters of a path and a query that stand for themselves."""
 _PINGS = 300
 _LEAST_PINGS = 10
 _PINGS_NS = 50_000_000
@@ -132,8 +134,7 @@ def measure(requested: Requested, say: Callable[[str], None]) -> Slope:
     with ExitStack() as stack:
         if can_poll := cannot_poll() is None:
             stack.enter_context(polling())
-        folder = Path(_folder(stack))
-        folder.chmod(0o711)
+        folder = stack.enter_context(tap_folder(requested.listen or requested.server))
         tap = stack.enter_context(Tap(requested.server, _listen(requested, folder)))
         timers = _timers(requested, tap, stack)
         say(f"one {'page' if requested.url else 'run'} to warm up")
@@ -142,11 +143,6 @@ def measure(requested: Requested, say: Callable[[str], None]) -> Slope:
         observations = list(_blocks(requested, tap, echo, timers, say))
         costs = echo.costs("polling" if can_poll else "as-found")
     return analyze(observations, costs)
-
-
-def _folder(stack: ExitStack) -> str:
-    """A folder for sockets. A process alongside removes it if this program is killed."""
-    return stack.enter_context(tempfile.TemporaryDirectory(prefix="howfar-", ignore_cleanup_errors=True))
 
 
 def _listen(requested: Requested, folder: Path) -> UnixTarget | TcpListen:
@@ -194,7 +190,7 @@ def _page_timer(requested: Requested) -> Timer:
     if url.scheme not in ("http", "https") or not url.hostname:
         raise UsageError(f"{requested.url!r} is not an http URL", example)
     kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-    path = (url.path or "/") + (f"?{url.query}" if url.query else "")
+    path = quote((url.path or "/") + (f"?{url.query}" if url.query else ""), safe=_IN_URLS)
 
     def request() -> float:
         connection = kind(url.hostname or "", port, timeout=LONGEST_S)
@@ -290,7 +286,7 @@ class Echo:
     """An echo behind a tap of its own: what a round trip takes here with a delay, without any application. Medians, µs."""
 
     def __init__(self, stack: ExitStack, on_socket: bool) -> None:
-        folder = _folder(stack)
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="howfar-", ignore_cleanup_errors=True))
         tcp = stack.enter_context(echo(f"{folder}/echo"))
         plain: Target = UnixTarget(path=f"{folder}/echo") if on_socket else tcp
         listen = UnixTarget(path=f"{folder}/tap") if on_socket else TcpListen(host=tcp.host, port=0)

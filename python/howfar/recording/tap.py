@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -92,6 +94,18 @@ def listening(server: Target, folder: Path) -> UnixTarget | TcpListen:
     if isinstance(server, UnixTarget):
         return UnixTarget(path=str(folder / "tap.sock"))
     return TcpListen(host="::1" if ":" in server.host else "127.0.0.1", port=0)
+
+
+@contextmanager
+def tap_folder(server: Target) -> Iterator[Path]:
+    """A folder for the tap's socket, which a process alongside removes if this program is killed; on TCP none is made."""
+    if not isinstance(server, UnixTarget):
+        yield Path()
+        return
+    with tempfile.TemporaryDirectory(prefix="howfar-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        folder.chmod(0o711)
+        yield folder
 
 
 def insertion(server: Target, tap: Target | None) -> Insertion:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from ipaddress import ip_address
 from typing import Any, TypeVar
 
 from howfar.doctor.protocols.session import (
@@ -120,11 +121,20 @@ class Redis:
         return session
 
 
+def _is_loopback(host: str | None) -> bool:
+    """Whether what is sent there stays on this machine. Other names may lead anywhere."""
+    try:
+        return host == "localhost" or ip_address(host or "").is_loopback
+    except ValueError:
+        return False
+
+
 class RedisSession(_Session):
     statements_by_counters = 1
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint, _PING, _REDIS_ANSWERS)
+        self._is_here = endpoint.path is not None or _is_loopback(endpoint.host)
 
     def log_in(self, login: Login) -> None:
         if not self.first.startswith("-"):
@@ -132,6 +142,11 @@ class RedisSession(_Session):
         refusal = self.first[1:]
         if not (login.password and refusal.startswith("NOAUTH")):
             raise Refused(refusal)
+        if not (self._is_here or login.consent.cleartext_password):
+            raise Refused(
+                "Redis takes the password itself, and this is another machine, whose certificate is not verified: it was not sent; "
+                "the DSN's allow-cleartext-password=1 allows it"
+            )
         self.request("AUTH", *([login.user] if login.user else []), login.password)
 
     def ping(self) -> None:

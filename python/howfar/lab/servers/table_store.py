@@ -46,7 +46,8 @@ def from_template(shelf: Path, name: str, target: Path, build: Callable[[Path], 
     template = shelf / name
     with lock(lock_file, exclusive=False):
         if template.is_dir():
-            os.utime(template)
+            with contextlib.suppress(OSError):  # another account's
+                os.utime(template)
             copy_tree(template, target)
             return True
     with lock(lock_file, exclusive=True):
