@@ -171,6 +171,13 @@ def test_an_rtt_of_nothing_is_not_halved(remote: Remote, threads: int, changed: 
     assert (found if isinstance(found, str) else found.changed) == changed
 
 
+@pytest.mark.parametrize(("threads", "share"), [(16, 1 / 2), (5, 2 / 5), (3, 1 / 3)])
+def test_half_of_an_odd_number_of_connections_is_less(remote: Remote, threads: int, share: float) -> None:
+    cell, summary = with_factors(remote, rtt_ns=0, threads=threads)
+    found = intervention(cell, limit(Resource.LATENCY), summary.environment)
+    assert isinstance(found, Intervention) and found.predicted == pytest.approx(share)
+
+
 @pytest.mark.parametrize(("rest_us", "goes_us"), [(50, 50), (100, 100), (400, 100)])
 def test_only_the_configured_rtt_is_halved(remote: Remote, rest_us: int, goes_us: int) -> None:
     """100 µs requested: where 400 were measured, 300 stay. A cycle of 2 ms with ten round trips."""

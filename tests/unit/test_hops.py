@@ -25,7 +25,7 @@ from howfar.runner.run import conduct
 from howfar.runner.stopping import standing
 from howfar.stats.intervals import Resolution
 from howfar.stats.trials import trial_table
-from howfar.store.records import ArmRole, Run
+from howfar.store.records import ArmRole, Run, Trial
 from howfar.store.run_file import create, read_run
 
 PROGRAMS = {
@@ -105,6 +105,39 @@ def test_a_given_rate_is_compared_only_with_the_same_rate(run: Run) -> None:
     assert len([name for name in over.values() if name == alone[0]]) == 5 + 1, "its A/A arm too"
     assert all(offered[name] == offered[other] for name, other in over.items() if other is not None)
     assert now.narrow_enough(1.0)
+
+
+def test_a_run_at_rates_stops_by_their_p99(run: Run) -> None:
+    """p99 = ln 100 / (capacity - rate)."""
+    at = {arm.name: offered for arm in run.info.arms if (offered := offered_per_s(arm.factors)) is not None}
+    paced = next(arm for arm in standing(run, 6, 0.05).arms if arm.arm in at and arm.arm.startswith("haproxy"))
+    expected = (CAPACITY["remote"] - at[paced.arm]) / (CAPACITY["haproxy"] - at[paced.arm])
+    assert paced.ratio is not None and paced.ratio.value == pytest.approx(expected, rel=0.1)
+
+
+def test_added_times_are_at_a_rate_that_every_path_sustains(run: Run) -> None:
+    slow = next(arm.name for arm in run.info.arms if arm.name.startswith("ssh") and offered_per_s(arm.factors))
+
+    def queued(trial: Trial) -> Trial:
+        if trial.arm != slow:
+            return trial
+        arrivals = trial.receipt["arrivals"]
+        receipt = trial.receipt | {"arrivals": arrivals | {"answered": int(0.8 * arrivals["due"])}}
+        return trial.model_copy(update={"receipt": receipt})
+
+    summary = summarise(run.model_copy(update={"trials": tuple(map(queued, run.trials))}))
+    found = reports.findings_of(summary, HopCosts)
+    assert found.per_s is None and {hop.added_p50_us for hop in found.hops} == {None}
+
+
+def test_paths_are_compared_over_one_link(run: Run) -> None:
+    """An arm over a shorter link comes first, and has no part in the comparison."""
+    near = next(arm for arm in run.info.arms if arm.factors["path"] == "haproxy" and not offered_per_s(arm.factors))
+    other = near.model_copy(update={"name": "haproxy, near", "factors": near.factors | {"rtt_ns": 1}})
+    info = run.info.model_copy(update={"arms": (other, *run.info.arms)})
+    hop = reports.findings_of(summarise(run.model_copy(update={"info": info})), HopCosts).hops[0]
+    assert hop.throughput_ratio is not None
+    assert hop.throughput_ratio.value == pytest.approx(RATES["haproxy"] / RATES["remote"], rel=0.02)
 
 
 def test_what_a_connect_costs_is_said_for_each_path(summary: Summary) -> None:

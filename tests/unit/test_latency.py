@@ -127,6 +127,26 @@ def test_paths_are_compared_at_the_same_rate(summary: Summary) -> None:
     assert [at.share for at in paths["tcp"].rates] == pytest.approx(list(SHARES), rel=0.05)
 
 
+def test_what_queues_is_no_reference(run: Run) -> None:
+    """Where the baseline itself answers nine tenths, no p99 is a multiple of its own; nor is a rate a part of a closed loop."""
+    at = max(found_of(summarise(run)).paths[0].rates, key=lambda each: each.per_s)
+
+    def queued(trial: Trial) -> Trial:
+        if trial.arm != at.arm:
+            return trial
+        arrivals = trial.receipt["arrivals"]
+        receipt = trial.receipt | {"arrivals": arrivals | {"answered": int(0.9 * arrivals["due"])}}
+        return trial.model_copy(update={"receipt": receipt})
+
+    changed = summarise(run.model_copy(update={"trials": tuple(map(queued, run.trials))}))
+    paths = {path.name: path for path in found_of(changed).paths}
+    assert paths["tcp"].rates[-1].per_s == at.per_s and paths["tcp"].rates[-1].keeps_up
+    assert paths["tcp"].rates[-1].p99_ratio is None and paths["tcp"].rates[0].p99_ratio is not None
+    alone = next(cell for cell in changed.cells if cell.arm == at.arm)
+    assert (alone.ratio, alone.cpu_ratio, alone.latency_ratio) == (None, None, None)
+    assert not alone.resolution.is_difference
+
+
 def test_a_p99_is_judged_by_that_of_the_aa_arm(run: Run, summary: Summary) -> None:
     """The baseline's second measurement has as much throughput as the first, and a p99 of 90 ms instead of 4 ms."""
     slow = latency(HistogramRecord, "transaction", [90e6], 2000)

@@ -355,6 +355,14 @@ def test_where_no_level_is_resolved_from_1_there_is_no_figure() -> None:
     assert Curve([], FLOOR).found() == Found(None, None)
 
 
+def test_a_crossing_within_the_noise_floor_is_none() -> None:
+    """Noise of 5 % may carry a ratio of 0.99 through 1, however narrow its interval."""
+    near = [Level(ms, dict(enumerate((ratio, ratio + 0.001) * 2))) for ms, ratio in ((10, 0.99), (20, 1.01))]
+    assert Curve(near, Threshold(0.05)).found() == Found(None, None)
+    found = Curve(near, Threshold(0.001)).found().crossing
+    assert found is not None and 10 < found.value < 20
+
+
 @pytest.mark.parametrize(
     ("truth", "scatter", "threshold", "always"),
     [

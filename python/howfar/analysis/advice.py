@@ -27,6 +27,7 @@ from howfar.stats.intervals import (
     judge_ratio,
     mean_interval,
 )
+from howfar.stats.resample import within
 from howfar.stats.trials import ONE, TrialTable, alike, others_cpus
 from howfar.store.records import ArmRole
 
@@ -213,19 +214,18 @@ def _cut_round_trips(session: _Session) -> Advice | None:
         return None
     used, round_trips = remote.link_used, remote.turns_per_txn
     idle = used is not None and used < LINK_IDLE_SHARE
+    share = _round_trips_share(session, remote)
+    limits = None if share.low is None or share.high is None else (share.low * 100, share.high * 100)
+    percent = within(share.value * 100, limits, "{:.0f}".format)
     because = (
         f"Over the network, a transaction makes {round_trips:.0f} round trip{'' if round(round_trips) == 1 else 's'}; they take "
-        f"{link / 1e3:.2f} of its {cycle / 1e3:.2f} ms ({link / cycle * 100:.0f} %)"
+        f"{link / 1e3:.2f} of its {cycle / 1e3:.2f} ms ({percent} %)"
         + (f", while its bytes use {used * 100:.1f} % of the link's rate" if used is not None and idle else "")
         + "."
     )
-    share = _round_trips_share(session, remote)
     if share.low is not None and share.high is not None and share.low < LATENCY_BOUND_SHARE < share.high:
         action = "Round trips take about half of the time over the network: run longer to find out whether they or CPU time take more."
-        because += (
-            f" Their share is {share.value * 100:.0f} [{share.low * 100:.0f}, {share.high * 100:.0f}] %, so whether round trips or "
-            "CPU time is the larger part is not resolved."
-        )
+        because += " Whether round trips or CPU time is the larger part is not resolved."
     elif link / cycle < LATENCY_BOUND_SHARE:
         action = "First reduce the time spent in CPU and server: round trips take less than half of the time."
     else:
@@ -255,7 +255,8 @@ def _round_trips_share(session: _Session, cell: CellSummary) -> Estimate:
     lower limit is without it."""
     rtt_ns, threads = cell.rest_rtt_ns or 0.0, int(cell.factors.get("threads", 1))
     share = mean_interval([
-        min(seen.turns * rtt_ns / (threads * seen.elapsed_ns), 1.0) for seen in session.table.measured(cell.arm)
+        min(cell.turns_per_txn * seen.transactions * rtt_ns / (threads * seen.elapsed_ns), 1.0)
+        for seen in session.table.measured(cell.arm)
     ])  # fmt: skip
     hosts_ns = link_facts(cell.factors, [cell.receipt]).hosts_rtt_ns or 0.0
     if share.low is None or not rtt_ns:
@@ -277,7 +278,7 @@ def _no_forwarding(session: _Session) -> Advice | None:
     reasons = []
     if session.floors.of(forwarded.factors).resolve(speed) is Resolution.SLOWER:
         reasons.append(
-            f"it reaches {interval_text(speed)} times the {table.unit} per second of plain TCP to the same machine"
+            f"the forwarded socket reaches {interval_text(speed)} times the {table.unit} per second of plain TCP ({remote.arm})"
         )
     if session.floors.of(forwarded.factors, Figure.CPU).resolve(cost) is Resolution.FASTER:
         reasons.append(f"each {ONE[table.unit]} costs {interval_text(cost)} times the CPU")
@@ -285,7 +286,7 @@ def _no_forwarding(session: _Session) -> Advice | None:
         return None
     return Advice(
         action="Do not forward the socket to another machine for speed: its traffic still crosses the network.",
-        because=f"Compared with {remote.arm}, {', and '.join(reasons)}.",
+        because=f"{capital(', and '.join(reasons))}.",
     )
 
 
@@ -334,17 +335,12 @@ def _enough(within: dict[str, int]) -> str:
 def _blocks_to_resolve(session: _Session, cell: CellSummary) -> int | None:
     """Blocks until an effect of the size seen is outside its own interval and above the noise floor, which is the A/A arm's
     half-width. None: out of reach, or unknown."""
-    baseline = session.table.baseline
-    if baseline is None or session.duplicate is None or cell.ratio is None:
+    if session.duplicate is None or cell.ratio is None:
         return None
     effect = math.expm1(abs(math.log(cell.ratio.value)))
     if effect == 0:
         return None
-    scatter = [
-        judge_ratio(ratios).sd_log
-        for arm in (cell.arm, session.duplicate.arm)
-        if (ratios := session.table.block_ratios(arm, baseline.name))
-    ]
+    scatter = [judge_ratio(each.block_ratios).sd_log for each in (cell, session.duplicate) if each.block_ratios]
     level = 1 - FAMILY / session.floors.claims
     needed = [None if sd is None else blocks_needed(sd, effect, level) for sd in scatter]
     known = [blocks for blocks in needed if blocks is not None]

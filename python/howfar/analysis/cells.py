@@ -249,8 +249,8 @@ def claims(table: TrialTable) -> int:
 
 
 def judge(table: TrialTable, arm: Arm, value: Value) -> RatioJudgement | None:
-    """Ratio over the baseline, see `TrialTable.reference`. None: no block has both."""
-    reference = table.reference(arm)
+    """Ratio over the baseline, see `TrialTable.compared`. None: it is compared with nothing, or no block has both."""
+    reference = table.compared(arm)
     ratios = table.block_ratios(arm.name, reference.name, value) if reference else []
     return judge_ratio(ratios) if ratios else None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from howfar.analysis.cells import CellSummary
@@ -18,11 +19,11 @@ from howfar.bottleneck.limit import FASTER, Confirmation, Intervention, Limit, U
 from howfar.model.resource import Resource
 from howfar.plan.estimate import CONFIRMED_LIMITS
 from howfar.stats.estimate import Estimate
-from howfar.stats.host_cpus import forwarder_share
+from howfar.stats.host_cpus import HostCpus, forwarder_share
 from howfar.stats.intervals import interval_text, judge_ratio
 from howfar.stats.trials import TrialTable, trial_table
 from howfar.store import records as events
-from howfar.store.records import Arm, ArmRole, Run
+from howfar.store.records import Arm, ArmRole, Run, Trial
 from howfar.units import format_duration_ns, format_rate_bps
 
 _LINKS = frozenset({Resource.LINK_TO_CLIENT, Resource.LINK_TO_SERVER})
@@ -48,8 +49,10 @@ _WHY_NOT = {
 }
 
 
-def intervention(cell: CellSummary, limit: Limit, environment: Mapping[str, Any]) -> Intervention | str:
-    """The change to an arm that tests a limit, or the reason why this laboratory has none."""
+def intervention(
+    cell: CellSummary, limit: Limit, environment: Mapping[str, Any], trials: Sequence[Trial] = ()
+) -> Intervention | str:
+    """The change to an arm that tests a limit, or the reason why this laboratory has none. `trials`: the arm's good ones."""
     factors, resource = cell.factors, limit.resource
 
     def times(name: str, change: float, predicted: float, otherwise: float, rules_out: str = "") -> Intervention:
@@ -66,7 +69,7 @@ def intervention(cell: CellSummary, limit: Limit, environment: Mapping[str, Any]
         )
 
     def capped(predicted: float) -> float:
-        return min(predicted, _next_ceiling(cell, environment))
+        return min(predicted, _next_ceiling(cell, environment, trials))
 
     if resource in _LINKS and "rate_bps" in factors:
         return times("rate_bps", FASTER, capped(FASTER), 1.0)
@@ -76,9 +79,9 @@ def intervention(cell: CellSummary, limit: Limit, environment: Mapping[str, Any]
         return times("rtt_ns", 0.5, capped(_half_the_rtt(cell)), 1.0)
     threads = int(factors.get("threads", 1))
     if resource in _CPUS | {Resource.LOCK} and threads >= _FEWEST_TO_HALVE:
-        return times("threads", 0.5, 1.0, 0.5, _OWN_RULED_OUT)
+        return times("threads", 0.5, 1.0, threads // 2 / threads, _OWN_RULED_OUT)
     if resource in _EACH_FOR_ITSELF and threads > 1:
-        return times("threads", 0.5, 0.5, 1.0, _SHARED_RULED_OUT)
+        return times("threads", 0.5, threads // 2 / threads, 1.0, _SHARED_RULED_OUT)
     if resource in _CPUS and "rate_bps" in factors:
         if (cell.link_used or 0.0) >= _TELLS_USED:
             return times("rate_bps", FASTER, 1.0, FASTER, _LINK_RULED_OUT)
@@ -112,23 +115,19 @@ def _half_the_rtt(cell: CellSummary) -> float:
     return 1 / (1 - min(waits_ns / cycle_ns, 1.0) / 2)
 
 
-def _next_ceiling(cell: CellSummary, environment: Mapping[str, Any]) -> float:
-    """Ratio by which throughput can grow before a host's processors are full. The emulator's threads run on those of both."""
+def _next_ceiling(cell: CellSummary, environment: Mapping[str, Any], trials: Sequence[Trial]) -> float:
+    """Ratio by which throughput can grow before a host's processors are full, which other programs use too."""
     cpu = cell.cpu_us_per_query
     between_us = cpu.forwarder.value if cpu.forwarder else 0.0
     server_us = cpu.server.value if cpu.server else 0.0
-    hosts = [
-        (us + between_us * forwarder_share([cell.receipt], host), _count(environment.get(f"{host}_cpus")))
-        for host, us in (("server", server_us), ("client", cpu.client.value))
-    ]
-    emulator_us = cpu.link.value if cpu.link else 0.0
-    every = sum(cpus for _, cpus in hosts)
-    used = [(us / cpus + emulator_us / every) * cell.qps.value / 1e6 for us, cpus in hosts]
-    return max(1 / max(used), 1.0) if max(used) > 0 else FASTER
-
-
-def _count(cpus: Any) -> int:
-    return max(len(cpus), 1) if isinstance(cpus, list | tuple) else 1
+    ratios = []
+    for host, us in (("server", server_us), ("client", cpu.client.value)):
+        cpus = HostCpus.of(environment, host)
+        load = (us + between_us * forwarder_share([cell.receipt], host)) * cell.qps.value / 1e6
+        others = median([cpus.others_cpus(trial, load) for trial in trials]) if trials else 0.0
+        used = load + cpus.link_cpus(trials)
+        ratios += [(cpus.count - others) / used] if used > 0 else []
+    return max(min(ratios), 1.0) if ratios else FASTER
 
 
 TOLERANCE = 0.1
@@ -147,14 +146,14 @@ class Choice:
 
 def choose(cells: Sequence[CellSummary], run: Run) -> Choice:
     """The arm with the highest throughput of each curve, where its limit is strongest. A resource that none before had goes first."""
-    known = {cell.arm: cell for cell in cells}
+    known, table = {cell.arm: cell for cell in cells}, trial_table(run)
     tops = [
         top for curve in curves(run.info.arms) if (top := _top(known[arm.name] for arm in curve if arm.name in known))
     ]
     interventions: list[Intervention] = []
     refused: list[Unconfirmed] = []
     for cell, limit in _by_novelty(tops):
-        found = intervention(cell, limit, run.info.environment)
+        found = intervention(cell, limit, run.info.environment, list(table.trials[cell.arm].values()))
         if isinstance(found, str):
             refused.append(Unconfirmed(arm=cell.arm, resource=limit.resource, why=found))
         elif abs(math.log(found.predicted / found.otherwise)) < math.log(LEAST_APART):

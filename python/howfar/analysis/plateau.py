@@ -97,8 +97,8 @@ def _tail_agreeing(table: TrialTable, begun: Sequence[Arm], arm: Arm) -> list[Ar
 
 
 def _is_narrow(table: TrialTable, arm: Arm, target: float) -> bool:
-    baseline = table.baseline
-    ratios = [] if baseline is None else table.block_ratios(arm.name, baseline.name)
+    reference = table.compared(arm)
+    ratios = [] if reference is None else table.block_ratios(arm.name, reference.name)
     width = half_width(judge_ratio(ratios).quoted) if ratios else None
     return width is not None and width <= target
 

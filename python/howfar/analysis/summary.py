@@ -34,6 +34,7 @@ from howfar.stats.resample import found_by
 from howfar.stats.trials import TrialTable, Unit, others_cpus, others_in, trial_table
 from howfar.store.records import (
     Arm,
+    ArmRole,
     FactorValue,
     Measured,
     Run,
@@ -459,7 +460,8 @@ def _session_warnings(
     run: Run, machine: Machine, floors: Floors, known: Sequence[Control], disturbed: bool
 ) -> list[Warning]:
     twice = [control.found for control in known if control.is_same]
-    twice += [floors.same[Figure.THROUGHPUT]] if Figure.THROUGHPUT in floors.same else []
+    again = {arm.name for arm in run.info.arms if arm.role is ArmRole.DUPLICATE} - {control.arm for control in known}
+    twice += [floors.same[Figure.THROUGHPUT]] if Figure.THROUGHPUT in floors.same and again else []
     same = [simultaneous(found, len(twice)) for found in twice]
     missed = any(control.recovered is False and not control.is_same for control in known)
     loads = [trial.load for trial in run.trials if trial.load is not None]

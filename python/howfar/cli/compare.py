@@ -35,7 +35,7 @@ def compare(before: Path, after: Path, no_colour: bool) -> int:
         screen.print(Text(f"Time of a {'page' if found.counted == 'pages' else 'transaction'}:"))
         screen.print(_times(timed))
         if any(arm.p99 is None for arm in timed):
-            screen.print(Text(f"-: fewer than {TAIL} transactions of a trial are beyond it."))
+            screen.print(Text(f"-: a trial has fewer than {TAIL} transactions beyond that percentile."))
     for name, only in ((before, found.only_before), (after, found.only_after)):
         if only:
             screen.print(Text(f"Only in {name}: {', '.join(only)}"))

@@ -138,7 +138,11 @@ _OPTIONS: tuple[tuple[str, str, str], ...] = (
     ("duplicate", "SHARE", "Share of segments that arrive twice."),
     ("corrupt", "SHARE", "Share of segments that arrive with one bit flipped."),
     ("reorder", "on|off", "Whether jitter may reorder packets.  [default: off]"),
-    ("outage", "AT:FOR[/EVERY]", "When the link is down, such as 5s:1s/30s; time 0 is the start of CMD."),
+    (
+        "outage",
+        "AT:FOR[/EVERY]",
+        "When the link is down, such as 5s:1s/30s; time 0 is the start of CMD in `howfar lab`.",
+    ),
     ("seed", "NUMBER", "Seed of all random effects.  [default: 0]"),
 )
 """Options in the order in which they are applied."""
@@ -188,7 +192,7 @@ def link_options(command: _Command) -> _Command:
         click.option(
             "--link-script",
             type=file,
-            help="File of changes while CMD runs, with lines such as `5s rtt 50ms` or `10s down 2s`.",
+            help="Changes during `howfar lab`, in lines such as `5s rtt 50ms` or `10s down 2s`.",
         ),
         click.option(
             "--link-backend",

@@ -95,7 +95,7 @@ def check_page_path(path: Path) -> None:
         raise RunFileError(f"the directory {folder} cannot be written to", "Choose a writable directory with --html.")
 
 
-def write(path: Path, text: str, again: str = " `howfar report` writes the page again from the run file.") -> None:
+def write(path: Path, text: str, again: str = " `howfar report --html` rewrites it from the run file.") -> None:
     """Write a whole file or none. `again`: how to have it later. Raises DiskFull, RunFileError."""
     try:
         write_whole(path, text)

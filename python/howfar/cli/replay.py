@@ -66,8 +66,8 @@ def replay(
     \b
     howfar replay shop.recording --path remote --rtt 5ms
 
-    The server does no work: it answers with the recorded sizes after the recorded times, so no data or statements are needed. The
-    report shows predicted and replayed times side by side, and says whether the tool or the server fell behind.
+    No server or data is needed: a stand-in answers with the recorded sizes after the recorded times. The report shows predicted and
+    replayed times side by side, and says whether either end fell behind.
 
     \b
     howfar replay shop.recording --statements shop.sql --dsn mysql://shop@db1/shop

@@ -33,7 +33,9 @@ _GO_ON = (None, StopReason.INTERRUPTED)
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--time-budget", metavar="TIME", help="Time for this session alone, such as 10min.")
 @click.option(
-    "--target", metavar="SHARE", help="Stop when every interval is this narrow, such as 3%; replaces the run's target."
+    "--target",
+    metavar="SHARE",
+    help="Stop when all ratios are known within ± this, such as 3%; replaces the run's target.",
 )
 @click.option("--confirm", is_flag=True, help="Test each named limit by changing it.")
 @hop_binary_option

@@ -67,7 +67,7 @@ _TIMING = ("target", "time_budget", "confirm")
 @click.option(
     "--durability", type=click.Choice(["strict", "relaxed", "off"]), help="Durability of primary and replica."
 )
-@click.option("--target", metavar="SHARE", help="Stop when every interval is this narrow, such as 5%.")
+@click.option("--target", metavar="SHARE", help="Stop when all ratios are known within ± this, such as 5%.")
 @click.option("--time-budget", metavar="TIME", help="Time limit for the whole command, such as 5min.")
 @click.option("--confirm", is_flag=True, default=None, help="Afterwards, test each named limit by changing it.")
 @click.option(
@@ -98,8 +98,8 @@ def run(
 ) -> int:
     """Measure PLAN (a name from `howfar plans`, or a TOML file; default: `paths`) and report the result.
 
-    Everything runs in kernel namespaces, on this machine or on the hosts of --on, and nothing is left behind. Ctrl-C keeps what
-    was measured.
+    Whatever is started, here or on the hosts of --on, ends with the command; the run file, its HTML page and caches remain. Ctrl-C
+    keeps what was measured.
     """
     began_ns = time.monotonic_ns()
     overrides = [

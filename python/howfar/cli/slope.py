@@ -18,7 +18,7 @@ _LONGEST_DELAY_NS = 1_000_000_000
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("--url", help="Time requests to this page; the command, if any, is the web server that answers.")
 @click.option("--server", metavar="ADDRESS",
-              help="The database's socket, or HOST:PORT.  [default: the only usual socket that exists]")  # fmt: skip
+              help="The database's socket, or HOST:PORT.  [default: as for `howfar record`]")  # fmt: skip
 @click.option("--listen", metavar="ADDRESS",
               help="Where the tap listens, for an application configured to connect there.")  # fmt: skip
 @click.option(

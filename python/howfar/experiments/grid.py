@@ -313,7 +313,7 @@ def limits(summary: Summary) -> list[Block]:
         "confidence": lambda group: group.limit.confidence,
         "evidence": lambda group: "; ".join(group.limit.evidence),
         "remedy": lambda group: group.limit.would_change or figures.UNKNOWN,
-        "no remedy": lambda group: group.limit.would_not or figures.UNKNOWN,
+        "would not help": lambda group: group.limit.would_not or figures.UNKNOWN,
     }
     groups, notes = limit_text.groups(summary), ("The evidence is that of the fastest cell in its row.",)
     table = table_of("", groups, {Column(head, left=True): of for head, of in fields.items()}, notes, stack=True)

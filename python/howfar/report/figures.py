@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from howfar.analysis.cells import Bound, CellSummary
 from howfar.analysis.controls import SAME_KIND
 from howfar.analysis.summary import Summary
-from howfar.plan.factors import breaks
+from howfar.plan.factors import breaks, offered_per_s
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import (
     MIN_BLOCKS,
@@ -233,8 +233,12 @@ STOPS = {
 
 
 def widest(summary: Summary) -> str:
-    """The widest interval, `widest interval ±2.3 % (requested ±5.0 %)`; empty where nothing is compared."""
-    compared = [cell for cell in shown_cells(summary) if cell.ratio and cell.role is not ArmRole.BASELINE]
+    """The widest interval, `widest interval ±2.3 % (requested ±5.0 %)`; empty where no throughput is compared."""
+    compared = [
+        cell
+        for cell in shown_cells(summary)
+        if cell.ratio and cell.role is not ArmRole.BASELINE and offered_per_s(cell.factors) is None
+    ]
     widths = [width for cell in compared if cell.ratio and (width := half_width(cell.ratio)) is not None]
     if not compared or only_broke(summary):
         return ""

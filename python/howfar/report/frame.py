@@ -354,7 +354,7 @@ def method(summary: Summary) -> Details:
 _CLAIMS = (
     "Each interval has 95 % confidence. The run compares up to {0} pairs, and calls one slower or faster only if its interval at "
     "1 - 5 % / {0} also excludes 1: the chance that one or more of these differences are false is at most 5 % in the whole run. "
-    "Costs, break-even points, predictions and confirmations have 95 % each."
+    "Those of costs, break-even points, predictions and confirmations are at 95 %."
 )
 
 
@@ -403,9 +403,7 @@ def _voids(summary: Summary) -> str:
     line = figures.void_line(summary)
     late = any("link" in reason for reason in summary.void_reasons)
     return (
-        f"{line} Trials over the link can be void for more reasons than others, and are then repeated later."
-        if late
-        else line
+        f"{line} Trials over the link can be void for more reasons; the whole block is then repeated." if late else line
     )
 
 
@@ -427,7 +425,7 @@ def _instrument(summary: Summary) -> list[str]:
         most, arm = max(scattered, key=lambda each: each[0].calibration)
         found.append(
             f"The link's RTT at rest varied from block to block by {figures.percent(most.rtt)} (standard deviation), which alone "
-            f"would vary the ratio of {arm} by {figures.percent(most.calibration)}; it varied by {figures.percent(most.total)}."
+            f"would vary the ratio of {arm} by {figures.percent(most.calibration)}; the ratio did by {figures.percent(most.total)}."
         )
     shifted = [(scatter, arm) for scatter, arm in scattered if scatter.shift is not None]
     if shifted:

@@ -124,7 +124,7 @@ def _filled(cell: Cell) -> bool:
 
 
 def _named(column: Column, cell: Cell) -> str:
-    return f"{column.label} {cell.line}".strip()
+    return f"{column.label}{':' if column.left and column.label else ''} {cell.line}".strip()
 
 
 def wrap(text: str, width: int, first: str = "", rest: str = "") -> list[str]:

@@ -15,10 +15,9 @@ from howfar.plan.quantities import MOST_BUDGET_NS
 from howfar.plan.types import MOST_BLOCKS, Plan, Timing
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import blocks_needed, half_width, judge_ratio
-from howfar.stats.trials import TrialTable, trial_table
+from howfar.stats.trials import p99_ms, trial_table
 from howfar.store.records import (
     CONFIRMATION_BLOCK,
-    Arm,
     ArmRole,
     Run,
     StopReason,
@@ -105,7 +104,7 @@ class ArmStanding:
     over: str | None
     """The arm that it is compared with. None: none, as for the baseline and its path at a given rate."""
     ratio: Estimate | None
-    """Ratio to `over`. None: no common block yet."""
+    """Ratio to `over`; of arms at a rate, of their p99. None: no common block yet."""
     half_width: float | None
     """Half-width of the ratio's interval, as a share. None: no interval yet."""
     blocks_needed: int | None
@@ -158,8 +157,9 @@ def standing(run: Run, blocks: int, target: float) -> Standing:
     arms = []
     for arm in run.info.arms:
         rates = [rate for rate in (table.rate(measured) for measured in table.measured(arm.name)) if rate]
-        over = _compared_with(table, arm)
-        ratios = [] if over is None else table.block_ratios(arm.name, over)
+        over = table.compared(arm)
+        figure = table.rate if offered_per_s(arm.factors) is None else p99_ms
+        ratios = [] if over is None else table.block_ratios(arm.name, over.name, figure)
         judged = judge_ratio(ratios) if ratios else None
         if breaks(arm.factors):
             judged = None  # crashes are counted, block by block: no width says when they are enough
@@ -169,7 +169,7 @@ def standing(run: Run, blocks: int, target: float) -> Standing:
                 arm=arm.name,
                 role=arm.role,
                 rate=median(rates) if rates else None,
-                over=over,
+                over=None if over is None else over.name,
                 ratio=None if judged is None else judged.quoted,
                 half_width=None if judged is None else half_width(judged.quoted),
                 blocks_needed=needed,
@@ -178,14 +178,6 @@ def standing(run: Run, blocks: int, target: float) -> Standing:
             )
         )
     return Standing(tuple(arms), blocks, _blocks_left_out(run, blocks))
-
-
-def _compared_with(table: TrialTable, arm: Arm) -> str | None:
-    """The arm that this one is compared with. A given rate is no throughput: only another path at the same rate is compared."""
-    other = table.reference(arm)
-    if other is None or other.name == arm.name or offered_per_s(other.factors) != offered_per_s(arm.factors):
-        return None
-    return other.name
 
 
 def _blocks_left_out(run: Run, blocks: int) -> int:

@@ -34,3 +34,9 @@ class Estimate(Part):
     how: How = Field(default="given", exclude=True)
     points: tuple[float, ...] = Field(default=(), exclude=True)
     """The sample itself where it is too small for an interval: shown in its place."""
+
+    def times(self, factor: float) -> Estimate:
+        """The same figure in another unit, or a known positive share of it."""
+        low, high = (None if end is None else factor * end for end in (self.low, self.high))
+        points = tuple(factor * point for point in self.points)
+        return self.model_copy(update={"value": factor * self.value, "low": low, "high": high, "points": points})

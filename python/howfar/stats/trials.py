@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal, TypeVar
 
-from howfar.plan.factors import CONDITIONS, ORDINARY
+from howfar.plan.factors import CONDITIONS, ORDINARY, offered_per_s
 from howfar.stats.histograms import merge, value_at
 from howfar.store.records import Arm, ArmRole, FactorValue, HistogramRecord, Measured, Run, Trial, TrialStatus
 
@@ -63,6 +63,13 @@ class TrialTable:
             if other.role is ArmRole.CONTENDER and other.factors == wanted and other.name != arm.name:
                 return other
         return baseline
+
+    def compared(self, arm: Arm) -> Arm | None:
+        """Its reference. None: a given rate is no result, and no cell of the baseline's path has the same one."""
+        other = self.reference(arm)
+        if other is None or other.name == arm.name or offered_per_s(other.factors) != offered_per_s(arm.factors):
+            return None
+        return other
 
     @property
     def blocks(self) -> int:
@@ -182,9 +189,9 @@ def others_cpus(trials: Sequence[Trial]) -> float | None:
     return median(known) if known else None
 
 
-def rest_of(factors: Mapping[str, FactorValue], without: str) -> Rest:
-    """All factors but one, comparable; missing ones have their ordinary level."""
-    return tuple(sorted((name, level) for name, level in {**ORDINARY, **factors}.items() if name != without))
+def rest_of(factors: Mapping[str, FactorValue], *without: str) -> Rest:
+    """All other factors, comparable; missing ones have their ordinary level."""
+    return tuple(sorted((name, level) for name, level in {**ORDINARY, **factors}.items() if name not in without))
 
 
 def alike(things: Sequence[T], factors: Callable[[T], Mapping[str, FactorValue]], without: str) -> list[list[T]]:

@@ -265,7 +265,11 @@ def _advice(found: ClusterCost, evidence: RunEvidence) -> tuple[Advice, ...]:
     """Where the turns of idle members are what a commit waits for."""
     few = min(point.threads for point in found.points)
     ordinary = (few, "eventual", SHORT_ROW)
-    at = {(p.mode, p.place): p for p in found.points if (p.threads, p.consistency, p.row_bytes) == ordinary}
+    at = {
+        (p.mode, p.place): p
+        for p in found.points
+        if p.writers is None and (p.threads, p.consistency, p.row_bytes) == ordinary
+    }
     pairs = [
         (p, at[("group-leader", where)])
         for (mode, where), p in at.items()
@@ -279,8 +283,8 @@ def _advice(found: ClusterCost, evidence: RunEvidence) -> tuple[Advice, ...]:
     return (
         Advice(
             action="Set group_replication_paxos_single_leader = ON on every member, and bootstrap the group again.",
-            because=f"Over {slow.place}, the median commit takes {figures.number(fast.p50_ms.value)} ms with it and "
-            f"{figures.number(slow.p50_ms.value)} ms without it, because each commit then also waits for every idle member's turn.",
+            because=f"Over {slow.place}, the median commit takes {with_limits(fast.p50_ms)} ms with it and "
+            f"{with_limits(slow.p50_ms)} ms without it, because each commit then also waits for every idle member's turn.",
         ),
     )
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from howfar.analysis.advice import capital
 from howfar.bottleneck.rules import FULL_SHARE
-from howfar.experiments.replication.arms import mode_name, plural, rate, rate_interval, with_mode
+from howfar.experiments.replication.arms import mode_name, plural, rate_interval, with_mode
 from howfar.plan.factors import LOSSLESS, REPLICA_RATE_BPS
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import interval_text, mean_interval, mean_of_counts
@@ -406,7 +406,7 @@ def _lost(loss: CrashLoss, brief: bool = False) -> str:
     text = f"{begin}a crash lost {rate_interval(loss.lost_per_crash)} acknowledged commits ({plural(loss.crashes, 'crash')}"
     if loss.predicted_lost is not None:
         order = "" if FAULTS[loss.fault].cut_off else "at most about "
-        text += f"; predicted: {order}{rate(loss.predicted_lost.value)}"
+        text += f"; predicted: {order}{rate_interval(loss.predicted_lost)}"
     text += ")"
     if not brief and FAULTS[loss.fault].machine:
         text += (

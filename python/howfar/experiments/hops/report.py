@@ -13,10 +13,10 @@ from howfar.analysis.published import PublishedCell, published_sets
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.answer import floor_clause
 from howfar.experiments.experiment import Experiment, Keys
-from howfar.experiments.latency.analysis import Latency
+from howfar.experiments.latency.analysis import KEEPS_UP, Latency, answered_share
 from howfar.experiments.latency.report import charts, main_table, with_limits
 from howfar.paths import PATHS
-from howfar.plan.factors import CONNECT, THREADS, level_of, offered_per_s
+from howfar.plan.factors import CONNECT, LOAD, THREADS, level_of, offered_per_s
 from howfar.report import figures
 from howfar.report.document import Block, Cell, Column, Details, Document, Fields, Table, table_of
 from howfar.report.frame import frame
@@ -24,7 +24,7 @@ from howfar.report.sections import cell_table, confirmations, trials
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import Resolution, Threshold, excludes_one, judge_ratio, mean_interval
 from howfar.stats.resample import Derived, within
-from howfar.stats.trials import ONE, TrialTable, quantile_ms
+from howfar.stats.trials import ONE, TrialTable, quantile_ms, rest_of
 from howfar.store.records import Arm, ArmRole, Measured
 from howfar.store.server_metrics import server_metrics
 
@@ -154,8 +154,9 @@ def hop_costs(evidence: RunEvidence) -> HopCosts | None:
     if PATHS[base].hops or not with_hops:
         return None
     clients = next(THREADS.of(arm.factors) for arm in arms if arm.role is ArmRole.BASELINE)
-    arms = [arm for arm in arms if THREADS.of(arm.factors) == clients]
-    rates = [{offered_per_s(arm.factors) for arm in arms if arm.factors.get("path") == name} for name in names]
+    arms = [arm for arm in _alike(table, arms) if THREADS.of(arm.factors) == clients]
+    held = [arm for arm in arms if (share := answered_share(table, arm)) is None or share.value >= KEEPS_UP]
+    rates = [{offered_per_s(arm.factors) for arm in held if arm.factors.get("path") == name} for name in names]
     per_s = max((rate for rate in set.intersection(*rates) if rate is not None), default=None)
     cells = {cell.arm: cell for cell in evidence.cells}
     return HopCosts(
@@ -169,6 +170,13 @@ def hop_costs(evidence: RunEvidence) -> HopCosts | None:
     )
 
 
+def _alike(table: TrialTable, arms: Sequence[Arm]) -> list[Arm]:
+    """Those that differ from the baseline only in what is compared here: of several links, servers or versions of TLS, its own."""
+    varied = ("path", CONNECT.name, LOAD.name, THREADS.name)
+    baseline = table.baseline
+    return [arm for arm in arms if baseline and rest_of(arm.factors, *varied) == rest_of(baseline.factors, *varied)]
+
+
 def _cost(
     path: str, per_s: float | None, arms: list[Arm], cells: dict[str, CellSummary], evidence: RunEvidence
 ) -> HopCost:
@@ -178,7 +186,7 @@ def _cost(
     looped = next((arm for arm in own if offered_per_s(arm.factors) is None), None)
     closed = None if looped is None else cells.get(looped.name)
     paced = next((arm for arm in own if per_s is not None and offered_per_s(arm.factors) == per_s), None)
-    at_rate = None if paced is None else _at_rate(table, paced)
+    at_rate = None if paced is None else table.compared(paced)
     return HopCost(
         path=path,
         programs=PATHS[path].hops,
@@ -219,12 +227,6 @@ def _within_blocks(
     pairs = ((here[block].measured, there[block].measured) for block in sorted(here.keys() & there.keys()))
     found = [(figure(one), figure(other)) for one, other in pairs if one is not None and other is not None]
     return [one - other for one, other in found if one is not None and other is not None]
-
-
-def _at_rate(table: TrialTable, arm: Arm) -> Arm | None:
-    """What an arm at a rate is compared with."""
-    reference = table.reference(arm)
-    return reference if reference and offered_per_s(reference.factors) == offered_per_s(arm.factors) else None
 
 
 def _added_us(table: TrialTable, arm: Arm | None, reference: Arm | None, share: float) -> Estimate | None:
@@ -292,7 +294,7 @@ def pooler_pays(table: TrialTable, base: str, floors: Floors) -> tuple[PoolerPay
     which it pays; its interval is of the blocks, by leaving out each in turn.
     """
     closed: dict[tuple[str, str, int], Arm] = {}
-    for arm in table.run.info.arms:
+    for arm in _alike(table, table.run.info.arms):
         if offered_per_s(arm.factors) is None:
             key = (str(arm.factors.get("path")), CONNECT.of(arm.factors), THREADS.of(arm.factors))
             closed.setdefault(key, arm)

@@ -96,6 +96,13 @@ def latency(evidence: RunEvidence) -> Latency | None:
     )
 
 
+def answered_share(table: TrialTable, arm: Arm) -> Estimate | None:
+    """Share of the transactions due that were answered in time, by the receipts. None: it has no rate of its own."""
+    accounts = [trial.receipt.get("arrivals", {}) for trial in table.trials[arm.name].values()]
+    shares = [account["answered"] / account["due"] for account in accounts if account.get("due")]
+    return mean_interval(shares) if shares else None
+
+
 def _in_closed_loop(table: TrialTable, arm: Arm | None) -> Estimate | None:
     """Transactions per second of an arm that is a closed loop."""
     trials = [] if arm is None else table.measured(arm.name)
@@ -126,7 +133,7 @@ class _Reader:
 
     def at(self, arm: Arm) -> AtRate:
         per_s = offered_per_s(arm.factors) or 0.0
-        answered = self._answered(arm)
+        answered = answered_share(self.table, arm) or mean_interval([0.0])
         keeps_up = answered.value >= KEEPS_UP
         ratio = self._ratio(arm) if keeps_up else None
         found = self.floors.of(arm.factors, Figure.P99).resolve(ratio)
@@ -143,21 +150,17 @@ class _Reader:
             curve=self.cells[arm.name].latency_curve,
         )
 
-    def _answered(self, arm: Arm) -> Estimate:
-        """By the receipts: all that was due and what came of it."""
-        accounts = [trial.receipt.get("arrivals", {}) for trial in self.table.trials[arm.name].values()]
-        return mean_interval(
-            [account["answered"] / account["due"] for account in accounts if account.get("due")] or [0.0]
-        )
-
     def _quantile(self, arm: Arm, share: float) -> Estimate | None:
         found = [ms for trial in self.table.measured(arm.name) if (ms := quantile_ms(trial, share)) is not None]
         return exponential(mean_interval([math.log(ms) for ms in found])) if found else None
 
     def _ratio(self, arm: Arm) -> Estimate | None:
-        reference = self.table.reference(arm)
-        if reference is None or offered_per_s(reference.factors) != offered_per_s(arm.factors):
+        reference = self.table.compared(arm)
+        if reference is None:
             return None  # it is the reference of its rate
+        share = answered_share(self.table, reference)
+        if share is not None and share.value < KEEPS_UP:
+            return None  # what queues has no p99 but that of the trial's length
         ratios = self.table.block_ratios(arm.name, reference.name, p99_ms)
         return judge_ratio(ratios).quoted if ratios else None
 

@@ -117,7 +117,7 @@ def _advice(found: Latency) -> tuple[Advice, ...]:
         doubt = "" if first.sure else ", so whether it keeps up there is not resolved"
         advice.append(
             Advice(
-                action=f"On {path.name}, keep below {with_limits(_with_room(capacity))} transactions/s, or give it more connections "
+                action=f"On {path.name}, keep below {_with_room(capacity, first.per_s)} transactions/s, or give it more connections "
                 "or fewer round trips.",
                 because=f"At {first.per_s:,.0f}/s, it answered {_percent(first.answered)} in time{doubt}; in a closed loop with as "
                 f"many connections, it does {with_limits(capacity)}/s, of which 80 % leaves room for bursts.",
@@ -126,9 +126,11 @@ def _advice(found: Latency) -> tuple[Advice, ...]:
     return tuple(advice)
 
 
-def _with_room(capacity: Estimate) -> Estimate:
-    low, high = (None if end is None else MOST_OF_CAPACITY * end for end in (capacity.low, capacity.high))
-    return Estimate(value=MOST_OF_CAPACITY * capacity.value, low=low, high=high)
+def _with_room(capacity: Estimate, failed_per_s: float) -> str:
+    """Part of the capacity that leaves room for bursts, but no more than the rate that queued."""
+    if MOST_OF_CAPACITY * capacity.value >= failed_per_s:
+        return f"{failed_per_s:,.0f}"
+    return with_limits(capacity.times(MOST_OF_CAPACITY))
 
 
 def _percent(share: Estimate) -> str:

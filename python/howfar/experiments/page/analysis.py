@@ -285,6 +285,8 @@ class Curve:
         bracket = next((i for i in range(1, len(judged)) if judged[i - 1].value < 0 <= judged[i].value), None)
         if bracket is None:
             return Found(None, self._always())
+        if self._resolves_nothing():
+            return Found(None)
         log_ms = bisected(lambda at: self._judged(at).value, self._at[bracket - 1], self._at[bracket])
         steps = _STEPS * max(len(self._at) - 1, 1)
         low, high = (_limit(self._judged, log_ms, end, steps) for end in (self._at[0], self._at[-1]))
@@ -297,6 +299,13 @@ class Curve:
                 high=None if high is None else math.exp(high),
             )
         )
+
+    def _resolves_nothing(self) -> bool:
+        """Whether no level differs from 1 beyond the noise floor, so that noise alone may make the line cross it."""
+        beyond = Threshold(self._threshold.floor, 1)
+        quoted = [judge_ratio(list(level.ratios.values())).quoted for level in self._levels]
+        known = [ratio for ratio in quoted if ratio.low is not None]
+        return bool(known) and not any(beyond.resolve(ratio).is_difference for ratio in known)
 
     def _always(self) -> Literal["one", "two"] | None:
         """Only if each level is resolved from 1, and beyond the noise floor."""

@@ -19,7 +19,7 @@ from howfar.experiments.page.labels import (
 )
 from howfar.services import SERVICES
 from howfar.stats.estimate import Estimate
-from howfar.stats.intervals import Resolution, Threshold, excludes_one, excludes_zero, interval_text
+from howfar.stats.intervals import Resolution, Threshold, excludes_one, excludes_zero, floor_text, interval_text
 from howfar.units import format_duration_ns
 
 _WORKERS = 20
@@ -93,7 +93,7 @@ def _unresolved(choice: PageChoice, threshold: Threshold) -> str:
     if threshold.floor is None:
         return " (unknown noise floor)"
     if abs(math.log(ratio.value)) < math.log1p(threshold.floor):
-        return f" (within the noise floor of {threshold.floor * 100:.2g} %)"
+        return f" (within the noise floor of {floor_text(threshold.floor)})"
     return f" (possibly chance in {threshold.claims} comparisons)"
 
 
@@ -306,11 +306,11 @@ def _flip(findings: PageFindings, choice: PageChoice) -> str:
         holds = limits is not None and (limits[0] or 0.0) <= choice.app_cpu_total_ms
         near = "this page may be beyond that" if holds else "near there"
         without = (
-            f" (without the emulator's CPU from {by_model(crossing, 'without_link_cpu_ms')}, by the model: {near}, measure on two "
-            "real machines)"
+            f". Without the emulator's CPU they would be from {by_model(crossing, 'without_link_cpu_ms')}, by the model: {near}, "
+            "measure on two real machines"
         )
     if crossing.measured_ms is not None:
-        return f" and pay from {pays_from(crossing)} of application CPU per page{without}"
+        return f", and are faster from {pays_from(crossing)} of application CPU per page{without}"
     levels = [each for each in findings.choices if each.series == crossing.series]
     best = max(levels, key=lambda each: each.two_over_one.value)
     with_cpu = f"{milliseconds(best.app_cpu_total_ms)} ms of application CPU per page"
@@ -342,8 +342,8 @@ def _fewer_round_trips(findings: PageFindings) -> Advice | None:
     if found is None or not excludes_zero(found[0]) or not any(choice.better == "one" for choice in findings.choices):
         return None
     return Advice(
-        action="Before using a second machine, cut the page's round trips: one query with IN or JOIN instead of many, MGET, "
-        "getMulti.",
+        action="Before using a second machine, cut the page's round trips: MGET, getMulti, or one query with IN or JOIN for "
+        "many.",
         because=round_trips_sentence(findings),
     )
 

@@ -237,7 +237,7 @@ def replication_cost(arms: Sequence[ReplicationArm], plan: Mapping[str, Any], fa
     other = _unlabelled(arms)
     curves = tuple(_Curve(sorted(line, key=lambda arm: arm.threads), local, other).found() for line in lines.values())
     errors = [abs(p.predicted_error) for curve in curves for p in curve.points if p.predicted_error is not None]
-    published = published_rows(curves, plan.get("workload") or {})
+    published = published_rows(curves, plan.get("workload") or {}, arms[0].kind)
     return ReplicationCost(
         curves=curves,
         mean_error=sum(errors) / len(errors) if errors else None,
@@ -486,10 +486,10 @@ def _totals(moment: object) -> tuple[float, float] | None:
 # ---------------------------------------------------------------- published figures
 
 
-def published_rows(curves: Sequence[ReplicationCurve], workload: Mapping[str, Any]) -> Published:
+def published_rows(curves: Sequence[ReplicationCurve], workload: Mapping[str, Any], kind: str) -> Published:
     """Mode, theirs, ours; none for another workload. Their semi-synchronous mode is AFTER_COMMIT, so AFTER_SYNC has none. Of several
     durabilities ours are of the first; theirs made no commit durable, which the table says."""
-    entries = [entry for entry in published_sets() if entry.plan == PLAN and not entry.differs(workload)]
+    entries = [entry for entry in published_sets() if entry.plan == PLAN and not entry.differs(workload, kind)]
     cells = [cell for entry in entries for cell in entry.cells if cell.tps is not None]
     alike = [curve for curve in curves if curve.durability == curves[0].durability]
     rows = []

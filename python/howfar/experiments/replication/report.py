@@ -82,11 +82,11 @@ def _safe(found: ReplicationFindings, kind: str) -> Advice | None:
     mode = kept[0]
     reasons = [_cost(rows[mode], found), *_crash_reasons(mode, losses)]
     if rows[mode].durability != "strict":
-        reasons.append(f"measured with durability {rows[mode].durability}, while these lines flush each commit")
+        reasons.append(f"measured with durability {rows[mode].durability}, but the advice flushes each commit")
     other = next((row for name, row in rows.items() if name != mode), None)
     if other is not None and not losses:
         shown = _SHOWN.get(other.mode, "")
-        reasons.append(f"{SEMI_SYNC[other.mode]} makes {rate(other.commits_per_s.value)}{shown}")
+        reasons.append(f"{SEMI_SYNC[other.mode]} makes {rate_interval(other.commits_per_s)}{shown}")
     return Advice(
         action=f"Where no acknowledged commit may be lost, replicate {configuration(kind).waiting(mode)}.",
         because=_sentence(reasons),
@@ -107,8 +107,8 @@ def _fast(found: ReplicationFindings, kind: str) -> Advice | None:
     elif worst is not None:
         reasons.append(f"the worst fault ({worst.arm}) lost {rate_interval(worst.lost_per_crash)} per crash")
     elif row.replica_rtt_ns:
-        in_flight = row.commits_per_s.value * row.replica_rtt_ns / 2e9
-        reasons.append(f"at that rate {rate(in_flight)} are always in flight to the replica")
+        in_flight = row.commits_per_s.times(row.replica_rtt_ns / 2e9)
+        reasons.append(f"so {rate_interval(in_flight)} commits are always in flight to the replica")
     return Advice(
         action="Where a crash may lose the last commits, replicate asynchronously.",
         because=_sentence(reasons),
@@ -123,7 +123,7 @@ def _together(cost: ReplicationCost | None) -> Advice | None:
     if curve is None or curve.growth is None or (curve.growth.low or curve.growth.value) < _GAINS:
         return None
     return Advice(
-        action="Before giving up acknowledgements, write from more connections or more rows per transaction.",
+        action="Before giving up acknowledgements, use more connections or more rows per transaction.",
         because=f"Over {format_duration_ns(curve.replica_rtt_ns or 0)}, one connection makes "
         f"{rate(curve.points[0].commits_per_s.value)} commits/s; {curve.growth_threads} make {interval_text(curve.growth)} times as "
         "many, because they wait together.",
