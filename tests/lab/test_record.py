@@ -234,8 +234,9 @@ def test_requests_of_http_are_pages(server: Running, tmp_path: Path, monkeypatch
         ("/shop", "http"),
         ("POST /confess", "http"),
     ]
-    assert len({len(page.round_trips) for page in recording.pages}) == 1
-    assert all(one.page_id for one in recording.round_trips)
+    # Nobody waits for a `quit`: the tap may be given it after the other tap has passed the page on.
+    assert len({sum(one.is_answered for one in page.round_trips) for page in recording.pages}) == 1
+    assert all(one.page_id for one in recording.round_trips if one.is_answered)
     assert recording.facts["protocol"] == "mysql"
     assert b"Quagga" not in out.read_bytes()
 

@@ -118,7 +118,7 @@ def test_transactions_are_queries_over_queries_a_transaction() -> None:
 
 
 def test_near_ceilings_share_a_label() -> None:
-    line = curve_blocks.CeilingLine
+    line = curve_blocks.CeilingLabel
     found = curve_blocks.ceiling_labels(
         [line(100, "server CPU", "a", 1.0), line(105, "server CPU", "b", 1.0), line(300, "link to client", "a", 1.5)],
         near=1.15,

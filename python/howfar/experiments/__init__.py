@@ -1,1 +1,1 @@
-"""The questions that a run can answer: one folder an experiment, with its plan, its analysis and its report."""
+"""The questions that a run can answer: one folder an experiment, with its analysis and its report. Plans are in `plan/shipped`."""

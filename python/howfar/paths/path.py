@@ -168,7 +168,7 @@ class PathContext(Protocol):
 
 
 @dataclass(frozen=True)
-class HopPlace:
+class HopSide:
     """Where a program in between runs, and by which addresses it is known."""
 
     side: Side
@@ -176,10 +176,10 @@ class HopPlace:
     to_server: str
 
 
-def hop_place(context: PathContext) -> HopPlace:
+def hop_place(context: PathContext) -> HopSide:
     """Of a program beside the client, unless it has a host of its own."""
     own = context.hop_address
-    return HopPlace("hop", own, own) if own else HopPlace("client", context.loopback_address, context.client_address)
+    return HopSide("hop", own, own) if own else HopSide("client", context.loopback_address, context.client_address)
 
 
 _PLACES = ("/usr/sbin", "/usr/local/sbin")

@@ -371,7 +371,7 @@ def _scales(names: list[str], width: int) -> tuple[alt.Color, alt.Shape]:
 
 
 @dataclass(frozen=True)
-class CeilingLine:
+class CeilingLabel:
     """A ceiling as drawn. `room`: how far above what was measured it lies, as a factor."""
 
     tps: float
@@ -380,9 +380,9 @@ class CeilingLine:
     room: float
 
 
-def ceiling_lines(panel: Panel) -> list[CeilingLine]:
+def ceiling_lines(panel: Panel) -> list[CeilingLabel]:
     return [
-        CeilingLine(
+        CeilingLabel(
             ceiling.tps,
             limit_text.name(ceiling.resource),
             colour,
@@ -393,9 +393,9 @@ def ceiling_lines(panel: Panel) -> list[CeilingLine]:
     ]
 
 
-def ceiling_labels(lines: list[CeilingLine], near: float) -> list[CeilingLine]:
+def ceiling_labels(lines: list[CeilingLabel], near: float) -> list[CeilingLabel]:
     """Lines within the factor `near` share one label, in no curve's colour: below the lowest of them, or above the highest."""
-    groups: list[list[CeilingLine]] = []
+    groups: list[list[CeilingLabel]] = []
     for line in sorted(lines, key=lambda line: line.tps):
         if groups and line.tps <= groups[-1][0].tps * near:
             groups[-1].append(line)
@@ -410,7 +410,7 @@ def ceiling_labels(lines: list[CeilingLine], near: float) -> list[CeilingLine]:
         room = min(line.room for line in group)
         at = group[-1].tps if room > CLEAR else group[0].tps
         found.append(
-            CeilingLine(at, f"{names}: {amount}/s", colours.pop() if len(colours) == 1 else palette.MUTED, room)
+            CeilingLabel(at, f"{names}: {amount}/s", colours.pop() if len(colours) == 1 else palette.MUTED, room)
         )
     return found
 

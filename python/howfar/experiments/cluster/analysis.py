@@ -167,12 +167,14 @@ def cluster_cost(table: TrialTable, workload: str) -> ClusterCost | None:
     links: dict[int | None, str] = {bps: format_rate_bps(bps) for bps in rates} if len(rates) > 1 else {}
     apart = {_place(arm): arm for arm in arms if WRITERS.of(arm.arm.factors) == "own-rows"}
     alone = {
-        arm.local_levels: _Line(line, None, operation, apart, {}, cpus)
+        arm.local_levels: _ByConnections(line, None, operation, apart, {}, cpus)
         for line in lines.values()
         for arm in line
         if arm.mode == ALONE
     }
-    measured = [_Line(line, alone.get(line[0].local_levels), operation, apart, links, cpus) for line in lines.values()]
+    measured = [
+        _ByConnections(line, alone.get(line[0].local_levels), operation, apart, links, cpus) for line in lines.values()
+    ]
     points = tuple(point for line in measured for point in line.points())
     by_arm = {point.arm: point for point in points}
     errors = [abs(point.error) for point in points if point.error is not None]
@@ -319,13 +321,13 @@ _NEARLY = 1.2
 """A round trip that differs by no more was measured."""
 
 
-class _Line:
+class _ByConnections:
     """One mode with one consistency, over distances and connections."""
 
     def __init__(
         self,
         arms: Sequence[ReplicationArm],
-        alone: _Line | None,
+        alone: _ByConnections | None,
         operation: Operation,
         apart: Mapping[object, ReplicationArm],
         links: Mapping[int | None, str],

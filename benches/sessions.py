@@ -1,0 +1,95 @@
+"""Do sessions on one machine agree? Several quick runs of `paths` with another seed each, and what their intervals hold.
+
+    .venv/bin/python benches/sessions.py [--sessions 10] [--budget 106s] [--out DIRECTORY] [-- MORE OPTIONS OF `howfar run`]
+
+Prints the ratio of `remote` to the socket and the known effect of each session, their scatter, and the link's own figures: void
+trials, lateness and the emulator's CPU time a packet. Files in DIRECTORY from an earlier call are used again. Nothing else may run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from howfar.stats.estimate import Estimate
+from howfar.stats.intervals import in_brackets
+from howfar.store.records import TrialStatus
+from howfar.store.run_file import read_run
+
+HOWFAR = Path(sys.executable).with_name("howfar")
+ARM = "remote"
+
+
+def session(file: Path, seed: int, budget: str, more: list[str]) -> dict[str, Any]:
+    """One run's report, made unless it is there. Ends the program where the run fails."""
+    if not file.exists():
+        command = [str(HOWFAR), "run", "paths", "--quick", "--path", f"socket,{ARM}", "--time-budget", budget]
+        if code := subprocess.run([*command, "--seed", str(seed), "--out", str(file), *more]).returncode:
+            sys.exit(code)
+    shown = subprocess.run([HOWFAR, "report", file, "--json"], capture_output=True, check=True)
+    report: dict[str, Any] = json.loads(shown.stdout)
+    return report
+
+
+def link_figures(file: Path) -> list[tuple[float, float]]:
+    """Lateness p99 in µs of the later direction, and CPU time a packet in µs, by trial of the arm."""
+    found = []
+    for trial in read_run(file).trials:
+        if trial.arm != ARM or trial.status is not TrialStatus.OK or not trial.receipt["link"]["counters"]:
+            continue
+        both = trial.receipt["link"]["counters"].values()
+        packets = sum(way["packets"] for way in both)
+        late_ns = max(way["lateness_p99_ns"] for way in both)
+        found.append((late_ns / 1e3, sum(way["cpu_ns"] for way in both) / packets / 1e3))
+    return found
+
+
+def holds(estimate: dict[str, Any], value: float) -> bool:
+    return estimate["low"] is not None and estimate["low"] <= value <= estimate["high"]
+
+
+def with_limits(estimate: dict[str, Any]) -> str:
+    return in_brackets(Estimate(**estimate), "{:.3g}".format, "(no interval)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--sessions", type=int, default=10)
+    parser.add_argument("--budget", default="106s")
+    parser.add_argument("--out", type=Path, default=None)
+    given, more = parser.parse_known_args()
+    folder = (given.out or Path(tempfile.mkdtemp(prefix="howfar-"))).absolute()
+    folder.mkdir(exist_ok=True)
+    ratios, effects, void, links = [], [], [], []
+    for number in range(1, given.sessions + 1):
+        file = folder / f"{number}.howfar"
+        report = session(file, number, given.budget, [word for word in more if word != "--"])
+        ratios.append(next(cell["ratio"] for cell in report["cells"] if cell["arm"] == ARM))
+        effects += [control for control in report["controls"] if control["put_in"] != 1]
+        void.append(report["void_rate"])
+        links += link_figures(file)
+        print(f"{number}: {ARM} {with_limits(ratios[-1])} of the socket, void {void[-1]:.1%}, idle {report['idle']}")
+    values = [ratio["value"] for ratio in ratios]
+    mean, recovered = statistics.fmean(values), [effect["recovered"] for effect in effects]
+    scatter = statistics.stdev(values) / mean if len(values) > 1 else float("nan")
+    print(
+        f"ratio: mean {mean:.3f}, sd {scatter:.1%}; {sum(holds(each, mean) for each in ratios)} of {len(ratios)} hold the mean"
+    )
+    for effect in effects:
+        print(f"known effect {effect['put_in']:g} {effect['unit']}: {with_limits(effect['found'])}")
+    seen = sum((effect["found"]["low"] or 0) > 0 for effect in effects)
+    print(f"recovered in {sum(map(bool, recovered))} of {len(recovered)}, no effect excluded in {seen}")
+    late, cpu = (statistics.median(each) for each in zip(*links, strict=True))
+    print(
+        f"void {statistics.fmean(void):.1%}; lateness p99 {late:.1f} µs, {cpu:.1f} µs of CPU a packet (medians of trials)"
+    )
+
+
+if __name__ == "__main__":
+    main()
