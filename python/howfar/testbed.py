@@ -95,7 +95,7 @@ class LoadFacts:
     commit_p50_ns: int | None = None
     """Median time of a commit, from its first byte sent to the last one of its answer."""
     round_trips: Mapping[ServiceName, int] = field(default_factory=dict)
-    """Of pages, by service: requests of all that ended, in the warm-up too."""
+    """Round trips of pages, by service: requests of all that ended, in the warm-up too."""
     keys: Mapping[ServiceName, int] = field(default_factory=dict)
     """That they looked for."""
     sessions: Mapping[str, Mapping[str, Any]] | None = None
@@ -118,7 +118,7 @@ class Stage(Protocol):
 
     target: Target
     protocol: SqlProtocol
-    """Of statements; a store of keys has one of its own."""
+    """Protocol of statements; a store of keys has one of its own."""
     user: str
     password: str
     database: str

@@ -88,7 +88,7 @@ class _Session:
         return found[0] if len(found) == 1 else None
 
     def direct(self, machines: int, *, by_socket: bool) -> CellSummary | None:
-        """The same of a path without a program in between."""
+        """The cell of a path without a program in between."""
         names = {
             str(c.factors["path"])
             for c in self.cells
@@ -161,7 +161,7 @@ _LOADED = ("compression", "tls", "connect", "threads", "rate_bps")
 
 
 def _tops(cells: Sequence[CellSummary]) -> list[CellSummary]:
-    """Of each curve over connections the cell with the highest throughput, where its limit binds most."""
+    """The cell of each curve over connections with the highest throughput, where its limit binds most."""
     shown = [cell for cell in cells if cell.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
     if not any(len({cell.factors.get(name, ORDINARY.get(name)) for cell in shown} - {None}) > 1 for name in _LOADED):
         return []
@@ -251,8 +251,8 @@ def _bandwidth(cell: CellSummary) -> tuple[str, str]:
 
 
 def _round_trips_share(session: _Session, cell: CellSummary) -> Estimate:
-    """Of a transaction's time, by blocks. What hosts and emulator take of a round trip may be counted as CPU time as well, so the
-    lower limit is without it."""
+    """Share of a transaction's time, by blocks. What hosts and emulator take of a round trip may be counted as CPU time as well,
+    so the lower limit is without it."""
     rtt_ns, threads = cell.rest_rtt_ns or 0.0, int(cell.factors.get("threads", 1))
     share = mean_interval([
         min(cell.turns_per_txn * seen.transactions * rtt_ns / (threads * seen.elapsed_ns), 1.0)

@@ -111,7 +111,7 @@ class CellSummary(Part):
     """Blocks until the ratio is as narrow as requested, at the scatter seen. None: unknown, or out of reach."""
     resolution: Resolution
     cpu_resolution: Resolution
-    """The same for `cpu_ratio`, against the noise floor of CPU. FASTER reads: less CPU."""
+    """Judgement of `cpu_ratio`, against the noise floor of CPU. FASTER reads: less CPU."""
     cpu_us_per_query: CpuPerQuery
     cpu_ratio: Estimate | None
     """Client + server + forwarder CPU per operation over the baseline's, paired by block."""
@@ -157,7 +157,7 @@ class CellSummary(Part):
 
 
 COMPARISONS = 3
-"""Of each contender: with the baseline in throughput and in CPU, and with the cell that lacks what is tested, or in p99."""
+"""Comparisons of each contender: with the baseline in throughput and CPU, and with the cell that lacks what is tested, or in p99."""
 
 
 class Figure(StrEnum):
@@ -186,9 +186,9 @@ class Floors:
     same: Mapping[Figure, Estimate] = field(default_factory=dict)
     """The baseline's second measurement over its first."""
     link: Mapping[Figure, Estimate] = field(default_factory=dict)
-    """The same of the A/A arm over the link. Empty: there was none."""
+    """Ratios of the A/A arm over the link. Empty: there was none."""
     others: Mapping[tuple[object, ...], Mapping[Figure, Estimate]] = field(default_factory=dict)
-    """The same of A/A arms of other kinds of scatter than the baseline's. A kind without one (older run files) has the baseline's."""
+    """Ratios of A/A arms of other kinds of scatter than the baseline's. A kind without one (older run files) has the baseline's."""
     target: float = DEFAULT_TARGET
     claims: int = 1
     """Most comparisons that this run's report may call resolved."""

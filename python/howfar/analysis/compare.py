@@ -55,7 +55,7 @@ class ArmComparison:
     qps: Estimate
     cpu_per_query: Estimate | None
     p50: Estimate | None
-    """Of a transaction's time, or a page's. None: a run has no histogram of it."""
+    """Ratio of the p50 of a transaction's time, or a page's. None: a run has no histogram of it."""
     p99: Estimate | None
     """None also where no trial of a run is long enough for it, see `quantile_ms`."""
     relative_to_baseline: Estimate | None
@@ -89,7 +89,7 @@ class Comparison:
     """What `qps` and `cpu_per_query` are of."""
     warning: str = NOT_INTERLEAVED
     beside: str = ""
-    """Of a laboratory's run and one between real hosts: how right the laboratory was. Where either is between hosts: in what their
+    """For a laboratory's run and one between real hosts: how right the laboratory was. Where either is between hosts: in what their
     links differ. Empty: both are of the laboratory, or there is nothing to say."""
 
 
@@ -256,14 +256,14 @@ def _same_beyond(names: Iterable[str], one: Mapping[str, Any], other: Mapping[st
 
 
 def _near(name: str, one: float, other: float) -> bool:
-    """Of levels of a link. Two RTTs whose difference makes no trial void are near each other, however short they are."""
+    """Whether levels of a link are near. Two RTTs whose difference makes no trial void are near each other, however short they are."""
     if name.endswith("rtt_ns") and abs(one - other) <= rtt_void_ns(min(one, other)):
         return True
     return min(one, other) > 0 and abs(math.log(one / other)) <= math.log1p(_NEAR_SHARE)
 
 
 def _levels(arm: Arm) -> dict[str, Any]:
-    """Of its cell, with those that go without saying; a run that varies a factor writes it, one that does not leaves it out."""
+    """Levels of its cell, with those that go without saying; a run that varies a factor writes it, one that does not leaves it out."""
     return {**ORDINARY, **arm.factors}
 
 

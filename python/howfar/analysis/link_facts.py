@@ -44,7 +44,8 @@ class LinkFacts:
 
     @property
     def emulated_rtt_ns(self) -> float | None:
-        """The same of a link that was made. None: a real one, which nobody requested, or one without a delay to take anything off."""
+        """RTT at rest of a link that was made. None: a real one, which nobody requested, or one without a delay to take anything
+        off."""
         return self.expected_rtt_ns if self.requested_rtt_ns and not self.is_real else None
 
     @property

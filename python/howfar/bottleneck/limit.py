@@ -48,7 +48,8 @@ class Limit(Part):
     faster_link: Estimate | None = None
     """Throughput over a link of any rate over the arm's own, at most. None: no link with a rate."""
     divided: bool = False
-    """Of CPUs: `resource` says who has the largest share, which is neither half of what is in use nor twice the next."""
+    """Whether CPUs are in several hands: `resource` has the largest share, which is neither half of what is in use nor twice the
+    next."""
 
 
 class Intervention(Part):
@@ -63,7 +64,7 @@ class Intervention(Part):
     predicted: float
     """Throughput over the unchanged arm's, if the limit is as named."""
     otherwise: float
-    """The same if it is not. The further apart, the fewer blocks tell."""
+    """Expected ratio if it is not. The further apart, the fewer blocks tell."""
     rules_out: str = ""
     """What is no limit if throughput moves as predicted: where not the resource itself was changed. Empty: it was."""
 
@@ -100,7 +101,7 @@ FASTER = 1.5
 _UNBOUNDED = 100.0
 """No figure beyond this is worth saying."""
 _EMULATOR_SHARE = 0.10
-"""Of a CPU, in the emulator's hands: from here on its absence would be seen."""
+"""Share of a CPU in the emulator's hands from which its absence would be seen."""
 HARDLY = 1.05
 """Times the throughput: what gives less at the very most is no help."""
 SHARED_CPUS = "separate CPUs for each of these; which of them that would help most is unknown"
@@ -189,8 +190,8 @@ class Gain:
 
 
 def next_ceiling(evidence: Evidence, without: frozenset[Resource]) -> Bound:
-    """Of everything that has a capacity, but for what is thought away. What the load and its instrument use grows with throughput;
-    what other programs have of a CPU they would have to share."""
+    """The ceiling of everything that has a capacity, except what is thought away. What the load and its instrument use grows with
+    throughput; what other programs have of a CPU they would have to share."""
     found = [
         Bound(1 / link.used, f"the link {DIRECTION_LABELS[link.name]}")
         for link in evidence.directions
@@ -385,13 +386,13 @@ def _joined(*clauses: str) -> str:
 
 
 SURE_SHARE, MOST_SHARE = 0.75, 0.5
-"""Of the trials must name the same limit for it to be as sure as its rule; with half of them or fewer it is hardly one."""
+"""Share of the trials that must name the same limit for it to be as sure as its rule; with half or fewer it is hardly one."""
 _LEVELS: tuple[Confidence, ...] = ("low", "medium", "high")
 
 
 def find_limit(trials: Sequence[Trial], setting: Setting) -> tuple[Evidence, Cycle, Limit]:
-    """Of one arm; `trials` are its good ones, at least one. The cycle is that of all of them. The limit is what most of them name, on
-    the evidence of those: a block in which the machine was disturbed does not speak for the others."""
+    """The limit of one arm; `trials` are its good ones, at least one. The cycle is that of all of them. The limit is what most of
+    them name, on the evidence of those: a block in which the machine was disturbed does not speak for the others."""
     everything = gather(trials, setting)
     cycle = cycle_of(everything)
     alone = [gather([trial], setting) for trial in trials]

@@ -55,12 +55,12 @@ def ceilings(rate_bps: float, mtu: int = MTU) -> Ceilings:
 
 
 def payload_share(mtu: int) -> float:
-    """Of the wire, in full frames."""
+    """Share of the wire that is payload, in full frames."""
     return (mtu - IP_TCP_BYTES) / (mtu + ETHERNET_BYTES + UNCOUNTED_BYTES)
 
 
 def mtu_of(link: Mapping[str, Any]) -> int:
-    """Of a link that is there, from what a probe's connection said."""
+    """The MTU of a link that is there, from what a probe's connection said."""
     mss = link.get("mss")
     return int(mss) + IP_TCP_BYTES if mss else MTU
 
@@ -112,7 +112,8 @@ class CarriedTraffic:
     counted: bool
     """Whether an interface counted over the window; else computed from the protocol's bytes."""
     rate_is_least: bool = False
-    """Of a real link only a lower bound of the rate is known, so that `wire_s` and `used` are upper bounds: nothing shows it full."""
+    """Whether only a lower bound of a real link's rate is known, so that `wire_s` and `used` are upper bounds: nothing shows it
+    full."""
 
 
 def link_direction(
@@ -207,7 +208,7 @@ def _section(receipt: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class _Rate:
-    """Of one direction, framing included."""
+    """The rate of one direction, framing included."""
 
     bps: float | None
     mtu: int

@@ -178,7 +178,7 @@ class Lines(Observer):
 
 
 class LivePicture(Lines):
-    """Of a terminal, and a context manager: the last picture stays."""
+    """A picture on a terminal, and a context manager: the last picture stays."""
 
     def __init__(self, stream: TextIO, colour: bool, width: int) -> None:
         super().__init__(stream)

@@ -293,7 +293,7 @@ def options_ignored(context: Context) -> list[Draft]:
 
 
 HANDSHAKE_SHARE = 0.01
-"""Of the time, spent in handshakes. Less is no reason to change an application."""
+"""Share of the time spent in handshakes that matters. Less is no reason to change an application."""
 _MOST_STATEMENTS = 100
 """Per connection. A connection that carries more is not opened for each use."""
 FEWEST_LOOKS = 2
@@ -464,9 +464,9 @@ def encrypted_socket(context: Context) -> list[Draft]:
 
 FEWEST_SESSIONS = 50
 IDLE_SHARE = 0.9
-"""Of the sessions. A pool of the application's own that is sized for its peak has fewer."""
+"""Share of idle sessions that a pooler would save. An application's own pool that is sized for its peak has fewer."""
 WAITING_SHARE = 0.5
-"""Of the time in transactions, spent waiting for the client. It holds the client's own work too."""
+"""Share of the time in transactions spent waiting for the client. It includes the client's own work."""
 _FEWEST_PER_S = 10
 _POOLERS = ("pgbouncer", "odyssey", "pgcat")
 _POOLER = Change(
@@ -545,7 +545,7 @@ def statement_by_statement(context: Context) -> list[Draft]:
 
 
 MATTERS_SHARE = 0.05
-"""Of a round trip: less is not worth the power."""
+"""Share of a round trip that matters: less is not worth the power."""
 
 _LINES = (
     Change(

@@ -86,7 +86,7 @@ class Median(Estimate):
 
     @property
     def text(self) -> str:
-        """Of nanoseconds: `5.3 µs [4.0, 6.6]`, the limits in the unit of the median."""
+        """The time as text, `5.3 µs [4.0, 6.6]`, the limits in the unit of the median."""
         size, unit = _unit(self.value)
         if self.low is None or self.high is None:
             return f"{_short(self.value / size)} {unit}"
@@ -136,9 +136,9 @@ class Listener(_Value):
     port: int | None
     tls: Literal["none", "offered", "always", "unknown"]
     file: SocketFile | None
-    """Of a socket; None when the file does not exist or may not be seen."""
+    """The file of a socket; None when it does not exist or may not be seen."""
     state: Literal["works", "gone", "elsewhere", "unseen"]
-    """Of a socket: the path leads to the server, to nothing, to another process, or cannot be checked."""
+    """State of a socket: its path leads to the server, to nothing, to another process, or cannot be checked."""
 
     @property
     def where(self) -> str:
@@ -157,7 +157,7 @@ class Client(_Value):
     local: bool
     """On this machine."""
     address: str | None
-    """Of another machine."""
+    """Address of another machine."""
     by: Literal["tcp", "socket"]
     connections: int
     """The most at one time."""
@@ -292,7 +292,7 @@ class Server(_Value):
     socket_connections: int | None
     rates: Rates | None
     sessions: int | None = None
-    """Of PostgreSQL, where the login may see them; with those that are idle."""
+    """Sessions of PostgreSQL, idle ones included, where the login may see them."""
     idle_sessions: int | None = None
     cluster: Cluster | None = None
     """None: it is in none, or its settings could not be read."""

@@ -27,7 +27,7 @@ _WARM = 5
 """Pings before the first that counts."""
 _PAUSE_S, _PAUSED_PINGS = 0.001, 5
 _FAR_NS = 20e6
-"""Of a connect: beyond this the server is remote, and fewer pings suffice."""
+"""Time of a connect beyond which the server is remote, and fewer pings suffice."""
 _FAR_PINGS = 3
 _ENOUGH_S, _LEAST_ROUNDS = 5.0, 6
 """No further round after this time, if there are enough for an interval."""

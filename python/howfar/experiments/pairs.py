@@ -66,7 +66,7 @@ class Pair:
         return self.plain.link_full and self.changed.link_full
 
     def below_noise(self, floors: Floors) -> bool:
-        """The same cell under two names differs by as much, for all that is known, or one claim of the run's many would by chance."""
+        """Whether the same cell under two names may differ by as much, or one claim of the run's many by chance."""
         threshold = floors.of(self.changed.arm.factors)
         if threshold.floor is None or self.ratio is None:
             return True

@@ -48,7 +48,7 @@ class GuardSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     file: HostsFile
     address: str
-    """Of this machine."""
+    """Address of this machine."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Cluster:
     path: Path
     file: HostsFile
     address: str
-    """Of this machine."""
+    """Address of this machine."""
 
     @property
     def directory(self) -> Path:
@@ -115,7 +115,7 @@ class Cluster:
         return f"Finished trials are in the run file; `howfar resume {run}` continues it."
 
     def check_usable(self) -> None:
-        """Of one that is up. Raises UsageError."""
+        """Check a cluster that is up. Raises UsageError."""
         if self.is_coming_up():
             raise _joining(self)
         try:

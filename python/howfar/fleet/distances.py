@@ -25,7 +25,7 @@ from howfar.units import format_duration_ns
 GOODPUT_S = 5
 _TOOL_S = 5.0
 _IP_MTU = 14
-"""Of getsockopt (ip(7)); the module socket has no name for it."""
+"""An option of getsockopt (ip(7)); the module socket has no name for it."""
 _CLOUD = Path("/run/cloud-init/instance-data.json")
 """What cloud-init wrote when the machine started, readable by everybody; nobody is asked over the network."""
 _OFFLOADS = ("tcp-segmentation-offload", "generic-segmentation-offload", "generic-receive-offload")

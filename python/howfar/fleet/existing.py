@@ -31,7 +31,7 @@ _ROLE = "role:"
 _BY_ADDRESS = re.compile(r"node(-\d+){4}")
 """The name of a node whose host name others have too: `node-10-0-0-1`."""
 _SHARE = 0.001
-"""Of the resource that each node of a Ray cluster has by its address."""
+"""Share of the resource that each node of a Ray cluster has by its address."""
 _ENDS_S = 10.0
 """Ray may take so long to notice that the last command has ended."""
 _POLL_S = 0.2

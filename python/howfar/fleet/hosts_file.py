@@ -16,7 +16,7 @@ from howfar.errors import UsageError
 Role = Literal["client", "server", "replica", "hop", "application"]
 ROLES: tuple[Role, ...] = get_args(Role)
 BOTH: tuple[Role, ...] = ROLES[:2]
-"""Of every run."""
+"""Roles of every run."""
 UNNAMED: tuple[Role, ...] = ROLES[:3]
 """For which hosts are found where `--place` names none."""
 LOCAL = "local"
@@ -75,7 +75,7 @@ class HostSpec(BaseModel):
     cpus: Annotated[str, AfterValidator(_cpus)] | None = None
     """Those that it may use; None: all."""
     python: str | None = None
-    """Of an environment with `howfar[hosts]`. None: one of howfar's own on that host."""
+    """Python of an environment with `howfar[hosts]`. None: one of howfar's own on that host."""
     zone: str | None = None
     """Where it stands, for `howfar hosts show` and reports. None: what the host's cloud says."""
     rack: str | None = None
@@ -91,7 +91,7 @@ class HostsFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     hosts: dict[str, HostSpec] = Field(min_length=1)
     address: Annotated[str, AfterValidator(_address)] | None = None
-    """Of this machine, as the hosts reach it. None: the local host's, else what the way to the first host says."""
+    """Address of this machine, as the hosts reach it. None: the local host's, else what the way to the first host says."""
     first_port: int = Field(FIRST_PORT, ge=1024, le=65535 - PORTS)
 
     def with_role(self, role: Role) -> tuple[str, ...]:

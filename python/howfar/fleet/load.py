@@ -58,7 +58,7 @@ _M = TypeVar("_M", bound=Message)
 _LEAD_NS = 30_000_000
 """Beyond the way to the farthest host: the driver hands on one line to each."""
 _LATE_SHARE = 0.01
-"""Of the window: who begins later, or after the warm-up, has not warmed up as the others have."""
+"""Share of the window: who begins later, or after the warm-up, has not warmed up as the others have."""
 
 
 class LateStart(LabError):
@@ -177,7 +177,7 @@ def _await_ready(engine: EngineProcess) -> Ready:
 
 
 def _fared(finished: Finished) -> dict[str, Any]:
-    """Of one client: its part of the load, and whether its own CPU or its own lateness held it back."""
+    """How one client fared: its part of the load, and whether its own CPU or its own lateness held it back."""
     own = next(use for use in finished.cpu if use.role == "client")
     late = next((one.p99_ns for one in finished.histograms if one.kind == "lateness"), None)
     return {
@@ -254,7 +254,7 @@ def divided(job: LoadJob | PageJob, clients: int) -> list[LoadJob | PageJob]:
 
 
 _BY_CONNECTION = ("select_random_points", "select_random_ranges", "bulk_insert")
-"""Of sysbench's workloads: those whose rows depend on a connection's number."""
+"""Workloads of sysbench whose rows depend on a connection's number."""
 
 
 def _of_one_client(workload: Workload) -> bool:
@@ -346,7 +346,7 @@ def _all_or_none(counts: Sequence[int | None]) -> int | None:
 
 
 def _summed(kind: type[_M], all_: Sequence[_M]) -> _M:
-    """Of messages that only have counts."""
+    """The sum of messages that only have counts."""
     return kind.model_validate({name: sum(getattr(one, name) for one in all_) for name in kind.model_fields})
 
 

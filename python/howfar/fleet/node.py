@@ -76,7 +76,7 @@ class NodeSettings(BaseModel):
     token: str
     address: str
     head: str | None
-    """Of whom it joins; None: it is the head."""
+    """Address of the head that it joins; None: it is the head."""
     first_port: int
     resources: dict[str, float] = {}
 

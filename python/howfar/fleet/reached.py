@@ -127,7 +127,7 @@ class _Hops:
 
     held: list[Held]
     told: HopWatch
-    """Of those that tell how many connections they have."""
+    """Programs that tell how many connections they have."""
     _found: dict[str, dict[str, int]] | None = None
 
     def finish(self) -> dict[str, dict[str, int]]:

@@ -39,9 +39,9 @@ from howfar.stats.intervals import judge_ratio, mean_interval
 
 _WARMUP_NS = 500_000_000
 SERVICE_NS = 5_000_000
-"""Of the server that takes its time."""
+"""Service time of the server that takes its time."""
 _TRIES = 4
-"""Of one measurement, while a host begins late."""
+"""Attempts at one measurement, while a host begins late."""
 _AGENT = "ray::"
 """How Ray calls the process of an actor."""
 
@@ -51,7 +51,7 @@ class Request:
     blocks: int = 6
     measure_ns: int = 3_000_000_000
     connections: int = 16
-    """Of each client."""
+    """Connections of each client."""
 
 
 _Arm = tuple[int, int]
@@ -74,9 +74,9 @@ class Load:
     p50_ns: int
     p99_ns: int
     client_busy: float
-    """Of the time, that the busiest thread of any client was on a CPU."""
+    """Share of the time that the busiest thread of any client was on a CPU."""
     server_busy: float
-    """The same of the null server."""
+    """Share of the time that the null server's busiest thread was on a CPU."""
     late_ns: int
     """By which the last host began."""
     control_ns: int
@@ -84,7 +84,7 @@ class Load:
     ray_cpu: float | None
     """CPUs that Ray's own processes kept busy in the window, on the busiest load host. None: they are not in our sandbox."""
     agent_cpu: float
-    """The same of howfar's agent."""
+    """CPUs that howfar's agent used."""
 
 
 @dataclass(frozen=True)

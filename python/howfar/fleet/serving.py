@@ -68,7 +68,7 @@ class ServerOrder:
     """Further addresses to which clients connect for it, which its certificate names: a hop's."""
 
     def on(self, address: str, cpus: Cpus, work: Path) -> ServerOrder:
-        """The same for another host."""
+        """The order for another host."""
         return replace(self, address=address, cpus=cpus, work=work)
 
 

@@ -32,7 +32,7 @@ _ASIDE = (
     'umask 077; mkdir -p "${d%/*}" && t=$(mktemp -d "$d.XXXXXX") || exit 1; '
     """trap 'rm -rf "$t"' EXIT; trap 'exit 1' HUP INT TERM"""
 )
-"""Of a shell script: `$t` is a new directory beside `$d`, and goes with the script."""
+"""Begin of a shell script: `$t` is a new directory beside `$d`, and goes with the script."""
 _KEEP = '{ mv -T "$t" "$d" 2>/dev/null || [ -d "$d" ]; }'
 """It becomes `$d`, unless another command was faster."""
 _IS_PYTHON = """import sys

@@ -183,7 +183,7 @@ class Hosts:
         return Tables(self.request.tables, self.request.table_size, self.request.contents)
 
     def _order(self, host: RemoteHost) -> ServerOrder:
-        """Of the main server."""
+        """The order for the main server."""
         cpus, request = self._shares[host.name].server, self.request
         known_by = () if self._hop is None else (self._hop.spec.address,)
         address, prepare = host.spec.address, request.prepare
@@ -228,7 +228,7 @@ class Hosts:
         return by_way_of(*map(real_link, probes, self.hop_facts))
 
     def _other_probes(self) -> list[dict[str, Any]]:
-        """The same from each further client. Raises LabError."""
+        """Probes from each further client. Raises LabError."""
         links = [self.link(host) for host in self._others]
         with ThreadPoolExecutor(len(links)) as pool:
             return list(map(real_link, pool.map(lambda link: link.ping(_PINGS), links), self.client_facts[1:]))
@@ -280,21 +280,21 @@ class Hosts:
 
     @property
     def client_facts(self) -> tuple[dict[str, Any], ...]:
-        """The same of each client, the first one's first. Empty: the only one is on the server's host."""
+        """Facts about the path of each client, the first one's first. Empty: the only one is on the server's host."""
         ends = [(client, self._first.server) for client in (self._first.client, *self._first.others)]
         return tuple(self._found[each].facts() for each in ends if each in self._found)
 
     @property
     def hop_facts(self) -> tuple[dict[str, Any], ...]:
-        """The same from the client to the hop, and from there to the server. Empty: no program has a host of its own."""
+        """Facts about the paths from the client to the hop, and from there to the server. Empty: no program has a host of its own."""
         if (hop := self.place.hop) is None:
             return ()
         return self._found[self.place.client, hop].facts(), self._found[hop, self.place.server].facts()
 
     @property
     def replica_facts(self) -> tuple[dict[str, Any], ...]:
-        """The same between the first replica and the server; in a cluster between every two nodes, in the order of `pairs`. Empty:
-        there is no replica."""
+        """Facts about the path between the first replica and the server; in a cluster between every two nodes, in the order of
+        `pairs`. Empty: there is no replica."""
         most = 0 if self.request.replicas is None else self.request.replicas.most
         nodes = (self.place.server, *self.place.replicas[:most])
         linked = pairs(len(nodes)) if self._meshed else pairs(len(nodes))[:1]
@@ -302,7 +302,7 @@ class Hosts:
 
     @property
     def followers(self) -> tuple[dict[str, Any], ...]:
-        """The same from each replica to the server. Empty: there is none, or each pair has a distance of its own."""
+        """Facts about the path from each replica to the server. Empty: there is none, or each pair has a distance of its own."""
         if self.request.replicas is None or self._meshed:
             return ()
         names = self.place.replicas[: self.request.replicas.most]
@@ -678,7 +678,7 @@ class HostsStage(LabStage):
     """By host; see `fleet.load.Client`."""
     parties: dict[str, Any] = field(default_factory=dict)
     interruptions: Callable[[], tuple[str, ...]] = tuple
-    """Of the way to a host, since the stage was made."""
+    """Interruptions of the way to a host, since the stage was made."""
 
     def watch(self, length_ns: int) -> WindowWatch:
         return self.serving.watch(_NoWatch() if self.pair is None else _LagAlone(length_ns))

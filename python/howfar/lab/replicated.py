@@ -58,7 +58,7 @@ def replicates(factors: Mapping[str, FactorValue]) -> bool:
 
 
 def replication_spec(factors: Mapping[str, FactorValue]) -> ReplicationSpec:
-    """Of a cell's levels; what they do not say is as in `ORDINARY`."""
+    """What a cell's levels ask for; what they do not say is as in `ORDINARY`."""
     level = {name: factors.get(name, ordinary) for name, ordinary in ORDINARY.items()}
     mode = str(level["replication"])
     compression = str(level["replica_compression"])
@@ -168,7 +168,7 @@ class Replicated(Serving):
         self.pair = pair
         self._watches_commits = watches_commits
         self._at_rest: tuple[RttResult, ...] = ()
-        """Of each wire before the load."""
+        """RTT of each wire before the load."""
         self._before: Snapshot | None = None
         self._commits: CommitWatch | None = None
         self._lag: LagWatch | None = None
@@ -306,7 +306,7 @@ _LINKS_OF_A_WAY = 3
 
 
 def _late_ns(stats: LinkStats | None) -> float:
-    """Of a round trip, in the mean; 0 where nothing crossed."""
+    """Mean lateness of a round trip; 0 where nothing crossed."""
     means = [] if stats is None else [stats.to_server.lateness_mean_ns, stats.to_client.lateness_mean_ns]
     return sum(mean for mean in means if mean is not None)
 

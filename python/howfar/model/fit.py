@@ -268,7 +268,7 @@ def predict(
 
 
 def nearest_number(wanted: int, known: Collection[int]) -> int:
-    """Of connections, by their ratio."""
+    """The nearest number of connections, by their ratio."""
     return min(known, key=lambda number: abs(log(number / wanted)))
 
 

@@ -69,14 +69,14 @@ class WhatIf(Part):
     shared_cpu: bool
     """Client and server have the same ones: `server_cpus` are both's."""
     replies_bytes: tuple[float, ...]
-    """Of one transaction, as the protocol has them: what compression, encryption and headers add is in `facts.py`."""
+    """Bytes of one transaction, as the protocol has them: what compression, encryption and headers add is in `facts.py`."""
     requests_bytes: tuple[float, ...]
     tls_record_bytes: int = TLS_BYTES
     """What each record adds; more where the base itself was measured over TLS 1.2."""
     tls_byte_s: float | None
     """CPU seconds a payload byte, each end. None, here and below: this run did not measure it, and nothing is said of it."""
     connect_turns: float | None
-    """Of plain TCP with a connect per transaction, as the CPU below. TLS adds to each."""
+    """Round trips of a connect over plain TCP, with a connect per transaction, as the CPU below. TLS adds to each."""
     connect_client_s: float | None
     connect_server_s: float | None
     tls_connect_turns: float | None

@@ -177,7 +177,7 @@ class HopSide:
 
 
 def hop_place(context: PathContext) -> HopSide:
-    """Of a program beside the client, unless it has a host of its own."""
+    """Where a program runs that is beside the client, unless it has a host of its own."""
     own = context.hop_address
     return HopSide("hop", own, own) if own else HopSide("client", context.loopback_address, context.client_address)
 

@@ -20,7 +20,7 @@ class Service:
     """Kinds of server that provide it."""
     port: int
     programs: tuple[str, ...]
-    """Of servers, as processes are called."""
+    """Names of its servers' processes."""
     sockets: tuple[str, ...]
     """Where a server's socket usually is; first where Debian's package has it, whose directory it creates."""
     socket_names: tuple[str, ...]
@@ -30,7 +30,7 @@ class Service:
     file: str
     """Such a file, where it is not known which."""
     socket_lines: tuple[str, ...]
-    """Of its file, for a socket at `{path}` in `{folder}`."""
+    """Lines of its configuration file, for a socket at `{path}` in `{folder}`."""
     mode_lines: tuple[str, ...]
     """And for `{mode}`, such as 770."""
     client_lines: tuple[str, ...]
@@ -44,4 +44,4 @@ class Service:
     accounts: tuple[str, ...] = ()
     """What must be right before a client changes over to the socket: where, and lines. Empty: it has no accounts."""
     php: tuple[str, str, str] | None = None
-    """Of SQL: PDO's driver, how its socket is named to it in words, and in a line."""
+    """PDO's driver for SQL, how its socket is named to it in words, and in a line. None: it speaks no SQL."""

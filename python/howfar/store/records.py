@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from howfar.services import ServiceName
 
 FORMAT_VERSION = 6
-"""Of the run file. A reader upgrades older files and refuses newer ones."""
+"""Version of the run file's format. A reader upgrades older files and refuses newer ones."""
 
 CONFIRMATION_BLOCK = 10_000
 """Blocks of a confirmation are numbered from here on: the plan's own, at most a thousand, may still get more after it."""
@@ -40,7 +40,7 @@ class ArmRole(StrEnum):
     CONTROL = "control"
     """Measured to judge the instrument: what it should find is known. In no comparison of the plan."""
     CONFIRMATION = "confirmation"
-    """Of a pair made when a limit was named: an arm once more, and with that resource changed. In no ratio of the plan's."""
+    """One of a pair made when a limit was named: an arm once more, and with that resource changed. In no ratio of the plan's."""
 
 
 class Arm(Record):
@@ -130,7 +130,7 @@ class Measured(Record):
     intervals: tuple[IntervalRecord, ...]
     histograms: tuple[HistogramRecord, ...]
     services: tuple[ServiceRecord, ...] = ()
-    """Of pages that the engine runs, and of a workload of keys. Empty: SQL alone, an application's pages, or files of before."""
+    """Services of pages that the engine runs, and of a workload of keys. Empty: SQL alone, an application's pages, or older files."""
     told: dict[str, int] = Field(default_factory=dict)
     """What an application's pages reported of themselves, summed."""
 
@@ -199,7 +199,7 @@ class Window(Record):
     cpus_busy: dict[int, float] = Field(default_factory=dict)
     """Share of the window in which each CPU of the machine worked, on anything."""
     link_cpu_ns: dict[int, int] = Field(default_factory=dict)
-    """Of the emulator's threads, by the CPU they were last on: the instrument's own part of it."""
+    """CPU time of the emulator's threads, by the CPU they were last on: the instrument's own part of it."""
     looks_cpu_ns: int = 0
     """CPU time of these looks themselves, on whichever CPU; howfar's, and no stranger's. Files of before say nothing."""
     timeouts: int | None = None
@@ -218,7 +218,7 @@ class JoinRecord(Record):
     received_bytes: int
     """To it, over all its links, by the kernel's count of the other ends' interfaces."""
     wire_bytes: int
-    """The same by the links' own count, with the framing of each segment."""
+    """Bytes by the links' own count, with the framing of each segment."""
     donor: str
     """At the other end of the link that carried most."""
     donor_wire_bytes: int
@@ -256,23 +256,23 @@ class CrashRecord(Record):
     acknowledged: int
     """By the primary to clients, in all."""
     lost: int
-    """Of them, not on the survivor."""
+    """Acknowledged commits that are not on the survivor."""
     lost_after: int = 0
-    """Of them, acknowledged when the fault had begun: by a primary that lived on, cut off."""
+    """Lost commits acknowledged when the fault had begun: by a primary that lived on, cut off."""
     lost_in_force: int | None = None
-    """Of them, acknowledged when the fault was in force. None: files of before."""
+    """Lost commits acknowledged when the fault was in force. None: older files."""
     first_lost_ns: int | None
     """When the earliest of the lost was acknowledged. None: nothing was lost."""
     refused: int
     unknown: int
     """Under way when the primary died: no client has heard of them."""
     applied_unknown: int
-    """Of the unknown, on the survivor: committed, and not reported to a client."""
+    """Unknown commits that are on the survivor: committed, and not reported to a client."""
     applied_refused: int
     seen: int
     """Keys that another connection saw on the primary."""
     seen_early: int
-    """Of them, before their client had its acknowledgement, or where it never had one."""
+    """Commits that were seen before their client had its acknowledgement, or where it never had one."""
     seen_early_median_ns: int | None
     """How long before, at the least, where it had one."""
     phantoms: int
@@ -281,7 +281,7 @@ class CrashRecord(Record):
     """Transactions that the replica had not applied at the last look before the fault; it was queried before the primary, so rather
     too many. None: nobody had looked."""
     unreceived_before: int | None = None
-    """Of them, those that had not come: on the way, or not sent yet. Of several replicas those of the one that had most."""
+    """Lost commits that had not come: on the way, or not sent yet. Of several replicas those of the one that had most."""
     applied_per_s_before: float | None = None
     """Transactions that this replica applied, from the beginning of the load to the fault. None: files of before."""
     cpus_before: CpuShares | None = None
@@ -297,7 +297,7 @@ class CrashRecord(Record):
     lost_keys: tuple[int, ...]
     """The first of them, twenty at most."""
     stall_ns: int | None = None
-    """Of a cluster: the longest time, from the last commit before the fault on, in which no client of the part that went on was told
+    """In a cluster, the longest time from the last commit before the fault on, in which no client of the part that went on was told
     of one. Clients at its other nodes try again and again. None: another mode, files of before."""
     by_itself: int | None = None
     """Acknowledged by a node that was cut off, and sent to it after that."""
@@ -306,7 +306,7 @@ class CrashRecord(Record):
     back_ns: int | None = None
     """Until that member was a whole one again, from when it was let alone. None: it was not, or not within a minute."""
     joined: JoinRecord | None = None
-    """Of a member that left and joined: `stall_ns` is until the primary died, `meanwhile_per_s` while it joined."""
+    """A member that left and joined: `stall_ns` is until the primary died, `meanwhile_per_s` while it joined."""
 
 
 class FallbackSample(Record):
@@ -347,7 +347,8 @@ class FallbackRecord(Record):
     """Commits that clients were told of between `fell_ns` and `back_ns`, from their logs: no replica had acknowledged them, and
     one may have had them soon after."""
     unacknowledged: int
-    """The same by the server's own counter, in its unit: under AFTER_SYNC MySQL counts commits that go together as one."""
+    """Unacknowledged commits by the server's own counter, in its unit: under AFTER_SYNC MySQL counts commits that go together as
+    one."""
     acknowledged: int
     """To clients, in all."""
     samples: tuple[FallbackSample, ...]

@@ -208,7 +208,7 @@ class Panel:
     title: str
     curves: tuple[Curve, ...]
     every_name: tuple[str, ...]
-    """Of the curves of every panel: one legend and one set of colours for all."""
+    """Names of the curves of every panel: one legend and one set of colours for all."""
 
     @property
     def names(self) -> list[str]:
@@ -216,7 +216,7 @@ class Panel:
 
     @property
     def colours(self) -> list[str]:
-        """Of this panel's curves."""
+        """Colours of this panel's curves."""
         colours = pick(palette.SERIES, len(self.every_name))
         return [colours[self.every_name.index(name)] for name in self.names]
 
@@ -345,7 +345,7 @@ class _Drawing:
         return [mark.encode(**at), *([labels] if len(rows) == 1 else [])] if rows else []
 
     def _labels(self) -> list[Any]:
-        """Of ceilings, at the right, on the side of the line where the curve is not, over everything else."""
+        """Labels of ceilings, at the right, on the side of the line where the curve is not, over everything else."""
         layers: list[Any] = []
         near = (self.domain[1] / self.domain[0]) ** (LABEL / self.height)
         for label in ceiling_labels(ceiling_lines(self.panel), near):

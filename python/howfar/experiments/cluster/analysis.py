@@ -49,9 +49,9 @@ class TwoWriters(Part):
     commits_per_s: Estimate
     refused_per_s: Estimate
     repeated_percent: Estimate
-    """Of the attempts to commit: they were refused, and done again."""
+    """Percent of the attempts to commit that were refused, and done again."""
     second_p50_ms: Estimate | None
-    """Of the second node's clients, in trials in which they committed at all. None: in no trial."""
+    """p50 of the second node's clients, in trials in which they committed at all. None: in no trial."""
     starved: int
     """Trials in which they committed nothing: each time they were refused."""
     to_own_rows: Estimate | None
@@ -74,14 +74,14 @@ class ClusterPoint(Part):
     row_bytes: int = SHORT_ROW
     """What a commit inserts."""
     rate_bps: int | None = None
-    """Of the links between the nodes. None: it is alone."""
+    """Rate of the links between the nodes. None: it is alone."""
     link: str = ""
-    """The same in words, where the run has several."""
+    """The rate of the links in words, where the run has several."""
     threads: int
     commits_per_s: Estimate
     p50_ms: Estimate
     p99_ms: float | None
-    """Of all blocks together. None: fewer than ten commits lie beyond."""
+    """p99 of all blocks together. None: fewer than ten commits lie beyond."""
     nearest_ms: float | None
     """Round trips at rest from the node that commits. None: it is alone."""
     second_ms: float | None
@@ -94,7 +94,7 @@ class ClusterPoint(Part):
     sending_ms: float
     """What sending them takes, which the model adds."""
     predicted_ms: float | None
-    """Of the p50. None: the model is made of this arm, or of nothing."""
+    """The predicted p50. None: the model is made of this arm, or of nothing."""
     error: float | None
     """predicted / measured - 1. None: nothing is predicted, `crowded`, or right by construction: nine tenths of it are the bytes that
     the links counted at the rate that they were given."""
@@ -136,7 +136,7 @@ class ThirdNode(Part):
     """As measured; else by the model, and its interval has the model's largest error in this run, in milliseconds."""
     measured: bool
     beyond: bool
-    """Of what was measured: the third is farther than any node was, or nearer."""
+    """Whether it is beyond what was measured: the third is farther than any node was, or nearer."""
 
 
 class ClusterCost(Part):
@@ -145,7 +145,7 @@ class ClusterCost(Part):
     points: tuple[ClusterPoint, ...]
     third: tuple[ThirdNode, ...] = ()
     mean_error: float | None
-    """Of all that is predicted."""
+    """Mean error of all that is predicted."""
     worst_error: float | None
 
 
@@ -229,7 +229,7 @@ def _wait_s(arm: ReplicationArm, rtts: Rtts, operation: Operation) -> float:
 
 
 CROWDED = 0.5
-"""Of the CPUs' time."""
+"""Share of the CPUs' time."""
 IMPOSED = 0.9
 _OTHERS = ("replica", "replica_link")
 """Whose CPU time is in a lone connection's way: the other nodes', and that of the links' emulators."""
@@ -240,11 +240,11 @@ Place = tuple[str, int | None]
 
 @dataclass(frozen=True)
 class _Work:
-    """Of a commit without its agreement."""
+    """The work of a commit without its agreement."""
 
     local: Local
     lone: Beside | None
-    """Of one connection. None: there was none."""
+    """The work of one connection. None: there was none."""
     distances: str
     """Where it was measured."""
 
@@ -348,7 +348,7 @@ class _ByConnections:
         self.cpus = cpus
 
     def _work(self) -> _Work:
-        """Of a commit without its agreement."""
+        """The work of a commit without its agreement."""
         by_place: dict[Place, list[ReplicationArm]] = {}
         for arm in self.arms:
             by_place.setdefault(_place_of(arm), []).append(arm)
@@ -365,7 +365,7 @@ class _ByConnections:
         return ROW_BYTES.of(self.arms[0].arm.factors) != SHORT_ROW
 
     def _beside(self, arm: ReplicationArm, p50_s: float) -> Beside:
-        """Of an arm of one connection: its work beside that of the other nodes and of the links' emulators."""
+        """The work of an arm of one connection, beside that of the other nodes and of the links' emulators."""
         return Beside.measured(p50_s, self.waits[arm.arm.name], self._others_s(arm), self.cpus or 1)
 
     def _others_s(self, arm: ReplicationArm) -> float:

@@ -101,7 +101,7 @@ def model_table(found: ClusterCost, apart: bool = False) -> Table:
 
 
 def _real(summary: Summary) -> Iterator[str]:
-    """Of a run between hosts."""
+    """Notes on a run between hosts."""
     if figures.on_hosts(summary):
         place = summary.environment["place"]
         nodes = ", ".join((place["server"], *place["replicas"]))

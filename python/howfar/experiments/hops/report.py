@@ -85,7 +85,7 @@ class HopCost(Part):
     added_p50_us: Estimate | None
     """At `HopCosts.per_s`: the difference within blocks."""
     p50_resolution: Resolution | None = None
-    """Of the p50 over the baseline's at that rate, against its noise floor. FASTER: it is longer. None: not measured."""
+    """Judgement of the p50 over the baseline's at that rate. FASTER: it is longer. None: not measured."""
     added_p99_us: Estimate | None
     cpu_us_per_query: Estimate | None
     """CPU time of all its programs together, in the closed loop."""
@@ -238,7 +238,7 @@ def _added_us(table: TrialTable, arm: Arm | None, reference: Arm | None, share: 
 
 
 def _clause(hop: HopCost, per_s: float | None, unit: str) -> str:
-    """Of the verdict, about one path."""
+    """The verdict's clause about one path."""
     parts = []
     if hop.throughput_ratio is not None:
         parts.append(f"leaves {with_limits(hop.throughput_ratio)} of the throughput{_doubt(hop.resolution)}")

@@ -18,7 +18,8 @@ from howfar.stats.trials import TrialTable, p99_ms, quantile_ms, rest_of
 from howfar.store.records import Arm, ArmRole, Measured
 
 KEEPS_UP = 0.99
-"""Of what was due, answered within the window. The rest waited for a connection, so its response time grows with the window."""
+"""Share of what was due that is answered within the window. The rest waited for a connection, so its response time grows with the
+window."""
 QUANTILES = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999}
 
 
@@ -29,7 +30,7 @@ class AtRate(Part):
     per_s: float
     """Transactions due each second."""
     share: float | None
-    """Of the baseline's capacity in a closed loop: in this run, or as it was measured before it where the run has no closed loop.
+    """Share of the baseline's capacity in a closed loop: in this run, or as measured before it where the run has no closed loop.
     None: neither is known."""
     answered: Estimate
     """Share of what was due that was answered within the window; the mean of the blocks."""
@@ -42,7 +43,7 @@ class AtRate(Part):
     p99_ratio: Estimate | None
     """Over the baseline's path at the same rate, paired by block."""
     resolution: Resolution
-    """Of `p99_ratio`. SLOWER: the response time is longer."""
+    """Judgement of `p99_ratio`. SLOWER: the response time is longer."""
     curve: tuple[CurvePoint, ...]
 
     @property

@@ -19,7 +19,7 @@ from howfar.stats.intervals import in_brackets
 from howfar.stats.resample import within
 
 MOST_OF_CAPACITY = 0.8
-"""Of what a path can do: bursts of a steady stream of users take the rest."""
+"""Share of what a path can do: bursts of a steady stream of users take the rest."""
 
 
 class Latencies(Experiment):

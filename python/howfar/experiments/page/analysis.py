@@ -50,7 +50,7 @@ _BETTER: dict[Resolution, Literal["one", "two"]] = {Resolution.SLOWER: "one", Re
 _STEPS = 16
 """Points between two levels at which an end of the interval is searched before it is narrowed."""
 POINTS = 33
-"""Of the model's curve."""
+"""Points of the model's curve."""
 _COARSE = 20
 """Bisections for an end of a model's interval: a millionth of a step."""
 _RANGE_SIZE = 100
@@ -198,7 +198,7 @@ def _like_published(choice: PageChoice) -> tuple[object, ...]:
 def _compared(
     arms: Sequence[ArmTrials], model: Predictor | None, floors: Floors
 ) -> tuple[list[PageChoice], list[Crossing]]:
-    """Of arms with one key: one machine with sockets and two, wherever both were measured in one block."""
+    """Comparisons of arms with one key: one machine with sockets and two, wherever both were measured in one block."""
     choices: list[PageChoice] = []
     swept: dict[tuple[Route, int], list[tuple[ArmTrials, ArmTrials]]] = {}
     for one in (arm for arm in arms if arm.route.path == SOCKET):
@@ -235,7 +235,7 @@ def _ratio(above: ArmTrials, below: ArmTrials) -> Estimate | None:
 
 
 def _crossing(pairs: Sequence[tuple[ArmTrials, ArmTrials]], model: Predictor | None, floors: Floors) -> Crossing:
-    """Of pairs that differ in application CPU alone."""
+    """The crossing of pairs that differ in application CPU alone."""
     levels = [Level(one.computed_s * 1e3, ratios(two, one)) for one, two in pairs]
     swept = min(level.cpu_ms for level in levels), max(level.cpu_ms for level in levels)
     two = pairs[0][1]

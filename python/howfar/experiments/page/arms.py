@@ -49,9 +49,9 @@ class Side:
     """`both`, `application` or `database`."""
     cpus: int
     own_s: float
-    """Of the application and the visitor, or of the servers; on one machine of all of them."""
+    """CPU time of the application and the visitor, or of the servers; on one machine of all of them."""
     link_s: float
-    """Of the link's emulator on this machine's processors; two real machines would not spend it."""
+    """CPU time of the link's emulator on this machine's processors; two real machines would not spend it."""
     strangers: float
     """How many of its processors other programs used."""
     busy: float
@@ -138,12 +138,12 @@ class ArmTrials:
 
     @property
     def page_ms(self) -> dict[int, float]:
-        """Of `page_s`, by block."""
+        """`page_s` in milliseconds, by block."""
         return {block: 1e3 * self.threads / rate for block, rate in self.by_block.items()}
 
     @property
     def mean_ms(self) -> Estimate:
-        """Of `page_s`, over blocks."""
+        """Mean of `page_s` over blocks, in milliseconds."""
         return mean_interval(list(self.page_ms.values()))
 
     @property
@@ -288,7 +288,7 @@ class ArmTrials:
         return (self.round_trips or 0.0) * self.wake_s
 
     def costs(self) -> tuple[RoundTripCost, ...]:
-        """Of each service that the pages used: as PHP's pages report, else by the engine's histograms."""
+        """The cost of each service that the pages used: as PHP's pages report, else by the engine's histograms."""
         found = []
         for service in SERVICES:
             round_trips, round_trip_ns = self._reported(service, "turns", "") or self._timed(f"turn.{service}")
@@ -315,7 +315,7 @@ class ArmTrials:
         return (count, spent_ns / count) if count and spent_ns is not None else None
 
     def _timed(self, kind: str) -> tuple[float, float]:
-        """The same by histograms."""
+        """How many a page, and the mean time of one in nanoseconds, by histograms."""
         records = [record for each in self.measured for record in each.histograms if record.kind == kind]
         count = sum(record.count for record in records)
         return count / self.pages, sum(record.mean_ns * record.count for record in records) / count if count else 0.0

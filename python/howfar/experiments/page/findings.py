@@ -85,7 +85,7 @@ class OnRoute(Part):
     connect: str
     threads: int
     path: str
-    """Of a comparison or a crossing: to the second machine."""
+    """The path to the second machine, of a comparison or a crossing."""
     rtt_ns: int | None = None
     """As requested of the link. None: no link, or the plan does not say."""
     rate_bps: int | None = None
@@ -105,7 +105,7 @@ class OnRoute(Part):
 
 
 class AtCpu(OnRoute):
-    """The same at one level of application CPU."""
+    """A comparison at one level of application CPU."""
 
     app_cpu_ns: int
     """Requested in addition to what the page needs anyway."""
@@ -123,14 +123,14 @@ class RoundTripCost(Part):
     turns: float
     """A page."""
     mean_us: float
-    """Of a round trip, from the first byte sent to the last byte read."""
+    """Mean time of a round trip, from the first byte sent to the last byte read."""
     connects: float
     """A page."""
     connect_us: float | None
     """None: connections are kept."""
     bytes_to_server: float | None
     bytes_to_client: float | None
-    """Of the protocol, a page. None: a real application does not count them."""
+    """Bytes of the protocol, a page. None: a real application does not count them."""
 
 
 class PageArm(AtCpu):
@@ -157,7 +157,7 @@ class PageArm(AtCpu):
     busy: dict[str, float]
     """Utilisation of each machine's CPUs: `application` and `database`; one machine: `both`."""
     rtt_ms: float | None
-    """Of the link at rest. None: no link."""
+    """RTT of the link at rest. None: no link."""
     predicted_p50_ms: float | None
     """By the model, from other arms only. None: an arm that the model is built from."""
     predicted_p50_ms_interval: Interval | None = None
@@ -207,7 +207,7 @@ class Crossing(OnRoute):
     always: Literal["one", "two"] | None
     """Where there is none: which one is better at every level, resolved from 1 and beyond the noise floor."""
     predicted_ms: float | None
-    """The same by the model. None: the model sees no crossing in its range, or there is no model (`curve_ms` is empty)."""
+    """The crossing by the model. None: the model sees no crossing in its range, or there is no model (`curve_ms` is empty)."""
     predicted_ms_interval: OpenInterval | None = None
     """Where the blocks' ratios by the model are not resolved from 1. None: too few blocks."""
     predicted_always: Literal["one", "two"] | None = None
@@ -234,7 +234,7 @@ class RouteError(Part):
     """As requested of its link. None: no link."""
     arms: int
     mean_error: float
-    """Of absolute errors."""
+    """Mean of the absolute errors."""
     worst_error: float
 
 
@@ -257,17 +257,17 @@ class PageFindings(Part):
     choices: tuple[PageChoice, ...]
     crossings: tuple[Crossing, ...]
     model: PageModel
-    """Of real pages, predicted from the engine's page on each path and the real page on sockets."""
+    """The model of real pages, from the engine's page on each path and the real page on sockets."""
     scripts: dict[str, str]
     """Each page in a line: its round trips."""
     noise_floor: float | None = None
-    """Of throughput, in this session; a smaller difference is not resolved."""
+    """Noise floor of throughput in this session; a smaller difference is not resolved."""
     link_noise_floor: float | None = None
-    """The same of two machines: the larger of that and of the A/A arm over the link."""
+    """Noise floor of two machines: the larger of that and of the A/A arm over the link."""
     claims: int = 1
     """Comparisons of the run: each is made at 1 - 5 % / claims."""
     published: tuple[tuple[str, float, float, float | None], ...]
-    """Of set-up C: the page, its ms on two machines and on one, and our two over one for the corresponding page."""
+    """Published for set-up C: the page, its ms on two machines and on one, and our two over one for the corresponding page."""
     sentences: tuple[str, ...]
     """The findings in text; the first sentence answers "one machine or two?"."""
 
@@ -318,7 +318,7 @@ class PageFindings(Part):
         return [arm for setting in self.headline_settings() for arm in self.arms_of(setting)]
 
     def headline_levels(self) -> list[PageChoice]:
-        """Of each page's headline application and connections, at any application CPU and any number in flight."""
+        """Choices of each page's headline application and connections, at any application CPU and any number in flight."""
         wanted = {setting.subject for setting in self.headline_settings()}
         return [choice for choice in self.choices if choice.subject in wanted]
 
@@ -329,7 +329,7 @@ class PageFindings(Part):
         return [choice for choice in found if swept[choice.series] > 1]
 
     def headline_crossings(self) -> list[Crossing]:
-        """Of each page and route that of the headline setting, with its number of pages in flight or else the most that was swept."""
+        """For each page and route the crossing of the headline setting, with its pages in flight or else the most that was swept."""
         found: dict[tuple[Subject, Route], Crossing] = {}
         for setting in self.headline_settings():
             for each in (each for each in self.crossings if each.subject == setting.subject):
@@ -340,7 +340,7 @@ class PageFindings(Part):
         return list(found.values())
 
     def quietest(self) -> dict[Subject, Setting]:
-        """Of each page, application and connections: nothing computed in addition, and the fewest pages in flight."""
+        """For each page, application and connections the setting without additional CPU, and with the fewest pages in flight."""
         found: dict[Subject, Setting] = {}
         for arm in self.arms:
             found[arm.subject] = min(found.get(arm.subject, arm.setting), arm.setting)

@@ -126,7 +126,7 @@ def pays_from(crossing: Crossing) -> str:
 
 
 def predicted_from(crossing: Crossing) -> str:
-    """The same by the model: `39 ms`, `none`, `4.9 ms or less`. Empty: no model, or it changes more than once."""
+    """The crossing by the model as text: `39 ms`, `none`, `4.9 ms or less`. Empty: no model, or it changes more than once."""
     if crossing.predicted_ms is not None:
         return by_model(crossing, "predicted_ms")
     known = {"one": "none", "two": f"{milliseconds(crossing.swept_ms[0])} ms or less"}
@@ -134,7 +134,7 @@ def predicted_from(crossing: Crossing) -> str:
 
 
 def prediction_note(crossing: Crossing) -> str:
-    """The same in brackets, behind what was measured. Empty: no model, or it changes more than once."""
+    """The model's crossing in brackets, behind what was measured. Empty: no model, or it changes more than once."""
     predicted = predicted_from(crossing)
     alike = crossing.measured_ms is None and crossing.always and crossing.always == crossing.predicted_always
     return " (as predicted)" if predicted and alike else f" (predicted: {predicted})" if predicted else ""

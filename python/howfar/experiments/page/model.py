@@ -29,7 +29,7 @@ ON_SOCKETS = Route(SOCKET, None, None)
 BISECTIONS = 60
 """Beyond the resolution of a double."""
 _ROUNDS = 6
-"""Of a fixed-point iteration that converges fast."""
+"""Rounds of a fixed-point iteration that converges fast."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Host:
 
     own_s: float
     link_s: float
-    """Of the link's emulator on this machine's processors, if this were the only page on the link."""
+    """CPU time of the link's emulator on this machine's processors, if this were the only page on the link."""
     cpus: float
     """Those that other programs leave."""
 
@@ -159,9 +159,9 @@ class _Added:
     wire_s: float
     waking_s: float
     link_s: tuple[float, ...]
-    """Of each host."""
+    """CPU time of the emulator on each host."""
     cpus: tuple[float, ...]
-    """Of each host."""
+    """Processors of each host."""
     round_trips: float | None
 
 
@@ -225,7 +225,7 @@ class _Block:
 
     @cached_property
     def _waiting_s(self) -> float | None:
-        """Of the real page on sockets."""
+        """The waiting of the real page on sockets."""
         fewest = self._bases[min(self._bases)]
         return self._waiting_of(fewest, fewest)
 

@@ -65,7 +65,7 @@ from howfar.stats.intervals import in_brackets
 from howfar.stats.resample import within
 
 QUANTILES = (0.9, 0.95, 0.99, 0.999)
-"""Of the pages of all trials together; the p50 next to them is that of every other table."""
+"""Quantiles of the pages of all trials together; the p50 next to them is that of every other table."""
 ROLES = ("application", "visitor", "server", "redis", "memcached", "forwarder", "link")
 BETTER = {"one": "one machine", "two": "two machines", "not resolved": "not resolved"}
 

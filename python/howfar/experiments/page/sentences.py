@@ -23,7 +23,7 @@ from howfar.stats.intervals import Resolution, Threshold, excludes_one, excludes
 from howfar.units import format_duration_ns
 
 _WORKERS = 20
-"""Of a common pool of PHP workers, for an example."""
+"""Workers of a common PHP pool, for an example."""
 _SOCKET_LINES = (
     "# phpredis",
     "$redis->pconnect('/run/redis/redis-server.sock');",
@@ -151,7 +151,7 @@ def _tcp(findings: PageFindings) -> str:
 
 
 def _longer_by_turns(findings: PageFindings) -> tuple[Estimate, float, PageArm] | None:
-    """Of the page with most round trips: how much longer it takes on two machines with one in flight, their number, and its arm there.
+    """How much longer the page with most round trips takes on two machines with one in flight, their number, and its arm there.
     None: it does not take longer."""
     found = [
         (choice.longer_ms, sum(cost.turns for cost in pair[1].turns), pair[1])
@@ -223,7 +223,7 @@ def _workers(findings: PageFindings) -> str:
 
 
 def _inverse(found: Estimate) -> Estimate:
-    """Of an estimate of what is above 0."""
+    """One over an estimate above 0."""
     if found.low is None or found.high is None or found.low <= 0:
         return Estimate(value=1 / found.value, low=None, high=None)
     return Estimate(value=1 / found.value, low=1 / found.high, high=1 / found.low)

@@ -47,7 +47,7 @@ GROUPS_IN_FLIGHT = 2
 GROUPED = {("mariadb", "after-sync"), ("mysql", "after-sync"), ("mysql", "after-commit")}
 """Kinds of server and modes whose commits come back in groups: a lock is held while they wait."""
 DELAY_SHARE = 0.5
-"""Of N: throughput that grows by more from one connection to N is not serial; three groups at two stages leave two thirds."""
+"""Share of N: throughput that grows by more from one connection to N is not serial; three groups at two stages leave two thirds."""
 SERIAL_GROWTH = 2.0
 """Throughput that grows by less is that of one queue, or of two stages of it."""
 
@@ -86,7 +86,7 @@ class Waiting:
     """What a commit of one curve waits for."""
 
     kind: str
-    """Of server."""
+    """Kind of server."""
     mode: str
     rtt_s: float
     acknowledgement_s: float = 0.0
@@ -135,7 +135,7 @@ GROWTH_THREADS = 16
 SHORT_NS = 100_000
 """A link without delay has a round trip of some ten microseconds: too short to be counted in."""
 PLAN = "replication"
-"""Of the published figures."""
+"""Plan of the published figures."""
 _PUBLISHED_TOLERANCE = 0.02
 _HELD = ("replicas", "wait_for", "replica_tls", "replica_compression")
 _INTERVAL = re.compile(r":(\d+)(?:-(\d+))?")
@@ -211,7 +211,7 @@ class ReplicationCurve(Part):
     lag_max: int | None
     heartbeat_p50_ms: float | None
     lag: LagSeries | None = None
-    """Of the last good trial at the largest number of connections. None: nobody looked."""
+    """Lag in the last good trial at the largest number of connections. None: nobody looked."""
 
 
 class ReplicationCost(Part):
@@ -221,7 +221,7 @@ class ReplicationCost(Part):
     mean_error: float | None
     worst_error: float | None
     published: Published
-    """Of set-up D: mode, inserts/s there, ours at its distance with one connection."""
+    """Published for set-up D: mode, inserts/s there, ours at its distance with one connection."""
     sentences: tuple[str, ...]
     """What a reader should know; the first is the answer."""
 
@@ -370,7 +370,7 @@ class _Curve:
 
     @cached_property
     def _by_block(self) -> list[_Curve]:
-        """The same of each block alone. No prediction takes more of it than its first arm and its local ones."""
+        """The curve of each block alone. No prediction takes more of it than its first arm and its local ones."""
         return [
             _Curve(
                 [arm.only(block) for arm in self._arms if block in arm.trials],
@@ -426,7 +426,7 @@ def _held(arm: ReplicationArm) -> dict[str, str | int]:
 
 
 def lag_series(trials: Sequence[Trial], threads: int) -> LagSeries | None:
-    """Of the last good trial of one arm: its replica that was farthest behind. None: nobody looked."""
+    """Lag in the last good trial of one arm: its replica that was farthest behind. None: nobody looked."""
     windows = [(trial.number, trial.window) for trial in trials if trial.window is not None and trial.window.lag]
     if not windows:
         return None

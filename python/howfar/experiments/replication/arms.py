@@ -35,7 +35,7 @@ class ReplicationArm:
 
     arm: Arm
     kind: str
-    """Of server."""
+    """Kind of server."""
     trials: dict[int, Trial]
 
     @property
@@ -137,7 +137,7 @@ def quoted_distance(known: Iterable[int | None]) -> int | None:
 
 
 def near(one: int | None, other: int | None) -> bool:
-    """The same distance. A row without a distance belongs to all."""
+    """Whether two distances are the same. A row without a distance belongs to all."""
     return one is None or other is None or abs(one - other) <= SAME_DISTANCE * max(one, other)
 
 

@@ -40,7 +40,7 @@ EXTRA = 200
 
 
 class Look(NamedTuple):
-    """Of one mode, on every chart the same."""
+    """How one mode looks on every chart."""
 
     short: str
     """For heads of columns and labels of bars."""
@@ -239,7 +239,7 @@ def lag(cost: ReplicationCost, width: int) -> Drawable | None:
 
 
 def distances(curves: Sequence[ReplicationCurve]) -> list[int | None]:
-    """Of the links to replicas, ascending. `[None]`: no curve has a replica."""
+    """Distances of the links to replicas, ascending. `[None]`: no curve has a replica."""
     found = {curve.replica_rtt_ns for curve in curves if curve.replica_rtt_ns is not None}
     return [*sorted(found)] if found else [None]
 

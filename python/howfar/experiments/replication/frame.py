@@ -143,7 +143,7 @@ def _card(row: TradeRow, lost_first: bool) -> Card:
 
 
 def count(value: float) -> str:
-    """Of commits: whole ones without decimals."""
+    """A number of commits: whole ones without decimals."""
     return f"{value:,.0f}" if value == int(value) else figures.number(value)
 
 

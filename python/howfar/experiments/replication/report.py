@@ -159,7 +159,7 @@ def _second(found: ReplicationFindings, kind: str) -> Advice | None:
 
 
 def _rows(found: ReplicationFindings) -> list[TradeRow]:
-    """Of exactly the quoted distance."""
+    """Rows of exactly the quoted distance."""
     distance = quoted_distance([row.replica_rtt_ns for row in found.trade])
     return [row for row in found.trade if row.replica_rtt_ns == distance]
 
@@ -390,8 +390,8 @@ def configuration(kind: str) -> PostgresqlConf | MyCnf:
 
 
 class PostgresqlConf:
-    """Of PostgreSQL. `mode` is a level of the factor `replication` with a replica, whose name is the `application_name` by which it
-    connects."""
+    """PostgreSQL's configuration. `mode` is a level of the factor `replication` with a replica, whose name is the
+    `application_name` by which it connects."""
 
     def waiting(self, mode: str) -> str:
         """The mode in advice."""
@@ -441,7 +441,7 @@ STATUS = {"mariadb": "Rpl_semi_sync_master_status", "mysql": "Rpl_semi_sync_sour
 
 
 class MyCnf:
-    """Of MariaDB or MySQL. `mode` is a level of the factor `replication` with a replica."""
+    """MariaDB's or MySQL's configuration. `mode` is a level of the factor `replication` with a replica."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind

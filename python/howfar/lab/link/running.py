@@ -31,7 +31,7 @@ from howfar.lab.network import Host, Network, build_network, share_cpus, usable_
 
 _ROUNDS = 4
 _ROUNDS_AGAIN = 2
-"""Of a calibration that begins with what an earlier one found."""
+"""Rounds of a calibration that begins with what an earlier one found."""
 ALIKE_SHARE = 0.1
 """Links whose RTTs differ by no more have the same correction: it is what hosts and emulator cost, which is no matter of the delay. So
 what differs between them, as a control's RTT, is exactly what was requested."""
@@ -152,7 +152,7 @@ def measure_goodput(link: Calibrated, spec: LinkSpec) -> dict[str, Any]:
 
 
 def _alike(one: LinkSpec, other: LinkSpec) -> bool:
-    """The same but for RTTs that hardly differ."""
+    """Whether two links differ only in RTTs that hardly differ."""
     near = abs(one.rtt_ns - other.rtt_ns) <= ALIKE_SHARE * min(one.rtt_ns, other.rtt_ns)
     return near and replace(one, rtt_ns=other.rtt_ns) == other
 
@@ -192,7 +192,7 @@ class Link:
 
     @property
     def calibration(self) -> dict[str, Any]:
-        """Of the link as it is requested now."""
+        """The calibration of the link as it is requested now."""
         return self.calibrations[self.spec.calm()]
 
     def alive(self) -> bool:
@@ -292,7 +292,7 @@ class Link:
         return self.backend_link.stats(reset=reset)
 
     def stats(self, *, reset: bool = False) -> LinkStats:
-        """The same of a back-end that must have them. Raises LinkFailed."""
+        """Counters of a back-end that must have them. Raises LinkFailed."""
         found = self.counters(reset=reset)
         if found is None:
             raise LinkFailed(f"the link back-end {self.backend} counts nothing", "Use --link-backend packet.")

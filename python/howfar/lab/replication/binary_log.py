@@ -68,7 +68,7 @@ class BinaryLogReplication(ReplicationDialect):
     identified: str
     """How a password is named, with `{password}`."""
     state_columns: tuple[str, str, str]
-    """Of the status: receiving, applying, received."""
+    """Columns of the status: receiving, applying, received."""
 
     @abstractmethod
     def options(self, spec: ReplicationSpec) -> tuple[str, ...]:
@@ -127,8 +127,8 @@ class BinaryLogReplication(ReplicationDialect):
             replica.ask(self.start_sql)
 
     def learn_names(self, member: Member, *, load: bool) -> SemiSyncNames:
-        """Of semi-synchronous replication. `load`: its plugins too, where there are some, for both ends, so that a replica can become
-        a primary. Raises LabError."""
+        """Names of semi-synchronous replication. `load`: also load its plugins, where there are some, for both ends, so that a
+        replica can become a primary. Raises LabError."""
         names = semi_sync_names(variables(member.ask))
         if not load:
             return names
@@ -283,8 +283,8 @@ def _stop(replica: Member, sql: str, insist: Callable[[], None]) -> None:
 
 
 def _end_connections() -> None:
-    """Of this host to any server: a receiver that talks to a dead primary goes on for seconds. Told to stop first, it does not connect
-    again. A kernel that cannot do this lets it run into its own timeout."""
+    """End connections of this host to any server: a receiver that talks to a dead primary goes on for seconds. Told to stop first,
+    it does not connect again. A kernel that cannot do this lets it run into its own timeout."""
     command = ["ss", "--kill", "--tcp", "--numeric", "--no-header", f"dport = :{_PORT}"]
     subprocess.run(command, capture_output=True)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ACCOUNT = "repl"
 SCHEMA = "howfar_replication"
-"""Of the laboratory's own rows; apart from the tables that are measured."""
+"""Schema of the laboratory's own rows; apart from the tables that are measured."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Seed:
     """0: the primary."""
     spec: ReplicationSpec
     secret: str
-    """Of the replicas' account."""
+    """Password of the replicas' account."""
     tls: CertificatePaths | None
     source: Source | None
     """None: it is the primary."""
@@ -89,7 +89,7 @@ class ReplicationDialect(ABC):
 
     kind: str
     port: int
-    """Of every server that has a host of its own."""
+    """Port of every server that has a host of its own."""
     instead: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Levels of the factor `replication` that are other servers', and those that this one has in their place."""
     modes: tuple[str, ...]
@@ -161,7 +161,7 @@ class ReplicationDialect(ABC):
 
     @abstractmethod
     def tls_handshakes(self, ask: Ask) -> int:
-        """Of replicas with this primary."""
+        """TLS handshakes of replicas with this primary."""
 
     @abstractmethod
     def stop_receiving(self, replica: Member, patience_s: float) -> None:
@@ -177,7 +177,7 @@ class ReplicationDialect(ABC):
 
     @abstractmethod
     def replication_log(self, lines: list[str]) -> list[str]:
-        """Of a primary's log, the lines about acknowledgements."""
+        """The lines about acknowledgements in a primary's log."""
 
 
 def one(ask: Ask, sql: str) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def one(ask: Ask, sql: str) -> dict[str, Any]:
 
 
 def replication_dialect(kind: str, mode: str = "") -> ReplicationDialect:
-    """Of a kind of server; `mode`: of `ReplicationSpec`."""
+    """The dialect of a kind of server; `mode`: that of `ReplicationSpec`."""
     from howfar.lab.replication.binary_log import MariadbReplication, MysqlReplication
     from howfar.lab.replication.galera import GaleraReplication
     from howfar.lab.replication.group import GroupReplication

@@ -25,7 +25,7 @@ from howfar.plan.agreement import PACKET, WINDOW, provider_options
 
 PROVIDERS = (Path("/usr/lib/galera/libgalera_smm.so"), Path("/usr/lib64/galera-4/libgalera_smm.so"))
 PORT = 4567
-"""Of the nodes' talk with each other."""
+"""Port by which the nodes talk with each other."""
 SYNC_WAIT = {"eventual": 0, "before": 7}
 """By level of `consistency`: a statement first waits until its node has applied all that was ordered before it; 7: reads, updates,
 deletes and inserts."""
@@ -47,7 +47,7 @@ _BY_SOCKET = "ALTER USER 'root'@'localhost' IDENTIFIED VIA unix_socket;\n"
 """Who makes the copy for another node logs in so: a password would stand in a command line."""
 _SETTINGS = ("wsrep_protocol_version", "wsrep_provider_version", "wsrep_cluster_conf_id")
 _OPTIONS = (WINDOW, PACKET)
-"""Of the provider."""
+"""Options of the provider."""
 _POSITION = "SELECT VARIABLE_VALUE AS position FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = '{}'"
 
 

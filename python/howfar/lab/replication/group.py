@@ -18,7 +18,7 @@ from howfar.lab.servers import Ask, ServerContext
 from howfar.lab.servers.dialect import BinaryLog, quotable
 
 PORT = 33061
-"""Of the members' talk with each other."""
+"""Port by which the members talk with each other."""
 _CACHE_BYTES = 128 << 20
 _MEMBERS = "performance_schema.replication_group_members"
 _MINE = f"SELECT MEMBER_STATE AS state, MEMBER_ROLE AS role FROM {_MEMBERS} WHERE MEMBER_ID = @@server_uuid"

@@ -80,7 +80,7 @@ class Wire(ABC):
 
     @abstractmethod
     def pid(self) -> int | None:
-        """Of the process whose CPU time it takes. None: there is none."""
+        """The process whose CPU time the link takes. None: there is none."""
 
     @abstractmethod
     def counters(self) -> LinkStats | None: ...
@@ -224,7 +224,7 @@ def open_wires(
 
 
 def node_address(number: int) -> str:
-    """Of a node of a cluster, over whichever link."""
+    """Address of a node of a cluster, over whichever link."""
     return f"10.78.0.{number + 1}"
 
 
@@ -271,9 +271,9 @@ class ReplicationSpec:
     tls: bool = False
     compression: Compression | None = None
     consistency: str = "eventual"
-    """Of a cluster: the level of the factor."""
+    """Consistency of a cluster: the level of the factor."""
     everywhere: bool = False
-    """Of a group: every member takes writes. Galera's nodes always do."""
+    """Whether every member of a group takes writes. Galera's nodes always do."""
 
     @property
     def semi_sync(self) -> bool:

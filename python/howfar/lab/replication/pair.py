@@ -64,7 +64,7 @@ class Pair:
     patience: float = 1.0
     """Longer intervals between looks at it, where each look costs its hosts more."""
     certificates: CertificatePaths | None = None
-    """Of its servers. None: they offer no TLS."""
+    """Certificates of its servers. None: they offer no TLS."""
     facts: dict[str, Any] = field(default_factory=dict)
     """How it was made, and what its servers said of themselves."""
 

@@ -24,7 +24,7 @@ from howfar.lab.servers.postgresql import PostgresStore, Streaming, password_ver
 from howfar.lab.servers.program import Program
 
 _LEVELS = {"on": "flush_lsn", "remote_write": "write_lsn", "remote_apply": "replay_lsn"}
-"""Of `synchronous_commit` with a replica, and what a replica must have reached."""
+"""Levels of `synchronous_commit` with a replica, and what a replica must have reached."""
 _CANCELLED = "canceling wait for synchronous replication"
 _NAMED = re.compile(r"ANY (\d+) \(")
 _SETTINGS = ("synchronous_commit", "synchronous_standby_names", "fsync", "full_page_writes", "wal_level")
@@ -219,7 +219,7 @@ class PostgresReplication(ReplicationDialect):
 
 
 def _wanted(spec: ReplicationSpec) -> dict[str, str]:
-    """Of a primary."""
+    """Settings of a primary."""
     level = spec.wait_point if spec.semi_sync else "local" if spec.flushes else "off"
     listed = ", ".join(f"replica{number}" for number in range(1, spec.replicas + 1))
     return {

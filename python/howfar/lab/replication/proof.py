@@ -33,7 +33,7 @@ class Snapshot:
     """All ends at one moment."""
 
     position: str
-    """Of the primary."""
+    """Position of the primary."""
     primary: PrimaryEnd | None
     """None: it knows no semi-synchronous replication."""
     replicas: tuple[ReplicaFacts, ...]
@@ -42,7 +42,7 @@ class Snapshot:
     broken: tuple[str, ...] = ()
     """What no server says of itself: links that have died, disks that are full."""
     nodes: tuple[NodeFacts, ...] = ()
-    """Of a cluster: all, the primary first."""
+    """All nodes of a cluster, the primary first."""
 
 
 def violations(spec: ReplicationSpec, before: Snapshot, after: Snapshot, commits: int | None = None) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ def _strangers(replica: ReplicaFacts, when: str) -> list[str]:
 
 
 def after_absence(seen: Snapshot) -> tuple[str, ...]:
-    """Of a pair whose replicas left and returned, after the window: sentences of what their absence does not explain. One that is not
+    """After the window of a pair whose replicas left and returned: sentences of what their absence does not explain. One that is not
     semi-synchronous yet, or still connects, is none of it."""
     found = [f"{sentence} after the window" for sentence in seen.broken]
     for replica in seen.replicas:
@@ -201,9 +201,9 @@ class ChannelFacts:
     """Until a pair was proven."""
 
     tls_handshakes: int
-    """Of replicas with the primary."""
+    """TLS handshakes of replicas with the primary."""
     row_bytes: int
-    """Of the row that was written."""
+    """Size of the row that was written."""
     wire_bytes: Mapping[str, int]
     """What the primary's host sent to each replica for it, by the kernel's count."""
 

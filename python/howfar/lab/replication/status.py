@@ -79,9 +79,9 @@ class PrimaryEnd:
     waiting: int
     """Sessions that wait for an acknowledgement now."""
     acknowledged_bytes: int | None = None
-    """Of its log, as much as the replicas have acknowledged that a commit needs; None: it does not say."""
+    """As much of its log as the replicas have acknowledged that a commit needs; None: it does not say."""
     log_bytes: int | None = None
-    """Of its log, until now; None: it does not say."""
+    """Bytes of its log, until now; None: it does not say."""
     settings: Mapping[str, str] | None = None
     """As it reports them, where they are not above."""
     standbys: tuple[Mapping[str, Any], ...] = ()
