@@ -56,6 +56,7 @@ CHANGED: dict[str, str] = {
     r"/cells/\d+/limit/(evidence|confidence|divided)": "a CPU's owners are medians over trials, as in the model",
     r"/scaling/curves/\d+/(own|foreign)/(mean|worst|plateau)_error": "points that are right by construction are left out",
     r"/scaling/curves/\d+/foreign/.*": "predicted from the loopback at as many connections, and from no link that was full",
+    r"/pages/crossings/\d+/measured_ms": "a crossing where no level is beyond the noise floor is none",
     r"(/.*)?/others_cpus|/warnings": "a crash records no CPU of servers, which were taken for others, and the machine for busy",
     r"/baseline_spread/cpu_per_query": "a trial whose server was killed knows nothing of the CPU of the whole path",
 }
@@ -69,7 +70,10 @@ CLOSE: dict[str, tuple[float, str]] = {
     r"/what_if/think_s": (0.3, f"{_CPUS}: 2 us of a cycle of 53 ms"),
     r"/compression/rows/\d+/.*": (0.004, _CPUS),
     r"/encryption/rows/\d+/.*/predicted": (0.001, _CPUS),
-    r"/pages/(arms|choices|crossings|model)/.*|/\d+/(predicted_.*|two_over_one_predicted)": (0.03, _CPUS),
+    r"/pages/.*(predicted|model|curve|half_turns|without_link|error).*|/\d+/(predicted_.*|two_over_one_predicted)": (
+        0.03,
+        _CPUS,
+    ),
 }
 """As `CHANGED`, for figures that moved by less than this share."""
 
