@@ -410,7 +410,7 @@ def test_the_reason_for_an_unresolved_difference_is_given(whole: PageFindings) -
     wide, small = Estimate(value=0.9, low=0.7, high=1.2), Estimate(value=0.9, low=0.85, high=0.95)
     both = "not resolved", "not resolved"
     assert "(interval includes 1)" in answer(whole, *both, ratio=wide)
-    assert "(within the noise floor of 30 %)" in answer(whole, *both, ratio=small, floor=0.3)
+    assert "(within the noise floor of 30.0 %)" in answer(whole, *both, ratio=small, floor=0.3)
     assert "(unknown noise floor)" in answer(whole, *both, ratio=small, floor=None)
 
 
@@ -437,7 +437,7 @@ def test_two_machines_are_judged_by_the_noise_floor_of_the_link() -> None:
     found = page_findings_of(run, link=20.0)
     assert {choice.better for choice in found.choices} == {"not resolved"}
     assert all(crossing.always is None for crossing in found.crossings)
-    assert "(within the noise floor of 2e+03 %)" in found.sentences[0]
+    assert "(within the noise floor of a factor of 21)" in found.sentences[0]
     assert found.threshold(1).floor == pytest.approx(0.01), "sockets and loopback TCP cross no link"
 
 

@@ -150,11 +150,11 @@ def _tcp(findings: PageFindings) -> str:
     return f"On one machine, loopback TCP served {listed(served)} as sockets{hint}."
 
 
-def _longer_by_turns(findings: PageFindings) -> tuple[Estimate, float, PageArm] | None:
-    """How much longer the page with most round trips takes on two machines with one in flight, their number, and its arm there.
+def _longer_by_turns(findings: PageFindings) -> tuple[Estimate, float, PageArm, PageChoice] | None:
+    """How much longer the page with most round trips takes on two machines with one in flight, their number, its arm, and the choice.
     None: it does not take longer."""
     found = [
-        (choice.longer_ms, sum(cost.turns for cost in pair[1].turns), pair[1])
+        (choice.longer_ms, sum(cost.turns for cost in pair[1].turns), pair[1], choice)
         for choice in findings.headline_choices(threads=1)
         if choice.longer_ms is not None and (pair := findings.pair(choice)) is not None
     ]
@@ -167,7 +167,7 @@ def round_trips_sentence(findings: PageFindings) -> str:
     found = _longer_by_turns(findings)
     if found is None:
         return ""
-    longer, count, two = found
+    longer, count, two, _ = found
     text = (
         f"On two machines, each round trip takes {with_interval(longer, lambda ms: f'{ms / count:.2g}')} ms longer, which adds "
         f"{with_interval(longer)} ms for the {count:.0f} of the {two.page} page (1 in flight)"
@@ -337,9 +337,9 @@ def _sockets(findings: PageFindings, shown: Sequence[PageChoice]) -> Advice | No
 
 
 def _fewer_round_trips(findings: PageFindings) -> Advice | None:
-    """Where one machine is faster somewhere, and round trips are what costs."""
+    """Where one machine is faster for the page with most round trips, by a resolved figure."""
     found = _longer_by_turns(findings)
-    if found is None or not excludes_zero(found[0]) or not any(choice.better == "one" for choice in findings.choices):
+    if found is None or not excludes_zero(found[0]) or found[-1].better != "one":
         return None
     return Advice(
         action="Before using a second machine, cut the page's round trips: MGET, getMulti, or one query with IN or JOIN for "
