@@ -410,7 +410,7 @@ def test_the_reason_for_an_unresolved_difference_is_given(whole: PageFindings) -
     wide, small = Estimate(value=0.9, low=0.7, high=1.2), Estimate(value=0.9, low=0.85, high=0.95)
     both = "not resolved", "not resolved"
     assert "(interval includes 1)" in answer(whole, *both, ratio=wide)
-    assert "(within the noise floor of 30.0 %)" in answer(whole, *both, ratio=small, floor=0.3)
+    assert "(within the noise floor of a factor of 1.3)" in answer(whole, *both, ratio=small, floor=0.3)
     assert "(unknown noise floor)" in answer(whole, *both, ratio=small, floor=None)
 
 
