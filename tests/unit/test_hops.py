@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.made import floors_of
+from tests.made import floors_of, latency
 from tests.unit import rendered as reports
 from tests.unit.fake_lab import QUERIES_A_TRANSACTION, RATES, fake_info, fakes
 
@@ -25,7 +25,7 @@ from howfar.runner.run import conduct
 from howfar.runner.stopping import standing
 from howfar.stats.intervals import Resolution
 from howfar.stats.trials import trial_table
-from howfar.store.records import ArmRole, Run, Trial
+from howfar.store.records import ArmRole, HistogramRecord, Run, Trial
 from howfar.store.run_file import create, read_run
 
 PROGRAMS = {
@@ -125,9 +125,25 @@ def test_added_times_are_at_a_rate_that_every_path_sustains(run: Run) -> None:
         receipt = trial.receipt | {"arrivals": arrivals | {"answered": int(0.8 * arrivals["due"])}}
         return trial.model_copy(update={"receipt": receipt})
 
-    summary = summarise(run.model_copy(update={"trials": tuple(map(queued, run.trials))}))
-    found = reports.findings_of(summary, HopCosts)
+    changed = run.model_copy(update={"trials": tuple(map(queued, run.trials))})
+    found = reports.findings_of(summarise(changed), HopCosts)
     assert found.per_s is None and {hop.added_p50_us for hop in found.hops} == {None}
+    now = {arm.arm: arm.over for arm in standing(changed, 6, 0.05).arms}
+    assert now[slow] is None, "what queues has no time that could become narrow"
+
+
+def test_a_run_of_few_transactions_stops_by_their_p50(run: Run) -> None:
+    """Fewer than 1000 in a trial have no p99."""
+
+    def few(trial: Trial) -> Trial:
+        if trial.measured is None:
+            return trial
+        rare = [latency(HistogramRecord, "transaction", [1e6, 2e6, 3e6], 240)]
+        return trial.model_copy(update={"measured": trial.measured.model_copy(update={"histograms": tuple(rare)})})
+
+    now = standing(run.model_copy(update={"trials": tuple(map(few, run.trials))}), 6, 0.05)
+    paced = [arm for arm in now.arms if arm.arm.startswith("haproxy") and "/s" in arm.arm]
+    assert paced and all(arm.ratio is not None and arm.ratio.value == pytest.approx(1) for arm in paced)
 
 
 def test_paths_are_compared_over_one_link(run: Run) -> None:

@@ -233,6 +233,7 @@ def test_what_is_sent_while_slow_start_waits_is_counted_once() -> None:
     sending_ns = 100_000 * (14_480 - 8) / 102_400
     assert waited.tolist() == [[0, pytest.approx(5e6 - sending_ns), pytest.approx(5e6 - sending_ns)]] * 2
     assert path.of([16], [8 + 2 * 102_400])[0, 0] == pytest.approx(5e6 + 200_000)
+    assert path.slow_start_ns([(14_480,)], 10_000).tolist() == [[0], [0]], "sent in more than this RTT"
     same = path.model_copy(update={"link_rtt_ns": 0})
     assert same.slow_start_ns([(14_480,)]).tolist() == [[0], [0]]
 

@@ -114,4 +114,4 @@ def test_selective_voiding_is_admitted() -> None:
     run = synthetic_run(blocks=2, samples=10, void_every=3)
     late = "the link to client was late by 1ms"
     trials = tuple(t if t.void_reason is None else t.model_copy(update={"void_reason": late}) for t in run.trials)
-    assert "the whole block is then repeated" in html.render(summarise(run.model_copy(update={"trials": trials})))
+    assert "can be void for more reasons" in html.render(summarise(run.model_copy(update={"trials": trials})))

@@ -281,6 +281,8 @@ impl Relay {
         let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else {
             return;
         };
+        // What falls due meanwhile has its turn at once; what is due and still there waits for room.
+        let now = now_ns();
         match self.advance(&mut connection, index) {
             Ok(true) => {
                 let times = [
@@ -296,7 +298,6 @@ impl Relay {
                         .filter(|&at| at != u64::MAX)
                         .min(),
                 };
-                let now = now_ns();
                 let sooner = |&at_ns: &u64| at_ns > now && at_ns < connection.armed_ns;
                 if let Some(at_ns) = next.filter(sooner) {
                     connection.armed_ns = at_ns;
@@ -352,7 +353,7 @@ impl Relay {
     ) -> Result<bool, ConnectError> {
         let mut any = false;
         while connection.client.readable && connection.to_server.has_room() {
-            let Some(count) = connection.client.read(&mut self.buffer)? else {
+            let Some(count) = received(connection.client.read(&mut self.buffer))? else {
                 break;
             };
             let now = now_ns();
@@ -371,7 +372,7 @@ impl Relay {
         }
         if let Upstream::Open(server) = &mut connection.server {
             while server.readable && connection.to_client.has_room() {
-                let Some(count) = server.read(&mut self.buffer)? else {
+                let Some(count) = received(server.read(&mut self.buffer))? else {
                     break;
                 };
                 let now = now_ns();
@@ -423,6 +424,14 @@ impl Relay {
             _ => {}
         }
         Ok(())
+    }
+}
+
+/// A side that has gone has ended: what it sent before is still to be passed on.
+fn received(read: rustix::io::Result<Option<usize>>) -> rustix::io::Result<Option<usize>> {
+    match read {
+        Err(Errno::CONNRESET) => Ok(Some(0)),
+        read => read,
     }
 }
 

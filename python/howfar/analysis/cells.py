@@ -273,6 +273,7 @@ def cell(table: TrialTable, arm: Arm, found: Floors, rests: bool, acknowledgemen
     setting = setting_of(table.run.info, arm, threads_of(arm), rest_rtt_s, acknowledgement_s, hosts_rtt_s)
     _, cycle, limit = find_limit(whole, setting)
     reference = table.reference(arm)
+    over = reference if baseline else table.compared(arm)
     bound = _cpu_bound(arm, reference)
     ratio = IDENTITY if baseline else judged.quoted if judged else None
     cpu_ratio = None if broken else _over_baseline(table, arm, table.path_cpu_us)
@@ -289,7 +290,7 @@ def cell(table: TrialTable, arm: Arm, found: Floors, rests: bool, acknowledgemen
         ratio=ratio,
         mean_ratio=IDENTITY if baseline else judged.mean if judged else None,
         rank_ratio=IDENTITY if baseline else judged.rank if judged else None,
-        block_ratios=tuple(table.block_ratios(arm.name, reference.name)) if reference else (),
+        block_ratios=tuple(table.block_ratios(arm.name, over.name)) if over else (),
         blocks_needed=blocks_needed(judged.sd_log, found.target) if judged and judged.sd_log is not None else None,
         resolution=Resolution.BASELINE if baseline else found.of(arm.factors).resolve(ratio),
         cpu_resolution=_cpu_resolution(cpu_ratio, found.of(arm.factors, Figure.CPU), bound, baseline),

@@ -44,8 +44,8 @@ class LinkFacts:
 
     @property
     def emulated_rtt_ns(self) -> float | None:
-        """RTT at rest of a link that was made. None: a real one, which nobody requested, or one without a delay to take anything
-        off."""
+        """Expected RTT at rest of a link that was made. None: a real one, which nobody requested, or one without a delay to take
+        anything off."""
         return self.expected_rtt_ns if self.requested_rtt_ns and not self.is_real else None
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from howfar.plan.factors import NO_PAGE, breaks
+from howfar.plan.factors import NO_PAGE, breaks, offered_per_s
 from howfar.stats.intervals import MIN_BLOCKS, half_width, judge_ratio
 from howfar.stats.trials import TrialTable, alike, trial_table
 from howfar.store.records import Arm, ArmRole, Run
@@ -61,7 +61,8 @@ def resting(run: Run, block: int, target: float) -> frozenset[str]:
     inside = {arm.name for levels in flat for arm in levels[1:-1] if _may_rest(arm)} - ends
     if not inside:
         return frozenset()
-    compared = (arm for arm in run.info.arms if arm.role in (ArmRole.DUPLICATE, ArmRole.CONTENDER))
+    roles = (ArmRole.DUPLICATE, ArmRole.CONTENDER)
+    compared = (arm for arm in run.info.arms if arm.role in roles and offered_per_s(arm.factors) is None)
     wide = {arm.name for arm in compared if not _is_narrow(table, arm, target)}
     return frozenset(inside if wide - inside else inside - wide)
 
@@ -74,7 +75,8 @@ def _may_rest(arm: Arm) -> bool:
     """Whether an arm may rest. The model and the cycle budget start from one connection; ratios, and the noise floor, from the
     baseline. For pages each number in flight is a question of its own."""
     paged = arm.factors.get("page", NO_PAGE) != NO_PAGE
-    return arm.role is ArmRole.CONTENDER and _threads(arm) > 1 and not breaks(arm.factors) and not paged
+    paced = offered_per_s(arm.factors) is not None  # its throughput is given, and says nothing
+    return arm.role is ArmRole.CONTENDER and _threads(arm) > 1 and not breaks(arm.factors) and not (paged or paced)
 
 
 def _agree(table: TrialTable, one: Arm, other: Arm) -> bool:

@@ -464,7 +464,7 @@ def encrypted_socket(context: Context) -> list[Draft]:
 
 FEWEST_SESSIONS = 50
 IDLE_SHARE = 0.9
-"""Share of idle sessions that a pooler would save. An application's own pool that is sized for its peak has fewer."""
+"""Share of sessions that are idle from which a pooler is proposed. An application's own pool that is sized for its peak has fewer."""
 WAITING_SHARE = 0.5
 """Share of the time in transactions spent waiting for the client. It includes the client's own work."""
 _FEWEST_PER_S = 10

@@ -138,8 +138,10 @@ def lock(path: Path, *, exclusive: bool) -> Iterator[None]:
     try:
         file = path.open("a")
     except OSError as error:
+        named = _named()
+        variable = WORK if named is not None and path.is_relative_to(named) else "XDG_CACHE_HOME"
         raise LabError(
-            f"{path} cannot be opened: {error.strerror}", f"Set {_variable()} to a directory of your own."
+            f"{path} cannot be opened: {error.strerror}", f"Set {variable} to a directory of your own."
         ) from error
     with file:
         fcntl.flock(file, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)

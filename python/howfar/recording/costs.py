@@ -104,8 +104,9 @@ class PathCosts(Part):
             rows.append(answers + requests - base)
         return np.asarray(rows)
 
-    def slow_start_ns(self, rounds: Sequence[tuple[int, ...]]) -> np.ndarray:
-        """Waits for the window, with a row per block and a column per round trip. `rounds`: see `Window.earlier_rounds`.
+    def slow_start_ns(self, rounds: Sequence[tuple[int, ...]], rtt_ns: int | None = None) -> np.ndarray:
+        """Waits for the window, with a row per block and a column per round trip. `rounds`: see `Window.earlier_rounds`;
+        `rtt_ns`: another RTT of the same link.
 
         The next round can begin an RTT after this one began. What is sent in that time costs nothing more: it is part of the
         answer's own cost.
@@ -115,7 +116,7 @@ class PathCosts(Part):
         for number, sent in enumerate(rounds if self.link_rtt_ns else ()):
             for row, block in enumerate(self.blocks if sent else ()):
                 sending = _between(sent, self.sizes.to_client, block.cost_ns[:pairs]) - block.cost_ns[0]
-                found[row, number] = np.maximum(self.link_rtt_ns - sending, 0.0).sum()
+                found[row, number] = np.maximum((rtt_ns or self.link_rtt_ns) - sending, 0.0).sum()
         return found
 
     @property

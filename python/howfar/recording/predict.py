@@ -495,15 +495,17 @@ def _half(estimate: Estimate) -> float:
 
 
 def _curve(predicted: Quantiles, pages: Sequence[LaidPage], target: PathCosts) -> dict[int, float]:
-    """The median page's time at other RTTs of the same link: its round trips, connects and rounds of slow start scale with it."""
+    """The median page's time at other RTTs of the same link, with which its round trips, connects and waits of slow start change."""
     if not target.link_rtt_ns:
         return {}
-    waits = []
-    for page in pages:
-        rounds = sum(len(trip.rounds) for trip in page.trips)
-        waits.append(len(page.trips) + rounds + page.connect_turns)
-    each = float(np.median(waits))
+
+    def waits_ns(page: LaidPage, rtt_ns: int) -> float:
+        slow = target.slow_start_ns([trip.rounds for trip in page.trips], rtt_ns).sum(axis=1).mean()
+        return float((len(page.trips) + page.connect_turns) * rtt_ns + slow)
+
+    def more_ms(rtt_ns: int) -> float:
+        return float(np.median([waits_ns(page, rtt_ns) - waits_ns(page, target.link_rtt_ns) for page in pages])) / 1e6
+
     return {
-        rtt_ns: predicted.p50_ms.value + each * (rtt_ns - target.link_rtt_ns) / 1e6
-        for rtt_ns in sorted({*_CURVE_RTTS_NS, target.link_rtt_ns})
+        rtt_ns: predicted.p50_ms.value + more_ms(rtt_ns) for rtt_ns in sorted({*_CURVE_RTTS_NS, target.link_rtt_ns})
     }

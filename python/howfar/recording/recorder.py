@@ -235,10 +235,11 @@ _SWITCH = """
 cat >/dev/null
 rm -f "$1"
 rmdir "$2" 2>/dev/null
-rm -f "$3/tap.sock"
-rmdir "$3" 2>/dev/null
+folder=$3
 shift 3
 "$@" daemon-reload
+rm -f "$folder/tap.sock"
+rmdir "$folder" 2>/dev/null
 """
 
 

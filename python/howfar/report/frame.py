@@ -402,9 +402,7 @@ def _voids(summary: Summary) -> str:
     """Note on void trials: only paths over the link can be void for a late packet, and repeated trials run later."""
     line = figures.void_line(summary)
     late = any("link" in reason for reason in summary.void_reasons)
-    return (
-        f"{line} Trials over the link can be void for more reasons; the whole block is then repeated." if late else line
-    )
+    return f"{line} Trials over the link can be void for more reasons." if late else line
 
 
 def _instrument(summary: Summary) -> list[str]:

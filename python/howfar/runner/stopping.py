@@ -15,9 +15,10 @@ from howfar.plan.quantities import MOST_BUDGET_NS
 from howfar.plan.types import MOST_BLOCKS, Plan, Timing
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import blocks_needed, half_width, judge_ratio
-from howfar.stats.trials import p99_ms, trial_table
+from howfar.stats.trials import TrialTable, Value, median_latency_ns, p99_ms, trial_table
 from howfar.store.records import (
     CONFIRMATION_BLOCK,
+    Arm,
     ArmRole,
     Run,
     StopReason,
@@ -102,9 +103,9 @@ class ArmStanding:
     rate: float | None
     """Median rate of the arm's good trials; queries or pages per second."""
     over: str | None
-    """The arm that it is compared with. None: none, as for the baseline and its path at a given rate."""
+    """The arm that it is compared with. None: none, as for the baseline, its path at a given rate, and what does not keep up."""
     ratio: Estimate | None
-    """Ratio to `over`; of arms at a rate, of their p99. None: no common block yet."""
+    """Ratio to `over`; at a rate, of p99 or p50. None: no common block yet."""
     half_width: float | None
     """Half-width of the ratio's interval, as a share. None: no interval yet."""
     blocks_needed: int | None
@@ -157,8 +158,7 @@ def standing(run: Run, blocks: int, target: float) -> Standing:
     arms = []
     for arm in run.info.arms:
         rates = [rate for rate in (table.rate(measured) for measured in table.measured(arm.name)) if rate]
-        over = table.compared(arm)
-        figure = table.rate if offered_per_s(arm.factors) is None else p99_ms
+        over, figure = _compared(table, arm)
         ratios = [] if over is None else table.block_ratios(arm.name, over.name, figure)
         judged = judge_ratio(ratios) if ratios else None
         if breaks(arm.factors):
@@ -178,6 +178,17 @@ def standing(run: Run, blocks: int, target: float) -> Standing:
             )
         )
     return Standing(tuple(arms), blocks, _blocks_left_out(run, blocks))
+
+
+def _compared(table: TrialTable, arm: Arm) -> tuple[Arm | None, Value]:
+    """What decides on an arm: its throughput over another's, or at a rate the p99, where each trial has too few transactions for
+    that the p50. None: nothing, as for what does not keep up with its rate."""
+    over = table.compared(arm)
+    if over is None or offered_per_s(arm.factors) is None:
+        return over, table.rate
+    trials = table.measured(arm.name)
+    sustained = table.sustains(arm) and table.sustains(over)
+    return over if sustained else None, p99_ms if any(map(p99_ms, trials)) else median_latency_ns
 
 
 def _blocks_left_out(run: Run, blocks: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 from typing import Any, Literal, TypeVar
 
 from howfar.plan.factors import CONDITIONS, ORDINARY, offered_per_s
@@ -22,6 +22,10 @@ Value = Callable[[Measured], float | None]
 Unit = Literal["queries", "requests", "pages"]
 """Kind of operation: a query of SQL, a request to a key-value store, or a page of many round trips to several servers."""
 ONE: dict[Unit, str] = {"queries": "query", "requests": "request", "pages": "page"}
+
+KEEPS_UP = 0.99
+"""Share of what was due that is answered within the window. The rest waited for a connection, so its response time grows with the
+window."""
 
 T = TypeVar("T")
 Rest = tuple[tuple[str, FactorValue], ...]
@@ -70,6 +74,16 @@ class TrialTable:
         if other is None or other.name == arm.name or offered_per_s(other.factors) != offered_per_s(arm.factors):
             return None
         return other
+
+    def answered(self, arm: Arm) -> list[float]:
+        """Shares of the transactions due that were answered in time, by the receipts. Empty: it has no rate of its own."""
+        accounts = [trial.receipt.get("arrivals", {}) for trial in self.trials[arm.name].values()]
+        return [account["answered"] / account["due"] for account in accounts if account.get("due")]
+
+    def sustains(self, arm: Arm) -> bool:
+        """Whether an arm keeps up with its rate, as every closed loop does."""
+        shares = self.answered(arm)
+        return not shares or fmean(shares) >= KEEPS_UP
 
     @property
     def blocks(self) -> int:

@@ -281,7 +281,7 @@ class CrashRecord(Record):
     """Transactions that the replica had not applied at the last look before the fault; it was queried before the primary, so rather
     too many. None: nobody had looked."""
     unreceived_before: int | None = None
-    """Lost commits that had not come: on the way, or not sent yet. Of several replicas those of the one that had most."""
+    """Those of `behind_before` that had not come: on the way, or not sent yet. Of several replicas those of the one that had most."""
     applied_per_s_before: float | None = None
     """Transactions that this replica applied, from the beginning of the load to the fault. None: files of before."""
     cpus_before: CpuShares | None = None

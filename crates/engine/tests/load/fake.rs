@@ -17,8 +17,8 @@ pub(crate) enum Reply {
     Close,
     /// An OK after this time.
     Slow(Duration),
-    /// An OK, and then the end.
-    Last,
+    /// An OK, and after this time the end.
+    Last(Duration),
 }
 
 const OK: &[u8] = b"\0\0\0\x02\0\0\0";
@@ -148,8 +148,9 @@ fn serve(mut stream: UnixStream, login: &[u8], reply: &Behaviour) -> Option<()> 
                         thread::sleep(time);
                         packet(1, OK)
                     }
-                    Reply::Last => {
+                    Reply::Last(time) => {
                         stream.write_all(&packet(1, OK)).ok()?;
+                        thread::sleep(time);
                         return None;
                     }
                 }

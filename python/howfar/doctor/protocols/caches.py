@@ -144,7 +144,7 @@ class RedisSession(_Session):
             raise Refused(refusal)
         if not (self._is_here or login.consent.cleartext_password):
             raise Refused(
-                "Redis takes the password itself, and this is another machine, whose certificate is not verified: it was not sent; "
+                "Redis takes the password itself, and this is neither a socket nor a loopback address: it was not sent; "
                 "the DSN's allow-cleartext-password=1 allows it"
             )
         self.request("AUTH", *([login.user] if login.user else []), login.password)

@@ -13,7 +13,7 @@ from howfar.analysis.published import PublishedCell, published_sets
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.answer import floor_clause
 from howfar.experiments.experiment import Experiment, Keys
-from howfar.experiments.latency.analysis import KEEPS_UP, Latency, answered_share
+from howfar.experiments.latency.analysis import Latency
 from howfar.experiments.latency.report import charts, main_table, with_limits
 from howfar.paths import PATHS
 from howfar.plan.factors import CONNECT, LOAD, THREADS, level_of, offered_per_s
@@ -99,7 +99,7 @@ class HopCosts(Part):
     baseline: str
     """The path without a program."""
     per_s: float | None
-    """The highest rate that was measured on every path. None: no rate was."""
+    """The highest rate that every path sustained. None: no rate was."""
     hops: tuple[HopCost, ...]
     """Hops in the order of the plan."""
     connect_us: Estimate | None = None
@@ -155,7 +155,7 @@ def hop_costs(evidence: RunEvidence) -> HopCosts | None:
         return None
     clients = next(THREADS.of(arm.factors) for arm in arms if arm.role is ArmRole.BASELINE)
     arms = [arm for arm in _alike(table, arms) if THREADS.of(arm.factors) == clients]
-    held = [arm for arm in arms if (share := answered_share(table, arm)) is None or share.value >= KEEPS_UP]
+    held = [arm for arm in arms if table.sustains(arm)]
     rates = [{offered_per_s(arm.factors) for arm in held if arm.factors.get("path") == name} for name in names]
     per_s = max((rate for rate in set.intersection(*rates) if rate is not None), default=None)
     cells = {cell.arm: cell for cell in evidence.cells}

@@ -14,12 +14,9 @@ from howfar.plan.factors import LOAD, offered_per_s
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import CurvePoint
 from howfar.stats.intervals import Resolution, exponential, judge_ratio, mean_interval
-from howfar.stats.trials import TrialTable, p99_ms, quantile_ms, rest_of
+from howfar.stats.trials import KEEPS_UP, TrialTable, p99_ms, quantile_ms, rest_of
 from howfar.store.records import Arm, ArmRole, Measured
 
-KEEPS_UP = 0.99
-"""Share of what was due that is answered within the window. The rest waited for a connection, so its response time grows with the
-window."""
 QUANTILES = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999}
 
 
@@ -97,13 +94,6 @@ def latency(evidence: RunEvidence) -> Latency | None:
     )
 
 
-def answered_share(table: TrialTable, arm: Arm) -> Estimate | None:
-    """Share of the transactions due that were answered in time, by the receipts. None: it has no rate of its own."""
-    accounts = [trial.receipt.get("arrivals", {}) for trial in table.trials[arm.name].values()]
-    shares = [account["answered"] / account["due"] for account in accounts if account.get("due")]
-    return mean_interval(shares) if shares else None
-
-
 def _in_closed_loop(table: TrialTable, arm: Arm | None) -> Estimate | None:
     """Transactions per second of an arm that is a closed loop."""
     trials = [] if arm is None else table.measured(arm.name)
@@ -134,7 +124,7 @@ class _Reader:
 
     def at(self, arm: Arm) -> AtRate:
         per_s = offered_per_s(arm.factors) or 0.0
-        answered = answered_share(self.table, arm) or mean_interval([0.0])
+        answered = mean_interval(self.table.answered(arm) or [0.0])
         keeps_up = answered.value >= KEEPS_UP
         ratio = self._ratio(arm) if keeps_up else None
         found = self.floors.of(arm.factors, Figure.P99).resolve(ratio)
@@ -157,11 +147,8 @@ class _Reader:
 
     def _ratio(self, arm: Arm) -> Estimate | None:
         reference = self.table.compared(arm)
-        if reference is None:
-            return None  # it is the reference of its rate
-        share = answered_share(self.table, reference)
-        if share is not None and share.value < KEEPS_UP:
-            return None  # what queues has no p99 but that of the trial's length
+        if reference is None or not self.table.sustains(reference):
+            return None  # it is the reference of its rate; or that queues, and its p99 is that of the trial's length
         ratios = self.table.block_ratios(arm.name, reference.name, p99_ms)
         return judge_ratio(ratios).quoted if ratios else None
 

@@ -115,22 +115,17 @@ def _advice(found: Latency) -> tuple[Advice, ...]:
         if capacity is None:
             continue
         doubt = "" if first.sure else ", so whether it keeps up there is not resolved"
+        room = capacity.times(MOST_OF_CAPACITY)
+        leaves = room.value < first.per_s  # else it queued below what a closed loop does
+        below = with_limits(room) if leaves else f"{first.per_s:,.0f}"
         advice.append(
             Advice(
-                action=f"On {path.name}, keep below {_with_room(capacity, first.per_s)} transactions/s, or give it more connections "
-                "or fewer round trips.",
+                action=f"On {path.name}, keep below {below} transactions/s, or give it more connections or fewer round trips.",
                 because=f"At {first.per_s:,.0f}/s, it answered {_percent(first.answered)} in time{doubt}; in a closed loop with as "
-                f"many connections, it does {with_limits(capacity)}/s, of which 80 % leaves room for bursts.",
+                f"many connections, it does {with_limits(capacity)}/s{', of which 80 % leaves room for bursts' if leaves else ''}.",
             )
         )
     return tuple(advice)
-
-
-def _with_room(capacity: Estimate, failed_per_s: float) -> str:
-    """Part of the capacity that leaves room for bursts, but no more than the rate that queued."""
-    if MOST_OF_CAPACITY * capacity.value >= failed_per_s:
-        return f"{failed_per_s:,.0f}"
-    return with_limits(capacity.times(MOST_OF_CAPACITY))
 
 
 def _percent(share: Estimate) -> str:

@@ -306,8 +306,8 @@ def _flip(findings: PageFindings, choice: PageChoice) -> str:
         holds = limits is not None and (limits[0] or 0.0) <= choice.app_cpu_total_ms
         near = "this page may be beyond that" if holds else "near there"
         without = (
-            f". Without the emulator's CPU they would be from {by_model(crossing, 'without_link_cpu_ms')}, by the model: {near}, "
-            "measure on two real machines"
+            f". Without the emulator's CPU they would be faster from {by_model(crossing, 'without_link_cpu_ms')}, by the model: "
+            f"{near}, measure on two real machines"
         )
     if crossing.measured_ms is not None:
         return f", and are faster from {pays_from(crossing)} of application CPU per page{without}"
