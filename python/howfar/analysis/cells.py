@@ -273,8 +273,7 @@ def cell(table: TrialTable, arm: Arm, found: Floors, rests: bool, acknowledgemen
     setting = setting_of(table.run.info, arm, threads_of(arm), rest_rtt_s, acknowledgement_s, hosts_rtt_s)
     _, cycle, limit = find_limit(whole, setting)
     reference = table.reference(arm)
-    over = reference if baseline else table.compared(arm)
-    bound = _cpu_bound(arm, reference)
+    bound, over = _cpu_bound(arm, reference), reference if baseline else table.compared(arm)
     ratio = IDENTITY if baseline else judged.quoted if judged else None
     cpu_ratio = None if broken else _over_baseline(table, arm, table.path_cpu_us)
     spread = scatter(whole, judged, part_us(cycle, ROUND_TRIPS) / cycle.us, link.emulated_rtt_ns)
