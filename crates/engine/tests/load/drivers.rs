@@ -203,7 +203,7 @@ fn a_login_that_hangs_ends_the_window() {
     let served = fake.path.clone();
     let front = Fake::listening("hangs", move |stream| {
         if accepted.fetch_add(1, Ordering::Relaxed) % 20 < 10 {
-            join(stream, &served);
+            join(&stream, &served);
         } else {
             held.lock().expect("no one panics").push(stream);
         }
@@ -223,9 +223,9 @@ fn a_login_that_hangs_ends_the_window() {
 }
 
 /// Pass both directions on, as the two ends of one connection.
-fn join(stream: UnixStream, served: &str) {
-    let server = UnixStream::connect(served).expect("the server listens");
-    let ends = [(&stream, &server), (&server, &stream)].map(|(from, to)| {
+fn join(near: &UnixStream, served: &str) {
+    let far = UnixStream::connect(served).expect("the server listens");
+    let ends = [(near, &far), (&far, near)].map(|(from, to)| {
         let clone = |end: &UnixStream| end.try_clone().expect("a descriptor");
         (clone(from), clone(to))
     });
