@@ -89,6 +89,38 @@ def test_nothing_is_left_at_any_moment_of_the_start(who: str, living: int, cache
     assert state_of_machine() == before
 
 
+_OUTSIDE = """
+import os, sys
+from howfar.lab.sandbox import attended, namespace_flags
+sys.exit(attended(["unshare", *namespace_flags(network=True), "--", sys.executable, "-c", sys.argv[1]], os.environ))
+"""
+_INSIDE = """
+import signal, sys
+print("begun", flush=True)
+sys.stdin.readline()
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+signal.pause()
+"""
+
+
+def test_a_signal_waits_until_the_inside_can_take_it() -> None:
+    """The kernel drops what the first process of a namespace has no handler for."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _OUTSIDE, _INSIDE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.terminate()
+        wait_until(lambda: not _pending(process.pid) & 1 << signal.SIGTERM - 1, "the signal to be taken")
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        assert process.wait(PATIENCE_S) == 7
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_the_exit_code_of_the_command_is_given_back() -> None:
     assert run_lab("--server", "none", "--", "sh", "-c", "exit 7").returncode == 7
     assert run_lab("--server", "none", "--", "sh", "-c", "kill -9 $$").returncode == 128 + 9

@@ -230,7 +230,7 @@ def _tie(parent: int, mask: set[int]) -> None:
 def _wait(process: subprocess.Popen[bytes]) -> int:
     """Wait until the sandbox ends. A signal that is for the inside too goes on as SIGTERM."""
     is_owed = False
-    """A signal came before the program had its child."""
+    """A signal came before the program had its child, or before that had its handler."""
     while True:
         code = process.poll()
         if code is not None:
@@ -239,11 +239,11 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
         if got is not None and _goes_on(got.si_signo, got.si_code):
             is_owed = True
         if is_owed:
-            children = children_of(process.pid)
-            for child in children:
+            heeding = [child for child in children_of(process.pid) if _heeds(child, signal.SIGTERM)]
+            for child in heeding:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(child, signal.SIGTERM)
-            is_owed = not children
+            is_owed = not heeding
 
 
 def _goes_on(number: int, code: int) -> bool:
@@ -252,6 +252,17 @@ def _goes_on(number: int, code: int) -> bool:
     if number == signal.SIGHUP:
         return signal.getsignal(number) is not signal.SIG_IGN
     return number != signal.SIGCHLD and code != _SI_KERNEL
+
+
+def _heeds(pid: int, number: signal.Signals) -> bool:
+    """Whether a signal reaches a process: the first one of a namespace is given only those that it catches or blocks."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return False
+    status = {name: words.split() for name, _, words in (line.partition(":") for line in lines)}
+    masks = (int(status[name][0], 16) for name in ("SigBlk", "SigCgt"))
+    return status["NSpid"][-1] != "1" or any(mask >> (number - 1) & 1 for mask in masks)
 
 
 def children_of(pid: int) -> tuple[int, ...]:
