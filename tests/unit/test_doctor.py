@@ -50,7 +50,7 @@ from howfar.doctor.findings import (
 from howfar.doctor.floors import interval, savings
 from howfar.doctor.procfs import Process
 from howfar.doctor.proposals import by_socket, family, own_paths
-from howfar.doctor.protocols import PROTOCOLS, caches
+from howfar.doctor.protocols import PROTOCOLS, session
 from howfar.doctor.protocols.mysql import named
 from howfar.doctor.protocols.session import Counters, Elsewhere, Endpoint, Greeting, NotThis, Owner
 from howfar.doctor.targets import Consent, Login, Logins, parse_target
@@ -565,7 +565,7 @@ def test_redis_gets_the_password_on_this_machine_or_by_consent(monkeypatch: pyte
 
     login = Login("", "hush")
     assert b"hush" in said(login)
-    monkeypatch.setattr(caches, "_is_loopback", lambda host: False)
+    monkeypatch.setattr(session, "is_of_this_machine", lambda host: False)
     assert b"hush" not in said(login)
     assert b"hush" in said(replace(login, consent=Consent(cleartext_password=True)))
 

@@ -283,8 +283,8 @@ def _how_to_log_in(known: Known) -> str:
     endpoint = next(iter(known.endpoints.values()))
     where = endpoint.where
     if known.kind is Kind.REDIS:
-        asks = any("allow-cleartext-password" in reason for reason in known.refusals.values())
-        named = "" if known.trusted and not asks else f" redis://{where}{'?allow-cleartext-password=1' if asks else ''}"
+        consent = "" if endpoint.is_here else "?allow-cleartext-password=1"
+        named = "" if known.trusted and not consent else f" redis://{where}{consent}"
         return f"HOWFAR_REDIS_PASSWORD=… howfar doctor{named}"
     if known.kind is Kind.MEMCACHED:
         return ""

@@ -153,7 +153,6 @@ class EngineProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=own_environment(),
         )
         self.send(job)
 

@@ -499,13 +499,14 @@ def _curve(predicted: Quantiles, pages: Sequence[LaidPage], target: PathCosts) -
     if not target.link_rtt_ns:
         return {}
 
-    def waits_ns(page: LaidPage, rtt_ns: int) -> float:
-        slow = target.slow_start_ns([trip.rounds for trip in page.trips], rtt_ns).sum(axis=1).mean()
-        return float((len(page.trips) + page.connect_turns) * rtt_ns + slow)
+    def waits_ns(rtt_ns: int) -> np.ndarray:
+        """By page."""
+        turns = [(len(page.trips) + page.connect_turns) * rtt_ns for page in pages]
+        slow = [target.slow_start_ns([trip.rounds for trip in page.trips], rtt_ns).sum(axis=1).mean() for page in pages]
+        return np.add(turns, slow)
 
-    def more_ms(rtt_ns: int) -> float:
-        return float(np.median([waits_ns(page, rtt_ns) - waits_ns(page, target.link_rtt_ns) for page in pages])) / 1e6
-
+    measured = waits_ns(target.link_rtt_ns)
     return {
-        rtt_ns: predicted.p50_ms.value + more_ms(rtt_ns) for rtt_ns in sorted({*_CURVE_RTTS_NS, target.link_rtt_ns})
+        rtt_ns: predicted.p50_ms.value + float(np.median(waits_ns(rtt_ns) - measured)) / 1e6
+        for rtt_ns in sorted({*_CURVE_RTTS_NS, target.link_rtt_ns})
     }

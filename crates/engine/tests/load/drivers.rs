@@ -194,7 +194,7 @@ fn a_connection_at_rest_is_counted_once() {
     }
 }
 
-/// The third connection is accepted and never greeted: that ends the window as a lost one does.
+/// From the eleventh connection on, one is accepted and never greeted: that ends the window as a lost one does.
 #[test]
 fn a_login_that_hangs_ends_the_window() {
     let accepted = AtomicU32::new(0);

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from ipaddress import ip_address
 from typing import Any, TypeVar
 
 from howfar.doctor.protocols.session import (
@@ -121,20 +120,12 @@ class Redis:
         return session
 
 
-def _is_loopback(host: str | None) -> bool:
-    """Whether what is sent there stays on this machine. Other names may lead anywhere."""
-    try:
-        return host == "localhost" or ip_address(host or "").is_loopback
-    except ValueError:
-        return False
-
-
 class RedisSession(_Session):
     statements_by_counters = 1
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint, _PING, _REDIS_ANSWERS)
-        self._is_here = endpoint.path is not None or _is_loopback(endpoint.host)
+        self._is_here = endpoint.is_here
 
     def log_in(self, login: Login) -> None:
         if not self.first.startswith("-"):
@@ -144,7 +135,7 @@ class RedisSession(_Session):
             raise Refused(refusal)
         if not (self._is_here or login.consent.cleartext_password):
             raise Refused(
-                "Redis takes the password itself, and this is neither a socket nor a loopback address: it was not sent; "
+                "Redis takes the password itself, and this address is not known to be of this machine: it was not sent; "
                 "the DSN's allow-cleartext-password=1 allows it"
             )
         self.request("AUTH", *([login.user] if login.user else []), login.password)

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, Literal, Protocol
 
 from howfar.doctor.findings import Cluster, Rates
+from howfar.doctor.procfs import is_of_this_machine
 from howfar.doctor.targets import Login
 
 PATIENCE_S = 2.0
@@ -61,6 +62,16 @@ class Endpoint:
     @property
     def where(self) -> str:
         return self.path or f"{self.host}:{self.port}"
+
+    @property
+    def is_here(self) -> bool:
+        """Whether what is sent there is known to stay on this machine. A name may lead anywhere, but for `localhost`."""
+        if self.path is not None or self.host is None or self.host == "localhost":
+            return True
+        try:
+            return is_of_this_machine(self.host)
+        except ValueError:
+            return False
 
 
 @dataclass(frozen=True)
