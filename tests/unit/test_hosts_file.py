@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from click.testing import CliRunner
 
 from howfar.cli.run import run
 from howfar.errors import LabError, UsageError
-from howfar.fleet.clocks import best
+from howfar.fleet.clocks import ClockServer, best, read_clocks
 from howfar.fleet.hosts_file import parse_cpus, parse_hosts
 from howfar.fleet.roles import RoleHosts, check_hop, find_place, for_pages, may_swap, with_clients, with_replicas
 from howfar.fleet.ship import check_versions
@@ -53,6 +55,16 @@ def test_a_file_says_who_may_be_what() -> None:
 def test_what_cannot_be_is_refused_by_name(text: str, word: str) -> None:
     with pytest.raises(UsageError, match=word):
         parse_hosts(text)
+
+
+def test_a_clock_that_is_closed_leaves_no_thread() -> None:
+    earlier = set(threading.enumerate())
+    clock = ClockServer("127.0.0.1")
+    (serving,) = set(threading.enumerate()) - earlier
+    read_clocks("127.0.0.1", clock.port)
+    clock.close()
+    serving.join(10)
+    assert not serving.is_alive()
 
 
 def test_the_quickest_ping_bounds_the_offset() -> None:

@@ -68,6 +68,8 @@ class ClockServer:
                 asking.sendall(_ANSWER.pack(time.monotonic_ns(), time.time_ns()))
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)  # it wakes the thread that accepts; closing alone does not
         self._listening.close()
 
 
