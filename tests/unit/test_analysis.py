@@ -6,6 +6,7 @@ import math
 import random
 import re
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -30,9 +31,10 @@ from howfar.model.resource import Resource
 from howfar.paths import PATHS as PATHS_KNOWN
 from howfar.paths.remote import RemotePath
 from howfar.plan.load import Override, load_plan
-from howfar.report.figures import session_line
+from howfar.report.figures import session_line, void_line
 from howfar.report.grid import is_grid
 from howfar.stats.estimate import Estimate
+from howfar.stats.histograms import percentile_ms
 from howfar.stats.intervals import Resolution, interval_text, judge_ratio
 from howfar.stats.trials import others_in, trial_table
 from howfar.store.records import ArmRole, FactorValue, MachineLoad, Measured, Run, Trial, TrialStatus, Window
@@ -142,7 +144,7 @@ def same_speed(scatter: float) -> Summary:
 def test_nothing_is_claimed_where_nothing_differs() -> None:
     summary = same_speed(0.3)
     assert {found.resolution for found in summary.cells if found.role is ArmRole.CONTENDER} == {Resolution.NOT_RESOLVED}
-    assert summary.verdict.startswith("No difference from socket is resolved")
+    assert summary.verdict.startswith("Not resolved, relative to socket")
     assert [advice.action for advice in summary.advice] == [
         "Run longer (without --quick) or on a quieter machine to resolve more."
     ]
@@ -253,6 +255,34 @@ def test_merged_percentiles_are_those_of_all_trials_together(run: Run, summary: 
     assert latency.max == max(h.max_ns for h in found) / 1e6
     curve = cell(summary, "tcp").latency_curve
     assert [point.ms for point in curve] == sorted(point.ms for point in curve)
+    p50, p90, p95 = (percentile_ms(latency, curve, share) for share in (0.5, 0.9, 0.95))
+    assert (p50, p95) == (latency.p50, latency.p95), "one figure in all tables"
+    assert p50 and p90 and p95 and p50 < p90 < p95
+    assert percentile_ms(latency, curve, 0.999999) is None
+    assert percentile_ms(latency, curve[:2], 0.5) is None, "too few samples"
+
+
+def test_what_excluded_trials_would_do_to_a_ratio_is_computed(run: Run) -> None:
+    """The first block had an earlier attempt, in which tcp had half the throughput of its repetition and another arm was void."""
+    first = min(trial.block for trial in run.trials)
+    good = [t.model_copy(update={"attempt": 0}) for t in run.trials if t.status is TrialStatus.OK]
+    again = [t.model_copy(update={"attempt": 1}) if t.block == first else t for t in good]
+    earlier = []
+    for trial in good:
+        if trial.block == first and trial.arm in ("socket", "tcp") and trial.measured:
+            slower = trial.measured.model_copy(update={"elapsed_ns": trial.measured.elapsed_ns * 2})
+            changed = {"number": 10_000 + trial.number, "measured": slower if trial.arm == "tcp" else trial.measured}
+            earlier.append(trial.model_copy(update=changed))
+    void = {"number": 20_000, "arm": "remote", "status": TrialStatus.VOID, "void_reason": "late", "measured": None}
+    info = run.info.model_copy(update={"whole_blocks": True})
+    trials = (*earlier, earlier[0].model_copy(update=void), *again)
+    summary = summarise(run.model_copy(update={"info": info, "trials": trials}))
+    kept = [math.log(ratio) for ratio in cell(summary, "tcp").block_ratios]
+    at_first = trial_table(run).block_ratios("tcp", "socket")[0]
+    shift = abs(fmean([*kept, math.log(at_first / 2)]) - fmean(kept))
+    assert summary.left_out_trials == 2
+    assert summary.void_ratio_shift == pytest.approx(math.expm1(shift))
+    assert "and no ratio by more than" in void_line(summary)
 
 
 # ---------------------------------------------------------------- advice

@@ -166,7 +166,7 @@ def test_ctrl_c_then_resume(laboratory: Lab, howfar: Howfar, tmp_path: Path) -> 
     engine.before = interrupt
     code, out, err = howfar("run", "--quick", "--out", "a.howfar")
     assert (code, out) == (130, "")
-    assert "12 trials are kept in a.howfar" in err
+    assert "12 trials kept in a.howfar" in err
     assert "To continue: howfar resume a.howfar" in err
     code, out, err = howfar("resume", "a.howfar")
     assert code == 0, err

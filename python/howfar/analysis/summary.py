@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache, partial
+from statistics import fmean
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import Field, SerializeAsAny, ValidationError
@@ -202,6 +203,8 @@ class Summary(Part):
     void_shift: float | None = None
     """Most by which a cell's mean would differ, had its excluded trials counted (void, or in a block with a void one), as a share.
     None: no such trial has a rate."""
+    void_ratio_shift: float | None = None
+    """Likewise for the ratio of a cell to the one it is compared with. None: no excluded trial has such a ratio."""
     void_reasons: dict[str, int]
     idle: IdleStates | None = None
     """Idle states of CPUs. None: an older run file."""
@@ -343,6 +346,7 @@ def summarise(run: Run, experiments: Sequence[Analysis]) -> Summary:
         good_trials=len(whole.trials) - voids,
         left_out_trials=out,
         void_shift=_void_shift(measured, table),
+        void_ratio_shift=_void_ratio_shift(measured, table),
         idle=idle_states(run),
         hosts=hosts_seen(run, table),
         controls=known,
@@ -418,7 +422,25 @@ def _void_shift(whole: Run, table: TrialTable) -> float | None:
         kept = _logs(table, table.measured(arm.name))
         every = _logs(table, (trial.measured for trial in whole.trials if trial.arm == arm.name))
         if kept and len(every) > len(kept):
-            shifts.append(abs(sum(every) / len(every) - sum(kept) / len(kept)))
+            shifts.append(abs(fmean(every) - fmean(kept)))
+    return math.expm1(max(shifts)) if shifts else None
+
+
+def _void_ratio_shift(whole: Run, table: TrialTable) -> float | None:
+    """Likewise of an arm's ratio: one for each attempt at a block in which both arms were measured."""
+    tried: dict[str, dict[tuple[int, int], float]] = {}
+    for trial in whole.trials:
+        for log in _logs(table, (trial.measured,)):
+            tried.setdefault(trial.arm, {})[trial.block, trial.attempt] = log
+    shifts = []
+    for arm in table.run.info.arms:
+        if (over := table.compared(arm)) is None:
+            continue
+        kept = [math.log(ratio) for ratio in table.block_ratios(arm.name, over.name)]
+        ours, theirs = tried.get(arm.name, {}), tried.get(over.name, {})
+        every = [ours[at] - theirs[at] for at in ours.keys() & theirs.keys()]
+        if kept and len(every) > len(kept):
+            shifts.append(abs(fmean(every) - fmean(kept)))
     return math.expm1(max(shifts)) if shifts else None
 
 

@@ -20,6 +20,7 @@ from howfar.errors import DiskFull, RunFileError, UsageError
 from howfar.store.partial import NO_ROOM, stays, write_whole
 from howfar.store.records import Run, StopReason, TrialStatus, compared_part, confirmation, plan_part
 from howfar.store.run_file import read_run
+from howfar.units import counted
 
 FORMATS = ("html", "md", "csv", "json")
 
@@ -118,7 +119,7 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
     run = read_run(path)
     name = shlex.quote(str(path))
     if run.stop is StopReason.INTERRUPTED:
-        note(f"interrupted; {len(run.trials)} trials are kept in {path}")
+        note(f"interrupted; {counted(len(run.trials), 'trial')} kept in {path}")
         click.echo(
             f"  To continue: {program()} resume {name}\n  The results so far: {program()} report {name}", err=True
         )

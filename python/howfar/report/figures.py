@@ -251,11 +251,11 @@ def widest(summary: Summary) -> str:
 def session_line(summary: Summary) -> str:
     """Server, blocks and how it ended."""
     good = len(summary.trials) - summary.void_trials if summary.good_trials is None else summary.good_trials
-    trials = counted(good, "trial") + (
-        f" and {counted(summary.void_trials, 'void one')}" if summary.void_trials else ""
-    )
+    trials = counted(good, "trial") + (f", not counting {summary.void_trials} void" if summary.void_trials else "")
+    trials += f" and {summary.left_out_trials} left out with them" if summary.left_out_trials else ""
     server = f"{summary.server['kind']} {summary.server['version']}"
-    blocks = f"{counted(summary.complete_blocks or summary.blocks, 'block')} ({trials})"
+    partly = " and part of another" if 0 < summary.complete_blocks < summary.blocks else ""
+    blocks = f"{counted(summary.complete_blocks or summary.blocks, 'block')}{partly} ({trials})"
     return "; ".join(part for part in (server, blocks, STOPS[summary.stop], widest(summary)) if part)
 
 
@@ -278,9 +278,9 @@ def _left_out(summary: Summary) -> str:
             f" Also excluded: {good}, because another trial of the same block was void; the block was then repeated."
         )
     if summary.void_shift is not None:
-        found += (
-            f" Had all excluded trials counted, no cell's mean would differ by more than {share(summary.void_shift)}."
-        )
+        ratios = summary.void_ratio_shift
+        and_ratio = f", and no ratio by more than {share(ratios)}" if ratios is not None else ""
+        found += f" Had all excluded trials counted, no cell's mean would differ by more than {share(summary.void_shift)}{and_ratio}."
     return found
 
 

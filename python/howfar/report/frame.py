@@ -177,7 +177,7 @@ def _idle_level(found: IdleLevel, driver: str | None) -> str:
     if found.level == "polling":
         return "polling"
     halts = "" if found.halts_per_s is None else f", {found.halts_per_s:,.0f} sleeps/s"
-    return f"as found ({driver or 'no driver'}{halts})"
+    return f"as found ({driver or 'the kernel has no idle driver'}{halts})"
 
 
 def _link(summary: Summary) -> str:
@@ -309,10 +309,11 @@ def controls_text(summary: Summary) -> str:
             found.append(f"{control.reference} against itself {interval_text(control.found)}{figure}{_missed(control)}")
         else:
             low, high = (
-                None if edge is None else figures.number(edge) for edge in (control.found.low, control.found.high)
+                None if edge is None else figures.number(round(edge, 1))
+                for edge in (control.found.low, control.found.high)
             )
             limits = "(no interval)" if low is None or high is None else f"[{low}, {high}]"
-            value = f"{figures.number(control.found.value)} {limits} µs"
+            value = f"{figures.number(round(control.found.value, 1))} {limits} µs"
             apart = f", in a pair of arms of its own ({control.apart})," if control.apart else ""
             found.append(f"an RTT increase of {control.put_in:,g} µs{apart} measured as {value}{_missed(control)}")
     return f"Controls: {'; '.join(found)}" if found else ""
@@ -321,7 +322,9 @@ def controls_text(summary: Summary) -> str:
 def _missed(control: Control) -> str:
     if control.recovered is False:
         return ", which is wrong"
-    return ", too noisy to tell" if control.shows_nothing else ""
+    if control.shows_nothing:
+        return ", too noisy to tell"
+    return ", which contains it" if control.recovered and not control.is_same else ""
 
 
 def _advice(summary: Summary) -> tuple[list[Block], list[Block]]:

@@ -101,3 +101,11 @@ def curve(merged: Any) -> tuple[CurvePoint, ...]:
     return tuple(
         CurvePoint(quantile=round(quantile, 7), ms=ns / 1e6) for quantile, ns in zip(quantiles, values, strict=True)
     )
+
+
+def percentile_ms(latency: LatencyMs, points: Sequence[CurvePoint], share: float) -> float | None:
+    """A percentile for a table beside the curve, which has no point at 50 and 95 %. None: beyond the curve's end."""
+    if not points or share > points[-1].quantile:
+        return None
+    exact = {0.5: latency.p50, 0.95: latency.p95, 0.99: latency.p99}
+    return exact[share] if share in exact else next(point.ms for point in points if point.quantile >= share)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import ClassVar
 
 from howfar.analysis.advice import Advice
+from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.experiment import Experiment, Keys
 from howfar.experiments.page import charts
@@ -61,6 +62,7 @@ from howfar.report.frame import frame
 from howfar.report.sections import cell_records, columns, trials, written
 from howfar.services import SERVICES
 from howfar.stats.estimate import Estimate, Part
+from howfar.stats.histograms import percentile_ms
 from howfar.stats.intervals import in_brackets
 from howfar.stats.resample import within
 
@@ -337,7 +339,7 @@ def _two_lines(column: str) -> str:
 
 def latency_chart(summary: Summary, findings: PageFindings) -> Chart | None:
     curves = {cell.arm: [(point.quantile, point.ms) for point in cell.latency_curve] for cell in summary.cells}
-    arms = findings.headline_arms()
+    arms, cells = findings.headline_arms(), {cell.arm: cell for cell in summary.cells}
     if not any(curves.get(arm.arm) for arm in arms):
         return None
     fields: dict[str | Column, Callable[[PageArm], str | Cell]] = {
@@ -345,7 +347,7 @@ def latency_chart(summary: Summary, findings: PageFindings) -> Chart | None:
         "p50": lambda arm: number(arm.p50_ms),
     }
     for quantile in QUANTILES:
-        fields[f"{quantile * 100:g} %"] = partial(_quantile_ms, curves, quantile)
+        fields[f"{quantile * 100:g} %"] = partial(_percentile_ms, cells, quantile)
     fields[f"over {NOTICED_MS} ms"] = lambda arm: share_of_pages(arm.over_noticed)
     fields[f"over {DEGRADED_MS} ms"] = lambda arm: share_of_pages(arm.over_degraded)
     return Chart(
@@ -360,8 +362,9 @@ def latency_chart(summary: Summary, findings: PageFindings) -> Chart | None:
     )
 
 
-def _quantile_ms(curves: charts.Latencies, quantile: float, arm: PageArm) -> str:
-    return number(next((ms for at, ms in curves.get(arm.arm, ()) if at >= quantile), None))
+def _percentile_ms(cells: Mapping[str, CellSummary], quantile: float, arm: PageArm) -> str:
+    cell = cells.get(arm.arm)
+    return number(percentile_ms(cell.latency_ms, cell.latency_curve, quantile) if cell else None)
 
 
 # ---------------------------------------------------------------- the model, CPU

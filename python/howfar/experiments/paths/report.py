@@ -34,6 +34,7 @@ from howfar.report.figures import baseline_name, shown_cells
 from howfar.report.frame import frame
 from howfar.report.sections import cell_table, confirmations, ratio_cards, trials
 from howfar.stats.estimate import Part
+from howfar.stats.histograms import percentile_ms
 from howfar.stats.intervals import Resolution, excludes_one, floor_text, interval_text
 from howfar.stats.trials import ONE
 from howfar.store.records import ArmRole
@@ -105,7 +106,7 @@ def _compared(base: str, contenders: list[CellSummary], evidence: RunEvidence) -
         clauses.append(f"{unit.capitalize()} per second relative to {base}: {named}{more}")
     if unresolved:
         names = ", ".join(_unresolved_name(cell, ONE[unit]) for cell in unresolved[:MAX_NAMED])
-        clauses.append(f"not resolved: {names}" if resolved else f"No difference from {base} is resolved: {names}")
+        clauses.append(f"not resolved: {names}" if resolved else f"Not resolved, relative to {base}: {names}")
     return "; ".join(clauses)
 
 
@@ -313,7 +314,8 @@ def _time_chart(summary: Summary) -> list[Block]:
             rows.append([cell.arm, *(f"{ms:.3f}" for ms in parts), f"{sum(parts):.3f}"])
     caption = (
         "The length of a bar is the mean time of a connection from one transaction to the next. CPU is measured; link is the measured "
-        "RTT at rest times the round trips; rest is what none of these explains: wake-ups, queueing behind another connection, locks."
+        "RTT at rest times the round trips. Waiting for a CPU overlaps the others, so it is shown as far as they leave time; rest is "
+        "what none of these explains: wake-ups, queueing behind another connection, locks."
     )
     title, head = "Where the mean time of a transaction goes, by path", ("ms", *PARTS, "total")
     return _chart(summary, "Where does the time of a transaction go?", title, caption, time_split, head, rows)
@@ -322,7 +324,7 @@ def _time_chart(summary: Summary) -> list[Block]:
 def _latency_chart(summary: Summary) -> list[Block]:
     rows = []
     for cell in shown_cells(summary):
-        found = [next((p.ms for p in cell.latency_curve if p.quantile >= q), None) for q in CURVE_QUANTILES]
+        found = [percentile_ms(cell.latency_ms, cell.latency_curve, quantile) for quantile in CURVE_QUANTILES]
         texts = [figures.number(ms) for ms in (*found, cell.latency_ms.max)]
         rows.append([cell.arm, *texts, figures.ratio(cell.latency_ratio)])
     caption = (
