@@ -320,6 +320,18 @@ def test_advice_about_round_trips_is_as_sure_as_the_interval_of_their_share(tps:
     assert ("not resolved" in found.because) is ("about half" in says)
 
 
+def test_the_percentage_of_round_trips_is_that_of_the_two_times_beside_it(run: Run, summary: Summary) -> None:
+    """The times are cut to what CPU time leaves, the share that is judged is not."""
+    remote = cell(summary, "remote")
+    split = remote.time_split_us | {"link": remote.time_split_us["link"] / 4}
+    changed = remote.model_copy(update={"time_split_us": split})
+    table = trial_table(run)
+    found = advise([changed if each is remote else each for each in summary.cells], table, floors(table))
+    numbers = [re.search(r"they take ([\d.]+) of its ([\d.]+) ms \((\d+) ", each.because) for each in found]
+    ((link, cycle, percent),) = (each.groups() for each in numbers if each)
+    assert float(percent) == pytest.approx(100 * float(link) / float(cycle), abs=1)
+
+
 @pytest.mark.parametrize(
     ("wide", "clause", "unclear"),
     [

@@ -22,7 +22,7 @@ from howfar.cli.main import cli, run_command_line
 from howfar.engine.messages import LoadJob
 from howfar.engine.process import engine_info
 from howfar.errors import LabError, MissingError, SandboxForbidden, ServerMissing
-from howfar.lab.cache import cache_home
+from howfar.lab.cache import cache_home, work_directory
 from howfar.store.run_file import read_run
 
 Howfar = Callable[..., tuple[int, str, str]]
@@ -381,8 +381,9 @@ def test_a_file_out_of_reach_is_no_bug(number: int, howfar: Howfar, monkeypatch:
 def test_a_cache_of_somebody_else_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("howfar.lab.cache.os.access", lambda *_: False)
-    with pytest.raises(LabError, match="is not writable"):
-        cache_home()
+    assert cache_home() == tmp_path / "howfar", "what is in it can be read"
+    with pytest.raises(LabError, match="is not writable"), work_directory(0):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from howfar.doctor.discovery import (
     identify,
     options,
 )
-from howfar.doctor.examine import _watching
+from howfar.doctor.examine import _how_to_log_in, _watching
 from howfar.doctor.findings import (
     Client,
     Examination,
@@ -568,6 +568,14 @@ def test_redis_gets_the_password_on_this_machine_or_by_consent(monkeypatch: pyte
     monkeypatch.setattr(session, "is_of_this_machine", lambda host: False)
     assert b"hush" not in said(login)
     assert b"hush" in said(replace(login, consent=Consent(cleartext_password=True)))
+
+
+def test_what_to_type_for_a_login_keeps_tls() -> None:
+    known = Known(Kind.REDIS, None, None, Login("", ""))
+    known.endpoints[next(iter(Transport))] = Endpoint(None, "2001:db8::5", 6379, tls=True)
+    dsn = _how_to_log_in(known).split()[-1]
+    assert dsn == "rediss://[2001:db8::5]:6379?allow-cleartext-password=1"
+    assert parse_target(dsn).consent.cleartext_password
 
 
 def test_a_dsn_of_redis_consents() -> None:

@@ -13,13 +13,16 @@ from tests.made import floors_of, latency
 from tests.unit import rendered as reports
 from tests.unit.fake_lab import QUERIES_A_TRANSACTION, RATES, fake_info, fakes
 
+from howfar.analysis.compare import compare
 from howfar.analysis.summary import Summary
+from howfar.cli.progress import ratio
 from howfar.engine.messages import LoadJob, UnixTarget
 from howfar.experiments.hops.report import HopCosts, pays, pooler_pays, poolers
 from howfar.experiments.registry import experiment_of, in_terminal, summarise
 from howfar.plan.factors import offered_per_s
 from howfar.plan.fitting import with_keys
 from howfar.plan.load import LoadedPlan, Override, load_plan
+from howfar.report.figures import reading
 from howfar.runner.preflight import with_rates
 from howfar.runner.run import conduct
 from howfar.runner.stopping import standing
@@ -113,6 +116,7 @@ def test_a_run_at_rates_stops_by_their_p99(run: Run) -> None:
     paced = next(arm for arm in standing(run, 6, 0.05).arms if arm.arm in at and arm.arm.startswith("haproxy"))
     expected = (CAPACITY["remote"] - at[paced.arm]) / (CAPACITY["haproxy"] - at[paced.arm])
     assert paced.ratio is not None and paced.ratio.value == pytest.approx(expected, rel=0.1)
+    assert paced.figure == "p99" and ratio(paced).startswith("p99 "), "no throughput"
 
 
 def test_added_times_are_at_a_rate_that_every_path_sustains(run: Run) -> None:
@@ -133,17 +137,36 @@ def test_added_times_are_at_a_rate_that_every_path_sustains(run: Run) -> None:
 
 
 def test_a_run_of_few_transactions_stops_by_their_p50(run: Run) -> None:
-    """Fewer than 1000 in a trial have no p99."""
+    """Fewer than 1000 in a trial have no p99; one such trial of either path is enough, or the others would decide alone."""
 
     def few(trial: Trial) -> Trial:
-        if trial.measured is None:
+        if trial.measured is None or trial.block > last:
             return trial
         rare = [latency(HistogramRecord, "transaction", [1e6, 2e6, 3e6], 240)]
         return trial.model_copy(update={"measured": trial.measured.model_copy(update={"histograms": tuple(rare)})})
 
-    now = standing(run.model_copy(update={"trials": tuple(map(few, run.trials))}), 6, 0.05)
-    paced = [arm for arm in now.arms if arm.arm.startswith("haproxy") and "/s" in arm.arm]
-    assert paced and all(arm.ratio is not None and arm.ratio.value == pytest.approx(1) for arm in paced)
+    for last in (5, 0):
+        now = standing(run.model_copy(update={"trials": tuple(map(few, run.trials))}), 6, 0.05)
+        paced = [arm for arm in now.arms if arm.arm.startswith("haproxy") and "/s" in arm.arm]
+        assert paced and all(arm.ratio is not None and arm.figure == "p50" and arm.blocks == 6 for arm in paced)
+        assert last == 0 or all(arm.ratio is not None and arm.ratio.value == pytest.approx(1) for arm in paced)
+
+
+def test_two_runs_are_not_compared_by_a_rate_that_is_given(run: Run, summary: Summary) -> None:
+    offered = {arm.name for arm in run.info.arms if offered_per_s(arm.factors) is not None}
+    slower = run.model_copy(update={"trials": tuple(map(_slower, run.trials))})
+    arms = compare(run, slower).arms
+    assert {arm.arm for arm in arms if arm.rate_given} >= {name for name in offered if "again" not in name}
+    assert all(arm.relative_to_baseline is None and not arm.qps_differs for arm in arms if arm.rate_given)
+    alone = [cell for cell in summary.cells if cell.arm in offered and cell.ratio is None]
+    assert alone and {reading(cell) for cell in alone} == {"at a given rate"}
+
+
+def _slower(trial: Trial) -> Trial:
+    if trial.measured is None:
+        return trial
+    slower = trial.measured.model_copy(update={"elapsed_ns": trial.measured.elapsed_ns * 2})
+    return trial.model_copy(update={"measured": slower})
 
 
 def test_paths_are_compared_over_one_link(run: Run) -> None:

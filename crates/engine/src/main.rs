@@ -18,10 +18,11 @@ fn main() -> ExitCode {
     if !matches!(what.as_deref(), Some("record" | "keep")) {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).ok();
     }
-    // A core dump would have passwords in it, and what passes through a recording tap.
+    // A core dump would have passwords in it, and what passes through a recording tap. One byte is too little for a file, and where
+    // the kernel pipes dumps into a program, which disregards a limit of 0, it makes none (fs/coredump.c).
     let none = rustix::process::Rlimit {
-        current: Some(0),
-        maximum: Some(0),
+        current: Some(1),
+        maximum: Some(1),
     };
     rustix::process::setrlimit(rustix::process::Resource::Core, none).ok();
     match what.as_deref() {

@@ -3,6 +3,8 @@
 use std::os::fd::OwnedFd;
 
 use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
+use rustix::net::{self, RecvFlags, SendFlags};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Reported once when bytes come or room is there.
@@ -47,9 +49,90 @@ impl End {
         self.writable |= flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR);
         self.hung_up |= flags.intersects(EventFlags::HUP | EventFlags::ERR);
     }
+
+    /// Some bytes; `Ok(None)`: none are there now, `Some(0)`: the sender has ended.
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> rustix::io::Result<Option<usize>> {
+        match net::recv(&self.socket, buffer, RecvFlags::empty()) {
+            Ok((count, _)) => Ok(Some(count)),
+            Err(Errno::AGAIN) => {
+                self.readable = false;
+                Ok(None)
+            }
+            Err(Errno::INTR) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> rustix::io::Result<usize> {
+        match net::send(&self.socket, bytes, SendFlags::NOSIGNAL) {
+            Err(Errno::AGAIN) => {
+                self.writable = false;
+                Ok(0)
+            }
+            Err(Errno::INTR) => Ok(0),
+            other => other,
+        }
+    }
 }
 
 pub(crate) fn now_ns() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+#[cfg(test)]
+pub(crate) mod made {
+    use std::io::{ErrorKind, Read, Write};
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::path::Path;
+
+    /// A client sends until nothing more fits, and its server, which reads nothing, does the same; then the client is killed. The
+    /// server must be able to write the rest, and find all that was sent.
+    pub(crate) fn a_client_killed_while_both_wait(
+        to_tap: &Path,
+        server: &UnixListener,
+        mut turn: impl FnMut(),
+    ) {
+        const REST: usize = 4 << 20;
+        let mut client = UnixStream::connect(to_tap).expect("the tap listens");
+        client.set_nonblocking(true).expect("a client");
+        server.set_nonblocking(true).expect("a server");
+        let mut session = loop {
+            turn();
+            if let Ok((session, _)) = server.accept() {
+                break session;
+            }
+        };
+        session.set_nonblocking(true).expect("a session");
+        let sent = fill(&mut client, &mut turn);
+        fill(&mut session, &mut turn);
+        drop(client);
+        let (mut written, mut read, mut bytes) = (0, 0, vec![0; 1 << 16]);
+        for _ in 0..100_000 {
+            turn();
+            if written < REST {
+                written += session.write(&bytes).unwrap_or(0);
+                continue;
+            }
+            match session.read(&mut bytes) {
+                Ok(count) if count > 0 => read += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                _ => break,
+            }
+        }
+        assert!(written >= REST, "the server could not write");
+        assert_eq!(read, sent);
+    }
+
+    fn fill(stream: &mut UnixStream, turn: &mut impl FnMut()) -> usize {
+        let (mut filled, mut refused, bytes) = (0, 0, vec![0; 1 << 16]);
+        while refused < 10 {
+            match stream.write(&bytes) {
+                Ok(count) => (filled, refused) = (filled + count, 0),
+                Err(_) => refused += 1,
+            }
+            turn();
+        }
+        filled
+    }
 }

@@ -41,11 +41,16 @@ pub(crate) struct Flow {
     last_due_ns: u64,
     /// The sender has ended; the end is due after what waits.
     end_due_ns: Option<u64>,
+    /// The receiver has gone before the sender.
+    abandoned: bool,
 }
 
 impl Flow {
     /// Bytes were read at `now_ns`, due `delay_ns` later.
     pub(crate) fn push(&mut self, bytes: &[u8], now_ns: u64, delay_ns: u64, begins_turn: bool) {
+        if self.abandoned {
+            return;
+        }
         self.last_due_ns = self.last_due_ns.max(now_ns + delay_ns);
         self.held += bytes.len();
         self.waiting.push_back(Chunk {
@@ -61,10 +66,11 @@ impl Flow {
     pub(crate) fn end(&mut self, now_ns: u64, delay_ns: u64) {
         self.last_due_ns = self.last_due_ns.max(now_ns + delay_ns);
         self.end_due_ns.get_or_insert(self.last_due_ns);
+        self.abandoned = false;
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.held < MOST_WAITING && self.end_due_ns.is_none()
+        self.abandoned || (self.held < MOST_WAITING && self.end_due_ns.is_none())
     }
 
     /// When something has to be done next.
@@ -113,10 +119,12 @@ impl Flow {
         ends
     }
 
-    /// Nobody receives any more: what waits is dropped, and nothing more is taken.
+    /// Nobody receives any more: what waits is dropped, and what still comes. It is taken all the same: a server that cannot write
+    /// does not read the rest of its requests either.
     pub(crate) fn abandon(&mut self) {
         self.waiting.clear();
         self.held = 0;
+        self.abandoned = self.end_due_ns.is_none();
         self.end_due_ns = Some(u64::MAX);
     }
 

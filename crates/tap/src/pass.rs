@@ -41,6 +41,8 @@ pub(crate) struct Pipe {
     /// The sender has ended its stream; the receiver's side has been shut.
     ended: bool,
     shut: bool,
+    /// The receiver has gone before the sender.
+    abandoned: bool,
 }
 
 impl Pipe {
@@ -62,6 +64,7 @@ impl Pipe {
             held,
             ended: false,
             shut: false,
+            abandoned: false,
         }
     }
 }
@@ -412,6 +415,9 @@ impl Passer {
 /// Move bytes from one end into the pipe if it is empty, else from the pipe to the other end, and the end of the stream after them. How
 /// many went in and out. What goes in waits for the next call, so that it can be looked at before.
 fn carry(pipe: &mut Pipe, from: &mut End, to: &mut End) -> Result<(usize, usize), Errno> {
+    if pipe.abandoned {
+        discard(pipe, from)?;
+    }
     if pipe.held == 0 && !pipe.ended && from.readable {
         match splice(
             &from.socket,
@@ -449,6 +455,7 @@ fn carry(pipe: &mut Pipe, from: &mut End, to: &mut End) -> Result<(usize, usize)
             Err(Errno::INTR) => {}
             // What the other side sent before it closed is still to be passed on.
             Err(Errno::PIPE | Errno::CONNRESET) => {
+                pipe.abandoned = !pipe.ended;
                 pipe.ended = true;
                 pipe.held = 0;
             }
@@ -463,6 +470,46 @@ fn carry(pipe: &mut Pipe, from: &mut End, to: &mut End) -> Result<(usize, usize)
     Ok((0, passed))
 }
 
+/// Take what nobody receives any more: a server that cannot write does not read the rest of its requests either.
+fn discard(pipe: &mut Pipe, from: &mut End) -> Result<(), Errno> {
+    let mut bytes = [0; 64 << 10];
+    while pipe.abandoned {
+        match from.read(&mut bytes) {
+            Ok(Some(0)) | Err(Errno::CONNRESET) => pipe.abandoned = false,
+            Ok(Some(_)) => {}
+            Ok(None) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 fn drain(descriptor: &OwnedFd) {
     let _ = rustix::io::read(descriptor, &mut [0u8; 8]);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn a_dead_client_leaves_no_server_waiting() {
+        let folder = std::env::temp_dir().join(format!("howfar-pass-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let (to_server, to_tap) = (folder.join("server"), folder.join("tap"));
+        let server = UnixListener::bind(&to_server).expect("a socket");
+        let listener = UnixListener::bind(&to_tap).expect("a socket");
+        listener.set_nonblocking(true).expect("a listener");
+        let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("one");
+        let target = Target::Unix {
+            path: to_server.display().to_string(),
+        };
+        let mut passer = Passer::new(listener.into(), target, Arc::new(wake)).expect("a passer");
+        crate::end::made::a_client_killed_while_both_wait(&to_tap, &server, || {
+            passer.turn(Some(0)).expect("a turn");
+        });
+        std::fs::remove_dir_all(&folder).expect("ours");
+    }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use howfar_contract::jobs::Target;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{self, RecvFlags, SendFlags, Shutdown, sockopt};
+use rustix::net::{self, Shutdown, sockopt};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
@@ -41,32 +41,6 @@ const PATIENCE_NS: u64 = 10_000_000_000;
 enum Direction {
     ToServer,
     ToClient,
-}
-
-impl End {
-    /// Some bytes; `Ok(None)`: none are there now, `Some(0)`: the sender has ended.
-    fn read(&mut self, buffer: &mut [u8]) -> rustix::io::Result<Option<usize>> {
-        match net::recv(&self.socket, buffer, RecvFlags::empty()) {
-            Ok((count, _)) => Ok(Some(count)),
-            Err(Errno::AGAIN) => {
-                self.readable = false;
-                Ok(None)
-            }
-            Err(Errno::INTR) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> rustix::io::Result<usize> {
-        match net::send(&self.socket, bytes, SendFlags::NOSIGNAL) {
-            Err(Errno::AGAIN) => {
-                self.writable = false;
-                Ok(0)
-            }
-            Err(Errno::INTR) => Ok(0),
-            other => other,
-        }
-    }
 }
 
 /// How far the connection to the server has come.
@@ -440,15 +414,20 @@ fn pass(flow: &mut Flow, to: &mut End, now_ns: u64, total: &mut Passed) -> Resul
     if flow.is_over() || flow.next_due_ns().is_none_or(|due| due > now_ns) {
         return Ok(false);
     }
-    let (passed, emptied) = match flow.drain(now_ns, |bytes| to.write(bytes)) {
-        // What the other side sent before it closed is still to be passed on.
+    let mut gone = false;
+    let (passed, emptied) = flow.drain(now_ns, |bytes| match to.write(bytes) {
         Err(Errno::PIPE | Errno::CONNRESET) => {
-            flow.abandon();
-            return Ok(true);
+            gone = true;
+            Ok(0)
         }
-        drained => drained?,
-    };
+        written => written,
+    })?;
     total.add(passed);
+    if gone {
+        // What the other side sent before it closed is still to be passed on.
+        flow.abandon();
+        return Ok(true);
+    }
     if emptied && flow.ends_now(now_ns) {
         // A receiver that has gone needs no telling.
         let _ = net::shutdown(&to.socket, Shutdown::Write);
@@ -501,5 +480,26 @@ mod tests {
         std::fs::remove_dir_all(&folder).expect("ours");
         // Entries that a sooner one made stale go when their time comes.
         assert!(most <= 4, "{most} turns of one connection");
+    }
+
+    #[test]
+    fn a_dead_client_leaves_no_server_waiting() {
+        let folder = std::env::temp_dir().join(format!("howfar-gone-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let (to_server, to_tap) = (folder.join("server"), folder.join("tap"));
+        let server = UnixListener::bind(&to_server).expect("a socket");
+        let listener = UnixListener::bind(&to_tap).expect("a socket");
+        listener.set_nonblocking(true).expect("a listener");
+        let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("one");
+        let wake = Arc::new(wake);
+        let target = Target::Unix {
+            path: to_server.display().to_string(),
+        };
+        let mut relay = Relay::new(listener.into(), target, Arc::clone(&wake)).expect("a relay");
+        crate::end::made::a_client_killed_while_both_wait(&to_tap, &server, || {
+            rustix::io::write(&*wake, &1u64.to_ne_bytes()).expect("a counter");
+            relay.turn().expect("a turn");
+        });
+        std::fs::remove_dir_all(&folder).expect("ours");
     }
 }

@@ -215,8 +215,11 @@ def _cut_round_trips(session: _Session) -> Advice | None:
     used, round_trips = remote.link_used, remote.turns_per_txn
     idle = used is not None and used < LINK_IDLE_SHARE
     share = _round_trips_share(session, remote)
-    limits = None if share.low is None or share.high is None else (share.low * 100, share.high * 100)
-    percent = within(share.value * 100, limits, "{:.0f}".format)
+    part = link / cycle
+    limits = (
+        None if share.low is None or share.high is None else (min(share.low, part) * 100, max(share.high, part) * 100)
+    )
+    percent = within(part * 100, limits, "{:.0f}".format)
     because = (
         f"Over the network, a transaction makes {round_trips:.0f} round trip{'' if round(round_trips) == 1 else 's'}; they take "
         f"{link / 1e3:.2f} of its {cycle / 1e3:.2f} ms ({percent} %)"
@@ -226,7 +229,7 @@ def _cut_round_trips(session: _Session) -> Advice | None:
     if share.low is not None and share.high is not None and share.low < LATENCY_BOUND_SHARE < share.high:
         action = "Round trips take about half of the time over the network: run longer to find out whether they or CPU time take more."
         because += " Whether round trips or CPU time is the larger part is not resolved."
-    elif link / cycle < LATENCY_BOUND_SHARE:
+    elif part < LATENCY_BOUND_SHARE:
         action = "First reduce the time spent in CPU and server: round trips take less than half of the time."
     else:
         no_bandwidth, unclear = _bandwidth(remote)
@@ -234,7 +237,7 @@ def _cut_round_trips(session: _Session) -> Advice | None:
         action = f"With the server on another machine, make fewer round trips ({fewer}) or move the application next to its data"
         action += f"{no_bandwidth}."
         because += unclear
-    if link / cycle < LATENCY_BOUND_SHARE and session.busy:
+    if part < LATENCY_BOUND_SHARE and session.busy:
         because += " Other programs used the CPUs: on a quiet machine, round trips take a larger share."
     return Advice(action=action, because=because)
 

@@ -101,7 +101,8 @@ class CellSummary(Part):
     """Operations per second."""
     ratio: Estimate | None
     """Operations per second over the baseline's, paired by block: the t estimate, or the rank estimate where CONTAMINATED_BLOCKS is
-    set. None here and in every other ratio: no block in which both were measured."""
+    set. None here and in every other ratio: no block in which both were measured, or at a rate that no cell of the
+    baseline's path has."""
     mean_ratio: Estimate | None
     """Ratio as exp(mean log ratio) with t limits."""
     rank_ratio: Estimate | None

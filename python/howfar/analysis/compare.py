@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from howfar.analysis.confirmation import TOLERANCE
 from howfar.plan.distances import EVEN
-from howfar.plan.factors import DISTANCES, ORDINARY, REPLICA_RTT_NS, node_rtts_ns
+from howfar.plan.factors import DISTANCES, ORDINARY, REPLICA_RTT_NS, node_rtts_ns, offered_per_s
 from howfar.plan.page import Keys
 from howfar.plan.quantities import RTT_OFF_MAX_SHARE, Part, rtt_void_ns
 from howfar.plan.types import Data, Timing, Workload, factors_model
@@ -59,19 +59,21 @@ class ArmComparison:
     p99: Estimate | None
     """None also where no trial of a run is long enough for it, see `quantile_ms`."""
     relative_to_baseline: Estimate | None
-    """After over before of (this arm over its own run's baseline, by block): what changed about the path rather than about
-    the machine. None for the baseline itself, and where the two runs' baselines are different cells: ratios to different
-    things do not compare."""
+    """After over before of (this arm over what its own run compares it with, by block): what changed about the path rather than about
+    the machine. None for the baseline itself, where its rate is given, and where the two runs' references are different cells:
+    ratios to different things do not compare."""
     same_cell: bool
     """Factor levels are equal; when not, the two arms only share a name."""
     trials: tuple[int, int]
+    rate_given: bool = False
+    """Its operations per second are no result."""
 
     claims: int = 1
     """Arms that both runs have: each is called different only where its interval at 1 - 5 % / claims excludes 1."""
 
     @property
     def qps_differs(self) -> bool:
-        return excludes_one(simultaneous(self.qps, self.claims))
+        return not self.rate_given and excludes_one(simultaneous(self.qps, self.claims))
 
 
 @dataclass(frozen=True)
@@ -228,7 +230,7 @@ def _arm(old: TrialTable, new: TrialTable, name: str, measured: bool) -> ArmComp
     speed = ratio(TrialTable.rate)
     assert speed is not None, "an arm with good trials has queries"
     first, second = (next(a for a in run.info.arms if a.name == name) for run in (old.run, new.run))
-    relative = None if first.role is ArmRole.BASELINE else _relative(old, new, name, measured)
+    relative = None if first.role is ArmRole.BASELINE else _relative(old, new, (first, second), measured)
     return ArmComparison(
         arm=name,
         qps=speed,
@@ -238,6 +240,7 @@ def _arm(old: TrialTable, new: TrialTable, name: str, measured: bool) -> ArmComp
         relative_to_baseline=relative,
         same_cell=_same(_levels(first), _levels(second), measured),
         trials=(len(old.measured(name)), len(new.measured(name))),
+        rate_given=offered_per_s(first.factors) is not None,
     )
 
 
@@ -273,13 +276,14 @@ def _near_nodes(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return ours.keys() == theirs.keys() and all(_near("rtt_ns", ours[pair], theirs[pair]) for pair in ours)
 
 
-def _relative(old: TrialTable, new: TrialTable, name: str, measured: bool) -> Estimate | None:
-    if old.baseline is None or new.baseline is None:
+def _relative(old: TrialTable, new: TrialTable, arms: tuple[Arm, Arm], measured: bool) -> Estimate | None:
+    one, other = old.compared(arms[0]), new.compared(arms[1])
+    if one is None or other is None or any(offered_per_s(arm.factors) is not None for arm in arms):
         return None
-    if not _same(_levels(old.baseline), _levels(new.baseline), measured):
+    if not _same(_levels(one), _levels(other), measured):
         return None
-    before = [math.log(ratio) for ratio in old.block_ratios(name, old.baseline.name)]
-    after = [math.log(ratio) for ratio in new.block_ratios(name, new.baseline.name)]
+    before = [math.log(ratio) for ratio in old.block_ratios(arms[0].name, one.name)]
+    after = [math.log(ratio) for ratio in new.block_ratios(arms[1].name, other.name)]
     return welch_ratio(after, before) if before and after else None
 
 

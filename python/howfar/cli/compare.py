@@ -77,6 +77,8 @@ def _ratio(estimate: Estimate | None) -> str:
 def _verdict(arm: ArmComparison) -> str:
     if not arm.same_cell:
         return "other factor levels"
+    if arm.rate_given:
+        return "at a given rate"
     if not arm.qps_differs:
         return "not resolved"
     return "faster" if arm.qps.value > 1 else "slower"

@@ -55,7 +55,7 @@ def time_left(ns: int) -> str:
 
 
 def ratio(arm: ArmStanding) -> str:
-    """Ratio as text: `0.78 ±4 %`, `baseline`, `-` while unknown or when there is none; `(settled)`: no longer measured."""
+    """Ratio as text: `0.78 ±4 %`, `p99 1.4 ±9 %`, `baseline`, `-` while unknown or without one; `(settled)`: no longer measured."""
     if arm.role in (ArmRole.BASELINE, ArmRole.CONTROL):
         return arm.role.value
     if arm.ratio is None:
@@ -63,7 +63,8 @@ def ratio(arm: ArmStanding) -> str:
     half = "" if arm.half_width is None else f" ±{arm.half_width * 100:.3g} %"
     if arm.half_width is not None and arm.half_width > 1:
         half = " (> ±100 %)"
-    return f"{arm.ratio.value:.3f}{half}{' (settled)' if arm.rests else ''}"
+    figure = f"{arm.figure} " if arm.figure else ""
+    return f"{figure}{arm.ratio.value:.3f}{half}{' (settled)' if arm.rests else ''}"
 
 
 def number(rate: float) -> str:

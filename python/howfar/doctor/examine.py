@@ -284,7 +284,8 @@ def _how_to_log_in(known: Known) -> str:
     where = endpoint.where
     if known.kind is Kind.REDIS:
         consent = "" if endpoint.is_here else "?allow-cleartext-password=1"
-        named = "" if known.trusted and not consent else f" redis://{where}{consent}"
+        scheme = "rediss" if endpoint.tls else "redis"
+        named = "" if known.trusted and not consent else f" {scheme}://{where}{consent}"
         return f"HOWFAR_REDIS_PASSWORD=… howfar doctor{named}"
     if known.kind is Kind.MEMCACHED:
         return ""

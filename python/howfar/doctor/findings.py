@@ -30,6 +30,11 @@ SHORT = "not caught"
 """Instead of the name of a program whose connection ended before it was looked up."""
 
 
+def address_text(host: str | None, port: int | None) -> str:
+    """Address as in a DSN: `10.0.0.1:3306`, `[::1]:3306`."""
+    return f"[{host}]:{port}" if host and ":" in host else f"{host}:{port}"
+
+
 class Kind(StrEnum):
     """What a server speaks."""
 
@@ -142,9 +147,7 @@ class Listener(_Value):
 
     @property
     def where(self) -> str:
-        if self.path is not None:
-            return self.path
-        return f"[{self.host}]:{self.port}" if self.host and ":" in self.host else f"{self.host}:{self.port}"
+        return self.path if self.path is not None else address_text(self.host, self.port)
 
 
 class Client(_Value):

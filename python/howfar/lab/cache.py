@@ -42,8 +42,6 @@ def cache_home() -> Path:
         raise LabError(
             f"the cache directory {home} cannot be created: {error.strerror}", "Set XDG_CACHE_HOME to another."
         ) from error
-    if not os.access(home, os.W_OK | os.X_OK):
-        raise LabError(f"the cache directory {home} is not writable", "Set XDG_CACHE_HOME to another.")
     return home
 
 
@@ -51,6 +49,8 @@ def cache_home() -> Path:
 def work_directory(data_bytes: int, copies: int = 1) -> Iterator[Path]:
     """An empty directory for sockets and server data: `data_bytes` in a server's memory, and `copies` times that in the directory."""
     home = cache_home()
+    if not os.access(home, os.W_OK | os.X_OK):
+        raise LabError(f"the cache directory {home} is not writable", "Set XDG_CACHE_HOME to another.")
     named = _named()
     disk = home / "work" if named is None else named / "howfar-work"
     _collect(disk)

@@ -255,14 +255,14 @@ def _goes_on(number: int, code: int) -> bool:
 
 
 def _heeds(pid: int, number: signal.Signals) -> bool:
-    """Whether a signal reaches a process: the first one of a namespace is given only those that it catches or blocks."""
+    """Whether a signal reaches a process: the first one of a namespace is given only those that it catches. One that it only blocks
+    may be lost as it unblocks them."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
         return False
     status = {name: words.split() for name, _, words in (line.partition(":") for line in lines)}
-    masks = (int(status[name][0], 16) for name in ("SigBlk", "SigCgt"))
-    return status["NSpid"][-1] != "1" or any(mask >> (number - 1) & 1 for mask in masks)
+    return status["NSpid"][-1] != "1" or bool(int(status["SigCgt"][0], 16) >> (number - 1) & 1)
 
 
 def children_of(pid: int) -> tuple[int, ...]:

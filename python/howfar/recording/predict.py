@@ -499,11 +499,13 @@ def _curve(predicted: Quantiles, pages: Sequence[LaidPage], target: PathCosts) -
     if not target.link_rtt_ns:
         return {}
 
+    kinds = sorted({trip.rounds for page in pages for trip in page.trips})
+
     def waits_ns(rtt_ns: int) -> np.ndarray:
         """By page."""
         turns = [(len(page.trips) + page.connect_turns) * rtt_ns for page in pages]
-        slow = [target.slow_start_ns([trip.rounds for trip in page.trips], rtt_ns).sum(axis=1).mean() for page in pages]
-        return np.add(turns, slow)
+        slow = dict(zip(kinds, target.slow_start_ns(kinds, rtt_ns).mean(axis=0), strict=True))
+        return np.add(turns, [sum(slow[trip.rounds] for trip in page.trips) for page in pages])
 
     measured = waits_ns(target.link_rtt_ns)
     return {

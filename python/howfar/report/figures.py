@@ -143,7 +143,9 @@ def reading(cell: CellSummary) -> str:
     """Meaning of the ratio in words: colour is never the only carrier."""
     if cell.resolution is Resolution.BASELINE:
         return "reference"
-    return "no common block" if cell.ratio is None else cell.resolution.value
+    if cell.ratio is None:
+        return "no common block" if offered_per_s(cell.factors) is None else "at a given rate"
+    return cell.resolution.value
 
 
 def shown_cells(summary: Summary) -> list[CellSummary]:
@@ -245,7 +247,9 @@ def widest(summary: Summary) -> str:
     if not widths:
         own = "; values of single blocks are in parentheses" if (summary.complete_blocks or summary.blocks) > 1 else ""
         return f"no intervals, because there are fewer than {MIN_BLOCKS} blocks{own}"
-    return f"widest interval {half_width_text(max(widths))} (requested {half_width_text(summary.target_half_width)})"
+    rated = any(offered_per_s(cell.factors) is not None for cell in summary.cells)
+    what = "widest interval of throughput" if rated else "widest interval"
+    return f"{what} {half_width_text(max(widths))} (requested {half_width_text(summary.target_half_width)})"
 
 
 def session_line(summary: Summary) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -105,7 +105,7 @@ class ArmStanding:
     over: str | None
     """The arm that it is compared with. None: none, as for the baseline, its path at a given rate, and what does not keep up."""
     ratio: Estimate | None
-    """Ratio to `over`; at a rate, of p99 or p50. None: no common block yet."""
+    """Ratio to `over`, of `figure`. None: no common block yet."""
     half_width: float | None
     """Half-width of the ratio's interval, as a share. None: no interval yet."""
     blocks_needed: int | None
@@ -114,6 +114,8 @@ class ArmStanding:
     """Blocks in which both the arm and the baseline were measured."""
     rests: bool = False
     """Whether the arm, deep on a plateau, is not measured in the next block. See `analysis/plateau.py`."""
+    figure: str = ""
+    """What is compared, other than throughput: `p99` or `p50`."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,7 @@ def standing(run: Run, blocks: int, target: float) -> Standing:
     for arm in run.info.arms:
         rates = [rate for rate in (table.rate(measured) for measured in table.measured(arm.name)) if rate]
         over, figure = _compared(table, arm)
-        ratios = [] if over is None else table.block_ratios(arm.name, over.name, figure)
+        ratios = [] if over is None else table.block_ratios(arm.name, over.name, _VALUES.get(figure))
         judged = judge_ratio(ratios) if ratios else None
         if breaks(arm.factors):
             judged = None  # crashes are counted, block by block: no width says when they are enough
@@ -175,20 +177,24 @@ def standing(run: Run, blocks: int, target: float) -> Standing:
                 blocks_needed=needed,
                 blocks=len(ratios),
                 rests=arm.name in rest,
+                figure=figure,
             )
         )
     return Standing(tuple(arms), blocks, _blocks_left_out(run, blocks))
 
 
-def _compared(table: TrialTable, arm: Arm) -> tuple[Arm | None, Value]:
-    """What decides on an arm: its throughput over another's, or at a rate the p99, where each trial has too few transactions for
-    that the p50. None: nothing, as for what does not keep up with its rate."""
+_VALUES: Mapping[str, Value] = {"p99": p99_ms, "p50": median_latency_ns}
+
+
+def _compared(table: TrialTable, arm: Arm) -> tuple[Arm | None, str]:
+    """What decides on an arm: its throughput over another's, or at a rate the p99, where a trial of either has too few transactions
+    for that the p50. None: nothing, as for what does not keep up with its rate."""
     over = table.compared(arm)
     if over is None or offered_per_s(arm.factors) is None:
-        return over, table.rate
-    trials = table.measured(arm.name)
+        return over, ""
+    trials = [*table.measured(arm.name), *table.measured(over.name)]
     sustained = table.sustains(arm) and table.sustains(over)
-    return over if sustained else None, p99_ms if any(map(p99_ms, trials)) else median_latency_ns
+    return over if sustained else None, "p99" if all(map(p99_ms, trials)) else "p50"
 
 
 def _blocks_left_out(run: Run, blocks: int) -> int:

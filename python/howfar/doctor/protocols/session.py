@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, Protocol
 
-from howfar.doctor.findings import Cluster, Rates
+from howfar.doctor.findings import Cluster, Rates, address_text
 from howfar.doctor.procfs import is_of_this_machine
 from howfar.doctor.targets import Login
 
@@ -61,7 +61,7 @@ class Endpoint:
 
     @property
     def where(self) -> str:
-        return self.path or f"{self.host}:{self.port}"
+        return self.path or address_text(self.host, self.port)
 
     @property
     def is_here(self) -> bool:
