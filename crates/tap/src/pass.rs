@@ -472,7 +472,7 @@ fn carry(pipe: &mut Pipe, from: &mut End, to: &mut End) -> Result<(usize, usize)
 
 /// Take what nobody receives any more: a server that cannot write does not read the rest of its requests either.
 fn discard(pipe: &mut Pipe, from: &mut End) -> Result<(), Errno> {
-    let mut bytes = [0; 64 << 10];
+    let mut bytes = [0; 16 << 10];
     while pipe.abandoned {
         match from.read(&mut bytes) {
             Ok(Some(0)) | Err(Errno::CONNRESET) => pipe.abandoned = false,
