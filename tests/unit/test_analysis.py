@@ -509,6 +509,7 @@ def test_only_blocks_with_every_arm_count_as_complete() -> None:
     summary = summarise(run.model_copy(update={"trials": kept}))
     assert (summary.blocks, summary.complete_blocks) == (8, 6)
     assert "In each of 6 complete blocks" in markdown.render(summary)
+    assert "6 blocks and parts of 2 others" in session_line(summary)
     assert summarise(synthetic_run(blocks=0)).complete_blocks == 0
 
 

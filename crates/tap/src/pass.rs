@@ -357,6 +357,8 @@ impl Passer {
             }
             self.totals.passed_to_client += passed as u64;
             moved |= taken + passed > 0;
+            moved |= (relayed.to_client.abandoned && server.readable)
+                || (relayed.to_server.abandoned && client.readable);
             let gone = (client.hung_up && relayed.to_server.shut)
                 || (server.hung_up && relayed.to_client.shut);
             if gone || (relayed.to_server.shut && relayed.to_client.shut) {
@@ -472,14 +474,10 @@ fn carry(pipe: &mut Pipe, from: &mut End, to: &mut End) -> Result<(usize, usize)
 
 /// Take what nobody receives any more: a server that cannot write does not read the rest of its requests either.
 fn discard(pipe: &mut Pipe, from: &mut End) -> Result<(), Errno> {
-    let mut bytes = [0; 16 << 10];
-    while pipe.abandoned {
-        match from.read(&mut bytes) {
-            Ok(Some(0)) | Err(Errno::CONNRESET) => pipe.abandoned = false,
-            Ok(Some(_)) => {}
-            Ok(None) => break,
-            Err(error) => return Err(error),
-        }
+    match from.read(&mut [0; 16 << 10]) {
+        Ok(Some(0)) | Err(Errno::CONNRESET) => pipe.abandoned = false,
+        Ok(_) => {}
+        Err(error) => return Err(error),
     }
     Ok(())
 }

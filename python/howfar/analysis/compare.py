@@ -69,7 +69,7 @@ class ArmComparison:
     """Its operations per second are no result."""
 
     claims: int = 1
-    """Arms that both runs have: each is called different only where its interval at 1 - 5 % / claims excludes 1."""
+    """Arms of both runs without a given rate: each is called different only where its interval at 1 - 5 % / claims excludes 1."""
 
     @property
     def qps_differs(self) -> bool:
@@ -200,7 +200,9 @@ def compare(before: Run, after: Run) -> Comparison:
     old_names = {arm.name for arm in before.info.arms if old.measured(arm.name)}
     new_names = {arm.name for arm in after.info.arms if new.measured(arm.name)}
     measured = _on_hosts(before) or _on_hosts(after)
-    arms = tuple(replace(_arm(old, new, name, measured), claims=len(shared)) for name in shared)
+    found = [_arm(old, new, name, measured) for name in shared]
+    claims = max(1, sum(not arm.rate_given for arm in found))
+    arms = tuple(replace(arm, claims=claims) for arm in found)
     said = []
     if measured:
         said = [_apart(before, after, arms), _too_far(before, after, arms)]

@@ -258,7 +258,8 @@ def session_line(summary: Summary) -> str:
     trials = counted(good, "trial") + (f", not counting {summary.void_trials} void" if summary.void_trials else "")
     trials += f" and {summary.left_out_trials} left out with them" if summary.left_out_trials else ""
     server = f"{summary.server['kind']} {summary.server['version']}"
-    partly = " and part of another" if 0 < summary.complete_blocks < summary.blocks else ""
+    lacking = summary.blocks - summary.complete_blocks if summary.complete_blocks else 0
+    partly = "" if lacking <= 0 else " and part of another" if lacking == 1 else f" and parts of {lacking} others"
     blocks = f"{counted(summary.complete_blocks or summary.blocks, 'block')}{partly} ({trials})"
     return "; ".join(part for part in (server, blocks, STOPS[summary.stop], widest(summary)) if part)
 

@@ -309,14 +309,17 @@ def controls_text(summary: Summary) -> str:
             found.append(f"{control.reference} against itself {interval_text(control.found)}{figure}{_missed(control)}")
         else:
             low, high = (
-                None if edge is None else figures.number(round(edge, 1))
-                for edge in (control.found.low, control.found.high)
+                None if edge is None else _microseconds(edge) for edge in (control.found.low, control.found.high)
             )
             limits = "(no interval)" if low is None or high is None else f"[{low}, {high}]"
-            value = f"{figures.number(round(control.found.value, 1))} {limits} µs"
+            value = f"{_microseconds(control.found.value)} {limits} µs"
             apart = f", in a pair of arms of its own ({control.apart})," if control.apart else ""
             found.append(f"an RTT increase of {control.put_in:,g} µs{apart} measured as {value}{_missed(control)}")
     return f"Controls: {'; '.join(found)}" if found else ""
+
+
+def _microseconds(us: float) -> str:
+    return f"{round(us, 1) + 0.0:,.1f}"  # no -0.0
 
 
 def _missed(control: Control) -> str:
@@ -324,7 +327,7 @@ def _missed(control: Control) -> str:
         return ", which is wrong"
     if control.shows_nothing:
         return ", too noisy to tell"
-    return ", which contains it" if control.recovered and not control.is_same else ""
+    return ", as expected" if control.recovered and not control.is_same else ""
 
 
 def _advice(summary: Summary) -> tuple[list[Block], list[Block]]:

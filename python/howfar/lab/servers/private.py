@@ -461,7 +461,8 @@ def _workshop() -> Iterator[Path]:
             yield home
     except OSError as error:
         raise LabError(
-            f"making a private installation in {home} failed: {error}", "Is the disk full? See `df`."
+            f"making a private installation in {home} failed: {error}",
+            "Is the disk full (see `df`), or does the directory belong to somebody else?",
         ) from error
 
 
