@@ -18,8 +18,8 @@ fn main() -> ExitCode {
     if !matches!(what.as_deref(), Some("record" | "keep")) {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).ok();
     }
-    // A core dump would have passwords in it, and what passes through a recording tap. One byte is too little for a file, and where
-    // the kernel pipes dumps into a program, which disregards a limit of 0, it makes none (fs/coredump.c).
+    // A core dump would have passwords in it, and what passes through a recording tap. One byte is too little for a file. For a dump
+    // that is piped into a program, the kernel disregards a limit of 0, but not a limit of 1 (fs/coredump.c).
     let none = rustix::process::Rlimit {
         current: Some(1),
         maximum: Some(1),

@@ -83,23 +83,66 @@ pub(crate) fn now_ns() -> u64 {
 #[cfg(test)]
 pub(crate) mod made {
     use std::io::{ErrorKind, Read, Write};
+    use std::os::fd::OwnedFd;
     use std::os::unix::net::{UnixListener, UnixStream};
-    use std::path::Path;
+    use std::path::PathBuf;
+    use std::sync::Arc;
+
+    use howfar_contract::jobs::Target;
+    use rustix::event::{EventfdFlags, eventfd};
+
+    /// A server's socket, and what a tap in front of it is made from. The folder goes with it.
+    pub(crate) struct Place {
+        folder: PathBuf,
+        to_tap: PathBuf,
+        pub(crate) server: UnixListener,
+        pub(crate) target: Target,
+        pub(crate) wake: Arc<OwnedFd>,
+    }
+
+    impl Place {
+        /// A place, and the tap's listener. `name`: of the test.
+        pub(crate) fn new(name: &str) -> (Self, OwnedFd) {
+            let folder = std::env::temp_dir().join(format!("howfar-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&folder).expect("a folder");
+            let (to_server, to_tap) = (folder.join("server"), folder.join("tap"));
+            let server = UnixListener::bind(&to_server).expect("a socket");
+            server.set_nonblocking(true).expect("a server");
+            let listener = UnixListener::bind(&to_tap).expect("a socket");
+            listener.set_nonblocking(true).expect("a listener");
+            let place = Self {
+                folder,
+                to_tap,
+                server,
+                target: Target::Unix {
+                    path: to_server.display().to_string(),
+                },
+                wake: Arc::new(eventfd(0, EventfdFlags::NONBLOCK).expect("one")),
+            };
+            (place, listener.into())
+        }
+
+        pub(crate) fn client(&self) -> UnixStream {
+            let client = UnixStream::connect(&self.to_tap).expect("the tap listens");
+            client.set_nonblocking(true).expect("a client");
+            client
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
+    }
 
     /// A client sends until nothing more fits, and its server, which reads nothing, does the same; then the client is killed. The
     /// server must be able to write the rest, and find all that was sent.
-    pub(crate) fn a_client_killed_while_both_wait(
-        to_tap: &Path,
-        server: &UnixListener,
-        mut turn: impl FnMut(),
-    ) {
+    pub(crate) fn a_client_killed_while_both_wait(place: &Place, mut turn: impl FnMut()) {
         const REST: usize = 4 << 20;
-        let mut client = UnixStream::connect(to_tap).expect("the tap listens");
-        client.set_nonblocking(true).expect("a client");
-        server.set_nonblocking(true).expect("a server");
+        let mut client = place.client();
         let mut session = loop {
             turn();
-            if let Ok((session, _)) = server.accept() {
+            if let Ok((session, _)) = place.server.accept() {
                 break session;
             }
         };

@@ -417,7 +417,7 @@ impl Passer {
 /// Move bytes from one end into the pipe if it is empty, else from the pipe to the other end, and the end of the stream after them. How
 /// many went in and out. What goes in waits for the next call, so that it can be looked at before.
 fn carry(pipe: &mut Pipe, from: &mut End, to: &mut End) -> Result<(usize, usize), Errno> {
-    if pipe.abandoned {
+    if pipe.abandoned && from.readable {
         discard(pipe, from)?;
     }
     if pipe.held == 0 && !pipe.ended && from.readable {
@@ -488,26 +488,14 @@ fn drain(descriptor: &OwnedFd) {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixListener;
-
     use super::*;
+    use crate::end::made::{Place, a_client_killed_while_both_wait};
 
     #[test]
     fn a_dead_client_leaves_no_server_waiting() {
-        let folder = std::env::temp_dir().join(format!("howfar-pass-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
-        let (to_server, to_tap) = (folder.join("server"), folder.join("tap"));
-        let server = UnixListener::bind(&to_server).expect("a socket");
-        let listener = UnixListener::bind(&to_tap).expect("a socket");
-        listener.set_nonblocking(true).expect("a listener");
-        let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("one");
-        let target = Target::Unix {
-            path: to_server.display().to_string(),
-        };
-        let mut passer = Passer::new(listener.into(), target, Arc::new(wake)).expect("a passer");
-        crate::end::made::a_client_killed_while_both_wait(&to_tap, &server, || {
-            passer.turn(Some(0)).expect("a turn");
-        });
-        std::fs::remove_dir_all(&folder).expect("ours");
+        let (place, listener) = Place::new("pass");
+        let mut passer =
+            Passer::new(listener, place.target.clone(), Arc::clone(&place.wake)).expect("a passer");
+        a_client_killed_while_both_wait(&place, || passer.turn(Some(0)).expect("a turn"));
     }
 }

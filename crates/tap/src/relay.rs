@@ -443,63 +443,44 @@ fn drain(descriptor: &OwnedFd) {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
-    use std::os::unix::net::{UnixListener, UnixStream};
 
     use super::*;
+    use crate::end::made::{Place, a_client_killed_while_both_wait};
+
+    fn relay(name: &str) -> (Place, Relay) {
+        let (place, listener) = Place::new(name);
+        let relay = Relay::new(listener, place.target.clone(), Arc::clone(&place.wake));
+        (place, relay.expect("a relay"))
+    }
 
     /// A large answer keeps bytes waiting all the time: the connection has its turn in `due` once, however often it is served.
     #[test]
     fn a_stream_has_one_turn_at_a_time() {
         const CHUNKS: usize = 400;
-        let folder = std::env::temp_dir().join(format!("howfar-relay-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
-        let (to_server, to_tap) = (folder.join("server"), folder.join("tap"));
-        let server = UnixListener::bind(&to_server).expect("a socket");
-        let listener = UnixListener::bind(&to_tap).expect("a socket");
-        listener.set_nonblocking(true).expect("a listener");
-        let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("one");
-        let target = Target::Unix {
-            path: to_server.display().to_string(),
-        };
-        let mut relay = Relay::new(listener.into(), target, Arc::new(wake)).expect("a relay");
+        let (place, mut relay) = relay("relay");
         relay.set_delay(2_000_000);
-        let mut client = UnixStream::connect(&to_tap).expect("the tap listens");
-        client.set_nonblocking(true).expect("a client");
-        server.set_nonblocking(true).expect("a server");
+        let mut client = place.client();
         let (mut accepted, mut sent, mut seen, mut most) = (None, 0, 0, 0);
         let mut buffer = [0; 4096];
         while seen < CHUNKS {
             relay.turn().expect("a turn");
             most = most.max(relay.due.len());
-            accepted = accepted.or_else(|| server.accept().ok());
+            accepted = accepted.or_else(|| place.server.accept().ok());
             if let Some((stream, _)) = accepted.as_mut().filter(|_| sent < CHUNKS) {
                 sent += stream.write(b"x").expect("room");
             }
             seen += client.read(&mut buffer).unwrap_or(0);
         }
-        std::fs::remove_dir_all(&folder).expect("ours");
         // Entries that a sooner one made stale go when their time comes.
         assert!(most <= 4, "{most} turns of one connection");
     }
 
     #[test]
     fn a_dead_client_leaves_no_server_waiting() {
-        let folder = std::env::temp_dir().join(format!("howfar-gone-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
-        let (to_server, to_tap) = (folder.join("server"), folder.join("tap"));
-        let server = UnixListener::bind(&to_server).expect("a socket");
-        let listener = UnixListener::bind(&to_tap).expect("a socket");
-        listener.set_nonblocking(true).expect("a listener");
-        let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).expect("one");
-        let wake = Arc::new(wake);
-        let target = Target::Unix {
-            path: to_server.display().to_string(),
-        };
-        let mut relay = Relay::new(listener.into(), target, Arc::clone(&wake)).expect("a relay");
-        crate::end::made::a_client_killed_while_both_wait(&to_tap, &server, || {
-            rustix::io::write(&*wake, &1u64.to_ne_bytes()).expect("a counter");
+        let (place, mut relay) = relay("gone");
+        a_client_killed_while_both_wait(&place, || {
+            rustix::io::write(&*place.wake, &1u64.to_ne_bytes()).expect("a counter");
             relay.turn().expect("a turn");
         });
-        std::fs::remove_dir_all(&folder).expect("ours");
     }
 }

@@ -232,7 +232,8 @@ def _arm(old: TrialTable, new: TrialTable, name: str, measured: bool) -> ArmComp
     speed = ratio(TrialTable.rate)
     assert speed is not None, "an arm with good trials has queries"
     first, second = (next(a for a in run.info.arms if a.name == name) for run in (old.run, new.run))
-    relative = None if first.role is ArmRole.BASELINE else _relative(old, new, (first, second), measured)
+    given = offered_per_s(first.factors) is not None
+    relative = None if given or first.role is ArmRole.BASELINE else _relative(old, new, (first, second), measured)
     return ArmComparison(
         arm=name,
         qps=speed,
@@ -242,7 +243,7 @@ def _arm(old: TrialTable, new: TrialTable, name: str, measured: bool) -> ArmComp
         relative_to_baseline=relative,
         same_cell=_same(_levels(first), _levels(second), measured),
         trials=(len(old.measured(name)), len(new.measured(name))),
-        rate_given=offered_per_s(first.factors) is not None,
+        rate_given=given,
     )
 
 
@@ -280,9 +281,7 @@ def _near_nodes(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 def _relative(old: TrialTable, new: TrialTable, arms: tuple[Arm, Arm], measured: bool) -> Estimate | None:
     one, other = old.compared(arms[0]), new.compared(arms[1])
-    if one is None or other is None or any(offered_per_s(arm.factors) is not None for arm in arms):
-        return None
-    if not _same(_levels(one), _levels(other), measured):
+    if one is None or other is None or not _same(_levels(one), _levels(other), measured):
         return None
     before = [math.log(ratio) for ratio in old.block_ratios(arms[0].name, one.name)]
     after = [math.log(ratio) for ratio in new.block_ratios(arms[1].name, other.name)]

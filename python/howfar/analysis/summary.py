@@ -417,30 +417,33 @@ def _unmeasured(table: TrialTable, arm: Arm) -> Unmeasured:
 
 def _void_shift(whole: Run, table: TrialTable) -> float | None:
     """Largest shift of an arm's geometric mean by trials that were excluded: void ones, and good ones of blocks with a void one."""
-    shifts = []
-    for arm in table.run.info.arms:
-        kept = _logs(table, table.measured(arm.name))
-        every = _logs(table, (trial.measured for trial in whole.trials if trial.arm == arm.name))
-        if kept and len(every) > len(kept):
-            shifts.append(abs(fmean(every) - fmean(kept)))
-    return math.expm1(max(shifts)) if shifts else None
+    return _largest_shift(
+        (
+            _logs(table, table.measured(arm.name)),
+            _logs(table, (trial.measured for trial in whole.trials if trial.arm == arm.name)),
+        )
+        for arm in table.run.info.arms
+    )
 
 
 def _void_ratio_shift(whole: Run, table: TrialTable) -> float | None:
     """Likewise of an arm's ratio: one for each attempt at a block in which both arms were measured."""
     tried: dict[str, dict[tuple[int, int], float]] = {}
     for trial in whole.trials:
-        for log in _logs(table, (trial.measured,)):
-            tried.setdefault(trial.arm, {})[trial.block, trial.attempt] = log
-    shifts = []
+        if trial.measured is not None and (rate := table.rate(trial.measured)):
+            tried.setdefault(trial.arm, {})[trial.block, trial.attempt] = math.log(rate)
+    found = []
     for arm in table.run.info.arms:
-        if (over := table.compared(arm)) is None:
-            continue
-        kept = [math.log(ratio) for ratio in table.block_ratios(arm.name, over.name)]
-        ours, theirs = tried.get(arm.name, {}), tried.get(over.name, {})
-        every = [ours[at] - theirs[at] for at in ours.keys() & theirs.keys()]
-        if kept and len(every) > len(kept):
-            shifts.append(abs(fmean(every) - fmean(kept)))
+        if over := table.compared(arm):
+            ours, theirs = tried.get(arm.name, {}), tried.get(over.name, {})
+            kept = [math.log(ratio) for ratio in table.block_ratios(arm.name, over.name)]
+            found.append((kept, [ours[at] - theirs[at] for at in ours.keys() & theirs.keys()]))
+    return _largest_shift(found)
+
+
+def _largest_shift(logs: Iterable[tuple[Sequence[float], Sequence[float]]]) -> float | None:
+    """Of pairs of what counts and of all: the largest difference of their means, as a share. None: nothing was excluded."""
+    shifts = [abs(fmean(every) - fmean(kept)) for kept, every in logs if kept and len(every) > len(kept)]
     return math.expm1(max(shifts)) if shifts else None
 
 

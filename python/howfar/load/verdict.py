@@ -80,7 +80,7 @@ ADVICE = {
     "Lower --rate, or find the highest with --search.",
     Stamp.CLIENT_LIMITED: "The client is part of the bottleneck. "
     "Give it more or quieter CPUs, or another machine; "
-    "--engine-threads helps only where its busiest thread is full.",
+    "--engine-threads helps only if the busiest thread was saturated.",
     Stamp.LATE: "The client could not keep its schedule: use more CPUs or a quieter machine.",
     Stamp.NOT_STEADY: "Warm up longer (--warmup-time), measure longer, "
     "and check the server for checkpoints, purges or other users.",

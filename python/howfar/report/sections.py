@@ -13,7 +13,7 @@ from howfar.analysis.cells import CellSummary
 from howfar.analysis.confirmation import is_refuted
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.limit import Confirmation
-from howfar.plan.factors import breaks, offered_per_s
+from howfar.plan.factors import breaks
 from howfar.report import charts, figures, limit_text
 from howfar.report.document import (
     Block,
@@ -286,8 +286,7 @@ def ratio_cards(summary: Summary) -> tuple[Card, ...]:
 
 def _card(cell: CellSummary, base: str, summary: Summary) -> Card:
     if cell.ratio is None:
-        given = offered_per_s(cell.factors) is not None
-        return Card(cell.arm, UNKNOWN, "its rate is given" if given else f"no common block with {base}")
+        return Card(cell.arm, UNKNOWN, figures.reading(cell))
     lines = [figures.limits(cell.ratio)]
     if cell.cpu_ratio:
         lines.append(

@@ -115,7 +115,7 @@ class ArmStanding:
     rests: bool = False
     """Whether the arm, deep on a plateau, is not measured in the next block. See `analysis/plateau.py`."""
     figure: str = ""
-    """What is compared, other than throughput: `p99` or `p50`."""
+    """What is compared: `p99`, `p50`, or throughput if empty."""
 
 
 @dataclass(frozen=True)
