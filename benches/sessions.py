@@ -70,11 +70,13 @@ def main() -> None:
     for number in range(1, given.sessions + 1):
         file = folder / f"{number}.howfar"
         report = session(file, number, given.budget, [word for word in more if word != "--"])
-        ratios.append(next(cell["ratio"] for cell in report["cells"] if cell["arm"] == ARM))
+        ratio = next((cell["ratio"] for cell in report["cells"] if cell["arm"] == ARM), None)
+        ratios += [ratio] if ratio is not None else []
         effects += [control for control in report["controls"] if control["put_in"] != 1]
         void.append(report["void_rate"])
         links += link_figures(file)
-        print(f"{number}: {ARM} {with_limits(ratios[-1])} of the socket, void {void[-1]:.1%}, idle {report['idle']}")
+        shown = "without a figure" if ratio is None else f"{with_limits(ratio)} of the socket"
+        print(f"{number}: {ARM} {shown}, void {void[-1]:.1%}, idle {report['idle']}")
     values = [ratio["value"] for ratio in ratios]
     mean, recovered = statistics.fmean(values), [effect["recovered"] for effect in effects]
     scatter = statistics.stdev(values) / mean if len(values) > 1 else float("nan")
