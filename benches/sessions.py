@@ -78,14 +78,16 @@ def main() -> None:
         shown = "without a figure" if ratio is None else f"{with_limits(ratio)} of the socket"
         print(f"{number}: {ARM} {shown}, void {void[-1]:.1%}, idle {report['idle']}")
     values = [ratio["value"] for ratio in ratios]
-    mean, recovered = statistics.fmean(values), [effect["recovered"] for effect in effects]
+    mean = statistics.fmean(values)
+    judged = [effect for effect in effects if effect["found"]["low"] is not None]
+    recovered = [effect["recovered"] for effect in judged]
     scatter = statistics.stdev(values) / mean if len(values) > 1 else float("nan")
-    print(
-        f"ratio: mean {mean:.3f}, sd {scatter:.1%}; {sum(holds(each, mean) for each in ratios)} of {len(ratios)} hold the mean"
-    )
+    limited = [each for each in ratios if each["low"] is not None]
+    held = sum(holds(each, mean) for each in limited)
+    print(f"ratio: mean {mean:.3f}, sd {scatter:.1%}; {held} of {len(limited)} intervals hold the mean")
     for effect in effects:
         print(f"known effect {effect['put_in']:g} {effect['unit']}: {with_limits(effect['found'])}")
-    seen = sum((effect["found"]["low"] or 0) > 0 for effect in effects)
+    seen = sum(effect["found"]["low"] > 0 for effect in judged)
     print(f"recovered in {sum(map(bool, recovered))} of {len(recovered)}, no effect excluded in {seen}")
     late, cpu = (statistics.median(each) for each in zip(*links, strict=True))
     print(
