@@ -50,8 +50,8 @@ def link_figures(file: Path) -> list[tuple[float, float]]:
     return found
 
 
-def holds(estimate: dict[str, Any], value: float) -> bool:
-    return estimate["low"] is not None and estimate["low"] <= value <= estimate["high"]
+def has_interval(estimate: dict[str, Any]) -> bool:
+    return estimate["low"] is not None
 
 
 def with_limits(estimate: dict[str, Any]) -> str:
@@ -71,24 +71,27 @@ def main() -> None:
         file = folder / f"{number}.howfar"
         report = session(file, number, given.budget, [word for word in more if word != "--"])
         ratio = next((cell["ratio"] for cell in report["cells"] if cell["arm"] == ARM), None)
-        ratios += [ratio] if ratio is not None else []
+        if ratio is not None:
+            ratios.append(ratio)
         effects += [control for control in report["controls"] if control["put_in"] != 1]
         void.append(report["void_rate"])
         links += link_figures(file)
         shown = "without a figure" if ratio is None else f"{with_limits(ratio)} of the socket"
         print(f"{number}: {ARM} {shown}, void {void[-1]:.1%}, idle {report['idle']}")
+    if not ratios:
+        sys.exit(f"no session has a figure of {ARM}: run again on a quieter machine")
     values = [ratio["value"] for ratio in ratios]
     mean = statistics.fmean(values)
-    judged = [effect for effect in effects if effect["found"]["low"] is not None]
-    recovered = [effect["recovered"] for effect in judged]
     scatter = statistics.stdev(values) / mean if len(values) > 1 else float("nan")
-    limited = [each for each in ratios if each["low"] is not None]
-    held = sum(holds(each, mean) for each in limited)
+    limited = list(filter(has_interval, ratios))
+    held = sum(each["low"] <= mean <= each["high"] for each in limited)
     print(f"ratio: mean {mean:.3f}, sd {scatter:.1%}; {held} of {len(limited)} intervals hold the mean")
     for effect in effects:
         print(f"known effect {effect['put_in']:g} {effect['unit']}: {with_limits(effect['found'])}")
+    judged = [effect for effect in effects if has_interval(effect["found"])]
+    recovered = sum(bool(effect["recovered"]) for effect in judged)
     seen = sum(effect["found"]["low"] > 0 for effect in judged)
-    print(f"recovered in {sum(map(bool, recovered))} of {len(recovered)}, no effect excluded in {seen}")
+    print(f"recovered in {recovered} of {len(judged)}, no effect excluded in {seen}")
     late, cpu = (statistics.median(each) for each in zip(*links, strict=True))
     print(
         f"void {statistics.fmean(void):.1%}; lateness p99 {late:.1f} µs, {cpu:.1f} µs of CPU a packet (medians of trials)"

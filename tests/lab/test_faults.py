@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -148,7 +149,8 @@ def test_ctrl_c_ends_in_order_and_resume_goes_on(where: Path, cache: Path) -> No
     finally:
         session.end()
     assert code == 130, session.say()
-    _clear(session.say(), "interrupted; ", "kept in a.howfar", "howfar resume a.howfar")
+    _clear(session.say(), "howfar resume a.howfar")
+    assert re.search(r"interrupted; \d+ trials? kept in a\.howfar", session.say())
     assert state_of_machine() == before
     run = read_run(where / "a.howfar")
     assert run.stop is StopReason.INTERRUPTED

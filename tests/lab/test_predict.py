@@ -122,8 +122,7 @@ def test_a_program_that_reads_the_protocol_carries_the_round_trips(case: tuple[s
     skip_if_disturbed(done.stderr)
     assert done.returncode == 0, done.stderr
     (page,) = json.loads(done.stdout)["pages"]
-    # Gaps are shortened by what the present path costs more than was recorded, which on a busy machine is much.
-    assert page["p50_ms"]["value"] > (100 if link else 5), "ten round trips, or half the time of the page"
+    assert page["p50_ms"]["value"] > (100 if link else 10), "ten round trips, or the time of the page"
 
 
 def test_pages_are_repeated_at_a_real_server_with_statements_that_are_given(postgresql: None, tmp_path: Path) -> None:
