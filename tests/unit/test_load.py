@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -460,6 +461,20 @@ def test_as_many_marks_as_parameters(sql: str, marks: int) -> None:
     message = f"w.toml:13: statements[2].sql: statement two has {marks} `?` and 1 parameter"
     with pytest.raises(PlanError, match=re.escape(message)):
         parse_workload("w.toml", GOOD.replace('sql = "SELECT ?"', f'sql = """{sql}"""'))
+
+
+def test_what_is_sent_at_once_is_below_16_mib() -> None:
+    """MySQL's protocol would need several packets for more."""
+    multi, long = f'db_ps_mode = "multi"\n{GOOD}', "repeat = 20_000"
+    parse_workload("w.toml", multi)
+    parse_workload("w.toml", GOOD.replace("repeat = 2", long))
+    with pytest.raises(PlanError, match="transaction u is one text"):
+        parse_workload("w.toml", multi.replace("repeat = 2", long))
+    for count in (15, 17):
+        marks, texts = ", ".join("?" * count), ", ".join(['{ kind = "text", length = "1MiB" }'] * count)
+        own = f'[[statements]]\nname = "wide"\nsql = "SELECT {marks}"\nparameters = [{texts}]\n'
+        with pytest.raises(PlanError, match="wide has more than") if count > 16 else nullcontext():
+            parse_workload("w.toml", GOOD + own)
 
 
 @pytest.mark.parametrize("name", example_workloads())

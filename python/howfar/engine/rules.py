@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from howfar.engine.message import Message
 from howfar.engine.messages import (
+    ConstantValue,
     CpuStep,
     Custom,
     CustomStatement,
@@ -31,6 +32,7 @@ from howfar.engine.messages import (
     Sizes,
     Sysbench,
     TablesJob,
+    TextValues,
     Tls,
     UniformSize,
     Workload,
@@ -39,6 +41,8 @@ from howfar.engine.messages import (
 KEY_DIGITS: Final = 12
 MOST_BYTES_AT_ONCE: Final = 64 * 2**20
 """Most bytes of the values of one request or reply, with their keys: a connection of the engine holds as much."""
+MOST_SQL_BYTES: Final = 2**24 - 256
+"""Most bytes of a statement with its values, or of a transaction that is one text: MySQL's protocol needs several packets for more."""
 MOST_ROUND_TRIPS: Final = 100_000
 """Most round trips of a page: a worker of the engine notes the latency of each until the page has ended."""
 
@@ -125,6 +129,29 @@ def _custom(custom: Custom) -> None:
         for step in transaction.steps:
             if step.statement not in known:
                 raise ValueError(f"transaction {transaction.name} names statement {step.statement}, which is not there")
+    sizes = _most_bytes(custom)
+    for name, size in sizes.items():
+        if size > MOST_SQL_BYTES:
+            raise ValueError(f"statement {name} has more than 16 MiB with its values")
+    for transaction in custom.transactions if custom.db_ps_mode == "multi" else ():
+        if sum(step.repeat * sizes[step.statement] for step in transaction.steps) > MOST_SQL_BYTES:
+            raise ValueError(f"transaction {transaction.name} is one text (db_ps_mode=multi) of more than 16 MiB")
+
+
+def _most_bytes(custom: Custom) -> dict[str, int]:
+    """Most bytes of each statement with its values, quoted or not."""
+
+    def of(values: object) -> int:
+        if isinstance(values, TextValues):
+            return values.length
+        return 2 * len(str(values.value).encode()) if isinstance(values, ConstantValue) else 0
+
+    widest = max((of(values) for statement in custom.statements for values in statement.parameters), default=0)
+    return {
+        statement.name: len(statement.sql.encode())
+        + sum(32 + (widest if isinstance(values, SameValue) else of(values)) for values in statement.parameters)
+        for statement in custom.statements
+    }
 
 
 def check_statements(statements: Sequence[CustomStatement]) -> frozenset[str]:

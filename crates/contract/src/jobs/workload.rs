@@ -251,6 +251,19 @@ pub enum Values {
     },
 }
 
+impl Values {
+    /// Most bytes of a text of its own, quoted; numbers are short, and `Same` has none.
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Text { length, .. } => u64::from(*length),
+            Self::Constant {
+                value: Constant::Text(text),
+            } => 2 * text.len() as u64,
+            _ => 0,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Alphabet {
@@ -381,12 +394,71 @@ impl Workload {
         match self {
             Self::Custom(custom) => custom.rules(),
             Self::KeyValue(load) => load.rules(),
-            _ => Vec::new(),
+            _ => self.sysbench().map_or_else(Vec::new, |load| {
+                let multi = load.db_ps_mode == PsMode::Multi;
+                vec![(!multi || load.bytes_at_once() <= MOST_SQL_BYTES, TOO_LONG)]
+            }),
         }
     }
 }
 
+/// Most bytes of a statement, or of a transaction that is one text: MySQL's protocol needs several packets for more.
+const MOST_SQL_BYTES: u64 = (1 << 24) - 256;
+const TOO_LONG: &str =
+    "a statement, or with db_ps_mode=multi a transaction, has at most 16 MiB with its values";
+
+impl Sysbench {
+    /// Most bytes of a transaction that is one text. Only what has a number can be many; `bulk_insert` cuts itself.
+    fn bytes_at_once(&self) -> u64 {
+        const LONGEST: u64 = 512;
+        let reads = [
+            self.point_selects,
+            self.simple_ranges,
+            self.sum_ranges,
+            self.order_ranges,
+            self.distinct_ranges,
+        ];
+        let writes = [
+            self.index_updates,
+            self.non_index_updates,
+            2 * self.delete_inserts,
+        ];
+        let statements = reads.into_iter().chain(writes).map(u64::from);
+        LONGEST * statements.sum::<u64>()
+    }
+}
+
 impl Custom {
+    /// Most bytes of what is sent at once: a statement with its values, quoted or not, or a transaction that is one text.
+    fn bytes_at_once(&self) -> u64 {
+        let of = |name: &str| self.statements.iter().find(|one| one.name == name);
+        let longest = if self.db_ps_mode == PsMode::Multi {
+            let texts = self.transactions.iter().map(|transaction| {
+                let steps = transaction.steps.iter();
+                steps
+                    .map(|step| {
+                        u64::from(step.repeat)
+                            * of(&step.statement).map_or(0, |one| self.bytes(one))
+                    })
+                    .sum()
+            });
+            texts.max()
+        } else {
+            self.statements.iter().map(|one| self.bytes(one)).max()
+        };
+        longest.unwrap_or(0)
+    }
+
+    fn bytes(&self, statement: &CustomStatement) -> u64 {
+        const AROUND: u64 = 32;
+        let any = self.parameters().map(Values::bytes).max().unwrap_or(0);
+        let values = statement.parameters.iter().map(|values| match values {
+            Values::Same { .. } => AROUND + any,
+            _ => AROUND + values.bytes(),
+        });
+        statement.sql.len() as u64 + values.sum::<u64>()
+    }
+
     fn parameters(&self) -> impl Iterator<Item = &Values> {
         self.statements
             .iter()
@@ -427,6 +499,7 @@ impl Custom {
                 }),
                 "a parameter's values are out of bounds",
             ),
+            (self.bytes_at_once() <= MOST_SQL_BYTES, TOO_LONG),
         ]
     }
 }
