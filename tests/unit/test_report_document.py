@@ -31,7 +31,7 @@ from howfar.report.document import (
     plain,
     single,
 )
-from howfar.report.terminal import lay_out
+from howfar.report.terminal import FIRST_SCREEN, lay_out
 from howfar.report.text import as_csv, as_markdown
 
 MAIN = Table(
@@ -74,6 +74,14 @@ def test_terminal_prints_the_first_screen_and_names_the_rest() -> None:
     assert "chart" not in text.replace("Charts: --html", "")
     assert "howfar run paths" not in text
     assert "More with --details: Receipts; More." in text
+
+
+def test_a_first_screen_that_is_too_long_has_the_first_sentence_of_each_warning() -> None:
+    busy = tuple(f"CPU {number} was busy. {'Other programs ran on it. ' * 8}" for number in range(8))
+    many = Document("howfar: sample", (*sample().blocks, Warnings(busy)))
+    short, whole = terminal.render(many, 100), terminal.render(many, 100, details=True)
+    assert short.count("\n") <= FIRST_SCREEN and short.count("was busy.") == 8 and "Other programs" not in short
+    assert " ".join(whole.split()).count("Other programs ran on it.") == 64
 
 
 def test_terminal_prints_all_with_details() -> None:

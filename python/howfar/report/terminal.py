@@ -140,7 +140,7 @@ WIDEST = 132
 
 FIRST_SCREEN = 34
 """Lines of 100 columns; the end of `howfar run` adds up to six. Where there are more, the list of details is left out, then reasons
-for the advice, from the last on."""
+for the advice, from the last on, then all but the first sentence of each warning."""
 
 MOST_REASONS = 3
 
@@ -169,12 +169,17 @@ def render(
 class _Screen(Markdown):
     def __init__(self, width: int, colour: bool, unicode: bool, details: bool) -> None:
         self.width, self.colour, self.unicode, self.details = width, colour, unicode, details
-        self.titles, self.reasons = True, MOST_REASONS
+        self.titles, self.reasons, self.explained = True, MOST_REASONS, True
 
     def render(self, document: Document) -> str:
         text = self._whole(document)
-        while not self.details and self.reasons and text.count("\n") > FIRST_SCREEN * max(1, 100 / self.width):
-            self.titles, self.reasons = False, self.reasons - (0 if self.titles else 1)
+        while not self.details and self.explained and text.count("\n") > FIRST_SCREEN * max(1, 100 / self.width):
+            if self.titles:
+                self.titles = False
+            elif self.reasons:
+                self.reasons -= 1
+            else:
+                self.explained = False
             text = self._whole(document)
         return text
 
@@ -206,7 +211,8 @@ class _Screen(Markdown):
         return [text for line in lines for text in self._wrap(line, first="- ", rest="  ")]
 
     def warnings(self, lines: Sequence[str]) -> Lines:
-        found = [text for line in lines for text in self._wrap(line, first="! ", rest="  ")]
+        said = lines if self.explained else [_first_sentence(line) for line in lines]
+        found = [text for line in said for text in self._wrap(line, first="! ", rest="  ")]
         return self._paint(["Warnings"], _YELLOW) + found
 
     def answer(self, text: str) -> Lines:
