@@ -6,6 +6,7 @@ Properties are tried on the same values in each run, so that a change and not a 
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -29,3 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         long = item.get_closest_marker("lab") or item.get_closest_marker("slow")
         if long and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(LONG_S))
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays until the end: the garbage collector need not look at it again and again."""
+    gc.freeze()

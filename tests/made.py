@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from howfar.analysis.cells import Figure, Floors
 from howfar.stats.estimate import Estimate
+from howfar.stats.histograms import DIGITS, LONGEST_NS, value_at
 from howfar.store.records import Arm, Run, RunInfo, StopReason, Trial, TrialStatus
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -41,11 +42,11 @@ def nothing(kind: Any) -> Any:
 
 def latency(kind: type[Model], name: str, values_ns: Sequence[float], each: int = 1) -> Model:
     """A histogram as the engine or the run file has it, of values that came so many times each."""
-    histogram = HdrHistogram(1, 400_000_000_000_000, 3)
+    histogram = HdrHistogram(1, LONGEST_NS, DIGITS)
     low, high = int(min(values_ns, default=0)), int(max(values_ns, default=0))
     for value in values_ns:
         histogram.record_value(int(value), each)
-    quantiles = {f"p{share}_ns": min(int(histogram.get_value_at_percentile(share)), high) for share in (50, 95, 99)}
+    quantiles = {f"p{share}_ns": min(int(value_at(histogram, share / 100)), high) for share in (50, 95, 99)}
     return kind(
         kind=name,
         count=len(values_ns) * each,

@@ -69,9 +69,19 @@ def texts(*suffixes: str) -> Iterator[tuple[str, str]]:
             continue
 
 
+def statements(text: str) -> Iterator[ast.AST]:
+    """All statements of a Python file, the nested ones too; no expressions, which are most of a tree."""
+    left: list[ast.AST] = [ast.parse(text)]
+    while left:
+        node = left.pop()
+        yield node
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            left += getattr(node, block, [])
+
+
 def python_functions(text: str) -> Iterator[tuple[str, int]]:
     """Name and length in lines of every function, without its decorators."""
-    for node in ast.walk(ast.parse(text)):
+    for node in statements(text):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
 
@@ -161,7 +171,7 @@ def imported_by() -> dict[str, set[str]]:
     modules = {".".join(parts).removesuffix(".__init__"): path for path, parts in files.items()}
     found: dict[str, set[str]] = {}
     for name, path in modules.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in statements(path.read_text(encoding="utf-8")):
             named: list[str] = []
             if isinstance(node, ast.Import):
                 named = [alias.name for alias in node.names]

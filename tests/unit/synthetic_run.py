@@ -12,6 +12,7 @@ from typing import Any
 from hdrh.histogram import HdrHistogram
 from tests.made import made, made_run, made_trial
 
+from howfar.stats.histograms import DIGITS, LONGEST_NS
 from howfar.store.records import (
     Arm,
     ArmRole,
@@ -85,7 +86,7 @@ ENVIRONMENT: dict[str, Any] = {
 
 
 def _histogram(rng: random.Random, kind: str, mean_ns: float, count: int) -> HistogramRecord:
-    histogram = HdrHistogram(1, 3_600_000_000_000, 3)
+    histogram = HdrHistogram(1, LONGEST_NS, DIGITS)
     values = [int(mean_ns * 0.93 * math.exp(abs(rng.gauss(0, 0.16)) ** 1.3)) for _ in range(count)]
     values[-1] = int(mean_ns * 11)
     for value in values:

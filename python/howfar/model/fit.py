@@ -112,10 +112,10 @@ def fit(curve: Sequence[ArmFacts], workload: Mapping[str, Any]) -> WhatIf:
 
 def _think_s(base: WhatIf, low: ArmFacts) -> float:
     """The think time at which the model gives the low end's throughput: by halving, for there it may be more than one connection."""
-    settings = settings_of(low)
+    alone = network(base, settings_of(low))
 
     def too_slow(think_s: float) -> bool:
-        tried = network(base.model_copy(update={"think_s": think_s}), settings)
+        tried = replace(alone, think_s=think_s)
         return at(tried.points(low.threads), low.threads).throughput < low.tps.value
 
     shortest, longest = -low.cycle_s, low.cycle_s

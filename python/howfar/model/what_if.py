@@ -104,8 +104,16 @@ _NONE = WhatIfCompression(algorithm="off", ratio_to_client=1, ratio_to_server=1,
 class Network:
     """The closed network of one base at one setting."""
 
-    delay_s: float
+    fixed_s: float
+    """What takes time beside the stations, but for the think time. Negative: stations work on one transaction at the same time."""
+    think_s: float
     stations: tuple[Station, ...]
+
+    @property
+    def delay_s(self) -> float:
+        """However much goes on at the same time, a transaction takes as long as its longest part."""
+        demands = [station.demand_s for station in self.stations]
+        return max(self.fixed_s + self.think_s, max(demands) - sum(demands))
 
     @property
     def ceiling(self) -> float:
@@ -142,8 +150,7 @@ def network(base: WhatIf, settings: WhatIfSettings) -> Network:
         for name, messages in ((TO_CLIENT, replies), (TO_SERVER, requests)):
             stations.append(line(name, [headed_bytes(m) for m in messages], settings.rate_bps))
         delay_s -= _sent_meanwhile_s(base, replies, max(server_s, 0.0), settings.rate_bps)
-    delay_s += base.think_s + round_trips * settings.rtt_s
-    return Network(max(delay_s, _overlap_most_s(stations)), tuple(stations))
+    return Network(delay_s + round_trips * settings.rtt_s, base.think_s, tuple(stations))
 
 
 def is_known(base: WhatIf, tls: bool, connect_each: bool) -> bool:
@@ -165,12 +172,6 @@ def _sent_meanwhile_s(base: WhatIf, replies: Sequence[float], server_s: float, r
             both = min(8 * headed_bytes(carried) / rate_bps, server_s * message / total)
             saved += (1 - PIECE_BYTES / message) * both
     return saved
-
-
-def _overlap_most_s(stations: Sequence[Station]) -> float:
-    """However much goes on at the same time, a transaction takes as long as its longest part."""
-    demands = [station.demand_s for station in stations]
-    return max(demands) - sum(demands)
 
 
 def _cpus(base: WhatIf, client_s: float, server_s: float) -> tuple[list[Station], float]:

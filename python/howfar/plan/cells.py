@@ -90,12 +90,9 @@ def combinations(plan: Plan) -> list[dict[str, Level]]:
         for name, factor in FACTORS.items()
         if factor.ordinary is None or getattr(plan.factors, name) != (factor.ordinary,)
     }
-    found: list[dict[str, Level]] = []
-    for values in product(*levels.values()):
-        cell = _meaningful(dict(zip(levels, values, strict=True)))
-        if cell not in found and not _waits_for_too_many(cell):
-            found.append(cell)
-    return found
+    every = (_meaningful(dict(zip(levels, values, strict=True))) for values in product(*levels.values()))
+    distinct = {tuple(cell.items()): cell for cell in every}
+    return [cell for cell in distinct.values() if not _waits_for_too_many(cell)]
 
 
 def _meaningful(every: dict[str, Level]) -> dict[str, Level]:
