@@ -78,7 +78,10 @@ _CARRIED += [(name, "mariadb") for name in _HOPS if _server(PATHS[name]) == "mar
 _CARRIED += [("haproxy", "redis"), ("haproxy", "memcached")]
 
 
-@pytest.mark.parametrize(("path", "server"), _CARRIED)
+@pytest.mark.parametrize(
+    ("path", "server"),
+    [pytest.param(*pair, marks=pytest.mark.thorough if pair[1] == "memcached" else ()) for pair in _CARRIED],
+)
 def test_a_receipt_proves_that_its_programs_carried_the_load(seen: Any, path: str, server: str) -> None:
     for trial in seen(path, server):
         assert trial["transactions"] > 0 and lasting(trial["violations"]) == []

@@ -199,6 +199,7 @@ def test_the_loop_of_a_django_page_is_found_and_the_page_without_it_has_none(dja
     assert loop.low_ms == pytest.approx((POSTS - 1) * 0.54, rel=0.05)
 
 
+@pytest.mark.thorough
 def test_django_is_predicted_and_replayed_over_a_link(django: Recorded) -> None:
     predicted(django.path, {"list": 1 + POSTS, "joined": 1}, blocks=4)
     replay = [HOWFAR, "replay", str(django.path), *LINK, "--pages", "1", "--blocks", "1"]
