@@ -1,24 +1,14 @@
 //! One client's conversation, without I/O: bytes in, bytes out. Nothing is allocated for a query.
 
+use howfar_wire::mysql::command::code::{
+    CHANGE_USER, CLOSE, EXECUTE, INIT_DB, PING, PREPARE, QUERY, QUIT, RESET_CONNECTION,
+    RESET_STATEMENT, SEND_LONG_DATA, SET_OPTION, STATISTICS,
+};
 use howfar_wire::mysql::frame::{FULL, HEADER, header};
 use howfar_wire::mysql::{Malformed, server};
 
 use crate::canned::{Answers, Book};
 use crate::statement::{self, Kind};
-
-const QUIT: u8 = 0x01;
-const INIT_DB: u8 = 0x02;
-const QUERY: u8 = 0x03;
-const STATISTICS: u8 = 0x09;
-const PING: u8 = 0x0E;
-const CHANGE_USER: u8 = 0x11;
-const PREPARE: u8 = 0x16;
-const EXECUTE: u8 = 0x17;
-const SEND_LONG_DATA: u8 = 0x18;
-const CLOSE: u8 = 0x19;
-const RESET_STATEMENT: u8 = 0x1A;
-const SET_OPTION: u8 = 0x1B;
-const RESET_CONNECTION: u8 = 0x1F;
 
 /// "Unknown command".
 const UNKNOWN: u16 = 1047;

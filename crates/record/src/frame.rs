@@ -1,4 +1,11 @@
-//! Messages with a length in front, of a stream that is cut anywhere and of which pieces may not have been kept.
+//! Messages with a length in front, of a stream that is cut anywhere and of which pieces may not have been kept; and lines.
+
+use std::str::FromStr;
+
+use crate::{Dark, NOT_UNDERSTOOD};
+
+/// Longest line of a protocol of lines.
+pub(crate) const LONGEST_LINE: usize = 64 * 1024;
 
 /// How a header is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,4 +170,24 @@ impl Framer {
     pub(crate) fn last_header(&self) -> &[u8] {
         &self.header[..self.style.header()]
     }
+}
+
+/// Take the rest of a line off `rest`; `line` has what came before. The line without its end, once that has come.
+pub(crate) fn take_line(rest: &mut &[u8], line: &mut Vec<u8>) -> Result<Option<Vec<u8>>, Dark> {
+    let end = rest.iter().position(|&byte| byte == b'\n');
+    let taken = end.map_or(rest.len(), |end| end + 1);
+    if line.len() + taken > LONGEST_LINE {
+        return Err(NOT_UNDERSTOOD);
+    }
+    line.extend_from_slice(&rest[..taken]);
+    *rest = &rest[taken..];
+    Ok(end.map(|_| {
+        let mut whole = std::mem::take(line);
+        whole.truncate(whole.trim_ascii_end().len());
+        whole
+    }))
+}
+
+pub(crate) fn number<T: FromStr>(text: &[u8]) -> Option<T> {
+    std::str::from_utf8(text).ok()?.parse().ok()
 }

@@ -1,8 +1,9 @@
 //! What a client and its server say to each other, as round trips: bytes and times in, values out. No I/O, no clock.
 //!
-//! Start at [`Conversation`]. `digest` replaces the literals of statements; `frame` finds messages; `mysql`, `postgres`, `redis` and
-//! `memcached` read commands, `http` paths. `capture` and `segments` make the same of captured packets. No literal leaves this crate: a
-//! statement is words and punctuation, a command one of a list, a path has no query, and values leave as a salted hash.
+//! Start at [`Conversation`]. `digest` replaces the literals of statements; `frame` finds messages, also where bytes between them
+//! were not kept; `mysql`, `postgres`, `redis` and `memcached` read commands, and packets of answers as `howfar_wire` has them; `http` reads
+//! paths. `capture` and `segments` make the same of captured packets. No literal leaves this crate: a statement is words and punctuation, a
+//! command one of a list, a path has no query, and values leave as a salted hash.
 
 mod capture;
 mod conversation;

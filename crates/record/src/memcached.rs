@@ -1,10 +1,9 @@
 //! Memcached's commands, text and binary, and whether they were refused.
 
-use crate::frame::{Framer, Style};
+use crate::frame::{Framer, LONGEST_LINE, Style, number, take_line};
 use crate::salt::Salt;
-use crate::{Dark, Heard, NOT_UNDERSTOOD, Request, known};
+use crate::{Dark, Heard, Request, known};
 
-const LINE: usize = 64 * 1024;
 /// Bytes of a binary message that are kept: of a request up to the end of the longest key.
 const KEPT: usize = 512;
 const TEXT: &[&str] = &[
@@ -224,7 +223,7 @@ fn take_text(
         *body -= taken;
         return Ok(());
     }
-    let Some(whole) = take_line(rest, line, LINE)? else {
+    let Some(whole) = take_line(rest, line)? else {
         return Ok(());
     };
     let words: Vec<&[u8]> = whole
@@ -240,9 +239,7 @@ fn take_text(
         "ms" => arguments.get(1),
         _ => None,
     };
-    *body = size
-        .and_then(|size| number(size))
-        .map_or(0, |size| size.saturating_add(2));
+    *body = value_of(size);
     let keyed = match name {
         "get" | "gets" => arguments,
         "gat" | "gats" => arguments.get(1..).unwrap_or_default(),
@@ -266,15 +263,10 @@ fn take_text(
     Ok(())
 }
 
-fn take_line(rest: &mut &[u8], line: &mut Vec<u8>, most: usize) -> Result<Option<Vec<u8>>, Dark> {
-    let end = rest.iter().position(|&byte| byte == b'\n');
-    let taken = end.map_or(rest.len(), |end| end + 1);
-    if line.len() + taken > most {
-        return Err(NOT_UNDERSTOOD);
-    }
-    line.extend_from_slice(&rest[..taken]);
-    *rest = &rest[taken..];
-    Ok(end.map(|_| std::mem::take(line).trim_ascii_end().to_vec()))
+/// Bytes of a value of this size, with its line end; 0: none follows.
+fn value_of(size: Option<&&[u8]>) -> usize {
+    size.and_then(|size| number::<usize>(size))
+        .map_or(0, |size| size.saturating_add(2))
 }
 
 fn take_answer(rest: &mut &[u8], line: &mut Vec<u8>, body: &mut usize, out: &mut Heard) {
@@ -284,8 +276,8 @@ fn take_answer(rest: &mut &[u8], line: &mut Vec<u8>, body: &mut usize, out: &mut
         *body -= taken;
         return;
     }
-    let Ok(Some(whole)) = take_line(rest, line, LINE) else {
-        if line.len() >= LINE || rest.is_empty() {
+    let Ok(Some(whole)) = take_line(rest, line) else {
+        if line.len() >= LONGEST_LINE || rest.is_empty() {
             return;
         }
         *rest = &[];
@@ -294,24 +286,10 @@ fn take_answer(rest: &mut &[u8], line: &mut Vec<u8>, body: &mut usize, out: &mut
     let words: Vec<&[u8]> = whole.split(|&byte| byte == b' ').collect();
     match words[0] {
         b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR" => out.failed = true,
-        b"VALUE" => {
-            *body = words
-                .get(3)
-                .and_then(|size| number(size))
-                .map_or(0, |size| size.saturating_add(2));
-        }
-        b"VA" => {
-            *body = words
-                .get(1)
-                .and_then(|size| number(size))
-                .map_or(0, |size| size.saturating_add(2));
-        }
+        b"VALUE" => *body = value_of(words.get(3)),
+        b"VA" => *body = value_of(words.get(1)),
         _ => {}
     }
-}
-
-fn number(text: &[u8]) -> Option<usize> {
-    std::str::from_utf8(text).ok()?.parse().ok()
 }
 
 /// Whether the first bytes of a client begin this protocol. None: too few.

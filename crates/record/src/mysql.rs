@@ -2,6 +2,12 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use howfar_wire::mysql::command::code;
+use howfar_wire::mysql::frame::FULL;
+use howfar_wire::mysql::reply::{
+    EOF, ERR, LOCAL_INFILE, MORE_RESULTS, OK, OkPacket, Prepared, ResultHead, eof_status, is_eof,
+};
+
 use crate::digest::{Dialect, digest};
 use crate::frame::{Framer, Message, Style};
 use crate::salt::Salt;
@@ -14,11 +20,8 @@ const ZSTD: u64 = 1 << 26;
 const DEPRECATE_EOF: u64 = 1 << 24;
 const QUERY_ATTRIBUTES: u64 = 1 << 27;
 const CACHE_METADATA: u64 = 1 << 36;
-const MORE_RESULTS: u16 = 1 << 3;
 const CURSOR_EXISTS: u16 = 1 << 6;
 const NO_BACKSLASH_ESCAPES: u16 = 1 << 9;
-/// The longest packet; one of this length is continued by the next.
-const FULL: usize = 0xFF_FFFF;
 const REQUEST_KEPT: usize = 1 << 20;
 const ANSWER_KEPT: usize = 64;
 /// Prepared statements of a connection that are remembered.
@@ -191,31 +194,31 @@ impl Mysql {
         out: &mut Heard,
     ) -> Result<(), Dark> {
         let unanswered = match code {
-            0x01 => Request::follows("quit").in_phase(Phase::Close),
-            0x18 => Request::follows("send_long_data"),
-            0x19 => {
+            code::QUIT => Request::follows("quit").in_phase(Phase::Close),
+            code::SEND_LONG_DATA => Request::follows("send_long_data"),
+            code::CLOSE => {
                 if let Some(id) = id_of(body) {
                     self.statements.remove(&id);
                 }
                 Request::follows("close_statement")
             }
-            0x11 => {
+            code::CHANGE_USER => {
                 self.stage = Stage::Proving;
                 Request::new("change_user").in_phase(Phase::Connect)
             }
-            0x12 | 0x1E => {
+            code::BINLOG_DUMP | code::BINLOG_DUMP_GTID => {
                 out.requests.push(Request::new("binlog_dump"));
                 return Err(REPLICATION);
             }
-            0x03 => {
+            code::QUERY => {
                 self.query(body, whole, salt, out);
                 return Ok(());
             }
-            0x16 => {
+            code::PREPARE => {
                 self.prepare(body, whole, salt, out);
                 return Ok(());
             }
-            0x17 | 0xFA => {
+            code::EXECUTE | code::BULK_EXECUTE => {
                 self.execute(body, whole, salt, out);
                 return Ok(());
             }
@@ -230,14 +233,14 @@ impl Mysql {
 
     fn simple(&mut self, code: u8, out: &mut Heard) {
         let (name, pending) = match code {
-            0x02 => ("init_db", Pending::Result),
-            0x04 => ("field_list", Pending::Fields),
-            0x09 => ("statistics", Pending::Line),
-            0x0E => ("ping", Pending::Result),
-            0x1A => ("reset_statement", Pending::Result),
-            0x1B => ("set_option", Pending::Result),
-            0x1C => ("fetch", Pending::Fetch),
-            0x1F => ("reset_connection", Pending::Result),
+            code::INIT_DB => ("init_db", Pending::Result),
+            code::FIELD_LIST => ("field_list", Pending::Fields),
+            code::STATISTICS => ("statistics", Pending::Line),
+            code::PING => ("ping", Pending::Result),
+            code::RESET_STATEMENT => ("reset_statement", Pending::Result),
+            code::SET_OPTION => ("set_option", Pending::Result),
+            code::FETCH => ("fetch", Pending::Fetch),
+            code::RESET_CONNECTION => ("reset_connection", Pending::Result),
             _ => ("other", Pending::Result),
         };
         out.requests.push(Request::new(name));
@@ -339,12 +342,12 @@ impl Mysql {
             Stage::Greeting => {
                 self.server_can = capabilities(head);
                 self.stage = Stage::Login;
-                out.failed |= first == 0xFF;
+                out.failed |= first == ERR;
                 return Ok(());
             }
             Stage::Login | Stage::Proving => {
-                out.failed |= first == 0xFF;
-                if first == 0 {
+                out.failed |= first == ERR;
+                if first == OK {
                     self.stage = Stage::Commands;
                     self.status(status_of_ok(head));
                     if self.can & (COMPRESS | ZSTD) != 0 {
@@ -360,7 +363,7 @@ impl Mysql {
     }
 
     fn result(&mut self, first: u8, message: &Message, out: &mut Heard) {
-        if first == 0xFF && !matches!(self.expect, Expect::Definitions { .. }) {
+        if first == ERR && !matches!(self.expect, Expect::Definitions { .. }) {
             out.failed = true;
             return self.next_pending();
         }
@@ -378,7 +381,7 @@ impl Mysql {
             }
             Expect::DefinitionsEnd { then_rows } => {
                 let cursor =
-                    status_of_eof(message.head).is_some_and(|status| status & CURSOR_EXISTS != 0);
+                    eof_status(message.head).is_ok_and(|status| status & CURSOR_EXISTS != 0);
                 if cursor {
                     self.next_pending();
                 } else {
@@ -392,22 +395,22 @@ impl Mysql {
     fn first(&mut self, first: u8, message: &Message, out: &mut Heard) {
         let head = message.head;
         match (self.pending.front(), first) {
-            (Some(Pending::Prepare(_)), 0) => self.prepared(head),
+            (Some(Pending::Prepare(_)), OK) => self.prepared(head),
             (Some(Pending::Line), _) => self.next_pending(),
-            (Some(Pending::Fields), _) if first != 0xFE || message.length >= 9 => {}
-            (_, 0) => self.ended(status_of_ok(head), out),
-            (_, 0xFE) if message.length < 9 => self.ended(status_of_eof(head), out),
+            (Some(Pending::Fields), _) if !is_eof(message.length, first) => {}
+            (_, OK) => self.ended(status_of_ok(head)),
+            (_, EOF) if is_eof(message.length, first) => self.ended(eof_status(head).ok()),
             // The client sends a file now.
-            (_, 0xFB) => {}
+            (_, LOCAL_INFILE) => {}
             _ => {
                 out.counts_rows = true;
-                let Some((columns, rest)) = lenenc(head) else {
+                let caches = self.can & CACHE_METADATA != 0;
+                let Ok(result) = ResultHead::parse(head, caches) else {
                     return self.to_client.lose();
                 };
-                let defined = self.can & CACHE_METADATA == 0 || rest.first() != Some(&0);
-                if defined {
+                if result.definitions > 0 {
                     self.expect = Expect::Definitions {
-                        left: columns,
+                        left: result.definitions.into(),
                         then_rows: true,
                     };
                 } else if self.can & DEPRECATE_EOF == 0 {
@@ -424,18 +427,14 @@ impl Mysql {
             return;
         };
         let digest = digest.take();
-        if let Some(id) = head.get(1..).and_then(id_of) {
-            if self.statements.len() < MOST_STATEMENTS {
-                self.statements.insert(id, digest);
-            }
-        }
-        let count = |at: usize| {
-            head.get(at..at + 2)
-                .map_or(0, |two| u64::from(u16::from_le_bytes([two[0], two[1]])))
-        };
-        let (columns, parameters) = (count(5), count(7));
         self.parameters_then = None;
-        match (parameters, columns) {
+        let Ok(prepared) = Prepared::parse(head) else {
+            return self.next_pending();
+        };
+        if self.statements.len() < MOST_STATEMENTS {
+            self.statements.insert(prepared.statement, digest);
+        }
+        match (prepared.parameters.into(), prepared.columns.into()) {
             (0, 0) => self.next_pending(),
             (0, left) => {
                 self.expect = Expect::Definitions {
@@ -476,23 +475,22 @@ impl Mysql {
 
     fn row(&mut self, first: u8, message: &Message, out: &mut Heard) {
         let deprecated = self.can & DEPRECATE_EOF != 0;
-        let ends = first == 0xFE
-            && if deprecated {
-                message.length < FULL
-            } else {
-                message.length < 9
-            };
+        let ends = if deprecated {
+            first == EOF && message.length < FULL
+        } else {
+            is_eof(message.length, first)
+        };
         if !ends {
             out.counts_rows = true;
             out.rows += 1;
         } else if deprecated {
-            self.ended(status_of_ok(message.head), out);
+            self.ended(status_of_ok(message.head));
         } else {
-            self.ended(status_of_eof(message.head), out);
+            self.ended(eof_status(message.head).ok());
         }
     }
 
-    fn ended(&mut self, status: Option<u16>, _: &mut Heard) {
+    fn ended(&mut self, status: Option<u16>) {
         self.status(status);
         if status.is_some_and(|status| status & MORE_RESULTS != 0) {
             self.expect = Expect::First;
@@ -552,30 +550,6 @@ fn capabilities(greeting: &[u8]) -> u64 {
     low | (mariadb << 32)
 }
 
-fn lenenc(bytes: &[u8]) -> Option<(u64, &[u8])> {
-    let (&first, rest) = bytes.split_first()?;
-    let size = match first {
-        0..=0xFA => return Some((u64::from(first), rest)),
-        0xFC => 2,
-        0xFD => 3,
-        0xFE => 8,
-        _ => return None,
-    };
-    let (number, rest) = rest.split_at_checked(size)?;
-    let value = number
-        .iter()
-        .rev()
-        .fold(0_u64, |value, &byte| (value << 8) | u64::from(byte));
-    Some((value, rest))
-}
-
 fn status_of_ok(head: &[u8]) -> Option<u16> {
-    let (_, rest) = lenenc(head.get(1..)?)?;
-    let (_, rest) = lenenc(rest)?;
-    rest.first_chunk::<2>().map(|two| u16::from_le_bytes(*two))
-}
-
-fn status_of_eof(head: &[u8]) -> Option<u16> {
-    head.get(3..5)
-        .map(|two| u16::from_le_bytes([two[0], two[1]]))
+    OkPacket::parse(head).ok().map(|ok| ok.status)
 }

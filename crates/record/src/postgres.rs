@@ -2,15 +2,15 @@
 
 use std::collections::HashMap;
 
+use howfar_wire::postgres::reply::parameter;
+use howfar_wire::postgres::request::{CANCEL_REQUEST, GSS_REQUEST, SSL_REQUEST};
+
 use crate::digest::{Dialect, Statement, digest};
 use crate::frame::{Framer, Message, Style};
 use crate::salt::Salt;
 use crate::{Dark, ENCRYPTED, Heard, NOT_UNDERSTOOD, Phase, REPLICATION, Request};
 
 const VERSION_3: u32 = 3;
-const CANCEL: u32 = 80_877_102;
-const SSL: u32 = 80_877_103;
-const GSS: u32 = 80_877_104;
 const REQUEST_KEPT: usize = 1 << 20;
 const ANSWER_KEPT: usize = 64;
 /// Prepared statements and portals of a connection that are remembered.
@@ -123,12 +123,12 @@ impl Postgres {
             .first_chunk::<4>()
             .map_or(0, |four| u32::from_be_bytes(*four));
         let (name, next) = match code {
-            SSL | GSS => ("encryption", Style::PostgresStartup),
-            CANCEL => ("cancel", Style::PostgresStartup),
+            SSL_REQUEST | GSS_REQUEST => ("encryption", Style::PostgresStartup),
+            CANCEL_REQUEST => ("cancel", Style::PostgresStartup),
             _ if code >> 16 == VERSION_3 => ("login", Style::Postgres),
             _ => return Err(NOT_UNDERSTOOD),
         };
-        self.byte_awaited = matches!(code, SSL | GSS);
+        self.byte_awaited = matches!(code, SSL_REQUEST | GSS_REQUEST);
         out.requests
             .push(Request::new(name).in_phase(Phase::Connect));
         Ok(next)
@@ -296,9 +296,8 @@ impl Postgres {
                 self.phase = Phase::Operation;
             }
             b'S' => {
-                let (name, value) = text(message.head);
-                if name == b"standard_conforming_strings" {
-                    self.backslash = value.starts_with(b"off");
+                if let Ok((b"standard_conforming_strings", value)) = parameter(message.head) {
+                    self.backslash = value == b"off";
                 }
             }
             b'W' => return Err(REPLICATION),
@@ -326,5 +325,8 @@ fn remember(names: &mut HashMap<Vec<u8>, Known>, name: &[u8], known: Known) {
 pub(crate) fn begins(bytes: &[u8]) -> Option<bool> {
     let code: [u8; 4] = bytes.get(4..8)?.try_into().expect("four bytes");
     let code = u32::from_be_bytes(code);
-    Some(bytes[0] == 0 && (code >> 16 == VERSION_3 || (CANCEL..=GSS).contains(&code)))
+    Some(
+        bytes[0] == 0
+            && (code >> 16 == VERSION_3 || (CANCEL_REQUEST..=GSS_REQUEST).contains(&code)),
+    )
 }

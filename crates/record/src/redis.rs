@@ -1,12 +1,13 @@
 //! Redis's commands, as arrays of strings or as lines, and how many replies came.
 
+use howfar_wire::redis::{Kind, Scanner};
+
+use crate::frame::{number, take_line};
 use crate::salt::{Keys, Salt};
 use crate::{Dark, Heard, NOT_UNDERSTOOD, Phase, Request, known};
 
-const LINE: usize = 64 * 1024;
 /// Bytes of a command's name.
 const NAME: usize = 24;
-const DEEPEST: usize = 32;
 
 /// Names that may be stored; what is not here is "other".
 const COMMANDS: &[&str] = &[
@@ -294,11 +295,7 @@ struct Commands {
 /// Counts what a server sends.
 #[derive(Debug, Default)]
 struct Replies {
-    line: Vec<u8>,
-    body: usize,
-    /// How many values are open at each level.
-    open: Vec<u64>,
-    is_push: bool,
+    scanner: Scanner,
     lost: bool,
 }
 
@@ -391,13 +388,18 @@ impl Redis {
     }
 
     pub(crate) fn server_said(&mut self, bytes: &[u8], skipped: usize, out: &mut Heard) {
-        let mut rest = bytes;
-        while !rest.is_empty() && !self.replies.lost {
-            if self.replies.next(&mut rest, out) {
-                self.awaited = self.awaited.saturating_sub(1);
+        let (replies, mut rest) = (&mut self.replies, bytes);
+        while !rest.is_empty() && !replies.lost {
+            match replies.scanner.next(&mut rest, &mut |_| Ok(())) {
+                Ok(None | Some(Kind::Push)) => {}
+                Ok(Some(kind)) => {
+                    out.failed |= matches!(kind, Kind::Error | Kind::BulkError);
+                    self.awaited = self.awaited.saturating_sub(1);
+                }
+                Err(_) => replies.lost = true,
             }
         }
-        self.replies.skip(skipped);
+        replies.lost |= !replies.scanner.skip(skipped);
     }
 }
 
@@ -406,18 +408,10 @@ impl Commands {
     fn next(&mut self, rest: &mut &[u8], salt: &Salt) -> Result<Option<(&'static str, u64)>, Dark> {
         match &mut self.reading {
             Reading::Line(line) => {
-                let end = rest.iter().position(|&byte| byte == b'\n');
-                let taken = end.map_or(rest.len(), |end| end + 1);
-                if line.len() + taken > LINE {
-                    return Err(NOT_UNDERSTOOD);
-                }
-                line.extend_from_slice(&rest[..taken]);
-                *rest = &rest[taken..];
-                if end.is_none() {
+                let Some(line) = take_line(rest, line)? else {
                     return Ok(None);
-                }
-                let line = std::mem::take(line);
-                self.line(line.trim_ascii_end(), salt)
+                };
+                self.line(&line, salt)
             }
             Reading::Body { left, of } => {
                 let taken = (*left).min(rest.len());
@@ -452,11 +446,10 @@ impl Commands {
 
     fn line(&mut self, line: &[u8], salt: &Salt) -> Result<Option<(&'static str, u64)>, Dark> {
         if self.arguments > 0 {
-            let length = line
+            let length: usize = line
                 .strip_prefix(b"$")
                 .and_then(number)
                 .ok_or(NOT_UNDERSTOOD)?;
-            let length = usize::try_from(length).map_err(|_| NOT_UNDERSTOOD)?;
             self.reading = Reading::Body {
                 left: length.saturating_add(2),
                 of: length,
@@ -466,7 +459,7 @@ impl Commands {
         self.name.clear();
         self.keys = Some(salt.keys());
         if let Some(count) = line.strip_prefix(b"*") {
-            let count = number(count).ok_or(NOT_UNDERSTOOD)?;
+            let count: i64 = number(count).ok_or(NOT_UNDERSTOOD)?;
             self.arguments = usize::try_from(count).unwrap_or(0);
             self.is_name = true;
             return Ok(None);
@@ -482,101 +475,6 @@ impl Commands {
         }
         Ok(Some(self.ended()))
     }
-}
-
-impl Replies {
-    /// True when a whole reply has ended.
-    fn next(&mut self, rest: &mut &[u8], out: &mut Heard) -> bool {
-        if self.body > 0 {
-            let taken = self.body.min(rest.len());
-            *rest = &rest[taken..];
-            self.body -= taken;
-            return self.body == 0 && self.value_ended();
-        }
-        let end = rest.iter().position(|&byte| byte == b'\n');
-        let taken = end.map_or(rest.len(), |end| end + 1);
-        // Of a long line (an error, a simple string) the beginning suffices.
-        let kept = taken.min(NAME.saturating_sub(self.line.len()));
-        self.line.extend_from_slice(&rest[..kept]);
-        *rest = &rest[taken..];
-        end.is_some() && self.line_ended(out)
-    }
-
-    fn line_ended(&mut self, out: &mut Heard) -> bool {
-        let line = std::mem::take(&mut self.line);
-        let line = line.trim_ascii_end();
-        let Some((&kind, count)) = line.split_first() else {
-            self.lost = true;
-            return false;
-        };
-        let is_top = self.open.is_empty();
-        let values =
-            |factor: i64| number(count).map(|count| count.max(0).saturating_mul(factor) as u64);
-        match kind {
-            b'-' | b'!' if is_top => out.failed = true,
-            _ => {}
-        }
-        match kind {
-            b'$' | b'=' | b'!' => match number(count) {
-                Some(length) if length >= 0 => {
-                    self.body = usize::try_from(length)
-                        .unwrap_or(usize::MAX)
-                        .saturating_add(2);
-                    return false;
-                }
-                _ => {}
-            },
-            b'*' | b'~' | b'>' | b'%' | b'|' => {
-                self.is_push |= is_top && kind == b'>';
-                let Some(values) = values(if matches!(kind, b'%' | b'|') { 2 } else { 1 }) else {
-                    self.lost = true;
-                    return false;
-                };
-                if values > 0 {
-                    // Attributes come before the value that they belong to.
-                    let values = values + u64::from(kind == b'|');
-                    if self.open.len() == DEEPEST {
-                        self.lost = true;
-                        return false;
-                    }
-                    self.open.push(values);
-                    return false;
-                }
-            }
-            b'+' | b'-' | b':' | b'_' | b',' | b'#' | b'(' => {}
-            _ => {
-                self.lost = true;
-                return false;
-            }
-        }
-        self.value_ended()
-    }
-
-    fn value_ended(&mut self) -> bool {
-        while let Some(left) = self.open.last_mut() {
-            *left -= 1;
-            if *left > 0 {
-                return false;
-            }
-            self.open.pop();
-        }
-        !std::mem::take(&mut self.is_push)
-    }
-
-    fn skip(&mut self, count: usize) {
-        if count == 0 {
-            return;
-        }
-        if self.body > count {
-            self.body -= count;
-        } else {
-            self.lost = true;
-        }
-    }
-}
-
-fn number(text: &[u8]) -> Option<i64> {
-    std::str::from_utf8(text).ok()?.parse().ok()
 }
 
 /// Whether the first byte of a client begins this protocol.

@@ -4,6 +4,7 @@
 use std::io;
 
 use howfar_wire::memcached::Dialect;
+use howfar_wire::postgres::request::{GSS_REQUEST, SSL_REQUEST};
 use howfar_wire::{postgres, redis};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -40,8 +41,6 @@ const REDIS_LEAD: &[u8] = b"*3\r\n$3\r\nSET\r\n$24\r\n";
 const MEMCACHED_LEAD: &[u8] = b"set ";
 /// A command's end and the sign that the next statement may come.
 const POSTGRESQL_END: &[u8] = b"C\0\0\0\x0dSELECT 1\0Z\0\0\0\x05I";
-const SSL_REQUEST: u32 = 80_877_103;
-const GSS_REQUEST: u32 = 80_877_104;
 
 /// What has come from a client.
 pub(super) enum Come {

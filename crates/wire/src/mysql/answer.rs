@@ -6,7 +6,6 @@
 
 use super::Malformed;
 use super::frame::{FULL, HEADER, header};
-use super::read::Fields;
 use super::reply::{self, ServerError};
 use super::row::Work;
 
@@ -58,8 +57,6 @@ const LONGEST_ROW: usize = 1 << 24;
 const LONGEST_OTHER: usize = 1 << 20;
 /// Memory for parts that an answer keeps when a longer packet is done.
 const KEPT: usize = 1 << 16;
-/// Columns of a result; the protocol's own bound.
-const MOST_COLUMNS: u64 = 4096;
 
 /// The state of one connection's present answer.
 #[derive(Debug)]
@@ -343,15 +340,10 @@ impl Answer {
             }
             Some(_) => {}
         }
-        let mut fields = Fields(payload);
-        let columns = fields.length("number of columns")?.unwrap_or(0);
-        if columns == 0 || columns > MOST_COLUMNS {
-            return Err(Malformed::Unexpected("an impossible number of columns"));
-        }
+        let head = reply::ResultHead::parse(payload, self.caches_metadata)?;
         self.done.reads += 1;
-        let follow = !self.caches_metadata || fields.byte("metadata flag")? != 0;
         self.types.clear();
-        self.phase = Phase::Columns(if follow { columns as u32 } else { 0 });
+        self.phase = Phase::Columns(head.definitions);
         Ok(None)
     }
 }

@@ -1,12 +1,31 @@
 //! Requests. All are written as number 0 of a new exchange.
 
+use code::{CLOSE, EXECUTE, PREPARE, QUERY, QUIT};
+
 use super::frame::write_packet;
 
-const QUIT: u8 = 0x01;
-const QUERY: u8 = 0x03;
-const PREPARE: u8 = 0x16;
-const EXECUTE: u8 = 0x17;
-const CLOSE: u8 = 0x19;
+/// The first byte of a request.
+pub mod code {
+    pub const QUIT: u8 = 0x01;
+    pub const INIT_DB: u8 = 0x02;
+    pub const QUERY: u8 = 0x03;
+    pub const FIELD_LIST: u8 = 0x04;
+    pub const STATISTICS: u8 = 0x09;
+    pub const PING: u8 = 0x0E;
+    pub const CHANGE_USER: u8 = 0x11;
+    pub const BINLOG_DUMP: u8 = 0x12;
+    pub const PREPARE: u8 = 0x16;
+    pub const EXECUTE: u8 = 0x17;
+    pub const SEND_LONG_DATA: u8 = 0x18;
+    pub const CLOSE: u8 = 0x19;
+    pub const RESET_STATEMENT: u8 = 0x1A;
+    pub const SET_OPTION: u8 = 0x1B;
+    pub const FETCH: u8 = 0x1C;
+    pub const BINLOG_DUMP_GTID: u8 = 0x1E;
+    pub const RESET_CONNECTION: u8 = 0x1F;
+    /// MariaDB's: many rows of values for one statement.
+    pub const BULK_EXECUTE: u8 = 0xFA;
+}
 
 /// A parameter of eight bytes, signed: what sysbench binds for each integer.
 const LONGLONG: [u8; 2] = [0x08, 0x00];

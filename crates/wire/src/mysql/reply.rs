@@ -14,6 +14,8 @@ pub const ERR: u8 = 0xFF;
 /// Status flag: another result follows this one.
 pub const MORE_RESULTS: u16 = 0x0008;
 
+/// Columns of a result; the protocol's own bound.
+const MOST_COLUMNS: u64 = 4096;
 /// Bytes of an error's text that are kept: servers write no more than 512.
 const LONGEST_TEXT: usize = 1024;
 
@@ -114,6 +116,29 @@ impl Prepared {
             statement: fields.integer(4, "statement id")? as u32,
             columns: fields.integer(2, "columns")? as u16,
             parameters: fields.integer(2, "parameters")? as u16,
+        })
+    }
+}
+
+/// The head of a result with columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResultHead {
+    /// Definitions that follow: one a column, or none where the client has them.
+    pub definitions: u32,
+}
+
+impl ResultHead {
+    /// `payload` is neither OK nor an error. `caches_metadata`: see [`super::handshake::Session::caches_metadata`].
+    #[inline]
+    pub fn parse(payload: &[u8], caches_metadata: bool) -> Result<Self, Malformed> {
+        let mut fields = Fields(payload);
+        let columns = fields.length("number of columns")?.unwrap_or(0);
+        if columns == 0 || columns > MOST_COLUMNS {
+            return Err(Malformed::Unexpected("an impossible number of columns"));
+        }
+        let follow = !caches_metadata || fields.byte("metadata flag")? != 0;
+        Ok(Self {
+            definitions: if follow { columns as u32 } else { 0 },
         })
     }
 }

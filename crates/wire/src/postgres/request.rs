@@ -4,7 +4,10 @@ use std::io::Write as _;
 
 /// Version 3.0.
 const VERSION: u32 = 3 << 16;
-const SSL_REQUEST: u32 = 0x04D2_162F;
+/// What a first message can say in place of a version.
+pub const CANCEL_REQUEST: u32 = 80_877_102;
+pub const SSL_REQUEST: u32 = 80_877_103;
+pub const GSS_REQUEST: u32 = 80_877_104;
 
 /// Append a message of type `kind` with the body that `write` appends.
 #[inline]

@@ -88,6 +88,16 @@ impl Scanner {
         }
         Ok(None)
     }
+
+    /// Go on behind `count` bytes that nobody has: false where a string does not hold all of them, so that the place in the stream is
+    /// not known any more.
+    pub fn skip(&mut self, count: usize) -> bool {
+        let holds = self.position.left > count;
+        if holds {
+            self.position.left -= count;
+        }
+        holds || count == 0
+    }
 }
 
 impl Position {
