@@ -68,7 +68,8 @@ impl Message<'_> {
 #[derive(Debug)]
 pub(crate) struct Framer {
     pub(crate) style: Style,
-    keep: usize,
+    /// First bytes that are kept of each message from the next one on.
+    pub(crate) keep: usize,
     header: [u8; 24],
     header_len: usize,
     missing: usize,

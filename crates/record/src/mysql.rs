@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use howfar_wire::mysql::command::code;
 use howfar_wire::mysql::frame::FULL;
+use howfar_wire::mysql::handshake::Greeting;
 use howfar_wire::mysql::reply::{
     EOF, ERR, LOCAL_INFILE, MORE_RESULTS, OK, OkPacket, Prepared, ResultHead, eof_status, is_eof,
 };
@@ -23,6 +24,8 @@ const CACHE_METADATA: u64 = 1 << 36;
 const CURSOR_EXISTS: u16 = 1 << 6;
 const NO_BACKSLASH_ESCAPES: u16 = 1 << 9;
 const REQUEST_KEPT: usize = 1 << 20;
+/// Of a greeting, up to what a server can do; the version before it may be long.
+const GREETING_KEPT: usize = 1024;
 const ANSWER_KEPT: usize = 64;
 /// Prepared statements of a connection that are remembered.
 const MOST_STATEMENTS: usize = 16_384;
@@ -86,7 +89,7 @@ impl Mysql {
         Self {
             stage: Stage::Greeting,
             to_server: Framer::new(Style::Mysql, REQUEST_KEPT),
-            to_client: Framer::new(Style::Mysql, ANSWER_KEPT),
+            to_client: Framer::new(Style::Mysql, GREETING_KEPT),
             server_can: 0,
             can: 0,
             backslash: true,
@@ -328,6 +331,7 @@ impl Mysql {
             if outcome.is_err() {
                 break;
             }
+            framer.keep = ANSWER_KEPT;
         }
         framer.skip(skipped);
         out.counts_rows &= !framer.is_lost();
@@ -340,7 +344,7 @@ impl Mysql {
         let first = head.first().copied().unwrap_or(0);
         match self.stage {
             Stage::Greeting => {
-                self.server_can = capabilities(head);
+                self.server_can = Greeting::parse(head).map_or(0, |one| capabilities(&one));
                 self.stage = Stage::Login;
                 out.failed |= first == ERR;
                 return Ok(());
@@ -526,28 +530,8 @@ fn id_of(body: &[u8]) -> Option<u32> {
         .map(|four| u32::from_le_bytes(*four))
 }
 
-fn capabilities(greeting: &[u8]) -> u64 {
-    let text = greeting
-        .iter()
-        .skip(1)
-        .position(|&byte| byte == 0)
-        .map_or(greeting.len(), |at| at + 2);
-    let Some(fixed) = greeting.get(text..) else {
-        return 0;
-    };
-    let two = |at: usize| {
-        fixed
-            .get(at..at + 2)
-            .map_or(0, |two| u64::from(u16::from_le_bytes([two[0], two[1]])))
-    };
-    // Thread, salt, filler; flags; character set; status; flags; length; six bytes; MariaDB's own flags.
-    let low = two(13) | (two(18) << 16);
-    let mariadb = if low & 1 == 0 {
-        two(27) | (two(29) << 16)
-    } else {
-        0
-    };
-    low | (mariadb << 32)
+fn capabilities(greeting: &Greeting) -> u64 {
+    u64::from(greeting.capabilities) | u64::from(greeting.extended) << 32
 }
 
 fn status_of_ok(head: &[u8]) -> Option<u16> {

@@ -141,6 +141,36 @@ fn mysql_is_understood_with_and_without_the_old_eof() {
     }
 }
 
+/// The greeting of a packaged MariaDB is longer than what is kept of an answer, and says at its end what an answer leaves out.
+#[test]
+fn a_long_greeting_is_read_to_its_end() {
+    let mut greeting = b"\x0a5.5.5-10.11.14-MariaDB-0+deb12u2 from Debian\0".to_vec();
+    greeting.extend_from_slice(&[1, 0, 0, 0]);
+    greeting.extend_from_slice(b"saltsalt\0\xfe\xf7\x2d\x02\x00\xff\x81\x15");
+    greeting.extend_from_slice(&[0; 6]);
+    greeting.extend_from_slice(&(1_u32 << 4).to_le_bytes());
+    greeting.extend_from_slice(b"saltsaltsalt\0mysql_native_password\0");
+    let mut login = (0x200_u32 | 0x8000 | 1 << 24).to_le_bytes().to_vec();
+    login.extend_from_slice(&[0; 24]);
+    login.extend_from_slice(&(1_u32 << 4).to_le_bytes());
+    login.extend_from_slice(b"user\0\0");
+    let rows = [
+        packet(1, b"\x01\0"),
+        packet(2, b"\x03abc"),
+        packet(3, b"\x03def"),
+        packet(4, b"\xfe\0\0\x02\0\0\0"),
+    ];
+    let script = vec![
+        (ToClient, packet(0, &greeting)),
+        (ToServer, packet(1, &login)),
+        (ToClient, packet(2, OK)),
+        (ToServer, packet(0, b"\x17\x07\0\0\0\0\x01\0\0\0")),
+        (ToClient, rows.concat()),
+    ];
+    let (found, _) = play(&script, 1 << 16, &Salt::default());
+    assert_eq!(found[2].rows, Some(2));
+}
+
 #[test]
 fn encryption_makes_a_connection_blind_and_it_is_counted_on() {
     let mut script = mysql(true);
