@@ -9,15 +9,10 @@ use std::os::fd::OwnedFd;
 use howfar_contract::jobs::Target;
 use howfar_contract::{FailCode, Failed};
 use howfar_wire::mysql::ServerError;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
-use rustix::net::{self, RecvFlags};
-use rustix::time::Timespec;
 
-use crate::channel::{self, Channel};
-use crate::clock::now_ns;
+use crate::channel::Channel;
 use crate::connecting::open_one;
-use crate::connection::Broken;
+use crate::exchange::Exchange;
 use crate::failure;
 use crate::login::Entry;
 use crate::protocol::Replies;
@@ -26,9 +21,7 @@ use crate::wire::send_some;
 
 pub(crate) use results::{Answered, Ended, Results};
 
-/// Longest time between two looks at the clock while nothing moves.
-const LOOK_NS: i64 = 500_000_000;
-const BUFFER: usize = 16 * 1024;
+const NOTHING: &str = "`nothing`";
 
 /// Rows of text values; `None` is SQL's NULL.
 pub(crate) type Rows = Vec<Vec<Option<String>>>;
@@ -50,12 +43,8 @@ pub(crate) struct Client<'a> {
     replies: Replies,
     target: &'a Target,
     stall_ns: u64,
-    /// The statement under way, in a few words; none between statements.
+    /// The statement under way, in a few words and quoted; none between statements.
     doing: Option<String>,
-    buffer: Vec<u8>,
-    /// What the channel made of the bytes last sent, and of those last received.
-    sealed: Vec<u8>,
-    opened: Vec<u8>,
 }
 
 impl<'a> Client<'a> {
@@ -72,9 +61,6 @@ impl<'a> Client<'a> {
             target: entry.target,
             stall_ns: limits.stall_ns,
             doing: None,
-            buffer: vec![0; BUFFER],
-            sealed: Vec::new(),
-            opened: Vec::new(),
         })
     }
 
@@ -118,8 +104,8 @@ impl<'a> Client<'a> {
     /// Send a whole packet that holds `sql`.
     pub(crate) fn start_packet(&mut self, packet: &[u8], sql: &[u8]) -> Result<(), Failed> {
         assert!(self.doing.is_none(), "one statement at a time");
-        self.doing = Some(gist(sql));
-        self.send(packet)
+        self.doing = Some(format!("`{}`", gist(sql)));
+        self.exchange(|exchange, doing| exchange.send(packet, doing))
     }
 
     /// Wait for the end of what was started.
@@ -130,127 +116,50 @@ impl<'a> Client<'a> {
     }
 
     fn follow(&mut self, results: &mut Results) -> Result<(), Failed> {
-        // One limit for the whole answer: it is small, whatever comes instead of it.
-        let since_ns = now_ns();
-        loop {
-            let ended = self.receive(since_ns, |bytes| results.feed(bytes))?;
-            match ended {
-                None => {
-                    self.channel
-                        .goes_on()
-                        .map_err(|error| channel::broken(self.target, &error))?;
-                    self.in_time(since_ns)?;
-                }
-                Some(Ended::Done) => {
-                    self.doing = None;
-                    return Ok(());
-                }
-                Some(Ended::Failed(error)) => return Err(self.refused(&error)),
-            }
+        let (target, mut ended) = (self.target, None);
+        self.exchange(|exchange, doing| {
+            exchange.ask(&[], doing, |bytes| {
+                ended = results
+                    .feed(bytes)
+                    .map_err(|broken| broken.translate(target, None))?;
+                Ok(ended.is_some())
+            })
+        })?;
+        if let Some(Ended::Failed(error)) = ended {
+            return Err(self.refused(&error));
         }
-    }
-
-    /// All packets to the server leave here.
-    fn send(&mut self, packets: &[u8]) -> Result<(), Failed> {
-        if self.channel.is_plain() {
-            return self.send_bytes(packets);
-        }
-        let mut sealed = std::mem::take(&mut self.sealed);
-        sealed.clear();
-        self.channel
-            .seal(packets, &mut sealed)
-            .map_err(|error| channel::broken(self.target, &error))?;
-        let sent = self.send_bytes(&sealed);
-        self.sealed = sealed;
-        sent
-    }
-
-    fn send_bytes(&self, bytes: &[u8]) -> Result<(), Failed> {
-        let mut rest = bytes;
-        let mut moved_ns = now_ns();
-        while !rest.is_empty() {
-            let sent = send_some(&self.socket, rest)
-                .map_err(|error| failure::broken(self.target, &error))?;
-            rest = &rest[sent..];
-            if sent > 0 {
-                moved_ns = now_ns();
-            } else {
-                self.wait(PollFlags::OUT, moved_ns)?;
-            }
-        }
+        self.doing = None;
         Ok(())
     }
 
-    /// All bytes from the server come in here: `take` gets what there is, once there is some.
-    fn receive<T>(
+    /// Send or receive. One limit for a whole answer: it is small, whatever comes instead of it.
+    fn exchange(
         &mut self,
-        since_ns: u64,
-        take: impl FnOnce(&[u8]) -> Result<T, Broken>,
-    ) -> Result<T, Failed> {
-        loop {
-            match net::recv(&self.socket, &mut self.buffer[..], RecvFlags::DONTWAIT) {
-                Ok((0, _)) => {
-                    let doing = format!("during `{}`", self.doing());
-                    return Err(failure::gone(self.target, &doing));
-                }
-                Ok((count, _)) => {
-                    let mut packets = std::mem::take(&mut self.opened);
-                    packets.clear();
-                    let answer = self.unseal(count, &mut packets).and_then(|()| {
-                        take(&packets).map_err(|broken| broken.translate(self.target, None))
-                    });
-                    self.opened = packets;
-                    return answer;
-                }
-                Err(Errno::AGAIN | Errno::INTR) => self.wait(PollFlags::IN, since_ns)?,
-                Err(error) => return Err(failure::broken(self.target, &error.into())),
-            }
-        }
-    }
-
-    /// The packet bytes that the first `count` bytes of the buffer hold.
-    fn unseal(&mut self, count: usize, packets: &mut Vec<u8>) -> Result<(), Failed> {
-        let mut own = Vec::new();
-        self.channel
-            .open(&self.buffer[..count], packets, &mut own)
-            .map_err(|error| channel::broken(self.target, &error))?;
-        self.send_bytes(&own)
-    }
-
-    /// What is waited for since `since_ns` has not come too late.
-    fn in_time(&self, since_ns: u64) -> Result<(), Failed> {
-        if now_ns() <= since_ns.saturating_add(self.stall_ns) {
-            return Ok(());
-        }
-        let mut failed = failure::stalled(self.target, 0, "statement", self.stall_ns);
-        failed.message = format!(
-            "`{}` on {} did not end within {:.1} s",
-            self.doing(),
-            failure::target_name(self.target),
-            self.stall_ns as f64 / 1e9
-        );
-        Err(failed)
-    }
-
-    /// Until the socket is ready, or it is time to look again.
-    fn wait(&self, what: PollFlags, since_ns: u64) -> Result<(), Failed> {
-        self.in_time(since_ns)?;
-        let patience = Timespec {
-            tv_sec: 0,
-            tv_nsec: LOOK_NS.min(self.stall_ns as i64),
+        act: impl FnOnce(&mut Exchange<'_>, &str) -> Result<(), Failed>,
+    ) -> Result<(), Failed> {
+        let doing = self.doing.as_deref().unwrap_or(NOTHING);
+        let mut exchange = Exchange {
+            target: self.target,
+            socket: &self.socket,
+            channel: &mut self.channel,
+            limit_ns: self.stall_ns,
+            most_ns: self.stall_ns,
         };
-        // Whatever it says, the next turn of the loop finds out.
-        let _ = poll(&mut [PollFd::new(&self.socket, what)], Some(&patience));
-        Ok(())
-    }
-
-    fn doing(&self) -> &str {
-        self.doing.as_deref().unwrap_or("nothing")
+        act(&mut exchange, doing).map_err(|mut failed| {
+            if failed.code == FailCode::Stalled {
+                failed.message = format!(
+                    "{doing} on {} did not end within {:.1} s",
+                    failure::target_name(self.target),
+                    self.stall_ns as f64 / 1e9
+                );
+            }
+            failed
+        })
     }
 
     fn refused(&self, error: &ServerError) -> Failed {
-        let doing = format!("`{}`", self.doing());
-        let mut failed = failure::server(self.target, &doing, error);
+        let doing = self.doing.as_deref().unwrap_or(NOTHING);
+        let mut failed = failure::server(self.target, doing, error);
         let advice = match error.code.to_string().as_str() {
             "1050" | "42P07" => "Drop the tables first (`cleanup`), or use another database.",
             "1044" | "1142" | "1227" | "42501" => {

@@ -2,6 +2,7 @@
 //!
 //! Not here: what the bytes say.
 
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
 use howfar_contract::Failed;
@@ -18,7 +19,7 @@ use crate::wire::send_some;
 
 const BUFFER: usize = 16 * 1024;
 /// Longest time between two looks at the clock while nothing moves.
-const LOOK_NS: i64 = 50_000_000;
+const LOOK_NS: u64 = 50_000_000;
 
 /// One connection, lent for some exchanges.
 pub(crate) struct Exchange<'a> {
@@ -32,6 +33,34 @@ pub(crate) struct Exchange<'a> {
 }
 
 impl Exchange<'_> {
+    /// Send `request`, and come back when it has left.
+    pub(crate) fn send(&mut self, request: &[u8], doing: &str) -> Result<(), Failed> {
+        if self.channel.is_plain() {
+            return self.leave(request, doing);
+        }
+        let mut sealed = Vec::new();
+        self.channel
+            .seal(request, &mut sealed)
+            .map_err(|error| channel::broken(self.target, &error))?;
+        self.leave(&sealed, doing)
+    }
+
+    fn leave(&self, bytes: &[u8], doing: &str) -> Result<(), Failed> {
+        let mut rest = bytes;
+        let mut moved_ns = now_ns();
+        while !rest.is_empty() {
+            let sent = self.send_some(rest)?;
+            rest = &rest[sent..];
+            let now = now_ns();
+            if sent > 0 {
+                moved_ns = now;
+            } else {
+                self.wait_since(moved_ns, now, PollFlags::OUT, doing)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Send `request`, and hand over what comes until `take` says that it was all. Both directions move at once: neither side waits
     /// for the other to read.
     pub(crate) fn ask(
@@ -43,30 +72,30 @@ impl Exchange<'_> {
         let broken = |error| channel::broken(self.target, &error);
         let mut unsent = Vec::new();
         self.channel.seal(request, &mut unsent).map_err(broken)?;
-        let (mut buffer, mut plain) = ([0; BUFFER], Vec::new());
+        let (mut buffer, mut plain) = ([MaybeUninit::uninit(); BUFFER], Vec::new());
         let began_ns = now_ns();
         let mut moved_ns = began_ns;
         let mut sent = 0;
         loop {
-            let count = send_some(self.socket, &unsent[sent..])
-                .map_err(|error| failure::broken(self.target, &error))?;
+            let count = self.send_some(&unsent[sent..])?;
             sent += count;
             let received = match net::recv(self.socket, &mut buffer[..], RecvFlags::DONTWAIT) {
-                Ok((0, _)) => {
+                Ok((_, 0)) => {
                     let during = format!("during {doing}");
                     return Err(failure::gone(self.target, &during));
                 }
-                Ok((received, _)) => received,
-                Err(Errno::AGAIN | Errno::INTR) => 0,
+                Ok(((received, _), _)) => received,
+                Err(Errno::AGAIN | Errno::INTR) => &mut [],
                 Err(error) => return Err(failure::broken(self.target, &error.into())),
             };
-            if received > 0 {
+            if !received.is_empty() {
                 plain.clear();
                 self.channel
-                    .open(&buffer[..received], &mut plain, &mut unsent)
+                    .open(received, &mut plain, &mut unsent)
                     .map_err(broken)?;
                 if !plain.is_empty() && take(&plain)? {
-                    return Ok(());
+                    // What the channel itself has to answer.
+                    return self.leave(&unsent[sent..], doing);
                 }
                 self.channel.goes_on().map_err(broken)?;
             }
@@ -74,24 +103,37 @@ impl Exchange<'_> {
             if now.saturating_sub(began_ns) > self.most_ns {
                 return Err(failure::stalled(self.target, 0, doing, self.most_ns));
             }
-            if count + received > 0 {
+            if count + received.len() > 0 {
                 moved_ns = now;
-            } else if now > moved_ns.saturating_add(self.limit_ns) {
-                return Err(failure::stalled(self.target, 0, doing, self.limit_ns));
-            } else {
-                self.wait(sent < unsent.len());
+                continue;
             }
+            let mut what = PollFlags::IN;
+            what.set(PollFlags::OUT, sent < unsent.len());
+            self.wait_since(moved_ns, now, what, doing)?;
         }
     }
 
-    fn wait(&self, to_send: bool) {
-        let mut what = PollFlags::IN;
-        what.set(PollFlags::OUT, to_send);
+    fn send_some(&self, bytes: &[u8]) -> Result<usize, Failed> {
+        send_some(self.socket, bytes).map_err(|error| failure::broken(self.target, &error))
+    }
+
+    /// Wait until the socket is ready, or it is time to look again. Nothing has moved since `moved_ns`.
+    fn wait_since(
+        &self,
+        moved_ns: u64,
+        now: u64,
+        what: PollFlags,
+        doing: &str,
+    ) -> Result<(), Failed> {
+        if now > moved_ns.saturating_add(self.limit_ns) {
+            return Err(failure::stalled(self.target, 0, doing, self.limit_ns));
+        }
         let patience = Timespec {
             tv_sec: 0,
-            tv_nsec: LOOK_NS,
+            tv_nsec: LOOK_NS.min(self.limit_ns) as i64,
         };
         // Whatever ends the wait, the next turn of the caller's loop finds out.
         let _ = poll(&mut [PollFd::new(self.socket, what)], Some(&patience));
+        Ok(())
     }
 }
