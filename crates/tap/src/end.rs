@@ -80,6 +80,11 @@ pub(crate) fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// Take what an event's counter or a timer holds: it is quiet again.
+pub(crate) fn drain(descriptor: &OwnedFd) {
+    let _ = rustix::io::read(descriptor, &mut [0u8; 8]);
+}
+
 #[cfg(test)]
 pub(crate) mod made {
     use std::io::{ErrorKind, Read, Write};

@@ -15,6 +15,7 @@ mod packets;
 mod pass;
 mod record;
 mod relay;
+mod upstream;
 mod yielding;
 
 use std::io::BufRead;

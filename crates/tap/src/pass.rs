@@ -11,14 +11,15 @@ use howfar_contract::jobs::Target;
 use howfar_record::Direction;
 use rustix::event::epoll::{self, EventData};
 use rustix::io::Errno;
-use rustix::net::{self, Shutdown, sockopt};
+use rustix::net::{self, Shutdown};
 use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
 use rustix::time::Timespec;
 
 use crate::address::{self, ConnectError, peer};
-use crate::end::{End, INTEREST, now_ns};
+use crate::end::{End, INTEREST, drain, now_ns};
 use crate::keep::Keeper;
 use crate::record::Recorder;
+use crate::upstream::{RETRY_NS, Upstream};
 
 const EVENTS: usize = 256;
 const AT_ONCE: usize = 16;
@@ -28,9 +29,6 @@ const LISTENER: u64 = u64::MAX;
 const WAKE: u64 = u64::MAX - 1;
 /// Connections; one more is closed. Each needs six descriptors.
 const MOST_CONNECTIONS: usize = 16_384;
-/// A server whose queue is full is tried again after this, for so long.
-const RETRY_NS: u64 = 1_000_000;
-const PATIENCE_NS: u64 = 10_000_000_000;
 
 /// The pipe of one direction, and how far its stream has come.
 #[derive(Debug)]
@@ -67,14 +65,6 @@ impl Pipe {
             abandoned: false,
         }
     }
-}
-
-/// How far the connection to the server has come.
-#[derive(Debug)]
-enum Upstream {
-    Due { at_ns: u64 },
-    Connecting(End),
-    Open(End),
 }
 
 /// A connection of the application and its connection to the server.
@@ -279,8 +269,8 @@ impl Passer {
         };
         if token & 1 == 0 {
             relayed.client.hear(flags);
-        } else if let Upstream::Connecting(end) | Upstream::Open(end) = &mut relayed.server {
-            end.hear(flags);
+        } else {
+            relayed.server.hear(flags);
         }
         self.serve(index);
     }
@@ -373,44 +363,19 @@ impl Passer {
     }
 
     fn connect(&mut self, relayed: &mut Relayed, index: usize) -> Result<(), ConnectError> {
-        match &mut relayed.server {
-            Upstream::Due { at_ns } if *at_ns <= now_ns() => {
-                match address::connect(&self.target, &relayed.client.socket) {
-                    Ok(socket) => {
-                        let token = EventData::new_u64(index as u64 * 2 + 1);
-                        epoll::add(&self.epoll, &socket, token, INTEREST)?;
-                        if let Some(keeper) = &mut self.keeper {
-                            keeper.connected(relayed.id, &socket);
-                        }
-                        relayed.server = match &self.target {
-                            Target::Unix { .. } => {
-                                self.totals.server_pid = peer(&socket).map(|(pid, _)| pid);
-                                Upstream::Open(End::new(socket))
-                            }
-                            Target::Tcp { .. } => Upstream::Connecting(End::new(socket)),
-                        };
-                    }
-                    Err(ConnectError::Kernel(Errno::AGAIN))
-                        if now_ns() < relayed.opened_ns + PATIENCE_NS =>
-                    {
-                        *at_ns = now_ns() + RETRY_NS;
-                    }
-                    Err(error) => return Err(error),
-                }
+        let (client, opened_ns) = (&relayed.client.socket, relayed.opened_ns);
+        let server = &mut relayed.server;
+        server.connect(&self.target, client, opened_ns, |socket| {
+            let token = EventData::new_u64(index as u64 * 2 + 1);
+            epoll::add(&self.epoll, socket, token, INTEREST)?;
+            if let Some(keeper) = &mut self.keeper {
+                keeper.connected(relayed.id, socket);
             }
-            Upstream::Connecting(end) if end.readable || end.writable => {
-                sockopt::socket_error(&end.socket)??;
-                if net::getpeername(&end.socket).is_ok() {
-                    let connecting =
-                        std::mem::replace(&mut relayed.server, Upstream::Due { at_ns: 0 });
-                    if let Upstream::Connecting(end) = connecting {
-                        relayed.server = Upstream::Open(end);
-                    }
-                }
+            if matches!(self.target, Target::Unix { .. }) {
+                self.totals.server_pid = peer(socket).map(|(pid, _)| pid);
             }
-            _ => {}
-        }
-        Ok(())
+            Ok(())
+        })
     }
 }
 
@@ -480,10 +445,6 @@ fn discard(pipe: &mut Pipe, from: &mut End) -> Result<(), Errno> {
         Err(error) => return Err(error),
     }
     Ok(())
-}
-
-fn drain(descriptor: &OwnedFd) {
-    let _ = rustix::io::read(descriptor, &mut [0u8; 8]);
 }
 
 #[cfg(test)]

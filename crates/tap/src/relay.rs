@@ -10,18 +10,20 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use howfar_contract::jobs::Target;
+use howfar_record::Direction;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{self, Shutdown, sockopt};
+use rustix::net::{self, Shutdown};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
 
 use crate::address::{self, ConnectError};
-use crate::end::{End, INTEREST, now_ns};
+use crate::end::{End, INTEREST, drain, now_ns};
 use crate::flow::{Flow, Passed};
 use crate::jobs::TapCounts;
+use crate::upstream::Upstream;
 
 const EVENTS: usize = 256;
 const BUFFER: usize = 64 * 1024;
@@ -34,26 +36,6 @@ const MOST_CONNECTIONS: usize = 65_536;
 const AT_ONCE: usize = 16;
 /// How much earlier than needed the thread wakes.
 const EARLY_NS: u64 = 80_000;
-/// A server whose queue is full is tried again after this, for so long.
-const RETRY_NS: u64 = 1_000_000;
-const PATIENCE_NS: u64 = 10_000_000_000;
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Direction {
-    ToServer,
-    ToClient,
-}
-
-/// How far the connection to the server has come.
-#[derive(Debug)]
-enum Upstream {
-    /// The connect is due, after the round trip that it takes on the path.
-    Due {
-        at_ns: u64,
-    },
-    /// TCP: the kernel is at it.
-    Connecting(End),
-    Open(End),
-}
 
 #[derive(Debug)]
 struct Connection {
@@ -215,6 +197,7 @@ impl Relay {
             let now = now_ns();
             let connection = Connection {
                 client: End::new(socket),
+                // After the round trip that a connect takes on the path.
                 server: Upstream::Due {
                     at_ns: now + self.delay_ns + self.delay_ns / 2,
                 },
@@ -244,8 +227,8 @@ impl Relay {
         };
         if token & 1 == 0 {
             connection.client.hear(flags);
-        } else if let Upstream::Connecting(end) | Upstream::Open(end) = &mut connection.server {
-            end.hear(flags);
+        } else {
+            connection.server.hear(flags);
         }
         self.serve(index);
     }
@@ -366,38 +349,12 @@ impl Relay {
     }
 
     fn connect(&mut self, connection: &mut Connection, index: usize) -> Result<(), ConnectError> {
-        match &mut connection.server {
-            Upstream::Due { at_ns } if *at_ns <= now_ns() => {
-                match address::connect(&self.target, &connection.client.socket) {
-                    Ok(socket) => {
-                        let token = EventData::new_u64(index as u64 * 2 + 1);
-                        epoll::add(&self.epoll, &socket, token, INTEREST)?;
-                        let end = End::new(socket);
-                        connection.server = match &self.target {
-                            Target::Unix { .. } => Upstream::Open(end),
-                            Target::Tcp { .. } => Upstream::Connecting(end),
-                        };
-                    }
-                    Err(ConnectError::Kernel(Errno::AGAIN))
-                        if now_ns() < connection.opened_ns + PATIENCE_NS =>
-                    {
-                        *at_ns = now_ns() + RETRY_NS;
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-            Upstream::Connecting(end) if end.readable || end.writable => {
-                sockopt::socket_error(&end.socket)??;
-                let Upstream::Connecting(end) =
-                    std::mem::replace(&mut connection.server, Upstream::Due { at_ns: 0 })
-                else {
-                    unreachable!("looked at above")
-                };
-                connection.server = Upstream::Open(end);
-            }
-            _ => {}
-        }
-        Ok(())
+        let (client, opened_ns) = (&connection.client.socket, connection.opened_ns);
+        let server = &mut connection.server;
+        server.connect(&self.target, client, opened_ns, |socket| {
+            let token = EventData::new_u64(index as u64 * 2 + 1);
+            epoll::add(&self.epoll, socket, token, INTEREST)
+        })
     }
 }
 
@@ -434,10 +391,6 @@ fn pass(flow: &mut Flow, to: &mut End, now_ns: u64, total: &mut Passed) -> Resul
         return Ok(true);
     }
     Ok(passed.bytes > 0)
-}
-
-fn drain(descriptor: &OwnedFd) {
-    let _ = rustix::io::read(descriptor, &mut [0u8; 8]);
 }
 
 #[cfg(test)]

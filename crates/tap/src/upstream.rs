@@ -1,0 +1,72 @@
+//! The connection to the server, from its connect on.
+
+use std::os::fd::OwnedFd;
+
+use howfar_contract::jobs::Target;
+use rustix::event::epoll::EventFlags;
+use rustix::io::Errno;
+use rustix::net::{self, sockopt};
+
+use crate::address::{self, ConnectError};
+use crate::end::{End, now_ns};
+
+/// A server whose queue is full is tried again after this, for so long.
+pub(crate) const RETRY_NS: u64 = 1_000_000;
+const PATIENCE_NS: u64 = 10_000_000_000;
+
+/// How far it has come.
+#[derive(Debug)]
+pub(crate) enum Upstream {
+    /// Not before this time.
+    Due {
+        at_ns: u64,
+    },
+    /// TCP: the kernel is at it.
+    Connecting(End),
+    Open(End),
+}
+
+impl Upstream {
+    pub(crate) fn hear(&mut self, flags: EventFlags) {
+        if let Self::Connecting(end) | Self::Open(end) = self {
+            end.hear(flags);
+        }
+    }
+
+    /// Go on as far as the server lets. `client` asked for it at `opened_ns`; `made` is shown the socket as soon as there is one.
+    pub(crate) fn connect(
+        &mut self,
+        server: &Target,
+        client: &OwnedFd,
+        opened_ns: u64,
+        made: impl FnOnce(&OwnedFd) -> Result<(), Errno>,
+    ) -> Result<(), ConnectError> {
+        match self {
+            Self::Due { at_ns } if *at_ns <= now_ns() => match address::connect(server, client) {
+                Ok(socket) => {
+                    made(&socket)?;
+                    let end = End::new(socket);
+                    *self = match server {
+                        Target::Unix { .. } => Self::Open(end),
+                        Target::Tcp { .. } => Self::Connecting(end),
+                    };
+                }
+                Err(ConnectError::Kernel(Errno::AGAIN)) if now_ns() < opened_ns + PATIENCE_NS => {
+                    *at_ns = now_ns() + RETRY_NS;
+                }
+                Err(error) => return Err(error),
+            },
+            Self::Connecting(end) if end.readable || end.writable => {
+                sockopt::socket_error(&end.socket)??;
+                // One that another process began may not be there yet.
+                if net::getpeername(&end.socket).is_ok() {
+                    if let Self::Connecting(end) = std::mem::replace(self, Self::Due { at_ns: 0 }) {
+                        *self = Self::Open(end);
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
