@@ -1,7 +1,6 @@
 //! Events of a load job or a page job. Times are nanoseconds, sizes bytes.
 
 use std::collections::BTreeMap;
-use std::process::ExitCode;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -50,13 +49,15 @@ impl Failed {
             "Run ./setup again, so that howfar and its engine are of one version.",
         )
     }
+}
 
-    /// Write the event and give the exit code that goes with it.
-    pub fn report(&self) -> ExitCode {
-        // Without a reader the exit code alone must tell.
-        let _ = crate::emit(self);
-        ExitCode::from(1)
-    }
+/// Our own mistake, or the kernel's refusal of something that it never refuses.
+pub fn internal(message: impl Into<String>) -> Failed {
+    Failed::new(
+        FailCode::Internal,
+        message,
+        "Please report this with the command you ran.",
+    )
 }
 
 /// What the first connection really is. `None` means: cannot be asked on this transport, or off; never "as asked".

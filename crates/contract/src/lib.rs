@@ -1,6 +1,6 @@
 //! The Rust side of the contract with Python: jobs come in, events go out, histograms travel inside them.
 //!
-//! Not here: what a job means. Start at [`jobs::LoadJob`] and [`events`]; [`emit`] writes an event, [`read_job`] reads a job.
+//! Not here: what a job means. Start at [`jobs::LoadJob`] and [`events`]; [`emit`] writes an event, [`read_job`] reads a job, [`report`] ends one.
 
 mod bounds;
 pub mod events;
@@ -9,10 +9,10 @@ pub mod jobs;
 mod schema;
 mod stream;
 
-pub use events::{FailCode, Failed};
+pub use events::{FailCode, Failed, internal};
 pub use histogram::Latency;
 pub use schema::Contract;
-pub use stream::{emit, parse_job, read_begin, read_job};
+pub use stream::{emit, parse_job, read_begin, read_job, report, tell};
 
 /// Raised when a message changes its meaning; a job of another version is refused.
 pub const PROTOCOL_VERSION: u32 = 2;

@@ -1,13 +1,14 @@
 //! JSON lines: the first line of stdin is the job, each line of stdout is one event.
 
 use std::io::{self, BufRead, Write};
+use std::process::ExitCode;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::PROTOCOL_VERSION;
-use crate::events::Failed;
+use crate::events::{Failed, internal};
 use crate::jobs::Begin;
 
 /// Write one event as a line on stdout and flush it.
@@ -19,6 +20,23 @@ pub fn emit<T: Serialize>(event: &T) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(&line)?;
     stdout.flush()
+}
+
+/// [`emit`], where a reader that is gone ends the job.
+pub fn tell<T: Serialize>(event: &T) -> Result<(), Failed> {
+    emit(event).map_err(|error| internal(format!("writing an event: {error}")))
+}
+
+/// Say why a job failed, if it did, and give the exit code that goes with its end.
+pub fn report(outcome: Result<(), Failed>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failed) => {
+            // Without a reader the exit code alone must tell.
+            let _ = emit(&failed);
+            ExitCode::from(1)
+        }
+    }
 }
 
 /// Read the first line of stdin as a job of `kind`. Later input is left alone.

@@ -27,7 +27,7 @@ mod sys;
 
 use clock::Scheduling;
 use event::Event;
-use howfar_contract::{Contract, Failed};
+use howfar_contract::{Contract, Failed, report};
 use job::{Command, LinkJob};
 use link::Link;
 
@@ -53,10 +53,7 @@ enum News {
 pub fn run() -> ExitCode {
     let (sender, news) = channel();
     read_stdin(sender.clone());
-    match serve(&news, sender) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failed) => failed.report(),
-    }
+    report(serve(&news, sender))
 }
 
 fn read_stdin(sender: Sender<News>) {

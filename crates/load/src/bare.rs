@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use howfar_contract::events::Ready;
 use howfar_contract::jobs::{Driver as Requested, LoadJob};
-use howfar_contract::{FailCode, Failed};
+use howfar_contract::{FailCode, Failed, internal};
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{self, RecvFlags, SendFlags};
@@ -24,7 +24,6 @@ use crate::connecting::open_one;
 use crate::connection::{After, Broken, Connection, State, Tools};
 use crate::coordinator;
 use crate::failure;
-use crate::login::internal;
 use crate::ring::{Event, Ring, Token};
 use crate::window::emit_event;
 use crate::wire::Wire;

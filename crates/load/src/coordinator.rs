@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use howfar_contract::events::{Finished, Ready};
 use howfar_contract::jobs::{Connect, LoadJob};
-use howfar_contract::{FailCode, Failed};
+use howfar_contract::{FailCode, Failed, internal};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
@@ -20,7 +20,6 @@ use crate::clock::now_ns;
 use crate::connecting::open_one;
 use crate::connection::{Connection, State};
 use crate::held;
-use crate::login::internal;
 use crate::receipt::{self, ReceiptContext};
 use crate::ring::Ring;
 use crate::socket::{Address, allow_descriptors};

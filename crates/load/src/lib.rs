@@ -48,7 +48,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-use howfar_contract::{Failed, read_job};
+use howfar_contract::{Failed, internal, read_job, report};
 
 /// Read a load job on stdin, run it, write events on stdout.
 pub fn run() -> ExitCode {
@@ -87,17 +87,14 @@ pub fn run_usage() -> ExitCode {
 
 /// Whatever goes wrong becomes a `failed` event.
 fn guarded(work: impl FnOnce() -> Result<(), Failed>) -> ExitCode {
-    match unpanicked("the coordinator", work) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failed) => failed.report(),
-    }
+    report(unpanicked("the coordinator", work))
 }
 
 /// The outcome of `work`, of which a panic is one.
 fn unpanicked(who: &str, work: impl FnOnce() -> Result<(), Failed>) -> Result<(), Failed> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let reason = panic_text(panic.as_ref());
-        Err(login::internal(format!("{who} panicked: {reason}")))
+        Err(internal(format!("{who} panicked: {reason}")))
     })
 }
 

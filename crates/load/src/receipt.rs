@@ -9,7 +9,7 @@ use std::path::Path;
 
 use howfar_contract::events::Receipt;
 use howfar_contract::jobs::{PsMode, Target};
-use howfar_contract::{FailCode, Failed};
+use howfar_contract::{FailCode, Failed, internal};
 use howfar_wire::mysql::Malformed;
 use rustix::net::{self, SocketAddrAny, sockopt};
 
@@ -18,7 +18,7 @@ use crate::client::{Ended, Results, Rows};
 use crate::connection::Broken;
 use crate::exchange::Exchange;
 use crate::failure;
-use crate::login::{Entry, Facts, Session, internal};
+use crate::login::{Entry, Facts, Session};
 use crate::protocol::Replies;
 use crate::socket::Address;
 use crate::sockopt::max_segment;

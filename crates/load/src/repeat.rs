@@ -5,15 +5,15 @@ use std::collections::HashMap;
 use std::thread;
 use std::time::Duration;
 
-use howfar_contract::Failed;
 use howfar_contract::events::Repeated;
 use howfar_contract::jobs::{RepeatJob, RepeatPage, SqlProtocol, opened_before};
+use howfar_contract::{Failed, internal};
 use howfar_wire::mysql::handshake::Account;
 
 use crate::channel::Wanted;
 use crate::client::{Client, Limits};
 use crate::clock::now_ns;
-use crate::login::{Entry, internal};
+use crate::login::Entry;
 use crate::socket::Address;
 use crate::tables::nothing_prepared;
 use crate::window::emit_event;

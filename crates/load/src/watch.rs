@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use howfar_contract::events::{Watched, Watching};
 use howfar_contract::jobs::{SqlProtocol, WatchJob};
-use howfar_contract::{FailCode, Failed};
+use howfar_contract::{FailCode, Failed, internal};
 use howfar_wire::mysql::handshake::Account;
 
 use crate::acknowledged::{KeyOutcome, Log, LogFile};
 use crate::channel::Wanted;
 use crate::client::{Client, Limits};
 use crate::clock::now_ns;
-use crate::login::{Entry, internal};
+use crate::login::Entry;
 use crate::socket::Address;
 use crate::tables::nothing_prepared;
 use crate::window::emit_event;

@@ -7,11 +7,10 @@ use howfar_contract::events::{
     Account, Bytes, Fairness, Finished, Histogram, Interval, Lookups, Lost, Measuring, TcpFacts,
 };
 use howfar_contract::jobs::Observed;
-use howfar_contract::{Failed, emit};
+use howfar_contract::{Failed, emit, internal};
 
 use crate::clock::{now_ns, unix_ns};
 use crate::counts::{Shares, Slice, Totals};
-use crate::login::internal;
 use crate::tally::{Passed, Window};
 use crate::tcp_info::TcpInfo;
 use crate::usage::Usage;

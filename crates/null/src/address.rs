@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use howfar_contract::jobs::Target;
+use howfar_contract::jobs::{Target, numeric};
 use howfar_contract::{FailCode, Failed};
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
@@ -16,51 +16,25 @@ const QUEUE: i32 = 4096;
 /// How long the ping-pong waits for anything.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Where the server listens.
-#[derive(Debug)]
-pub(crate) enum ListenAddress {
-    Unix(String),
-    Tcp(u16),
-}
-
-impl ListenAddress {
-    pub(crate) fn port(&self) -> Option<u16> {
-        match self {
-            Self::Unix(_) => None,
-            Self::Tcp(port) => Some(*port),
-        }
-    }
-
-    /// Take away what listening left in the file system.
-    pub(crate) fn clear(&self) {
-        if let Self::Unix(path) = self {
-            // Whoever removed it before us meant it.
-            let _ = fs::remove_file(path);
-        }
+/// Take away what listening left in the file system.
+pub(crate) fn forget(target: &Target) {
+    if let Target::Unix { path } = target {
+        // Whoever removed it before us meant it.
+        let _ = fs::remove_file(path);
     }
 }
 
-fn numeric(host: &str) -> Result<IpAddr, Failed> {
-    host.parse().map_err(|_| {
-        Failed::new(
-            FailCode::BadJob,
-            format!("`{host}` is no numeric address"),
-            "Correct the address.",
-        )
-    })
-}
-
-/// A listening socket that does not block.
-pub(crate) fn listen(target: &Target) -> Result<(OwnedFd, ListenAddress), Failed> {
+/// A listening socket that does not block, and its port if it has one.
+pub(crate) fn listen(target: &Target) -> Result<(OwnedFd, Option<u16>), Failed> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let open = |family| net::socket_with(family, SocketType::STREAM, flags, None);
-    let opened: io::Result<(OwnedFd, ListenAddress)> = match target {
+    let opened: io::Result<(OwnedFd, Option<u16>)> = match target {
         Target::Unix { path } => (|| {
             let address = net::SocketAddrUnix::new(path.as_str())?;
             let socket = open(AddressFamily::UNIX)?;
             net::bind(&socket, &address)?;
             net::listen(&socket, QUEUE)?;
-            Ok((socket, ListenAddress::Unix(path.clone())))
+            Ok((socket, None))
         })(),
         Target::Tcp { host, port } => {
             let address = SocketAddr::new(numeric(host)?, *port);
@@ -75,7 +49,7 @@ pub(crate) fn listen(target: &Target) -> Result<(OwnedFd, ListenAddress), Failed
                 net::bind(&socket, &address)?;
                 net::listen(&socket, QUEUE)?;
                 let bound = SocketAddr::try_from(net::getsockname(&socket)?)?;
-                Ok((socket, ListenAddress::Tcp(bound.port())))
+                Ok((socket, Some(bound.port())))
             })()
         }
     };

@@ -7,6 +7,7 @@
 
 mod address;
 mod canned;
+mod clock;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod jobs;
@@ -21,7 +22,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 
-use howfar_contract::{Contract, FailCode, Failed, emit, read_job};
+use howfar_contract::{Contract, Failed, internal, read_job, report, tell};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use canned::Book;
@@ -42,12 +43,12 @@ pub fn describe(contract: &mut Contract) {
 
 /// Read a null job on stdin and serve until stdin ends.
 pub fn serve() -> ExitCode {
-    ended(read_job("null").and_then(|job| serve_until_stdin_ends(&job)))
+    report(read_job("null").and_then(|job| serve_until_stdin_ends(&job)))
 }
 
 /// Read a ping-pong job on stdin, run it, write its result on stdout.
 pub fn ping_pong() -> ExitCode {
-    ended(read_job("pingpong").and_then(|job: PingPongJob| {
+    report(read_job("pingpong").and_then(|job: PingPongJob| {
         job.check()?;
         tell(&pingpong::measure(&job)?)
     }))
@@ -55,25 +56,19 @@ pub fn ping_pong() -> ExitCode {
 
 /// Read an answer job on stdin and serve until stdin ends.
 pub fn answer() -> ExitCode {
-    ended(read_job("answer").and_then(|job| replay::serve(&job)))
+    report(read_job("answer").and_then(|job| replay::serve(&job)))
 }
 
 /// Read a replay job on stdin, run it, write an event for each page on stdout.
 pub fn replay() -> ExitCode {
-    ended(read_job("replay").and_then(|job| replay::replay(&job)))
-}
-
-fn ended(outcome: Result<(), Failed>) -> ExitCode {
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failed) => failed.report(),
-    }
+    report(read_job("replay").and_then(|job| replay::replay(&job)))
 }
 
 fn serve_until_stdin_ends(job: &NullJob) -> Result<(), Failed> {
     job.check()?;
     allow_connections();
-    let (listener, address) = address::listen(&job.listen.clone().into())?;
+    let target = job.listen.clone().into();
+    let (listener, port) = address::listen(&target)?;
     let listener = Arc::new(listener);
     let book = Arc::new(Book::new(job.flavour, job.reply_bytes as usize));
     for number in 0..job.threads {
@@ -90,12 +85,10 @@ fn serve_until_stdin_ends(job: &NullJob) -> Result<(), Failed> {
             })
             .map_err(|error| internal(format!("starting a thread: {error}")))?;
     }
-    tell(&NullReady {
-        port: address.port(),
-    })?;
+    tell(&NullReady { port })?;
     // Whatever comes is ignored; the end ends the server, with its threads.
     let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
-    address.clear();
+    address::forget(&target);
     Ok(())
 }
 
@@ -104,17 +97,4 @@ fn allow_connections() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     let _ = setrlimit(Resource::Nofile, limit);
-}
-
-fn tell<T: serde::Serialize>(event: &T) -> Result<(), Failed> {
-    emit(event).map_err(|error| internal(format!("writing an event: {error}")))
-}
-
-/// Our own mistake, or the kernel's refusal of something that it never refuses.
-fn internal(message: impl Into<String>) -> Failed {
-    Failed::new(
-        FailCode::Internal,
-        message,
-        "Please report this with the command you ran.",
-    )
 }

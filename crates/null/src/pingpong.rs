@@ -13,9 +13,9 @@ use howfar_wire::mysql::row::Work;
 use howfar_wire::mysql::{Answer, Framer, Malformed, auth};
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::address;
+use crate::clock::{now_ns, thread_cpu_ns};
 use crate::jobs::{PingPong, PingPongJob};
 
 const SQL: &[u8] = b"SELECT c FROM sbtest1 WHERE id=?";
@@ -63,7 +63,7 @@ pub(crate) fn measure(job: &PingPongJob) -> Result<PingPong, Failed> {
                 return Ok(PingPong {
                     rounds: latency.count(),
                     elapsed_ns: now - from,
-                    cpu_ns: read(ClockId::ThreadCPUTime) - cpu,
+                    cpu_ns: thread_cpu_ns() - cpu,
                     request_bytes: request.len() as u32,
                     reply_bytes: length as u32,
                     clock_step_ns,
@@ -72,7 +72,7 @@ pub(crate) fn measure(job: &PingPongJob) -> Result<PingPong, Failed> {
                 });
             }
         } else if now >= start {
-            began = Some((now, read(ClockId::ThreadCPUTime)));
+            began = Some((now, thread_cpu_ns()));
         }
         last = now;
     }
@@ -248,15 +248,4 @@ fn failed(name: &str, code: FailCode, what: &str) -> Failed {
         format!("the server at {name} {what}"),
         "The ping-pong is for `howfar-engine null`, one that runs and is not paused.",
     )
-}
-
-#[inline]
-fn now_ns() -> u64 {
-    read(ClockId::Monotonic)
-}
-
-#[inline]
-fn read(clock: ClockId) -> u64 {
-    let time = clock_gettime(clock);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

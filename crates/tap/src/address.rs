@@ -7,57 +7,35 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 
-use howfar_contract::jobs::{Listen, Target};
+use howfar_contract::jobs::{Listen, Target, numeric};
 use howfar_contract::{FailCode, Failed};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use rustix::process::{Uid, geteuid};
 use rustix::thread::set_thread_res_uid;
 
-/// What listening left to be undone.
-#[derive(Debug)]
-pub(crate) enum Opened {
-    Unix(String),
-    Tcp(u16),
-}
-
-impl Opened {
-    pub(crate) fn port(&self) -> Option<u16> {
-        match self {
-            Self::Unix(_) => None,
-            Self::Tcp(port) => Some(*port),
-        }
-    }
-
-    /// Take away what listening left in the file system.
-    pub(crate) fn clear(&self) {
-        if let Self::Unix(path) = self {
-            // Whoever removed it before us meant it.
-            let _ = fs::remove_file(path);
-        }
-    }
-}
-
-/// Take away what a listening socket of another process left in the file system.
+/// Take away what listening left in the file system, of this process or of another.
 pub(crate) fn forget(listen: &Listen) {
     if let Listen::Unix { path } = listen {
+        // Whoever removed it before us meant it.
         let _ = fs::remove_file(path);
     }
 }
 
-/// A listening socket that does not block. Everybody may connect to a Unix socket: the server decides who may.
-pub(crate) fn listen(listen: &Listen) -> Result<(OwnedFd, Opened), Failed> {
+/// A listening socket that does not block, and its port if it has one. Everybody may connect to a Unix socket: the server decides who
+/// may.
+pub(crate) fn listen(listen: &Listen) -> Result<(OwnedFd, Option<u16>), Failed> {
     let opened = match listen {
         Listen::Unix { path } => UnixListener::bind(path).and_then(|listener| {
             listener.set_nonblocking(true)?;
             fs::set_permissions(path, Permissions::from_mode(0o777))?;
-            Ok((listener.into(), Opened::Unix(path.clone())))
+            Ok((listener.into(), None))
         }),
         Listen::Tcp { host, port } => TcpListener::bind(SocketAddr::new(numeric(host)?, *port))
             .and_then(|listener| {
                 listener.set_nonblocking(true)?;
                 let port = listener.local_addr()?.port();
-                Ok((listener.into(), Opened::Tcp(port)))
+                Ok((listener.into(), Some(port)))
             }),
     };
     opened.map_err(|error| {
@@ -65,16 +43,6 @@ pub(crate) fn listen(listen: &Listen) -> Result<(OwnedFd, Opened), Failed> {
             FailCode::Connect,
             format!("the tap cannot listen on {listen:?}: {error}"),
             "Give it a path that does not exist yet in a directory that does, or an address of this host and a free port.",
-        )
-    })
-}
-
-fn numeric(host: &str) -> Result<IpAddr, Failed> {
-    host.parse().map_err(|_| {
-        Failed::new(
-            FailCode::BadJob,
-            format!("`{host}` is no numeric address"),
-            "Correct the address.",
         )
     })
 }

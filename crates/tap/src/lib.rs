@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use howfar_contract::{Contract, FailCode, Failed, emit, parse_job};
+use howfar_contract::{Contract, Failed, internal, parse_job, report, tell};
 use rustix::event::{EventfdFlags, eventfd};
 
 use application::{Application, raise_limits};
@@ -57,26 +57,17 @@ pub fn describe(contract: &mut Contract) {
 
 /// Read a tap job on stdin, pass connections on until stdin ends; each command on stdin is answered by the counts on stdout.
 pub fn run() -> ExitCode {
-    match serve() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failed) => failed.report(),
-    }
+    report(serve())
 }
 
 /// Read a record job on stdin, pass connections on and record them; without stdin pass them on until the application has ended.
 pub fn record() -> ExitCode {
-    match serve_recorded() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failed) => failed.report(),
-    }
+    report(serve_recorded())
 }
 
 /// Read a packets job on stdin and record what the packets carry.
 pub fn packets() -> ExitCode {
-    match packets::run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failed) => failed.report(),
-    }
+    report(packets::run())
 }
 
 /// Be the keeper of a recording tap; its descriptors come by stdin.
@@ -98,12 +89,10 @@ fn serve() -> Result<(), Failed> {
         return Err(Failed::bad_job("stdin ended before a job came"));
     };
     let job: TapJob = parse_job("tap", &text)?;
-    let (listener, opened) = address::listen(&job.listen)?;
+    let (listener, port) = address::listen(&job.listen)?;
     let mut relay = Relay::new(listener, job.server, Arc::clone(&commands.wake))
         .map_err(|error| internal(format!("setting up the tap: {error}")))?;
-    tell(&TapReady {
-        port: opened.port(),
-    })?;
+    tell(&TapReady { port })?;
     let outcome = loop {
         if let Err(error) = relay.turn() {
             break Err(internal(format!("the tap: {error}")));
@@ -114,7 +103,7 @@ fn serve() -> Result<(), Failed> {
             Err(failed) => break Err(failed),
         }
     };
-    opened.clear();
+    address::forget(&job.listen);
     outcome
 }
 
@@ -136,23 +125,20 @@ fn serve_recorded() -> Result<(), Failed> {
         return Err(Failed::bad_job("stdin ended before a job came"));
     };
     let job: RecordJob = parse_job("record", &text)?;
-    let (listener, opened) = address::listen(&job.listen)?;
+    let (listener, port) = address::listen(&job.listen)?;
     let keeper = Keeper::start(&job, &listener).map_err(setting_up)?;
     let mut passer =
         Passer::new(listener, job.server, Arc::clone(&commands.wake)).map_err(setting_up)?;
     passer.keeper = Some(keeper);
     passer.recorder = Some(Recorder::start().map_err(setting_up)?);
-    let outcome = tell(&TapReady {
-        port: opened.port(),
-    })
-    .and_then(|()| {
+    let outcome = tell(&TapReady { port }).and_then(|()| {
         let application = listen_to(&commands, &mut passer)?;
         passer.recorder = None;
         application
             .serve(&mut passer)
             .map_err(|error| internal(format!("the recorder: {error}")))
     });
-    opened.clear();
+    address::forget(&job.listen);
     if let Some(keeper) = passer.keeper.take() {
         keeper.goodbye();
     }
@@ -209,17 +195,4 @@ fn forward_stdin(sender: &Sender<Option<String>>, wake: &OwnedFd) {
         // A full counter wakes as well.
         let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
     }
-}
-
-fn tell<T: serde::Serialize>(event: &T) -> Result<(), Failed> {
-    emit(event).map_err(|error| internal(format!("writing an event: {error}")))
-}
-
-/// Our own mistake, or the kernel's refusal of something that it never refuses.
-fn internal(message: impl Into<String>) -> Failed {
-    Failed::new(
-        FailCode::Internal,
-        message,
-        "Please report this with the command you ran.",
-    )
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use howfar_contract::{FailCode, Failed, emit, read_job};
+use howfar_contract::{FailCode, Failed, emit, read_job, tell};
 use howfar_record::{Capture, Event, Packet, Segments};
 
 use crate::jobs::{PacketsEnded, PacketsJob, TapReady};
@@ -22,7 +22,7 @@ pub(crate) fn run() -> Result<(), Failed> {
     let address = job.address.as_deref().map(str::parse::<IpAddr>).transpose();
     let address =
         address.map_err(|_| Failed::bad_job("the server's address is not numeric".to_owned()))?;
-    crate::tell(&TapReady { port: None })?;
+    tell(&TapReady { port: None })?;
     let refused = |error: Error| {
         Failed::new(
             FailCode::Connect,

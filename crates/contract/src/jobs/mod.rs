@@ -27,7 +27,7 @@ pub use password::Password;
 pub use repeat::{DigestsJob, RepeatJob, RepeatPage, RepeatStep, opened_before};
 pub use session::{
     Algorithm, Compression, Connect, Driver, Listen, OnDisconnect, SessionJob, Target, Tls,
-    TlsVerify, TlsVersions,
+    TlsVerify, TlsVersions, numeric,
 };
 pub use sql::SqlProtocol;
 pub use tables::{Action, TablesJob};

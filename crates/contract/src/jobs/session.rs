@@ -1,9 +1,12 @@
 //! Where and through which session.
 
+use std::net::IpAddr;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Rule;
+use crate::{FailCode, Failed};
 
 /// A server by Unix socket or by numeric address and port.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -44,6 +47,17 @@ impl From<Listen> for Target {
             Listen::Tcp { host, port } => Self::Tcp { host, port },
         }
     }
+}
+
+/// The address that a `host` of these is.
+pub fn numeric(host: &str) -> Result<IpAddr, Failed> {
+    host.parse().map_err(|_| {
+        Failed::new(
+            FailCode::BadJob,
+            format!("`{host}` is no numeric address"),
+            "Correct the address.",
+        )
+    })
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]

@@ -18,7 +18,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::job::check_version;
-use howfar_contract::Failed;
+use howfar_contract::{Failed, report};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -72,10 +72,7 @@ fn default_timeout() -> u64 {
 
 /// Read a probe job on stdin, run it, write events on stdout.
 pub fn run() -> ExitCode {
-    match serve() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failed) => failed.report(),
-    }
+    report(serve())
 }
 
 fn serve() -> Result<(), Failed> {

@@ -11,8 +11,8 @@ mod preparing;
 #[cfg(test)]
 mod tests;
 
+use howfar_contract::Failed;
 use howfar_contract::jobs::Target;
-use howfar_contract::{FailCode, Failed};
 use howfar_wire::mysql::handshake::{self, Account, Greeting};
 use howfar_wire::mysql::{Answer, Framer, Malformed, ServerError, auth, frame};
 
@@ -273,13 +273,4 @@ impl Wrong {
             }
         }
     }
-}
-
-/// The engine's own mistake, reported as such.
-pub(crate) fn internal(message: impl Into<String>) -> Failed {
-    Failed::new(
-        FailCode::Internal,
-        message,
-        "Please report this with the command you ran.",
-    )
 }

@@ -1,5 +1,6 @@
 //! What a login sends, and what it refuses, byte for byte. Logins that end well are tested with real servers.
 
+use howfar_contract::FailCode;
 use howfar_contract::jobs::{PsMode, SessionJob, Sysbench, Tls, Workload};
 use howfar_wire::mysql::server;
 

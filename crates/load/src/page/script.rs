@@ -8,7 +8,7 @@ use howfar_contract::events::ServiceUse;
 use howfar_contract::jobs::{
     PageConnect, PageJob, PageScript, PageStep, Service, SqlProtocol, Store, Workload,
 };
-use howfar_contract::{FailCode, Failed};
+use howfar_contract::{FailCode, Failed, internal};
 
 use super::cpu::{Burner, Pace, thread_cpu_ns};
 use super::page_record::unused;
@@ -16,7 +16,6 @@ use super::service::{Buffers, ServiceConnection, ServiceEndpoint};
 use super::{Page, PageRecord, PageSetup};
 use crate::clock::now_ns;
 use crate::draws::Draws;
-use crate::login::internal;
 use crate::protocol::{Outcome, Request};
 use crate::statements::Statements;
 use crate::tables::nothing_prepared;

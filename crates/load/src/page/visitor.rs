@@ -10,9 +10,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use howfar_contract::Failed;
 use howfar_contract::events::Receipt;
 use howfar_contract::jobs::{FastCgi, PageJob};
+use howfar_contract::{Failed, internal};
 use howfar_wire::fastcgi::{self, Malformed, Reply};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
@@ -22,7 +22,6 @@ use super::service::send_all;
 use super::{Page, PageRecord, PageSetup};
 use crate::clock::now_ns;
 use crate::failure;
-use crate::login::internal;
 use crate::receipt::{peer_pid, requested_address};
 use crate::socket::Address;
 

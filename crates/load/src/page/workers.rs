@@ -6,13 +6,12 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
-use howfar_contract::Failed;
 use howfar_contract::jobs::PageJob;
+use howfar_contract::{Failed, internal};
 
 use super::dispatcher::Dispatcher;
 use super::{Page, PageRecord};
 use crate::clock::now_ns;
-use crate::login::internal;
 use crate::tally::Passed;
 use crate::tcp_info::{self, TcpInfo};
 

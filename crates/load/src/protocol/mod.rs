@@ -8,8 +8,8 @@ mod mysql;
 mod postgresql;
 mod redis;
 
-use howfar_contract::Failed;
 use howfar_contract::jobs::{self, SqlProtocol};
+use howfar_contract::{Failed, internal};
 use howfar_wire::keyvalue::{self, CommandCounts, Expects, Refusal};
 use howfar_wire::mysql::ServerError;
 use howfar_wire::mysql::answer::Done;
@@ -17,7 +17,7 @@ use howfar_wire::mysql::row::Work;
 
 use crate::connection::Broken;
 use crate::handshake::KeyValueHandshake;
-use crate::login::{Entry, Session, internal};
+use crate::login::{Entry, Session};
 use crate::statements::Statements;
 use crate::workload::commands::Commands;
 use crate::workload::{Cursor, Due, Memory, Program};

@@ -2,14 +2,14 @@
 
 use std::sync::atomic::Ordering;
 
-use howfar_contract::Failed;
 use howfar_contract::jobs::{Action, KeyValue};
+use howfar_contract::{Failed, internal};
 
 use super::Site;
 use crate::connecting::open_one;
 use crate::exchange::Exchange;
 use crate::failure;
-use crate::login::{Entry, internal};
+use crate::login::Entry;
 use crate::protocol::{Outcome, Replies};
 use crate::workload::commands::{Commands, Verb};
 use howfar_wire::mysql::row::Work;

@@ -14,16 +14,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use howfar_contract::Failed;
 use howfar_contract::events::{TablesDone, TablesProgress};
 use howfar_contract::jobs::{PsMode, SqlProtocol, Sysbench, TablesJob, Workload};
+use howfar_contract::{Failed, internal};
 use howfar_wire::mysql::handshake::Account;
 
 use crate::channel::Wanted;
 use crate::client::{Client, Limits};
 use crate::clock::now_ns;
 use crate::distribution::Ids;
-use crate::login::{Entry, internal};
+use crate::login::Entry;
 use crate::socket::Address;
 use crate::window::emit_event;
 use crate::workload::Program;

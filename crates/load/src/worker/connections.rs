@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use howfar_contract::{FailCode, Failed};
+use howfar_contract::{FailCode, Failed, internal};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::{INTEREST, Report, Worker};
@@ -11,7 +11,6 @@ use crate::clock::now_ns;
 use crate::connecting::Connecting;
 use crate::connection::State;
 use crate::failure;
-use crate::login::internal;
 use crate::wire::Wire;
 
 /// Connections on their way in at a time: enough to hide a long round trip, below the usual length of a server's queue.

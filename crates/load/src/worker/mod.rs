@@ -20,8 +20,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
-use howfar_contract::Failed;
 use howfar_contract::jobs::{Connect, OnDisconnect};
+use howfar_contract::{Failed, internal};
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -33,7 +33,6 @@ use rustix::time::{
 use crate::acknowledged::{Log, OutcomeCounts};
 use crate::clock::now_ns;
 use crate::connection::{Connection, State, Tools};
-use crate::login::internal;
 use crate::schedule::Schedule;
 use crate::tally::{Passed, Tally, Window};
 use driver::Driver;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use howfar_contract::{FailCode, Failed};
+use howfar_contract::{FailCode, Failed, internal};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::io::{ioctl_fionbio, retry_on_intr};
@@ -14,7 +14,6 @@ use super::{INTEREST, Worker};
 use crate::clock::now_ns;
 use crate::connection::{After, Broken, State};
 use crate::failure;
-use crate::login::internal;
 use crate::protocol::{Outcome, Refused};
 use crate::tally::Ended;
 

@@ -3,14 +3,13 @@
 //! All sends of a turn leave in the call that waits for what comes next: a plain send wakes a server's thread, which often takes
 //! the CPU before the next send.
 
-use howfar_contract::Failed;
+use howfar_contract::{Failed, internal};
 use rustix::event::epoll;
 
 use super::driver::{Driver, Registration};
 use super::{ALARM, EVENTS, INTEREST, WAKE, Worker};
 use crate::connection::Broken;
 use crate::failure;
-use crate::login::internal;
 use crate::ring::{Event, Ring, Token};
 use crate::wire::Wire;
 

@@ -4,14 +4,13 @@ use std::collections::HashMap;
 use std::io;
 
 use howfar_contract::jobs::{Target, opened_before};
-use howfar_contract::{FailCode, Failed};
+use howfar_contract::{FailCode, Failed, tell};
 
 use super::jobs::{ReplayJob, ReplayPage, Replayed};
 use super::speech::{HEAD, Speech, Wish};
 use super::stream::{ClientSide, Duplex, socket};
 use super::{BUFFER, Queued, now_ns, wait_until};
 use crate::address;
-use crate::tell;
 
 /// Replay all pages; an event for each.
 pub(crate) fn replay(job: &ReplayJob) -> Result<(), Failed> {

@@ -13,10 +13,10 @@ mod stream;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use rustix::time::{ClockId, clock_gettime};
-
 pub(crate) use client::replay;
 pub(crate) use server::serve;
+
+use crate::clock::now_ns;
 
 /// Longer waits sleep first: a timer, not a computation.
 const LONGEST_SPIN_NS: u64 = 20_000_000;
@@ -55,11 +55,6 @@ impl Queued {
         self.before_ns = now_ns;
         since
     }
-}
-
-fn now_ns() -> u64 {
-    let time = clock_gettime(ClockId::Monotonic);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Wait until then; the time it was when that was over.

@@ -4,8 +4,8 @@ use std::io::{self, Read};
 use std::thread;
 use std::time::Duration;
 
-use howfar_contract::Failed;
 use howfar_contract::jobs::{Listen, Target};
+use howfar_contract::{Failed, internal, tell};
 use rustix::io::Errno;
 use rustix::net::{self, SocketFlags};
 
@@ -15,7 +15,6 @@ use super::stream::{Duplex, Plain, ServerSide, socket};
 use super::{BUFFER, Queued, now_ns, wait_until};
 use crate::address;
 use crate::jobs::NullReady;
-use crate::{internal, tell};
 
 /// More wait to be accepted.
 const MOST_CONNECTIONS: usize = 4096;
@@ -31,7 +30,8 @@ pub(crate) fn serve(job: &AnswerJob) -> Result<(), Failed> {
         job.speech,
     );
     let is_tcp = matches!(job.listen, Listen::Tcp { .. });
-    let (listener, opened) = address::listen(&Target::from(job.listen.clone()))?;
+    let target = Target::from(job.listen.clone());
+    let (listener, port) = address::listen(&target)?;
     rustix::io::ioctl_fionbio(&listener, false)
         .map_err(|error| internal(format!("setting up the listener: {error}")))?;
     thread::Builder::new()
@@ -47,12 +47,10 @@ pub(crate) fn serve(job: &AnswerJob) -> Result<(), Failed> {
             }
         })
         .map_err(|error| internal(format!("starting a thread: {error}")))?;
-    tell(&NullReady {
-        port: opened.port(),
-    })?;
+    tell(&NullReady { port })?;
     // Whatever comes is ignored; the end ends the server, with its threads.
     let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
-    opened.clear();
+    address::forget(&target);
     Ok(())
 }
 
