@@ -8,6 +8,7 @@ use super::Malformed;
 use super::frame::{FULL, HEADER, header};
 use super::reply::{self, ServerError};
 use super::row::Work;
+use crate::keep_up_to;
 
 /// How an answer ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -183,7 +184,7 @@ impl Answer {
         types: &[u8],
         work: &mut Work,
     ) -> Result<Option<Outcome>, Malformed> {
-        self.keep_up_to(HEADER, input);
+        keep_up_to(&mut self.kept, HEADER, input);
         let Some((&head, kept)) = self.kept.split_first_chunk::<HEADER>() else {
             return Ok(None);
         };
@@ -193,7 +194,7 @@ impl Answer {
             if input.is_empty() {
                 return Ok(None);
             }
-            self.keep_up_to(HEADER + 1, input);
+            keep_up_to(&mut self.kept, HEADER + 1, input);
         }
         if self.continued || self.streams(length, work) {
             self.number(sequence)?;
@@ -213,7 +214,7 @@ impl Answer {
                 limit,
             });
         }
-        self.keep_up_to(HEADER + length, input);
+        keep_up_to(&mut self.kept, HEADER + length, input);
         if self.kept.len() < HEADER + length {
             return Ok(None);
         }
@@ -224,12 +225,6 @@ impl Answer {
         self.kept.clear();
         self.kept.shrink_to(KEPT);
         outcome
-    }
-
-    fn keep_up_to(&mut self, length: usize, input: &mut &[u8]) {
-        let (part, rest) = input.split_at(length.saturating_sub(self.kept.len()).min(input.len()));
-        self.kept.extend_from_slice(part);
-        *input = rest;
     }
 
     /// True when nothing but its existence matters of the packet of which `kept` holds the beginning.

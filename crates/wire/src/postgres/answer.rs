@@ -9,6 +9,7 @@ use std::hint::black_box;
 use super::Malformed;
 use super::frame::{HEADER, header};
 use super::reply::{self, Block, Failure, Tag};
+use crate::keep_up_to;
 use crate::mysql::ServerError;
 use crate::mysql::answer::Done;
 use crate::mysql::row::Work;
@@ -109,7 +110,7 @@ impl Answer {
 
     /// Go on with a message that is not whole in `input`.
     fn piece(&mut self, input: &mut &[u8], work: &mut Work) -> Result<Option<Outcome>, Malformed> {
-        self.keep_up_to(HEADER, input);
+        keep_up_to(&mut self.kept, HEADER, input);
         let Some(&head) = self.kept.first_chunk::<HEADER>() else {
             return Ok(None);
         };
@@ -135,7 +136,7 @@ impl Answer {
             self.kept.clear();
             return Ok(None);
         }
-        self.keep_up_to(HEADER + length, input);
+        keep_up_to(&mut self.kept, HEADER + length, input);
         if self.kept.len() < HEADER + length {
             return Ok(None);
         }
@@ -145,13 +146,6 @@ impl Answer {
         self.kept.clear();
         self.kept.shrink_to(KEPT);
         outcome
-    }
-
-    fn keep_up_to(&mut self, length: usize, input: &mut &[u8]) {
-        let missing = length.saturating_sub(self.kept.len());
-        let (part, rest) = input.split_at(missing.min(input.len()));
-        self.kept.extend_from_slice(part);
-        *input = rest;
     }
 
     /// A whole message.

@@ -1,6 +1,7 @@
 //! Messages of a stream that is cut anywhere: a type, a length that counts itself, and a body.
 
 use super::Malformed;
+use crate::keep_up_to;
 
 /// Type and length.
 pub const HEADER: usize = 5;
@@ -36,7 +37,7 @@ impl Framer {
 
     /// The next whole message of `input`, which is taken from it; `None`: it needs more bytes, and all of these are kept.
     pub fn next(&mut self, input: &mut &[u8]) -> Result<Option<(u8, Vec<u8>)>, Malformed> {
-        self.keep_up_to(HEADER, input);
+        keep_up_to(&mut self.kept, HEADER, input);
         let Some(&head) = self.kept.first_chunk::<HEADER>() else {
             return Ok(None);
         };
@@ -47,20 +48,13 @@ impl Framer {
                 limit: self.limit,
             });
         }
-        self.keep_up_to(HEADER + length, input);
+        keep_up_to(&mut self.kept, HEADER + length, input);
         if self.kept.len() < HEADER + length {
             return Ok(None);
         }
         let body = self.kept.split_off(HEADER);
         self.kept.clear();
         Ok(Some((kind, body)))
-    }
-
-    fn keep_up_to(&mut self, length: usize, input: &mut &[u8]) {
-        let missing = length.saturating_sub(self.kept.len());
-        let (part, rest) = input.split_at(missing.min(input.len()));
-        self.kept.extend_from_slice(part);
-        *input = rest;
     }
 }
 
