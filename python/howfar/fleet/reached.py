@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,20 +11,13 @@ from typing import Any, cast
 from howfar.fleet.remote import Held, RemoteHost, RemoteLauncher, RemoteProcess
 from howfar.fleet.serving import RemoteServer
 from howfar.lab.network import Host, Shares
-from howfar.lab.reached import HopWatch, OpenContext, processes, tcp_bytes, written
+from howfar.lab.reached import HopWatch, OpenContext, output_of, processes, tcp_bytes, written
 from howfar.lab.sandbox import as_other_user
 from howfar.lab.servers import CertificatePaths
 from howfar.lab.servers.kinds import KINDS
 from howfar.lab.sockets import listens
 from howfar.paths import Hop, Process
 from howfar.paths.path import Side
-
-
-def _output(command: Sequence[str]) -> str:
-    try:
-        return subprocess.run(command, capture_output=True, text=True).stdout
-    except FileNotFoundError:
-        return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +87,7 @@ class HostsContext(OpenContext):
         return cast(RemoteProcess, process).held.host.within(listens, process.pid, at)
 
     def output(self, side: Side, command: Sequence[str]) -> str:
-        return self._host(side).within(_output, command)
+        return self._host(side).within(output_of, command)
 
     def watch_hops(self, hops: Sequence[Hop]) -> _Hops:
         by_host: dict[str, tuple[RemoteHost, dict[str, int]]] = {}

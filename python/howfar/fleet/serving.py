@@ -42,6 +42,7 @@ from howfar.lab.servers import (
     session_failed,
 )
 from howfar.lab.servers.kinds import find_server
+from howfar.lab.serving import start_for
 from howfar.paths import find_path
 from howfar.plan.distances import link_name, pairs
 from howfar.plan.sessions import SessionSpec
@@ -137,13 +138,7 @@ class ServerSide(HeldServer):
         path = find_path(path_name)
         if spec.tls:
             self.certificates()
-        running = self._store.start(
-            networking=path.networking,
-            tls=self._certificates if spec.tls else None,
-            content=spec.content,
-            reached_by="socket" if path.by_socket else "tcp",
-        )
-        self._running = running
+        self._running = running = start_for(self._store, path, self._certificates, spec)
         for statement in self._order.prepare:
             running.query(statement)
         return self.facts()

@@ -544,7 +544,7 @@ class Hosts:
         """The authority's certificate as a file on the client's host."""
         authority, ca = side.call("certificates"), work / "ca.pem"
         for host in (client, *self._others):
-            host.within(_write, str(ca), authority)
+            host.within(ca.write_bytes, authority)
         return CertificatePaths(ca, ca, ca)
 
 
@@ -561,10 +561,6 @@ def _shares(cpus: Cpus, halved: bool) -> Shares:
 def _make_work(directories: Sequence[Path]) -> None:
     for directory in directories:
         directory.mkdir(mode=0o700, exist_ok=True)
-
-
-def _write(path: str, content: bytes) -> None:
-    Path(path).write_bytes(content)
 
 
 def _stop(server: RemoteServer) -> None:

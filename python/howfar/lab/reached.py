@@ -527,16 +527,21 @@ class LabPathContext(OpenContext):
         return listens(process.pid, at)
 
     def output(self, side: Side, command: Sequence[str]) -> str:
-        try:
-            return subprocess.run(command, capture_output=True, text=True).stdout
-        except FileNotFoundError:
-            return ""
+        return output_of(command)
 
     def tcp_bytes(self, port: int) -> Mapping[str, int]:
         return tcp_bytes(self.ends.server, port)
 
     def write(self, side: Side, name: str, text: str) -> FilePath:
         return written(self.work / name, text)
+
+
+def output_of(command: Sequence[str]) -> str:
+    """What a program prints. Empty also where the program is not there."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True).stdout
+    except FileNotFoundError:
+        return ""
 
 
 def tcp_bytes(host: Host, port: int) -> Mapping[str, int]:

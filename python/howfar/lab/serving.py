@@ -12,7 +12,7 @@ from howfar.errors import PlanError
 from howfar.lab.cache import check_name
 from howfar.lab.reached import RunningServer, Started
 from howfar.lab.replication import Pair
-from howfar.lab.servers import CertificatePaths, ServerContext, Store, Tables, find_store
+from howfar.lab.servers import CertificatePaths, Server, ServerContext, Store, Tables, find_store
 from howfar.lab.servers.kinds import KINDS, STORES
 from howfar.paths import Path as NetworkPath
 from howfar.plan.sessions import SessionSpec
@@ -56,6 +56,16 @@ class Serving:
         return ServerMetrics()
 
 
+def start_for(store: Store, path: NetworkPath, certificates: CertificatePaths | None, spec: SessionSpec) -> Server:
+    """A fresh server as the path and its sessions need it; `certificates` are for encrypted ones. Raises ServerCrashed, LabError."""
+    return store.start(
+        networking=path.networking,
+        tls=certificates if spec.tls else None,
+        content=spec.content,
+        reached_by="socket" if path.by_socket else "tcp",
+    )
+
+
 @contextmanager
 def alone(
     store: Store,
@@ -65,12 +75,7 @@ def alone(
     prepare: tuple[str, ...],
 ) -> Iterator[Serving]:
     """A freshly started server. Raises ServerCrashed, LabError."""
-    running = store.start(
-        networking=path.networking,
-        tls=certificates,
-        content=spec.content,
-        reached_by="socket" if path.by_socket else "tcp",
-    )
+    running = start_for(store, path, certificates, spec)
     try:
         for statement in prepare:
             running.query(statement)
@@ -124,11 +129,7 @@ class Companions:
         mine = of_store(spec, path)
         found = []
         for store in self._stores:
-            running = store.start(
-                networking=path.networking,
-                tls=certificates if mine.tls else None,
-                reached_by="socket" if path.by_socket else "tcp",
-            )
+            running = start_for(store, path, certificates, mine)
             ledger.callback(running.stop)
             found.append(Started(running, certificates if mine.tls else None, mine))
         return tuple(found)

@@ -28,7 +28,7 @@ import pg8000.native
 from pg8000.exceptions import DatabaseError, InterfaceError
 
 from howfar.errors import LabError, PlanError, ServerCrashed, ServerMissing
-from howfar.lab.sandbox import as_other_user
+from howfar.lab.sandbox import as_other_user, children_of
 from howfar.lab.servers import (
     DATABASE,
     GAUGES,
@@ -446,7 +446,7 @@ class PostgresServer(TableServer):
 
     def kill(self) -> None:
         """Send SIGKILL to all processes at once, to the first one before those that it would start again."""
-        children = _children(self.pid)
+        children = children_of(self.pid)
         self._companion.process.kill()
         for pid in children:
             with contextlib.suppress(ProcessLookupError):
@@ -482,13 +482,6 @@ def _make_standby(data: Path, primary: str) -> None:
     settings.touch(mode=0o600)
     settings.chmod(0o600)
     settings.write_text(f"primary_conninfo = '{primary}'\n")
-
-
-def _children(pid: int) -> list[int]:
-    with contextlib.suppress(OSError):
-        lists = [path.read_text().split() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-        return [int(child) for children in lists for child in children]
-    return []
 
 
 def _runs(pid: int) -> bool:
