@@ -37,7 +37,7 @@ from howfar.bench.links.figures import (
 )
 from howfar.bench.links.peers import PEERS
 from howfar.cli.bench_hosts import hosts_command
-from howfar.cli.screen import console, cpu_list, is_terminal, json_option, no_colour_option, note
+from howfar.cli.screen import blocks_option, console, cpu_list, is_terminal, json_option, no_colour_option, note
 from howfar.errors import MissingError, UsageError
 from howfar.lab.link.backends import DEFAULT, SHAPING
 from howfar.plan.quantities import RateBps, RttNs, read_option
@@ -258,13 +258,7 @@ def _answer(
 @bench.command()
 @click.option("--transport", "transports", default=",".join(TRANSPORTS), show_default=True,
               help="Transports to measure, separated by commas.")  # fmt: skip
-@click.option(
-    "--blocks",
-    type=click.IntRange(1, 1000),
-    default=8,
-    show_default=True,
-    help="Number of blocks; intervals need six or more.",
-)
+@blocks_option(8, "Number of blocks; intervals need six or more.")
 @click.option(
     "--seconds", type=click.FloatRange(0.05, 60), default=0.5, show_default=True, help="Length of each measurement."
 )
@@ -352,13 +346,7 @@ def _verdicts(found: Calibration) -> list[str]:
 @click.option(
     "--connections", default=CONNECTIONS, show_default=True, help="Numbers of connections, separated by commas."
 )
-@click.option(
-    "--blocks",
-    type=click.IntRange(1, 1000),
-    default=8,
-    show_default=True,
-    help="Number of blocks; intervals need four or more.",
-)
+@blocks_option(8, "Number of blocks; intervals need four or more.")
 @click.option(
     "--seconds", type=click.FloatRange(0.2, 600), default=4.0, show_default=True, help="Length of each measurement."
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from howfar.cli.on_hosts import enter, joined
-from howfar.cli.screen import columns, json_option, note
+from howfar.cli.screen import blocks_option, columns, json_option, note
 from howfar.stats.intervals import MIN_BLOCKS, interval_text
 from howfar.units import format_duration_ns
 
@@ -27,13 +27,7 @@ if TYPE_CHECKING:
     metavar="HOSTS",
     help="Hosts that generate the load, such as a,c,d.  [default: all others with that role]",
 )
-@click.option(
-    "--blocks",
-    type=click.IntRange(1, 100),
-    default=6,
-    show_default=True,
-    help="Number of blocks; intervals need four or more.",
-)
+@blocks_option(6, "Number of blocks; intervals need four or more.", most=100)
 @click.option(
     "--seconds", type=click.FloatRange(0.5, 60), default=3, show_default=True, help="Length of each measurement."
 )

@@ -42,6 +42,11 @@ def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--json", "as_json", is_flag=True, help="Write the result as JSON.")(command)
 
 
+def blocks_option(default: int, says: str, most: int = 1000) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add `--blocks` to a command; `says`: its help."""
+    return click.option("--blocks", type=click.IntRange(1, most), default=default, show_default=True, help=says)
+
+
 def html_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--html` to a command that ends with a report."""
     return click.option(

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from howfar.cli.load_address import address_of, usual_server
-from howfar.cli.screen import json_option, no_colour_option, note, show_found
+from howfar.cli.screen import blocks_option, json_option, no_colour_option, note, show_found
 from howfar.errors import UsageError
 from howfar.units import parse_duration_ns
 
@@ -27,13 +27,7 @@ _LONGEST_DELAY_NS = 1_000_000_000
     show_default=True,
     help="Delays to add to each round trip, half in each direction.",
 )
-@click.option(
-    "--blocks",
-    type=click.IntRange(1, 1000),
-    default=12,
-    show_default=True,
-    help="Number of blocks; each measures every delay once.",
-)
+@blocks_option(12, "Number of blocks; each measures every delay once.")
 @click.option(
     "--time-budget", default="60s", show_default=True, help="Stop after this time, but not before four blocks."
 )

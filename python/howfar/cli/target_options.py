@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from howfar.cli.links import link_options, read_link
-from howfar.cli.screen import note
+from howfar.cli.screen import blocks_option, note
 from howfar.errors import SandboxForbidden, UsageError
 from howfar.lab import sandbox
 from howfar.paths import Path, find_path, path_names
@@ -35,13 +35,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--tls", type=click.Choice(("1.2", "1.3")), help="TLS version. [default: 1.3 if the recording has TLS]"
             ),
-            click.option(
-                "--blocks",
-                type=click.IntRange(1, 100),
-                default=6,
-                show_default=True,
-                help="Number of blocks of measurements.",
-            ),
+            blocks_option(6, "Number of blocks of measurements.", most=100),
         ]
     ):
         command = option(command)
