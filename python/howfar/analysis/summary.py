@@ -67,27 +67,27 @@ def workload_line(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> st
 
 def _durability(plan: Mapping[str, Any], environment: Mapping[str, Any]) -> list[str]:
     """For plans with replication: when a commit is on the disk, and what that costs where the data is."""
-    factors = _table(plan, "factors")
+    factors = table_in(plan, "factors")
     if set(factors.get("replication", ("off",))) <= {"off"}:
         return []
     levels = " and ".join(f"{level} ({_FLUSHES[level]})" for level in factors.get("durability", ("strict",)))
-    fsync = _table(_table(environment, "data_fsync_ns"), "512").get("p50")
+    fsync = table_in(table_in(environment, "data_fsync_ns"), "512").get("p50")
     where = f", on {environment['work_file_system']}" if environment.get("work_file_system") else ""
     cost = f"{where}, where a write with fsync takes {format_duration_ns(float(fsync))}" if fsync else where
     return [f"durability {levels}{cost}"]
 
 
 def _workload(plan: Mapping[str, Any]) -> str:
-    workload, data = _table(plan, "workload"), _table(plan, "data")
+    workload, data = table_in(plan, "workload"), table_in(plan, "data")
     kind = str(workload.get("kind", "workload"))
     if kind == "single_row_inserts":
-        lengths = _table(plan, "factors").get("row_bytes", (SHORT_ROW,))
+        lengths = table_in(plan, "factors").get("row_bytes", (SHORT_ROW,))
         row = "short row" if set(lengths) == {SHORT_ROW} else f"row of {' or '.join(map(format_size_bytes, lengths))}"
         return f"{kind}: one {row} per transaction, autocommit, into an empty table"
     if kind == "single_row_updates":
         return f"{kind}: one row updated per transaction, autocommit, the same one by all clients of a node"
     if kind == "key_value":
-        return _of_keys(_table(plan, "keys"))
+        return _of_keys(table_in(plan, "keys"))
     if kind == "page":
         return _of_pages(plan)
     parts = [] if kind == "oltp_write_only" else _reads(workload)
@@ -97,7 +97,7 @@ def _workload(plan: Mapping[str, Any]) -> str:
     line = f"{kind}: {' + '.join(parts) or 'queries'} per transaction" if known else kind
     if data.get("tables"):
         line += f", {data['tables']} tables x {data.get('table_size', '?')} rows"
-    ids = _table(workload, "distribution").get("kind")
+    ids = table_in(workload, "distribution").get("kind")
     return line + (f", {ids} ids" if ids else "")
 
 
@@ -114,14 +114,14 @@ def _keys(keys: Mapping[str, Any]) -> str:
 
 def _of_pages(plan: Mapping[str, Any]) -> str:
     """Pages with their round trips; for a damaged plan only that there are pages."""
-    size = int(_table(plan, "workload").get("range_size", 100))
+    size = int(table_in(plan, "workload").get("range_size", 100))
     try:
-        shapes = {name: PageShape.model_validate(shape) for name, shape in _table(plan, "pages").items()}
+        shapes = {name: PageShape.model_validate(shape) for name, shape in table_in(plan, "pages").items()}
     except ValidationError:
         return "pages"
     described = [f"{name} page: {shape.described(size)}" for name, shape in shapes.items()]
-    rows = f"table of {_table(plan, 'data').get('table_size', '?')} rows, drawn evenly"
-    return "; ".join([*described, rows, _keys(_table(plan, "keys"))])
+    rows = f"table of {table_in(plan, 'data').get('table_size', '?')} rows, drawn evenly"
+    return "; ".join([*described, rows, _keys(table_in(plan, "keys"))])
 
 
 def _reads(workload: Mapping[str, Any]) -> list[str]:
@@ -130,7 +130,8 @@ def _reads(workload: Mapping[str, Any]) -> list[str]:
     return [*parts, f"{ranges} ranges of {workload.get('range_size', '?')} rows"] if ranges else parts
 
 
-def _table(plan: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def table_in(plan: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """A table of a plan; empty where it has none of this name."""
     value = plan.get(key)
     return value if isinstance(value, Mapping) else {}
 

@@ -16,8 +16,9 @@ from howfar.plan.factors import ORDINARY, offered_per_s
 from howfar.stats.estimate import Estimate
 from howfar.stats.host_cpus import HostCpus, cpus_used, forwarder_share
 from howfar.stats.intervals import mean_interval
+from howfar.stats.trials import is_good
 from howfar.store.receipts import number_in
-from howfar.store.records import Arm, ArmRole, FactorValue, Measured, Run, Trial, TrialStatus
+from howfar.store.records import Arm, ArmRole, FactorValue, Measured, Run, Trial
 
 FULL_LINK = 0.9
 """Share of the requested rate, as the link counts bytes, from which everything else may wait for the link."""
@@ -104,14 +105,10 @@ def arm_facts(run: Run) -> tuple[ArmFacts, ...]:
     found = []
     for arm in run.info.arms:
         if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER) and offered_per_s(arm.factors) is None:
-            trials = [trial for trial in run.trials if trial.arm == arm.name and _good(trial)]
+            trials = [trial for trial in run.trials if trial.arm == arm.name and is_good(trial)]
             if trials:
                 found.append(_facts(run, arm, trials))
     return tuple(found)
-
-
-def _good(trial: Trial) -> bool:
-    return trial.status is TrialStatus.OK and trial.measured is not None and trial.measured.transactions > 0
 
 
 def _facts(run: Run, arm: Arm, trials: Sequence[Trial]) -> ArmFacts:

@@ -55,6 +55,11 @@ class TrialTable:
     good: dict[str, dict[int, Measured]]
 
     @property
+    def main_arms(self) -> list[Arm]:
+        """The baseline and what is compared to it, without the arms that only judge the measurement."""
+        return [arm for arm in self.run.info.arms if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
+
+    @property
     def baseline(self) -> Arm | None:
         return next((arm for arm in self.run.info.arms if arm.role is ArmRole.BASELINE), None)
 

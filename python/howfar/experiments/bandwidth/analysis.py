@@ -11,7 +11,7 @@ from typing import Any
 
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.published import PublishedSet, published_sets
-from howfar.analysis.summary import RunEvidence, Summary
+from howfar.analysis.summary import RunEvidence, Summary, table_in
 from howfar.bottleneck.cycle import largest
 from howfar.bottleneck.limit import Limit
 from howfar.experiments.answer import answer, compared, groups, is_clause, tps_of, where
@@ -85,7 +85,7 @@ def curves_of(summary: Summary) -> tuple[Curve, ...]:
 
 def scaling(run: Run, facts: Sequence[ArmFacts]) -> Scaling | None:
     """None: no cells of this run differ in their connections only."""
-    workload = _table(run.info.plan, "workload")
+    workload = table_in(run.info.plan, "workload")
     every = [each for each in series(facts) if is_modelled(each.factors.get("path"))]
     drawn = [each for each in every if len(each.arms) > 1]
     if not drawn:
@@ -243,11 +243,6 @@ def _published(info: RunInfo, one: Series) -> tuple[dict[int, float], PublishedS
 
 def _kb(length: float) -> str:
     return f"{length / 1e3:.4g} kB"
-
-
-def _table(plan: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = plan.get(key)
-    return value if isinstance(value, Mapping) else {}
 
 
 # ---------------------------------------------------------------- the answer

@@ -145,7 +145,7 @@ class Hops(Experiment):
 def hop_costs(evidence: RunEvidence) -> HopCosts | None:
     """The cost of each hop; None unless the run compares a baseline without hops to paths with them over one link."""
     table = evidence.table
-    arms = [arm for arm in table.run.info.arms if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
+    arms = table.main_arms
     names = list(dict.fromkeys(str(arm.factors.get("path")) for arm in arms))
     base = next((str(arm.factors.get("path")) for arm in arms if arm.role is ArmRole.BASELINE), None)
     if base is None or not all(name in PATHS and PATHS[name].machines == 2 for name in names):

@@ -15,7 +15,7 @@ from howfar.stats.estimate import Estimate, Part
 from howfar.stats.histograms import CurvePoint
 from howfar.stats.intervals import Resolution, exponential, judge_ratio, mean_interval
 from howfar.stats.trials import KEEPS_UP, TrialTable, p99_ms, quantile_ms, rest_of
-from howfar.store.records import Arm, ArmRole, Measured
+from howfar.store.records import Arm, Measured
 
 QUANTILES = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999}
 
@@ -70,7 +70,7 @@ class Latency(Part):
 def latency(evidence: RunEvidence) -> Latency | None:
     """None: nothing was measured at a rate of its own."""
     table = evidence.table
-    arms = [arm for arm in table.run.info.arms if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
+    arms = table.main_arms
     paced = [arm for arm in arms if offered_per_s(arm.factors) is not None and table.measured(arm.name)]
     if not paced:
         return None
