@@ -86,6 +86,13 @@ def axis(
     return kind(f"{field}:Q", title=title, scale=alt.Scale(**scale), axis=alt.Axis(**options))
 
 
+def log_axis(
+    kind: type[Axis], field: str, title: str | None, domain: tuple[float, float], format: str = ",.3~r", **options: Any
+) -> Axis:
+    """A channel of numbers on a logarithmic scale with its ticks at round numbers."""
+    return axis(kind, field, title, domain, 10, values=log_ticks(*domain), format=format, **options)
+
+
 def by_name(kind: Any, field: str, looks: Mapping[str, Any], legend: alt.Legend | None) -> Any:
     """A channel of colours, shapes or dashes: the look of each name."""
     scale = alt.Scale(domain=list(looks), range=list(looks.values()))
@@ -94,6 +101,12 @@ def by_name(kind: Any, field: str, looks: Mapping[str, Any], legend: alt.Legend 
 
 def looks(names: Sequence[str], cycle: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(names, pick(cycle, len(names)), strict=True))
+
+
+def series_looks(names: Sequence[str], key: alt.Legend | None, field: str = "series") -> tuple[alt.Color, alt.Shape]:
+    """Colour and shape of each series, in the order of the palette."""
+    colour = by_name(alt.Color, field, looks(names, palette.SERIES), key)
+    return colour, by_name(alt.Shape, field, looks(names, palette.SHAPES), key)
 
 
 def legend(columns: int, limit: int = 180, **options: Any) -> alt.Legend:
@@ -172,7 +185,7 @@ def percentiles(
             grid=False,
         )
         up = titles[1] if narrow or not drawn else None
-        y = axis(alt.Y, "ms", up, heights, log=10, values=log_ticks(*heights), format=".3~r")
+        y = log_axis(alt.Y, "ms", up, heights, ".3~r")
         layers: list[Any] = [data(rows).mark_line(strokeWidth=2.2).encode(x=across, y=y, color=colour, strokeDash=dash)]
         lines: Rows = [
             {"tail": 1.0, "ms": float(at), "text": f"{at} ms"} for at in thresholds if heights[0] < at < heights[1]

@@ -27,11 +27,11 @@ from howfar.report.charts import (
     intervals,
     layer,
     legend,
-    log_ticks,
-    looks,
+    log_axis,
     panel_width,
     pick,
     rows_of,
+    series_looks,
 )
 from howfar.report.document import Block, Cell, Chart, Column, Details, Heading, Table, Text, plain, single
 from howfar.stats.estimate import Estimate
@@ -287,8 +287,7 @@ class _Drawing:
         self.named = list(zip(panel.names, panel.curves, strict=True))
 
     def y(self, field: str = "tps") -> alt.Y:
-        ticks = log_ticks(*self.domain)
-        return axis(alt.Y, field, "transactions per second", self.domain, 10, values=ticks, format=",.3~r")
+        return log_axis(alt.Y, field, "transactions per second", self.domain)
 
     def chart(self) -> Drawable:
         title = {"title": alt.TitleParams(self.panel.title, anchor="start")} if self.panel.title else {}
@@ -366,8 +365,7 @@ def _connections(threads: list[int], domain: tuple[float, float], width: int) ->
 
 def _scales(names: list[str], width: int) -> tuple[alt.Color, alt.Shape]:
     key = legend(1 if width < PHONE / 1.5 else 4, 260, symbolStrokeWidth=2, symbolOpacity=1)
-    colour = by_name(alt.Color, "curve", looks(names, palette.SERIES), key)
-    return colour, by_name(alt.Shape, "curve", looks(names, palette.SHAPES), key)
+    return series_looks(names, key, "curve")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from howfar.experiments.replication.arms import rate, rate_interval
 from howfar.experiments.replication.frame import flush_line
 from howfar.plan.factors import SHORT_ROW
 from howfar.report import figures, palette
-from howfar.report.charts import Drawable, axis, by_name, data, ends, intervals, layer, legend, log_ticks, looks
+from howfar.report.charts import Drawable, data, ends, intervals, layer, legend, log_axis, series_looks
 from howfar.report.document import Block, Chart, Details, Document, Fields, Table, Text, table_of
 from howfar.report.frame import frame
 from howfar.report.sections import cell_table, columns, trials, written
@@ -231,17 +231,9 @@ def draw(found: ClusterCost, width: int) -> Drawable | None:
     ]
     names = list(dict.fromkeys(str(row["series"]) for row in rows))
     key = legend(3, 320)
-    look = {
-        "colour": by_name(alt.Color, "series", looks(names, palette.SERIES), key),
-        "shape": by_name(alt.Shape, "series", looks(names, palette.SHAPES), key),
-    }
-    x = axis(
-        alt.X, "rtt", "round trip to the second nearest node, ms", room, log=10, values=log_ticks(*room), format=",.3~r"
-    )
-    y, low = (
-        axis(alt.Y, field, f"{found.operation}s/s", heights, log=10, values=log_ticks(*heights), format=",.3~r")
-        for field in ("tps", "low")
-    )
+    colour, shape = series_looks(names, key)
+    x = log_axis(alt.X, "rtt", "round trip to the second nearest node, ms", room)
+    y, low = (log_axis(alt.Y, field, f"{found.operation}s/s", heights) for field in ("tps", "low"))
     ideal = [
         {"rtt": rtt, "tps": 1e3 / rtt / rounds, "text": "1/RTT" if rounds == 1 else f"1/({rounds:g} RTT)"}
         for rounds in _ROUNDS
@@ -253,9 +245,9 @@ def draw(found: ClusterCost, width: int) -> Drawable | None:
     return layer(
         line.encode(x=x, y=y, detail="text:N"),
         text.encode(x=x, y=y, text="text:N"),
-        data([row for row in rows if not row["rtt"]]).mark_rule(strokeWidth=1.9).encode(y=y, color=look["colour"]),
-        data(near).mark_line(strokeWidth=1.9).encode(x=x, y=y, color=look["colour"]),
-        *intervals(near, x, y, low, size=60, **look),
+        data([row for row in rows if not row["rtt"]]).mark_rule(strokeWidth=1.9).encode(y=y, color=colour),
+        data(near).mark_line(strokeWidth=1.9).encode(x=x, y=y, color=colour),
+        *intervals(near, x, y, low, size=60, colour=colour, shape=shape),
         width=width,
         height=300,
     )

@@ -33,7 +33,7 @@ from howfar.report.charts import (
     intervals,
     layer,
     legend,
-    log_ticks,
+    log_axis,
     looks,
     panel_width,
     rows_of,
@@ -118,7 +118,7 @@ class _Frame:
 
     def _y(self, field: str, first: bool) -> alt.Y:
         title = "transactions per second" if first else None
-        return axis(alt.Y, field, title, self.heights, 10, values=log_ticks(*self.heights), format=",.3~r")
+        return log_axis(alt.Y, field, title, self.heights)
 
     def panel(self, content: str, rows: list[CompressionRow], points: Rows, first: bool) -> Drawable:
         y = self._y("tps", first)

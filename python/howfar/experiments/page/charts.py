@@ -21,10 +21,11 @@ from howfar.report.charts import (
     intervals,
     layer,
     legend,
+    log_axis,
     log_ticks,
-    looks,
     percentiles,
     rows_of,
+    series_looks,
     stacked,
 )
 from howfar.report.figures import number
@@ -57,8 +58,7 @@ class _CrossingChart:
         self.crossings = [crossing for crossing in crossings if crossing.series in self.series]
         self.across, self.heights = self._across(), self._heights()
         names, key = list(self.series.values()), legend(1 if self.narrow else 4, 300, symbolOpacity=1, symbolSize=90)
-        self.colour = by_name(alt.Color, "series", looks(names, palette.SERIES), key)
-        self.shape = by_name(alt.Shape, "series", looks(names, palette.SHAPES), key)
+        self.colour, self.shape = series_looks(names, key)
 
     def _across(self) -> tuple[float, float]:
         seen = [choice.app_cpu_total_ms for choice in self.drawn]
@@ -268,7 +268,7 @@ def prediction_chart(findings: PageFindings, width: int) -> Drawable | None:
     shapes = {name: palette.SHAPES[pages.index(arm.page) % 8] for name, arm in series.items()}
     farthest = max(1.5 * BAR, *(1.1 * abs(row["off"]) for row in rows))
     across = min(arm.p50_ms for arm in arms) / 1.25, max(arm.p50_ms for arm in arms) * 1.25
-    x = axis(alt.X, "ms", "p50 measured, ms", across, 10, values=log_ticks(*across), format=".3~r", grid=False)
+    x = log_axis(alt.X, "ms", "p50 measured, ms", across, ".3~r", grid=False)
     signed = "datum.value == 0 ? '0' : format(100 * datum.value, '+.0f') + ' %'"
     y = axis(alt.Y, "off", "predicted, over measured", (-farthest, farthest), labelExpr=signed, tickCount=7)
     right = data([{"off": 0.0}]).mark_rule(color=palette.MUTED, strokeDash=[4, 3], strokeWidth=1.2)

@@ -225,6 +225,11 @@ class ReplicationCost(Part):
     sentences: tuple[str, ...]
     """What a reader should know; the first is the answer."""
 
+    @property
+    def threads(self) -> list[int]:
+        """Numbers of connections, ascending."""
+        return sorted({point.threads for curve in self.curves for point in curve.points})
+
 
 def replication_cost(arms: Sequence[ReplicationArm], plan: Mapping[str, Any], faster: Faster) -> ReplicationCost | None:
     """None: this run has no arms with replication but those with a fault."""

@@ -26,7 +26,7 @@ from howfar.report.charts import (
     intervals,
     layer,
     legend,
-    log_ticks,
+    log_axis,
     looks,
     rows_of,
     stacked,
@@ -119,7 +119,7 @@ def states(rows: Rows, x: alt.X, y: alt.Y, colour: Any, size: int) -> list[Any]:
 
 
 def throughput(cost: ReplicationCost, width: int) -> Drawable | None:
-    threads = sorted({point.threads for curve in cost.curves for point in curve.points})
+    threads = cost.threads
     if len(threads) < 2:
         return None  # one number of connections is a table
     rtts = distances(cost.curves)
@@ -153,11 +153,8 @@ class _Frame:
     def panel(self, rtt: int | None, first: bool) -> Drawable:
         here = [(name, curve) for name, curve in self.named if curve.replica_rtt_ns in (None, rtt)]
         rows = [self._row(name, point) for name, curve in here for point in curve.points]
-        ticks = {"values": log_ticks(*self.heights), "format": ",.3~r"}
         title = "commits/s" if first else None
-        y, low, model = (
-            axis(alt.Y, field, title, self.heights, log=10, **ticks) for field in ("tps", "low", "predicted")
-        )
+        y, low, model = (log_axis(alt.Y, field, title, self.heights) for field in ("tps", "low", "predicted"))
         predicted = data([row for row in rows if row["predicted"] is not None])
         published = [
             {"series": name, "threads": 1, "tps": there}

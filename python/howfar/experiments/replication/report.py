@@ -261,7 +261,7 @@ def _model(summary: Summary, cost: ReplicationCost) -> list[Block]:
 
 def matrix(cost: ReplicationCost) -> Table:
     """Rows are connections, columns modes at distances; behind a figure the model's error."""
-    threads = sorted({point.threads for curve in cost.curves for point in curve.points})
+    threads = cost.threads
     heads = [Column("connections", left=True)]
     for label, curve in charts.named(cost.curves):
         extra = label.removeprefix(mode_name(curve.mode)).removeprefix(", ")
