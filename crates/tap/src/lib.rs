@@ -150,9 +150,7 @@ fn listen_to(commands: &Commands, passer: &mut Passer) -> Result<Application, Fa
     let mut application = Application::default();
     let mut is_finishing = false;
     loop {
-        passer
-            .turn(is_finishing.then_some(FINISH_AGAIN_NS))
-            .map_err(|error| internal(format!("the recorder: {error}")))?;
+        // Before the turn: what was sent before the command to finish is passed on, and so recorded, before the last event.
         while let Ok(line) = commands.lines.try_recv() {
             let Some(line) = line else {
                 return Ok(application);
@@ -170,6 +168,9 @@ fn listen_to(commands: &Commands, passer: &mut Passer) -> Result<Application, Fa
                 RecordCommand::RecordFinish {} => is_finishing = true,
             }
         }
+        passer
+            .turn(is_finishing.then_some(FINISH_AGAIN_NS))
+            .map_err(|error| internal(format!("the recorder: {error}")))?;
         if is_finishing {
             is_finishing = !passer.finish_recording();
         }
