@@ -208,6 +208,16 @@ def test_unsafe_rust_is_fenced_in() -> None:
         assert text.count("\n") <= UNSAFE_FILE_LINES_MAX
 
 
+def test_types_have_names_of_their_own() -> None:
+    """Not ones that say nothing: a way, a place, a line, what was asked."""
+    vague = re.compile(
+        r"^\s*(?:class|(?:pub(?:\([^)]*\))? )?(?:struct|enum|trait)) (_?(?:Way|Place|Line|Ground)|\w+Asked)\b",
+        re.MULTILINE,
+    )
+    found = [(name, *vague.findall(text)) for suffix in (".py", ".rs") for name, text in texts(suffix)]
+    assert [names for names in found if len(names) > 1] == []
+
+
 def test_every_shipped_plan_loads() -> None:
     from howfar.plan.load import load_plan, shipped_plans
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from howfar.engine import acknowledged
-from howfar.engine.acknowledged import Fate, KeyLog
+from howfar.engine.acknowledged import KeyLog, KeyOutcome
 from howfar.engine.messages import (
     AcknowledgementLog,
     Arrivals,
@@ -36,7 +36,7 @@ def read(event: AcknowledgementLog) -> KeyLog:
     """The log that was told of, with the counts that were told."""
     log = acknowledged.read(Path(event.path))
     assert (len(log.records), log.closed) == (event.records, True)
-    counts = [log.count(fate) for fate in Fate]
+    counts = [log.count(fate) for fate in KeyOutcome]
     assert counts == [event.acknowledged, event.refused, event.unknown, 0]
     return log
 
@@ -59,12 +59,12 @@ def test_counts_are_the_engines_own(driver: str, tmp_path: Path) -> None:
         pytest.skip(events[-1].message)
     log, finished = read(log_event(events)), only(events, Finished)
     by_sequence(log)
-    ended = log.records["ended_ns"][log.records["fate"] == Fate.ACKNOWLEDGED]
+    ended = log.records["ended_ns"][log.records["fate"] == KeyOutcome.ACKNOWLEDGED]
     assert np.count_nonzero(ended < warmup_ns) == only(events, Measuring).warmup_transactions
     in_window = (ended >= warmup_ns) & (ended < warmup_ns + finished.elapsed_ns)
     assert np.count_nonzero(in_window) == finished.transactions > 0
     # The load goes on until all workers have told of the window, and what is under way then is waited for.
-    assert (log.count(Fate.REFUSED), log.count(Fate.UNKNOWN)) == (0, 0)
+    assert (log.count(KeyOutcome.REFUSED), log.count(KeyOutcome.UNKNOWN)) == (0, 0)
     assert abs(log.origin_unix_ns + warmup_ns - only(events, Measuring).unix_time_ns) < SECOND
 
 
@@ -75,14 +75,14 @@ def test_as_many_as_were_asked_for(mode: str, tmp_path: Path) -> None:
         events = run(job(target, tmp_path / "keys", workload=workload, transactions=5000, measure_ns=30 * SECOND))
     log = read(log_event(events))
     by_sequence(log)
-    assert log.count(Fate.ACKNOWLEDGED) == only(events, Finished).transactions == 5000
+    assert log.count(KeyOutcome.ACKNOWLEDGED) == only(events, Finished).transactions == 5000
 
 
 def test_ids_of_sysbench_that_the_client_chooses(tmp_path: Path) -> None:
     workload = Sysbench(kind="oltp_insert", auto_inc=False)
     with null_server(tmp_path) as (_, target):
         events = run(job(target, tmp_path / "keys", workload=workload, transactions=500, measure_ns=30 * SECOND))
-    assert read(log_event(events)).count(Fate.ACKNOWLEDGED) == 500
+    assert read(log_event(events)).count(KeyOutcome.ACKNOWLEDGED) == 500
 
 
 def to_the_server(server: EngineProcess, number: int) -> Callable[[Event], None]:
@@ -126,8 +126,8 @@ def test_a_lost_server_loses_no_record(how: str, number: int, code: str, driver:
     log = read(log_event(events))
     by_sequence(log)
     # A closed loop: nobody asks twice, and the last request has no answer.
-    assert 0 < log.count(Fate.UNKNOWN) <= CONNECTIONS
-    unknown = log.records[log.records["fate"] == Fate.UNKNOWN]
+    assert 0 < log.count(KeyOutcome.UNKNOWN) <= CONNECTIONS
+    unknown = log.records[log.records["fate"] == KeyOutcome.UNKNOWN]
     assert len(np.unique(unknown["connection"])) == len(unknown)
     if how == "stop":
         assert isinstance(last, Failed) and last.code == code
@@ -135,7 +135,7 @@ def test_a_lost_server_loses_no_record(how: str, number: int, code: str, driver:
     assert isinstance(last, Finished) and last.interrupted is not None
     assert last.interrupted.code == code
     assert last.elapsed_ns < 60 * SECOND
-    assert last.transactions == log.count(Fate.ACKNOWLEDGED) > 0
+    assert last.transactions == log.count(KeyOutcome.ACKNOWLEDGED) > 0
     if code == "stalled":
         # All were under way when the window ended.
         (in_flight,) = [one for one in last.histograms if one.kind == "in_flight"]
@@ -148,9 +148,9 @@ def test_an_open_loop_that_ends_early_accounts_for_all_that_was_due(tmp_path: Pa
     open_loop = finished.open_loop
     assert finished.interrupted is not None and open_loop is not None
     assert (open_loop.due, open_loop.failed) == (open_loop.answered + open_loop.unanswered, 0)
-    assert open_loop.answered == finished.transactions == log.count(Fate.ACKNOWLEDGED) > 0
+    assert open_loop.answered == finished.transactions == log.count(KeyOutcome.ACKNOWLEDGED) > 0
     # Those under way are among the unanswered. Until its worker hears of the window's end, a connection may begin another.
-    unknown = log.records[log.records["fate"] == Fate.UNKNOWN]
+    unknown = log.records[log.records["fate"] == KeyOutcome.UNKNOWN]
     assert np.count_nonzero(unknown["sent_ns"] < finished.elapsed_ns) <= open_loop.unanswered
 
 
@@ -177,7 +177,7 @@ def test_lost_connections_that_are_opened_again_are_unknown_each_time(tmp_path: 
         server.kill()
     log, finished = read(log_event(events)), only(events, Finished)
     by_sequence(log)
-    assert log.count(Fate.UNKNOWN) == finished.reconnects == wanted.connections
+    assert log.count(KeyOutcome.UNKNOWN) == finished.reconnects == wanted.connections
 
 
 def test_an_answer_that_does_not_come_after_the_window_is_not_waited_for(tmp_path: Path) -> None:
@@ -186,8 +186,8 @@ def test_an_answer_that_does_not_come_after_the_window_is_not_waited_for(tmp_pat
         events = run(wanted, to_the_server(server, signal.SIGSTOP))
         server.kill()
     log = read(log_event(events))
-    assert log.count(Fate.UNKNOWN) == wanted.connections
-    assert log.count(Fate.ACKNOWLEDGED) == only(events, Finished).transactions
+    assert log.count(KeyOutcome.UNKNOWN) == wanted.connections
+    assert log.count(KeyOutcome.ACKNOWLEDGED) == only(events, Finished).transactions
 
 
 def test_a_log_is_never_written_over(tmp_path: Path) -> None:

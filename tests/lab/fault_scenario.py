@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from howfar.engine.acknowledged import HEADER, RECORD, Fate
+from howfar.engine.acknowledged import HEADER, RECORD, KeyOutcome
 from howfar.engine.messages import LoadJob, UnixTarget
 from howfar.engine.process import Launcher, LoadOutcome, run_load
 from howfar.errors import HowfarError
@@ -93,7 +93,7 @@ def plant(log: Path) -> None:
     """One more commit of which a client says that it was acknowledged; the log's own sum agrees."""
     head, records = log.read_bytes()[: HEADER.size], np.fromfile(log, RECORD, offset=HEADER.size)
     liar, closing = records[-2:-1].copy(), records[-1:].copy()
-    liar["key"], liar["fate"] = PLANTED, Fate.ACKNOWLEDGED
+    liar["key"], liar["fate"] = PLANTED, KeyOutcome.ACKNOWLEDGED
     liar["sent_ns"] = liar["ended_ns"] = records["ended_ns"][:-1].max()
     closing["key"] += 1
     closing["sent_ns"] += 1

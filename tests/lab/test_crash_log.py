@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from howfar.engine import acknowledged
-from howfar.engine.acknowledged import Fate, KeyLog
+from howfar.engine.acknowledged import KeyLog, KeyOutcome
 from howfar.engine.messages import (
     Custom,
     CustomStatement,
@@ -50,7 +50,10 @@ class Crashed:
 
 
 def client_log(records: NDArray[Any]) -> ClientLog:
-    parts = [records["key"][records["fate"] == fate] for fate in (Fate.ACKNOWLEDGED, Fate.REFUSED, Fate.UNKNOWN)]
+    parts = [
+        records["key"][records["fate"] == fate]
+        for fate in (KeyOutcome.ACKNOWLEDGED, KeyOutcome.REFUSED, KeyOutcome.UNKNOWN)
+    ]
     return ClientLog(*parts)
 
 
@@ -102,7 +105,7 @@ def test_nothing_that_was_acknowledged_is_lost(crashed: Crashed) -> None:
     found = crashed.held_against(crashed.log.records)
     assert found.is_sound
     assert found.lost.tolist() == []
-    assert found.kept == len(crashed.log.keys(Fate.ACKNOWLEDGED)) > 100
+    assert found.kept == len(crashed.log.keys(KeyOutcome.ACKNOWLEDGED)) > 100
     # What is on the server and was not acknowledged was under way, and nothing else was.
     assert len(found.applied_unknown) + found.kept == len(crashed.found)
     assert len(found.applied_unknown) + found.absent_unknown <= CONNECTIONS
@@ -110,11 +113,11 @@ def test_nothing_that_was_acknowledged_is_lost(crashed: Crashed) -> None:
 
 def test_faults_planted_in_the_log_are_found(crashed: Crashed) -> None:
     records = np.array(crashed.log.records)
-    at = int(np.flatnonzero(records["fate"] == Fate.ACKNOWLEDGED)[50])
+    at = int(np.flatnonzero(records["fate"] == KeyOutcome.ACKNOWLEDGED)[50])
     key = int(records["key"][at])
     assert crashed.held_against(np.delete(records, at)).strangers.tolist() == [key]
     turned = records.copy()
-    turned["fate"][at] = Fate.UNKNOWN
+    turned["fate"][at] = KeyOutcome.UNKNOWN
     assert key in crashed.held_against(turned).applied_unknown
     made_up = records.copy()
     made_up["key"][at] = 2**40
@@ -123,7 +126,7 @@ def test_faults_planted_in_the_log_are_found(crashed: Crashed) -> None:
 
 
 def test_a_row_that_vanishes_is_found(crashed: Crashed) -> None:
-    key = crashed.log.keys(Fate.ACKNOWLEDGED)[7]
+    key = crashed.log.keys(KeyOutcome.ACKNOWLEDGED)[7]
     found = account([client_log(crashed.log.records)], crashed.found[crashed.found != key])
     assert found.lost.tolist() == [key]
 
@@ -160,7 +163,7 @@ def test_what_is_refused_is_logged_with_its_error(name: str, tmp_path: Path) -> 
         found = keys_of(running)
     assert isinstance(finished, Finished)
     log = acknowledged.read(tmp_path / "keys")
-    refused = log.records[log.records["fate"] == Fate.REFUSED]
+    refused = log.records[log.records["fate"] == KeyOutcome.REFUSED]
     assert sorted(zip(refused["key"].tolist(), refused["error"].tolist(), strict=True)) == [(5, 1062), (6, 1062)]
     held = account([client_log(log.records)], found)
     assert (held.kept, held.lost.tolist(), held.applied_refused.tolist()) == (100, [], [5, 6])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from howfar.engine import acknowledged
-from howfar.engine.acknowledged import Fate
+from howfar.engine.acknowledged import KeyOutcome
 from howfar.engine.messages import (
     UnixTarget,
     Watched,
@@ -76,14 +76,14 @@ def test_each_key_is_seen_once_and_not_before_it_was_sent(alone: Running, tmp_pa
     found = np.array([row["id"] for row in alone.execute("SELECT id FROM inserted")], np.int64)
     assert watched.interrupted is None and watched.polls > 1
     assert watched.keys == len(seen.records) == len(found) > CONNECTIONS
-    assert np.array_equal(seen.keys(Fate.SEEN), np.sort(found))
-    seen_keys, seen_ns = seen.ended(Fate.SEEN)
+    assert np.array_equal(seen.keys(KeyOutcome.SEEN), np.sort(found))
+    seen_keys, seen_ns = seen.ended(KeyOutcome.SEEN)
     order = np.argsort(written.records["key"])
     sent = written.records[order]
     at = np.searchsorted(sent["key"], seen_keys)
     assert (sent["sent_ns"].astype(np.int64)[at] + written.origin_ns < seen_ns).all()
     assert (sent["connection"][at] == seen.records["connection"]).all()
-    visibility = visible(seen_keys, seen_ns, *written.ended(Fate.ACKNOWLEDGED), found)
+    visibility = visible(seen_keys, seen_ns, *written.ended(KeyOutcome.ACKNOWLEDGED), found)
     assert (visibility.unacknowledged.tolist(), visibility.phantoms.tolist()) == ([], [])
 
 

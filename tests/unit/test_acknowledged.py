@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from tests.acknowledged_scenario import INSERTS, job
 
 from howfar.engine import acknowledged
-from howfar.engine.acknowledged import HEADER, MAGIC, RECORD, VERSION, Fate
+from howfar.engine.acknowledged import HEADER, MAGIC, RECORD, VERSION, KeyOutcome
 from howfar.engine.messages import (
     Custom,
     CustomStep,
@@ -55,7 +55,7 @@ def test_what_was_written_comes_back(tmp_path: Path) -> None:
     log = acknowledged.read(written(tmp_path / "log", ROWS))
     assert (log.origin_ns, log.origin_unix_ns, log.connections, log.closed) == (7, 8, CONNECTIONS, True)
     assert [tuple(row)[:6] for row in log.records.tolist()] == list(ROWS)
-    assert [log.keys(fate).tolist() for fate in Fate] == [[1, 4], [2], [5], []]
+    assert [log.keys(fate).tolist() for fate in KeyOutcome] == [[1, 4], [2], [5], []]
 
 
 def test_a_log_of_nothing_is_whole(tmp_path: Path) -> None:

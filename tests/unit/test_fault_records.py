@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from howfar.engine.acknowledged import RECORD, Fate, KeyLog
+from howfar.engine.acknowledged import RECORD, KeyLog, KeyOutcome
 from howfar.errors import LabError
 from howfar.lab.replication.status import MariadbPositions, PrimaryEnd
 from howfar.lab.replication.watch import Write
@@ -42,7 +42,7 @@ BEFORE = Before(
 )
 
 
-def log(*records: tuple[int, int, int, Fate]) -> KeyLog:
+def log(*records: tuple[int, int, int, KeyOutcome]) -> KeyLog:
     """Key, sent and ended in ms since the load began, fate."""
     found = np.zeros(len(records), RECORD)
     for row, (key, sent_ms, ended_ms, fate) in zip(found, records, strict=True):
@@ -50,8 +50,8 @@ def log(*records: tuple[int, int, int, Fate]) -> KeyLog:
     return KeyLog(Path("log"), ORIGIN, 0, 1, found, closed=True)
 
 
-def acknowledged(key: int, ended_ms: int, took_ms: int = 1) -> tuple[int, int, int, Fate]:
-    return key, ended_ms - took_ms, ended_ms, Fate.ACKNOWLEDGED
+def acknowledged(key: int, ended_ms: int, took_ms: int = 1) -> tuple[int, int, int, KeyOutcome]:
+    return key, ended_ms - took_ms, ended_ms, KeyOutcome.ACKNOWLEDGED
 
 
 def record(clients_log: KeyLog, survivor: list[int], seen: KeyLog | None = None) -> CrashRecord:
@@ -67,9 +67,9 @@ TOLD = log(
     acknowledged(3, 2000),
     acknowledged(4, 2500),
     acknowledged(8, 2050),
-    (5, 2900, 3000, Fate.UNKNOWN),
-    (6, 2900, 3000, Fate.UNKNOWN),
-    (7, 900, 901, Fate.REFUSED),
+    (5, 2900, 3000, KeyOutcome.UNKNOWN),
+    (6, 2900, 3000, KeyOutcome.UNKNOWN),
+    (7, 900, 901, KeyOutcome.REFUSED),
 )
 
 
@@ -95,7 +95,12 @@ def test_nothing_lost_is_nothing() -> None:
 
 
 def test_what_others_saw_is_held_against_both_sides() -> None:
-    seen = log((1, 0, 990, Fate.SEEN), (2, 0, 1980, Fate.SEEN), (3, 0, 2100, Fate.SEEN), (6, 0, 2950, Fate.SEEN))
+    seen = log(
+        (1, 0, 990, KeyOutcome.SEEN),
+        (2, 0, 1980, KeyOutcome.SEEN),
+        (3, 0, 2100, KeyOutcome.SEEN),
+        (6, 0, 2950, KeyOutcome.SEEN),
+    )
     found = record(TOLD, [1, 3], seen)
     assert (found.seen, found.seen_early, found.seen_early_median_ns) == (4, 3, 15 * MS), "nobody was told of 6"
     assert found.phantoms == 2, "2 and 6 were seen and are gone"

@@ -97,7 +97,7 @@ pub(crate) mod made {
     use rustix::event::{EventfdFlags, eventfd};
 
     /// A server's socket, and what a tap in front of it is made from. The folder goes with it.
-    pub(crate) struct Place {
+    pub(crate) struct Rig {
         folder: PathBuf,
         to_tap: PathBuf,
         pub(crate) server: UnixListener,
@@ -105,8 +105,8 @@ pub(crate) mod made {
         pub(crate) wake: Arc<OwnedFd>,
     }
 
-    impl Place {
-        /// A place, and the tap's listener. `name`: of the test.
+    impl Rig {
+        /// A rig, and the tap's listener. `name`: of the test.
         pub(crate) fn new(name: &str) -> (Self, OwnedFd) {
             let folder = std::env::temp_dir().join(format!("howfar-{name}-{}", std::process::id()));
             std::fs::create_dir_all(&folder).expect("a folder");
@@ -115,7 +115,7 @@ pub(crate) mod made {
             server.set_nonblocking(true).expect("a server");
             let listener = UnixListener::bind(&to_tap).expect("a socket");
             listener.set_nonblocking(true).expect("a listener");
-            let place = Self {
+            let rig = Self {
                 folder,
                 to_tap,
                 server,
@@ -124,7 +124,7 @@ pub(crate) mod made {
                 },
                 wake: Arc::new(eventfd(0, EventfdFlags::NONBLOCK).expect("one")),
             };
-            (place, listener.into())
+            (rig, listener.into())
         }
 
         pub(crate) fn client(&self) -> UnixStream {
@@ -134,7 +134,7 @@ pub(crate) mod made {
         }
     }
 
-    impl Drop for Place {
+    impl Drop for Rig {
         fn drop(&mut self) {
             let _ = std::fs::remove_dir_all(&self.folder);
         }
@@ -142,12 +142,12 @@ pub(crate) mod made {
 
     /// A client sends until nothing more fits, and its server, which reads nothing, does the same; then the client is killed. The
     /// server must be able to write the rest, and find all that was sent.
-    pub(crate) fn a_client_killed_while_both_wait(place: &Place, mut turn: impl FnMut()) {
+    pub(crate) fn a_client_killed_while_both_wait(rig: &Rig, mut turn: impl FnMut()) {
         const REST: usize = 4 << 20;
-        let mut client = place.client();
+        let mut client = rig.client();
         let mut session = loop {
             turn();
-            if let Ok((session, _)) = place.server.accept() {
+            if let Ok((session, _)) = rig.server.accept() {
                 break session;
             }
         };

@@ -450,13 +450,13 @@ fn discard(pipe: &mut Pipe, from: &mut End) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::end::made::{Place, a_client_killed_while_both_wait};
+    use crate::end::made::{Rig, a_client_killed_while_both_wait};
 
     #[test]
     fn a_dead_client_leaves_no_server_waiting() {
-        let (place, listener) = Place::new("pass");
+        let (rig, listener) = Rig::new("pass");
         let mut passer =
-            Passer::new(listener, place.target.clone(), Arc::clone(&place.wake)).expect("a passer");
-        a_client_killed_while_both_wait(&place, || passer.turn(Some(0)).expect("a turn"));
+            Passer::new(listener, rig.target.clone(), Arc::clone(&rig.wake)).expect("a passer");
+        a_client_killed_while_both_wait(&rig, || passer.turn(Some(0)).expect("a turn"));
     }
 }

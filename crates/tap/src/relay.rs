@@ -398,27 +398,27 @@ mod tests {
     use std::io::{Read, Write};
 
     use super::*;
-    use crate::end::made::{Place, a_client_killed_while_both_wait};
+    use crate::end::made::{Rig, a_client_killed_while_both_wait};
 
-    fn relay(name: &str) -> (Place, Relay) {
-        let (place, listener) = Place::new(name);
-        let relay = Relay::new(listener, place.target.clone(), Arc::clone(&place.wake));
-        (place, relay.expect("a relay"))
+    fn relay(name: &str) -> (Rig, Relay) {
+        let (rig, listener) = Rig::new(name);
+        let relay = Relay::new(listener, rig.target.clone(), Arc::clone(&rig.wake));
+        (rig, relay.expect("a relay"))
     }
 
     /// A large answer keeps bytes waiting all the time: the connection has its turn in `due` once, however often it is served.
     #[test]
     fn a_stream_has_one_turn_at_a_time() {
         const CHUNKS: usize = 400;
-        let (place, mut relay) = relay("relay");
+        let (rig, mut relay) = relay("relay");
         relay.set_delay(2_000_000);
-        let mut client = place.client();
+        let mut client = rig.client();
         let (mut accepted, mut sent, mut seen, mut most) = (None, 0, 0, 0);
         let mut buffer = [0; 4096];
         while seen < CHUNKS {
             relay.turn().expect("a turn");
             most = most.max(relay.due.len());
-            accepted = accepted.or_else(|| place.server.accept().ok());
+            accepted = accepted.or_else(|| rig.server.accept().ok());
             if let Some((stream, _)) = accepted.as_mut().filter(|_| sent < CHUNKS) {
                 sent += stream.write(b"x").expect("room");
             }
@@ -430,9 +430,9 @@ mod tests {
 
     #[test]
     fn a_dead_client_leaves_no_server_waiting() {
-        let (place, mut relay) = relay("gone");
-        a_client_killed_while_both_wait(&place, || {
-            rustix::io::write(&*place.wake, &1u64.to_ne_bytes()).expect("a counter");
+        let (rig, mut relay) = relay("gone");
+        a_client_killed_while_both_wait(&rig, || {
+            rustix::io::write(&*rig.wake, &1u64.to_ne_bytes()).expect("a counter");
             relay.turn().expect("a turn");
         });
     }

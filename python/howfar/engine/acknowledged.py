@@ -35,7 +35,7 @@ RECORD = np.dtype(
 _CLOSED = 255
 
 
-class Fate(IntEnum):
+class KeyOutcome(IntEnum):
     """Outcome of a key: its transaction's last statement succeeded, a statement was refused, or no answer came. In the log of a watch
     job: another connection found it in its table, by a poll sent and answered at the record's two times."""
 
@@ -61,14 +61,14 @@ class KeyLog:
     closed: bool
     """Whether the engine has ended the log, so that nothing is missing."""
 
-    def keys(self, fate: Fate) -> NDArray[np.int64]:
+    def keys(self, fate: KeyOutcome) -> NDArray[np.int64]:
         """The keys with this outcome, ascending."""
         return np.sort(self.records["key"][self.records["fate"] == fate])
 
-    def count(self, fate: Fate) -> int:
+    def count(self, fate: KeyOutcome) -> int:
         return int(np.count_nonzero(self.records["fate"] == fate))
 
-    def ended(self, fate: Fate) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def ended(self, fate: KeyOutcome) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The keys with this outcome and their times, by CLOCK_MONOTONIC: comparable between logs of one machine."""
         records = self.records[self.records["fate"] == fate]
         return records["key"].astype(np.int64), records["ended_ns"].astype(np.int64) + self.origin_ns
@@ -122,7 +122,7 @@ def _header(path: Path, head: bytes) -> tuple[int, int, int]:
 def _closing(log: KeyLog, last: np.void) -> None:
     """Compare the engine's own counts with the records."""
     declared = (int(last["key"]), int(last["sent_ns"]), int(last["ended_ns"]))
-    found = (len(log.records), log.count(Fate.ACKNOWLEDGED), log.count(Fate.REFUSED))
+    found = (len(log.records), log.count(KeyOutcome.ACKNOWLEDGED), log.count(KeyOutcome.REFUSED))
     if declared != found:
         raise _broken(
             log.path,
@@ -135,7 +135,7 @@ def _consistent(log: KeyLog) -> None:
     records = log.records
     if len(records) == 0:
         return
-    if not np.isin(records["fate"], list(Fate)).all():
+    if not np.isin(records["fate"], list(KeyOutcome)).all():
         raise _broken(log.path, "a record's fate is none that there is")
     if (records["connection"] >= log.connections).any():
         raise _broken(log.path, f"a record is of a connection beyond the {log.connections} that there were")
@@ -146,7 +146,7 @@ def _consistent(log: KeyLog) -> None:
     order = np.argsort(records["connection"], kind="stable")
     same = np.diff(records["connection"][order].astype(np.int64)) == 0
     back = records["sent_ns"][order][1:] < records["ended_ns"][order][:-1]
-    if (same & back & (records["fate"][order][1:] != Fate.SEEN)).any():
+    if (same & back & (records["fate"][order][1:] != KeyOutcome.SEEN)).any():
         raise _broken(log.path, "a connection asked before its last transaction had ended")
 
 

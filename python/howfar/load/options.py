@@ -10,7 +10,7 @@ from typing import Literal
 
 Kind = Literal["int", "number", "switch", "text", "choice", "list", "seconds", "duration", "file"]
 """`seconds`: a bare number as sysbench has it, or with a unit; `duration`: with a unit only."""
-Fate = Literal["used", "ignored", "refused"]
+KeyOutcome = Literal["used", "ignored", "refused"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Option:
     group: str = ""
     default_11: str | None = None
     choices: tuple[str, ...] = ()
-    fate: Fate = "used"
+    fate: KeyOutcome = "used"
     why: str = ""
     """Why an option is ignored or refused, or what to do instead."""
     same_as: str = ""
@@ -204,7 +204,7 @@ _OUTPUT = _in(
 )  # fmt: skip
 
 
-def _without_effect(group: str, fate: Fate, *rows: tuple[str, Kind, str]) -> tuple[Option, ...]:
+def _without_effect(group: str, fate: KeyOutcome, *rows: tuple[str, Kind, str]) -> tuple[Option, ...]:
     return tuple(Option(name, kind, None, "", group, fate=fate, why=why) for name, kind, why in rows)
 
 

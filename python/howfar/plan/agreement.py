@@ -17,7 +17,7 @@ Rtts = Mapping[tuple[int, int], float]
 """Round trips by pair, the smaller number first."""
 
 
-class _Ways:
+class _Distances:
     def __init__(self, rtts: Rtts) -> None:
         self.nodes = range(1 + max(high for _, high in rtts))
         self.rtts = rtts
@@ -35,37 +35,39 @@ class _Ways:
         return others[len(self.nodes) // 2 - 1]
 
 
-def _all(ways: _Ways) -> float:
-    others = ways.nodes[1:]
+def _all(distances: _Distances) -> float:
+    others = distances.nodes[1:]
     return max(
-        max(ways.one_way(0, peer) + ways.one_way(peer, node) for peer in ways.nodes if peer != node)
-        + ways.one_way(node, 0)
+        max(distances.one_way(0, peer) + distances.one_way(peer, node) for peer in distances.nodes if peer != node)
+        + distances.one_way(node, 0)
         for node in others
     )
 
 
-def _every_turn(ways: _Ways, origin: int, at: int) -> float:
+def _every_turn(distances: _Distances, origin: int, at: int) -> float:
     """Time from when `origin` sends until the message is in order at `at`."""
-    turns = (ways.soonest(origin, node) + ways.one_way(node, at) for node in ways.nodes if node != origin)
-    return ways.majority(origin) + max(ways.one_way(origin, at), *turns)
+    turns = (
+        distances.soonest(origin, node) + distances.one_way(node, at) for node in distances.nodes if node != origin
+    )
+    return distances.majority(origin) + max(distances.one_way(origin, at), *turns)
 
 
-def _leader(ways: _Ways, origin: int, at: int) -> float:
-    return ways.one_way(origin, 0) + ways.majority(0) + ways.one_way(0, at)
+def _leader(distances: _Distances, origin: int, at: int) -> float:
+    return distances.one_way(origin, 0) + distances.majority(0) + distances.one_way(0, at)
 
 
 def agreement_s(mode: str, consistency: str, rtts: Rtts) -> float:
     """Time that a commit waits for agreement. `mode`, `consistency`: levels of the factors. Consistency: `before` orders one more
     message first; `after` waits until all others have the commit and have reported so, in a message that is ordered too. Galera's
     `before` waits only for commits that its node knows to be in progress: none, in a loop of one."""
-    ways = _Ways(rtts)
+    distances = _Distances(rtts)
     if mode == "galera":
-        return _all(ways)
+        return _all(distances)
     before = read_s(mode, consistency, rtts)
-    ordered: Callable[[_Ways, int, int], float] = _leader if mode == "group-leader" else _every_turn
+    ordered: Callable[[_Distances, int, int], float] = _leader if mode == "group-leader" else _every_turn
     if "after" not in consistency:
-        return before + ordered(ways, 0, 0)
-    return before + max(ordered(ways, 0, node) + ordered(ways, node, 0) for node in ways.nodes[1:])
+        return before + ordered(distances, 0, 0)
+    return before + max(ordered(distances, 0, node) + ordered(distances, node, 0) for node in distances.nodes[1:])
 
 
 WINDOW, PACKET = "evs.user_send_window", "gcs.max_packet_size"

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from howfar.engine.acknowledged import Fate, KeyLog
+from howfar.engine.acknowledged import KeyLog, KeyOutcome
 from howfar.engine.inserts import TABLE
 from howfar.engine.messages import Event, LoadJob
 from howfar.engine.process import Launcher, LoadOutcome
@@ -424,11 +424,11 @@ def crash_record(
     fault: str, broken: Broken, before: Before, log: KeyLog, seen: KeyLog, watched_ns: int, survivor: Survivor
 ) -> CrashRecord:
     """The record of a crash. Raises LabError when no account can be made of these logs."""
-    acknowledged, acknowledged_ns = log.ended(Fate.ACKNOWLEDGED)
-    client = ClientLog(log.keys(Fate.ACKNOWLEDGED), log.keys(Fate.REFUSED), log.keys(Fate.UNKNOWN))
+    acknowledged, acknowledged_ns = log.ended(KeyOutcome.ACKNOWLEDGED)
+    client = ClientLog(log.keys(KeyOutcome.ACKNOWLEDGED), log.keys(KeyOutcome.REFUSED), log.keys(KeyOutcome.UNKNOWN))
     found = account([client], survivor.keys)
     check(found)
-    others = visible(*seen.ended(Fate.SEEN), acknowledged, acknowledged_ns, np.unique(survivor.keys))
+    others = visible(*seen.ended(KeyOutcome.SEEN), acknowledged, acknowledged_ns, np.unique(survivor.keys))
     lost_ns = np.sort(acknowledged_ns[np.isin(acknowledged, found.lost)])
     in_window = (acknowledged_ns > before.window_ns) & (acknowledged_ns <= broken.fault_ns)
     since_load_ns = broken.fault_ns - log.origin_ns
@@ -448,7 +448,7 @@ def crash_record(
         unknown=len(client.unknown),
         applied_unknown=len(found.applied_unknown),
         applied_refused=len(found.applied_refused),
-        seen=seen.count(Fate.SEEN),
+        seen=seen.count(KeyOutcome.SEEN),
         seen_early=len(others.early) + len(others.unacknowledged),
         seen_early_median_ns=int(np.median(others.early_ns)) if len(others.early) else None,
         phantoms=len(others.phantoms),
@@ -473,7 +473,7 @@ def of_cluster(
 
     `lived`: the primary did, so that the rate of its commits says something.
     """
-    records = log.records[log.records["fate"] == Fate.ACKNOWLEDGED]
+    records = log.records[log.records["fate"] == KeyOutcome.ACKNOWLEDGED]
     sent_ns, times = (records[name].astype(np.int64) + log.origin_ns for name in ("sent_ns", "ended_ns"))
     alone = (sent_ns > broken.in_force_ns) & ("primary" in cut_off)
     if broken.joined is not None:
@@ -628,7 +628,7 @@ def _unreceived(pair: Pair, position: str, received: Sequence[str]) -> int | Non
 def check_waited(context: FaultContext, log: KeyLog, until_ns: int) -> None:
     """Check that commits waited for the link: counters can be wrong, but no packet is faster than the link. Raises LabError."""
     records = log.records[
-        (log.records["fate"] == Fate.ACKNOWLEDGED) & (log.records["ended_ns"] < until_ns - log.origin_ns)
+        (log.records["fate"] == KeyOutcome.ACKNOWLEDGED) & (log.records["ended_ns"] < until_ns - log.origin_ns)
     ]
     if not len(records):
         raise LabError("no commit was acknowledged before the fault", "Is the machine overloaded?")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from howfar.engine.acknowledged import Fate, KeyLog
+from howfar.engine.acknowledged import KeyLog, KeyOutcome
 from howfar.engine.messages import LoadJob
 from howfar.engine.process import LoadOutcome
 from howfar.errors import HowfarError, LabError
@@ -111,7 +111,7 @@ def fallback_record(
 ) -> FallbackRecord:
     """The record of a fallback. Raises LabError when the primary was not semi-synchronous before the replica left."""
     origin_ns = log.origin_ns
-    _, ended_ns = log.ended(Fate.ACKNOWLEDGED)
+    _, ended_ns = log.ended(KeyOutcome.ACKNOWLEDGED)
     ended_ns = np.sort(ended_ns)
     before = [look for look in looks if look.at_ns < absence.left_ns]
     if not before or not before[-1].end.status or before[-1].end.no_tx > before[0].end.no_tx:
@@ -176,7 +176,7 @@ def slices(ended_ns: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
 
 
 def _longest_commit_ns(log: KeyLog) -> int:
-    records = log.records[log.records["fate"] == Fate.ACKNOWLEDGED]
+    records = log.records[log.records["fate"] == KeyOutcome.ACKNOWLEDGED]
     return int((records["ended_ns"] - records["sent_ns"]).max()) if len(records) else 0
 
 
