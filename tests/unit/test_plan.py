@@ -468,6 +468,17 @@ def test_the_loopback_is_measured_at_the_same_numbers_of_connections(tmp_path: P
         assert threads["tcp"] == threads["remote"]
 
 
+def test_the_option_that_is_blamed_has_the_level() -> None:
+    """Not one whose name is part of a word: servers."""
+    options: dict[str, tuple[str, str | tuple[str, ...]]] = {
+        "--server": ("server", "mysql"),
+        "--distances": ("distances", ("1ms,2ms",)),
+    }
+    overrides = [Override(option, ("factors", name), value) for option, (name, value) in options.items()]
+    with pytest.raises(UsageError, match=r"^--distances .*: 3 servers have 3 pairs"):
+        load_plan("cluster", overrides=overrides)
+
+
 def test_distances_have_commas_and_are_written_with_semicolons() -> None:
     """As in the command that repeats a run."""
     levels = ("same-rack", "10ms,12ms,30ms")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -23,7 +24,8 @@ _KEY = re.compile(r"\s*([A-Za-z0-9_.\-]+)\s*=")
 
 
 def line_of(text: str, key: tuple[str, ...], quick: bool = False) -> int:
-    """Line (from 1) of `key`, else of its nearest parent, else 1. With `quick`, `[quick]` is looked in first."""
+    """Line (from 1) of `key`, else of its nearest parent, else 1. With `quick`, `[quick]` is looked in first. Tables of an array are
+    numbered: `("leave_out", "2")` is the second."""
     found = _positions(text)
     prefixes: list[tuple[str, ...]] = [("quick",), ()] if quick else [()]
     for length in range(len(key), 0, -1):
@@ -37,10 +39,13 @@ def line_of(text: str, key: tuple[str, ...], quick: bool = False) -> int:
 def _positions(text: str) -> dict[tuple[str, ...], int]:
     found: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
+    tables = Counter[tuple[str, ...]]()
     for number, line in enumerate(text.splitlines(), start=1):
         header = _TABLE.match(line)
         if header:
             table = tuple(part.strip() for part in header.group(1).split("."))
+            tables[table] += 1
+            found[*table, str(tables[table])] = number
             key: tuple[str, ...] = ()
         else:
             match = _KEY.match(line)
@@ -193,7 +198,7 @@ def _validate(source: str, text: str, table: dict[str, Any], overrides: Sequence
     try:
         cells(plan)
     except PlanError as error:
-        at = line_of(text, ("baseline",))
+        at = line_of(text, ("baseline",), quick)
         hint = f" Changed by {', '.join(override.option for override in overrides)}." if overrides else ""
         raise PlanError(f"{source}:{at}: {error.message}", error.advice + hint) from error
     return plan
@@ -205,7 +210,7 @@ def _check_left_out(source: str, text: str, plan: Plan, where: tuple[str, ...]) 
     for number, table in enumerate(plan.leave_out, 1):
         if not any(map(table.matches, every)):
             raise PlanError(
-                f"{source}:{line_of(text, where)}: table {number} of {'.'.join(where)} matches no cell",
+                f"{source}:{line_of(text, (*where, str(number)))}: table {number} of {'.'.join(where)} matches no cell",
                 "Name levels that the factors have.",
             )
 
@@ -214,8 +219,8 @@ def _translated(
     source: str, text: str, problem: ErrorDetails, overrides: Sequence[Override], quick: bool
 ) -> UsageError:
     """The first problem in the words of the plan's author, or of the option that brought it."""
-    where = tuple(part for part in problem["loc"] if isinstance(part, str))
-    where += tuple(problem.get("ctx", {}).get("at", ()))
+    loc = tuple(part for part in problem["loc"] if isinstance(part, str))
+    where = loc + tuple(problem.get("ctx", {}).get("at", ()))
     field = ".".join(where) or "plan"
     reason = problem["msg"]
     for override in overrides:
@@ -223,8 +228,10 @@ def _translated(
             return UsageError(
                 f"{override.option} {override.written}: {reason}", f"`--help` explains {override.option}."
             )
-    blamed = next((override for override in overrides if override.key[-1] in reason), None)
-    if not where and blamed is not None:  # what contradicts each other is judged on the whole plan
+    blamed = next((override for override in overrides if re.search(rf"\b{override.key[-1]}\b", reason)), None)
+    if (
+        not loc and blamed is not None
+    ):  # two fields contradict each other, and the option has the one that is not blamed above
         return UsageError(f"{blamed.option} {blamed.written}: {reason}", f"`--help` explains {blamed.option}.")
     line = line_of(text, where, quick)
     if problem["type"] == "extra_forbidden":
