@@ -4,11 +4,12 @@ sandbox hands on to its inside."""
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 
 from howfar.lab import sandbox
-from howfar.lab.sandbox import missing_right
+from howfar.lab.sandbox import missing_right, remedy
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,17 @@ def test_the_advice_names_what_is_missing(
     sentence = missing_right(is_root, lacking, in_chroot)
     assert wanted in sentence
     assert ("Run as root" in sentence) is (not is_root)
+
+
+def test_only_switches_that_forbid_are_named(tmp_path: Path) -> None:
+    for name in ("user", "kernel"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "user/max_user_namespaces").write_text("96551\n")
+    assert "max_user_namespaces" not in remedy(tmp_path)
+    (tmp_path / "user/max_user_namespaces").write_text("0\n")
+    (tmp_path / "kernel/apparmor_restrict_unprivileged_userns").write_text("1\n")
+    assert "or set user.max_user_namespaces to 10000 (it is 0)" in remedy(tmp_path)
+    assert "or set kernel.apparmor_restrict_unprivileged_userns to 0 (it is 1)." in remedy(tmp_path)
 
 
 _OF_A_USER, _OF_THE_KERNEL = 0, 0x80

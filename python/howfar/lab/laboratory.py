@@ -85,10 +85,10 @@ class Lab:
             self._capacity |= open_queues(self.network, request.connections)
         self.client_host = self.network.client if self.network else Host("client", None)
         self.server_host = self.network.server if self.network else Host("server", None)
-        if not self.network and request.needs_link:
+        if not self.network and (across := request.across_link):
             raise SandboxForbidden(
-                "the paths remote and forwarded-socket need namespaces, which this machine forbids",
-                "The paths socket and tcp work. " + sandbox.remedy(),
+                f"{', '.join(across)}: a path over the link needs namespaces, which this machine forbids",
+                f"{sandbox.remedy()} The paths socket and tcp work without namespaces.",
             )
         self._link_ledger = ledger.enter_context(ExitStack())
         self._data: dict[str, Any] = {}
@@ -125,7 +125,7 @@ class Lab:
         if self.network is None:
             raise SandboxForbidden(
                 "replicas need namespaces, which this machine forbids",
-                "Cells without replication work. " + sandbox.remedy(),
+                f"{sandbox.remedy()} Cells without replication work without namespaces.",
             )
         context = PairContext(
             self.work, self.network, self.shares, self.request.connections, self.request.backend, self.request.tcp

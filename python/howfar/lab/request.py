@@ -55,8 +55,13 @@ class LabRequest:
     """Whether some stages have a real application, which asks these servers."""
 
     @property
+    def across_link(self) -> tuple[str, ...]:
+        """The paths over the link."""
+        return tuple(name for name in self.paths if find_path(name).crosses_link)
+
+    @property
     def needs_link(self) -> bool:
-        return any(find_path(name).crosses_link for name in self.paths)
+        return bool(self.across_link)
 
     @property
     def copies(self) -> int:

@@ -37,10 +37,11 @@ _GUARDED = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCH
 _CAPABILITIES = {"SYS_ADMIN": 21, "NET_ADMIN": 12, "NET_RAW": 13}
 """Capabilities that namespaces, interfaces and packet sockets need."""
 _SYSCTLS = (
-    ("kernel/unprivileged_userns_clone", "1"),
-    ("user/max_user_namespaces", "10000"),
-    ("kernel/apparmor_restrict_unprivileged_userns", "0"),
+    ("kernel/unprivileged_userns_clone", "0", "1"),
+    ("user/max_user_namespaces", "0", "10000"),
+    ("kernel/apparmor_restrict_unprivileged_userns", "1", "0"),
 )
+"""Switches of the kernel, with the value that forbids user namespaces and one that permits them."""
 _UNDOING_S = 10.0
 """Longer than cleaning up a laboratory takes."""
 _armed = False
@@ -123,18 +124,14 @@ def namespace_flags(*, network: bool = True) -> tuple[str, ...]:
     raise SandboxForbidden(f"this machine does not let howfar create namespaces; it said: {output}", remedy())
 
 
-def remedy() -> str:
-    """What to do where namespaces are forbidden, with the present values of the switches that exist."""
-    lines = []
-    for name, wanted in _SYSCTLS:
+def remedy(proc_sys: Path = Path("/proc/sys")) -> str:
+    """What to do where namespaces are forbidden: also the switches of this kernel that forbid them to users, if any."""
+    advice = [missing_right(os.geteuid() == 0, lacking_capabilities(), _in_chroot())]
+    for name, forbids, permits in _SYSCTLS:
         with contextlib.suppress(OSError):
-            value = Path("/proc/sys", name).read_text().strip()
-            lines.append(f"{name.replace('/', '.')} is {value} (wanted: {wanted})")
-    names = "; ".join(lines) or ", ".join(name.replace("/", ".") for name, _ in _SYSCTLS)
-    return (
-        f"{missing_right(os.geteuid() == 0, lacking_capabilities(), _in_chroot())}, or allow user namespaces: {names}. "
-        "The paths socket and tcp work without namespaces; remote and forwarded-socket do not."
-    )
+            if (proc_sys / name).read_text().strip() == forbids:
+                advice.append(f"set {name.replace('/', '.')} to {permits} (it is {forbids})")
+    return f"{', or '.join(advice)}."
 
 
 def missing_right(is_root: bool, lacking: Sequence[str], in_chroot: bool) -> str:
