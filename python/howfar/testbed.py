@@ -65,7 +65,7 @@ class Application(Protocol):
         ...
 
     def obtained(self) -> StageReceipt:
-        """Its part of a stage's receipt. Raises LabError when it has died."""
+        """The application's part of a stage's receipt. Raises LabError when it has died."""
         ...
 
 

@@ -63,7 +63,7 @@ MAX_ARMS_NAMED = 6
 
 
 def capital(text: str) -> str:
-    """As a sentence begins; the rest stays as it is, and so does a name like `synchronous_commit`."""
+    """The text with a capital first letter. A name like `synchronous_commit` stays as it is."""
     return text if "_" in text.partition(" ")[0] else text[:1].upper() + text[1:]
 
 

@@ -110,7 +110,7 @@ _MEASURED = (*_LINK_LEVELS, DISTANCES.name)
 
 
 def _on_hosts(run: Run) -> bool:
-    """Its link was measured, and not set."""
+    """Whether the run was between hosts, so that its link was measured and not set."""
     return run.info.environment.get("testbed") == "hosts"
 
 
@@ -347,7 +347,7 @@ def _plain(key: str) -> str:
 
 
 def _with_unit(key: str, value: Any) -> Any:
-    """As a plan would write it; what is no number of a unit stays as it is."""
+    """A level as a plan writes it; one that has no unit stays as it is."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return value
     return next((show(value) for unit, show in _UNITS.items() if key.endswith(unit)), value)

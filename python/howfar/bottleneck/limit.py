@@ -338,7 +338,7 @@ def _latency(sample: Sample) -> str:
 
 
 def _emulator_gone(evidence: Evidence) -> Bound:
-    """Its share of the fullest set of CPUs goes to who waits for it."""
+    """Bound without the emulator: its share of the fullest set of CPUs goes to whatever waits for it."""
     share = max((cpus.owners.get("link", 0.0) / cpus.used for cpus in evidence.cpu_sets if cpus.used), default=0.0)
     links = [1 / link.used for link in evidence.directions if link.used]
     return Bound(min([_UNBOUNDED, 1 / (1 - min(share, 0.99)), *links]), "")

@@ -39,7 +39,7 @@ _DIGITS = 3
 
 @dataclass(frozen=True)
 class OnHosts:
-    """Where a run is to be: the options with which `--on` goes."""
+    """The hosts that a run is to use: `--on` and its options."""
 
     where: str
     """A file of hosts, or ray://HOST:PORT."""
@@ -58,7 +58,7 @@ class OnHosts:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """As they were written, for the command that repeats the run."""
+        """The options as they were written, for the command that repeats the run."""
         named = {
             "--on": self.where,
             "--place": self.place,
@@ -175,7 +175,7 @@ def enter(
 
 @contextmanager
 def joined(cluster: Cluster | ExistingCluster) -> Iterator[tuple[HostsFile, dict[str, RemoteHost]]]:
-    """Its hosts, each with an agent. Raises LabError."""
+    """The hosts of the cluster, each with an agent. Raises LabError."""
     from howfar.fleet.cluster import Cluster
     from howfar.fleet.existing import join_existing
     from howfar.fleet.joined import join

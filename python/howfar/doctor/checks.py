@@ -96,7 +96,7 @@ Check = Callable[[Context], list[Draft]]
 
 
 def needs_tcp(client: Client) -> bool:
-    """It uses TCP for another reason than its configuration. Forwarders have a check; Java's drivers have no sockets."""
+    """Whether a client uses TCP for another reason than its configuration. Forwarders have a check; Java's drivers have no sockets."""
     return forwards(client) or _name(client) in _SERVERS or family(client.program) == "java"
 
 

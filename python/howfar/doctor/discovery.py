@@ -377,7 +377,7 @@ def _sees_another_file(path: str, process: Process) -> bool:
 
 
 def tls_by_listener(listeners: Sequence[Listener]) -> str:
-    """Where TLS is offered: `offered on 127.0.0.1:3306; none on /run/x.sock`."""
+    """On which listeners TLS is offered: `offered on 127.0.0.1:3306; none on /run/x.sock`."""
     by_tls: dict[str, list[str]] = {}
     for listener in listeners:
         by_tls.setdefault(listener.tls, []).append(listener.where)

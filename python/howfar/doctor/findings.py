@@ -45,7 +45,7 @@ class Kind(StrEnum):
 
     @property
     def shown(self) -> str:
-        """Where the server itself has not said what it is."""
+        """The name to show where the server itself has not said what it is."""
         return SERVICES[self].label if self.counts == "transactions" else self.value
 
     @property
@@ -55,7 +55,7 @@ class Kind(StrEnum):
 
     @property
     def knows_accounts(self) -> bool:
-        """As its package sets it up, it lets an account of the machine in over its socket, by that name."""
+        """Whether the server's package lets an account of the machine in over the socket, by its name."""
         return self is Kind.POSTGRESQL
 
     @property
@@ -345,7 +345,7 @@ class Examination(_Value):
 
 
 def schema_text() -> str:
-    """As its file holds it."""
+    """The schema as the text of its file."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "howfar, an examination by the doctor"}
     made = {**Examination.model_json_schema(mode="serialization"), **head}
     return json.dumps(made, indent=2, sort_keys=True, ensure_ascii=False) + "\n"

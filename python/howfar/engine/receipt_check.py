@@ -1,4 +1,4 @@
-"""Where the obtained session differs from the requested one, in words. Pure; any difference makes a trial void.
+"""Differences between the obtained session and the requested one, in words. Pure; any difference makes a trial void.
 
 What a receipt cannot tell on a transport is no difference; what it shows although it was not requested is one.
 """

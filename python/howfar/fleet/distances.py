@@ -103,7 +103,7 @@ def cloud() -> dict[str, str]:
 
 
 def where(host: RemoteHost) -> dict[str, str]:
-    """Where a host stands: the file of hosts counts, then the host's own cloud metadata. Nothing is guessed from addresses."""
+    """The location of a host: the file of hosts counts, then the host's own cloud metadata. Nothing is guessed from addresses."""
     told = {name: word for name in ("zone", "rack") if (word := getattr(host.spec, name)) is not None}
     return {"zone": UNKNOWN, "rack": UNKNOWN, **host.within(cloud), **told}
 
@@ -146,7 +146,7 @@ class Distance:
     """What the route there allows. None: the kernel does not say."""
 
     def facts(self) -> dict[str, Any]:
-        """As JSON, for a run file and for people's own programs."""
+        """The distances as JSON, for a run file and for people's own programs."""
         there = self.goodput["to_server"]
         return {
             "from": self.source,

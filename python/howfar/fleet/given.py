@@ -35,7 +35,7 @@ _UNKNOWN = ("the server's CPU time", "whether its data was in memory", "whether 
 
 @dataclass(frozen=True)
 class GivenServer:
-    """Where it is, what it speaks and with which account; values only."""
+    """A server of the user's own: address, protocol, account. Values only."""
 
     kind: Kind
     address: str
@@ -65,7 +65,7 @@ def given_server(found: LoadLogin) -> GivenServer:
 
 
 def host_of(given: GivenServer, file: HostsFile) -> str:
-    """Which of the hosts it is on. Raises UsageError."""
+    """The host that the server is on. Raises UsageError."""
     for name, host in file.hosts.items():
         if host.address == given.address:
             return name
@@ -121,7 +121,7 @@ class GivenSide:
         raise PlanError("a path that encrypts has a server of howfar's own", "Leave out --dsn.")
 
     def start(self, path_name: str, spec: SessionSpec) -> tuple[dict[str, Any], Seer]:
-        """It runs already."""
+        """Do nothing: the server runs already."""
         facts = {"kind": self.kind, "version": self.version, "pid": NO_PID, "port": self._given.port}
         return {**facts, "socket": self._socket or _NOWHERE}, partial(_see, self._given)
 
@@ -153,7 +153,7 @@ class GivenSide:
             return
 
     def stop(self) -> None:
-        """It goes on."""
+        """Do nothing: the server is not ours to stop."""
 
     close = stop
 

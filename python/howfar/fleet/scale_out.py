@@ -107,7 +107,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class Division:
-    """As many connections, divided over all clients and from one: times of the former over those of the latter."""
+    """Ratio of times: connections divided over all clients, over as many from one."""
 
     clients: int
     connections: int

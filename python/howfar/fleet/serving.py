@@ -305,7 +305,7 @@ class RemoteMember(RemoteServer):
                 self.side.call("end", key)
 
     def stop(self) -> None:
-        """Its data goes with it; one on a lost host has gone already."""
+        """Stop the server and remove its data; on a lost host both have gone already."""
         self.side.drop()
 
 

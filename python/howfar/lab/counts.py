@@ -37,7 +37,8 @@ def both_counts(
 
 
 def counted_less(name: ServiceName, metrics: ServerMetrics, load: LoadFacts) -> tuple[str, ...]:
-    """Where a server counted less than the load sent. `metrics`: the server's, since the load began; unknown counts prove nothing."""
+    """Sentences for counts of the server that are below what the load sent. `metrics`: the server's, since the load began; unknown
+    counts prove nothing."""
     found = []
     requests, keys = load.round_trips.get(name, 0), load.keys.get(name, 0)
     if metrics.requests is not None and metrics.requests < requests:

@@ -117,7 +117,7 @@ def idle_driver() -> dict[str, Any]:
 
 
 def idle_violations(receipt: Mapping[str, Any]) -> tuple[str, ...]:
-    """Where the idle states of a trial whose CPUs were to poll were not as requested."""
+    """Differences between the idle states of a trial and polling, which was requested."""
     if "hosts" in receipt:  # each with a receipt of its own
         hosts = receipt["hosts"].items()
         return tuple(f"host {name}: {sentence}" for name, host in hosts for sentence in idle_violations(host))

@@ -35,7 +35,8 @@ _SILENT = ("resp2", "resp3", "memcached_text", "memcached_meta")
 
 
 def session_violations(endpoint: Endpoint, session: Mapping[str, Any], spec: SessionSpec) -> tuple[str, ...]:
-    """Where the engine's session differs from what path and cell require. Unknown (None) is accepted only where no query can tell."""
+    """Differences between the engine's session and what path and cell require. Unknown (None) is accepted only where no query can
+    tell."""
     found = []
     family = session.get("address_family")
     wanted = "unix" if endpoint.socket else "inet"
@@ -71,7 +72,7 @@ def _encrypted(version: str | None) -> str:
 
 
 def view_violations(endpoint: Endpoint, view: Mapping[str, Any], spec: SessionSpec) -> tuple[str, ...]:
-    """Where the server's view of a session (its row in the process list, its TLS) differs from the request. This session's client
+    """Differences between the server's view of a session (its row in the process list, its TLS) and the request. This session's client
     cannot compress, and must be seen not to: a server that reports otherwise is not believed about the engine's either."""
     found = []
     host = str(view.get("host", "")).partition(":")[0]
@@ -373,7 +374,7 @@ class Reached:
         self.before = self.running.snapshot()
 
     def unlike(self, session: Mapping[str, Any] | None) -> tuple[str, ...]:
-        """Where the path was not what was requested, according to the server and, given its session, the engine."""
+        """Differences between the path and what was requested, according to the server and, given its session, the engine."""
         found = view_violations(self.endpoint, self.view, self.started.spec)
         return found if session is None else (*session_violations(self.endpoint, session, self.started.spec), *found)
 

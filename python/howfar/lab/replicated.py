@@ -129,7 +129,7 @@ class Replication:
             yield prepared(pair, pair.certificates if encrypted else None, factors, prepare, ledger)
 
     def _shaped(self, factors: Mapping[str, FactorValue]) -> tuple[EmulatedWire, ...]:
-        """Those that the cell needs, as it asks for them; also after a trial that left one cut or dead."""
+        """The links that the cell needs, set as it asks; also after a trial that left one cut or dead."""
         links = node_links(factors)
         if links and not all(wire.link.alive() for wire in self.wires):
             self._open_wires({wire.name: wire.link.calibrations for wire in self.wires})
@@ -197,7 +197,7 @@ class Replicated(Serving):
         return _LagInWindow(window, self._lag, time.monotonic_ns())
 
     def unlike(self, lateness: Lateness, crossed: Sequence[LinkStats | None] | None = None) -> list[str]:
-        """Where a link was not what was requested: at rest, and by what crossed it, until now unless given."""
+        """Differences between the links and what was requested: at rest, and by what crossed it, until now unless given."""
         crossed = [wire.counters() for wire in self.pair.wires] if crossed is None else crossed
         return [
             f"{wire.name}: {sentence}"
@@ -263,7 +263,8 @@ class Replicated(Serving):
 def contradictions(
     spec: ReplicationSpec, before: Snapshot, after: Snapshot, load: LoadFacts, at_rest: Sequence[RttResult]
 ) -> list[str]:
-    """Where replication was not what a cell asks: by both ends' account, and by the clock. `at_rest`: the round trip of each wire."""
+    """Differences between replication and what a cell asks: by both ends' account, and by the clock. `at_rest`: the round trip of
+    each wire."""
     found = [*violations(spec, before, after, load.commits)]
     if spec.needed and load.commit_p50_ns is not None:
         # The acknowledgements that a commit needs are not all there before the last of the nearest replicas has it.
@@ -281,10 +282,10 @@ def agreement_violation(
     *,
     reads: bool,
 ) -> list[str]:
-    """Where a cluster's commits, or its reads, waited longer because packets left late in the mean. With a single leader by the model
-    of the agreement, so that a link that nobody waits for is not judged. Elsewhere a commit waits for the last of several ways: the
-    round trips of the latest three links are a bound of that, the model with mean times is none. `waited_ns`: one of them; the others
-    by pair of nodes, a round trip."""
+    """Violation of a cluster whose commits, or reads, waited longer because packets left late in the mean. With a single leader by
+    the model of the agreement, so that a link that nobody waits for is not judged. Elsewhere a commit waits for the last of several
+    ways: the round trips of the latest three links are a bound of that, the model with mean times is none. `waited_ns`: one of them;
+    the others by pair of nodes, a round trip."""
     waits = read_s if reads else agreement_s
     waited = waits(spec.mode, spec.consistency, rtts_ns)
     late = {nodes: rtt_ns + late_ns[nodes] for nodes, rtt_ns in rtts_ns.items()}
@@ -337,7 +338,7 @@ class _LagInWindow:
 
 
 def lag_records(samples: tuple[LagSample, ...], began_ns: int, length_ns: int) -> tuple[LagRecord, ...]:
-    """Those of the window, in its time."""
+    """The lag samples within the window, in its time."""
     return tuple(
         LagRecord(
             at_ns=sample.at_ns - began_ns,

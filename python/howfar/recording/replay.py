@@ -40,7 +40,7 @@ class ReplayedPage(Part):
 
     @property
     def behind(self) -> str | None:
-        """Which end fell behind the recording, `tool` or `server`, or None."""
+        """The end that fell behind the recording, `tool` or `server`, or None."""
         late, who = max((self.client_late, "tool"), (self.server_late, "server"))
         return who if late > BEHIND_SHARE else None
 

@@ -214,7 +214,7 @@ def _noise_floor(summary: Summary) -> str:
 
 
 def _other_kinds(summary: Summary) -> str:
-    """Where arms are judged by another A/A arm than the baseline's."""
+    """Notes for arms that are judged by another A/A arm than the baseline's."""
     others = [control.reference for control in summary.controls if control.name == SAME_KIND]
     return f" (under the conditions of {' and '.join(others)}, by that arm's own A/A ratio)" if others else ""
 

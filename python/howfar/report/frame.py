@@ -112,7 +112,7 @@ def _placement(summary: Summary) -> str:
 
 
 def _hop(summary: Summary, place: Mapping[str, Any]) -> str:
-    """Which program has a host of its own. Empty: none has."""
+    """The program that has a host of its own. Empty: none has."""
     if place.get("hop") is None:
         return ""
     moved = [str(name) for name in _levels(summary, "path") if is_movable(name)]

@@ -308,7 +308,7 @@ def page_spec(plan: Plan, arm: Arm, sql: ServiceName = "mysql") -> PageSpec:
 
 
 def unlike_pages(spec: PageSpec, job: PageJob, finished: Finished) -> tuple[str, ...]:
-    """Where pages differ from their specification, as sentences; any makes a trial void."""
+    """Differences between pages and their specification, as sentences; any makes a trial void."""
     if isinstance(job.application, FastCgi):
         return (*_unreported(finished), *_reported_otherwise(spec, finished))
     return (*_done_otherwise(spec, finished), *_computed_less(spec, finished))
@@ -519,7 +519,7 @@ def _unlike_rate(job: LoadJob | PageJob, outcome: LoadOutcome) -> tuple[str, ...
 
 
 def not_as_requested(job: LoadJob | PageJob, outcome: LoadOutcome, spec: PageSpec | None = None) -> tuple[str, ...]:
-    """Where the engine's own receipts and counts differ from the request, as sentences. `spec`: of the job's pages."""
+    """Differences between the engine's own receipts and counts and the request, as sentences. `spec`: of the job's pages."""
     if isinstance(job, PageJob):
         unlike = () if spec is None else unlike_pages(spec, job, outcome.finished)
         return (*page_mismatches(job, outcome.ready), *unlike)

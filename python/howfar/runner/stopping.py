@@ -154,7 +154,7 @@ class Standing:
 
 
 def standing(run: Run, blocks: int, target: float) -> Standing:
-    """Where a run stands after `blocks` blocks."""
+    """The state of a run after `blocks` blocks."""
     table = trial_table(run)
     rest = resting(run, blocks, target)
     arms = []

@@ -75,7 +75,8 @@ class TrialTable:
         return baseline
 
     def compared(self, arm: Arm) -> Arm | None:
-        """Its reference. None: a given rate is no result, and no cell of the baseline's path has the same one."""
+        """The reference that an arm is compared with. None: a given rate is no result, and no cell of the baseline's path has the
+        same one."""
         other = self.reference(arm)
         if other is None or other.name == arm.name or offered_per_s(other.factors) != offered_per_s(arm.factors):
             return None

@@ -125,7 +125,7 @@ class ClusterPoint(Part):
 
 
 class ThirdNode(Part):
-    """Where the third of three nodes could be: one connection's commit."""
+    """A commit of one connection, if the third of three nodes were elsewhere."""
 
     label: str
     near_ms: float
@@ -296,7 +296,7 @@ def _widened(found: Estimate, by: float | None) -> Estimate:
 
 
 def _pieces(arm: ReplicationArm) -> Pieces:
-    """As the node that commits has it, in receipts."""
+    """The pieces of a commit, from the receipts of the node that commits."""
     for trial in arm.trials.values():
         for node in (trial.receipt.get("replication", {}).get("window", {}).get("after") or {}).get("nodes") or ():
             settings = node.get("settings", {})

@@ -254,7 +254,7 @@ def draw(found: ClusterCost, width: int) -> Drawable | None:
 
 
 def _advice(found: ClusterCost, evidence: RunEvidence) -> tuple[Advice, ...]:
-    """Where the turns of idle members are what a commit waits for."""
+    """Advice where a commit waits for the turns of idle members."""
     few = min(point.threads for point in found.points)
     ordinary = (few, "eventual", SHORT_ROW)
     at = {

@@ -171,7 +171,7 @@ def hop_costs(evidence: RunEvidence) -> HopCosts | None:
 
 
 def _alike(table: TrialTable, arms: Sequence[Arm]) -> list[Arm]:
-    """Those that differ from the baseline only in what is compared here: of several links, servers or versions of TLS, its own."""
+    """Arms that differ from the baseline only in what is compared here: of several links, servers or versions of TLS, its own."""
     varied = ("path", CONNECT.name, LOAD.name, THREADS.name)
     baseline = table.baseline
     return [arm for arm in arms if baseline and rest_of(arm.factors, *varied) == rest_of(baseline.factors, *varied)]

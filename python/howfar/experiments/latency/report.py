@@ -13,13 +13,14 @@ from howfar.report import figures, palette
 from howfar.report.charts import Drawable, percentiles, pick
 from howfar.report.document import Block, Chart, Column, Details, Document, Fields, Heading, Table, table_of
 from howfar.report.frame import frame
-from howfar.report.sections import cell_table, confirmations, trials
+from howfar.report.sections import cell_table, columns, confirmations, trials
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import in_brackets
 from howfar.stats.resample import within
 
 MOST_OF_CAPACITY = 0.8
 """Share of what a path can do: bursts of a steady stream of users take the rest."""
+_ROOM = f", of which {MOST_OF_CAPACITY:.0%} leaves room for bursts".replace("%", " %")
 
 
 class Latencies(Experiment):
@@ -122,7 +123,7 @@ def _advice(found: Latency) -> tuple[Advice, ...]:
             Advice(
                 action=f"On {path.name}, keep below {below} transactions/s, or give it more connections or fewer round trips.",
                 because=f"At {first.per_s:,.0f}/s, it answered {_percent(first.answered)} in time{doubt}; in a closed loop with as "
-                f"many connections, it does {with_limits(capacity)}/s{', of which 80 % leaves room for bursts' if leaves else ''}.",
+                f"many connections, it does {with_limits(capacity)}/s{_ROOM if leaves else ''}.",
             )
         )
     return tuple(advice)
@@ -146,16 +147,6 @@ def records(found: Latency) -> list[dict[str, object]]:
         for at in path.rates:
             record: dict[str, object] = {"path": path.name, "arm": at.arm, "per_s": at.per_s}
             record |= {"share": "" if at.share is None else at.share, "keeps_up": at.keeps_up}
-            for name in ("answered", "p50_ms", "p99_ms", "p999_ms", "p99_ratio"):
-                record |= _limits(name, getattr(at, name))
-            record |= _limits("capacity_per_s", path.capacity_per_s)
+            record |= columns(at, "answered p50_ms p99_ms p999_ms p99_ratio") | columns(path, "capacity_per_s")
             made.append(record | {"resolution": at.resolution.value})
     return made
-
-
-def _limits(name: str, found: Estimate | None) -> dict[str, object]:
-    values = (None, None, None) if found is None else (found.value, found.low, found.high)
-    return {
-        key: "" if value is None else value
-        for key, value in zip((name, f"{name}_low", f"{name}_high"), values, strict=True)
-    }

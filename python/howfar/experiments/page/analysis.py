@@ -395,7 +395,7 @@ def model_crossing(ratio: Ratio, least_ms: float, most_ms: float) -> float | Non
 
 
 def model_always(ratio: Ratio, least_ms: float, most_ms: float) -> Literal["one", "two"] | None:
-    """Which one the model has ahead throughout. None: it changes."""
+    """The path that is ahead throughout, by the model. None: it changes."""
     found = [ratio(cpu_ms) for cpu_ms in _grid(least_ms, most_ms, 4 * POINTS)]
     return "two" if min(found) >= 1 else "one" if max(found) < 1 else None
 

@@ -277,7 +277,7 @@ class _LocalArms:
         return next((self._commit_s[key] for key in keys if key in self._commit_s), {})
 
     def only(self, block: int) -> _LocalArms:
-        """Those of one block."""
+        """The figures of one block."""
         return _LocalArms([arm.only(block) for arm in self._arms if block in arm.trials])
 
     def of(self, arm: ReplicationArm) -> Local:
@@ -618,7 +618,7 @@ def _one_connection(curve: ReplicationCurve | None, published: Published) -> str
 
 
 def _rounds(quoted: Sequence[ReplicationCurve], kind: str) -> str:
-    """Where a commit waits for more than its own acknowledgement."""
+    """Rounds of commits that wait for more than their own acknowledgement."""
     pairs = [(curve, point) for curve in quoted if (point := _typical(curve)).rtts is not None]
     far = [(c, p) for c, p in pairs if p.rtts and p.threads > 1 and (p.rtts.low or p.rtts.value) > EXTRA_ROUND]
     if not far:

@@ -57,7 +57,7 @@ class ReplicationArm:
 
     @property
     def replica_rtt_ns(self) -> int | None:
-        """As configured. None: no replica."""
+        """The configured RTT to a replica. None: no replica."""
         level = self.arm.factors.get("replica_rtt_ns")
         return None if level is None or self.mode == ALONE else int(level)
 

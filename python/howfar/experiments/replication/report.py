@@ -145,7 +145,7 @@ def _watch(found: ReplicationFindings, kind: str) -> Advice | None:
 
 
 def _second(found: ReplicationFindings, kind: str) -> Advice | None:
-    """Where a primary without a timeout stood still."""
+    """Advice where a primary without a timeout stood still."""
     stories = [story for story in found.fallback if story.waits_for_ever and story.stood_still]
     if not stories:
         return None
@@ -407,7 +407,7 @@ class PostgresqlConf:
         )
 
     def timeout_lines(self) -> tuple[str, ...]:
-        """It never falls back."""
+        """Lines that set the timeout; none for a mode that never falls back."""
         return ()
 
     def second_lines(self, mode: str) -> tuple[str, ...]:

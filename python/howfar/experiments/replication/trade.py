@@ -104,7 +104,7 @@ def quoted_rows(rows: Sequence[TradeRow]) -> list[TradeRow]:
 def trade_rows(
     arms: Sequence[ReplicationArm], crash: CrashFindings | None, every: Sequence[Arm]
 ) -> tuple[TradeRow, ...]:
-    """Where commits were measured, a row for each mode and distance. In a run of crashes alone a row for each mode with all else the
+    """A row for each mode and distance at which commits were measured. In a run of crashes alone a row for each mode with all else the
     same, by its rate before the fault."""
     crashed = _crashed(crash.losses if crash is not None else (), {arm.name: arm for arm in every})
     return _measured(arms, crashed) if arms else _only_crashed(crashed)
@@ -180,7 +180,7 @@ class _Crashed:
 
     @property
     def comparable(self) -> Levels:
-        """Whose rates may be compared: all levels but the mode."""
+        """The levels that arms must share to have their rates compared: all but the mode."""
         return tuple(pair for pair in self.levels if pair[0] != "replication")
 
 

@@ -61,7 +61,7 @@ def of_a_trial(round_trip_ns: float) -> Lateness:
 
 
 def goodput_warnings(spec: LinkSpec, calibration: Mapping[str, Any]) -> tuple[str, ...]:
-    """Where a bulk transfer over the link at rest did not reach what the rate allows."""
+    """Warnings about directions in which a bulk transfer at rest did not reach what the rate allows."""
     found = []
     for name in DIRECTIONS:
         expected, got = spec.expected_goodput_bps(name), calibration.get("goodput_bps", {}).get(name)
@@ -117,7 +117,7 @@ def link_receipt(
 def link_violations(
     link: Link, at_rest: RttResult, stats: LinkStats | None, lateness: Lateness = OF_A_PLAN
 ) -> tuple[str, ...]:
-    """Where the link was not what was requested. A back-end without counters gives no violations."""
+    """Differences between the link and what was requested. A back-end without counters gives no violations."""
     found: tuple[str, ...] = ()
     if link.backend in SHAPING:  # nothing is requested of a bare cable
         found = rtt_violations(link.spec, link.rest_rtt_ns(link.spec), at_rest, lateness)
@@ -167,8 +167,8 @@ def unproved(stats: LinkStats | None) -> tuple[str, ...]:
 
 
 def crossing_violations(stats: LinkStats, metrics: ServerMetrics) -> tuple[str, ...]:
-    """Where the session's bytes did not cross the link. `metrics`: the server's, since the link's counters were reset; unknown counts
-    prove nothing."""
+    """Violations of a session whose bytes did not cross the link. `metrics`: the server's, since the link's counters were reset;
+    unknown counts prove nothing."""
     found = []
     for name, direction, bytes_counted, slack in (
         ("to server", stats.to_server, metrics.bytes_received, _UNCOUNTED_BYTES),

@@ -56,7 +56,7 @@ is quiet."""
 
 
 def ping_count(rtt_ns: int) -> int:
-    """As many pings as fit in about 0.1 s."""
+    """The number of pings that fit in about 0.1 s."""
     return min(max(_PROBE_NS // max(rtt_ns, 1), 10), 400)
 
 

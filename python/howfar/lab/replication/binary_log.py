@@ -179,7 +179,8 @@ class BinaryLogReplication(ReplicationDialect):
         return found, {name: str(value) for name, value in wanted if value is not None}
 
     def tls_handshakes(self, ask: Ask) -> int:
-        """That the primary finished since it started. Nobody but its replicas came over the network yet."""
+        """The number of TLS handshakes that the primary finished since it started. Nobody but its replicas came over the network
+        yet."""
         return int(status(ask, f"LIKE '{_HANDSHAKES}'")[_HANDSHAKES])
 
     def stop_receiving(self, replica: Member, patience_s: float) -> None:

@@ -26,7 +26,7 @@ SCHEMA = "howfar_replication"
 
 @dataclass(frozen=True)
 class Source:
-    """Where a replica finds its primary."""
+    """The address and account by which a replica finds its primary."""
 
     address: str
     port: int
@@ -165,7 +165,7 @@ class ReplicationDialect(ABC):
 
     @abstractmethod
     def stop_receiving(self, replica: Member, patience_s: float) -> None:
-        """It goes on applying what it has. Raises LabError when it has not obeyed by then."""
+        """Stop receiving; what has arrived is still applied. Raises LabError when it has not obeyed by then."""
 
     @abstractmethod
     def promote(self, replica: Member, patience_s: float) -> int:

@@ -135,7 +135,7 @@ class GaleraReplication(MariadbReplication):
         return next((how for how, mark in _TRANSFERS.items() if mark in said), "nothing")
 
     def follow(self, replica: Member, source: Source) -> None:
-        """It is a member from its start on."""
+        """Do nothing: a node is a member from its start on."""
 
     def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, patience_s: float) -> None:
         for member in (primary, *replicas):

@@ -105,7 +105,7 @@ class GroupReplication(MysqlReplication):
         member.tell("START GROUP_REPLICATION", patience_s)
 
     def follow(self, replica: Member, source: Source) -> None:
-        """It is told whom to join by its options."""
+        """Do nothing: a node's options tell it whom to join."""
 
     def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, patience_s: float) -> None:
         primary.tell("SET GLOBAL group_replication_bootstrap_group = ON", patience_s)

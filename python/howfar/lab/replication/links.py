@@ -48,7 +48,7 @@ class PairContext:
 
     @property
     def replica_cpus(self) -> Cpus:
-        """Those that no host has; else the client's: so the primary, which is measured, keeps its own."""
+        """CPUs for the replicas: those of no host, else the client's, so that the primary keeps its own."""
         taken = {*self.shares.client, *self.shares.server}
         return tuple(cpu for cpu in usable_cpus() if cpu not in taken) or self.shares.client
 
@@ -65,7 +65,7 @@ class Wire(ABC):
     @property
     @abstractmethod
     def rtt_ns(self) -> int:
-        """That was requested, or measured."""
+        """The RTT that was requested, or measured."""
 
     @abstractmethod
     def alive(self) -> bool: ...
@@ -89,7 +89,7 @@ class Wire(ABC):
     def receipt(self, at_rest: RttResult, stats: LinkStats | None) -> dict[str, Any]: ...
 
     def violations(self, at_rest: RttResult, stats: LinkStats | None, lateness: Lateness) -> tuple[str, ...]:
-        """Where it was not what was requested; of a real one nothing is."""
+        """Differences between the link and what was requested; none for a real one."""
         return ()
 
     def cut(self, directions: Iterable[DirectionName] = DIRECTIONS) -> None:

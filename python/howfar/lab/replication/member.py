@@ -46,7 +46,7 @@ class Member:
             raise self._of(error) from error
 
     def _of(self, error: LabError) -> LabError:
-        """It says whose server it was, and what may be the reason."""
+        """The error, with whose server it was and what the reason may be."""
         full = self.full()
         advice = "Free some space, or measure for a shorter time." if full else error.advice
         why = f" had {full}" if full else ""

@@ -110,7 +110,7 @@ class PostgresReplication(ReplicationDialect):
         return store.begin(Streaming(ACCOUNT, password_verifier(seed.secret), options, primary), seed.tls)
 
     def follow(self, replica: Member, source: Source) -> None:
-        """It does so from its start on; only the primary's account was missing."""
+        """Do nothing: a standby follows from its start on."""
 
     def join(self, primary: Member, replicas: tuple[Member, ...], spec: ReplicationSpec, patience_s: float) -> None:
         """By the laboratory's own session, whose commits do not wait."""

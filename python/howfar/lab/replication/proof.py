@@ -214,7 +214,7 @@ def sent_bytes(wires: Sequence[Wire]) -> dict[str, int]:
 
 
 def channel_violations(spec: ReplicationSpec, seen: ChannelFacts) -> tuple[str, ...]:
-    """Where requested and obtained differ. Pure."""
+    """Differences between the requested and the obtained channel. Pure."""
     found = []
     if spec.tls and seen.tls_handshakes < spec.replicas:
         found.append(f"{seen.tls_handshakes} of {spec.replicas} replicas came to the primary by TLS")

@@ -80,7 +80,7 @@ class StoreDialect(Protocol):
         ...
 
     def others(self, lines: Lines) -> tuple[str, ...]:
-        """Where the server sees each other client: an address with its port, `localhost` over its socket."""
+        """The other clients as the server sees them: an address with its port, `localhost` over its socket."""
         ...
 
     def facts(self, lines: Lines) -> dict[str, str]:
@@ -145,7 +145,7 @@ def _responds(
 
 
 def door_violations(door: Door, encrypted: bool) -> tuple[str, ...]:
-    """Where the address of the path does not speak as requested. `encrypted`: it was to speak TLS and nothing else."""
+    """Differences between what the path's address speaks and what was requested. `encrypted`: it was to speak TLS and nothing else."""
     if not encrypted:
         return () if door.plain else (f"the server does not answer plain text at {door.at}",)
     found = []
@@ -215,7 +215,7 @@ class KeyValueServer(Server):
         return self._ask("its keys", self._dialect.count_keys)
 
     def others(self) -> tuple[str, ...]:
-        """Where the server sees its clients, the laboratory's own session left out. Raises ServerCrashed, LabError."""
+        """The clients as the server sees them, the laboratory's own session left out. Raises ServerCrashed, LabError."""
         return self._ask("its clients", self._dialect.others)
 
     def _ask(self, what: str, question: Callable[[Lines], _Answer]) -> _Answer:
