@@ -17,7 +17,7 @@ from howfar.analysis.compare import compare
 from howfar.analysis.summary import Summary
 from howfar.cli.progress import ratio
 from howfar.engine.messages import LoadJob, UnixTarget
-from howfar.experiments.hops.report import HopCosts, pays, pooler_pays, poolers
+from howfar.experiments.hops.report import HopCosts, pays, pooler_pays, poolers, records
 from howfar.experiments.registry import experiment_of, in_terminal, summarise
 from howfar.plan.factors import offered_per_s
 from howfar.plan.fitting import with_keys
@@ -66,6 +66,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(scope="module")
 def summary(run: Run) -> Summary:
     return summarise(run)
+
+
+def test_a_spreadsheet_has_the_costs_of_each_path_with_a_program(summary: Summary) -> None:
+    found = summary.the(HopCosts)
+    lines = records(summary, found)
+    assert {line["arm"] for line in lines} == {cell.arm for cell in summary.cells}
+    for hop in found.hops:
+        of_path = [line for line in lines if line["path"] == hop.path]
+        assert hop.throughput_ratio is not None and of_path
+        assert {line["hops_throughput_ratio"] for line in of_path} == {f"{hop.throughput_ratio.value:.6g}"}
+    assert all("hops_throughput_ratio" not in line for line in lines if line["path"] == found.baseline)
 
 
 def test_each_path_with_a_program_is_set_against_the_one_without(summary: Summary) -> None:

@@ -20,7 +20,7 @@ from howfar.plan.factors import CONNECT, LOAD, THREADS, level_of, offered_per_s
 from howfar.report import figures
 from howfar.report.document import Block, Cell, Column, Details, Document, Fields, Table, table_of
 from howfar.report.frame import frame
-from howfar.report.sections import cell_table, confirmations, trials
+from howfar.report.sections import Record, cell_records, cell_table, columns, confirmations, trials, written
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import Resolution, Threshold, excludes_one, judge_ratio, mean_interval
 from howfar.stats.resample import Derived, within
@@ -136,7 +136,25 @@ class Hops(Experiment):
             shown, below = (*shown, main_table(latency)), (*charts(latency), *below)
         if found.elsewhere:
             shown = (*shown, elsewhere(found))
-        return frame(summary, shown, below=(*below, *trials(summary), *confirmations(summary)))
+        below = (*below, *trials(summary), *confirmations(summary))
+        return frame(summary, shown, below=below, records=records(summary, found))
+
+
+_COLUMNS = "throughput_ratio added_p50_us added_p99_us cpu_us_per_query connect_us to_server"
+
+
+def records(summary: Summary, found: HopCosts) -> list[Record]:
+    """The cells' records, with the costs of the hops of a cell's path, and the number of clients from which its pooler pays."""
+    of_path: dict[object, dict[str, object]] = {
+        hop.path: {f"hops_{name}": value for name, value in columns(hop, _COLUMNS).items()} for hop in found.hops
+    }
+    pays_from = {(pooler.path, pooler.connect): written(pooler.pays_from) for pooler in found.poolers}
+    return [
+        cell
+        | of_path.get(cell.get("path"), {})
+        | {"pays_from": pays_from.get((str(cell.get("path")), str(cell.get("connect"))), "")}
+        for cell in cell_records(summary)
+    ]
 
 
 # ---------------------------------------------------------------- what each hop costs
