@@ -178,8 +178,8 @@ MEANING = {
     Warning.NOT_STEADY: "throughput changed during the trials, so a longer warm-up is needed",
     Warning.CLIENT_LIMITED: "the load generator's busiest thread was fully busy, so the figure describes it, not the path",
     Warning.BUSY_MACHINE: "other programs used CPUs during the run, which distorts times more than CPU ratios",
-    Warning.UNEVEN_CPUS: "the CPU time of the same work varied between trials, perhaps because of other guests of the host or the "
-    "clock frequency, which widens all intervals",
+    Warning.UNEVEN_CPUS: "the CPU time of the same work varied between trials, which widens all intervals; other guests of the host "
+    "or the clock frequency may be the cause",
     Warning.WIDE_INTERVAL: "wider than requested; more blocks would narrow it",
     Warning.FEW_BLOCKS: f"fewer than {FEW_BLOCKS} blocks, so intervals may be too narrow",
     Warning.DISTURBED: "every block had a void trial, so the first ones are shown for the cells that were good in them, which favours "

@@ -41,7 +41,7 @@ def hosts_command(
     """Measure how the load scales over hosts, with 1, 2, 4 … clients against a null server, and the cost of control.
 
     The cost of control is the time that a trial takes in addition to its warm-up and window, and the CPU time that Ray and the agent
-    use on a load host during the window. Against a server that takes its time, p50 and p99 of connections divided over all clients are
+    use on a load host during the window. Against a server with a service time, p50 and p99 of connections divided over all clients are
     compared with those from one client.
     """
     cluster, code = enter(where)

@@ -58,7 +58,7 @@ def up_command(file: Path, as_json: bool) -> int:
 @click.argument("where", default="hosts.toml", metavar="FILE|ray://HOST:PORT")
 @json_option
 def show_command(where: str, as_json: bool) -> int:
-    """Show the hosts (versions, CPUs, zones, interfaces, clocks) in FILE or of a Ray cluster, and measure each pair.
+    """Show the hosts (versions, CPUs, zones, interfaces, clocks) in FILE or in a Ray cluster, and measure each pair.
 
     Round trip times are medians for one byte over TCP: at rest, with idle CPUs as they are, and with all CPUs awake. Goodput is
     measured for 5 s in each direction. What a host does not report is shown as unknown. Hosts that are not up are joined only for the
@@ -70,7 +70,9 @@ def show_command(where: str, as_json: bool) -> int:
 
 @hosts.command("down")
 @_FILE
-@click.option("--force", is_flag=True, help="Even while a command measures between them; that command ends.")
+@click.option(
+    "--force", is_flag=True, help="Release them even while a command measures between them; that command ends."
+)
 def down_command(file: Path, force: bool) -> int:
     """Release the hosts in FILE: stop everything that howfar runs on them, and remove its temporary files.
 

@@ -252,7 +252,7 @@ _LIBPQ_PORT = 5432
     help="Encrypt CMD's sessions. Redis and Memcached then accept no others.",
 )
 @hop_binary_option
-@click.option("--on-server", metavar="CMD", help="Another command to run on the server's host until CMD ends.")
+@click.option("--on-server", metavar="COMMAND", help="Also run COMMAND on the server's host, until CMD ends.")
 @click.option(
     "--receipt",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
@@ -284,8 +284,8 @@ def lab(
     HOWFAR_REPLICA1_CLIENT_CNF, and so on.
     --beside sets HOWFAR_REDIS_SOCKET, or HOWFAR_REDIS_HOST and _PORT, and HOWFAR_MEMCACHED_… likewise.
     On `remote`, HOWFAR_HOST and HOWFAR_HOST6 are the addresses of the server's host, even without a server.
-    Link options imply `--path remote`; without --path, --tls, --beside and --replication, all but --rtt, --rate, --tcp and
-    --congestion-control imply `--server none`.
+    Link options imply `--path remote`. Except for --rtt, --rate, --tcp and --congestion-control, they also imply `--server none`,
+    unless --path, --tls, --beside or --replication is given.
     The exit code is that of CMD; 127 means that it was not found, 126 that it cannot be run, and 128 + N that signal N ended it.
     """
     if beside and server == "none":

@@ -31,7 +31,7 @@ _COMMANDS = {
     "resume": ("howfar.cli.resume:resume", "Continue an interrupted run without repeating finished trials."),
     "confirm": (
         "howfar.cli.resume:confirm",
-        "Test each limit that a run named by changing it.",
+        "Change each limit that a run named, to test it.",
     ),
     "report": ("howfar.cli.report:report", "Show the report of a run, or write it as HTML, Markdown, CSV or JSON."),
     "compare": ("howfar.cli.compare:compare", "Compare two runs."),
@@ -64,7 +64,7 @@ Exit codes:
   4    the laboratory could not be built, or failed
   5    the load failed
   6    the run file or the output cannot be read or written
-  7    nothing valid was measured: every trial, or the load, is void; or `howfar predict` missed every page on its present path
+  7    nothing valid was measured: every trial, or the load, is void; or `howfar predict` mispredicted every page on its present path
   8    `howfar doctor --strict` found something to change
   70   a bug in howfar
   130  interrupted; the run file holds every finished trial

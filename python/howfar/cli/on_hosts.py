@@ -95,7 +95,7 @@ def on_options(command: Any) -> Any:
         click.option(
             "--on",
             metavar="FILE|ray://HOST:PORT",
-            help="Measure between the hosts in this file (see `howfar hosts`), or of an existing Ray cluster.",
+            help="Measure between the hosts in this file (see `howfar hosts`), or those of an existing Ray cluster.",
         ),
     ):
         command = option(command)

@@ -34,7 +34,7 @@ def _arms(plan: Plan) -> str:
     """Names of all cells; for a grid, what is varied."""
     names = [cell.name for cell in cells(plan) if cell.role in ("baseline", "contender")]
     if len(names) <= _MOST_NAMED:
-        return f"Compares {', '.join(names)}."
+        return f"Compares {'; '.join(names)}." if len(names) > 1 else f"Measures {names[0]}."
     levels = []
     for name in plan.factors.varied:
         factor = FACTORS[name]

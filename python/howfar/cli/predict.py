@@ -54,8 +54,8 @@ def predict(
     howfar predict shop.recording --link us-coasts --slope front=front.json --html shop.html
 
     Round trips of each size are measured on this machine, on the present path and on the target. The present path is predicted
-    first: a page whose recorded time is missed by more than 5 % is not predicted. Only --again shows whether the application has
-    changed. If no page is left, the exit code is 7.
+    first: a page whose recorded time this misses by more than 5 % is not predicted on the target. Only --again shows whether the
+    application has changed. If no page is left, the exit code is 7.
     """
     from howfar.recording import changes as changing
     from howfar.recording.on_path import both_paths, whole_pages

@@ -19,7 +19,7 @@ _STDERR = 2
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("--server", metavar="ADDRESS",
-              help="The database's socket, or HOST:PORT.  [default: the laboratory's, else the only usual socket]")  # fmt: skip
+              help="The database's socket, or HOST:PORT.  [default: the laboratory's, or the only one in a usual place]")  # fmt: skip
 @click.option(
     "--out", type=click.Path(path_type=Path), help="File for the recording.  [default: COMMAND-DATE.recording]"
 )
@@ -43,7 +43,9 @@ _STDERR = 2
 )
 @click.option("--php", is_flag=True, help="Mark each PHP page with a file that PHP runs first (auto_prepend_file).")
 @click.option(
-    "--gaps", is_flag=True, help="Where nothing marks pages, end one when the application pauses between round trips."
+    "--gaps",
+    is_flag=True,
+    help="Where nothing marks pages, end a page when the application pauses between round trips.",
 )
 @json_option
 @no_colour_option

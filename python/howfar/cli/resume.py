@@ -35,7 +35,7 @@ _GO_ON = (None, StopReason.INTERRUPTED)
 @click.option(
     "--target",
     metavar="SHARE",
-    help="Stop when all ratios are known within ± this, such as 3%; replaces the run's target.",
+    help="Stop when all ratios are known to within ± SHARE, such as 3%; replaces the run's target.",
 )
 @click.option("--confirm", is_flag=True, help="Test each named limit by changing it.")
 @hop_binary_option

@@ -67,7 +67,7 @@ _TIMING = ("target", "time_budget", "confirm")
 @click.option(
     "--durability", type=click.Choice(["strict", "relaxed", "off"]), help="Durability of primary and replica."
 )
-@click.option("--target", metavar="SHARE", help="Stop when all ratios are known within ± this, such as 5%.")
+@click.option("--target", metavar="SHARE", help="Stop when all ratios are known to within ± SHARE, such as 5%.")
 @click.option("--time-budget", metavar="TIME", help="Time limit for the whole command, such as 5min.")
 @click.option("--confirm", is_flag=True, default=None, help="Afterwards, test each named limit by changing it.")
 @click.option(

@@ -171,7 +171,7 @@ _OWN = _in(
     Option("arrivals", "choice", "poisson", "with --rate: how requests arrive",
            choices=("poisson", "constant", "bursts")),
     Option("burst", "int", "10", "requests per burst with --arrivals=bursts", low=1),
-    Option("ramp", "duration", "0s", "time over which the load grows; part of the warm-up, extended if shorter",
+    Option("ramp", "duration", "0s", "time over which the load grows; part of the warm-up, which is extended if shorter",
            field="job.ramp_ns"),
     Option("idle-connections", "int", "0", "additional connections that are opened and never used",
            field="job.idle_connections"),

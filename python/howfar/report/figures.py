@@ -304,7 +304,8 @@ def _kinds(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
             texts.setdefault(kind, set()).add(part)
             counts[kind] += count
     return [
-        (shown[kind] + (" (or similar)" if len(texts[kind]) > 1 else ""), count) for kind, count in counts.most_common()
+        (shown[kind] + (" (figures vary)" if len(texts[kind]) > 1 else ""), count)
+        for kind, count in counts.most_common()
     ]
 
 

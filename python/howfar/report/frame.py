@@ -358,9 +358,9 @@ def method(summary: Summary) -> Details:
 
 
 _CLAIMS = (
-    "Each interval has 95 % confidence. The run compares up to {0} pairs, and calls one slower or faster only if its interval at "
-    "1 - 5 % / {0} also excludes 1: the chance that one or more of these differences are false is at most 5 % in the whole run. "
-    "Those of costs, break-even points, predictions and confirmations are at 95 %."
+    "Each interval has 95 % confidence. The run makes up to {0} comparisons, and calls an arm slower or faster only if the interval "
+    "of its ratio at 1 - 5 % / {0} also excludes 1: the chance that one or more of these differences are false is at most 5 % in the "
+    "whole run. Intervals of costs, break-even points, predictions and confirmations stay at 95 %."
 )
 
 
@@ -372,9 +372,8 @@ def _design(summary: Summary) -> str:
     lacking = f"; {counted(partly, 'more block')} {'lacks' if partly == 1 else 'lack'} some cells" if partly else ""
     return (
         f"In each of {counted(summary.complete_blocks, 'complete block')}, every cell was measured once, in random "
-        f"order{settled}{lacking}. A ratio is the geometric mean over blocks, so it may differ from the ratio of two rows; its "
-        f"interval comes from the scatter between blocks. "
-        f"{_CLAIMS.format(summary.claims)}"
+        f"order{settled}{lacking}. A ratio is the geometric mean of the blocks' ratios, so it may differ from the ratio of two "
+        f"figures in the table; its interval comes from the scatter between blocks. {_CLAIMS.format(summary.claims)}"
     )
 
 
@@ -408,7 +407,7 @@ def _voids(summary: Summary) -> str:
     """Note on void trials: only paths over the link can be void for a late packet, and repeated trials run later."""
     line = figures.void_line(summary)
     late = any("link" in reason for reason in summary.void_reasons)
-    return f"{line} Trials over the link can be void for more reasons." if late else line
+    return f"{line} Trials over the link can be void for more reasons than others." if late else line
 
 
 def _instrument(summary: Summary) -> list[str]:
@@ -438,7 +437,7 @@ def _instrument(summary: Summary) -> list[str]:
         found.append(
             f"On average the RTT at rest was {figures.percent(abs(off))} {'longer' if off > 0 else 'shorter'} than requested, which "
             f"alone makes the figures of {arm} {figures.percent(abs(shift))} {'lower' if shift < 0 else 'higher'}. Intervals "
-            "and controls are about the measured RTT and do not show this."
+            "and controls refer to the measured RTT and do not show this."
         )
     limited = [cell.limit.resource for cell in cells if cell.limit]
     if limited:
