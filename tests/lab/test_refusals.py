@@ -42,7 +42,7 @@ def test_forbidden_namespaces_are_named_with_the_remedy() -> None:
     done = run_lab("--path", "remote", "--server", "none", "--", "true", prefix=FORBID)
     assert done.returncode == 3
     assert "No space left on device" in done.stderr or "not permitted" in done.stderr
-    assert "user.max_user_namespaces is 0" in done.stderr
+    assert "set user.max_user_namespaces to 10000 (it is 0)" in done.stderr
     assert "socket and tcp work" in done.stderr
     assert "Traceback" not in done.stderr
 

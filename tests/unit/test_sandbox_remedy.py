@@ -39,7 +39,9 @@ def test_only_switches_that_forbid_are_named(tmp_path: Path) -> None:
     (tmp_path / "user/max_user_namespaces").write_text("0\n")
     (tmp_path / "kernel/apparmor_restrict_unprivileged_userns").write_text("1\n")
     assert "or set user.max_user_namespaces to 10000 (it is 0)" in remedy(tmp_path)
-    assert "or set kernel.apparmor_restrict_unprivileged_userns to 0 (it is 1)." in remedy(tmp_path)
+    assert "or set kernel.apparmor_restrict_unprivileged_userns to 0 (it is 1). The paths socket and tcp" in remedy(
+        tmp_path
+    )
 
 
 _OF_A_USER, _OF_THE_KERNEL = 0, 0x80

@@ -88,7 +88,7 @@ class Lab:
         if not self.network and (across := request.across_link):
             raise SandboxForbidden(
                 f"{', '.join(across)}: a path over the link needs namespaces, which this machine forbids",
-                f"{sandbox.remedy()} The paths socket and tcp work without namespaces.",
+                sandbox.remedy(),
             )
         self._link_ledger = ledger.enter_context(ExitStack())
         self._data: dict[str, Any] = {}
@@ -125,7 +125,7 @@ class Lab:
         if self.network is None:
             raise SandboxForbidden(
                 "replicas need namespaces, which this machine forbids",
-                f"{sandbox.remedy()} Cells without replication work without namespaces.",
+                f"Cells without replication work. {sandbox.remedy()}",
             )
         context = PairContext(
             self.work, self.network, self.shares, self.request.connections, self.request.backend, self.request.tcp

@@ -131,7 +131,7 @@ def remedy(proc_sys: Path = Path("/proc/sys")) -> str:
         with contextlib.suppress(OSError):
             if (proc_sys / name).read_text().strip() == forbids:
                 advice.append(f"set {name.replace('/', '.')} to {permits} (it is {forbids})")
-    return f"{', or '.join(advice)}."
+    return f"{', or '.join(advice)}. The paths socket and tcp work without namespaces."
 
 
 def missing_right(is_root: bool, lacking: Sequence[str], in_chroot: bool) -> str:
