@@ -121,6 +121,16 @@ def test_a_round_trip_belongs_to_the_page_of_its_process_before_that_of_all(tmp_
     assert "other" not in lay_out(recording, costs(20), costs(540)), "which round trips are its own is not known"
 
 
+def test_a_message_that_closes_a_connection_belongs_to_the_page_before_it(tmp_path: Path) -> None:
+    """Nobody waits for it: the application may have ended when it is seen."""
+    page = Page(1, "all", "command", 1.0, None, 1_000, 2_000)
+    late = [replace(trip(number, 2_100, connection), phase="close") for number, connection in ((2, 1), (3, 2))]
+    file = recorded(tmp_path / "a", (page,), (trip(1, 1_100), *late, trip(4, 2_200)))
+    assert file.assign_pages() == 0
+    file.finish({})
+    assert {one.id: one.page_id for one in read(tmp_path / "a").round_trips} == {1: 1, 2: 1, 3: None, 4: None}
+
+
 def test_a_connection_without_a_row_has_its_round_trips_in_its_page(tmp_path: Path) -> None:
     """Of one that was open when its source was killed nothing else was written."""
     page = Page(1, "all", "command", 1.0, None, 1_000, 2_000)

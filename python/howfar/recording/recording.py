@@ -208,7 +208,10 @@ class RecordingFile:
         with _translated(self.path, "write"):
             pages = self._db.execute("SELECT id, pid, begun_ns, ended_ns FROM pages").fetchall()
             # Of a connection that was open when its source was killed nothing was written.
-            sql = "SELECT r.id, c.pid, r.begun_ns FROM round_trips r LEFT JOIN connections c ON c.id = r.connection_id"
+            sql = (
+                "SELECT r.id, c.pid, r.begun_ns, r.connection_id, r.phase FROM round_trips r "
+                "LEFT JOIN connections c ON c.id = r.connection_id ORDER BY r.begun_ns, r.id"
+            )
             found = _assigned(pages, self._db.execute(sql))
             self._place([(page, number) for number, page in found.pages.items()])
         self.set_facts({"contested": found.contested})
@@ -336,7 +339,7 @@ def _joined(
         processes = {one.id: one.pid for one in connections}
         found = _assigned(
             [(page.id, page.pid, page.begun_ns, page.ended_ns) for page in pages],
-            [(row[0], processes.get(row[1]), row[3]) for row in rows],
+            [(row[0], processes.get(row[1]), row[3], row[1], row[13]) for row in rows],
         )
         rows = [(*row[:2], found.pages[row[0]], *row[3:]) for row in rows]
         contested = {**found.contested}
@@ -379,11 +382,18 @@ class _Assignment:
 
 
 def _assigned(
-    pages: Sequence[tuple[int, int | None, int, int]], trips: Iterable[tuple[int, int | None, int]]
+    pages: Sequence[tuple[int, int | None, int, int]], trips: Iterable[tuple[int, int | None, int, int, str]]
 ) -> _Assignment:
-    """Assign round trips to pages. `pages`: number, process, begun, ended. `trips`: number, process, begun."""
+    """Assign round trips to pages. `pages`: number, process, begun, ended. `trips`: number, process, begun, connection, phase; in the
+    order of their beginning. Nobody waits for a message that closes a connection, so its page may be over before it is seen: then it
+    has the page of the round trip before it."""
     claims = _Claims(pages)
-    claimed = {number: claims.of(pid, begun_ns) for number, pid, begun_ns in trips}
+    claimed: dict[int, list[int]] = {}
+    before: dict[int, list[int]] = {}
+    for number, pid, begun_ns, connection, phase in trips:
+        found = claims.of(pid, begun_ns)
+        claimed[number] = found or (before.get(connection, []) if phase == "close" else [])
+        before[connection] = claimed[number]
     shared = [found for found in claimed.values() if len(found) > 1]
     return _Assignment(
         pages={number: found[0] if len(found) == 1 else None for number, found in claimed.items()},
