@@ -284,10 +284,10 @@ fn take_answer(rest: &mut &[u8], line: &mut Vec<u8>, body: &mut usize, out: &mut
         return;
     };
     let words: Vec<&[u8]> = whole.split(|&byte| byte == b' ').collect();
-    match words[0] {
-        b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR" => out.failed = true,
-        b"VALUE" => *body = value_of(words.get(3)),
-        b"VA" => *body = value_of(words.get(1)),
+    match words.first() {
+        Some(&(b"ERROR" | b"CLIENT_ERROR" | b"SERVER_ERROR")) => out.failed = true,
+        Some(&b"VALUE") => *body = value_of(words.get(3)),
+        Some(&b"VA") => *body = value_of(words.get(1)),
         _ => {}
     }
 }

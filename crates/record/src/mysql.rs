@@ -531,7 +531,7 @@ fn id_of(body: &[u8]) -> Option<u32> {
 }
 
 fn capabilities(greeting: &Greeting) -> u64 {
-    u64::from(greeting.capabilities) | u64::from(greeting.extended) << 32
+    u64::from(greeting.capabilities) | (u64::from(greeting.extended) << 32)
 }
 
 fn status_of_ok(head: &[u8]) -> Option<u16> {

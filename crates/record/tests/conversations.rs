@@ -150,7 +150,7 @@ fn a_long_greeting_is_read_to_its_end() {
     greeting.extend_from_slice(&[0; 6]);
     greeting.extend_from_slice(&(1_u32 << 4).to_le_bytes());
     greeting.extend_from_slice(b"saltsaltsalt\0mysql_native_password\0");
-    let mut login = (0x200_u32 | 0x8000 | 1 << 24).to_le_bytes().to_vec();
+    let mut login = (0x200_u32 | 0x8000 | (1 << 24)).to_le_bytes().to_vec();
     login.extend_from_slice(&[0; 24]);
     login.extend_from_slice(&(1_u32 << 4).to_le_bytes());
     login.extend_from_slice(b"user\0\0");
@@ -175,7 +175,7 @@ fn a_long_greeting_is_read_to_its_end() {
 fn encryption_makes_a_connection_blind_and_it_is_counted_on() {
     let mut script = mysql(true);
     script.truncate(1);
-    let mut request = (0x200_u32 | 0x800 | 1 << 24).to_le_bytes().to_vec();
+    let mut request = (0x200_u32 | 0x800 | (1 << 24)).to_le_bytes().to_vec();
     request.extend_from_slice(&[0; 28]);
     script.push((ToServer, packet(1, &request)));
     script.push((ToServer, b"\x16\x03\x01 hello".to_vec()));

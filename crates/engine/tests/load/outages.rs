@@ -224,9 +224,8 @@ fn sessions_that_are_killed_come_back(server: &Server) {
         ids.filter(|id| !killed.contains(id)).collect::<Vec<_>>()
     };
     for _ in 0..6 {
-        if let Some(id) = others(&killed).pop()
-            && server.client(&format!("KILL {id}")).is_some()
-        {
+        let another = others(&killed).pop();
+        if let Some(id) = another.filter(|id| server.client(&format!("KILL {id}")).is_some()) {
             killed.insert(id);
             // On a busy machine the window may be over before it has come back.
             while running.is_alive() {

@@ -318,7 +318,7 @@ fn binary<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     }
     for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
         let half = |digit: u8| char::from(digit).to_digit(16);
-        *byte = (half(pair[0])? << 4 | half(pair[1])?) as u8;
+        *byte = ((half(pair[0])? << 4) | half(pair[1])?) as u8;
     }
     Some(bytes)
 }
