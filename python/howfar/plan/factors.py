@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Annotated, Any, Generic, Literal, TypeVar, cast, get_args
 
 from pydantic import BeforeValidator, Field, create_model
+from pydantic_core import PydanticCustomError
 
 from howfar.paths import PATHS, crosses_link
 from howfar.plan.distances import EVEN, check_distances, rtts_ns
@@ -502,6 +503,13 @@ FACTORS: dict[str, Factor[Any]] = {
     )
 }
 """Factors in the order of a cell's levels."""
+
+
+def unfit(factor: str, message: str) -> PydanticCustomError:
+    """The error of a plan in which this factor does not fit the rest."""
+    return refuse(message, "factors", FACTORS[factor].key)
+
+
 _WITHOUT_REPLICA = {PATH.name: "remote", REPLICATION.name: "none"}
 REPLICA_FACTORS = tuple(
     name for name, factor in FACTORS.items() if factor is not FAULT and not factor.applies(_WITHOUT_REPLICA)

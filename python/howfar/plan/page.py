@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, model_validator
 
-from howfar.plan.factors import FACTORS, NO_PAGE
+from howfar.plan.factors import FACTORS, NO_PAGE, unfit
 from howfar.plan.quantities import Part, refuse
 from howfar.services import ServiceName
 
@@ -126,7 +126,7 @@ def check_pages(plan: Plan) -> None:
     for name in ("page", "app_cpu_ns", "application"):
         key = FACTORS[name].key
         if getattr(factors, name) != (FACTORS[name].default,):
-            raise refuse(f"{key} does not apply to the workload {kind}: only the workload page has it", "factors", key)
+            raise unfit(name, f"{key} does not apply to the workload {kind}: only the workload page has it")
     if plan.pages:
         raise refuse(f"[pages] does not apply to the workload {kind}: only the workload page has them", "pages")
     if kind != "key_value" and plan.keys != Keys():
@@ -137,27 +137,27 @@ def check_pages(plan: Plan) -> None:
 
 def _check_plain(kind: str, factors: Factors) -> None:
     if factors.compression != ("off",):
-        raise refuse(f"compression is part of MySQL's protocol: the workload {kind} has none", "factors", "compression")
+        raise unfit("compression", f"compression is part of MySQL's protocol: the workload {kind} has none")
     if factors.replication != ("off",):
-        raise refuse(f"replication delays commits: the workload {kind} has none", "factors", "replication")
+        raise unfit("replication", f"replication delays commits: the workload {kind} has none")
     if kind == "key_value" and factors.content != ("digits",):
-        raise refuse("content applies to tables: the workload key_value has none", "factors", "content")
+        raise unfit("content", "content applies to tables: the workload key_value has none")
 
 
 def _check_shapes(plan: Plan) -> None:
     factors = plan.factors
     known = ", ".join(plan.pages) or "none"
     if factors.page == (NO_PAGE,):
-        raise refuse(f"the workload page needs a page: name a shape of [pages] (there: {known})", "factors", "page")
+        raise unfit("page", f"the workload page needs a page: name a shape of [pages] (there: {known})")
     for name in factors.page:
         if name not in plan.pages:
-            raise refuse(f"there is no [pages.{name}] (there: {known})", "factors", "page")
+            raise unfit("page", f"there is no [pages.{name}] (there: {known})")
     if factors.placement != ("machines",):
         reason = 'pages need placement = "machines": otherwise one machine would have the CPUs of two'
-        raise refuse(reason, "factors", "placement")
+        raise unfit("placement", reason)
     if factors.tls != ("off",):
         reason = "pages are plain: PHP's Memcached cannot encrypt, nor can the server on a socket"
-        raise refuse(reason, "factors", "tls")
+        raise unfit("tls", reason)
     if plan.data.tables != 1:
         raise refuse("a page reads one table: tables = 1 in [data]", "data", "tables")
     ranges: dict[tuple[str, ...], int] = {("workload", "range_size"): plan.workload.range_size}
@@ -167,4 +167,4 @@ def _check_shapes(plan: Plan) -> None:
             raise refuse(f"a range of {rows} rows is more than the table has", *at)
     if max(factors.threads) > MOST_IN_FLIGHT:
         reason = f"at most {MOST_IN_FLIGHT} pages in flight: each has its own process or thread"
-        raise refuse(reason, "factors", "threads")
+        raise unfit("threads", reason)

@@ -19,7 +19,6 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from howfar.paths import is_direct, is_local
 from howfar.plan.distances import fits, pairs
@@ -39,6 +38,7 @@ from howfar.plan.factors import (
     level_of,
     made_of,
     one_level_each,
+    unfit,
 )
 from howfar.plan.page import Keys, PageShape, check_pages
 from howfar.plan.quantities import STORED, BudgetNs, HalfWidth, MeasureNs, Part, WarmupNs, refuse
@@ -227,11 +227,6 @@ class Timing(Part):
         return self
 
 
-def _refuse(factor: str, message: str) -> PydanticCustomError:
-    """The error of a plan in which this factor does not fit the rest."""
-    return refuse(message, "factors", FACTORS[factor].key)
-
-
 class Plan(Part):
     """One experiment, resolved: after `[quick]` and command line options."""
 
@@ -257,19 +252,19 @@ class Plan(Part):
     def _replication_makes_sense(self) -> Self:
         factors, alone = self.factors, set(self.factors.replication) <= {"off", "none"}
         if alone and factors.fault != ("none",):
-            raise _refuse("fault", "a fault needs a replica that takes over: name a mode of replication that has one")
+            raise unfit("fault", "a fault needs a replica that takes over: name a mode of replication that has one")
         idle = [*(REPLICA_FACTORS if alone else ()), *(("durability",) if factors.replication == ("off",) else ())]
         for name in idle:
             factor = FACTORS[name]
             if getattr(factors, name) != (factor.default,):
-                raise _refuse(name, f"{factor.key} does not apply without replication: name a mode that has it")
+                raise unfit(name, f"{factor.key} does not apply without replication: name a mode that has it")
         if set(factors.replication) & set(SEMI_SYNC) and min(factors.wait_for) > max(factors.replicas):
-            raise _refuse(
+            raise unfit(
                 "wait_for", f"a commit cannot wait for {min(factors.wait_for)} of {max(factors.replicas)} replicas"
             )
         for level, replicas in product(factors.distances, factors.replicas):
             if not fits(level, replicas + 1):
-                raise _refuse(
+                raise unfit(
                     "distances", f"distances {level!r}: {replicas + 1} servers have {len(pairs(replicas + 1))} pairs"
                 )
         return self
@@ -277,7 +272,7 @@ class Plan(Part):
     @model_validator(mode="after")
     def _loads_make_sense(self) -> Self:
         if self.factors.load != (CLOSED,) and (self.workload.kind == "page" or self.factors.fault != ("none",)):
-            raise _refuse(
+            raise unfit(
                 "load",
                 "a load at a rate of its own needs transactions: it is not for pages, nor where something breaks",
             )
@@ -286,7 +281,7 @@ class Plan(Part):
     @model_validator(mode="after")
     def _faults_have_keys(self) -> Self:
         if self.factors.fault != ("none",) and self.workload.kind != "single_row_inserts":
-            raise _refuse(
+            raise unfit(
                 "fault", "a fault needs the workload single_row_inserts: its clients log the keys that are looked for"
             )
         return self
@@ -294,7 +289,7 @@ class Plan(Part):
     @model_validator(mode="after")
     def _rows_are_inserted(self) -> Self:
         if self.factors.row_bytes != (ROW_BYTES.ordinary,) and self.workload.kind != "single_row_inserts":
-            raise _refuse("row_bytes", "the size of a row applies only to the workload single_row_inserts")
+            raise unfit("row_bytes", "the size of a row applies only to the workload single_row_inserts")
         return self
 
     @model_validator(mode="after")
@@ -303,11 +298,11 @@ class Plan(Part):
         if factors.writers == ("one",):
             return self
         if self.workload.kind != "single_row_updates":
-            raise _refuse(
+            raise unfit(
                 "writers", "two writers need the workload single_row_updates: only there is it known whose row is whose"
             )
         if not all(is_direct(path, 1, by_socket=True) for path in factors.path) or factors.load != (CLOSED,):
-            raise _refuse(
+            raise unfit(
                 "writers", "two writers are clients on their nodes' own machines, in a closed loop: path = 'socket'"
             )
         return self
@@ -316,24 +311,22 @@ class Plan(Part):
     def _faults_can_be_done(self) -> Self:
         faults, clusters = set(self.factors.fault), set(self.factors.replication) & set(CLUSTERS)
         if clusters and faults - set(CLUSTER_FAULTS):
-            raise _refuse("fault", f"the faults of a cluster are {', '.join(CLUSTER_FAULTS)}")
+            raise unfit("fault", f"the faults of a cluster are {', '.join(CLUSTER_FAULTS)}")
         if clusters and faults != {"none"} and min(self.factors.replicas) < 2:
-            raise _refuse(
-                "replicas", "no cluster of two nodes goes on without one of them: give it replicas = 2 or more"
-            )
+            raise unfit("replicas", "no cluster of two nodes goes on without one of them: give it replicas = 2 or more")
         if "partition" in faults and min(self.factors.replicas) < MINORITY_OF_TWO:
-            raise _refuse(
+            raise unfit(
                 "replicas", f"partition cuts two nodes off from the majority: give it replicas = {MINORITY_OF_TWO}"
             )
         followed = set(self.factors.replication) - {"off", "none"} - clusters
         if followed and (own := faults & set(CLUSTERS_OWN)):
-            raise _refuse(
+            raise unfit(
                 "fault", f"{', '.join(sorted(own))} needs a cluster, and {', '.join(sorted(followed))} is not one"
             )
         if "replica-leaves" not in self.factors.fault:
             return self
         if set(self.factors.replication) & {"async", COMMIT_OFF}:
-            raise _refuse(
+            raise unfit(
                 "fault", "replica-leaves needs an acknowledgement to fall back from: asynchronous replication has none"
             )
         if self.timing.measure_ns < FALLBACK_NS:
