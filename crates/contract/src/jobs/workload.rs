@@ -1,5 +1,7 @@
 //! What each connection repeats.
 
+use std::collections::HashMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -431,32 +433,32 @@ impl Sysbench {
 impl Custom {
     /// Most bytes of what is sent at once: a statement with its values, quoted or not, or a transaction that is one text.
     fn bytes_at_once(&self) -> u64 {
-        let of = |name: &str| self.statements.iter().find(|one| one.name == name);
+        const AROUND: u64 = 32;
+        let any = self.parameters().map(Values::bytes).max().unwrap_or(0);
+        let of_value = |values: &Values| match values {
+            Values::Same { .. } => AROUND + any,
+            _ => AROUND + values.bytes(),
+        };
+        let sizes: HashMap<&str, u64> = self
+            .statements
+            .iter()
+            .map(|one| {
+                let values: u64 = one.parameters.iter().map(of_value).sum();
+                (one.name.as_str(), one.sql.len() as u64 + values)
+            })
+            .collect();
         let longest = if self.db_ps_mode == PsMode::Multi {
             let texts = self.transactions.iter().map(|transaction| {
+                let of =
+                    |step: &CustomStep| sizes.get(step.statement.as_str()).copied().unwrap_or(0);
                 let steps = transaction.steps.iter();
-                steps
-                    .map(|step| {
-                        u64::from(step.repeat)
-                            * of(&step.statement).map_or(0, |one| self.bytes(one))
-                    })
-                    .sum()
+                steps.map(|step| u64::from(step.repeat) * of(step)).sum()
             });
             texts.max()
         } else {
-            self.statements.iter().map(|one| self.bytes(one)).max()
+            sizes.values().copied().max()
         };
         longest.unwrap_or(0)
-    }
-
-    fn bytes(&self, statement: &CustomStatement) -> u64 {
-        const AROUND: u64 = 32;
-        let any = self.parameters().map(Values::bytes).max().unwrap_or(0);
-        let values = statement.parameters.iter().map(|values| match values {
-            Values::Same { .. } => AROUND + any,
-            _ => AROUND + values.bytes(),
-        });
-        statement.sql.len() as u64 + values.sum::<u64>()
     }
 
     fn parameters(&self) -> impl Iterator<Item = &Values> {
