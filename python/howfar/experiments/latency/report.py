@@ -20,7 +20,7 @@ from howfar.stats.resample import within
 
 MOST_OF_CAPACITY = 0.8
 """Share of what a path can do: bursts of a steady stream of users take the rest."""
-_ROOM = f", of which {MOST_OF_CAPACITY:.0%} leaves room for bursts".replace("%", " %")
+_ROOM = f", of which {MOST_OF_CAPACITY * 100:.0f} % leaves room for bursts"
 
 
 class Latencies(Experiment):
