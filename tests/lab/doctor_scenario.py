@@ -116,7 +116,7 @@ class Ward:
         _until(up, self.case.name, log)
 
     def _responds(self) -> bool:
-        """By the socket that it is to have, else by its port."""
+        """By the socket that it is to have, else by its port; PostgreSQL by its own word."""
         path = self.socket()
         if self.case.server in DIALECTS:
             place: dict[str, Any] = (
@@ -125,6 +125,11 @@ class Ward:
             with contextlib.suppress(pymysql.err.MySQLError):
                 pymysql.connect(user="root", ssl_disabled=True, **place).close()
                 return True
+            return False
+        if self.case.server == "postgresql":
+            # It listens, and refuses who comes, before it is ready. pg_ctl reads this file too.
+            with contextlib.suppress(FileNotFoundError):
+                return "ready" in (self.base / "data/postmaster.pid").read_text().split()
             return False
         return (
             Path(path).exists()
