@@ -395,7 +395,8 @@ def _machine(summary: Summary) -> list[str]:
         )
     spread, base, one = summary.baseline_spread, baseline_name(summary), ONE[summary.asked]
     if spread is not None and spread.cpu_per_query is not None:
-        varied = "varied less than" if spread.cpu_per_query < spread.qps else "did not vary less than"
+        less = round(spread.cpu_per_query, 2) < round(spread.qps, 2)
+        varied = "varied less than" if less else "did not vary less than"
         found.append(
             f"CPU per {one} {varied} throughput: over the trials of {base}, it varied by a factor of "
             f"{spread.cpu_per_query:.2f}, and {summary.asked} per second by a factor of {spread.qps:.2f}."
