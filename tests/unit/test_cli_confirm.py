@@ -54,8 +54,9 @@ def test_a_run_that_has_ended_is_confirmed_once(
     assert howfar("run", "--quick", *arguments, "--out", "a.howfar")[0] == 0
     before = read_run(tmp_path / "a.howfar")
     assert before.stop is stop
-    code, _, err = howfar("confirm", "a.howfar")
+    code, out, err = howfar("confirm", "a.howfar")
     assert code == 0, err
+    assert "\nTested limit:       remote, link to client: " in out
     run = read_run(tmp_path / "a.howfar")
     assert plan_part(run).trials == before.trials
     assert (run.stop, len(run.trials) - len(before.trials)) == (stop, PAIR_TRIALS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -101,11 +101,8 @@ def write(path: Path, text: str, again: str = " `howfar report --html` rewrites 
     try:
         write_whole(path, text)
     except OSError as error:
-        kind = DiskFull if error.errno in NO_ROOM else RunFileError
-        raise kind(
-            f"cannot write {path}: {error.strerror}",
-            f"Free some space, or name another file with --html.{again}",
-        ) from error
+        kind, advice = (DiskFull, "Free some space, or name") if error.errno in NO_ROOM else (RunFileError, "Name")
+        raise kind(f"cannot write {path}: {error.strerror}", f"{advice} another file with --html.{again}") from error
 
 
 MORE_TIME = "10min"
@@ -129,6 +126,8 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
     page = page_path(html, path)
     write(page, as_text(run, "html"))
     click.echo(f"\nRun file:           {path}\nHTML page:          {page}")
+    for line in _tested(summary):
+        click.echo(f"Tested limit:       {line}")
     if run.stop in (StopReason.TIME, StopReason.BLOCKS):
         click.echo(f"Narrower intervals: {more_command(path, run)}")
     if _can_be_confirmed(run, summary):
@@ -137,6 +136,14 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
         click.echo(f"The full plan:      {_full_command(run)}")
     measured = any(trial.status is TrialStatus.OK for trial in plan_part(run).trials)
     return 0 if measured or not run.trials else VOID
+
+
+def _tested(summary: Summary) -> Iterator[str]:
+    """A line for each limit that was tested: the arm, the limit, the outcome."""
+    from howfar.report import limit_text, sections  # draws charts: heavy
+
+    for found in summary.confirmations:
+        yield f"{found.arm}, {limit_text.name(found.resource)}: {sections.confirmation_outcome(found)}"
 
 
 def _can_be_confirmed(run: Run, summary: Summary) -> bool:
