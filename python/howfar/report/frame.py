@@ -17,7 +17,7 @@ from howfar.analysis.signs import MEANING, Warning
 from howfar.analysis.summary import Summary
 from howfar.model.resource import Resource
 from howfar.paths import is_local, is_movable
-from howfar.report import charts, figures, palette
+from howfar.report import charts, figures, limit_text, palette
 from howfar.report.document import (
     Advice,
     Answer,
@@ -411,8 +411,12 @@ def _voids(summary: Summary) -> str:
     return f"{line} Trials over the link can be void for more reasons than others." if late else line
 
 
+_FEW_CELLS = 8
+"""Cells whose limits one sentence can name."""
+
+
 def _instrument(summary: Summary) -> list[str]:
-    """Share that the load generator and the link's emulator used, and the number of figures that are about them."""
+    """Share that the load generator and the link's emulator used, what limits each cell, and how often it is one of these two."""
     cells = shown_cells(summary)
     found = []
     used = {
@@ -441,6 +445,8 @@ def _instrument(summary: Summary) -> list[str]:
             "and controls refer to the measured RTT and do not show this."
         )
     limited = [cell.limit.resource for cell in cells if cell.limit]
+    if 0 < len(limited) <= _FEW_CELLS:
+        found.append(f"What limits each cell: {'; '.join(limit_text.of_cell(cell) for cell in cells if cell.limit)}.")
     if limited:
         load, emulator = limited.count(Resource.CLIENT_CPU), limited.count(Resource.INSTRUMENT_CPU)
         found.append(f"The load generator limits {load} of {len(limited)} cells, and the link's emulator {emulator}.")

@@ -52,6 +52,14 @@ def name(resource: Resource) -> str:
     return SAID.get(resource, resource.value)
 
 
+def of_cell(cell: CellSummary) -> str:
+    """The limit of a cell that has one: `remote: own round trip (low confidence)`."""
+    assert cell.limit is not None
+    known = cell.limit.resource is not Resource.NOT_ESTABLISHED
+    low = " (low confidence)" if known and cell.limit.confidence == WEAK else ""
+    return f"{cell.arm}: {name(cell.limit.resource)}{low}"
+
+
 def legend(summary: Summary) -> str:
     """Legend of the letters: `Limit: L link to client, S server CPU.` Empty where no cell has one."""
     limits = [cell.limit for cell in summary.cells if cell.limit]
