@@ -126,7 +126,7 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
     page = page_path(html, path)
     write(page, as_text(run, "html"))
     click.echo(f"\nRun file:           {path}\nHTML page:          {page}")
-    for line in _tested(summary):
+    for line in _tested_limits(summary):
         click.echo(f"Tested limit:       {line}")
     if run.stop in (StopReason.TIME, StopReason.BLOCKS):
         click.echo(f"Narrower intervals: {more_command(path, run)}")
@@ -138,7 +138,7 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
     return 0 if measured or not run.trials else VOID
 
 
-def _tested(summary: Summary) -> Iterator[str]:
+def _tested_limits(summary: Summary) -> Iterator[str]:
     """A line for each limit that was tested: the arm, the limit, the outcome."""
     from howfar.report import limit_text, sections  # draws charts: heavy
 

@@ -445,9 +445,10 @@ def _instrument(summary: Summary) -> list[str]:
             "and controls refer to the measured RTT and do not show this."
         )
     limited = [cell.limit.resource for cell in cells if cell.limit]
-    if 0 < len(limited) <= _FEW_CELLS:
-        found.append(f"What limits each cell: {'; '.join(limit_text.of_cell(cell) for cell in cells if cell.limit)}.")
     if limited:
+        if len(limited) <= _FEW_CELLS:
+            each = "; ".join(limit_text.of_cell(cell) for cell in cells if cell.limit)
+            found.append(f"What limits each cell: {each}.")
         load, emulator = limited.count(Resource.CLIENT_CPU), limited.count(Resource.INSTRUMENT_CPU)
         found.append(f"The load generator limits {load} of {len(limited)} cells, and the link's emulator {emulator}.")
     busy = [cell.arm for cell in summary.cells if Warning.CLIENT_LIMITED in cell.warnings]
