@@ -1,9 +1,13 @@
 //! Events of a load job or a page job. Times are nanoseconds, sizes bytes.
 
+mod ping;
+
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+pub use ping::{Asked, Fetched, NotOpened, Opened, Step, StepName};
 
 /// What went wrong, in the words of the contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

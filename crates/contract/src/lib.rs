@@ -12,7 +12,7 @@ mod stream;
 pub use events::{FailCode, Failed, internal};
 pub use histogram::Latency;
 pub use schema::Contract;
-pub use stream::{emit, parse_job, read_begin, read_job, report, tell};
+pub use stream::{emit, parse_job, read_begin, read_command, read_job, report, tell};
 
 /// Raised when a message changes its meaning; a job of another version is refused.
 pub const PROTOCOL_VERSION: u32 = 2;

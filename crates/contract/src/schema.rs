@@ -35,6 +35,8 @@ impl Default for Contract {
         contract.reads::<jobs::PageJob>();
         contract.reads::<jobs::UsageJob>();
         contract.reads::<jobs::Begin>();
+        contract.reads::<jobs::PingJob>();
+        contract.reads::<jobs::PingCommand>();
         contract.writes::<events::Ready>();
         contract.writes::<events::Measuring>();
         contract.writes::<events::Interval>();
@@ -49,6 +51,10 @@ impl Default for Contract {
         contract.writes::<events::TablesDone>();
         contract.writes::<events::Repeated>();
         contract.writes::<events::Digests>();
+        contract.writes::<events::Opened>();
+        contract.writes::<events::NotOpened>();
+        contract.writes::<events::Asked>();
+        contract.writes::<events::Fetched>();
         contract
     }
 }

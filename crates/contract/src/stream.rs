@@ -54,16 +54,23 @@ pub fn read_job<T: DeserializeOwned>(kind: &str) -> Result<T, Failed> {
 
 /// Read the next line of stdin: when a held job is to begin.
 pub fn read_begin() -> Result<Begin, Failed> {
-    let bad = |why: &str| {
-        Failed::bad_job(format!(
-            "the line that says when to begin was not read: {why}"
-        ))
+    read_command("when to begin")?.ok_or_else(|| {
+        Failed::bad_job("the line that says when to begin was not read: stdin ended")
+    })
+}
+
+/// Read the next line of stdin as a command that says `what`; `None`: stdin has ended.
+pub fn read_command<T: DeserializeOwned>(what: &str) -> Result<Option<T>, Failed> {
+    let bad = |why: &dyn std::fmt::Display| {
+        Failed::bad_job(format!("the line that says {what} was not read: {why}"))
     };
     let mut line = String::new();
     match io::stdin().lock().read_line(&mut line) {
-        Err(error) => Err(bad(&error.to_string())),
-        Ok(0) => Err(bad("stdin ended")),
-        Ok(_) => serde_json::from_str(&line).map_err(|error| bad(&error.to_string())),
+        Err(error) => Err(bad(&error)),
+        Ok(0) => Ok(None),
+        Ok(_) => serde_json::from_str(&line)
+            .map(Some)
+            .map_err(|error| bad(&error)),
     }
 }
 

@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         Some("page") => howfar_load::run_page(),
         Some("tables") => howfar_load::run_tables(),
         Some("watch") => howfar_load::run_watch(),
+        Some("ping") => howfar_load::run_ping(),
         Some("usage") => howfar_load::run_usage(),
         Some("repeat") => howfar_load::run_repeat(),
         Some("link") => howfar_link::run(),
@@ -50,7 +51,7 @@ fn main() -> ExitCode {
         Some("echo" | "rtt" | "goodput") => howfar_link::probe::run(),
         _ => {
             eprintln!(
-                "usage: howfar-engine info|schema|load|bare|page|tables|watch|usage|repeat|link|echo|rtt|goodput|null|pingpong|answer|replay|tap|record|keep|packets|digests|commit|preload   (a job as JSON on stdin)"
+                "usage: howfar-engine info|schema|load|bare|page|tables|watch|ping|usage|repeat|link|echo|rtt|goodput|null|pingpong|answer|replay|tap|record|keep|packets|digests|commit|preload   (a job as JSON on stdin)"
             );
             ExitCode::from(2)
         }

@@ -3,17 +3,21 @@
 use std::os::fd::OwnedFd;
 
 use howfar_contract::Failed;
+use howfar_contract::events::{NotOpened, Step, StepName};
+use howfar_contract::jobs::Target;
 use howfar_wire::mysql::Malformed;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{self, RecvFlags};
 use rustix::time::Timespec;
 
+use crate::channel::TlsFacts;
 use crate::clock::now_ns;
 use crate::failure;
 use crate::login::{Entry, Session};
-use crate::protocol::{self, Handshake};
+use crate::protocol::{self, Handshake, Phase};
 use crate::socket::{Address, Begun, decided};
+use crate::tcp_info;
 use crate::wire::send_some;
 
 const BUFFER: usize = 16 * 1024;
@@ -28,6 +32,7 @@ pub(crate) struct Connecting {
     pub(crate) socket: OwnedFd,
     pub(crate) began_ns: u64,
     handshake: Box<dyn Handshake>,
+    steps: Steps,
     /// Ready but for what is unsent.
     session: Option<Session>,
     connected: bool,
@@ -63,24 +68,43 @@ impl Connecting {
         let mut handshake = protocol::login(entry, &mut unsent)?;
         // A client without a word to say is ready when its socket is.
         let session = handshake.feed(&[], entry, &mut unsent)?;
-        Ok(Some(Self {
+        let mut connecting = Self {
             socket,
             began_ns,
             handshake,
+            steps: Steps::new(began_ns),
             session,
             connected,
             unsent,
             more: false,
-        }))
+        };
+        if connected {
+            connecting.steps.reach(connecting.phase());
+        }
+        Ok(Some(connecting))
+    }
+
+    fn phase(&self) -> Phase {
+        if self.connected {
+            self.handshake.phase()
+        } else {
+            Phase::Connect
+        }
     }
 
     /// What it waits for, for messages.
     pub(crate) fn doing(&self) -> &'static str {
-        if self.connected {
-            self.handshake.doing()
-        } else {
-            "the connection"
+        self.phase().doing()
+    }
+
+    /// The transport is there, or failed.
+    fn settle(&mut self, target: &Target) -> Result<(), Failed> {
+        if !self.connected {
+            decided(&self.socket).map_err(|error| failure::refused(target, &error))?;
+            self.connected = true;
+            self.steps.reach(self.phase());
         }
+        Ok(())
     }
 
     /// The socket may be ready: go as far as it lets.
@@ -90,10 +114,7 @@ impl Connecting {
         buffer: &mut [u8],
     ) -> Result<Option<Session>, Failed> {
         let target = entry.target;
-        if !self.connected {
-            decided(&self.socket).map_err(|error| failure::refused(target, &error))?;
-            self.connected = true;
-        }
+        self.settle(target)?;
         self.more = false;
         for _ in 0..IN_A_ROW {
             let sent = send_some(&self.socket, &self.unsent)
@@ -110,6 +131,7 @@ impl Connecting {
                 Ok((count, _)) if self.session.is_none() => {
                     let (raw, out) = (&buffer[..count], &mut self.unsent);
                     self.session = self.handshake.feed(raw, entry, out)?;
+                    self.steps.reach(self.phase());
                 }
                 Ok(_) => {
                     let early = Malformed::Unexpected("bytes came although nothing was asked");
@@ -130,6 +152,168 @@ impl Connecting {
     }
 }
 
+/// When each step of an opening ended.
+#[derive(Debug)]
+struct Steps {
+    /// The present one, and since when.
+    current: StepName,
+    since_ns: u64,
+    done: Vec<(StepName, u64)>,
+}
+
+impl Steps {
+    fn new(began_ns: u64) -> Self {
+        Self {
+            current: StepName::Connect,
+            since_ns: began_ns,
+            done: Vec::new(),
+        }
+    }
+
+    /// The clock is read only where a step has ended.
+    fn reach(&mut self, phase: Phase) {
+        if phase.step() != self.current {
+            self.end(phase.step());
+        }
+    }
+
+    fn end(&mut self, next: StepName) {
+        let now = now_ns();
+        self.done.push((self.current, now - self.since_ns));
+        (self.current, self.since_ns) = (next, now);
+    }
+
+    /// With the round trips of each: `login` those that no other step has. `unix`: a connect has none.
+    fn finished(&self, session: Option<&Session>, unix: bool) -> Vec<Step> {
+        let tls = session
+            .and_then(|session| session.tls.as_ref())
+            .map_or(1, TlsFacts::turns);
+        let one = |name| u32::from(self.done.iter().any(|(done, _)| *done == name));
+        let before = one(StepName::Greeting) + one(StepName::TlsRequest) + tls * one(StepName::Tls);
+        let login = session.map_or(1, |session| session.turns.saturating_sub(before));
+        let step = |&(name, took_ns): &(StepName, u64)| Step {
+            name,
+            took_ns,
+            round_trips: match name {
+                StepName::Connect => u32::from(!unix),
+                StepName::Greeting | StepName::TlsRequest => 1,
+                StepName::Tls => tls,
+                StepName::Login => login,
+            },
+        };
+        self.done.iter().map(step).collect()
+    }
+}
+
+/// A connection that was opened step by step.
+pub(crate) struct TimedOpening {
+    pub(crate) socket: OwnedFd,
+    pub(crate) session: Session,
+    pub(crate) steps: Vec<Step>,
+    /// The kernel's measure of TCP's handshake alone; `None`: a Unix socket.
+    pub(crate) handshake_rtt_ns: Option<u64>,
+    pub(crate) syn_retransmits: Option<u32>,
+}
+
+/// Open one connection and time its steps, each of which may take `step_limit_ns`.
+pub(crate) fn open_timed(
+    entry: &Entry<'_>,
+    address: &Address,
+    step_limit_ns: u64,
+) -> Result<TimedOpening, NotOpened> {
+    let unix = matches!(address, Address::Unix(_));
+    let mut connecting =
+        begin_within(entry, address, step_limit_ns).map_err(|failure| NotOpened {
+            steps: Vec::new(),
+            step: StepName::Connect,
+            waited_ns: 0,
+            timed_out: false,
+            syn_retransmits: None,
+            failure,
+        })?;
+    let mut kernel = None;
+    let outcome = loop {
+        match step(&mut connecting, entry, step_limit_ns) {
+            Ok(None) => {}
+            Ok(Some(session)) => break Ok(session),
+            Err(stopped) => break Err(stopped),
+        }
+        // Before anything was sent and acknowledged, so that it measures SYN and SYN-ACK alone.
+        if connecting.connected && kernel.is_none() {
+            kernel = tcp_info::read(&connecting.socket);
+        }
+    };
+    let syns = |info: tcp_info::TcpInfo| info.retransmits as u32;
+    match outcome {
+        Ok(session) => {
+            connecting.steps.end(StepName::Login);
+            let mut steps = connecting.steps.finished(Some(&session), unix);
+            // A session without a login is ready with the step before it.
+            steps.retain(|step| step.name != StepName::Login || step.round_trips > 0);
+            Ok(TimedOpening {
+                socket: connecting.socket,
+                session,
+                steps,
+                handshake_rtt_ns: kernel.and_then(|info| info.min_rtt_ns),
+                syn_retransmits: kernel.map(syns),
+            })
+        }
+        Err((failure, timed_out)) => Err(NotOpened {
+            steps: connecting.steps.finished(None, unix),
+            step: connecting.steps.current,
+            waited_ns: now_ns() - connecting.steps.since_ns,
+            timed_out,
+            syn_retransmits: tcp_info::read(&connecting.socket).map(syns),
+            failure,
+        }),
+    }
+}
+
+/// Wait for one event and follow it. The error says whether the time was over.
+fn step(
+    connecting: &mut Connecting,
+    entry: &Entry<'_>,
+    limit_ns: u64,
+) -> Result<Option<Session>, (Failed, bool)> {
+    let mut interest = PollFlags::IN;
+    if !connecting.connected {
+        interest = PollFlags::OUT;
+    } else if !connecting.unsent.is_empty() {
+        interest |= PollFlags::OUT;
+    }
+    let happened = connecting.connected && connecting.session.is_some()
+        || wait(&mut [PollFd::new(&connecting.socket, interest)], POLL_NS);
+    if !happened {
+        if now_ns() > connecting.steps.since_ns + limit_ns {
+            return Err((connecting.too_slow(entry, limit_ns), true));
+        }
+        return Ok(None);
+    }
+    if !connecting.connected {
+        // The caller looks at the socket before the first byte leaves.
+        let settled = connecting.settle(entry.target);
+        return settled.map(|()| None).map_err(|failed| (failed, false));
+    }
+    let mut buffer = [0; BUFFER];
+    connecting
+        .progress(entry, &mut buffer)
+        .map_err(|failed| (failed, false))
+}
+
+/// Begin to connect, again and again while the server's queue of new connections is full.
+fn begin_within(entry: &Entry<'_>, address: &Address, limit_ns: u64) -> Result<Connecting, Failed> {
+    let deadline = now_ns() + limit_ns;
+    loop {
+        if let Some(connecting) = Connecting::begin(entry, address, now_ns())? {
+            return Ok(connecting);
+        }
+        if now_ns() > deadline {
+            return Err(failure::too_slow(entry.target, "accepting", limit_ns));
+        }
+        wait(&mut [], BUSY_NS);
+    }
+}
+
 /// Open one connection and wait for it.
 pub(crate) fn open_one(
     entry: &Entry<'_>,
@@ -138,15 +322,7 @@ pub(crate) fn open_one(
 ) -> Result<(OwnedFd, Session), Failed> {
     let deadline = now_ns() + limit_ns;
     let mut buffer = vec![0; BUFFER];
-    let mut connecting = loop {
-        if let Some(connecting) = Connecting::begin(entry, address, now_ns())? {
-            break connecting;
-        }
-        if now_ns() > deadline {
-            return Err(failure::too_slow(entry.target, "accepting", limit_ns));
-        }
-        wait(&mut [], BUSY_NS);
-    };
+    let mut connecting = begin_within(entry, address, limit_ns)?;
     loop {
         let mut interest = PollFlags::IN;
         if !connecting.connected || !connecting.unsent.is_empty() {
@@ -165,11 +341,11 @@ pub(crate) fn open_one(
     }
 }
 
-/// Whatever ends the wait, the next turn of the caller's loop finds out.
-fn wait(sockets: &mut [PollFd<'_>], most_ns: i64) {
+/// Whether something happened. Whatever ends the wait, the next turn of the caller's loop finds out.
+fn wait(sockets: &mut [PollFd<'_>], most_ns: i64) -> bool {
     let patience = Timespec {
         tv_sec: 0,
         tv_nsec: most_ns,
     };
-    let _ = poll(sockets, Some(&patience));
+    poll(sockets, Some(&patience)).is_ok_and(|ready| ready > 0)
 }

@@ -10,7 +10,7 @@ use howfar_wire::redis::{Decoder, Value, request};
 use crate::channel::{self, Channel};
 use crate::failure;
 use crate::login::{Entry, Session};
-use crate::protocol::{Handshake, Replies};
+use crate::protocol::{Handshake, Phase, Replies};
 use crate::statements::Statements;
 
 /// Memory for one reply: HELLO's is a map of some hundred bytes.
@@ -110,11 +110,11 @@ impl KeyValueHandshake {
 }
 
 impl Handshake for KeyValueHandshake {
-    fn doing(&self) -> &'static str {
+    fn phase(&self) -> Phase {
         if self.channel.is_handshaking() {
-            "the TLS handshake"
+            Phase::Tls
         } else {
-            self.due.last().unwrap_or(&"nothing")
+            Phase::Login(self.due.last().unwrap_or(&"nothing"))
         }
     }
 

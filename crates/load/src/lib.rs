@@ -26,6 +26,7 @@ mod handshake;
 mod held;
 mod login;
 mod page;
+mod ping;
 mod protocol;
 mod receipt;
 mod repeat;
@@ -63,6 +64,11 @@ pub fn run_bare() -> ExitCode {
 /// Run a job of pages.
 pub fn run_page() -> ExitCode {
     guarded(|| read_job("page").and_then(|job| page::run(&job)))
+}
+
+/// Run a job that times connections and requests, one at a time.
+pub fn run_ping() -> ExitCode {
+    guarded(|| read_job("ping").and_then(|job| ping::run(&job)))
 }
 
 /// Run a job that makes, warms or drops a workload's tables.

@@ -21,7 +21,7 @@ use crate::failure;
 use crate::login::{Entry, Facts, Session};
 use crate::protocol::Replies;
 use crate::socket::Address;
-use crate::sockopt::max_segment;
+use crate::sockopt::{max_segment, peer_pid};
 
 const STATUS_QUERY: &str = "SHOW SESSION STATUS WHERE Variable_name IN ('Ssl_cipher','Ssl_version','Compression','Compression_algorithm','Compression_level')";
 const STATUS: &str = "SHOW SESSION STATUS";
@@ -182,12 +182,6 @@ fn login_method(entry: &Entry<'_>, session: &Session) -> &'static str {
     }
 }
 
-/// The process at the other end of a Unix socket.
-pub(crate) fn peer_pid(socket: &OwnedFd) -> Option<u32> {
-    let peer = sockopt::socket_peercred(socket).ok()?;
-    Some(peer.pid.as_raw_nonzero().get() as u32)
-}
-
 fn text(address: Option<SocketAddrAny>) -> Option<String> {
     address.and_then(|address| socket_address(&address))
 }
@@ -198,12 +192,12 @@ fn algorithm(name: Option<String>) -> String {
 }
 
 /// MariaDB puts a fixed "5.5.5-" before its version, for old replicas only.
-fn plain_version(version: &str) -> &str {
+pub(crate) fn plain_version(version: &str) -> &str {
     version.strip_prefix("5.5.5-").unwrap_or(version)
 }
 
 /// The socket's path, or `host:port`; `None` for a Unix socket without a name.
-fn socket_address(address: &SocketAddrAny) -> Option<String> {
+pub(crate) fn socket_address(address: &SocketAddrAny) -> Option<String> {
     if let Ok(unix) = net::SocketAddrUnix::try_from(address.clone()) {
         return unix
             .path_bytes()

@@ -1,21 +1,34 @@
-//! Socket options that the safe wrappers do not know.
+//! Socket options that the safe wrappers do not know, or that they give less of.
 #![allow(unsafe_code)] // getsockopt takes a pointer; this file holds nothing else
 
 use std::os::fd::{AsFd, AsRawFd};
 
 /// `TCP_MAXSEG`: payload bytes of a full segment; `None` when the socket has none.
 pub(crate) fn max_segment(socket: impl AsFd) -> Option<u32> {
-    let mut value: libc::c_int = 0;
-    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the descriptor is borrowed for the call, and value and length live on this stack frame with the sizes given.
+    let value: libc::c_int = option(socket, libc::IPPROTO_TCP, libc::TCP_MAXSEG)?;
+    (value > 0).then_some(value as u32)
+}
+
+/// `SO_PEERCRED`: the process at the other end of a Unix socket when it listened; 0: one in another PID namespace.
+pub(crate) fn peer_pid(socket: impl AsFd) -> Option<u32> {
+    let peer: [libc::c_int; 3] = option(socket, libc::SOL_SOCKET, libc::SO_PEERCRED)?;
+    u32::try_from(peer[0]).ok()
+}
+
+/// An option whose value is one or more whole numbers; `None` when the socket has none.
+fn option<T: Default>(socket: impl AsFd, level: libc::c_int, name: libc::c_int) -> Option<T> {
+    let mut value = T::default();
+    let mut length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the descriptor is borrowed for the call, and value and length live on this stack frame with the sizes given; each
+    // caller's value is made of `c_int`s, for which any bytes are a value (`ucred` is three of them).
     let answer = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_MAXSEG,
+            level,
+            name,
             (&raw mut value).cast(),
             &raw mut length,
         )
     };
-    (answer == 0 && value > 0).then_some(value as u32)
+    (answer == 0).then_some(value)
 }

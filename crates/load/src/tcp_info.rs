@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 /// Length of the kernel's structure up to and with `tcpi_sndbuf_limited`, the last field that is read here.
 const KNOWN: usize = 192;
 /// Where fields lie. The structure only ever grows at its end: older kernels fill less of it.
+const PATH_MTU: usize = 60;
 const RTT_US: usize = 68;
 const TOTAL_RETRANS: usize = 100;
 const MIN_RTT_US: usize = 148;
@@ -24,6 +25,8 @@ pub(crate) struct TcpInfo {
     pub(crate) min_rtt_ns: Option<u64>,
     /// Segments.
     pub(crate) retransmits: u64,
+    /// Bytes of the largest packet that the path is known to carry.
+    pub(crate) path_mtu: u32,
     /// Time with data in flight or waiting to be sent; the next two are parts of it.
     pub(crate) busy_ns: Option<u64>,
     pub(crate) rwnd_limited_ns: Option<u64>,
@@ -60,6 +63,7 @@ fn parse(bytes: &[u8]) -> Option<TcpInfo> {
             .filter(|&rtt| rtt != NO_MIN_RTT)
             .map(|rtt| us(u64::from(rtt))),
         retransmits: u64::from(half(bytes, TOTAL_RETRANS)?),
+        path_mtu: half(bytes, PATH_MTU)?,
         busy_ns: whole(bytes, BUSY_US).map(us),
         rwnd_limited_ns: whole(bytes, RWND_LIMITED_US).map(us),
         sndbuf_limited_ns: whole(bytes, SNDBUF_LIMITED_US).map(us),

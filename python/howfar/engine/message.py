@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, model_validator
 class Message(BaseModel):
     """A frozen, closed message: an unknown field breaks the contract and is never ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # A message's validator is built when the message is first used: a command needs few of the hundred.
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
     rules: ClassVar[dict[str, Callable[[Any], None]]] = {}
     """Rules by the name of the type: they raise ValueError when its fields do not fit each other (`rules.py`)."""
 

@@ -163,6 +163,26 @@ pub struct KeyValue {
     pub on_error: OnError,
 }
 
+impl KeyValue {
+    /// The defaults, in a protocol.
+    pub fn of(protocol: Protocol) -> Self {
+        Self {
+            protocol,
+            keys: ten_thousand(),
+            key_prefix: key(),
+            distribution: Distribution::uniform(),
+            get: nine(),
+            set: one(),
+            multi_get: 0,
+            delete: 0,
+            keys_each: ten(),
+            value: hundred(),
+            pipeline: once(),
+            on_error: OnError::default(),
+        }
+    }
+}
+
 const fn ten_thousand() -> u64 {
     10_000
 }

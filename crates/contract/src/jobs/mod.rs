@@ -5,6 +5,7 @@ mod key_value;
 mod keys;
 mod page;
 mod password;
+mod ping;
 mod repeat;
 mod session;
 mod sql;
@@ -24,6 +25,7 @@ pub use held::{Begin, UsageJob};
 pub use key_value::{KeyValue, OnError, Protocol, Size, Sizes};
 pub use page::{Application, FastCgi, PageConnect, PageJob, PageScript, PageStep, Service, Store};
 pub use password::Password;
+pub use ping::{PingCommand, PingJob, PingProtocol, PingRequest};
 pub use repeat::{DigestsJob, RepeatJob, RepeatPage, RepeatStep, opened_before};
 pub use session::{
     Algorithm, Compression, Connect, Driver, Listen, OnDisconnect, SessionJob, Target, Tls,

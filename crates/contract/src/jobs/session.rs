@@ -82,7 +82,7 @@ pub enum TlsVerify {
     Full,
 }
 
-/// Encryption that must be had: a server that cannot is refused, never spoken to in plain.
+/// Encryption that must be had, unless it is `optional`: a server that cannot is refused, never spoken to in plain.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tls {
@@ -100,6 +100,9 @@ pub struct Tls {
     pub server_name: Option<String>,
     /// PostgreSQL from version 17 on: TLS begins with the first byte, and is not asked for (`sslnegotiation=direct`).
     pub direct: bool,
+    /// A server that offers no TLS is spoken to without it, as the clients of MySQL and PostgreSQL do by default. For Redis and
+    /// Memcached, which are not asked, it must be had.
+    pub optional: bool,
 }
 
 impl Default for Tls {
@@ -114,6 +117,7 @@ impl Default for Tls {
             resumption: true,
             server_name: None,
             direct: false,
+            optional: false,
         }
     }
 }
@@ -214,6 +218,10 @@ impl SessionJob {
             (
                 tls.is_none_or(|tls| tls.cert_file.is_some() == tls.key_file.is_some()),
                 "cert_file and key_file come together",
+            ),
+            (
+                tls.is_none_or(|tls| !tls.optional || tls.verify == TlsVerify::None && !tls.direct),
+                "optional TLS is neither verified nor direct",
             ),
         ]
     }

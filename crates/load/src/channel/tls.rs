@@ -21,6 +21,7 @@ use super::{ChannelError, suites};
 pub(super) struct Setup {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
+    optional: bool,
 }
 
 impl Setup {
@@ -68,7 +69,13 @@ impl Setup {
         Ok(Self {
             config: Arc::new(config),
             name: server_name(tls, target)?,
+            optional: tls.optional,
         })
+    }
+
+    /// A server that offers no TLS is spoken to without it.
+    pub(super) fn is_optional(&self) -> bool {
+        self.optional
     }
 
     /// Nobody is asked for it before.

@@ -61,6 +61,11 @@ impl Wanted {
         self.wish
     }
 
+    /// A server that offers no TLS is spoken to without it.
+    pub(crate) fn tls_is_optional(&self) -> bool {
+        self.tls.as_ref().is_some_and(Setup::is_optional)
+    }
+
     /// TLS begins with the first byte, and names its protocol.
     pub(crate) fn begins_directly(&self) -> bool {
         self.tls.as_ref().is_some_and(Setup::begins_directly)

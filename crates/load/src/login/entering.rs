@@ -5,6 +5,7 @@ use howfar_wire::mysql::handshake::{self, AuthSwitch, Greeting};
 use howfar_wire::mysql::{Malformed, ServerError, reply};
 
 use super::{Entry, PacketStream, Wrong};
+use crate::protocol::Phase;
 
 /// Packets of a server between its greeting and its OK. The longest known way has three; more is a server that plays.
 const MOST_ROUNDS: u32 = 8;
@@ -23,11 +24,11 @@ pub(super) struct Begun {
 }
 
 impl Entering {
-    pub(super) fn doing(&self) -> &'static str {
+    pub(super) fn phase(&self) -> Phase {
         if self.begun.is_some() {
-            "the login"
+            Phase::Login("the login")
         } else {
-            "its greeting"
+            Phase::Greeting
         }
     }
 
@@ -81,7 +82,8 @@ fn greet(
     out: &mut Vec<u8>,
 ) -> Result<Begun, Wrong> {
     let greeting = Greeting::parse(payload)?;
-    let wish = entry.wanted.wish();
+    let mut wish = entry.wanted.wish();
+    wish.tls = wish.tls && (greeting.offers_tls() || !entry.wanted.tls_is_optional());
     let agreed = greeting.session_as(wish).map_err(Wrong::Lacking)?;
     let (exchange, proof) =
         Exchange::first(&greeting.plugin, entry.account.password, &greeting.scramble)?;

@@ -18,7 +18,7 @@ use howfar_wire::mysql::{Answer, Framer, Malformed, ServerError, auth, frame};
 
 use crate::channel::{self, Channel, ChannelError, TlsFacts, Wanted};
 use crate::failure;
-use crate::protocol::{Handshake, Replies};
+use crate::protocol::{Handshake, Phase, Replies};
 use crate::statements::Statements;
 use crate::workload::Program;
 use entering::Entering;
@@ -65,6 +65,8 @@ pub(crate) struct PostgresFacts {
     pub(crate) version: String,
     /// How the password was proved.
     pub(crate) method: &'static str,
+    /// The process that serves the session, as the server named it for cancellations; a pooler names one of its own.
+    pub(crate) process: Option<u32>,
 }
 
 /// What both sides agreed on.
@@ -199,11 +201,11 @@ impl Login {
 }
 
 impl Handshake for Login {
-    fn doing(&self) -> &'static str {
+    fn phase(&self) -> Phase {
         match &self.stage {
-            Stage::Entering(_) if self.stream.channel.is_handshaking() => "the TLS handshake",
-            Stage::Entering(entering) => entering.doing(),
-            Stage::Preparing(_) => "preparing the statements",
+            Stage::Entering(_) if self.stream.channel.is_handshaking() => Phase::Tls,
+            Stage::Entering(entering) => entering.phase(),
+            Stage::Preparing(_) => Phase::Preparing,
         }
     }
 

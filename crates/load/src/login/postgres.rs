@@ -13,7 +13,7 @@ use howfar_wire::postgres::{Answer, Framer, Malformed, Outcome, auth, request};
 use super::{Entry, Facts, PostgresFacts, Session};
 use crate::channel::{self, Channel, ChannelError, TlsFacts};
 use crate::failure;
-use crate::protocol::{Handshake, Replies};
+use crate::protocol::{Handshake, Phase, Replies};
 use crate::statements::{Slot, Statements};
 
 /// Messages of a login or a prepare are small.
@@ -45,6 +45,7 @@ pub(crate) struct PostgresLogin {
     exchange: auth::Exchange,
     messages: u32,
     version: String,
+    process: Option<u32>,
     wanted: Vec<usize>,
     statements: Statements,
     /// Whole messages that have not gone into the channel.
@@ -118,6 +119,7 @@ impl PostgresLogin {
             exchange: auth::Exchange::default(),
             messages: 0,
             version: String::new(),
+            process: None,
             wanted: entry.program.to_prepare(),
             statements: Statements::new(entry.program),
             unsealed: Vec::new(),
@@ -129,15 +131,20 @@ impl PostgresLogin {
             request::ssl(out);
             return Ok(login);
         }
-        let entered = login.enter(entry, out);
+        let entered = login.encrypt(entry, out);
         entered.map_err(|wrong| wrong.translate(entry))?;
         Ok(login)
     }
 
-    /// Name the account; with TLS it is sealed, and leaves when the handshake has ended well.
+    /// Begin TLS, then name the account; that is sealed, and leaves when the handshake has ended well.
+    fn encrypt(&mut self, entry: &Entry<'_>, out: &mut Vec<u8>) -> Result<(), Wrong> {
+        entry.wanted.encrypt(&mut self.channel, out)?;
+        self.enter(entry, out)
+    }
+
+    /// Name the account.
     fn enter(&mut self, entry: &Entry<'_>, out: &mut Vec<u8>) -> Result<(), Wrong> {
         self.stage = Stage::Entering;
-        entry.wanted.encrypt(&mut self.channel, out)?;
         let account = &entry.account;
         request::startup(
             &mut self.unsealed,
@@ -159,6 +166,10 @@ impl PostgresLogin {
         match raw {
             [] => Ok(()),
             [b'S'] => {
+                self.turns += 1;
+                self.encrypt(entry, out)
+            }
+            [b'N'] if entry.wanted.tls_is_optional() => {
                 self.turns += 1;
                 self.enter(entry, out)
             }
@@ -222,8 +233,12 @@ impl PostgresLogin {
                 self.turns += u32::from(self.unsealed.len() > before);
                 Ok(false)
             }
-            // The key that cancels is not used.
-            (b'K', Stage::Entering) if accepted => Ok(false),
+            // The key that cancels is not used; the process before it tells a pooler from a server.
+            (b'K', Stage::Entering) if accepted => {
+                let process = body.get(..4).and_then(|id| id.try_into().ok());
+                self.process = process.map(u32::from_be_bytes);
+                Ok(false)
+            }
             (b'Z', Stage::Entering) if accepted => {
                 self.stage = Stage::Preparing { sent: 0, done: 0 };
                 Ok(self.ask_ahead(entry))
@@ -279,6 +294,7 @@ impl PostgresLogin {
             facts: Some(Facts::Postgres(PostgresFacts {
                 version: std::mem::take(&mut self.version),
                 method: self.exchange.method(),
+                process: self.process,
             })),
             tls,
             turns: self.turns + handshake,
@@ -287,12 +303,12 @@ impl PostgresLogin {
 }
 
 impl Handshake for PostgresLogin {
-    fn doing(&self) -> &'static str {
+    fn phase(&self) -> Phase {
         match self.stage {
-            Stage::Requesting => "its answer to the request for TLS",
-            _ if self.channel.is_handshaking() => "the TLS handshake",
-            Stage::Entering => "the login",
-            Stage::Preparing { .. } => "preparing the statements",
+            Stage::Requesting => Phase::TlsRequest,
+            _ if self.channel.is_handshaking() => Phase::Tls,
+            Stage::Entering => Phase::Login("the login"),
+            Stage::Preparing { .. } => Phase::Preparing,
         }
     }
 

@@ -22,8 +22,9 @@ use super::service::send_all;
 use super::{Page, PageRecord, PageSetup};
 use crate::clock::now_ns;
 use crate::failure;
-use crate::receipt::{peer_pid, requested_address};
+use crate::receipt::requested_address;
 use crate::socket::Address;
+use crate::sockopt::peer_pid;
 
 /// What is measured of a page beside its latency; these are numbers into it.
 const KINDS: [&str; 2] = ["connect.application", "queue.application"];

@@ -8,6 +8,7 @@ mod mysql;
 mod postgresql;
 mod redis;
 
+use howfar_contract::events::StepName;
 use howfar_contract::jobs::{self, SqlProtocol};
 use howfar_contract::{Failed, internal};
 use howfar_wire::keyvalue::{self, CommandCounts, Expects, Refusal};
@@ -47,10 +48,50 @@ pub(crate) struct Request<'a> {
     pub(crate) statements: &'a mut Statements,
 }
 
+/// What an opening connection waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// The transport.
+    Connect,
+    /// The first message of a server that speaks first.
+    Greeting,
+    /// The answer to PostgreSQL's request for TLS.
+    TlsRequest,
+    Tls,
+    /// The answer to a login, or to a command that is part of one.
+    Login(&'static str),
+    Preparing,
+}
+
+impl Phase {
+    /// What is waited for, for messages.
+    pub(crate) fn doing(self) -> &'static str {
+        match self {
+            Self::Connect => "the connection",
+            Self::Greeting => "its greeting",
+            Self::TlsRequest => "its answer to the request for TLS",
+            Self::Tls => "the TLS handshake",
+            Self::Login(what) => what,
+            Self::Preparing => "preparing the statements",
+        }
+    }
+
+    /// As the contract has it.
+    pub(crate) fn step(self) -> StepName {
+        match self {
+            Self::Connect => StepName::Connect,
+            Self::Greeting => StepName::Greeting,
+            Self::TlsRequest => StepName::TlsRequest,
+            Self::Tls => StepName::Tls,
+            Self::Login(_) | Self::Preparing => StepName::Login,
+        }
+    }
+}
+
 /// A login under way, without I/O.
 pub(crate) trait Handshake: Send {
-    /// What it waits for, for messages.
-    fn doing(&self) -> &'static str;
+    /// What it waits for.
+    fn phase(&self) -> Phase;
 
     /// Take what came, maybe nothing; append to `out` what must be sent. The session, once it is ready.
     fn feed(

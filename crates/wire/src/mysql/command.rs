@@ -1,6 +1,6 @@
 //! Requests. All are written as number 0 of a new exchange.
 
-use code::{CLOSE, EXECUTE, PREPARE, QUERY, QUIT};
+use code::{CLOSE, EXECUTE, PING, PREPARE, QUERY, QUIT};
 
 use super::frame::write_packet;
 
@@ -64,6 +64,11 @@ pub fn prepare(out: &mut Vec<u8>, sql: &[u8]) {
 /// Forget a statement; has no answer.
 pub fn close(out: &mut Vec<u8>, statement: u32) {
     command(out, CLOSE, &statement.to_le_bytes());
+}
+
+/// Ask whether the server lives; the answer is an OK.
+pub fn ping(out: &mut Vec<u8>) {
+    command(out, PING, &[]);
 }
 
 /// End the session; has no answer.

@@ -99,6 +99,11 @@ impl Greeting {
         }
     }
 
+    /// Whether the server encrypts for a client that asks.
+    pub fn offers_tls(&self) -> bool {
+        self.capabilities & SSL != 0
+    }
+
     /// What we use with this server; refused when it lacks what is wished for.
     pub fn session_as(&self, wish: Wish) -> Result<Session, Lacking> {
         let mut wanted = WANTED;

@@ -1,0 +1,447 @@
+//! Times connections and small requests to one server, one at a time, as commands on stdin say.
+//!
+//! A request is written and its answer received by blocking calls on one connection: nothing else is between the clock's two readings.
+
+mod reply;
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use howfar_contract::events::{Asked, Fetched, NotOpened, Opened};
+use howfar_contract::jobs::{
+    KeyValue, PingCommand, PingJob, PingProtocol, PingRequest, Protocol, SqlProtocol, Target,
+    Workload,
+};
+use howfar_contract::{FailCode, Failed, internal, read_command, tell};
+use howfar_wire::mysql::handshake::Account;
+use howfar_wire::{mysql, postgres, redis};
+use rustix::io::{Errno, ioctl_fionbio};
+use rustix::net::{self, RecvFlags, SendFlags, sockopt};
+use rustix::time::{ClockId, Timespec};
+
+use crate::channel::{self, Channel, Wanted};
+use crate::clock::now_ns;
+use crate::connecting::{TimedOpening, open_timed};
+use crate::failure;
+use crate::login::{Entry, Facts, Session};
+use crate::protocol::Replies;
+use crate::receipt::{plain_version, socket_address};
+use crate::socket::Address;
+use crate::sockopt::peer_pid;
+use crate::tables::nothing_prepared;
+use crate::tcp_info;
+use crate::workload::Program;
+use reply::Reply;
+
+/// Bytes that a receive takes at most.
+const BUFFER: usize = 64 * 1024;
+/// Bytes of an answer with rows, and of one without.
+const LONGEST: u64 = 1 << 20;
+const LONGEST_BULK: u64 = 1 << 25;
+
+/// Follow the commands until stdin ends.
+pub(crate) fn run(job: &PingJob) -> Result<(), Failed> {
+    job.check()?;
+    let address = Address::parse(&job.target)?;
+    let wanted = Wanted::new(&job.session, &job.target)?;
+    let program = speaking(job.protocol)?;
+    let entry = Entry {
+        target: &job.target,
+        account: Account {
+            user: &job.user,
+            password: &job.password,
+            database: &job.database,
+        },
+        wanted: &wanted,
+        program: &program,
+        decode: false,
+        read_only: false,
+    };
+    let mut open: Option<Connection<'_>> = None;
+    while let Some(command) = read_command("what to do next")? {
+        match command {
+            PingCommand::Open {} => {
+                // The old one says goodbye first.
+                drop(open.take());
+                match open_timed(&entry, &address, job.step_timeout_ns) {
+                    Ok(opening) => open = Some(opened(opening, &entry, &address, job)?),
+                    Err(not_opened) => tell::<NotOpened>(&not_opened)?,
+                }
+            }
+            PingCommand::Ask {
+                requests,
+                rounds,
+                within_ns,
+                at_ns,
+            } => tell(&connection(&mut open)?.ask(&requests, rounds, within_ns, at_ns))?,
+            PingCommand::Fetch { request, rows } => {
+                tell(&connection(&mut open)?.fetch(&request, rows))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn connection<'a, 'b>(
+    open: &'b mut Option<Connection<'a>>,
+) -> Result<&'b mut Connection<'a>, Failed> {
+    open.as_mut()
+        .ok_or_else(|| Failed::bad_job("a request came before a connection was open"))
+}
+
+/// Statements or commands of the protocol, none of them prepared.
+fn speaking(protocol: PingProtocol) -> Result<Program, Failed> {
+    let keys = |protocol| {
+        let workload = Workload::KeyValue(KeyValue::of(protocol));
+        Program::new(&workload, 1, 1).map_err(internal)
+    };
+    match protocol {
+        PingProtocol::Mysql => Ok(nothing_prepared(SqlProtocol::Mysql)),
+        PingProtocol::Postgresql => Ok(nothing_prepared(SqlProtocol::Postgresql)),
+        PingProtocol::Redis => keys(Protocol::Resp2),
+        PingProtocol::Memcached => keys(Protocol::MemcachedText),
+    }
+}
+
+/// Report a connection, and make it ready for requests.
+fn opened<'a>(
+    opening: TimedOpening,
+    entry: &Entry<'a>,
+    address: &Address,
+    job: &PingJob,
+) -> Result<Connection<'a>, Failed> {
+    let TimedOpening {
+        socket, session, ..
+    } = &opening;
+    let tls = session.tls.as_ref();
+    let tcp = matches!(address, Address::Tcp(_));
+    let named = |name: net::SocketAddrAny| socket_address(&name);
+    let (server_version, connection_id, auth_method) = said(session, entry);
+    tell(&Opened {
+        address_family: address.family(),
+        local_address: net::getsockname(socket).ok().and_then(named),
+        peer_address: match entry.target {
+            Target::Unix { path } => path.clone(),
+            Target::Tcp { .. } => failure::target_name(entry.target),
+        },
+        peer_pid: if tcp { None } else { peer_pid(socket) },
+        server_version,
+        connection_id,
+        auth_method,
+        tls_version: tls.map(|tls| tls.version.to_owned()),
+        tls_cipher: tls.map(|tls| tls.cipher.to_owned()),
+        tls_group: tls.and_then(|tls| tls.group.clone()),
+        tls_resumed: tls.is_some_and(|tls| tls.resumed),
+        handshake_rtt_ns: opening.handshake_rtt_ns,
+        syn_retransmits: opening.syn_retransmits,
+        path_mtu: tcp_info::read(socket).map(|info| info.path_mtu),
+        steps: opening.steps.clone(),
+    })?;
+    Connection::new(
+        opening.socket,
+        opening.session,
+        entry.target,
+        job.step_timeout_ns,
+    )
+}
+
+/// What the server said of itself during the login, and how the password was proved.
+fn said(session: &Session, entry: &Entry<'_>) -> (Option<String>, Option<u32>, String) {
+    match &session.facts {
+        Some(Facts::MySql(facts)) => (
+            Some(plain_version(&facts.greeting.version).to_owned()),
+            Some(facts.greeting.connection),
+            facts.auth_plugin.to_owned(),
+        ),
+        Some(Facts::Postgres(facts)) => (
+            Some(facts.version.clone()),
+            facts.process,
+            facts.method.to_owned(),
+        ),
+        None if entry.account.password.is_empty() => (None, None, "none".to_owned()),
+        None => (None, None, "password".to_owned()),
+    }
+}
+
+/// An open connection, blocking. Dropped, it says goodbye.
+struct Connection<'a> {
+    socket: OwnedFd,
+    channel: Channel,
+    replies: Replies,
+    target: &'a Target,
+    limit_ns: u64,
+    buffer: Vec<u8>,
+    plain: Vec<u8>,
+    /// An answer was cut short: nothing more can be said.
+    broken: bool,
+}
+
+/// When the bytes of one answer came.
+#[derive(Debug, Clone, Copy)]
+struct Received {
+    took_ns: u64,
+    first_byte_ns: u64,
+    bytes: u64,
+}
+
+impl<'a> Connection<'a> {
+    fn new(
+        socket: OwnedFd,
+        session: Session,
+        target: &'a Target,
+        limit_ns: u64,
+    ) -> Result<Self, Failed> {
+        let limit = Some(Duration::from_nanos(limit_ns));
+        ioctl_fionbio(&socket, false)
+            .and_then(|()| sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, limit))
+            .and_then(|()| sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, limit))
+            .map_err(|error| internal(format!("setting a socket's options: {error}")))?;
+        Ok(Self {
+            socket,
+            channel: session.channel,
+            replies: session.replies,
+            target,
+            limit_ns,
+            buffer: vec![0; BUFFER],
+            plain: Vec::new(),
+            broken: false,
+        })
+    }
+
+    fn encode(&self, request: &PingRequest) -> Vec<u8> {
+        let mut out = Vec::new();
+        let words = &request.words;
+        match &self.replies {
+            Replies::MySql(_) if words.is_empty() => mysql::command::ping(&mut out),
+            Replies::Postgres(_) if words.is_empty() => postgres::request::sync(&mut out),
+            Replies::Redis(_) if words.is_empty() => redis::request::command(&mut out, &[b"PING"]),
+            Replies::Memcached(_) if words.is_empty() => out.extend_from_slice(b"version\r\n"),
+            Replies::MySql(_) | Replies::Postgres(_) => {
+                self.replies.query(&mut out, words.join(" ").as_bytes());
+            }
+            Replies::Redis(_) => {
+                let words: Vec<&[u8]> = words.iter().map(String::as_bytes).collect();
+                redis::request::command(&mut out, &words);
+            }
+            Replies::Memcached(_) => {
+                out.extend_from_slice(words.join(" ").as_bytes());
+                out.extend_from_slice(b"\r\n");
+            }
+        }
+        out
+    }
+
+    fn ask(&mut self, requests: &[PingRequest], rounds: u32, within_ns: u64, at_ns: u64) -> Asked {
+        let packets: Vec<Vec<u8>> = requests.iter().map(|one| self.encode(one)).collect();
+        let each = || Vec::with_capacity(rounds.min(1 << 16) as usize);
+        let mut latencies_ns: Vec<Vec<u64>> = requests.iter().map(|_| each()).collect();
+        let mut refusals = vec![None; requests.len()];
+        sleep_until(at_ns);
+        let began_ns = now_ns();
+        let mut lost = None;
+        'rounds: for _ in 0..rounds {
+            if now_ns() - began_ns > within_ns {
+                break;
+            }
+            for (at, packet) in packets.iter().enumerate() {
+                let mut reply = Reply::to(&self.replies, false);
+                match self.exchange(packet, &mut reply, LONGEST) {
+                    Ok(received) => latencies_ns[at].push(received.took_ns),
+                    Err(failed) => {
+                        lost = Some(failed);
+                        break 'rounds;
+                    }
+                }
+                if refusals[at].is_none() {
+                    refusals[at] = reply.into_answer().refusal;
+                }
+            }
+        }
+        let info = tcp_info::read(&self.socket);
+        Asked {
+            began_ns,
+            late_ns: if at_ns == 0 {
+                0
+            } else {
+                began_ns.saturating_sub(at_ns)
+            },
+            latencies_ns,
+            refusals,
+            lost,
+            min_rtt_ns: info.and_then(|info| info.min_rtt_ns),
+            retransmits: info.map(|info| info.retransmits),
+        }
+    }
+
+    fn fetch(&mut self, request: &PingRequest, rows: bool) -> Fetched {
+        let packet = self.encode(request);
+        let mut reply = Reply::to(&self.replies, rows);
+        let longest = if rows { LONGEST } else { LONGEST_BULK };
+        let (received, lost) = match self.exchange(&packet, &mut reply, longest) {
+            Ok(received) => (Some(received), None),
+            Err(failed) => (None, Some(failed)),
+        };
+        let answer = reply.into_answer();
+        Fetched {
+            took_ns: received.map_or(0, |one| one.took_ns),
+            first_byte_ns: received.map_or(0, |one| one.first_byte_ns),
+            bytes: received.map_or(0, |one| one.bytes),
+            rows: if rows { answer.rows } else { Vec::new() },
+            refusal: answer.refusal,
+            lost,
+        }
+    }
+
+    /// Send a request and receive the whole answer to it.
+    fn exchange(
+        &mut self,
+        packet: &[u8],
+        reply: &mut Reply,
+        longest: u64,
+    ) -> Result<Received, Failed> {
+        if self.broken {
+            return Err(failure::gone(self.target, "before this request"));
+        }
+        // Until the answer is whole.
+        self.broken = true;
+        let began_ns = now_ns();
+        self.send(packet)?;
+        let mut received = Received {
+            took_ns: 0,
+            first_byte_ns: 0,
+            bytes: 0,
+        };
+        loop {
+            let count = self.receive()?;
+            received.took_ns = now_ns() - began_ns;
+            if received.bytes == 0 {
+                received.first_byte_ns = received.took_ns;
+            }
+            received.bytes += count as u64;
+            if self.take(count, reply)? {
+                self.broken = false;
+                return Ok(received);
+            }
+            if received.bytes > longest {
+                return Err(self.out_of_bounds(longest));
+            }
+            if received.took_ns > self.limit_ns {
+                return Err(self.stalled());
+            }
+        }
+    }
+
+    fn send(&mut self, packet: &[u8]) -> Result<(), Failed> {
+        if self.channel.is_plain() {
+            return self.leave(packet);
+        }
+        let mut sealed = Vec::new();
+        self.channel
+            .seal(packet, &mut sealed)
+            .map_err(|error| channel::broken(self.target, &error))?;
+        self.leave(&sealed)
+    }
+
+    fn leave(&self, mut bytes: &[u8]) -> Result<(), Failed> {
+        while !bytes.is_empty() {
+            match net::send(&self.socket, bytes, SendFlags::NOSIGNAL) {
+                Ok(sent) => bytes = &bytes[sent..],
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Err(self.stalled()),
+                Err(error) => return Err(failure::broken(self.target, &error.into())),
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<usize, Failed> {
+        loop {
+            match net::recv(&self.socket, &mut self.buffer[..], RecvFlags::empty()) {
+                Ok((0, _)) => return Err(failure::gone(self.target, "during a request")),
+                Ok((count, _)) => return Ok(count),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Err(self.stalled()),
+                Err(error) => return Err(failure::broken(self.target, &error.into())),
+            }
+        }
+    }
+
+    /// Take what came; true when the answer is whole.
+    fn take(&mut self, count: usize, reply: &mut Reply) -> Result<bool, Failed> {
+        let raw = &self.buffer[..count];
+        let mut ready = false;
+        let mut answer = Vec::new();
+        let target = self.target;
+        if self.channel.is_plain() {
+            ready = reply
+                .feed(raw)
+                .map_err(|error| error.translate(target, reply.protocol()))?;
+        } else {
+            self.plain.clear();
+            self.channel
+                .open(raw, &mut self.plain, &mut answer)
+                .map_err(|error| channel::broken(target, &error))?;
+            if !self.plain.is_empty() {
+                ready = reply
+                    .feed(&self.plain)
+                    .map_err(|error| error.translate(target, reply.protocol()))?;
+            }
+            if !ready {
+                self.channel
+                    .goes_on()
+                    .map_err(|error| channel::broken(target, &error))?;
+            }
+            // What TLS itself has to answer.
+            self.leave(&answer)?;
+        }
+        Ok(ready)
+    }
+
+    fn stalled(&self) -> Failed {
+        Failed::new(
+            FailCode::Stalled,
+            format!(
+                "{} did not answer a request within {:.1} s",
+                failure::target_name(self.target),
+                self.limit_ns as f64 / 1e9
+            ),
+            "Check the server and the path for a hang, or allow a longer wait (--timeout).",
+        )
+    }
+
+    fn out_of_bounds(&self, longest: u64) -> Failed {
+        Failed::new(
+            FailCode::Protocol,
+            format!(
+                "{} answered a small request with more than {longest} bytes",
+                failure::target_name(self.target)
+            ),
+            "Check that the address is that of a database server.",
+        )
+    }
+}
+
+impl Drop for Connection<'_> {
+    fn drop(&mut self) {
+        if !self.broken {
+            let mut goodbye = Vec::new();
+            self.replies.goodbye(&mut goodbye);
+            // The work is done: a server that is gone by now changes nothing.
+            let _ = self.send(&goodbye);
+        }
+    }
+}
+
+/// Sleep until a moment of the monotonic clock; one that has passed is not waited for.
+fn sleep_until(at_ns: u64) {
+    let until = Timespec {
+        tv_sec: (at_ns / 1_000_000_000) as i64,
+        tv_nsec: (at_ns % 1_000_000_000) as i64,
+    };
+    while at_ns > now_ns() {
+        let slept = rustix::thread::clock_nanosleep_absolute(ClockId::Monotonic, &until);
+        if !matches!(slept, Ok(()) | Err(Errno::INTR)) {
+            return;
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Follows the answer to one request of a ping job, by any protocol.
+
+use howfar_contract::jobs;
+use howfar_wire::keyvalue::Malformed;
+use howfar_wire::redis::{Decoder, Value};
+
+use crate::client::{Ended, Results, Rows};
+use crate::connection::Broken;
+use crate::protocol::Replies;
+
+/// Memory for one value of Redis, and for the lines of Memcached; a large answer is passed over, and has its own bound.
+const LARGEST: usize = 1 << 24;
+/// Characters of a refusal that are kept.
+const LONGEST_REFUSAL: usize = 300;
+
+/// What an answer said.
+#[derive(Debug, Default)]
+pub(super) struct Answer {
+    pub(super) rows: Rows,
+    pub(super) refusal: Option<String>,
+}
+
+/// The answer as far as it came.
+pub(super) enum Reply {
+    Sql { results: Results, answer: Answer },
+    Redis { decoder: Decoder, answer: Answer },
+    Memcached { lines: Vec<u8> },
+}
+
+impl Reply {
+    /// To a request by the protocol of `replies`; `keep`: with its rows.
+    pub(super) fn to(replies: &Replies, keep: bool) -> Self {
+        let answer = Answer::default();
+        match replies {
+            Replies::MySql(_) | Replies::Postgres(_) => Self::Sql {
+                results: Results::of(replies, keep),
+                answer,
+            },
+            Replies::Redis(_) => Self::Redis {
+                decoder: Decoder::new(LARGEST),
+                answer,
+            },
+            Replies::Memcached(_) => Self::Memcached { lines: Vec::new() },
+        }
+    }
+
+    /// For messages; `None`: SQL says itself what it is.
+    pub(super) fn protocol(&self) -> Option<jobs::Protocol> {
+        match self {
+            Self::Sql { .. } => None,
+            Self::Redis { .. } => Some(jobs::Protocol::Resp2),
+            Self::Memcached { .. } => Some(jobs::Protocol::MemcachedText),
+        }
+    }
+
+    /// Take all of `input`; true when the answer is whole.
+    pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<bool, Broken> {
+        match self {
+            Self::Sql { results, answer } => {
+                let ended = results.feed(input)?;
+                if let Some(Ended::Failed(error)) = &ended {
+                    answer.refusal = Some(shortened(&error.to_string()));
+                }
+                Ok(ended.is_some())
+            }
+            Self::Redis { decoder, answer } => {
+                while let Some(value) = decoder.next(&mut input).map_err(Broken::NotSpoken)? {
+                    match value {
+                        Value::Push(_) => continue,
+                        Value::Error(line) => {
+                            answer.refusal = Some(shortened(&String::from_utf8_lossy(&line)));
+                        }
+                        value => answer.rows = rows(&value),
+                    }
+                    return Ok(true);
+                }
+                Ok(false)
+            }
+            Self::Memcached { lines } => {
+                lines.extend_from_slice(input);
+                if lines.len() > LARGEST {
+                    return Err(Broken::NotSpoken(Malformed::Large(LARGEST)));
+                }
+                Ok(is_whole(lines))
+            }
+        }
+    }
+
+    pub(super) fn into_answer(self) -> Answer {
+        match self {
+            Self::Sql {
+                results,
+                mut answer,
+            } => {
+                answer.rows = results.into_rows();
+                answer
+            }
+            Self::Redis { answer, .. } => answer,
+            Self::Memcached { lines } => {
+                let text = String::from_utf8_lossy(&lines);
+                let refused = ["ERROR", "CLIENT_ERROR", "SERVER_ERROR"];
+                let first = text.lines().next().unwrap_or_default();
+                Answer {
+                    refusal: refused
+                        .iter()
+                        .any(|word| first.starts_with(word))
+                        .then(|| shortened(first)),
+                    rows: text
+                        .lines()
+                        .map(|line| vec![Some(line.to_owned())])
+                        .collect(),
+                }
+            }
+        }
+    }
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(LONGEST_REFUSAL).collect()
+}
+
+/// A row for each element of an aggregate, else a single one.
+fn rows(value: &Value) -> Rows {
+    let cell = |value: &Value| match value {
+        Value::Integer(number) => Some(number.to_string()),
+        other => other
+            .text()
+            .map(|text| String::from_utf8_lossy(text).into_owned()),
+    };
+    match value {
+        Value::Array(values) | Value::Set(values) => {
+            values.iter().map(|value| vec![cell(value)]).collect()
+        }
+        value => vec![vec![cell(value)]],
+    }
+}
+
+/// One line, but for values and statistics, which end with END.
+fn is_whole(lines: &[u8]) -> bool {
+    let several = lines.starts_with(b"VALUE ") || lines.starts_with(b"STAT ");
+    if several {
+        lines.ends_with(b"\r\nEND\r\n")
+    } else {
+        lines.ends_with(b"\r\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memcached(text: &str) -> (bool, Answer) {
+        let mut reply = Reply::Memcached { lines: Vec::new() };
+        let whole = reply.feed(text.as_bytes()).expect("short");
+        (whole, reply.into_answer())
+    }
+
+    #[test]
+    fn answers_of_memcached_end_with_their_line_or_with_end() {
+        for (text, whole) in [
+            ("VERSION 1.6.18\r\n", true),
+            ("VERSION 1.6", false),
+            ("END\r\n", true),
+            ("VALUE k 0 2\r\nab\r\n", false),
+            ("VALUE k 0 2\r\nab\r\nEND\r\n", true),
+            ("STAT pid 1\r\n", false),
+            ("ERROR\r\n", true),
+        ] {
+            assert_eq!(memcached(text).0, whole, "{text:?}");
+        }
+        assert!(memcached("END\r\n").1.refusal.is_none());
+        assert_eq!(
+            memcached("CLIENT_ERROR bad\r\n").1.refusal.as_deref(),
+            Some("CLIENT_ERROR bad")
+        );
+    }
+
+    #[test]
+    fn a_refusal_of_redis_is_an_answer_and_a_push_is_none() {
+        let mut reply = Reply::to(
+            &Replies::Redis(howfar_wire::redis::Replies::default()),
+            true,
+        );
+        assert!(!reply.feed(b">2\r\n+message\r\n+x\r\n").expect("a push"));
+        assert!(reply.feed(b"-NOAUTH first\r\n").expect("an error"));
+        assert_eq!(reply.into_answer().refusal.as_deref(), Some("NOAUTH first"));
+    }
+}
