@@ -239,8 +239,8 @@ impl<'a> Connection<'a> {
         sleep_until(at_ns);
         let began_ns = now_ns();
         let mut lost = None;
-        'rounds: for _ in 0..rounds {
-            if now_ns() - began_ns > within_ns {
+        'rounds: for round in 0..rounds {
+            if round > 0 && now_ns() - began_ns > within_ns {
                 break;
             }
             for (at, packet) in packets.iter().enumerate() {

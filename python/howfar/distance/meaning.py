@@ -1,0 +1,43 @@
+"""What a distance means: for a page, on another path, in kilometres. Pure."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import resources
+
+from howfar.distance.record import Distance, Elsewhere, Page
+from howfar.units import parse_duration_ns
+
+PAGE_REQUESTS = (10, 60, 200)
+FIBRE_KM_PER_MS = 200.0
+"""Light in glass: 299,792 km/s by a refractive index of 1.47 to 1.5."""
+_LINKS = (("same zone", "same-zone"), ("another zone", "cross-zone"), ("another region", "region"))
+"""How the screen calls them, and the named links whose RTT they have."""
+
+
+def explain(distance: Distance) -> Distance:
+    """The distance with what it means; unchanged where nothing was measured."""
+    request, connection = distance.request, distance.connection
+    if request is None or connection is None:
+        return distance
+    network_ns = distance.network_ns
+    lookup_ns = distance.name.took_ns if distance.name is not None else 0
+    opening_ns = connection.took_ns + lookup_ns
+    pages = tuple(
+        Page(requests=count, kept_ns=count * request.mean_ns, new_ns=opening_ns + count * request.mean_ns)
+        for count in PAGE_REQUESTS
+    )
+    other_ns = max(request.mean_ns - (network_ns or 0), 0)
+    elsewhere = tuple(
+        Elsewhere(name=name, rtt_ns=rtt_ns, kept_ns=tuple(count * (other_ns + rtt_ns) for count in PAGE_REQUESTS))
+        for name, rtt_ns in named_rtts()
+    )
+    far = network_ns is not None and distance.path is not None and distance.path.kind in ("other_machine", "unknown")
+    light_km = network_ns / 1e6 / 2 * FIBRE_KM_PER_MS if far and network_ns is not None else None
+    return distance.model_copy(update={"pages": pages, "elsewhere": elsewhere, "light_km": light_km})
+
+
+def named_rtts() -> tuple[tuple[str, int], ...]:
+    """The round trips of the named links that a page is set on."""
+    links = tomllib.loads((resources.files("howfar.plan") / "named_links.toml").read_text(encoding="utf-8"))
+    return tuple((name, parse_duration_ns(links[link]["rtt"])) for name, link in _LINKS)

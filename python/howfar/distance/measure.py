@@ -1,0 +1,384 @@
+"""The measurement of one server: its name, its connections, small requests one after the other. The engine does the timing.
+
+Everything here is bounded: at most 20 connects and 500 requests, each step within its time limit, one login that is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from typing import TypeVar
+
+from howfar.distance.meaning import explain
+from howfar.distance.path import path_facts
+from howfar.distance.record import (
+    MOST_REQUESTS,
+    Address,
+    Bandwidth,
+    Distance,
+    Encryption,
+    Failure,
+    Latencies,
+    Name,
+    NewConnection,
+    StepTime,
+)
+from howfar.distance.requests import BULK_BYTES, REQUESTS, Identity, Requests, Rows, identify, product_of
+from howfar.distance.resolve import NameFailed, lookup
+from howfar.engine.messages import (
+    Asked,
+    AskInTurn,
+    FetchAnswer,
+    Fetched,
+    NotOpened,
+    OpenConnection,
+    Opened,
+    PingJob,
+    PingRequest,
+    Session,
+    Target,
+    TcpTarget,
+    UnixTarget,
+)
+from howfar.engine.process import EngineFailed, EngineProcess
+from howfar.errors import HowfarError, UsageError
+from howfar.services import ServiceName
+from howfar.units import counted
+
+_SECOND_NS = 1_000_000_000
+NEAR_CONNECTS = 5
+"""Connections of which the medians are given, where one takes less than `_NEAR_NS`."""
+_NEAR_NS = 50_000_000
+_ROUNDS = 160
+"""Rounds of request, ping, request: 480 of the 500 requests, and 320 for the percentiles of the request."""
+_ROUNDS_WITHIN_NS = 2 * _SECOND_NS
+_FAR_PINGS = 5
+_LEAST = 60
+"""Requests without which there is no p95."""
+_MOST_SECONDS = 5.2
+"""Time from the beginning of the measurement at which a far server is asked no more."""
+
+EngineEvent = TypeVar("EngineEvent", bound=Opened | Asked | Fetched)
+
+
+@dataclass(frozen=True)
+class Server:
+    """One server and the account, ready to be measured. The password is never printed."""
+
+    service: ServiceName
+    shown: str
+    """The target as it was given, without a password."""
+    host: str | None
+    port: int | None
+    socket: str | None
+    user: str
+    password: str = field(repr=False)
+    database: str
+    session: Session
+    verified: str
+    """What a certificate is verified against, in words."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """`on /run/mysqld/mysqld.sock`, `at db.internal:3306`."""
+        if self.socket is not None:
+            return f"on {self.socket}"
+        host = f"[{self.host}]" if self.host is not None and ":" in self.host else self.host
+        return f"at {host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is done, and how long anything may take."""
+
+    timeout_ns: int = 5 * _SECOND_NS
+    """For each step of a connection, and for each answer."""
+    bandwidth: bool = False
+
+
+class MeasurementFailed(HowfarError):
+    """The server could not be measured; `distance` holds everything up to the step that failed."""
+
+    def __init__(self, distance: Distance) -> None:
+        assert distance.failure is not None, "it failed"
+        super().__init__(distance.failure.message, distance.failure.advice)
+        self.distance = distance
+
+
+class Lost(Exception):
+    """The connection ended during a request."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class PingSession:
+    """A ping job of the engine: one connection at a time to one address."""
+
+    def __init__(self, engine: EngineProcess) -> None:
+        self._engine = engine
+
+    def open(self) -> Opened | NotOpened:
+        """Open a connection and log in, after the present one, if any, has said goodbye. Raises EngineFailed for a bad job."""
+        self._engine.send(OpenConnection())
+        event = self._engine.read()
+        assert isinstance(event, Opened | NotOpened), "the engine answers a command with its event"
+        return event
+
+    def ask(self, requests: Sequence[tuple[str, ...]], rounds: int, within_ns: int, at_ns: int = 0) -> Asked:
+        """Requests in turn, for so many rounds. Raises Lost when the connection ended; what came before it is lost, too."""
+        asked = tuple(PingRequest(words=words) for words in requests)
+        self._engine.send(AskInTurn(requests=asked, rounds=rounds, within_ns=within_ns, at_ns=at_ns))
+        return self._answer(Asked)
+
+    def fetch(self, words: tuple[str, ...], rows: bool = True) -> Fetched:
+        """One request and its answer. Raises Lost."""
+        self._engine.send(FetchAnswer(request=PingRequest(words=words), rows=rows))
+        return self._answer(Fetched)
+
+    def _answer(self, kind: type[EngineEvent]) -> EngineEvent:
+        event = self._engine.read()
+        assert isinstance(event, kind), "the engine answers a command with its event"
+        lost = getattr(event, "lost", None)
+        if lost is not None:
+            raise Lost(Failure(step="request", code=lost.code, message=lost.message, advice=lost.advice, waited_ns=None))
+        return event
+
+
+@contextlib.contextmanager
+def ping_session(server: Server, target: Target, timeout_ns: int) -> Iterator[PingSession]:
+    """The engine, ready to connect to `target`."""
+    job = PingJob(
+        protocol=server.service,
+        target=target,
+        user=server.user,
+        password=server.password,
+        database=server.database,
+        session=server.session,
+        step_timeout_ns=timeout_ns,
+    )
+    with EngineProcess(job) as engine:
+        yield PingSession(engine)
+
+
+def measure(server: Server, effort: Effort) -> Distance:
+    """The distance of a server. Raises MeasurementFailed with what was found until then, EngineError."""
+    began = time.monotonic()
+    distance = Distance(
+        target=server.shown,
+        notes=server.notes,
+        began=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        product=None,
+        place=server.place,
+    )
+    try:
+        name, targets = find_addresses(server, effort.timeout_ns)
+    except NameFailed as error:
+        failure = Failure(
+            step="name", code="name", message=error.message, advice=error.advice, waited_ns=error.waited_ns
+        )
+        raise MeasurementFailed(distance.model_copy(update={"failure": failure})) from error
+    failed: list[Address] = []
+    for number, target in enumerate(targets):
+        named = _name_so_far(name, failed, number)
+        with ping_session(server, target, effort.timeout_ns) as session:
+            opened = _open(session, server)
+            if isinstance(opened, Opened):
+                measuring = _Measuring(server, effort, session, began)
+                try:
+                    return measuring.run(distance.model_copy(update={"name": named}), opened)
+                except Lost as lost:
+                    raise MeasurementFailed(distance.model_copy(update={"name": named, "failure": lost.failure})) from lost
+        if opened.step != "connect" or number == len(targets) - 1:
+            raise MeasurementFailed(_not_opened(distance.model_copy(update={"name": named}), server, opened))
+        failed.append(
+            Address(
+                address=target.host if isinstance(target, TcpTarget) else "",
+                state="failed",
+                waited_ns=opened.waited_ns,
+                why=reason(opened),
+            )
+        )
+    raise AssertionError("a name has at least one address")
+
+
+def find_addresses(server: Server, timeout_ns: int) -> tuple[Name | None, tuple[Target, ...]]:
+    """What to connect to, in the order in which clients try it, and the lookup that said so; None: nothing was looked up.
+    Raises NameFailed."""
+    if server.socket is not None:
+        return None, (UnixTarget(path=server.socket),)
+    assert server.host is not None and server.port is not None, "a server has a socket, or a host and port"
+    with contextlib.suppress(ValueError):
+        return None, (TcpTarget(host=str(ip_address(server.host.strip("[]"))), port=server.port),)
+    took_ns, addresses = lookup(server.host, server.port, timeout_ns / 1e9)
+    name = Name(took_ns=took_ns, addresses=tuple(Address(address=one, state="not_tried") for one in addresses))
+    return name, tuple(TcpTarget(host=one, port=server.port) for one in addresses)
+
+
+def _name_so_far(name: Name | None, failed: Sequence[Address], used: int) -> Name | None:
+    if name is None:
+        return None
+    now = name.addresses[used].model_copy(update={"state": "used"})
+    return name.model_copy(update={"addresses": (*failed, now, *name.addresses[used + 1 :])})
+
+
+def _open(session: PingSession, server: Server) -> Opened | NotOpened:
+    try:
+        return session.open()
+    except EngineFailed as failed:
+        # A file that the address names, such as a certificate, could not be used: the user's to correct.
+        raise UsageError(failed.message, failed.advice) from failed
+
+
+def reason(failed: NotOpened) -> str:
+    """Why an address did not take the connection, in two words or three."""
+    if failed.timed_out:
+        return f"no answer in {failed.waited_ns / 1e9:.1f} s"
+    return failed.failure.message.rpartition("failed: ")[2].partition(" (os error")[0].lower()
+
+
+def _not_opened(distance: Distance, server: Server, failed: NotOpened) -> Distance:
+    says, advice = failed.failure.message, failed.failure.advice
+    syns = None if failed.syn_retransmits is None else failed.syn_retransmits + 1
+    if failed.step == "connect" and failed.timed_out and syns is not None:
+        host, waited = server.place.removeprefix("at "), failed.waited_ns / 1e9
+        says = f"{host} does not answer: {counted(syns, 'SYN')} in {waited:.1f} s, no refusal"
+        advice = (
+            "A closed port refuses at once: a firewall drops the packets, or the host is down. "
+            "Allow this machine to reach that port, or correct the address."
+        )
+    failure = Failure(
+        step=failed.step, code=failed.failure.code, message=says, advice=advice, waited_ns=failed.waited_ns, syn_count=syns
+    )
+    steps = tuple(StepTime(name=one.name, took_ns=one.took_ns, round_trips=one.round_trips) for one in failed.steps)
+    reached = [one.took_ns for one in failed.steps if one.name == "connect"]
+    update: dict[str, object] = {"failure": failure}
+    if steps:
+        total = sum(one.took_ns for one in steps)
+        trips = sum(one.round_trips for one in steps)
+        update["connection"] = NewConnection(count=0, took_ns=total, steps=steps, round_trips=trips, first_ns=total)
+    if reached and server.socket is None:
+        update["network_ns"] = reached[0]
+    return distance.model_copy(update=update)
+
+
+@dataclass
+class _Measuring:
+    """The measurement of a server that has let us in."""
+
+    server: Server
+    effort: Effort
+    session: PingSession
+    began: float
+
+    @property
+    def requests(self) -> Requests:
+        return REQUESTS[self.server.service]
+
+    def run(self, distance: Distance, first: Opened) -> Distance:
+        opened = self._connections(first)
+        last = opened[-1]
+        answers = [self._rows(words) for words in self.requests.identity]
+        identity = identify(self.server.service, answers)
+        cold = self.session.ask([self.requests.query], 1, _SECOND_NS)
+        refusal = cold.refusals[0]
+        query, ping, asked = self._requests(cold.latencies_ns[0][0])
+        handshakes = [one.handshake_rtt_ns for one in opened if one.handshake_rtt_ns is not None]
+        measured = distance.model_copy(
+            update={
+                "product": self._product(identity, last),
+                "connection": connection_of(opened),
+                "encryption": self._encryption(last),
+                "path": path_facts(last, identity, query, ping),
+                "first_request_ns": cold.latencies_ns[0][0],
+                "request": Latencies.of(self.requests.query_name, query, refusal),
+                "ping": Latencies.of(self.requests.ping_name, ping, asked.refusals[-1]) if ping else None,
+                "network_ns": min(handshakes) if handshakes else None,
+                "kernel_min_rtt_ns": asked.min_rtt_ns,
+                "retransmits": asked.retransmits,
+                "bandwidth": self._bandwidth() if self.effort.bandwidth else None,
+            }
+        )
+        return explain(measured)
+
+    def _connections(self, first: Opened) -> list[Opened]:
+        """All connections of which the medians are given. One that fails now, where the first did not, ends them."""
+        opened = [first]
+        while len(opened) < NEAR_CONNECTS and _took(first) < _NEAR_NS:
+            found = self.session.open()
+            if isinstance(found, NotOpened):
+                lost = found.failure
+                raise Lost(
+                    Failure(step=found.step, code=lost.code, message=lost.message, advice=lost.advice, waited_ns=found.waited_ns)
+                )
+            opened.append(found)
+        return opened
+
+    def _rows(self, words: tuple[str, ...]) -> Rows:
+        fetched = self.session.fetch(words)
+        return fetched.rows if fetched.refusal is None else ()
+
+    def _requests(self, first_ns: int) -> tuple[list[int], list[int], Asked]:
+        """Times of the requests and of the pings in between, in their order, and the last answer of the engine."""
+        query, ping = self.requests.query, ()
+        if first_ns * 3 * _ROUNDS < 2 * _ROUNDS_WITHIN_NS:
+            asked = self.session.ask([query, ping, query], _ROUNDS, _ROUNDS_WITHIN_NS)
+            before, pings, after = asked.latencies_ns
+            return [one for pair in zip(before, after, strict=False) for one in pair], list(pings), asked
+        pings = self.session.ask([ping], _FAR_PINGS, _SECOND_NS).latencies_ns[0]
+        left_ns = int((_MOST_SECONDS - (time.monotonic() - self.began)) * _SECOND_NS)
+        within_ns = min(max(_ROUNDS_WITHIN_NS, first_ns * _LEAST), max(left_ns, first_ns))
+        asked = self.session.ask([query], MOST_REQUESTS - 2 * _FAR_PINGS, within_ns)
+        return list(asked.latencies_ns[0]), list(pings), asked
+
+    def _product(self, identity: Identity, opened: Opened) -> str | None:
+        if identity.product is not None:
+            return identity.product
+        if opened.server_version:
+            return product_of(self.server.service, opened.server_version)
+        return None
+
+    def _encryption(self, opened: Opened) -> Encryption | None:
+        if opened.tls_version is None or opened.tls_cipher is None:
+            return None
+        return Encryption(
+            version=opened.tls_version,
+            cipher=opened.tls_cipher,
+            handshake="resumed" if opened.tls_resumed else "full",
+            verified=self.server.verified,
+        )
+
+    def _bandwidth(self) -> Bandwidth | None:
+        if self.requests.bulk is None:
+            return None
+        fetched = self.session.fetch(self.requests.bulk, rows=False)
+        if fetched.refusal is not None or fetched.bytes < BULK_BYTES:
+            return None
+        transfer_ns = fetched.took_ns - fetched.first_byte_ns
+        return Bandwidth(bytes=fetched.bytes, took_ns=transfer_ns, waited_ns=fetched.first_byte_ns)
+
+
+def _took(opened: Opened) -> int:
+    return sum(step.took_ns for step in opened.steps)
+
+
+def connection_of(opened: Sequence[Opened]) -> NewConnection:
+    """The medians of connections, step by step; all of them had the same steps."""
+    steps = []
+    for position, step in enumerate(opened[0].steps):
+        times = [one.steps[position].took_ns for one in opened if len(one.steps) > position]
+        steps.append(StepTime(name=step.name, took_ns=round(statistics.median(times)), round_trips=step.round_trips))
+    return NewConnection(
+        count=len(opened),
+        took_ns=round(statistics.median(_took(one) for one in opened)),
+        steps=tuple(steps),
+        round_trips=sum(step.round_trips for step in opened[-1].steps),
+        first_ns=_took(opened[0]),
+    )

@@ -1,0 +1,270 @@
+"""What a measurement of one server says, as frozen values. Their JSON form is public (`howfar TARGET --json`, `schema/distance.json`).
+
+Times are nanoseconds. None means that a value was not measured or is not known, never that it is zero.
+
+    python -m howfar.distance.record            # writes schema/distance.json
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+FORMAT = 1
+"""Raised when a field changes its meaning."""
+
+StepName = Literal["name", "connect", "greeting", "tls_request", "tls", "login", "request"]
+PathKind = Literal["socket", "loopback", "this_machine", "passed_on", "other_machine", "unknown"]
+MOST_REQUESTS = 500
+MOST_CONNECTS = 20
+_BEYOND = 3
+"""Samples beyond a percentile without which it is not printed."""
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+
+def percentile(ordered: Sequence[int], share: float) -> int:
+    """The smallest sample that at least `share` of the samples do not exceed. `ordered` is sorted and not empty."""
+    return ordered[max(math.ceil(share * len(ordered)) - 1, 0)]
+
+
+def supports(count: int, share: float) -> bool:
+    """Whether so many samples have at least three beyond the percentile (the median: three in all)."""
+    return count * min(share, 1 - share) >= _BEYOND * (1 - 1e-9)
+
+
+def interval(ordered: Sequence[int], share: float, level: float = 0.95) -> tuple[int, int] | None:
+    """Limits of a percentile by order statistics; None where too few samples bound it on both sides.
+
+    The number of samples below the true percentile is binomial, so the sample of rank r is below it with the probability that at
+    least r are.
+    """
+    count, out = len(ordered), (1 - level) / 2
+    fewer = 0.0  # the probability that fewer than `rank` samples lie below the true percentile
+    least = most = None
+    for rank in range(1, count + 1):
+        fewer += _binomial(count, rank - 1, share)
+        if fewer <= out:
+            least = rank
+        if most is None and fewer >= 1 - out:
+            most = rank
+    if least is None or most is None:
+        return None
+    return ordered[least - 1], ordered[most - 1]
+
+
+def _binomial(count: int, hits: int, share: float) -> float:
+    choose = math.lgamma(count + 1) - math.lgamma(hits + 1) - math.lgamma(count - hits + 1)
+    return math.exp(choose + hits * math.log(share) + (count - hits) * math.log(1 - share))
+
+
+class Latencies(Part):
+    """Requests of one kind, one at a time on one connection: each from before it is sent to the last byte of its answer."""
+
+    request: str
+    """What was sent, such as `SELECT 1`."""
+    count: int
+    min_ns: int
+    p50_ns: int
+    p95_ns: int | None
+    """None: fewer than three samples lie beyond it; so p99."""
+    p99_ns: int | None
+    mean_ns: int
+    max_ns: int
+    samples_ns: tuple[int, ...]
+    """In the order in which they were sent."""
+    refusal: str | None = None
+    """The server's first refusal of the request; a refusal is an answer, too."""
+
+    @classmethod
+    def of(cls, request: str, samples_ns: Sequence[int], refusal: str | None = None) -> Latencies:
+        """`samples_ns` is not empty."""
+        ordered = sorted(samples_ns)
+        count = len(ordered)
+
+        def supported(share: float) -> int | None:
+            return percentile(ordered, share) if supports(count, share) else None
+
+        return cls(
+            request=request,
+            count=count,
+            min_ns=ordered[0],
+            p50_ns=percentile(ordered, 0.5),
+            p95_ns=supported(0.95),
+            p99_ns=supported(0.99),
+            mean_ns=round(sum(ordered) / count),
+            max_ns=ordered[-1],
+            samples_ns=tuple(samples_ns),
+            refusal=refusal,
+        )
+
+
+class Address(Part):
+    """An address of the server's name, or the only one."""
+
+    address: str
+    state: Literal["used", "failed", "not_tried"]
+    waited_ns: int | None = None
+    """Until it failed."""
+    why: str | None = None
+
+
+class Name(Part):
+    """The lookup of the server's name."""
+
+    took_ns: int
+    addresses: tuple[Address, ...]
+
+
+class StepTime(Part):
+    """A step of a new connection, which the client waits for."""
+
+    name: StepName
+    took_ns: int
+    """The median of the connections that were opened."""
+    round_trips: int
+
+
+class NewConnection(Part):
+    """A connection from the first packet to the end of the login, without the name lookup."""
+
+    count: int
+    """Connections opened, one after the other; times are medians."""
+    took_ns: int
+    steps: tuple[StepTime, ...]
+    round_trips: int
+    first_ns: int
+    """The first one alone."""
+
+
+class Encryption(Part):
+    version: str
+    cipher: str
+    handshake: Literal["full", "resumed"]
+    verified: str
+    """What the server's certificate was verified against, in words; `nothing` where it was not."""
+
+
+class Fact(Part):
+    """Something about the path, and how it is known."""
+
+    says: str
+    evidence: str
+
+
+class PathFacts(Part):
+    kind: PathKind
+    says: str
+    evidence: str
+    mtu: int | None = None
+    """Bytes of the largest packet that the path is known to carry."""
+    between: tuple[Fact, ...] = ()
+    """What shows itself between client and server: a pooler, a proxy, NAT."""
+    peer_address: str
+    local_address: str | None = None
+
+
+class Bandwidth(Part):
+    """One large answer, from its first byte to its last; slow start is part of it."""
+
+    bytes: int
+    took_ns: int
+    waited_ns: int
+    """From the request to the first byte of the answer, in which the server makes it."""
+
+
+class Page(Part):
+    """What a page waits for that sends so many requests in turn, at least: more is what a slow statement takes."""
+
+    requests: int
+    kept_ns: int
+    new_ns: int
+
+
+class Elsewhere(Part):
+    """The same page if only the network were another one."""
+
+    name: str
+    rtt_ns: int | None
+    """None: a Unix socket of this machine."""
+    kept_ns: tuple[int, ...]
+    """In the order of `pages`."""
+
+
+class Failure(Part):
+    """The step at which the measurement ended, and what to do."""
+
+    step: StepName
+    code: str
+    message: str
+    advice: str
+    waited_ns: int | None
+    syn_count: int | None = None
+    """SYNs that were sent, where the transport did not answer."""
+
+
+class Limit(Part):
+    """An expression of `--fail-if` and what came of it."""
+
+    expression: str
+    value_ns: float | None
+    interval_ns: tuple[float, float] | None
+    verdict: Literal["crossed", "kept", "undecided"]
+
+
+class Distance(Part):
+    """One server: who it is, how far it is, and what that means."""
+
+    format: Literal[1] = FORMAT
+    target: str
+    """As it was given, without a password."""
+    notes: tuple[str, ...] = ()
+    began: str
+    """UTC, in ISO 8601."""
+    product: str | None
+    """Such as `MariaDB 10.11.19`."""
+    place: str
+    """Where the server is, in words: `at db.internal:3306`, `on /run/mysqld/mysqld.sock`."""
+    name: Name | None = None
+    connection: NewConnection | None = None
+    encryption: Encryption | None = None
+    path: PathFacts | None = None
+    first_request_ns: int | None = None
+    """The first request after the login: it finds caches, poolers and processors cold, and is in no other figure."""
+    request: Latencies | None = None
+    """A request that only the server can answer; its median is the distance."""
+    ping: Latencies | None = None
+    """The protocol's own ping, in turn with it: something between client and server may answer it."""
+    network_ns: int | None = None
+    """The smallest time of TCP's own handshake, as the kernel measured it; None: a Unix socket."""
+    kernel_min_rtt_ns: int | None = None
+    """The kernel's smallest round trip over all of the connection; it may hold the server's time."""
+    retransmits: int | None = None
+    pages: tuple[Page, ...] = ()
+    elsewhere: tuple[Elsewhere, ...] = ()
+    light_km: float | None = None
+    """Kilometres of fibre that light passes in half of `network_ns`: what answers TCP is no farther."""
+    bandwidth: Bandwidth | None = None
+    failure: Failure | None = None
+    limits: tuple[Limit, ...] = ()
+    passed: bool | None = None
+    """Whether no limit of `--fail-if` was crossed; None: none was given."""
+
+
+def schema_text() -> str:
+    """The schema as the text of its file."""
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "howfar, the distance of one server"}
+    made = {**Distance.model_json_schema(mode="serialization"), **head}
+    return json.dumps(made, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1] if len(sys.argv) > 1 else "schema/distance.json").write_text(schema_text(), encoding="utf-8")

@@ -1,0 +1,187 @@
+"""What is sent to each kind of server, word for word: small, read-only, and documented in docs/distance.md.
+
+A request has the engine's form (`PingRequest`): SQL is one word, a command of Redis its words; no words are the protocol's own ping.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from howfar.services import ServiceName
+
+Rows = Sequence[Sequence[str | None]]
+BULK_BYTES = 8 * 1024 * 1024
+_MISSING_KEY = "howfar:no-such-key"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a server says of itself and of this connection. None: it does not say."""
+
+    product: str | None = None
+    connection_id: int | None = None
+    """Its own number of the connection: another one than at the login shows that something is between."""
+    client_address: str | None = None
+    """`host:port` from which the server sees the connection come."""
+    by_socket: bool = False
+    """The server sees the connection come over its Unix socket."""
+    server_address: str | None = None
+    socket: str | None = None
+    """The path of the server's Unix socket."""
+    between: str | None = None
+    """A pooler or proxy that names itself."""
+
+
+@dataclass(frozen=True)
+class Requests:
+    """What one kind of server is asked."""
+
+    query: tuple[str, ...]
+    """Only the server can answer it."""
+    query_name: str
+    ping_name: str
+    identity: tuple[tuple[str, ...], ...]
+    """Asked once each, beside what is measured."""
+    bulk: tuple[str, ...] | None
+    """Its answer has 8 MiB. None: no such request without storing something first."""
+
+
+MYSQL = Requests(
+    query=("SELECT 1",),
+    query_name="SELECT 1",
+    ping_name="COM_PING",
+    identity=(
+        (
+            "SELECT CONNECTION_ID(), VERSION(), @@version_comment, @@socket, "
+            "(SELECT HOST FROM information_schema.PROCESSLIST WHERE ID = CONNECTION_ID())",
+        ),
+    ),
+    bulk=(f"SELECT REPEAT('x', {BULK_BYTES})",),
+)
+POSTGRESQL = Requests(
+    query=("SELECT 1",),
+    query_name="SELECT 1",
+    ping_name="Sync",
+    identity=(
+        (
+            "SELECT pg_backend_pid(), current_setting('server_version'), host(inet_client_addr()), inet_client_port(), "
+            "host(inet_server_addr()), inet_server_port()",
+        ),
+    ),
+    bulk=(f"SELECT repeat('x', {BULK_BYTES})",),
+)
+REDIS = Requests(
+    query=("GET", _MISSING_KEY),
+    query_name="GET of a missing key",
+    ping_name="PING",
+    identity=(("INFO", "server"), ("CLIENT", "INFO")),
+    bulk=("EVAL", f"return string.rep('x', {BULK_BYTES})", "0"),
+)
+MEMCACHED = Requests(
+    query=("get", _MISSING_KEY),
+    query_name="get of a missing key",
+    ping_name="version",
+    identity=(("version",),),
+    bulk=None,
+)
+REQUESTS: Mapping[ServiceName, Requests] = {
+    "mysql": MYSQL,
+    "postgresql": POSTGRESQL,
+    "redis": REDIS,
+    "memcached": MEMCACHED,
+}
+
+_PROXIES = (("proxysql", "ProxySQL"), ("maxscale", "MaxScale"), ("vitess", "Vitess"), ("pgbouncer", "PgBouncer"), ("tidb", "TiDB"))
+
+
+def product_of(service: ServiceName, version: str, comment: str = "") -> str:
+    """`10.11.19-MariaDB-0+deb12u1` -> `MariaDB 10.11.19`."""
+    number = version.split("-", 1)[0].split(" ", 1)[0]
+    if service == "postgresql":
+        return f"PostgreSQL {number}"
+    text = f"{version} {comment}".lower()
+    brand = "MariaDB" if "mariadb" in text else "Percona Server" if "percona" in text else "MySQL"
+    return f"{brand} {number}"
+
+
+def named_proxy(text: str) -> str | None:
+    """A proxy that puts its name into the version that it shows."""
+    return next((name for word, name in _PROXIES if word in text.lower()), None)
+
+
+def identify(service: ServiceName, answers: Sequence[Rows]) -> Identity:
+    """What the answers to `Requests.identity` say; an answer without rows says nothing. Never raises: a proxy may answer anything."""
+    read = {"mysql": _mysql, "postgresql": _postgresql, "redis": _redis, "memcached": _memcached}[service]
+    return read(answers)
+
+
+def _cells(answers: Sequence[Rows], count: int) -> list[str | None] | None:
+    if not answers or not answers[0] or len(answers[0][0]) != count:
+        return None
+    return list(answers[0][0])
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() else None
+
+
+def _endpoint(host: str | None, port: str | None) -> str | None:
+    if not host or not port:
+        return None
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _mysql(answers: Sequence[Rows]) -> Identity:
+    cells = _cells(answers, 5)
+    if cells is None:
+        return Identity()
+    number, version, comment, path, host = cells
+    return Identity(
+        product=product_of("mysql", version or "", comment or "") if version else None,
+        connection_id=_number(number),
+        client_address=host if host and re.fullmatch(r".+:[0-9]+", host) else None,
+        by_socket=host == "localhost",
+        socket=path or None,
+        between=named_proxy(f"{version} {comment}"),
+    )
+
+
+def _postgresql(answers: Sequence[Rows]) -> Identity:
+    cells = _cells(answers, 6)
+    if cells is None:
+        return Identity()
+    process, version, client, client_port, server, server_port = cells
+    return Identity(
+        product=product_of("postgresql", version) if version else None,
+        connection_id=_number(process),
+        client_address=_endpoint(client, client_port),
+        by_socket=process is not None and client is None,
+        server_address=_endpoint(server, server_port),
+        between=named_proxy(version or ""),
+    )
+
+
+def _redis(answers: Sequence[Rows]) -> Identity:
+    info, client = ("\n".join(row[0] or "" for row in rows if row) for rows in (*answers, (), ())[:2])
+    found = Identity()
+    for field, brand in (("valkey_version", "Valkey"), ("redis_version", "Redis")):
+        version = re.search(rf"^{field}:(\S+)", info, re.MULTILINE)
+        if version and found.product is None:
+            found = replace(found, product=f"{brand} {version.group(1)}")
+    words = dict(word.partition("=")[::2] for word in client.split())
+    address = words.get("addr", "")
+    by_socket = address.endswith(":0")  # Redis gives the socket's path, and 0 for the port
+    return replace(
+        found,
+        connection_id=_number(words.get("id")),
+        client_address=address if re.fullmatch(r".+:[1-9][0-9]*", address) else None,
+        by_socket=by_socket,
+    )
+
+
+def _memcached(answers: Sequence[Rows]) -> Identity:
+    text = answers[0][0][0] if answers and answers[0] and answers[0][0] else None
+    name, _, version = (text or "").partition(" ")
+    return Identity(product=f"Memcached {version}") if name == "VERSION" and version else Identity()

@@ -1,0 +1,55 @@
+"""The lookup of a server's name, with its time and a limit: the C library has none of its own that a program could set."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+from howfar.errors import HowfarError
+
+
+class NameFailed(HowfarError):
+    """The name could not be looked up."""
+
+    def __init__(self, message: str, advice: str, waited_ns: int) -> None:
+        super().__init__(message, advice)
+        self.waited_ns = waited_ns
+
+
+def lookup(host: str, port: int, limit_s: float) -> tuple[int, tuple[str, ...]]:
+    """How long the lookup took in ns, and the addresses in the order in which clients try them. Raises NameFailed."""
+    found: list[tuple[str, ...]] = []
+    failed: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            found.append(tuple(dict.fromkeys(_address(answer[4]) for answer in answers)))
+        except (OSError, UnicodeError) as error:  # the latter of a label that is empty or too long
+            failed.append(error)
+
+    began = time.monotonic_ns()
+    # A lookup cannot be interrupted: one that takes too long is left to end with the process.
+    asking = threading.Thread(target=ask, name="lookup", daemon=True)
+    asking.start()
+    asking.join(limit_s)
+    took_ns = time.monotonic_ns() - began
+    if found:
+        return took_ns, found[0]
+    if not failed:
+        raise NameFailed(
+            f"the name {host} was not looked up within {limit_s:g} s",
+            "The resolver does not answer: check /etc/resolv.conf, or give the address as a number.",
+            took_ns,
+        )
+    why = getattr(failed[0], "strerror", None) or str(failed[0])
+    raise NameFailed(f"the host {host} is not known: {why}", "Correct its name, or give its address.", took_ns)
+
+
+def _address(entry: tuple[object, ...]) -> str:
+    """With the zone of a link-local address, without which it says nothing."""
+    host = str(entry[0])
+    if len(entry) == 4 and isinstance(entry[3], int) and entry[3] and "%" not in host:
+        return f"{host}%{entry[3]}"
+    return host
