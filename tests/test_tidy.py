@@ -25,6 +25,7 @@ LONG_FILES: dict[str, str] = {
 SINGLE_IMPORTERS_MAX = 22
 """Modules that one other imports, each an idea of its own; without those that register in one line."""
 REGISTRIES = {
+    "howfar.address",
     "howfar.bench.clients",
     "howfar.doctor.protocols",
     "howfar.experiments.registry",
@@ -34,7 +35,7 @@ REGISTRIES = {
     "howfar.paths",
     "howfar.services",
 }
-"""Where paths, servers, experiments and the like register."""
+"""Where paths, servers, forms of addresses, experiments and the like register."""
 LONG_FUNCTIONS: dict[str, str] = {}
 """`path::function`: why it is longer than the limit."""
 

@@ -1,0 +1,134 @@
+"""URLs of Redis, Valkey and Memcached, read as redis-cli and redis-py read them. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from howfar.address.mysql import host_of, query_pairs, split_authority, split_host
+from howfar.address.parameters import (
+    OWN_TIMEOUTS,
+    PLAIN,
+    VERIFIED,
+    Ignored,
+    Parameter,
+    Refused,
+    by_word,
+    decoded,
+    ignored,
+    port_of,
+    read_parameters,
+    reads,
+    refused,
+    secret,
+    switch,
+    text,
+)
+from howfar.address.server_address import SYSTEM_CA, Given, ServerAddress
+from howfar.errors import UsageError
+from howfar.services import ServiceName
+
+REDIS: Final = ("redis", "rediss", "valkey", "valkeys", "redis+unix", "redis-socket", "valkey+unix", "unix")
+MEMCACHED: Final = ("memcached", "memcacheds")
+ENCRYPTED: Final = ("rediss", "valkeys", "memcacheds")
+PORTS: Final = {"redis": 6379, "memcached": 11211}
+_EXAMPLES: Final = {
+    "redis": "Examples: redis://:PASSWORD@host:6379/0, rediss://host:6379 or redis:///run/redis/redis-server.sock.",
+    "memcached": "Examples: memcached://host:11211 or memcached:///run/memcached/memcached.sock.",
+}
+
+
+def _number(value: str) -> int:
+    if not (value.isascii() and value.isdigit() and len(value) < 6):
+        raise ValueError("databases of Redis are numbers")
+    return int(value)
+
+
+_VERIFY: Final = by_word(
+    none={"ssl_mode": "REQUIRED"}, optional={"ssl_mode": "REQUIRED"},
+    required={"ssl_mode": "VERIFY_CA", "ssl_ca": SYSTEM_CA},
+    certnone={"ssl_mode": "REQUIRED"}, certrequired={"ssl_mode": "VERIFY_CA", "ssl_ca": SYSTEM_CA},
+)  # fmt: skip
+_REDIS: Final[dict[str, Parameter]] = {
+    "host": reads("host", host_of),
+    "port": reads("port", port_of),
+    "user": text("user"),
+    "username": text("user"),
+    "password": secret(),
+    "db": reads("database_number", _number),
+    "database": reads("database_number", _number),
+    "ssl": by_word(true={"ssl_mode": "REQUIRED"}, false=PLAIN),
+    "ssl_cert_reqs": _VERIFY,
+    "ssl_check_hostname": by_word(true=VERIFIED, false={}),
+    "ssl_ca_certs": text("ssl_ca"),
+    "ssl_certfile": text("ssl_cert"),
+    "ssl_keyfile": text("ssl_key"),
+    "allow-cleartext-password": reads("allow_cleartext_password", switch),
+    "protocol": Ignored(),
+    **ignored("socket_timeout", "socket_connect_timeout", "socket_keepalive", "timeout", "health_check_interval",
+              "retry_on_timeout", "socket_read_size", why=OWN_TIMEOUTS),
+    **ignored("max_connections", "client_name", "clientName", "decode_responses", "encoding", "encoding_errors",
+              "family", "pool_size", "virtual_host", "ssl_min_version"),
+    **refused("ssl_ca_path", "ssl_ca_data", why="the file of ssl_ca_certs is read alone", instead="Write ssl_ca_certs=FILE."),
+    "ssl_password": Refused("keys with a passphrase are not read", "Name a key without one."),
+    "sentinelMasterId": Refused("sentinels are not asked", "Name the server itself."),
+}  # fmt: skip
+_MEMCACHED: Final[dict[str, Parameter]] = {
+    "host": reads("host", host_of),
+    "port": reads("port", port_of),
+    **ignored("timeout", "connect_timeout", why=OWN_TIMEOUTS),
+    **ignored("weight", "max_pool_size", "ignore_exc", "no_delay"),
+}
+
+
+def parse_url(scheme: str, url: str) -> Given:
+    """`redis://user:password@host:port/number`, `redis:///path/of.sock`, `memcached://host:port`. Raises UsageError."""
+    service: ServiceName = "memcached" if scheme in MEMCACHED else "redis"
+    form = "Memcached URL" if service == "memcached" else "Redis URL"
+    rest = url.partition("://")[2]
+    account, where, path, query = split_authority(form, rest)
+    if service == "memcached" and account:
+        raise UsageError("Memcached's logins (SASL) are not spoken", "Leave out what stands before @.")
+    notes: list[str] = []
+    if "user" in account and "password" not in account:
+        account = {"password": account["user"]}
+        notes.append("what stands before @ is the password, as in redis-cli; for a user alone write USER:@")
+    host, port = split_host(form, where, PORTS[service])
+    named = [*account.items(), ("host", host or ""), ("port", str(port or ""))]
+    path = decoded(path)
+    fields, more = read_parameters(
+        form, [*named, *query_pairs(query)], _REDIS if service == "redis" else _MEMCACHED, _fold
+    )
+    fields |= _by_path(service, form, path, host is None)
+    password = fields.pop("password", None)
+    if scheme in ENCRYPTED:
+        fields = _encrypted(scheme, form, fields)
+    if not ({"host", "socket"} & fields.keys()):
+        fields["host"] = "localhost"
+        notes.append("no host means TCP to localhost")
+    address = ServerAddress(protocol=service, **fields)
+    return Given(address, password, form, (*notes, *more))
+
+
+def _by_path(service: ServiceName, form: str, path: str, may_be_socket: bool) -> dict[str, Any]:
+    """What the path is: a socket, Redis's number of a database, or nothing."""
+    name = path.strip("/")
+    if not name:
+        return {}
+    if service == "redis" and re.fullmatch(r"\d{1,5}", name):
+        return {"database_number": int(name)}
+    if may_be_socket:
+        return {"socket": path}
+    raise UsageError(f"the path of the {form} is not a database, which has a number", _EXAMPLES[service])
+
+
+def _encrypted(scheme: str, form: str, fields: dict[str, Any]) -> dict[str, Any]:
+    if "socket" in fields:
+        raise UsageError(f"a {scheme}:// URL names a socket, which is never encrypted", f"Use {scheme[:-1]}://.")
+    if fields.get("ssl_mode") == "DISABLED":
+        raise UsageError(f"ssl in the {form} contradicts {scheme}://", f"Use {scheme[:-1]}://.")
+    return {"ssl_mode": "VERIFY_CA" if "ssl_ca" in fields else "REQUIRED", **fields}
+
+
+def _fold(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")

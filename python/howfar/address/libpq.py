@@ -1,0 +1,576 @@
+"""PostgreSQL's own forms, read as libpq reads them: URI, keywords, environment, service file and password file. Pure.
+
+libpq's manual describes them; `tests/unit/test_address_owners.py` compares the readers with the library itself. Parameters are
+known up to version 18. What leaves open what is measured is decided before the job is made (`sslmode=prefer`), or refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from howfar.address.parameters import (
+    OWN_TIMEOUTS,
+    WAYS_FOR_PASSWORDS,
+    Ignored,
+    Parameter,
+    Refused,
+    Sets,
+    by_word,
+    ignored,
+    port_of,
+    read_parameters,
+    reads,
+    refused,
+    secret,
+    text,
+)
+from howfar.address.server_address import NO_FILE, SYSTEM_CA, Given, Secret, ServerAddress
+from howfar.errors import UsageError
+
+SCHEMES: Final = ("postgresql", "postgres")
+PORT: Final = 5432
+SOCKETS: Final = "/var/run/postgresql"
+"""Directory of the sockets of Debian's server."""
+SOCKET_NAME: Final = ".s.PGSQL."
+EXAMPLES: Final = "Examples: postgresql://user@host:5432/db?sslmode=verify-full&sslrootcert=ca.pem or postgresql:///db?host=/run/postgresql."
+_MODES: Final = {
+    "disable": "DISABLED",
+    "prefer": "PREFERRED",
+    "require": "REQUIRED",
+    "verify-ca": "VERIFY_CA",
+    "verify-full": "VERIFY_IDENTITY",
+}
+SEVERAL: Final = "several servers are named, and one is measured: name the one that you mean"
+_GSS: Final = "GSSAPI is not spoken"
+_ROLE: Final = "the role of the server is not checked"
+_OAUTH: Final = "OAuth is not spoken"
+_NAME_IT: Final = "Leave it out, and name the server that you mean."
+
+
+def ssl_mode(value: str) -> str:
+    """libpq's word as MySQL's. Raises ValueError."""
+    if value == "allow":
+        raise ValueError("allow leaves open what is measured: use disable or require")
+    if value not in _MODES:
+        raise ValueError(f"known modes: {', '.join(_MODES)}")
+    return _MODES[value]
+
+
+def _least_tls(value: str) -> str | None:
+    if value not in ("TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3"):
+        raise ValueError("known: TLSv1, TLSv1.1, TLSv1.2, TLSv1.3")
+    return "1.3" if value == "TLSv1.3" else None
+
+
+def _most_tls(value: str) -> str | None:
+    if value not in ("TLSv1.2", "TLSv1.3"):
+        raise ValueError("known: TLSv1.2, TLSv1.3")
+    return "1.2" if value == "TLSv1.2" else None
+
+
+def one_host(value: str) -> str:
+    """A name, an address or a directory. Raises ValueError; a host with other characters may be a part of a password."""
+    if "," in value:
+        raise ValueError(SEVERAL)
+    if value.startswith("@"):
+        raise ValueError("sockets in the abstract namespace are not supported: name a directory, or host and port")
+    if not value.startswith("/") and not re.fullmatch(r"[\w.:%-]+", value):
+        raise ValueError(
+            "a host has letters, digits, dots and dashes; in a user or password write %40 for @ and %2F for /"
+        )
+    return value
+
+
+def _one_port(value: str) -> int:
+    if "," in value:
+        raise ValueError(SEVERAL)
+    return port_of(value.strip())
+
+
+TABLE: Final[dict[str, Parameter]] = {
+    "host": reads("host", one_host),
+    "hostaddr": reads("hostaddr", one_host),
+    "port": reads("port", _one_port),
+    "dbname": text("database"),
+    "user": text("user"),
+    "password": secret(),
+    "passfile": text("passfile"),
+    "service": text("service"),
+    "servicefile": text("service_file"),
+    "sslmode": reads("ssl_mode", ssl_mode),
+    "requiressl": by_word(true={"ssl_mode": "REQUIRED"}, false={}),
+    "sslrootcert": text("ssl_ca"),
+    "sslcert": text("ssl_cert"),
+    "sslkey": text("ssl_key"),
+    "sslcertmode": by_word(disable={"ssl_cert": NO_FILE, "ssl_key": NO_FILE}, allow={}),
+    "sslnegotiation": by_word(postgres={"tls_direct": False}, direct={"tls_direct": True}),
+    "ssl_min_protocol_version": reads("tls_versions", _least_tls),
+    "ssl_max_protocol_version": reads("tls_versions", _most_tls),
+    "sslsni": by_word(true={"sni": True}, false={"sni": False}),
+    "channel_binding": by_word(
+        disable={"channel_binding": "disable"},
+        prefer={"channel_binding": "prefer"},
+        require={"channel_binding": "require"},
+    ),
+    "options": text("options"),
+    **ignored("connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count",
+              "tcp_user_timeout", why=OWN_TIMEOUTS),
+    **ignored("application_name", "fallback_application_name", "client_encoding", "load_balance_hosts", "krbsrvname",
+              "gsslib"),
+    "max_protocol_version": Ignored("version 3.0 of the protocol is spoken"),
+    "min_protocol_version": Refused("version 3.0 of the protocol is spoken", but=("3.0",)),
+    "sslcompression": Refused("TLS does not compress here", but=("0",)),
+    "sslpassword": Refused("keys with a passphrase are not read", "Name a key without one as sslkey."),
+    **refused("sslcrl", "sslcrldir", why="revocation lists are not checked"),
+    "sslkeylogfile": Refused("keys of sessions are not written"),
+    "requirepeer": Refused("the owner of the server is not checked"),
+    "require_auth": Refused("which proof the server asks for is not limited", "Use channel_binding=require, or leave it out."),
+    "target_session_attrs": Refused(_ROLE, _NAME_IT, but=("any",)),
+    "gssencmode": Refused(_GSS, but=("disable", "prefer")),
+    "gssdelegation": Refused(_GSS, but=("0",)),
+    "replication": Refused("a replication connection takes no queries", but=("false", "off", "no", "0")),
+    **refused("scram_client_key", "scram_server_key", why="a login needs the password itself",
+              instead=f"Use {WAYS_FOR_PASSWORDS}."),
+    **refused("oauth_issuer", "oauth_client_id", "oauth_client_secret", "oauth_scope", why=_OAUTH),
+    "authtype": Ignored(),
+}  # fmt: skip
+"""libpq's parameters."""
+_ENVIRONMENT: Final = {
+    "PGHOST": "host",
+    "PGHOSTADDR": "hostaddr",
+    "PGPORT": "port",
+    "PGDATABASE": "dbname",
+    "PGUSER": "user",
+    "PGPASSFILE": "passfile",
+    "PGSERVICE": "service",
+    "PGSSLMODE": "sslmode",
+    "PGREQUIRESSL": "requiressl",
+    "PGSSLROOTCERT": "sslrootcert",
+    "PGSSLCERT": "sslcert",
+    "PGSSLKEY": "sslkey",
+    "PGSSLCERTMODE": "sslcertmode",
+    "PGSSLNEGOTIATION": "sslnegotiation",
+    "PGSSLSNI": "sslsni",
+    "PGSSLMINPROTOCOLVERSION": "ssl_min_protocol_version",
+    "PGSSLMAXPROTOCOLVERSION": "ssl_max_protocol_version",
+    "PGMINPROTOCOLVERSION": "min_protocol_version",
+    "PGCHANNELBINDING": "channel_binding",
+    "PGOPTIONS": "options",
+    "PGGSSENCMODE": "gssencmode",
+    "PGREQUIREPEER": "requirepeer",
+    "PGREQUIREAUTH": "require_auth",
+    "PGSSLCRL": "sslcrl",
+    "PGSSLCRLDIR": "sslcrldir",
+}
+"""Variables that are obeyed or refused. Others (timeouts, PGTARGETSESSIONATTRS) are for other programs and change nothing here."""
+
+
+# ---------------------------------------------------------------- the forms as pairs of name and value
+
+
+def uri_pairs(uri: str) -> dict[str, str]:
+    """Parameters of `postgresql://user:password@host:port/db?name=value`. Raises UsageError."""
+    rest = uri.partition("://")[2]
+    pairs: dict[str, str] = {}
+    before, at, behind = rest.partition("@")
+    if at and "/" not in before:
+        if re.search(r"\?[\w-]+=", before):
+            # libpq takes all of it for the user and the password, and the rest of a parameter's value for the host.
+            raise UsageError(
+                "the libpq URI has parameters before its @",
+                "Write %40 for an @ in a parameter, and %3F for a ? in a user or password.",
+            )
+        user, _, password = before.partition(":")
+        pairs = {"user": _decode(user), "password": _decode(password)}
+        rest = behind
+    hosts, ports = [], []
+    while True:
+        host, rest = _uri_host(rest)
+        port = ""
+        if rest.startswith(":"):
+            port = re.split("[/?,]", rest[1:], maxsplit=1)[0]
+            rest = rest[1 + len(port) :]
+        hosts.append(host)
+        ports.append(port)
+        if not rest.startswith(","):
+            break
+        rest = rest[1:]
+    path, question, query = rest.partition("?")
+    if "@" in f"{hosts}{path}":
+        # libpq takes `user:71/rest@host` for the host `user`, its port, and a database whose name would be shown.
+        raise UsageError(
+            "the libpq URI has an @ too many, or behind its host: the password seems to have a / or an @ in it",
+            "Write %2F for / and %40 for @ in a user or password, and %40 for @ in the name of a database.",
+        )
+    pairs |= {"host": _decode(",".join(hosts)), "port": _decode(",".join(ports)), "dbname": _decode(path[1:])}
+    pairs = {name: value for name, value in pairs.items() if value}
+    return pairs | (_query_pairs(query) if question else {})
+
+
+def _uri_host(rest: str) -> tuple[str, str]:
+    """The host at the beginning, and what follows."""
+    if not rest.startswith("["):
+        host = re.split("[:/?,]", rest, maxsplit=1)[0]
+        return host, rest[len(host) :]
+    host, bracket, rest = rest[1:].partition("]")
+    if not bracket or not host:
+        raise UsageError("the libpq URI has a [ without the address of IPv6 and the ] that belong to it", EXAMPLES)
+    if rest and rest[0] not in ":/?,":
+        raise UsageError("the libpq URI has something other than a port or a path behind ]", EXAMPLES)
+    return host, rest
+
+
+def _query_pairs(query: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for position, part in enumerate(query.removesuffix("&").split("&") if query else (), 1):
+        name, equals, value = part.partition("=")
+        if not equals or "=" in value:
+            raise UsageError(
+                f"parameter {position} of the libpq URI is not NAME=VALUE",
+                "Write %3D for = and %26 for & in a value.",
+            )
+        name, value = _decode(name), _decode(value)
+        if (name, value) == ("ssl", "true"):
+            name, value = "sslmode", "require"
+        _store(pairs, name, value)
+    return pairs
+
+
+def _store(pairs: dict[str, str], name: str, value: str) -> None:
+    """Set a parameter; the last one of a name counts, and the old requiressl is a spelling of sslmode."""
+    if name == "requiressl":
+        name, value = "sslmode", "require" if value.startswith("1") else "prefer"
+    pairs[name] = value
+
+
+def _decode(value: str) -> str:
+    """The text with %XX decoded. Raises UsageError where libpq refuses it."""
+    if re.search("%(?![0-9A-Fa-f]{2})", value):
+        raise UsageError("the libpq URI has a % without two hexadecimal digits behind it", "Write %25 for a %.")
+    data = re.sub(
+        rb"%([0-9A-Fa-f]{2})", lambda found: bytes.fromhex(found[1].decode()), value.encode("utf-8", "surrogateescape")
+    )
+    if b"\0" in data:
+        raise UsageError("the libpq URI has %00 in it, which stands for no character", EXAMPLES)
+    return data.decode("utf-8", "surrogateescape")
+
+
+_SPACE: Final = " \t\n\v\f\r"
+_KEYWORD: Final = re.compile(rf"[{_SPACE}]*([^={_SPACE}]*)[{_SPACE}]*(=?)[{_SPACE}]*", re.ASCII)
+_BLANK: Final = re.compile(rf"[{_SPACE}]*")
+
+
+def keyword_pairs(words: str) -> dict[str, str]:
+    """Parameters of `host=h dbname='my db'`. Raises UsageError."""
+    pairs: dict[str, str] = {}
+    at = 0
+    while _BLANK.fullmatch(words, at) is None:
+        found = _KEYWORD.match(words, at)
+        assert found is not None, "every part of the pattern may be empty"
+        if not found[2]:
+            raise UsageError(
+                f"word {len(pairs) + 1} of the libpq keywords is not NAME=VALUE",
+                "Quote a value that has spaces: password='a b'. Write \\' and \\\\ for a quote and a backslash.",
+            )
+        value, at = _keyword_value(words, found.end())
+        _store(pairs, found[1], value)
+    return pairs
+
+
+def _keyword_value(words: str, at: int) -> tuple[str, int]:
+    """The value at a position, and the position behind it."""
+    quoted = words.startswith("'", at)
+    at += quoted
+    value = ""
+    while at < len(words):
+        if words[at] == "\\":
+            value += words[at + 1 : at + 2]
+            at += 2
+        elif (quoted and words[at] == "'") or (not quoted and words[at] in _SPACE):
+            return value, at + 1
+        else:
+            value += words[at]
+            at += 1
+    if quoted:
+        raise UsageError("a quote in the libpq keywords is not closed", "Write \\' for a quote in a value.")
+    return value, at
+
+
+# ---------------------------------------------------------------- pairs as an address
+
+
+def given_of(form: str, pairs: Mapping[str, str], extra: Mapping[str, Parameter] | None = None) -> Given:
+    """What parameters of one source say. `extra`: parameters beside libpq's. Raises UsageError."""
+    fields, notes = read_parameters(form, pairs.items(), TABLE if extra is None else {**TABLE, **extra})
+    return _given(form, fields, notes)
+
+
+def _given(form: str, fields: dict[str, Any], notes: list[str]) -> Given:
+    password = fields.pop("password", None)
+    return Given(ServerAddress(protocol="postgresql", **fields), password, form, tuple(notes))
+
+
+def parse_uri(uri: str) -> Given:
+    return given_of("libpq URI", uri_pairs(uri))
+
+
+def parse_keywords(words: str) -> Given:
+    return given_of("libpq keywords", keyword_pairs(words))
+
+
+def of_environment(environment: Mapping[str, str]) -> ServerAddress:
+    """The server that the environment names. Raises UsageError."""
+    pairs = {_ENVIRONMENT[name]: value for name, value in environment.items() if name in _ENVIRONMENT}
+    return given_of("environment (PGHOST and so on)", pairs).address
+
+
+def parse_services(source: str, lines: str, service: str) -> Given | None:
+    """A service's address and password in a service file; None when the file does not name it. Raises UsageError.
+
+    Only the section that is asked for is read, and its first value of a name counts.
+    """
+    pairs: dict[str, str] = {}
+    found = False
+    for number, line in enumerate(lines.split("\n"), 1):
+        bare = line.strip(_SPACE)
+        if not bare or bare.startswith("#"):
+            continue
+        if bare.startswith("["):
+            if found:
+                break
+            found = bare.startswith(f"[{service}]")
+        elif found:
+            name, equals, value = bare.partition("=")
+            if bare.startswith("ldap"):
+                raise UsageError(f"{source}:{number}: LDAP is not spoken", "Name host, port and dbname in the service.")
+            if not equals:
+                raise UsageError(f"{source}:{number} is no NAME=VALUE", "Correct that line.")
+            if name in ("service", "servicefile"):
+                raise UsageError(f"{source}:{number}: a service cannot name another one", "Correct that line.")
+            pairs.setdefault(name, value)
+    return given_of(f"service in {source}", pairs) if found else None
+
+
+def over(address: ServerAddress, below: ServerAddress) -> ServerAddress:
+    """Like `ServerAddress.over`, but each of host, address and port is completed by itself, as in libpq."""
+    kept = {
+        name: getattr(below, name) for name in ("host", "hostaddr", "port") if getattr(address, name) is None
+    } if address.socket is None else {}  # fmt: skip
+    return replace(address.over(below), **kept)
+
+
+def completed(
+    address: ServerAddress, os_user: str, root_cert: str | None, own_cert: tuple[str, str] | None = None
+) -> ServerAddress:
+    """The address with libpq's defaults; a directory becomes a socket. `root_cert`, `own_cert`: the user's own files in ~/.postgresql,
+    if any. Raises UsageError."""
+    port = address.port or PORT
+    user = address.user or os_user
+    address = replace(address, user=user, database=address.database or user)
+    mode = address.ssl_mode
+    if address.ssl_ca == SYSTEM_CA:
+        if mode not in (None, "VERIFY_IDENTITY"):
+            raise UsageError(
+                "sslrootcert=system trusts many authorities, so the name must be checked too",
+                "Use sslmode=verify-full.",
+            )
+        mode = "VERIFY_IDENTITY"
+    if mode in ("VERIFY_CA", "VERIFY_IDENTITY") and address.ssl_ca is None:
+        if root_cert is None:
+            raise UsageError(
+                "sslmode=verify-… needs the CA that signed the server's certificate",
+                "Add sslrootcert=FILE.pem, or sslrootcert=system for the authorities that this machine trusts.",
+            )
+        address = replace(address, ssl_ca=root_cert)
+    if mode == "REQUIRED" and (authority := address.ssl_ca or root_cert) is not None:
+        address, mode = replace(address, ssl_ca=authority), "VERIFY_CA"  # as libpq does
+    if address.tls_direct and mode in (None, "DISABLED", "PREFERRED"):
+        raise UsageError("sslnegotiation=direct needs sslmode=require, verify-ca or verify-full", EXAMPLES)
+    if address.ssl_cert is None and own_cert is not None and mode not in (None, "DISABLED"):
+        address = replace(address, ssl_cert=own_cert[0], ssl_key=address.ssl_key or own_cert[1])
+    elif address.ssl_cert == NO_FILE:
+        address = replace(address, ssl_cert=None, ssl_key=None)
+    return _located(replace(address, ssl_mode=mode), port)
+
+
+def _located(address: ServerAddress, port: int) -> ServerAddress:
+    """With the host, or the directory's socket. An address decides; the host then only names it."""
+    if address.socket is not None:
+        return address
+    host = address.hostaddr or address.host or SOCKETS
+    if not host.startswith("/"):
+        return replace(address, host=host if (address.host or "/").startswith("/") else address.host, port=port)
+    return replace(address, host=None, hostaddr=None, port=port, socket=f"{host.rstrip('/')}/{SOCKET_NAME}{port}")
+
+
+def password_of(lines: str, address: ServerAddress) -> Secret | None:
+    """The password file's entry for a completed address: the first line whose four fields fit."""
+    directory = None if address.socket is None else address.socket.rpartition("/")[0]
+    host = address.host if directory is None else "localhost" if directory == SOCKETS else directory
+    wanted = (host, str(address.port or PORT), address.database, address.user)
+    for line in lines.splitlines():
+        fields = _passfile_fields(line)
+        if line.startswith("#") or len(fields) < 5:
+            continue
+        if all(field in ("*", value) for field, value in zip(fields, wanted, strict=False)):
+            return Secret(fields[4])
+    return None
+
+
+def _passfile_fields(line: str) -> list[str]:
+    """Fields of a line, separated by colons; a backslash takes the next character as it is."""
+    fields, rest = [""], iter(line)
+    for character in rest:
+        if character == ":" and len(fields) < 5:
+            fields.append("")
+        else:
+            fields[-1] += next(rest, "") if character == "\\" else character
+    return fields
+
+
+# ---------------------------------------------------------------- other programs' forms for PostgreSQL
+
+_DRIVERS_OWN: Final[dict[str, Parameter]] = {
+    "ssl": by_word(
+        true={"ssl_mode": "REQUIRED"},
+        false={"ssl_mode": "DISABLED"},
+        require={"ssl_mode": "REQUIRED"},
+        disable={"ssl_mode": "DISABLED"},
+        prefer={"ssl_mode": "PREFERRED"},
+        verifyca={"ssl_mode": "VERIFY_CA"},
+        verifyfull={"ssl_mode": "VERIFY_IDENTITY"},
+    ),
+    **ignored("timeout", "command_timeout", "connection_timeout", "pool_timeout", why=OWN_TIMEOUTS),
+    **ignored("prepared_statement_cache_size", "prepared_statement_name_func", "statement_cache_size", "pgbouncer",
+              "connection_limit", "pool", "prepare_threshold", "tcp_keepalive", "sslaccept"),
+    "unix_sock": text("socket"),
+    "direct_tls": by_word(true={"tls_direct": True}, false={"tls_direct": False}),
+}  # fmt: skip
+"""Parameters of SQLAlchemy's drivers (psycopg, asyncpg, pg8000), beside libpq's."""
+
+
+def parse_sqlalchemy(form: str, parts: Mapping[str, str], query: Iterable[tuple[str, str]]) -> Given:
+    """A URL `postgresql+driver://…`, split as SQLAlchemy splits it."""
+    named = {"host": "host", "port": "port", "user": "user", "password": "password", "database": "dbname"}
+    pairs = [(named[name], value) for name, value in parts.items() if value]
+    for name, value in query:
+        host, colon, port = value.rpartition(":")
+        if name == "host" and colon and host and not value.startswith(("/", "[")) and port.isdigit():
+            pairs += [("host", host), ("port", port)]
+        else:
+            pairs.append((name, value))
+    fields, notes = read_parameters(form, pairs, {**TABLE, **_DRIVERS_OWN})
+    return _given(form, fields, notes)
+
+
+_SCHEMA: Final = Sets(lambda value: {"options": f"-c search_path={value}"})
+JDBC: Final[dict[str, Parameter]] = {
+    "user": text("user"),
+    "password": secret(),
+    "ssl": by_word(true={"ssl_mode": "VERIFY_IDENTITY"}, false={}),
+    "sslmode": TABLE["sslmode"],
+    "sslrootcert": text("ssl_ca"),
+    "sslcert": text("ssl_cert"),
+    "sslkey": text("ssl_key"),
+    "sslNegotiation": TABLE["sslnegotiation"],
+    "sslpassword": TABLE["sslpassword"],
+    "sslfactory": by_word(**{
+        "org.postgresql.ssl.nonvalidatingfactory": {"ssl_mode": "REQUIRED"},
+        "org.postgresql.ssl.defaultjavasslfactory": {"ssl_mode": "VERIFY_IDENTITY", "ssl_ca": SYSTEM_CA},
+        "org.postgresql.ssl.libpqfactory": {},
+    }),
+    "channelBinding": TABLE["channel_binding"],
+    "options": text("options"),
+    "currentSchema": _SCHEMA,
+    "service": text("service"),
+    "targetServerType": Refused(_ROLE, _NAME_IT, but=("any",)),
+    "gssEncMode": Refused(_GSS, but=("disable", "prefer", "allow")),
+    "replication": TABLE["replication"],
+    "requireAuth": TABLE["require_auth"],
+    "socketFactory": Refused("Java's socket factories are not used", "Name host and port, or the socket's directory."),
+    **ignored("connectTimeout", "socketTimeout", "loginTimeout", "cancelSignalTimeout", "sslResponseTimeout",
+              "tcpKeepAlive", "tcpNoDelay", "hostRecheckSeconds", why=OWN_TIMEOUTS),
+    **ignored("ApplicationName", "prepareThreshold", "binaryTransfer", "binaryTransferEnable", "binaryTransferDisable",
+              "reWriteBatchedInserts", "stringtype", "readOnly", "readOnlyMode", "loadBalanceHosts",
+              "defaultRowFetchSize", "preparedStatementCacheQueries", "preparedStatementCacheSizeMiB", "autosave",
+              "escapeSyntaxCallMode", "assumeMinServerVersion", "disableColumnSanitiser", "logUnclosedConnections",
+              "cleanupSavepoints", "preferQueryMode", "databaseMetadataCacheFields", "gsslib", "adaptiveFetch",
+              "maxResultBuffer", "receiveBufferSize", "sendBufferSize", "loggerLevel", "loggerFile", "charSet",
+              "allowEncodingChanges", "unknownLength", "groupStartupParameters", "quoteReturningIdentifiers"),
+}  # fmt: skip
+"""Properties of PostgreSQL's JDBC driver."""
+
+
+def parse_jdbc(rest: str, query: Iterable[tuple[str, str]]) -> Given:
+    """What follows `jdbc:postgresql:` without its properties: `//host:port/db`, `//host/`, `/` or `db`. Raises UsageError."""
+    named: dict[str, str] = {"host": "localhost"}
+    if rest.startswith("//"):
+        where, _, database = rest[2:].partition("/")
+        host, port = _jdbc_host(where)
+        named = {"host": host or "localhost", "port": port, "dbname": _decode(database)}
+    elif rest != "/":
+        named["dbname"] = _decode(rest)
+    fields, notes = read_parameters("JDBC URL", named.items(), TABLE)
+    properties, more = read_parameters("JDBC URL", query, JDBC, str.lower)
+    return _given("JDBC URL", fields | properties, notes + more)
+
+
+def _jdbc_host(where: str) -> tuple[str, str]:
+    if where.startswith("["):
+        host, _, rest = where[1:].partition("]")
+        return host, rest.removeprefix(":")
+    host, _, port = where.partition(":")
+    return host, port
+
+
+ADO: Final[dict[str, Parameter]] = {
+    "host": TABLE["host"],
+    "server": TABLE["host"],
+    "port": TABLE["port"],
+    "database": text("database"),
+    "db": text("database"),
+    **{name: text("user") for name in ("username", "user name", "user id", "userid", "user", "uid")},
+    **{name: secret() for name in ("password", "pwd", "psw")},
+    "passfile": text("passfile"),
+    "ssl mode": by_word(
+        disable={"ssl_mode": "DISABLED"},
+        prefer={"ssl_mode": "PREFERRED"},
+        require={"ssl_mode": "REQUIRED"},
+        verifyca={"ssl_mode": "VERIFY_CA"},
+        verifyfull={"ssl_mode": "VERIFY_IDENTITY"},
+    ),
+    "ssl negotiation": TABLE["sslnegotiation"],
+    "root certificate": text("ssl_ca"),
+    "ssl certificate": text("ssl_cert"),
+    "ssl key": text("ssl_key"),
+    "ssl password": TABLE["sslpassword"],
+    "check certificate revocation": Refused("revocation lists are not checked", but=("false",)),
+    "channel binding": TABLE["channel_binding"],
+    "require auth": TABLE["require_auth"],
+    "search path": _SCHEMA,
+    "options": text("options"),
+    "target session attributes": TABLE["target_session_attrs"],
+    "trust server certificate": Ignored("sslmode alone decides what is verified"),
+    **ignored("timeout", "command timeout", "connection timeout", "keepalive", "tcp keepalive", "internal command timeout",
+              "cancellation timeout", "connection idle lifetime", "connection lifetime", why=OWN_TIMEOUTS),
+    **ignored("pooling", "minimum pool size", "maximum pool size", "application name", "enlist", "include error detail",
+              "encoding", "client encoding", "timezone", "max auto prepare", "auto prepare min usages", "no reset on close",
+              "persist security info", "log parameters", "multiplexing", "load balance hosts", "read buffer size",
+              "write buffer size"),
+}  # fmt: skip
+"""Keywords of Npgsql."""
+
+
+def parse_ado(pairs: Iterable[tuple[str, str]]) -> Given:
+    """`Host=h;Username=u;Password=p`, as Npgsql reads it. Raises UsageError."""
+    form = "connection string"
+    fields, notes = read_parameters(form, pairs, ADO, lambda name: name.lower().replace(" ", ""))
+    return _given(form, fields, notes)
+
+
+def parse_pdo(pairs: Mapping[str, str]) -> Given:
+    """`pgsql:host=h;dbname=d`: PHP gives libpq's keywords on."""
+    return given_of("PDO DSN", pairs)

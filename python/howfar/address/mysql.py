@@ -1,0 +1,459 @@
+"""Forms for MySQL and MariaDB: `mysql://` and its relatives, SQLAlchemy, JDBC, Go, PDO and connection strings. Pure.
+
+`localhost` is what the owner of a form makes of it: the socket for programs on libmysqlclient, TCP for JDBC, Go and PyMySQL. Owners of
+`mysql://` differ (Node's drivers and Prisma: TCP; Rails, Django and PHP: the socket), and then it is TCP.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from howfar.address.parameters import (
+    ENCRYPTED,
+    IN_PASSWORD,
+    OWN_TIMEOUTS,
+    PLAIN,
+    PREFERRED,
+    VERIFIED,
+    VERIFIED_CHAIN,
+    Ignored,
+    Parameter,
+    Refused,
+    Sets,
+    algorithm,
+    by_word,
+    decoded,
+    ignored,
+    level,
+    port_of,
+    read_parameters,
+    reads,
+    refused,
+    secret,
+    ssl_mode,
+    ssl_object,
+    switch,
+    text,
+    tls_versions,
+)
+from howfar.address.server_address import Given, Secret, ServerAddress
+from howfar.errors import UsageError
+
+SCHEMES: Final = ("mysql", "mariadb", "mysql2")
+PORT: Final = 3306
+EXAMPLES: Final = (
+    "Examples: mysql://user@host:3306/db?ssl-mode=REQUIRED or mysql:///run/mysqld/mysqld.sock?user=u&db=d."
+)
+_ON_LIBMYSQLCLIENT: Final = ("mysqldb", "mariadbconnector")
+"""SQLAlchemy's drivers that take the socket for localhost."""
+_SEVERAL: Final = "several servers are named, and one is measured"
+_STATEMENTS: Final = "it changes the session, and no statement but those of the measurement is sent"
+_KEY_STORE: Final = "Java's key stores are not read"
+_COMPRESS: Final = by_word(true={"compression": "zlib"}, false={})
+
+
+def host_of(value: str) -> str:
+    """A name or address. Raises ValueError; a host with other characters may be a part of a password."""
+    if "," in value:
+        raise ValueError(_SEVERAL)
+    if not re.fullmatch(r"[\w.:%-]+", value):
+        raise ValueError(
+            "a host has letters, digits, dots and dashes; in a user or password write %40 for @ and %2F for /"
+        )
+    return value
+
+
+_FILES: Final[dict[str, Parameter]] = {
+    "ssl-ca": text("ssl_ca"),
+    "ssl-cert": text("ssl_cert"),
+    "ssl-key": text("ssl_key"),
+    "ssl-cipher": text("ssl_cipher"),
+}
+_IGNORED: Final = {
+    **ignored("charset", "encoding", "collation", "characterEncoding", "characterSetResults", "connectionCollation",
+              "useUnicode", "parseTime", "loc", "timezone", "time-zone", "serverTimezone", "dateStrings"),
+    **ignored("connect-timeout", "connection-timeout", "read-timeout", "write-timeout", "socket-timeout", "timeout",
+              "acquire-timeout", "pool-timeout", "checkout-timeout", "wait-timeout", "reaping-frequency", why=OWN_TIMEOUTS),
+    **ignored("pool", "pool-size", "connection-limit", "queue-limit", "wait-for-connections", "autoReconnect",
+              "reconnect", "autocommit", "adapter", "prepared-statements", "multi-statements", "local-infile",
+              "program-name", "binary-prefix", "cursorclass", "server-version", "driver", "flags", "debug", "trace",
+              "support-big-numbers", "big-number-strings", "decimal-numbers", "strict", "engine", "prefix", "schema-name",
+              "application-name", "use-unicode", "statement-cache-capacity", "socket-path-prefix", "keepalive"),
+}  # fmt: skip
+"""Parameters of drivers, Rails, Django, Laravel, Prisma and Node."""
+URL: Final[dict[str, Parameter]] = {
+    "user": text("user"),
+    "username": text("user"),
+    "password": secret(),
+    "passwd": secret(),
+    "pwd": secret(),
+    "db": text("database"),
+    "database": text("database"),
+    "socket": text("socket"),
+    "unix-socket": text("socket"),
+    "socket-path": text("socket"),
+    "host": reads("host", host_of),
+    "port": reads("port", port_of),
+    "ssl-mode": reads("ssl_mode", lambda value: _mode(value)),
+    **_FILES,
+    "tls-version": reads("tls_versions", tls_versions),
+    "tls-versions": reads("tls_versions", tls_versions),
+    "compression": reads("compression", algorithm),
+    "compress": _COMPRESS,
+    "compression-level": reads("compression_level", level),
+    "get-server-public-key": reads("fetch_server_key", switch),
+    "allow-public-key-retrieval": reads("fetch_server_key", switch),
+    "allow-cleartext-password": reads("allow_cleartext_password", switch),
+    "server-public-key-path": text("server_key_file"),
+    "tls": by_word(true=VERIFIED, false=PLAIN, skipverify=ENCRYPTED, preferred=PREFERRED),
+    "ssl": Sets(ssl_object),
+    "use-ssl": by_word(true=ENCRYPTED, false=PLAIN),
+    "ssl-verify": by_word(true=VERIFIED_CHAIN, false={}),
+    "ssl-verify-cert": by_word(true=VERIFIED_CHAIN, false={}),
+    "ssl-verify-server-cert": by_word(true=VERIFIED, false={}),
+    "ssl-verify-identity": by_word(true=VERIFIED, false={}),
+    "ssl-check-hostname": by_word(true=VERIFIED, false={}),
+    "ssl-disabled": by_word(true=PLAIN, false={}),
+    "ssl-accept": by_word(strict=VERIFIED, acceptinvalidcerts=ENCRYPTED),
+    "sni": reads("sni", switch),
+    **ignored("ssl-capath", why="the file of ssl-ca is read alone"),
+    **refused("ssl-crl", "ssl-crlpath", why="revocation lists are not checked"),
+    **refused("sslidentity", "sslpassword", why="PKCS #12 files are not read",
+              instead="Write ssl-cert=FILE and ssl-key=FILE, in PEM."),
+    **refused("read-default-file", "defaults-file", why="a target does not name option files",
+              instead="Use --defaults-file FILE."),
+    "read-default-group": Refused("option files are read as the clients read them", "Use --defaults-file FILE."),
+    **refused("init-command", "sql-mode", "variables", "isolation-level", "session-variables", why=_STATEMENTS),
+    "client-flag": Refused("flags of the protocol are chosen here", "Write compression=zlib for compression."),
+    "default-auth": Ignored("the server and the account decide how to log in"),
+    "auth-plugin": Ignored("the server and the account decide how to log in"),
+    **_IGNORED,
+}  # fmt: skip
+"""Parameters of `mysql://`, by howfar's own names and those of drivers."""
+
+
+def _fold(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
+
+
+def _mode(value: str) -> str:
+    words = {
+        "true": "REQUIRED",
+        "false": "DISABLED",
+        "require": "REQUIRED",
+        "disable": "DISABLED",
+        "prefer": "PREFERRED",
+    }
+    words |= {"verify-full": "VERIFY_IDENTITY", "trust": "REQUIRED", "none": "DISABLED"}
+    return words.get(value.lower()) or ssl_mode(value)
+
+
+def split_authority(form: str, rest: str) -> tuple[dict[str, str], str, str, str]:
+    """User and password, host with port, path, and query of what follows `://`. Raises UsageError."""
+    if "#" in rest:
+        raise UsageError(f"the {form} contains a #, which ends a URL", "Write %23 for the character itself.")
+    authority, path, query = _cut(rest)
+    account, at, where = authority.rpartition("@")
+    if not at and ":" in authority.rpartition("]")[2] and "@" in path + query:
+        raise UsageError(f"the {form} has an @ behind its host: the password seems to have a / or ? in it", IN_PASSWORD)
+    if at and "@" in path:
+        raise UsageError(f"the {form} has an @ behind its host: the password seems to have an @ in it", IN_PASSWORD)
+    user, colon, password = account.partition(":")
+    named = {"user": decoded(user)} if user else {}
+    return named | ({"password": decoded(password)} if colon else {}), where, path, query
+
+
+def _cut(rest: str) -> tuple[str, str, str]:
+    found = re.match(r"([^/?]*)(/[^?]*)?(?:\?(.*))?$", rest, re.DOTALL)
+    assert found is not None, "every part may be missing"
+    return found[1], found[2] or "", found[3] or ""
+
+
+def split_host(form: str, where: str, port: int) -> tuple[str | None, int | None]:
+    """Host and port; no host with the port alone. Raises UsageError, whose text repeats neither."""
+    if "," in where or where.startswith("("):
+        raise UsageError(f"{_SEVERAL} by this {form}", "Name the one that you mean, as HOST:PORT.")
+    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+(?:%(?:25)?[\w.-]+)?)\]|([^:\[\]]*))(?::(\d*))?", where)
+    if found is None:
+        raise UsageError(
+            f"the {form} cannot be read: its host or port is malformed", f"Its port is usually {port}. {IN_PASSWORD}"
+        )
+    host = decoded(found[1] or found[2])
+    try:
+        return (host_of(host) if host else None), (port_of(found[3]) if found[3] else None)
+    except ValueError as error:
+        raise UsageError(f"the {form} cannot be read: {error}", IN_PASSWORD) from None
+
+
+def query_pairs(query: str, plus_is_space: bool = False) -> list[tuple[str, str]]:
+    """Names and values of a query; a name alone has an empty value."""
+    if plus_is_space:
+        query = query.replace("+", " ")
+    split = (part.partition("=") for part in query.split("&") if part)
+    return [(decoded(name), decoded(value)) for name, _, value in split]
+
+
+def given_of(form: str, fields: dict[str, Any], notes: Iterable[str]) -> Given:
+    """The address of these fields; a socket goes before a host, as in all drivers."""
+    password = fields.pop("password", None)
+    told = list(notes)
+    if fields.get("socket") is not None and (fields.get("host") or fields.get("port")):
+        told.append("the socket is used, and the host is ignored, as in the programs that accept both")
+        fields |= {"host": None, "port": None}
+    address = ServerAddress(protocol="mysql", **fields)
+    if address.socket is None and address.host in (None, "localhost"):
+        told.append(_localhost(form, address))
+    return Given(address, password, form, tuple(told))
+
+
+def _localhost(form: str, address: ServerAddress) -> str:
+    named = "localhost" if address.host else "no host"
+    if address.localhost_is_socket:
+        ignored_port = f"; port {address.port} is ignored" if address.port is not None else ""
+        return f"{named} means the server's socket, as in the program that owns this form{ignored_port}"
+    return f"{named} means TCP to this machine ({form}); name the socket's path to use the socket"
+
+
+def parse_url(url: str) -> Given:
+    """`mysql://user:password@host:port/db?name=value`, `mysql:///path/of.sock?user=u&db=d`, or `mysql:///db`. Raises UsageError."""
+    form = "MySQL URL"
+    account, where, path, query = split_authority(form, url.partition("://")[2])
+    host, port = split_host(form, where, PORT)
+    named = [
+        *account.items(),
+        *((name, value) for name, value in (("host", host), ("port", port and str(port))) if value),
+    ]
+    path = decoded(path)
+    by_parameter = {_fold(name) for name, _ in query_pairs(query)} & {"socket", "unixsocket", "socketpath"}
+    if host is None and _is_socket(path) and not by_parameter:
+        named.append(("socket", path))
+    elif path.strip("/"):
+        named.append(("db", path.strip("/")))
+    fields, notes = read_parameters(form, [*named, *query_pairs(query)], URL, _fold)
+    return given_of(form, fields, notes)
+
+
+def _is_socket(path: str) -> bool:
+    """Whether the path of a URL without a host is that of a socket; a single name is a database."""
+    return "/" in path.strip("/") or path.endswith(".sock")
+
+
+def parse_sqlalchemy(form: str, driver: str, parts: Mapping[str, str], query: Iterable[tuple[str, str]]) -> Given:
+    """A URL `mysql+driver://…`, split as SQLAlchemy splits it."""
+    named = [(name, value) for name, value in parts.items() if value]
+    fields, notes = read_parameters(form, [*named, *query], URL, _fold)
+    if driver in _ON_LIBMYSQLCLIENT and "socket" not in fields and fields.get("host") in (None, "localhost"):
+        fields["localhost_is_socket"] = True
+    return given_of(form, fields, notes)
+
+
+# ---------------------------------------------------------------- JDBC
+
+_JDBC_COMMON: Final[dict[str, Parameter]] = {
+    "user": text("user"),
+    "password": secret(),
+    "useSSL": by_word(true=ENCRYPTED, false=PLAIN),
+    "requireSSL": by_word(true=ENCRYPTED, false={}),
+    "allowPublicKeyRetrieval": reads("fetch_server_key", switch),
+    "useCompression": _COMPRESS,
+    "tlsVersions": reads("tls_versions", tls_versions),
+    "enabledTLSProtocols": reads("tls_versions", tls_versions),
+    "enabledSslProtocolSuites": reads("tls_versions", tls_versions),
+    "serverRSAPublicKeyFile": text("server_key_file"),
+    "serverRsaPublicKeyFile": text("server_key_file"),
+    "sessionVariables": Refused(_STATEMENTS),
+    "initSQL": Refused(_STATEMENTS),
+    "connectionCollation": Ignored(),
+    "socketFactory": Refused("Java's socket factories are not used", "Name host and port, or mysql:///PATH/OF.sock."),
+    **ignored("connectTimeout", "socketTimeout", "tcpKeepAlive", "tcpNoDelay", "tcpRcvBuf", "tcpSndBuf", "maxReconnects",
+              "initialTimeout", "netTimeoutForStreamingResults", why=OWN_TIMEOUTS),
+    **ignored("useUnicode", "characterEncoding", "characterSetResults", "serverTimezone", "connectionTimeZone",
+              "forceConnectionTimeZoneToSession", "preserveInstants", "autoReconnect", "zeroDateTimeBehavior",
+              "rewriteBatchedStatements", "cachePrepStmts", "prepStmtCacheSize", "prepStmtCacheSqlLimit",
+              "useServerPrepStmts", "useLocalSessionState", "cacheResultSetMetadata", "cacheServerConfiguration",
+              "elideSetAutoCommits", "maintainTimeStats", "allowMultiQueries", "tinyInt1isBit", "yearIsDateType",
+              "useLegacyDatetimeCode", "nullCatalogMeansCurrent", "useInformationSchema", "createDatabaseIfNotExist",
+              "failOverReadOnly", "allowLoadLocalInfile", "defaultFetchSize", "useCursorFetch", "noAccessToProcedureBodies",
+              "useOldAliasMetadataBehavior", "connectionAttributes", "logger", "profileSQL", "useAffectedRows",
+              "jdbcCompliantTruncation", "autocommit", "useBulkStmts", "pool", "maxPoolSize", "minPoolSize", "timezone",
+              "defaultAuthenticationPlugin", "authenticationPlugins", "permitMysqlScheme", "transformedBitIsBoolean",
+              "sslFactory", "applicationName"),
+    **refused("trustCertificateKeyStoreUrl", "trustCertificateKeyStorePassword", "trustCertificateKeyStoreType",
+              "trustStore", "trustStorePassword", "trustStoreType", why=_KEY_STORE,
+              instead="Export the authority as PEM, and write a mysql:// URL with ssl-ca=FILE."),
+    **refused("clientCertificateKeyStoreUrl", "clientCertificateKeyStorePassword", "clientCertificateKeyStoreType",
+              "keyStore", "keyStorePassword", "keyPassword", "keyStoreType", why=_KEY_STORE,
+              instead="Export certificate and key as PEM, and write a mysql:// URL with ssl-cert=FILE and ssl-key=FILE."),
+    **refused("password1", "password2", "password3", why="logins with several factors are not supported"),
+}  # fmt: skip
+_CONNECTOR_J: Final[dict[str, Parameter]] = {
+    **_JDBC_COMMON,
+    "sslMode": by_word(
+        disabled=PLAIN, preferred=PREFERRED, required=ENCRYPTED, verifyca=VERIFIED_CHAIN, verifyidentity=VERIFIED
+    ),
+    "verifyServerCertificate": by_word(true=VERIFIED_CHAIN, false={}),
+    "fallbackToSystemTrustStore": Ignored("the authorities of this machine are trusted"),
+}
+_MARIADB_J: Final[dict[str, Parameter]] = {
+    **_JDBC_COMMON,
+    "sslMode": by_word(disable=PLAIN, trust=ENCRYPTED, verifyca=VERIFIED_CHAIN, verifyfull=VERIFIED,
+                       required=ENCRYPTED, disabled=PLAIN, verifyidentity=VERIFIED),
+    "useSsl": by_word(true=VERIFIED, false=PLAIN),
+    "useSSL": by_word(true=VERIFIED, false=PLAIN),
+    "trustServerCertificate": by_word(true={}, false={}),
+    "disableSslHostnameVerification": by_word(true={}, false={}),
+    "serverSslCert": text("ssl_ca"),
+    "enabledSslCipherSuites": text("ssl_cipher"),
+    "localSocket": text("socket"),
+    "pipe": Refused("named pipes belong to Windows", "Name host and port."),
+    "credentialType": Refused("credentials of a cloud's account are not fetched"),
+}  # fmt: skip
+_JDBC_REFUSED: Final = {
+    "loadbalance": _SEVERAL,
+    "replication": _SEVERAL,
+    "failover": _SEVERAL,
+    "sequential": _SEVERAL,
+    "load-balance": _SEVERAL,
+    "aurora": _SEVERAL,
+    "fabric": _SEVERAL,
+}
+
+
+def parse_jdbc(product: str, rest: str) -> Given:
+    """What follows `jdbc:mysql:` or `jdbc:mariadb:`. Raises UsageError."""
+    form = "JDBC URL"
+    mode, slashes, rest = rest.partition("//")
+    if not slashes or mode:
+        why = _JDBC_REFUSED.get(mode.rstrip(":").lower(), "what stands before // is not known")
+        raise UsageError(f"the {form} is not supported: {why}", "Write jdbc:mysql://HOST:PORT/DATABASE?user=USER.")
+    account, where, path, query = split_authority(form, rest)
+    host, port = split_host(form, where, PORT)
+    named = {**account, "host": host or "localhost", "port": port and str(port), "db": decoded(path).strip("/")}
+    fields, notes = read_parameters(form, [(name, value) for name, value in named.items() if value], URL, _fold)
+    table = _MARIADB_J if product == "mariadb" else _CONNECTOR_J
+    properties, more = read_parameters(form, query_pairs(query), table, str.lower)
+    if product == "mariadb" and properties.get("ssl_mode") == "VERIFY_IDENTITY":
+        on = {name.lower() for name, value in query_pairs(query) if value.lower() in ("true", "1")}
+        if "trustservercertificate" in on:
+            properties["ssl_mode"] = "REQUIRED"
+        elif "disablesslhostnameverification" in on:
+            properties["ssl_mode"] = "VERIFY_CA"
+    return given_of(form, fields | properties, [*notes, *more])
+
+
+# ---------------------------------------------------------------- Go
+
+_GO: Final[dict[str, Parameter]] = {
+    "tls": by_word(true=VERIFIED, false=PLAIN, skipverify=ENCRYPTED, preferred=PREFERRED),
+    "allowCleartextPasswords": reads("allow_cleartext_password", switch),
+    "compress": _COMPRESS,
+    "serverPubKey": Refused("it names a key that the program has registered",
+                            "Write a mysql:// URL with server-public-key-path=FILE."),
+    **ignored("timeout", "readTimeout", "writeTimeout", why=OWN_TIMEOUTS),
+    **ignored("allowAllFiles", "allowFallbackToPlaintext", "allowNativePasswords", "allowOldPasswords", "charset",
+              "checkConnLiveness", "collation", "clientFoundRows", "columnsWithAlias", "connectionAttributes",
+              "interpolateParams", "loc", "timeTruncate", "maxAllowedPacket", "multiStatements", "parseTime",
+              "rejectReadOnly", "strict"),
+}  # fmt: skip
+"""Parameters of go-sql-driver; other names are system variables, which it sets."""
+GO: Final = re.compile(
+    r"(?:^|@)(?:tcp[46]?|unix|cloudsql|cloudsql-mysql)?(?:\([^()]*\))?/[^/@]*$|(?:^|@)(?:tcp[46]?|unix)\("
+)
+
+
+def parse_go(dsn: str) -> Given:
+    """`user:password@tcp(host:port)/db?name=value`, read as go-sql-driver reads it: from the last slash. Raises UsageError."""
+    form = "Go DSN"
+    head, slash, tail = dsn.rpartition("/")
+    if not slash:
+        raise UsageError("the Go DSN has no / before the name of the database", "Write USER@tcp(HOST:PORT)/DATABASE.")
+    account, at, network = head.rpartition("@")
+    user, colon, password = account.partition(":")
+    net, bracket, where = network.partition("(")
+    if bracket and not where.endswith(")"):
+        raise UsageError("the Go DSN has an address without its closing bracket", "Write USER@tcp(HOST:PORT)/DATABASE.")
+    where = where.removesuffix(")")
+    fields: dict[str, Any] = {"user": user} if user else {}
+    fields |= {"password": Secret(password)} if colon and at else {}
+    if net in ("", "tcp", "tcp4", "tcp6"):
+        host, port = split_host(form, where, PORT)
+        fields |= {"host": host or "127.0.0.1"} | ({"port": port} if port else {})
+    elif net == "unix":
+        fields["socket"] = where or "/tmp/mysql.sock"
+    else:
+        raise UsageError("the network of the Go DSN is not supported", "Write tcp(HOST:PORT) or unix(PATH).")
+    database, _, query = tail.partition("?")
+    if "@" in database:
+        raise UsageError("the Go DSN has an @ behind its last /", "Write %40 for an @ in the name of the database.")
+    fields |= {"database": decoded(database)} if database else {}
+    try:
+        properties, notes = read_parameters(form, query_pairs(query), _GO)
+    except UsageError as error:
+        if "is not known" in error.message:
+            error.advice = f"The driver would set a system variable of this name: {_STATEMENTS}. {error.advice}"
+        raise
+    return given_of(form, fields | properties, notes)
+
+
+# ---------------------------------------------------------------- pairs
+
+ADO: Final[dict[str, Parameter]] = {
+    **{name: reads("host", host_of) for name in ("server", "host", "data source", "datasource", "address", "addr",
+                                                 "network address")},
+    "port": reads("port", port_of),
+    **{name: text("user") for name in ("user", "uid", "user id", "userid", "username", "user name")},
+    **{name: secret() for name in ("password", "pwd")},
+    **{name: text("database") for name in ("database", "initial catalog")},
+    "ssl mode": by_word(none=PLAIN, disabled=PLAIN, preferred=PREFERRED, required=ENCRYPTED, verifyca=VERIFIED_CHAIN,
+                        verifyfull=VERIFIED),
+    "ssl ca": text("ssl_ca"),
+    "ca certificate file": text("ssl_ca"),
+    "cacertificatefile": text("ssl_ca"),
+    "ssl cert": text("ssl_cert"),
+    "ssl key": text("ssl_key"),
+    "tls version": reads("tls_versions", lambda value: tls_versions(value.replace("TLS ", "TLS"))),
+    "use compression": _COMPRESS,
+    "compress": _COMPRESS,
+    "allow public key retrieval": reads("fetch_server_key", switch),
+    "server rsa public key file": text("server_key_file"),
+    "protocol": Ignored("host or socket decides"),
+    **refused("certificate file", "certificate password", "certificate store location", "certificate thumbprint",
+              why="PKCS #12 files are not read", instead="Write SslCert=FILE and SslKey=FILE, in PEM."),
+    **ignored("connection timeout", "connect timeout", "default command timeout", "command timeout", "keepalive",
+              "connection lifetime", "connection idle timeout", why=OWN_TIMEOUTS),
+    **ignored("pooling", "minimum pool size", "maximum pool size", "min pool size", "max pool size", "charset",
+              "character set", "convert zero datetime", "allow zero datetime", "allow user variables", "old guids",
+              "persist security info", "application name", "treat tiny as boolean", "guid format", "auto enlist",
+              "connection reset", "ignore prepare", "use affected rows", "use xa transactions", "date time kind",
+              "allow load local infile", "default authentication plugin", "integrated security"),
+}  # fmt: skip
+"""Keywords of MySqlConnector and Connector/NET."""
+_PDO: Final[dict[str, Parameter]] = {
+    "host": reads("host", host_of),
+    "port": reads("port", port_of),
+    "dbname": text("database"),
+    "unix_socket": text("socket"),
+    "user": text("user"),
+    "password": secret(),
+    "charset": Ignored(),
+}
+
+
+def parse_ado(pairs: Iterable[tuple[str, str]]) -> Given:
+    """`Server=h;Uid=u;Pwd=p`. Raises UsageError."""
+    form = "connection string"
+    fields, notes = read_parameters(form, pairs, ADO, lambda name: name.lower().replace(" ", ""))
+    if str(fields.get("host", "")).startswith("/"):
+        fields["socket"] = fields.pop("host")
+    return given_of(form, fields, notes)
+
+
+def parse_pdo(pairs: Mapping[str, str]) -> Given:
+    """`mysql:host=h;dbname=d`. PHP's own client takes the socket for localhost, and for no host. Raises UsageError."""
+    form = "PDO DSN"
+    fields, notes = read_parameters(form, pairs.items(), _PDO)
+    if "socket" not in fields and fields.get("host") in (None, "localhost"):
+        fields["localhost_is_socket"] = True
+    return given_of(form, fields, notes)

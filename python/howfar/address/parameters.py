@@ -1,0 +1,224 @@
+"""Tables of parameters: what each name in a target means here, is ignored for, or is refused for; and how values are read. Pure.
+
+No message repeats a value, nor a name that is not in a table: either may be a part of a password.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from howfar.address.server_address import SSL_MODES, SYSTEM_CA, Secret
+from howfar.errors import UsageError
+
+Fields = Mapping[str, Any]
+"""Values of fields of `ServerAddress`, and `password`."""
+NOTHING_MEASURED = "it changes nothing that is measured here"
+OWN_TIMEOUTS = "howfar has time limits of its own"
+IN_PASSWORD = "If a user or password has one of / ? # @ : % & in it, write %2F, %3F, %23, %40, %3A, %25 or %26 instead."
+WAYS_FOR_PASSWORDS = "--env NAME, --password-file FILE or --ask-password"
+
+
+@dataclass(frozen=True)
+class Sets:
+    """A parameter that is obeyed. `read` raises ValueError, whose text holds no part of the value."""
+
+    read: Callable[[str], Fields]
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """A parameter without effect here."""
+
+    why: str = NOTHING_MEASURED
+    but: tuple[str, ...] = ()
+    """Values that are refused all the same."""
+    instead: str = "Leave it out."
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A parameter that would have to be obeyed, and is not."""
+
+    why: str
+    instead: str = "Leave it out."
+    but: tuple[str, ...] = ()
+    """Values that ask for nothing, in lower case."""
+
+
+Parameter = Sets | Ignored | Refused
+Table = Mapping[str, Parameter]
+
+
+def text(field: str) -> Sets:
+    return Sets(lambda value: {field: value})
+
+
+def secret() -> Sets:
+    return Sets(lambda value: {"password": Secret(value)})
+
+
+def reads(field: str, read: Callable[[str], Any]) -> Sets:
+    """A parameter whose value is converted; None says nothing."""
+
+    def fields(value: str) -> Fields:
+        found = read(value)
+        return {} if found is None else {field: found}
+
+    return Sets(fields)
+
+
+def ignored(*names: str, why: str = NOTHING_MEASURED) -> dict[str, Parameter]:
+    return dict.fromkeys(names, Ignored(why))
+
+
+def refused(*names: str, why: str, instead: str = "Leave it out.", but: tuple[str, ...] = ()) -> dict[str, Parameter]:
+    return dict.fromkeys(names, Refused(why, instead, but))
+
+
+def read_parameters(
+    form: str, pairs: Iterable[tuple[str, str]], table: Table, fold: Callable[[str], str] = lambda name: name
+) -> tuple[dict[str, Any], list[str]]:
+    """The fields that parameters set, and a note for each that is ignored. `fold`: the spelling under which names are compared.
+
+    The strongest mode of TLS wins; other contradictions are refused. Raises UsageError.
+    """
+    known = {fold(name): (name, parameter) for name, parameter in table.items()}
+    found: dict[str, Any] = {}
+    notes: list[str] = []
+    for position, (given, value) in enumerate(pairs, 1):
+        if fold(given) not in known:
+            raise _unknown(form, position, fold(given), known)
+        name, parameter = known[fold(given)]
+        if isinstance(parameter, Refused) or (isinstance(parameter, Ignored) and value.lower() in parameter.but):
+            if isinstance(parameter, Ignored) or (value and value.lower() not in parameter.but):
+                raise UsageError(f"{name} in the {form} is not supported: {parameter.why}", parameter.instead)
+        elif isinstance(parameter, Ignored):
+            notes.append(f"{name} is ignored: {parameter.why}")
+        elif value:
+            _merge(form, name, found, _read(form, name, parameter, value))
+    return found, list(dict.fromkeys(notes))
+
+
+def _unknown(form: str, position: int, given: str, known: Mapping[str, tuple[str, Parameter]]) -> UsageError:
+    near = difflib.get_close_matches(given, known, 1, cutoff=0.75)
+    usable = ", ".join(name for name, parameter in known.values() if isinstance(parameter, Sets))
+    meant = f"Did you mean {known[near[0]][0]}? " if near else ""
+    return UsageError(f"parameter {position} of the {form} is not known", f"{meant}Known: {usable}. {IN_PASSWORD}")
+
+
+def _read(form: str, name: str, parameter: Sets, value: str) -> Fields:
+    try:
+        return parameter.read(value)
+    except ValueError as error:
+        raise UsageError(f"{name} in the {form}: {error}", "Correct its value, or leave it out.") from None
+
+
+def _merge(form: str, name: str, found: dict[str, Any], new: Fields) -> None:
+    for field, value in new.items():
+        old = found.get(field)
+        if field == "ssl_mode" and old is not None and "DISABLED" not in (old, value):
+            value = max(old, value, key=SSL_MODES.index)
+        elif field == "ssl_ca" and SYSTEM_CA in (old, value) and old is not None:
+            value = old if value == SYSTEM_CA else value
+        elif old is not None and old != value:
+            shown = field.replace("_", "-")
+            raise UsageError(f"{name} in the {form} contradicts another parameter: {shown} is given twice", "Give one.")
+        found[field] = value
+
+
+# ---------------------------------------------------------------- values
+
+
+def port_of(value: str) -> int:
+    """Raises ValueError."""
+    if not (value.isascii() and value.isdigit() and len(value) < 6 and 1 <= int(value) <= 65535):
+        raise ValueError("ports are 1 to 65535")
+    return int(value)
+
+
+def switch(value: str) -> bool:
+    """A switch: on/off, true/false, 1/0, yes/no. Raises ValueError."""
+    word = value.lower()
+    if word in ("on", "true", "1", "yes"):
+        return True
+    if word in ("off", "false", "0", "no"):
+        return False
+    raise ValueError("use on or off")
+
+
+def ssl_mode(value: str) -> str:
+    """A mode by MySQL's name, in any case. Raises ValueError."""
+    mode = value.upper().replace("-", "_")
+    if mode not in SSL_MODES:
+        raise ValueError(f"known modes: {', '.join(SSL_MODES)}")
+    return mode
+
+
+def tls_versions(value: str) -> str:
+    """The version in `TLSv1.3`: `1.3`. Raises ValueError."""
+    names = {name.strip().lower().removeprefix("tlsv").removeprefix("tls") for name in value.split(",")}
+    newest = names - {"1", "1.0", "1.1"}
+    if newest == {"1.2", "1.3"} or names == {"any"}:
+        return "any"
+    if len(newest) == 1 and newest <= {"1.2", "1.3"}:
+        return newest.pop()
+    raise ValueError("known versions: TLSv1.2, TLSv1.3, or both, separated by a comma")
+
+
+def algorithm(value: str) -> str | None:
+    """The algorithm, `zlib` or `zstd`; None for `uncompressed`. Raises ValueError."""
+    if value.lower() in ("uncompressed", "none", "off", "false", "0"):
+        return None
+    if value.lower() not in ("zlib", "zstd"):
+        raise ValueError("known algorithms: zlib, zstd, uncompressed")
+    return value.lower()
+
+
+def level(value: str) -> int:
+    if not (value.isascii() and value.isdigit() and len(value) < 3 and 1 <= int(value) <= 22):
+        raise ValueError("a level is a number from 1 to 22")
+    return int(value)
+
+
+def by_word(**meanings: Fields) -> Sets:
+    """A parameter with few values, compared in lower case without dashes and underscores. For true and false, 1, on, 0 and so on."""
+
+    def fields(value: str) -> Fields:
+        word = value.lower().replace("-", "").replace("_", "")
+        word = {"1": "true", "on": "true", "yes": "true", "0": "false", "off": "false", "no": "false"}.get(word, word)
+        if word not in meanings:
+            raise ValueError(f"known values: {', '.join(meanings)}")
+        return meanings[word]
+
+    return Sets(fields)
+
+
+VERIFIED: Fields = {"ssl_mode": "VERIFY_IDENTITY", "ssl_ca": SYSTEM_CA}
+"""TLS verified by what this machine trusts, the name included."""
+VERIFIED_CHAIN: Fields = {"ssl_mode": "VERIFY_CA", "ssl_ca": SYSTEM_CA}
+ENCRYPTED: Fields = {"ssl_mode": "REQUIRED"}
+PLAIN: Fields = {"ssl_mode": "DISABLED"}
+PREFERRED: Fields = {"ssl_mode": "PREFERRED"}
+
+
+def ssl_object(value: str) -> Fields:
+    """Node's `ssl`: a switch, or JSON as in `{"rejectUnauthorized":true}`. Raises ValueError."""
+    if not value.startswith("{"):
+        return ENCRYPTED if switch(value) else PLAIN
+    try:
+        settings = json.loads(value)
+    except (ValueError, RecursionError):
+        raise ValueError("it is not JSON") from None
+    if set(settings) - {"rejectUnauthorized"} or settings.get("rejectUnauthorized", True) not in (True, False):
+        raise ValueError("only rejectUnauthorized is known; write ssl-mode, ssl-ca, ssl-cert and ssl-key")
+    return VERIFIED if settings.get("rejectUnauthorized", True) else ENCRYPTED
+
+
+def decoded(value: str) -> str:
+    """Text of a URL with %XX decoded, and nothing else: a plus is a plus."""
+    return unquote(value)
