@@ -89,7 +89,7 @@ def _samples(distance: Distance, name: str) -> Iterator[tuple[dict[str, str], fl
     elif name == "connect_seconds" and connection is not None and connection.count:
         yield {}, connection.took_ns / 1e9
     elif name == "connect_step_seconds" and connection is not None:
-        yield from (({"step": step.name}, step.took_ns / 1e9) for step in connection.steps)
+        yield from (({"step": str(step.name)}, step.took_ns / 1e9) for step in connection.steps)
     elif name == "network_seconds" and distance.network_ns is not None:
         yield {}, distance.network_ns / 1e9
     elif name == "request_seconds" and request is not None:

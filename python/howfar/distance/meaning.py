@@ -15,8 +15,11 @@ _LINKS = (("same zone", "same-zone"), ("another zone", "cross-zone"), ("another 
 """How the screen calls them, and the named links whose RTT they have."""
 
 
-def explain(distance: Distance) -> Distance:
-    """The distance with what it means; unchanged where nothing was measured."""
+def explain(distance: Distance, socket_saving_ns: int | None = None) -> Distance:
+    """The distance with what it means; unchanged where nothing was measured.
+
+    `socket_saving_ns`: what a request takes less by the server's Unix socket on this machine; None: it has none, or is elsewhere.
+    """
     request, connection = distance.request, distance.connection
     if request is None or connection is None:
         return distance
@@ -32,6 +35,10 @@ def explain(distance: Distance) -> Distance:
         Elsewhere(name=name, rtt_ns=rtt_ns, kept_ns=tuple(count * (other_ns + rtt_ns) for count in PAGE_REQUESTS))
         for name, rtt_ns in named_rtts()
     )
+    if socket_saving_ns is not None:
+        each_ns = max(request.mean_ns - socket_saving_ns, 0)
+        by_socket = Elsewhere(name="its socket", rtt_ns=None, kept_ns=tuple(count * each_ns for count in PAGE_REQUESTS))
+        elsewhere = (by_socket, *elsewhere)
     far = network_ns is not None and distance.path is not None and distance.path.kind in ("other_machine", "unknown")
     light_km = network_ns / 1e6 / 2 * FIBRE_KM_PER_MS if far and network_ns is not None else None
     return distance.model_copy(update={"pages": pages, "elsewhere": elsewhere, "light_km": light_km})

@@ -6,14 +6,17 @@ Everything here is bounded: at most 20 connects and 500 requests, each step with
 from __future__ import annotations
 
 import contextlib
+import os
+import stat
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from typing import TypeVar
 
+from howfar.distance.local import socket_saving_ns
 from howfar.distance.meaning import explain
 from howfar.distance.path import path_facts
 from howfar.distance.record import (
@@ -30,24 +33,19 @@ from howfar.distance.record import (
 )
 from howfar.distance.requests import BULK_BYTES, REQUESTS, Identity, Requests, Rows, identify, product_of
 from howfar.distance.resolve import NameFailed, lookup
+from howfar.distance.session import Lost, PingSession, Server, ping_session
 from howfar.engine.messages import (
     Asked,
-    AskInTurn,
-    FetchAnswer,
     Fetched,
     NotOpened,
-    OpenConnection,
     Opened,
-    PingJob,
-    PingRequest,
-    Session,
     Target,
     TcpTarget,
     UnixTarget,
 )
-from howfar.engine.process import EngineFailed, EngineProcess
+from howfar.engine.process import EngineFailed
 from howfar.errors import HowfarError, UsageError
-from howfar.services import ServiceName
+from howfar.services import SERVICES
 from howfar.units import counted
 
 _SECOND_NS = 1_000_000_000
@@ -60,37 +58,11 @@ _ROUNDS_WITHIN_NS = 2 * _SECOND_NS
 _FAR_PINGS = 5
 _LEAST = 60
 """Requests without which there is no p95."""
+_NO_LIMIT_NS = 3600 * _SECOND_NS
 _MOST_SECONDS = 5.2
 """Time from the beginning of the measurement at which a far server is asked no more."""
 
 EngineEvent = TypeVar("EngineEvent", bound=Opened | Asked | Fetched)
-
-
-@dataclass(frozen=True)
-class Server:
-    """One server and the account, ready to be measured. The password is never printed."""
-
-    service: ServiceName
-    shown: str
-    """The target as it was given, without a password."""
-    host: str | None
-    port: int | None
-    socket: str | None
-    user: str
-    password: str = field(repr=False)
-    database: str
-    session: Session
-    verified: str
-    """What a certificate is verified against, in words."""
-    notes: tuple[str, ...] = ()
-
-    @property
-    def place(self) -> str:
-        """`on /run/mysqld/mysqld.sock`, `at db.internal:3306`."""
-        if self.socket is not None:
-            return f"on {self.socket}"
-        host = f"[{self.host}]" if self.host is not None and ":" in self.host else self.host
-        return f"at {host}:{self.port}"
 
 
 @dataclass(frozen=True)
@@ -100,6 +72,8 @@ class Effort:
     timeout_ns: int = 5 * _SECOND_NS
     """For each step of a connection, and for each answer."""
     bandwidth: bool = False
+    count: int | None = None
+    """Requests instead of as many as the time allows, at most 500."""
 
 
 class MeasurementFailed(HowfarError):
@@ -109,63 +83,6 @@ class MeasurementFailed(HowfarError):
         assert distance.failure is not None, "it failed"
         super().__init__(distance.failure.message, distance.failure.advice)
         self.distance = distance
-
-
-class Lost(Exception):
-    """The connection ended during a request."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
-
-
-class PingSession:
-    """A ping job of the engine: one connection at a time to one address."""
-
-    def __init__(self, engine: EngineProcess) -> None:
-        self._engine = engine
-
-    def open(self) -> Opened | NotOpened:
-        """Open a connection and log in, after the present one, if any, has said goodbye. Raises EngineFailed for a bad job."""
-        self._engine.send(OpenConnection())
-        event = self._engine.read()
-        assert isinstance(event, Opened | NotOpened), "the engine answers a command with its event"
-        return event
-
-    def ask(self, requests: Sequence[tuple[str, ...]], rounds: int, within_ns: int, at_ns: int = 0) -> Asked:
-        """Requests in turn, for so many rounds. Raises Lost when the connection ended; what came before it is lost, too."""
-        asked = tuple(PingRequest(words=words) for words in requests)
-        self._engine.send(AskInTurn(requests=asked, rounds=rounds, within_ns=within_ns, at_ns=at_ns))
-        return self._answer(Asked)
-
-    def fetch(self, words: tuple[str, ...], rows: bool = True) -> Fetched:
-        """One request and its answer. Raises Lost."""
-        self._engine.send(FetchAnswer(request=PingRequest(words=words), rows=rows))
-        return self._answer(Fetched)
-
-    def _answer(self, kind: type[EngineEvent]) -> EngineEvent:
-        event = self._engine.read()
-        assert isinstance(event, kind), "the engine answers a command with its event"
-        lost = getattr(event, "lost", None)
-        if lost is not None:
-            raise Lost(Failure(step="request", code=lost.code, message=lost.message, advice=lost.advice, waited_ns=None))
-        return event
-
-
-@contextlib.contextmanager
-def ping_session(server: Server, target: Target, timeout_ns: int) -> Iterator[PingSession]:
-    """The engine, ready to connect to `target`."""
-    job = PingJob(
-        protocol=server.service,
-        target=target,
-        user=server.user,
-        password=server.password,
-        database=server.database,
-        session=server.session,
-        step_timeout_ns=timeout_ns,
-    )
-    with EngineProcess(job) as engine:
-        yield PingSession(engine)
 
 
 def measure(server: Server, effort: Effort) -> Distance:
@@ -195,7 +112,9 @@ def measure(server: Server, effort: Effort) -> Distance:
                 try:
                     return measuring.run(distance.model_copy(update={"name": named}), opened)
                 except Lost as lost:
-                    raise MeasurementFailed(distance.model_copy(update={"name": named, "failure": lost.failure})) from lost
+                    raise MeasurementFailed(
+                        distance.model_copy(update={"name": named, "failure": lost.failure})
+                    ) from lost
         if opened.step != "connect" or number == len(targets) - 1:
             raise MeasurementFailed(_not_opened(distance.model_copy(update={"name": named}), server, opened))
         failed.append(
@@ -255,7 +174,12 @@ def _not_opened(distance: Distance, server: Server, failed: NotOpened) -> Distan
             "Allow this machine to reach that port, or correct the address."
         )
     failure = Failure(
-        step=failed.step, code=failed.failure.code, message=says, advice=advice, waited_ns=failed.waited_ns, syn_count=syns
+        step=failed.step,
+        code=failed.failure.code,
+        message=says,
+        advice=advice,
+        waited_ns=failed.waited_ns,
+        syn_count=syns,
     )
     steps = tuple(StepTime(name=one.name, took_ns=one.took_ns, round_trips=one.round_trips) for one in failed.steps)
     reached = [one.took_ns for one in failed.steps if one.name == "connect"]
@@ -267,6 +191,16 @@ def _not_opened(distance: Distance, server: Server, failed: NotOpened) -> Distan
     if reached and server.socket is None:
         update["network_ns"] = reached[0]
     return distance.model_copy(update=update)
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """Times of the requests and of the pings, each in their order."""
+
+    query: list[int]
+    ping: list[int]
+    ping_refusal: str | None
+    last: Asked
 
 
 @dataclass
@@ -288,25 +222,26 @@ class _Measuring:
         answers = [self._rows(words) for words in self.requests.identity]
         identity = identify(self.server.service, answers)
         cold = self.session.ask([self.requests.query], 1, _SECOND_NS)
-        refusal = cold.refusals[0]
-        query, ping, asked = self._requests(cold.latencies_ns[0][0])
+        samples = self._requests(cold.latencies_ns[0][0])
         handshakes = [one.handshake_rtt_ns for one in opened if one.handshake_rtt_ns is not None]
         measured = distance.model_copy(
             update={
                 "product": self._product(identity, last),
                 "connection": connection_of(opened),
                 "encryption": self._encryption(last),
-                "path": path_facts(last, identity, query, ping),
+                "path": path_facts(last, identity, samples.query, samples.ping),
                 "first_request_ns": cold.latencies_ns[0][0],
-                "request": Latencies.of(self.requests.query_name, query, refusal),
-                "ping": Latencies.of(self.requests.ping_name, ping, asked.refusals[-1]) if ping else None,
+                "request": Latencies.of(self.requests.query_name, samples.query, cold.refusals[0]),
+                "ping": Latencies.of(self.requests.ping_name, samples.ping, samples.ping_refusal)
+                if samples.ping
+                else None,
                 "network_ns": min(handshakes) if handshakes else None,
-                "kernel_min_rtt_ns": asked.min_rtt_ns,
-                "retransmits": asked.retransmits,
+                "kernel_min_rtt_ns": samples.last.min_rtt_ns,
+                "retransmits": samples.last.retransmits,
                 "bandwidth": self._bandwidth() if self.effort.bandwidth else None,
             }
         )
-        return explain(measured)
+        return explain(measured, self._socket_saving(measured, identity))
 
     def _connections(self, first: Opened) -> list[Opened]:
         """All connections of which the medians are given. One that fails now, where the first did not, ends them."""
@@ -316,27 +251,47 @@ class _Measuring:
             if isinstance(found, NotOpened):
                 lost = found.failure
                 raise Lost(
-                    Failure(step=found.step, code=lost.code, message=lost.message, advice=lost.advice, waited_ns=found.waited_ns)
+                    Failure(
+                        step=found.step,
+                        code=lost.code,
+                        message=lost.message,
+                        advice=lost.advice,
+                        waited_ns=found.waited_ns,
+                    )
                 )
             opened.append(found)
         return opened
+
+    def _socket_saving(self, measured: Distance, identity: Identity) -> int | None:
+        """Measured beside it, where TCP was used and a Unix socket of the server is known: nobody logs in to that unasked."""
+        port = self.server.port
+        usual = (path for path in SERVICES[self.server.service].sockets if port == SERVICES[self.server.service].port)
+        path = identity.socket or next((path for path in usual if _is_socket(path)), None)
+        local = measured.path is not None and measured.path.kind in ("loopback", "this_machine")
+        if not local or path is None or not _is_socket(path):
+            return None
+        return socket_saving_ns()
 
     def _rows(self, words: tuple[str, ...]) -> Rows:
         fetched = self.session.fetch(words)
         return fetched.rows if fetched.refusal is None else ()
 
-    def _requests(self, first_ns: int) -> tuple[list[int], list[int], Asked]:
-        """Times of the requests and of the pings in between, in their order, and the last answer of the engine."""
+    def _requests(self, first_ns: int) -> _Samples:
+        """As many requests as count and time allow; `first_ns`: what the first one took."""
         query, ping = self.requests.query, ()
+        if self.effort.count is not None:
+            asked = self.session.ask([query], min(self.effort.count, MOST_REQUESTS), _NO_LIMIT_NS)
+            return _Samples(list(asked.latencies_ns[0]), [], None, asked)
         if first_ns * 3 * _ROUNDS < 2 * _ROUNDS_WITHIN_NS:
             asked = self.session.ask([query, ping, query], _ROUNDS, _ROUNDS_WITHIN_NS)
             before, pings, after = asked.latencies_ns
-            return [one for pair in zip(before, after, strict=False) for one in pair], list(pings), asked
-        pings = self.session.ask([ping], _FAR_PINGS, _SECOND_NS).latencies_ns[0]
+            in_order = [one for pair in zip(before, after, strict=True) for one in pair]
+            return _Samples(in_order, list(pings), asked.refusals[1], asked)
+        pinged = self.session.ask([ping], _FAR_PINGS, _SECOND_NS)
         left_ns = int((_MOST_SECONDS - (time.monotonic() - self.began)) * _SECOND_NS)
         within_ns = min(max(_ROUNDS_WITHIN_NS, first_ns * _LEAST), max(left_ns, first_ns))
         asked = self.session.ask([query], MOST_REQUESTS - 2 * _FAR_PINGS, within_ns)
-        return list(asked.latencies_ns[0]), list(pings), asked
+        return _Samples(list(asked.latencies_ns[0]), list(pinged.latencies_ns[0]), pinged.refusals[0], asked)
 
     def _product(self, identity: Identity, opened: Opened) -> str | None:
         if identity.product is not None:
@@ -363,6 +318,13 @@ class _Measuring:
             return None
         transfer_ns = fetched.took_ns - fetched.first_byte_ns
         return Bandwidth(bytes=fetched.bytes, took_ns=transfer_ns, waited_ns=fetched.first_byte_ns)
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)  # noqa: PTH116 - a server's text may hold what a Path refuses
+    except (OSError, ValueError):
+        return False
 
 
 def _took(opened: Opened) -> int:

@@ -23,7 +23,12 @@ def path_facts(opened: Opened, identity: Identity, query_ns: Sequence[int], ping
         says=says,
         evidence=evidence,
         mtu=opened.path_mtu,
-        between=(*_named(identity), *_numbers(opened, identity), *_addresses(opened, identity), *_pings(query_ns, ping_ns)),
+        between=(
+            *_named(identity),
+            *_numbers(opened, identity),
+            *_addresses(opened, identity),
+            *_pings(query_ns, ping_ns),
+        ),
         peer_address=opened.peer_address,
         local_address=opened.local_address,
     )
@@ -60,13 +65,14 @@ def _is_number(host: str) -> bool:
 
 def _named(identity: Identity) -> Iterator[Fact]:
     if identity.between is not None:
-        yield Fact(says=f"{identity.between} answers", evidence="its version says so")
+        yield Fact(what=identity.between, says=f"{identity.between} answers", evidence="its version says so")
 
 
 def _numbers(opened: Opened, identity: Identity) -> Iterator[Fact]:
     at_login, now = opened.connection_id, identity.connection_id
     if at_login is not None and now is not None and at_login != now:
         yield Fact(
+            what="a pooler or proxy",
             says="a pooler or proxy is in between",
             evidence=f"at the login the connection had the number {at_login}, the server calls it {now}",
         )
@@ -77,10 +83,15 @@ def _addresses(opened: Opened, identity: Identity) -> Iterator[Fact]:
     local, seen, peer = opened.local_address, identity.client_address, opened.peer_address
     if local is None:
         if seen is not None:
-            yield Fact(says="a program passes the socket on", evidence=f"the server sees a TCP connection from {seen}")
+            yield Fact(
+                what="a forwarder",
+                says="a program passes the socket on",
+                evidence=f"the server sees a TCP connection from {seen}",
+            )
         return
     if identity.by_socket:
         yield Fact(
+            what="a proxy",
             says="a program passes the connection on",
             evidence="the server sees it come over its Unix socket",
         )
@@ -89,16 +100,24 @@ def _addresses(opened: Opened, identity: Identity) -> Iterator[Fact]:
         ours, our_port = host_of(local), local.rpartition(":")[2]
         if port != our_port:
             yield Fact(
+                what="a proxy or NAT",
                 says="a proxy or NAT is in between",
                 evidence=f"the server sees the connection come from {seen}, it left here from {local}",
             )
         elif _is_number(host) and host != ours:
-            yield Fact(says="NAT is in between", evidence=f"the server sees the address {host}, here it is {ours}")
+            yield Fact(
+                what="NAT", says="NAT is in between", evidence=f"the server sees the address {host}, here it is {ours}"
+            )
     came_in = identity.server_address
-    if came_in is not None and came_in.rpartition(":")[2] != peer.rpartition(":")[2]:
-        yield Fact(says="a proxy or NAT is in between", evidence=f"the server was reached at {came_in}, we asked {peer}")
-    elif came_in is not None and host_of(came_in) != host_of(peer):
-        yield Fact(says="NAT is in between", evidence=f"the server was reached at {came_in}, we asked {peer}")
+    if came_in is not None and (host_of(came_in), came_in.rpartition(":")[2]) != (
+        host_of(peer),
+        peer.rpartition(":")[2],
+    ):
+        yield Fact(
+            what="a proxy or NAT",
+            says="a proxy or NAT is in between",
+            evidence=f"the server was reached at {came_in}, the connection was made to {peer}",
+        )
 
 
 def _pings(query_ns: Sequence[int], ping_ns: Sequence[int]) -> Iterator[Fact]:
@@ -107,6 +126,7 @@ def _pings(query_ns: Sequence[int], ping_ns: Sequence[int]) -> Iterator[Fact]:
     query, ping = statistics.median(query_ns), statistics.median(ping_ns)
     if query > _TIMES_PING * ping and query - ping > _LEAST_NS:
         yield Fact(
+            what=None,
             says="something nearer than the server may answer pings",
             evidence=f"a ping takes {ping / 1e6:.3g} ms, a request {query / 1e6:.3g} ms",
         )

@@ -16,7 +16,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-FORMAT = 1
+FORMAT: Literal[1] = 1
 """Raised when a field changes its meaning."""
 
 StepName = Literal["name", "connect", "greeting", "tls_request", "tls", "login", "request"]
@@ -145,17 +145,22 @@ class NewConnection(Part):
     """The first one alone."""
 
 
+NOT_VERIFIED = "nothing"
+
+
 class Encryption(Part):
     version: str
     cipher: str
     handshake: Literal["full", "resumed"]
     verified: str
-    """What the server's certificate was verified against, in words; `nothing` where it was not."""
+    """What the server's certificate was verified by, in words; `nothing` where it was not."""
 
 
 class Fact(Part):
-    """Something about the path, and how it is known."""
+    """Something between client and server that shows itself, and how."""
 
+    what: str | None
+    """A name for it, such as `a pooler or proxy`; None: it may not exist."""
     says: str
     evidence: str
 

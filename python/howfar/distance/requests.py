@@ -48,28 +48,26 @@ class Requests:
     """Its answer has 8 MiB. None: no such request without storing something first."""
 
 
+_MYSQL_IDENTITY = (
+    "SELECT CONNECTION_ID(), VERSION(), @@version_comment, @@socket, "
+    "(SELECT HOST FROM information_schema.PROCESSLIST WHERE ID = CONNECTION_ID())"
+)
+_POSTGRESQL_IDENTITY = (
+    "SELECT pg_backend_pid(), current_setting('server_version'), host(inet_client_addr()), inet_client_port(), "
+    "host(inet_server_addr()), inet_server_port()"
+)
 MYSQL = Requests(
     query=("SELECT 1",),
     query_name="SELECT 1",
     ping_name="COM_PING",
-    identity=(
-        (
-            "SELECT CONNECTION_ID(), VERSION(), @@version_comment, @@socket, "
-            "(SELECT HOST FROM information_schema.PROCESSLIST WHERE ID = CONNECTION_ID())",
-        ),
-    ),
+    identity=((_MYSQL_IDENTITY,),),
     bulk=(f"SELECT REPEAT('x', {BULK_BYTES})",),
 )
 POSTGRESQL = Requests(
     query=("SELECT 1",),
     query_name="SELECT 1",
     ping_name="Sync",
-    identity=(
-        (
-            "SELECT pg_backend_pid(), current_setting('server_version'), host(inet_client_addr()), inet_client_port(), "
-            "host(inet_server_addr()), inet_server_port()",
-        ),
-    ),
+    identity=((_POSTGRESQL_IDENTITY,),),
     bulk=(f"SELECT repeat('x', {BULK_BYTES})",),
 )
 REDIS = Requests(
@@ -93,7 +91,13 @@ REQUESTS: Mapping[ServiceName, Requests] = {
     "memcached": MEMCACHED,
 }
 
-_PROXIES = (("proxysql", "ProxySQL"), ("maxscale", "MaxScale"), ("vitess", "Vitess"), ("pgbouncer", "PgBouncer"), ("tidb", "TiDB"))
+_PROXIES = (
+    ("proxysql", "ProxySQL"),
+    ("maxscale", "MaxScale"),
+    ("vitess", "Vitess"),
+    ("pgbouncer", "PgBouncer"),
+    ("tidb", "TiDB"),
+)
 
 
 def product_of(service: ServiceName, version: str, comment: str = "") -> str:

@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from howfar.distance.record import Distance, NewConnection, StepName
+from howfar.distance.record import NOT_VERIFIED, Distance, Encryption, Limit, NewConnection, StepName
 
 WIDTH = 80
 LINES = 21
 _INDENT = 16
+_NUMBER = re.compile(r"([0-9]) (?=(?:µs|ms|s)\b)")
+"""A number and its unit stay in one line."""
+_COLD, _COLD_NS = 5, 1_000_000
+"""The first request is named if it takes five times the median, and a millisecond."""
 _STEPS: dict[StepName, str] = {"connect": "TCP", "greeting": "greeting", "tls_request": "TLS request", "login": "login"}
 
 
-def shown(ns: float, digits: int = 2) -> str:
-    """A time with its unit and two significant digits, `0.42 ms`; three from 100 on, so that nothing is rounded to zeros."""
-    for factor, unit, most in ((1e3, "µs", 100e3), (1e6, "ms", 1e9), (1e9, "s", float("inf"))):
-        if ns < most:
-            return f"{plain(ns / factor, digits)} {unit}"
-    raise AssertionError("every time is below infinity")
+def unit_of(ns: float) -> tuple[float, str]:
+    """The unit that a time is shown in, and its nanoseconds."""
+    for factor, unit, below in ((1e3, "µs", 100e3), (1e6, "ms", 1e9)):
+        if ns < below:
+            return factor, unit
+    return 1e9, "s"
 
 
-def plain(value: float, digits: int = 2) -> str:
-    """A number with so many significant digits, never in powers of ten: `0.42`, `85`, `128`."""
-    if value >= 10 ** (digits - 1):
-        return f"{value:,.0f}"
-    text = f"{value:.{digits}g}"
-    return text if "e" not in text else f"{value:.3f}"
+def shown(ns: float) -> str:
+    """A time with its unit and two significant digits, or more where that would be zeros: `0.42 ms`, `128 ms`."""
+    factor, unit = unit_of(ns)
+    return f"{plain(ns / factor)} {unit}"
 
 
-def together(times_ns: Sequence[float]) -> tuple[list[str], str]:
-    """Times in the one unit of the largest."""
-    largest = max(times_ns)
-    factor, unit = (1e3, "µs") if largest < 100e3 else (1e6, "ms") if largest < 1e9 else (1e9, "s")
-    return [plain(one / factor) for one in times_ns], unit
+def plain(value: float) -> str:
+    """A number with two significant digits, and never in powers of ten: `0.042`, `0.42`, `4.2`, `42`, `4,242`."""
+    for least, digits in ((9.95, 0), (0.995, 1), (0.0995, 2)):
+        if value >= least:
+            return f"{value:,.{digits}f}"
+    return f"{value:.3f}"
 
 
 def render(distance: Distance) -> str:
@@ -47,6 +51,11 @@ def headline(distance: Distance) -> str:
     """`MariaDB 10.11.19 at db.internal:3306 is 0.42 ms away.`"""
     assert distance.request is not None, "it was measured"
     who = distance.product or "The server"
+    between = (
+        next((fact.what for fact in distance.path.between if fact.what), None) if distance.path is not None else None
+    )
+    if between is not None:
+        who = f"{who} behind {between}"
     return f"{who} {distance.place} is {shown(distance.request.p50_ns)} away."
 
 
@@ -61,7 +70,7 @@ def _lines(distance: Distance) -> Iterator[str]:
     yield ""
     if distance.light_km is not None and distance.network_ns is not None:
         yield (
-            f"Light in fibre goes {plain(distance.light_km)} km and back in {shown(distance.network_ns)}: "
+            f"In {shown(distance.network_ns)} light goes {plain(distance.light_km)} km of fibre and back: "
             "what answers is no farther."
         )
     yield _next(distance)
@@ -69,7 +78,7 @@ def _lines(distance: Distance) -> Iterator[str]:
 
 def _row(label: str, text: str, lines: int = 2) -> list[str]:
     wrapped = textwrap.wrap(
-        text,
+        _NUMBER.sub("\\1\N{NO-BREAK SPACE}", text),
         WIDTH,
         initial_indent=f"{label:<{_INDENT}}",
         subsequent_indent=" " * _INDENT,
@@ -78,26 +87,26 @@ def _row(label: str, text: str, lines: int = 2) -> list[str]:
         max_lines=lines,
         placeholder=" …",
     )
-    return wrapped or [label]
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in wrapped] or [label]
 
 
 def _request(distance: Distance) -> list[str]:
     request, ping = distance.request, distance.ping
     assert request is not None, "it was measured"
+    factor, unit = unit_of(request.p50_ns)
     named = [("min", request.min_ns), ("p50", request.p50_ns), ("p95", request.p95_ns), ("p99", request.p99_ns)]
-    known = [(name, ns) for name, ns in named if ns is not None]
-    figures, unit = together([ns for _, ns in known])
-    text = "  ".join(f"{name} {figure}" for (name, _), figure in zip(known, figures, strict=True))
-    rows = _row("one request", f"{text} {unit}  ({request.count} x {request.request}, one at a time)")
-    network = distance.network_ns
-    if network is not None:
-        parts = [f"network {shown(network)}"]
-        if ping is not None:
-            parts.append(f"a ping {shown(ping.p50_ns)}")
-        parts.append(f"not network: {shown(max(request.p50_ns - network, 0))}")
-        rows += _row("  of which", ", ".join(parts))
-    elif ping is not None:
-        rows += _row("  a ping", shown(ping.p50_ns))
+    figures = [f"{name} {plain(ns / factor)}" for name, ns in (*named, ("mean", request.mean_ns)) if ns is not None]
+    rows = _row("one request", f"{'  '.join(figures)} {unit}")
+    count = f"{request.count} x {request.request}"
+    if distance.network_ns is not None:
+        rest = max(request.p50_ns - distance.network_ns, 0)
+        rows += _row("  network", f"{shown(distance.network_ns)} (TCP handshake); the rest: {shown(rest)}")
+    if ping is not None:
+        rows += _row("  ping", f"{shown(ping.p50_ns)} ({ping.request}); {count}, {ping.count} pings, one at a time")
+    else:
+        rows += _row("", f"{count}, one at a time")
+    if request.refusal is not None:
+        rows += _row("", f"the server refused each: {request.refusal}")
     return rows
 
 
@@ -107,12 +116,39 @@ def _connection(distance: Distance) -> list[str]:
     parts = [f"name {shown(distance.name.took_ns)}"] if distance.name is not None else []
     parts += [f"{step_name(distance, one.name)} {shown(one.took_ns)}" for one in connection.steps]
     total = connection.took_ns + (distance.name.took_ns if distance.name is not None else 0)
-    return _row("new connection", f"{shown(total)}: {', '.join(parts)} ({_how(connection)})")
+    text = f"{shown(total)}: {', '.join(parts)} ({_how(connection)})"
+    cold, request = distance.first_request_ns, distance.request
+    if cold is not None and request is not None and cold > max(_COLD * request.p50_ns, _COLD_NS):
+        text += f"; first request {shown(cold)}"
+    return _row("new connection", text)
 
 
 def _how(connection: NewConnection) -> str:
     trips = f"{connection.round_trips} round trip{'' if connection.round_trips == 1 else 's'}"
     return f"{trips}; median of {connection.count}" if connection.count > 1 else trips
+
+
+def failure(distance: Distance) -> Iterator[str]:
+    """What was tried, how far it came, and what to do: two or three lines."""
+    failed = distance.failure
+    assert failed is not None, "it failed"
+    worked = [f"name {shown(distance.name.took_ns)}"] if distance.name is not None else []
+    if distance.connection is not None:
+        worked += [f"{step_name(distance, one.name)} {shown(one.took_ns)}" for one in distance.connection.steps]
+    yield f"howfar: {failed.message}"
+    if worked:
+        yield f"  Worked before it: {', '.join(worked)}."
+    yield f"  {failed.advice}"
+
+
+def limit_line(limit: Limit) -> str:
+    """`p95>2ms: crossed, 2.6 ms [2.3, 3.1]`."""
+    if limit.value_ns is None:
+        return f"{limit.expression}: undecided, too few requests for this figure"
+    bounds = ""
+    if limit.interval_ns is not None:
+        bounds = f" [{shown(limit.interval_ns[0])}, {shown(limit.interval_ns[1])}]"
+    return f"{limit.expression}: {limit.verdict}, {shown(limit.value_ns)}{bounds}"
 
 
 def step_name(distance: Distance, name: StepName) -> str:
@@ -133,7 +169,7 @@ def _path(distance: Distance) -> list[str]:
     if path.kind == "other_machine" and path.mtu is not None:
         parts.append(f"MTU {path.mtu}")
     if encryption is not None:
-        parts.append(f"{encryption.version.replace('TLSv', 'TLS ')}, verified against {encryption.verified}")
+        parts.append(_verified(encryption))
     elif path.kind not in ("socket", "loopback"):
         parts.append("not encrypted")
     rows = _row("path", "; ".join(parts))
@@ -146,12 +182,23 @@ def _path(distance: Distance) -> list[str]:
     return rows
 
 
+def _verified(encryption: Encryption) -> str:
+    version = encryption.version.replace("TLSv", "TLS ")
+    if encryption.verified == NOT_VERIFIED:
+        return f"{version}, certificate not verified"
+    return f"{version}, certificate verified by {encryption.verified}"
+
+
 def _pages(distance: Distance) -> Iterator[str]:
-    yield f"{'a page of':<{_INDENT}}" + "".join(f"{page.requests:>10}" for page in distance.pages) + "  requests in turn waits"
-    yield _page_row("  kept", [page.kept_ns for page in distance.pages], "on a connection that is kept")
-    yield _page_row("  new", [page.new_ns for page in distance.pages], "on a new one")
+    yield (
+        f"{'a page of':<{_INDENT}}"
+        + "".join(f"{page.requests:>10}" for page in distance.pages)
+        + "  requests in turn waits"
+    )
+    yield _page_row("  kept", [page.kept_ns for page in distance.pages], "at least, on a kept connection")
+    yield _page_row("  new", [page.new_ns for page in distance.pages], "on a new connection")
     for other in distance.elsewhere:
-        rtt = "" if other.rtt_ns is None else f"if the network's RTT were {shown(other.rtt_ns)}"
+        rtt = "about, by its socket here" if other.rtt_ns is None else f"if the RTT were {other.rtt_ns / 1e6:g} ms"
         yield _page_row(f"  {other.name}", other.kept_ns, rtt)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from howfar.distance.screen import plain, shown
+from howfar.distance.screen import shown
 
 LEAST_INTERVAL_NS = 10_000_000
 """At most 100 requests a second."""
@@ -91,7 +91,7 @@ def rounded(value: int) -> int:
     """A positive number with three significant digits."""
     if value < 1000:
         return value
-    step = 10 ** (len(str(value)) - 3)
+    step: int = 10 ** (len(str(value)) - 3)
     return (value + step // 2) // step * step
 
 
@@ -163,9 +163,6 @@ def summary(watched: Watched) -> Iterator[str]:
         yield f"{event.at:%Y-%m-%d %H:%M:%S}  {event.says}"
 
 
-def window_line(watched: Watched, before: Watched | None, at: datetime) -> str:
+def window_line(watched: Watched, at: datetime) -> str:
     """One line for a log: the time of day, and the figures so far."""
     return f"{at:%H:%M:%S}  {watched.count:,} answered, {watched.lost:,} lost  {figures(watched)}"
-
-
-__all__ = ["Event", "Watched", "figures", "frame", "histogram", "plain", "rounded", "sparkline", "summary", "window_line"]

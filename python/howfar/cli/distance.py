@@ -1,0 +1,172 @@
+"""`howfar TARGET`: how far one server is. Without a target, the servers of this machine. Thin: reads, calls, shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from howfar.cli.screen import json_option, note
+from howfar.errors import HowfarError, QuantityError, UsageError
+from howfar.units import parse_duration_ns
+
+if TYPE_CHECKING:
+    from howfar.distance.limits import LimitExpression
+    from howfar.distance.record import Distance
+    from howfar.distance.session import Server
+
+LIMIT_CROSSED = 9
+UNREACHABLE = 10
+REFUSED = 11
+_REFUSALS = {"auth", "server_error"}
+"""Failures in which the server answered, and said no."""
+
+
+class _Duration(click.ParamType):
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_duration_ns(value)
+        except QuantityError as error:
+            self.fail(f"{error.message}. {error.advice}", param, ctx)
+
+
+DURATION = _Duration()
+
+
+@click.command(name="howfar")
+@click.argument("target", required=False)
+@click.option("--env", "env_name", metavar="NAME", help="Take the target from an environment variable.")
+@click.option("--user", metavar="USER", help="The account, if the target names none.")
+@click.option("--password-file", type=click.Path(path_type=Path), metavar="FILE", help="First line: the password.")
+@click.option("--ask-password", is_flag=True, help="Ask for the password.")
+@click.option("--defaults-file", type=click.Path(path_type=Path), metavar="FILE", help="MySQL's option file.")
+@click.option("--timeout", type=DURATION, default="5s", metavar="TIME", help="For each step.  [default: 5s]")
+@click.option("--count", type=click.IntRange(1, 1_000_000), metavar="N", help="Requests; with --watch, end after them.")
+@click.option("--bandwidth", is_flag=True, help="Also fetch one answer of 8 MiB.")
+@click.option("--watch", is_flag=True, help="Ask again and again until Ctrl-C.")
+@click.option("--interval", type=DURATION, metavar="TIME", help="Between two requests of --watch.  [default: 1s]")
+@click.option("--fail-if", "fail_if", multiple=True, metavar="LIMIT", help="Exit with code 9 if, such as p95>2ms.")
+@click.option("--strict", is_flag=True, help="An undecided limit fails, too.")
+@json_option
+@click.option("--csv", "as_csv", is_flag=True, help="Write the figures as CSV.")
+@click.option("--prometheus", type=click.Path(path_type=Path), metavar="FILE", help="Also write Prometheus' format.")
+def distance(target: str | None, **options: Any) -> int:
+    """Say how far a database server is from here, and what that means for a page.
+
+    TARGET is a URL as drivers and consoles have it, HOST:PORT, or the path of a socket: mysql://app@db.internal/shop,
+    postgresql:///shop, redis://10.0.0.5, jdbc:mysql://db/shop, app@tcp(db:3306)/shop, /run/mysqld/mysqld.sock.
+
+    It connects a few times, one at a time, and sends at most 500 small requests that read nothing. Without TARGET it lists the
+    servers of this machine, and connects to none.
+    """
+    if target is None and options["env_name"] is None and options["defaults_file"] is None:
+        return _list_servers(options["as_json"])
+    from howfar.distance.limits import parse_limit
+
+    limits = [parse_limit(text) for text in options["fail_if"]]
+    server = _find(target, options)
+    for text in server.notes:
+        note(text)
+    if options["watch"] or options["interval"] is not None:
+        from howfar.cli.watch import watch
+
+        return watch(server, options["interval"], options["count"], options["timeout"], options["as_json"])
+    return _measure(server, limits, options)
+
+
+def _list_servers(as_json: bool) -> int:
+    from howfar.cli.servers_here import show_servers
+
+    return show_servers(as_json)
+
+
+def _find(target: str | None, options: dict[str, Any]) -> Server:
+    """The server that target, options and environment name. Raises UsageError, EngineError."""
+    from howfar.cli.target import find_server
+    from howfar.distance.target import server_of, service_of_address
+
+    login = find_server(
+        target,
+        env_name=options["env_name"],
+        user=options["user"],
+        password_file=options["password_file"],
+        ask_password=options["ask_password"],
+        defaults_file=options["defaults_file"],
+    )
+    service = service_of_address(login.address)
+    if service is not None:
+        return server_of(login, service)
+    return _detected(login, options["timeout"])
+
+
+def _detected(login: Any, timeout_ns: int) -> Server:
+    from howfar.distance.detect import detect
+    from howfar.distance.measure import find_addresses
+    from howfar.distance.target import server_of
+
+    asked = server_of(login, "mysql")
+    if asked.port is None and asked.socket is None:
+        raise UsageError(
+            f"{asked.host}: which server there?",
+            "Add its port, such as :3306 for MySQL, :5432 for PostgreSQL, :6379 for Redis or :11211 for Memcached.",
+        )
+    _, targets = find_addresses(asked, timeout_ns)
+    for address in targets:
+        service = detect(asked, address)
+        if service is not None:
+            note(f"{asked.place.partition(' ')[2]} speaks {service}; {service}://… says so at once")
+            return server_of(login, service)
+    raise UsageError(
+        f"nothing {asked.place} speaks MySQL, PostgreSQL, Redis or Memcached",
+        "Name the kind of server: mysql://…, postgresql://…, redis://… or memcached://….",
+    )
+
+
+def _measure(server: Server, limits: list[LimitExpression], options: dict[str, Any]) -> int:
+    from howfar.distance.limits import judge
+    from howfar.distance.measure import Effort, MeasurementFailed, measure
+
+    effort = Effort(timeout_ns=options["timeout"], bandwidth=options["bandwidth"], count=options["count"])
+    failed: MeasurementFailed | None = None
+    try:
+        found = measure(server, effort)
+    except MeasurementFailed as error:
+        found, failed = error.distance, error
+    judged = tuple(judge(limit, found) for limit in limits)
+    bad = {"crossed", "undecided"} if options["strict"] else {"crossed"}
+    passed = None if not judged else not any(one.verdict in bad for one in judged)
+    found = found.model_copy(update={"limits": judged, "passed": passed})
+    _show(found, failed, options)
+    if failed is not None:
+        return exit_code_of(found)
+    return LIMIT_CROSSED if passed is False else 0
+
+
+def exit_code_of(failed: Distance) -> int:
+    """The exit code of a measurement that failed: the server said no, or did not answer."""
+    assert failed.failure is not None, "it failed"
+    return REFUSED if failed.failure.code in _REFUSALS else UNREACHABLE
+
+
+def _show(found: Distance, failed: HowfarError | None, options: dict[str, Any]) -> None:
+    from howfar.distance import formats, screen
+
+    if options["prometheus"] is not None:
+        options["prometheus"].write_text(formats.prometheus_text(found), encoding="utf-8")
+    if options["as_json"]:
+        click.echo(found.model_dump_json(indent=2))
+    elif options["as_csv"]:
+        click.echo(formats.csv_text(found), nl=False)
+    elif failed is None:
+        click.echo(screen.render(found))
+    if failed is not None:
+        for line in screen.failure(found):
+            click.echo(line, err=True)
+    elif found.limits and not (options["as_json"] or options["as_csv"]):
+        for limit in found.limits:
+            click.echo(screen.limit_line(limit))

@@ -1,0 +1,44 @@
+"""Which kind of server answers at an address whose port does not say so: each kind is spoken to in turn.
+
+No handshake is abandoned: MySQL speaks first, and is then logged in to; the others have heard nothing that they count or log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from howfar.distance.session import Lost, PingSession, Server, ping_session
+from howfar.engine.messages import NotOpened, Target
+from howfar.services import SERVICES, ServiceName
+
+_WAIT_NS = 2_000_000_000
+"""For the first word of each kind; a server of another kind waits in silence."""
+BY_PORT: Mapping[int, ServiceName] = {service.port: service.name for service in SERVICES.values()}
+
+
+def detect(server: Server, target: Target) -> ServiceName | None:
+    """The kind of server that answers; None: none of those that are measured. Raises EngineError."""
+    order: tuple[ServiceName, ...] = ("mysql", "postgresql", "redis", "memcached")
+    return next((service for service in order if _is(replace(server, service=service), target)), None)
+
+
+def _is(server: Server, target: Target) -> bool:
+    with ping_session(server, target, _WAIT_NS) as session:
+        opened = session.open()
+        if isinstance(opened, NotOpened):
+            # A server that refuses the login, or wants TLS, is of the kind that was spoken to.
+            return opened.failure.code in ("auth", "tls", "server_error")
+        return server.service in ("mysql", "postgresql") or _answers_ping(server.service, session)
+
+
+def _answers_ping(service: ServiceName, session: PingSession) -> bool:
+    """Redis and Memcached let anybody in without a word: what they answer to their ping tells them apart."""
+    try:
+        answer = session.fetch(())
+    except Lost:
+        return False
+    text = answer.rows[0][0] if answer.rows and answer.rows[0] else ""
+    if service == "redis":
+        return text == "PONG" or (answer.refusal or "").startswith(("NOAUTH", "DENIED", "LOADING"))
+    return (text or "").startswith("VERSION ")

@@ -1,0 +1,93 @@
+"""From a complete address to a server that can be measured: its kind, and the session to have with it. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from howfar.address import SYSTEM_CA, Login, ServerAddress
+from howfar.distance.detect import BY_PORT
+from howfar.distance.session import Server
+from howfar.engine.messages import Session, Tls
+from howfar.errors import UsageError
+from howfar.services import ServiceName
+
+_VERIFY = {"VERIFY_CA": "ca", "VERIFY_IDENTITY": "full"}
+
+
+def service_of_address(address: ServerAddress) -> ServiceName | None:
+    """The kind of server that an address names, or that its port is usual for; None: neither says."""
+    return address.protocol or (BY_PORT.get(address.port) if address.port is not None else None)
+
+
+def server_of(login: Login, service: ServiceName) -> Server:
+    """Raises UsageError for a session that cannot be had."""
+    address = login.address
+    return Server(
+        service=service,
+        shown=shown_target(address, service),
+        host=None if address.socket is not None else address.hostaddr or address.host or "localhost",
+        port=None if address.socket is not None else address.port,
+        socket=address.socket,
+        user=address.user or "",
+        password=login.password.reveal(),
+        database=_database(address, service),
+        session=_session(address, service),
+        verified=_verified(address),
+        notes=login.notes,
+    )
+
+
+def shown_target(address: ServerAddress, service: ServiceName) -> str:
+    """The address as a URL without a password: `mysql://app@db.internal:3306/shop`."""
+    user = f"{address.user}@" if address.user else ""
+    database = address.database or ("" if address.database_number is None else str(address.database_number))
+    if address.socket is not None:
+        return f"{service}://{user}{address.socket}" + (f"?db={database}" if database else "")
+    return f"{service}://{user}{address.where}" + (f"/{database}" if database else "")
+
+
+def _database(address: ServerAddress, service: ServiceName) -> str:
+    if service == "redis":
+        return "" if not address.database_number else str(address.database_number)
+    return address.database or ""
+
+
+def _session(address: ServerAddress, service: ServiceName) -> Session:
+    return Session(
+        tls=_tls(address, service),
+        fetch_server_key=address.fetch_server_key is True,
+        allow_cleartext_password=address.allow_cleartext_password is True,
+        server_key_file=address.server_key_file,
+        multi_statements=False,
+    )
+
+
+def _tls(address: ServerAddress, service: ServiceName) -> Tls | None:
+    """As the server's own client has it: where nothing is said, MySQL and PostgreSQL encrypt if the server offers it over TCP."""
+    mode = address.ssl_mode
+    if mode is None and service in ("mysql", "postgresql") and address.socket is None:
+        mode = "PREFERRED"
+    if mode in (None, "DISABLED"):
+        return None
+    verify: Any = _VERIFY.get(mode or "", "none")
+    if (address.ssl_cert is None) != (address.ssl_key is None):
+        raise UsageError("ssl-cert and ssl-key must be given together", "Name both files, or neither.")
+    return Tls(
+        versions=address.tls_versions or "any",
+        verify=verify,
+        direct=address.tls_direct is True,
+        ca_file=address.ssl_ca,
+        cert_file=address.ssl_cert,
+        key_file=address.ssl_key,
+        cipher=address.ssl_cipher,
+        server_name=address.host,
+        resumption=False,
+        optional=mode == "PREFERRED",
+    )
+
+
+def _verified(address: ServerAddress) -> str:
+    authority = "the authorities of this machine" if address.ssl_ca == SYSTEM_CA else f"the CA in {address.ssl_ca}"
+    if address.ssl_mode == "VERIFY_IDENTITY":
+        return f"{authority} and the name {address.host}" if address.ssl_ca else "the password"
+    return authority if address.ssl_mode == "VERIFY_CA" else "nothing"

@@ -1,0 +1,166 @@
+"""The screens of `howfar TARGET`, against golden texts that a person has read, and what must hold for all of them.
+
+`HOWFAR_GOLDEN=write pytest tests/unit/test_distance_screen.py` writes the goldens anew; read the difference before committing it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from jsonschema import Draft202012Validator
+from tests.unit import made_distance
+from tests.unit.rendered import GOLDEN, is_golden
+
+from howfar.distance.formats import csv_text, prometheus_text
+from howfar.distance.record import Distance, schema_text
+from howfar.distance.screen import LINES, WIDTH, failure, plain, render, shown
+from howfar.distance.watch import Watched, frame, summary
+
+SCREENS: dict[str, Callable[[], Distance]] = {
+    "remote": made_distance.remote,
+    "socket": made_distance.socket,
+    "pooler": made_distance.pooler,
+    "far": made_distance.far,
+}
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_screen(name: str) -> None:
+    is_golden(GOLDEN / f"distance-{name}.txt", render(SCREENS[name]()) + "\n")
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_a_screen_fits_a_terminal_of_24_lines_and_80_columns(name: str) -> None:
+    lines = render(SCREENS[name]()).splitlines()
+    assert len(lines) <= LINES
+    assert max(map(len, lines)) <= WIDTH
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_the_text_has_no_time_that_json_lacks(name: str) -> None:
+    """Every time on the screen is a field of the record, or a difference that is named as one."""
+    distance = SCREENS[name]()
+    numbers = {shown(ns) for ns in _integers(json.loads(distance.model_dump_json()))}
+    request, network = distance.request, distance.network_ns
+    assert request is not None and distance.connection is not None
+    lookup = distance.name.took_ns if distance.name is not None else 0
+    numbers |= {shown(request.p50_ns - (network or 0)), shown(distance.connection.took_ns + lookup)}
+    numbers |= {f"{other.rtt_ns / 1e6:g} ms" for other in distance.elsewhere if other.rtt_ns is not None}
+    numbers |= {
+        address.why.rpartition("in ")[2]
+        for address in (distance.name.addresses if distance.name else ())
+        if address.why
+    }
+    for time in re.findall(r"[\d.,]+ (?:µs|ms|s)\b", render(distance)):
+        assert time in numbers or time in _with_unit_of_p50(distance), time
+
+
+def _integers(value: object) -> list[int]:
+    if isinstance(value, dict):
+        return [one for part in value.values() for one in _integers(part)]
+    if isinstance(value, list):
+        return [one for part in value for one in _integers(part)]
+    return [value] if isinstance(value, int) and not isinstance(value, bool) else []
+
+
+def _with_unit_of_p50(distance: Distance) -> set[str]:
+    assert distance.request is not None
+    unit = shown(distance.request.p50_ns).rpartition(" ")[2]
+    factor = {"µs": 1e3, "ms": 1e6, "s": 1e9}[unit]
+    return {f"{plain(distance.request.mean_ns / factor)} {unit}"}
+
+
+def test_a_failure_says_what_worked_and_what_to_do() -> None:
+    is_golden(GOLDEN / "distance-silent.txt", "\n".join(failure(made_distance.silent())) + "\n")
+
+
+def test_csv() -> None:
+    text = csv_text(made_distance.remote())
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert {row["metric"]: row["value"] for row in rows}["request_p50_ns"] == str(
+        made_distance.remote().request.p50_ns  # type: ignore[union-attr]
+    )
+    is_golden(GOLDEN / "distance.csv", text)
+
+
+def test_prometheus_text_is_one_gauge_a_name_with_its_help() -> None:
+    text = prometheus_text(made_distance.remote())
+    is_golden(GOLDEN / "distance.prom", text)
+    assert "howfar_up" in prometheus_text(made_distance.silent())
+    assert re.search(r"^howfar_up\{[^}]*\} 0$", prometheus_text(made_distance.silent()), re.MULTILINE)
+
+
+@pytest.mark.parametrize("made", [*SCREENS.values(), made_distance.silent])
+def test_json_follows_its_schema_also_on_failure(made: Callable[[], Distance]) -> None:
+    Draft202012Validator(json.loads(schema_text())).validate(json.loads(made().model_dump_json()))
+
+
+def test_the_schema_is_current() -> None:
+    file = GOLDEN.parents[1] / "schema" / "distance.json"
+    assert file.read_text() == schema_text(), "python -m howfar.distance.record"
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [(900, "0.90 µs"), (9_960, "10 µs"), (42_000, "42 µs"), (99_999, "100 µs"), (100_000, "0.10 ms"), (416_000, "0.42 ms"),
+     (85_100_000, "85 ms"), (999_900_000, "1,000 ms"), (5_123_000_000, "5.1 s")],
+)  # fmt: skip
+def test_times_have_two_significant_digits(ns: int, text: str) -> None:
+    assert shown(ns) == text
+
+
+def _watched() -> Watched:
+    watched = Watched(title="mysql://app@db.internal:3306/shop: SELECT 1", interval_ns=1_000_000_000)
+    at = datetime(2026, 11, 28, 12, 0, 0, tzinfo=UTC)
+    for second in range(400):
+        if second == 200:
+            watched.was_lost(
+                "the connection to 10.0.4.17:3306 broke: Connection reset by peer", at + timedelta(seconds=200)
+            )
+        watched.answered(
+            420_000 + 1_000 * (second * 37 % 60) + (2_000_000 if second == 300 else 0), at + timedelta(seconds=second)
+        )
+    watched.missed = 2
+    return watched
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40)])
+def test_the_live_screen_fits_and_is_as_read(width: int, height: int) -> None:
+    text = frame(_watched(), None, width, height)
+    assert len(text.splitlines()) < height
+    assert max(map(len, text.splitlines())) <= width
+    is_golden(GOLDEN / f"distance-watch-{width}.txt", text + "\n")
+
+
+def test_a_request_that_hangs_shows_its_age() -> None:
+    assert "waiting for 3.0 s" in frame(_watched(), 3_000_000_000, 80, 24)
+    assert "waiting" not in frame(_watched(), 300_000, 80, 24)
+
+
+def test_a_watch_that_has_seen_nothing_has_a_screen() -> None:
+    empty = Watched(title="x", interval_ns=1_000_000_000)
+    assert "no answer yet" in frame(empty, None, 80, 24)
+    assert "0 requests answered" in "\n".join(summary(empty))
+
+
+def test_lost_and_slow_requests_stay_in_the_summary_with_their_time() -> None:
+    text = "\n".join(summary(_watched()))
+    assert "12:03:20  lost: the connection" in text
+    assert "12:05:00  slow: 2.4 ms" in text
+
+
+def test_percentiles_of_a_watch_are_those_of_its_samples_to_three_digits() -> None:
+    watched = Watched(title="x", interval_ns=1)
+    samples = [1_000 + 17 * (number * 7919 % 3000) for number in range(3000)]
+    for one in samples:
+        watched.answered(one, datetime.now(UTC))
+    for share in (0.5, 0.95, 0.99):
+        exact = sorted(samples)[round(share * len(samples)) - 1]
+        found = watched.quantile_ns(share)
+        assert found is not None and abs(found - exact) / exact < 0.006
