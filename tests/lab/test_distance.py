@@ -1,0 +1,264 @@
+"""`howfar TARGET` at real servers, and at peers that are none: what it says, what the server counts, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from howfar.distance.record import MOST_CONNECTS, MOST_REQUESTS
+from howfar.lab.servers import DATABASE, USER
+from tests.lab.servers_here import SERVERS, Running, prepared, short_directory, started
+from tests.lab.stores_here import free_port, memcached, redis
+
+pytestmark = pytest.mark.lab
+HOWFAR = [sys.executable, "-m", "howfar.cli"]
+MOST_S = 60
+
+
+def howfar(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*HOWFAR, *words], capture_output=True, text=True, timeout=MOST_S, env={**os.environ, **environment}
+    )
+
+
+def measured(*words: str, **environment: str) -> dict[str, Any]:
+    done = howfar("--json", *words, **environment)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found["failure"] is None
+    return found
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    work = short_directory(tmp_path_factory.mktemp("s", numbered=True))
+    with started(prepared(request.param, work)) as running:
+        yield running
+
+
+def url(running: Running, **parameters: str) -> str:
+    host, port = running.address
+    query = "&".join(f"{name.replace('_', '-')}={value}" for name, value in parameters.items())
+    return f"mysql://{USER}@{host}:{port}/{DATABASE}" + (f"?{query}" if query else "")
+
+
+def by_socket(running: Running) -> str:
+    return f"mysql://{running.server.socket}?user={USER}&db={DATABASE}"
+
+
+def status(running: Running) -> dict[str, int]:
+    names = (
+        "Connections",
+        "Aborted_connects",
+        "Aborted_clients",
+        "Questions",
+        "Bytes_sent",
+        "Com_select",
+        "Com_admin_commands",
+    )
+    rows = running.execute(f"SHOW GLOBAL STATUS WHERE Variable_name IN {names}")
+    return {str(row["Variable_name"]): int(str(row["Value"])) for row in rows}
+
+
+@pytest.mark.parametrize("of", [url, by_socket])
+def test_the_screen_begins_with_the_answer_and_fits(server: Running, of: Callable[[Running], str]) -> None:
+    done = howfar(of(server), HOWFAR_PASSWORD=server.password)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert re.fullmatch(r"(MariaDB|MySQL) [\d.]+ (on|at) \S+ is [\d.,]+ (µs|ms) away\.", lines[0]), lines[0]
+    assert len(lines) <= 22 and max(map(len, lines)) <= 80
+    assert lines[-1].startswith("Next: howfar ")
+    assert server.password not in done.stdout + done.stderr
+
+
+def test_the_server_counts_what_is_documented_and_nothing_aborted(server: Running) -> None:
+    before = status(server)
+    found = measured(url(server), HOWFAR_PASSWORD=server.password)
+    after = status(server)
+    grown = {name: after[name] - before[name] for name in before}
+    count, pings = found["request"]["count"], found["ping"]["count"]
+    # Ours and the one connection that asked for the counters the second time.
+    assert grown["Connections"] == found["connection"]["count"] + 1 <= MOST_CONNECTS
+    assert grown["Aborted_connects"] == grown["Aborted_clients"] == 0
+    # The first request, the identity, and those that are measured; pings are counted apart, if at all.
+    assert count + 2 <= grown["Com_select"] <= count + 3
+    assert count + pings + 2 <= MOST_REQUESTS
+
+
+def test_every_part_of_the_record_is_there(server: Running) -> None:
+    found = measured(url(server), HOWFAR_PASSWORD=server.password)
+    assert found["path"]["kind"] == "loopback" and found["path"]["between"] == []
+    assert [step["name"] for step in found["connection"]["steps"]][:2] == ["connect", "greeting"]
+    assert 0 < found["network_ns"] <= found["request"]["p50_ns"]
+    assert len(found["request"]["samples_ns"]) == found["request"]["count"]
+    assert [page["requests"] for page in found["pages"]] == [10, 60, 200]
+
+
+def test_a_wrong_password_is_tried_once_and_refused(server: Running) -> None:
+    before = status(server)["Aborted_connects"]
+    done = howfar("--json", url(server), HOWFAR_PASSWORD="not-this-one")
+    assert done.returncode == 11
+    failure = json.loads(done.stdout)["failure"]
+    assert failure["step"] == "login" and failure["advice"]
+    assert "not-this-one" not in done.stdout + done.stderr
+    assert status(server)["Aborted_connects"] - before == 1
+
+
+def test_a_limit_ends_with_its_own_exit_code(server: Running) -> None:
+    assert howfar("--fail-if", "p50>0ms", url(server), HOWFAR_PASSWORD=server.password).returncode == 9
+    assert howfar("--fail-if", "p50>10s", url(server), HOWFAR_PASSWORD=server.password).returncode == 0
+
+
+def test_bandwidth_is_one_answer_of_8_mib(server: Running) -> None:
+    found = measured("--bandwidth", url(server), HOWFAR_PASSWORD=server.password)
+    if found["bandwidth"] is None:
+        pytest.skip("max_allowed_packet of this server is smaller than the answer")
+    assert 8 * 2**20 <= found["bandwidth"]["bytes"] <= 8.1 * 2**20
+
+
+def test_a_watch_ends_after_its_count_with_a_summary(server: Running) -> None:
+    words = ("--watch", "--interval", "10ms", "--count", "20", url(server))
+    done = howfar(*words, HOWFAR_PASSWORD=server.password)
+    assert done.returncode == 0, done.stderr
+    assert "20 requests answered, 0 lost" in done.stdout
+    lines = howfar("--json", *words, HOWFAR_PASSWORD=server.password).stdout.splitlines()
+    assert len(lines) == 20 and all(json.loads(line)["latency_ns"] > 0 for line in lines)
+
+
+# ---------------------------------------------------------------- the other servers
+
+
+def test_redis_counts_what_is_documented(tmp_path: Path) -> None:
+    with redis(tmp_path) as store:
+        assert store.tcp is not None
+        found = measured(f"redis://127.0.0.1:{store.tcp.port}")
+        assert store.counted("get") == found["request"]["count"] + 1
+        assert store.counted("ping") == found["ping"]["count"]
+        assert store.counted("set") == 0
+        assert found["product"].startswith("Redis ")
+        local = measured(f"redis://{store.unix.path}")
+        assert local["path"]["kind"] == "socket" and local["network_ns"] is None
+
+
+def test_a_redis_with_a_password_is_refused_without_and_measured_with_it(tmp_path: Path) -> None:
+    with redis(tmp_path, "--requirepass", "sesame") as store:
+        assert store.tcp is not None
+        target = f"redis://127.0.0.1:{store.tcp.port}"
+        refused = howfar(target)
+        assert refused.returncode == 11 and "NOAUTH" in refused.stderr
+        assert measured(target, REDISCLI_AUTH="sesame")["request"]["refusal"] is None
+        given = howfar("--json", f"redis://:sesame@127.0.0.1:{store.tcp.port}")
+        assert given.returncode == 0 and "sesame" not in given.stdout + given.stderr
+
+
+def test_memcached(tmp_path: Path) -> None:
+    with memcached(tmp_path) as store:
+        found = measured(f"memcached://{store.unix.path}")
+        assert found["product"].startswith("Memcached ") and found["request"]["count"] == 320
+
+
+def test_a_port_that_says_nothing_is_asked_what_it_speaks(tmp_path: Path) -> None:
+    with redis(tmp_path) as store:
+        assert store.tcp is not None
+        done = howfar("--json", f"127.0.0.1:{store.tcp.port}")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["product"].startswith("Redis ") and "redis://" in done.stderr
+
+
+# ---------------------------------------------------------------- peers that are no server
+
+
+@contextmanager
+def peer(speak: Callable[[socket.socket], None]) -> Iterator[int]:
+    """Something that listens on loopback and treats each connection so."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.settimeout(MOST_S)
+    kept: list[socket.socket] = []
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            kept.append(connection)
+            threading.Thread(target=guarded, args=(connection,), daemon=True).start()
+
+    def guarded(connection: socket.socket) -> None:
+        try:
+            speak(connection)
+        except OSError:
+            pass
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield listening.getsockname()[1]
+    finally:
+        listening.close()
+        for connection in kept:
+            connection.close()
+
+
+def silence(connection: socket.socket) -> None:
+    connection.recv(1)
+    threading.Event().wait(MOST_S)
+
+
+def hang_up(connection: socket.socket) -> None:
+    connection.close()
+
+
+def text(connection: socket.socket) -> None:
+    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n\x1b[2J\x1b]0;owned\x07")
+
+
+def endless(connection: socket.socket) -> None:
+    while True:
+        connection.sendall(b"\x00" * 65536)
+
+
+def drip(connection: socket.socket) -> None:
+    while True:
+        connection.sendall(b"\x4a")
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("scheme", ["mysql", "postgresql", "redis", "memcached"])
+@pytest.mark.parametrize("speak", [silence, hang_up, text, endless, drip])
+def test_a_peer_that_is_no_server_ends_within_its_limit(scheme: str, speak: Callable[[socket.socket], None]) -> None:
+    with peer(speak) as port:
+        began = time.monotonic()
+        done = howfar("--json", "--timeout", "1s", f"{scheme}://u:pass-word@127.0.0.1:{port}")
+        assert done.returncode in (10, 11), done.stderr
+        failure = json.loads(done.stdout)["failure"]
+        assert failure["message"] and failure["advice"]
+        assert "pass-word" not in done.stdout + done.stderr
+        assert "\x1b" not in done.stdout + done.stderr
+        # Each of at most four steps has a second; the rest is a machine that is busy.
+        assert time.monotonic() - began < 30
+
+
+def test_what_cannot_be_reached_says_what_was_tried_and_what_to_do() -> None:
+    for target, code, says in (
+        (f"mysql://u@127.0.0.1:{free_port()}/", 10, "refused"),
+        ("mysql://u@no-such-host.invalid/", 10, "not known"),
+        ("mysql:///tmp/no-such-socket.sock?user=u", 10, "No such file"),
+        ("pyproject.toml", 2, ""),
+        ("bareword", 2, ""),
+    ):
+        done = howfar(target)
+        assert done.returncode == code, (target, done.stderr)
+        assert says in done.stderr and "Traceback" not in done.stderr
+        assert len(done.stderr.splitlines()) <= 4
