@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -197,10 +197,8 @@ def peer(speak: Callable[[socket.socket], None]) -> Iterator[int]:
             threading.Thread(target=guarded, args=(connection,), daemon=True).start()
 
     def guarded(connection: socket.socket) -> None:
-        try:
+        with suppress(OSError):
             speak(connection)
-        except OSError:
-            pass
 
     threading.Thread(target=serve, daemon=True).start()
     try:

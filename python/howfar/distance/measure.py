@@ -55,6 +55,7 @@ _NEAR_NS = 50_000_000
 _ROUNDS = 160
 """Rounds of request, ping, request: 480 of the 500 requests, and 320 for the percentiles of the request."""
 _ROUNDS_WITHIN_NS = 2 * _SECOND_NS
+_NOT_LET_IN = ("NOAUTH", "DENIED", "CLIENT_ERROR unauthenticated")
 _FAR_PINGS = 5
 _LEAST = 60
 """Requests without which there is no p95."""
@@ -222,6 +223,7 @@ class _Measuring:
         answers = [self._rows(words) for words in self.requests.identity]
         identity = identify(self.server.service, answers)
         cold = self.session.ask([self.requests.query], 1, _SECOND_NS)
+        self._must_be_let_in(cold.refusals[0])
         samples = self._requests(cold.latencies_ns[0][0])
         handshakes = [one.handshake_rtt_ns for one in opened if one.handshake_rtt_ns is not None]
         measured = distance.model_copy(
@@ -261,6 +263,20 @@ class _Measuring:
                 )
             opened.append(found)
         return opened
+
+    def _must_be_let_in(self, refusal: str | None) -> None:
+        """Redis and Memcached let anybody connect, and refuse the first request of whoever should have given a password."""
+        if refusal is not None and refusal.startswith(_NOT_LET_IN):
+            place = self.server.place.partition(" ")[2]
+            raise Lost(
+                Failure(
+                    step="login",
+                    code="auth",
+                    message=f"{place} wants a password: {refusal}",
+                    advice="Give one: --ask-password, --password-file, HOWFAR_PASSWORD, or in the target.",
+                    waited_ns=None,
+                )
+            )
 
     def _socket_saving(self, measured: Distance, identity: Identity) -> int | None:
         """Measured beside it, where TCP was used and a Unix socket of the server is known: nobody logs in to that unasked."""
