@@ -678,9 +678,9 @@ ENDLESS = {
         _authentication(10, b"SCRAM-SHA-256\0\0") + _authentication(11, b"r=x,s=c2FsdA==,i=999999999"),
         "too many iterations",
     ),
-    "an answer of a gigabyte": (b"E\x40\0\0\0", "too long"),
-    "an answer of less than nothing": (b"S\0\0\0\0", "too long"),
-    "notices without end": (_message(b"N", b"SWARNING\0M" + b"x" * 8000 + b"\0\0") * 1_200, "too long"),
+    "an answer of a gigabyte": (b"E\x40\0\0\0", "more than"),
+    "an answer of less than nothing": (b"S\0\0\0\0", "more than"),
+    "notices without end": (_message(b"N", b"SWARNING\0M" + b"x" * 8000 + b"\0\0") * 1_200, "more than"),
 }
 """What a peer that claims to be PostgreSQL answers to a login, and what is said of it."""
 

@@ -27,6 +27,7 @@ from howfar.doctor.findings import (
 )
 from howfar.doctor.targets import Login, Logins, Target, parse_target
 from howfar.engine.messages import UnixTarget
+from howfar.errors import MissingError
 from howfar.load.target import ServerAddress, parse_option_file
 from howfar.units import counted
 
@@ -89,6 +90,8 @@ def doctor(
         click.echo(seen.model_dump_json(indent=2, by_alias=True))
     else:
         click.echo(screen(seen, min(shutil.get_terminal_size((100, 24)).columns, _WIDTH_MOST)))
+    if targets and seen.unseen:
+        return MissingError.exit_code
     return TO_CHANGE if strict and seen.to_change else 0
 
 

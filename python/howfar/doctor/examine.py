@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import howfar
 from howfar.doctor import floors, procfs
@@ -35,14 +36,16 @@ from howfar.doctor.findings import (
     Server,
     Transport,
     Unseen,
+    address_text,
 )
 from howfar.doctor.proposals import own_paths
 from howfar.doctor.protocols import PROTOCOLS
-from howfar.doctor.protocols.session import Counters, Endpoint, NotThis, Refused, SelfReport, Session
+from howfar.doctor.protocols.session import Counters, Endpoint, GuardedSession, NotThis, Refused, SelfReport
 from howfar.doctor.targets import Login, Logins, Target
 from howfar.errors import HowfarError, MissingError
 from howfar.lab.idle import cannot_poll
 
+Answer = TypeVar("Answer")
 _NO_REPORT = SelfReport(None, (), (), {})
 _BUNDLE_READS = 6
 
@@ -52,7 +55,7 @@ class _ServerState:
     """A server during the examination."""
 
     known: Known
-    session: Session | None
+    session: GuardedSession | None
     by: Transport | None = None
     """The session's."""
     before: Counters | None = None
@@ -61,16 +64,9 @@ class _ServerState:
 
 
 def examine(targets: Sequence[Target], logins: Logins, seconds: float) -> Examination:
-    """Examine the servers named, or all that are found. Raises MissingError when a named one does not answer."""
-    candidates, unseen = discover()
-    if targets:
-        known = [identify(_candidate(target, candidates), logins, target) for target in targets]
-    else:
-        known = [identify(candidate, logins, None) for candidate in candidates]
-    for server, target in zip(known, targets, strict=False):
-        if server is None or not server.endpoints:
-            raise _no_answer(target)
-    states = [_ServerState(server, *_admitted(server)) for server in known if server is not None]
+    """Examine the servers named, or all that are found. Raises MissingError when none of the named ones answers."""
+    found, unseen = _named(targets, logins) if targets else _found(logins)
+    states = [_ServerState(server, *_admitted(server)) for server in found]
     try:
         watched, programs = _watch(states, seconds)
     finally:
@@ -99,8 +95,34 @@ def examine(targets: Sequence[Target], logins: Logins, seconds: float) -> Examin
             )
             for server, path in zip(servers, paths, strict=True)
         ),
-        unseen=() if targets else unseen,
+        unseen=unseen,
     )
+
+
+def _found(logins: Logins) -> tuple[list[Known], tuple[Unseen, ...]]:
+    candidates, unseen = discover()
+    known = [identify(candidate, logins, None) for candidate in candidates]
+    return [server for server in known if server is not None], unseen
+
+
+def _named(targets: Sequence[Target], logins: Logins) -> tuple[list[Known], tuple[Unseen, ...]]:
+    """The named servers, and those of them that do not answer. Raises MissingError when none does."""
+    candidates, _ = discover()
+    found: list[Known] = []
+    silent: list[Unseen] = []
+    for target in targets:
+        server = identify(_candidate(target, candidates), logins, target)
+        if server is not None and server.endpoints:
+            found.append(server)
+        else:
+            where = f"{target.kind.shown} server at {target.path or address_text(target.host, target.port)}"
+            silent.append(Unseen(what=f"the {where}", why=_why_silent(target), how=""))
+    if not found:
+        raise MissingError(
+            f"{silent[0].what} does not answer: {silent[0].why}",
+            "Is the server running, and does it listen there? Without a DSN, howfar doctor searches this machine for servers.",
+        )
+    return found, tuple(silent)
 
 
 def _candidate(target: Target, candidates: Sequence[Candidate]) -> Candidate:
@@ -124,22 +146,17 @@ def _is_here(host: str, address: ListenAddress) -> bool:
     return address.dialled != address.host and procfs.is_of_this_machine(host)
 
 
-def _no_answer(target: Target) -> MissingError:
-    where = target.path or f"{target.host} port {target.port}"
+def _why_silent(target: Target) -> str:
     try:
         PROTOCOLS[target.kind].greet(
             Endpoint(target.path, target.host, target.port, target.tls), Login(target.user or "", "")
         )
-        why = "it answered only the second time"
     except NotThis as reason:
-        why = str(reason)
-    return MissingError(
-        f"no {target.kind.shown} server answers at {where}: {why}",
-        "Is the server running, and does it listen there? Without a DSN, howfar doctor searches this machine for servers.",
-    )
+        return str(reason)
+    return "it answered only the second time"
 
 
-def _admitted(known: Known) -> tuple[Session | None, Transport | None]:
+def _admitted(known: Known) -> tuple[GuardedSession | None, Transport | None]:
     """A session on the cheapest endpoint that accepts the login, and its transport."""
     for transport, endpoint in known.endpoints.items():
         try:
@@ -153,29 +170,30 @@ def _watch(states: Sequence[_ServerState], seconds: float) -> tuple[Watched, dic
     """Watch connections and read counters before and after; in between, the doctor opens no connection."""
     began = time.monotonic()
     for state in states:
-        state.before = _counted(state)
+        state.before = _asked(state, GuardedSession.counters, "its counters", "an account that may read them")
     watch = Watch([_watching(key, state.known) for key, state in enumerate(states)])
     watched = watch.during(seconds)
     for state in states:
-        state.after = _counted(state)
+        state.after = _asked(state, GuardedSession.counters, "its counters", "an account that may read them")
     watched.seconds = time.monotonic() - began
     for state in states:
-        if state.session is not None:
-            try:
-                state.reported = state.session.report()
-            except (Refused, NotThis) as why:
-                state.known.unseen.append(Unseen(what="its settings and sessions", why=str(why), how=""))
+        state.reported = _asked(state, GuardedSession.report, "its settings and sessions", "") or _NO_REPORT
     return watched, watch.programs
 
 
-def _counted(state: _ServerState) -> Counters | None:
-    if state.session is None:
+def _asked(state: _ServerState, question: Callable[[GuardedSession], Answer], what: str, how: str) -> Answer | None:
+    """The answer to a question; None where it is not seen. After an answer that breaks the protocol nothing more is asked."""
+    if state.session is None or state.session.is_closed:
         return None
     try:
-        return state.session.counters()
-    except (Refused, NotThis, KeyError, ValueError) as why:
-        state.known.unseen.append(Unseen(what="its counters", why=str(why), how="an account that may read them"))
-        return None
+        return question(state.session)
+    except Refused as why:
+        unseen = Unseen(what=what, why=str(why), how=how)
+    except NotThis as why:
+        unseen = Unseen(what=what, why=str(why), how="")
+    if unseen not in state.known.unseen:
+        state.known.unseen.append(unseen)
+    return None
 
 
 def _watching(key: int, known: Known) -> Watching:

@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 
 from howfar.doctor.findings import Floor, IdleCost, Median, Transport
-from howfar.doctor.protocols.session import Endpoint, NotThis, Refused, ServerProtocol, make_blocking
+from howfar.doctor.protocols.session import Endpoint, Guarded, NotThis, Refused
 from howfar.doctor.targets import Login
 from howfar.lab.idle import idle_driver, polling
+from howfar.lab.servers.peer import make_blocking
 from howfar.stats.intervals import LEVEL
 
 ROUNDS = 24
@@ -31,10 +32,12 @@ _FAR_NS = 20e6
 _FAR_PINGS = 3
 _ENOUGH_S, _LEAST_ROUNDS = 5.0, 6
 """No further round after this time, if there are enough for an interval."""
+_MOST_S = 30.0
+"""Time after which a server that keeps the rounds waiting is not waited for."""
 
 
 def measure(
-    protocol: ServerProtocol, endpoints: Mapping[Transport, Endpoint], login: Login
+    protocol: Guarded, endpoints: Mapping[Transport, Endpoint], login: Login
 ) -> tuple[tuple[Floor, ...], dict[Transport, str]]:
     """The floors, and for each transport that could not be measured the reason.
 
@@ -49,8 +52,11 @@ def measure(
         if number >= _LEAST_ROUNDS and time.monotonic() - began > _ENOUGH_S:
             break
         for transport in _turned([name for name in endpoints if name not in reasons], number):
+            left_s = began + _MOST_S - time.monotonic()
+            if left_s <= 0:
+                break
             try:
-                trip, connect = _round(protocol, endpoints[transport], login, pings)
+                trip, connect = _round(protocol, endpoints[transport], login, pings, left_s)
             except (Refused, NotThis, OSError) as why:
                 reasons[transport] = str(why)
                 continue
@@ -58,33 +64,38 @@ def measure(
             connects[transport].append(connect)
         if number == 0 and any(connect[0] > _FAR_NS for connect in connects.values() if connect):
             pings = _FAR_PINGS
+    reasons |= {
+        name: f"it kept the rounds waiting for {_MOST_S:g} s" for name in endpoints if not round_trips[name]
+    } | reasons
     measured = [name for name in endpoints if name not in reasons]
     return tuple(_floor(name, endpoints[name], pings, round_trips[name], connects[name]) for name in measured), reasons
 
 
-def _round(protocol: ServerProtocol, endpoint: Endpoint, login: Login, pings: int) -> tuple[float, float]:
+def _round(protocol: Guarded, endpoint: Endpoint, login: Login, pings: int, left_s: float) -> tuple[float, float]:
     """The median ping, and the connect."""
     began = time.perf_counter_ns()
     session = protocol.open(endpoint, login)
     connect = time.perf_counter_ns() - began
     try:
-        _times(session.ping, min(_WARM, pings - 1))
-        return statistics.median(_times(session.ping, pings)), float(connect)
+        with session.peer.ends_within(left_s):
+            _times(session.ping, min(_WARM, pings - 1))
+            return statistics.median(_times(session.ping, pings)), float(connect)
     finally:
         session.close()
 
 
-def idle_cost(protocol: ServerProtocol, transport: Transport, endpoint: Endpoint, login: Login) -> IdleCost:
+def idle_cost(protocol: Guarded, transport: Transport, endpoint: Endpoint, login: Login) -> IdleCost:
     """Rounds of pings over one connection, half of them with idle CPUs kept polling. Before each ping a millisecond passes: that is
     when CPUs fall asleep, and when a request comes in daily life. Raises LabError, Refused, NotThis, OSError."""
     found: dict[bool, list[float]] = {False: [], True: []}
     session = protocol.open(endpoint, login)
     try:
-        for number in range(2 * ROUNDS):
-            polls = (number % 2 == 1) != (number // 2 % 2 == 1)  # neither is always the first of its pair
-            with polling() if polls else nullcontext():
-                _times(session.ping, _WARM)
-                found[polls].append(statistics.median(_after_pauses(session.ping)))
+        with session.peer.ends_within(_MOST_S):
+            for number in range(2 * ROUNDS):
+                polls = (number % 2 == 1) != (number // 2 % 2 == 1)  # neither is always the first of its pair
+                with polling() if polls else nullcontext():
+                    _times(session.ping, _WARM)
+                    found[polls].append(statistics.median(_after_pauses(session.ping)))
     finally:
         session.close()
     driver = idle_driver()
@@ -117,7 +128,7 @@ def between_processes() -> tuple[Floor, ...]:
         for number in range(ROUNDS):
             for transport in _turned(list(ends), number):
                 figures[transport].append(statistics.median(_times(_bounce(ends[transport][0]), PINGS)))
-    except OSError:  # no echo for PATIENCE_S: this machine is too busy
+    except OSError:  # no echo in time: this machine is too busy
         return ()
     finally:
         for ours, _ in ends.values():

@@ -16,11 +16,13 @@ from howfar.doctor.protocols.session import (
     Refused,
     SelfReport,
     Tls,
+    count_of,
     dial,
 )
 from howfar.doctor.targets import Login
 from howfar.errors import LabError
-from howfar.lab.servers.text_protocol import Lines, ServerError, ask, pairs, stats
+from howfar.lab.servers.peer import PeerError
+from howfar.lab.servers.text_protocol import Lines, ServerError, ask, pairs, split, stats
 
 _PING = b"*1\r\n$4\r\nPING\r\n"
 _REDIS_ANSWERS = (
@@ -45,14 +47,12 @@ S = TypeVar("S")
 
 
 @contextlib.contextmanager
-def _understood() -> Iterator[None]:
-    """Errors of the protocol in the doctor's terms. Raises Refused with the server's error, else NotThis."""
+def _refusals() -> Iterator[None]:
+    """Turn the server's errors into Refused."""
     try:
         yield
     except ServerError as error:
         raise Refused(error.reply) from error
-    except LabError as error:
-        raise NotThis(error.message) from error
 
 
 class _Session:
@@ -60,22 +60,23 @@ class _Session:
 
     def __init__(self, endpoint: Endpoint, question: bytes, expected: tuple[str, ...]) -> None:
         """Ask `question` on a new session. Raises NotThis when the answer begins with none of `expected`."""
-        self.lines = Lines(dial(endpoint), endpoint.where)
+        self.peer = dial(endpoint)
+        self.lines = Lines(self.peer)
         try:
             with contextlib.suppress(LabError):  # a server with too many clients says so and closes without reading
                 self.lines.send(question)
-            with _understood():
-                self.first = self.lines.line()
+            self.first = self.lines.line()
             if not self.first.startswith(expected):
                 raise NotThis("it speaks another protocol")
+        except PeerError as error:
+            self.close()
+            raise NotThis(error.message) from error
         except NotThis:
             self.close()
             raise
 
     def exchange(self, question: bytes, answer: bytes) -> None:
-        """Send once and receive once, which is what a ping measures."""
-        self.lines.socket.sendall(question)
-        if not self.lines.socket.recv(256).startswith(answer):
+        if not self.peer.exchange(question).startswith(answer):
             raise NotThis("it stopped answering pings")
 
     def close(self) -> None:
@@ -114,7 +115,7 @@ class Redis:
         session = RedisSession(endpoint)
         try:
             session.log_in(login)
-        except (Refused, NotThis):
+        except Exception:
             session.close()
             raise
         return session
@@ -145,7 +146,7 @@ class RedisSession(_Session):
 
     def request(self, *arguments: str) -> Any:
         """The answer to a command. Raises Refused with the server's error, NotThis."""
-        with _understood():
+        with _refusals():
             return ask(self.lines, *arguments)
 
     def _text(self, *arguments: str) -> str:
@@ -159,7 +160,7 @@ class RedisSession(_Session):
 
     def counters(self) -> Counters:
         info = self.info("stats")
-        return Counters(int(info["total_connections_received"]), int(info["total_commands_processed"]), None)
+        return Counters(count_of(info, "total_connections_received"), count_of(info, "total_commands_processed"), None)
 
     def report(self) -> SelfReport:
         settings: dict[str, str] = {}
@@ -177,9 +178,9 @@ class RedisSession(_Session):
             hidden.append(("its configuration", str(refused), "an account that may CONFIG GET"))
         try:
             own = self.request("CLIENT", "ID")
-            listed = [pairs(line, " ", "=") for line in self._text("CLIENT", "LIST").splitlines()]
+            listed = (pairs(line, " ", "=") for line in split(self._text("CLIENT", "LIST"), "\n"))
             tls_port = settings.get("tls-port", "0")
-            sessions = tuple(_listed(client, tls_port) for client in listed if client.get("id") != str(own))
+            sessions = tuple(_listed(client, tls_port) for client in listed if client.get("id", str(own)) != str(own))
         except Refused as refused:
             hidden.append(("its sessions", str(refused), "an account that may CLIENT LIST"))
         return SelfReport(config_file, sessions, tuple(hidden), settings)
@@ -222,13 +223,13 @@ class MemcachedSession(_Session):
         self.exchange(_VERSION, b"VERSION ")
 
     def stats(self, about: str = "") -> dict[str, str]:
-        with _understood():
+        with _refusals():
             return stats(self.lines, about)
 
     def counters(self) -> Counters:
         seen = self.stats()
         done = sum(int(seen.get(name, "0")) for name in _STATEMENTS)
-        return Counters(int(seen["total_connections"]), done, None)
+        return Counters(count_of(seen, "total_connections"), done, None)
 
     def report(self) -> SelfReport:
         return SelfReport(None, (), (), self.stats("settings"))

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import re
-import socket
-import struct
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
 
 import pymysql
 from pymysql import _auth, err
 from pymysql.constants import CLIENT, CR
+from pymysql.protocol import MysqlPacket
 
 from howfar.doctor.clusters import read_cluster
 from howfar.doctor.findings import Kind
 from howfar.doctor.protocols.session import (
-    PATIENCE_S,
     Counters,
     Endpoint,
     Greeting,
@@ -27,16 +26,16 @@ from howfar.doctor.protocols.session import (
     SelfReport,
     Tls,
     any_certificate,
+    count_of,
     dial,
-    make_blocking,
+    encrypt,
 )
 from howfar.doctor.targets import Consent, Login
+from howfar.lab.servers.peer import SILENCE_S, Peer, PeerError
 
 _COM_PING = b"\x01\0\0\0\x0e"
 _ZSTD = 1 << 26
 """CLIENT_ZSTD_COMPRESSION_ALGORITHM; PyMySQL does not name it."""
-_NOT_UNDERSTOOD = (OSError, LookupError, ValueError, AssertionError, TypeError, struct.error)
-"""Errors of PyMySQL when a greeting breaks off or is not one."""
 _FIRST_BYTES = ((0, 0x0A), (0, 0xFF))
 """Packet number, then protocol version or an error (too many connections, host blocked). The X protocol has others."""
 _CLIENTS_OWN_ERRORS = range(2000, 3000)
@@ -121,11 +120,28 @@ class _Clear:
         return connection._read_packet()
 
 
+class _Packet(MysqlPacket):
+    """A packet whose values are counted."""
+
+    __slots__ = ("_peer",)
+
+    def __init__(self, peer: Peer, data: bytes, encoding: str) -> None:
+        super().__init__(data, encoding)
+        self._peer = peer
+
+    def read_length_coded_string(self) -> Any:
+        self._peer.took(1)
+        return super().read_length_coded_string()  # type: ignore[no-untyped-call]
+
+
 class _Connection(pymysql.Connection):
     """Sends the password itself only where the rule of `howfar load` allows it."""
 
     consent = Consent()
     encrypted = False
+    peer: Peer
+    ctx: Any
+    server_version: str
     _secure: bool
     _auth_plugin_name: str
     _left: int | None = None
@@ -139,12 +155,13 @@ class _Connection(pymysql.Connection):
         super()._request_authentication()  # type: ignore[misc]  # its stubs lack it
         self._left = None
 
-    def _read_packet(self, *packet_type: Any) -> Any:
+    def _read_packet(self, packet_type: Any = MysqlPacket) -> Any:
         if self._left is not None:
             self._left -= 1
             if self._left < 0:
                 raise err.OperationalError(CR.CR_AUTH_PLUGIN_ERR, "the server's login has no end")
-        return super()._read_packet(*packet_type)  # type: ignore[no-untyped-call]
+        made = partial(_Packet, self.peer) if packet_type is MysqlPacket else packet_type
+        return super()._read_packet(made)  # type: ignore[no-untyped-call]
 
 
 def _not_sent(how: str, allowed_by: str) -> err.OperationalError:
@@ -193,45 +210,59 @@ class Mysql:
         return MysqlSession(connection)
 
 
-def _connected(endpoint: Endpoint, login: Login) -> tuple[Any, str | None]:
+def _connected(endpoint: Endpoint, login: Login) -> tuple[_Connection, str | None]:
     """PyMySQL's connection, and why the server refused it. Raises NotThis."""
     connection = _undialled(endpoint, login)
-    made = _greeted(endpoint)
+    connection.peer = _greeted(endpoint)
+    connection.ctx = _Tls(endpoint)
     try:
-        connection.connect(made)
+        connection.connect(cast(Any, connection.peer))
     except err.MySQLError as error:
-        number = error.args[0] if error.args else None
-        by_server = isinstance(number, int) and number != 0 and number not in _CLIENTS_OWN_ERRORS
-        if not by_server and not getattr(connection, "server_version", ""):
+        if not _is_servers(error) and not getattr(connection, "server_version", ""):
             raise NotThis(_message(error)) from error
         return connection, _message(error)
-    except _NOT_UNDERSTOOD as error:
-        raise NotThis(str(error)) from error
     return connection, None
+
+
+def _is_servers(error: err.MySQLError) -> bool:
+    number = error.args[0] if error.args else None
+    return isinstance(number, int) and number != 0 and number not in _CLIENTS_OWN_ERRORS
+
+
+@dataclass(frozen=True)
+class _Tls:
+    """What PyMySQL takes for a TLS context."""
+
+    endpoint: Endpoint
+
+    def wrap_socket(self, peer: Peer, server_hostname: str) -> Peer:
+        encrypt(peer, self.endpoint)
+        return peer
 
 
 class MysqlSession:
     statements_by_counters = 1
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: _Connection) -> None:
         self._connection = connection
-        self._socket: socket.socket = connection._sock
-        make_blocking(self._socket)
+        self.peer = connection.peer
 
     def ping(self) -> None:
-        self._socket.sendall(_COM_PING)
-        answer = self._socket.recv(512)
+        answer = self.peer.exchange(_COM_PING)
         if len(answer) < 5 or answer[4] != 0:
             raise NotThis("it stopped answering COM_PING")
 
     def rows(self, statement: str) -> Sequence[Sequence[Any]]:
+        self.peer.expect()
         try:
             with self._connection.cursor() as cursor:
                 cursor.execute(statement)
                 rows: Sequence[Sequence[Any]] = cursor.fetchall()
                 return rows
         except err.MySQLError as error:
-            raise Refused(_message(error)) from error
+            if _is_servers(error):
+                raise Refused(_message(error)) from error
+            raise NotThis(_message(error)) from error
 
     def _pairs(self, what: str, names: Sequence[str]) -> dict[str, str]:
         quoted = ", ".join(f"'{name}'" for name in names)
@@ -241,7 +272,9 @@ class MysqlSession:
         """The server's counters in one statement, so that its own share is known."""
         status = self._pairs("STATUS", _COUNTERS)
         tls = status.get("Ssl_finished_accepts", status.get("Ssl_accepts"))
-        return Counters(int(status["Connections"]), int(status["Questions"]), int(tls) if tls is not None else None)
+        return Counters(
+            count_of(status, "Connections"), count_of(status, "Questions"), int(tls) if tls is not None else None
+        )
 
     def report(self) -> SelfReport:
         settings = self._pairs("VARIABLES", _VARIABLES)
@@ -262,8 +295,9 @@ class MysqlSession:
         if not self.rows(_SEES_OTHERS)[0][0]:
             hidden.append(("other sessions", "the account lacks the privilege PROCESS", "GRANT PROCESS ON *.* TO it"))
         sessions = []
+        own: int = self._connection.thread_id()  # type: ignore[no-untyped-call]
         for number, user, host, *_ in self.rows("SHOW PROCESSLIST"):
-            if number == self._connection.thread_id() or user in ("system user", "event_scheduler"):
+            if number == own or user in ("system user", "event_scheduler"):
                 continue
             port = str(host or "").rpartition(":")[2]
             tls, compressed = by_thread.get(number, (None, None))
@@ -271,7 +305,7 @@ class MysqlSession:
         cluster = None
         try:
             cluster = read_cluster(self._pairs, self.rows)
-        except (Refused, ValueError) as why:
+        except Refused as why:
             hidden.append(("its cluster", str(why), "an account that may SELECT on performance_schema"))
         return SelfReport(None, tuple(sessions), tuple(hidden), settings, cluster=cluster)
 
@@ -280,22 +314,19 @@ class MysqlSession:
             self._connection.close()
 
 
-def _greeted(endpoint: Endpoint) -> socket.socket:
+def _greeted(endpoint: Endpoint) -> Peer:
     """A connection in plain text, with the server's greeting waiting to be read. Raises NotThis."""
-    made = dial(replace(endpoint, tls=False))
+    peer = dial(replace(endpoint, tls=False))
     try:
-        head = made.recv(5, socket.MSG_PEEK | socket.MSG_WAITALL)
-        offered = not endpoint.tls or _offers_tls(made.recv(512, socket.MSG_PEEK))
-    except OSError as error:
-        made.close()
-        raise NotThis(f"no greeting: {error.strerror or error}") from error
-    if len(head) < 5 or (head[3], head[4]) not in _FIRST_BYTES:
-        made.close()
-        raise NotThis("it sends no MySQL greeting")
-    if not offered:
-        made.close()
-        raise NotThis("it offers no TLS")
-    return made
+        head = peer.peek(5)
+        if (head[3], head[4]) not in _FIRST_BYTES:
+            raise NotThis("it sends no MySQL greeting")
+        if endpoint.tls and not _offers_tls(peer.peek(4 + int.from_bytes(head[:3], "little"))):
+            raise NotThis("it offers no TLS")
+    except (NotThis, PeerError):
+        peer.close()
+        raise
+    return peer
 
 
 def _offers_tls(greeting: bytes) -> bool:
@@ -305,7 +336,7 @@ def _offers_tls(greeting: bytes) -> bool:
     return end_of_version > 0 and len(able) == 2 and bool(int.from_bytes(able, "little") & CLIENT.SSL)
 
 
-def _undialled(endpoint: Endpoint, login: Login) -> Any:
+def _undialled(endpoint: Endpoint, login: Login) -> _Connection:
     address: dict[str, Any] = (
         {"unix_socket": endpoint.path} if endpoint.path is not None else {"host": endpoint.host, "port": endpoint.port}
     )
@@ -314,9 +345,9 @@ def _undialled(endpoint: Endpoint, login: Login) -> Any:
         user=login.user,
         password=login.password,
         autocommit=True,
-        connect_timeout=int(PATIENCE_S),
-        read_timeout=int(PATIENCE_S),
-        write_timeout=int(PATIENCE_S),
+        connect_timeout=int(SILENCE_S),
+        read_timeout=int(SILENCE_S),
+        write_timeout=int(SILENCE_S),
         ssl=any_certificate() if endpoint.tls else None,
         ssl_disabled=not endpoint.tls,
         auth_plugin_map=_PLUGINS,

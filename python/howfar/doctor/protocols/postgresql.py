@@ -1,25 +1,22 @@
-"""PostgreSQL. pg8000 logs in, over a stream that bounds what a peer may send; pings use the socket directly."""
+"""PostgreSQL. pg8000 logs in; pings use the socket directly."""
 
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import re
-import socket
 import struct
-import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pg8000.converters import BIGINT, BOOLEAN, FLOAT, INTEGER, bool_in, string_in
 from pg8000.core import CoreConnection
 from pg8000.exceptions import DatabaseError, InterfaceError
-from scramp import ScramException  # type: ignore[import-untyped]
 
 from howfar.doctor.findings import Kind
 from howfar.doctor.protocols.session import (
-    PATIENCE_S,
     Counters,
     Endpoint,
     Greeting,
@@ -28,29 +25,16 @@ from howfar.doctor.protocols.session import (
     Refused,
     SelfReport,
     Tls,
-    any_certificate,
     dial,
-    make_blocking,
+    encrypt,
 )
 from howfar.doctor.targets import Login
+from howfar.lab.servers.peer import Peer, PeerError
 
 _SSL_REQUEST = struct.pack("!ii", 8, 80877103)
 _PING = b"Q\0\0\0\x05\0"
 """An empty query; the answer is EmptyQueryResponse and ReadyForQuery."""
-_PONG = (b"I\0\0\0\x04Z\0\0\0\x05I", 11)
-_NOT_UNDERSTOOD = (
-    OSError,
-    LookupError,
-    ValueError,
-    AssertionError,
-    TypeError,
-    AttributeError,
-    struct.error,
-    ScramException,
-)
-"""Errors of pg8000 when an answer breaks off or is not one."""
-_MOST_BYTES = 8 << 20
-"""Most bytes of one answer, and of a login."""
+_PONG = b"I\0\0\0\x04Z\0\0\0\x05I"
 _MOST_ITERATIONS = 1_000_000
 """Most iterations of SCRAM; the default is 4096, and a peer that asks for 2^31 would keep the client busy for an hour."""
 _MOST_ROUNDS = 8
@@ -73,61 +57,16 @@ _SESSIONS = (
 )
 
 
-class _Bounded(io.RawIOBase):
-    """A socket's stream that ends when a peer sends more than an answer may have, or takes too long for it."""
-
-    def __init__(self, made: socket.socket) -> None:
-        self._socket = made
-        self.renew()
-
-    def renew(self) -> None:
-        self._left = _MOST_BYTES
-        self._until = time.monotonic() + 2 * PATIENCE_S
-
-    def read(self, size: int = -1) -> bytes:
-        """Read exactly `size` bytes. Raises OSError."""
-        if not 0 <= size <= self._left:
-            raise OSError("an answer that is too long")
-        self._left -= size
-        parts = []
-        while size:
-            if time.monotonic() > self._until:
-                raise TimeoutError("no whole answer in time")
-            part = self._socket.recv(min(size, 1 << 16))
-            if not part:
-                raise ConnectionResetError("the connection was closed")
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
-
-    def write(self, data: Any) -> int:
-        self._socket.sendall(data)
-        return len(data)
-
-    def flush(self) -> None:
-        """Nothing to do: nothing is buffered."""
-
-
-class _Stream:
-    """What pg8000 uses as a socket."""
-
-    def __init__(self, made: socket.socket) -> None:
-        self.bounded, self._socket = _Bounded(made), made
-
-    def makefile(self, mode: str) -> io.RawIOBase:
-        assert mode == "rwb", "as pg8000 asks for it"
-        return self.bounded
-
-    def close(self) -> None:
-        self._socket.close()
+_TYPES = {BIGINT: int, BOOLEAN: bool_in, FLOAT: float, INTEGER: int}
+"""Types of the values that are asked for. Others are text: arrays and the like would take far more memory than they have bytes."""
 
 
 class _Connection(CoreConnection):  # type: ignore[misc]  # it has no types
     """Sends the password itself only where that is allowed, and limits the number of its answers."""
 
-    def __init__(self, made: socket.socket, login: Login, clear_text: bool) -> None:
+    def __init__(self, peer: Peer, login: Login, clear_text: bool) -> None:
         self._clear_text, self._rounds = clear_text, _MOST_ROUNDS
-        self.stream = _Stream(made)
+        self.peer = peer
         super().__init__(
             login.user,
             host=None,
@@ -135,8 +74,23 @@ class _Connection(CoreConnection):  # type: ignore[misc]  # it has no types
             password=login.password,
             application_name="howfar doctor",
             ssl_context=False,
-            sock=self.stream,
+            sock=peer,
+            startup_params={"client_encoding": "UTF8"},
         )
+        self.pg_types = defaultdict(lambda: string_in, _TYPES)
+
+    def close(self) -> None:
+        with contextlib.suppress(InterfaceError, PeerError):  # a server that refuses a login has closed the connection
+            super().close()
+        self.peer.close()
+
+    def handle_PARAMETER_STATUS(self, data: bytes, context: Any) -> None:  # noqa: N802  # pg8000's name
+        super().handle_PARAMETER_STATUS(data, context)
+        self._client_encoding = "utf8"  # a server could name a codec of Python that takes hours
+
+    def handle_DATA_ROW(self, data: bytes, context: Any) -> None:  # noqa: N802  # pg8000's name
+        self.peer.took(len(context.input_funcs))
+        super().handle_DATA_ROW(data, context)
 
     def handle_AUTHENTICATION_REQUEST(self, data: bytes, context: Any) -> None:  # noqa: N802  # pg8000's name
         self._rounds -= 1
@@ -160,7 +114,7 @@ class Postgresql:
         except Refused as refused:
             return Greeting("PostgreSQL", tls, "none", str(refused))
         version = named(connection.parameter_statuses.get("server_version", ""))
-        _close(connection)
+        connection.close()
         return Greeting(version, tls, "none", None)
 
     def open(self, endpoint: Endpoint, login: Login) -> PostgresqlSession:
@@ -171,17 +125,13 @@ def _tls_of(endpoint: Endpoint) -> Tls:
     """TLS of an endpoint, by a connection for one question, which only such a server answers with one letter. Raises NotThis."""
     if endpoint.path is not None:
         return "none"
-    made = dial(replace(endpoint, tls=False))
-    with made:
-        return _TLS_NAMES[_asked_for_tls(made)]
+    with contextlib.closing(dial(replace(endpoint, tls=False))) as peer:
+        return _TLS_NAMES[_asked_for_tls(peer)]
 
 
-def _asked_for_tls(made: socket.socket) -> bytes:
-    try:
-        made.sendall(_SSL_REQUEST)
-        answer = made.recv(1)
-    except OSError as error:
-        raise NotThis(f"no answer to a request for TLS: {error.strerror or error}") from error
+def _asked_for_tls(peer: Peer) -> bytes:
+    peer.sendall(_SSL_REQUEST)
+    answer = peer.read(1)
     if answer not in _TLS_NAMES:
         raise NotThis("it does not answer a request for TLS as PostgreSQL does")
     return answer
@@ -190,25 +140,21 @@ def _asked_for_tls(made: socket.socket) -> bytes:
 def _connected(endpoint: Endpoint, login: Login) -> _Connection:
     """A connection that is logged in. Raises NotThis, Refused."""
     with _as_account(endpoint, login):
-        made = dial(replace(endpoint, tls=False))
+        peer = dial(replace(endpoint, tls=False))
     try:
         if endpoint.tls:
-            if _asked_for_tls(made) != b"S":
+            if _asked_for_tls(peer) != b"S":
                 raise NotThis("it offers no TLS")
-            made = any_certificate().wrap_socket(made, server_hostname=endpoint.host)
-            make_blocking(made)
+            encrypt(peer, endpoint)
         allowed = endpoint.path is not None or (endpoint.tls and login.consent.cleartext_password)
-        return _Connection(made, login, allowed)
+        return _Connection(peer, login, allowed)
     except DatabaseError as error:
         raise Refused(_message(error)) from error
     except InterfaceError as error:
         raise Refused(str(error)) from error
-    except NotThis:
-        made.close()
+    except Exception:
+        peer.close()
         raise
-    except _NOT_UNDERSTOOD as error:
-        made.close()
-        raise NotThis(str(error)) from error
 
 
 @contextlib.contextmanager
@@ -231,27 +177,23 @@ class PostgresqlSession:
 
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
-        self._socket: socket.socket = connection.stream._socket
+        self.peer = connection.peer
 
     def ping(self) -> None:
-        self._socket.sendall(_PING)
-        expected, size = _PONG
-        answer = self._socket.recv(512)
-        while 0 < len(answer) < size:
-            more = self._socket.recv(512)
+        answer = self.peer.exchange(_PING)
+        while 0 < len(answer) < len(_PONG):
+            more = self.peer.socket.recv(512)
             answer = answer + more if more else b""
-        if answer != expected:
+        if answer != _PONG:
             raise NotThis("it stopped answering an empty query")
 
     def rows(self, statement: str) -> Sequence[Sequence[Any]]:
-        self._connection.stream.bounded.renew()
+        self.peer.expect()
         try:
             rows: Sequence[Sequence[Any]] = self._connection.execute_simple(statement).rows or []
             return rows
         except DatabaseError as error:
             raise Refused(_message(error)) from error
-        except (InterfaceError, *_NOT_UNDERSTOOD) as error:
-            raise NotThis(str(error)) from error
 
     def counters(self) -> Counters:
         """Sessions and transactions of all databases; TLS handshakes are not counted by the server."""
@@ -276,12 +218,7 @@ class PostgresqlSession:
         return SelfReport(settings.get("config_file"), tuple(sessions), tuple(hidden), settings | no_socket, counted)
 
     def close(self) -> None:
-        _close(self._connection)
-
-
-def _close(connection: _Connection) -> None:
-    with contextlib.suppress(InterfaceError, OSError, ValueError):
-        connection.close()
+        self._connection.close()
 
 
 def _message(error: DatabaseError) -> str:

@@ -1,30 +1,42 @@
-"""What every protocol provides: a session that can be pinged, and what its server reports about itself."""
+"""What every protocol provides: a session that can be pinged, and what its server reports about itself.
+
+A server is a peer that may send anything. `Guarded` is put around each protocol, so that a new one need not think of it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import socket
 import ssl
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar, cast
 
-from howfar.doctor.findings import Cluster, Rates, address_text
+from howfar.doctor.findings import Cluster, Kind, Rates, address_text
 from howfar.doctor.procfs import is_of_this_machine
 from howfar.doctor.targets import Login
+from howfar.errors import LabError
+from howfar.lab.servers.peer import SILENCE_S, Peer, PeerError
+from howfar.services import SERVICES
 
-PATIENCE_S = 2.0
-"""Time for a connect and for each answer."""
+LONGEST_TEXT = 500
+"""Most characters of a server's name or error that are shown."""
+Answer = TypeVar("Answer")
 Tls = Literal["none", "offered", "always", "unknown"]
 
 
 class Refused(Exception):
     """The server answered and refused a login or a request. The message is the server's."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(message[:LONGEST_TEXT])
+
 
 class NotThis(Exception):
-    """Nobody answers, or the other end speaks another protocol."""
+    """Nobody answers, or what answers breaks the protocol or its limits. That connection is not used again."""
 
 
 class Nobody(NotThis):
@@ -127,6 +139,15 @@ class Counters:
         )
 
 
+def count_of(reported: Mapping[str, str], name: str) -> int:
+    """A counter that the server reports. Raises Refused where it does not, NotThis where that is no number."""
+    if name not in reported:
+        raise Refused(f"it does not report {name}")
+    if not reported[name].isdecimal():
+        raise NotThis(f"its {name} is not a number")
+    return int(reported[name])
+
+
 @dataclass(frozen=True)
 class SelfReport:
     """What the server reports about itself."""
@@ -142,10 +163,13 @@ class SelfReport:
 
 
 class Session(Protocol):
-    """A session that is logged in. Its socket blocks, with PATIENCE_S for an answer."""
+    """A session that is logged in."""
 
     statements_by_counters: int
     """Statements that one call of `counters` adds to those that the server counts."""
+
+    @property
+    def peer(self) -> Peer: ...
 
     def ping(self) -> None: ...
 
@@ -160,7 +184,7 @@ class SqlSession(Session, Protocol):
     """A session with a server that has tables."""
 
     def rows(self, statement: str) -> Sequence[Sequence[Any]]:
-        """Rows of a statement. Raises Refused."""
+        """Rows of a statement. Raises Refused, NotThis."""
         ...
 
 
@@ -174,38 +198,117 @@ class ServerProtocol(Protocol):
         ...
 
 
-def dial(endpoint: Endpoint) -> socket.socket:
-    """A blocking socket with kernel timeouts: Python's own would add a system call to each ping.
+@dataclass(frozen=True)
+class Guarded:
+    """A protocol, spoken with a peer that may send anything: what breaks the protocol or its limits is NotThis, whatever the code
+    that reads it makes of it. What one peer sends ends at most the examination of that peer."""
 
-    Any certificate is accepted: the doctor looks at what is in force, and the caller has decided whom to trust with the login.
-    Raises NotThis; Nobody or Elsewhere where that is known.
-    """
+    kind: Kind
+    protocol: ServerProtocol
+
+    def greet(self, endpoint: Endpoint, login: Login) -> Greeting:
+        with _understood(self.kind):
+            found = self.protocol.greet(endpoint, login)
+        refused = found.refused[:LONGEST_TEXT] if found.refused is not None else None
+        return replace(found, name=found.name[:LONGEST_TEXT], refused=refused)
+
+    def open(self, endpoint: Endpoint, login: Login) -> GuardedSession:
+        with _understood(self.kind):
+            return GuardedSession(self.kind, self.protocol.open(endpoint, login))
+
+
+class GuardedSession:
+    """A session that is closed by the first answer that breaks the protocol or its limits."""
+
+    def __init__(self, kind: Kind, session: Session) -> None:
+        self._kind, self._session = kind, session
+        self.statements_by_counters = session.statements_by_counters
+        self.peer = session.peer
+        self.is_closed = False
+        self.ping = session.ping
+        """Not guarded, because a ping would take longer: it raises NotThis or OSError, and `Peer.ends_within` bounds it."""
+
+    def counters(self) -> Counters:
+        found = self._asked(self._session.counters)
+        if all(_is_count(getattr(found, one.name)) for one in fields(found)):
+            return found
+        self.close()
+        raise NotThis("its counters are no numbers")
+
+    def report(self) -> SelfReport:
+        return self._asked(self._session.report)
+
+    def rows(self, statement: str) -> Sequence[Sequence[Any]]:
+        return self._asked(lambda: cast(SqlSession, self._session).rows(statement))
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._session.close()
+        self.peer.close()
+
+    def _asked(self, question: Callable[[], Answer]) -> Answer:
+        try:
+            with _understood(self._kind):
+                self.peer.expect()
+                return question()
+        except NotThis:
+            self.close()
+            raise
+
+
+def _is_count(value: float | None) -> bool:
+    return value is None or (-(2**63) <= value < 2**64 and math.isfinite(value))
+
+
+@contextlib.contextmanager
+def _understood(kind: Kind) -> Iterator[None]:
+    """Turn whatever reading a peer's answers raises into Refused or NotThis."""
+    try:
+        yield
+    except (Refused, NotThis):
+        raise
+    except LabError as error:
+        raise NotThis(error.message) from error
+    except OSError as error:
+        raise NotThis(error.strerror or str(error)) from error
+    except Exception as error:  # a library that was sent nonsense raises anything
+        raise NotThis(f"it sent an answer that is not {SERVICES[kind].label}'s ({type(error).__name__})") from error
+
+
+def dial(endpoint: Endpoint) -> Peer:
+    """Connect. Any certificate is accepted: the doctor looks at what is in force, and the caller has decided whom to trust with the
+    login. Raises NotThis; Nobody or Elsewhere where that is known."""
     try:
         if endpoint.path is not None:
             made = _dial_path(endpoint.path, endpoint.owner)
         else:
             assert endpoint.host is not None and endpoint.port is not None, "an endpoint without a path has an address"
-            made = socket.create_connection((endpoint.host, endpoint.port), PATIENCE_S)
+            made = socket.create_connection((endpoint.host, endpoint.port), SILENCE_S)
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except (ConnectionRefusedError, FileNotFoundError) as error:
         raise Nobody(error.strerror or str(error)) from error
     except OSError as error:
         raise NotThis(error.strerror or str(error)) from error
+    peer = Peer(made)
     if endpoint.tls:
-        try:
-            made = any_certificate().wrap_socket(made, server_hostname=endpoint.host)
-        except OSError as error:
-            made.close()
-            raise NotThis(f"no TLS: {error.strerror or error}") from error
-    make_blocking(made)
-    return made
+        encrypt(peer, endpoint)
+    return peer
+
+
+def encrypt(peer: Peer, endpoint: Endpoint) -> None:
+    """Continue inside TLS; the peer is closed if that fails. Raises NotThis."""
+    try:
+        peer.encrypt(any_certificate(), endpoint.host)
+    except PeerError as error:
+        peer.close()
+        raise NotThis(error.message) from error
 
 
 def _dial_path(path: str, owner: Owner | None) -> socket.socket:
     """Connect to a path. The kernel names the listener before a byte is sent: in a shared directory anybody may take the path."""
     made = socket.socket(socket.AF_UNIX)
     try:
-        made.settimeout(PATIENCE_S)
+        made.settimeout(SILENCE_S)
         made.connect(path)
         pid, uid, _ = struct.unpack("iII", made.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     except OSError:
@@ -215,14 +318,6 @@ def _dial_path(path: str, owner: Owner | None) -> socket.socket:
         made.close()
         raise Elsewhere(f"process {pid} listens there")
     return made
-
-
-def make_blocking(made: socket.socket) -> None:
-    seconds = int(PATIENCE_S)
-    timeout = struct.pack("ll", seconds, int((PATIENCE_S - seconds) * 1e6))
-    made.settimeout(None)
-    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-        made.setsockopt(socket.SOL_SOCKET, option, timeout)
 
 
 @cache

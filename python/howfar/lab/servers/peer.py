@@ -1,0 +1,203 @@
+"""A connection to a server that nobody vouches for: each of its answers is bounded in bytes, time and parts.
+
+Client libraries are handed a `Peer` in place of a socket; what is read by hand is read from it too. A limit that is passed, a
+connection that breaks and bytes that nobody asked for all raise PeerError, which no library catches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+from howfar.errors import LabError
+
+MOST_BYTES = 8 << 20
+"""Longest answer: a list of ten thousand sessions is 3 MB."""
+MOST_PARTS = 1 << 16
+"""Most parts of an answer that are read one by one: packets' heads and bodies, lines."""
+MOST_VALUES = 1 << 19
+"""Most values in an answer's rows: each takes 20 times the memory that it took on the wire, if it is short."""
+ANSWER_S = 4.0
+"""Time for a whole answer, and for a login."""
+SILENCE_S = 2.0
+"""Time until the next bytes of an answer."""
+_CHUNK = 1 << 16
+
+
+class PeerError(LabError):
+    """What the peer did: it sent too much or too little, took too long, or closed the connection."""
+
+
+class Peer:
+    """One connection. Reading is within the limits of one answer until `expect` begins the next."""
+
+    def __init__(
+        self, made: socket.socket, name: str = "it", answer_s: float | None = None, silence_s: float | None = None
+    ) -> None:
+        """`name`: how messages call the peer. The times are ANSWER_S and SILENCE_S unless given."""
+        self.socket = made
+        self._name = name
+        self._answer_s = ANSWER_S if answer_s is None else answer_s
+        self._silence_s = SILENCE_S if silence_s is None else silence_s
+        self._held = bytearray()
+        make_blocking(made, self._silence_s)
+        self._blocks = True
+        self.expect()
+
+    def expect(self) -> None:
+        """Begin a new answer: what is read from now on has the limits of one. Raises PeerError."""
+        if self._held:
+            raise PeerError(f"{self._name} sent more than was asked for")
+        self._bytes, self._parts, self._values = MOST_BYTES, MOST_PARTS, MOST_VALUES
+        self._until = time.monotonic() + self._answer_s
+
+    def took(self, values: int) -> None:
+        """Count values of the answer. Raises PeerError."""
+        self._values -= values
+        if self._values < 0:
+            raise PeerError(f"{self._name} sent an answer of more than {MOST_VALUES:,} values")
+
+    # ------------------------------------------------------------ reading
+
+    def read(self, size: int = -1) -> bytes:
+        """Exactly so many bytes. Raises PeerError."""
+        self._begin_part()
+        self._fill(size)
+        return self._take(size)
+
+    def line(self) -> bytes:
+        """The bytes before the next CR LF, which is read too. Raises PeerError."""
+        self._begin_part()
+        searched = 0
+        while (end := self._held.find(b"\r\n", searched)) < 0:
+            searched = max(len(self._held) - 1, 0)
+            self._receive()
+        line = self._take(end)
+        del self._held[:2]
+        return line
+
+    def peek(self, size: int) -> bytes:
+        """So many bytes, which the next reading sees again. Raises PeerError."""
+        self._fill(size)
+        return bytes(self._held[:size])
+
+    def _begin_part(self) -> None:
+        self._parts -= 1
+        if self._parts < 0:
+            raise PeerError(f"{self._name} sent an answer of more than {MOST_PARTS:,} parts")
+
+    def _take(self, size: int) -> bytes:
+        with memoryview(self._held) as held:
+            taken = bytes(held[:size])
+        del self._held[:size]
+        return taken
+
+    def _fill(self, size: int) -> None:
+        if not 0 <= size <= len(self._held) + self._bytes:
+            raise self._too_long()
+        while len(self._held) < size:
+            self._receive()
+
+    def _too_long(self) -> PeerError:
+        return PeerError(f"{self._name} sent, or announced, an answer of more than {MOST_BYTES:,} bytes")
+
+    def _receive(self) -> None:
+        """Hold more bytes of the answer. Raises PeerError."""
+        left_s = self._until - time.monotonic()
+        if left_s <= 0:
+            raise PeerError(f"{self._name} took longer than {self._answer_s:g} s for an answer")
+        if not self._bytes:
+            raise self._too_long()
+        if left_s < self._silence_s or isinstance(self.socket, ssl.SSLSocket):
+            # Inside TLS the kernel's timeout would hold for each of the bytes of a record, Python's holds for all.
+            self._limit(min(left_s, self._silence_s))
+        try:
+            got = self.socket.recv(min(_CHUNK, self._bytes))
+        except (BlockingIOError, TimeoutError, ssl.SSLWantReadError) as error:
+            raise PeerError(f"{self._name} did not answer within {min(left_s, self._silence_s):.2g} s") from error
+        except OSError as error:
+            raise PeerError(f"{self._name} did not answer: {error.strerror or error}") from error
+        if not got:
+            raise PeerError(f"{self._name} closed the connection")
+        self._bytes -= len(got)
+        self._held += got
+
+    def _limit(self, seconds: float) -> None:
+        self.socket.settimeout(seconds)
+        self._blocks = False
+
+    # ------------------------------------------------------------ sending
+
+    def sendall(self, data: bytes) -> None:
+        """Send. Raises PeerError."""
+        try:
+            self.socket.sendall(data)
+        except OSError as error:
+            raise PeerError(f"{self._name} did not take a request: {error.strerror or error}") from error
+
+    def exchange(self, request: bytes, at_most: int = 512) -> bytes:
+        """Send once and receive once, which is what a ping measures. The kernel's timeout alone holds here, because Python's would
+        add a system call; `ends_within` limits many pings together. Raises OSError."""
+        if not self._blocks:
+            self.socket.settimeout(None)
+            self._blocks = True
+        self.socket.sendall(request)
+        return self.socket.recv(at_most)
+
+    @contextlib.contextmanager
+    def ends_within(self, seconds: float) -> Iterator[None]:
+        """Shut the connection down when the block has taken so long: whatever waits for the peer then ends, inside TLS too."""
+        timer = threading.Timer(max(seconds, 0), self._shut_down)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
+
+    def _shut_down(self) -> None:
+        with contextlib.suppress(OSError):
+            socket.socket.shutdown(self.socket, socket.SHUT_RDWR)  # not TLS's own, which would wait for the peer
+
+    def encrypt(self, context: ssl.SSLContext, server_hostname: str | None) -> None:
+        """Continue inside TLS. Raises PeerError."""
+        if self._held:
+            raise PeerError(f"{self._name} sent more than was asked for")
+        self._limit(max(min(self._until - time.monotonic(), self._silence_s), 0.001))
+        try:
+            self.socket = context.wrap_socket(self.socket, server_hostname=server_hostname)
+        except OSError as error:
+            raise PeerError(f"no TLS: {error.strerror or error}") from error
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self.socket.close()
+
+    # ------------------------------------------------------------ as client libraries use a socket and its file
+
+    def makefile(self, mode: str) -> Peer:
+        return self
+
+    def write(self, data: bytes) -> None:
+        self.sendall(data)
+
+    def flush(self) -> None:
+        """Do nothing: nothing is buffered."""
+
+    def settimeout(self, seconds: float | None) -> None:
+        """Do nothing: the limits of an answer hold, whatever a library would choose."""
+
+
+def make_blocking(made: socket.socket, silence_s: float = SILENCE_S) -> None:
+    """Give a socket the kernel's timeouts for each call: Python's own would add a system call to each."""
+    seconds = int(silence_s)
+    timeout = struct.pack("ll", seconds, int((silence_s - seconds) * 1e6))
+    made.settimeout(None)
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        made.setsockopt(socket.SOL_SOCKET, option, timeout)
