@@ -403,7 +403,7 @@ def test_what_would_be_ignored_is_refused(arguments: tuple[str, ...], word: str,
 
 def test_another_encoding_loses_characters_and_no_report() -> None:
     """`≥` and `µ` are in every report."""
-    script = "from howfar.cli.screen import open_closed_streams; open_closed_streams(); print('≥ 3 µs')"
+    script = "from howfar.cli.screen import open_streams; open_streams(); print('≥ 3 µs')"
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True)
     assert done.stdout == b"? 3 ?s\n"

@@ -37,7 +37,17 @@ from howfar.bench.links.figures import (
 )
 from howfar.bench.links.peers import PEERS
 from howfar.cli.bench_hosts import hosts_command
-from howfar.cli.screen import blocks_option, console, cpu_list, is_terminal, json_option, no_colour_option, note
+from howfar.cli.screen import (
+    blocks_option,
+    console,
+    cpu_list,
+    is_terminal,
+    json_option,
+    no_colour_option,
+    note,
+    rewrite_line,
+    show_json,
+)
 from howfar.errors import MissingError, UsageError
 from howfar.lab.link.backends import DEFAULT, SHAPING
 from howfar.plan.quantities import RateBps, RttNs, read_option
@@ -223,7 +233,7 @@ def progress(what: str) -> Callable[[int, int], None]:
 
     def show_step(number: int, of: int) -> None:
         if shown:
-            print(f"\r{what} {number} of {of}", end="\n" if number == of else "", file=sys.stderr, flush=True)
+            rewrite_line(f"{what} {number} of {of}", number == of)
 
     return show_step
 
@@ -244,7 +254,7 @@ def _answer(
 ) -> None:
     """Print a table; the first of `lines` is the heading."""
     if as_json:
-        click.echo(found.model_dump_json(indent=2))
+        show_json(found.model_dump_json(indent=2))
         return
     screen.print(Text(lines[0]))
     screen.print(shown)
@@ -488,7 +498,7 @@ def link(
     times = QUICK_TIMES if quick else FULL_TIMES
     found = measure_links(LinkRequest(links, against, backend, runs, times, hogs, extras), progress("measurement"))
     if as_json:
-        click.echo(found.model_dump_json(indent=2))
+        show_json(found.model_dump_json(indent=2))
     else:
         show(found, console(no_colour))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from howfar.cli.load_address import MAX_FILE_BYTES, of_laboratory, own_name, password, target_of
-from howfar.cli.screen import note, read_text
+from howfar.cli.screen import note, read_text, show_json
 from howfar.doctor.findings import (
     Change,
     Client,
@@ -29,6 +29,7 @@ from howfar.doctor.targets import Login, Logins, Target, parse_target
 from howfar.engine.messages import UnixTarget
 from howfar.errors import MissingError
 from howfar.load.target import ServerAddress, parse_option_file
+from howfar.terminal_text import one_line
 from howfar.units import counted
 
 TO_CHANGE = 8
@@ -87,7 +88,7 @@ def doctor(
         note(f"watching connections for {seconds:g} s")
     seen = examine(targets, logins, seconds)
     if as_json:
-        click.echo(seen.model_dump_json(indent=2, by_alias=True))
+        show_json(seen.model_dump_json(indent=2, by_alias=True))
     else:
         click.echo(screen(seen, min(shutil.get_terminal_size((100, 24)).columns, _WIDTH_MOST)))
     if targets and seen.unseen:
@@ -133,9 +134,8 @@ _STATE = {"works": "", "gone": ", path does not exist any more", "elsewhere": ",
 
 
 def screen(seen: Examination, width: int) -> str:
-    """The report as text. Names and paths come from others: characters that would move a terminal's cursor are replaced."""
-    lines = _lines(seen, max(width, 60))
-    return "\n".join("".join(letter if letter.isprintable() else "?" for letter in line) for line in lines)
+    """The report as text."""
+    return "\n".join(one_line(line) for line in _lines(seen, max(width, 60)))
 
 
 def _lines(seen: Examination, width: int) -> Iterator[str]:

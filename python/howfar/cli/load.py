@@ -17,7 +17,7 @@ import click
 import howfar
 from howfar.cli.load_address import find_login
 from howfar.cli.main import VOID
-from howfar.cli.screen import note, read_text
+from howfar.cli.screen import note, read_text, show_json
 from howfar.engine.messages import Custom, Event, Interval, LoadJob, Ready, TablesDone, TablesJob, TablesProgress
 from howfar.engine.process import EngineFailed, Launcher, run_load, run_tables
 from howfar.engine.receipt_check import mismatches
@@ -115,7 +115,7 @@ class Watch:
         if isinstance(event, Interval):
             self.intervals.append(event)
         if self.options.value("json"):
-            click.echo(event.model_dump_json())
+            show_json(event.model_dump_json())
         elif not self.quiet:
             self._show(event)
 
@@ -165,7 +165,7 @@ def tables(options: Options, job: TablesJob) -> None:
     def show_event(event: Event) -> None:
         nonlocal shown
         if options.value("json"):
-            click.echo(event.model_dump_json())
+            show_json(event.model_dump_json())
         elif isinstance(event, TablesProgress):
             tenths = 10 * event.done // max(event.total, 1)
             if (event.doing, tenths) != shown:

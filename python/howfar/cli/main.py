@@ -14,7 +14,7 @@ from importlib import import_module
 import click
 
 import howfar
-from howfar.cli.screen import abandon_output, as_called, note, open_closed_streams
+from howfar.cli.screen import abandon_output, as_called, note, open_streams
 from howfar.errors import HowfarError, RunFileError
 
 VOID = 7
@@ -153,7 +153,7 @@ def _unraisable(raised: sys.UnraisableHookArgs) -> None:
 
 def run_command_line(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code. A user's mistake never gives a traceback."""
-    open_closed_streams()
+    open_streams()
     sys.unraisablehook = _unraisable
     try:
         # Not `cli.main`: it answers a broken pipe by itself, with an exit code of its own.

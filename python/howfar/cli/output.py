@@ -15,7 +15,7 @@ import click
 from howfar.analysis.confirmation import choose
 from howfar.analysis.summary import Summary
 from howfar.cli.main import INTERRUPTED, VOID
-from howfar.cli.screen import has_colour, note, program, width
+from howfar.cli.screen import has_colour, note, program, show_rendered, width
 from howfar.errors import DiskFull, RunFileError, UsageError
 from howfar.store.partial import NO_ROOM, stays, write_whole
 from howfar.store.records import Run, StopReason, TrialStatus, compared_part, confirmation, plan_part
@@ -62,7 +62,7 @@ def show(summary: Summary, no_colour: bool) -> None:
 
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     text = in_terminal(summary, width(), has_colour(sys.stdout, no_colour), unicode, wants_details())
-    click.echo(text, nl=False, color=True)
+    show_rendered(text)
 
 
 def as_text(run: Run, form: str) -> str:

@@ -11,7 +11,7 @@ import click
 
 from howfar.cli.main import VOID
 from howfar.cli.output import check_page_path, details_option, wants_details, write
-from howfar.cli.screen import has_colour, json_option, no_colour_option, note, read_text, width
+from howfar.cli.screen import has_colour, json_option, no_colour_option, note, read_text, show_rendered, width
 from howfar.cli.target_options import enter_sandbox, read_target, target_options
 from howfar.errors import UsageError
 
@@ -86,7 +86,8 @@ def predict(
     if as_json:
         click.echo(json.dumps(facts_of(found, changes), indent=2))
     else:
-        click.echo(terminal.render(report, width(), has_colour(sys.stdout, no_colour), details=wants_details()))
+        text = terminal.render(report, width(), has_colour(sys.stdout, no_colour), details=wants_details())
+        show_rendered(text + "\n")
     return code
 
 

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TextIO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from howfar.cli.screen import has_colour, is_terminal, width
+from howfar.cli.screen import has_colour, is_terminal, rich_console, width
 from howfar.engine.messages import Event, Finished, Interval, Measuring, Ready
 from howfar.plan.types import Plan
 from howfar.runner.observer import Observer
@@ -183,7 +183,7 @@ class LivePicture(Lines):
 
     def __init__(self, stream: TextIO, colour: bool, width: int) -> None:
         super().__init__(stream)
-        self._console = Console(file=stream, no_color=not colour, width=width, highlight=False, force_terminal=True)
+        self._console = rich_console(stream, no_color=not colour, width=width, force_terminal=True)
         self._head = "building the laboratory"
         self._doing = ""
         self._phase = ""

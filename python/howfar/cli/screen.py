@@ -1,4 +1,8 @@
-"""Standard streams and the terminal: width, colour, closed streams, small text files, and how this program is called."""
+"""Standard streams and the terminal: width, colour, closed streams, small text files, and how this program is called.
+
+All output of all commands goes through `_PrintableStream`, or through `rich_console` and `show_rendered`, which write control
+sequences of their own around texts that have none.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,14 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
 from howfar.errors import UsageError
+from howfar.terminal_text import printable, printable_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -75,13 +80,61 @@ def width(stream: TextIO | None = None) -> int:
     return max(shutil.get_terminal_size((80, 24)).columns, MIN_WIDTH)
 
 
+class _PrintableStream:
+    """A standard stream whose text loses its control characters."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.unguarded = stream
+
+    def write(self, text: str) -> int:
+        self.unguarded.write(printable(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "buffer":  # a way around
+            raise AttributeError(name)
+        return getattr(self.unguarded, name)
+
+
+def _unguarded(stream: TextIO) -> TextIO:
+    return stream.unguarded if isinstance(stream, _PrintableStream) else stream
+
+
+def rich_console(stream: TextIO, **options: Any) -> Console:
+    """A console of Rich on a standard stream. Its texts lose their control characters."""
+    from rich.console import Console, ConsoleOptions, RenderableType  # `howfar --help` does without
+    from rich.segment import Segment
+
+    class PrintableConsole(Console):
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+    return PrintableConsole(file=_unguarded(stream), highlight=False, **options)
+
+
 def console(no_colour: bool) -> Console:
     """The console for the answer, on stdout."""
-    from rich.console import Console  # `howfar --help` does without
+    return rich_console(sys.stdout, no_color=not has_colour(sys.stdout, no_colour), width=width(), soft_wrap=False)
 
-    return Console(
-        file=sys.stdout, no_color=not has_colour(sys.stdout, no_colour), width=width(), highlight=False, soft_wrap=False
-    )
+
+def show_rendered(text: str) -> None:
+    """Write a report that `howfar.report.terminal` made, with its colours, to stdout."""
+    click.echo(text, file=_unguarded(sys.stdout), nl=False, color=True)
+
+
+def rewrite_line(text: str, is_last: bool) -> None:
+    """Write a text over the current line of the terminal on stderr."""
+    print(f"\r{printable(text)}", end="\n" if is_last else "", file=_unguarded(sys.stderr), flush=True)
+
+
+def show_json(text: str) -> None:
+    """Write JSON text to stdout."""
+    click.echo(printable_json(text))
 
 
 def show_found(found: Part, report: Document, as_json: bool, no_colour: bool) -> None:
@@ -89,9 +142,9 @@ def show_found(found: Part, report: Document, as_json: bool, no_colour: bool) ->
     from howfar.report import terminal
 
     if as_json:
-        click.echo(found.model_dump_json(indent=2))
+        show_json(found.model_dump_json(indent=2))
     else:
-        click.echo(terminal.render(report, width(), colour=has_colour(sys.stdout, no_colour)))
+        show_rendered(terminal.render(report, width(), colour=has_colour(sys.stdout, no_colour)) + "\n")
 
 
 def cpu_list(cpus: Sequence[int]) -> str:
@@ -105,11 +158,13 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def note(text: str) -> None:
-    click.echo(f"howfar: {text}", err=True)
+    """Write a message to stderr. Further lines of it are indented, so that none looks like a message of its own."""
+    indented = "\n  ".join(text.split("\n"))
+    click.echo(f"howfar: {indented}", err=True)
 
 
-def open_closed_streams() -> None:
-    """Give each closed standard stream the null device.
+def open_streams() -> None:
+    """Give each closed standard stream the null device, and let no control characters through to the others.
 
     Else the next file that is opened, a run file perhaps, takes its number, and every message is written into it.
     """
@@ -128,6 +183,8 @@ def open_closed_streams() -> None:
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - a descriptor, for the life of the program
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+    sys.stdout = cast(TextIO, _PrintableStream(_unguarded(sys.stdout)))
+    sys.stderr = cast(TextIO, _PrintableStream(_unguarded(sys.stderr)))
 
 
 def abandon_output() -> None:

@@ -15,6 +15,7 @@ from collections import deque
 from types import TracebackType
 
 from howfar.recording.recording import Page
+from howfar.terminal_text import one_line
 
 VARIABLE = "HOWFAR_MARKS"
 HTTP_VARIABLE = "HOWFAR_HTTP"
@@ -49,7 +50,7 @@ def page_of(number: int, text: str) -> Page | None:
     pid, begun_ns, ended_ns, method, name = found.groups()
     if method != "mark":
         name = _NUMBERED.sub("*", name.split("?")[0].split("#")[0])
-    name = "".join(char if char.isprintable() else "?" for char in name.strip())[:_LONGEST_NAME] or "page"
+    name = one_line(name.strip())[:_LONGEST_NAME] or "page"
     if int(ended_ns) < int(begun_ns) or int(ended_ns) >= 1 << 63:
         return None
     return Page(number, name, method, 1.0, int(pid) or None, int(begun_ns), int(ended_ns))  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from typing import Any
 
 from howfar.report.document import Advice, Block, Cell, Chart, Column, Details, Document, Heading, Table
 from howfar.report.text import Lines, Markdown
+from howfar.terminal_text import one_line
 
 GAP = "  "
 
@@ -187,7 +188,7 @@ class _Screen(Markdown):
         parts = self.paragraphs(document.blocks)
         left_out = [block.title for block in document.blocks if isinstance(block, Details)]
         if left_out and not self.details:
-            titles = f": {'; '.join(left_out)}" if self.titles else ""
+            titles = f": {one_line('; '.join(left_out))}" if self.titles else ""
             parts.append(self.text(f"More with --details{titles}. Charts: --html.", quiet=True))
         return "\n\n".join("\n".join(part) for part in parts) + "\n"
 

@@ -9,6 +9,7 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from pydantic import create_model
@@ -34,6 +35,7 @@ from howfar.report.document import (
     without_empty,
 )
 from howfar.stats.estimate import Part
+from howfar.terminal_text import one_line, printable_json
 
 REPORT_VERSION = 1
 Lines = list[str]
@@ -89,7 +91,7 @@ class Markdown:
         found: list[Lines] = []
         before: Block | None = None
         for number, block in numbered(without_empty(blocks, self.shows)):
-            lines = self._lines(block, number, level)
+            lines = self._lines(_one_line(block), number, level)
             if found and self.joins(before, block):
                 found[-1] += lines
             elif lines:
@@ -125,9 +127,24 @@ class Markdown:
                 return []
 
 
+def _one_line(part: Any) -> Any:
+    """A part of a document whose texts are each on one line and without control characters."""
+    if isinstance(part, str):
+        return one_line(part)
+    if isinstance(part, tuple | list):
+        return type(part)(_one_line(each) for each in part)
+    if isinstance(part, Mapping):
+        return {_one_line(name): _one_line(value) for name, value in part.items()}
+    if isinstance(part, Details):
+        return replace(part, title=one_line(part.title))
+    if is_dataclass(part) and not isinstance(part, type | Chart):
+        return replace(part, **{each.name: _one_line(getattr(part, each.name)) for each in fields(part) if each.init})
+    return part
+
+
 def as_markdown(document: Document) -> str:
     """For an issue, a wiki or a mail: all of it except charts and receipts. Pipe tables; ends in a newline."""
-    parts = [[f"# {document.title}"], *Markdown().paragraphs(document.blocks)]
+    parts = [[f"# {one_line(document.title)}"], *Markdown().paragraphs(document.blocks)]
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 
 
@@ -165,7 +182,7 @@ def _cell(cell: CellSummary) -> dict[str, Any]:
 
 def as_json(summary: Summary) -> str:
     """JSON text of a summary with a final newline; NaN and infinity cannot occur."""
-    return json.dumps(json_values(summary), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return printable_json(json.dumps(json_values(summary), indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def json_schema(findings: Mapping[str, type[Part]]) -> dict[str, Any]:

@@ -1,0 +1,33 @@
+"""Text from outside, such as a server's error or a file's name, without characters that act on a terminal instead of being shown."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+_REPLACEMENT = "?"
+_UNUSUAL = re.compile(r"[^\n\x20-\x7e]")
+
+
+def printable(text: str) -> str:
+    """The text with `?` for each control character but line ends: colours, a terminal's title, directions of writing."""
+    return _UNUSUAL.sub(lambda found: found[0] if _is_shown(found[0]) else _REPLACEMENT, text)
+
+
+def one_line(text: str) -> str:
+    """The same on one line: a line end in a text from outside would let it look like a line of howfar's own."""
+    return " ".join(printable(text).split("\n"))
+
+
+def printable_json(text: str) -> str:
+    """JSON text with the same characters escaped; they stand in strings only."""
+    return _UNUSUAL.sub(lambda found: found[0] if _is_shown(found[0]) else _escaped(found[0]), text)
+
+
+def _is_shown(character: str) -> bool:
+    return character.isprintable() or unicodedata.category(character) == "Zs"
+
+
+def _escaped(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))

@@ -1,0 +1,176 @@
+"""Text from outside on its way to a terminal: a server's errors, names in a run file, a command's words."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.fake_peers import TEXT, FakePeer
+from tests.unit.test_recorded_runs import unpacked
+
+from howfar.cli.main import run_command_line
+from howfar.cli.screen import _PrintableStream, rich_console
+from howfar.doctor.findings import Kind
+from howfar.report.document import (
+    Advice,
+    Bullets,
+    Code,
+    Details,
+    Document,
+    Facts,
+    Heading,
+    Table,
+    Text,
+    Warnings,
+    plain,
+    single,
+)
+from howfar.report.terminal import render
+from howfar.report.text import as_csv, as_markdown
+from howfar.terminal_text import one_line, printable, printable_json
+
+ROOT = Path(__file__).parents[2]
+RECORDED = "paths-mariadb"
+FORGED = TEXT.decode() + "\nhowfar: a second line\x00\u2028\u0085"
+ACTS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Controls but the line end, and characters that change the direction of writing."""
+COMMAND = [sys.executable, "-c", "import sys; from howfar.cli import main; sys.exit(main())"]
+
+
+@given(st.text())
+def test_what_is_printed_does_not_act(text: str) -> None:
+    assert not ACTS.search(printable(text)) and len(printable(text)) == len(text)
+    assert "\n" not in one_line(text)
+
+
+@given(st.text(st.characters(codec="utf-8")))
+def test_json_keeps_its_value(text: str) -> None:
+    written = printable_json(json.dumps({"key": text}, ensure_ascii=False))
+    assert not ACTS.search(written) and json.loads(written) == {"key": text}
+
+
+def test_what_people_write_stays() -> None:
+    for text in ("µs ± 1 %, 2\u00a0ms", "Größe, 数据库, база, 🐬", "a\nb"):
+        assert printable(text) == text
+
+
+def test_a_stream_writes_nothing_that_acts() -> None:
+    written = io.StringIO()
+    stream: Any = _PrintableStream(written)
+    print(FORGED, file=stream)
+    stream.writelines([FORGED])
+    assert not ACTS.search(written.getvalue()) and not hasattr(stream, "buffer")
+
+
+def test_colours_are_howfars_own() -> None:
+    """[peer-5] Rich writes control sequences; those in the texts are replaced."""
+    written = io.StringIO()
+    rich_console(written, no_color=False, width=200, force_terminal=True, color_system="standard").print(
+        f"[red]{FORGED}[/red]"
+    )
+    shown = written.getvalue()
+    assert "\x1b[31m" in shown
+    assert not ACTS.search(re.sub(r"\x1b\[[\d;]*m", "", shown)) and "?[2J" in shown
+
+
+def document() -> Document:
+    blocks = (
+        Heading(FORGED), Text(FORGED), Bullets((FORGED,)), Warnings((FORGED,)), Advice(FORGED, FORGED), Facts({FORGED: [FORGED]}),
+        Code((FORGED,)), Details(FORGED, (Text(FORGED),)), Table(FORGED, single(FORGED, FORGED), (plain(FORGED, FORGED),)),
+    )  # fmt: skip
+    return Document(FORGED, blocks, ({FORGED: FORGED},))
+
+
+@pytest.mark.parametrize("details", [False, True])
+@pytest.mark.parametrize("colour", [False, True])
+def test_a_report_in_the_terminal_has_only_its_own_colours(colour: bool, details: bool) -> None:
+    """[file-1]"""
+    shown = render(document(), 100, colour=colour, details=details)
+    own = re.sub(r"\x1b\[(?:1|2|33|0)m", "", shown) if colour else shown
+    assert not ACTS.search(own)
+    assert not any(line.startswith("howfar: a second line") for line in own.splitlines())
+
+
+def test_markdown_has_no_line_of_others() -> None:
+    """[file-1]"""
+    assert not ACTS.search(as_markdown(document()))
+    assert not any(line.startswith("howfar: a second line") for line in as_markdown(document()).splitlines())
+    assert not ACTS.search(printable(as_csv(document())))
+
+
+FIELDS = {
+    "server": "UPDATE run SET server_version = :text, server_kind = :text",
+    "command": "UPDATE run SET command = json_array('howfar', 'run', :text)",
+    "reason": "UPDATE trial SET status = 'void', void_reason = :text WHERE arm = (SELECT name FROM arm WHERE place = 2)",
+    "arm": "UPDATE arm SET name = :text WHERE place = 2; UPDATE trial SET arm = :text WHERE arm NOT IN (SELECT name FROM arm)",
+    "factor": "UPDATE arm SET factors = json_set(factors, '$.path', :text) WHERE place = 2",
+    "machine": "UPDATE run SET environment = json_set(environment, '$.kernel', :text, '$.cpu_model', :text)",
+    "receipt": "UPDATE trial SET receipt = json_set(receipt, '$.session.server_version', :text)",
+}
+
+
+@pytest.mark.parametrize("form", [[], ["--details"], ["--md"], ["--csv"], ["--json"]], ids=str)
+@pytest.mark.parametrize("field", list(FIELDS))
+def test_a_run_file_of_somebody_else_controls_no_terminal(
+    field: str, form: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """[file-1]"""
+    path = tmp_path / "run.howfar"
+    path.write_bytes(unpacked(f"{RECORDED}.howfar"))
+    with closing(sqlite3.connect(path)) as database:
+        for statement in FIELDS[field].split(";"):
+            database.execute(statement, {"text": FORGED.replace("\x00", "")} if ":text" in statement else {})
+        database.commit()
+    code = run_command_line(["report", str(path), *form])
+    shown = capsys.readouterr()
+    assert code in (0, 6), shown.err
+    assert not ACTS.search(shown.out + shown.err)
+    if form != ["--csv"]:  # there, a line end stands between quotes
+        assert not any(line.startswith("howfar: a second") for line in (shown.out + shown.err).splitlines())
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [(kind, mode) for kind in (Kind.MYSQL, Kind.POSTGRESQL) for mode in ("text-greeting", "text-login", "text-query")]
+    + [(Kind.REDIS, "text-login"), (Kind.REDIS, "text-query"), (Kind.MEMCACHED, "text-login")],
+)
+@pytest.mark.parametrize("command", ["doctor", "doctor --json", "load"])
+def test_a_server_controls_no_terminal(kind: Kind, mode: str, command: str) -> None:
+    """[peer-5]"""
+    words = command.split()
+    with FakePeer(kind, mode) as peer:
+        words += [peer.dsn, "--watch", "0.2"] if words[0] == "doctor" else [peer.dsn, "--workload=x.toml"]
+        if words[0] == "load":
+            if kind in (Kind.REDIS, Kind.MEMCACHED):
+                pytest.skip("howfar load speaks SQL")
+            words[-1] = "oltp_read_only" if kind is Kind.MYSQL else "select-only"
+        done = subprocess.run(
+            [*COMMAND, *words], capture_output=True, timeout=100, env={**os.environ, "HOWFAR_PASSWORD": "x"}
+        )
+    assert done.returncode != 70, done.stderr
+    assert not ACTS.search(done.stdout.decode() + done.stderr.decode())
+    assert not any(line.startswith(b"howfar: a line that") for line in (done.stdout + done.stderr).splitlines())
+
+
+def test_no_command_writes_around_the_guard() -> None:
+    """[peer-5] Text reaches a terminal through `screen.py` alone: no other module takes a stream's buffer, a descriptor or a console."""
+    around = re.compile(r"\bConsole\(|\.buffer\b|unguarded\b|sys\.__std|os\.write\([12]\b|\bopen\([12],|fdopen\([12]\b")
+    folder = ROOT / "python" / "howfar" / "cli"
+    found = {
+        f"{path.name}: {hit.group()}"
+        for path in folder.glob("*.py")
+        if path.name != "screen.py"
+        for hit in around.finditer(path.read_text())
+    }
+    assert found == set()
