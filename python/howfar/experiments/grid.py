@@ -8,8 +8,6 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-import altair as alt
-
 from howfar.analysis.cells import CellSummary
 from howfar.analysis.summary import Summary
 from howfar.bottleneck.traffic import NetworkSeries
@@ -45,6 +43,7 @@ from howfar.report.document import (
     single,
     table_of,
 )
+from howfar.report.drawing import alt
 from howfar.report.figures import tps
 from howfar.report.frame import frame
 from howfar.report.grid import Grid, grid

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import altair as alt
 import numpy as np
 
 from howfar.recording.changes import Change, advice
@@ -27,6 +26,7 @@ from howfar.report.document import (
     Text,
     Warnings,
 )
+from howfar.report.drawing import alt
 from howfar.stats.estimate import Estimate, Part
 from howfar.stats.intervals import MIN_BLOCKS, brackets, in_brackets
 from howfar.units import counted, format_duration_ns

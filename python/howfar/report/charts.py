@@ -8,10 +8,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-import altair as alt
-
 from howfar.analysis.summary import Summary
 from howfar.report import palette
+from howfar.report.drawing import alt
 from howfar.stats.estimate import Estimate
 
 Drawable = Any
@@ -20,7 +19,7 @@ Drawable = Any
 Rows = list[dict[str, Any]]
 """The data of one layer."""
 
-Axis = TypeVar("Axis", alt.X, alt.Y)
+Axis = TypeVar("Axis", bound="alt.X | alt.Y")
 
 ROW = 44
 """Height of one arm's row, pixels."""

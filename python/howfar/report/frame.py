@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import altair as alt
-
 from howfar.analysis.advice import capital
 from howfar.analysis.controls import Control
 from howfar.analysis.hosts import HostNote, HostsSeen
@@ -35,6 +33,7 @@ from howfar.report.document import (
     Warnings,
     table_of,
 )
+from howfar.report.drawing import alt
 from howfar.report.figures import (
     baseline_name,
     on_hosts,

@@ -9,8 +9,6 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-import altair as alt
-
 from howfar.analysis.summary import Summary
 from howfar.experiments.bandwidth.analysis import Ceiling, Curve, Scaling, ThreadsPoint, curves_of
 from howfar.model.fit import Prediction
@@ -34,6 +32,7 @@ from howfar.report.charts import (
     series_looks,
 )
 from howfar.report.document import Block, Cell, Chart, Column, Details, Heading, Table, Text, plain, single
+from howfar.report.drawing import alt
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import half_width, half_width_text
 from howfar.stats.resample import Interval

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
-import altair as alt
-
 from howfar.analysis.advice import Advice
 from howfar.analysis.cells import Figure
 from howfar.analysis.summary import Findings, RunEvidence, Summary
@@ -20,6 +18,7 @@ from howfar.plan.factors import SHORT_ROW
 from howfar.report import figures, palette
 from howfar.report.charts import Drawable, data, ends, intervals, layer, legend, log_axis, series_looks
 from howfar.report.document import Block, Chart, Details, Document, Fields, Table, Text, table_of
+from howfar.report.drawing import alt
 from howfar.report.frame import frame
 from howfar.report.sections import cell_table, columns, trials, written
 from howfar.stats.estimate import Part

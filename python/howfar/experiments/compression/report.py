@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-import altair as alt
-
 from howfar.analysis.summary import Findings, RunEvidence, Summary
 from howfar.experiments.compression.analysis import (
     EVERYWHERE,
@@ -49,6 +47,7 @@ from howfar.report.document import (
     Heading,
     table_of,
 )
+from howfar.report.drawing import alt
 from howfar.report.figures import rate, tps
 from howfar.report.grid import level
 from howfar.stats.estimate import Part

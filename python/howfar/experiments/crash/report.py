@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-import altair as alt
-
 from howfar.analysis.advice import capital
 from howfar.analysis.summary import Summary
 from howfar.experiments.crash.analysis import (
@@ -50,6 +48,7 @@ from howfar.report.document import (
     single,
     table_of,
 )
+from howfar.report.drawing import alt
 from howfar.report.sections import columns, limits_of
 from howfar.stats.estimate import Estimate
 

@@ -7,8 +7,6 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-import altair as alt
-
 from howfar.analysis.summary import Summary
 from howfar.experiments.experiment import Experiment
 from howfar.experiments.fallback.analysis import FallbackSeries, FallbackStory
@@ -20,6 +18,7 @@ from howfar.experiments.replication.trade import ReplicationFindings
 from howfar.report import figures, palette
 from howfar.report.charts import PHONE, Drawable, Rows, by_name, data, layer, vconcat
 from howfar.report.document import Block, Bullets, Chart, Column, Details, Document, Heading, Table, Text, plain, single
+from howfar.report.drawing import alt
 from howfar.report.sections import columns
 from howfar.stats.estimate import Estimate
 

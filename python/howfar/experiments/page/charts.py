@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import altair as alt
-
 from howfar.experiments.page.findings import BAR, Crossing, PageArm, PageChoice, PageFindings
 from howfar.experiments.page.labels import DEGRADED_MS, NOTICED_MS, in_flight, milliseconds, series_names, where
 from howfar.report import palette
@@ -28,6 +26,7 @@ from howfar.report.charts import (
     series_looks,
     stacked,
 )
+from howfar.report.drawing import alt
 from howfar.report.figures import number
 
 Latencies = Mapping[str, Sequence[tuple[float, float]]]

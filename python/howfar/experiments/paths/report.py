@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-import altair as alt
-
 from howfar.analysis.cells import PARTS, CellSummary, Figure
 from howfar.analysis.idle import Waking, waking
 from howfar.analysis.summary import Findings, RunEvidence, Summary
@@ -30,6 +28,7 @@ from howfar.report.charts import (
     stacked,
 )
 from howfar.report.document import Block, Cell, Chart, Column, Details, Document, Heading, Table, plain, single
+from howfar.report.drawing import alt
 from howfar.report.figures import baseline_name, shown_cells
 from howfar.report.frame import frame
 from howfar.report.sections import cell_table, confirmations, ratio_cards, trials

@@ -7,8 +7,6 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import altair as alt
-
 from howfar.experiments.replication.analysis import CommitCost, ReplicationCost, ReplicationCurve
 from howfar.experiments.replication.arms import PUBLISHED_RTT_NS, mode_name, quoted_distance
 from howfar.experiments.replication.frame import distance
@@ -31,6 +29,7 @@ from howfar.report.charts import (
     rows_of,
     stacked,
 )
+from howfar.report.drawing import alt
 
 HEIGHT = 270
 PANEL_LEAST = 250
