@@ -16,6 +16,7 @@ from howfar.recording.predict import Prediction, analyze, lay_out
 from howfar.recording.prediction_report import as_json, document
 from howfar.recording.recording import Recording
 from howfar.report import html, terminal
+from howfar.report.terminal import IN_SIGHT
 
 NOW = costs(FLOOR_NS / 1e3)
 FAR = costs(540, label="remote, RTT 0.5ms", rtt_ns=500_000, noise=0.01, connect_us=560)
@@ -207,8 +208,8 @@ def test_a_stranger_sees_it_at_once(recording: Recording) -> None:
     laid = lay_out(recording, NOW, FAR)
     report = document(found, changes(laid), laid)
     text = terminal.render(report, 100, colour=False)
-    first = " ".join(text.split()[:60])
-    assert "94 of its 105 round trips are one loop" in first
+    in_sight = " ".join(" ".join(text.splitlines()[-IN_SIGHT:]).split())
+    assert "94 of its 105 round trips are one loop" in in_sight
     assert "<svg" in html.render(report)
 
 

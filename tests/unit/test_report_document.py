@@ -31,7 +31,7 @@ from howfar.report.document import (
     plain,
     single,
 )
-from howfar.report.terminal import FIRST_SCREEN, lay_out
+from howfar.report.terminal import FIRST_SCREEN, IN_SIGHT, Around, lay_out
 from howfar.report.text import as_csv, as_markdown
 
 MAIN = Table(
@@ -82,6 +82,38 @@ def test_a_first_screen_that_is_too_long_has_the_first_sentence_of_each_warning(
     short, whole = terminal.render(many, 100), terminal.render(many, 100, details=True)
     assert short.count("\n") <= FIRST_SCREEN and short.count("was busy.") == 8 and "Other programs" not in short
     assert " ".join(whole.split()).count("Other programs ran on it.") == 64
+
+
+AROUND = Around("Which is faster?", ("Run file: a.howfar",), ("Go on with: howfar resume a.howfar",))
+
+
+def test_a_document_that_fits_on_a_screen_begins_with_its_answer() -> None:
+    small = Document("howfar: sample", (Answer("The socket."), MAIN, Heading("What to do"), Advice("First.", "")))
+    lines = terminal.render(small, 80, around=AROUND).splitlines()
+    assert len(lines) <= IN_SIGHT
+    assert lines[:4] == ["Which is faster?", "", "The socket.", ""]
+    assert lines[-3:] == ["Run file: a.howfar", "", "Go on with: howfar resume a.howfar"]
+
+
+@pytest.mark.parametrize("details", [True, False])
+def test_a_longer_document_ends_with_its_answer_and_what_to_do(details: bool) -> None:
+    long = Document("howfar: sample", (*sample().blocks, Bullets(tuple(f"line {number}" for number in range(9)))))
+    text = terminal.render(long, 80, details=details, around=AROUND)
+    assert text.startswith("Which is faster?\n\nWarnings\n")
+    assert text.endswith(
+        "Run file: a.howfar\n\nThe socket is <faster> by 25 %.\n\nWhat to do\n1. First.\n   Because of 3 %.\n2. Second.\n"
+        "   Because.\n\nGo on with: howfar resume a.howfar\n"
+    )
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+@pytest.mark.parametrize("details", [True, False])
+def test_the_answer_stays_in_sight_however_long_the_advice(width: int, details: bool) -> None:
+    advice = [Advice(f"Do this. {'And that. ' * 12}", "Since it helps. " * 20) for _ in range(3)]
+    wordy = Document("howfar: sample", (Answer("The socket."), MAIN, MAIN, Heading("What to do"), *advice))
+    text = terminal.render(wordy, width, details=details, around=AROUND)
+    assert "The socket." in text.splitlines()[-IN_SIGHT:]
+    assert text.count("Do this.") == 3
 
 
 def test_terminal_prints_all_with_details() -> None:

@@ -1,11 +1,11 @@
-"""The end of a run: the report on the terminal, its page, and what to do next."""
+"""The end of a run: its page, then the report on the terminal with the answer last (`report/terminal.py` has the rule)."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from howfar.analysis.confirmation import choose
 from howfar.analysis.summary import Summary
 from howfar.cli.main import INTERRUPTED, VOID
 from howfar.cli.screen import has_colour, note, program, show_rendered, width
-from howfar.errors import DiskFull, RunFileError, UsageError
+from howfar.errors import DiskFull, HowfarError, RunFileError, UsageError
 from howfar.store.partial import NO_ROOM, stays, write_whole
 from howfar.store.records import Run, StopReason, TrialStatus, compared_part, confirmation, plan_part
 from howfar.store.run_file import read_run
@@ -56,20 +56,21 @@ def summarise(run: Run) -> Summary:
     return registry.summarise(run)
 
 
-def show(summary: Summary, no_colour: bool) -> None:
-    """Write the report to stdout."""
+def show(run: Run, summary: Summary, no_colour: bool, files: Sequence[str] = (), commands: Sequence[str] = ()) -> None:
+    """Write the report to stdout, with the plan's question, files that were written and commands to go on with."""
     from howfar.experiments.registry import in_terminal
+    from howfar.report.terminal import Around
 
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    text = in_terminal(summary, width(), has_colour(sys.stdout, no_colour), unicode, wants_details())
+    around = Around(str(run.info.plan.get("question", "")), tuple(files), tuple(commands))
+    text = in_terminal(summary, width(), has_colour(sys.stdout, no_colour), unicode, wants_details(), around)
     show_rendered(text)
 
 
-def as_text(run: Run, form: str) -> str:
+def as_text(summary: Summary, form: str) -> str:
     """The report in one of FORMATS."""
     from howfar.experiments.registry import rendered
 
-    summary = summarise(run)
     return rendered(summary, form)
 
 
@@ -122,20 +123,29 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
         )
         return INTERRUPTED
     summary = summarise(run)
-    show(summary, no_colour)
     page = page_path(html, path)
-    write(page, as_text(run, "html"))
-    click.echo(f"\nRun file:           {path}\nHTML page:          {page}")
-    for line in _tested_limits(summary):
-        click.echo(f"Tested limit:       {line}")
-    if run.stop in (StopReason.TIME, StopReason.BLOCKS):
-        click.echo(f"Narrower intervals: {more_command(path, run)}")
-    if _can_be_confirmed(run, summary):
-        click.echo(f"Confirm the limits: {program()} confirm {name}")
-    if run.info.quick:
-        click.echo(f"The full plan:      {_full_command(run)}")
+    files = [f"Run file:           {path}", f"HTML page:          {page}"]
+    files += [f"Tested limit:       {line}" for line in _tested_limits(summary)]
+    try:
+        write(page, as_text(summary, "html"))
+    except HowfarError:
+        show(run, summary, no_colour)  # what was measured is worth more than its page
+        raise
+    show(run, summary, no_colour, files, _next_commands(path, run, summary))
     measured = any(trial.status is TrialStatus.OK for trial in plan_part(run).trials)
     return 0 if measured or not run.trials else VOID
+
+
+def _next_commands(path: Path, run: Run, summary: Summary) -> list[str]:
+    """Commands to go on with, each with what it is for."""
+    found = []
+    if run.stop in (StopReason.TIME, StopReason.BLOCKS):
+        found.append(f"Narrower intervals: {more_command(path, run)}")
+    if _can_be_confirmed(run, summary):
+        found.append(f"Confirm the limits: {program()} confirm {shlex.quote(str(path))}")
+    if run.info.quick:
+        found.append(f"The full plan:      {_full_command(run)}")
+    return found
 
 
 def _tested_limits(summary: Summary) -> Iterator[str]:

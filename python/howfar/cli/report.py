@@ -36,12 +36,12 @@ def report(run: Path, html: str | None, md: bool, csv: bool, json_: bool, no_col
     found = read_run(run)
     if html is not None:
         page = pages.page_path(Path(html) if html else None, run)
-        pages.write(page, pages.as_text(found, "html"))
+        pages.write(page, pages.as_text(pages.summarise(found), "html"))
         click.echo(page)
     elif forms:
-        click.echo(pages.as_text(found, forms[0]).rstrip("\n"))
+        click.echo(pages.as_text(pages.summarise(found), forms[0]).rstrip("\n"))
     else:
-        pages.show(pages.summarise(found), no_colour)
+        pages.show(found, pages.summarise(found), no_colour)
         if found.stop is None:
             name = shlex.quote(str(run))
             click.echo(

@@ -50,8 +50,15 @@ def document(summary: Summary) -> Document:
     return experiment_of(summary).document(summary)
 
 
-def in_terminal(summary: Summary, width: int, colour: bool, unicode: bool, details: bool) -> str:
-    return terminal.render(document(summary), width, colour, unicode, details)
+def in_terminal(
+    summary: Summary,
+    width: int,
+    colour: bool,
+    unicode: bool,
+    details: bool,
+    around: terminal.Around = terminal.NOTHING,
+) -> str:
+    return terminal.render(document(summary), width, colour, unicode, details, around)
 
 
 def rendered(summary: Summary, form: str) -> str:

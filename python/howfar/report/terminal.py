@@ -1,14 +1,20 @@
-"""A document as text for a terminal, and the layout of its columns."""
+"""A document as text for a terminal, and the layout of its columns.
+
+The order is made for a screen of 24 lines, on which the last lines are those in sight. A document that fits on it, with the command
+and the prompt, begins with its answer. A longer one ends with its answer and what to do next; all else, the details too, comes
+before. The question is always first. This holds for pipes too, so that a file has what the screen had.
+"""
 
 from __future__ import annotations
 
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
-from howfar.report.document import Advice, Block, Cell, Chart, Column, Details, Document, Heading, Table
+from howfar.report.document import Advice, Answer, Block, Cell, Chart, Column, Details, Document, Heading, Table
 from howfar.report.text import Lines, Markdown
 from howfar.terminal_text import one_line
 
@@ -140,10 +146,13 @@ WIDEST = 132
 """Greatest width of prose and tables."""
 
 FIRST_SCREEN = 34
-"""Lines of 100 columns; the end of `howfar run` adds up to six. Where there are more, the list of details is left out, then reasons
-for the advice, from the last on, then all but the first sentence of each warning."""
+"""Lines of 100 columns, without the lines around. Where there are more, the list of details is left out, then reasons for the advice,
+from the last on, then all but the first sentence of each warning."""
 
 MOST_REASONS = 3
+
+IN_SIGHT = 20
+"""Lines of a screen of 24 that are left beside the command (which may take two), the line that ends a run, and the prompt."""
 
 _ASCII = {"µ": "u", "±": "+/-", "×": "x", "–": "-", "—": "-", "…": "...", "≥": ">=", "≤": "<=", "−": "-"}
 
@@ -160,11 +169,30 @@ def to_ascii(text: str) -> str:
     return text.encode("ascii", "replace").decode("ascii")
 
 
+@dataclass(frozen=True)
+class Around:
+    """Lines around a document that do not come from what was measured."""
+
+    question: str = ""
+    files: tuple[str, ...] = ()
+    """Files that were written, a line each, printed as they are."""
+    commands: tuple[str, ...] = ()
+    """Commands to go on with, a line each, printed as they are after the advice."""
+
+
+NOTHING = Around()
+
+
 def render(
-    document: Document, width: int = 80, colour: bool = False, unicode: bool = True, details: bool = False
+    document: Document,
+    width: int = 80,
+    colour: bool = False,
+    unicode: bool = True,
+    details: bool = False,
+    around: Around = NOTHING,
 ) -> str:
     """The document as lines of at most `width` characters (at least 40), ending in a newline."""
-    return _Screen(max(NARROWEST, min(width, WIDEST)), colour, unicode, details).render(document)
+    return _Screen(max(NARROWEST, min(width, WIDEST)), colour, unicode, details).render(document, around)
 
 
 class _Screen(Markdown):
@@ -172,25 +200,44 @@ class _Screen(Markdown):
         self.width, self.colour, self.unicode, self.details = width, colour, unicode, details
         self.titles, self.reasons, self.explained = True, MOST_REASONS, True
 
-    def render(self, document: Document) -> str:
-        text = self._whole(document)
-        while not self.details and self.explained and text.count("\n") > FIRST_SCREEN * max(1, 100 / self.width):
+    def render(self, document: Document, around: Around) -> str:
+        text = self._whole(document, around)
+        most = FIRST_SCREEN * max(1, 100 / self.width) + len(around.files) + len(around.commands)
+        while not self.details and self.explained and text.count("\n") > most:
             if self.titles:
                 self.titles = False
             elif self.reasons:
                 self.reasons -= 1
             else:
                 self.explained = False
-            text = self._whole(document)
+            text = self._whole(document, around)
         return text
 
-    def _whole(self, document: Document) -> str:
-        parts = self.paragraphs(document.blocks)
+    def _whole(self, document: Document, around: Around) -> str:
+        """The document in one of its two orders; see above."""
+        question = [self.text(around.question)] if around.question else []
+        end = [[self._text(line) for line in lines] for lines in (around.files, around.commands)]
+        files, commands = ([lines] if lines else [] for lines in end)
+        more = self._more(document)
+        text = _joined([*question, *self.paragraphs(document.blocks), *more, *files, *commands])
+        if text.count("\n") <= IN_SIGHT:
+            return text
+        answer, steps, others = _parts(document.blocks)
+        last = [*self.paragraphs([*answer, *steps]), *commands]
+        while _joined(last).count("\n") > IN_SIGHT and self.reasons and not self.details:
+            self.reasons -= 1
+            last = [*self.paragraphs([*answer, *steps]), *commands]
+        if _joined(last).count("\n") > IN_SIGHT:
+            others, last = [*others, *steps], [*self.paragraphs(answer), *commands]
+        return _joined([*question, *self.paragraphs(others), *more, *files, *last])
+
+    def _more(self, document: Document) -> list[Lines]:
+        """The line that says what else there is. Empty: nothing was left out."""
         left_out = [block.title for block in document.blocks if isinstance(block, Details)]
-        if left_out and not self.details:
-            titles = f": {one_line('; '.join(left_out))}" if self.titles else ""
-            parts.append(self.text(f"More with --details{titles}. Charts: --html.", quiet=True))
-        return "\n\n".join("\n".join(part) for part in parts) + "\n"
+        if not left_out or self.details:
+            return []
+        titles = f": {one_line('; '.join(left_out))}" if self.titles else ""
+        return [self.text(f"More with --details{titles}. Charts: --html.", quiet=True)]
 
     def shows(self, block: Block) -> bool:
         return not isinstance(block, Chart) and (self.details or not isinstance(block, Details))
@@ -254,6 +301,22 @@ class _Screen(Markdown):
 
     def _paint(self, lines: Lines, style: str) -> Lines:
         return [f"{style}{line}{_END}" for line in lines] if self.colour else lines
+
+
+def _joined(paragraphs: Sequence[Lines]) -> str:
+    return "\n\n".join("\n".join(lines) for lines in paragraphs) + "\n"
+
+
+def _parts(blocks: Sequence[Block]) -> tuple[list[Block], list[Block], list[Block]]:
+    """The answer, the advice with its heading, and all other blocks."""
+    answer: list[Block] = []
+    steps: list[Block] = []
+    others: list[Block] = []
+    for block, after in zip_longest(blocks, blocks[1:]):
+        advises = isinstance(block, Advice) or (isinstance(block, Heading) and isinstance(after, Advice))
+        part = answer if isinstance(block, Answer) else steps if advises else others
+        part.append(block)
+    return answer, steps, others
 
 
 def _first_sentence(text: str) -> str:
