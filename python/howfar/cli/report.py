@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import lzma
 import shlex
+import tempfile
+from importlib import resources
 from pathlib import Path
 
 import click
@@ -11,11 +14,22 @@ from howfar.cli import output as pages
 from howfar.cli.output import details_option
 from howfar.cli.screen import no_colour_option, program
 from howfar.errors import UsageError
+from howfar.store.records import Run
 from howfar.store.run_file import read_run
+
+_EXAMPLES = resources.files("howfar.report") / "examples"
+_EXAMPLE = ".howfar.xz"
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--example",
+    is_flag=False,
+    flag_value="paths",
+    metavar="[PLAN]",
+    help="Show an example run that comes with howfar, of the plan `paths`, instead of a file.",
+)
 @click.option(
     "--html",
     is_flag=False,
@@ -28,24 +42,56 @@ from howfar.store.run_file import read_run
 @click.option("--json", "json_", is_flag=True, help="Write JSON to stdout; its schema is schema/report.json.")
 @details_option
 @no_colour_option
-def report(run: Path, html: str | None, md: bool, csv: bool, json_: bool, no_colour: bool) -> int:
-    """Show the run in the file RUN, even while it is being measured."""
+def report(
+    run: Path | None, example: str | None, html: str | None, md: bool, csv: bool, json_: bool, no_colour: bool
+) -> int:
+    """Show the run in the file RUN, even while it is being measured.
+
+    In the terminal a long report ends with its answer, so that it stays in sight.
+    """
     forms = [form for form, wanted in (("md", md), ("csv", csv), ("json", json_)) if wanted]
     if len(forms) + (html is not None) > 1:
         raise UsageError("more than one format was requested", "Choose one of --html, --md, --csv, --json.")
-    found = read_run(run)
+    found, name = _read(run, example)
+    summary = pages.summarise(found)
     if html is not None:
-        page = pages.page_path(Path(html) if html else None, run)
-        pages.write(page, pages.as_text(pages.summarise(found), "html"))
+        page = pages.page_path(Path(html) if html else None, name)
+        pages.write(page, pages.as_text(summary, "html"))
         click.echo(page)
     elif forms:
-        click.echo(pages.as_text(pages.summarise(found), forms[0]).rstrip("\n"))
+        click.echo(pages.as_text(summary, forms[0]).rstrip("\n"))
     else:
-        pages.show(found, pages.summarise(found), no_colour)
+        own = [f"Measure it here: {program()} run {found.info.plan_name}"] if example is not None else []
+        pages.show(found, summary, no_colour, commands=own)
         if found.stop is None:
-            name = shlex.quote(str(run))
             click.echo(
-                f"\nThis run has not ended. If it is not being measured now, continue it: {program()} resume {name}",
+                f"\nThis run has not ended. If it is not being measured now, continue it: "
+                f"{program()} resume {shlex.quote(str(name))}",
                 err=True,
             )
     return 0
+
+
+def _read(run: Path | None, example: str | None) -> tuple[Run, Path]:
+    """The run, and the file whose name its page takes. Raises UsageError, and what `read_run` does."""
+    if run is not None and example is not None:
+        raise UsageError(f"both the file {run} and an example were requested", "Choose one of them.")
+    if example is not None:
+        return _read_example(example), Path(f"howfar-{example}-example.howfar")
+    if run is None:
+        raise UsageError(
+            "no run file was named",
+            "Name one, as in `howfar report FILE`, or look at an example: `howfar report --example`.",
+        )
+    return read_run(run), run
+
+
+def _read_example(name: str) -> Run:
+    """A run that comes with this package. Raises UsageError."""
+    known = sorted(each.name.removesuffix(_EXAMPLE) for each in _EXAMPLES.iterdir() if each.name.endswith(_EXAMPLE))
+    if name not in known:
+        raise UsageError(f"there is no example run of {name!r}", f"There are examples of: {', '.join(known)}.")
+    with tempfile.TemporaryDirectory(prefix="howfar-example-") as folder:
+        path = Path(folder, "example.howfar")
+        path.write_bytes(lzma.decompress((_EXAMPLES / f"{name}{_EXAMPLE}").read_bytes()))
+        return read_run(path)
