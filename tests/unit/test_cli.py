@@ -6,6 +6,7 @@ import csv
 import errno
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -35,8 +36,8 @@ def laboratory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[FakeLab
     from contextlib import nullcontext
 
     monkeypatch.setattr(session, "check_machine", lambda plan: None)
-    monkeypatch.setattr(session, "enter_sandbox", lambda: None)
-    monkeypatch.setattr(session, "open_testbed", lambda plan: nullcontext(fake))
+    monkeypatch.setattr(session, "enter_sandbox", lambda leave: None)
+    monkeypatch.setattr(session, "open_testbed", lambda plan, begins: nullcontext(fake))
     monkeypatch.setattr(session, "instruments", lambda: instruments)
     monkeypatch.setattr("time.monotonic_ns", fake.clock)
     monkeypatch.setattr("howfar.lab.idle.cannot_poll", lambda: None)  # whether or not this kernel has an idle driver
@@ -70,7 +71,7 @@ def test_run_reports_and_leaves_two_files(laboratory: Lab, howfar: Howfar, tmp_p
     for word in ("forwarded-socket", "0.25", files[0].name, files[1].name, "The full plan:      howfar run paths\n"):
         assert word in out, word
     assert "after block 8 of about 8" in err
-    assert "ended: every interval is as narrow as requested" in err
+    assert re.search(r"^Done in .* s, 8 blocks: every interval is as narrow as requested\.$", err, re.MULTILINE)
     assert "\x1b" not in out + err
 
 
@@ -112,7 +113,9 @@ BAD = [
     (("run", "--time-budget", "20s", "--quick"), 2, "too short", "--time-budget"),
     (("run", "--frobnicate"), 2, "No such option", "--help"),
     (("frobnicate",), 2, "No such command", "--help"),
-    (("report",), 2, "Missing argument", "--help"),
+    (("report",), 2, "no run file was named", "--example"),
+    (("report", "--example", "moon"), 2, "there is no example run of 'moon'", "paths"),
+    (("report", "text.howfar", "--example"), 2, "both the file text.howfar and an example", "Choose"),
     (("report", "no.howfar"), 6, "No such file", "Check"),
     (("resume", "no.howfar"), 6, "No such file", "Check"),
     (("report", "text.howfar"), 6, "not a howfar run file", "howfar run"),
@@ -201,19 +204,19 @@ def test_a_run_whose_every_trial_was_void_is_exit_7(laboratory: Lab, howfar: How
 def test_what_the_machine_lacks_is_exit_3(
     laboratory: Lab, howfar: Howfar, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: MissingError
 ) -> None:
-    def missing(plan: object) -> None:
+    def missing(plan: object, begins: object) -> None:
         raise error
 
     monkeypatch.setattr(session, "open_testbed", missing)
     code, out, err = howfar("run", "--quick")
-    assert (code, out, err.partition("first time\n")[2]) == (3, "", f"howfar: {error.message}\n  {error.advice}\n")
+    assert (code, out, err) == (3, "", f"howfar: {error.message}\n  {error.advice}\n")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_namespaces_the_local_paths_are_measured(
     laboratory: Lab, howfar: Howfar, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def forbidden() -> None:
+    def forbidden(leave: object) -> None:
         raise SandboxForbidden("this machine does not let howfar create namespaces", "Run as root.")
 
     monkeypatch.setattr(session, "enter_sandbox", forbidden)
@@ -281,7 +284,7 @@ def test_plans_lists_what_and_how_long(howfar: Howfar) -> None:
 def test_a_bug_is_one_line_and_a_trace(
     laboratory: Lab, howfar: Howfar, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def broken(plan: object) -> None:
+    def broken(plan: object, begins: object) -> None:
         raise ZeroDivisionError("oh")
 
     monkeypatch.setattr(session, "open_testbed", broken)

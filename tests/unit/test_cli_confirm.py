@@ -93,7 +93,7 @@ def test_its_own_time_begins_when_the_laboratory_is_open(
     before = len(read_run(tmp_path / "a.howfar").trials)
 
     @contextmanager
-    def filled(plan: Any) -> Iterator[Any]:
+    def filled(plan: Any, begins: Any) -> Iterator[Any]:
         fake.clock.now_ns += 600 * 10**9
         yield fake
 

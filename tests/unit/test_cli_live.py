@@ -1,58 +1,206 @@
-"""Live progress: what a terminal of any width shows while a run goes on."""
+"""Live progress: what a terminal of any size shows while a run goes on, frame by frame, and the lines elsewhere."""
 
 from __future__ import annotations
 
 import io
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
-from rich.console import Console
-from tests.unit.fake_lab import fake_info, fakes
+from rich.console import Console, ConsoleDimensions
+from tests.unit.fake_lab import FakeClock, fake_info, fakes
+from tests.unit.rendered import GOLDEN, is_golden
 
-from howfar.cli.progress import LivePicture, ratio, time_left
+from howfar.cli.opening import hand_over, show_opening, take_over
+from howfar.cli.progress import Lines, Outlook, Picture, Progress, number, observer, ratio, time_left
 from howfar.engine.messages import LoadJob
+from howfar.plan.load import LoadedPlan, load_plan
+from howfar.runner.preflight import with_rates
 from howfar.runner.run import conduct
-from howfar.runner.stopping import ArmStanding
+from howfar.runner.stopping import ArmStanding, Forecast
 from howfar.stats.estimate import Estimate
 from howfar.store.records import ArmRole
 from howfar.store.run_file import create
 
-
-def drawn(picture: LivePicture, width: int) -> str:
-    """The picture as it is now, as plain text."""
-    stream = io.StringIO()
-    Console(file=stream, width=width, no_color=True).print(picture._picture())
-    return stream.getvalue()
+SIZES = [(40, 12), (80, 24), (120, 40)]
 
 
-@pytest.mark.parametrize("width", [40, 60, 120])
-def test_the_picture_says_what_runs_and_fits(tmp_path: Path, width: int) -> None:
-    laboratory, engine, instruments = fakes()
-    laboratory.trouble = lambda path, number: ("too busy",) if number == 2 else ()
-    stream = io.StringIO()
-    seen: list[str] = []
-    with LivePicture(stream, colour=False, width=width) as picture:
-        assert "building the laboratory" in drawn(picture, width)
+@dataclass(frozen=True)
+class Film:
+    """What was on a terminal during a run of `plan`."""
 
-        def look(job: LoadJob) -> None:
-            seen.append(drawn(picture, width))
+    plan: str
+    frames: dict[str, list[str]]
+    """By the terminal: its width, or `ascii`."""
+    written: str
+    """All that was sent to it."""
 
+
+T = TypeVar("T")
+
+
+class Terminal(io.StringIO):
+    """A terminal of which everything written is kept."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def picture_on(width: int, height: int, plan: LoadedPlan) -> Picture:
+    stream = Terminal()
+    console = Console(file=stream, width=width, height=height, no_color=True, highlight=False, force_terminal=True)
+    return Picture(plan.plan, stream, 1_000_000_000, console)
+
+
+def text_of(picture: Picture) -> str:
+    return "".join(f"{line.plain.rstrip()}\n" for line in picture.lines())
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    """Time passes only in the exact laboratory."""
+    clock = FakeClock()
+    monkeypatch.setattr("time.monotonic_ns", clock)
+    return clock
+
+
+def filmed(progress: Progress, see: Callable[[], T], clock: FakeClock, path: Path, loaded: LoadedPlan) -> list[T]:
+    """A run under this observer, and what `see` gave right before each measuring of the engine."""
+    laboratory, engine, instruments = fakes(clock)
+    laboratory.trouble = lambda path, number: ("the link was too slow",) if number == 9 else ()
+    frames: list[T] = []
+
+    def look(job: LoadJob) -> None:
+        frames.append(see())
+
+    with progress:
+        progress.preparing("calibrating the link, usually 6 s")
+        frames.append(see())
+        rated, _ = with_rates(loaded.plan, 42, laboratory, instruments, progress)
         engine.before = look
-        with create(tmp_path / "a.howfar", fake_info()) as file:
-            conduct(file, laboratory, laboratory.clock(), instruments, picture)
-    assert all(len(line) <= width for text in seen for line in text.splitlines())
-    assert "block 1 of about 9, 1/5" in seen[0]
-    assert "attempt 2" in seen[3] or width == 40
-    assert "left" in seen[0]
-    for text in ("after block 7", "forward", "7496", "0.250", "baseline", "1 void"):
-        assert text in seen[-1]
-    last = drawn(picture, width)
-    assert "ended: every" in last
-    assert "left" not in last
-    written = stream.getvalue().replace("\n", " ").replace("  ", " ")
-    assert "void: block 1" in written
-    assert "ended: every interval is as" in written
-    assert "\x1b[3" not in written, "no colour was asked for"
+        with create(path, fake_info(laboratory, loaded=LoadedPlan(rated, loaded.text, loaded.quick))) as file:
+            conduct(file, laboratory, progress._began_ns, instruments, progress)
+        frames.append(see())
+    return frames
+
+
+@pytest.fixture(scope="module", params=["paths", "latency"])
+def film(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Film:
+    """One run of each plan, seen on terminals of several sizes at once, and what was written on one."""
+    plan = str(request.param)
+    loaded = load_plan(plan, quick=True)
+    picture = picture_on(80, 24, loaded)
+
+    def see() -> dict[str, str]:
+        found = {}
+        for width, height in SIZES:
+            picture._console.size = ConsoleDimensions(width, height)
+            found[f"{width}"] = text_of(picture)
+        picture._console.size = ConsoleDimensions(80, 24)
+        picture._unicode = False
+        found["ascii"] = text_of(picture)
+        picture._unicode = True
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        clock = FakeClock()
+        patch.setattr("time.monotonic_ns", clock)
+        frames = filmed(picture, see, clock, tmp_path_factory.mktemp("film") / "a.howfar", loaded)
+    written = picture._stream.getvalue()  # type: ignore[attr-defined]
+    return Film(plan, {name: [frame[name] for frame in frames] for name in frames[0]}, written)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_frames(film: Film, width: int) -> None:
+    """While it is prepared, in the first block, in an attempt after a void trial, with intervals, at the end."""
+    arms = 7 if film.plan == "paths" else 17
+    chosen = [film.frames[f"{width}"][index] for index in (0, 1, 4, 12, 5 * arms, -1)]
+    is_golden(GOLDEN / f"live-{film.plan}-{width}.txt", ("-" * width + "\n").join(chosen))
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_the_picture_fits_and_does_not_jump(film: Film, width: int, height: int) -> None:
+    frames = film.frames[f"{width}"]
+    assert all(len(line) < width for frame in frames for line in frame.splitlines())
+    assert all(frame.count("\n") < height for frame in frames)
+    assert len({frame.count("\n") for frame in frames[1:]}) == 1, "as high before a void trial as after it"
+    expected = [found[0] for frame in frames if (found := re.findall(r"block \d+ of about (\d+)", frame))]
+    assert len(list(dict.fromkeys(expected))) <= 2, expected
+
+
+def test_ascii_is_ascii(film: Film) -> None:
+    assert all(frame.isascii() for frame in film.frames["ascii"])
+    assert "+/-" in film.frames["ascii"][-1] and "####" in film.frames["ascii"][-1]
+
+
+def test_the_end_reads_as_a_success(film: Film) -> None:
+    written = _screen(film.written)
+    done = r"^Done in \d+ min \d\d s, \d blocks: every interval is as narrow as requested\.$"
+    assert re.search(done, written, re.M), "a line of its own, above the picture"
+    assert "\x1b[3" not in film.written, "no colour was asked for"
+    if film.plan == "latency":
+        said = r"^capacity of the baseline \(socket, closed loop\): 1,0\d\d transactions/s; loads:"
+        assert re.search(said, written, re.M)
+
+
+def _screen(written: str) -> str:
+    """What was written without control sequences; a line that is erased ends there."""
+    return re.sub(r"\x1b\[[?0-9;]*[A-Za-z]|\r", "", written.replace("\x1b[2K", "\n"))
+
+
+def test_without_a_terminal_there_is_a_line_now_and_then(tmp_path: Path, clock: FakeClock) -> None:
+    loaded = load_plan("paths", quick=True)
+    stream = io.StringIO()
+    filmed(Lines(loaded.plan, stream, clock()), lambda: "", clock, tmp_path / "a.howfar", loaded)
+    text = stream.getvalue()
+    assert "\x1b" not in text and "\r" not in text
+    assert text.startswith("paths: What does it cost")
+    assert text.count("\n") < 20, "fewer than trials"
+    assert text.count("after block") == 8
+    assert "block 2, 3/7 socket (again): void: the link was too slow" in text
+
+
+def test_the_expected_end_is_calm() -> None:
+    outlook, shown = Outlook(), []
+    for done, blocks in enumerate((9, 5, 9, 8, 7, 7, 7, 7)):
+        outlook.see(Forecast(blocks, (blocks - done) * 30 * 10**9), done, done * 30e9)
+        shown.append(outlook.blocks)
+    assert shown == [9, 9, 9, 9, 7, 7, 7, 7]
+
+
+def test_the_opening_is_there_at_once_and_the_picture_takes_its_place(
+    monkeypatch: pytest.MonkeyPatch, clock: FakeClock
+) -> None:
+    monkeypatch.delenv("HOWFAR_PICTURE", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    monkeypatch.setattr("sys.stderr", stream)
+    plan = load_plan("paths", quick=True).plan
+    show_opening(plan, 5)
+    lines = stream.getvalue().count("\n")
+    assert stream.getvalue().startswith("paths on mariadb\nWhat does it cost")
+    show_opening(plan, 7)
+    assert stream.getvalue().count("\n") == lines, "the process in the sandbox finds it there"
+    with observer(plan, True, 7) as picture:
+        assert isinstance(picture, Picture) and picture._began_ns == 5
+    assert f"\x1b[{lines}A\r\x1b[J" in stream.getvalue()
+    assert take_over(7) == (0, 7), "nothing is left"
+
+
+def test_a_picture_is_handed_over_and_taken_back(clock: FakeClock) -> None:
+    with picture_on(80, 24, load_plan("paths", quick=True)) as picture:
+        picture.leave()
+        lines, began = take_over(0)
+        assert (lines, began) == (len(picture.lines()), 1_000_000_000)
+        hand_over(lines, began)
+        picture.stay()
+        assert take_over(3) == (0, 3)
+    assert f"\x1b[{lines}A\r\x1b[J" in picture._stream.getvalue()  # type: ignore[attr-defined]
 
 
 def test_times_are_read_at_a_glance() -> None:
@@ -61,9 +209,11 @@ def test_times_are_read_at_a_glance() -> None:
     assert time_left(-5) == "0 s"
 
 
-@pytest.mark.parametrize(
-    ("half", "expected"), [(None, "0.780"), (0.0412, "0.780 ±4.12 %"), (147.0, "0.780 (> ±100 %)")]
-)
+def test_figures_have_separators_and_three_digits() -> None:
+    assert [number(value) for value in (26108.4, 123.4, 14.72, 0.9351, 3.0)] == ["26,108", "123", "14.7", "0.94", "3"]
+
+
+@pytest.mark.parametrize(("half", "expected"), [(None, "0.780"), (0.0412, "0.780 ±4.1 %"), (147.0, "0.780 (> ±100 %)")])
 def test_an_interval_wider_than_the_ratio_is_no_figure(half: float | None, expected: str) -> None:
-    arm = ArmStanding("tcp", ArmRole.CONTENDER, 1.0, "socket", Estimate(value=0.78, low=None, high=None), half, None)
+    arm = ArmStanding("tcp", ArmRole.CONTENDER, None, "socket", Estimate(value=0.78, low=None, high=None), half, None)
     assert ratio(arm) == expected

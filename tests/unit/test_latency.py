@@ -19,6 +19,7 @@ from tests.unit import rendered as reports
 from tests.unit.fake_lab import QUERIES_A_TRANSACTION, RATES, fake_info, fakes
 
 from howfar.analysis.summary import Summary
+from howfar.cli.progress import Lines
 from howfar.cli.run import _command, _levels
 from howfar.engine.messages import Event, LoadJob, PageJob
 from howfar.engine.process import Launcher, LoadOutcome
@@ -29,6 +30,7 @@ from howfar.plan.cells import AGAIN, cells
 from howfar.plan.fitting import closed_loop, needs_capacity, with_capacity
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.plan.types import Plan, restore_plan
+from howfar.runner.observer import Observer
 from howfar.runner.preflight import CAPACITY_TRIED, with_rates
 from howfar.runner.run import conduct
 from howfar.stats.estimate import Estimate
@@ -55,11 +57,12 @@ def wobble(job: LoadJob) -> float:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     path = tmp_path_factory.mktemp("latency") / "a.howfar"
     laboratory, engine, instruments = fakes(jitter=wobble)
-    said: list[str] = []
+    stream = io.StringIO()
     plan = loaded(measure="60s", max_blocks=6, time_budget="10h")
-    rated, capacity = with_rates(plan.plan, 1, laboratory, instruments, said.append)
+    rated, capacity = with_rates(plan.plan, 1, laboratory, instruments, Lines(plan.plan, stream, 0))
     assert len(engine.jobs) == 3 and all(job.arrivals is None for job in engine.jobs)
-    assert said[0].startswith("capacity of the baseline (socket, closed loop): 1,0")
+    assert "measuring the capacity of socket, closed loop, which sets the rates; usually " in stream.getvalue()
+    assert "\ncapacity of the baseline (socket, closed loop): 1,0" in stream.getvalue()
     info = fake_info(loaded=LoadedPlan(rated, plan.text, plan.quick))
     with create(path, info.model_copy(update={"environment": info.environment | capacity})) as file:
         conduct(file, laboratory, laboratory.clock(), instruments)
@@ -168,7 +171,7 @@ def test_a_quantile_needs_transactions_beyond_it(tmp_path: Path) -> None:
     """207/s for 3 s: 6 transactions lie beyond the 99th percentile."""
     laboratory, _, instruments = fakes(jitter=wobble)
     plan = loaded(max_blocks=6, time_budget="10h")
-    rated, capacity = with_rates(plan.plan, 1, laboratory, instruments, lambda text: None)
+    rated, capacity = with_rates(plan.plan, 1, laboratory, instruments, Observer())
     info = fake_info(loaded=LoadedPlan(rated, plan.text, plan.quick))
     with create(tmp_path / "a.howfar", info.model_copy(update={"environment": info.environment | capacity})) as file:
         conduct(file, laboratory, laboratory.clock(), instruments)
@@ -214,7 +217,7 @@ def test_a_capacity_that_cannot_be_measured_is_an_error() -> None:
     laboratory, _, instruments = fakes()
     laboratory.trouble = lambda path, number: ("TLS is on",)
     with pytest.raises(LabError, match=f"{CAPACITY_TRIED} trials were void, the last because: TLS is on"):
-        with_rates(loaded().plan, 1, laboratory, instruments, lambda text: None)
+        with_rates(loaded().plan, 1, laboratory, instruments, Observer())
 
 
 def test_shares_become_rates_of_three_digits() -> None:
@@ -235,7 +238,7 @@ def test_own_rates_need_no_capacity() -> None:
     assert plan.plan.factors.load == ("closed", "300/s", "12.5/s")
     assert not needs_capacity(plan.plan)
     laboratory, engine, instruments = fakes()
-    assert with_rates(plan.plan, 1, laboratory, instruments, print) == (plan.plan, {})
+    assert with_rates(plan.plan, 1, laboratory, instruments, Observer()) == (plan.plan, {})
     assert engine.jobs == []
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from howfar.bottleneck.traffic import mtu_of, payload_share
 from howfar.cli.screen import note
 from howfar.errors import PlanError, UsageError
 from howfar.paths import find_path, is_local
@@ -417,6 +416,8 @@ def _least_goodput_bps(links: Sequence[Mapping[str, Any]]) -> int:
 
 def _measured(link: Mapping[str, Any]) -> dict[str, int]:
     """Levels of the laboratory's factors: its rate is that of the wire, with the framing that goodput leaves out."""
+    from howfar.bottleneck.traffic import mtu_of, payload_share  # numpy, which --help need not pay
+
     rate_bps = min(link["goodput_bps"].values()) / payload_share(mtu_of(link))
     return {"rtt_ns": _rounded(link["rtt_ns"]["p50"]), "rate_bps": _rounded(rate_bps)}
 

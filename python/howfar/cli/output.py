@@ -8,19 +8,20 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from howfar.analysis.confirmation import choose
-from howfar.analysis.summary import Summary
 from howfar.cli.main import INTERRUPTED, VOID
 from howfar.cli.screen import has_colour, note, program, show_rendered, width
-from howfar.errors import DiskFull, HowfarError, RunFileError, UsageError
+from howfar.errors import DiskFull, RunFileError, UsageError
 from howfar.store.partial import NO_ROOM, stays, write_whole
 from howfar.store.records import Run, StopReason, TrialStatus, compared_part, confirmation, plan_part
 from howfar.store.run_file import read_run
 from howfar.units import counted
+
+if TYPE_CHECKING:
+    from howfar.analysis.summary import Summary
 
 FORMATS = ("html", "md", "csv", "json")
 
@@ -114,6 +115,8 @@ _OF_ONE_RUN = {"--seed", "--time-budget", "--target"}
 
 def finish(path: Path, html: Path | None, no_colour: bool) -> int:
     """Report a run that has ended and return the exit code. After Ctrl-C nothing is rendered, because the user wants to leave."""
+    from howfar.cli.progress import passing
+
     run = read_run(path)
     name = shlex.quote(str(path))
     if run.stop is StopReason.INTERRUPTED:
@@ -122,15 +125,16 @@ def finish(path: Path, html: Path | None, no_colour: bool) -> int:
             f"  To continue: {program()} resume {name}\n  The results so far: {program()} report {name}", err=True
         )
         return INTERRUPTED
-    summary = summarise(run)
     page = page_path(html, path)
+    try:
+        with passing("Writing the report and its page, usually a few seconds"):
+            summary = summarise(run)
+            write(page, as_text(summary, "html"))
+    except (DiskFull, RunFileError):
+        show(run, summarise(run), no_colour)  # what was measured is worth more than its page
+        raise
     files = [f"Run file:           {path}", f"HTML page:          {page}"]
     files += [f"Tested limit:       {line}" for line in _tested_limits(summary)]
-    try:
-        write(page, as_text(summary, "html"))
-    except HowfarError:
-        show(run, summary, no_colour)  # what was measured is worth more than its page
-        raise
     show(run, summary, no_colour, files, _next_commands(path, run, summary))
     measured = any(trial.status is TrialStatus.OK for trial in plan_part(run).trials)
     return 0 if measured or not run.trials else VOID
@@ -158,6 +162,8 @@ def _tested_limits(summary: Summary) -> Iterator[str]:
 
 def _can_be_confirmed(run: Run, summary: Summary) -> bool:
     """Whether a limit was named that this laboratory can test, and was not, or not fully, tested."""
+    from howfar.analysis.confirmation import choose  # numpy, which --help need not pay
+
     begun = confirmation(run.events)
     if begun is not None:
         return not begun.ended

@@ -1,35 +1,36 @@
-"""Progress of a run: a live table on a terminal, lines elsewhere. Always on stderr."""
+"""Progress of a run: a picture on a terminal, a line now and then elsewhere. Always on stderr."""
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
 from typing import TextIO
 
-from rich.console import Group, RenderableType
+from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
-from howfar.cli.screen import has_colour, is_terminal, rich_console, width
+from howfar.cli.opening import hand_over, take_over
+from howfar.cli.screen import erase_lines, has_colour, is_terminal, rich_console
 from howfar.engine.messages import Event, Finished, Interval, Measuring, Ready
 from howfar.plan.types import Plan
+from howfar.report.terminal import to_ascii, wrap
 from howfar.runner.observer import Observer
-from howfar.runner.stopping import ATTEMPTS_PER_BLOCK, ArmStanding, Forecast, Slot, Standing
-from howfar.stats.trials import Unit, operations_in, unit_of
-from howfar.store.records import (
-    CONFIRMATION_BLOCK,
-    ArmRole,
-    CrashRecord,
-    FallbackRecord,
-    Run,
-    StopReason,
-    Trial,
-    TrialStatus,
+from howfar.runner.stopping import (
+    ATTEMPTS_PER_BLOCK,
+    ArmStanding,
+    Forecast,
+    OwnFigure,
+    Slot,
+    Standing,
+    own_figure,
 )
+from howfar.stats.trials import Unit, operations_in, unit_of
+from howfar.store.records import CONFIRMATION_BLOCK, ArmRole, FactorValue, Run, StopReason, Trial, TrialStatus
 from howfar.units import counted
 
 STOPPED = {
@@ -38,13 +39,23 @@ STOPPED = {
     StopReason.BLOCKS: "the maximum number of blocks is reached",
     StopReason.INTERRUPTED: "interrupted",
 }
+_DONE = {
+    StopReason.WIDTH: "every interval is as narrow as requested",
+    StopReason.TIME: "as many as the time budget allows",
+    StopReason.BLOCKS: "as many as the plan allows",
+}
 REFRESH_PER_S = 2
 """Drawings per second: they take CPU from the measured paths, and two are enough for an eye."""
-_FEW = 100
+SILENT_S = 60
+"""Seconds without a line, where there is no terminal, after which a trial gets one."""
 _MOST_RATIOS = 8
+_FIRST_INTERVALS = 4
+"""Blocks after which the expected end is looked at again: before, nothing is known of the scatter."""
+_OFF = 0.1
+"""Share by which an expected end must be wrong before another is shown."""
 
 
-def time_left(ns: int) -> str:
+def time_left(ns: float) -> str:
     """Time as text: `4 min 10 s`, `35 s`."""
     seconds = max(round(ns / 1e9), 0)
     if seconds < 60:
@@ -55,26 +66,24 @@ def time_left(ns: int) -> str:
 
 
 def ratio(arm: ArmStanding) -> str:
-    """Ratio as text: `0.78 ±4 %`, `p99 1.4 ±9 %`, `baseline`, `-` while unknown or without one; `(settled)`: no longer measured."""
-    if arm.role in (ArmRole.BASELINE, ArmRole.CONTROL):
-        return arm.role.value
-    if arm.ratio is None:
-        return "-"
-    half = "" if arm.half_width is None else f" ±{arm.half_width * 100:.3g} %"
+    """Ratio as text: `0.781 ±4.1 %`, `p99 1.40 ±9 %`; empty while unknown or without one. `settled`: no longer measured."""
+    if not arm.keeps_up:
+        return "does not keep up"
+    if arm.ratio is None or arm.role in (ArmRole.BASELINE, ArmRole.CONTROL):
+        return ""
+    half = "" if arm.half_width is None else f" ±{arm.half_width * 100:.2g} %"
     if arm.half_width is not None and arm.half_width > 1:
         half = " (> ±100 %)"
     figure = f"{arm.figure} " if arm.figure else ""
-    return f"{figure}{arm.ratio.value:.3f}{half}{' (settled)' if arm.rests else ''}"
+    value = f"{arm.ratio.value:#.3g}".rstrip(".")
+    return f"{figure}{value}{half}{', settled' if arm.rests else ''}"
 
 
-def number(rate: float) -> str:
-    """Rate as text: `26108`, `14.7`."""
-    return f"{rate:.1f}" if rate < _FEW else f"{rate:.0f}"
-
-
-def blocks_of(forecast: Forecast, most: int) -> str:
-    """Expected blocks as text: `of about 4`; `of at most 30` when only the limit ends the run."""
-    return f"of at most {most}" if forecast.blocks >= most else f"of about {forecast.blocks}"
+def number(value: float) -> str:
+    """Figure as text: `26,108`, `14.7`, `0.94`."""
+    if value == int(value) or value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def block(number: int) -> str:
@@ -84,23 +93,150 @@ def block(number: int) -> str:
     return f"block {number + 1}"
 
 
-def trial_result(trial: Trial, unit: Unit) -> str:
-    """Result as text: `26108 queries/s`, losses after a fault, or why the trial is void."""
-    if trial.status is TrialStatus.OK and isinstance(trial.fault, CrashRecord):
-        return f"lost {trial.fault.lost} of {trial.fault.acknowledged} acknowledged commits"
-    if trial.status is TrialStatus.OK and isinstance(trial.fault, FallbackRecord):
-        return f"{trial.fault.unprotected} of {trial.fault.acknowledged} commits unprotected"
-    if trial.status is TrialStatus.OK and trial.measured is not None:
-        return f"{number(operations_in(trial.measured, unit) / (trial.measured.elapsed_ns / 1e9))} {unit}/s"
-    return f"void: {trial.void_reason}"
+def ended(stop: StopReason, blocks: int, took_ns: float) -> str:
+    """How a run ended. Empty after Ctrl-C: what was kept is said where the command ends."""
+    if stop not in _DONE:
+        return ""
+    return f"Done in {time_left(took_ns)}, {counted(blocks, 'block')}: {_DONE[stop]}."
+
+
+class Outlook:
+    """The expected end as it is shown. It stays as it was at the beginning until there are intervals, and later as long as it is not
+    far off, since the forecast itself changes with every trial."""
+
+    def __init__(self) -> None:
+        self.blocks = 0
+        self.end_ns = 0.0
+
+    def see(self, forecast: Forecast, blocks: int, now_ns: float) -> None:
+        """After `blocks` blocks."""
+        end_ns = now_ns + forecast.left_ns
+        if not self.blocks or now_ns >= self.end_ns or (blocks >= _FIRST_INTERVALS and self._is_off(forecast, end_ns)):
+            self.blocks, self.end_ns = forecast.blocks, end_ns
+        self.blocks = max(self.blocks, blocks)
+
+    def _is_off(self, forecast: Forecast, end_ns: float) -> bool:
+        wrong_ns, wrong = abs(end_ns - self.end_ns), abs(forecast.blocks - self.blocks)
+        return wrong_ns > _OFF * self.end_ns or wrong > max(1, _OFF * self.blocks)
+
+
+class Progress(Observer):
+    """What the command itself tells its observer, a context manager: closed before the report. `began_ns`: when the command began."""
+
+    def __init__(self, plan: Plan, stream: TextIO, began_ns: int) -> None:
+        self._plan = plan
+        self._stream = stream
+        self._began_ns = began_ns
+        self._unit: Unit = "queries"
+        self._blocks = 0
+        self._outlook = Outlook()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def leave(self) -> None:
+        """This very command goes on in another process, which will have an observer of its own."""
+
+    def stay(self) -> None:
+        """It goes on in this process after all."""
+
+    def _elapsed_ns(self) -> float:
+        return max(time.monotonic_ns() - self._began_ns, 0)
+
+
+class Lines(Progress):
+    """Prints lines: those of a run's beginning and end, one after each block, and trials only if nothing was said for a while."""
+
+    def __init__(self, plan: Plan, stream: TextIO, began_ns: int) -> None:
+        super().__init__(plan, stream, began_ns)
+        self._named = False
+        self._factors: dict[str, Mapping[str, FactorValue]] = {}
+        self._again = (0, 0)
+        self._left_out = 0
+        self._printed_ns = 0.0
+
+    def preparing(self, step: str) -> None:
+        if not self._named:
+            self._named = True
+            self.said(f"{self._plan.name}: {self._plan.question}")
+        self.said(step)
+
+    def said(self, sentence: str) -> None:
+        self._printed_ns = self._elapsed_ns()
+        print(sentence, file=self._stream, flush=True)
+
+    def resumed(self, differs: Sequence[str]) -> None:
+        if differs:
+            self.said(f"howfar: warning: changed since the run began: {'; '.join(differs)}")
+
+    def begun(self, run: Run, plan: Plan, standing: Standing, forecast: Forecast) -> None:
+        self._factors = {arm.name: arm.factors for arm in run.info.arms}
+        self._blocks = standing.blocks
+        self._unit = unit_of(run.info.plan)
+        self._outlook.see(forecast, standing.blocks, self._elapsed_ns())
+        done = f", {len(run.trials)} trials done earlier" if run.trials else ""
+        self.said(f"{_server(run)}, seed {run.info.seed}{done}")
+        blocks = f"{_about(forecast, plan)} {counted(forecast.blocks, 'block')}"
+        self.said(f"measuring {_arms(run)}, {blocks}, about {time_left(forecast.left_ns)}")
+
+    def trial_started(self, place: Slot, forecast: Forecast) -> None:
+        if place.attempt and (place.block, place.attempt) != self._again:
+            self._again = place.block, place.attempt
+            self.said(
+                f"{block(place.block)} is repeated from its first trial, attempt {place.attempt + 1} of {ATTEMPTS_PER_BLOCK}"
+            )
+
+    def trial_ended(self, trial: Trial) -> None:
+        confirms = trial.block >= CONFIRMATION_BLOCK
+        void = trial.status is TrialStatus.VOID
+        if not (void or confirms or self._elapsed_ns() - self._printed_ns >= SILENT_S * 1e9):
+            return
+        position = "" if confirms else f" {trial.position + 1}/{len(self._factors)}"
+        own = None if void else own_figure(self._factors.get(trial.arm, {}), [trial], self._unit)
+        result = (
+            f"void: {trial.void_reason}" if void else "measured" if own is None else f"{number(own.value)} {own.unit}"
+        )
+        self.said(f"{block(trial.block)},{position} {trial.arm}: {result}")
+
+    def block_ended(self, standing: Standing, forecast: Forecast) -> None:
+        self._blocks = standing.blocks
+        if standing.left_out > self._left_out:
+            self._left_out = standing.left_out
+            self.said(f"howfar: block {standing.blocks} had a void trial in each of {ATTEMPTS_PER_BLOCK} attempts")
+        self._outlook.see(forecast, standing.blocks, self._elapsed_ns())
+        ratios = _ratios([arm for arm in standing.compared if arm.ratio is not None])
+        left_ns = self._outlook.end_ns - self._elapsed_ns()
+        left = f"; about {time_left(left_ns)} left" if forecast.left_ns and left_ns > 0 else ""
+        of = f"of {_about(forecast, self._plan)} {self._outlook.blocks}"
+        self.said(f"after block {standing.blocks} {of}: {ratios}{left}")
+
+    def confirming(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self.said(f"confirming: {line}")
+
+    def stopped(self, stop: StopReason) -> None:
+        if text := ended(stop, self._blocks, self._elapsed_ns()):
+            self.said(text)
+
+
+def _about(forecast: Forecast, plan: Plan) -> str:
+    """How certain a number of blocks is."""
+    return "at most" if forecast.blocks >= plan.timing.max_blocks else "about"
+
+
+def _server(run: Run) -> str:
+    return f"{run.info.server_kind} {run.info.server_version.partition('-')[0]}".strip()
 
 
 def _arms(run: Run) -> str:
     """Arms as text: `4 cells and 3 controls`, those measured in each block."""
-    roles = [arm.role for arm in run.info.arms]
-    controls = sum(role in (ArmRole.DUPLICATE, ArmRole.CONTROL) for role in roles)
-    cells = len(roles) - controls
-    text = counted(cells, "cell")
+    controls = sum(arm.role in (ArmRole.DUPLICATE, ArmRole.CONTROL) for arm in run.info.arms)
+    text = counted(len(run.info.arms) - controls, "cell")
     return text + (f" and {counted(controls, 'control')}" if controls else "")
 
 
@@ -114,103 +250,107 @@ def _ratios(compared: Sequence[ArmStanding]) -> str:
     return f"{len(compared)} ratios, the widest {widest.arm} {ratio(widest)}"
 
 
-class Lines(Observer):
-    """Prints lines."""
+# ---------------------------------------------------------------- the picture
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._unit: Unit = "queries"
-        self._arms = 0
-        self._max_blocks = 0
-        self._again = (0, 0)
-        self._left_out = 0
+_KEEPS = "Ctrl-C keeps all"
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_TIME_BAR = 24
+_MOST_BAR, _LEAST_BAR = 40, 6
+_GAP = "  "
+_FIRST = "in the first block"
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One arm of the picture."""
+
+    name: str
+    own: OwnFigure | None
+    ratio: str
+    has_bar: bool
+
+
+class Picture(Progress):
+    """A picture on a terminal, which the report replaces. It is as high from its first trial to its last, so that nothing jumps."""
+
+    def __init__(self, plan: Plan, stream: TextIO, began_ns: int, console: Console, drawn: int = 0) -> None:
+        """`drawn`: lines above the cursor that the picture replaces."""
+        super().__init__(plan, stream, began_ns)
+        self._console = console
+        self._drawn = drawn
+        self._unicode = (console.encoding or "").lower().startswith("utf")
+        self._step = "checking what this machine can measure, usually a few seconds"
+        self._run: Run | None = None
+        self._place: Slot | None = None
+        self._phase = ""
+        self._standing: Standing | None = None
+        self._first: dict[str, list[Trial]] = {}
+        self._voids: list[Trial] = []
+        self._live: Live | None = None
+
+    # -- what the command tells
+
+    def __enter__(self) -> Picture:
+        self.stay()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop_drawing()
+        self._erase()
+
+    def leave(self) -> None:
+        self._stop_drawing()
+        lines = self.lines()
+        for line in lines:
+            self._console.print(line, no_wrap=True, crop=True, overflow="ellipsis")
+        self._drawn = len(lines)
+        hand_over(self._drawn, self._began_ns)
+
+    def stay(self) -> None:
+        take_over(self._began_ns)
+        self._erase()
+        self._live = Live(  # one that was stopped does not know where the cursor is
+            console=self._console, refresh_per_second=REFRESH_PER_S, transient=True, get_renderable=self._renderable
+        )
+        self._live.start(refresh=True)
+
+    def _stop_drawing(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _erase(self) -> None:
+        """Remove the lines that were left for another process."""
+        if self._drawn:
+            erase_lines(self._stream, self._drawn)
+            self._drawn = 0
+
+    # -- what the runner tells
+
+    def preparing(self, step: str) -> None:
+        self._step = step
+
+    def said(self, sentence: str) -> None:
+        self._console.print(Text(sentence))
 
     def resumed(self, differs: Sequence[str]) -> None:
         if differs:
-            self._print(f"warning: changed since the run began: {'; '.join(differs)}", warning=True)
+            self._console.print(Text(f"Changed since the run began: {'; '.join(differs)}", style="yellow"))
 
     def begun(self, run: Run, plan: Plan, standing: Standing, forecast: Forecast) -> None:
-        self._arms = len(run.info.arms)
-        self._max_blocks = plan.timing.max_blocks
+        self._run = run
         self._unit = unit_of(run.info.plan)
-        done = f", {len(run.trials)} trials done earlier" if run.trials else ""
-        self._print(f"{run.info.server_kind} {run.info.server_version}, seed {run.info.seed}{done}")
-        blocks = blocks_of(forecast, self._max_blocks).removeprefix("of ")
-        self._print(f"measuring {_arms(run)}, {blocks} blocks, about {time_left(forecast.left_ns)}")
-
-    def trial_started(self, place: Slot, forecast: Forecast) -> None:
-        self._say_again(place)
-
-    def _say_again(self, place: Slot) -> None:
-        """Print once that a block starts again."""
-        if place.attempt and (place.block, place.attempt) != self._again:
-            self._again = place.block, place.attempt
-            self._print(
-                f"{block(place.block)} is repeated from its first trial, attempt {place.attempt + 1} of {ATTEMPTS_PER_BLOCK}"
-            )
-
-    def trial_ended(self, trial: Trial) -> None:
-        position = "" if trial.block >= CONFIRMATION_BLOCK else f" {trial.position + 1}/{self._arms}"
-        self._print(f"{block(trial.block)},{position} {trial.arm}: {trial_result(trial, self._unit)}")
-
-    def block_ended(self, standing: Standing, forecast: Forecast) -> None:
-        self._say_left_out(standing)
-        ratios = _ratios([arm for arm in standing.compared if arm.ratio is not None])
-        left = f"; about {time_left(forecast.left_ns)} left" if forecast.left_ns else ""
-        self._print(f"after block {standing.blocks} {blocks_of(forecast, self._max_blocks)}: {ratios}{left}")
-
-    def _say_left_out(self, standing: Standing) -> None:
-        if standing.left_out > self._left_out:
-            self._left_out = standing.left_out
-            self._print(
-                f"block {standing.blocks} had a void trial in each of {ATTEMPTS_PER_BLOCK} attempts",
-                warning=True,
-            )
-
-    def confirming(self, lines: Sequence[str]) -> None:
-        for line in lines:
-            self._print(f"confirming: {line}")
-
-    def stopped(self, stop: StopReason) -> None:
-        self._print(f"ended: {STOPPED[stop]}")
-
-    def _print(self, text: str, warning: bool = False) -> None:
-        print(f"howfar: {text}" if warning else text, file=self._stream, flush=True)
-
-
-class LivePicture(Lines):
-    """A picture on a terminal, and a context manager: the last picture stays."""
-
-    def __init__(self, stream: TextIO, colour: bool, width: int) -> None:
-        super().__init__(stream)
-        self._console = rich_console(stream, no_color=not colour, width=width, force_terminal=True)
-        self._head = "building the laboratory"
-        self._doing = ""
-        self._phase = ""
-        self._standing: Standing | None = None
-        self._voids = 0
-        self._ends_at = 0.0
-        self._live = Live(
-            console=self._console, refresh_per_second=REFRESH_PER_S, transient=True, get_renderable=self._picture
-        )
-
-    def begun(self, run: Run, plan: Plan, standing: Standing, forecast: Forecast) -> None:
-        self._head = f"{run.info.plan_name} on {run.info.server_kind} {run.info.server_version}, seed {run.info.seed}"
-        self._arms = len(run.info.arms)
-        self._max_blocks = plan.timing.max_blocks
-        self._unit = unit_of(run.info.plan)
+        self._voids = [trial for trial in run.trials if trial.status is TrialStatus.VOID]
         self.block_ended(standing, forecast)
 
     def trial_started(self, place: Slot, forecast: Forecast) -> None:
-        self._say_again(place)
-        again = f", attempt {place.attempt + 1}" if place.attempt else ""
-        if place.block >= CONFIRMATION_BLOCK:
-            at = f"of {forecast.blocks},"
-        else:
-            at = f"{blocks_of(forecast, self._max_blocks)}, {place.position + 1}/{self._arms}"
-        self._doing = f"{block(place.block)} {at} {place.arm}{again}"
-        self._phase = "starting"
-        self._expect(forecast)
+        if place.block >= CONFIRMATION_BLOCK and (self._place is None or self._place.block < CONFIRMATION_BLOCK):
+            self._outlook = Outlook()
+        self._place = place
+        self._phase = "starting server and path"
+        self._outlook.see(forecast, self._blocks, self._elapsed_ns())
 
     def engine_event(self, event: Event) -> None:
         if isinstance(event, Ready):
@@ -218,67 +358,193 @@ class LivePicture(Lines):
         elif isinstance(event, Measuring):
             self._phase = "measuring"
         elif isinstance(event, Interval) and event.length_ns:
-            done = operations_in(event, self._unit)
-            self._phase = f"measuring, {number(done / (event.length_ns / 1e9))} {self._unit}/s"
+            per_s = operations_in(event, self._unit) * 1e9 / event.length_ns
+            self._phase = f"measuring, {number(round(per_s))} {self._unit}/s"
         elif isinstance(event, Finished):
-            self._phase = "ending"
+            self._phase = "checking what was measured"
 
     def trial_ended(self, trial: Trial) -> None:
         if trial.status is TrialStatus.VOID:
-            self._voids += 1
-            self._print(f"void: {block(trial.block)}, {trial.arm}: {trial.void_reason}", warning=True)
+            self._voids.append(trial)
+        self._first.setdefault(trial.arm, []).append(trial)
 
     def block_ended(self, standing: Standing, forecast: Forecast) -> None:
-        self._say_left_out(standing)
         self._standing = standing
-        self._expect(forecast)
+        self._blocks = standing.blocks
+        self._outlook.see(forecast, standing.blocks, self._elapsed_ns())
+
+    def confirming(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self.said(f"Testing a limit: {line}")
 
     def stopped(self, stop: StopReason) -> None:
-        self._doing = f"ended: {STOPPED[stop]}"
-        self._phase = ""
-        self._print(self._doing)
+        if text := ended(stop, self._blocks, self._elapsed_ns()):
+            self._console.print(Text(text, style="bold"))
 
-    def _print(self, text: str, warning: bool = False) -> None:
-        self._console.print(Text(text, style="yellow" if warning else ""))
+    # -- what is drawn
 
-    def __enter__(self) -> LivePicture:
-        self._live.start()
-        return self
+    def _renderable(self) -> Text:
+        return Text("\n", no_wrap=True, overflow="ellipsis").join(self.lines())
 
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
+    def lines(self) -> list[Text]:
+        """The picture, as lines that fit on the terminal."""
+        width, height = self._console.size
+        width -= 1  # a terminal may wrap a line that fills it
+        head = [_ends(self._title(), _KEEPS, width), *map(Text, wrap(self._plan.question, width)), Text()]
+        head += [*self._progress(), *([Text()] if self._run is not None else [])]
+        rows, notes = self._rows(), list(self._notes())
+        if notes and len(head) + len(rows) + len(notes) + 2 < height:
+            notes.insert(0, ("", ""))
+        elif len(notes) > 1 and len(head) + len(rows) + len(notes) + 1 >= height:
+            notes = notes[1:]
+        found = [*head, *self._table(rows, width, height - 1 - len(head) - len(notes))]
+        found += [Text(line, style=style) for line, style in notes]
+        for line in found:
+            if not self._unicode:
+                line.plain = to_ascii(line.plain)
+            line.truncate(width, overflow="ellipsis" if self._unicode else "crop")
+        return found[: height - 1]
 
-    def _expect(self, forecast: Forecast) -> None:
-        self._ends_at = time.monotonic() + forecast.left_ns / 1e9
+    def _title(self) -> str:
+        if self._run is None:
+            return f"{self._plan.name} on {', '.join(self._plan.factors.server)}"
+        return f"{self._plan.name} on {_server(self._run)}, seed {self._run.info.seed}"
 
-    def _picture(self) -> RenderableType:
-        def line(text: str, style: str = "") -> Text:
-            return Text(text, style=style, overflow="ellipsis", no_wrap=True)
+    def _progress(self) -> list[Text]:
+        """The bar with the time, and what is being done now."""
+        elapsed_ns = self._elapsed_ns()
+        if self._run is None or self._standing is None:
+            budget = f"{time_left(elapsed_ns)} of at most {time_left(self._plan.timing.time_budget_ns)}"
+            return [Text(f"{self._bar(0, 1, _TIME_BAR, '░')}{_GAP}{budget}"), Text(_capital(self._step))]
+        end_ns = max(self._outlook.end_ns, elapsed_ns)
+        # Full only when all is done.
+        bar = self._bar(min(elapsed_ns / max(end_ns, 1), 0.98), 1, _TIME_BAR, "░")
+        time_text = f"{time_left(elapsed_ns)} of about {time_left(end_ns)}"
+        place = self._place
+        if place is None:
+            return [Text(f"{bar}{_GAP}{time_text}"), Text(_capital(self._step))]
+        at = f"{block(place.block)} of about {max(self._outlook.blocks, 1)}"
+        again = f", attempt {place.attempt + 1}" if place.attempt else ""
+        trial = (
+            "" if place.block >= CONFIRMATION_BLOCK else f"{place.position + 1} of {len(self._run.info.arms)}{again}: "
+        )
+        return [Text(f"{bar}{_GAP}{time_text}, {at}"), Text(f"{trial}{place.arm}, {self._phase}")]
 
-        lines: list[RenderableType] = [line(self._head, "bold")]
-        if self._doing:
-            lines.append(line(self._doing))
-        if self._phase:
-            left = time_left(int((self._ends_at - time.monotonic()) * 1e9))
-            lines.append(line(f"{self._phase}; about {left} left", "dim"))
-        if self._standing is not None and self._standing.blocks:
-            lines.append(self._table(self._standing))
+    def _rows(self) -> list[_Row]:
+        """The arms that are compared, the twin of the baseline last; controls of the method are measured and not shown."""
+        if self._run is None or self._standing is None:
+            return []
+        shown = [arm for arm in self._run.info.arms if arm.role in (ArmRole.BASELINE, ArmRole.CONTENDER)]
+        shown += [arm for arm in self._run.info.arms if arm.role is ArmRole.DUPLICATE]
+        standing = {arm.arm: arm for arm in self._standing.arms}
+        found = []
+        for arm in shown:
+            now = standing[arm.name]
+            own = now.own or own_figure(arm.factors, self._first.get(arm.name, []), self._unit, now.figure)
+            found.append(_Row(arm.name, own, ratio(now), now.keeps_up))
+        return found
+
+    def _table(self, rows: list[_Row], width: int, height: int) -> list[Text]:
+        """A line for each row, as many as there is room for: its name, its figure, a bar, its ratio."""
+        if not rows or self._standing is None:
+            return []
+        left_out = len(rows) - (height - 1)
+        if left_out > 0:
+            left_out = min(left_out + 1, len(rows) - 1)
+            rows = rows[: len(rows) - left_out]
+        units = {row.own.unit for row in rows if row.own is not None}
+        (unit,) = units if len(units) == 1 else ("",)
+        figures = ["-" if row.own is None else _figure(row.own, unit) for row in rows]
+        over = {arm.over for arm in self._standing.compared}
+        after = f"after {counted(self._blocks, 'block')}" if self._blocks else _FIRST
+        heads = (after, unit, f"ratio to {over.pop()}" if len(over) == 1 else "ratio")
+        name = min(max(len(_FIRST), *(len(row.name) for row in rows)), max(width // 3, 16))
+        figure = max(len(heads[1]), 8, *map(len, figures))
+        last = max(len(heads[2]), 14, *(len(row.ratio) for row in rows))
+        bar = min(width - name - figure - last - 3 * len(_GAP), _MOST_BAR)
+        bar = bar if bar >= _LEAST_BAR else 0
+        most = {
+            unit: max((row.own.value for row in rows if row.own and row.own.unit == unit), default=0) for unit in units
+        }
+
+        def line(first: str, second: str, third: str, fourth: str) -> str:
+            cells = [
+                f"{self._short(first, name):<{name}}",
+                f"{second:>{figure}}",
+                *([f"{third:<{bar}}"] if bar else []),
+                fourth,
+            ]
+            return _GAP.join(cells).rstrip()
+
+        found = [Text(line(heads[0], heads[1], "", heads[2]), style="dim")]
+        for row, text in zip(rows, figures, strict=True):
+            length = self._bar(row.own.value, most[row.own.unit], bar) if row.own is not None and row.has_bar else ""
+            found.append(Text(line(row.name, text, length, row.ratio)))
+        return [*found, Text(f"and {left_out} more", style="dim")] if left_out > 0 else found
+
+    def _short(self, text: str, width: int) -> str:
+        return text if len(text) <= width else f"{text[: width - 1]}…"
+
+    def _bar(self, value: float, most: float, width: int, rest: str = "") -> str:
+        """A bar in eighths of a character, or of `#` where the terminal has only ASCII."""
+        eighths = round(8 * width * min(value / most, 1)) if most > 0 else 0
+        whole, part = divmod(eighths, 8)
+        if not self._unicode:
+            return "#" * whole + ("-" if rest else "") * (width - whole)
+        if rest:
+            return "█" * whole + rest * (width - whole)
+        return "█" * whole + (_EIGHTHS[part] if part else "")
+
+    def _notes(self) -> Iterator[tuple[str, str]]:
+        """Lines that explain what is not compared, and below the last what went wrong; as many before as after it does."""
+        if self._run is None:
+            return
+        for arm in self._run.info.arms:
+            if arm.role is ArmRole.DUPLICATE:
+                yield f"{arm.name}: the same path again, shows the noise", "dim"
+        controls = [arm.name for arm in self._run.info.arms if arm.role is ArmRole.CONTROL]
         if self._voids:
-            lines.append(Text(f"{self._voids} void", style="yellow"))
-        return Group(*lines)
-
-    def _table(self, now: Standing) -> Table:
-        table = Table(box=None, padding=(0, 2, 0, 0))
-        table.add_column(f"after block {now.blocks}", overflow="ellipsis", no_wrap=True)
-        table.add_column(f"{self._unit}/s", justify="right", no_wrap=True)
-        table.add_column("ratio", justify="right", no_wrap=True)
-        for arm in now.arms:
-            table.add_row(arm.arm, "-" if arm.rate is None else number(arm.rate), ratio(arm))
-        return table
+            last = self._voids[-1]
+            yield f"{counted(len(self._voids), 'void trial')}, the last {last.arm}: {last.void_reason}", "yellow"
+        elif controls:
+            yield f"Measured too, as a check of the method: {'; '.join(controls)}", "dim"
 
 
-def observer(no_colour: bool) -> AbstractContextManager[Observer]:
-    """The observer for this terminal, to be entered when measuring begins and left before the report."""
-    if is_terminal(sys.stderr):
-        return LivePicture(sys.stderr, has_colour(sys.stderr, no_colour), width(sys.stderr))
-    return contextlib.nullcontext(Lines(sys.stderr))
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _figure(own: OwnFigure, unit: str) -> str:
+    """A figure, with its unit unless that is in the head of the column."""
+    return number(own.value) if own.unit == unit else f"{number(own.value)} {own.unit}"
+
+
+def _ends(left: str, right: str, width: int) -> Text:
+    """Two texts at the ends of a line; the right one only if there is room for it."""
+    room = width - len(left) - len(right)
+    if room < len(_GAP):
+        return Text(left, style="bold")
+    return Text.assemble((left, "bold"), " " * room, (right, "dim"))
+
+
+def observer(plan: Plan, no_colour: bool, began_ns: int) -> Lines | Picture:
+    """The observer for this terminal, to be entered at once and left before the report."""
+    drawn, began_ns = take_over(began_ns)
+    if not is_terminal(sys.stderr):
+        return Lines(plan, sys.stderr, began_ns)
+    console = rich_console(sys.stderr, no_color=not has_colour(sys.stderr, no_colour), force_terminal=True)
+    return Picture(plan, sys.stderr, began_ns, console, drawn)
+
+
+@contextmanager
+def passing(text: str) -> Iterator[None]:
+    """A line on the terminal while something is done that takes a moment; nothing elsewhere."""
+    if not is_terminal(sys.stderr):
+        yield
+        return
+    sys.stderr.write(text)
+    sys.stderr.flush()
+    try:
+        yield
+    finally:
+        erase_lines(sys.stderr, 0)

@@ -13,7 +13,7 @@ from howfar.cli import output as pages
 from howfar.cli.hop_binary import hop_binary_option
 from howfar.cli.on_hosts import check_confirms
 from howfar.cli.output import MORE_TIME, details_option, finish, more_command
-from howfar.cli.progress import STOPPED, observer
+from howfar.cli.progress import STOPPED, Progress, observer
 from howfar.cli.screen import html_option, no_colour_option, note
 from howfar.errors import SandboxForbidden, UsageError
 from howfar.paths import is_local
@@ -91,24 +91,32 @@ def go_on(run: Path, more: Extension, confirm: bool, html: Path | None, no_colou
     if (on := found.info.environment.get("hosts_file")) is not None:
         check_confirms(True, more.confirm)
         return _go_on_hosts(run, found, on, more, html, no_colour, began_ns)
+    with observer(plan, no_colour, began_ns) as watching:
+        code = _go_on_here(run, found, plan, more, watching, began_ns)
+    return finish(run, html, no_colour) if code is None else code
+
+
+def _go_on_here(run: Path, found: Run, plan: Plan, more: Extension, watching: Progress, began_ns: int) -> int | None:
+    """Continue the run in the sandbox. None: done; else the exit code of the process in there."""
     session.check_machine(plan)
     try:
-        code = session.enter_sandbox()
+        code = session.enter_sandbox(watching.leave)
     except SandboxForbidden:
         if not all(map(is_local, plan.factors.path)):
             raise
+        watching.stay()
         code = None
     if code is not None:
         return code
     if more.only_confirms:
         more = replace(more, time_ns=REPORT_NS + confirmation_cost_ns(plan, to_confirm(found), found.trials))
-    with RunFile(run) as file, observer(no_colour) as watching, session.open_testbed(plan) as laboratory:
+    with RunFile(run) as file, session.open_testbed(plan, watching.preparing) as laboratory:
         if (
             more.only_confirms
         ):  # its own time: nobody requested an end, and a laboratory can take minutes to fill its tables
             began_ns = time.monotonic_ns()
         conduct(file, laboratory, began_ns, session.instruments(), watching, more)
-    return finish(run, html, no_colour)
+    return None
 
 
 def _go_on_hosts(
@@ -127,12 +135,12 @@ def _go_on_hosts(
     clients = ",".join((roles["client"], *roles.get("others", ())))
     plan = restore_plan(found.info.plan)
     with (
+        observer(plan, no_colour, began_ns) as watching,
         on_hosts.opened(plan, cluster, place, clients, before=roles, given=given) as hosts,
         RunFile(run) as file,
-        observer(no_colour) as watching,
     ):
         for sentence in hosts.notes:
-            note(sentence)
+            watching.said(f"howfar: {sentence}")
         cluster.measures_into(run)
         conduct(file, hosts.testbed, began_ns, hosts.tools, watching, more)
     return finish(run, html, no_colour)

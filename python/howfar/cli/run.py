@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ import click
 
 from howfar.cli.hop_binary import hop_binary_option
 from howfar.cli.on_hosts import OnHosts, check_options, on_options
+from howfar.cli.opening import show_opening
 from howfar.cli.output import details_option
 from howfar.cli.screen import html_option, no_colour_option, note
 from howfar.errors import SandboxForbidden, UsageError
@@ -26,6 +26,7 @@ from howfar.plan.types import Plan, local_part
 from howfar.units import counted, format_duration_ns
 
 if TYPE_CHECKING:
+    from howfar.cli.progress import Progress
     from howfar.runner.observer import Observer
     from howfar.runner.trial import Instruments
     from howfar.testbed import Testbed
@@ -112,11 +113,17 @@ def run(
     on_hosts = None if on is None else OnHosts(on, place, clients, dsn, password_file)
     check_options(on_hosts, (place, clients, dsn, password_file), {override.option for override in overrides})
     loaded = load_plan(plan, quick, overrides)
+    show_opening(loaded.plan, began_ns)
     here = on_hosts is None
-    _check_budget(_counted_with(loaded, here), quick, lambda: _counted_with(load_plan(plan, True, overrides), here))
     wish = _Wish(out, seed, html, no_colour, began_ns, lambda seed: _command(plan, quick, seed, overrides, on_hosts))
-    _check_files(loaded, wish)
-    return _measure(loaded, wish) if on_hosts is None else _measure_on(loaded, wish, on_hosts)
+    with _observer(loaded, wish) as watching:
+        _check_budget(_counted_with(loaded, here), quick, lambda: _counted_with(load_plan(plan, True, overrides), here))
+        _check_files(loaded, wish)
+        if on_hosts is None:
+            ended = _measure(loaded, wish, watching)
+    if on_hosts is not None:
+        ended = _measure_on(loaded, wish, on_hosts)
+    return ended if isinstance(ended, int) else _finish(ended, wish)
 
 
 @dataclass(frozen=True)
@@ -129,6 +136,12 @@ class _Wish:
     no_colour: bool
     began_ns: int
     command: Callable[[int], tuple[str, ...]]
+
+
+def _observer(loaded: LoadedPlan, wish: _Wish) -> Progress:
+    from howfar.cli.progress import observer
+
+    return observer(loaded.plan, wish.no_colour, wish.began_ns)
 
 
 def _run_path(plan: Plan, wish: _Wish) -> Path:
@@ -146,10 +159,9 @@ def _check_files(loaded: LoadedPlan, wish: _Wish) -> None:
     pages.check_page_path(pages.page_path(wish.html, path))
 
 
-def _measure_on(loaded: LoadedPlan, wish: _Wish, on: OnHosts) -> int:
-    """Measure between the user's own hosts."""
+def _measure_on(loaded: LoadedPlan, wish: _Wish, on: OnHosts) -> Path | int:
+    """Measure between the user's own hosts. Returns the run file, or the exit code of what did it."""
     from howfar.cli import on_hosts
-    from howfar.cli.progress import observer
 
     given = on_hosts.find_given(on, note)
     on_hosts.check_plan(loaded.plan, given)
@@ -158,46 +170,36 @@ def _measure_on(loaded: LoadedPlan, wish: _Wish, on: OnHosts) -> int:
     )
     if code is not None:
         return code
-    with on_hosts.opened(loaded.plan, cluster, on.place, on.clients, given=given) as hosts:
-        for sentence in hosts.notes:
-            note(sentence)
-        facts = {"hosts_file": str(cluster.path), "given": on.given, "not_as_asked": list(hosts.notes)}
-        with observer(wish.no_colour) as watching:
+    with _observer(loaded, wish) as watching:
+        watching.preparing("connecting the hosts and measuring the links between them")
+        with on_hosts.opened(loaded.plan, cluster, on.place, on.clients, given=given) as hosts:
+            for sentence in hosts.notes:
+                watching.said(f"howfar: {sentence}")
+            facts = {"hosts_file": str(cluster.path), "given": on.given, "not_as_asked": list(hosts.notes)}
             fitted = replace(loaded, plan=hosts.plan)
-            path = _record(fitted, wish, hosts.testbed, hosts.tools, facts, watching, cluster.measures_into)
-    return _finish(path, wish)
+            return _record(fitted, wish, hosts.testbed, hosts.tools, facts, watching, cluster.measures_into)
 
 
-def _measure(loaded: LoadedPlan, wish: _Wish) -> int:
-    """Measure in the sandbox. Imports here take half a second, which a mistyped option does not wait for."""
+def _measure(loaded: LoadedPlan, wish: _Wish, watching: Progress) -> Path | int:
+    """Measure in the sandbox. Returns the run file, or the exit code of the process in there."""
     from howfar.cli import session
-    from howfar.cli.progress import observer
     from howfar.runner.preflight import fit
 
     session.check_machine(loaded.plan)
     fitted = fit(loaded.plan)
     loaded = replace(loaded, plan=fitted.plan)
     try:
-        code = session.enter_sandbox()
+        code = session.enter_sandbox(watching.leave)
     except SandboxForbidden as error:
-        loaded, code = _without_sandbox(loaded, error), None
+        watching.stay()
+        loaded, code = _without_sandbox(loaded, error, watching), None
     if code is not None:
         return code
     for sentence in fitted.notes:
-        note(sentence)
+        watching.said(f"howfar: {sentence}")
     facts = {"not_as_asked": list(fitted.notes)}
-    if not sys.stderr.isatty():  # on a terminal the picture says so
-        data = loaded.plan.data
-        click.echo(
-            f"{loaded.plan.name}: building the laboratory; {data.tables} tables of {data.table_size} rows are loaded the first time",
-            err=True,
-        )
-    with (
-        observer(wish.no_colour) as watching,
-        session.open_testbed(loaded.plan) as laboratory,
-    ):
-        path = _record(loaded, wish, laboratory, session.instruments(), facts, watching)
-    return _finish(path, wish)
+    with session.open_testbed(loaded.plan, watching.preparing) as laboratory:
+        return _record(loaded, wish, laboratory, session.instruments(), facts, watching)
 
 
 def _record(
@@ -215,7 +217,7 @@ def _record(
     from howfar.runner.run import conduct, new_seed, run_info
 
     seed = new_seed() if wish.seed is None else wish.seed
-    rated, capacity = with_rates(loaded.plan, seed, testbed, tools, note)
+    rated, capacity = with_rates(loaded.plan, seed, testbed, tools, watching)
     known = {**tools.facts(), **facts, **capacity}
     info = run_info(replace(loaded, plan=rated), seed, wish.command(seed), testbed, known)
     with session.new_file(_run_path(loaded.plan, wish), wish.out is None, info) as file:
@@ -257,13 +259,13 @@ def _command(
     return (*arguments, *where, "--seed", str(seed))
 
 
-def _without_sandbox(loaded: LoadedPlan, error: SandboxForbidden) -> LoadedPlan:
+def _without_sandbox(loaded: LoadedPlan, error: SandboxForbidden, watching: Progress) -> LoadedPlan:
     """The plan for the local paths, where namespaces are forbidden. Raises `error` when there are none to compare."""
     plan = local_part(loaded.plan)
     local = [path for path in plan.factors.path if is_local(path)]
     if len(local) < 2:
         raise error
-    note(f"{error.message}\n  {error.advice}\n  Measuring {' and '.join(local)} only.")
+    watching.said(f"howfar: {error.message}\n  {error.advice}\n  Measuring {' and '.join(local)} only.")
     cells(plan)  # the baseline may have been on a path that is left out
     return replace(loaded, plan=plan)
 

@@ -127,6 +127,13 @@ def show_rendered(text: str) -> None:
     click.echo(text, file=_unguarded(sys.stdout), nl=False, color=True)
 
 
+def erase_lines(stream: TextIO, lines: int) -> None:
+    """Clear the line of the cursor and so many above it, and go to the first of them."""
+    up = f"\x1b[{lines}A" if lines else ""
+    _unguarded(stream).write(f"{up}\r\x1b[J")
+    stream.flush()
+
+
 def rewrite_line(text: str, is_last: bool) -> None:
     """Write a text over the current line of the terminal on stderr."""
     print(f"\r{printable(text)}", end="\n" if is_last else "", file=_unguarded(sys.stderr), flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -44,8 +45,8 @@ def check_machine(plan: Plan) -> None:
     engine_info()
 
 
-def enter_sandbox() -> int | None:
-    """None when already inside; else run this very command inside and return its exit code.
+def enter_sandbox(leave: Callable[[], None]) -> int | None:
+    """None when already inside; else run this very command inside, after `leave`, and return its exit code.
 
     Raises SandboxForbidden; LabError when the sandbox was killed.
     """
@@ -53,6 +54,7 @@ def enter_sandbox() -> int | None:
 
     if sandbox.inside():
         return None
+    leave()
     code = sandbox.run_inside()
     if code in _KILLED:
         raise LabError(
@@ -62,11 +64,11 @@ def enter_sandbox() -> int | None:
     return code
 
 
-def open_testbed(plan: Plan) -> AbstractContextManager[Testbed]:
-    """The laboratory for all cells of a plan."""
+def open_testbed(plan: Plan, begins: Callable[[str], None] = lambda step: None) -> AbstractContextManager[Testbed]:
+    """The laboratory for all cells of a plan. `begins` is told each step that takes a while."""
     from howfar.lab.laboratory import open_laboratory
 
-    return open_laboratory(lab_request(plan))
+    return open_laboratory(lab_request(plan), begins)
 
 
 def lab_request(plan: Plan) -> LabRequest:

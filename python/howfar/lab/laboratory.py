@@ -6,7 +6,7 @@ alone or with replicas (`serving.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -55,12 +55,13 @@ from howfar.store.records import FactorValue
 __all__ = ["Lab", "LabRequest", "LabStage", "ReplicasSpec", "open_laboratory"]
 
 PLACEMENTS = ("isolated", "machines")
+Begins = Callable[[str], None]
 
 
 class Lab:
     """One laboratory; see `howfar.testbed.Testbed`. Made by `open_laboratory`."""
 
-    def __init__(self, request: LabRequest, ledger: ExitStack) -> None:
+    def __init__(self, request: LabRequest, ledger: ExitStack, begins: Begins) -> None:
         self.request = request
         self.warnings: list[str] = []
         self.shares: Shares = share_cpus(usable_cpus())
@@ -93,16 +94,20 @@ class Lab:
         self._link_ledger = ledger.enter_context(ExitStack())
         self._data: dict[str, Any] = {}
         if self.store is not None:
+            begins(self.store.preparation())
             self._data = self.store.prepare(self._context())
             if request.replicas is not None and not request.replicas.also_alone:
                 self.store.discard()  # what was wanted is the template: each pair puts data of its own in place
         self.companions = Companions(request.companions, self.store.kind if self.store else None, self._context())
         sql: ServiceName = KINDS[self.store.kind].service if self.store else "mysql"
         self._php = find_php_fpm(sql) if request.application else None
+        if request.replicas is not None:
+            begins("connecting the hosts of the replicas")
         self._replication = self._open_replication(ledger)
         self.link: Link | None = None
         self._buffers: dict[str, int] = {}
         if request.needs_link:
+            begins("calibrating the link, usually 6 s")
             self.link = self._open_link({})
             self.warnings += goodput_warnings(self.link.spec, self.link.calibration)
         if self.network:
@@ -322,13 +327,14 @@ class Lab:
 
 
 @contextmanager
-def open_laboratory(request: LabRequest) -> Iterator[Lab]:
-    """Build what `request` asks for; call in the sandbox, or outside it for local paths only.
+def open_laboratory(request: LabRequest, begins: Begins = lambda step: None) -> Iterator[Lab]:
+    """Build what `request` asks for; call in the sandbox, or outside it for local paths only. `begins` is told each step that takes a
+    while.
 
     Raises SandboxForbidden, ServerMissing, ServerCrashed, LinkFailed, LabError, EngineError.
     """
     with ExitStack() as ledger:
-        yield Lab(request, ledger)
+        yield Lab(request, ledger, begins)
 
 
 def connections(factors: Mapping[str, FactorValue]) -> int | None:

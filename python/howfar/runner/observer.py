@@ -13,6 +13,12 @@ from howfar.store.records import Run, StopReason, Trial
 class Observer:
     """Is notified, never queried. This one shows nothing."""
 
+    def preparing(self, step: str) -> None:
+        """Before `begun`. `step`: what is being done, and how long it usually takes."""
+
+    def said(self, sentence: str) -> None:
+        """Something that the user should know, about the whole run."""
+
     def resumed(self, differs: Sequence[str]) -> None:
         """`differs`: what is not as when the run was begun, in words. Before `begun`."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,6 +23,7 @@ from howfar.lab.servers.program import Program
 from howfar.lab.servers.table_store import LOADED, POOL_PER_DATA, ROW_BYTES, template_name
 from howfar.paths import check_programs, find_path, not_carried
 from howfar.plan.cells import cells, combinations
+from howfar.plan.estimate import trial_cost_ns
 from howfar.plan.factors import CLOSED, SEMI_SYNC, Content, Level
 from howfar.plan.fitting import (
     Fitted,
@@ -40,6 +41,7 @@ from howfar.plan.fitting import (
 )
 from howfar.plan.sessions import session_spec
 from howfar.plan.types import Data, Plan
+from howfar.runner.observer import Observer
 from howfar.runner.stopping import Slot
 from howfar.runner.trial import Instruments, run_trial
 from howfar.store.records import Arm, ArmRole
@@ -439,7 +441,7 @@ CAPACITY_TRIED = 6
 
 
 def with_rates(
-    plan: Plan, seed: int, laboratory: Testbed, instruments: Instruments, say: Callable[[str], None]
+    plan: Plan, seed: int, laboratory: Testbed, instruments: Instruments, observer: Observer
 ) -> tuple[Plan, dict[str, Any]]:
     """The plan with every load as a rate, and how the capacity was found, for the run file. Raises LabError.
 
@@ -449,6 +451,8 @@ def with_rates(
     if not needs_capacity(plan):
         return plan, {}
     cell = closed_loop(plan)
+    usual_s = CAPACITY_TRIALS * trial_cost_ns(plan) // 10**9
+    observer.preparing(f"measuring the capacity of {cell.name}, which sets the rates; usually {usual_s} s")
     arm = Arm(name=cell.name, role=ArmRole.BASELINE, factors=dict(cell.factors))
     rates: list[float] = []
     reason = ""
@@ -469,5 +473,5 @@ def with_rates(
     per_s = median(rates)
     rated = with_capacity(plan, per_s)
     loads = ", ".join(level for level in rated.factors.load if level != CLOSED)
-    say(f"capacity of the baseline ({arm.name}): {per_s:,.0f} transactions/s; loads: {loads}")
+    observer.said(f"capacity of the baseline ({arm.name}): {per_s:,.0f} transactions/s; loads: {loads}")
     return rated, {"capacity": {"arm": arm.name, "per_s": per_s, "trials": rates}}

@@ -15,11 +15,22 @@ from howfar.plan.quantities import MOST_BUDGET_NS
 from howfar.plan.types import MOST_BLOCKS, Plan, Timing
 from howfar.stats.estimate import Estimate
 from howfar.stats.intervals import blocks_needed, half_width, judge_ratio
-from howfar.stats.trials import TrialTable, Value, median_latency_ns, p99_ms, trial_table
+from howfar.stats.trials import (
+    TrialTable,
+    Unit,
+    Value,
+    is_good,
+    median_latency_ns,
+    operations_in,
+    p99_ms,
+    trial_table,
+)
 from howfar.store.records import (
     CONFIRMATION_BLOCK,
     Arm,
     ArmRole,
+    CrashRecord,
+    FactorValue,
     Run,
     StopReason,
     Trial,
@@ -95,13 +106,45 @@ def voids_in_a_row(trials: Sequence[Trial], arm: str) -> int:
 
 
 @dataclass(frozen=True)
+class OwnFigure:
+    """The figure of one arm alone, by which a person follows it: its rate, at a given rate its response time, or what its faults
+    cost."""
+
+    value: float
+    unit: str
+    """`queries/s`, `ms p99`, `commits lost`."""
+
+
+def own_figure(
+    factors: Mapping[str, FactorValue], trials: Sequence[Trial], unit: Unit, figure: str = ""
+) -> OwnFigure | None:
+    """The median over the good trials of one arm; of faults the sum. `figure`: the quantile with which the arm is compared, if it is.
+    None: no good trial."""
+    faults = [trial.fault for trial in trials if trial.status is TrialStatus.OK and trial.fault is not None]
+    if faults:
+        lost = [fault.lost if isinstance(fault, CrashRecord) else fault.unprotected for fault in faults]
+        what = "lost" if isinstance(faults[0], CrashRecord) else "unprotected"
+        return OwnFigure(sum(lost), f"commits {what}")
+    good = [trial.measured for trial in trials if is_good(trial) and trial.measured is not None]
+    if not good:
+        return None
+    if offered_per_s(factors) is None:
+        return OwnFigure(median(operations_in(each, unit) * 1e9 / each.elapsed_ns for each in good), f"{unit}/s")
+    tails = [each for each in map(p99_ms, good) if each is not None]
+    if figure != "p50" and len(tails) == len(good):
+        return OwnFigure(median(tails), "ms p99")
+    middles = [each for each in map(median_latency_ns, good) if each is not None]
+    return OwnFigure(median(middles) / 1e6, "ms p50") if middles else None
+
+
+@dataclass(frozen=True)
 class ArmStanding:
     """Results of one arm so far."""
 
     arm: str
     role: ArmRole
-    rate: float | None
-    """Median rate of the arm's good trials; queries or pages per second."""
+    own: OwnFigure | None
+    """None: no good trial yet."""
     over: str | None
     """The arm that it is compared with. None: none, as for the baseline, its path at a given rate, and what does not keep up."""
     ratio: Estimate | None
@@ -116,6 +159,8 @@ class ArmStanding:
     """Whether the arm, deep on a plateau, is not measured in the next block. See `analysis/plateau.py`."""
     figure: str = ""
     """What is compared: `p99`, `p50`, or throughput if empty."""
+    keeps_up: bool = True
+    """Whether it answers as many transactions as are due. A closed loop does by definition."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +204,6 @@ def standing(run: Run, blocks: int, target: float) -> Standing:
     rest = resting(run, blocks, target)
     arms = []
     for arm in run.info.arms:
-        rates = [rate for rate in (table.rate(measured) for measured in table.measured(arm.name)) if rate]
         over, figure = _compared(table, arm)
         ratios = [] if over is None else table.block_ratios(arm.name, over.name, _VALUES.get(figure))
         judged = judge_ratio(ratios) if ratios else None
@@ -170,7 +214,7 @@ def standing(run: Run, blocks: int, target: float) -> Standing:
             ArmStanding(
                 arm=arm.name,
                 role=arm.role,
-                rate=median(rates) if rates else None,
+                own=own_figure(arm.factors, list(table.trials[arm.name].values()), table.unit, figure),
                 over=None if over is None else over.name,
                 ratio=None if judged is None else judged.quoted,
                 half_width=None if judged is None else half_width(judged.quoted),
@@ -178,6 +222,7 @@ def standing(run: Run, blocks: int, target: float) -> Standing:
                 blocks=len(ratios),
                 rests=arm.name in rest,
                 figure=figure,
+                keeps_up=table.sustains(arm),
             )
         )
     return Standing(tuple(arms), blocks, _blocks_left_out(run, blocks))

@@ -359,6 +359,10 @@ class Store(ABC):
     def data_bytes(self) -> int:
         """Bytes that the data of one content takes on disk, and again in memory."""
 
+    def preparation(self) -> str:
+        """What `prepare` will do, and how long that usually takes."""
+        return "preparing the server"
+
     @abstractmethod
     def prepare(self, context: ServerContext) -> dict[str, Any]:
         """Put loaded data directories in place. Returns facts for the environment. Raises LabError, ServerCrashed."""

@@ -29,6 +29,7 @@ from howfar.lab.servers import (
 )
 from howfar.lab.servers.contents import Rows, find_rows
 from howfar.lab.servers.program import Program
+from howfar.plan.estimate import ROWS_PER_S
 from howfar.plan.factors import Content
 
 _UNFINISHED = "building-"
@@ -172,6 +173,13 @@ class TableStore(Store):
     def data_bytes(self) -> int:
         return self.tables.count * self.tables.size * ROW_BYTES + self.pool_slack_bytes
 
+    def preparation(self) -> str:
+        missing = [each for each in self.tables.contents if not (cache_home() / LOADED / self._template(each)).is_dir()]
+        if not missing or self.tables.count == 0:
+            return "copying the server's data, usually a few seconds"
+        rows = self.tables.count * self.tables.size * len(missing)
+        return f"loading {rows:,} rows, which is kept for later runs and takes about {rows // ROWS_PER_S + 5} s"
+
     def prepare(self, context: ServerContext) -> dict[str, Any]:
         self._context = context
         tidy(self._cache)
@@ -211,10 +219,14 @@ class TableStore(Store):
         if self.tables.count == 0:
             return self._empty(data)
         rows = find_rows(content)
-        name = template_name(self.program, self.tables.count, self.tables.size, rows)
-        kept = from_template(cache_home() / LOADED, name, data, lambda where: self._load(where, rows))
+        kept = from_template(
+            cache_home() / LOADED, self._template(content), data, lambda where: self._load(where, rows)
+        )
         self._adopt(data)
         return kept
+
+    def _template(self, content: Content) -> str:
+        return template_name(self.program, self.tables.count, self.tables.size, find_rows(content))
 
     def _empty(self, data: Path) -> bool:
         kept = from_template(self._cache / "empty", self.program.key, data, self._initialise)
