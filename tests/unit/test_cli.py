@@ -302,10 +302,11 @@ def test_a_bug_is_one_line_and_a_trace(
     ("arguments", "heavy"),
     [
         (["--help"], ["scipy", "numpy", "altair", "pydantic", "rich"]),
-        (["run", "nope"], ["scipy", "altair", "vl_convert"]),
+        (["run", "nope"], ["scipy", "numpy", "altair", "vl_convert", "rich"]),
+        (["report", "--example", "--csv"], ["altair", "vl_convert"]),  # [cli-9]
     ],
 )
-def test_what_needs_no_numbers_loads_nothing_heavy(arguments: list[str], heavy: list[str]) -> None:
+def test_a_command_loads_only_what_it_needs(arguments: list[str], heavy: list[str]) -> None:
     script = (
         f"import sys; from howfar.cli.main import run_command_line as r; r({arguments}); "
         f"print([m for m in {heavy} if m in sys.modules])"

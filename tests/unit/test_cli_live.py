@@ -192,15 +192,20 @@ def test_the_opening_is_there_at_once_and_the_picture_takes_its_place(
     assert take_over(7) == (0, 7), "nothing is left"
 
 
-def test_a_picture_is_handed_over_and_taken_back(clock: FakeClock) -> None:
+def test_a_picture_is_handed_over_or_taken_back(clock: FakeClock) -> None:
     with picture_on(80, 24, load_plan("paths", quick=True)) as picture:
+        stream = picture._stream
+        assert isinstance(stream, Terminal)
         picture.leave()
         lines, began = take_over(0)
         assert (lines, began) == (len(picture.lines()), 1_000_000_000)
         hand_over(lines, began)
         picture.stay()
         assert take_over(3) == (0, 3)
-    assert f"\x1b[{lines}A\r\x1b[J" in picture._stream.getvalue()  # type: ignore[attr-defined]
+        assert f"\x1b[{lines}A\r\x1b[J" in stream.getvalue()
+        picture.leave()
+        written = stream.getvalue()
+    assert stream.getvalue() == written, "what the other process printed stays"
 
 
 def test_times_are_read_at_a_glance() -> None:

@@ -297,8 +297,7 @@ class Picture(Progress):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop_drawing()
-        self._erase()
+        self._stop_drawing()  # lines that were left are the other process's
 
     def leave(self) -> None:
         self._stop_drawing()

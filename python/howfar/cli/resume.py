@@ -102,9 +102,9 @@ def _go_on_here(run: Path, found: Run, plan: Plan, more: Extension, watching: Pr
     try:
         code = session.enter_sandbox(watching.leave)
     except SandboxForbidden:
+        watching.stay()
         if not all(map(is_local, plan.factors.path)):
             raise
-        watching.stay()
         code = None
     if code is not None:
         return code

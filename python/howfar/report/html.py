@@ -10,7 +10,6 @@ from importlib.resources import files
 from typing import Any
 
 import jinja2
-import vl_convert
 from markupsafe import Markup, escape
 
 from howfar.report import palette
@@ -150,6 +149,8 @@ def _apart(index: int, block: Block) -> int:
 
 def _drawing(chart: Chart) -> Markup:
     """Wide and narrow; empty where there is nothing to draw."""
+    import vl_convert  # as large as all else, and no other form of a report needs it
+
     drawings = []
     for kind, width in (("wide", WIDE), ("narrow", NARROW)):
         made = chart.make(width)

@@ -1,0 +1,42 @@
+"""The example run that comes with the package."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from howfar.cli.main import cli
+from howfar.cli.report import _EXAMPLES
+
+MOST_BYTES = 500_000
+
+
+def shown(*options: str) -> str:
+    done = CliRunner().invoke(cli, ["report", "--example", *options], catch_exceptions=False)
+    assert done.exit_code == 0
+    return done.stdout
+
+
+def test_the_example_ends_with_an_answer() -> None:
+    """It is there to show what a run finds: differences that are resolved, and no warning that there are too few blocks."""
+    found = json.loads(shown("paths", "--json"))
+    assert {"slower", "faster"} & {cell["resolution"] for cell in found["cells"]}
+    assert found["complete_blocks"] >= 4
+    lines = shown().splitlines()
+    assert lines[0].startswith("What does it cost to use TCP")
+    assert found["verdict"][:60] in " ".join(lines[-20:])
+    assert lines[-1] == "Measure it here: howfar run paths"
+
+
+def test_the_page_of_the_example_lies_in_this_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert shown("--html") == "howfar-paths-example.html\n"
+    assert "<svg" in (tmp_path / "howfar-paths-example.html").read_text()
+
+
+def test_examples_are_small() -> None:
+    sizes = {each.name: len(each.read_bytes()) for each in _EXAMPLES.iterdir()}
+    assert "paths.howfar.xz" in sizes and max(sizes.values()) <= MOST_BYTES
