@@ -1,12 +1,13 @@
 """Quantities with units, as a user types and reads them: `10ms`, `1gbit`, `64KiB`. Inside, integers of ns, bit/s and bytes.
 
-Rates follow the network's habit (1gbit = 10^9 bit/s), sizes both habits (KiB = 1024, kB = 1000). A bare number is refused:
-`--rtt 10` has meant milliseconds in one tool and microseconds in another.
+A minute is `min` or `m`. Rates follow the network's habit (1gbit = 10^9 bit/s; also `1Gbit/s`, `1Gbps`, `1g`), sizes both habits
+(KiB = 1024, kB = 1000). A bare number is refused: `--rtt 10` has meant milliseconds in one tool and microseconds in another.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from decimal import Decimal
 
 from howfar.errors import QuantityError
@@ -18,6 +19,7 @@ _DURATION = {
     "ms": 1_000_000,
     "s": 1_000_000_000,
     "min": 60_000_000_000,
+    "m": 60_000_000_000,
     "h": 3_600_000_000_000,
 }
 _RATE = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
@@ -26,17 +28,18 @@ _QUANTITY = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-
 _SHARE = re.compile(r"\s*([+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*%\s*")
 
 
-def _parse(text: str, units: dict[str, int], what: str, example: str) -> int:
+def _parse(text: str, units: dict[str, int], what: str, example: str, usual: Callable[[str], str] = str) -> int:
+    """The quantity in the base unit. `usual`: the unit in `units` that is spelt otherwise. Raises QuantityError."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise QuantityError(f"{text!r} is not a {what}", f"Write a number with its unit, such as {example}.")
     number, unit = match.groups()
-    if unit not in units:
+    if usual(unit) not in units:
         raise QuantityError(
             f"{text!r}: no {what} has the unit {unit!r}", f"Known units: {', '.join(units)}; for example {example}."
         )
     try:
-        value = Decimal(number) * units[unit]
+        value = Decimal(number) * units[usual(unit)]
     except ArithmeticError as error:  # an exponent beyond what Decimal holds
         raise QuantityError(f"{text!r} is too large for a {what}", f"Write, for example, {example}.") from error
     if value < 0:
@@ -52,12 +55,19 @@ def parse_duration_ns(text: str) -> int:
 
 
 def parse_rate_bps(text: str) -> int:
-    """`1gbit` -> 10**9 bit/s. Raises QuantityError."""
-    rate = text.strip().lower().removesuffix("/s").removesuffix("ps")
-    value = _parse(rate, _RATE, "rate", "1gbit")
+    """`1gbit`, `1Gbit/s`, `1Gbps` or `1g` -> 10**9 bit/s. Raises QuantityError."""
+    value = _parse(text, _RATE, "rate", "1gbit (in bits: 1 MB/s is 8mbit)", _usual_rate)
     if value == 0:
         raise QuantityError(f"{text!r}: a rate of zero carries nothing", "Write, for example, 1gbit.")
     return value
+
+
+def _usual_rate(unit: str) -> str:
+    """`gbit` for each spelling of it. A capital B means bytes, and stays as it is, which is no unit of a rate."""
+    bare = unit.lower().removesuffix("/s").removesuffix("ps")
+    if "B" in unit and "bit" not in bare:
+        return unit
+    return f"{bare.removesuffix('b')}bit" if bare in ("b", "k", "m", "g", "kb", "mb", "gb") else bare
 
 
 def parse_size_bytes(text: str) -> int:

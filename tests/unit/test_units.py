@@ -30,6 +30,7 @@ from howfar.units import (
         ("200us", 200_000),
         ("200µs", 200_000),
         (" 5 min ", 300 * 10**9),
+        ("5m", 300 * 10**9),
     ],
 )
 def test_durations(text: str, ns: int) -> None:
@@ -37,14 +38,28 @@ def test_durations(text: str, ns: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "bps"), [("1gbit", 10**9), ("100Mbit/s", 10**8), ("1gbps", None), ("2.5 gbit", 2_500_000_000)]
+    ("text", "bps"),
+    [
+        ("1gbit", 10**9),
+        ("100Mbit/s", 10**8),
+        ("2.5 gbit", 2_500_000_000),
+        ("1Gbps", 10**9),
+        ("1Gbit/s", 10**9),
+        ("1Gb/s", 10**9),
+        ("1g", 10**9),
+        ("100M", 10**8),
+        ("9600bps", 9600),
+    ],
 )
-def test_rates(text: str, bps: int | None) -> None:
-    if bps is None:
-        with pytest.raises(QuantityError):
-            parse_rate_bps(text)
-    else:
-        assert parse_rate_bps(text) == bps
+def test_rates(text: str, bps: int) -> None:
+    assert parse_rate_bps(text) == bps
+
+
+@pytest.mark.parametrize("text", ["1MB/s", "1GBps", "5Mx", "3Tbps"])
+def test_a_refused_rate_is_repeated_as_it_was_typed(text: str) -> None:
+    with pytest.raises(QuantityError) as caught:
+        parse_rate_bps(text)
+    assert text in caught.value.message and text.lstrip("0123456789") in caught.value.message
 
 
 def test_sizes_and_shares() -> None:
