@@ -19,6 +19,8 @@ HowfarError
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class HowfarError(Exception):
     """Base of every error that howfar raises on purpose.
@@ -98,3 +100,26 @@ def how_ended(code: int) -> str:
 def shell_code(code: int) -> int:
     """The exit code that a shell gives for a process's exit status: 128 + N for signal N."""
     return code if code >= 0 else 128 - code
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that `word` is most likely a misspelling of, or the start of; None if none is really near."""
+    from difflib import get_close_matches  # only a mistake pays for it
+
+    names = {_plain(name): name for name in known}
+    begun = [name for plain, name in names.items() if len(_plain(word)) > 2 and plain.startswith(_plain(word))]
+    if len(begun) == 1:
+        return begun[0]
+    near = get_close_matches(_plain(word), names, 1, cutoff=0.7)
+    swapped = [plain for plain in names if sorted(plain) == sorted(_plain(word))]
+    return names[(near or swapped)[0]] if near or swapped else None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The question to ask about a word that is not known, with a space after it; empty if no known word is near."""
+    near = nearest(word, known)
+    return f"Did you mean {near}? " if near else ""
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").replace("_", "-").lower()

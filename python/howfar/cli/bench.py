@@ -48,6 +48,7 @@ from howfar.cli.screen import (
     rewrite_line,
     show_json,
 )
+from howfar.cli.suggest import Group
 from howfar.errors import MissingError, UsageError
 from howfar.lab.link.backends import DEFAULT, SHAPING
 from howfar.plan.quantities import RateBps, RttNs, read_option
@@ -219,7 +220,7 @@ _LIMITS = {
 }
 
 
-@click.group()
+@click.group(cls=Group)
 def bench() -> None:
     """Measure howfar's own overhead."""
 

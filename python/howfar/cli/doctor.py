@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from howfar.cli.exit_codes import TO_CHANGE
 from howfar.cli.load_address import MAX_FILE_BYTES, of_laboratory, own_name, password, target_of
 from howfar.cli.screen import note, read_text, show_json
 from howfar.doctor.findings import (
@@ -32,8 +33,6 @@ from howfar.load.target import ServerAddress, parse_option_file
 from howfar.terminal_text import one_line
 from howfar.units import counted
 
-TO_CHANGE = 8
-"""Exit code with --strict, for monitoring: something should be changed."""
 _WIDTH_MOST = 120
 
 

@@ -12,6 +12,7 @@ import click
 
 from howfar.cli.on_hosts import enter, joined
 from howfar.cli.screen import columns, json_option, note
+from howfar.cli.suggest import Group
 from howfar.units import counted, format_duration_ns, format_rate_bps
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _PAIR_S = 15
 _FILE = click.argument("file", default="hosts.toml", type=click.Path(path_type=Path))
 
 
-@click.group()
+@click.group(cls=Group)
 def hosts() -> None:
     """Join your own hosts, show the network between them, and release them.
 

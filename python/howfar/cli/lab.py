@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from howfar.cli.completion import complete_servers
 from howfar.cli.hop_binary import hop_binary_option
 from howfar.cli.links import LinkChoice, link_options, read_link
 from howfar.cli.main import run_command_line
@@ -192,6 +193,7 @@ _LIBPQ_PORT = 5432
 @link_options
 @click.option(
     "--server",
+    shell_complete=complete_servers,
     help="A name from `howfar servers`, a path, or `none`.  [default: mariadb, or none with most link options and no --path]",
 )
 @click.option(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import click
 
+from howfar.cli.completion import complete_links
 from howfar.cli.screen import columns, json_option, read_text, width
 from howfar.errors import HowfarError, QuantityError, SandboxForbidden, UsageError
 from howfar.lab import sandbox
@@ -36,12 +37,20 @@ _NONE = "-"
 
 
 @click.command()
+@click.argument("name", required=False, shell_complete=complete_links, metavar="[NAME]")
 @json_option
-def links(as_json: bool) -> None:
-    """List the named links and the back-ends that work on this machine.
+def links(name: str | None, as_json: bool) -> None:
+    """List the named links and the back-ends that work on this machine, or show the link called NAME.
 
     `stated` is what a link's source says; `ours` is what howfar rounded or chose. Each back-end is tried in its own namespaces.
     """
+    if name is not None:
+        link = find_link(name)
+        if as_json:
+            click.echo(json.dumps(_link_facts(link), indent=2))
+        else:
+            _show((link,))
+        return
     forbidden: HowfarError | None = None
     if not sandbox.inside():
         try:
@@ -52,13 +61,7 @@ def links(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(_facts(found, forbidden), indent=2))
         return
-    rows: list[tuple[str, ...]] = [("--link", "to server", "to client", "RTT", "jitter", "loss", "")]
-    rows += [_row(link) for link in named_links().values()]
-    for line in columns(rows):
-        click.echo(line)
-    for link in named_links().values():
-        click.echo("")
-        _paragraph(f"{link.name}: ", f"{link.source}. Stated: {link.stated} Ours: {link.ours}")
+    _show(tuple(named_links().values()))
     click.echo("\nBack-ends on this machine (`--link-backend`):")
     for one in found:
         state = "works" if one.works else "does not work"
@@ -66,6 +69,16 @@ def links(as_json: bool) -> None:
         _paragraph(f"  {one.name:<7} ", f"{state}: {one.about}{notes}")
     if forbidden is not None:
         _paragraph("  ", f"none: {forbidden.message}. {forbidden.advice}")
+
+
+def _show(found: Sequence[NamedLink]) -> None:
+    """Show links: their figures as a table, then where each figure comes from."""
+    heads: tuple[str, ...] = ("--link", "to server", "to client", "RTT", "jitter", "loss", "")
+    for line in columns([heads, *map(_row, found)]):
+        click.echo(line)
+    for link in found:
+        click.echo("")
+        _paragraph(f"{link.name}: ", f"{link.source}. Stated: {link.stated} Ours: {link.ours}")
 
 
 def _row(link: NamedLink) -> tuple[str, ...]:
@@ -91,24 +104,25 @@ def _paragraph(head: str, text: str) -> None:
     click.echo(click.wrap_text(head + text, width=width(), subsequent_indent=indent))
 
 
+def _link_facts(link: NamedLink) -> dict[str, Any]:
+    return {
+        "name": link.name,
+        "about": link.about,
+        "rate_to_server_bps": link.spec.mean_rate_bps("to_server"),
+        "rate_to_client_bps": link.spec.mean_rate_bps("to_client"),
+        "rtt_ns": link.spec.rtt_ns,
+        "queue_to_server_bytes": link.spec.queue_bytes("to_server"),
+        "queue_to_client_bytes": link.spec.queue_bytes("to_client"),
+        "options": link.options,
+        "source": link.source,
+        "stated": link.stated,
+        "ours": link.ours,
+    }
+
+
 def _facts(found: tuple[Presence, ...], forbidden: HowfarError | None) -> dict[str, Any]:
     return {
-        "links": [
-            {
-                "name": link.name,
-                "about": link.about,
-                "rate_to_server_bps": link.spec.mean_rate_bps("to_server"),
-                "rate_to_client_bps": link.spec.mean_rate_bps("to_client"),
-                "rtt_ns": link.spec.rtt_ns,
-                "queue_to_server_bytes": link.spec.queue_bytes("to_server"),
-                "queue_to_client_bytes": link.spec.queue_bytes("to_client"),
-                "options": link.options,
-                "source": link.source,
-                "stated": link.stated,
-                "ours": link.ours,
-            }
-            for link in named_links().values()
-        ],
+        "links": [_link_facts(link) for link in named_links().values()],
         "backends": [
             {"name": one.name, "works": one.works, "about": one.about, "notes": list(one.notes)} for one in found
         ],
@@ -169,7 +183,13 @@ def link_options(command: _Command) -> _Command:
     """Give a command all options of a link; `read_link` takes the values."""
     file = click.Path(exists=True, dir_okay=False, path_type=Path)
     options = [
-        click.option("--link", "link_name", metavar="NAME", help="A named link; `howfar links` lists them."),
+        click.option(
+            "--link",
+            "link_name",
+            shell_complete=complete_links,
+            metavar="NAME",
+            help="A named link; `howfar links` lists them.",
+        ),
         *(
             click.option(
                 f"--{word}",

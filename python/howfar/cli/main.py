@@ -1,4 +1,4 @@
-"""The `howfar` command: its subcommands, each loaded only when used. Errors become exit codes here."""
+"""The `howfar` command: a target, or a subcommand, which is loaded only when used. Errors become exit codes here."""
 
 from __future__ import annotations
 
@@ -9,124 +9,177 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import click
 
-import howfar
+from howfar.cli.exit_codes import BROKEN_PIPE, BUG, EXIT_CODES, INTERRUPTED, NO_MEMORY
 from howfar.cli.screen import abandon_output, as_called, note, open_streams
-from howfar.errors import HowfarError, RunFileError
+from howfar.cli.suggest import LIKE_TARGET, Group, UnknownCommand, command_for_file, explain
+from howfar.errors import HowfarError, RunFileError, UsageError
 
-VOID = 7
-INTERRUPTED = 130
-BROKEN_PIPE = 141
-BUG = 70
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
 _OUTPUT_LOST = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 """Errors of a stdout that accepts no more."""
 _OF_A_FILE = {*_OUTPUT_LOST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP}
 """Errors of a file that was named, or of its directory, whatever we do right."""
 
-_COMMANDS = {
-    "run": ("howfar.cli.run:run", "Run an experiment and report the result."),
-    "resume": ("howfar.cli.resume:resume", "Continue an interrupted run without repeating finished trials."),
-    "confirm": (
-        "howfar.cli.resume:confirm",
-        "Change each limit that a run named, to test it.",
-    ),
-    "report": ("howfar.cli.report:report", "Show the report of a run, or write it as HTML, Markdown, CSV or JSON."),
-    "compare": ("howfar.cli.compare:compare", "Compare two runs."),
-    "plans": ("howfar.cli.plans:plans", "List the experiments, the question that each answers, and how long it takes."),
-    "load": ("howfar.cli.load:load", "Load-test your own server with sysbench's options and workloads."),
-    "slope": (
-        "howfar.cli.slope:slope",
-        "Measure how many round trips your application waits for, and extrapolate to other paths.",
-    ),
-    "record": ("howfar.cli.record:record", "Record the round trips that your application makes to its database."),
-    "mark": ("howfar.cli.mark:mark", "Run a command as a named page of the recording in progress."),
-    "predict": (
-        "howfar.cli.predict:predict",
-        "Predict how long recorded pages take on another path, and say what to change.",
-    ),
-    "replay": ("howfar.cli.replay:replay", "Repeat the round trips of a recording on another path."),
-    "doctor": ("howfar.cli.doctor:doctor", "Examine this machine's database servers and say what to change."),
-    "hosts": ("howfar.cli.hosts:hosts", "Join your own hosts, show the network between them, and release them."),
-    "lab": ("howfar.cli.lab:lab", "Run any program inside the laboratory."),
-    "links": ("howfar.cli.links:links", "List the named links and the back-ends that work on this machine."),
-    "servers": ("howfar.cli.servers:servers", "List the servers that can be measured, or install another."),
-    "bench": ("howfar.cli.bench:bench", "Measure howfar's own overhead."),
+TARGET = "TARGET"
+"""How the help calls the command that asks a database how far it is, which has no name of its own."""
+_NAMELESS = "\0"
+"""The word that stands before its arguments once they are recognised; no argument can be this."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A command: where it is, and its line in the help."""
+
+    where: str
+    says: str
+
+
+_DISTANCE = _Entry("howfar.cli.distance:distance", "Say how far a database is, and what that means for a page.")
+_GROUPS: dict[str, dict[str, _Entry]] = {
+    "Your database": {
+        "doctor": _Entry("howfar.cli.doctor:doctor", "Examine this machine's database servers; say what to change."),
+        "load": _Entry("howfar.cli.load:load", "Load-test your own server as sysbench and pgbench do."),
+    },
+    "Your application": {
+        "slope": _Entry("howfar.cli.slope:slope", "Count the round trips that your application waits for."),
+        "record": _Entry("howfar.cli.record:record", "Record its round trips: which statements, how long."),
+        "mark": _Entry("howfar.cli.mark:mark", "Run a command as a named page of the recording in progress."),
+        "predict": _Entry("howfar.cli.predict:predict", "Predict its pages on another path; say what to change."),
+        "replay": _Entry("howfar.cli.replay:replay", "Repeat the round trips of a recording on another path."),
+    },
+    "Your servers": {
+        "hosts": _Entry("howfar.cli.hosts:hosts", "Join your own hosts, show the network between them."),
+    },
+    "Laboratory": {
+        "run": _Entry("howfar.cli.run:run", "Run an experiment and report the result."),
+        "resume": _Entry("howfar.cli.resume:resume", "Continue a run without repeating finished trials."),
+        "confirm": _Entry("howfar.cli.resume:confirm", "Test each limit that a run named by changing it."),
+        "report": _Entry("howfar.cli.report:report", "Show a run, or write HTML, Markdown, CSV or JSON."),
+        "compare": _Entry("howfar.cli.compare:compare", "Compare two runs."),
+        "plans": _Entry("howfar.cli.plans:plans", "List the experiments and how long they take, or show one."),
+        "lab": _Entry("howfar.cli.lab:lab", "Run any program inside the laboratory."),
+        "links": _Entry("howfar.cli.links:links", "List the named links, or show one."),
+        "servers": _Entry("howfar.cli.servers:servers", "List the servers for the laboratory, or install another."),
+    },
+    "howfar itself": {
+        "bench": _Entry("howfar.cli.bench:bench", "Measure howfar's own overhead."),
+        "help": _Entry("howfar.cli.help:help_command", "Show the help of a command, or write man pages."),
+        "completion": _Entry("howfar.cli.completion:completion", "Write what completes commands in your shell."),
+        "version": _Entry("howfar.cli.help:version", "Show the versions of howfar and its engine."),
+    },
 }
-
-_EPILOG = """\b
-Exit codes:
-  0    done
-  2    invalid option, plan or value
-  3    something is missing on this machine, such as a server or a permission
-  4    the laboratory could not be built, or failed
-  5    the load failed
-  6    the run file or the output cannot be read or written
-  7    nothing valid was measured: every trial, or the load, is void; or `howfar predict` mispredicted every page on its present path
-  8    `howfar doctor --strict` found something to change
-  70   a bug in howfar
-  130  interrupted; the run file holds every finished trial
-"""
+_COMMANDS = {name: entry for group in _GROUPS.values() for name, entry in group.items()}
 
 
-class _Lazy(click.Group):
-    """Commands by name. A module is imported when its command is used, so that `howfar --help` is quick."""
+def looks_like_target(word: str) -> bool:
+    """Whether a word can only be the address of a server: a bare word is a command, or a mistake, never a host."""
+    return word == "localhost" or (not word.startswith("-") and any(mark in word for mark in ".:/@="))
+
+
+class _NamelessContext(click.Context):
+    """Shows the command without a name as the program itself."""
+
+    @property
+    def command_path(self) -> str:
+        return self.parent.command_path if self.parent is not None else TARGET
+
+
+class Front(Group):
+    """The program: commands by name, each imported when it is used, and without a name the one that asks a database."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        entry = _DISTANCE if cmd_name in (_NAMELESS, TARGET) else _COMMANDS.get(cmd_name)
+        if entry is None:
             return None
-        module, attribute = _COMMANDS[cmd_name][0].split(":")
+        module, attribute = entry.where.split(":")
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command), f"{cmd_name} is a command"
+        if entry is _DISTANCE:
+            command.context_class = _NamelessContext
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        first = args[0] if args else ""
+        own = [name for param in self.get_params(ctx) for name in param.opts]
+        if first.startswith("-") and first not in own:
+            nameless = True
+        else:
+            nameless = looks_like_target(first) if args else not ctx.resilient_parsing
+        if nameless and not ctx.resilient_parsing:
+            self._check_target(ctx, args)
+        return super().parse_args(ctx, [_NAMELESS, *args] if nameless else args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] == TARGET:
+            raise UsageError("TARGET stands for the address of your database", f"Use {LIKE_TARGET}.")
+        return super().resolve_command(ctx, args)
+
+    def _check_target(self, ctx: click.Context, args: list[str]) -> None:
+        """Check that what stands where a target belongs can be one. Raises UsageError, UnknownCommand."""
+        command = self.get_command(ctx, _NAMELESS)
+        assert command is not None, "the command without a name is there"
+        try:
+            given = command.make_parser(click.Context(command, ctx)).parse_args(list(args))[0]
+        except click.UsageError:
+            return  # said when the command reads its options
+        words = (given.get(param.name or "") for param in command.params if isinstance(param, click.Argument))
+        for word in (word for word in words if isinstance(word, str)):
+            if (instead := command_for_file(word)) is not None:
+                raise UsageError(f"{word} is a file, not the address of a server", f"Use {instead}.")
+            if word in _COMMANDS:
+                raise UsageError(f"the command {word} has to come first", f"Write `howfar {word} …`.")
+            if not looks_like_target(word):
+                raise UnknownCommand(word, self.list_commands(ctx), ctx)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        found = super().shell_complete(ctx, incomplete)
+        if not incomplete.startswith("-"):
+            return found
+        command = self.get_command(ctx, _NAMELESS)
+        assert command is not None, "the command without a name is there"
+        return [*found, *command.shell_complete(click.Context(command, ctx, ""), incomplete)]
+
+    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        formatter.write_usage(ctx.command_path, f"{TARGET} [OPTIONS]")
+        formatter.write_usage(ctx.command_path, "COMMAND [OPTIONS] [ARGUMENTS]", " " * len("Usage: "))
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, short) for name, (_, short) in _COMMANDS.items()])
+        longest = max(map(len, _COMMANDS))
+        for title, entries in _GROUPS.items():
+            rows = [(name, entry.says) for name, entry in entries.items()]
+            if title == "Your database":
+                rows.insert(0, (TARGET, _DISTANCE.says))
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:<{longest}}", says) for name, says in rows])
 
-
-UNKNOWN = "unknown"
-
-
-def version_text() -> str:
-    """Versions of package and engine and the engine's commit, a line each; what cannot be determined is unknown, never an error."""
-    import subprocess
-    from importlib import metadata
-    from pathlib import Path
-
-    from howfar.engine.process import engine_info, find_engine
-
-    engine = commit = UNKNOWN
-    try:
-        info = engine_info()
-        engine = f"{info.version} (contract {info.protocol}), {find_engine()}"
-        # Baked into the engine when it was built; an older engine does not say.
-        done = subprocess.run([find_engine(), "commit"], capture_output=True, text=True, timeout=20, check=True)
-        commit = done.stdout.strip() or UNKNOWN
-    except HowfarError as error:
-        engine = f"{UNKNOWN}: {error.message}"
-    except (OSError, subprocess.SubprocessError):
-        pass
-    try:
-        wheel = metadata.version("howfar")
-    except metadata.PackageNotFoundError:
-        wheel = "not installed"
-    return f"engine {engine}\nwheel  {wheel}, {Path(howfar.__file__).parent}\ncommit {commit}"
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(f"{code:>3}", says) for code, says in EXIT_CODES])
 
 
 def _version(context: click.Context, _: click.Parameter, value: bool) -> None:
-    """Show the version. Only `--version` asks the engine, which takes time."""
     if value and not context.resilient_parsing:
-        click.echo(f"howfar {howfar.__version__}\n{version_text()}")
+        command = cli.get_command(context, "version")
+        assert command is not None, "it is listed"
+        context.invoke(command)
         context.exit()
 
 
-@click.command(cls=_Lazy, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=Front, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version",
     is_flag=True,
@@ -136,9 +189,14 @@ def _version(context: click.Context, _: click.Parameter, value: bool) -> None:
     help="Show the versions and exit.",
 )
 def cli() -> None:
-    """How far is your database? howfar measures, on real servers, what the path between an application and its data costs.
+    """How far is your database, and what does the distance cost?
 
-    Start with: howfar run paths --quick
+    \b
+    howfar mysql://app@db.internal/shop      how far this database is, in seconds
+    howfar localhost                         also a socket's path, HOST:PORT, --env
+    howfar                                   the databases of this machine
+
+    These only read, and need no root. `howfar help TARGET` lists their options.
     """
 
 
@@ -151,48 +209,91 @@ def _unraisable(raised: sys.UnraisableHookArgs) -> None:
         _unraisable_as_python_has_it(raised)
 
 
+COMPLETE = "_HOWFAR_COMPLETE"
+"""The variable in which a shell asks for completions."""
+
+
 def run_command_line(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code. A user's mistake never gives a traceback."""
     open_streams()
     sys.unraisablehook = _unraisable
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        if arguments is None and (instruction := os.environ.get(COMPLETE)):
+            from click.shell_completion import shell_complete
+
+            return shell_complete(cli, {}, "howfar", COMPLETE, instruction)
         # Not `cli.main`: it answers a broken pipe by itself, with an exit code of its own.
-        with cli.make_context("howfar", list(sys.argv[1:] if arguments is None else arguments)) as context:
+        with cli.make_context("howfar", list(words)) as context:
             result = cli.invoke(context)
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as ended:
         return ended.exit_code
-    except HowfarError as error:
-        _say(error.message, error.advice)
-        return error.exit_code
-    except click.ClickException as error:
-        command = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "howfar"
-        _say(error.format_message(), f"`{command} --help` lists the options.")
+    except (HowfarError, click.ClickException) as error:
+        _say(*explain(error, words))
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
+        if _lacks_threads():
+            return _short_of("threads", "Raise the limit on processes (`ulimit -u`), or end some.")
         _say("interrupted", "")
         return INTERRUPTED
     except BrokenPipeError:
         abandon_output()  # the reader has gone, as with `| head`
         return BROKEN_PIPE
+    except MemoryError:
+        return _short_of_memory()
     except OSError as error:
-        if error.filename is not None and error.errno in _OF_A_FILE:
-            _say(
-                f"{os.fsdecode(error.filename)}: {error.strerror}",
-                "Name another file, or correct its permissions or those of its directory.",
-            )
-            return RunFileError.exit_code
-        if error.errno not in _OUTPUT_LOST or error.filename is not None:
-            return _bug(error)
-        abandon_output()
+        return _failed_output(error)
+    except Exception as error:
+        if isinstance(error, ImportError | RuntimeError) and _lacks_memory(error):
+            return _short_of_memory()
+        return _bug(error)
+
+
+def _failed_output(error: OSError) -> int:
+    """The exit code where a file or stdout cannot be written; a bug where it is something else."""
+    if error.errno == errno.ENOMEM:
+        return _short_of_memory()
+    if error.filename is not None and error.errno in _OF_A_FILE:
         _say(
-            f"writing the output failed: {error.strerror}",
-            "Write it where there is enough space.",
+            f"{os.fsdecode(error.filename)}: {error.strerror}",
+            "Name another file, or correct its permissions or those of its directory.",
         )
         return RunFileError.exit_code
-    except Exception as error:
+    if error.errno not in _OUTPUT_LOST or error.filename is not None:
         return _bug(error)
+    abandon_output()
+    _say(f"writing the output failed: {error.strerror}", "Write it where there is enough space.")
+    return RunFileError.exit_code
+
+
+_NO_MEMORY = ("Cannot allocate memory", "failed to map segment", "can't start new thread")
+"""What a library's error says where it is really a lack of memory."""
+
+
+def _lacks_memory(error: Exception) -> bool:
+    return any(words in str(error) for words in _NO_MEMORY)
+
+
+def _lacks_threads() -> bool:
+    """Whether no thread can be started. OpenBLAS then sends SIGINT to its own process, which looks like Ctrl-C."""
+    import threading
+
+    try:
+        threading.Thread(target=int).start()
+    except RuntimeError:
+        return True
+    return False
+
+
+def _short_of_memory() -> int:
+    return _short_of("memory", "Free some, or raise the limit (`ulimit -v`, the container's).")
+
+
+def _short_of(what: str, advice: str) -> int:
+    _say(f"this process may not have enough {what}", advice)
+    return NO_MEMORY
 
 
 def _say(message: str, advice: str) -> None:

@@ -12,7 +12,7 @@ from howfar.cli.screen import note
 from howfar.errors import UsageError, shell_code
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("name")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def mark(name: str, command: tuple[str, ...]) -> int:

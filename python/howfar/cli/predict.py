@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from howfar.cli.main import VOID
+from howfar.cli.exit_codes import VOID
 from howfar.cli.output import check_page_path, details_option, wants_details, write
 from howfar.cli.screen import has_colour, json_option, no_colour_option, note, read_text, show_rendered, width
 from howfar.cli.target_options import enter_sandbox, read_target, target_options

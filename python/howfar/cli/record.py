@@ -16,7 +16,7 @@ from howfar.units import parse_duration_ns
 _STDERR = 2
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("--server", metavar="ADDRESS",
               help="The database's socket, or HOST:PORT.  [default: the laboratory's, or the only one in a usual place]")  # fmt: skip

@@ -9,19 +9,35 @@ from typing import Any
 
 import click
 
+from howfar.cli.completion import complete_servers
 from howfar.cli.screen import columns, json_option, note
-from howfar.errors import HowfarError
+from howfar.cli.suggest import Group, UnknownCommand
+from howfar.errors import HowfarError, UsageError, nearest
 from howfar.lab.servers.features import Features, features_or_reason
-from howfar.lab.servers.kinds import KINDS, find_server
-from howfar.lab.servers.private import RECIPES, get, get_from, installs
+from howfar.lab.servers.kinds import KINDS, check_name, find_server
+from howfar.lab.servers.private import RECIPES, get, get_from, installs, named
 
 _WORKS = ("TLS", "compression", "semi-sync", "clone")
 
 
-@click.group(invoke_without_command=True)
+class _ServersGroup(Group):
+    """Its subcommands, and the name of a server in place of one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        servers = (*KINDS, *RECIPES, *(install.name for install in installs()))
+        if self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
+            if args[0] not in servers and named(args[0], installs()) is None:
+                raise UnknownCommand(args[0], (*self.list_commands(ctx), *servers), ctx)
+            args = ["list", *args]
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_ServersGroup, invoke_without_command=True)
 @click.pass_context
 def servers(context: click.Context) -> None:
-    """List the database servers for `--server`, or install another one.
+    """List the database servers for `--server` (`howfar servers NAME` shows one), or install another one.
 
     A private installation is kept in howfar's cache with all its libraries, and changes nothing else on this machine. To remove it,
     delete its directory.
@@ -31,13 +47,18 @@ def servers(context: click.Context) -> None:
 
 
 @servers.command("list")
+@click.argument("name", required=False, metavar="[NAME]", shell_complete=complete_servers)
 @json_option
 @click.option("--again", is_flag=True, help="Determine the features again, for example after installing a plugin.")
-def list_servers(as_json: bool, again: bool) -> None:
-    """List the servers for `--server`, their features, and what else can be installed.
+def list_servers(name: str | None, as_json: bool, again: bool) -> None:
+    """List the servers for `--server`, their features, and what else can be installed; or show the one called NAME.
 
     Features are determined by starting each server once, without a network and with no data; the result is cached.
     """
+    if name is not None:
+        check_name(name)
+        _show_one(_row(name, again), as_json)
+        return
     rows = [_row(name, again) for name in [*KINDS, *(install.name for install in installs())]]
     if as_json:
         click.echo(
@@ -52,6 +73,17 @@ def list_servers(as_json: bool, again: bool) -> None:
     click.echo("\nTo install with `howfar servers get NAME`:")
     for name, recipe in RECIPES.items():
         click.echo(f"  {name:<{max(map(len, RECIPES))}}  {recipe.says}")
+
+
+def _show_one(row: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(row, indent=2))
+        return
+    heads = ("server", "kind", "version", *_WORKS, "program")
+    for line in columns([(head, cell) for head, cell in zip(heads, _cells(row), strict=True) if cell != "-"]):
+        click.echo(line)
+    if "advice" in row:
+        click.echo(row["advice"])
 
 
 def _row(name: str, again: bool) -> dict[str, Any]:
@@ -103,5 +135,8 @@ def get_servers(names: tuple[str, ...], source: Path | None) -> None:
     if names and source is not None:
         raise click.UsageError(f"--from takes no names: leave out {', '.join(names)}")
 
+    for name in names:
+        if name not in RECIPES and (kind := nearest(name, KINDS)) is not None:
+            raise UsageError(f"{name} is not among the servers that `howfar servers get` installs", KINDS[kind].remedy)
     for installed, made in [get_from(source, note)] if source is not None else [get(name, note) for name in names]:
         click.echo(f"{installed.name}  {installed.program}{'' if made else '  (already installed)'}")

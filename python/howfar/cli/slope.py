@@ -14,7 +14,7 @@ from howfar.units import parse_duration_ns
 _LONGEST_DELAY_NS = 1_000_000_000
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("--url", help="Time requests to this page; the command, if any, is the web server that answers.")
 @click.option("--server", metavar="ADDRESS",

@@ -25,7 +25,7 @@ from howfar.engine.messages import (
     ParetoJitter,
     RateStep,
 )
-from howfar.errors import HowfarError, LabError, QuantityError, UsageError
+from howfar.errors import HowfarError, LabError, QuantityError, UsageError, did_you_mean
 from howfar.lab.link.spec import DIRECTIONS, FRAMING_BYTES, MTU, QUEUE_MAX_BYTES, DirectionName, DirectionSpec, LinkSpec
 from howfar.plan.distances import NAMED_LINKS
 from howfar.units import (
@@ -470,8 +470,9 @@ def find_link(name: str) -> NamedLink:
     """The link of this name. Raises QuantityError."""
     links = named_links()
     if name not in links:
+        near = did_you_mean(name, links)
         raise QuantityError(
-            f"no link is called {name!r}", f"Known links: {', '.join(links)}; `howfar links` explains them."
+            f"no link is called {name!r}", f"{near}Known links: {', '.join(links)}; `howfar links` explains them."
         )
     return links[name]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from howfar.engine.messages import ServiceName
-from howfar.errors import ServerMissing
+from howfar.errors import ServerMissing, did_you_mean
 from howfar.lab.servers import Store, Tables, mariadb, memcached, mysql, postgresql, redis
 from howfar.lab.servers.dialect import Dialect
 from howfar.lab.servers.key_value import KeyValueStore, StoreDialect
@@ -106,12 +106,19 @@ def find_server(server: str) -> Program:
             "and among the private installations)",
             kind.remedy,
         )
-    if server in RECIPES:
-        raise ServerMissing(
-            f"there is no private installation {server} here", f"Install it with `howfar servers get {server}`."
-        )
+    check_name(server)
+    raise ServerMissing(
+        f"there is no private installation {server} here", f"Install it with `howfar servers get {server}`."
+    )
+
+
+def check_name(server: str) -> None:
+    """Check that a server is called that, here or among those that can be installed, or that it is a path. Raises ServerMissing."""
+    if "/" in server or server in KINDS or server in RECIPES or named(server, installs()) is not None:
+        return
     known = [*KINDS, *(install.name for install in installs())]
     raise ServerMissing(
         f"no server is called {server!r}",
-        f"Known servers: {', '.join(known)}; or give the path of a server program. `howfar servers list` shows what is here.",
+        f"{did_you_mean(server, (*known, *RECIPES))}Known servers: {', '.join(known)}; or give the path of a server program."
+        " `howfar servers list` shows what is here.",
     )

@@ -1,0 +1,35 @@
+"""The exit codes of every command: the one table from which the help, the man pages and the documentation are made."""
+
+from __future__ import annotations
+
+VOID = 7
+TO_CHANGE = 8
+LIMIT_CROSSED = 9
+UNREACHABLE = 10
+REFUSED = 11
+NO_MEMORY = 12
+BUG = 70
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+EXIT_CODES: tuple[tuple[int, str], ...] = (
+    (0, "done"),
+    (2, "invalid option, target, plan or value"),
+    (3, "something is missing on this machine, such as a server or a permission"),
+    (4, "the laboratory could not be built, or failed"),
+    (5, "the load failed"),
+    (6, "the run file or the output cannot be read or written"),
+    (
+        VOID,
+        "nothing valid was measured: every trial, or the load, is void; or `howfar predict` missed the present time of every page",
+    ),
+    (TO_CHANGE, "`howfar doctor --strict` found something to change"),
+    (LIMIT_CROSSED, "`howfar TARGET --fail-if` found its limit crossed"),
+    (UNREACHABLE, "the database cannot be reached: unknown name, no connection, no TLS, or silence"),
+    (REFUSED, "the database refused: wrong password, or an account without rights"),
+    (NO_MEMORY, "out of memory, or of the processes that this account may have"),
+    (BUG, "a bug in howfar"),
+    (INTERRUPTED, "interrupted; the run file holds every finished trial"),
+    (BROKEN_PIPE, "the reader of the output went away, as with `| head`"),
+)
+"""Code and meaning. 1 is never used: Python and shells end with it. `lab`, `record` and `mark` end with their command's own code."""

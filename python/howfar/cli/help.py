@@ -1,0 +1,174 @@
+"""`howfar help`: the help of a command, and man pages made from all commands; `howfar version`."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import click
+
+import howfar
+from howfar.cli.completion import complete_commands
+from howfar.cli.exit_codes import EXIT_CODES
+from howfar.cli.main import TARGET, cli
+from howfar.cli.suggest import UnknownCommand, first_sentence
+from howfar.errors import HowfarError, RunFileError
+
+
+@click.command("help")
+@click.argument("command", nargs=-1, metavar="[COMMAND]", shell_complete=complete_commands)
+@click.option("--man", type=click.Path(file_okay=False, path_type=Path), metavar="DIRECTORY",
+              help="Write a man page of each command into this directory.")  # fmt: skip
+def help_command(command: tuple[str, ...], man: Path | None) -> None:
+    """Show the help of COMMAND, such as `run` or `servers get`; TARGET is the help of `howfar TARGET`."""
+    if man is not None:
+        for name, text in man_pages():
+            _write(man / f"{name}.1", text)
+        click.echo(f"{len(list(man_pages()))} pages are in {man}: man -l {man}/howfar.1")
+        return
+    root = click.get_current_context().parent
+    assert root is not None, "this is a subcommand"
+    found: click.Command = cli
+    context = click.Context(cli, info_name=root.info_name, **cli.context_settings)
+    for word in command:
+        inner = found.get_command(context, word) if isinstance(found, click.Group) else None
+        if inner is None:
+            names = found.list_commands(context) if isinstance(found, click.Group) else []
+            raise UnknownCommand(word, names, context)
+        found, context = inner, inner.context_class(inner, parent=context, info_name=word)
+    click.echo(found.get_help(context))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RunFileError(f"{path} cannot be written: {error.strerror}", "Name a writable directory.") from error
+
+
+# ---------------------------------------------------------------- versions
+
+
+UNKNOWN = "unknown"
+
+
+@click.command()
+def version() -> None:
+    """Show the versions of howfar and its engine, as `howfar --version` does."""
+    click.echo(version_text())
+
+
+def version_text() -> str:
+    """Versions of package and engine and the engine's commit, a line each; what cannot be determined is unknown, never an error."""
+    from howfar.engine.process import engine_info, find_engine  # pydantic, which the help need not pay
+
+    engine = commit = UNKNOWN
+    try:
+        info = engine_info()
+        engine = f"{info.version} (contract {info.protocol}), {find_engine()}"
+        # Baked into the engine when it was built; an older engine does not say.
+        done = subprocess.run([find_engine(), "commit"], capture_output=True, text=True, timeout=20, check=True)
+        commit = done.stdout.strip() or UNKNOWN
+    except HowfarError as error:
+        engine = f"{UNKNOWN}: {error.message}"
+    except (OSError, subprocess.SubprocessError):
+        pass
+    try:
+        wheel = metadata.version("howfar")
+    except metadata.PackageNotFoundError:
+        wheel = "not installed"
+    place = Path(howfar.__file__).parent
+    return f"howfar {howfar.__version__}\nengine {engine}\nwheel  {wheel}, {place}\ncommit {commit}"
+
+
+# ---------------------------------------------------------------- man pages
+
+
+def man_pages() -> Iterator[tuple[str, str]]:
+    """Name and text of the page of every command, by the commands themselves."""
+    context = click.Context(cli, info_name="howfar", **cli.context_settings)
+    yield "howfar", _page(cli, context)
+    yield from _pages_below(cli, context)
+    target = cli.get_command(context, TARGET)
+    assert target is not None, "the command without a name is there"
+    yield "howfar-target", _page(target, target.context_class(target, parent=context, info_name=TARGET), TARGET)
+
+
+def _pages_below(group: click.Group, context: click.Context) -> Iterator[tuple[str, str]]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None, "a listed command is there"
+        inner = click.Context(command, parent=context, info_name=name)
+        yield inner.command_path.replace(" ", "-"), _page(command, inner)
+        if isinstance(command, click.Group):
+            yield from _pages_below(command, inner)
+
+
+def _page(command: click.Command, context: click.Context, name: str = "") -> str:
+    """A page in man(7): the command's own help, section by section."""
+    title = (context.command_path + (f" {name}" if name else "")).replace(" ", "-")
+    summary, *rest = (command.help or "").partition("\n\n")
+    lines = [
+        f'.TH "{_text(title.upper())}" 1 "" "howfar {howfar.__version__}" "User commands"',
+        ".SH NAME",
+        f"{_text(title)} \\- {_text(first_sentence(command)).rstrip('.')}",
+        ".SH SYNOPSIS",
+        *(f".B {_text(usage)}\n.br" for usage in _usages(command, context)),
+        ".SH DESCRIPTION",
+        *_paragraphs(summary),
+        *_paragraphs("".join(rest[1:])),
+    ]
+    formatter = _Sections()
+    command.format_options(context, formatter)
+    for heading, rows in formatter.found:
+        lines.append(f'.SH "{_text(heading.upper())}"')
+        for term, says in rows:
+            lines += [".TP", f"\\fB{_text(term.strip())}\\fR", _text(says)]
+    if command is cli:
+        lines.append('.SH "EXIT STATUS"')
+        for code, says in EXIT_CODES:
+            lines += [".TP", f".B {code}", _text(says)]
+    else:
+        lines += [".SH SEE ALSO", ".BR howfar (1)"]
+    return "\n".join(lines) + "\n"
+
+
+class _Sections(click.HelpFormatter):
+    """Collects the definition lists of a help screen instead of laying them out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, list[tuple[str, str]]]] = []
+
+    def write_heading(self, heading: str) -> None:
+        self.found.append((heading, []))
+
+    def write_dl(self, rows: object, col_max: int = 30, col_spacing: int = 2) -> None:
+        self.found[-1][1].extend(rows)  # type: ignore[arg-type] # as the base class takes them
+
+
+def _usages(command: click.Command, context: click.Context) -> list[str]:
+    formatter = click.HelpFormatter(width=1000)
+    command.format_usage(context, formatter)
+    return [line.strip().removeprefix("Usage: ") for line in formatter.getvalue().splitlines() if line.strip()]
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    """Paragraphs of a help text; what click keeps as it is laid out stays so."""
+    for paragraph in filter(None, (part.strip("\n") for part in text.split("\n\n"))):
+        as_is, words = paragraph.startswith("\b"), paragraph.removeprefix("\b\n")
+        yield ".PP"
+        if as_is:
+            yield from (".nf", *map(_text, words.splitlines()), ".fi")
+        else:
+            yield _text(" ".join(words.split()))
+
+
+def _text(text: str) -> str:
+    """Text in which nothing is a request or an escape of roff."""
+    escaped = text.replace("\\", "\\e").replace("-", "\\-").replace('"', "\\(dq")
+    return re.sub(r"^(?=[.'])", r"\\&", escaped, flags=re.MULTILINE)
