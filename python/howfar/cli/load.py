@@ -11,19 +11,20 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 
 import howfar
+from howfar.cli.exit_codes import VOID
 from howfar.cli.load_address import find_login
-from howfar.cli.main import VOID
 from howfar.cli.screen import note, read_text, show_json
 from howfar.engine.messages import Custom, Event, Interval, LoadJob, Ready, TablesDone, TablesJob, TablesProgress
 from howfar.engine.process import EngineFailed, Launcher, run_load, run_tables
 from howfar.engine.receipt_check import mismatches
 from howfar.errors import EngineError, RunFileError, UsageError
 from howfar.load import report_human
-from howfar.load.cmdline import Options, parse_command_line
+from howfar.load.cmdline import ACTIONS, WORKLOADS, Options, parse_command_line
 from howfar.load.job import (
     WORKLOAD_MAX_BYTES,
     arrivals,
@@ -62,6 +63,9 @@ from howfar.load.result import (
 from howfar.load.search import MOST_TRIALS, Goal, Trial, answer, judged, next_rate, parse_goal, sentence
 from howfar.load.verdict import Stamp
 from howfar.store.partial import stays, write_whole
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 WHOLE = 0.9
 """Share of an interval's length; one cut short by the end of the window is less."""
@@ -305,14 +309,26 @@ class _SysbenchLike(click.Command):
     """A command whose options are in `howfar.load.options`: click knows neither sysbench's forms nor dialects."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if ctx.resilient_parsing:
+            ctx.args = args
+            return args
         if not args:
             raise click.UsageError("no workload is named", ctx)
-        if "--help" in args or "-h" in args or args[-1] == "help":
+        if "--help" in args or args[-1] in ("-h", "help"):  # elsewhere -h is pgbench's host
             click.echo(ctx.get_help())
             ctx.exit()
         ctx.params = {"arguments": tuple(args)}
         ctx.args = []
         return []
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        if incomplete.startswith("-"):
+            words = [f"--{option.name}" for option in OPTIONS if option.fate == "used" and not option.same_as]
+        else:
+            words = [*WORKLOADS, *ACTIONS]
+        return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage(ctx.command_path, "[DSN] WORKLOAD|--workload=FILE [OPTIONS] [prepare|warmup|run|cleanup]")

@@ -1,25 +1,27 @@
 """The command line of `howfar load` -> `Options`, by the table in `options.py`. Pure; it knows names and forms, not meaning.
 
-As in sysbench: `--name=value`, dashes or underscores, switches bare or with on/off. Also `--name value`.
+As in sysbench: `--name=value`, dashes or underscores, switches bare or with on/off. Also `--name value`, and pgbench's options.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import PurePath
 from typing import Any, get_args
 
 from howfar.engine.messages import SYSBENCH_KINDS, Pgbench
-from howfar.errors import QuantityError, UsageError
-from howfar.load.options import BY_NAME, Option
+from howfar.errors import QuantityError, UsageError, did_you_mean
+from howfar.load.options import BY_NAME, OPTIONS, Option
 from howfar.load.target import PASSWORD_ADVICE, looks_like_dsn, switch
 from howfar.units import parse_duration_ns
 
 PGBENCH_KINDS: tuple[str, ...] = get_args(Pgbench.model_fields["kind"].annotation)
 KINDS = (*SYSBENCH_KINDS, *PGBENCH_KINDS)
+WORKLOADS = (*SYSBENCH_KINDS, *(kind.replace("_", "-") for kind in PGBENCH_KINDS))
+"""The workloads as they are written."""
 ACTIONS = ("prepare", "warmup", "prewarm", "run", "cleanup")
 HELP = "`howfar load --help` lists all options."
 SECOND_NS = 1_000_000_000
@@ -60,11 +62,14 @@ def parse_command_line(arguments: Sequence[str]) -> Options:
     rest = list(arguments)
     while rest:
         argument = rest.pop(0)
+        if (same := translate(argument, rest)) is not None:
+            rest[:0] = same
+            continue
         if not argument.startswith("--") or argument == "--":
             positional += [argument] if argument != "--" else []
             continue
         name, has_value, text = argument[2:].partition("=")
-        option = _find(name)
+        option = _find(name, arguments)
         if option.fate == "refused":
             raise UsageError(f"--{option.name} is not accepted: {option.why}", _instead(option))
         if not has_value:
@@ -82,23 +87,19 @@ def _instead(option: Option) -> str:
     return PASSWORD_ADVICE if "password" in option.name else HELP
 
 
-def _find(name: str) -> Option:
+def _find(name: str, arguments: Sequence[str]) -> Option:
     known = name.replace("_", "-").lower()
     if known in BY_NAME:
         return BY_NAME[known]
-    if known == "dsn":
-        raise UsageError(
-            "there is no option --dsn", f"Give the DSN alone: howfar load mysql://user@host/database. {HELP}"
-        )
-    near = difflib.get_close_matches(known, BY_NAME, 1, cutoff=0.5)
-    raise UsageError(f"unknown option --{name}", f"Did you mean --{near[0]}? {HELP}" if near else HELP)
+    near = did_you_mean(known, (option.name for option in OPTIONS if option.fate == "used" and not option.same_as))
+    raise unknown(f"--{name}", arguments, near.replace("mean ", "mean --"), HELP)
 
 
 def _next(option: Option, rest: list[str]) -> str:
     """The value of an option without `=`. A bare switch is on and never takes the next argument."""
     if option.kind == "switch":
         return "on"
-    if option.bare:
+    if option.bare and not (rest and rest[0] in option.choices):
         return option.bare
     if not rest or rest[0].startswith("--"):
         raise UsageError(f"--{option.name} needs a value", f"Write --{option.name}=VALUE. {HELP}")
@@ -120,7 +121,7 @@ def _positional(positional: list[str], values: dict[str, Any], notes: list[str])
         else:
             raise _misplaced(argument)
     if kind is None and "workload" not in values:
-        raise UsageError("no workload given", f"Known: {', '.join(KINDS)}; or --workload FILE.toml.")
+        raise UsageError("no workload given", f"Known: {', '.join(WORKLOADS)}; or --workload FILE.toml.")
     if kind is not None and "workload" in values:
         raise UsageError(f"{kind} and --workload are two workloads", "Give one of them.")
     return Options(dsn, kind, {"prewarm": "warmup", None: "run"}.get(action, action or "run"), values, tuple(notes))
@@ -134,16 +135,14 @@ def _workload(argument: str) -> str | None:
 
 def _misplaced(argument: str) -> UsageError:
     shown = argument.partition("://")[0] + "://…" if looks_like_dsn(argument) else argument
-    known = (*KINDS, *ACTIONS)
-    near = difflib.get_close_matches(argument.replace("-", "_"), known, 1)
+    known = (*WORKLOADS, *ACTIONS)
+    near = did_you_mean(argument, known)
     if argument.endswith(".lua"):
         return UsageError(
             f"{argument} is a Lua script, and Lua is not supported",
             "Write its statements as a workload in TOML (docs/load.md) and pass it with --workload.",
         )
-    advice = (
-        f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known)}, and one DSN (mysql://… or postgresql://…)."
-    )
+    advice = near.strip() or f"Known: {', '.join(known)}, and one DSN (mysql://… or postgresql://…)."
     return UsageError(f"{shown!r} is not a known argument", advice)
 
 
@@ -201,3 +200,134 @@ def _number(text: str) -> float:
     if not number.is_finite() or abs(number) > 2**62:
         raise ValueError("not a number that can be used")
     return float(number)
+
+
+# ---------------------------------------------------------------- the options of other programs
+
+_PROTOCOLS = {"simple": "disable", "extended": "extended", "prepared": "auto"}
+
+
+def _renamed(option: str) -> Callable[[str], list[str]]:
+    return lambda value: [f"--{option}={value}"]
+
+
+def _protocol(value: str) -> list[str]:
+    if value not in _PROTOCOLS:
+        raise UsageError(f"-M {value} is not a protocol of pgbench's", f"Known: {', '.join(_PROTOCOLS)}.")
+    return [f"--db-ps-mode={_PROTOCOLS[value]}"]
+
+
+WITH_VALUE: Mapping[str, Callable[[str], list[str]]] = {
+    **dict.fromkeys(("-c", "--client"), _renamed("threads")),
+    **dict.fromkeys(("-j", "--jobs"), _renamed("engine-threads")),
+    "-T": _renamed("time"),
+    "-R": _renamed("rate"),
+    "-s": _renamed("scale"),
+    **dict.fromkeys(("-P", "--progress"), _renamed("report-interval")),
+    "--random-seed": _renamed("rand-seed"),
+    **dict.fromkeys(("-M", "--protocol"), _protocol),
+    **dict.fromkeys(("-b", "--builtin"), lambda value: [value]),
+}
+"""pgbench's options with a value -> the same here."""
+
+BARE: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("-S", "--select-only"), ("select-only",)),
+    **dict.fromkeys(("-N", "--skip-some-updates"), ("simple-update",)),
+    "-C": ("--connect=per-transaction",),
+    **dict.fromkeys(("-i", "--initialize"), ("prepare",)),
+    "-r": ("--report-per-command",),
+    "-n": ("--no-vacuum",),
+    "-v": ("--vacuum-all",),
+    "-q": ("--quiet",),
+    "-W": ("--ask-password",),
+}
+"""pgbench's options without a value -> the same here."""
+
+_PLACES = {
+    **dict.fromkeys(("-h", "--host", "--hostname", "--server"), "host"),
+    **dict.fromkeys(("-p", "--port"), "port"),
+    **dict.fromkeys(("-U", "-u", "--user", "--username"), "user"),
+    **dict.fromkeys(("-d", "--db", "--database", "--dbname"), "db"),
+}
+"""Other programs' options for the server -> ours, after `mysql-` or `pgsql-`."""
+
+NEAR: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("-t", "--transactions"),
+        "--events, which counts the transactions of all connections together: N times --threads",
+    ),
+    **dict.fromkeys(
+        ("-f", "--file", "--script", "--lua", "--sql", "--query"),
+        "--workload FILE.toml (docs/load.md says what is in it)",
+    ),
+    **dict.fromkeys(("-D", "--define"), "--workload FILE.toml, with a parameter of kind `constant`"),
+    **dict.fromkeys(("-l", "--log"), "--hdr-log=FILE"),
+    **dict.fromkeys(
+        ("-L", "--latency-limit"), "--search 'p99<TIME'; the report has the percentiles, and nothing is skipped"
+    ),
+    **dict.fromkeys(("--duration", "--runtime", "--seconds", "--time-budget", "--run-time"), "--time"),
+    **dict.fromkeys(("--connections", "--concurrency", "--clients", "--workers", "--users", "--vus"), "--threads"),
+    **dict.fromkeys(("--qps", "--tps", "--rps", "--requests-per-second"), "--rate"),
+    **dict.fromkeys(("--requests", "--count", "--iterations", "--number-of-queries", "-n"), "--events"),
+    **dict.fromkeys(("--warmup", "--warm-up", "--ramp-up"), "--warmup-time"),
+    **dict.fromkeys(("--rows", "--size", "--oltp-table-size"), "--table-size"),
+    **dict.fromkeys(("--oltp-tables-count", "--table-count"), "--tables"),
+    **dict.fromkeys(
+        ("--test", "--oltp-read-only", "--oltp-test-mode"), "the workload's name alone, such as oltp_read_only"
+    ),
+    **dict.fromkeys(("--mysql-table-engine", "--engine"), "--mysql-storage-engine"),
+    **dict.fromkeys(
+        ("--tls", "--ssl", "--ssl-mode", "--sslmode"), "ssl-mode in a mysql:// DSN, sslmode in a postgresql:// one"
+    ),
+    **dict.fromkeys(("-o", "--out", "--output", "--csv", "--format"), "--json, --prometheus=FILE or --hdr-log=FILE"),
+    **dict.fromkeys(("--socket", "--unix-socket"), "--mysql-socket; with PostgreSQL --pgsql-host=DIRECTORY"),
+    **dict.fromkeys(
+        ("--dsn", "--url", "--uri", "--target"), "the DSN alone: howfar load mysql://user@host/database WORKLOAD"
+    ),
+    **dict.fromkeys(
+        ("--fail-if", "--threshold", "--slo"), "--search 'p99<TIME', which finds the highest rate that holds it"
+    ),
+    "--seed": "--rand-seed",
+}
+"""Options without an equal here -> what comes near."""
+
+
+def translate(argument: str, rest: list[str]) -> list[str] | None:
+    """The arguments that say the same here, for one of pgbench's; its value is taken from `rest`. None: it is not pgbench's.
+
+    Raises UsageError for a short option that is not known; what follows its letter, perhaps a password, is never repeated.
+    """
+    long = argument.startswith("--")
+    name, has_value, value = (argument if long else argument[:2], False, argument[2:].removeprefix("="))
+    if long:
+        name, equals, value = argument.partition("=")
+        has_value = bool(equals)
+    if name in WITH_VALUE:
+        if not value and not has_value:
+            if not rest:
+                raise UsageError(f"{name} needs a value", f"Write {name} VALUE.")
+            value = rest.pop(0)
+        return WITH_VALUE[name](value)
+    if name in BARE:
+        return [*BARE[name], *([f"-{value}"] if value and not long else [])]  # `-SC`: several letters
+    if long or argument == "-" or not argument.startswith("-"):
+        return None
+    raise unknown(name, rest)
+
+
+def unknown(option: str, others: Sequence[str], near: str = "", more: str = "") -> UsageError:
+    """The error for an option that is not known, given the other arguments; `near`: what is spelt like it."""
+    if (place := _PLACES.get(option)) is not None:
+        near = f"Use --{_driver(others)}-{place}, or put it into the DSN. "
+        near += "For a password: --password-file or --ask-password. " if option == "-p" else ""
+    elif "pass" in option or option == "-a":
+        near = f"{PASSWORD_ADVICE} "
+    elif option in NEAR:
+        near = f"Use {NEAR[option]}. "
+    return UsageError(f"unknown option {option}", f"{near}{more}".strip())
+
+
+def _driver(others: Sequence[str]) -> str:
+    """`pgsql` if another argument says so, else `mysql`, sysbench's default."""
+    of_postgres = re.compile(r"postgres|--pgsql|pgsql$|(tpcb|simple|select)[-_](like|update|only)$")
+    return "pgsql" if any(map(of_postgres.match, others)) or "--db-driver=pgsql" in others else "mysql"

@@ -116,7 +116,7 @@ _SERVER = _in(
            field="server.allow_cleartext_password"),
     Option("defaults-file", "file", None, "option file whose [client] group supplies defaults"),
     Option("connect", "choice", "persistent", "open a connection once, or for each transaction",
-           choices=("persistent", "per-transaction")),
+           choices=("persistent", "per-transaction"), bare="per-transaction"),
     Option("on-disconnect", "choice", "stop", "what to do when a connection is lost",
            choices=("stop", "reconnect"), field="session.on_disconnect"),
     Option("db-ps-mode", "choice", "auto",
@@ -220,6 +220,10 @@ _IGNORED = _without_effect(
     ("mysql-debug", "switch", "no client library is called"),
     ("luajit-cmd", "text", "there is no Lua"),
     ("pgsql-variant", "text", "Redshift is not supported"),
+    ("report-per-command", "switch", "statements are always in the report"),
+    ("no-vacuum", "switch", "no load vacuums"),
+    ("vacuum-all", "switch", "no load vacuums"),
+    ("quiet", "switch", "--report-interval=0 is the default"),
 )  # fmt: skip
 
 _REFUSED = _without_effect(
