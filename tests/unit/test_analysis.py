@@ -146,7 +146,7 @@ def test_nothing_is_claimed_where_nothing_differs() -> None:
     assert {found.resolution for found in summary.cells if found.role is ArmRole.CONTENDER} == {Resolution.NOT_RESOLVED}
     assert summary.verdict.startswith("Not resolved, relative to socket")
     assert [advice.action for advice in summary.advice] == [
-        "Run longer (without --quick) or on a quieter machine to resolve more."
+        "Run longer (with --full) or on a quieter machine to resolve more."
     ]
     assert Warning.WIDE_INTERVAL in cell(summary, "tcp").warnings
 
@@ -408,10 +408,10 @@ def test_of_dozens_of_cells_one_figure_is_said_and_the_worst() -> None:
 
 
 @pytest.mark.parametrize("quick", [True, False])
-def test_only_a_quick_run_is_told_of_quick(quick: bool) -> None:
+def test_only_a_quick_run_is_told_of_the_full_one(quick: bool) -> None:
     run = run_of(600, 0.5)
     advice = last_advice(run.model_copy(update={"info": run.info.model_copy(update={"quick": quick})}))
-    assert ("--quick" in advice.action) is quick
+    assert ("--full" in advice.action) is quick
 
 
 def test_the_blocks_that_did_not_resolve_are_never_said_to_be_enough() -> None:

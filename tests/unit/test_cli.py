@@ -19,6 +19,7 @@ from tests.unit.fake_lab import FakeEngine, FakeLaboratory, fakes
 from tests.unit.rendered import GOLDEN, is_golden
 
 from howfar.cli import session
+from howfar.cli.exit_codes import EXIT_CODES
 from howfar.cli.main import cli, run_command_line
 from howfar.engine.messages import LoadJob
 from howfar.engine.process import engine_info
@@ -67,8 +68,14 @@ def test_run_reports_and_leaves_two_files(laboratory: Lab, howfar: Howfar, tmp_p
     assert [path.suffix for path in files] == [".howfar", ".html"]
     assert all(path.name.startswith("howfar-paths-") for path in files)
     run = read_run(files[0])
-    assert (run.info.seed, run.info.command) == (5, ("howfar", "run", "paths", "--quick", "--seed", "5"))
-    for word in ("forwarded-socket", "0.25", files[0].name, files[1].name, "The full plan:      howfar run paths\n"):
+    assert (run.info.seed, run.info.command) == (5, ("howfar", "run", "paths", "--seed", "5"))
+    for word in (
+        "forwarded-socket",
+        "0.25",
+        files[0].name,
+        files[1].name,
+        "The full plan:      howfar run paths --full\n",
+    ):
         assert word in out, word
     assert "after block 8 of about 8" in err
     assert re.search(r"^Done in .* s, 8 blocks: every interval is as narrow as requested\.$", err, re.MULTILINE)
@@ -111,8 +118,8 @@ BAD = [
     (("run", "--placement", "moon"), 2, "'moon' is not one of", "--help"),
     (("run", "--seed=-1"), 2, "-1 is not in the range", "--help"),
     (("run", "--time-budget", "20s", "--quick"), 2, "too short", "--time-budget"),
-    (("run", "--frobnicate"), 2, "No such option", "--help"),
-    (("frobnicate",), 2, "No such command", "--help"),
+    (("run", "--frobnicate"), 2, "no such option", "--help"),
+    (("frobnicate",), 2, "no such command", "howfar help"),
     (("report",), 2, "no run file was named", "--example"),
     (("report", "--example", "moon"), 2, "there is no example run of 'moon'", "paths"),
     (("report", "text.howfar", "--example"), 2, "both the file text.howfar and an example", "Choose"),
@@ -274,10 +281,16 @@ def test_compare_says_what_differs(laboratory: Lab, howfar: Howfar) -> None:
     assert (code, "both files hold the same run" in err) == (0, True)
 
 
-def test_plans_lists_what_and_how_long(howfar: Howfar) -> None:
+def test_plans_lists_what_and_how_long(howfar: Howfar, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = howfar("plans")
     assert code == 0
-    for word in ("paths", "socket, tcp, remote, forwarded-socket", "--quick", "min"):
+    for word in ("paths", "What do TCP and a second machine cost?", "--full", "5 min   2.0 h"):
+        assert word in out
+    assert all(len(line) <= 80 for line in out.splitlines())
+    code, out, _ = howfar("plans", "paths")
+    assert code == 0
+    for word in ("socket, tcp, remote, forwarded-socket", "By default: 5 min", "With --full: ", "published test"):
         assert word in out
 
 
@@ -368,8 +381,8 @@ def surface(command: click.Command, name: str) -> Iterator[str]:
 
 
 def test_commands_options_and_exit_codes_stay_as_they_are() -> None:
-    codes = (cli.epilog or "").replace("\b\n", "")
-    is_golden(GOLDEN / "commands.txt", "\n".join((*surface(cli, "howfar"), "", codes)))
+    codes = [f"{code:<4} {says}" for code, says in EXIT_CODES]
+    is_golden(GOLDEN / "commands.txt", "\n".join((*surface(cli, "howfar"), "", *codes, "")))
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENOSPC])

@@ -32,7 +32,7 @@ def test_it_is_part_of_the_command_that_repeats_the_run(
     code, _, err = howfar("run", "--quick", "--confirm", "--seed", "5", "--time-budget", "10min", "--out", "a.howfar")
     assert code == 0, err
     run = read_run(tmp_path / "a.howfar")
-    assert run.info.command[:4] == ("howfar", "run", "paths", "--quick")
+    assert run.info.command[:4] == ("howfar", "run", "paths", "--confirm")
     assert "--confirm" in run.info.command
     assert "True" not in run.info.command
     assert "confirming: remote: link to client? rate 1gbit -> 1.5gbit: 1.50 times as fast if so\n" in err

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -21,9 +23,7 @@ def test_a_run_that_ran_out_of_time_offers_what_goes_on(laboratory: Lab, howfar:
     code, out, err = howfar("run", "--quick", *BUDGET, "--threads", "4", "--out", "a.howfar")
     assert code == 0, err
     assert "Narrower intervals: howfar resume a.howfar --time-budget 10min\n" in out
-    assert out.endswith("The full plan:      howfar run paths --threads 4\n"), (
-        "neither the budget nor --quick nor the seed"
-    )
+    assert out.endswith("The full plan:      howfar run paths --full --threads 4\n"), "neither the budget nor the seed"
     first = len(read_run(tmp_path / "a.howfar").trials)
     code, out, err = howfar("resume", "a.howfar")
     assert code == 0
@@ -79,8 +79,35 @@ def test_a_short_budget_is_answered_with_what_exists(laboratory: Lab, howfar: Ho
     assert "a time budget of 100s is too short" in err
     assert "take about 1183 s\n" in err  # 5 + 6 + 10 + 4 x 12 x (3 + 20 + 1.2)
     assert "Give at least --time-budget 1183s.\n" in err
-    assert "or use --quick" in howfar("run", "paths", "--time-budget", "150s")[2]
-    assert "--quick" not in howfar("run", "paths", "--time-budget", "20s")[2].replace("paths --quick", "")
+    assert "or leave out --full" in howfar("run", "paths", "--full", "--time-budget", "150s")[2]
+    assert "--full" not in howfar("run", "paths", "--full", "--time-budget", "20s")[2]
+
+
+def test_what_takes_hours_says_so_before_it_starts(laboratory: Lab, howfar: Howfar) -> None:
+    options = ("--full", "--time-budget", "5min", "--target", "50%")
+    code, _, err = howfar("run", "paths", *options, "--seed", "5", "--out", "a.howfar")
+    assert code == 0, err
+    says = (
+        "howfar: this takes 5 min, and about 67 s more the first time, to load its tables, or minutes without --full; "
+    )
+    assert err.startswith(says), err
+    run = read_run(Path("a.howfar"))
+    assert (run.info.quick, run.info.command) == (
+        False,
+        ("howfar", "run", "paths", *options[:1], *options[3:], "--time-budget", "5min", "--seed", "5"),
+    )
+    assert howfar("run", "--full", "--quick")[0] == 2
+
+
+def test_a_command_of_an_older_version_is_shown_in_todays_options(laboratory: Lab, howfar: Howfar) -> None:
+    """It ran in full unless it had --quick."""
+    assert howfar("run", "--seed", "5", "--out", "a.howfar")[0] == 0
+    with sqlite3.connect("a.howfar") as db:
+        db.execute("UPDATE run SET command = ?", (json.dumps(["howfar", "run", "paths", "--quick", "--seed", "5"]),))
+    assert read_run(Path("a.howfar")).info.command == ("howfar", "run", "paths", "--seed", "5")
+    with sqlite3.connect("a.howfar") as db:
+        db.execute("UPDATE run SET quick = 0, command = ?", (json.dumps(["howfar", "run", "paths", "--seed", "5"]),))
+    assert read_run(Path("a.howfar")).info.command == ("howfar", "run", "paths", "--full", "--seed", "5")
 
 
 def test_the_program_is_named_as_it_can_be_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -244,12 +244,13 @@ def test_own_rates_need_no_capacity() -> None:
 
 def test_the_command_is_repeated_with_its_loads() -> None:
     override = Override("--load", ("factors", "load"), _levels("load", "50%,300/s"))
-    assert _command("latency", True, 7, [override])[3:] == ("--quick", "--load", "closed,50%,300/s", "--seed", "7")
+    assert _command("latency", True, 7, [override])[3:] == ("--load", "50%,300/s", "--seed", "7")
+    assert _command("latency", False, 7, [override])[3:6] == ("--full", "--load", "50%,300/s")
 
 
 @pytest.mark.parametrize("wrong", ["fast", "0%", "0/s", "-3/s", "50", "1e3/s", ""])
 def test_what_is_no_load_is_refused(wrong: str) -> None:
-    with pytest.raises(UsageError, match=f"--load closed,{wrong}: .* is not a load: closed, a share"):
+    with pytest.raises(UsageError, match=f"--load {wrong}: .* is not a load: closed, a share"):
         load_plan("latency", overrides=[Override("--load", ("factors", "load"), ("closed", wrong))])
 
 

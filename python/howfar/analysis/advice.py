@@ -321,7 +321,7 @@ def _more_blocks(session: _Session) -> Advice | None:
         because.append(f"About {max(blocks)} blocks would make the intervals as narrow as requested.")
     if any(Warning.CONTAMINATED_BLOCKS in cell.warnings for cell in unclear):
         because.append("Some blocks were disturbed.")
-    longer = "Run longer (without --quick)" if session.table.run.info.quick else "Run longer"
+    longer = "Run longer (with --full)" if session.table.run.info.quick else "Run longer"
     quieter = "on a quieter machine to resolve more."
     return Advice(action=f"{longer} or {quieter}" if within else f"Measure {quieter}", because=" ".join(because))
 

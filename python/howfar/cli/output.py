@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from howfar.cli.main import INTERRUPTED, VOID
+from howfar.cli.exit_codes import INTERRUPTED, VOID
 from howfar.cli.screen import has_colour, note, program, show_rendered, width
 from howfar.errors import DiskFull, RunFileError, UsageError
 from howfar.store.partial import NO_ROOM, stays, write_whole
@@ -179,10 +179,10 @@ def more_command(path: Path, run: Run) -> str:
 
 
 def _full_command(run: Run) -> str:
-    """Command for the plan without `--quick`, with the run's other options except its seed, budget and target."""
+    """Command for the plan with `--full`, and with the run's other options except its seed, budget and target."""
     arguments = run.info.command
-    kept = [arguments[1]]
-    for before, word in pairwise(arguments[1:]):
+    kept = [*arguments[1:3], "--full"]
+    for before, word in pairwise(arguments[2:]):
         if word != "--quick" and word not in _OF_ONE_RUN and before not in _OF_ONE_RUN:
             kept.append(word)
     return f"{program()} {shlex.join(kept)}"

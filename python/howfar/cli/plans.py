@@ -1,4 +1,4 @@
-"""`howfar plans`: the included experiments, the questions they answer and how long they take here."""
+"""`howfar plans`: the included experiments, the questions they answer and how long they take."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import textwrap
 
 import click
 
-from howfar.cli.screen import program, width
+from howfar.cli.completion import complete_plans
+from howfar.cli.screen import program, table, width
 from howfar.plan.cells import cells
-from howfar.plan.estimate import Cost, cost
+from howfar.plan.estimate import Cost, cost, format_range, format_time
 from howfar.plan.factors import FACTORS, breaks
 from howfar.plan.load import load_plan, shipped_plans
 from howfar.plan.types import Plan
@@ -18,16 +19,33 @@ _MOST_NAMED = 6
 
 
 @click.command()
-def plans() -> None:
-    """List the experiments, the question that each answers, and how long it takes."""
-    columns = width()
-    for name in shipped_plans():
-        quick = load_plan(name, quick=True).plan
-        full = load_plan(name).plan
-        click.echo(name)
-        for line in (full.question, _arms(full), f"--quick: {_figures(quick)}", f"in full: {_figures(full)}"):
-            click.echo(textwrap.fill(line, columns, initial_indent="  ", subsequent_indent="    "))
-    click.echo(f"\nRun one with: {program()} run {shipped_plans()[0]} --quick")
+@click.argument("name", required=False, shell_complete=complete_plans, metavar="[NAME]")
+def plans(name: str | None) -> None:
+    """List the experiments, the question that each answers, and how long it takes; or show the one called NAME whole."""
+    if name is not None:
+        _show(name)
+        return
+    rows: list[tuple[str, ...]] = [("plan", "question", "time", "--full")]
+    for each in shipped_plans():
+        full = load_plan(each).plan
+        times = (format_time(cost(plan).most_ns) for plan in (load_plan(each, quick=True).plan, full))
+        rows.append((each, full.question, *times))
+    for line in table(rows, width()):
+        click.echo(line)
+    says = f"At most, on MariaDB. To see one whole: {program()} plans NAME. To run it: {program()} run NAME"
+    click.echo("\n" + click.wrap_text(says, width()))
+
+
+def _show(name: str) -> None:
+    """Show one plan: its question, what it compares, how long it takes, where it is."""
+    quick, full = load_plan(name, quick=True), load_plan(name)
+    click.echo(full.plan.name)
+    forms = [f"By default: {_figures(quick.plan)}."] if quick.quick else []
+    forms.append(f"{'With --full' if quick.quick else 'Takes'}: {_figures(full.plan)}.")
+    for line in (full.plan.question, _arms(full.plan), *forms):
+        click.echo(textwrap.fill(line, width(), initial_indent="  ", subsequent_indent="    "))
+    comment = [line.removeprefix("#").strip() for line in full.text.partition("\nname")[0].splitlines()]
+    click.echo(textwrap.fill(" ".join(comment), width(), initial_indent="  ", subsequent_indent="  "))
 
 
 def _arms(plan: Plan) -> str:
@@ -55,7 +73,7 @@ def _data(plan: Plan, forecast: Cost) -> str:
     found = f"{tables} of {plan.data.table_size} rows{' or as many as fit' if plan.data.fit else ''}"
     if forecast.first_time_ns < 10**9:
         return found
-    return f"{found} (about {_time(forecast.first_time_ns)} more the first time, to load them)"
+    return f"{found} (about {format_time(forecast.first_time_ns)} more the first time, to load them)"
 
 
 def _enough(plan: Plan) -> str:
@@ -68,19 +86,7 @@ def _enough(plan: Plan) -> str:
 def _duration(plan: Plan) -> str:
     """Duration on each kind of server: a trial takes longer on MySQL, which starts and ends more slowly."""
     here, mysql = (
-        _minutes(cost(plan.model_copy(update={"factors": plan.factors.model_copy(update={"server": (server,)})})))
+        format_range(cost(plan.model_copy(update={"factors": plan.factors.model_copy(update={"server": (server,)})})))
         for server in ("mariadb", "mysql")
     )
     return here if here == mysql else f"{here} (on MySQL {mysql})"
-
-
-def _minutes(forecast: Cost) -> str:
-    low, high = _time(forecast.least_ns), _time(forecast.most_ns)
-    return low if low == high else f"{low} to {high}"
-
-
-def _time(ns: int) -> str:
-    seconds = ns / 1e9
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from howfar.cli.completion import complete_plans, complete_servers
 from howfar.cli.hop_binary import hop_binary_option
 from howfar.cli.on_hosts import OnHosts, check_options, on_options
 from howfar.cli.opening import show_opening
@@ -19,7 +22,7 @@ from howfar.errors import SandboxForbidden, UsageError
 from howfar.paths import is_local
 from howfar.paths.path import given_programs
 from howfar.plan.cells import cells
-from howfar.plan.estimate import cost
+from howfar.plan.estimate import cost, takes
 from howfar.plan.factors import CLOSED, DISTANCES, LOAD
 from howfar.plan.load import LoadedPlan, Override, load_plan
 from howfar.plan.types import Plan, local_part
@@ -36,10 +39,14 @@ _TIMING = ("target", "time_budget", "confirm")
 
 
 @click.command()
-@click.argument("plan", default="paths")
-@click.option("--quick", is_flag=True, help="Smaller tables, shorter trials, wider intervals: minutes, not hours.")
+@click.argument("plan", default="paths", shell_complete=complete_plans)
+@click.option("--full", is_flag=True, help="Larger tables, longer trials, narrower intervals: hours, not minutes.")
+@click.option("--quick", is_flag=True, hidden=True, help="The default.")
 @click.option(
-    "--server", metavar="KIND|PATH", help="mariadb, mysql, postgresql, another name from `howfar servers`, or a path."
+    "--server",
+    metavar="KIND|PATH",
+    shell_complete=complete_servers,
+    help="mariadb, mysql, postgresql, another name from `howfar servers`, or a path.",
 )
 @click.option("--path", metavar="PATHS", help="Paths, separated by commas, including the baseline's.")
 @click.option("--threads", type=int, metavar="N", help="Number of concurrent connections.")
@@ -85,6 +92,7 @@ _TIMING = ("target", "time_budget", "confirm")
 @no_colour_option
 def run(
     plan: str,
+    full: bool,
     quick: bool,
     seed: int | None,
     out: Path | None,
@@ -99,8 +107,8 @@ def run(
 ) -> int:
     """Measure PLAN (a name from `howfar plans`, or a TOML file; default: `paths`) and report the result.
 
-    Whatever is started, here or on the hosts of --on, ends with the command; the run file, its HTML page and caches remain. Ctrl-C
-    keeps what was measured.
+    A plan takes minutes. With --full it takes up to hours, and says how many before it starts. Whatever is started, here or on the
+    hosts of --on, ends with the command; the run file, its HTML page and caches remain. Ctrl-C keeps what was measured.
     """
     began_ns = time.monotonic_ns()
     overrides = [
@@ -112,18 +120,45 @@ def run(
     ]
     on_hosts = None if on is None else OnHosts(on, place, clients, dsn, password_file)
     check_options(on_hosts, (place, clients, dsn, password_file), {override.option for override in overrides})
-    loaded = load_plan(plan, quick, overrides)
+    _check_no_server(plan)
+    if full and quick:
+        raise UsageError("--full and --quick contradict each other", "Leave out --quick: it is the default.")
+    loaded = load_plan(plan, not full, overrides)
+    if not loaded.quick:
+        hours = takes(loaded.plan)
+        note(f"this takes {hours}{', or minutes without --full' if full else ''}; Ctrl-C keeps what was measured")
     show_opening(loaded.plan, began_ns)
     here = on_hosts is None
-    wish = _Wish(out, seed, html, no_colour, began_ns, lambda seed: _command(plan, quick, seed, overrides, on_hosts))
+    command = partial(_command, plan, loaded.quick, overrides=overrides, on=on_hosts)
+    wish = _Wish(out, seed, html, no_colour, began_ns, command)
     with _observer(loaded, wish) as watching:
-        _check_budget(_counted_with(loaded, here), quick, lambda: _counted_with(load_plan(plan, True, overrides), here))
+        if here:
+            _check_names(loaded.plan)
+        short = partial(_counted_with, here=here)
+        _check_budget(short(loaded), loaded.quick, lambda: short(load_plan(plan, True, overrides)))
         _check_files(loaded, wish)
         if on_hosts is None:
             ended = _measure(loaded, wish, watching)
     if on_hosts is not None:
         ended = _measure_on(loaded, wish, on_hosts)
     return ended if isinstance(ended, int) else _finish(ended, wish)
+
+
+def _check_no_server(plan: str) -> None:
+    """Refuse the address of a server, which may hold a password, in place of a plan. Raises UsageError."""
+    if "://" in plan or "@" in plan or re.fullmatch(r"[\w.-]+:\d+", plan):
+        raise UsageError(
+            "a plan was expected, not the address of a server: `howfar run` starts servers of its own",
+            "For your own server, use `howfar TARGET`, or `howfar load TARGET oltp_read_only`.",
+        )
+
+
+def _check_names(plan: Plan) -> None:
+    """Check the names of the servers, before anything that depends on which they are. Raises ServerMissing."""
+    from howfar.lab.servers.kinds import check_name  # the laboratory, which --help need not pay
+
+    for server in plan.factors.server:
+        check_name(server)
 
 
 @dataclass(frozen=True)
@@ -251,7 +286,7 @@ def _command(
 ) -> tuple[str, ...]:
     """Command that repeats this run, for the run file and the report."""
     where = () if on is None else on.arguments
-    arguments = ["howfar", "run", plan, *(["--quick"] if quick else [])]
+    arguments = ["howfar", "run", plan, *([] if quick else ["--full"])]
     for override in overrides:
         arguments += [override.option] if override.value is True else [override.option, override.written]
     for name, program in given_programs().items():
@@ -279,7 +314,7 @@ def _counted_with(loaded: LoadedPlan, here: bool) -> Plan:
 
 
 def _check_budget(plan: Plan, quick: bool, short: Callable[[], Plan]) -> None:
-    """Refuse a budget in which the blocks of an interval do not fit. `short` gives the --quick form. Raises UsageError."""
+    """Refuse a budget in which the blocks of an interval do not fit. `short` gives the short form. Raises UsageError."""
     blocks = _least_blocks(plan)
     budget, needed = plan.timing.time_budget_ns, _least_ns(plan)
     if budget >= needed:
@@ -288,7 +323,7 @@ def _check_budget(plan: Plan, quick: bool, short: Callable[[], Plan]) -> None:
     raise UsageError(
         f"a time budget of {format_duration_ns(budget)} is too short: laboratory, report and {counted(blocks, 'block')} of"
         f" {len(cells(plan))} trials take about {least_s} s",
-        f"Give at least --time-budget {least_s}s{', or use --quick' if not quick and _fits(short) else ''}.",
+        f"Give at least --time-budget {least_s}s{', or leave out --full' if not quick and _fits(short) else ''}.",
     )
 
 
@@ -304,9 +339,6 @@ def _least_blocks(plan: Plan) -> int:
 
 
 def _fits(short: Callable[[], Plan]) -> bool:
-    """Whether there is a --quick form, and it fits."""
-    try:
-        plan = short()
-    except UsageError:
-        return False
+    """Whether the short form fits."""
+    plan = short()
     return plan.timing.time_budget_ns >= _least_ns(plan)

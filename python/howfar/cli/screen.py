@@ -11,6 +11,7 @@ import os
 import shlex
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
@@ -162,6 +163,18 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of a table whose columns are as wide as their longest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(f"{cell:<{size}}" for cell, size in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def table(rows: Sequence[Sequence[str]], most: int) -> list[str]:
+    """Lines of a table in at most `most` columns: its second column is wrapped where the rest leaves too little."""
+    others = [max(map(len, column)) for place, column in enumerate(zip(*rows, strict=True)) if place != 1]
+    room = max(most - sum(others) - 2 * len(others), 20)
+    lines: list[Sequence[str]] = []
+    for row in rows:
+        first, *more = textwrap.wrap(row[1], room) or [""]
+        lines.append((row[0], first, *row[2:]))
+        lines += [("", text, *[""] * (len(row) - 2)) for text in more]
+    return columns(lines)
 
 
 def note(text: str) -> None:

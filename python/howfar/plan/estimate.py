@@ -119,3 +119,26 @@ def confirmation_ns(plan: Plan, trial_ns: int) -> int:
         if cell.role != "control"
     }
     return min(CONFIRMED_LIMITS, len(curves)) * (2 * CONFIRMATION_BLOCKS * trial_ns + NEW_LINK_NS)
+
+
+def takes(plan: Plan) -> str:
+    """How long a plan takes, with what the first time adds: `2.4 h to 6.0 h, and about 22 min the first time to load its tables`."""
+    forecast = cost(plan)
+    found = format_range(forecast)
+    if plan.workload.kind == "key_value" or forecast.first_time_ns < 60 * 10**9:
+        return found
+    return f"{found}, and about {format_time(forecast.first_time_ns)} more the first time, to load its tables"
+
+
+def format_range(forecast: Cost) -> str:
+    """`8 min to 10 min`; one time where both are alike."""
+    low, high = format_time(forecast.least_ns), format_time(forecast.most_ns)
+    return low if low == high else f"{low} to {high}"
+
+
+def format_time(ns: int) -> str:
+    """`50 s`, `5 min`, `2.4 h`."""
+    seconds = ns / 1e9
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

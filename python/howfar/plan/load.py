@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_args, get_origin
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from howfar.errors import PlanError, UsageError
+from howfar.errors import PlanError, UsageError, did_you_mean
 from howfar.plan import types
 from howfar.plan.cells import cells, combinations
 from howfar.plan.types import Plan
@@ -74,8 +74,11 @@ class Override:
 
     @property
     def written(self) -> str:
-        between = ";" if self.key[-1] == "distances" else ","
-        return between.join(self.value) if isinstance(self.value, tuple) else str(self.value)
+        """The value as it can be typed. The closed loop, which every list of loads begins with, need not be."""
+        if not isinstance(self.value, tuple):
+            return str(self.value)
+        implied = 1 if self.key[-1] == "load" and len(self.value) > 1 else 0
+        return (";" if self.key[-1] == "distances" else ",").join(self.value[implied:])
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ class LoadedPlan:
     plan: Plan
     text: str
     quick: bool
+    """Whether it is the short form, for minutes."""
 
 
 def shipped_plans() -> tuple[str, ...]:
@@ -94,12 +98,11 @@ def shipped_plans() -> tuple[str, ...]:
 
 
 def load_plan(name_or_path: str, quick: bool = False, overrides: Sequence[Override] = ()) -> LoadedPlan:
-    """Read, merge `[quick]` and the overrides, check. Raises PlanError, UsageError."""
+    """Read, merge the overrides and, with `quick`, the plan's `[quick]` if it has one; check. Raises PlanError, UsageError."""
     source, text = _read(name_or_path)
     table = _parse(source, text)
     short = table.pop("quick", None)
-    if quick and short is None:
-        raise PlanError(f"{source}: the plan has no [quick] table", "Leave out --quick, or add the table.")
+    quick = quick and short is not None
     if short is not None and not isinstance(short, dict):
         raise PlanError(
             f"{source}:{line_of(text, ('quick',))}: quick must be a table", "Write [quick.timing] and keys."
@@ -137,9 +140,10 @@ def _read(name_or_path: str) -> tuple[str, str]:
         return f"{name_or_path}.toml", found.read_text(encoding="utf-8")
     path = Path(name_or_path)
     if path.suffix != ".toml" and "/" not in name_or_path:
+        known = f"Known plans: {', '.join(shipped_plans())}. For a plan of your own, give its file, whose name ends in .toml."
+        near = did_you_mean(name_or_path, shipped_plans())
         raise PlanError(
-            f"there is no plan {name_or_path!r}",
-            f"Known plans: {', '.join(shipped_plans())}. For a plan of your own, give its file, whose name ends in .toml.",
+            f"there is no plan {name_or_path!r}", f"{near}`howfar plans` lists all plans." if near else known
         )
     try:
         with path.open("rb") as file:
@@ -226,13 +230,15 @@ def _translated(
     for override in overrides:
         if where[: len(override.key)] == override.key:
             return UsageError(
-                f"{override.option} {override.written}: {reason}", f"`--help` explains {override.option}."
+                f"{override.option} {override.written}: {reason}", f"`howfar run --help` explains {override.option}."
             )
     blamed = next((override for override in overrides if re.search(rf"\b{override.key[-1]}\b", reason)), None)
     if (
         not loc and blamed is not None
     ):  # two fields contradict each other, and the option has the one that is not blamed above
-        return UsageError(f"{blamed.option} {blamed.written}: {reason}", f"`--help` explains {blamed.option}.")
+        return UsageError(
+            f"{blamed.option} {blamed.written}: {reason}", f"`howfar run --help` explains {blamed.option}."
+        )
     line = line_of(text, where, quick)
     if problem["type"] == "extra_forbidden":
         return PlanError(f"{source}:{line}: unknown field {field}", f"Known fields there: {_known(where[:-1])}.")

@@ -471,11 +471,19 @@ def read_info(connection: sqlite3.Connection) -> tuple[RunInfo, StopReason | Non
     for name in _INFO_JSON:
         row[name] = json.loads(row[name])
     row |= {name: bool(row[name]) for name in ("quick", "whole_blocks")}
+    row["command"] = _today(row["command"], row["quick"])
     arms = tuple(
         Arm.model_validate({"name": arm["name"], "role": arm["role"], "factors": json.loads(arm["factors"])})
         for arm in connection.execute("SELECT * FROM arm ORDER BY place")
     )
     return RunInfo.model_validate(row | {"arms": arms}), None if stop is None else StopReason(stop)
+
+
+def _today(command: list[str], quick: bool) -> list[str]:
+    """A stored command in today's options: once a plan ran in full unless it had --quick."""
+    if quick or "--full" in command or command[1:2] != ["run"]:
+        return [word for word in command if word != "--quick"]
+    return [*command[:3], "--full", *command[3:]]
 
 
 def read_events(connection: sqlite3.Connection) -> tuple[RunEvent, ...]:
