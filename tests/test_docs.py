@@ -26,7 +26,7 @@ ELSEWHERE: dict[str, str] = {
     "./test": "that is this",
     "./run": "minutes; tests/lab runs the same experiment shorter",
     "howfar hosts": "hosts; tests/lab/test_hosts.py runs the same among namespaces",
-    "howfar run paths --quick --on": "hosts; tests/lab/test_hosts.py runs the same among namespaces",
+    "howfar run paths --on": "hosts; tests/lab/test_hosts.py runs the same among namespaces",
     "howfar bench": "minutes; tests/lab/test_calibrate.py runs the same shorter",
 }
 """Commands by their first words: why a unit test does not run them, and what does."""

@@ -38,7 +38,7 @@ dsn="$scheme://howfar@10.78.0.11:$(cat port.txt)/sbtest"
 _GIVEN = f"""{_SERVER}
 howfar run plan.toml --on hosts.toml --dsn "$dsn" --password-file server/password --out run.howfar
 ! howfar run plan.toml --on hosts.toml --dsn "$dsn" --password-file server/password --place server=a 2>where.txt
-! howfar run encryption --quick --on hosts.toml --dsn "$dsn" --password-file server/password 2>tls.txt
+! howfar run encryption --on hosts.toml --dsn "$dsn" --password-file server/password 2>tls.txt
 kill -0 $(pgrep -f "$PWD/server/[d]ata" | head -1)
 """
 _SECRET = f"""{_SERVER}{ABSENT}

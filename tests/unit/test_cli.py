@@ -424,3 +424,31 @@ def test_another_encoding_loses_characters_and_no_report() -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True)
     assert done.stdout == b"? 3 ?s\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "threads", "code", "says"),
+    [
+        (KeyboardInterrupt(), True, 130, "interrupted"),
+        (KeyboardInterrupt(), False, 12, "not have enough threads"),  # [cli-8] OpenBLAS sends SIGINT to its own process
+        (MemoryError(), True, 12, "not have enough memory"),  # [cli-9]
+        (ImportError("libx.so: failed to map segment from shared object"), True, 12, "not have enough memory"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), True, 12, "not have enough memory"),
+        (RuntimeError("can't start new thread"), True, 12, "not have enough memory"),
+        (ImportError("no module named x"), True, 70, "a bug in howfar"),
+    ],
+)
+def test_a_lack_of_memory_or_threads_is_called_that(
+    error: BaseException, threads: bool, code: int, says: str, howfar: Howfar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    def cannot(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(type(cli), "invoke", fails)
+    if not threads:
+        monkeypatch.setattr("threading.Thread.start", cannot)
+    got, _, err = howfar("report", "run.howfar")
+    assert (got, says in err) == (code, True), err

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import os
 import re
 import subprocess
+import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -111,28 +114,26 @@ def _pages_below(group: click.Group, context: click.Context) -> Iterator[tuple[s
 def _page(command: click.Command, context: click.Context, name: str = "") -> str:
     """A page in man(7): the command's own help, section by section."""
     title = (context.command_path + (f" {name}" if name else "")).replace(" ", "-")
-    summary, *rest = (command.help or "").partition("\n\n")
+    built = time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())))
     lines = [
-        f'.TH "{_text(title.upper())}" 1 "" "howfar {howfar.__version__}" "User commands"',
+        f'.TH "{_text(title.upper())}" 1 "{time.strftime("%Y-%m-%d", built)}" "howfar {howfar.__version__}" "User commands"',
+        ".ad l",
         ".SH NAME",
         f"{_text(title)} \\- {_text(first_sentence(command)).rstrip('.')}",
         ".SH SYNOPSIS",
-        *(f".B {_text(usage)}\n.br" for usage in _usages(command, context)),
+        "\n.br\n".join(f".B {_text(usage)}" for usage in _usages(command, context)),
         ".SH DESCRIPTION",
-        *_paragraphs(summary),
-        *_paragraphs("".join(rest[1:])),
+        *_paragraphs(command.help or ""),
     ]
     formatter = _Sections()
     command.format_options(context, formatter)
+    if command is cli:
+        formatter.found.append(("Exit status", [(str(code), says) for code, says in EXIT_CODES]))
     for heading, rows in formatter.found:
         lines.append(f'.SH "{_text(heading.upper())}"')
         for term, says in rows:
             lines += [".TP", f"\\fB{_text(term.strip())}\\fR", _text(says)]
-    if command is cli:
-        lines.append('.SH "EXIT STATUS"')
-        for code, says in EXIT_CODES:
-            lines += [".TP", f".B {code}", _text(says)]
-    else:
+    if command is not cli:
         lines += [".SH SEE ALSO", ".BR howfar (1)"]
     return "\n".join(lines) + "\n"
 
@@ -159,16 +160,17 @@ def _usages(command: click.Command, context: click.Context) -> list[str]:
 
 def _paragraphs(text: str) -> Iterator[str]:
     """Paragraphs of a help text; what click keeps as it is laid out stays so."""
-    for paragraph in filter(None, (part.strip("\n") for part in text.split("\n\n"))):
-        as_is, words = paragraph.startswith("\b"), paragraph.removeprefix("\b\n")
-        yield ".PP"
-        if as_is:
-            yield from (".nf", *map(_text, words.splitlines()), ".fi")
+    for place, paragraph in enumerate(part.strip("\n") for part in inspect.cleandoc(text).split("\n\n")):
+        if place:
+            yield ".PP"
+        if paragraph.startswith("\b"):
+            yield from (".nf", *map(_text, paragraph.splitlines()[1:]), ".fi")
         else:
-            yield _text(" ".join(words.split()))
+            yield _text(" ".join(paragraph.split()))
 
 
 def _text(text: str) -> str:
     """Text in which nothing is a request or an escape of roff."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-").replace('"', "\\(dq")
+    escaped = "".join(each if each.isascii() else f"\\[u{ord(each):04X}]" for each in escaped)
     return re.sub(r"^(?=[.'])", r"\\&", escaped, flags=re.MULTILINE)

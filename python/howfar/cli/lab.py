@@ -187,8 +187,9 @@ _LIBPQ_PORT = 5432
 @click.option(
     "--path",
     "path_name",
+    metavar="NAME",
     type=click.Choice(path_names()),
-    help="How CMD reaches the server.  [default: socket, or remote with a link option]",
+    help=f"How CMD reaches the server: {', '.join(path_names())}.  [default: socket, or remote with a link option]",
 )
 @link_options
 @click.option(

@@ -134,6 +134,7 @@ _RTT, _RATE = "0.2ms", "1gbit"
 _MAX_BYTES = 16 * 2**20
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
+_DIRECTION = "Here and below, DIRECTION is to-server or to-client, for one of them only."
 _OPTIONS: tuple[tuple[str, str, str], ...] = (
     ("rtt", "DURATION", f"Round trip time of the link.  [default: {_RTT}]"),
     ("delay-to-server", "DURATION", "One-way delay to the server.  [default: half the RTT]"),
@@ -144,7 +145,7 @@ _OPTIONS: tuple[tuple[str, str, str], ...] = (
     (
         "queue",
         "SIZE",
-        "Size of the bottleneck queue, in bytes or as time at the link's rate.  [default: one RTT, at least 10ms]",
+        f"Size of the bottleneck queue, in bytes or as time at the link's rate. {_DIRECTION}  [default: one RTT, at least 10ms]",
     ),
     ("jitter", "SPEC", "Variation of the delay: 2ms, 2ms:normal or 2ms:pareto[:shape]."),
     ("loss", "SHARE", "Share of segments that are lost, such as 1%."),
@@ -194,8 +195,8 @@ def link_options(command: _Command) -> _Command:
             click.option(
                 f"--{word}",
                 multiple=word in _PER_DIRECTION,
-                metavar=metavar,
-                help=f"{about}{_EITHER if word in _PER_DIRECTION else ''}",
+                metavar=f"[DIRECTION:]{metavar}" if word in _PER_DIRECTION else metavar,
+                help=about,
             )
             for word, metavar, about in _OPTIONS
         ),
@@ -232,9 +233,6 @@ def link_options(command: _Command) -> _Command:
     for option in reversed(options):
         command = option(command)
     return command
-
-
-_EITHER = " For one direction, write to-server:… or to-client:…"
 
 
 def read_link(values: dict[str, Any]) -> LinkChoice:

@@ -146,12 +146,16 @@ class Front(Group):
                 raise UnknownCommand(word, self.list_commands(ctx), ctx)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        found = super().shell_complete(ctx, incomplete)
-        if not incomplete.startswith("-"):
-            return found
+        from click.shell_completion import CompletionItem
+
+        if not incomplete.startswith("-"):  # by the table, which imports no command
+            return [
+                CompletionItem(name, help=_COMMANDS[name].says) for name in _COMMANDS if name.startswith(incomplete)
+            ]
         command = self.get_command(ctx, _NAMELESS)
         assert command is not None, "the command without a name is there"
-        return [*found, *command.shell_complete(click.Context(command, ctx, ""), incomplete)]
+        of_target = command.shell_complete(click.Context(command, ctx, ""), incomplete)
+        return list({item.value: item for item in (*super().shell_complete(ctx, incomplete), *of_target)}.values())
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage(ctx.command_path, f"{TARGET} [OPTIONS]")
@@ -193,7 +197,7 @@ def cli() -> None:
 
     \b
     howfar mysql://app@db.internal/shop      how far this database is, in seconds
-    howfar localhost                         also a socket's path, HOST:PORT, --env
+    howfar localhost                         or a socket's path, HOST:PORT, --env
     howfar                                   the databases of this machine
 
     These only read, and need no root. `howfar help TARGET` lists their options.

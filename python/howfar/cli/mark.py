@@ -19,7 +19,8 @@ def mark(name: str, command: tuple[str, ...]) -> int:
     """Run COMMAND as a page called NAME in the surrounding recording.
 
     \b
-    howfar record -- sh -c 'for i in 1 2 3; do howfar mark shop -- curl -s http://127.0.0.1:8080/shop; done'
+    howfar record -- sh -c '
+      for i in 1 2 3; do howfar mark shop -- curl -s http://127.0.0.1/shop; done'
 
     Every round trip made while COMMAND runs belongs to the page, whichever process makes it. Exits with COMMAND's exit code.
     """

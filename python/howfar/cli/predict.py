@@ -51,7 +51,8 @@ def predict(
 
     \b
     howfar predict shop.recording --path remote --rtt 0.5ms --rate 1gbit --tls 1.3
-    howfar predict shop.recording --link us-coasts --slope front=front.json --html shop.html
+    howfar predict shop.recording --link us-coasts --slope front=front.json \\
+                   --html shop.html
 
     Round trips of each size are measured on this machine, on the present path and on the target. The present path is predicted
     first: a page whose recorded time this misses by more than 5 % is not predicted on the target. Only --again shows whether the

@@ -69,14 +69,14 @@ def record(
     \b
     howfar record -- php page.php                        one run is one page
     howfar record --php -- php -S 127.0.0.1:8080         one page per request
-    howfar record --http 127.0.0.1:8000 -- ./serve       the same; the tap's port is printed, and in $HOWFAR_HTTP
+    howfar record --http 127.0.0.1:8000 -- ./serve       one page per request
     howfar record --server 127.0.0.1:3306 -- ./app --db 127.0.0.1:3306
     howfar record --interface eth0 --server 10.0.0.5:5432 --time 60s
     howfar record --pcap dump.pcap --server 10.0.0.5:5432
 
     The command reaches the tap through a mount that only it sees (Unix sockets), or by replacing HOST:PORT in its arguments and
-    environment (TCP). `howfar mark` and $HOWFAR_MARKS name pages. If howfar or the tap is killed, the command continues. Exits with
-    the command's exit code.
+    environment (TCP). With --http, a tap listens in front of the web server; its port is printed, and in $HOWFAR_HTTP. `howfar mark`
+    and $HOWFAR_MARKS name pages. If howfar or the tap is killed, the command continues. Exits with the command's exit code.
     """
     from howfar.recording.recorder import Requested, record  # numpy, which --help need not pay
     from howfar.recording.recording import SUFFIX, read

@@ -49,7 +49,8 @@ def slope(
     \b
     howfar slope -- php page.php                         a command: its run time
     howfar slope --url http://127.0.0.1:8080/ -- php -S 127.0.0.1:8080
-    howfar slope --url http://127.0.0.1/shop --listen /run/tap.sock --server /run/mysqld/mysqld.sock
+    howfar slope --url http://127.0.0.1/shop --listen /run/tap.sock \\
+                 --server /run/mysqld/mysqld.sock
 
     The command reaches the tap through a mount that only it sees (Unix sockets), or by replacing HOST:PORT in its arguments and
     environment (TCP). Nothing else on this machine changes. No protocol is parsed, so it works through TLS.

@@ -28,8 +28,9 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--path",
                 "path_name",
+                metavar="NAME",
                 type=click.Choice(path_names()),
-                help="The target path.  [default: remote if a link option is given, else tcp]",
+                help=f"The target path: {', '.join(path_names())}.  [default: remote if a link option is given, else tcp]",
             ),
             link_options,
             click.option(

@@ -1,0 +1,150 @@
+"""Help screens, man pages and shell completion, all made from the commands themselves."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from tests.unit.rendered import GOLDEN, is_golden
+
+from howfar.cli.completion import SHELLS
+from howfar.cli.exit_codes import EXIT_CODES
+from howfar.cli.main import cli, run_command_line
+
+ROOT = Path(__file__).parents[2]
+HELP = GOLDEN / "help"
+
+
+def commands(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The words of every command and subcommand; none is the program itself."""
+    yield words
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        inner = group.get_command(context, name)
+        if isinstance(inner, click.Group):
+            yield from commands(inner, (*words, name))
+        else:
+            yield (*words, name)
+
+
+@pytest.mark.parametrize("words", list(commands(cli)), ids=" ".join)
+def test_a_help_screen(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person has read it once at 80 columns; nothing is wider, or cut. `howfar help X` is `howfar X --help`."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run_command_line(("help", *words)) == 0
+    screen = capsys.readouterr().out
+    assert run_command_line((*words, "--help")) == 0
+    assert capsys.readouterr().out == screen
+    assert [line for line in screen.splitlines() if len(line) > 80] == []
+    assert [line for line in screen.splitlines() if line.endswith("...") and "[" not in line] == []
+    is_golden(HELP / f"{'-'.join(('howfar', *words))}.txt", screen)
+
+
+def test_each_help_screen_is_that_of_a_command() -> None:
+    assert {path.stem for path in HELP.iterdir()} == {"-".join(("howfar", *words)) for words in commands(cli)}
+
+
+def test_the_help_begins_with_what_answers_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command_line(["--help"]) == 0
+    first = capsys.readouterr().out.splitlines()[:8]
+    assert first[0] == "Usage: howfar TARGET [OPTIONS]"
+    assert sum(line.startswith("  howfar ") for line in first) >= 2, first
+
+
+def test_the_exit_codes_are_documented_once() -> None:
+    """[cli-9] The table of docs/commands.md is that of the program; 1 is no code of ours."""
+    text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    rows = tuple((int(code), says) for code, says in re.findall(r"^\| (\d+) \| (.*) \|$", text, flags=re.MULTILINE))
+    assert rows == EXIT_CODES
+    assert 1 not in dict(EXIT_CODES)
+
+
+def test_man_pages_are_clean(tmp_path: Path) -> None:
+    assert run_command_line(["help", "--man", str(tmp_path / "man1")]) == 0
+    pages = sorted((tmp_path / "man1").iterdir())
+    names = {"-".join(("howfar", *words)) for words in commands(cli)} | {"howfar-target"}
+    assert {page.stem for page in pages} == names
+    for program in (["groff", "-man", "-Tutf8", "-ww", "-z"], ["mandoc", "-Tlint", "-W", "warning"]):
+        if shutil.which(program[0]) is None:
+            continue
+        done = subprocess.run([*program, *pages], capture_output=True, text=True)
+        assert (done.stdout, done.stderr) == ("", "")
+    text = (tmp_path / "man1" / "howfar-run.1").read_text(encoding="ascii")
+    assert all(word in text for word in (".SH NAME", ".SH SYNOPSIS", "\\-\\-time\\-budget", ".BR howfar (1)"))
+
+
+def test_a_directory_for_man_pages_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert run_command_line(["help", "--man", str(tmp_path / "file" / "man1")]) == 6
+    assert "cannot be written" in capsys.readouterr().err
+
+
+COMPLETED = [
+    ("howfar ''", {"run", "doctor", "load", "help"}),
+    ("howfar re", {"record", "replay", "resume", "report"}),
+    ("howfar --ver", {"--version"}),
+    ("howfar --js", {"--json"}),
+    ("howfar mysql://u@h/d --fail", {"--fail-if"}),
+    ("howfar run pat", {"paths"}),
+    ("howfar run --full lat", {"latency"}),
+    ("howfar run --time", {"--time-budget"}),
+    ("howfar run --idle ''", {"as-found", "polling"}),
+    ("howfar run --server post", {"postgresql"}),
+    ("howfar load --thread", {"--threads", "--thread-init-timeout"}),
+    ("howfar load mysql://u@h/d oltp_read", {"oltp_read_only", "oltp_read_write"}),
+    ("howfar load mysql://u@h/d tpcb", {"tpcb-like"}),
+    ("howfar lab --link us", {"us-coasts"}),
+    ("howfar plans cluster-r", {"cluster-rows", "cluster-reads"}),
+    ("howfar servers g", {"get"}),
+    ("howfar help serv", {"servers"}),
+    ("howfar completion ''", set(SHELLS)),
+    ("howfar report ./a", {"./a.howfar"}),
+    ("howfar run ./my", {"./my.toml"}),
+]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+def test_bash_completes(tmp_path: Path) -> None:
+    """The script is sourced by a real bash; files are completed by bash itself, of which only the request is seen."""
+    program = tmp_path / "howfar"
+    program.write_text(f"#!{sys.executable}\nimport sys\nfrom howfar.cli import main\nsys.exit(main())\n")
+    program.chmod(0o755)
+    for name in ("a.howfar", "my.toml"):
+        (tmp_path / name).write_text("")
+    lines = [
+        'eval "$(howfar completion bash)"',
+        'compopt() { COMPREPLY=($(compgen -f -- "${COMP_WORDS[COMP_CWORD]}")); }  # what readline does for -o default',
+    ]
+    for words, _ in COMPLETED:
+        lines += [
+            f"COMP_WORDS=({words}) COMPREPLY=()",
+            'COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _howfar_completion howfar; echo "${COMPREPLY[*]}"',
+        ]
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "--norc", "-c", "\n".join(lines)], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.stderr == ""
+    found = [set(line.split()) for line in done.stdout.split("\n")[:-1]]
+    assert [(words, one) for (words, _), one in zip(COMPLETED, found, strict=True)] == [
+        (words, expected | (one if words == "howfar ''" else set()))
+        for (words, expected), one in zip(COMPLETED, found, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_each_shell_can_read_its_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command_line(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert f"_HOWFAR_COMPLETE={shell}_complete" in script
+    if shutil.which(shell) is not None:
+        subprocess.run([shell, "-n", "-c", script], check=True)
