@@ -17,12 +17,11 @@ from hypothesis import strategies as st
 
 from howfar.cli.doctor import screen
 from howfar.doctor import procfs
+from howfar.doctor.candidates import Candidate, ListenAddress
 from howfar.doctor.checks import CHECKS, Context, findings
 from howfar.doctor.discovery import (
-    Candidate,
     Holder,
     Known,
-    ListenAddress,
     Sight,
     Watch,
     Watching,

@@ -9,7 +9,7 @@ import re
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -140,31 +140,39 @@ def test_a_run_file_of_somebody_else_controls_no_terminal(
         assert not any(line.startswith("howfar: a second") for line in (shown.out + shown.err).splitlines())
 
 
-@pytest.mark.parametrize(
-    ("kind", "mode"),
-    [(kind, mode) for kind in (Kind.MYSQL, Kind.POSTGRESQL) for mode in ("text-greeting", "text-login", "text-query")]
-    + [(Kind.REDIS, "text-login"), (Kind.REDIS, "text-query"), (Kind.MEMCACHED, "text-login")],
-)
-@pytest.mark.parametrize("command", ["doctor", "doctor --json", "load"])
-def test_a_server_controls_no_terminal(kind: Kind, mode: str, command: str) -> None:
-    """[peer-5]"""
-    words = command.split()
-    with FakePeer(kind, mode) as peer:
-        words += [peer.dsn, "--watch", "0.2"] if words[0] == "doctor" else [peer.dsn, "--workload=x.toml"]
-        if words[0] == "load":
-            if kind in (Kind.REDIS, Kind.MEMCACHED):
-                pytest.skip("howfar load speaks SQL")
-            words[-1] = "oltp_read_only" if kind is Kind.MYSQL else "select-only"
-        done = subprocess.run(
-            [*COMMAND, *words], capture_output=True, timeout=100, env={**os.environ, "HOWFAR_PASSWORD": "x"}
-        )
+SQL = (Kind.MYSQL, Kind.POSTGRESQL)
+LIARS = [(kind, mode) for kind in SQL for mode in ("text-greeting", "text-login", "text-query")]
+
+
+def said(*words: str) -> str:
+    """All output of a command."""
+    environment = {**os.environ, "HOWFAR_PASSWORD": "x"}
+    done = subprocess.run([*COMMAND, *words], capture_output=True, timeout=100, env=environment)
     assert done.returncode != 70, done.stderr
-    assert not ACTS.search(done.stdout.decode() + done.stderr.decode())
-    assert not any(line.startswith(b"howfar: a line that") for line in (done.stdout + done.stderr).splitlines())
+    return done.stdout.decode() + done.stderr.decode()
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=str)
+def test_a_server_controls_no_terminal_by_the_doctor(form: list[str]) -> None:
+    """[peer-5]"""
+    liars = [*LIARS, (Kind.REDIS, "text-login"), (Kind.REDIS, "text-query"), (Kind.MEMCACHED, "text-login")]
+    with ExitStack() as stack:
+        shown = said("doctor", "--watch", "0.2", *form, *(stack.enter_context(FakePeer(*each)).dsn for each in liars))
+    assert not ACTS.search(shown) and "howfar: a line that" in shown
+    assert not any(line.startswith("howfar: a line that") for line in shown.splitlines())
+
+
+@pytest.mark.parametrize(("kind", "mode"), LIARS)
+def test_a_server_controls_no_terminal_by_a_load(kind: Kind, mode: str) -> None:
+    """[peer-5]"""
+    with FakePeer(kind, mode) as peer:
+        shown = said("load", peer.dsn, "oltp_read_only" if kind is Kind.MYSQL else "select-only")
+    assert not ACTS.search(shown)
+    assert not any(line.startswith("howfar: a line that") for line in shown.splitlines())
 
 
 def test_no_command_writes_around_the_guard() -> None:
-    """[peer-5] Text reaches a terminal through `screen.py` alone: no other module takes a stream's buffer, a descriptor or a console."""
+    """[peer-5] Text reaches a terminal through `screen.py` alone: nothing else takes a stream's buffer, a descriptor or a console."""
     around = re.compile(r"\bConsole\(|\.buffer\b|unguarded\b|sys\.__std|os\.write\([12]\b|\bopen\([12],|fdopen\([12]\b")
     folder = ROOT / "python" / "howfar" / "cli"
     found = {

@@ -28,6 +28,7 @@ from howfar.doctor.findings import (
     format_time,
 )
 from howfar.doctor.floors import savings
+from howfar.doctor.peer_location import FORWARDERS
 from howfar.doctor.procfs import CLEANED
 from howfar.doctor.proposals import (
     by_socket,
@@ -42,12 +43,6 @@ from howfar.doctor.proposals import (
 )
 from howfar.services import SERVICES
 
-FORWARDERS = (
-    "socat", "haproxy", "proxysql", "maxscale", "stunnel", "stunnel4", "envoy", "docker-proxy", "ssh", "sshd", "sshd-session",
-    "nginx", "twemproxy", "nutcracker", "mcrouter", "mysqlrouter", "pgbouncer", "odyssey", "pgcat", "systemd-socket-",
-    "rootlessport",
-)  # fmt: skip
-"""As the kernel names them, which cuts names at 15 characters: systemd-socket-proxyd is one of these."""
 _SERVERS = (
     *(program for service in SERVICES.values() for program in service.programs),
     "redis-sentinel",

@@ -1,10 +1,11 @@
-"""Servers on this machine: candidates from processes, listening sockets and the usual paths, then what answers at each.
+"""Servers on this machine: what answers at each candidate, and who holds connections to it.
 
-A process's name is only a reason to ask. What a server is, it says itself when it is spoken to (`protocols/`).
+What a server is, it says itself when it is spoken to (`protocols/`).
 """
 
 from __future__ import annotations
 
+import grp
 import os
 import re
 import stat
@@ -16,8 +17,10 @@ from pathlib import Path
 from typing import Literal
 
 from howfar.doctor import procfs
-from howfar.doctor.findings import SHORT, UNSEEN, Client, Kind, Listener, Transport, Unseen
-from howfar.doctor.procfs import CLEANED, ESTABLISHED, LISTEN, Address, Process, TcpRow, UnixRow, look_at, may_use
+from howfar.doctor.candidates import Candidate, ListenAddress, Search, program_of, search, socket_file
+from howfar.doctor.findings import CLOSED_DIRECTORY, SHORT, UNSEEN, Client, Listener, SocketFile, Transport, Unseen
+from howfar.doctor.kind import Kind
+from howfar.doctor.procfs import CLEANED, ESTABLISHED, Address, Process, TcpRow, account, may_use
 from howfar.doctor.protocols import PROTOCOLS
 from howfar.doctor.protocols.session import (
     Elsewhere,
@@ -31,171 +34,21 @@ from howfar.doctor.protocols.session import (
     dial,
 )
 from howfar.doctor.targets import Login, Logins, Target
-from howfar.services import SERVICES
-
-PROGRAMS = {program: Kind(name) for name, service in SERVICES.items() for program in service.programs}
-_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-
-
-@dataclass(frozen=True)
-class ListenAddress:
-    """A path, or an address and port, on which a process listens."""
-
-    path: str | None
-    host: str | None = None
-    port: int | None = None
-    inode: int | None = None
-    bound: str | None = None
-    """The path as the server bound it."""
-    shared: bool = False
-    """Whether the address was guessed for several servers: only the server knows whose it is."""
-
-    @property
-    def dialled(self) -> str | None:
-        """The address to connect to where it listens on all interfaces."""
-        return _ANY.get(self.host, self.host) if self.host is not None else None
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A probable server, and where it probably listens."""
-
-    kind: Kind
-    process: Process | None
-    addresses: tuple[ListenAddress, ...]
-    certain: bool
-    """Whether the addresses are those of the process; otherwise they are guessed from account, name and port."""
-
-
-def kind_of(process: Process) -> Kind | None:
-    """A process's kind of server, by its name or its program's."""
-    name = program_of(process)
-    return PROGRAMS[name] if name is not None else None
-
-
-def program_of(process: Process) -> str | None:
-    """The one of PROGRAMS that a process runs; a private installation may start it through the loader."""
-    bases = [argument.rpartition("/")[2] for argument in process.arguments[:4]]
-    loaded = bases if bases and bases[0].startswith("ld-linux") else bases[:1]
-    return next((name for part in (process.name, *loaded) if (name := part.partition(" ")[0]) in PROGRAMS), None)
 
 
 def discover() -> tuple[tuple[Candidate, ...], tuple[Unseen, ...]]:
-    """Servers whose process is seen, then listening addresses that belong to none of those; and what cannot be seen."""
-    tcp = [row for row in procfs.tcp_rows() if row.state == LISTEN]
-    unix = [row for row in procfs.unix_rows() if row.listens]
-    here = {row.inode for row in tcp} | {row.inode for row in unix}
-    candidates, foreign, hidden = [], [], []
-    servers = {process.pid: process for process in procfs.processes() if kind_of(process) is not None}
-    for process in servers.values():
-        kind = kind_of(process)
-        assert kind is not None, "only such were kept"
-        parent = servers.get(process.parent)
-        if parent is not None and program_of(parent) == program_of(process):
-            continue  # a process of a server, such as PostgreSQL's for a session
-        own = procfs.socket_inodes(process.pid)
-        if own is None:
-            hidden.append(process)
-            candidates.append(Candidate(kind, process, _guessed(kind, process, tcp, unix), False))
-        elif own & here:
-            candidates.append(Candidate(kind, process, _addresses_of(process.pid, own, tcp, unix), True))
-        else:
-            foreign.append(process)
-    taken = {address.inode for found in candidates for address in found.addresses}
-    candidates += _ownerless(taken, tcp, unix)
-    return _with_shared(candidates), _unseen(foreign, hidden)
+    """The candidates, and what cannot be seen."""
+    found = search()
+    return found.candidates, _unseen(found)
 
 
-def _addresses_of(pid: int, own: set[int], tcp: Sequence[TcpRow], unix: Sequence[UnixRow]) -> tuple[ListenAddress, ...]:
-    addresses = [
-        ListenAddress(_absolute(pid, row.path), inode=row.inode, bound=row.path) for row in unix if row.inode in own
-    ]
-    addresses += [ListenAddress(None, *row.local, row.inode) for row in tcp if row.inode in own]
-    return _once_per_port(addresses)
-
-
-def _absolute(pid: int, path: str) -> str:
-    """A server's path, absolute: a relative one starts at its working directory, which seldom changes."""
-    try:
-        return path if path.startswith("/") else str((procfs.PROC / str(pid) / "cwd").readlink() / path)
-    except OSError:
-        return path
-
-
-def _once_per_port(addresses: Sequence[ListenAddress]) -> tuple[ListenAddress, ...]:
-    """The addresses, with IPv4 and IPv6 of one port as one."""
-    seen: dict[object, ListenAddress] = {}
-    for address in addresses:
-        seen.setdefault(address.path or (address.port, (address.host in _ANY) or address.host), address)
-    return tuple(seen.values())
-
-
-def _guessed(kind: Kind, process: Process, tcp: Sequence[TcpRow], unix: Sequence[UnixRow]) -> tuple[ListenAddress, ...]:
-    """Addresses of a process whose files may not be read: the sockets of its account; for root, only the usual port."""
-    addresses = [
-        ListenAddress(row.path, inode=row.inode, bound=row.path) for row in unix if _may_be(kind, row.path, process.uid)
-    ]
-    ports = [row for row in tcp if row.uid == process.uid and (row.uid != 0 or row.local[1] == SERVICES[kind].port)]
-    return _once_per_port([*addresses, *(ListenAddress(None, *row.local, row.inode) for row in ports)])
-
-
-def _with_shared(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    guessed = Counter(
-        (found.kind, address.inode) for found in candidates if not found.certain for address in found.addresses
-    )
-    return tuple(
-        replace(found, addresses=tuple(replace(s, shared=guessed[found.kind, s.inode] > 1) for s in found.addresses))
-        for found in candidates
-    )
-
-
-def _may_be(kind: Kind, path: str, uid: int) -> bool:
-    if not any(argument in path for argument in SERVICES[kind].socket_names):
-        return False
-    try:
-        return Path(path).stat().st_uid == uid
-    except PermissionError:
-        return True  # in a closed directory, such as a server's data directory
-    except OSError:
-        return False
-
-
-def _ownerless(taken: set[int | None], tcp: Sequence[TcpRow], unix: Sequence[UnixRow]) -> list[Candidate]:
-    """Usual ports and paths without a visible process: a container's port, or a hidden process."""
-    found = []
-    for name, service in SERVICES.items():
-        kind, port = Kind(name), service.port
-        addresses = [
-            ListenAddress(None, *row.local, row.inode) for row in tcp if row.local[1] == port and row.inode not in taken
-        ]
-        found += [Candidate(kind, None, (address,), False) for address in _once_per_port(addresses)]
-    known = {socket_file(row.path) for row in unix if row.inode in taken}
-    inodes = {row.path: row.inode for row in unix}
-    for name, service in SERVICES.items():
-        for path in service.sockets:
-            if (file := socket_file(path)) is not None and file not in known:
-                known.add(file)
-                found.append(
-                    Candidate(Kind(name), None, (ListenAddress(path, inode=inodes.get(path), bound=path),), False)
-                )
-    return found
-
-
-def socket_file(path: str) -> tuple[int, int] | None:
-    """Device and inode of a socket, whatever links lead there; None where the path is no socket."""
-    try:
-        seen = Path(path).stat()
-    except OSError:
-        return None
-    return (seen.st_dev, seen.st_ino) if stat.S_ISSOCK(seen.st_mode) else None
-
-
-def _unseen(foreign: Sequence[Process], hidden: Sequence[Process]) -> tuple[Unseen, ...]:
+def _unseen(search: Search) -> tuple[Unseen, ...]:
     """Servers in another network namespace, and servers whose open files may not be read."""
 
     def named(processes: Sequence[Process]) -> str:
         return ", ".join(f"{program_of(process)} (pid {process.pid})" for process in processes)
 
+    foreign, hidden = search.foreign, search.hidden
     found = []
     if foreign:
         why = "it listens on nothing in this network namespace: it is in a container, or starting or stopping"
@@ -314,12 +167,43 @@ def _tls_requested(target: Target | None, address: ListenAddress) -> bool:
 
 
 def _listen(known: Known, address: ListenAddress, tls: Tls, state: State) -> None:
-    file = look_at(address.path) if address.path is not None else None
+    file = _look_at(address.path) if address.path is not None else None
     known.listeners.append(
         Listener(path=address.path, host=address.host, port=address.port, tls=tls, file=file, state=state)
     )
     if address.path is not None:
         known.bound.add(address.bound or address.path)
+
+
+def _look_at(path: str) -> SocketFile | None:
+    """A socket's file; None when there is no such file, or it may not be seen."""
+    try:
+        seen = Path(path).stat()
+    except OSError:
+        return None
+    return SocketFile(
+        mode=stat.S_IMODE(seen.st_mode), owner=account(seen.st_uid), group=_group(seen.st_gid), who=_who(path, seen)
+    )
+
+
+def _who(path: str, seen: os.stat_result) -> str:
+    """Accounts that may connect: they must be able to write to the file and to enter every directory above it."""
+    if seen.st_mode & 0o002:
+        closed = next((above for above in Path(path).parents if not above.stat().st_mode & 0o001), None)
+        if closed is None:
+            return "every account"
+        owner, mode = account(closed.stat().st_uid), stat.S_IMODE(closed.stat().st_mode)
+        return f"{CLOSED_DIRECTORY}{closed} (owner {owner}, mode {mode:04o})"
+    if seen.st_mode & 0o020:
+        return f"{account(seen.st_uid)}, the group {_group(seen.st_gid)}, and root"
+    return "root" if seen.st_uid == 0 else f"{account(seen.st_uid)} and root"
+
+
+def _group(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
 
 
 def _confirms(greeting: Greeting, process: Process | None, shared: bool) -> bool:

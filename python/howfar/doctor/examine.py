@@ -11,11 +11,10 @@ from typing import TypeVar
 
 import howfar
 from howfar.doctor import floors, procfs
+from howfar.doctor.candidates import Candidate, ListenAddress
 from howfar.doctor.checks import Context, findings
 from howfar.doctor.discovery import (
-    Candidate,
     Known,
-    ListenAddress,
     Sight,
     Watch,
     Watched,

@@ -6,11 +6,9 @@ inodes of sockets nor reads one table at a time, and connections are watched by 
 
 from __future__ import annotations
 
-import grp
 import ipaddress
 import os
 import pwd
-import stat
 import struct
 import sys
 from collections.abc import Iterator
@@ -19,8 +17,6 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-
-from howfar.doctor.findings import CLOSED_DIRECTORY, SocketFile
 
 PROC = Path("/proc")
 LISTEN, ESTABLISHED, TIME_WAIT = "0A", "01", "06"
@@ -113,6 +109,12 @@ def processes() -> Iterator[Process]:
             yield found
 
 
+def names() -> dict[int, str]:
+    """Names of all processes."""
+    found = ((int(entry.name), _lines(entry / "comm")) for entry in PROC.iterdir() if entry.name.isdigit())
+    return {pid: lines[0] for pid, lines in found if lines}
+
+
 def open_files(pid: int) -> list[str] | None:
     """Targets of a process's descriptors; None when they may not be read or it is gone."""
     found = []
@@ -184,35 +186,20 @@ def _own_addresses() -> set[str]:
     return found | {str(ipaddress.IPv6Address(packed)) for packed in inet6}
 
 
-def look_at(path: str) -> SocketFile | None:
-    """A socket's file; None when there is no such file, or it may not be seen."""
+def routes() -> Iterator[tuple[str, ipaddress.IPv4Network, bool]]:
+    """Routes of IPv4: interface, network, and whether it is reached by a gateway."""
+    for line in _lines(PROC / "net" / "route")[1:]:
+        name, network, gateway, *_, mask = line.split()[:8]
+        numbers = [int.from_bytes(bytes.fromhex(each), sys.byteorder) for each in (network, mask)]
+        yield name, ipaddress.IPv4Network((numbers[0], bin(numbers[1]).count("1")), strict=False), int(gateway, 16) != 0
+
+
+def namespace(pid: int | None, kind: str) -> str | None:
+    """A namespace of a process (None: of this one); None where it may not be read."""
     try:
-        seen = Path(path).stat()
+        return str((PROC / (str(pid) if pid is not None else "self") / "ns" / kind).readlink())
     except OSError:
         return None
-    return SocketFile(
-        mode=stat.S_IMODE(seen.st_mode), owner=account(seen.st_uid), group=_group(seen.st_gid), who=_who(path, seen)
-    )
-
-
-def _who(path: str, seen: os.stat_result) -> str:
-    """Accounts that may connect: they must be able to write to the file and to enter every directory above it."""
-    if seen.st_mode & 0o002:
-        closed = next((above for above in Path(path).parents if not above.stat().st_mode & 0o001), None)
-        if closed is None:
-            return "every account"
-        owner, mode = account(closed.stat().st_uid), stat.S_IMODE(closed.stat().st_mode)
-        return f"{CLOSED_DIRECTORY}{closed} (owner {owner}, mode {mode:04o})"
-    if seen.st_mode & 0o020:
-        return f"{account(seen.st_uid)}, the group {_group(seen.st_gid)}, and root"
-    return "root" if seen.st_uid == 0 else f"{account(seen.st_uid)} and root"
-
-
-def _group(gid: int) -> str:
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)
 
 
 def may_use(path: str, uid: int, pid: int | None) -> bool | None:

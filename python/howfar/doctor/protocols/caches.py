@@ -12,6 +12,7 @@ from howfar.doctor.protocols.session import (
     Endpoint,
     Greeting,
     ListedSession,
+    Nobody,
     NotThis,
     Refused,
     SelfReport,
@@ -87,10 +88,17 @@ def _first_answering(endpoint: Endpoint, open_session: Callable[[Endpoint], S]) 
     """A session without TLS, else with it. A socket is never encrypted; where TLS was requested nothing is sent in plain text."""
     if endpoint.path is not None:
         return open_session(replace(endpoint, tls=False)), "none"
-    if not endpoint.tls:
-        with contextlib.suppress(NotThis):
-            return open_session(endpoint), "none"
-    return open_session(replace(endpoint, tls=True)), "always"
+    if endpoint.tls:
+        return open_session(endpoint), "always"
+    try:
+        return open_session(endpoint), "none"
+    except Nobody:
+        raise
+    except NotThis as in_plain_text:
+        try:
+            return open_session(replace(endpoint, tls=True)), "always"
+        except NotThis:
+            raise in_plain_text from None
 
 
 def _pid(text: str) -> int | None:

@@ -1,0 +1,173 @@
+"""Where the other end of a connection is: on this machine or not, who listens there, and what passes the connection on.
+
+Only readings of procfs and sysfs, each fact with its evidence; what cannot be seen is unknown. Nothing is sent.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from howfar.doctor import procfs
+from howfar.doctor.procfs import ESTABLISHED, LISTEN, Address, Process, TcpRow
+
+FORWARDERS = (
+    "socat", "haproxy", "proxysql", "maxscale", "stunnel", "stunnel4", "envoy", "docker-proxy", "ssh", "sshd", "sshd-session",
+    "nginx", "twemproxy", "nutcracker", "mcrouter", "mysqlrouter", "pgbouncer", "odyssey", "pgcat", "systemd-socket-",
+    "rootlessport",
+)  # fmt: skip
+"""As the kernel names them, which cuts names at 15 characters: systemd-socket-proxyd is one of these."""
+NETWORKS = Path("/sys/class/net")
+_SEARCH_S = 0.15
+"""Time for a search of all processes for the owner of a socket."""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One fact, and how it is known."""
+
+    holds: bool | None
+    """None: unknown."""
+    evidence: str
+
+
+@dataclass(frozen=True)
+class PeerLocation:
+    """Where the other end of a connection is."""
+
+    here: Fact
+    """Whether it is on this machine."""
+    same_namespace: Fact
+    """Whether it is in this process's network namespace (of a Unix socket: in its PID and network namespaces)."""
+    listener: Process | None
+    """The program at the other end; None where it is not seen."""
+    listens: str
+    """Who listens there, in words, or why that is not known."""
+    passed_on: Literal["forwarder", "translation"] | None
+    """What passes the connection on: a program, or the kernel's address translation; None where nothing is seen to."""
+
+
+def tcp_peer(local: Address, peer: Address) -> PeerLocation:
+    """Where the peer of a connected TCP socket is, from both of its addresses, which are numbers."""
+    local, peer = _plain(local), _plain(peer)
+    here = _is_here(peer[0])
+    if here.holds is not True:
+        return PeerLocation(here, Fact(None, here.evidence), None, "unknown: it is not in this network namespace", None)
+    rows = procfs.tcp_rows()
+    other_end = [row for row in rows if row.state == ESTABLISHED and (row.local, row.remote) == (peer, local)]
+    listening = [row for row in rows if row.state == LISTEN and _listens_at(row, peer)]
+    where = _text(peer)
+    if not rows:
+        return PeerLocation(
+            here, Fact(None, "the kernel's table of connections may not be read"), None, "unknown", None
+        )
+    if not other_end:
+        why = f"the other end of the connection to {where} is not in this network namespace"
+        note = "no program here listens there" if not listening else "the program that listens there did not get it"
+        says = f"{note}: address translation passes it on, as to a container's published port"
+        return PeerLocation(here, Fact(False, why), None, says, "translation")
+    same = Fact(True, f"both ends of the connection to {where} are in this network namespace")
+    rows_of_it = [row for row in (*other_end, *listening) if row.inode]
+    owner = next(iter(owners({row.inode for row in rows_of_it}).values()), None)
+    if owner is None:
+        accounts = sorted({procfs.account(row.uid) for row in rows_of_it})
+        said = f"a program that {_self()} may not see" + (f", of the account {', '.join(accounts)}" if accounts else "")
+        return PeerLocation(here, same, None, said, None)
+    return PeerLocation(here, same, owner, *_named(owner))
+
+
+def unix_peer(path: str, pid: int) -> PeerLocation:
+    """Where the listener of a Unix socket is. `pid`: of the listener, as SO_PEERCRED gives it to a client."""
+    here = Fact(True, f"{path} is a Unix socket")
+    if pid == 0:
+        away = Fact(
+            False, "the kernel gives no process id for the listener: it is in another PID namespace, as in a container"
+        )
+        return PeerLocation(here, away, None, "a program in another PID namespace", None)
+    listener = procfs.process(pid)
+    if listener is None:
+        unseen = f"process {pid}, which {_self()} may not see"
+        return PeerLocation(here, Fact(None, unseen), None, unseen, None)
+    same = {kind: _same_namespace(pid, kind) for kind in ("net", "pid")}
+    differing = [kind for kind, is_same in same.items() if is_same is False]
+    if differing:
+        namespace = Fact(False, f"process {pid} is in another {' and '.join(differing)} namespace, as in a container")
+    elif None in same.values():
+        namespace = Fact(None, f"{_self()} may not read the namespaces of process {pid}")
+    else:
+        namespace = Fact(True, f"process {pid} is in this process's network and PID namespaces")
+    return PeerLocation(here, namespace, listener, *_named(listener))
+
+
+def owners(inodes: Iterable[int]) -> dict[int, Process]:
+    """The processes that hold these sockets, as far as they are seen in a short search; forwarders are searched first."""
+    missing = set(inodes)
+    found: dict[int, Process] = {}
+    until = time.monotonic() + _SEARCH_S
+    names = procfs.names() if missing else {}
+    for pid in sorted(names, key=lambda pid: names[pid] not in FORWARDERS):
+        if not missing or time.monotonic() > until:
+            break
+        held = (procfs.socket_inodes(pid) or set()) & missing
+        if held and (holder := procfs.process(pid)) is not None:
+            found |= dict.fromkeys(held, holder)
+            missing -= held
+    return found
+
+
+def _plain(address: Address) -> Address:
+    """The address as procfs gives it: IPv4 inside IPv6 is IPv4, and there is no zone."""
+    number = ipaddress.ip_address(address[0].partition("%")[0])
+    return str(getattr(number, "ipv4_mapped", None) or number), address[1]
+
+
+def _text(address: Address) -> str:
+    return f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
+
+
+def _self() -> str:
+    return procfs.account(os.geteuid())
+
+
+def _listens_at(row: TcpRow, peer: Address) -> bool:
+    return row.local[1] == peer[1] and row.local[0] in (peer[0], "0.0.0.0", "::")
+
+
+def _named(process: Process) -> tuple[str, Literal["forwarder"] | None]:
+    """A listener in words, and whether it passes connections on."""
+    if process.name in FORWARDERS:
+        return f"{process.shown} (pid {process.pid}), which passes connections on", "forwarder"
+    if process.name == "systemd":
+        return f"{process.shown} (pid {process.pid}), which starts the server at the first connection", None
+    return f"{process.shown} (pid {process.pid})", None
+
+
+def _is_here(host: str) -> Fact:
+    number = ipaddress.ip_address(host)
+    if number.is_loopback:
+        return Fact(True, f"{host} is an address of the loopback")
+    if procfs.is_of_this_machine(host):
+        return Fact(True, f"{host} is an address of this machine")
+    bridge = _bridge_to(number) if number.version == 4 else None
+    if bridge is not None:
+        return Fact(None, f"{host} is reached over the bridge {bridge}: it may be a container or virtual machine here")
+    return Fact(False, f"{host} is not an address of this machine")
+
+
+def _bridge_to(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str | None:
+    """The bridge of this machine that is on the address's own network; None where it is reached in another way."""
+    best: tuple[int, str] | None = None
+    for name, network, gateway in procfs.routes():
+        if address in network and (best is None or network.prefixlen >= best[0]):
+            best = (network.prefixlen, "" if gateway else name)
+    return best[1] if best is not None and best[1] and (NETWORKS / best[1] / "bridge").is_dir() else None
+
+
+def _same_namespace(pid: int, kind: str) -> bool | None:
+    own, other = procfs.namespace(None, kind), procfs.namespace(pid, kind)
+    return own == other if own is not None and other is not None else None
