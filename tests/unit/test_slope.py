@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import http.server
+import os
 import random
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -172,3 +177,26 @@ def test_a_url_may_have_characters_of_any_language() -> None:
         assert timer() > 0
         thread.join(10)
     assert asked == ["/gr%C3%B6%C3%9Fe?a=b%20c"]
+
+
+def test_ctrl_c_during_a_calibration_leaves_no_trace_of_the_echo(tmp_path: Path) -> None:
+    """[cli-7] A terminal sends the signal to the whole group, and a client of the echo goes without closing in order."""
+    script = f"""
+import signal, time
+from howfar.recording.slope import connected, echo
+try:
+    with echo({str(tmp_path / "echo" / "s")!r}) as target, connected(target) as line:
+        line.send(b"?")
+        print("ready", flush=True)
+        time.sleep(60)
+except KeyboardInterrupt:
+    pass
+"""
+    (tmp_path / "echo").mkdir()
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == b"ready\n"
+        os.killpg(process.pid, signal.SIGINT)
+        assert (process.stderr.read(), process.wait(30)) == (b"", 0)
+    assert not (tmp_path / "echo").exists(), "the echo has removed its socket"

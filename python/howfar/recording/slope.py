@@ -325,18 +325,26 @@ while True:
             one, _ = key.fileobj.accept()
             if one.family == socket.AF_INET: one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             kept.append(one); chosen.register(one, 1, False)
-        elif data := key.fileobj.recv(64):
-            key.fileobj.send(data)
         else:
-            chosen.unregister(key.fileobj)
+            try:
+                data = key.fileobj.recv(64)
+                key.fileobj.sendall(data)
+            except OSError:
+                data = b""
+            data or chosen.unregister(key.fileobj)
 """
 
 
 @contextmanager
 def echo(path: str) -> Iterator[TcpTarget]:
-    """A program that answers each byte, on a Unix socket and on TCP; it ends with its stdin."""
+    """A program that answers each byte, on a Unix socket and on TCP; it ends with its stdin, not by Ctrl-C, and without a word."""
     process = subprocess.Popen(
-        [sys.executable, "-I", "-c", _ECHO, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-I", "-c", _ECHO, path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
     )
     assert process.stdin is not None and process.stdout is not None
     try:
