@@ -388,7 +388,7 @@ class Picture(Progress):
     def lines(self) -> list[Text]:
         """The picture, as lines that fit on the terminal."""
         width, height = self._console.size
-        width -= 1  # a terminal may wrap a line that fills it
+        width -= 3  # Ctrl-C is echoed at the end of the last line, which must not wrap
         head = [_ends(self._title(), _KEEPS, width), *map(Text, wrap(self._plan.question, width)), Text()]
         head += [*self._progress(), *([Text()] if self._run is not None else [])]
         rows, notes = self._rows(), list(self._notes())
