@@ -6,6 +6,7 @@ import math
 import random
 import socket
 import threading
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,9 @@ from howfar.distance.path import host_of, path_facts
 from howfar.distance.record import MOST_CONNECTS, MOST_REQUESTS, Latencies, interval, percentile, supports
 from howfar.distance.requests import Identity, identify
 from howfar.distance.resolve import NameFailed, lookup
+from howfar.doctor.peer_location import Fact as PeerFact
+from howfar.doctor.peer_location import PeerLocation
+from howfar.doctor.procfs import Process
 from howfar.engine.messages import Opened
 from howfar.errors import UsageError
 
@@ -117,10 +121,22 @@ def opened(
     )  # fmt: skip
 
 
+def located(
+    here: bool | None = False, same: bool | None = None, listener: str | None = None, translated: bool = False
+) -> PeerLocation:
+    process = None if listener is None else Process(pid=9, name=listener, uid=0, parent=1, arguments=(listener,))
+    passed_on: Literal["forwarder", "translation"] | None = (
+        "translation" if translated else "forwarder" if listener else None
+    )
+    return PeerLocation(PeerFact(here, "x"), PeerFact(same, "y"), process, f"{listener} (pid 9)", passed_on)
+
+
 def between(one: Opened, identity: Identity, query_us: float = 100, ping_us: float = 90) -> list[str | None]:
     return [
         fact.what
-        for fact in path_facts(one, identity, [round(query_us * 1000)] * 9, [round(ping_us * 1000)] * 9).between
+        for fact in path_facts(
+            one, located(), identity, [round(query_us * 1000)] * 9, [round(ping_us * 1000)] * 9
+        ).between
     ]
 
 
@@ -151,18 +167,25 @@ def test_pings_that_are_much_quicker_than_requests_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "kind"),
+    ("one", "location", "kind"),
     [
-        (opened("127.0.0.1:40000", "127.0.0.1:3306"), "loopback"),
-        (opened("[::1]:40000", "[::1]:3306"), "loopback"),
-        (opened("10.0.7.3:40000", "10.0.7.3:3306"), "this_machine"),
-        (opened(), "other_machine"),
-        (opened("[fe80::1%2]:40000", "[fe80::2%2]:3306"), "other_machine"),
-        (opened(None, "/s", pid=7), "socket"),
+        (opened("127.0.0.1:40000", "127.0.0.1:3306"), located(True, True), "loopback"),
+        (opened("[::1]:40000", "[::1]:3306"), located(True, None), "loopback"),
+        (opened("127.0.0.1:40000", "127.0.0.1:3306"), located(True, False, translated=True), "passed_on"),
+        (opened("10.0.7.3:40000", "10.0.7.3:3306"), located(True, True), "this_machine"),
+        (opened(), located(False), "other_machine"),
+        (opened(), located(None), "unknown"),
+        (opened("[fe80::1%2]:40000", "[fe80::2%2]:3306"), located(False), "other_machine"),
+        (opened(None, "/s", pid=7), located(True, True), "socket"),
     ],
 )
-def test_the_kind_of_path_follows_from_both_ends(one: Opened, kind: str) -> None:
-    assert path_facts(one, Identity(), [], []).kind == kind
+def test_the_kind_of_path_follows_from_both_ends(one: Opened, location: PeerLocation, kind: str) -> None:
+    assert path_facts(one, location, Identity(), [], []).kind == kind
+
+
+def test_a_forwarder_that_listens_is_named() -> None:
+    facts = path_facts(opened(), located(True, True, "docker-proxy"), Identity(), [], [])
+    assert [fact.what for fact in facts.between] == ["docker-proxy"]
 
 
 def test_hosts_are_compared_without_what_only_writing_adds() -> None:

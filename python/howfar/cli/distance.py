@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from howfar.cli.screen import json_option, note
+from howfar.cli.screen import json_option, note, program, show_json
 from howfar.errors import HowfarError, QuantityError, UsageError
-from howfar.units import parse_duration_ns
+from howfar.units import counted, parse_duration_ns
 
 if TYPE_CHECKING:
     from howfar.distance.limits import LimitExpression
@@ -80,9 +82,27 @@ def distance(target: str | None, **options: Any) -> int:
 
 
 def _list_servers(as_json: bool) -> int:
-    from howfar.cli.servers_here import show_servers
+    """The servers of this machine, a line each with the command that asks it. Nothing is connected to."""
+    from howfar.doctor.candidates import servers_here
 
-    return show_servers(as_json)
+    found = servers_here()
+    if as_json:
+        show_json(json.dumps([dataclasses.asdict(server) for server in found], indent=2))
+        return 0
+    if not found:
+        click.echo("No database server is seen on this machine.")
+        click.echo(f"Next: {program()} mysql://USER@HOST/DATABASE     (or postgresql://, redis://, HOST:PORT)")
+        return 0
+    click.echo(f"{counted(len(found), 'server')} on this machine; none was connected to.")
+    for server in found:
+        at = ", ".join(server.addresses) or "no address that can be reached from here"
+        click.echo(f"\n{server.name}: {at}")
+        for remark in server.notes:
+            click.echo(f"  {remark}")
+        if server.target is not None:
+            click.echo(f"  {program()} {server.target}")
+    click.echo(f"\nAdd your account, such as mysql://USER@… . Next: {program()} doctor   (examines them all)")
+    return 0
 
 
 def _find(target: str | None, options: dict[str, Any]) -> Server:
@@ -159,7 +179,7 @@ def _show(found: Distance, failed: HowfarError | None, options: dict[str, Any]) 
     if options["prometheus"] is not None:
         options["prometheus"].write_text(formats.prometheus_text(found), encoding="utf-8")
     if options["as_json"]:
-        click.echo(found.model_dump_json(indent=2))
+        show_json(found.model_dump_json(indent=2))
     elif options["as_csv"]:
         click.echo(formats.csv_text(found), nl=False)
     elif failed is None:

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from howfar.distance.local import socket_saving_ns
 from howfar.distance.meaning import explain
-from howfar.distance.path import path_facts
+from howfar.distance.path import locate, path_facts
 from howfar.distance.record import (
     MOST_REQUESTS,
     Address,
@@ -231,7 +231,7 @@ class _Measuring:
                 "product": self._product(identity, last),
                 "connection": connection_of(opened),
                 "encryption": self._encryption(last),
-                "path": path_facts(last, identity, samples.query, samples.ping),
+                "path": path_facts(last, locate(last), identity, samples.query, samples.ping),
                 "first_request_ns": cold.latencies_ns[0][0],
                 "request": Latencies.of(self.requests.query_name, samples.query, cold.refusals[0]),
                 "ping": Latencies.of(self.requests.ping_name, samples.ping, samples.ping_refusal)

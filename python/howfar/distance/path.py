@@ -8,6 +8,7 @@ from ipaddress import ip_address
 
 from howfar.distance.record import Fact, PathFacts, PathKind
 from howfar.distance.requests import Identity
+from howfar.doctor.peer_location import PeerLocation, tcp_peer, unix_peer
 from howfar.engine.messages import Opened
 
 _TIMES_PING = 2.0
@@ -15,38 +16,60 @@ _LEAST_NS = 200_000
 """A request takes twice a ping, and so much longer: something nearer than the server probably answers the pings."""
 
 
-def path_facts(opened: Opened, identity: Identity, query_ns: Sequence[int], ping_ns: Sequence[int]) -> PathFacts:
-    """What is known of the path of an open connection."""
-    kind, says, evidence = _kind(opened)
+def locate(opened: Opened) -> PeerLocation:
+    """Where the other end of an open connection is, as far as this machine's procfs says."""
+    if opened.local_address is None:
+        return unix_peer(opened.peer_address, opened.peer_pid or 0)
+    return tcp_peer(_endpoint(opened.local_address), _endpoint(opened.peer_address))
+
+
+def path_facts(
+    opened: Opened, location: PeerLocation, identity: Identity, query_ns: Sequence[int], ping_ns: Sequence[int]
+) -> PathFacts:
+    """What is known of the path of an open connection. Pure."""
+    kind, says, evidence = _kind(opened, location)
+    facts = (
+        *_named(identity),
+        *_listener(location),
+        *_numbers(opened, identity),
+        *_addresses(opened, identity),
+        *_pings(query_ns, ping_ns),
+    )
     return PathFacts(
         kind=kind,
         says=says,
         evidence=evidence,
         mtu=opened.path_mtu,
-        between=(
-            *_named(identity),
-            *_numbers(opened, identity),
-            *_addresses(opened, identity),
-            *_pings(query_ns, ping_ns),
-        ),
+        between=facts,
         peer_address=opened.peer_address,
         local_address=opened.local_address,
     )
 
 
-def _kind(opened: Opened) -> tuple[PathKind, str, str]:
-    if opened.address_family == "unix":
-        if opened.peer_pid == 0:
-            return "socket", "a Unix socket into another container", "the listening process is in another PID namespace"
-        return "socket", "a Unix socket of this machine", f"the process {opened.peer_pid} listens on it"
-    peer, local = host_of(opened.peer_address), host_of(opened.local_address or "")
-    if not local:
-        return "unknown", "unknown", "the connection's own address is not known"
-    if ip_address(peer).is_loopback:
-        return "loopback", "this machine's loopback interface", f"{peer} is a loopback address"
-    if peer == local:
-        return "this_machine", "an address of this machine", f"both ends have the address {peer}"
-    return "other_machine", "another machine", f"from {local} to {peer}"
+def _kind(opened: Opened, location: PeerLocation) -> tuple[PathKind, str, str]:
+    elsewhere, same = location.same_namespace.holds is False, location.same_namespace.evidence
+    if opened.local_address is None:
+        return "socket", "a Unix socket into a container" if elsewhere else "a Unix socket of this machine", same
+    if location.here.holds is None:
+        return "unknown", location.here.evidence, location.here.evidence
+    if not location.here.holds:
+        return "other_machine", "another machine", location.here.evidence
+    if elsewhere:
+        return "passed_on", "this machine, into another network namespace (a container's published port?)", same
+    if ip_address(host_of(opened.peer_address)).is_loopback:
+        return "loopback", "this machine's loopback interface", location.here.evidence
+    return "this_machine", "an address of this machine", location.here.evidence
+
+
+def _endpoint(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _listener(location: PeerLocation) -> Iterator[Fact]:
+    if location.passed_on == "forwarder" and location.listener is not None:
+        name = location.listener.name
+        yield Fact(what=name, says=f"{name} passes the connection on", evidence=f"{location.listens} listens there")
 
 
 def host_of(endpoint: str) -> str:
