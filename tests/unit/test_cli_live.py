@@ -15,14 +15,14 @@ from tests.unit.fake_lab import FakeClock, fake_info, fakes
 from tests.unit.rendered import GOLDEN, is_golden
 
 from howfar.cli.opening import hand_over, show_opening, take_over
-from howfar.cli.progress import Lines, Outlook, Picture, Progress, number, observer, ratio, time_left
+from howfar.cli.progress import Lines, Outlook, Picture, Progress, ended, number, observer, ratio, time_left
 from howfar.engine.messages import LoadJob
 from howfar.plan.load import LoadedPlan, load_plan
 from howfar.runner.preflight import with_rates
 from howfar.runner.run import conduct
 from howfar.runner.stopping import ArmStanding, Forecast
 from howfar.stats.estimate import Estimate
-from howfar.store.records import ArmRole
+from howfar.store.records import ArmRole, StopReason
 from howfar.store.run_file import create
 
 SIZES = [(40, 12), (80, 24), (120, 40)]
@@ -153,16 +153,17 @@ def _screen(written: str) -> str:
     return re.sub(r"\x1b\[[?0-9;]*[A-Za-z]|\r", "", written.replace("\x1b[2K", "\n"))
 
 
-def test_without_a_terminal_there_is_a_line_now_and_then(tmp_path: Path, clock: FakeClock) -> None:
+def test_without_a_terminal_there_is_a_line_after_each_trial(tmp_path: Path, clock: FakeClock) -> None:
     loaded = load_plan("paths", quick=True)
     stream = io.StringIO()
     filmed(Lines(loaded.plan, stream, clock()), lambda: "", clock, tmp_path / "a.howfar", loaded)
     text = stream.getvalue()
     assert "\x1b" not in text and "\r" not in text
     assert text.startswith("paths: What does it cost")
-    assert text.count("\n") < 20, "fewer than trials"
     assert text.count("after block") == 8
-    assert "block 2, 3/7 socket (again): void: the link was too slow" in text
+    assert "\nblock 1, 1/7 socket: 30,000 queries/s\n" in text
+    assert "\nblock 2, 3/7 socket (again): void: the link was too slow\n" in text
+    assert not ended(StopReason.TIME, 0, 158e9).startswith("Done")
 
 
 def test_the_expected_end_is_calm() -> None:

@@ -1,4 +1,4 @@
-"""Progress of a run: a picture on a terminal, a line now and then elsewhere. Always on stderr."""
+"""Progress of a run: a picture on a terminal, a line after each trial elsewhere. Always on stderr."""
 
 from __future__ import annotations
 
@@ -46,8 +46,6 @@ _DONE = {
 }
 REFRESH_PER_S = 2
 """Drawings per second: they take CPU from the measured paths, and two are enough for an eye."""
-SILENT_S = 60
-"""Seconds without a line, where there is no terminal, after which a trial gets one."""
 _MOST_RATIOS = 8
 _FIRST_INTERVALS = 4
 """Blocks after which the expected end is looked at again: before, nothing is known of the scatter."""
@@ -97,6 +95,8 @@ def ended(stop: StopReason, blocks: int, took_ns: float) -> str:
     """How a run ended. Empty after Ctrl-C: what was kept is said where the command ends."""
     if stop not in _DONE:
         return ""
+    if not blocks:
+        return f"Ended after {time_left(took_ns)} without a complete block: {STOPPED[stop]}."
     return f"Done in {time_left(took_ns)}, {counted(blocks, 'block')}: {_DONE[stop]}."
 
 
@@ -150,7 +150,7 @@ class Progress(Observer):
 
 
 class Lines(Progress):
-    """Prints lines: those of a run's beginning and end, one after each block, and trials only if nothing was said for a while."""
+    """Prints lines: of the beginning and the end, and after each trial and block."""
 
     def __init__(self, plan: Plan, stream: TextIO, began_ns: int) -> None:
         super().__init__(plan, stream, began_ns)
@@ -158,7 +158,6 @@ class Lines(Progress):
         self._factors: dict[str, Mapping[str, FactorValue]] = {}
         self._again = (0, 0)
         self._left_out = 0
-        self._printed_ns = 0.0
 
     def preparing(self, step: str) -> None:
         if not self._named:
@@ -167,7 +166,6 @@ class Lines(Progress):
         self.said(step)
 
     def said(self, sentence: str) -> None:
-        self._printed_ns = self._elapsed_ns()
         print(sentence, file=self._stream, flush=True)
 
     def resumed(self, differs: Sequence[str]) -> None:
@@ -192,11 +190,8 @@ class Lines(Progress):
             )
 
     def trial_ended(self, trial: Trial) -> None:
-        confirms = trial.block >= CONFIRMATION_BLOCK
         void = trial.status is TrialStatus.VOID
-        if not (void or confirms or self._elapsed_ns() - self._printed_ns >= SILENT_S * 1e9):
-            return
-        position = "" if confirms else f" {trial.position + 1}/{len(self._factors)}"
+        position = "" if trial.block >= CONFIRMATION_BLOCK else f" {trial.position + 1}/{len(self._factors)}"
         own = None if void else own_figure(self._factors.get(trial.arm, {}), [trial], self._unit)
         result = (
             f"void: {trial.void_reason}" if void else "measured" if own is None else f"{number(own.value)} {own.unit}"
