@@ -290,7 +290,12 @@ def test_plans_lists_what_and_how_long(howfar: Howfar, monkeypatch: pytest.Monke
     assert all(len(line) <= 80 for line in out.splitlines())
     code, out, _ = howfar("plans", "paths")
     assert code == 0
-    for word in ("socket, tcp, remote, forwarded-socket", "By default: 5 min", "With --full: ", "published test"):
+    for word in (
+        "socket, tcp, remote, forwarded-socket",
+        "By default: 4 min to 5 min",
+        "With --full: ",
+        "published test",
+    ):
         assert word in out
 
 

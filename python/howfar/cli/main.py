@@ -6,12 +6,9 @@ import contextlib
 import errno
 import os
 import sys
-import tempfile
-import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -35,8 +32,7 @@ _NAMELESS = "\0"
 """The word that stands before its arguments once they are recognised; no argument can be this."""
 
 
-@dataclass(frozen=True)
-class _Entry:
+class _Entry(NamedTuple):
     """A command: where it is, and its line in the help."""
 
     where: str
@@ -308,6 +304,9 @@ def _say(message: str, advice: str) -> None:
 
 
 def _bug(error: Exception) -> int:
+    import tempfile
+    import traceback
+
     if os.environ.get("HOWFAR_DEBUG") == "1":
         traceback.print_exc()
         return BUG
