@@ -248,7 +248,7 @@ def _listed(group: Sequence[Candidate], holders: dict[int, Process]) -> ServerHe
         if holder is not None:
             notes.append(f"{holder.name} (pid {holder.pid}) passes this address on")
         else:
-            notes.append(f"probably: its usual address; {_who()} may not see which program listens")
+            notes.append("probably: its usual address; which program listens is not seen")
     elif not candidate.certain:
         notes.append(f"probably these addresses: {_who()} may not see the sockets of {procfs.account(process.uid)}")
         if len(pids) > 1:

@@ -24,7 +24,7 @@ FORWARDERS = (
 """As the kernel names them, which cuts names at 15 characters: systemd-socket-proxyd is one of these."""
 NETWORKS = Path("/sys/class/net")
 _SEARCH_S = 0.15
-"""Time for a search of all processes for the owner of a socket."""
+"""CPU time for a search of all processes for the owner of a socket."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def tcp_peer(local: Address, peer: Address) -> PeerLocation:
     owner = next(iter(owners({row.inode for row in rows_of_it}).values()), None)
     if owner is None:
         accounts = sorted({procfs.account(row.uid) for row in rows_of_it})
-        said = f"a program that {_self()} may not see" + (f", of the account {', '.join(accounts)}" if accounts else "")
+        said = "a program that is not seen" + (f", of the account {', '.join(accounts)}" if accounts else "")
         return PeerLocation(here, same, None, said, None)
     return PeerLocation(here, same, owner, *_named(owner))
 
@@ -91,7 +91,7 @@ def unix_peer(path: str, pid: int) -> PeerLocation:
         return PeerLocation(here, away, None, "a program in another PID namespace", None)
     listener = procfs.process(pid)
     if listener is None:
-        unseen = f"process {pid}, which {_self()} may not see"
+        unseen = f"process {pid}, which is not seen"
         return PeerLocation(here, Fact(None, unseen), None, unseen, None)
     same = {kind: _same_namespace(pid, kind) for kind in ("net", "pid")}
     differing = [kind for kind, is_same in same.items() if is_same is False]
@@ -108,10 +108,10 @@ def owners(inodes: Iterable[int]) -> dict[int, Process]:
     """The processes that hold these sockets, as far as they are seen in a short search; forwarders are searched first."""
     missing = set(inodes)
     found: dict[int, Process] = {}
-    until = time.monotonic() + _SEARCH_S
+    until = time.thread_time() + _SEARCH_S
     names = procfs.names() if missing else {}
     for pid in sorted(names, key=lambda pid: names[pid] not in FORWARDERS):
-        if not missing or time.monotonic() > until:
+        if not missing or time.thread_time() > until:
             break
         held = (procfs.socket_inodes(pid) or set()) & missing
         if held and (holder := procfs.process(pid)) is not None:
