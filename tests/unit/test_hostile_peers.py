@@ -16,10 +16,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.fake_peers import MODES, FakePeer
 
-from howfar.doctor.findings import Kind
+from howfar.doctor import examine
+from howfar.doctor.candidates import SYSTEM_UIDS, Candidate
+from howfar.doctor.kind import Kind
+from howfar.doctor.procfs import Process
 from howfar.doctor.protocols import PROTOCOLS
 from howfar.doctor.protocols.session import Endpoint, GuardedSession, NotThis, Refused
-from howfar.doctor.targets import Login
+from howfar.doctor.targets import Login, Logins
 from howfar.lab.servers import peer as peers
 
 LOGIN = Login("me", "")
@@ -108,7 +111,10 @@ def test_nothing_more_is_asked_after_an_answer_that_breaks_the_protocol(kind: Ki
 
 _MEASURED = """
 import resource, sys
-from howfar.doctor.findings import Kind
+from howfar.doctor import examine
+from howfar.doctor.candidates import SYSTEM_UIDS, Candidate
+from howfar.doctor.kind import Kind
+from howfar.doctor.procfs import Process
 from howfar.doctor.protocols import PROTOCOLS
 from howfar.doctor.protocols.session import Endpoint, NotThis, Refused
 from howfar.doctor.targets import Login
@@ -216,3 +222,14 @@ def test_other_servers_are_still_reported() -> None:
         (part,) = [one for one in [*seen["servers"], *seen["unseen"]] if f"127.0.0.1:{peer.port}" in json.dumps(one)]
         assert "it sent" in json.dumps(part), "what the peer did"
     assert "a bug in howfar" not in done.stderr
+
+
+def test_of_the_processes_of_one_user_few_are_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """[peer-1] Anybody may start a thousand processes that are named like servers."""
+    user = SYSTEM_UIDS + 7
+    found = [Candidate(Kind.MYSQL, Process(pid, "mysqld", user, ()), (), True) for pid in range(2, 1002)]
+    monkeypatch.setattr(examine, "discover", lambda: (found, ()))
+    asked: list[Candidate] = []
+    monkeypatch.setattr(examine, "identify", lambda candidate, logins, target: asked.append(candidate))
+    _, unseen = examine._found(Logins(LOGIN, LOGIN, LOGIN))
+    assert len(asked) == examine._MOST_OF_A_USER and "984 more processes" in unseen[0].what

@@ -22,6 +22,8 @@ from howfar.doctor.procfs import LISTEN, Process, TcpRow, UnixRow, may_use
 from howfar.services import SERVICES
 
 PROGRAMS = {program: Kind(name) for name, service in SERVICES.items() for program in service.programs}
+SYSTEM_UIDS = 1000
+"""Lowest UID of users; below are accounts of the system (Debian's and Red Hat's ranges)."""
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -53,6 +55,11 @@ class Candidate:
     addresses: tuple[ListenAddress, ...]
     certain: bool
     """Whether the addresses are those of the process; otherwise they are guessed from account, name and port."""
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the process is of root, a system account or the user. Anybody may name a process mysqld and wait for passwords."""
+        return self.process is not None and (self.process.uid < SYSTEM_UIDS or self.process.uid == os.geteuid())
 
 
 def kind_of(process: Process) -> Kind | None:

@@ -61,8 +61,6 @@ def _unseen(search: Search) -> tuple[Unseen, ...]:
 
 
 _AS_ROOT = "run howfar doctor as root"
-SYSTEM_UIDS = 1000
-"""Lowest UID of users; below are accounts of the system (Debian's and Red Hat's ranges)."""
 _X_PORT = 33060
 """Default port of MySQL's X protocol."""
 State = Literal["works", "gone", "elsewhere", "unseen"]
@@ -95,7 +93,7 @@ class Known:
 
 def identify(candidate: Candidate, logins: Logins, target: Target | None) -> Known | None:
     """The server that answers. None when a guess was wrong: nothing there answers as such a server would."""
-    trusted = target is not None or _is_trusted(candidate.process)
+    trusted = target is not None or candidate.is_trusted
     login = _login(candidate, logins, target, trusted)
     known = Known(candidate.kind, candidate.process, target, login, certain=candidate.certain, trusted=trusted)
     silent = []
@@ -108,11 +106,6 @@ def identify(candidate: Candidate, logins: Logins, target: Target | None) -> Kno
         _not_answering(known, address, candidate.certain)
     known.name = known.name or candidate.kind.shown
     return known
-
-
-def _is_trusted(process: Process | None) -> bool:
-    """Whether the process is of root, a system account or the user. Anybody may name a process mysqld and wait for passwords."""
-    return process is not None and (process.uid < SYSTEM_UIDS or process.uid == os.geteuid())
 
 
 def _login(candidate: Candidate, logins: Logins, target: Target | None, trusted: bool) -> Login:

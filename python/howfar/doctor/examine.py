@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -47,6 +48,8 @@ from howfar.lab.idle import cannot_poll
 Answer = TypeVar("Answer")
 _NO_REPORT = SelfReport(None, (), (), {})
 _BUNDLE_READS = 6
+_MOST_OF_A_USER = 16
+"""Most processes of one user that are examined without being named: anybody may name processes mysqld, and each takes time."""
 
 
 @dataclass
@@ -100,8 +103,25 @@ def examine(targets: Sequence[Target], logins: Logins, seconds: float) -> Examin
 
 def _found(logins: Logins) -> tuple[list[Known], tuple[Unseen, ...]]:
     candidates, unseen = discover()
-    known = [identify(candidate, logins, None) for candidate in candidates]
-    return [server for server in known if server is not None], unseen
+    seen: Counter[int] = Counter()
+    known: list[Known] = []
+    for candidate in candidates:
+        if candidate.process is not None and not candidate.is_trusted:
+            seen[candidate.process.uid] += 1
+            if seen[candidate.process.uid] > _MOST_OF_A_USER:
+                continue
+        if (server := identify(candidate, logins, None)) is not None:
+            known.append(server)
+    left_out = tuple(
+        Unseen(
+            what=f"{count - _MOST_OF_A_USER} more processes of {procfs.account(uid)} that are named like servers",
+            why=f"at most {_MOST_OF_A_USER} of a user are examined",
+            how="howfar doctor DSN",
+        )
+        for uid, count in seen.items()
+        if count > _MOST_OF_A_USER
+    )
+    return known, (*unseen, *left_out)
 
 
 def _named(targets: Sequence[Target], logins: Logins) -> tuple[list[Known], tuple[Unseen, ...]]:

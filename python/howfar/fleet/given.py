@@ -170,6 +170,8 @@ def _session(given: GivenServer, endpoint: Endpoint) -> Iterator[SqlSession]:
         ) from error
     try:
         yield session
+    except NotThis as error:
+        raise LabError(f"the server at {endpoint.where} stopped answering: {error}") from error
     finally:
         session.close()
 

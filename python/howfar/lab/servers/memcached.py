@@ -130,7 +130,7 @@ class MemcachedDialect:
             own = [one for one in seen if one.get("listen_addr") == f"unix:{settings.socket}"]
             answered = [one for one in own if one.get("state") == _ANSWERED]
             return found | {"host": "localhost", "listener": answered[0]["listen_addr"]} if answered else found
-        name = lines.socket.getsockname()
+        name = lines.peer.socket.getsockname()
         own = [one for one in seen if one.get("addr") == f"tcp:{name[0]}:{name[1]}"]
         # Behind a program in between the address is that program's.
         own = own or [one for one in seen if one.get("state") == _ANSWERED]
