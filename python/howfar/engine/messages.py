@@ -87,11 +87,11 @@ Target = Annotated[UnixTarget | TcpTarget, Field(discriminator="kind")]
 
 
 class Tls(Message):
-    """Encryption that must be had, unless it is `optional`: a server that cannot is refused, never spoken to in plain."""
+    """Encryption that must be had: a server that cannot is refused, never spoken to in plain."""
 
     versions: Literal["any", "1.2", "1.3"] = "any"
-    verify: Literal["none", "ca", "full"] = "none"
-    """`ca`: signed by an authority of `ca_file`; `full`: and made out to `server_name`."""
+    verify: Literal["none", "ca", "full", "password"] = "none"
+    """`ca`: signed by an authority of `ca_file`; `full`: and made out to `server_name`; `password`: or proven by the password."""
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
@@ -100,12 +100,12 @@ class Tls(Message):
     resumption: bool = True
     """Later connections may resume the session of an earlier one."""
     server_name: str | None = None
-    """The name or address that the certificate must carry under `full`."""
+    """The server's name or address as the user gave it. The certificate must carry it under `full`; a name is sent to the server."""
+    sni: bool = True
+    """Send the name (SNI); addresses are never sent."""
     direct: bool = False
     """PostgreSQL from version 17 on: TLS begins with the first byte, and is not asked for (`sslnegotiation=direct`)."""
-    optional: bool = False
-    """A server that offers no TLS is spoken to without it, as the clients of MySQL and PostgreSQL do by default. For Redis and
-    Memcached, which are not asked, it must be had."""
+    channel_binding: Literal["disable", "prefer", "require"] = "prefer"
 
 
 class Service(Message):
@@ -327,26 +327,6 @@ class Arrivals(Message):
     shape: Literal["constant", "poisson", "bursts"] = "poisson"
     burst: int = Field(default=10, ge=1, le=1_000_000)
     """Requests due at one moment under `bursts`; the moments are evenly spaced."""
-
-
-class PingRequest(Message):
-    """One request. SQL is one word, a command of Redis its words, of Memcached the words of its line. No words: the protocol's own
-    ping."""
-
-    words: tuple[str, ...] = Field(max_length=8)
-
-
-class AskInTurn(Message):
-    """A later line on a ping job's stdin: send these requests in turn, each after the answer to the one before, for so many rounds.
-    Answered by `asked`."""
-
-    command: Literal["ask"] = "ask"
-    requests: tuple[PingRequest, ...] = Field(min_length=1, max_length=8)
-    rounds: int = Field(ge=1, le=1_000_000)
-    within_ns: int = Field(ge=0, le=86_400_000_000_000)
-    """No round begins later than this after the first one."""
-    at_ns: int = Field(default=0, ge=0)
-    """When the first round is to begin, by the monotonic clock; 0: at once."""
 
 
 class AskStats(Message):
@@ -580,15 +560,6 @@ class Fairness(Message):
     transactions_stddev: float
     busy_mean_ns: float
     busy_stddev_ns: float
-
-
-class FetchAnswer(Message):
-    """A later line on a ping job's stdin: send one request and give its answer's rows. Answered by `fetched`."""
-
-    command: Literal["fetch"] = "fetch"
-    request: PingRequest
-    rows: bool
-    """Without, the answer may be large: bytes and times alone."""
 
 
 Towards = Literal["to_server", "to_client"]
@@ -843,13 +814,6 @@ class NullJob(Message):
     """MariaDB leaves out of an execute's answer the definitions that the client has from the prepare."""
 
 
-class OpenConnection(Message):
-    """A later line on a ping job's stdin: open a connection, timing each step; the open one is closed first, with the protocol's
-    goodbye. Answered by `opened` or `not_opened`."""
-
-    command: Literal["open"] = "open"
-
-
 class PacketsJob(Message):
     """Record what packets carry: of a file, or of a capture that is still being written."""
 
@@ -885,24 +849,6 @@ class PageJob(Message):
     """After `ready` it waits for the line `begin`."""
     connect_timeout_ns: int = Field(default=10_000_000_000, ge=1, le=86_400_000_000_000)
     stall_timeout_ns: int = Field(default=30_000_000_000, ge=1, le=86_400_000_000_000)
-
-
-class PingJob(Message):
-    """Time connections and requests to one server, one at a time. The job itself does nothing: it follows the commands on its stdin,
-    and ends with it."""
-
-    job: Literal["ping"] = "ping"
-    version: Literal[2] = 2
-    protocol: Literal["mysql", "postgresql", "redis", "memcached"]
-    target: Target
-    user: str
-    """Empty for the default user of Redis, and for Memcached."""
-    password: str = Field(default="", repr=False)
-    database: str
-    """Name of the database; with Redis its number, or empty."""
-    session: Session = Session()
-    step_timeout_ns: int = Field(ge=1, le=86_400_000_000_000)
-    """Longest time for each step of a connection, and for each answer."""
 
 
 class PingPongJob(Message):
@@ -1144,15 +1090,6 @@ class SetLink(Message):
     to_client: Direction
 
 
-class Step(Message):
-    """A step that has ended."""
-
-    name: Literal["tls", "login", "connect", "greeting", "tls_request"]
-    took_ns: int
-    round_trips: int
-    """Times that the server was waited for, as its protocol has it; a Unix socket's connect has none."""
-
-
 class TablesJob(Message):
     """Make, warm or drop a workload's tables: sysbench's `prepare`, `warmup` (`prewarm`) and `cleanup`.
 
@@ -1264,26 +1201,6 @@ class AcknowledgementLog(Message):
     """Keys without an answer before their connection or the job ended: they may be on the server or not."""
 
 
-class Asked(Message):
-    """The answers to an `ask`."""
-
-    event: Literal["asked"] = "asked"
-    began_ns: int
-    """When the first round began, by the monotonic clock."""
-    late_ns: int
-    """How much later that was than asked for."""
-    latencies_ns: tuple[tuple[int, ...], ...]
-    """For each request, its rounds in order: from before it is sent until the last byte of its answer was received."""
-    refusals: tuple[str | None, ...]
-    """For each request, the server's first refusal of it. A refusal is an answer, and timed."""
-    lost: Failed | None
-    """What ended the connection, after the rounds given here."""
-    min_rtt_ns: int | None
-    """The kernel's smallest round trip of this connection. It may hold the server's time: an acknowledgement can ride on an answer."""
-    retransmits: int | None
-    """Segments sent again since the connection began."""
-
-
 class Begun(Message):
     """A held job begins: when, by the monotonic clock, and how much later than requested."""
 
@@ -1297,22 +1214,6 @@ class Digests(Message):
 
     event: Literal["digests"] = "digests"
     texts: tuple[str, ...]
-
-
-class Fetched(Message):
-    """The answer to a `fetch`."""
-
-    event: Literal["fetched"] = "fetched"
-    took_ns: int
-    """From before the request is sent to the last byte of its answer, and to the first."""
-    first_byte_ns: int
-    bytes: int
-    """Bytes of the answer as the socket gave them."""
-    rows: tuple[tuple[str | None, ...], ...]
-    """Of a key-value store: a row for each line or element."""
-    refusal: str | None
-    lost: Failed | None
-    """What ended the connection instead."""
 
 
 class Finished(Message):
@@ -1430,58 +1331,12 @@ class Measuring(Message):
     warmup_transactions: int
 
 
-class NotOpened(Message):
-    """A connection could not be opened; the steps before `step` have ended well."""
-
-    event: Literal["not_opened"] = "not_opened"
-    steps: tuple[Step, ...]
-    step: Literal["tls", "login", "connect", "greeting", "tls_request"]
-    waited_ns: int
-    """From the beginning of `step` to the failure."""
-    timed_out: bool
-    """The time limit of the step ended it."""
-    syn_retransmits: int | None
-    """SYNs that were sent again."""
-    failure: Failed
-
-
 class NullReady(Message):
     """Clients may connect."""
 
     event: Literal["null_ready"] = "null_ready"
     port: int | None
     """None: a Unix socket."""
-
-
-class Opened(Message):
-    """A connection is open and logged in. `None` means: cannot be asked on this transport, or of this server."""
-
-    event: Literal["opened"] = "opened"
-    steps: tuple[Step, ...]
-    """In the order of time; together they are the whole opening but for the client's own work in between."""
-    address_family: Literal["unix", "inet", "inet6"]
-    local_address: str | None
-    """`host:port`; `None`: a Unix socket."""
-    peer_address: str
-    """Socket path, or `host:port`."""
-    peer_pid: int | None
-    """`SO_PEERCRED`, Unix sockets only; 0: a process in another PID namespace."""
-    server_version: str | None
-    """As it said during the login. None: a key-value store."""
-    connection_id: int | None
-    """MySQL's number of the connection, PostgreSQL's process, as said during the login."""
-    auth_method: str
-    """How the password was proved; `none`: it was not asked for."""
-    tls_version: str | None
-    tls_cipher: str | None
-    tls_group: str | None
-    tls_resumed: bool
-    handshake_rtt_ns: int | None
-    """The kernel's own measure of TCP's handshake, from before anything else was sent."""
-    syn_retransmits: int | None
-    """SYNs that were sent again."""
-    path_mtu: int | None
-    """Largest packet that the path carries, as far as the kernel knows."""
 
 
 class PacketsEnded(Message):
@@ -1681,11 +1536,9 @@ ProbeEvent = Annotated[Listening | RttResult | GoodputResult | Failed, Field(dis
 
 Event = Annotated[
     AcknowledgementLog
-    | Asked
     | Begun
     | Digests
     | Failed
-    | Fetched
     | Finished
     | GoodputResult
     | Info
@@ -1694,9 +1547,7 @@ Event = Annotated[
     | LinkStats
     | Listening
     | Measuring
-    | NotOpened
     | NullReady
-    | Opened
     | PacketsEnded
     | PingPong
     | Ready
@@ -1727,7 +1578,6 @@ JOBS: Final[dict[str, type[Message]]] = {
     "null": NullJob,
     "packets": PacketsJob,
     "page": PageJob,
-    "ping": PingJob,
     "pingpong": PingPongJob,
     "record": RecordJob,
     "repeat": RepeatJob,
@@ -1741,10 +1591,7 @@ JOBS: Final[dict[str, type[Message]]] = {
 """By the field `job`."""
 
 COMMANDS: Final[dict[str, type[Message]]] = {
-    "ask": AskInTurn,
     "begin": Begin,
-    "fetch": FetchAnswer,
-    "open": OpenConnection,
     "record_finish": RecordFinish,
     "record_for": RecordFor,
     "set": SetLink,
@@ -1755,11 +1602,9 @@ COMMANDS: Final[dict[str, type[Message]]] = {
 
 EVENTS: Final[dict[str, type[Message]]] = {
     "acknowledgement_log": AcknowledgementLog,
-    "asked": Asked,
     "begun": Begun,
     "digests": Digests,
     "failed": Failed,
-    "fetched": Fetched,
     "finished": Finished,
     "goodput": GoodputResult,
     "info": Info,
@@ -1768,9 +1613,7 @@ EVENTS: Final[dict[str, type[Message]]] = {
     "link_stats": LinkStats,
     "listening": Listening,
     "measuring": Measuring,
-    "not_opened": NotOpened,
     "null_ready": NullReady,
-    "opened": Opened,
     "packets_ended": PacketsEnded,
     "pingpong": PingPong,
     "ready": Ready,

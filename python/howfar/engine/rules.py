@@ -59,10 +59,10 @@ def _rule_of(kind: type[Message]) -> Callable[[_Rule], _Rule]:
 
 @_rule_of(Tls)
 def _tls(tls: Tls) -> None:
-    if tls.verify != "none" and tls.ca_file is None:
+    if tls.verify in ("ca", "full") and tls.ca_file is None:
         raise ValueError("verify needs ca_file")
-    if tls.verify == "full" and tls.server_name is None:
-        raise ValueError("verify=full needs server_name")
+    if tls.verify in ("full", "password") and tls.server_name is None:
+        raise ValueError("verify=full and verify=password need server_name")
     if (tls.cert_file is None) != (tls.key_file is None):
         raise ValueError("cert_file and key_file come together")
 

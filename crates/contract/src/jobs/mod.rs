@@ -28,8 +28,8 @@ pub use password::Password;
 pub use ping::{PingCommand, PingJob, PingProtocol, PingRequest};
 pub use repeat::{DigestsJob, RepeatJob, RepeatPage, RepeatStep, opened_before};
 pub use session::{
-    Algorithm, Compression, Connect, Driver, Listen, OnDisconnect, SessionJob, Target, Tls,
-    TlsVerify, TlsVersions, numeric,
+    Algorithm, ChannelBinding, Compression, Connect, Driver, Listen, OnDisconnect, SessionJob,
+    Target, Tls, TlsVerify, TlsVersions, numeric,
 };
 pub use sql::SqlProtocol;
 pub use tables::{Action, TablesJob};

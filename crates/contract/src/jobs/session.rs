@@ -80,6 +80,20 @@ pub enum TlsVerify {
     Ca,
     /// And made out to `server_name`.
     Full,
+    /// As under `full`, or proven by the account's password, as MariaDB does from version 11.4 on. `ca_file` may be missing.
+    Password,
+}
+
+/// SCRAM bound to the server's certificate (PostgreSQL's SCRAM-SHA-256-PLUS), as libpq's `channel_binding`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ChannelBinding {
+    Disable,
+    /// Where the server offers it.
+    #[default]
+    Prefer,
+    /// Any other login is refused.
+    Require,
 }
 
 /// Encryption that must be had, unless it is `optional`: a server that cannot is refused, never spoken to in plain.
@@ -87,7 +101,7 @@ pub enum TlsVerify {
 #[serde(deny_unknown_fields, default)]
 pub struct Tls {
     pub versions: TlsVersions,
-    /// `ca`: signed by an authority of `ca_file`; `full`: and made out to `server_name`.
+    /// `ca`: signed by an authority of `ca_file`; `full`: and made out to `server_name`; `password`: or proven by the password.
     pub verify: TlsVerify,
     pub ca_file: Option<String>,
     pub cert_file: Option<String>,
@@ -96,13 +110,16 @@ pub struct Tls {
     pub cipher: Option<String>,
     /// Later connections may resume the session of an earlier one.
     pub resumption: bool,
-    /// The name or address that the certificate must carry under `full`.
+    /// The server's name or address as the user gave it. The certificate must carry it under `full`; a name is sent to the server.
     pub server_name: Option<String>,
+    /// Send the name (SNI); addresses are never sent.
+    pub sni: bool,
     /// PostgreSQL from version 17 on: TLS begins with the first byte, and is not asked for (`sslnegotiation=direct`).
     pub direct: bool,
     /// A server that offers no TLS is spoken to without it, as the clients of MySQL and PostgreSQL do by default. For Redis and
     /// Memcached, which are not asked, it must be had.
     pub optional: bool,
+    pub channel_binding: ChannelBinding,
 }
 
 impl Default for Tls {
@@ -116,8 +133,10 @@ impl Default for Tls {
             cipher: None,
             resumption: true,
             server_name: None,
+            sni: true,
             direct: false,
             optional: false,
+            channel_binding: ChannelBinding::Prefer,
         }
     }
 }
@@ -208,12 +227,18 @@ impl SessionJob {
         let tls = self.tls.as_ref();
         vec![
             (
-                tls.is_none_or(|tls| tls.verify == TlsVerify::None || tls.ca_file.is_some()),
+                tls.is_none_or(|tls| {
+                    matches!(tls.verify, TlsVerify::None | TlsVerify::Password)
+                        || tls.ca_file.is_some()
+                }),
                 "verify needs ca_file",
             ),
             (
-                tls.is_none_or(|tls| tls.verify != TlsVerify::Full || tls.server_name.is_some()),
-                "verify=full needs server_name",
+                tls.is_none_or(|tls| {
+                    matches!(tls.verify, TlsVerify::None | TlsVerify::Ca)
+                        || tls.server_name.is_some()
+                }),
+                "verify=full and verify=password need server_name",
             ),
             (
                 tls.is_none_or(|tls| tls.cert_file.is_some() == tls.key_file.is_some()),
