@@ -6,7 +6,7 @@ use std::cell::RefCell;
 
 use howfar_wire::mysql::auth::{Channel, KeySource, Secrecy};
 use howfar_wire::mysql::row::Work;
-use howfar_wire::postgres::auth::Exchange;
+use howfar_wire::postgres::auth::{Binding, Exchange};
 use howfar_wire::postgres::reply::{self, Block, Failure, Tag};
 use howfar_wire::postgres::{Answer, Framer, Malformed, Outcome};
 
@@ -97,7 +97,8 @@ fn messages(stream: &[u8], sizes: [usize; 2]) {
         let _ = reply::parameter(body);
         let _ = reply::row(body, |_| ());
         let mut out = Vec::new();
-        let went = exchange.request(body, ("somebody", PASSWORD), open, &mut out);
+        let account = ("somebody", PASSWORD);
+        let went = exchange.request(body, account, open, Binding::default(), &mut out);
         let shown = out
             .windows(PASSWORD.len())
             .any(|part| part == PASSWORD.as_bytes());

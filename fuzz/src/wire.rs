@@ -188,7 +188,7 @@ pub fn login(data: &[u8]) {
             Err(_) => break,
         }
     }
-    assert!(!asked || exchange.plugin() == auth::CACHING_SHA2);
+    assert!(!asked || [auth::CACHING_SHA2, auth::PARSEC].contains(&exchange.plugin()));
 }
 
 fn open(key: KeySource<'_>) -> Channel<'_> {

@@ -3,7 +3,12 @@
 //! [`Exchange`] is one attempt by one plugin, without I/O. The password itself leaves only through a channel that nobody else can
 //! read (verified TLS, a Unix socket, or the public key of the server), or by consent; [`Secrecy`] says which there is.
 
+use std::num::NonZeroU32;
+
 use ed25519_dalek::hazmat::{ExpandedSecretKey, raw_sign};
+use ed25519_dalek::{Signer, SigningKey};
+use ring::pbkdf2;
+use ring::rand::{SecureRandom, SystemRandom};
 use rsa::pkcs8::DecodePublicKey;
 use rsa::{Oaep, RsaPublicKey, rand_core::OsRng};
 use sha1::{Digest, Sha1};
@@ -15,6 +20,8 @@ pub const NATIVE: &str = "mysql_native_password";
 pub const CACHING_SHA2: &str = "caching_sha2_password";
 /// MariaDB's `ed25519`, by the name of its client side.
 pub const ED25519: &str = "client_ed25519";
+/// MariaDB's from version 11.6 on.
+pub const PARSEC: &str = "parsec";
 pub const CLEAR: &str = "mysql_clear_password";
 
 /// First byte of an "auth more data" packet.
@@ -25,9 +32,12 @@ const FAST_DONE: u8 = 3;
 const FULL_NEEDED: u8 = 4;
 /// What asks for the server's public key.
 const SEND_KEY: u8 = 2;
-/// The scrambles of all plugins but [`ED25519`], whose is longer.
+/// Scrambles of MySQL's plugins, and the longer ones of [`ED25519`] and [`PARSEC`].
 const SCRAMBLE: usize = 20;
 const LONG_SCRAMBLE: usize = 32;
+/// Bytes of the salt and of the key of [`PARSEC`].
+const SALT: usize = 18;
+const KEY: usize = 32;
 
 /// Who may read what is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +94,8 @@ pub enum Refused {
     NoKey,
     /// What should be a public key is none, or too short for the password.
     Key(String),
+    /// The system gives no random bytes.
+    NoRandomness,
 }
 
 impl From<Malformed> for Refused {
@@ -97,17 +109,25 @@ enum Plugin {
     Native,
     CachingSha2,
     Ed25519,
+    Parsec,
     Clear,
 }
 
 impl Plugin {
-    const ALL: [Self; 4] = [Self::Native, Self::CachingSha2, Self::Ed25519, Self::Clear];
+    const ALL: [Self; 5] = [
+        Self::Native,
+        Self::CachingSha2,
+        Self::Ed25519,
+        Self::Parsec,
+        Self::Clear,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Self::Native => NATIVE,
             Self::CachingSha2 => CACHING_SHA2,
             Self::Ed25519 => ED25519,
+            Self::Parsec => PARSEC,
             Self::Clear => CLEAR,
         }
     }
@@ -120,6 +140,8 @@ pub struct Exchange {
     scramble: Vec<u8>,
     /// The server's key was requested.
     key_requested: bool,
+    /// What a server keeps of the password for [`PARSEC`], known once it has sent its salt.
+    kept: Option<Vec<u8>>,
 }
 
 impl Exchange {
@@ -151,7 +173,7 @@ impl Exchange {
             .ok_or_else(|| Refused::Plugin(plugin.to_owned()))?;
         let length = match plugin {
             Plugin::Native | Plugin::CachingSha2 => SCRAMBLE,
-            Plugin::Ed25519 => LONG_SCRAMBLE,
+            Plugin::Ed25519 | Plugin::Parsec => LONG_SCRAMBLE,
             Plugin::Clear => 0,
         };
         let scramble = scramble
@@ -164,6 +186,7 @@ impl Exchange {
             Plugin::Native => native(secret, &scramble),
             Plugin::CachingSha2 => caching_sha2(secret, &scramble),
             Plugin::Ed25519 => ed25519(secret, &scramble),
+            Plugin::Parsec => Vec::new(), // asks for the salt
             Plugin::Clear => match secrecy {
                 Secrecy {
                     channel: Channel::Open { .. },
@@ -179,6 +202,7 @@ impl Exchange {
             plugin,
             scramble,
             key_requested: false,
+            kept: None,
         };
         Ok((exchange, proof))
     }
@@ -194,6 +218,9 @@ impl Exchange {
         password: &str,
         secrecy: Secrecy<'_>,
     ) -> Result<Option<Vec<u8>>, Refused> {
+        if self.plugin == Plugin::Parsec {
+            return self.salted(data, password).map(Some);
+        }
         if self.plugin != Plugin::CachingSha2 {
             return Err(Malformed::Unexpected("more of a login that has no more").into());
         }
@@ -219,6 +246,59 @@ impl Exchange {
             },
             _ => Err(Malformed::Unexpected("an unknown step of caching_sha2_password").into()),
         }
+    }
+
+    /// The proof of [`PARSEC`]: own random bytes, and a signature of both sides' by a key made of the password and the server's salt.
+    fn salted(&mut self, data: &[u8], password: &str) -> Result<Vec<u8>, Refused> {
+        let odd = Malformed::Unexpected("a salt of parsec out of its order or form");
+        let Some((&[b'P', rounds @ 0..=3], salt)) = data.split_first_chunk::<2>() else {
+            return Err(odd.into());
+        };
+        if salt.len() != SALT || self.kept.is_some() {
+            return Err(odd.into());
+        }
+        let mut nonce = [0; LONG_SCRAMBLE];
+        SystemRandom::new()
+            .fill(&mut nonce)
+            .map_err(|_| Refused::NoRandomness)?;
+        let key = parsec_key(password.as_bytes(), salt, rounds);
+        self.kept = Some([data, key.verifying_key().as_bytes()].concat());
+        let signature = key.sign(&[&self.scramble, &nonce[..]].concat());
+        Ok([&nonce[..], &signature.to_bytes()].concat())
+    }
+
+    /// Whether `info`, which comes with the server's OK, proves a certificate's SHA-256 `fingerprint`: as MariaDB does from version 11.4
+    /// on, by what it keeps of the password. `scramble` is that of the greeting.
+    pub fn proves(
+        &self,
+        password: &str,
+        scramble: &[u8; SCRAMBLE],
+        fingerprint: &[u8],
+        info: &[u8],
+    ) -> bool {
+        let secret = password.as_bytes();
+        let kept = match self.plugin {
+            _ if secret.is_empty() => return false, // anybody knows it
+            Plugin::Native => Sha1::digest(Sha1::digest(secret)).to_vec(),
+            Plugin::Ed25519 => {
+                let key = ExpandedSecretKey::from_bytes(&Sha512::digest(secret).into());
+                ed25519_dalek::VerifyingKey::from(&key).as_bytes().to_vec()
+            }
+            Plugin::Parsec => self.kept.clone().unwrap_or_default(),
+            Plugin::CachingSha2 | Plugin::Clear => return false,
+        };
+        // The server's scramble is the last that it sent for its oldest plugin.
+        let scramble = match self.plugin {
+            Plugin::Native => &self.scramble[..],
+            _ => scramble,
+        };
+        let proof = Sha256::new()
+            .chain_update(kept)
+            .chain_update(scramble)
+            .chain_update(fingerprint)
+            .finalize();
+        let text = info.strip_prefix(&[1]).unwrap_or_default();
+        format!("{proof:x}").as_bytes().eq_ignore_ascii_case(text)
     }
 
     /// The password with its zero, xor the scramble again and again, encrypted with the server's key.
@@ -274,6 +354,13 @@ fn ed25519(password: &[u8], scramble: &[u8]) -> Vec<u8> {
     raw_sign::<Sha512>(&secret, scramble, &public)
         .to_bytes()
         .to_vec()
+}
+
+fn parsec_key(password: &[u8], salt: &[u8], rounds: u8) -> SigningKey {
+    let count = NonZeroU32::new(1024 << u32::from(rounds)).unwrap_or(NonZeroU32::MIN);
+    let mut seed = [0; KEY];
+    pbkdf2::derive(pbkdf2::PBKDF2_HMAC_SHA512, count, salt, password, &mut seed);
+    SigningKey::from_bytes(&seed)
 }
 
 #[cfg(test)]
@@ -355,6 +442,73 @@ mod tests {
         public
             .verify_strict(&[9; 32], &signature.into())
             .expect("a server can verify it");
+    }
+
+    const SALTED: [u8; 20] = *b"P\0abcdefghijklmnopqr";
+
+    /// [cli-12] The server keeps the public key, and has sent salt and scramble.
+    #[test]
+    fn a_server_can_verify_a_proof_of_parsec() {
+        let scramble = [9; 32];
+        let (mut exchange, first) =
+            Exchange::switch(PARSEC, PASSWORD, &scramble, PRIVATE).expect("known");
+        assert!(first.is_empty(), "the salt is asked for");
+        let answer = exchange.more(&SALTED, PASSWORD, PRIVATE).expect("a salt");
+        let answer = answer.expect("an answer");
+        let (nonce, signature) = answer.split_first_chunk::<32>().expect("both parts");
+        let signature: [u8; 64] = signature.try_into().expect("64 bytes");
+        let public = parsec_key(PASSWORD.as_bytes(), &SALTED[2..], 0).verifying_key();
+        public
+            .verify_strict(&[scramble, *nonce].concat(), &signature.into())
+            .expect("the server can verify it");
+        let again = exchange.more(&SALTED, PASSWORD, PRIVATE);
+        assert!(matches!(again, Err(Refused::Malformed(_))), "it comes once");
+        for odd in [
+            &b"P\x04abcdefghijklmnopqr"[..],
+            b"Q\0abcdefghijklmnopqr",
+            b"P\0ab",
+            b"",
+        ] {
+            let (mut exchange, _) =
+                Exchange::switch(PARSEC, PASSWORD, &scramble, PRIVATE).expect("known");
+            let refused = exchange.more(odd, PASSWORD, PRIVATE);
+            assert!(matches!(refused, Err(Refused::Malformed(_))), "{odd:?}");
+        }
+    }
+
+    /// [tls-9] SHA256(what the server keeps of the password, the scramble, the fingerprint), in hex behind a byte 1.
+    #[test]
+    fn a_certificate_is_proven_by_the_password() {
+        let (scramble, fingerprint): ([u8; 20], _) = ([7; 20], [5; 32]);
+        let native = || {
+            Exchange::switch(NATIVE, PASSWORD, &scramble, PRIVATE)
+                .expect("known")
+                .0
+        };
+        let kept = Sha1::digest(Sha1::digest(PASSWORD));
+        let digest = Sha256::digest([&kept[..], &scramble, &fingerprint].concat());
+        let info = format!("\x01{digest:X}");
+        let proves = |exchange: &Exchange, password, fingerprint: &[u8], info: &str| {
+            exchange.proves(password, &scramble, fingerprint, info.as_bytes())
+        };
+        assert!(proves(&native(), PASSWORD, &fingerprint, &info));
+        assert!(!proves(&native(), "another", &fingerprint, &info));
+        assert!(
+            !proves(&native(), PASSWORD, &[6; 32], &info),
+            "of another certificate"
+        );
+        for info in ["", "\x01", &info[1..], "Welcome"] {
+            assert!(!proves(&native(), PASSWORD, &fingerprint, info), "{info:?}");
+        }
+        let (cached, _) = Exchange::first(CACHING_SHA2, PASSWORD, NONCE).expect("known");
+        assert!(!proves(&cached, PASSWORD, &fingerprint, &info));
+        let empty = Sha1::digest(Sha1::digest(""));
+        let digest = Sha256::digest([&empty[..], &scramble, &fingerprint].concat());
+        let known = format!("\x01{digest:x}");
+        assert!(
+            !proves(&native(), "", &fingerprint, &known),
+            "anybody knows no password"
+        );
     }
 
     #[test]

@@ -94,6 +94,20 @@ impl OkPacket {
         let status = fields.integer(2, "status flags")? as u16;
         Ok(Self { affected, status })
     }
+
+    /// The text that ends a whole OK packet: MariaDB puts its length before it, MySQL where more than text may follow.
+    pub fn info(payload: &[u8]) -> Result<&[u8], Malformed> {
+        let mut fields = Fields(payload);
+        fields.byte("OK marker")?;
+        fields.length("affected rows")?;
+        fields.length("last insert id")?;
+        fields.take(2 + 2, "status and warnings")?;
+        let rest = fields.0;
+        match fields.string("info") {
+            Ok(Some(text)) if fields.0.is_empty() => Ok(text),
+            _ => Ok(rest),
+        }
+    }
 }
 
 /// The head of the answer to a prepare; `parameters` and `columns` definitions follow, each list with an end packet unless empty.

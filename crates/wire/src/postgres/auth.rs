@@ -16,9 +16,12 @@ use super::{Malformed, request};
 use crate::mysql::auth::{Channel, Secrecy};
 
 const SCRAM: &str = "SCRAM-SHA-256";
-/// Without channel binding, in the header and in its base64.
+/// Bound to the server's certificate.
+const SCRAM_PLUS: &str = "SCRAM-SHA-256-PLUS";
+/// Headers of SCRAM: bound; bound if the server had offered it; not bound, because this side cannot or is not to.
+const BOUND: &str = "p=tls-server-end-point,,";
+const UNOFFERED: &str = "y,,";
 const UNBOUND: &str = "n,,";
-const UNBOUND_BASE64: &str = "biws";
 /// Servers have 4096 by default. More than this would keep a client busy on behalf of whoever answered.
 const MOST_ITERATIONS: u32 = 1_000_000;
 /// Bytes of randomness in a nonce.
@@ -35,6 +38,10 @@ pub enum Refused {
     Clear,
     /// The password would go to a server that was not verified, and nobody has consented to that.
     Unverified,
+    /// The channel must be bound, and the server lets in without that.
+    Unbound,
+    /// The channel must be bound, and it has no certificate by which to do that.
+    NoBinding,
     /// The server wants a password and there is none.
     NoPassword,
     /// The server asks for more rounds than are done here.
@@ -55,11 +62,24 @@ enum State {
     Begun,
     /// A proof was sent, and the server may only accept or refuse it.
     Proved,
-    /// SCRAM's first message was sent, with this nonce.
-    Scram(String),
+    /// SCRAM's first message was sent, with this nonce and header.
+    Scram {
+        nonce: String,
+        header: &'static str,
+    },
     /// SCRAM's second message was sent; the server must prove itself by this signature.
     Proving([u8; KEY]),
     Accepted,
+}
+
+/// What a login may be bound to, so that nobody between can pass it on.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Binding<'a> {
+    /// The digest of the server's certificate (`tls-server-end-point` of RFC 5929); `None`: no TLS, not wanted, or a certificate for which
+    /// none is defined.
+    pub end_point: Option<&'a [u8]>,
+    /// A login that is not bound is refused.
+    pub required: bool,
 }
 
 /// One login.
@@ -67,6 +87,7 @@ enum State {
 pub struct Exchange {
     state: State,
     method: &'static str,
+    bound: bool,
 }
 
 impl Default for Exchange {
@@ -74,6 +95,7 @@ impl Default for Exchange {
         Self {
             state: State::Begun,
             method: "none",
+            bound: false,
         }
     }
 }
@@ -95,10 +117,14 @@ impl Exchange {
         body: &[u8],
         (user, password): (&str, &str),
         secrecy: Secrecy<'_>,
+        binding: Binding<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), Refused> {
         let mut fields = Fields(body);
         let code = fields.int32("authentication")?;
+        if binding.required && !self.bound && matches!(code, 0 | 3 | 5) {
+            return Err(Refused::Unbound);
+        }
         if matches!(code, 3 | 5 | 10) && password.is_empty() {
             return Err(Refused::NoPassword);
         }
@@ -117,16 +143,11 @@ impl Exchange {
                 request::password(out, &md5(user, password, salt));
                 State::Proved
             }
-            (10, State::Begun) => {
-                offers_scram(fields)?;
-                self.method = "scram-sha-256";
-                let nonce = nonce()?;
-                let first = format!("{UNBOUND}{}", first_bare(&nonce));
-                request::sasl_initial(out, SCRAM, first.as_bytes());
-                State::Scram(nonce)
-            }
-            (11, State::Scram(nonce)) => {
-                let (last, signature) = prove(&nonce, fields.0, password)?;
+            (10, State::Begun) => self.begin_scram(fields, binding, out)?,
+            (11, State::Scram { nonce, header }) => {
+                let digest = binding.end_point.filter(|_| self.bound).unwrap_or_default();
+                let channel = STANDARD.encode([header.as_bytes(), digest].concat());
+                let (last, signature) = prove(&nonce, &channel, fields.0, password)?;
                 request::sasl(out, last.as_bytes());
                 State::Proving(signature)
             }
@@ -139,13 +160,28 @@ impl Exchange {
                 State::Proved
             }
             // A server that skips its own proof does not know the password.
-            (0, State::Scram(_) | State::Proving(_)) => return Err(Refused::Impostor),
+            (0, State::Scram { .. } | State::Proving(_)) => return Err(Refused::Impostor),
             (0..=12, _) if SPOKEN.contains(&code) => {
                 return Err(Malformed::Unexpected("a step of a login out of its order").into());
             }
             (code, _) => return Err(Refused::Method(method_name(code))),
         };
         Ok(())
+    }
+
+    fn begin_scram(
+        &mut self,
+        mechanisms: Fields<'_>,
+        binding: Binding<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<State, Refused> {
+        let (mechanism, header) = choose(offered(mechanisms)?, binding)?;
+        self.method = "scram-sha-256";
+        self.bound = header == BOUND;
+        let nonce = nonce()?;
+        let first = format!("{header}{}", first_bare(&nonce));
+        request::sasl_initial(out, mechanism, first.as_bytes());
+        Ok(State::Scram { nonce, header })
     }
 }
 
@@ -178,13 +214,25 @@ fn md5(user: &str, password: &str, salt: &[u8]) -> Vec<u8> {
     format!("md5{:x}", outer.finalize()).into_bytes()
 }
 
+/// Mechanisms of SCRAM that a server offers.
+struct Offered {
+    plain: bool,
+    plus: bool,
+}
+
 /// Among the mechanisms, each of which ends with a zero byte, as their list does.
-fn offers_scram(mut fields: Fields<'_>) -> Result<(), Refused> {
+fn offered(mut fields: Fields<'_>) -> Result<Offered, Refused> {
     let mut names = Vec::new();
+    let mut found = Offered {
+        plain: false,
+        plus: false,
+    };
     loop {
         let name = fields.text("mechanism")?;
-        if name == SCRAM.as_bytes() {
-            return Ok(());
+        found.plain |= name == SCRAM.as_bytes();
+        found.plus |= name == SCRAM_PLUS.as_bytes();
+        if name.is_empty() && (found.plain || found.plus) {
+            return Ok(found);
         }
         if name.is_empty() {
             return Err(Refused::Method(format!("SASL {}", names.join(" or "))));
@@ -192,6 +240,19 @@ fn offers_scram(mut fields: Fields<'_>) -> Result<(), Refused> {
         if names.len() < 4 {
             names.push(String::from_utf8_lossy(&name[..name.len().min(40)]).into_owned());
         }
+    }
+}
+
+/// The mechanism and its header, as libpq chooses. A server that offers no binding over TLS is told so: it notices if somebody between has
+/// taken its offer away.
+fn choose(offered: Offered, binding: Binding<'_>) -> Result<(&'static str, &'static str), Refused> {
+    match (binding.end_point, offered) {
+        (Some(_), Offered { plus: true, .. }) => Ok((SCRAM_PLUS, BOUND)),
+        (Some(_), _) if binding.required => Err(Refused::Unbound),
+        (Some(_), _) => Ok((SCRAM, UNOFFERED)),
+        (None, _) if binding.required => Err(Refused::NoBinding),
+        (None, Offered { plain: true, .. }) => Ok((SCRAM, UNBOUND)),
+        (None, _) => Err(Refused::Method(format!("SASL {SCRAM_PLUS}"))),
     }
 }
 
@@ -240,9 +301,11 @@ impl<'a> Challenge<'a> {
     }
 }
 
-/// The client's last message, and the signature that the server must then show (RFC 5802).
+/// The client's last message, and the signature that the server must then show (RFC 5802). `channel`: the header and what the login is
+/// bound to, in base64.
 fn prove(
     own_nonce: &str,
+    channel: &str,
     challenge: &[u8],
     password: &str,
 ) -> Result<(String, [u8; KEY]), Refused> {
@@ -262,7 +325,7 @@ fn prove(
     );
     let client_key = sign(&salted, b"Client Key");
     let stored_key = digest::digest(&digest::SHA256, &client_key);
-    let without_proof = format!("c={UNBOUND_BASE64},r={}", asked.nonce);
+    let without_proof = format!("c={channel},r={}", asked.nonce);
     let signed = format!("{},{text},{without_proof}", first_bare(own_nonce));
     let signature = sign(stored_key.as_ref(), signed.as_bytes());
     let proof: Vec<u8> = client_key
@@ -324,9 +387,85 @@ mod tests {
     }
 
     fn step(exchange: &mut Exchange, code: i32, rest: &[u8]) -> Result<Vec<u8>, Refused> {
+        bound_step(exchange, code, rest, Binding::default())
+    }
+
+    fn bound_step(
+        exchange: &mut Exchange,
+        code: i32,
+        rest: &[u8],
+        binding: Binding<'_>,
+    ) -> Result<Vec<u8>, Refused> {
         let mut out = Vec::new();
-        exchange.request(&message(code, rest), ("user", "pencil"), OPEN, &mut out)?;
+        let account = ("user", "pencil");
+        exchange.request(&message(code, rest), account, OPEN, binding, &mut out)?;
         Ok(out)
+    }
+
+    const BOTH: &[u8] = b"SCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0";
+    const PLAIN: &[u8] = b"SCRAM-SHA-256\0\0";
+    const CERTIFICATE: Binding<'_> = Binding {
+        end_point: Some(b"digest"),
+        required: false,
+    };
+
+    /// [load-8] What libpq says in each case, and that the proof is bound to the certificate.
+    #[test]
+    fn a_login_is_bound_where_the_server_offers_it() {
+        for (offer, binding, mechanism, header, channel) in [
+            (
+                BOTH,
+                CERTIFICATE,
+                SCRAM_PLUS,
+                BOUND,
+                &b"p=tls-server-end-point,,digest"[..],
+            ),
+            (PLAIN, CERTIFICATE, SCRAM, UNOFFERED, b"y,,"),
+            (BOTH, Binding::default(), SCRAM, UNBOUND, b"n,,"),
+        ] {
+            let mut exchange = Exchange::default();
+            let first = bound_step(&mut exchange, 10, offer, binding).expect("sent");
+            let first = String::from_utf8_lossy(&first[5..]).into_owned();
+            assert_eq!(first.split('\0').next(), Some(mechanism));
+            assert!(first.contains(&format!("{header}n=,r=")), "{first}");
+            let own = first.split("r=").nth(1).expect("a nonce").to_owned();
+            let challenge = format!("r={own}server,s=c2FsdA==,i=1");
+            let last = bound_step(&mut exchange, 11, challenge.as_bytes(), binding).expect("sent");
+            let last = String::from_utf8_lossy(&last[5..]).into_owned();
+            let expected = format!("c={},", STANDARD.encode(channel));
+            assert!(last.starts_with(&expected), "{last}");
+        }
+    }
+
+    /// [load-8] `channel_binding=require`: neither a server without certificates nor one that asks for less gets a login.
+    #[test]
+    fn a_binding_that_is_required_is_had_or_the_login_refused() {
+        let required = Binding {
+            required: true,
+            ..CERTIFICATE
+        };
+        let without = Binding {
+            end_point: None,
+            ..required
+        };
+        for (code, rest, binding, refused) in [
+            (10, PLAIN, required, Refused::Unbound),
+            (10, BOTH, without, Refused::NoBinding),
+            (0, b"".as_slice(), required, Refused::Unbound),
+            (3, b"", required, Refused::Unbound),
+            (5, b"salt", required, Refused::Unbound),
+        ] {
+            let found = bound_step(&mut Exchange::default(), code, rest, binding);
+            assert_eq!(found, Err(refused), "{code}");
+        }
+        let mut exchange = Exchange::default();
+        bound_step(&mut exchange, 10, BOTH, required).expect("sent");
+        let skipped = bound_step(&mut exchange, 0, b"", required);
+        assert_eq!(
+            skipped,
+            Err(Refused::Impostor),
+            "a server that proves nothing"
+        );
     }
 
     /// The example of RFC 7677, whose client names itself; PostgreSQL's clients do not, so the proof is checked by its parts.
@@ -447,9 +586,10 @@ mod tests {
             (OPEN, Err(Refused::Clear)),
             (consented(OPEN), Err(Refused::Clear)),
         ] {
-            let mut out = Vec::new();
+            let (mut out, mut exchange) = (Vec::new(), Exchange::default());
+            let none = Binding::default();
             let asked =
-                Exchange::default().request(&message(3, b""), ("u", "secret"), secrecy, &mut out);
+                exchange.request(&message(3, b""), ("u", "secret"), secrecy, none, &mut out);
             assert_eq!(asked, expected, "{secrecy:?}");
             assert_eq!(!out.is_empty(), expected.is_ok());
         }
@@ -472,7 +612,9 @@ mod tests {
             assert!(matches!(refused, Err(Refused::Method(_))), "{code}");
         }
         let mut out = Vec::new();
-        let empty = Exchange::default().request(&message(5, b"salt"), ("u", ""), PRIVATE, &mut out);
+        let none = Binding::default();
+        let mut exchange = Exchange::default();
+        let empty = exchange.request(&message(5, b"salt"), ("u", ""), PRIVATE, none, &mut out);
         assert_eq!(empty, Err(Refused::NoPassword));
     }
 }
