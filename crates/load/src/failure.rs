@@ -190,7 +190,7 @@ pub(crate) fn refused_login(target: &Target, user: &str, refused: Refused) -> Fa
         Refused::Malformed(error) => return malformed(target, error),
         Refused::Plugin(plugin) => (
             format!("{name} wants `{user}` to log in by {plugin}, which is not spoken here"),
-            "Use an account with mysql_native_password, caching_sha2_password or ed25519.",
+            "Use an account with mysql_native_password, caching_sha2_password, ed25519 or parsec.",
         ),
         Refused::Clear(plugin) => (
             format!(
@@ -219,6 +219,10 @@ pub(crate) fn refused_login(target: &Target, user: &str, refused: Refused) -> Fa
         Refused::Key(why) => (
             format!("the public key for the login of `{user}` at {name} cannot be used: {why}"),
             "Name the server's own RSA public key in PEM, or ask for TLS instead.",
+        ),
+        Refused::NoRandomness => (
+            format!("the system gave no random bytes for the login of `{user}` at {name}"),
+            "Check that /dev/urandom or getrandom can be used here.",
         ),
     };
     Failed::new(FailCode::Auth, message, advice)
@@ -249,6 +253,18 @@ pub(crate) fn refused_by_postgres(
                 "{name} wants the password of `{user}` itself, and the certificate was not verified: it was not sent"
             ),
             "Verify the server (sslmode=verify-ca with sslrootcert), or allow it to whoever answers (--allow-cleartext-password; allow_cleartext_password in a job).",
+        ),
+        Refused::Unbound => (
+            format!(
+                "{name} does not bind the login of `{user}` to its certificate, which is required"
+            ),
+            "Let the account log in by scram-sha-256 over TLS that ends at the server, or use channel_binding=prefer.",
+        ),
+        Refused::NoBinding => (
+            format!(
+                "the login of `{user}` at {name} cannot be bound to a certificate, which is required"
+            ),
+            "Ask for TLS (sslmode=require or higher); certificates signed by Ed25519 or RSA-PSS cannot be bound to. Or use channel_binding=prefer.",
         ),
         Refused::NoPassword => (
             format!("{name} wants a password of `{user}`, and none was given"),

@@ -3,9 +3,10 @@
 use howfar_contract::jobs::Target;
 use howfar_contract::{FailCode, Failed};
 use howfar_wire::mysql::handshake::Lacking;
-use rustls::{AlertDescription, CertificateError, Error, PeerIncompatible};
+use rustls::pki_types::{ServerName, UnixTime};
+use rustls::{AlertDescription, CertificateError, Error, InvalidMessage, PeerIncompatible};
 
-use super::ChannelError;
+use super::{ChannelError, algorithms, suites};
 use crate::failure::{self, target_name};
 
 /// A channel that cannot go on.
@@ -18,68 +19,331 @@ pub(crate) fn broken(target: &Target, error: &ChannelError) -> Failed {
             format!("no memory for compression: {error}"),
             "Use a lower level, or free memory on this machine.",
         ),
-        ChannelError::Tls(error) => Failed::new(
-            FailCode::Tls,
-            format!("TLS with {} failed: {error}", target_name(target)),
-            advice(error),
-        ),
+        ChannelError::Tls(error) => {
+            let (why, advice) = translate(error);
+            Failed::new(
+                FailCode::Tls,
+                format!("TLS with {} failed: {why}", target_name(target)),
+                advice,
+            )
+        }
     }
 }
 
-/// What to do about an error of TLS.
-fn advice(error: &Error) -> &'static str {
+const CLIENT_CERTIFICATE: &str = "Give a client certificate of an authority that the server knows: ssl-cert and ssl-key (sslcert and \
+     sslkey; cert_file and key_file in a job).";
+const NOT_TLS: &str = "Check that the address is that of a server with TLS, and that nothing between changes the bytes.";
+const LOG: &str = "The server's error log may say more.";
+
+/// What happened, and what to do about it.
+fn translate(error: &Error) -> (String, &'static str) {
     match error {
         Error::InvalidCertificate(why) => about_certificate(why),
+        Error::AlertReceived(alert) => about_alert(*alert),
         Error::PeerIncompatible(
             PeerIncompatible::ServerTlsVersionIsDisabledByOurConfig
             | PeerIncompatible::ServerDoesNotSupportTls12Or13
             | PeerIncompatible::Tls12NotOffered
-            | PeerIncompatible::Tls12NotOfferedOrEnabled,
-        )
-        | Error::AlertReceived(AlertDescription::ProtocolVersion) => {
-            "The server does not speak that version of TLS (SELECT @@tls_version shows which it does): allow another."
+            | PeerIncompatible::Tls12NotOfferedOrEnabled
+            | PeerIncompatible::Tls13RequiredForQuic,
+        ) => other_version(),
+        Error::PeerIncompatible(why) => nothing_in_common(&format!("its choice: {}", words(why))),
+        Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
+            ("what came is not TLS".to_owned(), NOT_TLS)
         }
-        Error::AlertReceived(
-            AlertDescription::HandshakeFailure | AlertDescription::InsufficientSecurity,
-        )
-        | Error::PeerIncompatible(_) => {
-            "Server and client have no cipher suite, group or signature in common: name another suite, or none."
-        }
-        Error::AlertReceived(
-            AlertDescription::CertificateRequired
-            | AlertDescription::BadCertificate
-            | AlertDescription::UnknownCA
-            | AlertDescription::CertificateUnknown
-            | AlertDescription::CertificateExpired
-            | AlertDescription::AccessDenied,
-        ) => {
-            "The server wants a client certificate of an authority that it knows: give ssl-cert and ssl-key (sslcert and sslkey; cert_file and key_file in a job)."
-        }
-        Error::InvalidMessage(_) | Error::InappropriateMessage { .. } => {
-            "What answers does not speak TLS here: check that nothing between changes the bytes."
-        }
-        _ => "Check the server's certificate and its TLS settings; its error log may say more.",
+        Error::InvalidMessage(why) => (
+            format!("what came is not well-formed TLS: {}", words(why)),
+            NOT_TLS,
+        ),
+        Error::InappropriateMessage { .. } | Error::InappropriateHandshakeMessage { .. } => (
+            "the server sent a message of TLS out of its order".to_owned(),
+            NOT_TLS,
+        ),
+        Error::PeerMisbehaved(why) => (
+            format!("the server broke a rule of TLS: {}", words(why)),
+            NOT_TLS,
+        ),
+        Error::NoCertificatesPresented => ("the server sent no certificate".to_owned(), LOG),
+        Error::DecryptError => (
+            "a record could not be decrypted: its bytes were changed".to_owned(),
+            NOT_TLS,
+        ),
+        Error::PeerSentOversizedRecord => ("the server sent a record too long".to_owned(), NOT_TLS),
+        Error::FailedToGetRandomBytes => (
+            "the system gave no random bytes".to_owned(),
+            "Check that getrandom can be used here.",
+        ),
+        Error::FailedToGetCurrentTime => (
+            "the system's time is not known".to_owned(),
+            "Set the clock of this machine.",
+        ),
+        Error::General(text) => (text.clone(), LOG),
+        other => (words(other), LOG),
     }
 }
 
-fn about_certificate(why: &CertificateError) -> &'static str {
-    match why {
-        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-            "The server's certificate is not signed by an authority of the given CA file (ssl-ca, sslrootcert; ca_file in a job): give the file of the authority that signed it."
+/// A name of the library, `SuchAsThis`, as words.
+fn words(name: &impl std::fmt::Debug) -> String {
+    let mut text = String::new();
+    for character in format!("{name:?}").chars() {
+        if character.is_ascii_uppercase() && text.ends_with(|last: char| last.is_ascii_lowercase())
+        {
+            text.push(' ');
         }
-        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            "The server's certificate carries other names: reach the server under one of them, or verify only its authority (VERIFY_CA, verify-ca)."
-        }
-        CertificateError::Expired
-        | CertificateError::ExpiredContext { .. }
-        | CertificateError::NotValidYet
-        | CertificateError::NotValidYetContext { .. } => {
-            "The server's certificate is not valid now: renew it, or correct the clock of this machine."
-        }
-        _ => {
-            "The server's certificate cannot be used: make it anew with an authority of its own (X.509 version 3)."
-        }
+        text.push(character.to_ascii_lowercase());
     }
+    text
+}
+
+fn about_alert(alert: AlertDescription) -> (String, &'static str) {
+    match alert {
+        AlertDescription::ProtocolVersion => other_version(),
+        AlertDescription::HandshakeFailure | AlertDescription::InsufficientSecurity => {
+            nothing_in_common("none of what this side offers")
+        }
+        AlertDescription::UnrecognisedName => (
+            "the server knows no host of that name (SNI)".to_owned(),
+            "Connect by the name that the server is known by: the name of the address is sent. With PostgreSQL, sslsni=0 sends none.",
+        ),
+        AlertDescription::NoApplicationProtocol => (
+            "the server does not speak PostgreSQL's protocol there (ALPN)".to_owned(),
+            "Use sslnegotiation=postgres, or the port of PostgreSQL.",
+        ),
+        AlertDescription::CertificateRequired => (
+            "the server wants a client certificate".to_owned(),
+            CLIENT_CERTIFICATE,
+        ),
+        AlertDescription::BadCertificate
+        | AlertDescription::UnknownCA
+        | AlertDescription::CertificateUnknown
+        | AlertDescription::CertificateExpired
+        | AlertDescription::CertificateRevoked
+        | AlertDescription::UnsupportedCertificate
+        | AlertDescription::AccessDenied => (
+            format!(
+                "the server does not accept the client certificate, or that there is none (alert: {})",
+                words(&alert)
+            ),
+            CLIENT_CERTIFICATE,
+        ),
+        other => (
+            format!("the server ended it with the alert: {}", words(&other)),
+            LOG,
+        ),
+    }
+}
+
+fn other_version() -> (String, &'static str) {
+    (
+        "the server does not speak the version of TLS that this side offers".to_owned(),
+        "Allow TLS 1.2 and 1.3 on both sides (SELECT @@tls_version, SHOW ssl_min_protocol_version); older versions are not spoken here.",
+    )
+}
+
+/// The server does not say what it has: this side can name its own alone.
+fn nothing_in_common(what: &str) -> (String, &'static str) {
+    (
+        format!(
+            "the server accepts {what}. Offered are the cipher suites {}; the groups {}; certificates with keys {}",
+            suites::list(),
+            algorithms::GROUPS,
+            algorithms::KEYS
+        ),
+        "Allow one of these on the server (ssl_cipher of MySQL and MariaDB; ssl_ciphers and ssl_groups of PostgreSQL). Where ssl-cipher was \
+         given, try without. Key exchange by DHE or RSA alone, and CBC, are not spoken here.",
+    )
+}
+
+fn about_certificate(why: &CertificateError) -> (String, &'static str) {
+    const SIGNER: &str =
+        "Give the file of the authority that signed it (ssl-ca, sslrootcert; ca_file in a job).";
+    let (text, advice) = match why {
+        CertificateError::UnknownIssuer => (
+            "the server's certificate is not signed by a known authority",
+            SIGNER,
+        ),
+        CertificateError::BadSignature => (
+            "a signature of the server or of its certificate is wrong",
+            SIGNER,
+        ),
+        CertificateError::NotValidForNameContext {
+            expected,
+            presented,
+        } => {
+            let (host, names) = (host(expected), listed(presented));
+            let text =
+                format!("the server's certificate is not made out to {host}, but to {names}");
+            return (text, OTHER_NAME);
+        }
+        CertificateError::NotValidForName => (
+            "the server's certificate is made out to other names",
+            OTHER_NAME,
+        ),
+        CertificateError::ExpiredContext { time, not_after } => {
+            let age = since(*time, *not_after);
+            return (
+                format!("the server's certificate expired {age} ago"),
+                NOT_NOW,
+            );
+        }
+        CertificateError::NotValidYetContext { time, not_before } => {
+            let rest = since(*not_before, *time);
+            return (
+                format!("the server's certificate is valid only in {rest}"),
+                NOT_NOW,
+            );
+        }
+        CertificateError::Expired | CertificateError::NotValidYet => {
+            ("the server's certificate is not valid now", NOT_NOW)
+        }
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => (
+            "the certificate is not one for a server",
+            "Give the server a certificate whose key usage allows that (extendedKeyUsage serverAuth).",
+        ),
+        other => {
+            return (
+                about_form(other),
+                "Give the server a certificate that its clients can use.",
+            );
+        }
+    };
+    (text.to_owned(), advice)
+}
+
+/// What is wrong with the certificate itself.
+fn about_form(why: &CertificateError) -> String {
+    match why {
+        CertificateError::BadEncoding => "the server's certificate is malformed".to_owned(),
+        CertificateError::UnhandledCriticalExtension => {
+            "the server's certificate has a critical extension that is not known here".to_owned()
+        }
+        CertificateError::UnsupportedSignatureAlgorithmContext {
+            signature_algorithm_id: id,
+            ..
+        } => format!(
+            "the certificate is signed by {}, which is not verified here",
+            algorithm(id)
+        ),
+        CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext {
+            public_key_algorithm_id: id,
+            ..
+        } => format!(
+            "the certificate's key is of the kind {}, with which this signature is not verified here",
+            algorithm(id)
+        ),
+        CertificateError::Other(other) => match other.0.downcast_ref::<webpki::Error>() {
+            Some(error) => about_path(error),
+            None => format!("the server's certificate is refused: {other}"),
+        },
+        other => format!("the server's certificate is refused: {}", words(other)),
+    }
+}
+
+const OTHER_NAME: &str =
+    "Connect under a name of the certificate, or verify only its authority (VERIFY_CA, verify-ca).";
+const NOT_NOW: &str = "Renew the certificate, or correct the clock of this machine.";
+
+/// What `webpki` finds in a path of certificates, where `rustls` has no word for it.
+fn about_path(error: &webpki::Error) -> String {
+    use webpki::Error as Path;
+    let text = match error {
+        Path::UnsupportedCertVersion => "a certificate is not X.509 version 3",
+        Path::CaUsedAsEndEntity => "the server's certificate is that of an authority",
+        Path::EndEntityUsedAsCa => "a certificate is signed by one that is not an authority's",
+        Path::NameConstraintViolation => {
+            "an authority may not sign for the names of the certificate"
+        }
+        Path::PathLenConstraintViolated => "an authority may not have other authorities below it",
+        Path::UnsupportedCriticalExtension => {
+            "a certificate has a critical extension that is not known here"
+        }
+        Path::SignatureAlgorithmMismatch => "a certificate names two kinds of signature",
+        Path::InvalidSerialNumber => "a certificate's serial number is malformed",
+        Path::MaximumPathBuildCallsExceeded
+        | Path::MaximumPathDepthExceeded
+        | Path::MaximumSignatureChecksExceeded
+        | Path::MaximumNameConstraintComparisonsExceeded => {
+            "the server sent more certificates than can be checked"
+        }
+        other => return format!("a certificate is refused: {}", words(other)),
+    };
+    text.to_owned()
+}
+
+fn host(name: &ServerName<'_>) -> String {
+    match name {
+        ServerName::DnsName(name) => format!("`{}`", name.as_ref()),
+        ServerName::IpAddress(address) => std::net::IpAddr::from(*address).to_string(),
+        _ => "that name".to_owned(),
+    }
+}
+
+/// A few names; what a server sends has no bound.
+fn listed(names: &[String]) -> String {
+    const MOST: usize = 5;
+    const LONGEST: usize = 100;
+    if names.is_empty() {
+        return "no name".to_owned();
+    }
+    let shown = |name: &String| -> String {
+        let clean = name.chars().filter(|one| !one.is_control());
+        format!("`{}`", clean.take(LONGEST).collect::<String>())
+    };
+    let mut text: Vec<String> = names.iter().take(MOST).map(shown).collect();
+    if names.len() > MOST {
+        text.push(format!("{} more", names.len() - MOST));
+    }
+    text.join(", ")
+}
+
+/// From one time to a later one, in words.
+fn since(later: UnixTime, earlier: UnixTime) -> String {
+    let hours = later.as_secs().saturating_sub(earlier.as_secs()) / 3600;
+    match hours {
+        0 => "less than an hour".to_owned(),
+        1..48 => format!("{hours} h"),
+        _ => format!("{} days", hours / 24),
+    }
+}
+
+/// Kinds of keys and signatures that servers have, by the beginning of their identifiers.
+fn algorithm(identifier: &[u8]) -> &'static str {
+    const KNOWN: [(&[u8], &str); 6] = [
+        (&[0x06, 0x03, 0x2B, 0x65, 0x71], "Ed448"),
+        (&[0x06, 0x07, 0x2A, 0x86, 0x48, 0xCE, 0x38], "DSA"),
+        (
+            &[0x06, 0x07, 0x2A, 0x86, 0x48, 0xCE, 0x3D, 2, 1],
+            "ECDSA on another curve",
+        ),
+        (
+            &[0x06, 0x09, 0x2A, 0x86, 0x48, 0x86, 0xF7, 0x0D, 1, 1, 1],
+            "RSA",
+        ),
+        (
+            &[0x06, 0x09, 0x2A, 0x86, 0x48, 0x86, 0xF7, 0x0D, 1, 1, 5],
+            "RSA with SHA-1",
+        ),
+        (
+            &[0x06, 0x09, 0x2A, 0x86, 0x48, 0x86, 0xF7, 0x0D, 1, 1, 10],
+            "RSA-PSS",
+        ),
+    ];
+    let mut known = KNOWN.iter();
+    let found = known.find(|(begins, _)| identifier.starts_with(begins));
+    found.map_or("an unknown algorithm", |(_, name)| name)
+}
+
+/// A server that did not prove its certificate by the password, and whose certificate nobody vouches for.
+pub(crate) fn unproven(target: &Target, user: &str) -> Failed {
+    Failed::new(
+        FailCode::Tls,
+        format!(
+            "{} did not prove its certificate by the password of `{user}`, and no authority of this machine vouches for it",
+            target_name(target)
+        ),
+        "Give the file of the authority that signed the certificate (ssl-ca). MariaDB proves it from version 11.4 on, to accounts with a \
+         password by mysql_native_password, ed25519 or parsec; MySQL never does.",
+    )
 }
 
 /// A server without something that the job must have.
@@ -99,5 +363,71 @@ pub(crate) fn lacking(target: &Target, what: Lacking) -> Failed {
             ),
             "Choose another algorithm (MariaDB has zlib alone; MySQL says which in @@protocol_compression_algorithms), or none.",
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rustls::{OtherError, PeerMisbehaved};
+
+    use super::*;
+
+    /// [tls-8] Whatever goes wrong is said in words: no name of the library's, none of its wrappers.
+    #[test]
+    fn errors_of_the_library_become_sentences() {
+        let target = Target::Tcp {
+            host: "127.0.0.1".to_owned(),
+            port: 1,
+        };
+        let path = |error| CertificateError::Other(OtherError(Arc::new(error))).into();
+        let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1_000_000));
+        let errors: Vec<Error> = vec![
+            path(webpki::Error::UnsupportedCertVersion),
+            path(webpki::Error::CaUsedAsEndEntity),
+            path(webpki::Error::NameConstraintViolation),
+            path(webpki::Error::ExtensionValueInvalid),
+            CertificateError::UnknownIssuer.into(),
+            CertificateError::BadEncoding.into(),
+            CertificateError::ApplicationVerificationFailure.into(),
+            CertificateError::ExpiredContext {
+                time: now,
+                not_after: UnixTime::since_unix_epoch(std::time::Duration::ZERO),
+            }
+            .into(),
+            CertificateError::NotValidForNameContext {
+                expected: ServerName::try_from("db.example").expect("a name"),
+                presented: vec!["a\x1b[31m".to_owned(); 40],
+            }
+            .into(),
+            CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext {
+                signature_algorithm_id: vec![],
+                public_key_algorithm_id: vec![0x06, 0x03, 0x2B, 0x65, 0x71],
+            }
+            .into(),
+            Error::AlertReceived(AlertDescription::UnrecognisedName),
+            Error::AlertReceived(AlertDescription::HandshakeFailure),
+            Error::AlertReceived(AlertDescription::InternalError),
+            Error::PeerMisbehaved(PeerMisbehaved::SelectedUnofferedCipherSuite),
+            Error::PeerIncompatible(PeerIncompatible::NoCipherSuitesInCommon),
+            Error::InvalidMessage(InvalidMessage::InvalidContentType),
+            Error::NoCertificatesPresented,
+            Error::DecryptError,
+        ];
+        for error in errors {
+            let failed = broken(&target, &ChannelError::Tls(error.clone()));
+            let (debug, text) = (format!("{error:?}"), failed.message);
+            assert!(text.starts_with("TLS with 127.0.0.1:1 failed: "), "{text}");
+            for bad in ["Other", "Error", "{", "\x1b", "certificate error"] {
+                assert!(!text.contains(bad), "{debug}: {text}");
+            }
+            let glued = text
+                .as_bytes()
+                .windows(2)
+                .any(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase());
+            assert!(!glued, "{debug}: {text}");
+            assert!(text.len() < 700 && failed.advice.ends_with('.'), "{text}");
+        }
     }
 }

@@ -3,11 +3,15 @@
 //! [`Wanted`] is what a job asks of all its sessions, made once; a [`Channel`] is what one connection has. Nothing here falls
 //! back: what was requested and cannot be had is an error.
 
+mod algorithms;
+mod certificate;
 mod failures;
 mod suites;
 mod tickets;
 mod tls;
 mod verify;
+#[cfg(test)]
+mod verify_tests;
 mod wanted;
 
 use std::cell::RefCell;
@@ -16,9 +20,10 @@ use std::io::{BufRead, Write};
 
 use howfar_wire::mysql::Malformed;
 use howfar_wire::mysql::compress::{Algorithm, Codec, Unpacker};
+use rustls::pki_types::CertificateDer;
 use rustls::{ClientConnection, HandshakeKind};
 
-pub(crate) use failures::{broken, lacking};
+pub(crate) use failures::{broken, lacking, unproven};
 pub(crate) use wanted::Wanted;
 
 /// What lies between the socket and the packets. Plain costs nothing.
@@ -276,6 +281,13 @@ impl Channel {
     pub(crate) fn speaks_postgres(&self) -> bool {
         let name = self.tls().and_then(|tls| tls.session.alpn_protocol());
         name == Some(tls::POSTGRES)
+    }
+
+    /// The server's certificates, its own first; none without TLS.
+    fn certificates(&self) -> &[CertificateDer<'static>] {
+        self.tls()
+            .and_then(|tls| tls.session.peer_certificates())
+            .unwrap_or_default()
     }
 
     /// What TLS agreed on; `None` without TLS and before its handshake has ended.

@@ -1,20 +1,21 @@
 //! From a job's options to TLS connections. Certificates, keys and suites are read and checked once, before anything connects.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use howfar_contract::jobs::{Target, Tls, TlsVerify, TlsVersions};
 use howfar_contract::{FailCode, Failed};
 use rustls::client::{Resumption, Tls12Resumption};
-use rustls::crypto::{CryptoProvider, ring};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
 use super::tickets::Tickets;
 use super::verify::Verifier;
-use super::{ChannelError, suites};
+use super::{ChannelError, algorithms, suites};
 
 /// Shared by all connections of a job, and with it the sessions that they may resume.
 #[derive(Debug, Clone)]
@@ -22,6 +23,7 @@ pub(super) struct Setup {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
     optional: bool,
+    verifier: Arc<Verifier>,
 }
 
 impl Setup {
@@ -32,8 +34,9 @@ impl Setup {
             TlsVersions::Tls12 => vec![&TLS12],
             TlsVersions::Tls13 => vec![&TLS13],
         };
-        let verifier = Verifier::new(tls.verify, roots(tls)?, &provider)
-            .map_err(|error| bad(format!("the authorities cannot be used: {error}"), CA))?;
+        let algorithms = provider.signature_verification_algorithms;
+        let (roots, trusted) = roots(tls)?;
+        let verifier = Arc::new(Verifier::new(tls.verify, roots, trusted, algorithms));
         let builder = ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&versions)
             .map_err(|_| {
@@ -43,7 +46,7 @@ impl Setup {
                 )
             })?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(verifier));
+            .with_custom_certificate_verifier(Arc::<Verifier>::clone(&verifier));
         let mut config = match (&tls.cert_file, &tls.key_file) {
             (Some(cert), Some(key)) => builder
                 .with_client_auth_cert(certificates(cert)?, private_key(key)?)
@@ -60,6 +63,7 @@ impl Setup {
         if tls.direct {
             config.alpn_protocols = vec![POSTGRES.to_vec()];
         }
+        config.enable_sni = tls.sni;
         config.resumption = if tls.resumption {
             Resumption::store(Arc::new(Tickets::default()))
                 .tls12_resumption(Tls12Resumption::SessionIdOrTickets)
@@ -70,6 +74,16 @@ impl Setup {
             config: Arc::new(config),
             name: server_name(tls, target)?,
             optional: tls.optional,
+            verifier,
+        })
+    }
+
+    /// Whether an authority vouches for the certificates of a server, the first of which is its own.
+    pub(super) fn is_vouched(&self, certificates: &[CertificateDer<'_>]) -> bool {
+        certificates.split_first().is_some_and(|(end, between)| {
+            self.verifier
+                .vouched(end, between, Some(&self.name), UnixTime::now())
+                .is_ok()
         })
     }
 
@@ -102,7 +116,7 @@ fn bad(message: String, advice: &str) -> Failed {
 }
 
 fn provider(tls: &Tls) -> Result<CryptoProvider, Failed> {
-    let mut provider = ring::default_provider();
+    let mut provider = algorithms::provider();
     if let Some(name) = &tls.cipher {
         let suite = suites::find(name).ok_or_else(|| {
             bad(
@@ -115,26 +129,35 @@ fn provider(tls: &Tls) -> Result<CryptoProvider, Failed> {
     Ok(provider)
 }
 
-fn roots(tls: &Tls) -> Result<RootCertStore, Failed> {
+/// The certificates of the CA file, and what is made of them.
+fn roots(tls: &Tls) -> Result<(RootCertStore, Vec<CertificateDer<'static>>), Failed> {
     let mut roots = RootCertStore::empty();
-    if tls.verify == TlsVerify::None {
-        return Ok(roots);
-    }
-    let Some(file) = &tls.ca_file else {
-        return Err(bad(
-            "certificates cannot be verified without an authority".to_owned(),
-            CA,
-        ));
+    let certificates = match (tls.verify, &tls.ca_file) {
+        (TlsVerify::None, _) | (TlsVerify::Password, None) => Vec::new(),
+        (TlsVerify::Password, Some(file)) if !Path::new(file).exists() => Vec::new(),
+        (_, Some(file)) => certificates(file)?,
+        (_, None) => {
+            return Err(bad(
+                "certificates cannot be verified without an authority".to_owned(),
+                CA,
+            ));
+        }
     };
-    for certificate in certificates(file)? {
-        roots.add(certificate).map_err(|error| {
+    if tls.verify == TlsVerify::Password {
+        // The authorities of a system: one that cannot be used is not missed.
+        roots.add_parsable_certificates(certificates.iter().cloned());
+        return Ok((roots, certificates));
+    }
+    for certificate in &certificates {
+        roots.add(certificate.clone()).map_err(|error| {
+            let file = tls.ca_file.as_deref().unwrap_or_default();
             bad(
                 format!("{file} holds a certificate that cannot be used: {error}"),
                 CA,
             )
         })?;
     }
-    Ok(roots)
+    Ok((roots, certificates))
 }
 
 fn certificates(file: &str) -> Result<Vec<CertificateDer<'static>>, Failed> {
@@ -163,15 +186,18 @@ fn private_key(file: &str) -> Result<PrivateKeyDer<'static>, Failed> {
     })
 }
 
-/// The name that is requested and, under `full`, must be the certificate's.
+/// The name that is sent and, where names are compared, must be the certificate's.
 fn server_name(tls: &Tls, target: &Target) -> Result<ServerName<'static>, Failed> {
+    let compared = matches!(tls.verify, TlsVerify::Full | TlsVerify::Password);
     match (&tls.server_name, target) {
-        (Some(name), _) => ServerName::try_from(name.clone()).map_err(|_| {
-            bad(
+        (Some(name), _) => match ServerName::try_from(name.clone()) {
+            Ok(name) => Ok(name),
+            Err(_) if compared => Err(bad(
                 format!("`{name}` is neither a host name nor an address"),
                 "Give the name or the address that the server's certificate carries.",
-            )
-        }),
+            )),
+            Err(_) => Ok(nameless()),
+        },
         (None, Target::Tcp { host, .. }) => match host.parse::<IpAddr>() {
             Ok(address) => Ok(ServerName::IpAddress(address.into())),
             Err(_) => Err(bad(
@@ -179,9 +205,11 @@ fn server_name(tls: &Tls, target: &Target) -> Result<ServerName<'static>, Failed
                 "Correct the address of the server.",
             )),
         },
-        // A socket has no name; without `full` none is compared, and an address is not even sent.
-        (None, Target::Unix { .. }) => {
-            Ok(ServerName::IpAddress(IpAddr::from([127, 0, 0, 1]).into()))
-        }
+        (None, Target::Unix { .. }) => Ok(nameless()),
     }
+}
+
+/// For a socket, which has no name, and for what TLS does not take as one: an address is not sent, and none is compared.
+fn nameless() -> ServerName<'static> {
+    ServerName::IpAddress(IpAddr::from([127, 0, 0, 1]).into())
 }

@@ -1,46 +1,99 @@
 //! Whether a server's certificate is believed: not at all, for its authority alone, or for its name too. That the server holds
 //! the certificate's key is checked in every case.
+//!
+//! What libpq and the clients of MySQL believe is believed. `webpki` judges the path of an ordinary certificate; one of version 1, or
+//! marked as an authority, which it refuses for that alone, has its path judged by [`Path`]. Names are compared as those clients do.
 
-use std::sync::Arc;
+use std::net::IpAddr;
 
 use howfar_contract::jobs::TlsVerify;
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{
-    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
+use rustls::pki_types::{CertificateDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{
+    CertificateError, DigitallySignedStruct, Error, PeerMisbehaved, RootCertStore, SignatureScheme,
 };
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+
+use super::certificate::{
+    ALTERNATIVE_NAMES, BASIC_CONSTRAINTS, Certificate, EXTENDED_KEY_USAGE, KEY_USAGE,
+    NAME_CONSTRAINTS, Name, is_signature,
+};
+
+/// Authorities between a certificate and a trusted one.
+const LONGEST_PATH: u8 = 6;
+/// Signatures checked for one path, whatever the server sends.
+const MOST_CHECKS: u32 = 64;
+/// Bits of a key's usage: to sign, encipher or agree on keys; to sign certificates.
+const OF_A_SERVER: u8 = 0x80 | 0x20 | 0x08;
+const OF_AN_AUTHORITY: u8 = 0x04;
 
 /// Believes as much as the job says.
 #[derive(Debug)]
 pub(super) struct Verifier {
-    /// Checks authority and name; `None`: neither is looked at.
-    authority: Option<Arc<WebPkiServerVerifier>>,
-    /// The name may differ.
-    any_name: bool,
+    verify: TlsVerify,
+    roots: RootCertStore,
+    /// The certificates that `roots` was made of.
+    trusted: Vec<CertificateDer<'static>>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
 impl Verifier {
-    /// `roots` must hold something unless `verify` is none.
     pub(super) fn new(
         verify: TlsVerify,
         roots: RootCertStore,
-        provider: &Arc<CryptoProvider>,
-    ) -> Result<Self, rustls::client::VerifierBuilderError> {
-        let authority = match verify {
-            TlsVerify::None => None,
-            TlsVerify::Ca | TlsVerify::Full => Some(
-                WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
-                    .build()?,
-            ),
+        trusted: Vec<CertificateDer<'static>>,
+        algorithms: WebPkiSupportedAlgorithms,
+    ) -> Self {
+        Self {
+            verify,
+            roots,
+            trusted,
+            algorithms,
+        }
+    }
+
+    /// An authority vouches for the certificate, and for its `name` if there is one.
+    pub(super) fn vouched(
+        &self,
+        end: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        name: Option<&ServerName<'_>>,
+        now: UnixTime,
+    ) -> Result<(), Error> {
+        let certificate = parsed(end)?;
+        let path = Path {
+            verifier: self,
+            now,
+            between: between
+                .iter()
+                .filter_map(|der| Certificate::parse(der))
+                .collect(),
+            checks_left: MOST_CHECKS,
         };
-        Ok(Self {
-            authority,
-            any_name: verify == TlsVerify::Ca,
-            algorithms: provider.signature_verification_algorithms,
-        })
+        let constrained = path.is_constrained(&certificate);
+        if certificate.version < 3 || certificate.authority().is_some() {
+            path.judge(&certificate)?;
+        } else {
+            verify_server_cert_signed_by_trust_anchor(
+                &ParsedCertificate::try_from(end)?,
+                &self.roots,
+                between,
+                now,
+                self.algorithms.all,
+            )?;
+        }
+        match name {
+            Some(name) if !bears(&certificate, name, constrained) => {
+                Err(CertificateError::NotValidForNameContext {
+                    expected: name.to_owned(),
+                    presented: presented(&certificate),
+                }
+                .into())
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -50,19 +103,17 @@ impl ServerCertVerifier for Verifier {
         end: &CertificateDer<'_>,
         between: &[CertificateDer<'_>],
         name: &ServerName<'_>,
-        ocsp: &[u8],
+        _ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let Some(authority) = &self.authority else {
-            return Ok(ServerCertVerified::assertion());
-        };
-        match authority.verify_server_cert(end, between, name, ocsp, now) {
-            // The name is looked at last: all else holds.
-            Err(Error::InvalidCertificate(
-                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) if self.any_name => Ok(ServerCertVerified::assertion()),
-            other => other,
+        match self.verify {
+            TlsVerify::None => {}
+            TlsVerify::Ca => self.vouched(end, between, None, now)?,
+            TlsVerify::Full => self.vouched(end, between, Some(name), now)?,
+            // The login decides, unless the certificate is of another time.
+            TlsVerify::Password => in_time(&parsed(end)?, now)?,
         }
+        Ok(ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -71,7 +122,22 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, cert, signed, &self.algorithms)
+        let certificate = parsed(cert)?;
+        let (_, algorithms) = self
+            .algorithms
+            .mapping
+            .iter()
+            .find(|(scheme, _)| *scheme == signed.scheme)
+            .ok_or(PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme)?;
+        let key = certificate.bare_key();
+        let signature = signed.signature();
+        if algorithms
+            .iter()
+            .any(|&one| is_signature(key, one, message, signature))
+        {
+            return Ok(HandshakeSignatureValid::assertion());
+        }
+        Err(CertificateError::BadSignature.into())
     }
 
     fn verify_tls13_signature(
@@ -80,10 +146,208 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, cert, signed, &self.algorithms)
+        let key = SubjectPublicKeyInfoDer::from(parsed(cert)?.key);
+        verify_tls13_signature_with_raw_key(message, &key, signed, &self.algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
     }
+}
+
+fn parsed<'a>(der: &'a CertificateDer<'_>) -> Result<Certificate<'a>, Error> {
+    Certificate::parse(der).ok_or(CertificateError::BadEncoding.into())
+}
+
+fn in_time(certificate: &Certificate<'_>, now: UnixTime) -> Result<(), CertificateError> {
+    let validity = certificate
+        .validity()
+        .ok_or(CertificateError::BadEncoding)?;
+    let seconds = now.as_secs() as i64;
+    let time = |seconds: i64| {
+        UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds.max(0) as u64))
+    };
+    if seconds < validity.not_before {
+        let not_before = time(validity.not_before);
+        return Err(CertificateError::NotValidYetContext {
+            time: now,
+            not_before,
+        });
+    }
+    if seconds > validity.not_after {
+        let not_after = time(validity.not_after);
+        return Err(CertificateError::ExpiredContext {
+            time: now,
+            not_after,
+        });
+    }
+    Ok(())
+}
+
+/// From a certificate to a trusted one, where `webpki` does not go. It is judged by the rules of RFC 5280 that concern it; where an
+/// authority limits names, nothing is believed.
+struct Path<'a> {
+    verifier: &'a Verifier,
+    now: UnixTime,
+    between: Vec<Certificate<'a>>,
+    checks_left: u32,
+}
+
+impl Path<'_> {
+    fn judge(mut self, end: &Certificate<'_>) -> Result<(), CertificateError> {
+        in_time(end, self.now)?;
+        if has_unknown_rule(end) {
+            return Err(CertificateError::UnhandledCriticalExtension);
+        }
+        if !end.may_serve() || !end.may_use_key(OF_A_SERVER) {
+            return Err(CertificateError::InvalidPurpose);
+        }
+        let own = end.issuer == end.subject;
+        if own
+            && self
+                .verifier
+                .trusted
+                .iter()
+                .any(|known| known.as_ref() == end.whole)
+        {
+            return Ok(());
+        }
+        if self.leads_to_a_root((end.whole, end.issuer), 0) {
+            return Ok(());
+        }
+        Err(CertificateError::UnknownIssuer)
+    }
+
+    /// Whether an authority on any path of this certificate limits the names of those below.
+    fn is_constrained(&self, end: &Certificate<'_>) -> bool {
+        let issues =
+            |name: &[u8]| end.issuer == name || self.between.iter().any(|one| one.issuer == name);
+        let mut roots = self.verifier.roots.roots.iter();
+        self.between.iter().any(|one| one.has(NAME_CONSTRAINTS))
+            || roots.any(|root| root.name_constraints.is_some() && issues(&root.subject))
+    }
+
+    /// `below` is the number of authorities under this certificate, which is given by its encoding and its issuer's name.
+    fn leads_to_a_root(&mut self, (whole, issuer): (&[u8], &[u8]), below: u8) -> bool {
+        let Some(certificate) = Certificate::parse(whole) else {
+            return false;
+        };
+        for root in &self.verifier.roots.roots {
+            if root.subject.as_ref() == issuer
+                && root.name_constraints.is_none()
+                && check(&mut self.checks_left)
+                && certificate
+                    .is_signed_by(&root.subject_public_key_info, self.verifier.algorithms.all)
+            {
+                return true;
+            }
+        }
+        if below == LONGEST_PATH {
+            return false;
+        }
+        for index in 0..self.between.len() {
+            let one = &self.between[index];
+            if one.subject != issuer || !self.may_issue(one, below) || !check(&mut self.checks_left)
+            {
+                continue;
+            }
+            let next = (one.whole, one.issuer);
+            if certificate.is_signed_by(one.bare_key(), self.verifier.algorithms.all)
+                && self.leads_to_a_root(next, below + 1)
+            {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn may_issue(&self, authority: &Certificate<'_>, below: u8) -> bool {
+        let Some(limit) = authority.authority() else {
+            return false;
+        };
+        authority.version == 3
+            && below <= limit
+            && in_time(authority, self.now).is_ok()
+            && authority.may_serve()
+            && authority.may_use_key(OF_AN_AUTHORITY)
+            && !authority.has(NAME_CONSTRAINTS)
+            && !has_unknown_rule(authority)
+    }
+}
+
+fn check(left: &mut u32) -> bool {
+    *left = left.saturating_sub(1);
+    *left > 0
+}
+
+/// It has a rule that must be obeyed, and that is not known here.
+fn has_unknown_rule(certificate: &Certificate<'_>) -> bool {
+    let known = [
+        KEY_USAGE,
+        ALTERNATIVE_NAMES,
+        BASIC_CONSTRAINTS,
+        NAME_CONSTRAINTS,
+        EXTENDED_KEY_USAGE,
+    ];
+    let mut rules = certificate.extensions.iter();
+    rules.any(|rule| rule.critical && !known.contains(&rule.id))
+}
+
+/// Whether the certificate is made out to `name`, as libpq decides it: one of the alternative names must be the same or a wildcard of
+/// it; the subject's common name counts where there are none of the name's kind. Not where names are `constrained`: that binds
+/// alternative names alone.
+fn bears(certificate: &Certificate<'_>, name: &ServerName<'_>, constrained: bool) -> bool {
+    let (text, address) = match name {
+        ServerName::DnsName(name) => (name.as_ref().to_owned(), None),
+        ServerName::IpAddress(address) => {
+            let address = IpAddr::from(*address);
+            (address.to_string(), Some(address))
+        }
+        _ => return false,
+    };
+    let host = text.strip_suffix('.').unwrap_or(&text).as_bytes();
+    let fits = |pattern: &[u8]| is_host(pattern, host, address.is_none());
+    let names = certificate.alternative_names();
+    let of_its_kind = |one: &Name<'_>| matches!(one, Name::Address(_)) == address.is_some();
+    let carried = names.iter().any(|one| match one {
+        Name::Host(pattern) => fits(pattern),
+        Name::Address(one) => address == Some(*one),
+    });
+    carried
+        || (!constrained
+            && !names.iter().any(of_its_kind)
+            && certificate.common_name().is_some_and(fits))
+}
+
+/// Whether `pattern` is `host`, or has `*` for the whole first of at least three labels.
+fn is_host(pattern: &[u8], host: &[u8], wildcards: bool) -> bool {
+    if pattern.eq_ignore_ascii_case(host) {
+        return true;
+    }
+    let Some(rest) = pattern.strip_prefix(b"*") else {
+        return false;
+    };
+    let Some((label, tail)) = host.split_at_checked(host.len().wrapping_sub(rest.len())) else {
+        return false;
+    };
+    wildcards
+        && rest.first() == Some(&b'.')
+        && rest[1..].contains(&b'.')
+        && !label.is_empty()
+        && !label.contains(&b'.')
+        && rest.eq_ignore_ascii_case(tail)
+}
+
+/// Its names, for messages.
+fn presented(certificate: &Certificate<'_>) -> Vec<String> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let names = certificate.alternative_names();
+    if names.is_empty() {
+        return certificate.common_name().map(text).into_iter().collect();
+    }
+    let shown = names.iter().map(|name| match name {
+        Name::Host(host) => text(host),
+        Name::Address(address) => address.to_string(),
+    });
+    shown.collect()
 }

@@ -1,11 +1,14 @@
 //! What a job asks of all its sessions, understood once.
 
-use howfar_contract::jobs::{self, SessionJob, Target, TlsVerify};
+use howfar_contract::jobs::{self, ChannelBinding, SessionJob, Target, TlsVerify};
 use howfar_contract::{FailCode, Failed};
 use howfar_wire::mysql::auth;
 use howfar_wire::mysql::compress::Algorithm;
 use howfar_wire::mysql::handshake::Wish;
+use howfar_wire::postgres::auth::Binding;
+use ring::digest;
 
+use super::certificate::Certificate;
 use super::tls::Setup;
 use super::{Channel, ChannelError};
 
@@ -23,8 +26,23 @@ pub(crate) struct Wanted {
     server_key: Option<String>,
     fetch_server_key: bool,
     cleartext_password: bool,
-    /// The certificate is verified, so that the other end of TLS is the server.
-    verifies: bool,
+    verify: TlsVerify,
+    channel_binding: ChannelBinding,
+}
+
+/// The server's end of a channel, as a login may be bound to it.
+pub(crate) struct EndPoint {
+    digest: Option<digest::Digest>,
+    required: bool,
+}
+
+impl EndPoint {
+    pub(crate) fn binding(&self) -> Binding<'_> {
+        Binding {
+            end_point: self.digest.as_ref().map(AsRef::as_ref),
+            required: self.required,
+        }
+    }
 }
 
 impl Wanted {
@@ -50,10 +68,14 @@ impl Wanted {
                 .transpose()?,
             fetch_server_key: session.fetch_server_key,
             cleartext_password: session.allow_cleartext_password,
-            verifies: session
+            verify: session
                 .tls
                 .as_ref()
-                .is_some_and(|tls| tls.verify != TlsVerify::None),
+                .map_or(TlsVerify::None, |tls| tls.verify),
+            channel_binding: session
+                .tls
+                .as_ref()
+                .map_or(ChannelBinding::Disable, |tls| tls.channel_binding),
         })
     }
 
@@ -91,15 +113,36 @@ impl Wanted {
         }
     }
 
+    /// What a login through `channel` may or must be bound to.
+    pub(crate) fn end_point(&self, channel: &Channel) -> EndPoint {
+        let certificate = channel.certificates().first();
+        EndPoint {
+            digest: certificate
+                .filter(|_| self.channel_binding != ChannelBinding::Disable)
+                .and_then(|der| Certificate::parse(der)?.end_point()),
+            required: self.channel_binding == ChannelBinding::Require,
+        }
+    }
+
+    /// The digest of the certificate that the server has to prove by the password, if it has to.
+    pub(crate) fn unproven(&self, channel: &Channel) -> Option<digest::Digest> {
+        let setup = self.tls.as_ref()?;
+        let certificates = channel.certificates();
+        if self.verify != TlsVerify::Password || setup.is_vouched(certificates) {
+            return None;
+        }
+        Some(digest::digest(&digest::SHA256, certificates.first()?))
+    }
+
     fn privacy(&self, channel: &Channel, target: &Target) -> auth::Channel<'_> {
         if matches!(target, Target::Unix { .. }) {
             return auth::Channel::Private;
         }
         if channel.is_encrypted() {
-            return if self.verifies {
-                auth::Channel::Private
-            } else {
-                auth::Channel::Unverified
+            // What the password is to prove is not believed before it has.
+            return match self.verify {
+                TlsVerify::Ca | TlsVerify::Full => auth::Channel::Private,
+                TlsVerify::None | TlsVerify::Password => auth::Channel::Unverified,
             };
         }
         let key = match &self.server_key {

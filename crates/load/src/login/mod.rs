@@ -240,6 +240,8 @@ enum Wrong {
     Lacking(handshake::Lacking),
     Login(ServerError),
     Refused(auth::Refused),
+    /// The certificate had to be proven by the password, and was not.
+    Unproven,
     Prepare(ServerError),
 }
 
@@ -270,6 +272,7 @@ impl Wrong {
             Self::Lacking(what) => channel::lacking(target, what),
             Self::Login(error) => failure::login(target, user, &error),
             Self::Refused(error) => failure::refused_login(target, user, error),
+            Self::Unproven => channel::unproven(target, user),
             Self::Prepare(error) => {
                 failure::server(target, "the preparation of a statement", &error)
             }

@@ -227,9 +227,11 @@ impl PostgresLogin {
             (b'R', Stage::Entering) if !accepted => {
                 let account = (entry.account.user, entry.account.password);
                 let secrecy = entry.wanted.secrecy(&self.channel, entry.target);
+                let end_point = entry.wanted.end_point(&self.channel);
                 let before = self.unsealed.len();
+                let binding = end_point.binding();
                 self.exchange
-                    .request(body, account, secrecy, &mut self.unsealed)?;
+                    .request(body, account, secrecy, binding, &mut self.unsealed)?;
                 self.turns += u32::from(self.unsealed.len() > before);
                 Ok(false)
             }

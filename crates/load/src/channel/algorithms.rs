@@ -1,0 +1,160 @@
+//! What is computed for TLS: ring's algorithms, and P-521, which ring does not know: its signatures, and its keys. (OpenSSL shows a
+//! certificate of that curve to clients of TLS 1.2 alone that can exchange keys by it.)
+
+use std::sync::LazyLock;
+
+use p521::ecdh::EphemeralSecret;
+use p521::ecdsa::signature::hazmat::PrehashVerifier;
+use p521::ecdsa::{Signature, VerifyingKey};
+use p521::elliptic_curve::rand_core::OsRng;
+use p521::{EncodedPoint, PublicKey};
+use ring::digest;
+use rustls::crypto::{
+    ActiveKeyExchange, CryptoProvider, SharedSecret, SupportedKxGroup, WebPkiSupportedAlgorithms,
+};
+use rustls::pki_types::{
+    AlgorithmIdentifier, InvalidSignature, SignatureVerificationAlgorithm, alg_id,
+};
+use rustls::{Error, NamedGroup, PeerMisbehaved, SignatureScheme};
+
+/// What keys of certificates may be, for messages.
+pub(super) const KEYS: &str = "RSA of 2048 bits or more, ECDSA P-256, P-384 or P-521, Ed25519";
+
+/// Groups for key exchange, for messages.
+pub(super) const GROUPS: &str = "X25519, P-256, P-384, P-521";
+
+pub(super) fn provider() -> CryptoProvider {
+    let mut provider = rustls::crypto::ring::default_provider();
+    provider.signature_verification_algorithms = supported();
+    provider.kx_groups.push(&Group);
+    provider
+}
+
+/// Key exchange by P-521.
+#[derive(Debug)]
+struct Group;
+
+/// Of one connection.
+struct Exchange {
+    secret: EphemeralSecret,
+    public: EncodedPoint,
+}
+
+impl SupportedKxGroup for Group {
+    fn start(&self) -> Result<Box<dyn ActiveKeyExchange>, Error> {
+        let secret = EphemeralSecret::random(&mut OsRng);
+        let public = EncodedPoint::from(secret.public_key());
+        Ok(Box::new(Exchange { secret, public }))
+    }
+
+    fn name(&self) -> NamedGroup {
+        NamedGroup::secp521r1
+    }
+}
+
+impl ActiveKeyExchange for Exchange {
+    fn complete(self: Box<Self>, peer: &[u8]) -> Result<SharedSecret, Error> {
+        // TLS knows no other form of a point.
+        const UNCOMPRESSED: u8 = 4;
+        let key = PublicKey::from_sec1_bytes(peer)
+            .ok()
+            .filter(|_| peer.first() == Some(&UNCOMPRESSED))
+            .ok_or(PeerMisbehaved::InvalidKeyShare)?;
+        let shared = self.secret.diffie_hellman(&key);
+        Ok(SharedSecret::from(&shared.raw_secret_bytes()[..]))
+    }
+
+    fn pub_key(&self) -> &[u8] {
+        self.public.as_bytes()
+    }
+
+    fn group(&self) -> NamedGroup {
+        NamedGroup::secp521r1
+    }
+}
+
+type Algorithm = &'static dyn SignatureVerificationAlgorithm;
+
+/// Signatures by P-521. Only public values are worked on: no care is taken of how long that takes.
+#[derive(Debug)]
+struct P521 {
+    hash: &'static digest::Algorithm,
+    id: AlgorithmIdentifier,
+}
+
+/// Bytes of a number of P-521.
+const NUMBER: usize = 66;
+
+static SHA256: P521 = P521 {
+    hash: &digest::SHA256,
+    id: alg_id::ECDSA_SHA256,
+};
+static SHA384: P521 = P521 {
+    hash: &digest::SHA384,
+    id: alg_id::ECDSA_SHA384,
+};
+static SHA512: P521 = P521 {
+    hash: &digest::SHA512,
+    id: alg_id::ECDSA_SHA512,
+};
+
+impl SignatureVerificationAlgorithm for P521 {
+    fn verify_signature(
+        &self,
+        public_key: &[u8],
+        message: &[u8],
+        signature: &[u8],
+    ) -> Result<(), InvalidSignature> {
+        let key = VerifyingKey::from_sec1_bytes(public_key).map_err(|_| InvalidSignature)?;
+        let signature = Signature::from_der(signature).map_err(|_| InvalidSignature)?;
+        // The digest is a number shorter than the curve's: the library wants it at its full length.
+        let digest = digest::digest(self.hash, message);
+        let mut number = [0; NUMBER];
+        number[NUMBER - digest.as_ref().len()..].copy_from_slice(digest.as_ref());
+        key.verify_prehash(&number, &signature)
+            .map_err(|_| InvalidSignature)
+    }
+
+    fn public_key_alg_id(&self) -> AlgorithmIdentifier {
+        alg_id::ECDSA_P521
+    }
+
+    fn signature_alg_id(&self) -> AlgorithmIdentifier {
+        self.id
+    }
+}
+
+/// All of them, made once for the process.
+pub(super) fn supported() -> WebPkiSupportedAlgorithms {
+    static SUPPORTED: LazyLock<WebPkiSupportedAlgorithms> = LazyLock::new(|| {
+        let known = rustls::crypto::ring::default_provider().signature_verification_algorithms;
+        let own: [Algorithm; 3] = [&SHA256, &SHA384, &SHA512];
+        let all: Vec<Algorithm> = known.all.iter().copied().chain(own).collect();
+        let mut mapping: Vec<(SignatureScheme, &'static [Algorithm])> = known
+            .mapping
+            .iter()
+            .map(|&(scheme, algorithms)| (scheme, with_own(scheme, algorithms)))
+            .collect();
+        mapping.push((SignatureScheme::ECDSA_NISTP521_SHA512, vec![own[2]].leak()));
+        WebPkiSupportedAlgorithms {
+            all: all.leak(),
+            mapping: mapping.leak(),
+        }
+    });
+    *SUPPORTED
+}
+
+/// In TLS 1.2 a scheme's name binds the hash alone: any curve may go with it. TLS 1.3 takes the first.
+fn with_own(scheme: SignatureScheme, known: &'static [Algorithm]) -> &'static [Algorithm] {
+    let own: Algorithm = match scheme {
+        SignatureScheme::ECDSA_NISTP256_SHA256 => &SHA256,
+        SignatureScheme::ECDSA_NISTP384_SHA384 => &SHA384,
+        _ => return known,
+    };
+    known
+        .iter()
+        .copied()
+        .chain([own])
+        .collect::<Vec<_>>()
+        .leak()
+}

@@ -1,0 +1,424 @@
+//! What a certificate says, in any version of X.509. `webpki` reads version 3 alone; servers have others, and clients take them.
+
+use std::net::IpAddr;
+
+use ring::digest;
+use rustls::pki_types::SignatureVerificationAlgorithm;
+
+const INTEGER: u8 = 0x02;
+const BIT_STRING: u8 = 0x03;
+const OCTET_STRING: u8 = 0x04;
+const OBJECT: u8 = 0x06;
+const BOOLEAN: u8 = 0x01;
+const SEQUENCE: u8 = 0x30;
+const SET: u8 = 0x31;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
+
+const COMMON_NAME: &[u8] = &[0x55, 4, 3];
+pub(super) const KEY_USAGE: &[u8] = &[0x55, 0x1D, 15];
+pub(super) const ALTERNATIVE_NAMES: &[u8] = &[0x55, 0x1D, 17];
+pub(super) const BASIC_CONSTRAINTS: &[u8] = &[0x55, 0x1D, 19];
+pub(super) const NAME_CONSTRAINTS: &[u8] = &[0x55, 0x1D, 30];
+pub(super) const EXTENDED_KEY_USAGE: &[u8] = &[0x55, 0x1D, 37];
+const SERVER_AUTH: &[u8] = &[0x2B, 6, 1, 5, 5, 7, 3, 1];
+
+/// Seconds in a day.
+const DAY: i64 = 86_400;
+
+/// Values of DER, one after another.
+struct Der<'a>(&'a [u8]);
+
+impl<'a> Der<'a> {
+    /// The next value's tag and content; `None` at the end, and where it is malformed.
+    fn next(&mut self) -> Option<(u8, &'a [u8])> {
+        let (&tag, rest) = self.0.split_first()?;
+        if tag & 0x1F == 0x1F {
+            return None; // tags of several bytes are not used in certificates
+        }
+        let (&first, rest) = rest.split_first()?;
+        let (length, rest) = match first {
+            0..=0x7F => (usize::from(first), rest),
+            0x81..=0x83 => {
+                let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7F))?;
+                let length = digits
+                    .iter()
+                    .fold(0, |all, &digit| all << 8 | usize::from(digit));
+                if digits[0] == 0 || length < 0x80 {
+                    return None; // not the shortest form
+                }
+                (length, rest)
+            }
+            _ => return None,
+        };
+        let (content, rest) = rest.split_at_checked(length)?;
+        self.0 = rest;
+        Some((tag, content))
+    }
+
+    fn expect(&mut self, tag: u8) -> Option<&'a [u8]> {
+        self.optional(tag)
+    }
+
+    /// The next value if it has this tag; nothing is taken otherwise.
+    fn optional(&mut self, tag: u8) -> Option<&'a [u8]> {
+        let before = self.0;
+        match self.next() {
+            Some((found, content)) if found == tag => Some(content),
+            _ => {
+                self.0 = before;
+                None
+            }
+        }
+    }
+
+    /// The next value with its tag and length.
+    fn whole(&mut self, tag: u8) -> Option<&'a [u8]> {
+        let before = self.0;
+        self.expect(tag)?;
+        Some(&before[..before.len() - self.0.len()])
+    }
+}
+
+/// Parts of a certificate as they are encoded; names and identifiers of algorithms without their outer tag and length, as those of a
+/// trust anchor are.
+#[derive(Debug)]
+pub(super) struct Certificate<'a> {
+    pub(super) whole: &'a [u8],
+    signed: &'a [u8],
+    /// 1 to 3.
+    pub(super) version: u8,
+    pub(super) issuer: &'a [u8],
+    validity: &'a [u8],
+    pub(super) subject: &'a [u8],
+    /// With its tag and length.
+    pub(super) key: &'a [u8],
+    algorithm: &'a [u8],
+    signature: &'a [u8],
+    pub(super) extensions: Vec<Extension<'a>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Extension<'a> {
+    pub(super) id: &'a [u8],
+    pub(super) critical: bool,
+    value: &'a [u8],
+}
+
+/// Times in seconds since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Validity {
+    pub(super) not_before: i64,
+    pub(super) not_after: i64,
+}
+
+/// Names of a certificate that a server's may be compared with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Name<'a> {
+    Host(&'a [u8]),
+    Address(IpAddr),
+}
+
+impl<'a> Certificate<'a> {
+    pub(super) fn parse(whole: &'a [u8]) -> Option<Self> {
+        let mut outer = Der(whole);
+        let mut parts = Der(outer.expect(SEQUENCE)?);
+        let signed = parts.whole(SEQUENCE)?;
+        let algorithm = parts.expect(SEQUENCE)?;
+        let signature = bits(parts.expect(BIT_STRING)?)?;
+        if !parts.0.is_empty() || !outer.0.is_empty() {
+            return None;
+        }
+        let mut fields = Der(Der(signed).expect(SEQUENCE)?);
+        let version = match fields.optional(0xA0) {
+            None => 1,
+            Some(version) => match Der(version).expect(INTEGER)? {
+                [number @ 0..=2] => number + 1,
+                _ => return None,
+            },
+        };
+        fields.expect(INTEGER)?; // the serial number
+        if fields.expect(SEQUENCE)? != algorithm {
+            return None;
+        }
+        let issuer = fields.expect(SEQUENCE)?;
+        let validity = fields.expect(SEQUENCE)?;
+        let subject = fields.expect(SEQUENCE)?;
+        let key = fields.whole(SEQUENCE)?;
+        fields.optional(0x81);
+        fields.optional(0x82);
+        let extensions = match fields.optional(0xA3) {
+            None => Vec::new(),
+            Some(list) => extensions(Der(list).expect(SEQUENCE)?)?,
+        };
+        if !fields.0.is_empty() || (version < 3 && !extensions.is_empty()) {
+            return None;
+        }
+        Some(Self {
+            whole,
+            signed,
+            version,
+            issuer,
+            validity,
+            subject,
+            key,
+            algorithm,
+            signature,
+            extensions,
+        })
+    }
+
+    pub(super) fn validity(&self) -> Option<Validity> {
+        let mut times = Der(self.validity);
+        Some(Validity {
+            not_before: seconds(times.next()?)?,
+            not_after: seconds(times.next()?)?,
+        })
+    }
+
+    /// The first common name of its subject.
+    pub(super) fn common_name(&self) -> Option<&'a [u8]> {
+        let mut sets = Der(self.subject);
+        while let Some(set) = sets.expect(SET) {
+            let mut pairs = Der(set);
+            while let Some(pair) = pairs.expect(SEQUENCE) {
+                let mut pair = Der(pair);
+                if pair.expect(OBJECT)? == COMMON_NAME {
+                    return pair.next().map(|(_, value)| value);
+                }
+            }
+        }
+        None
+    }
+
+    /// Hosts and addresses among its alternative names.
+    pub(super) fn alternative_names(&self) -> Vec<Name<'a>> {
+        let mut names = Vec::new();
+        let Some(list) = self.extension(ALTERNATIVE_NAMES) else {
+            return names;
+        };
+        let mut list = Der(Der(list).expect(SEQUENCE).unwrap_or_default());
+        while let Some((tag, value)) = list.next() {
+            match tag {
+                0x82 => names.push(Name::Host(value)),
+                0x87 => names.extend(address(value).map(Name::Address)),
+                _ => {}
+            }
+        }
+        names
+    }
+
+    fn extension(&self, id: &[u8]) -> Option<&'a [u8]> {
+        let found = self.extensions.iter().find(|extension| extension.id == id);
+        found.map(|extension| extension.value)
+    }
+
+    pub(super) fn has(&self, id: &[u8]) -> bool {
+        self.extension(id).is_some()
+    }
+
+    /// It is marked as that of an authority: how many others may be below it.
+    pub(super) fn authority(&self) -> Option<u8> {
+        let mut fields = Der(Der(self.extension(BASIC_CONSTRAINTS)?).expect(SEQUENCE)?);
+        if fields.optional(BOOLEAN)? != [0xFF] {
+            return None;
+        }
+        match fields.optional(INTEGER) {
+            None => Some(u8::MAX),
+            Some([limit @ 0..=0x7F]) => Some(*limit),
+            Some(_) => Some(0), // longer than any path here, or malformed
+        }
+    }
+
+    /// Whether its key may be used so: `mask` has the bits of RFC 5280, the first one highest. Without a rule it may.
+    pub(super) fn may_use_key(&self, mask: u8) -> bool {
+        let Some(usage) = self.extension(KEY_USAGE) else {
+            return true;
+        };
+        let bits = Der(usage).expect(BIT_STRING).unwrap_or_default();
+        bits.get(1).is_some_and(|first| first & mask != 0)
+    }
+
+    /// Whether it may be a TLS server's. Without a rule it may.
+    pub(super) fn may_serve(&self) -> bool {
+        let Some(purposes) = self.extension(EXTENDED_KEY_USAGE) else {
+            return true;
+        };
+        let mut purposes = Der(Der(purposes).expect(SEQUENCE).unwrap_or_default());
+        while let Some(purpose) = purposes.expect(OBJECT) {
+            if purpose == SERVER_AUTH {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Its key without tag and length, as a trust anchor's.
+    pub(super) fn bare_key(&self) -> &'a [u8] {
+        Der(self.key).expect(SEQUENCE).unwrap_or_default()
+    }
+
+    /// Whether the owner of `key`, which is bare, has signed it.
+    pub(super) fn is_signed_by(
+        &self,
+        key: &[u8],
+        algorithms: &[&dyn SignatureVerificationAlgorithm],
+    ) -> bool {
+        let mut fitting = algorithms
+            .iter()
+            .filter(|one| one.signature_alg_id().as_ref() == self.algorithm);
+        fitting.any(|&one| is_signature(key, one, self.signed, self.signature))
+    }
+
+    /// Its digest for `tls-server-end-point` (RFC 5929): by the hash of its own signature, but for the broken ones. `None` where the
+    /// signature has no hash that is its own (Ed25519, RSA-PSS).
+    pub(super) fn end_point(&self) -> Option<digest::Digest> {
+        const RSA: &[u8] = &[0x2A, 0x86, 0x48, 0x86, 0xF7, 0x0D, 1, 1];
+        const ECDSA: &[u8] = &[0x2A, 0x86, 0x48, 0xCE, 0x3D, 4];
+        let id = Der(self.algorithm).expect(OBJECT)?;
+        let hash = match (id.strip_prefix(RSA), id.strip_prefix(ECDSA)) {
+            (Some([4 | 5 | 11]), _) | (_, Some([1] | [3, 2])) => &digest::SHA256,
+            (Some([12]), _) | (_, Some([3, 3])) => &digest::SHA384,
+            (Some([13]), _) | (_, Some([3, 4])) => &digest::SHA512,
+            _ => return None,
+        };
+        Some(digest::digest(hash, self.whole))
+    }
+}
+
+/// Whether `signature` is that of `message` by the owner of the bare `key`. False too where the key is not of the algorithm's kind.
+pub(super) fn is_signature(
+    key: &[u8],
+    algorithm: &dyn SignatureVerificationAlgorithm,
+    message: &[u8],
+    signature: &[u8],
+) -> bool {
+    let mut parts = Der(key);
+    let kind = parts.expect(SEQUENCE);
+    let bits = parts.expect(BIT_STRING).and_then(bits);
+    let (Some(kind), Some(bits)) = (kind, bits) else {
+        return false;
+    };
+    kind == algorithm.public_key_alg_id().as_ref()
+        && algorithm.verify_signature(bits, message, signature).is_ok()
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    let short = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    short
+        .or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from))
+        .ok()
+}
+
+/// The bytes of a bit string that has whole bytes only.
+fn bits(value: &[u8]) -> Option<&[u8]> {
+    match value {
+        [0, bytes @ ..] => Some(bytes),
+        _ => None,
+    }
+}
+
+fn extensions(list: &[u8]) -> Option<Vec<Extension<'_>>> {
+    let mut list = Der(list);
+    let mut found: Vec<Extension<'_>> = Vec::new();
+    while let Some(one) = list.expect(SEQUENCE) {
+        let mut fields = Der(one);
+        let id = fields.expect(OBJECT)?;
+        let critical = fields.optional(BOOLEAN).is_some_and(|value| value != [0]);
+        let value = fields.expect(OCTET_STRING)?;
+        // A second value of a rule would leave open which one holds.
+        if found.iter().any(|known| known.id == id) {
+            return None;
+        }
+        found.push(Extension {
+            id,
+            critical,
+            value,
+        });
+    }
+    list.0.is_empty().then_some(found)
+}
+
+/// `YYMMDDhhmmssZ` or `YYYYMMDDhhmmssZ` as seconds since 1970.
+fn seconds((tag, text): (u8, &[u8])) -> Option<i64> {
+    let digits = text.strip_suffix(b"Z")?;
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let number = |from: usize, to: usize| {
+        let digits = digits.get(from..to)?;
+        Some(
+            digits
+                .iter()
+                .fold(0, |all, digit| all * 10 + i64::from(digit - b'0')),
+        )
+    };
+    let (year, rest) = match (tag, digits.len()) {
+        (UTC_TIME, 12) => {
+            let year = number(0, 2)?;
+            (year + if year < 50 { 2000 } else { 1900 }, 2)
+        }
+        (GENERALIZED_TIME, 14) => (number(0, 4)?, 4),
+        _ => return None,
+    };
+    let part = |index: usize| number(rest + 2 * index, rest + 2 * index + 2);
+    let (month, day, hour, minute, second) = (part(0)?, part(1)?, part(2)?, part(3)?, part(4)?);
+    if !(1..=12).contains(&month)
+        || !(1..=31).contains(&day)
+        || hour > 23
+        || minute > 59
+        || second > 60
+    {
+        return None;
+    }
+    Some(days(year, month, day) * DAY + hour * 3600 + minute * 60 + second)
+}
+
+/// Days since 1970 of a date of the Gregorian calendar. Years begin in March, so that the leap day ends them.
+fn days(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month < 3 { year - 1 } else { year };
+    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
+    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        for (tag, text, expected) in [
+            (UTC_TIME, "700101000000Z", Some(0)),
+            (UTC_TIME, "000229120000Z", Some(951_825_600)),
+            (UTC_TIME, "491231235959Z", Some(2_524_607_999)),
+            (GENERALIZED_TIME, "20500101000000Z", Some(2_524_608_000)),
+            (GENERALIZED_TIME, "99991231235959Z", Some(253_402_300_799)),
+            (UTC_TIME, "701301000000Z", None),
+            (UTC_TIME, "7001010000Z", None),
+            (GENERALIZED_TIME, "20500101000000+0100", None),
+        ] {
+            assert_eq!(seconds((tag, text.as_bytes())), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn lengths_have_one_form() {
+        assert_eq!(Der(&[4, 1, 7]).next(), Some((4, &[7][..])));
+        assert_eq!(Der(&[4, 0x81, 1, 7]).next(), None);
+        assert_eq!(Der(&[4, 0x80, 7, 0, 0]).next(), None);
+        assert_eq!(Der(&[4, 2, 7]).next(), None);
+        assert_eq!(Der(&[0x1F, 0x81, 1, 7]).next(), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_certificate_or_none(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            if let Some(found) = Certificate::parse(&bytes) {
+                let _ = (found.validity(), found.common_name(), found.alternative_names(), found.authority());
+            }
+        }
+    }
+}
