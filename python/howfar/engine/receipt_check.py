@@ -1,6 +1,7 @@
 """Differences between the obtained session and the requested one, in words. Pure; any difference makes a trial void.
 
-What a receipt cannot tell on a transport is no difference; what it shows although it was not requested is one.
+What a receipt cannot tell on a transport is no difference; what it shows although it was not requested is one. Encryption is judged
+on this side, which has negotiated it. What the server reports may be of the connection of a pooler or proxy; then there is a note.
 """
 
 from __future__ import annotations
@@ -34,8 +35,6 @@ _OPENSSL: Final = {
 
 def mismatches(job: LoadJob | TablesJob, receipt: Receipt, must_resume: bool = False) -> tuple[str, ...]:
     """Differences between receipt and request. `must_resume`: connections that come and go and may resume TLS sessions have to."""
-    if isinstance(job.workload, KeyValue):
-        receipt = _as_this_side_has_it(receipt)
     found = (*_transport(job.target, receipt), *_tls(job.session.tls, receipt), *_compression(job, receipt))
     return (*found, *_not_resumed(job, receipt)) if must_resume else found
 
@@ -50,17 +49,10 @@ def page_mismatches(job: PageJob, ready: Ready) -> tuple[str, ...]:
         if receipt is None:
             found.append(f"{name} has no receipt")
             continue
-        seen = _as_this_side_has_it(receipt) if name in ("redis", "memcached") else receipt
-        wrong = (*_transport(service.target, seen), *_tls(service.tls, seen), *_uncompressed(seen))
-        found.extend(f"{name}: {sentence}" for sentence in wrong)
+        ends = None if name in ("redis", "memcached") else _ends_before(receipt)
+        wrong = (*_transport(service.target, receipt), *_tls(service.tls, receipt), *_uncompressed(receipt))
+        found.extend(f"{name}: {sentence}" for sentence in (*wrong, *([ends] if ends else [])))
     return tuple(found)
-
-
-def _as_this_side_has_it(receipt: Receipt) -> Receipt:
-    """The receipt with what this side negotiated: Redis and Memcached do not report a session's encryption."""
-    return receipt.model_copy(
-        update={"tls_version": receipt.tls_client_version, "tls_cipher": receipt.tls_client_cipher}
-    )
 
 
 def _transport(target: Target, receipt: Receipt) -> tuple[str, ...]:
@@ -77,31 +69,44 @@ def _transport(target: Target, receipt: Receipt) -> tuple[str, ...]:
 
 
 def _tls(requested: Tls | None, receipt: Receipt) -> tuple[str, ...]:
-    got = receipt.tls_version
+    """Differences on this side's half of the path, which is proven. What the server reports is of its own half (`encryption_note`)."""
+    got, cipher = receipt.tls_client_version, receipt.tls_client_cipher
     if requested is None:
         return () if got is None else (f"no TLS was requested, but {got} was obtained",)
     if got is None:
-        return ("TLS was requested, but the server sees a plain session",)
+        return ("TLS was requested, but the session is plain",)
     found = []
     if requested.versions != "any" and got != f"TLSv{requested.versions}":
         found.append(f"TLS {requested.versions} was requested, but {got} was obtained")
-    if requested.cipher is not None and receipt.tls_cipher != cipher_name(requested.cipher):
-        found.append(f"the cipher {requested.cipher} was requested, but {receipt.tls_cipher} was obtained")
+    if requested.cipher is not None and cipher != cipher_name(requested.cipher):
+        found.append(f"the cipher {requested.cipher} was requested, but {cipher} was obtained")
     if not requested.resumption and receipt.tls_resumed:
         found.append("sessions were not to be resumed, and one was")
-    ours = (receipt.tls_client_version, receipt.tls_client_cipher)
-    if None not in ours and ours != (got, receipt.tls_cipher):
-        found.append(
-            f"the server reports {got} with {receipt.tls_cipher}, and this side has {ours[0]} with {ours[1]}: "
-            "something between ends the encryption"
-        )
     return tuple(found)
+
+
+def encryption_note(job: LoadJob | TablesJob, receipt: Receipt) -> str | None:
+    """What each half of the path is known to have, where encryption ends before the server. Key-value stores do not report theirs."""
+    return None if isinstance(job.workload, KeyValue) else _ends_before(receipt)
+
+
+def _ends_before(receipt: Receipt) -> str | None:
+    """A sentence if server and client do not see the same encryption: a pooler or a provider's proxy is in between."""
+    ours = (receipt.tls_client_version, receipt.tls_client_cipher)
+    theirs = (receipt.tls_version, receipt.tls_cipher)
+    if ours == theirs:
+        return None
+    near, far = (f"{version} with {cipher}" if version else "no TLS" for version, cipher in (ours, theirs))
+    return (
+        f"the session has {near} on this side, and the server reports {far}: a program in between ends the encryption, "
+        "and what lies behind it is unknown"
+    )
 
 
 def _not_resumed(job: LoadJob | TablesJob, receipt: Receipt) -> tuple[str, ...]:
     """A difference if an encrypted session was not resumed; that a session is plain is reported elsewhere."""
     requested = job.session.tls is not None and job.session.tls.resumption and job.session.connect == "per_transaction"
-    if requested and receipt.tls_version is not None and not receipt.tls_resumed:
+    if requested and receipt.tls_client_version is not None and not receipt.tls_resumed:
         return ("sessions were to be resumed, but the second connection's was not",)
     return ()
 

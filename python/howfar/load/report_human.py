@@ -52,7 +52,7 @@ def report(result: Result, workload: str) -> list[str]:
         _statements(result),
         _labelled("Errors", _errors(result)),
         [
-            *_labelled("Receipt", _receipt(result.receipt)),
+            *_labelled("Receipt", [*_receipt(result.receipt), *result.notes]),
             *_labelled("Client", _client(result)),
             *_labelled("TCP", _tcp(result)),
         ],
@@ -198,9 +198,9 @@ def _transport(receipt: Receipt) -> str:
 
 def _layers(receipt: Receipt) -> str:
     tls, compression = "no TLS", "no compression"
-    if receipt.tls_version is not None:
+    if receipt.tls_client_version is not None:
         resumed = {True: "resumed", False: "not resumed", None: ""}[receipt.tls_resumed]
-        tls = receipt.tls_version + _listed([receipt.tls_cipher or "", receipt.tls_group or "", resumed])
+        tls = receipt.tls_client_version + _listed([receipt.tls_client_cipher or "", receipt.tls_group or "", resumed])
     if receipt.compression is not None:
         level = f" level {receipt.compression_level}" if receipt.compression_level is not None else ""
         compression = f"{receipt.compression}{level} compression"

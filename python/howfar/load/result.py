@@ -27,6 +27,7 @@ from howfar.engine.messages import (
     Receipt,
     TablesJob,
 )
+from howfar.engine.receipt_check import encryption_note
 from howfar.load.verdict import Stamp, Verdict, judge
 
 APART = 1.01
@@ -160,6 +161,12 @@ class Result:
     @property
     def receipt(self) -> Receipt:
         return self.ready.receipt
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the receipt leaves open, although it is as requested."""
+        note = encryption_note(self.job, self.receipt)
+        return () if note is None else (note,)
 
     @property
     def seconds(self) -> float:
@@ -297,6 +304,7 @@ def summary(result: Result) -> dict[str, Any]:
         ],
         "not_judged": list(result.verdict.unknown),
         "mismatches": list(result.mismatches),
+        "notes": list(result.notes),
         "loop": "open" if result.open_loop else "closed",
         "seconds": result.seconds,
         "transactions": finished.transactions,
