@@ -283,6 +283,8 @@ def test_tls_and_what_it_needs() -> None:
     assert session_of(ServerAddress(host="h"), options).tls is None, "a transport nobody asked for is not used"
     full = session_of(ServerAddress(host="db.example", ssl_mode="VERIFY_IDENTITY", ssl_ca="ca.pem"), options).tls
     assert full is not None and (full.verify, full.server_name) == ("full", "db.example")
+    by_password = session_of(ServerAddress(host="db.example", ssl_mode="VERIFY_IDENTITY"), options).tls
+    assert by_password is not None and by_password.verify == "password", "tls-9"
     for address, why in (
         (ServerAddress(host="h", ssl_ca="ca.pem"), "without ssl-mode"),
         (ServerAddress(host="h", ssl_mode="VERIFY_CA"), "needs the CA"),
@@ -291,6 +293,16 @@ def test_tls_and_what_it_needs() -> None:
     ):
         with pytest.raises(UsageError, match=why):
             session_of(address, options)
+
+
+def test_the_name_is_sent_whatever_is_verified() -> None:
+    """[tls-2]"""
+    options = parse_command_line(["oltp_read_only"])
+    for mode, ca in (("REQUIRED", None), ("VERIFY_CA", "ca.pem"), ("VERIFY_IDENTITY", "ca.pem")):
+        tls = session_of(ServerAddress(host="db.example", ssl_mode=mode, ssl_ca=ca), options).tls  # type: ignore[arg-type]
+        assert tls is not None and (tls.server_name, tls.sni) == ("db.example", True)
+    silent = session_of(ServerAddress(host="db.example", ssl_mode="REQUIRED", sni=False), options).tls
+    assert silent is not None and not silent.sni
 
 
 def test_the_password_itself_leaves_by_consent_which_a_dsn_does_not_exclude() -> None:

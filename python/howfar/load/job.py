@@ -194,21 +194,26 @@ def session_of(address: ServerAddress, options: Options) -> Session:
 
 def _tls(address: ServerAddress, mode: str) -> Tls:
     verify: Any = {"REQUIRED": "none", "VERIFY_CA": "ca", "VERIFY_IDENTITY": "full"}[mode]
-    if verify != "none" and address.ssl_ca is None:
+    ca_file = address.ssl_ca
+    if verify == "ca" and ca_file is None:
         raise UsageError(f"ssl-mode={mode} needs the CA that signed the server's certificate", "Add ssl-ca=FILE.pem.")
     if (address.ssl_cert is None) != (address.ssl_key is None):
         raise UsageError("ssl-cert and ssl-key must be given together", "Name both files, or neither.")
     if verify == "full" and address.host is None:
         raise UsageError("ssl-mode=VERIFY_IDENTITY needs a host name, and a socket has none", "Use VERIFY_CA.")
+    if verify == "full" and ca_file is None:
+        verify, ca_file = "password", libpq.SYSTEM_CA  # as MariaDB's clients verify without a CA
     return Tls(
         versions=address.tls_versions or "any",
         verify=verify,
         direct=address.tls_direct is True,
-        ca_file=address.ssl_ca,
+        ca_file=ca_file,
         cert_file=address.ssl_cert,
         key_file=address.ssl_key,
         cipher=address.ssl_cipher,
-        server_name=address.host if verify == "full" else None,
+        server_name=address.host,
+        sni=address.sni is not False,
+        channel_binding=address.channel_binding or "prefer",
     )
 
 
@@ -354,7 +359,12 @@ def transport_line(login: Login, session: Session) -> str:
         where = f"TCP to {shown}:{target.port}{named}"
     tls = "no TLS"
     if session.tls is not None:
-        checks = {"none": "certificate not verified", "ca": "CA verified", "full": "CA and host name verified"}
+        checks = {
+            "none": "certificate not verified",
+            "ca": "CA verified",
+            "full": "CA and host name verified",
+            "password": "certificate verified by the system's CAs or the password",
+        }
         version = "TLS" if session.tls.versions == "any" else f"TLS {session.tls.versions}"
         tls = f"{version}, {checks[session.tls.verify]}"
     shown = f"{where}, user {login.address.user}, database {login.address.database}, {tls}"

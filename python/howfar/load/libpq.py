@@ -45,6 +45,18 @@ def _negotiation(value: str) -> bool:
     return value == "direct"
 
 
+def _sni(value: str) -> bool:
+    if value not in ("0", "1"):
+        raise ValueError("known: 0, 1")
+    return value == "1"
+
+
+def _binding(value: str) -> str:
+    if value not in ("disable", "prefer", "require"):
+        raise ValueError("known: disable, prefer, require")
+    return value
+
+
 def _least_tls(value: str) -> str | None:
     if value not in _TLS:
         raise ValueError(f"known: {', '.join(_TLS)}")
@@ -75,6 +87,8 @@ _PARAMETERS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "sslcert": ("ssl_cert", str),
     "sslkey": ("ssl_key", str),
     "sslnegotiation": ("tls_direct", _negotiation),
+    "sslsni": ("sni", _sni),
+    "channel_binding": ("channel_binding", _binding),
     "ssl_min_protocol_version": ("tls_versions", _least_tls),
     "ssl_max_protocol_version": ("tls_versions", _most_tls),
     "service": ("service", str),
@@ -92,6 +106,7 @@ _ENVIRONMENT: Final = {
     "PGSSLCERT": "sslcert",
     "PGSSLKEY": "sslkey",
     "PGSSLNEGOTIATION": "sslnegotiation",
+    "PGSSLSNI": "sslsni",
     "PGSSLMINPROTOCOLVERSION": "ssl_min_protocol_version",
     "PGSSLMAXPROTOCOLVERSION": "ssl_max_protocol_version",
     "PGOPTIONS": "options",
@@ -122,14 +137,12 @@ _WITHOUT_EFFECT: Final = (
 _NOT_OBEYED: Final[dict[str, tuple[str, ...]]] = {
     "options": (),
     "target_session_attrs": ("any",),
-    "channel_binding": ("disable", "prefer"),
     "gssencmode": ("disable", "prefer"),
     "requirepeer": (),
     "require_auth": (),
     "sslcrl": (),
     "sslcrldir": (),
     "sslcompression": ("0",),
-    "sslsni": ("1",),
 }
 """Parameters that change the session or whom it trusts. They are refused, except for values that change nothing."""
 
@@ -245,6 +258,8 @@ def completed(address: ServerAddress, os_user: str, root_cert: str | None) -> Se
         address = replace(address, ssl_ca=authority, ssl_mode="VERIFY_CA")  # as libpq does
     if address.tls_direct and mode in (None, "DISABLED", "PREFERRED"):
         raise UsageError("sslnegotiation=direct needs sslmode=require, verify-ca or verify-full", _EXAMPLES)
+    if address.channel_binding == "require" and mode in (None, "DISABLED"):
+        raise UsageError("channel_binding=require needs TLS", "Add sslmode=require, verify-ca or verify-full.")
     host = address.host or (None if address.hostaddr else SOCKETS)
     if address.socket is not None:
         return address

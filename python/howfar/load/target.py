@@ -45,6 +45,8 @@ class ServerAddress:
     allow_cleartext_password: bool | None = None
     server_key_file: str | None = None
     tls_direct: bool | None = None
+    sni: bool | None = None
+    channel_binding: Literal["disable", "prefer", "require"] | None = None
     hostaddr: str | None = None
     """PostgreSQL's hostaddr: the address of `host`, which then only names it."""
     service: str | None = None
