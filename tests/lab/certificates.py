@@ -41,17 +41,50 @@ def make(directory: Path, *, names: str = f"IP:127.0.0.1,IP:{SERVER_ADDRESS},DNS
     return Certificates(ca, CertificatePaths(ca, certificate, key), client, client_key)
 
 
-def _sign(directory: Path, name: str, *extensions: str, issuer: tuple[Path, Path] | None) -> tuple[Path, Path]:
+def make_odd(directory: Path, authority: Certificates) -> dict[str, CertificatePaths]:
+    """Certificates for localhost by kind, such as servers have, and as their own clients take them."""
+    issuer, subject = (authority.ca, authority.ca.with_name("ca-key.pem")), "localhost"
+    end, name = "basicConstraints=CA:FALSE", "subjectAltName=DNS:localhost,IP:127.0.0.1"
+    cn_only = _sign(directory, "cn-only", end, issuer=issuer, subject=subject)
+    p521 = _sign(directory, "p521", end, name, issuer=issuer, curve="P-521")
+    own = _sign(directory, "self-signed", "basicConstraints=CA:TRUE", issuer=None, subject=subject)
+    v1 = directory / "v1.pem", cn_only[1]
+    request = directory / "v1.csr"
+    new = ["-config", str(directory / "openssl.cnf"), "-new", "-key", str(v1[1]), "-subj", f"/CN={subject}"]
+    _openssl("req", *new, "-out", str(request))
+    signing = ["-CA", str(issuer[0]), "-CAkey", str(issuer[1]), "-CAcreateserial"]
+    _openssl("x509", "-req", "-in", str(request), *signing, "-days", "30", "-out", str(v1[0]))
+    assert "Version: 1 " in _openssl("x509", "-in", str(v1[0]), "-noout", "-text")
+    made = {"cn-only": cn_only, "p521": p521, "v1": v1}
+    return {kind: CertificatePaths(authority.ca, *pair) for kind, pair in made.items()} | {
+        "good": authority.server,
+        "self-signed": CertificatePaths(own[0], *own),
+    }
+
+
+def _openssl(*arguments: str) -> str:
+    done = subprocess.run(["openssl", *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, f"openssl {arguments[0]}: {done.stderr}"
+    return done.stdout
+
+
+def _sign(
+    directory: Path,
+    name: str,
+    *extensions: str,
+    issuer: tuple[Path, Path] | None,
+    subject: str | None = None,
+    curve: str = "P-256",
+) -> tuple[Path, Path]:
     """A certificate and its key. `issuer` None: signed by itself."""
     certificate, key = directory / f"{name}.pem", directory / f"{name}-key.pem"
-    command = ["openssl", "req", "-x509", "-config", str(directory / "openssl.cnf"), "-days", "365", "-sha256"]
-    command += ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    command += ["-subj", f"/CN=howfar test {name}", "-out", str(certificate), "-keyout", str(key)]
+    command = ["req", "-x509", "-config", str(directory / "openssl.cnf"), "-days", "365", "-sha256"]
+    command += ["-newkey", "ec", "-pkeyopt", f"ec_paramgen_curve:{curve}", "-nodes"]
+    command += ["-subj", f"/CN={subject or f'howfar test {name}'}", "-out", str(certificate), "-keyout", str(key)]
     for extension in extensions:
         command += ["-addext", extension]
     if issuer is not None:
         command += ["-CA", str(issuer[0]), "-CAkey", str(issuer[1])]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, f"openssl could not make {name}: {done.stderr}"
+    _openssl(*command)
     key.chmod(0o600)
     return certificate, key
