@@ -89,7 +89,7 @@ def front(
             found.names.append(name)
             return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME if known and name not in known else None
 
-        context.sni_callback = check  # type: ignore[assignment] # of a context that has made the socket
+        context.sni_callback = check
         threading.Thread(target=_accept, args=(listener, server, context, begin), daemon=True).start()
         yield found
         listener.shutdown(socket.SHUT_RDWR)
