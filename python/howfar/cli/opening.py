@@ -21,7 +21,7 @@ def show_opening(plan: Plan, began_ns: int) -> None:
     """The question and that howfar is starting, to be replaced by the picture. Nothing if there is one, or no terminal."""
     if not is_terminal(sys.stderr) or _LEFT in os.environ:
         return
-    lines = [f"{plan.name} on {', '.join(plan.factors.server)}", *textwrap.wrap(plan.question, width(sys.stderr) - 1)]
+    lines = [f"{plan.name} on {', '.join(plan.factors.server)}", *textwrap.wrap(plan.question, width(sys.stderr) - 3)]
     lines += ["", "Starting, usually a few seconds"]
     sys.stderr.write("".join(f"{line}\n" for line in lines))
     sys.stderr.flush()

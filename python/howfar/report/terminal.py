@@ -179,6 +179,12 @@ class Around:
     commands: tuple[str, ...] = ()
     """Commands to go on with, a line each, printed as they are after the advice."""
 
+    @property
+    def lines(self) -> int:
+        """How many there are, each part with the empty line that parts it from the rest."""
+        parts = (1 if self.question else 0, len(self.files), len(self.commands))
+        return sum(count + 1 for count in parts if count)
+
 
 NOTHING = Around()
 
@@ -202,7 +208,7 @@ class _Screen(Markdown):
 
     def render(self, document: Document, around: Around) -> str:
         text = self._whole(document, around)
-        most = FIRST_SCREEN * max(1, 100 / self.width) + len(around.files) + len(around.commands)
+        most = FIRST_SCREEN * max(1, 100 / self.width) + around.lines
         while not self.details and self.explained and text.count("\n") > most:
             if self.titles:
                 self.titles = False
