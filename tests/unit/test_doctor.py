@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from howfar.cli.doctor import _named as named_server
 from howfar.cli.doctor import screen
 from howfar.doctor import procfs
 from howfar.doctor.candidates import Candidate, ListenAddress
@@ -52,7 +53,7 @@ from howfar.doctor.proposals import by_socket, family, own_paths
 from howfar.doctor.protocols import PROTOCOLS, session
 from howfar.doctor.protocols.mysql import named
 from howfar.doctor.protocols.session import Counters, Elsewhere, Endpoint, Greeting, NotThis, Owner
-from howfar.doctor.targets import Consent, Login, Logins, parse_target
+from howfar.doctor.targets import Consent, Login, Logins
 from howfar.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -299,8 +300,8 @@ def test_no_name_moves_a_terminals_cursor() -> None:
 
 def test_no_certificate_is_said_to_be_verified() -> None:
     with pytest.raises(UsageError):
-        parse_target("mysql://me@db/?ssl-mode=VERIFY_IDENTITY")
-    assert parse_target("mysql://me@db/?ssl-mode=REQUIRED").tls
+        named_server("mysql://me@db/?ssl-mode=VERIFY_IDENTITY", False)
+    assert named_server("mysql://me@db/?ssl-mode=REQUIRED", False).tls
 
 
 def test_churn_is_priced_on_the_transport_in_use() -> None:
@@ -403,25 +404,26 @@ def test_memcacheds_options(arguments: tuple[str, ...], requested: set[str]) -> 
     ],
 )
 def test_a_dsn_names_a_server(dsn: str, kind: Kind, where: tuple[object, ...]) -> None:
-    target = parse_target(dsn)
+    target = named_server(dsn, False)
     assert target.kind is kind and (target.path, target.host, target.port) == where
 
 
 @pytest.mark.parametrize(
     "dsn",
     [
-        "redis://:secret@h", "redis://me:secret@h:1", "mysql://me:secret@h/", "me:secret@h", "memcached://", "rediss:///x",
-        "redis://h?x=secret", "ftp://secret@h", "redis://h:x",
+        "me:secret@h", "memcached://u:secret@h", "rediss:///x", "redis://h?x=secret", "ftp://secret@h", "redis://h:x",
     ],
 )  # fmt: skip
 def test_what_is_refused_is_not_repeated(dsn: str) -> None:
     with pytest.raises(UsageError) as refused:
-        parse_target(dsn)
+        named_server(dsn, False)
     assert "secret" not in refused.value.message + refused.value.advice
 
 
 def test_a_password_is_in_no_repr() -> None:
     assert "secret" not in repr(Login("me", "secret"))
+    target = named_server("mysql://me:secret@db/", False)
+    assert target.password == "secret" and "secret" not in repr(target)
 
 
 def test_versions_are_named() -> None:
@@ -574,14 +576,12 @@ def test_what_to_type_for_a_login_keeps_tls() -> None:
     known.endpoints[next(iter(Transport))] = Endpoint(None, "2001:db8::5", 6379, tls=True)
     dsn = _how_to_log_in(known).split()[-1]
     assert dsn == "rediss://[2001:db8::5]:6379?allow-cleartext-password=1"
-    assert parse_target(dsn).consent.cleartext_password
+    assert named_server(dsn, False).consent.cleartext_password
 
 
 def test_a_dsn_of_redis_consents() -> None:
-    assert parse_target("rediss://db.example?allow-cleartext-password=1").consent.cleartext_password
-    assert not parse_target("redis://db.example").consent.cleartext_password
-    with pytest.raises(UsageError, match="no parameter but"):
-        parse_target("redis://db.example?db=1")
+    assert named_server("rediss://db.example?allow-cleartext-password=1", False).consent.cleartext_password
+    assert not named_server("redis://db.example", False).consent.cleartext_password
 
 
 def _packet(number: int, payload: bytes) -> bytes:

@@ -6,15 +6,15 @@ import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit import fake_load
 
-from howfar.cli.load_address import find_login
-from howfar.doctor.targets import parse_target
+from howfar.address import SYSTEM_CA, Secret, ServerAddress, parse
+from howfar.address.libpq import SOCKETS, completed, parse_services, password_of
+from howfar.cli.load import find_login
 from howfar.engine.messages import (
     Account,
     Classes,
@@ -31,198 +31,41 @@ from howfar.load.job import (
     address_of_options,
     example_workload,
     example_workloads,
-    joined,
     limit_advice,
     load_job,
     parse_workload,
     workload_of,
 )
-from howfar.load.libpq import SOCKETS, SYSTEM_CA, completed, parse_services, parse_uri, password_of
 from howfar.load.report_human import bucket, report, value_ms
 from howfar.load.result import bound, distribution
 from howfar.load.search import CONFIRMATIONS, MOST_TRIALS, NARROW, Goal, Trial, answer, next_rate, parse_goal, sentence
-from howfar.load.target import ServerAddress, parse_dsn, parse_option_file
 from howfar.load.verdict import Finding, Stamp, Verdict, judge, missing_rows
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("mysql://u@h:3307/d", {"user": "u", "host": "h", "port": 3307, "database": "d"}),
-        ("mariadb://h", {"host": "h"}),
-        ("mysql://u%40x@h/", {"user": "u@x", "host": "h"}),
-        ("mysql://[::1]:33/d", {"host": "::1", "port": 33, "database": "d"}),
-        ("mysql:///run/my.sock?user=u&db=d", {"socket": "/run/my.sock", "user": "u", "database": "d"}),
-        ("mysql://u@/d?socket=/run/my.sock", {"user": "u", "database": "d", "socket": "/run/my.sock"}),
-        ("mysql:///s.sock", {"socket": "/s.sock"}),
-        ("mysql://h/d?ssl-mode=required", {"host": "h", "database": "d", "ssl_mode": "REQUIRED"}),
-        (
-            "mysql://h?ssl-mode=VERIFY_IDENTITY&ssl-ca=a&ssl-cert=b&ssl-key=c&ssl-cipher=X&tls-version=TLSv1.3",
-            {
-                "host": "h", "ssl_mode": "VERIFY_IDENTITY", "ssl_ca": "a", "ssl_cert": "b", "ssl_key": "c",
-                "ssl_cipher": "X", "tls_versions": "1.3",
-            },
-        ),
-        ("mysql://h?compression=zstd&compression-level=3", {"host": "h", "compression": "zstd", "compression_level": 3}),
-        (
-            "mysql://h?get-server-public-key=0&server-public-key-path=/k.pem",
-            {"host": "h", "fetch_server_key": False, "server_key_file": "/k.pem"},
-        ),
-    ],
-)  # fmt: skip
-def test_what_a_dsn_says(text: str, expected: dict[str, Any]) -> None:
-    assert parse_dsn(text) == ServerAddress(**expected)
+def test_sources_are_combined(tmp_path: Path) -> None:
+    file = tmp_path / "my.cnf"
+    file.write_text("[client]\nsocket=/file.sock\nuser=of-file\nssl-cipher=X\nhost=localhost\n")
 
+    def found(*arguments: str) -> ServerAddress:
+        return find_login(parse_command_line([*arguments, "oltp_read_only"]), lambda _: None, {}).address
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("postgres://h/d", "begins with mysql://"),
-        ("mysql://h:99999/d", "cannot be read"),
-        ("mysql://h:0/d", "port 0"),
-        ("mysql://", "neither a host nor a socket"),
-        ("mysql://h/d?socket=/s", "a host and a socket"),
-        ("mysql://u@h?user=v", "user twice"),
-        ("mysql://h?ssl-mode=PREFERRED", "leaves open what is measured"),
-        ("mysql://h?ssl_moed=REQUIRED", "unknown DSN parameter ssl_moed"),
-        ("mysql://h?tls-version=1.1", "known versions"),
-        ("mysql://h?compression=lz4", "known algorithms"),
-        ("mysql://h?compression-level=0", "from 1 to 22"),
-        ("mysql://h/d#x", "#"),
-    ],
-)
-def test_what_a_dsn_cannot_mean(text: str, why: str) -> None:
-    with pytest.raises(UsageError, match=why):
-        parse_dsn(text)
-
-
-@given(st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=6, max_size=20))
-def test_a_password_is_refused_and_never_repeated(secret: str) -> None:
-    secret = f"qq{secret}qq"
-    for text in (f"mysql://u:{secret}@h/d", f"mysql://u@h/d?password={secret}", f"mysql:///s.sock?pwd={secret}"):
-        with pytest.raises(UsageError, match="password") as caught:
-            parse_dsn(text)
-        assert secret not in caught.value.message + caught.value.advice
-
-
-@pytest.mark.parametrize(
-    "secret", [*(f"{begin}{mark}hunter22" for begin in ("qq", "71", "") for mark in "/?#"), "71?hunter22="]
-)
-@pytest.mark.parametrize(
-    ("read", "scheme"),
-    [
-        (parse_dsn, "mysql"),
-        (parse_uri, "postgresql"),
-        *((parse_target, one) for one in ("mysql", "postgresql", "redis")),
-    ],
-)
-def test_a_password_that_ends_the_host_early_is_not_repeated(
-    read: Callable[[str], object], scheme: str, secret: str
-) -> None:
-    """A URL's host ends at its first /, ? or #: what comes before may be no port, or pass for one."""
-    with pytest.raises(UsageError) as refused:
-        read(f"{scheme}://u:{secret}@h/d")
-    assert not re.search("hunter|qq|71", f"{refused.value.message}{refused.value.advice}")
-
-
-def test_an_at_sign_that_is_no_password_s_is_taken() -> None:
-    assert parse_dsn("mysql://h/d?user=me@cloud").user == "me@cloud"
-    assert parse_dsn("mysql://h:1/d?user=me%40cloud").user == "me@cloud"
-    assert parse_uri("postgresql://[::1]/d?user=me@cloud").user == "me@cloud"
-
-
-@given(st.text(max_size=60))
-def test_no_text_breaks_the_reader(text: str) -> None:
-    try:
-        address = parse_dsn("mysql://" + text)
-    except UsageError:
-        return
-    assert address.host or address.socket
-
-
-def test_sources_are_combined() -> None:
-    file = ServerAddress(socket="/file.sock", user="of-file", ssl_ca="ca.pem")
-    assert joined(ServerAddress(host="h"), ServerAddress(), file) == ServerAddress(
-        host="h", port=3306, user="of-file", database="sbtest", ssl_ca="ca.pem"
-    )
-    assert joined(None, ServerAddress(), file).socket == "/file.sock"
-    assert joined(None, ServerAddress(host="h", port=3, socket="/s"), None).host is None, "sysbench: the socket wins"
-    assert joined(None, ServerAddress(), None) == ServerAddress(
-        host="localhost", port=3306, user="sbtest", database="sbtest"
-    )
+    named = found("mysql://127.0.0.1", f"--defaults-file={file}")
+    assert (named.host, named.port, named.socket, named.user) == ("127.0.0.1", 3306, None, "of-file")
+    assert (named.database, named.ssl_cipher, named.ssl_mode) == ("sbtest", "X", "REQUIRED")
+    assert found(f"--defaults-file={file}").socket == "/file.sock"
+    wins = found("--mysql-host=127.0.0.1", "--mysql-port=3", "--mysql-socket=/s")
+    assert (wins.host, wins.socket) == (None, "/s"), "sysbench: the socket wins"
+    plain = found()
+    assert plain == ServerAddress(protocol="mysql", host="localhost", port=3306, user="sbtest", database="sbtest")
     with pytest.raises(UsageError, match="by a DSN and by"):
-        joined(ServerAddress(host="h"), ServerAddress(user="u"), None)
-
-
-def test_an_option_file() -> None:
-    text = (
-        '[mysqld]\nport=1\n[client]\nuser = "a \\"b\\" \\\\ c"\npassword="p#x" # said\nhost=db.example\nsocket=/s\n'
-        "protocol=tcp\nport=3399\nloose-skip-ssl\nssl_ca=/ca.pem # my own\n"
-    )
-    address, password = parse_option_file("my.cnf", text)
-    assert address == ServerAddress(user='a "b" \\ c', host="db.example", port=3399, ssl_ca="/ca.pem")
-    assert password == "p#x"
-    by_socket, none = parse_option_file("my.cnf", "[client]\nhost=localhost\nsocket=/s\n")
-    assert (by_socket, none) == (ServerAddress(socket="/s"), None)
-    default, _ = parse_option_file("my.cnf", "[client]\nport=0\n")
-    assert default.port is None, "as in the servers' own clients"
-    for port in ("x", "-1", "65536", "70000"):
-        with pytest.raises(UsageError, match=r"my\.cnf:2: port"):
-            parse_option_file("my.cnf", f"[client]\nport={port}\n")
+        found("mysql://127.0.0.1", "--mysql-user=u")
 
 
 # ---------------------------------------------------------------- libpq
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("postgresql://u@h:5433/d", {"user": "u", "host": "h", "port": 5433, "database": "d"}),
-        ("postgres://h", {"host": "h"}),
-        ("postgresql:///d?host=/run/pg&user=u", {"host": "/run/pg", "user": "u", "database": "d"}),
-        ("postgresql://u@%2FRun%2Fpg/d", {"host": "/Run/pg", "user": "u", "database": "d"}),
-        ("postgresql://[::1]:1/d", {"host": "::1", "port": 1, "database": "d"}),
-        ("postgresql://h?sslmode=verify-ca&sslrootcert=c", {"host": "h", "ssl_mode": "VERIFY_CA", "ssl_ca": "c"}),
-        ("postgresql://h?sslmode=require&sslnegotiation=direct", {"host": "h", "ssl_mode": "REQUIRED", "tls_direct": True}),
-        ("postgresql://?service=s", {"service": "s"}),
-        ("postgresql://h?application_name=x&connect_timeout=3&keepalives_idle=60", {"host": "h"}),
-        ("postgresql://h?ssl_max_protocol_version=TLSv1.2&target_session_attrs=any", {"host": "h", "tls_versions": "1.2"}),
-    ],
-)  # fmt: skip
-def test_what_a_uri_says(text: str, expected: dict[str, Any]) -> None:
-    assert parse_uri(text) == ServerAddress(protocol="postgresql", **expected)
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("postgresql://h?sslmode=allow", "leaves open"),
-        ("postgresql://h?sslmode=REQUIRED", "known modes"),
-        ("postgresql://h?ssl_mode=require", "unknown parameter ssl_mode"),
-        ("postgresql://h?options=-csearch_path%3Dx", "options=-csearch_path=x is not supported"),
-        ("postgresql://h?sslcompression=1", "sslcompression=1 is not supported"),
-        ("postgresql://h?channel_binding=always", "channel_binding=always: known: disable, prefer, require"),
-        ("postgresql://h?sslsni=off", "sslsni=off: known: 0, 1"),
-        ("postgresql://h?ssl_min_protocol_version=TLSv1.3&ssl_max_protocol_version=TLSv1.2", "contradicts"),
-        ("postgresql://a,b/d", "only one server"),
-        ("postgresql://u@h?user=v", "user twice"),
-        ("postgresql://h:99999", "cannot be read"),
-    ],
-)
-def test_what_a_uri_cannot_say(text: str, why: str) -> None:
-    with pytest.raises(UsageError, match=why):
-        parse_uri(text)
-
-
-@pytest.mark.parametrize("text", ["postgresql://u:hunter22@h/d", "postgresql://h/d?password=hunter22"])
-def test_a_password_in_a_uri_is_refused_and_not_repeated(text: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        parse_uri(text)
-    assert "hunter22" not in f"{refused.value.message}{refused.value.advice}"
-
-
 def _completed(text: str, root_cert: str | None = None) -> ServerAddress:
-    return completed(parse_uri(text), "me", root_cert)
+    return completed(parse(text).address, "me", root_cert)
 
 
 def test_defaults_are_those_of_libpq() -> None:
@@ -242,28 +85,35 @@ def test_certificates_are_found_as_libpq_finds_them() -> None:
     assert _completed("postgresql://h?sslmode=require").ssl_mode == "REQUIRED"
     system = _completed("postgresql://h?sslrootcert=system")
     assert (system.ssl_ca, system.ssl_mode) == (SYSTEM_CA, "VERIFY_IDENTITY")
+    with pytest.raises(UsageError, match="many authorities"):
+        _completed("postgresql://h?sslrootcert=system&sslmode=require")
     with pytest.raises(UsageError, match="needs the CA"):
         _completed("postgresql://h?sslmode=verify-ca")
     with pytest.raises(UsageError, match="direct"):
         _completed("postgresql://h?sslnegotiation=direct")
 
 
-SERVICES = "# mine\n[one]\nhost=h\nport=7\n[two]\ndbname = d\npassword=secret\n"
+SERVICES = "# mine\n[one]\nhost=h\nport=7\n[two]\ndbname=d\npassword=secret\n[three]\nldap://x\n[four]\nno pair\n"
 
 
 def test_a_service_is_one_group_of_its_file() -> None:
-    assert parse_services("f", SERVICES, "one") == (ServerAddress(protocol="postgresql", host="h", port=7), None)
-    assert parse_services("f", SERVICES, "two") == (ServerAddress(protocol="postgresql", database="d"), "secret")
-    assert parse_services("f", SERVICES, "three") is None
+    one, two = parse_services("f", SERVICES, "one"), parse_services("f", SERVICES, "two")
+    assert one is not None and one.address == ServerAddress(protocol="postgresql", host="h", port=7)
+    assert two is not None and (two.address.database, two.password) == ("d", Secret("secret"))
+    assert parse_services("f", SERVICES, "five") is None
+    with pytest.raises(UsageError, match="LDAP"):
+        parse_services("f", SERVICES, "three")
+    with pytest.raises(UsageError, match="f:11 is no NAME=VALUE"):
+        parse_services("f", SERVICES, "four")
 
 
 def test_the_first_fitting_line_has_the_password() -> None:
     text = "# h:5432:d:u:no\nother:*:*:*:no\nh:5432:d:u:a\\:b\\\\c\n*:*:*:*:any\n/run/pg:7:*:*:by socket\nlocalhost:*:*:*:x\n"
-    assert password_of(text, _completed("postgresql://u@h/d")) == "a:b\\c"
-    assert password_of(text, _completed("postgresql://u@h2/d")) == "any"
+    assert password_of(text, _completed("postgresql://u@h/d")) == Secret("a:b\\c")
+    assert password_of(text, _completed("postgresql://u@h2/d")) == Secret("any")
     by_socket = "/run/pg:7:*:*:by socket\nlocalhost:*:*:*:by default\n"
-    assert password_of(by_socket, _completed("postgresql://?host=/run/pg&port=7")) == "by socket"
-    assert password_of(by_socket, _completed("postgresql://")) == "by default"
+    assert password_of(by_socket, _completed("postgresql://?host=/run/pg&port=7")) == Secret("by socket")
+    assert password_of(by_socket, _completed("postgresql://")) == Secret("by default")
     assert password_of(by_socket, _completed("postgresql://h")) is None
 
 
@@ -281,7 +131,7 @@ def test_sources_are_joined_in_the_order_of_libpq(tmp_path: Path) -> None:
     assert job.workload.model_dump() == {"kind": "tpcb_like", "scale": 3, "db_ps_mode": "auto"}
     assert (job.session.pipeline, job.session.tls) == (7, None)
     passfile.chmod(0o644)
-    assert find_login(options, lambda _: None, environment).password == ""
+    assert find_login(options, lambda _: None, environment).password == Secret()
     with pytest.raises(UsageError, match="not in any service file"):
         find_login(options, lambda _: None, environment | {"PGSERVICEFILE": "/none", "HOME": "/none"})
 

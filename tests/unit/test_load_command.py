@@ -17,9 +17,10 @@ import pytest
 from tests.unit import fake_load
 from tests.unit.test_load_options import PAUSES
 
-from howfar.cli.load import write_file
-from howfar.cli.load_address import find_login, target_of
+from howfar.address import Secret, ServerAddress
+from howfar.cli.load import find_login, write_file
 from howfar.cli.main import run_command_line
+from howfar.cli.target import numeric
 from howfar.engine.message import Message
 from howfar.engine.messages import (
     Failed,
@@ -30,7 +31,6 @@ from howfar.engine.messages import (
 from howfar.engine.process import engine_info
 from howfar.errors import EngineError, RunFileError, UsageError
 from howfar.load.cmdline import parse_command_line
-from howfar.load.target import ServerAddress
 
 SECRET = "correct-horse-7"
 SERVER = f"mysql://{fake_load.SOCKET}?user=u&db=d"
@@ -296,11 +296,11 @@ def test_the_laboratory_is_the_default_where_it_is(tmp_path: Path) -> None:
     }
     login = find_login(parse_command_line(["oltp_read_only"]), notes.append, inside)
     assert (login.address.socket, login.address.user) == ("/lab.sock", "howfar")
-    assert login.password == "of-the-laboratory"
+    assert login.password == Secret("of-the-laboratory")
     assert notes == ["using the server and account of `howfar lab`"]
     other = find_login(parse_command_line(["mysql://u@192.0.2.1", "oltp_read_only"]), notes.append, inside)
     assert other.address.host == "192.0.2.1" and other.address.user == "u"
-    assert other.password == "of-another-server"
+    assert other.password == Secret("of-another-server")
 
 
 def test_a_laboratory_with_postgresql_is_spoken_to_as_such(tmp_path: Path) -> None:
@@ -323,16 +323,16 @@ def test_a_laboratory_with_postgresql_is_spoken_to_as_such(tmp_path: Path) -> No
     }
     login = find_login(parse_command_line(["oltp_read_only"]), notes.append, inside)
     assert (login.address.protocol, login.address.host, login.address.port) == ("postgresql", "10.77.0.2", 5432)
-    assert login.password == "of-the-laboratory"
+    assert login.password == Secret("of-the-laboratory")
     assert notes == ["using the server and account of `howfar lab`"]
 
 
 def test_names_and_addresses() -> None:
-    assert target_of(ServerAddress(host="::1", port=5), lambda _: None) == TcpTarget(host="::1", port=5)
-    local = target_of(ServerAddress(host="localhost", port=1), lambda _: None) if _single("localhost") else None
+    assert numeric(ServerAddress(host="::1", port=5), lambda _: None) == TcpTarget(host="::1", port=5)
+    local = numeric(ServerAddress(host="localhost", port=1), lambda _: None) if _single("localhost") else None
     assert local is None or isinstance(local, TcpTarget), "localhost is never the socket"
     with pytest.raises(UsageError, match="longer than 107"):
-        target_of(ServerAddress(socket="/" + "x" * 108), lambda _: None)
+        numeric(ServerAddress(socket="/" + "x" * 108), lambda _: None)
 
 
 def _single(host: str) -> bool:
@@ -346,13 +346,14 @@ def test_of_several_addresses_the_first_that_answers_is_said(monkeypatch: pytest
 
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    monkeypatch.setattr("howfar.cli.load_address._resolved", lambda host, port: ["127.0.0.2", "127.0.0.1"])
+    found = [(socket.AF_INET, "127.0.0.2"), (socket.AF_INET, "127.0.0.1")]
+    monkeypatch.setattr("howfar.cli.target.resolve", lambda address: found)
     notes: list[str] = []
     with listener:
-        assert target_of(ServerAddress(host="db", port=port), notes.append) == TcpTarget(host="127.0.0.1", port=port)
+        assert numeric(ServerAddress(host="db", port=port), notes.append) == TcpTarget(host="127.0.0.1", port=port)
     assert notes == ["db has 2 addresses; 127.0.0.1 is the first that answers"]
     with pytest.raises(EngineError, match=r"127\.0\.0\.2: .*; 127\.0\.0\.1: "):
-        target_of(ServerAddress(host="db", port=port), notes.append)
+        numeric(ServerAddress(host="db", port=port), notes.append)
 
 
 def test_files_are_whole_or_not_there(tmp_path: Path) -> None:

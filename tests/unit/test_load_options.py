@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from howfar.address import Secret, ServerAddress
 from howfar.engine.messages import (
     LoadJob,
     Sysbench,
@@ -20,11 +21,11 @@ from howfar.engine.messages import (
 from howfar.errors import UsageError
 from howfar.load.cmdline import Options, parse_command_line
 from howfar.load.job import (
-    Login,
+    LoadLogin,
     address_of_options,
+    check_sources,
     example_workload,
     example_workloads,
-    joined,
     load_job,
     parse_workload,
     session_of,
@@ -33,7 +34,6 @@ from howfar.load.job import (
     workload_of,
 )
 from howfar.load.options import BY_NAME, OPTIONS
-from howfar.load.target import ServerAddress
 
 SYSBENCH_1_1 = """
 threads events time warmup-time forced-shutdown thread-stack-size thread-init-timeout rate report-interval
@@ -48,15 +48,14 @@ random_points number_of_ranges delta
 """
 """Of the development branch that calls itself 1.1.0."""
 NOT_OPTIONS_OF_A_LOAD = {"help", "version"}
-SOCKET = Login(ServerAddress(socket="/s", user="u", database="d"), UnixTarget(path="/s"), "never-to-be-seen")
-TCP = Login(
-    ServerAddress(host="h", port=3306, user="u", database="d"),
-    TcpTarget(host="192.0.2.1", port=3306),
-    "never-to-be-seen",
+HIDDEN = Secret("never-to-be-seen")
+SOCKET = LoadLogin(ServerAddress(socket="/s", user="u", database="d"), HIDDEN, target=UnixTarget(path="/s"))
+TCP = LoadLogin(
+    ServerAddress(host="h", port=3306, user="u", database="d"), HIDDEN, target=TcpTarget(host="192.0.2.1", port=3306)
 )
 
 
-def job_of(*arguments: str, login: Login = SOCKET) -> LoadJob:
+def job_of(*arguments: str, login: LoadLogin = SOCKET) -> LoadJob:
     options = parse_command_line(arguments)
     return load_job(options, login, workload_of(options, None), seed=5)
 
@@ -144,7 +143,7 @@ def test_arguments_in_any_order() -> None:
     ("arguments", "why", "advice"),
     [
         (["oltp_read_only", "--tabels=3"], "unknown option --tabels", "--tables"),
-        (["oltp_read_olny"], "not a known argument", "oltp_read_only"),
+        (["oltp_read_olny"], "is not known", "oltp_read_only"),
         (["run"], "no workload", "oltp_read_only"),
         (["oltp_read_only", "mine.lua"], "Lua script", "TOML"),
         (["oltp_read_only", "--threads=x"], "not a whole number", ""),
@@ -159,7 +158,7 @@ def test_arguments_in_any_order() -> None:
         (["oltp_read_only", "--ramp=5"], "not a duration", "unit"),
         (["oltp_read_only", "--mysql-dry-run"], "not accepted", ""),
         (["oltp_read_only", "--workload=x.toml"], "two workloads", ""),
-        (["oltp_read_only", "mysql://a", "mysql://b"], "not a known argument", ""),
+        (["oltp_read_only", "mysql://a", "mysql://b"], "two servers", ""),
     ],
 )
 def test_what_is_refused_and_what_is_advised(arguments: list[str], why: str, advice: str) -> None:
@@ -308,11 +307,11 @@ def test_the_name_is_sent_whatever_is_verified() -> None:
 def test_the_password_itself_leaves_by_consent_which_a_dsn_does_not_exclude() -> None:
     words = ["oltp_read_only", "--get-server-public-key", "--allow-cleartext-password"]
     asked = parse_command_line(words)
-    options = address_of_options(asked)
     dsn = ServerAddress(host="h", user="u")
-    agreed = session_of(joined(dsn, options, None), asked)
+    agreed = session_of(check_sources(True, address_of_options(asked)).over(dsn), asked)
     assert agreed.fetch_server_key and agreed.allow_cleartext_password
-    silent = session_of(joined(dsn, address_of_options(parse_command_line(words[:1])), None), asked)
+    options = address_of_options(parse_command_line(words[:1]))
+    silent = session_of(check_sources(True, options).over(dsn), asked)
     assert not silent.fetch_server_key and not silent.allow_cleartext_password
 
 

@@ -194,6 +194,11 @@ def _parse_place(text: str) -> Given:
     raise UsageError("the target is not understood", EXAMPLES)
 
 
+def protocol_by_port(port: int | None) -> ServiceName | None:
+    """The kind of server for which a port is usual."""
+    return next((service.name for service in SERVICES.values() if service.port == port), None)
+
+
 def _protocol_of_socket(path: str) -> ServiceName | None:
     """What the name of a socket says about its server."""
     name = path.lower()
@@ -215,4 +220,5 @@ __all__ = [
     "looks_like_target",
     "looks_like_url",
     "parse",
+    "protocol_by_port",
 ]

@@ -371,6 +371,12 @@ def completed(
     user = address.user or os_user
     address = replace(address, user=user, database=address.database or user)
     mode = address.ssl_mode
+    if address.channel_binding == "require" and mode in (None, "DISABLED", "PREFERRED"):
+        if mode == "DISABLED":
+            raise UsageError(
+                "channel_binding=require needs TLS, and sslmode=disable forbids it", "Use sslmode=require."
+            )
+        mode = "REQUIRED"
     if address.ssl_ca == SYSTEM_CA:
         if mode not in (None, "VERIFY_IDENTITY"):
             raise UsageError(

@@ -3,6 +3,9 @@
 
 def main() -> int:
     """Entry point of the `howfar` command. Returns the exit code."""
+    from howfar.cli.hide_arguments import hide_passwords
+
+    hide_passwords()
     from howfar.cli.main import run_command_line
 
     return run_command_line()

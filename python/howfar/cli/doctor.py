@@ -11,9 +11,21 @@ from pathlib import Path
 
 import click
 
+from howfar.address import Login as AddressLogin
+from howfar.address import Secret, ServerAddress
 from howfar.cli.exit_codes import TO_CHANGE
-from howfar.cli.load_address import MAX_FILE_BYTES, of_laboratory, own_name, password, target_of
-from howfar.cli.screen import note, read_text, show_json
+from howfar.cli.screen import note, show_json
+from howfar.cli.target import (
+    located,
+    numeric,
+    of_laboratory,
+    own_name,
+    parse_target,
+    password,
+    password_note,
+    read_option_file,
+    variable,
+)
 from howfar.doctor.findings import (
     Change,
     Client,
@@ -26,10 +38,9 @@ from howfar.doctor.findings import (
     Severity,
     Unseen,
 )
-from howfar.doctor.targets import Login, Logins, Target, parse_target
+from howfar.doctor.targets import Login, Logins, Target, target_of
 from howfar.engine.messages import UnixTarget
-from howfar.errors import MissingError
-from howfar.load.target import ServerAddress, parse_option_file
+from howfar.errors import MissingError, UsageError
 from howfar.terminal_text import one_line
 from howfar.units import counted
 
@@ -49,7 +60,8 @@ _WIDTH_MOST = 120
 )
 @click.option("--ask-password", is_flag=True, help="Ask for the password.")
 @click.option("--defaults-file", type=click.Path(path_type=Path), metavar="FILE",
-              help="User and password from the [client] group of an option file.")  # fmt: skip
+              help="User and password from an option file of MySQL's or MariaDB's clients.")  # fmt: skip
+@click.option("--env", "env_names", multiple=True, metavar="NAME", help="Environment variable that holds a DSN.")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout; its schema is schema/doctor.json.")
 @click.option("--strict", is_flag=True, help=f"Exit with code {TO_CHANGE} if something should be changed.")
 def doctor(
@@ -59,23 +71,25 @@ def doctor(
     password_file: Path | None,
     ask_password: bool,
     defaults_file: Path | None,
+    env_names: tuple[str, ...],
     as_json: bool,
     strict: bool,
 ) -> int:
     """Examine the MySQL, MariaDB, PostgreSQL, Redis and Memcached servers of this machine and say what to change.
 
-    Without a DSN, it examines every server that it finds. A DSN has one of these forms: mysql://user@127.0.0.1:3306/,
+    Without a DSN, it examines every server that it finds. A DSN has any form of docs/addresses.md, such as mysql://user@127.0.0.1:3306/,
     mysql:///run/mysqld/mysqld.sock?user=u, postgresql://user@127.0.0.1:5432/, postgresql:///?host=/run/postgresql,
     redis://127.0.0.1:6379, redis:///run/redis/redis-server.sock, memcached://127.0.0.1:11211. It only reads: it logs in, pings a few
     hundred times, reads counters, and connects 24 times over each transport. It reports what it is not permitted to see.
 
-    A DSN never contains a password: use --password-file, --ask-password, --defaults-file, HOWFAR_PASSWORD, or one of the variables
-    MYSQL_PWD, PGPASSWORD, HOWFAR_REDIS_PASSWORD and REDISCLI_AUTH. Passwords are sent only to servers that you name, or that run as
-    root, as a system account or as yourself.
+    For passwords use --password-file, --ask-password, --defaults-file, --env, HOWFAR_PASSWORD, or one of the variables MYSQL_PWD,
+    PGPASSWORD, HOWFAR_REDIS_PASSWORD and REDISCLI_AUTH: one in a DSN is used too, but other users can see it. Passwords are sent only
+    to servers that you name, or that run as root, as a system account or as yourself.
     """
     from howfar.doctor.examine import examine  # numpy and pymysql, which --help need not pay
 
-    targets = [_numeric(parse_target(dsn)) for dsn in dsns]
+    targets = [_numeric(_named(dsn, True)) for dsn in dsns]
+    targets += [_numeric(_named(variable(name, os.environ), False)) for name in env_names]
     if not targets and (address := of_laboratory()) is not None and (protocol := os.environ.get("HOWFAR_PROTOCOL")):
         note("using the server of `howfar lab`")
         known = Target(
@@ -95,9 +109,20 @@ def doctor(
     return TO_CHANGE if strict and seen.to_change else 0
 
 
+def _named(dsn: str, seen: bool) -> Target:
+    """The server of a DSN. `seen`: it is on the command line, where other users see it. Raises UsageError."""
+    given = parse_target(dsn)
+    if given.address.service is not None:
+        raise UsageError("howfar doctor does not read service files", "Name host, port and user in the DSN.")
+    target = target_of(AddressLogin(located(given.address, os.environ), given.password or Secret()))
+    for remark in (*given.notes, *password_note(seen, given)):
+        note(remark)
+    return target
+
+
 def _numeric(target: Target) -> Target:
     """A target with its name as an address, as `howfar load` resolves it."""
-    found = target_of(ServerAddress(host=target.host, port=target.port, socket=target.path), note)
+    found = numeric(ServerAddress(host=target.host, port=target.port, socket=target.path), note)
     if isinstance(found, UnixTarget):
         return replace(target, path=found.path, host=None, port=None)
     return replace(target, path=None, host=found.host, port=found.port)
@@ -111,9 +136,9 @@ def _logins(user: str | None, password_file: Path | None, ask: bool, defaults_fi
         user, password_file = os.environ.get("HOWFAR_USER"), Path(secret)
     address, of_file = ServerAddress(), None
     if defaults_file is not None:
-        text = read_text(defaults_file, "--defaults-file", MAX_FILE_BYTES)
-        address, of_file = parse_option_file(str(defaults_file), text)
-    given = password(password_file, ask, of_file, note, {**os.environ, "MYSQL_PWD": ""})
+        file = read_option_file(defaults_file, os.environ, note)
+        address, of_file = file.address, file.password
+    given = password(password_file, ask, of_file, note, os.environ).reveal()
     mysql = Login(user or address.user or own_name(), given or os.environ.get("MYSQL_PWD", ""))
     of_libpq = Login(user or os.environ.get("PGUSER", ""), given or os.environ.get("PGPASSWORD", ""))
     redis = os.environ.get("HOWFAR_REDIS_PASSWORD", os.environ.get("REDISCLI_AUTH", ""))

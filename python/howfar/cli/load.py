@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 import click
 
 import howfar
+from howfar.address import ServerAddress
 from howfar.cli.exit_codes import VOID
-from howfar.cli.load_address import find_login
 from howfar.cli.screen import note, read_text, show_json
+from howfar.cli.target import Say, find_server, numeric, settle_tls
 from howfar.engine.messages import Custom, Event, Interval, LoadJob, Ready, TablesDone, TablesJob, TablesProgress
 from howfar.engine.process import EngineFailed, Launcher, run_load, run_tables
 from howfar.engine.receipt_check import mismatches
@@ -26,8 +27,12 @@ from howfar.errors import EngineError, RunFileError, UsageError
 from howfar.load import report_human
 from howfar.load.cmdline import ACTIONS, WORKLOADS, Options, parse_command_line
 from howfar.load.job import (
+    DEFAULT_NAME,
     WORKLOAD_MAX_BYTES,
+    LoadLogin,
+    address_of_options,
     arrivals,
+    check_sources,
     example_workload,
     example_workloads,
     limit_advice,
@@ -67,6 +72,8 @@ from howfar.store.partial import stays, write_whole
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+_SYSBENCH = ServerAddress(protocol="mysql", user=DEFAULT_NAME, database=DEFAULT_NAME)
+"""What sysbench takes where neither its options nor a file say it."""
 WHOLE = 0.9
 """Share of an interval's length; one cut short by the end of the window is less."""
 DIED_OF_SIGINT = "(signal 2)"
@@ -352,15 +359,47 @@ def _help_row(option: Option) -> tuple[str, str]:
     return shown, f"{option.help}{default}"
 
 
+def find_login(options: Options, say: Say, environment: Mapping[str, str] | None = None) -> LoadLogin:
+    """Everything about the server that has to be known before a job is made. Raises UsageError, EngineError."""
+
+    def file(name: str) -> Path | None:
+        return Path(options.value(name)) if options.given(name) else None
+
+    env_name = options.value("env") if options.given("env") else None
+    named = check_sources(options.dsn is not None or env_name is not None, address_of_options(options))
+    login = find_server(
+        options.dsn,
+        named=named,
+        defaults=_SYSBENCH,
+        defaults_file=file("defaults-file"),
+        env_name=env_name,
+        password_file=file("password-file"),
+        ask_password=options.value("ask-password"),
+        environment=environment,
+        say=say,
+    )
+    for remark in login.notes:
+        say(remark)
+    address = login.address
+    if address.protocol not in ("mysql", "postgresql"):
+        raise UsageError(
+            "howfar load speaks to MySQL, MariaDB and PostgreSQL", "Begin the DSN with mysql:// or postgresql://."
+        )
+    if options.dsn is None and address.host == "localhost" and not options.given("mysql-host"):
+        say("localhost is reached by TCP here; sysbench takes the socket: --mysql-socket=PATH does so too")
+    target = numeric(address, say)
+    return LoadLogin(settle_tls(address, target, say), login.password, target=target)
+
+
 @click.command(cls=_SysbenchLike, add_help_option=False)
 def load(arguments: tuple[str, ...]) -> int:
     """Load-test your own server, and report throughput, latencies, and whether they can be trusted.
 
-    DSN is mysql://user@host:3306/db?ssl-mode=REQUIRED or mysql:///path/to.sock?user=u&db=d, in place of which sysbench's --mysql-…
-    options can be used; or postgresql://user@host/db?sslmode=require or postgresql:///db?host=/run/postgresql, with libpq's parameters
-    and files. WORKLOAD is oltp_read_only, oltp_read_write or another workload of sysbench; on PostgreSQL, also pgbench's select-only,
-    simple-update and tpcb-like. A sysbench command line works with the program name changed, except for the password: use
-    --password-file, --ask-password or HOWFAR_PASSWORD.
+    DSN names the server in any form of docs/addresses.md, such as mysql://user@host:3306/db?ssl-mode=REQUIRED,
+    mysql:///path/to.sock?user=u&db=d, postgresql://user@host/db?sslmode=require or 'host=/run/postgresql dbname=db'. In its place,
+    sysbench's --mysql-… options or --env NAME can be used. WORKLOAD is oltp_read_only, oltp_read_write or another workload of
+    sysbench; on PostgreSQL, also pgbench's select-only, simple-update and tpcb-like. A sysbench command line works with the program
+    name changed, except for its option for the password: use --password-file, --ask-password or HOWFAR_PASSWORD.
     """
     options = parse_command_line(arguments)
     for text in options.notes:

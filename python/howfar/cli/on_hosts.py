@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from howfar.address import parse
 from howfar.cli.screen import note
 from howfar.errors import PlanError, UsageError
 from howfar.paths import find_path, is_local
@@ -115,6 +116,11 @@ def check_options(on: OnHosts | None, others: Iterable[object], given: set[str])
             "--hop-binary names a program of this machine; between your own hosts programs run on them",
             "Leave it out, and have the program in the PATH of the host where it is to run.",
         )
+    if on.dsn is not None and parse(on.dsn).password:
+        raise UsageError(
+            "--dsn has a password, and the run file and the other hosts' command lines would hold it",
+            "Leave it out of the DSN, and use --password-file FILE or HOWFAR_PASSWORD.",
+        )
     if on.dsn is not None and "--server" in given:
         raise UsageError("--dsn names the server, and --server another", "Leave one of them out.")
     if on.password_file is not None and on.dsn is None:
@@ -129,7 +135,7 @@ def check_options(on: OnHosts | None, others: Iterable[object], given: set[str])
 
 def find_given(on: OnHosts, say: Callable[[str], None]) -> GivenServer | None:
     """The server that a DSN names. None: howfar's own. Raises UsageError, EngineError."""
-    from howfar.cli.load_address import find_login
+    from howfar.cli.load import find_login
     from howfar.fleet.given import given_server
     from howfar.load.cmdline import Options
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from howfar.cli.load_address import address_of, of_laboratory, usual_server
 from howfar.cli.screen import json_option, no_colour_option, note, show_found
+from howfar.cli.target import of_laboratory, server_at, usual_server
 from howfar.engine.messages import TcpTarget, UnixTarget
 from howfar.errors import UsageError
 from howfar.units import parse_duration_ns
@@ -19,7 +19,7 @@ _STDERR = 2
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("--server", metavar="ADDRESS",
-              help="The database's socket, or HOST:PORT.  [default: the laboratory's, or the only one in a usual place]")  # fmt: skip
+              help="The database: socket, HOST:PORT or DSN.  [default: the laboratory's, or one in a usual place]")  # fmt: skip
 @click.option(
     "--out", type=click.Path(path_type=Path), help="File for the recording.  [default: COMMAND-DATE.recording]"
 )
@@ -97,7 +97,7 @@ def record(
     elif not command:
         raise UsageError("nothing to record", "Give the command that starts your application after --.")
     else:
-        target = address_of(server or usual_server())
+        target = server_at(server or usual_server())
         code = record(Requested(target, command, out, php, gaps, _http(http), output), note)
     found = summarize(read(out))
     show_found(found, document(found, str(out)), as_json, no_colour)
@@ -126,16 +126,16 @@ def _check(
 
 
 def _http(address: str | None) -> TcpTarget | None:
-    target = address_of(address) if address else None
+    target = server_at(address, "--http") if address else None
     if isinstance(target, UnixTarget):
-        raise UsageError(f"--http {address} is a socket", "Write HOST:PORT.")
+        raise UsageError("--http names a socket", "Write HOST:PORT.")
     return target
 
 
 def _service(unit: str, server: str | None, out: Path, seconds: float | None, yes: bool, gaps: bool) -> None:
     from howfar.recording.recorder import ServiceRequested, record_service
 
-    target = address_of(server or usual_server())
+    target = server_at(server or usual_server())
     if not isinstance(target, UnixTarget):
         raise UsageError("--service needs a server on a Unix socket", "For a server on TCP, use --interface.")
     record_service(ServiceRequested(unit, target, out, seconds, gaps), note, lambda text: _agreed(text, yes))
@@ -157,7 +157,7 @@ def _packets(
     laboratory = of_laboratory() if interface else None
     if server is None and laboratory is not None and laboratory.socket is None:
         server = usual_server()
-    target = address_of(server) if server else None
+    target = server_at(server) if server else None
     if not isinstance(target, TcpTarget):
         raise UsageError(
             "packets can be recorded only for a server's TCP port",

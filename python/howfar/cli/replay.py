@@ -128,12 +128,13 @@ def _first(recording: Recording, pages: int) -> Recording:
 
 def _repeated(recording: Recording, text: str, dsn: str | None, writes: bool, blocks: int) -> Repetition:
     """Repeat pages at a real server. Raises UsageError, EngineError."""
-    from howfar.cli.load_address import find_login, of_laboratory
+    from howfar.address import looks_like_target
+    from howfar.cli.load import find_login
+    from howfar.cli.target import of_laboratory
     from howfar.engine.messages import Digests, DigestsJob
     from howfar.engine.process import Launcher, run_probe
     from howfar.load.cmdline import Options
     from howfar.load.job import repeat_job
-    from howfar.load.target import looks_like_dsn
     from howfar.recording.repeat import analyze, script, statements_in
 
     spoken = recording.facts.get("protocol")
@@ -142,7 +143,7 @@ def _repeated(recording: Recording, text: str, dsn: str | None, writes: bool, bl
             f"the protocol of the recording is {spoken}, but statements can be run only on MySQL and PostgreSQL",
             "Omit --statements to replay without a real server.",
         )
-    if dsn is not None and not looks_like_dsn(dsn):
+    if dsn is not None and not looks_like_target(dsn):
         raise UsageError("--dsn is not a DSN", "Write mysql://USER@HOST/DATABASE or postgresql://USER@HOST/DATABASE.")
     if dsn is None and of_laboratory() is None:
         raise UsageError("no server was named", "Name one with --dsn, or run this inside `howfar lab`.")
@@ -164,8 +165,7 @@ def _repeated(recording: Recording, text: str, dsn: str | None, writes: bool, bl
     for number in range(blocks):
         note(f"replay, block {number + 1} of {blocks}")
         done.append(_run(job, recording))
-    server = login.address.socket or f"{login.address.host}:{login.address.port}"
-    return analyze(recording, made, done, server, read_only=not writes)
+    return analyze(recording, made, done, login.address.where, read_only=not writes)
 
 
 def _run(job: RepeatJob, recording: Recording) -> list[Repeated]:

@@ -35,7 +35,10 @@ def check_machine(plan: Plan) -> None:
     """Check, before anything is built, that the plan has one server, that there are CPUs for two machines where pages need two, and
     that the engine is our own. Raises UsageError, PlanError, MissingError, EngineError."""
     from howfar.lab.network import usable_cpus
+    from howfar.lab.servers.kinds import check_name
 
+    for server in plan.factors.server:
+        check_name(server)
     if len(plan.factors.server) > 1:
         raise UsageError(
             f"plan {plan.name} names {len(plan.factors.server)} servers, but a laboratory has only one",

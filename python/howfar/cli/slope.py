@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from howfar.cli.load_address import address_of, usual_server
 from howfar.cli.screen import blocks_option, json_option, no_colour_option, note, show_found
+from howfar.cli.target import server_at, usual_server
 from howfar.errors import UsageError
 from howfar.units import parse_duration_ns
 
@@ -18,7 +18,7 @@ _LONGEST_DELAY_NS = 1_000_000_000
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option("--url", help="Time requests to this page; the command, if any, is the web server that answers.")
 @click.option("--server", metavar="ADDRESS",
-              help="The database's socket, or HOST:PORT.  [default: as for `howfar record`]")  # fmt: skip
+              help="The database: socket, HOST:PORT or DSN.  [default: as for `howfar record`]")  # fmt: skip
 @click.option("--listen", metavar="ADDRESS",
               help="Where the tap listens, for an application configured to connect there.")  # fmt: skip
 @click.option(
@@ -65,10 +65,10 @@ def slope(
             "Give the command that starts it after --, or --listen and configure it to connect there.",
         )
     requested = Requested(
-        server=address_of(server or usual_server()),
+        server=server_at(server or usual_server()),
         command=command,
         url=url,
-        listen=None if listen is None else address_of(listen),
+        listen=None if listen is None else server_at(listen, "--listen"),
         delays_ns=_delays(delays),
         blocks=blocks,
         budget_s=parse_duration_ns(time_budget) / 1e9,

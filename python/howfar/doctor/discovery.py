@@ -117,7 +117,7 @@ def _login(candidate: Candidate, logins: Logins, target: Target | None, trusted:
         user = procfs.account(uid)
     return Login(
         user,
-        login.password if trusted else "",
+        (target.password if target is not None and target.password else login.password) if trusted else "",
         target.consent if target is not None else login.consent,
         target.database if target is not None else None,
         of_server,

@@ -1,30 +1,18 @@
-"""DSNs of MySQL, MariaDB, PostgreSQL, Redis and Memcached, and logins. Pure.
+"""Named servers as the doctor examines them, and logins. Pure.
 
-Those of MySQL and PostgreSQL are the same as for `howfar load`.
-A password in a DSN is refused, because `ps` shows it to every local user.
+How a server is named is `howfar.address`; what it leaves out is completed before.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from urllib.parse import unquote
+from dataclasses import dataclass, field
 
+from howfar.address import Login as AddressLogin
+from howfar.address import protocol_by_port
 from howfar.doctor.findings import Kind
 from howfar.errors import UsageError
-from howfar.load import libpq
-from howfar.load.target import SCHEMES as MYSQL_SCHEMES
-from howfar.load.target import ServerAddress, must_have_no_password, parse_dsn, split_dsn
 from howfar.services import SERVICES
 
-SCHEMES = {
-    **dict.fromkeys(MYSQL_SCHEMES, Kind.MYSQL),
-    **dict.fromkeys(libpq.SCHEMES, Kind.POSTGRESQL),
-    **dict.fromkeys(("redis", "rediss", "valkey", "valkeys"), Kind.REDIS),
-    "memcached": Kind.MEMCACHED,
-    "memcacheds": Kind.MEMCACHED,
-}
-ENCRYPTED = {"rediss", "valkeys", "memcacheds"}
-_CLEARTEXT = "allow-cleartext-password=1"
 _EXAMPLES = (
     "Write for example mysql://user@127.0.0.1:3306/, mysql:///run/mysqld/mysqld.sock?user=u, postgresql://user@127.0.0.1:5432/, "
     "postgresql:///?host=/run/postgresql&user=u, redis://127.0.0.1:6379, "
@@ -77,52 +65,26 @@ class Target:
     tls: bool
     consent: Consent = Consent()
     database: str | None = None
+    password: str | None = field(default=None, repr=False)
+    """The one that was given for this server alone."""
 
 
-def parse_target(text: str) -> Target:
-    """The server that a DSN names. Raises UsageError; its message never repeats what may be a password."""
-    scheme = text.partition("://")[0].lower()
-    if "://" not in text or scheme not in SCHEMES:
-        shown = "that" if "@" in text else repr(text)
-        raise UsageError(f"{shown} is not a DSN; a DSN begins with {', '.join(f'{s}://' for s in SCHEMES)}", _EXAMPLES)
-    kind = SCHEMES[scheme]
-    if kind in (Kind.MYSQL, Kind.POSTGRESQL):
-        address = parse_dsn(text) if kind is Kind.MYSQL else _of_libpq(text)
-        port = None if address.socket is not None else address.port or SERVICES[kind].port
-        if address.ssl_mode is not None and address.ssl_mode.startswith("VERIFY"):
-            raise UsageError(
-                f"howfar doctor does not verify certificates, so ssl-mode={address.ssl_mode} is not supported",
-                "Use ssl-mode=REQUIRED, or name the server's socket.",
-            )
-        tls = address.ssl_mode not in (None, "DISABLED", "PREFERRED")
-        consent = Consent(address.fetch_server_key is True, address.allow_cleartext_password is True)
-        return Target(kind, address.socket, address.host, port, address.user, tls, consent, address.database)
-    return _of_cache(kind, scheme, text)
-
-
-def _of_libpq(text: str) -> ServerAddress:
-    """The address with libpq's default for the socket; user and database only where the DSN names them. Raises UsageError."""
-    named = libpq.parse_uri(text)
-    if named.service is not None:
-        raise UsageError("howfar doctor does not read service files", _EXAMPLES)
-    found = libpq.completed(named, "", None)
-    return replace(found, host=named.hostaddr or found.host, user=named.user, database=named.database)
-
-
-def _of_cache(kind: Kind, scheme: str, text: str) -> Target:
-    parts, port = split_dsn(text, _EXAMPLES)
-    must_have_no_password(parts)
-    consents = parts.query == _CLEARTEXT and kind is Kind.REDIS
-    if (parts.query and not consents) or parts.fragment:
-        takes = f"no parameter but {_CLEARTEXT}" if kind is Kind.REDIS else "no parameters"
-        raise UsageError(f"a {scheme}:// DSN takes {takes}", _EXAMPLES)
-    user = unquote(parts.username) if parts.username else None
-    if parts.hostname:
-        number, encrypted = port or SERVICES[kind].port, scheme in ENCRYPTED
-        consent = Consent(cleartext_password=consents)
-        return Target(kind, None, unquote(parts.hostname), number, user, encrypted, consent)
-    if len(parts.path) < 2:
-        raise UsageError("the DSN names neither a host nor a socket", _EXAMPLES)
-    if scheme in ENCRYPTED:
-        raise UsageError(f"a {scheme}:// DSN names a socket, which is never encrypted", f"Use {scheme[:-1]}://.")
-    return Target(kind, unquote(parts.path), None, None, user, False)
+def target_of(login: AddressLogin) -> Target:
+    """The server of a complete address; the user only where one is named. Raises UsageError."""
+    address = login.address
+    protocol = address.protocol or protocol_by_port(address.port)
+    if protocol is None:
+        raise UsageError(f"{address.where} does not say which kind of server it is", _EXAMPLES)
+    if address.ssl_mode is not None and address.ssl_mode.startswith("VERIFY"):
+        raise UsageError(
+            f"howfar doctor does not verify certificates, so ssl-mode={address.ssl_mode} is not supported",
+            "Use ssl-mode=REQUIRED, or name the server's socket.",
+        )
+    if address.channel_binding == "require":
+        raise UsageError("howfar doctor does not bind logins to TLS", "Leave channel_binding out.")
+    port = None if address.socket is not None else address.port or SERVICES[protocol].port
+    consent = Consent(address.fetch_server_key is True, address.allow_cleartext_password is True)
+    host = None if address.socket is not None else address.hostaddr or address.host
+    tls = address.ssl_mode not in (None, "DISABLED", "PREFERRED")
+    password = login.password.reveal() or None
+    return Target(Kind(protocol), address.socket, host, port, address.user, tls, consent, address.database, password)

@@ -25,7 +25,7 @@ from howfar.lab.environment import allow_descriptors
 from howfar.lab.reached import NO_PID
 from howfar.lab.servers import GAUGES, CertificatePaths, Seer, Tables
 from howfar.lab.servers.sql_store import counters_of
-from howfar.load.job import Login as LoadLogin
+from howfar.load.job import LoadLogin
 from howfar.plan.sessions import SessionSpec
 from howfar.plan.types import Plan
 
@@ -60,7 +60,7 @@ def given_server(found: LoadLogin) -> GivenServer:
     assert address.user is not None and address.database is not None, "a joined address is complete"
     kind = Kind.POSTGRESQL if address.protocol == "postgresql" else Kind.MYSQL
     consent = Consent(fetch_server_key=address.fetch_server_key is True)
-    login = Login(address.user, found.password, consent, address.database)
+    login = Login(address.user, found.password.reveal(), consent, address.database)
     return GivenServer(kind, target.host, target.port, address.database, login)
 
 

@@ -12,10 +12,11 @@ from decimal import Decimal, InvalidOperation
 from pathlib import PurePath
 from typing import Any, get_args
 
+from howfar.address import looks_like_target
+from howfar.address.parameters import switch
 from howfar.engine.messages import SYSBENCH_KINDS, Pgbench
 from howfar.errors import QuantityError, UsageError, did_you_mean
 from howfar.load.options import BY_NAME, OPTIONS, Option
-from howfar.load.target import PASSWORD_ADVICE, looks_like_dsn, switch
 from howfar.units import parse_duration_ns
 
 PGBENCH_KINDS: tuple[str, ...] = get_args(Pgbench.model_fields["kind"].annotation)
@@ -23,6 +24,9 @@ KINDS = (*SYSBENCH_KINDS, *PGBENCH_KINDS)
 WORKLOADS = (*SYSBENCH_KINDS, *(kind.replace("_", "-") for kind in PGBENCH_KINDS))
 """The workloads as they are written."""
 ACTIONS = ("prepare", "warmup", "prewarm", "run", "cleanup")
+PASSWORD_ADVICE = (
+    "Use --password-file FILE (readable by you alone), the environment variable HOWFAR_PASSWORD, or --ask-password."
+)
 HELP = "`howfar load --help` lists all options."
 SECOND_NS = 1_000_000_000
 
@@ -91,8 +95,19 @@ def _find(name: str, arguments: Sequence[str]) -> Option:
     known = name.replace("_", "-").lower()
     if known in BY_NAME:
         return BY_NAME[known]
+    if known == "dsn":
+        raise UsageError(
+            "there is no option --dsn", f"Give the DSN alone: howfar load mysql://user@host/database. {HELP}"
+        )
+    if _MAY_NAME_PASSWORD.search(known):
+        raise UsageError("that option for a password is not accepted", PASSWORD_ADVICE)
     near = did_you_mean(known, (option.name for option in OPTIONS if option.fate == "used" and not option.same_as))
-    raise unknown(f"--{name}", arguments, near.replace("mean ", "mean --"), HELP)
+    shown = f"--{name}" if _WORD.fullmatch(name) else "of that form"
+    raise unknown(shown, arguments, near.replace("mean ", "mean --"), HELP)
+
+
+_MAY_NAME_PASSWORD = re.compile(r"pass(?!word-file)|pwd")
+_WORD = re.compile(r"[A-Za-z][A-Za-z_-]*")
 
 
 def _next(option: Option, rest: list[str]) -> str:
@@ -112,10 +127,10 @@ def _positional(positional: list[str], values: dict[str, Any], notes: list[str])
     kind: str | None = None
     action: str | None = None
     for argument in positional:
-        if looks_like_dsn(argument) and dsn is None:
-            dsn = argument
-        elif (found := _workload(argument)) is not None and kind is None:
+        if (found := _workload(argument)) is not None and kind is None:
             kind = found
+        elif looks_like_target(argument) and not argument.endswith((".lua", ".toml")) and dsn is None:
+            dsn = argument
         elif argument in ACTIONS and action is None:
             action = argument
         else:
@@ -134,16 +149,23 @@ def _workload(argument: str) -> str | None:
 
 
 def _misplaced(argument: str) -> UsageError:
-    shown = argument.partition("://")[0] + "://…" if looks_like_dsn(argument) else argument
+    """An argument with no place; it is repeated only where it is surely no password."""
     known = (*WORKLOADS, *ACTIONS)
     near = did_you_mean(argument, known)
-    if argument.endswith(".lua"):
+    if argument.endswith(".lua") and PurePath(argument).name.removesuffix(".lua").isidentifier():
         return UsageError(
-            f"{argument} is a Lua script, and Lua is not supported",
+            f"{PurePath(argument).name} is a Lua script, and Lua is not supported",
             "Write its statements as a workload in TOML (docs/load.md) and pass it with --workload.",
         )
-    advice = near.strip() or f"Known: {', '.join(known)}, and one DSN (mysql://… or postgresql://…)."
-    return UsageError(f"{shown!r} is not a known argument", advice)
+    if argument.endswith(".toml"):
+        return UsageError("a file stands where the DSN is expected", "Pass a workload with --workload FILE.toml.")
+    if argument.startswith("-p"):
+        return UsageError("passwords are not taken from -p", PASSWORD_ADVICE)
+    if near:
+        return UsageError("an argument is not known", near.strip())
+    if looks_like_target(argument):
+        return UsageError("two servers are named", "Give one DSN.")
+    return UsageError("an argument is not known", f"Known: {', '.join(known)}, and one DSN (docs/addresses.md).")
 
 
 def _read(option: Option, text: str) -> Any:

@@ -9,12 +9,14 @@ import re
 import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any
 
 from pydantic import ValidationError
 
+from howfar.address import Login, ServerAddress, libpq
+from howfar.address.parameters import algorithm, port_of, ssl_mode, switch
 from howfar.engine.messages import (
     LONGEST_NS,
     Arrivals,
@@ -35,13 +37,13 @@ from howfar.engine.messages import (
     Workload,
 )
 from howfar.errors import PlanError, QuantityError, UsageError
-from howfar.load import libpq
 from howfar.load.cmdline import HELP, PGBENCH_KINDS, Options
 from howfar.load.options import BY_NAME, DRAWS, MIX, OPTIONS, TABLES
-from howfar.load.target import DEFAULT_NAME, DEFAULT_PORT, ServerAddress, algorithm, port_of, ssl_mode, switch
 from howfar.units import counted, parse_duration_ns, parse_share, parse_size_bytes
 
 SECOND_NS = 1_000_000_000
+DEFAULT_NAME = "sbtest"
+"""Default for user and database, as in sysbench."""
 ONE_TABLE = ("select_random_points", "select_random_ranges")
 POSTGRES_IGNORED = ("40001", "40P01", "23505")
 """Errors at which sysbench restarts a transaction on PostgreSQL: serialization failure, deadlock, duplicate key."""
@@ -56,15 +58,10 @@ def fields(options: Options, of: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Login:
+class LoadLogin(Login):
     """The account, the address and the session of a load; `address` is complete, `target` is numeric."""
 
-    address: ServerAddress
-    target: Target
-    password: str
-
-    def __repr__(self) -> str:
-        return f"Login({self.address!r}, {self.target!r})"
+    target: Target = field(kw_only=True)
 
 
 def address_of_options(options: Options) -> ServerAddress:
@@ -122,7 +119,10 @@ def _mode_of(options: Options) -> Any:
     with suppress(ValueError):
         return "REQUIRED" if switch(text) else "DISABLED"
     try:
-        return ssl_mode(text)
+        mode = ssl_mode(text)
+        if mode == "PREFERRED":
+            raise ValueError("it leaves open what is measured: use REQUIRED or DISABLED")
+        return mode
     except ValueError as error:
         raise ValueError(f"--mysql-ssl={text}: {error}") from error
 
@@ -140,26 +140,17 @@ def _compression_of(options: Options) -> Any:
     return found
 
 
-def joined(dsn: ServerAddress | None, options: ServerAddress, file: ServerAddress | None) -> ServerAddress:
-    """All sources in one, the command line first. Raises UsageError where two contradict on the command line."""
-    consent = ServerAddress(
-        fetch_server_key=options.fetch_server_key, allow_cleartext_password=options.allow_cleartext_password
-    )
-    options = replace(options, fetch_server_key=None, allow_cleartext_password=None)
-    if dsn is not None and options != ServerAddress():
+def check_sources(target: bool, options: ServerAddress) -> ServerAddress:
+    """The options as a source, in which a socket goes before a host, as in sysbench. Raises UsageError where a target is given too."""
+    consent = replace(options, fetch_server_key=None, allow_cleartext_password=None)
+    if target and consent != ServerAddress():
         raise UsageError(
             "the server is given by a DSN and by --mysql-… options",
             "Use one of them; the DSN has parameters for the others.",
         )
     if options.host is not None and options.socket is not None:
-        options = replace(options, host=None, port=None)  # as in sysbench, the socket takes precedence
-    address = consent.over((dsn or options).over(file or ServerAddress()))
-    if address.protocol == "postgresql":
-        return address
-    address = replace(address, user=address.user or DEFAULT_NAME, database=address.database or DEFAULT_NAME)
-    if address.socket is not None:
-        return address
-    return replace(address, host=address.host or "localhost", port=address.port or DEFAULT_PORT)
+        return replace(options, host=None, port=None)
+    return options
 
 
 def session_of(address: ServerAddress, options: Options) -> Session:
@@ -202,7 +193,7 @@ def _tls(address: ServerAddress, mode: str) -> Tls:
     if verify == "full" and address.host is None:
         raise UsageError("ssl-mode=VERIFY_IDENTITY needs a host name, and a socket has none", "Use VERIFY_CA.")
     if verify == "full" and ca_file is None:
-        verify, ca_file = "password", libpq.SYSTEM_CA  # as MariaDB's clients verify without a CA
+        verify = "password"  # as MariaDB's clients verify without a CA
     return Tls(
         versions=address.tls_versions or "any",
         verify=verify,
@@ -246,22 +237,22 @@ def without_effect(options: Options) -> tuple[str, ...]:
     return tuple(name for name in options.values if BY_NAME[name].group in (TABLES, MIX, DRAWS) and name != "rand-seed")
 
 
-def _common(options: Options, login: Login, workload: Workload, seed: int) -> dict[str, Any]:
+def _common(options: Options, login: LoadLogin, workload: Workload, seed: int) -> dict[str, Any]:
     return {**_account(options, login), "workload": workload, "seed": seed}
 
 
-def _account(options: Options, login: Login) -> dict[str, Any]:
+def _account(options: Options, login: LoadLogin) -> dict[str, Any]:
     return {
         "protocol": login.address.protocol or "mysql",
         "target": login.target,
         "user": login.address.user or DEFAULT_NAME,
-        "password": login.password,
+        "password": login.password.reveal(),
         "database": login.address.database or DEFAULT_NAME,
         "session": session_of(login.address, options),
     }
 
 
-def load_job(options: Options, login: Login, workload: Workload, seed: int) -> LoadJob:
+def load_job(options: Options, login: LoadLogin, workload: Workload, seed: int) -> LoadJob:
     """The engine's job for a load. Raises UsageError."""
     time_ns, rate, ignored = (options.value(name) for name in ("time", "rate", "mysql-ignore-errors"))
     if login.address.protocol == "postgresql" and not options.given("mysql-ignore-errors"):
@@ -286,7 +277,7 @@ def arrivals(options: Options, rate: float) -> Arrivals:
     return Arrivals(rate_per_s=rate, shape=options.value("arrivals"), burst=options.value("burst"))
 
 
-def tables_job(options: Options, login: Login, workload: Workload, seed: int) -> TablesJob:
+def tables_job(options: Options, login: LoadLogin, workload: Workload, seed: int) -> TablesJob:
     """The engine's job for tables. Raises UsageError."""
     action: Any = options.action
     connections = options.value("threads")
@@ -302,7 +293,7 @@ def tables_job(options: Options, login: Login, workload: Workload, seed: int) ->
 
 
 def repeat_job(
-    login: Login, options: Options, statements: Sequence[str], read_only: bool, pages: Sequence[RepeatPage]
+    login: LoadLogin, options: Options, statements: Sequence[str], read_only: bool, pages: Sequence[RepeatPage]
 ) -> RepeatJob:
     """The engine's job for repeating pages. Raises UsageError."""
     try:
@@ -347,7 +338,7 @@ def _translated(error: ValidationError) -> UsageError:
     return UsageError(f"--{name}{shown}: {says}" if name else says, HELP)
 
 
-def transport_line(login: Login, session: Session) -> str:
+def transport_line(login: LoadLogin, session: Session) -> str:
     """The transport in one line, printed before anything runs."""
     target, host = login.target, login.address.host
     if isinstance(target, UnixTarget):

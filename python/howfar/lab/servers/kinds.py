@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from howfar.engine.messages import ServiceName
-from howfar.errors import ServerMissing, did_you_mean
+from howfar.errors import ServerMissing, UsageError, did_you_mean
 from howfar.lab.servers import Store, Tables, mariadb, memcached, mysql, postgresql, redis
 from howfar.lab.servers.dialect import Dialect
 from howfar.lab.servers.key_value import KeyValueStore, StoreDialect
@@ -92,7 +92,8 @@ def long_text(server: str) -> str:
 
 
 def find_server(server: str) -> Program:
-    """The program of a kind: the machine's own, else the newest private install. Raises ServerMissing, ServerCrashed."""
+    """The program of a kind: the machine's own, else the newest private install. Raises ServerMissing, ServerCrashed, UsageError."""
+    _check_no_address(server)
     if "/" in server:
         return identify(Path(server))
     kind = KINDS.get(server)
@@ -112,8 +113,19 @@ def find_server(server: str) -> Program:
     )
 
 
+def _check_no_address(server: str) -> None:
+    """Refuse the address of a server, which may have a password. Raises UsageError."""
+    if server.startswith("-") or any(mark in server for mark in ("://", "@", "=")):
+        raise UsageError(
+            "the laboratory starts a server of its own, and --server names the program, not the address of a server",
+            "For a server that runs already, use `howfar TARGET` or `howfar load`; `howfar servers` lists programs.",
+        )
+
+
 def check_name(server: str) -> None:
-    """Check that a server is called that, here or among those that can be installed, or that it is a path. Raises ServerMissing."""
+    """Check that a server is called that, here or among those that can be installed, or that it is a path. Raises ServerMissing,
+    UsageError."""
+    _check_no_address(server)
     if "/" in server or server in KINDS or server in RECIPES or named(server, installs()) is not None:
         return
     known = [*KINDS, *(install.name for install in installs())]

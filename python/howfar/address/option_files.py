@@ -1,0 +1,270 @@
+"""Option files of MySQL and MariaDB, read as their clients read them: groups, includes, quotes, escapes and precedence. Pure.
+
+`tests/unit/test_option_files.py` compares the reader with my_print_defaults.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from howfar.address.parameters import (
+    Ignored,
+    Parameter,
+    Refused,
+    Sets,
+    algorithm,
+    by_word,
+    ignored,
+    level,
+    port_of,
+    read_parameters,
+    reads,
+    refused,
+    secret,
+    ssl_mode,
+    switch,
+    text,
+    tls_versions,
+)
+from howfar.address.server_address import SYSTEM_CA, Given, ServerAddress
+from howfar.errors import UsageError
+
+GROUPS: Final = ("mysql", "mariadb-client", "client", "client-server", "client-mariadb")
+"""Groups that MariaDB's command-line client reads; MySQL's reads `mysql` and `client`."""
+_DEEPEST: Final = 10
+_MOST_OPTIONS: Final = 10_000
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "s": " ", "\\": "\\", '"': '"', "'": "'"}
+_SPACE: Final = " \t\n\v\f\r"
+
+
+@dataclass(frozen=True)
+class Files:
+    """How files are read. None: there is no such file or directory, or it is ignored."""
+
+    read: Callable[[str], str | None]
+    names: Callable[[str], list[str] | None]
+    """Paths of a directory's files."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """An option, where it stands."""
+
+    source: str
+    number: int
+    name: str
+    value: str | None
+
+
+def options_of(source: str, files: Files, suffix: str = "") -> list[Line]:
+    """The options of the clients' groups, in the order in which they count. Raises UsageError."""
+    groups = {*GROUPS, *(f"{group}{suffix}" for group in GROUPS)}
+    found: list[Line] = []
+    for group, line in _lines(source, files, 0):
+        if group in groups:
+            found.append(line)
+        if len(found) > _MOST_OPTIONS:
+            raise UsageError(f"{source} has more than {_MOST_OPTIONS} options", "It is probably the wrong file.")
+    return found
+
+
+def _lines(source: str, files: Files, depth: int) -> Iterator[tuple[str, Line]]:
+    """Each option with its group, those of included files where they are included."""
+    content = files.read(source)
+    group: str | None = None
+    for number, line in enumerate((content or "").split("\n"), 1):
+        bare = line.strip(_SPACE)
+        if not bare or bare[0] in "#;":
+            continue
+        if bare[0] == "!":
+            yield from _included(source, number, bare[1:].strip(_SPACE), files, depth)
+        elif bare[0] == "[":
+            if "]" not in bare:
+                raise UsageError(f"{source}:{number}: a group has no ]", "Correct that line.")
+            group = bare[1 : bare.index("]")].rstrip(_SPACE)
+        elif group is None:
+            raise UsageError(f"{source}:{number}: an option stands before the first group", "Write [client] above it.")
+        else:
+            yield group, _option(source, number, bare)
+
+
+def _included(source: str, number: int, directive: str, files: Files, depth: int) -> Iterator[tuple[str, Line]]:
+    word, *rest = directive.split(None, 1)
+    if word not in ("include", "includedir") or not rest:
+        return
+    path = rest[0].strip(_SPACE)
+    if depth >= _DEEPEST:
+        raise UsageError(f"{source}:{number}: files include each other more than {_DEEPEST} deep", "Correct that line.")
+    if word == "include":
+        yield from _lines(path, files, depth + 1)
+        return
+    names = files.names(path)
+    if names is None:
+        raise UsageError(f"{source}:{number}: the directory {path} cannot be read", "Correct that line.")
+    for name in sorted(names):
+        if name.endswith(".cnf"):
+            yield from _lines(name, files, depth + 1)
+
+
+def _option(source: str, number: int, bare: str) -> Line:
+    """An option without its comment; escapes in its value are resolved."""
+    bare = _without_comment(bare)
+    name, equals, value = bare.partition("=")
+    name = name.strip(_SPACE)
+    if not equals:
+        return Line(source, number, name, None)
+    value = value.strip(_SPACE)
+    if len(value) > 1 and value[0] in "'\"" and value[0] == value[-1]:
+        value = value[1:-1]
+    return Line(source, number, name, _unescaped(value))
+
+
+def _without_comment(bare: str) -> str:
+    quote, escaped = "", False
+    for position, character in enumerate(bare):
+        if character in "'\"" and not escaped:
+            quote = "" if quote == character else quote or character
+        if not quote and character == "#":
+            return bare[:position]
+        escaped = bool(quote) and character == "\\" and not escaped
+    return bare
+
+
+def _unescaped(value: str) -> str:
+    found, rest = "", iter(value)
+    for character in rest:
+        if character != "\\":
+            found += character
+            continue
+        escaped = next(rest, "")
+        found += _ESCAPES.get(escaped, "\\" + escaped)
+    return found
+
+
+# ---------------------------------------------------------------- what the options say
+
+_CAPATH: Final = "the file of ssl-ca is read alone"
+TABLE: Final[dict[str, Parameter]] = {
+    "host": text("host"),
+    "port": reads("port", lambda value: None if value == "0" else port_of(value)),
+    "socket": text("socket"),
+    "user": text("user"),
+    "password": secret(),
+    "database": text("database"),
+    "protocol": by_word(tcp={"protocol": "tcp"}, socket={"protocol": "socket"}, default={}),
+    "ssl": by_word(true={"ssl_mode": "REQUIRED"}, false={"ssl_mode": "DISABLED"}),
+    "ssl-mode": reads("ssl_mode", ssl_mode),
+    "ssl-ca": text("ssl_ca"),
+    "ssl-cert": text("ssl_cert"),
+    "ssl-key": text("ssl_key"),
+    "ssl-cipher": text("ssl_cipher"),
+    "ssl-verify-server-cert": by_word(true={"ssl_mode": "VERIFY_IDENTITY"}, false={}),
+    "tls-version": reads("tls_versions", tls_versions),
+    "compress": by_word(true={"compression": "zlib"}, false={}),
+    "compression-algorithms": reads("compression", lambda value: algorithm(value.split(",")[0])),
+    "zstd-compression-level": reads("compression_level", level),
+    "get-server-public-key": reads("fetch_server_key", switch),
+    "server-public-key-path": text("server_key_file"),
+    "enable-cleartext-plugin": reads("allow_cleartext_password", switch),
+    "ssl-capath": Refused(_CAPATH, "Write ssl-ca=FILE."),
+    **refused("ssl-crl", "ssl-crlpath", why="revocation lists are not checked"),
+    **refused("ssl-fp", "ssl-fplist", "tls-fp", "tls-fplist", "tls-peer-fp", "tls-peer-fp-list",
+              why="fingerprints are not checked", instead="Write ssl-ca=FILE and ssl-verify-server-cert."),
+    "ssl-passphrase": Refused("keys with a passphrase are not read", "Name a key without one as ssl-key."),
+    "tls-ciphersuites": Refused("suites are named one at a time", "Write ssl-cipher=NAME."),
+    "ssl-fips-mode": Refused("FIPS mode is OpenSSL's", but=("off", "0")),
+    "tls-sni-servername": Refused("the host's own name is sent"),
+    "dns-srv-name": Refused("DNS SRV records are not looked up", "Write host=NAME."),
+    "login-path": Refused("login paths are not read", "Write user=NAME, and use --ask-password."),
+    **ignored("ssl-session-data", "ssl-session-data-continue-on-failed-reuse"),
+    "init-command": Ignored("no statement but those of the measurement is sent"),
+    "bind-address": Ignored("the kernel chooses the client's address"),
+}  # fmt: skip
+"""Options of the clients that say something about a connection. Others are for the client program alone, and are skipped."""
+_PREFIXES: Final = ("loose-", "enable-", "skip-", "disable-")
+
+
+def parse(source: str, files: Files, suffix: str = "") -> Given:
+    """What an option file says about the server. Raises UsageError with the line; values are not repeated."""
+    values: dict[str, tuple[Line, str]] = {}
+    for line in options_of(source, files, suffix):
+        found = _named(line)
+        if found is not None:
+            values.pop(found[0], None)
+            values[found[0]] = (line, found[1])
+    fields: dict[str, Any] = {}
+    notes: list[str] = []
+    for name, (line, value) in values.items():
+        more, told = read_parameters(f"option file, {line.source}:{line.number}", [(name, value)], TABLE)
+        notes += told
+        fields |= {field: value for field, value in more.items() if field != "ssl_mode"}
+    fields |= _tls(values)
+    password, protocol = fields.pop("password", None), fields.pop("protocol", None)
+    return Given(_placed(ServerAddress(protocol="mysql", **fields), protocol), password, "option file", tuple(notes))
+
+
+def _named(line: Line) -> tuple[str, str] | None:
+    """The option by its full name, with a value; None if it says nothing about a connection. Raises UsageError."""
+    name = line.name.lower().replace("_", "-")
+    value = line.value
+    while (prefix := next((one for one in _PREFIXES if name.startswith(one) and name not in TABLE), None)) is not None:
+        name = name.removeprefix(prefix)
+        if prefix in ("skip-", "disable-"):
+            value = "0"
+    if name not in TABLE:
+        longer = [known for known in TABLE if len(name) > 2 and known.startswith(name)]
+        name = longer[0] if len(longer) == 1 else name
+    if name not in TABLE:
+        if name.startswith(("ssl", "tls")):
+            near = difflib.get_close_matches(name, TABLE, 1)
+            meant = f"Did you mean {near[0]}? " if near else ""
+            raise UsageError(
+                f"{line.source}:{line.number}: an option of TLS is not known",
+                f"{meant}Correct that line, or leave it out.",
+            )
+        return None
+    if name == "password" and value is None:
+        raise UsageError(
+            f"{line.source}:{line.number}: password has no value", "Use --ask-password to be asked for it."
+        )
+    if value is None and isinstance(TABLE[name], Sets) and name not in _SWITCHES:
+        raise UsageError(f"{line.source}:{line.number}: {name} has no value", "Correct that line.")
+    return name, "1" if value is None else value
+
+
+_SWITCHES: Final = {"ssl", "ssl-verify-server-cert", "compress", "get-server-public-key", "enable-cleartext-plugin"}
+
+
+def _tls(values: dict[str, tuple[Line, str]]) -> dict[str, Any]:
+    """The mode of TLS. As in MariaDB's client, a file for TLS asks for TLS, and the last word on `ssl` counts."""
+    mode: str | None = None
+    for name, (line, value) in values.items():
+        if name in ("ssl", "ssl-mode"):
+            mode = str(
+                read_parameters(f"option file, {line.source}:{line.number}", [(name, value)], TABLE)[0].get("ssl_mode")
+            )
+        elif name in ("ssl-cert", "ssl-key", "ssl-cipher") and value:
+            mode = "REQUIRED" if mode in (None, "DISABLED") else mode
+        elif name == "ssl-ca" and value:
+            mode = "VERIFY_CA" if mode in (None, "DISABLED", "REQUIRED") and "ssl-mode" not in values else mode
+        elif (
+            name == "ssl-verify-server-cert" and value not in ("0", "") and value.lower() not in ("off", "false", "no")
+        ):
+            mode = "VERIFY_IDENTITY"
+    return {} if mode is None else {"ssl_mode": mode}
+
+
+def _placed(address: ServerAddress, protocol: str | None) -> ServerAddress:
+    """The address without either the socket or the host: `protocol` decides, else a host that is not localhost."""
+    local = address.host in (None, "localhost")
+    if protocol == "tcp" or (protocol != "socket" and not local):
+        return replace(address, socket=None, host=address.host or "localhost")
+    if address.socket is not None:
+        return replace(address, host=None, port=None)
+    return replace(address, host=None, port=None, localhost_is_socket=True)
+
+
+__all__ = ["GROUPS", "SYSTEM_CA", "TABLE", "Files", "Line", "options_of", "parse"]

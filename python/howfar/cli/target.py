@@ -1,0 +1,493 @@
+"""Where a server is and how to log in: a target, options, files and the environment -> a `Login`; names -> numeric addresses.
+
+This reads files and resolves names; what a text says is `howfar.address`. No password is in a note or an error.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import pwd
+import socket
+import ssl
+import struct
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from ipaddress import IPv6Address, ip_address
+from pathlib import Path
+
+from howfar.address import SYSTEM_CA, Given, Login, Secret, ServerAddress, libpq, option_files, parse, protocol_by_port
+from howfar.cli.hide_arguments import HIDDEN
+from howfar.cli.screen import note, read_text
+from howfar.engine.messages import Target, TcpTarget, UnixTarget
+from howfar.errors import EngineError, UsageError
+from howfar.services import SERVICES
+
+MAX_FILE_BYTES = 65_536
+TRY_S = 5.0
+"""Time for each of several addresses of a name."""
+LONGEST_SOCKET_PATH = 107
+"""Longest path that the kernel accepts."""
+_USUAL_SOCKETS = tuple(service.sockets[0] for service in SERVICES.values())
+_AUTHORITIES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+"""Files of trusted authorities: Debian, Red Hat, SUSE, Alpine; OpenSSL's own default goes before them."""
+_SERVICE_FOLDERS = ("/etc/postgresql-common", "/etc/sysconfig/pgsql", "/etc/postgresql", "/etc")
+"""Folders of the system's service file: `pg_config --sysconfdir` on Debian, on Red Hat, and elsewhere."""
+
+_PASSWORDS = {"mysql": ("HOWFAR_PASSWORD", "MYSQL_PWD"), "redis": ("HOWFAR_REDIS_PASSWORD", "REDISCLI_AUTH")}
+"""Variables with a password, by protocol: one for another server is not sent."""
+
+Say = Callable[[str], None]
+_NOTHING = ServerAddress()
+_NO_FILE = Given(_NOTHING)
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """What options and the environment say about a server and a login, beside the target."""
+
+    named: ServerAddress
+    defaults: ServerAddress
+    defaults_file: Path | None
+    password_file: Path | None
+    ask_password: bool
+    seen: bool
+    """Whether the target is on the command line, where other users see it."""
+    environment: Mapping[str, str]
+
+
+def find_server(
+    text: str | None,
+    *,
+    user: str | None = None,
+    named: ServerAddress = _NOTHING,
+    defaults: ServerAddress = _NOTHING,
+    defaults_file: Path | None = None,
+    env_name: str | None = None,
+    password_file: Path | None = None,
+    ask_password: bool = False,
+    environment: Mapping[str, str] | None = None,
+    say: Say = note,
+) -> Login:
+    """The complete address and the password of the server that a target and options name. Raises UsageError.
+
+    `named`: options that say the same as a target; `defaults`: what holds if nothing else says it. Without a target it is the server
+    of `howfar lab`, where that runs us, else the default of the protocol.
+    """
+    variables = os.environ if environment is None else environment
+    given = _given(text, env_name, variables)
+    if user is not None:
+        named = replace(named, user=user)
+    sources = _Sources(named, defaults, defaults_file, password_file, ask_password, env_name is None, variables)
+    file = _NO_FILE if defaults_file is None else read_option_file(defaults_file, variables, say)
+    laboratory = None
+    if given is None and not any(each.names_a_server or each.localhost_is_socket for each in (named, file.address)):
+        laboratory = of_laboratory(variables)
+    if laboratory is not None:
+        say("using the server and account of `howfar lab`")
+    said = named.over(given.address if given is not None else _NOTHING)
+    if said.protocol is None and given is not None:
+        said = replace(said, protocol=protocol_by_port(said.port))
+    if said.protocol == "postgresql" or (laboratory is not None and laboratory.protocol == "postgresql"):
+        return _of_libpq(said, given, laboratory is not None, sources, say)
+    below = file.address if laboratory is None else replace(laboratory, protocol=None).over(file.address)
+    address = said.over(below).over(defaults)
+    if address.protocol == "mysql":
+        address = replace(address, user=address.user or own_name())
+    address = located(address, variables)
+    password = _password(sources, given, file.password, laboratory is not None, address, say)
+    notes = (*(given.notes if given is not None else ()), *file.notes, *password_note(sources.seen, given))
+    return Login(_with_files(address), password, notes)
+
+
+def _given(text: str | None, env_name: str | None, environment: Mapping[str, str]) -> Given | None:
+    """What the target says, on the command line or in the variable that `--env` names. Raises UsageError."""
+    if env_name is None:
+        return None if text is None else parse_target(text)
+    if text is not None:
+        raise UsageError("the server is given by a target and by --env", "Use one of them.")
+    return parse_target(variable(env_name, environment))
+
+
+def parse_target(text: str) -> Given:
+    """What a target says; a directory is that of PostgreSQL's sockets, as in libpq. Raises UsageError."""
+    given = parse(text)
+    path = given.address.socket
+    if given.form == "socket path" and path is not None and os.path.isdir(path):  # noqa: PTH112 - see `_is_there`
+        return replace(given, address=ServerAddress(protocol="postgresql", host=os.path.abspath(path)))  # noqa: PTH100
+    return given
+
+
+def variable(name: str, environment: Mapping[str, str]) -> str:
+    """The value of the variable that `--env` names. Raises UsageError."""
+    value = environment.get(name)
+    if not value:
+        shown = f" {name}" if name.isidentifier() else ""
+        raise UsageError(f"--env{shown}: there is no such variable, or it is empty", "Export it first.")
+    return value
+
+
+def password_note(seen: bool, given: Given | None) -> tuple[str, ...]:
+    """A sentence if a password was on the command line, where other users see it."""
+    if not seen or given is None or not given.password:
+        return ()
+    long = "could see it (ps) until howfar overwrote it" if HIDDEN.done else "can see it (ps) while this command runs"
+    remark = f"the target has a password: other users of this machine {long}, and a shell keeps it in its history; "
+    return (remark + "--env NAME, --password-file FILE or --ask-password avoid that",)
+
+
+def located(address: ServerAddress, environment: Mapping[str, str]) -> ServerAddress:
+    """The address with its socket, or its host and port; the account is left as it is. Raises UsageError."""
+    if address.protocol == "postgresql":
+        plain = ServerAddress(host=address.host, hostaddr=address.hostaddr, port=address.port, socket=address.socket)
+        found = libpq.completed(plain, "", None)
+        return replace(address, host=found.host, hostaddr=found.hostaddr, port=found.port, socket=found.socket)
+    if address.socket is None and address.localhost_is_socket and address.host in (None, "localhost"):
+        address = replace(address, host=None, port=None, socket=_usual_socket(environment))
+    if address.socket is not None:
+        return replace(address, localhost_is_socket=None)
+    service = SERVICES.get(address.protocol or "")
+    port = address.port or (service.port if service is not None else None)
+    return replace(address, host=address.host or "localhost", port=port, localhost_is_socket=None)
+
+
+def _usual_socket(environment: Mapping[str, str]) -> str:
+    """The socket that the clients of MySQL and MariaDB take for localhost. Raises UsageError."""
+    paths = SERVICES["mysql"].sockets
+    if named := environment.get("MYSQL_UNIX_PORT"):
+        return named
+    found = next((path for path in paths if Path(path).is_socket()), None)
+    if found is None:
+        raise UsageError(
+            f"localhost means the server's socket here, and none of the usual ones exists: {', '.join(paths)}",
+            "Name the socket, or write 127.0.0.1 for TCP.",
+        )
+    return found
+
+
+# ---------------------------------------------------------------- option files
+
+
+def read_option_file(file: Path, environment: Mapping[str, str], say: Say) -> Given:
+    """What an option file and those that it includes say about a server. Raises UsageError."""
+    first = str(file)
+
+    def read(name: str) -> str | None:
+        path = Path(name)
+        if name != first and not path.exists():
+            return None
+        content = read_text(path, "--defaults-file" if name == first else "the option file", MAX_FILE_BYTES)
+        if path.stat().st_mode & 0o002:
+            say(f"{name} is ignored, as the clients do, because every user can write to it: run chmod o-w on it")
+            return None
+        return content
+
+    def names(folder: str) -> list[str] | None:
+        try:
+            return [str(path) for path in Path(folder).iterdir()]
+        except OSError:
+            return None
+
+    return option_files.parse(first, option_files.Files(read, names), environment.get("MYSQL_GROUP_SUFFIX", ""))
+
+
+def _with_files(address: ServerAddress) -> ServerAddress:
+    """The address with the files that it names checked; the system's authorities by their file. Raises UsageError."""
+    if address.ssl_ca == SYSTEM_CA:
+        address = replace(address, ssl_ca=system_authorities())
+    for name, file in (("CA", address.ssl_ca), ("certificate", address.ssl_cert), ("key", address.ssl_key)):
+        if file:
+            try:
+                Path(file).open("rb").close()
+            except OSError as error:
+                says = f"the {name} file {file} cannot be read: {error.strerror}"
+                raise UsageError(says, "Check its name and permissions.") from error
+    return address
+
+
+def system_authorities() -> str:
+    """The file of the authorities that this machine trusts: OpenSSL's default, or that of a distribution. Raises UsageError."""
+    default = ssl.get_default_verify_paths().cafile
+    found = next((file for file in (default, *_AUTHORITIES) if file and _is_there(file)), None)
+    if found is None:
+        raise UsageError(
+            "this machine has no file of trusted authorities in a usual place",
+            "Install ca-certificates, or name a file (SSL_CERT_FILE, ssl-ca, sslrootcert).",
+        )
+    return found
+
+
+# ---------------------------------------------------------------- the laboratory
+
+
+def of_laboratory(environment: Mapping[str, str] | None = None) -> ServerAddress | None:
+    """The server that `howfar lab` describes to the programs in it; None outside."""
+    environment = os.environ if environment is None else environment
+    if "HOWFAR_SOCKET" not in environment and "HOWFAR_HOST" not in environment:
+        return None
+    named = environment.get("HOWFAR_PROTOCOL", "mysql")
+    service = SERVICES.get(named, SERVICES["mysql"])
+    port = environment.get("HOWFAR_PORT", str(service.port))
+    inet = "HOWFAR_SOCKET" not in environment
+    return ServerAddress(
+        protocol=service.name,
+        host=environment.get("HOWFAR_HOST") if inet else None,
+        port=int(port) if inet and port.isdigit() else None,
+        socket=environment.get("HOWFAR_SOCKET"),
+        user=environment.get("HOWFAR_USER"),
+        database=environment.get("HOWFAR_DATABASE"),
+        fetch_server_key=True,  # an account made up for the laboratory, in namespaces that nobody else is in
+    )
+
+
+# ---------------------------------------------------------------- passwords
+
+
+def _password(
+    sources: _Sources, given: Given | None, of_file: Secret | None, laboratory: bool, address: ServerAddress, say: Say
+) -> Secret:
+    in_target = given.password if given is not None else None
+    file = sources.password_file
+    environment = sources.environment
+    if laboratory and not (file or sources.ask_password or in_target or of_file is not None):
+        named = environment.get("HOWFAR_PASSWORD_FILE")  # the other variables are for the user's own servers
+        file = Path(named) if named else None
+    names = _PASSWORDS.get(address.protocol or "", ("HOWFAR_PASSWORD",))
+    return password(file, sources.ask_password, in_target or of_file, say, environment, names)
+
+
+def password(
+    file: Path | None,
+    ask: bool,
+    known: Secret | None,
+    say: Say,
+    environment: Mapping[str, str],
+    names: tuple[str, ...] = ("HOWFAR_PASSWORD",),
+) -> Secret:
+    """The password from the most explicit source. `known`: that of the target or an option file; `names`: variables.
+
+    Raises UsageError.
+    """
+    if file is not None:
+        text = read_text(file, "--password-file", MAX_FILE_BYTES)
+        if file.stat().st_mode & 0o077:
+            say(f"other users of this machine can read {file}: run chmod 600 on it")
+        return Secret(text.split("\n", 1)[0].removesuffix("\r"))
+    if ask and not sys.stdin.isatty():
+        raise UsageError(
+            "--ask-password needs a terminal", "Use --password-file or an environment variable in scripts."
+        )
+    if ask:
+        return Secret(getpass.getpass("Password: "))
+    if known is not None:
+        return known
+    return Secret(next((environment[name] for name in names if name in environment), ""))
+
+
+# ---------------------------------------------------------------- libpq's sources
+
+
+def _of_libpq(said: ServerAddress, given: Given | None, laboratory: bool, sources: _Sources, say: Say) -> Login:
+    """The login with libpq's other sources: the service, the environment, the password file. Raises UsageError."""
+    environment = dict(sources.environment)
+    if laboratory:  # it sets libpq's variables; a password of the user's own servers is none of its
+        environment = {
+            name: value for name, value in environment.items() if name not in ("HOWFAR_PASSWORD", "PGPASSWORD")
+        }
+    home = home_of(environment)
+    outside = libpq.of_environment(environment)
+    notes = list(given.notes) if given is not None else []
+    of_service: Secret | None = None
+    address = replace(said, protocol="postgresql", localhost_is_socket=None)
+    if (service := address.service or outside.service) is not None:
+        found = _service(service, address.service_file or outside.service_file, home, environment)
+        address, of_service = libpq.over(address, found.address), found.password
+        notes += found.notes
+    address = libpq.over(libpq.over(address, outside), sources.defaults)
+    own = home / ".postgresql"
+    pair = (str(own / "postgresql.crt"), str(own / "postgresql.key"))
+    root = str(own / "root.crt")
+    address = libpq.completed(
+        address, own_name(), root if _is_there(root) else None, pair if all(map(_is_there, pair)) else None
+    )
+    in_target = given.password if given is not None else None
+    known = in_target or of_service
+    names = ("HOWFAR_PASSWORD", "PGPASSWORD")
+    if not known and not any(name in environment for name in names):
+        known = _of_passfile(Path(address.passfile or home / ".pgpass"), address, say)
+    found_password = password(sources.password_file, sources.ask_password, known, say, environment, names)
+    return Login(_with_files(address), found_password, (*notes, *password_note(sources.seen, given)))
+
+
+def _service(service: str, named: str | None, home: Path, environment: Mapping[str, str]) -> Given:
+    own = Path(named or environment.get("PGSERVICEFILE") or home / ".pg_service.conf")
+    folders = (environment["PGSYSCONFDIR"],) if environment.get("PGSYSCONFDIR") else _SERVICE_FOLDERS
+    files = [own, *(Path(folder, "pg_service.conf") for folder in folders)]
+    for file in files:
+        if _is_there(file):
+            found = libpq.parse_services(str(file), read_text(file, "the service file", MAX_FILE_BYTES), service)
+            if found is not None:
+                return found
+    raise UsageError("the service is not in any service file", f"Looked in {', '.join(map(str, files))}.")
+
+
+def _of_passfile(file: Path, address: ServerAddress, say: Say) -> Secret | None:
+    if not os.path.isfile(file):  # noqa: PTH113 - see `_is_there`
+        return None
+    if file.stat().st_mode & 0o077:
+        say(f"{file} is ignored, because other users can read it: run chmod 600 on it")
+        return None
+    return libpq.password_of(read_text(file, "the password file", MAX_FILE_BYTES), address)
+
+
+def _is_there(file: str | Path) -> bool:
+    """Whether we can see the file: `Path.exists` raises in a directory that we may not enter, as $HOME may be."""
+    return os.path.exists(file)  # noqa: PTH110
+
+
+def home_of(environment: Mapping[str, str]) -> Path:
+    """The home directory by HOME, else by the account, as libpq finds it."""
+    if environment.get("HOME"):
+        return Path(environment["HOME"])
+    try:
+        return Path(pwd.getpwuid(os.geteuid()).pw_dir)
+    except KeyError:
+        return Path("/nonexistent")
+
+
+def own_name() -> str:
+    """Our account's name; its number if it has none, as in some containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.geteuid())
+
+
+def settle_tls(address: ServerAddress, target: Target, say: Say) -> ServerAddress:
+    """The address without `sslmode=prefer`: the server is asked once whether it offers TLS. Raises UsageError, EngineError."""
+    if address.ssl_mode != "PREFERRED":
+        return address
+    if address.protocol != "postgresql":
+        raise UsageError(
+            "ssl-mode=PREFERRED leaves open what is measured", "Use REQUIRED (or VERIFY_IDENTITY) or DISABLED."
+        )
+    offered = isinstance(target, TcpTarget) and _offers_tls(target)
+    say(f"sslmode=prefer: TLS is {'used, because the server offers it' if offered else 'not used'}")
+    return replace(address, ssl_mode="REQUIRED" if offered else "DISABLED")
+
+
+def _offers_tls(target: TcpTarget) -> bool:
+    """Whether the server offers TLS, asked as libpq does, on a connection of its own. Raises EngineError."""
+    try:
+        with closing(socket.create_connection((target.host, target.port), TRY_S)) as asked:
+            asked.sendall(struct.pack("!II", 8, 80877103))
+            return asked.recv(1) == b"S"
+    except OSError as error:
+        raise EngineError(
+            f"{target.host} port {target.port} did not say whether it offers TLS: {error.strerror or error}",
+            "Start the server, correct the host and port, or give sslmode=disable or sslmode=require.",
+        ) from error
+
+
+# ---------------------------------------------------------------- numeric addresses
+
+
+def resolve(address: ServerAddress) -> list[tuple[socket.AddressFamily, str]]:
+    """The numeric addresses of a host, in the resolver's order; an address stands for itself. Raises UsageError."""
+    host = address.hostaddr or address.host
+    assert host is not None, "an address with a socket is not resolved"
+    try:
+        number = ip_address(host.strip("[]"))
+    except ValueError:
+        return _looked_up(host, address.port or 0)
+    if isinstance(number, IPv6Address):
+        return [(socket.AF_INET6, _with_scope(number))]
+    return [(socket.AF_INET, str(number))]
+
+
+def _with_scope(number: IPv6Address) -> str:
+    """The address with its zone as a number, which the kernel takes. Raises UsageError."""
+    if number.scope_id is None or number.scope_id.isdigit():
+        return str(number)
+    try:
+        return f"{str(number).partition('%')[0]}%{socket.if_nametoindex(number.scope_id)}"
+    except OSError as error:
+        raise UsageError(
+            f"the address {number} names an interface that this machine does not have", "List them with `ip link`."
+        ) from error
+
+
+def _looked_up(host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:  # the latter of a label that is empty or too long
+        raise UsageError(
+            f"the host {host} is not known: {getattr(error, 'strerror', None) or error}",
+            "Correct its name, or give its address.",
+        ) from error
+    return list(dict.fromkeys((entry[0], str(entry[4][0])) for entry in found))
+
+
+def numeric(address: ServerAddress, say: Say) -> Target:
+    """The numeric address. For a name with several, each is tried in turn, and the one that answers is reported."""
+    if address.socket is not None:
+        return UnixTarget(path=socket_path(address.socket))
+    assert address.port is not None, "an address is complete"
+    addresses = [number for _, number in resolve(address)]
+    if len(addresses) == 1:
+        return TcpTarget(host=addresses[0], port=address.port)
+    refusals = []
+    for number in addresses:
+        try:
+            with closing(socket.create_connection((number, address.port), TRY_S)):
+                say(f"{address.host} has {len(addresses)} addresses; {number} is the first that answers")
+                return TcpTarget(host=number, port=address.port)
+        except OSError as error:
+            refusals.append(f"{number}: {error.strerror or error}")
+    raise EngineError(
+        f"{address.host} port {address.port} does not answer at any of its addresses ({'; '.join(refusals)})",
+        "Start the server, or correct the host and port. If it listens only on a Unix socket, name that socket.",
+    )
+
+
+def socket_path(path: str) -> str:
+    """The absolute path of a socket. Raises UsageError."""
+    path = os.path.abspath(path)  # noqa: PTH100 - the same text, no links followed
+    if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
+        raise UsageError(
+            f"the socket's path {path} is longer than {LONGEST_SOCKET_PATH} bytes",
+            "Name a symbolic link with a shorter path.",
+        )
+    return path
+
+
+def usual_server() -> str:
+    """The server of `howfar lab` inside it, else the one usual socket that exists. Raises UsageError."""
+    laboratory = of_laboratory()
+    if laboratory is not None:
+        return laboratory.where
+    found = [path for path in _USUAL_SOCKETS if Path(path).is_socket()]
+    if len(found) == 1:
+        return found[0]
+    here = ", ".join(found) or "none"
+    raise UsageError(
+        f"no server was named, and these usual sockets were found: {here}",
+        "Name it with --server SOCKET or --server HOST:PORT.",
+    )
+
+
+def server_at(text: str, option: str = "--server") -> UnixTarget | TcpTarget:
+    """The numeric address that an option names, in any form of a target; its account is not used. Raises UsageError, EngineError."""
+    login = find_server(text)
+    for remark in login.notes:
+        note(remark)
+    if login.address.socket is None and login.address.port is None:
+        raise UsageError(f"{option} names a host without a port", "Write HOST:PORT, or the path of a socket.")
+    return numeric(login.address, note)
