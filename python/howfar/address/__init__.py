@@ -12,6 +12,8 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote
 
 from howfar.address import caches, libpq, mysql
+from howfar.address.option_files import Files
+from howfar.address.option_files import parse as parse_option_file
 from howfar.address.parameters import IN_PASSWORD, port_of
 from howfar.address.server_address import (
     NO_FILE,
@@ -212,6 +214,7 @@ __all__ = [
     "NO_FILE",
     "SSL_MODES",
     "SYSTEM_CA",
+    "Files",
     "Given",
     "Login",
     "Secret",
@@ -220,5 +223,6 @@ __all__ = [
     "looks_like_target",
     "looks_like_url",
     "parse",
+    "parse_option_file",
     "protocol_by_port",
 ]

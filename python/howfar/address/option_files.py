@@ -29,7 +29,7 @@ from howfar.address.parameters import (
     text,
     tls_versions,
 )
-from howfar.address.server_address import SYSTEM_CA, Given, ServerAddress
+from howfar.address.server_address import Given, ServerAddress
 from howfar.errors import UsageError
 
 GROUPS: Final = ("mysql", "mariadb-client", "client", "client-server", "client-mariadb")
@@ -50,7 +50,7 @@ class Files:
 
 
 @dataclass(frozen=True)
-class Line:
+class OptionLine:
     """An option, where it stands."""
 
     source: str
@@ -59,10 +59,10 @@ class Line:
     value: str | None
 
 
-def options_of(source: str, files: Files, suffix: str = "") -> list[Line]:
+def options_of(source: str, files: Files, suffix: str = "") -> list[OptionLine]:
     """The options of the clients' groups, in the order in which they count. Raises UsageError."""
     groups = {*GROUPS, *(f"{group}{suffix}" for group in GROUPS)}
-    found: list[Line] = []
+    found: list[OptionLine] = []
     for group, line in _lines(source, files, 0):
         if group in groups:
             found.append(line)
@@ -71,7 +71,7 @@ def options_of(source: str, files: Files, suffix: str = "") -> list[Line]:
     return found
 
 
-def _lines(source: str, files: Files, depth: int) -> Iterator[tuple[str, Line]]:
+def _lines(source: str, files: Files, depth: int) -> Iterator[tuple[str, OptionLine]]:
     """Each option with its group, those of included files where they are included."""
     content = files.read(source)
     group: str | None = None
@@ -91,7 +91,7 @@ def _lines(source: str, files: Files, depth: int) -> Iterator[tuple[str, Line]]:
             yield group, _option(source, number, bare)
 
 
-def _included(source: str, number: int, directive: str, files: Files, depth: int) -> Iterator[tuple[str, Line]]:
+def _included(source: str, number: int, directive: str, files: Files, depth: int) -> Iterator[tuple[str, OptionLine]]:
     word, *rest = directive.split(None, 1)
     if word not in ("include", "includedir") or not rest:
         return
@@ -109,17 +109,17 @@ def _included(source: str, number: int, directive: str, files: Files, depth: int
             yield from _lines(name, files, depth + 1)
 
 
-def _option(source: str, number: int, bare: str) -> Line:
+def _option(source: str, number: int, bare: str) -> OptionLine:
     """An option without its comment; escapes in its value are resolved."""
     bare = _without_comment(bare)
     name, equals, value = bare.partition("=")
     name = name.strip(_SPACE)
     if not equals:
-        return Line(source, number, name, None)
+        return OptionLine(source, number, name, None)
     value = value.strip(_SPACE)
     if len(value) > 1 and value[0] in "'\"" and value[0] == value[-1]:
         value = value[1:-1]
-    return Line(source, number, name, _unescaped(value))
+    return OptionLine(source, number, name, _unescaped(value))
 
 
 def _without_comment(bare: str) -> str:
@@ -189,7 +189,7 @@ _PREFIXES: Final = ("loose-", "enable-", "skip-", "disable-")
 
 def parse(source: str, files: Files, suffix: str = "") -> Given:
     """What an option file says about the server. Raises UsageError with the line; values are not repeated."""
-    values: dict[str, tuple[Line, str]] = {}
+    values: dict[str, tuple[OptionLine, str]] = {}
     for line in options_of(source, files, suffix):
         found = _named(line)
         if found is not None:
@@ -206,7 +206,7 @@ def parse(source: str, files: Files, suffix: str = "") -> Given:
     return Given(_placed(ServerAddress(protocol="mysql", **fields), protocol), password, "option file", tuple(notes))
 
 
-def _named(line: Line) -> tuple[str, str] | None:
+def _named(line: OptionLine) -> tuple[str, str] | None:
     """The option by its full name, with a value; None if it says nothing about a connection. Raises UsageError."""
     name = line.name.lower().replace("_", "-")
     value = line.value
@@ -238,7 +238,7 @@ def _named(line: Line) -> tuple[str, str] | None:
 _SWITCHES: Final = {"ssl", "ssl-verify-server-cert", "compress", "get-server-public-key", "enable-cleartext-plugin"}
 
 
-def _tls(values: dict[str, tuple[Line, str]]) -> dict[str, Any]:
+def _tls(values: dict[str, tuple[OptionLine, str]]) -> dict[str, Any]:
     """The mode of TLS. As in MariaDB's client, a file for TLS asks for TLS, and the last word on `ssl` counts."""
     mode: str | None = None
     for name, (line, value) in values.items():
@@ -265,6 +265,3 @@ def _placed(address: ServerAddress, protocol: str | None) -> ServerAddress:
     if address.socket is not None:
         return replace(address, host=None, port=None)
     return replace(address, host=None, port=None, localhost_is_socket=True)
-
-
-__all__ = ["GROUPS", "SYSTEM_CA", "TABLE", "Files", "Line", "options_of", "parse"]

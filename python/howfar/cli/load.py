@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 
@@ -67,6 +67,7 @@ from howfar.load.result import (
 )
 from howfar.load.search import MOST_TRIALS, Goal, Trial, answer, judged, next_rate, parse_goal, sentence
 from howfar.load.verdict import Stamp
+from howfar.services import SqlProtocol
 from howfar.store.partial import stays, write_whole
 
 if TYPE_CHECKING:
@@ -381,7 +382,7 @@ def find_login(options: Options, say: Say, environment: Mapping[str, str] | None
     for remark in login.notes:
         say(remark)
     address = login.address
-    if address.protocol not in ("mysql", "postgresql"):
+    if address.protocol not in get_args(SqlProtocol):
         raise UsageError(
             "howfar load speaks to MySQL, MariaDB and PostgreSQL", "Begin the DSN with mysql:// or postgresql://."
         )

@@ -18,7 +18,18 @@ from dataclasses import dataclass, replace
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
-from howfar.address import SYSTEM_CA, Given, Login, Secret, ServerAddress, libpq, option_files, parse, protocol_by_port
+from howfar.address import (
+    SYSTEM_CA,
+    Files,
+    Given,
+    Login,
+    Secret,
+    ServerAddress,
+    libpq,
+    parse,
+    parse_option_file,
+    protocol_by_port,
+)
 from howfar.cli.hide_arguments import HIDDEN
 from howfar.cli.screen import note, read_text
 from howfar.engine.messages import Target, TcpTarget, UnixTarget
@@ -195,7 +206,7 @@ def read_option_file(file: Path, environment: Mapping[str, str], say: Say) -> Gi
         except OSError:
             return None
 
-    return option_files.parse(first, option_files.Files(read, names), environment.get("MYSQL_GROUP_SUFFIX", ""))
+    return parse_option_file(first, Files(read, names), environment.get("MYSQL_GROUP_SUFFIX", ""))
 
 
 def _with_files(address: ServerAddress) -> ServerAddress:
