@@ -241,6 +241,7 @@ _SWITCHES: Final = {"ssl", "ssl-verify-server-cert", "compress", "get-server-pub
 def _tls(values: dict[str, tuple[OptionLine, str]]) -> dict[str, Any]:
     """The mode of TLS. As in MariaDB's client, a file for TLS asks for TLS, and the last word on `ssl` counts."""
     mode: str | None = None
+    verifies = False
     for name, (line, value) in values.items():
         if name in ("ssl", "ssl-mode"):
             mode = str(
@@ -253,7 +254,9 @@ def _tls(values: dict[str, tuple[OptionLine, str]]) -> dict[str, Any]:
         elif (
             name == "ssl-verify-server-cert" and value not in ("0", "") and value.lower() not in ("off", "false", "no")
         ):
-            mode = "VERIFY_IDENTITY"
+            verifies = True  # whatever `ssl` says: the client verifies even behind skip-ssl
+    if verifies:
+        mode = "VERIFY_IDENTITY"
     return {} if mode is None else {"ssl_mode": mode}
 
 

@@ -87,7 +87,7 @@ Target = Annotated[UnixTarget | TcpTarget, Field(discriminator="kind")]
 
 
 class Tls(Message):
-    """Encryption that must be had: a server that cannot is refused, never spoken to in plain."""
+    """Encryption that must be had, unless it is `optional`: a server that cannot is refused, never spoken to in plain."""
 
     versions: Literal["any", "1.2", "1.3"] = "any"
     verify: Literal["none", "ca", "full", "password"] = "none"
@@ -105,6 +105,9 @@ class Tls(Message):
     """Send the name (SNI); addresses are never sent."""
     direct: bool = False
     """PostgreSQL from version 17 on: TLS begins with the first byte, and is not asked for (`sslnegotiation=direct`)."""
+    optional: bool = False
+    """A server that offers no TLS is spoken to without it, as the clients of MySQL and PostgreSQL do by default. For Redis and
+    Memcached, which are not asked, it must be had."""
     channel_binding: Literal["disable", "prefer", "require"] = "prefer"
 
 
@@ -327,6 +330,26 @@ class Arrivals(Message):
     shape: Literal["constant", "poisson", "bursts"] = "poisson"
     burst: int = Field(default=10, ge=1, le=1_000_000)
     """Requests due at one moment under `bursts`; the moments are evenly spaced."""
+
+
+class PingRequest(Message):
+    """One request. SQL is one word, a command of Redis its words, of Memcached the words of its line. No words: the protocol's own
+    ping."""
+
+    words: tuple[str, ...] = Field(max_length=8)
+
+
+class AskInTurn(Message):
+    """A later line on a ping job's stdin: send these requests in turn, each after the answer to the one before, for so many rounds.
+    Answered by `asked`."""
+
+    command: Literal["ask"] = "ask"
+    requests: tuple[PingRequest, ...] = Field(min_length=1, max_length=8)
+    rounds: int = Field(ge=1, le=1_000_000)
+    within_ns: int = Field(ge=0, le=86_400_000_000_000)
+    """No round begins later than this after the first one."""
+    at_ns: int = Field(default=0, ge=0)
+    """When the first round is to begin, by the monotonic clock; 0: at once."""
 
 
 class AskStats(Message):
@@ -560,6 +583,15 @@ class Fairness(Message):
     transactions_stddev: float
     busy_mean_ns: float
     busy_stddev_ns: float
+
+
+class FetchAnswer(Message):
+    """A later line on a ping job's stdin: send one request and give its answer's rows. Answered by `fetched`."""
+
+    command: Literal["fetch"] = "fetch"
+    request: PingRequest
+    rows: bool
+    """Without, the answer may be large: bytes and times alone."""
 
 
 Towards = Literal["to_server", "to_client"]
@@ -814,6 +846,13 @@ class NullJob(Message):
     """MariaDB leaves out of an execute's answer the definitions that the client has from the prepare."""
 
 
+class OpenConnection(Message):
+    """A later line on a ping job's stdin: open a connection, timing each step; the open one is closed first, with the protocol's
+    goodbye. Answered by `opened` or `not_opened`."""
+
+    command: Literal["open"] = "open"
+
+
 class PacketsJob(Message):
     """Record what packets carry: of a file, or of a capture that is still being written."""
 
@@ -849,6 +888,24 @@ class PageJob(Message):
     """After `ready` it waits for the line `begin`."""
     connect_timeout_ns: int = Field(default=10_000_000_000, ge=1, le=86_400_000_000_000)
     stall_timeout_ns: int = Field(default=30_000_000_000, ge=1, le=86_400_000_000_000)
+
+
+class PingJob(Message):
+    """Time connections and requests to one server, one at a time. The job itself does nothing: it follows the commands on its stdin,
+    and ends with it."""
+
+    job: Literal["ping"] = "ping"
+    version: Literal[2] = 2
+    protocol: Literal["mysql", "postgresql", "redis", "memcached"]
+    target: Target
+    user: str
+    """Empty for the default user of Redis, and for Memcached."""
+    password: str = Field(default="", repr=False)
+    database: str
+    """Name of the database; with Redis its number, or empty."""
+    session: Session = Session()
+    step_timeout_ns: int = Field(ge=1, le=86_400_000_000_000)
+    """Longest time for each step of a connection, and for each answer."""
 
 
 class PingPongJob(Message):
@@ -1090,6 +1147,15 @@ class SetLink(Message):
     to_client: Direction
 
 
+class Step(Message):
+    """A step that has ended."""
+
+    name: Literal["tls", "login", "connect", "greeting", "tls_request"]
+    took_ns: int
+    round_trips: int
+    """Times that the server was waited for, as its protocol has it; a Unix socket's connect has none."""
+
+
 class TablesJob(Message):
     """Make, warm or drop a workload's tables: sysbench's `prepare`, `warmup` (`prewarm`) and `cleanup`.
 
@@ -1201,6 +1267,26 @@ class AcknowledgementLog(Message):
     """Keys without an answer before their connection or the job ended: they may be on the server or not."""
 
 
+class Asked(Message):
+    """The answers to an `ask`."""
+
+    event: Literal["asked"] = "asked"
+    began_ns: int
+    """When the first round began, by the monotonic clock."""
+    late_ns: int
+    """How much later that was than asked for."""
+    latencies_ns: tuple[tuple[int, ...], ...]
+    """For each request, its rounds in order: from before it is sent until the last byte of its answer was received."""
+    refusals: tuple[str | None, ...]
+    """For each request, the server's first refusal of it. A refusal is an answer, and timed."""
+    lost: Failed | None
+    """What ended the connection, after the rounds given here."""
+    min_rtt_ns: int | None
+    """The kernel's smallest round trip of this connection. It may hold the server's time: an acknowledgement can ride on an answer."""
+    retransmits: int | None
+    """Segments sent again since the connection began."""
+
+
 class Begun(Message):
     """A held job begins: when, by the monotonic clock, and how much later than requested."""
 
@@ -1214,6 +1300,22 @@ class Digests(Message):
 
     event: Literal["digests"] = "digests"
     texts: tuple[str, ...]
+
+
+class Fetched(Message):
+    """The answer to a `fetch`."""
+
+    event: Literal["fetched"] = "fetched"
+    took_ns: int
+    """From before the request is sent to the last byte of its answer, and to the first."""
+    first_byte_ns: int
+    bytes: int
+    """Bytes of the answer as the socket gave them."""
+    rows: tuple[tuple[str | None, ...], ...]
+    """Of a key-value store: a row for each line or element."""
+    refusal: str | None
+    lost: Failed | None
+    """What ended the connection instead."""
 
 
 class Finished(Message):
@@ -1331,12 +1433,58 @@ class Measuring(Message):
     warmup_transactions: int
 
 
+class NotOpened(Message):
+    """A connection could not be opened; the steps before `step` have ended well."""
+
+    event: Literal["not_opened"] = "not_opened"
+    steps: tuple[Step, ...]
+    step: Literal["tls", "login", "connect", "greeting", "tls_request"]
+    waited_ns: int
+    """From the beginning of `step` to the failure."""
+    timed_out: bool
+    """The time limit of the step ended it."""
+    syn_retransmits: int | None
+    """SYNs that were sent again."""
+    failure: Failed
+
+
 class NullReady(Message):
     """Clients may connect."""
 
     event: Literal["null_ready"] = "null_ready"
     port: int | None
     """None: a Unix socket."""
+
+
+class Opened(Message):
+    """A connection is open and logged in. `None` means: cannot be asked on this transport, or of this server."""
+
+    event: Literal["opened"] = "opened"
+    steps: tuple[Step, ...]
+    """In the order of time; together they are the whole opening but for the client's own work in between."""
+    address_family: Literal["unix", "inet", "inet6"]
+    local_address: str | None
+    """`host:port`; `None`: a Unix socket."""
+    peer_address: str
+    """Socket path, or `host:port`."""
+    peer_pid: int | None
+    """`SO_PEERCRED`, Unix sockets only; 0: a process in another PID namespace."""
+    server_version: str | None
+    """As it said during the login. None: a key-value store."""
+    connection_id: int | None
+    """MySQL's number of the connection, PostgreSQL's process, as said during the login."""
+    auth_method: str
+    """How the password was proved; `none`: it was not asked for."""
+    tls_version: str | None
+    tls_cipher: str | None
+    tls_group: str | None
+    tls_resumed: bool
+    handshake_rtt_ns: int | None
+    """The kernel's own measure of TCP's handshake, from before anything else was sent."""
+    syn_retransmits: int | None
+    """SYNs that were sent again."""
+    path_mtu: int | None
+    """Largest packet that the path carries, as far as the kernel knows."""
 
 
 class PacketsEnded(Message):
@@ -1536,9 +1684,11 @@ ProbeEvent = Annotated[Listening | RttResult | GoodputResult | Failed, Field(dis
 
 Event = Annotated[
     AcknowledgementLog
+    | Asked
     | Begun
     | Digests
     | Failed
+    | Fetched
     | Finished
     | GoodputResult
     | Info
@@ -1547,7 +1697,9 @@ Event = Annotated[
     | LinkStats
     | Listening
     | Measuring
+    | NotOpened
     | NullReady
+    | Opened
     | PacketsEnded
     | PingPong
     | Ready
@@ -1578,6 +1730,7 @@ JOBS: Final[dict[str, type[Message]]] = {
     "null": NullJob,
     "packets": PacketsJob,
     "page": PageJob,
+    "ping": PingJob,
     "pingpong": PingPongJob,
     "record": RecordJob,
     "repeat": RepeatJob,
@@ -1591,7 +1744,10 @@ JOBS: Final[dict[str, type[Message]]] = {
 """By the field `job`."""
 
 COMMANDS: Final[dict[str, type[Message]]] = {
+    "ask": AskInTurn,
     "begin": Begin,
+    "fetch": FetchAnswer,
+    "open": OpenConnection,
     "record_finish": RecordFinish,
     "record_for": RecordFor,
     "set": SetLink,
@@ -1602,9 +1758,11 @@ COMMANDS: Final[dict[str, type[Message]]] = {
 
 EVENTS: Final[dict[str, type[Message]]] = {
     "acknowledgement_log": AcknowledgementLog,
+    "asked": Asked,
     "begun": Begun,
     "digests": Digests,
     "failed": Failed,
+    "fetched": Fetched,
     "finished": Finished,
     "goodput": GoodputResult,
     "info": Info,
@@ -1613,7 +1771,9 @@ EVENTS: Final[dict[str, type[Message]]] = {
     "link_stats": LinkStats,
     "listening": Listening,
     "measuring": Measuring,
+    "not_opened": NotOpened,
     "null_ready": NullReady,
+    "opened": Opened,
     "packets_ended": PacketsEnded,
     "pingpong": PingPong,
     "ready": Ready,
