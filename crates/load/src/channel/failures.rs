@@ -47,7 +47,9 @@ fn translate(error: &Error) -> (String, &'static str) {
             | PeerIncompatible::Tls12NotOfferedOrEnabled
             | PeerIncompatible::Tls13RequiredForQuic,
         ) => other_version(),
-        Error::PeerIncompatible(why) => nothing_in_common(&format!("its choice: {}", words(why))),
+        Error::PeerIncompatible(why) => {
+            nothing_in_common(&format!("nothing that was offered ({})", words(why)))
+        }
         Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
             ("what came is not TLS".to_owned(), NOT_TLS)
         }
@@ -99,7 +101,7 @@ fn about_alert(alert: AlertDescription) -> (String, &'static str) {
     match alert {
         AlertDescription::ProtocolVersion => other_version(),
         AlertDescription::HandshakeFailure | AlertDescription::InsufficientSecurity => {
-            nothing_in_common("none of what this side offers")
+            nothing_in_common("none of what was offered")
         }
         AlertDescription::UnrecognisedName => (
             "the server knows no host of that name (SNI)".to_owned(),
@@ -144,13 +146,13 @@ fn other_version() -> (String, &'static str) {
 fn nothing_in_common(what: &str) -> (String, &'static str) {
     (
         format!(
-            "the server accepts {what}. Offered are the cipher suites {}; the groups {}; certificates with keys {}",
+            "the server accepts {what}. This side speaks the cipher suites {}; the groups {}; certificates with keys {}",
             suites::list(),
             algorithms::GROUPS,
             algorithms::KEYS
         ),
-        "Allow one of these on the server (ssl_cipher of MySQL and MariaDB; ssl_ciphers and ssl_groups of PostgreSQL). Where ssl-cipher was \
-         given, try without. Key exchange by DHE or RSA alone, and CBC, are not spoken here.",
+        "Allow one of these on the server (ssl_cipher of MySQL and MariaDB; ssl_ciphers and ssl_groups of PostgreSQL). Where ssl-cipher or \
+         a version was given, try without. Key exchange by DHE or RSA alone, and CBC, are not spoken here.",
     )
 }
 
