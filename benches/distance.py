@@ -22,11 +22,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from howfar.cli.target import find_server
-
 from howfar.distance.measure import find_addresses
 from howfar.distance.requests import REQUESTS
 from howfar.distance.session import Server, ping_session
-from howfar.distance.target import server_of, service_of_address
+from howfar.distance.target import server_of
 from howfar.engine.messages import Opened, TcpTarget
 
 HERE = Path(__file__).parent
@@ -127,7 +126,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--count", type=int, default=300)
     options = parser.parse_args(arguments)
     login = find_server(options.target)
-    service = service_of_address(login.address)
+    service = login.address.protocol
     assert service is not None, "the target says which server it is"
     server = server_of(login, service)
     medians: dict[str, list[float]] = {"ours": [], "kernel": [], "C": []}

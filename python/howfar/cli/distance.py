@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from howfar.cli.exit_codes import LIMIT_CROSSED, REFUSED, UNREACHABLE
 from howfar.cli.screen import json_option, note, program, show_json
 from howfar.errors import HowfarError, QuantityError, UsageError
 from howfar.units import counted, parse_duration_ns
@@ -18,14 +19,11 @@ if TYPE_CHECKING:
     from howfar.distance.record import Distance
     from howfar.distance.session import Server
 
-LIMIT_CROSSED = 9
-UNREACHABLE = 10
-REFUSED = 11
 _REFUSALS = {"auth", "server_error"}
 """Failures in which the server answered, and said no."""
 
 
-class _Duration(click.ParamType):
+class _Duration(click.ParamType[int]):
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -108,7 +106,7 @@ def _list_servers(as_json: bool) -> int:
 def _find(target: str | None, options: dict[str, Any]) -> Server:
     """The server that target, options and environment name. Raises UsageError, EngineError."""
     from howfar.cli.target import find_server
-    from howfar.distance.target import server_of, service_of_address
+    from howfar.distance.target import server_of
 
     login = find_server(
         target,
@@ -118,7 +116,7 @@ def _find(target: str | None, options: dict[str, Any]) -> Server:
         ask_password=options["ask_password"],
         defaults_file=options["defaults_file"],
     )
-    service = service_of_address(login.address)
+    service = login.address.protocol
     if service is not None:
         return server_of(login, service)
     return _detected(login, options["timeout"])

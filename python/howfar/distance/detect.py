@@ -5,16 +5,14 @@ No handshake is abandoned: MySQL speaks first, and is then logged in to; the oth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from howfar.distance.session import Lost, PingSession, Server, ping_session
 from howfar.engine.messages import NotOpened, Target
-from howfar.services import SERVICES, ServiceName
+from howfar.services import ServiceName
 
 _WAIT_NS = 2_000_000_000
 """For the first word of each kind; a server of another kind waits in silence."""
-BY_PORT: Mapping[int, ServiceName] = {service.port: service.name for service in SERVICES.values()}
 
 
 def detect(server: Server, target: Target) -> ServiceName | None:

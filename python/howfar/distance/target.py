@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from howfar.address import SYSTEM_CA, Login, ServerAddress
-from howfar.distance.detect import BY_PORT
+from howfar.address import Login, ServerAddress, SslMode
+from howfar.distance.record import NOT_VERIFIED
 from howfar.distance.session import Server
 from howfar.engine.messages import Session, Tls
-from howfar.errors import UsageError
+from howfar.engine.tls import tls_of
 from howfar.services import ServiceName
-
-_VERIFY = {"VERIFY_CA": "ca", "VERIFY_IDENTITY": "full"}
-
-
-def service_of_address(address: ServerAddress) -> ServiceName | None:
-    """The kind of server that an address names, or that its port is usual for; None: neither says."""
-    return address.protocol or (BY_PORT.get(address.port) if address.port is not None else None)
 
 
 def server_of(login: Login, service: ServiceName) -> Server:
@@ -64,30 +55,12 @@ def _session(address: ServerAddress, service: ServiceName) -> Session:
 
 def _tls(address: ServerAddress, service: ServiceName) -> Tls | None:
     """As the server's own client has it: where nothing is said, MySQL and PostgreSQL encrypt if the server offers it over TCP."""
-    mode = address.ssl_mode
-    if mode is None and service in ("mysql", "postgresql") and address.socket is None:
-        mode = "PREFERRED"
-    if mode in (None, "DISABLED"):
-        return None
-    verify: Any = _VERIFY.get(mode or "", "none")
-    if (address.ssl_cert is None) != (address.ssl_key is None):
-        raise UsageError("ssl-cert and ssl-key must be given together", "Name both files, or neither.")
-    return Tls(
-        versions=address.tls_versions or "any",
-        verify=verify,
-        direct=address.tls_direct is True,
-        ca_file=address.ssl_ca,
-        cert_file=address.ssl_cert,
-        key_file=address.ssl_key,
-        cipher=address.ssl_cipher,
-        server_name=address.host,
-        resumption=False,
-        optional=mode == "PREFERRED",
-    )
+    default: SslMode = "PREFERRED" if service in ("mysql", "postgresql") and address.socket is None else "DISABLED"
+    return tls_of(address, address.ssl_mode or default, resumption=False)
 
 
 def _verified(address: ServerAddress) -> str:
-    authority = "the authorities of this machine" if address.ssl_ca == SYSTEM_CA else f"the CA in {address.ssl_ca}"
+    authority = f"the CA in {address.ssl_ca}"
     if address.ssl_mode == "VERIFY_IDENTITY":
         return f"{authority} and the name {address.host}" if address.ssl_ca else "the password"
-    return authority if address.ssl_mode == "VERIFY_CA" else "nothing"
+    return authority if address.ssl_mode == "VERIFY_CA" else NOT_VERIFIED

@@ -143,7 +143,7 @@ def engine_info() -> Info:
 def parse_event(line: str) -> Event:
     """The event that a line of the engine's output holds. Raises ValueError; a ValidationError is one."""
     held = json.loads(line)
-    kind = EVENTS.get(held.get("event")) if isinstance(held, dict) else None
+    kind = EVENTS.get(str(held.get("event"))) if isinstance(held, dict) else None
     if kind is None:
         raise ValueError("it is none of the contract's events")
     return cast(Event, kind.model_validate_json(line))

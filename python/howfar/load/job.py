@@ -32,10 +32,10 @@ from howfar.engine.messages import (
     TablesJob,
     Target,
     TcpTarget,
-    Tls,
     UnixTarget,
     Workload,
 )
+from howfar.engine.tls import tls_of
 from howfar.errors import PlanError, QuantityError, UsageError
 from howfar.load.cmdline import HELP, PGBENCH_KINDS, Options
 from howfar.load.options import BY_NAME, DRAWS, MIX, OPTIONS, TABLES
@@ -166,7 +166,7 @@ def session_of(address: ServerAddress, options: Options) -> Session:
                     "Add ssl-mode=REQUIRED, VERIFY_CA or VERIFY_IDENTITY: TLS is used only when requested.",
                 )
         else:
-            tls = _tls(address, mode)
+            tls = tls_of(address, mode)
         compression = None
         if address.compression is not None:
             compression = Compression(algorithm=address.compression, level=address.compression_level)
@@ -181,31 +181,6 @@ def session_of(address: ServerAddress, options: Options) -> Session:
         )
     except ValidationError as error:
         raise _translated(error) from error
-
-
-def _tls(address: ServerAddress, mode: str) -> Tls:
-    verify: Any = {"REQUIRED": "none", "VERIFY_CA": "ca", "VERIFY_IDENTITY": "full"}[mode]
-    ca_file = address.ssl_ca
-    if verify == "ca" and ca_file is None:
-        raise UsageError(f"ssl-mode={mode} needs the CA that signed the server's certificate", "Add ssl-ca=FILE.pem.")
-    if (address.ssl_cert is None) != (address.ssl_key is None):
-        raise UsageError("ssl-cert and ssl-key must be given together", "Name both files, or neither.")
-    if verify == "full" and address.host is None:
-        raise UsageError("ssl-mode=VERIFY_IDENTITY needs a host name, and a socket has none", "Use VERIFY_CA.")
-    if verify == "full" and ca_file is None:
-        verify = "password"  # as MariaDB's clients verify without a CA
-    return Tls(
-        versions=address.tls_versions or "any",
-        verify=verify,
-        direct=address.tls_direct is True,
-        ca_file=ca_file,
-        cert_file=address.ssl_cert,
-        key_file=address.ssl_key,
-        cipher=address.ssl_cipher,
-        server_name=address.host,
-        sni=address.sni is not False,
-        channel_binding=address.channel_binding or "prefer",
-    )
 
 
 def workload_of(options: Options, custom: Custom | None) -> Workload:
