@@ -15,9 +15,13 @@ from howfar.errors import HowfarError, QuantityError, UsageError
 from howfar.units import counted, parse_duration_ns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from howfar.address import Login
     from howfar.distance.limits import LimitExpression
     from howfar.distance.record import Distance
     from howfar.distance.session import Server
+    from howfar.services import ServiceName
 
 _REFUSALS = {"auth", "server_error"}
 """Failures in which the server answered, and said no."""
@@ -61,10 +65,10 @@ def distance(target: str | None, **options: Any) -> int:
     TARGET is a URL as drivers and consoles have it, HOST:PORT, or the path of a socket: mysql://app@db.internal/shop,
     postgresql:///shop, redis://10.0.0.5, jdbc:mysql://db/shop, app@tcp(db:3306)/shop, /run/mysqld/mysqld.sock.
 
-    It connects a few times, one at a time, and sends at most 500 small requests that read nothing. Without TARGET it lists the
-    servers of this machine, and connects to none.
+    It connects a few times, one at a time, and sends at most 500 small requests that read nothing. Without TARGET, or for localhost, it
+    lists the servers of this machine, and connects to none.
     """
-    if target is None and options["env_name"] is None and options["defaults_file"] is None:
+    if target == "localhost" or (target is None and options["env_name"] is None and options["defaults_file"] is None):
         return _list_servers(options["as_json"])
     from howfar.distance.limits import parse_limit
 
@@ -105,40 +109,45 @@ def _list_servers(as_json: bool) -> int:
 
 def _find(target: str | None, options: dict[str, Any]) -> Server:
     """The server that target, options and environment name. Raises UsageError, EngineError."""
+    from howfar.address import ServerAddress
     from howfar.cli.target import find_server
     from howfar.distance.target import server_of
 
-    login = find_server(
-        target,
-        env_name=options["env_name"],
-        user=options["user"],
-        password_file=options["password_file"],
-        ask_password=options["ask_password"],
-        defaults_file=options["defaults_file"],
-    )
-    service = login.address.protocol
+    def as_kind(service: ServiceName | None) -> Login:
+        return find_server(
+            target,
+            named=ServerAddress(protocol=service),
+            env_name=options["env_name"],
+            user=options["user"],
+            password_file=options["password_file"],
+            ask_password=options["ask_password"],
+            defaults_file=options["defaults_file"],
+        )
+
+    login = as_kind(None)
+    service = login.address.protocol or ("mysql" if options["defaults_file"] is not None else None)
     if service is not None:
-        return server_of(login, service)
-    return _detected(login, options["timeout"])
+        return server_of(login if login.address.protocol is not None else as_kind(service), service)
+    return _detected(login, lambda kind: server_of(as_kind(kind), kind), options["timeout"])
 
 
-def _detected(login: Any, timeout_ns: int) -> Server:
-    from howfar.distance.detect import detect
+def _detected(login: Login, as_kind: Callable[[ServiceName], Server], timeout_ns: int) -> Server:
+    """The server at an address that does not say of which kind it is. Raises UsageError, EngineError."""
+    from howfar.distance.detect import ORDER, detect
     from howfar.distance.measure import find_addresses
-    from howfar.distance.target import server_of
 
-    asked = server_of(login, "mysql")
-    if asked.port is None and asked.socket is None:
+    asked = as_kind(ORDER[0])
+    if login.address.socket is None and login.address.port is None:
         raise UsageError(
             f"{asked.host}: which server there?",
-            "Add its port, such as :3306 for MySQL, :5432 for PostgreSQL, :6379 for Redis or :11211 for Memcached.",
+            "Add its port: :3306 for MySQL, :5432 for PostgreSQL, :6379 for Redis, :11211 for Memcached.",
         )
     _, targets = find_addresses(asked, timeout_ns)
     for address in targets:
-        service = detect(asked, address)
-        if service is not None:
-            note(f"{asked.place.partition(' ')[2]} speaks {service}; {service}://… says so at once")
-            return server_of(login, service)
+        server = detect(as_kind, address)
+        if server is not None:
+            note(f"{asked.place.partition(' ')[2]} speaks {server.service}; {server.service}://… says so at once")
+            return server
     raise UsageError(
         f"nothing {asked.place} speaks MySQL, PostgreSQL, Redis or Memcached",
         "Name the kind of server: mysql://…, postgresql://…, redis://… or memcached://….",

@@ -149,9 +149,9 @@ def password_note(seen: bool, given: Given | None) -> tuple[str, ...]:
     """A sentence if a password was on the command line, where other users see it."""
     if not seen or given is None or not given.password:
         return ()
-    long = "could see it (ps) until howfar overwrote it" if HIDDEN.done else "can see it (ps) while this command runs"
-    remark = f"the target has a password: other users of this machine {long}, and a shell keeps it in its history; "
-    return (remark + "--env NAME, --password-file FILE or --ask-password avoid that",)
+    seen_by = "until it was overwritten just now" if HIDDEN.done else "while this command runs"
+    remark = f"other users of this machine could see the password in the target (ps) {seen_by}; "
+    return (remark + "--env NAME, --password-file or --ask-password avoid that",)
 
 
 def located(address: ServerAddress, environment: Mapping[str, str]) -> ServerAddress:

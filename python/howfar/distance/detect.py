@@ -5,7 +5,7 @@ No handshake is abandoned: MySQL speaks first, and is then logged in to; the oth
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 
 from howfar.distance.session import Lost, PingSession, Server, ping_session
 from howfar.engine.messages import NotOpened, Target
@@ -15,13 +15,16 @@ _WAIT_NS = 2_000_000_000
 """For the first word of each kind; a server of another kind waits in silence."""
 
 
-def detect(server: Server, target: Target) -> ServiceName | None:
-    """The kind of server that answers; None: none of those that are measured. Raises EngineError."""
-    order: tuple[ServiceName, ...] = ("mysql", "postgresql", "redis", "memcached")
-    return next((service for service in order if _is(replace(server, service=service), target)), None)
+ORDER: tuple[ServiceName, ...] = ("mysql", "postgresql", "redis", "memcached")
 
 
-def _is(server: Server, target: Target) -> bool:
+def detect(as_kind: Callable[[ServiceName], Server], target: Target) -> Server | None:
+    """The server, of the kind that answers; None: none of those that are measured. `as_kind`: the server if it were of a kind, with
+    that kind's account and session. Raises EngineError."""
+    return next((server for service in ORDER if _answers(server := as_kind(service), target)), None)
+
+
+def _answers(server: Server, target: Target) -> bool:
     with ping_session(server, target, _WAIT_NS) as session:
         opened = session.open()
         if isinstance(opened, NotOpened):

@@ -72,14 +72,14 @@ POSTGRESQL = Requests(
 )
 REDIS = Requests(
     query=("GET", _MISSING_KEY),
-    query_name="GET of a missing key",
+    query_name="GET (no such key)",
     ping_name="PING",
     identity=(("INFO", "server"), ("CLIENT", "INFO")),
     bulk=("EVAL", f"return string.rep('x', {BULK_BYTES})", "0"),
 )
 MEMCACHED = Requests(
     query=("get", _MISSING_KEY),
-    query_name="get of a missing key",
+    query_name="get (no such key)",
     ping_name="version",
     identity=(("version",),),
     bulk=None,
