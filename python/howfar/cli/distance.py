@@ -184,7 +184,9 @@ def _show(found: Distance, failed: HowfarError | None, options: dict[str, Any]) 
     from howfar.distance import formats, screen
 
     if options["prometheus"] is not None:
-        options["prometheus"].write_text(formats.prometheus_text(found), encoding="utf-8")
+        from howfar.store.partial import write_whole
+
+        write_whole(options["prometheus"], formats.prometheus_text(found), 0o644)
     if options["as_json"]:
         show_json(found.model_dump_json(indent=2))
     elif options["as_csv"]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from howfar.cli.screen import is_terminal
+from howfar.cli.screen import is_terminal, rich_console
 from howfar.distance.measure import MeasurementFailed, find_addresses
 from howfar.distance.record import Distance, Failure
 from howfar.distance.requests import REQUESTS
@@ -199,11 +199,10 @@ def _take(asker: _Asker, watched: Watched, limit_s: float) -> list[Happened] | N
 
 
 def _live(asker: _Asker, watched: Watched) -> None:
-    from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
-    with Live(console=Console(highlight=False), auto_refresh=False, transient=True) as live:
+    with Live(console=rich_console(sys.stdout), auto_refresh=False, transient=True) as live:
         while _take(asker, watched, _FRAME_S) is not None:
             _draw(live, Text, asker, watched)
 
