@@ -38,7 +38,8 @@ pairs: a text of millions of pairs. arrays: a value of a type whose reading take
 takes hours. text-…: TEXT in the answer to a connection, a login or a request. huge-number: a counter of 4,000 digits.
 two-answers: two answers to one request."""
 HUGE = b"9" * 4000
-WIDE = b"x" * ((8 << 20) - 300) + "\U0001f600".encode()
+WIDE = b"x" * 60_000 + "\U0001f600".encode()
+_WIDE_ROWS = 136
 _DRIP_S = 0.25
 
 Spoil = Callable[[int, bytes], bytes]
@@ -179,7 +180,7 @@ def _mysql_request(stream: BufferedReader) -> tuple[int, bytes]:
 
 def _mysql_answer(mode: str, statement: bytes) -> Iterator[bytes]:
     begin = result([b"a"])[: -len(packet(0, _EOF))]
-    many = 30_000
+    many = 250
     match mode:
         case "endless":
             yield begin
@@ -196,9 +197,11 @@ def _mysql_answer(mode: str, statement: bytes) -> Iterator[bytes]:
             yield packet(1, _length(1 << 30))
             yield from _for_ever(b"".join(packet(number, _column(b"ab")) for number in [*range(2, 256), *range(2)]))
         case "values":
-            yield result([b"a"] * many, *[[b"ab"] * many] * 90)
+            yield result([b"a"] * many)[: -len(packet(0, _EOF))]
+            first = many + 3
+            yield from _for_ever(b"".join(packet(first + number, b"\2ab" * many) for number in range(256)))
         case "wide":
-            yield result([b"a", b"b"], [b"Connections", WIDE])
+            yield result([b"a", b"b"], *[[b"Connections", WIDE]] * _WIDE_ROWS)
         case "text-query":
             yield _mysql_error(1, 1064)
         case "one-column":
@@ -269,7 +272,7 @@ def _postgresql(peer: FakePeer, stream: BufferedReader) -> Iterator[bytes]:
 def _postgresql_answer(mode: str, statement: bytes) -> Iterator[bytes]:
     end = message(b"C", b"SELECT 1\0") + _READY
     one = _fields(_TEXT)
-    most = 60_000
+    most = 40_000
     match mode:
         case "endless":
             yield one
@@ -286,9 +289,9 @@ def _postgresql_answer(mode: str, statement: bytes) -> Iterator[bytes]:
             yield _fields(*[_TEXT] * most)
             yield from _for_ever(_row(*[b"ab"] * most))
         case "wide" | "codec":
-            yield _fields(_INT8, _INT8, _FLOAT8, _TEXT) + _row(b"1", b"1", b"1", WIDE) + end
+            yield _fields(_INT8, _INT8, _FLOAT8, _TEXT) + _row(b"1", b"1", b"1", WIDE) * _WIDE_ROWS + end
         case "arrays":
-            yield _fields(*[_TEXT_ARRAY] * 4) + _row(b"1", b"1", b"1", b"{" * (4 << 20)) + end
+            yield _fields(*[_TEXT_ARRAY] * 4) + _row(b"1", b"1", b"1", b"{" * 1_000_000) * 8 + end
         case "text-query":
             yield _postgresql_error(b"42601") + _READY
         case "one-column":
@@ -352,7 +355,7 @@ def _redis_answer(mode: str, asked: bytes) -> Iterator[bytes]:
         case "pairs":
             yield _bulk(b"ab:cd\r\n" * ((8 << 20) // 7 - 9))
         case "wide":
-            yield _bulk(WIDE)
+            yield _bulk(WIDE * _WIDE_ROWS)
         case "text-query":
             yield b"-ERR " + TEXT.replace(b"\r", b"") + b"\r\n"
         case _:
@@ -392,7 +395,8 @@ def _memcached_answer(mode: str) -> Iterator[bytes]:
         case "line":
             yield from _for_ever(b"x")
         case "wide":
-            yield b"STAT total_connections " + WIDE + b"\r\nEND\r\n"
+            yield b"".join(b"STAT %d %b\r\n" % (number, WIDE) for number in range(_WIDE_ROWS))
+            yield b"STAT total_connections x\r\nEND\r\n"
         case "text-query":
             yield b"SERVER_ERROR " + TEXT.replace(b"\r", b"") + b"\r\n"
         case _:

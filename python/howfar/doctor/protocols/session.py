@@ -247,6 +247,8 @@ class GuardedSession:
         self.peer.close()
 
     def _asked(self, question: Callable[[], Answer]) -> Answer:
+        if self.is_closed:
+            raise NotThis("its connection has been closed")
         try:
             with _understood(self._kind):
                 self.peer.expect()

@@ -18,6 +18,9 @@ from howfar.errors import LabError
 
 MOST_BYTES = 8 << 20
 """Longest answer: a list of ten thousand sessions is 3 MB."""
+LONGEST_PART = 1 << 20
+"""Longest part of an answer: a text of it takes up to four times its bytes, and is copied several times while it is read."""
+LONGEST_LINE = 1 << 16
 MOST_PARTS = 1 << 16
 """Most parts of an answer that are read one by one: packets' heads and bodies, lines."""
 MOST_VALUES = 1 << 19
@@ -64,9 +67,11 @@ class Peer:
 
     # ------------------------------------------------------------ reading
 
-    def read(self, size: int = -1) -> bytes:
-        """Exactly so many bytes. Raises PeerError."""
+    def read(self, size: int = -1, longest: int = LONGEST_PART) -> bytes:
+        """Exactly so many bytes, at most `longest`. Raises PeerError."""
         self._begin_part()
+        if size > longest:
+            raise PeerError(f"{self._name} announced more than {longest:,} bytes in one part")
         self._fill(size)
         return self._take(size)
 
@@ -76,6 +81,8 @@ class Peer:
         searched = 0
         while (end := self._held.find(b"\r\n", searched)) < 0:
             searched = max(len(self._held) - 1, 0)
+            if searched >= LONGEST_LINE:
+                raise PeerError(f"{self._name} sent a line of more than {LONGEST_LINE:,} bytes")
             self._receive()
         line = self._take(end)
         del self._held[:2]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from howfar.errors import LabError
-from howfar.lab.servers.peer import MOST_PARTS, Peer, PeerError
+from howfar.lab.servers.peer import MOST_BYTES, MOST_PARTS, Peer, PeerError
 
 
 class ServerError(LabError):
@@ -76,7 +76,7 @@ class Lines:
 
     def exactly(self, count: int) -> str:
         """This many bytes, and the end of line after them."""
-        taken = self.peer.read(count).decode(errors="replace")
+        taken = self.peer.read(count, MOST_BYTES).decode(errors="replace")
         if self.peer.read(2) != b"\r\n":
             raise ValueError("a text that is longer than was announced")
         return taken
