@@ -130,6 +130,8 @@ def test_sources_are_joined_in_the_order_of_libpq(tmp_path: Path) -> None:
     assert job.target.model_dump() == {"kind": "tcp", "host": "127.0.0.1", "port": 7}
     assert job.workload.model_dump() == {"kind": "tpcb_like", "scale": 3, "db_ps_mode": "auto"}
     assert (job.session.pipeline, job.session.tls) == (7, None)
+    bare = find_login(parse_command_line(["postgresql://127.0.0.1", "tpcb-like"]), lambda _: None, {"HOME": "/none"})
+    assert bare.address.user == bare.address.database != "sbtest", "the defaults of sysbench are for its own options"
     passfile.chmod(0o644)
     assert find_login(options, lambda _: None, environment).password == Secret()
     with pytest.raises(UsageError, match="not in any service file"):

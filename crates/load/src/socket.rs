@@ -1,10 +1,10 @@
 //! Sockets: opened without blocking, by Unix path or numeric address.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
-use howfar_contract::jobs::Target;
+use howfar_contract::jobs::{Target, socket_address};
 use howfar_contract::{FailCode, Failed};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
@@ -39,10 +39,9 @@ impl Address {
             Target::Unix { path } => net::SocketAddrUnix::new(path.as_str())
                 .map(Self::Unix)
                 .map_err(|_| bad(format!("`{path}` is no path of a socket: it may have 1 to 107 bytes and no zero byte"))),
-            Target::Tcp { host, port } => host
-                .parse::<IpAddr>()
-                .map(|ip| Self::Tcp(SocketAddr::new(ip, *port)))
-                .map_err(|_| bad(format!("`{host}` is no numeric address"))),
+            Target::Tcp { host, port } => socket_address(host, *port)
+                .map(Self::Tcp)
+                .ok_or_else(|| bad(format!("`{host}` is no numeric address"))),
         }
     }
 

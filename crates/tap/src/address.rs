@@ -2,12 +2,12 @@
 
 use std::fs::{self, Permissions};
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 
-use howfar_contract::jobs::{Listen, Target, numeric};
+use howfar_contract::jobs::{Listen, Target, numeric, socket_address};
 use howfar_contract::{FailCode, Failed};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -58,14 +58,14 @@ pub(crate) fn connect(server: &Target, client: &OwnedFd) -> Result<OwnedFd, Conn
             Ok(socket)
         }
         Target::Tcp { host, port } => {
-            let ip: IpAddr = host.parse().map_err(|_| Errno::INVAL)?;
-            let socket = open(if ip.is_ipv4() {
+            let address = socket_address(host, *port).ok_or(Errno::INVAL)?;
+            let socket = open(if address.is_ipv4() {
                 AddressFamily::INET
             } else {
                 AddressFamily::INET6
             })?;
             sockopt::set_tcp_nodelay(&socket, true)?;
-            match net::connect(&socket, &SocketAddr::new(ip, *port)) {
+            match net::connect(&socket, &address) {
                 Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
                 Err(error) => Err(error.into()),
             }

@@ -132,8 +132,19 @@ def parse_target(text: str) -> Given:
     given = parse(text)
     path = given.address.socket
     if given.form == "socket path" and path is not None and os.path.isdir(path):  # noqa: PTH112 - see `_is_there`
-        return replace(given, address=ServerAddress(protocol="postgresql", host=os.path.abspath(path)))  # noqa: PTH100
+        folder = os.path.abspath(path)  # noqa: PTH100
+        return replace(given, address=ServerAddress(protocol="postgresql", host=folder, port=_only_port(Path(folder))))
     return given
+
+
+def _only_port(folder: Path) -> int | None:
+    """The port of the only socket of PostgreSQL in a directory; None: the default, for there are several or none."""
+    try:
+        names = [path.name.removeprefix(libpq.SOCKET_NAME) for path in folder.glob(f"{libpq.SOCKET_NAME}*")]
+    except OSError:
+        return None
+    ports = [int(name) for name in names if name.isdigit()]
+    return ports[0] if len(ports) == 1 else None
 
 
 def variable(name: str, environment: Mapping[str, str]) -> str:
@@ -321,7 +332,9 @@ def _of_libpq(said: ServerAddress, given: Given | None, laboratory: bool, source
         found = _service(service, address.service_file or outside.service_file, home, environment)
         address, of_service = libpq.over(address, found.address), found.password
         notes += found.notes
-    address = libpq.over(libpq.over(address, outside), sources.defaults)
+    address = libpq.over(address, outside)
+    if sources.defaults.protocol in (None, "postgresql"):
+        address = libpq.over(address, sources.defaults)
     own = home / ".postgresql"
     pair = (str(own / "postgresql.crt"), str(own / "postgresql.key"))
     root = str(own / "root.crt")

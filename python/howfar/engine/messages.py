@@ -673,6 +673,8 @@ class Session(Message):
     """A connection lost under load fails the job (`stop`), is opened again until `connect_timeout_ns` has passed (`reconnect`), or
     ends the measured window there, which is reported with its reason (`end`, for a stalled one too; in the warm-up the job
     fails)."""
+    options: str = ""
+    """PostgreSQL only: settings of the session that are sent with the login, as libpq's `options`."""
 
 
 SysbenchKind = Literal[

@@ -176,6 +176,7 @@ def session_of(address: ServerAddress, options: Options) -> Session:
             server_key_file=address.server_key_file,
             fetch_server_key=address.fetch_server_key is True,
             allow_cleartext_password=address.allow_cleartext_password is True,
+            options=address.options or "",
             connect="per_transaction" if options.value("connect") == "per-transaction" else "persistent",
             **fields(options, "session"),
         )

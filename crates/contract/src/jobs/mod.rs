@@ -29,7 +29,7 @@ pub use ping::{PingCommand, PingJob, PingProtocol, PingRequest};
 pub use repeat::{DigestsJob, RepeatJob, RepeatPage, RepeatStep, opened_before};
 pub use session::{
     Algorithm, ChannelBinding, Compression, Connect, Driver, Listen, OnDisconnect, SessionJob,
-    Target, Tls, TlsVerify, TlsVersions, numeric,
+    Target, Tls, TlsVerify, TlsVersions, numeric, socket_address,
 };
 pub use sql::SqlProtocol;
 pub use tables::{Action, TablesJob};

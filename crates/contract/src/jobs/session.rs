@@ -1,6 +1,6 @@
 //! Where and through which session.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -58,6 +58,15 @@ pub fn numeric(host: &str) -> Result<IpAddr, Failed> {
             "Correct the address.",
         )
     })
+}
+
+/// Address and port; the zone of a link-local address is the number of its interface, as in `fe80::1%2`.
+pub fn socket_address(host: &str, port: u16) -> Option<SocketAddr> {
+    let zoned = || format!("[{host}]:{port}").parse::<SocketAddrV6>();
+    match host.parse::<IpAddr>() {
+        Ok(address) => Some(SocketAddr::new(address, port)),
+        Err(_) => zoned().ok().map(SocketAddr::V6),
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
@@ -203,6 +212,8 @@ pub struct SessionJob {
     /// (`reconnect`), or ends the measured window there, which is reported with its reason (`end`, for a stalled one
     /// too; in the warm-up the job fails).
     pub on_disconnect: OnDisconnect,
+    /// PostgreSQL only: settings of the session that are sent with the login, as libpq's `options`.
+    pub options: String,
 }
 
 impl Default for SessionJob {
@@ -218,6 +229,7 @@ impl Default for SessionJob {
             connect: Connect::Persistent,
             reconnect_after: 0,
             on_disconnect: OnDisconnect::Stop,
+            options: String::new(),
         }
     }
 }
@@ -261,4 +273,17 @@ pub enum Driver {
     Auto,
     Epoll,
     IoUring,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::socket_address;
+
+    #[test]
+    fn a_zone_is_the_number_of_an_interface() {
+        let address = socket_address("fe80::1%2", 5).map(|address| address.to_string());
+        assert_eq!(address.as_deref(), Some("[fe80::1%2]:5"));
+        assert!(socket_address("::1", 5).is_some() && socket_address("127.0.0.1", 5).is_some());
+        assert!(socket_address("fe80::1%eth0", 5).is_none() && socket_address("db", 5).is_none());
+    }
 }

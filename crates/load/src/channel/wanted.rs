@@ -28,6 +28,8 @@ pub(crate) struct Wanted {
     cleartext_password: bool,
     verify: TlsVerify,
     channel_binding: ChannelBinding,
+    /// Settings that PostgreSQL gets with the login.
+    options: String,
 }
 
 /// The server's end of a channel, as a login may be bound to it.
@@ -76,6 +78,7 @@ impl Wanted {
                 .tls
                 .as_ref()
                 .map_or(ChannelBinding::Disable, |tls| tls.channel_binding),
+            options: session.options.clone(),
         })
     }
 
@@ -86,6 +89,10 @@ impl Wanted {
     /// A server that offers no TLS is spoken to without it.
     pub(crate) fn tls_is_optional(&self) -> bool {
         self.tls.as_ref().is_some_and(Setup::is_optional)
+    }
+
+    pub(crate) fn options(&self) -> &str {
+        &self.options
     }
 
     /// TLS begins with the first byte, and names its protocol.

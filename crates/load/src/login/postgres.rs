@@ -150,6 +150,7 @@ impl PostgresLogin {
             &mut self.unsealed,
             account.user,
             account.database,
+            entry.wanted.options(),
             entry.read_only,
         );
         self.flush(out)

@@ -173,7 +173,7 @@ impl Speech {
             return Ok(());
         }
         let mut output = Vec::new();
-        postgres::request::startup(&mut output, NAME, NAME, false);
+        postgres::request::startup(&mut output, NAME, NAME, "", false);
         stream.write_all(&output)?;
         stream.flush()?;
         let mut framer = postgres::Framer::new(LONGEST_LOGIN);
@@ -395,7 +395,7 @@ mod tests {
             .expect("fine");
         assert!(matches!(come, Come::Aside { length: 8, ref answer } if answer == b"N"));
         bytes.clear();
-        postgres::request::startup(&mut bytes, NAME, NAME, false);
+        postgres::request::startup(&mut bytes, NAME, NAME, "", false);
         let come = Speech::Postgresql
             .come(&bytes, &mut is_known)
             .expect("fine");

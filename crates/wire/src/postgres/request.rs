@@ -37,8 +37,8 @@ pub fn ssl(out: &mut Vec<u8>) {
     out.extend_from_slice(&SSL_REQUEST.to_be_bytes());
 }
 
-/// Begin a session. One that is `read_only` stays so when a client resets it, and a pooler that cannot give one refuses it.
-pub fn startup(out: &mut Vec<u8>, user: &str, database: &str, read_only: bool) {
+/// Begin a session, with settings as `options` has them (`-c name=value`). One that is `read_only` stays so when a client resets it, and a pooler that cannot give one refuses it.
+pub fn startup(out: &mut Vec<u8>, user: &str, database: &str, options: &str, read_only: bool) {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);
     out.extend_from_slice(&VERSION.to_be_bytes());
@@ -46,6 +46,7 @@ pub fn startup(out: &mut Vec<u8>, user: &str, database: &str, read_only: bool) {
         ("user", user),
         ("database", database),
         ("application_name", "howfar"),
+        ("options", options),
         (
             "default_transaction_read_only",
             if read_only { "on" } else { "" },
@@ -202,8 +203,12 @@ mod tests {
     fn messages_have_the_bytes_that_servers_expect() {
         assert_eq!(written(ssl), b"\0\0\0\x08\x04\xd2\x16\x2f");
         assert_eq!(
-            written(|out| startup(out, "u", "d", false)),
+            written(|out| startup(out, "u", "d", "", false)),
             b"\0\0\0\x33\0\x03\0\0user\0u\0database\0d\0application_name\0howfar\0\0"
+        );
+        assert_eq!(
+            written(|out| startup(out, "u", "d", "-c a=1", false)),
+            b"\0\0\0\x42\0\x03\0\0user\0u\0database\0d\0application_name\0howfar\0options\0-c a=1\0\0"
         );
         assert_eq!(
             written(|out| query_with(out, |sql| sql.extend_from_slice(b"BEGIN"))),
