@@ -252,7 +252,7 @@ COUNTED = (Override("", ("timing", "controls"), False), Override("", ("timing", 
 
 def fake_info(laboratory: FakeLaboratory | None = None, seed: int = 42, loaded: LoadedPlan | None = None) -> RunInfo:
     """The head of a quick run of `paths`."""
-    command = ("howfar", "run", "paths", "--quick", "--seed", str(seed))
+    command = ("howfar", "run", "paths", "--seed", str(seed))
     return run_info(
         loaded or load_plan("paths", quick=True, overrides=COUNTED),
         seed,

@@ -25,6 +25,7 @@ from howfar.doctor.peer_location import PeerLocation
 from howfar.doctor.procfs import Process
 from howfar.engine.messages import Opened
 from howfar.errors import UsageError
+from howfar.services import ServiceName
 
 # ---------------------------------------------------------------- percentiles
 
@@ -104,7 +105,7 @@ def test_other_servers_say_who_they_are() -> None:
     st.sampled_from(["mysql", "postgresql", "redis", "memcached"]),
     st.lists(st.lists(st.lists(st.one_of(st.none(), st.text(max_size=30)), max_size=7), max_size=3), max_size=3),
 )
-def test_a_server_may_answer_anything(service: requests.ServiceName, answers: list[list[list[str | None]]]) -> None:
+def test_a_server_may_answer_anything(service: ServiceName, answers: list[list[list[str | None]]]) -> None:
     assert isinstance(identify(service, answers), Identity)
 
 

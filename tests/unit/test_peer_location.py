@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from howfar.address import parse
 from howfar.doctor import candidates, peer_location, procfs
 from howfar.doctor.candidates import servers_here
 from howfar.doctor.kind import Kind
 from howfar.doctor.peer_location import tcp_peer, unix_peer
-from howfar.doctor.targets import parse_target
 
 POINTER = "ffffffffffffffff"
 
@@ -136,7 +136,7 @@ def test_the_target_is_the_nearest_address_and_can_be_typed(
     machine.written()
     (server,) = servers_here()
     assert server.target == target
-    assert parse_target(target.strip("'")).kind is server.kind
+    assert parse(target.strip("'")).address.protocol == server.kind.value
 
 
 def test_a_version_is_known_where_the_path_has_it(machine: FakeMachine) -> None:

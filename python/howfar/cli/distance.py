@@ -65,8 +65,8 @@ def distance(target: str | None, **options: Any) -> int:
     TARGET is a URL as drivers and consoles have it, HOST:PORT, or the path of a socket: mysql://app@db.internal/shop,
     postgresql:///shop, redis://10.0.0.5, jdbc:mysql://db/shop, app@tcp(db:3306)/shop, /run/mysqld/mysqld.sock.
 
-    It connects a few times, one at a time, and sends at most 500 small requests that read nothing. Without TARGET, or for localhost, it
-    lists the servers of this machine, and connects to none.
+    It connects a few times, one at a time, and sends at most 500 small requests that change nothing. Without TARGET, or for
+    localhost, it lists the servers of this machine, and connects to none.
     """
     if target == "localhost" or (target is None and options["env_name"] is None and options["defaults_file"] is None):
         return _list_servers(options["as_json"])
@@ -133,8 +133,8 @@ def _find(target: str | None, options: dict[str, Any]) -> Server:
 
 def _detected(login: Login, as_kind: Callable[[ServiceName], Server], timeout_ns: int) -> Server:
     """The server at an address that does not say of which kind it is. Raises UsageError, EngineError."""
-    from howfar.distance.detect import ORDER, detect
     from howfar.distance.measure import find_addresses
+    from howfar.distance.target import ORDER, detect
 
     asked = as_kind(ORDER[0])
     if login.address.socket is None and login.address.port is None:

@@ -45,7 +45,7 @@ from howfar.lab.replicated import Replicated
 from howfar.lab.replication.dialect import replication_dialect
 from howfar.lab.replication.member import Member
 from howfar.lab.servers import USER
-from howfar.lab.servers.kinds import KINDS, STORES, check_name, find_server
+from howfar.lab.servers.kinds import KINDS, STORES, check_no_address, find_server
 from howfar.paths import Path as NetworkPath
 from howfar.paths import find_path, path_names
 from howfar.plan.cells import cells
@@ -291,7 +291,7 @@ def lab(
     unless --path, --tls, --beside or --replication is given.
     The exit code is that of CMD; 127 means that it was not found, 126 that it cannot be run, and 128 + N that signal N ended it.
     """
-    check_name(server or "")
+    check_no_address(server or "")
     if beside and server == "none":
         raise UsageError("--beside adds servers to another server", "Leave out --server none.")
     levels = {option: values.pop(option.replace("-", "_")) for option in _OF_REPLICAS}

@@ -124,9 +124,6 @@ def run(
     if full and quick:
         raise UsageError("--full and --quick contradict each other", "Leave out --quick: it is the default.")
     loaded = load_plan(plan, not full, overrides)
-    if not loaded.quick:
-        hours = takes(loaded.plan)
-        note(f"this takes {hours}{', or minutes without --full' if full else ''}; Ctrl-C keeps what was measured")
     show_opening(loaded.plan, began_ns)
     here = on_hosts is None
     command = partial(_command, plan, loaded.quick, overrides=overrides, on=on_hosts)
@@ -137,6 +134,9 @@ def run(
         short = partial(_counted_with, here=here)
         _check_budget(short(loaded), loaded.quick, lambda: short(load_plan(plan, True, overrides)))
         _check_files(loaded, wish)
+        if not loaded.quick:
+            minutes = ", or minutes without --full" if full else ""
+            watching.said(f"This takes {takes(loaded.plan)}{minutes}. Ctrl-C keeps what was measured.")
         if on_hosts is None:
             ended = _measure(loaded, wish, watching)
     if on_hosts is not None:

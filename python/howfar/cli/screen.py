@@ -87,8 +87,9 @@ class _PrintableStream:
     def __init__(self, stream: TextIO) -> None:
         self.unguarded = stream
 
-    def write(self, text: str) -> int:
-        self.unguarded.write(printable(text))
+    def write(self, text: str | bytes) -> int:
+        """Bytes, which Click's shell completion writes, are UTF-8."""
+        self.unguarded.write(printable(text.decode(errors="replace") if isinstance(text, bytes) else text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:

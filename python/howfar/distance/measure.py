@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from ipaddress import ip_address
 from typing import TypeVar
 
-from howfar.distance.local import socket_saving_ns
 from howfar.distance.meaning import explain
 from howfar.distance.path import locate, path_facts
 from howfar.distance.record import (
@@ -33,7 +32,7 @@ from howfar.distance.record import (
 )
 from howfar.distance.requests import BULK_BYTES, REQUESTS, Identity, Requests, Rows, identify, product_of
 from howfar.distance.resolve import NameFailed, lookup
-from howfar.distance.session import Lost, PingSession, Server, ping_session
+from howfar.distance.session import Lost, PingSession, Server, ping_session, socket_saving_ns
 from howfar.engine.messages import (
     Asked,
     Fetched,

@@ -93,7 +93,7 @@ def long_text(server: str) -> str:
 
 def find_server(server: str) -> Program:
     """The program of a kind: the machine's own, else the newest private install. Raises ServerMissing, ServerCrashed, UsageError."""
-    _check_no_address(server)
+    check_no_address(server)
     if "/" in server:
         return identify(Path(server))
     kind = KINDS.get(server)
@@ -113,7 +113,7 @@ def find_server(server: str) -> Program:
     )
 
 
-def _check_no_address(server: str) -> None:
+def check_no_address(server: str) -> None:
     """Refuse the address of a server, which may have a password. Raises UsageError."""
     if server.startswith("-") or any(mark in server for mark in ("://", "@", "=")):
         raise UsageError(
@@ -125,7 +125,7 @@ def _check_no_address(server: str) -> None:
 def check_name(server: str) -> None:
     """Check that a server is called that, here or among those that can be installed, or that it is a path. Raises ServerMissing,
     UsageError."""
-    _check_no_address(server)
+    check_no_address(server)
     if "/" in server or server in KINDS or server in RECIPES or named(server, installs()) is not None:
         return
     known = [*KINDS, *(install.name for install in installs())]
