@@ -159,7 +159,7 @@ def test_without_a_terminal_there_is_a_line_after_each_trial(tmp_path: Path, clo
     filmed(Lines(loaded.plan, stream, clock()), lambda: "", clock, tmp_path / "a.howfar", loaded)
     text = stream.getvalue()
     assert "\x1b" not in text and "\r" not in text
-    assert text.startswith("paths: What does it cost")
+    assert text.startswith("paths: What do TCP and")
     assert text.count("after block") == 8
     assert "\nblock 1, 1/7 socket: 30,000 queries/s\n" in text
     assert "\nblock 2, 3/7 socket (again): void: the link was too slow\n" in text
@@ -184,7 +184,7 @@ def test_the_opening_is_there_at_once_and_the_picture_takes_its_place(
     plan = load_plan("paths", quick=True).plan
     show_opening(plan, 5)
     lines = stream.getvalue().count("\n")
-    assert stream.getvalue().startswith("paths on mariadb\nWhat does it cost")
+    assert stream.getvalue().startswith("paths on mariadb\nWhat do TCP and")
     show_opening(plan, 7)
     assert stream.getvalue().count("\n") == lines, "the process in the sandbox finds it there"
     with observer(plan, True, 7) as picture:

@@ -116,11 +116,8 @@ def check_options(on: OnHosts | None, others: Iterable[object], given: set[str])
             "--hop-binary names a program of this machine; between your own hosts programs run on them",
             "Leave it out, and have the program in the PATH of the host where it is to run.",
         )
-    if on.dsn is not None and parse(on.dsn).password:
-        raise UsageError(
-            "--dsn has a password, and the run file and the other hosts' command lines would hold it",
-            "Leave it out of the DSN, and use --password-file FILE or HOWFAR_PASSWORD.",
-        )
+    if on.dsn is not None:
+        _check_no_password(on.dsn)
     if on.dsn is not None and "--server" in given:
         raise UsageError("--dsn names the server, and --server another", "Leave one of them out.")
     if on.password_file is not None and on.dsn is None:
@@ -133,6 +130,15 @@ def check_options(on: OnHosts | None, others: Iterable[object], given: set[str])
             )
 
 
+def _check_no_password(dsn: str) -> None:
+    """Raises UsageError."""
+    if parse(dsn).password:
+        raise UsageError(
+            "--dsn has a password, and the run file and the other hosts' command lines would hold it",
+            "Leave it out of the DSN, and use --password-file FILE or HOWFAR_PASSWORD.",
+        )
+
+
 def find_given(on: OnHosts, say: Callable[[str], None]) -> GivenServer | None:
     """The server that a DSN names. None: howfar's own. Raises UsageError, EngineError."""
     from howfar.cli.load import find_login
@@ -141,6 +147,7 @@ def find_given(on: OnHosts, say: Callable[[str], None]) -> GivenServer | None:
 
     if on.dsn is None:
         return None
+    _check_no_password(on.dsn)
     values = {} if on.password_file is None else {"password-file": on.password_file}
     return given_server(find_login(Options(on.dsn, None, "run", values, ()), say))
 

@@ -54,6 +54,7 @@ def _session(address: ServerAddress, service: ServiceName) -> Session:
         tls=_tls(address, service),
         fetch_server_key=address.fetch_server_key is True,
         allow_cleartext_password=address.allow_cleartext_password is True,
+        options=address.options or "",
         server_key_file=address.server_key_file,
         multi_statements=False,
     )
