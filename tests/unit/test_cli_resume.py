@@ -87,9 +87,7 @@ def test_what_takes_hours_says_so_before_it_starts(laboratory: Lab, howfar: Howf
     options = ("--full", "--time-budget", "30min", "--target", "50%")
     code, _, err = howfar("run", "paths", *options, "--seed", "5", "--out", "a.howfar")
     assert code == 0, err
-    says = (
-        "howfar: this takes 30 min, and about 67 s more the first time, to load its tables, or minutes without --full; "
-    )
+    says = "This takes 30 min, and about 67 s more the first time, to load its tables, or minutes without --full. "
     assert err.startswith(says), err
     run = read_run(Path("a.howfar"))
     assert (run.info.quick, run.info.command) == (

@@ -32,6 +32,7 @@ from howfar.address import (
 )
 from howfar.cli.hide_arguments import HIDDEN
 from howfar.cli.screen import note, read_text
+from howfar.distance.resolve import with_scope
 from howfar.engine.messages import Target, TcpTarget, UnixTarget
 from howfar.errors import EngineError, UsageError
 from howfar.services import SERVICES
@@ -432,20 +433,8 @@ def resolve(address: ServerAddress) -> list[tuple[socket.AddressFamily, str]]:
     except ValueError:
         return _looked_up(host, address.port or 0)
     if isinstance(number, IPv6Address):
-        return [(socket.AF_INET6, _with_scope(number))]
+        return [(socket.AF_INET6, with_scope(number))]
     return [(socket.AF_INET, str(number))]
-
-
-def _with_scope(number: IPv6Address) -> str:
-    """The address with its zone as a number, which the kernel takes. Raises UsageError."""
-    if number.scope_id is None or number.scope_id.isdigit():
-        return str(number)
-    try:
-        return f"{str(number).partition('%')[0]}%{socket.if_nametoindex(number.scope_id)}"
-    except OSError as error:
-        raise UsageError(
-            f"the address {number} names an interface that this machine does not have", "List them with `ip link`."
-        ) from error
 
 
 def _looked_up(host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:

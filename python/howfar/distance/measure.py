@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import TypeVar
 
 from howfar.distance.meaning import explain
@@ -31,7 +31,7 @@ from howfar.distance.record import (
     StepTime,
 )
 from howfar.distance.requests import BULK_BYTES, REQUESTS, Identity, Requests, Rows, identify, product_of
-from howfar.distance.resolve import NameFailed, lookup
+from howfar.distance.resolve import NameFailed, lookup, with_scope
 from howfar.distance.session import Lost, PingSession, Server, ping_session, socket_saving_ns
 from howfar.engine.messages import (
     Asked,
@@ -135,7 +135,9 @@ def find_addresses(server: Server, timeout_ns: int) -> tuple[Name | None, tuple[
         return None, (UnixTarget(path=server.socket),)
     assert server.host is not None and server.port is not None, "a server has a socket, or a host and port"
     with contextlib.suppress(ValueError):
-        return None, (TcpTarget(host=str(ip_address(server.host.strip("[]"))), port=server.port),)
+        number = ip_address(server.host.strip("[]"))
+        host = with_scope(number) if isinstance(number, IPv6Address) else str(number)
+        return None, (TcpTarget(host=host, port=server.port),)
     took_ns, addresses = lookup(server.host, server.port, timeout_ns / 1e9)
     name = Name(took_ns=took_ns, addresses=tuple(Address(address=one, state="not_tried") for one in addresses))
     return name, tuple(TcpTarget(host=one, port=server.port) for one in addresses)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from ipaddress import IPv6Address
 
-from howfar.errors import HowfarError
+from howfar.errors import HowfarError, UsageError
 
 
 class NameFailed(HowfarError):
@@ -53,3 +54,15 @@ def _address(entry: tuple[object, ...]) -> str:
     if len(entry) == 4 and isinstance(entry[3], int) and entry[3] and "%" not in host:
         return f"{host}%{entry[3]}"
     return host
+
+
+def with_scope(number: IPv6Address) -> str:
+    """The address with its zone as a number, which the kernel takes. Raises UsageError."""
+    if number.scope_id is None or number.scope_id.isdigit():
+        return str(number)
+    try:
+        return f"{str(number).partition('%')[0]}%{socket.if_nametoindex(number.scope_id)}"
+    except OSError as error:
+        raise UsageError(
+            f"the address {number} names an interface that this machine does not have", "List them with `ip link`."
+        ) from error
