@@ -224,6 +224,8 @@ def test_by_its_socket_a_request_takes_what_tcp_costs_less() -> None:
     other = explain(plain, 8_000).elsewhere[0]
     assert plain.request is not None
     assert other.rtt_ns is None and other.kept_ns[1] == 60 * (plain.request.mean_ns - 8_000)
+    most = explain(plain, 10**9).elsewhere[0]
+    assert most.kept_ns[1] == 60 * (plain.request.mean_ns - (plain.network_ns or 0)), "TCP costs no more than it does"
 
 
 def test_the_documented_bounds_hold_for_what_is_sent() -> None:

@@ -35,8 +35,9 @@ def explain(distance: Distance, socket_saving_ns: int | None = None) -> Distance
         Elsewhere(name=name, rtt_ns=rtt_ns, kept_ns=tuple(count * (other_ns + rtt_ns) for count in PAGE_REQUESTS))
         for name, rtt_ns in named_rtts()
     )
-    if socket_saving_ns is not None:
-        each_ns = max(request.mean_ns - socket_saving_ns, 0)
+    if socket_saving_ns is not None and network_ns is not None:
+        # A socket saves no more than TCP costs; on a busy machine the saving may seem larger.
+        each_ns = request.mean_ns - min(socket_saving_ns, network_ns, request.min_ns)
         by_socket = Elsewhere(name="its socket", rtt_ns=None, kept_ns=tuple(count * each_ns for count in PAGE_REQUESTS))
         elsewhere = (by_socket, *elsewhere)
     far = network_ns is not None and distance.path is not None and distance.path.kind in ("other_machine", "unknown")
