@@ -31,10 +31,10 @@ from howfar.engine.messages import Opened, TcpTarget
 HERE = Path(__file__).parent
 CALLS = ("sys_enter_sendto", "sys_exit_recvfrom")
 LIBRARIES = {
-    "mysql": ("-DMYSQL", "mariadb_config --cflags --libs"),
-    "postgresql": ("-DPOSTGRESQL -I/usr/include/postgresql -lpq", ""),
-    "redis": ("-DREDIS -lhiredis", ""),
-    "memcached": ("-DMEMCACHED -lmemcached", ""),
+    "mysql": ("-DOF_MYSQL", "mariadb_config --cflags --libs"),
+    "postgresql": ("-DOF_POSTGRESQL -I/usr/include/postgresql -lpq", ""),
+    "redis": ("-DOF_REDIS -lhiredis", ""),
+    "memcached": ("-DOF_MEMCACHED -lmemcached", ""),
 }
 _LINE = re.compile(r"\s(\d+\.\d+): (sys_\w+)(?:\(| -> )")
 
@@ -105,8 +105,11 @@ def built(server: Server, folder: str) -> Path | None:
 
 def theirs(program: Path, server: Server, count: int) -> list[float]:
     _, targets = find_addresses(server, 5_000_000_000)
-    to = targets[0].host if isinstance(targets[0], TcpTarget) else str(server.socket)
-    words = [str(count), to, str(server.port or 0), server.user, server.password, server.database]
+    to, port = (targets[0].host, server.port) if isinstance(targets[0], TcpTarget) else (str(server.socket), 0)
+    if server.service == "postgresql" and server.socket is not None:  # libpq names the directory, and the port
+        folder, _, number = server.socket.rpartition("/.s.PGSQL.")
+        to, port = folder, int(number)
+    words = [str(count), to, str(port or 0), server.user, server.password, server.database]
     done = subprocess.run([program, *words], capture_output=True, text=True, check=True)
     return [int(line) / 1e3 for line in done.stdout.split()]
 

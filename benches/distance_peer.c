@@ -1,7 +1,7 @@
 /* What a client of the server's own library takes for the same small request: N times in turn on one connection, printed in ns.
  *
- *   cc -O2 -DMYSQL distance_peer.c $(mariadb_config --cflags --libs)       or -DPOSTGRESQL … -lpq, -DREDIS … -lhiredis,
- *   -DMEMCACHED … -lmemcached
+ *   cc -O2 -DOF_MYSQL distance_peer.c $(mariadb_config --cflags --libs)       or -DOF_POSTGRESQL … -lpq, -DOF_REDIS … -lhiredis,
+ *   -DOF_MEMCACHED … -lmemcached
  *   peer N HOST|SOCKET PORT USER PASSWORD DATABASE
  */
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-#if defined(MYSQL)
+#if defined(OF_MYSQL)
 #include <mysql.h>
 typedef MYSQL *connection;
 static connection opened(char **to, int port) {
@@ -24,7 +24,7 @@ static int asked(connection mysql) {
     mysql_free_result(result);
     return 1;
 }
-#elif defined(POSTGRESQL)
+#elif defined(OF_POSTGRESQL)
 #include <libpq-fe.h>
 typedef PGconn *connection;
 static connection opened(char **to, int port) {
@@ -41,7 +41,7 @@ static int asked(connection postgres) {
     PQclear(result);
     return good;
 }
-#elif defined(REDIS)
+#elif defined(OF_REDIS)
 #include <hiredis/hiredis.h>
 typedef redisContext *connection;
 static connection opened(char **to, int port) {

@@ -132,8 +132,8 @@ _LIMIT_NS = 2_000_000_000
 def socket_saving_ns() -> int | None:
     """What a Unix socket saves on this machine against the loopback interface: the same request to a made server, over both.
 
-    The transports take turns, and the quickest request over each counts: whatever else the machine does only adds time. None: the socket
-    was not the quicker one, or it could not be measured. Raises EngineError.
+    The transports take turns, and the quickest request over each counts: whatever else the machine does only adds time. None:
+    the socket was not the quicker one, or it could not be measured. Raises EngineError.
     """
     made = Server(
         service="mysql", shown="", host=None, port=None, socket=None, user="howfar", password="", database="howfar",
