@@ -176,8 +176,8 @@ def _first_address(server: Server, timeout_ns: int) -> Target:
         raise HowfarError(error.message, error.advice) from error
 
 
-def _take(asker: _Asker, watched: Watched, limit_s: float) -> list[Happened] | None:
-    """What happened within `limit_s`, counted; None: it has ended."""
+def _take(asker: _Asker, watched: Watched, limit_s: float) -> tuple[list[Happened], bool]:
+    """What happened within `limit_s`, counted; and whether more may come."""
     taken: list[Happened] = []
     until = time.monotonic() + limit_s
     while (left := until - time.monotonic()) > 0:
@@ -186,7 +186,7 @@ def _take(asker: _Asker, watched: Watched, limit_s: float) -> list[Happened] | N
         except queue.Empty:
             break
         if one is None:
-            return None
+            return taken, False
         taken.append(one)
         match one:
             case Answered(latency_ns, at):
@@ -195,7 +195,7 @@ def _take(asker: _Asker, watched: Watched, limit_s: float) -> list[Happened] | N
                 watched.was_lost(why, at)
             case Skipped(number):
                 watched.missed += number
-    return taken
+    return taken, True
 
 
 def _live(asker: _Asker, watched: Watched) -> None:
@@ -203,7 +203,7 @@ def _live(asker: _Asker, watched: Watched) -> None:
     from rich.text import Text
 
     with Live(console=rich_console(sys.stdout), auto_refresh=False, transient=True) as live:
-        while _take(asker, watched, _FRAME_S) is not None:
+        while _take(asker, watched, _FRAME_S)[1]:
             _draw(live, Text, asker, watched)
 
 
@@ -215,13 +215,15 @@ def _draw(live: Live, text: type, asker: _Asker, watched: Watched) -> None:
 
 
 def _lines(asker: _Asker, watched: Watched) -> None:
-    while _take(asker, watched, _WINDOW_S) is not None:
+    while _take(asker, watched, _WINDOW_S)[1]:
         click.echo(window_line(watched, datetime.now()))
 
 
 def _as_json(asker: _Asker, watched: Watched) -> None:
     """One object a request, as it is answered."""
-    while (taken := _take(asker, watched, _FRAME_S)) is not None:
+    goes_on = True
+    while goes_on:
+        taken, goes_on = _take(asker, watched, _FRAME_S)
         for one in taken:
             if not isinstance(one, Skipped):
                 latency = one.latency_ns if isinstance(one, Answered) else None
