@@ -19,10 +19,11 @@ from howfar.distance.record import (
 US = 1_000
 
 
-def latencies(request: str, p50_us: float, count: int) -> Latencies:
-    """Samples from 0.9 to 1.1 times the median, with one in fifty three times as long."""
+def latencies(request: str, p50_us: float, count: int, spread: float = 0.1) -> Latencies:
+    """Samples that differ from the median by up to `spread`, with one in fifty three times as long."""
     samples = [
-        round(p50_us * US * (3 if number % 50 == 49 else 0.9 + 0.2 * (number % 49) / 48)) for number in range(count)
+        round(p50_us * US * (3 if number % 50 == 49 else 1 - spread + 2 * spread * (number % 49) / 48))
+        for number in range(count)
     ]
     return Latencies.of(request, samples)
 
@@ -106,7 +107,7 @@ def pooler() -> Distance:
                     Fact(
                         what="a pooler or proxy",
                         says="a pooler or proxy is in between",
-                        evidence="at the login the connection had the number 77, the server calls it 4711",
+                        evidence="the connection ID was 77 at login, but the server reports 4711",
                     ),
                 ),
             ),
@@ -132,16 +133,16 @@ def far() -> Distance:
             ),
             encryption=Encryption(
                 version="TLSv1.3", cipher="TLS_AES_256_GCM_SHA384", handshake="full",
-                verified="the authorities of this machine and the name eu.example.net",
+                verified="the CA in /etc/ssl/db.pem and the name eu.example.net",
             ),
             path=PathFacts(
                 kind="other_machine", says="another machine", evidence="from 198.51.100.3 to 203.0.113.9", mtu=1500,
                 peer_address="203.0.113.9:3306", local_address="198.51.100.3:40000",
             ),
             first_request_ns=86_000 * US,
-            request=latencies("SELECT 1", 85_100, 49),
-            ping=latencies("COM_PING", 85_000, 5),
-            network_ns=84_900 * US,
+            request=latencies("SELECT 1", 85_100, 49, 0.005),
+            ping=latencies("COM_PING", 85_000, 5, 0.001),
+            network_ns=84_600 * US,
         )
     )  # fmt: skip
 

@@ -126,7 +126,7 @@ def _watched() -> Watched:
         watched.answered(
             420_000 + 1_000 * (second * 37 % 60) + (2_000_000 if second == 300 else 0), at + timedelta(seconds=second)
         )
-    watched.missed = 2
+    watched.skipped = 2
     return watched
 
 

@@ -26,7 +26,7 @@ def test_the_example_ends_with_an_answer() -> None:
     assert {"slower", "faster"} & {cell["resolution"] for cell in found["cells"]}
     assert found["complete_blocks"] >= 4
     lines = shown().splitlines()
-    assert lines[0].startswith("What does it cost to use TCP")
+    assert lines[0].startswith("What do TCP and a second machine cost?")
     assert found["verdict"][:60] in " ".join(lines[-20:])
     assert lines[-1] == "Measure it here: howfar run paths"
 

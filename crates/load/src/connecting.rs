@@ -222,15 +222,18 @@ pub(crate) fn open_timed(
     step_limit_ns: u64,
 ) -> Result<TimedOpening, NotOpened> {
     let unix = matches!(address, Address::Unix(_));
-    let mut connecting =
-        begin_within(entry, address, step_limit_ns).map_err(|failure| NotOpened {
+    let began_ns = now_ns();
+    let mut connecting = begin_within(entry, address, step_limit_ns).map_err(|failure| {
+        let waited_ns = now_ns() - began_ns;
+        NotOpened {
             steps: Vec::new(),
             step: StepName::Connect,
-            waited_ns: 0,
-            timed_out: false,
+            waited_ns,
+            timed_out: waited_ns > step_limit_ns,
             syn_retransmits: None,
             failure,
-        })?;
+        }
+    })?;
     let mut kernel = None;
     let outcome = loop {
         match step(&mut connecting, entry, step_limit_ns) {
@@ -281,12 +284,13 @@ fn step(
     } else if !connecting.unsent.is_empty() {
         interest |= PollFlags::OUT;
     }
-    let happened = connecting.connected && connecting.session.is_some()
-        || wait(&mut [PollFd::new(&connecting.socket, interest)], POLL_NS);
-    if !happened {
-        if now_ns() > connecting.steps.since_ns + limit_ns {
-            return Err((connecting.too_slow(entry, limit_ns), true));
-        }
+    // On every turn: a peer that sends a byte now and then is never idle.
+    if now_ns() > connecting.steps.since_ns + limit_ns {
+        return Err((connecting.too_slow(entry, limit_ns), true));
+    }
+    let is_ready =
+        connecting.connected && connecting.session.is_some() && connecting.unsent.is_empty();
+    if !is_ready && !wait(&mut [PollFd::new(&connecting.socket, interest)], POLL_NS) {
         return Ok(None);
     }
     if !connecting.connected {
@@ -302,12 +306,12 @@ fn step(
 
 /// Begin to connect, again and again while the server's queue of new connections is full.
 fn begin_within(entry: &Entry<'_>, address: &Address, limit_ns: u64) -> Result<Connecting, Failed> {
-    let deadline = now_ns() + limit_ns;
+    let began_ns = now_ns();
     loop {
-        if let Some(connecting) = Connecting::begin(entry, address, now_ns())? {
+        if let Some(connecting) = Connecting::begin(entry, address, began_ns)? {
             return Ok(connecting);
         }
-        if now_ns() > deadline {
+        if now_ns() > began_ns + limit_ns {
             return Err(failure::too_slow(entry.target, "accepting", limit_ns));
         }
         wait(&mut [], BUSY_NS);

@@ -58,7 +58,7 @@ pub(crate) fn too_slow(target: &Target, doing: &str, limit_ns: u64) -> Failed {
             limit_ns as f64 / 1e9
         ),
         "Check that the server runs, accepts logins, and is of the kind that was named: one of another kind may wait in silence. Or \
-         allow more time to connect (--thread-init-timeout).",
+         allow more time to connect (--timeout; for a load --thread-init-timeout).",
     )
 }
 

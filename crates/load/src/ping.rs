@@ -38,6 +38,8 @@ const BUFFER: usize = 64 * 1024;
 /// Bytes of an answer with rows, and of one without.
 const LONGEST: u64 = 1 << 20;
 const LONGEST_BULK: u64 = 1 << 25;
+/// How much longer than a small answer a large one may take; its silences have the same limit.
+const BULK_FACTOR: u64 = 12;
 
 /// Follow the commands until stdin ends.
 pub(crate) fn run(job: &PingJob) -> Result<(), Failed> {
@@ -325,7 +327,8 @@ impl<'a> Connection<'a> {
             if received.bytes > longest {
                 return Err(self.out_of_bounds(longest));
             }
-            if received.took_ns > self.limit_ns {
+            let factor = if longest > LONGEST { BULK_FACTOR } else { 1 };
+            if received.took_ns > self.limit_ns.saturating_mul(factor) {
                 return Err(self.stalled());
             }
         }

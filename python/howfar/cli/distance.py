@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,20 +12,20 @@ import click
 
 from howfar.cli.exit_codes import LIMIT_CROSSED, REFUSED, UNREACHABLE
 from howfar.cli.screen import json_option, note, program, show_json
-from howfar.errors import HowfarError, QuantityError, UsageError
+from howfar.errors import QuantityError, UsageError
 from howfar.units import counted, parse_duration_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from howfar.address import Login
+    from howfar.address import Login, Secret
     from howfar.distance.limits import LimitExpression
     from howfar.distance.record import Distance
     from howfar.distance.session import Server
     from howfar.services import ServiceName
 
-_REFUSALS = {"auth", "server_error"}
-"""Failures in which the server answered, and said no."""
+MOST_COUNT = 490
+"""Of the 500 requests some identify the server."""
 
 
 class _Duration(click.ParamType[int]):
@@ -70,17 +71,48 @@ def distance(target: str | None, **options: Any) -> int:
     """
     if target == "localhost" or (target is None and options["env_name"] is None and options["defaults_file"] is None):
         return _list_servers(options["as_json"])
+    _check_options(options)
     from howfar.distance.limits import parse_limit
+    from howfar.distance.measure import MeasurementFailed
+    from howfar.distance.resolve import NameFailed
 
     limits = [parse_limit(text) for text in options["fail_if"]]
-    server = _find(target, options)
-    for text in server.notes:
-        note(text)
-    if options["watch"] or options["interval"] is not None:
-        from howfar.cli.watch import watch
+    try:
+        server = _find(target, options)
+        for text in server.notes:
+            note(text)
+        if options["watch"]:
+            from howfar.cli.watch import watch
 
-        return watch(server, options["interval"], options["count"], options["timeout"], options["as_json"])
-    return _measure(server, limits, options)
+            return watch(server, options["interval"], options["count"], options["timeout"], options["as_json"])
+        return _measure(server, limits, options)
+    except NameFailed as error:
+        return _show_failure([f"howfar: {error.message}", f"  {error.advice}"], UNREACHABLE)
+    except MeasurementFailed as error:
+        from howfar.distance.screen import failure
+
+        return _show_failure(failure(error.distance), REFUSED if error.is_refusal else UNREACHABLE)
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    """Refuse options that would be ignored. Raises UsageError."""
+    if options["watch"]:
+        given = [name for name in ("fail_if", "strict", "as_csv", "prometheus", "bandwidth") if options[name]]
+        if given:
+            name = given[0].removeprefix("as_").replace("_", "-")
+            raise UsageError(
+                f"--{name} does not go with --watch", "It judges or writes one measurement: leave out --watch."
+            )
+    elif options["interval"] is not None:
+        raise UsageError("--interval goes with --watch", "Add --watch, or leave it out.")
+    elif options["count"] is not None and options["count"] > MOST_COUNT:
+        raise UsageError(f"--count: at most {MOST_COUNT} requests are sent", "With --watch it may be more.")
+
+
+def _show_failure(lines: Iterable[str], code: int) -> int:
+    for line in lines:
+        click.echo(line, err=True)
+    return code
 
 
 def _list_servers(as_json: bool) -> int:
@@ -113,16 +145,21 @@ def _find(target: str | None, options: dict[str, Any]) -> Server:
     from howfar.cli.target import find_server
     from howfar.distance.target import server_of
 
+    asked: list[Secret] = []  # the password is asked for once, whatever kinds of server are tried
+
     def as_kind(service: ServiceName | None) -> Login:
-        return find_server(
+        found = find_server(
             target,
             named=ServerAddress(protocol=service),
             env_name=options["env_name"],
             user=options["user"],
             password_file=options["password_file"],
-            ask_password=options["ask_password"],
+            ask_password=options["ask_password"] and not asked,
             defaults_file=options["defaults_file"],
         )
+        if options["ask_password"]:
+            asked.append(found.password)
+        return replace(found, password=asked[0]) if asked else found
 
     login = as_kind(None)
     service = login.address.protocol or ("mysql" if options["defaults_file"] is not None else None)
@@ -155,33 +192,31 @@ def _detected(login: Login, as_kind: Callable[[ServiceName], Server], timeout_ns
 
 
 def _measure(server: Server, limits: list[LimitExpression], options: dict[str, Any]) -> int:
+    """Measure, show, judge. Raises MeasurementFailed, after what was found has been written as requested."""
     from howfar.distance.limits import judge
     from howfar.distance.measure import Effort, MeasurementFailed, measure
 
     effort = Effort(timeout_ns=options["timeout"], bandwidth=options["bandwidth"], count=options["count"])
-    failed: MeasurementFailed | None = None
     try:
         found = measure(server, effort)
     except MeasurementFailed as error:
-        found, failed = error.distance, error
+        _write(error.distance, options)
+        raise
     judged = tuple(judge(limit, found) for limit in limits)
     bad = {"crossed", "undecided"} if options["strict"] else {"crossed"}
     passed = None if not judged else not any(one.verdict in bad for one in judged)
     found = found.model_copy(update={"limits": judged, "passed": passed})
-    _show(found, failed, options)
-    if failed is not None:
-        return exit_code_of(found)
+    _write(found, options)
+    if not (options["as_json"] or options["as_csv"]):
+        from howfar.distance import screen
+
+        click.echo("\n".join([screen.render(found), *map(screen.limit_line, judged)]))
     return LIMIT_CROSSED if passed is False else 0
 
 
-def exit_code_of(failed: Distance) -> int:
-    """The exit code of a measurement that failed: the server said no, or did not answer."""
-    assert failed.failure is not None, "it failed"
-    return REFUSED if failed.failure.code in _REFUSALS else UNREACHABLE
-
-
-def _show(found: Distance, failed: HowfarError | None, options: dict[str, Any]) -> None:
-    from howfar.distance import formats, screen
+def _write(found: Distance, options: dict[str, Any]) -> None:
+    """What programs read, also of a measurement that failed."""
+    from howfar.distance import formats
 
     if options["prometheus"] is not None:
         from howfar.store.partial import write_whole
@@ -191,11 +226,3 @@ def _show(found: Distance, failed: HowfarError | None, options: dict[str, Any]) 
         show_json(found.model_dump_json(indent=2))
     elif options["as_csv"]:
         click.echo(formats.csv_text(found), nl=False)
-    elif failed is None:
-        click.echo(screen.render(found))
-    if failed is not None:
-        for line in screen.failure(found):
-            click.echo(line, err=True)
-    elif found.limits and not (options["as_json"] or options["as_csv"]):
-        for limit in found.limits:
-            click.echo(screen.limit_line(limit))

@@ -193,7 +193,7 @@ def cli() -> None:
 
     \b
     howfar mysql://app@db.internal/shop      how far this database is, in seconds
-    howfar localhost                         or a socket's path, HOST:PORT, --env
+    howfar db.internal:3306                  or a socket's path, or --env NAME
     howfar                                   the databases of this machine
 
     These only read, and need no root. `howfar help TARGET` lists their options.

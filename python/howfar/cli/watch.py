@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import queue
 import shutil
 import sys
@@ -11,26 +12,30 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
 
+from howfar.cli.exit_codes import UNREACHABLE
 from howfar.cli.screen import is_terminal, rich_console
 from howfar.distance.measure import MeasurementFailed, find_addresses
-from howfar.distance.record import Distance, Failure
+from howfar.distance.record import Distance
 from howfar.distance.requests import REQUESTS
 from howfar.distance.resolve import NameFailed
-from howfar.distance.session import Lost, PingSession, Server, ping_session
+from howfar.distance.session import Lost, PingSession, Server, check_authenticated, not_opened, ping_session
 from howfar.distance.watch import LEAST_INTERVAL_NS, Watched, frame, summary, window_line
-from howfar.engine.messages import NotOpened, Target
-from howfar.errors import HowfarError, UsageError
+from howfar.engine.messages import NotOpened
+from howfar.errors import UsageError
 from howfar.units import format_duration_ns
 
 if TYPE_CHECKING:
     from rich.live import Live
 
 _SECOND_NS = 1_000_000_000
+_EARLY_NS = 2_000_000
+"""So long before a request is due the engine is told: it waits for the moment itself."""
+_GOODBYE_S = 2.0
 _FRAME_S = 0.1
 _WINDOW_S = 15.0
 _BACK_OFF_S = (1.0, 2.0, 5.0, 10.0, 30.0)
@@ -53,81 +58,103 @@ class WasLost:
 
 @dataclass(frozen=True)
 class Skipped:
-    """Requests that were due while another one was under way."""
+    """Requests that were due while another one was under way, or while there was no connection."""
 
     count: int
 
 
-Happened = Answered | WasLost | Skipped
+@dataclass(frozen=True)
+class NotReconnected:
+    """The connection could not be opened again; it will be tried once more."""
+
+    why: str
+    at: datetime
+
+
+Happened = Answered | WasLost | Skipped | NotReconnected
 
 
 class _Asker(threading.Thread):
     """Asks on the schedule, and says what happened. It ends with `stop`, or after `count` requests."""
 
-    def __init__(self, server: Server, target: Target, interval_ns: int, count: int | None, timeout_ns: int) -> None:
+    def __init__(self, server: Server, interval_ns: int, count: int | None, timeout_ns: int) -> None:
         super().__init__(name="asker", daemon=True)
         self.happened: queue.SimpleQueue[Happened | None] = queue.SimpleQueue()
         """Ends with None."""
         self.failed: Exception | None = None
         self.pending_since_ns: int | None = None
         self.stop = threading.Event()
-        self._server, self._target = server, target
-        self._interval_ns, self._count, self._timeout_ns = interval_ns, count, timeout_ns
+        self._server = server
+        self._interval_ns, self._timeout_ns = interval_ns, timeout_ns
+        self._left = math.inf if count is None else count
+        self._due_ns: int | None = None
 
     def run(self) -> None:
         try:
-            with ping_session(self._server, self._target, self._timeout_ns) as session:
-                self._connect(session)
-                self._ask(session)
+            self._watch()
         except Exception as error:  # shown by the main thread, which has the screen
             self.failed = error
         self.happened.put(None)
 
-    def _connect(self, session: PingSession) -> None:
-        opened = session.open()
-        if isinstance(opened, NotOpened):
-            failure = opened.failure
-            raise Lost(
-                Failure(
-                    step=opened.step, code=failure.code, message=failure.message, advice=failure.advice,
-                    waited_ns=opened.waited_ns,
-                )
-            )  # fmt: skip
+    def _watch(self) -> None:
+        """Connect and ask, again and again with longer and longer waits. Raises what the first connect raises, and a refused login:
+        a second one could lock the account."""
+        waits = _waits()
+        while not self.stop.is_set():
+            try:
+                with self._connected() as session:
+                    waits = _waits()
+                    self._ask(session)
+                    return
+            except (Lost, NameFailed) as error:
+                if self._due_ns is None or (isinstance(error, Lost) and error.failure.code == "auth"):
+                    raise
+                if self.pending_since_ns is None:
+                    self.happened.put(NotReconnected(str(error), datetime.now()))
+                self.pending_since_ns = None
+            if self.stop.wait(next(waits)):
+                return
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[PingSession]:
+        """A connection to the first address that takes one; the name is looked up each time. Raises Lost, NameFailed."""
+        _, targets = find_addresses(self._server, self._timeout_ns)
+        for number, target in enumerate(targets):
+            with ping_session(self._server, target, self._timeout_ns) as session:
+                opened = session.open()
+                if isinstance(opened, NotOpened):
+                    if opened.step == "connect" and number < len(targets) - 1:
+                        continue
+                    raise Lost(not_opened(opened))
+                query = REQUESTS[self._server.service].query
+                cold = session.ask([query], 1, 0)  # not counted
+                check_authenticated(self._server, cold.refusals[0])
+                yield session
+                return
 
     def _ask(self, session: PingSession) -> None:
+        """Ask until it is over. Raises Lost, after it has said so."""
         query = REQUESTS[self._server.service].query
-        session.ask([query], 1, 0)  # cold, and not counted
-        due_ns, sent = time.monotonic_ns() + self._interval_ns, 0
-        while not self.stop.is_set() and (self._count is None or sent < self._count):
-            now_ns = time.monotonic_ns()
-            if now_ns > due_ns + self._interval_ns:
-                late = (now_ns - due_ns) // self._interval_ns
-                self.happened.put(Skipped(late))
-                due_ns += late * self._interval_ns
-            if self.stop.wait(max(due_ns - now_ns - 2_000_000, 0) / 1e9):
+        due_ns = self._due_ns or time.monotonic_ns() + self._interval_ns
+        while not self.stop.is_set() and self._left > 0:
+            behind_ns = time.monotonic_ns() - due_ns
+            if behind_ns > self._interval_ns:
+                skipped = behind_ns // self._interval_ns + 1
+                self.happened.put(Skipped(skipped))
+                self._left -= skipped
+                due_ns += skipped * self._interval_ns
+                continue
+            if self.stop.wait(max(-behind_ns - _EARLY_NS, 0) / 1e9):
                 return
-            self.pending_since_ns = due_ns
+            self.pending_since_ns, self._due_ns = due_ns, due_ns + self._interval_ns
+            self._left -= 1
             try:
                 asked = session.ask([query], 1, 0, due_ns)
-                self.happened.put(Answered(asked.latencies_ns[0][0] + asked.late_ns, datetime.now()))
             except Lost as lost:
                 self.happened.put(WasLost(lost.failure.message, datetime.now()))
-                self._again(session)
-            self.pending_since_ns = None
-            sent, due_ns = sent + 1, due_ns + self._interval_ns
-
-    def _again(self, session: PingSession) -> None:
-        """Open the connection again, with longer and longer waits. One login that is refused ends it: a second one could lock it."""
-        for wait_s in _waits():
-            if self.stop.wait(wait_s):
-                break
-            try:
-                self._connect(session)
-                break
-            except Lost as lost:
-                if lost.failure.code == "auth":
-                    raise
-                self.happened.put(WasLost(lost.failure.message, datetime.now()))
+                raise
+            self.happened.put(Answered(asked.latencies_ns[0][0] + asked.late_ns, datetime.now()))
+            self.pending_since_ns, due_ns = None, self._due_ns
 
 
 def _waits() -> Iterator[float]:
@@ -137,15 +164,16 @@ def _waits() -> Iterator[float]:
 
 
 def watch(server: Server, interval_ns: int | None, count: int | None, timeout_ns: int, as_json: bool) -> int:
-    """Ask until Ctrl-C, or `count` times. Raises UsageError, MeasurementFailed."""
-    interval_ns = interval_ns or _SECOND_NS
+    """Ask until Ctrl-C, or `count` times. Returns the exit code. Raises UsageError, MeasurementFailed, NameFailed."""
+    interval_ns = _SECOND_NS if interval_ns is None else interval_ns
     if interval_ns < LEAST_INTERVAL_NS:
         raise UsageError(
             f"--interval {format_duration_ns(interval_ns)} is more than 100 requests a second",
             "howfar load makes load; here 10ms is the shortest interval.",
         )
-    asker = _Asker(server, _first_address(server, timeout_ns), interval_ns, count, timeout_ns)
+    asker = _Asker(server, interval_ns, count, timeout_ns)
     watched = Watched(title=f"{server.shown}: {REQUESTS[server.service].query_name}", interval_ns=interval_ns)
+    began = datetime.now(UTC).isoformat(timespec="milliseconds")
     asker.start()
     with contextlib.suppress(KeyboardInterrupt):
         if as_json:
@@ -155,25 +183,17 @@ def watch(server: Server, interval_ns: int | None, count: int | None, timeout_ns
         else:
             _lines(asker, watched)
     asker.stop.set()
+    asker.join(_GOODBYE_S)
+    if watched.count and not as_json:
+        click.echo("\n".join(summary(watched)))
     if isinstance(asker.failed, Lost):
-        failure = asker.failed.failure
-        raise MeasurementFailed(
-            Distance(
-                target=server.shown, began=datetime.now().isoformat(), product=None, place=server.place, failure=failure
-            )
+        failed = Distance(
+            target=server.shown, began=began, product=None, place=server.place, failure=asker.failed.failure
         )
+        raise MeasurementFailed(failed)
     if asker.failed is not None:
         raise asker.failed
-    if not as_json:
-        click.echo("\n".join(summary(watched)))
-    return 0
-
-
-def _first_address(server: Server, timeout_ns: int) -> Target:
-    try:
-        return find_addresses(server, timeout_ns)[1][0]
-    except NameFailed as error:
-        raise HowfarError(error.message, error.advice) from error
+    return 0 if watched.count or not watched.lost else UNREACHABLE
 
 
 def _take(asker: _Asker, watched: Watched, limit_s: float) -> tuple[list[Happened], bool]:
@@ -194,7 +214,9 @@ def _take(asker: _Asker, watched: Watched, limit_s: float) -> tuple[list[Happene
             case WasLost(why, at):
                 watched.was_lost(why, at)
             case Skipped(number):
-                watched.missed += number
+                watched.skipped += number
+            case NotReconnected(why, at):
+                watched.not_reconnected(why, at)
     return taken, True
 
 
@@ -225,7 +247,7 @@ def _as_json(asker: _Asker, watched: Watched) -> None:
     while goes_on:
         taken, goes_on = _take(asker, watched, _FRAME_S)
         for one in taken:
-            if not isinstance(one, Skipped):
+            if isinstance(one, Answered | WasLost):
                 latency = one.latency_ns if isinstance(one, Answered) else None
                 lost = one.why if isinstance(one, WasLost) else None
                 click.echo(json.dumps({"at": one.at.isoformat(), "latency_ns": latency, "lost": lost}))

@@ -1,6 +1,7 @@
 """Limits for scripts and monitoring: `--fail-if 'p95>2ms'`. Pure.
 
-A limit is crossed only if the whole 95 % interval of the figure is beyond it; with an interval on both sides it is undecided.
+A limit is crossed only if the whole 95 % interval of the figure is beyond it, and passed only if the whole interval is not; between
+the two it is undecided. Figures without an interval (min, network, connect, name) count as they are.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from howfar.distance.record import Distance, Latencies, Limit, interval
+from howfar.distance.record import Bounds, Distance, Latencies, Limit, interval
 from howfar.errors import QuantityError, UsageError
 from howfar.units import parse_duration_ns
 
 _EXPRESSION: Final = re.compile(r"\s*([A-Za-z0-9_]+)\s*(>=|<=|>|<)\s*(\S.*?)\s*")
 _Z: Final = 1.96
-Figure = tuple[float | None, tuple[float, float] | None]
+Figure = tuple[float | None, Bounds | None]
 """A value and its 95 % interval; None: not measured, or without one."""
 
 
@@ -54,13 +55,15 @@ def parse_limit(text: str) -> LimitExpression:
 def judge(limit: LimitExpression, distance: Distance) -> Limit:
     """What the measurement says about a limit."""
     value, bounds = METRICS[limit.metric](distance)
-    verdict: Literal["crossed", "kept", "undecided"]
-    if value is None:
-        verdict = "undecided"
-    else:
+    verdict: Literal["crossed", "passed", "undecided"] = "undecided"
+    if value is not None:
         low, high = bounds if bounds is not None else (value, value)
-        beyond = [edge > limit.threshold_ns if limit.above else edge < limit.threshold_ns for edge in (low, high)]
-        verdict = "crossed" if all(beyond) else "undecided" if any(beyond) else "kept"
+        near, far = (low, high) if limit.above else (high, low)
+        sign = 1 if limit.above else -1
+        if near is not None and sign * near > sign * limit.threshold_ns:
+            verdict = "crossed"
+        elif far is not None and sign * far <= sign * limit.threshold_ns:
+            verdict = "passed"
     return Limit(expression=limit.text, value_ns=value, interval_ns=bounds, verdict=verdict)
 
 
@@ -70,16 +73,15 @@ def _percentile(share: float) -> Callable[[Distance], Figure]:
         if request is None:
             return None, None
         value = {0.5: request.p50_ns, 0.95: request.p95_ns, 0.99: request.p99_ns}[share]
-        bounds = interval(sorted(request.samples_ns), share)
-        return (value, bounds) if value is not None and bounds is not None else (None, None)
+        return (None, None) if value is None else (value, interval(sorted(request.samples_ns), share))
 
     return read
 
 
-def _mean(request: Latencies) -> tuple[float, float]:
-    """Standard error of the mean, times 1.96; of one sample, everything."""
+def _mean(request: Latencies) -> tuple[float, float] | tuple[None, None]:
+    """The mean and 1.96 standard errors on each side; one sample has none."""
     if request.count < 2:
-        return -math.inf, math.inf
+        return None, None
     half = _Z * statistics.stdev(request.samples_ns) / math.sqrt(request.count)
     return request.mean_ns - half, request.mean_ns + half
 
@@ -93,8 +95,8 @@ def _page(requests: int) -> Callable[[Distance], Figure]:
     def read(distance: Distance) -> Figure:
         if distance.request is None:
             return None, None
-        low, high = _mean(distance.request)
-        return distance.request.mean_ns * requests, (low * requests, high * requests)
+        bounds = tuple(None if one is None else one * requests for one in _mean(distance.request))
+        return distance.request.mean_ns * requests, (bounds[0], bounds[1])
 
     return read
 
@@ -110,7 +112,9 @@ METRICS: Final[Mapping[str, Callable[[Distance], Figure]]] = {
     "p99": _percentile(0.99),
     "mean": _mean_figure,
     "network": _plain(lambda one: one.network_ns),
-    "connect": _plain(lambda one: None if one.connection is None else one.connection.took_ns),
+    "connect": _plain(
+        lambda one: one.connection.took_ns if one.connection is not None and one.connection.count else None
+    ),
     "name": _plain(lambda one: None if one.name is None else one.name.took_ns),
     "page10": _page(10),
     "page60": _page(60),

@@ -32,7 +32,15 @@ from howfar.distance.record import (
 )
 from howfar.distance.requests import BULK_BYTES, REQUESTS, Identity, Requests, Rows, identify, product_of
 from howfar.distance.resolve import NameFailed, lookup, with_scope
-from howfar.distance.session import Lost, PingSession, Server, ping_session, socket_saving_ns
+from howfar.distance.session import (
+    Lost,
+    PingSession,
+    Server,
+    check_authenticated,
+    not_opened,
+    ping_session,
+    socket_saving_ns,
+)
 from howfar.engine.messages import (
     Asked,
     Fetched,
@@ -54,7 +62,6 @@ _NEAR_NS = 50_000_000
 _ROUNDS = 160
 """Rounds of request, ping, request: 480 of the 500 requests, and 320 for the percentiles of the request."""
 _ROUNDS_WITHIN_NS = 2 * _SECOND_NS
-_NOT_LET_IN = ("NOAUTH", "DENIED", "CLIENT_ERROR unauthenticated")
 _FAR_PINGS = 5
 _LEAST = 60
 """Requests without which there is no p95."""
@@ -84,6 +91,12 @@ class MeasurementFailed(HowfarError):
         super().__init__(distance.failure.message, distance.failure.advice)
         self.distance = distance
 
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the server answered, and said no."""
+        failure = self.distance.failure
+        return failure is not None and failure.code in ("auth", "server_error")
+
 
 def measure(server: Server, effort: Effort) -> Distance:
     """The distance of a server. Raises MeasurementFailed with what was found until then, EngineError."""
@@ -108,13 +121,11 @@ def measure(server: Server, effort: Effort) -> Distance:
         with ping_session(server, target, effort.timeout_ns) as session:
             opened = _open(session, server)
             if isinstance(opened, Opened):
-                measuring = _Measuring(server, effort, session, began)
+                measuring = _Measuring(server, effort, session, began, distance.model_copy(update={"name": named}))
                 try:
-                    return measuring.run(distance.model_copy(update={"name": named}), opened)
+                    return measuring.run(opened)
                 except Lost as lost:
-                    raise MeasurementFailed(
-                        distance.model_copy(update={"name": named, "failure": lost.failure})
-                    ) from lost
+                    raise MeasurementFailed(measuring.so_far.model_copy(update={"failure": lost.failure})) from lost
         if opened.step != "connect" or number == len(targets) - 1:
             raise MeasurementFailed(_not_opened(distance.model_copy(update={"name": named}), server, opened))
         failed.append(
@@ -213,71 +224,52 @@ class _Measuring:
     effort: Effort
     session: PingSession
     began: float
+    so_far: Distance
 
     @property
     def requests(self) -> Requests:
         return REQUESTS[self.server.service]
 
-    def run(self, distance: Distance, first: Opened) -> Distance:
+    def run(self, first: Opened) -> Distance:
+        """The whole measurement; `so_far` has what is known at each moment. Raises Lost."""
         opened = self._connections(first)
         last = opened[-1]
-        answers = [self._rows(words) for words in self.requests.identity]
-        identity = identify(self.server.service, answers)
-        cold = self.session.ask([self.requests.query], 1, _SECOND_NS)
-        self._must_be_let_in(cold.refusals[0])
-        samples = self._requests(cold.latencies_ns[0][0])
         handshakes = [one.handshake_rtt_ns for one in opened if one.handshake_rtt_ns is not None]
-        measured = distance.model_copy(
-            update={
-                "product": self._product(identity, last),
-                "connection": connection_of(opened),
-                "encryption": self._encryption(last),
-                "path": path_facts(last, locate(last), identity, samples.query, samples.ping),
-                "first_request_ns": cold.latencies_ns[0][0],
-                "request": Latencies.of(self.requests.query_name, samples.query, cold.refusals[0]),
-                "ping": Latencies.of(self.requests.ping_name, samples.ping, samples.ping_refusal)
-                if samples.ping
-                else None,
-                "network_ns": min(handshakes) if handshakes else None,
-                "kernel_min_rtt_ns": samples.last.min_rtt_ns,
-                "retransmits": samples.last.retransmits,
-                "bandwidth": self._bandwidth() if self.effort.bandwidth else None,
-            }
+        self._learn(
+            product=self._product(Identity(), last),
+            connection=connection_of(opened),
+            encryption=self._encryption(last),
+            network_ns=min(handshakes) if handshakes else None,
         )
-        return explain(measured, self._socket_saving(measured, identity))
+        cold = self.session.ask([self.requests.query], 1, _SECOND_NS)
+        check_authenticated(self.server, cold.refusals[0])
+        identity = identify(self.server.service, [self._rows(words) for words in self.requests.identity])
+        self._learn(product=self._product(identity, last), first_request_ns=cold.latencies_ns[0][0])
+        samples = self._requests()
+        ping = Latencies.of(self.requests.ping_name, samples.ping, samples.ping_refusal) if samples.ping else None
+        self._learn(
+            path=path_facts(last, locate(last), identity, samples.query, samples.ping),
+            request=Latencies.of(self.requests.query_name, samples.query, cold.refusals[0]),
+            ping=ping,
+            kernel_min_rtt_ns=samples.last.min_rtt_ns,
+            retransmits=samples.last.retransmits,
+        )
+        if self.effort.bandwidth:
+            self._measure_bandwidth()
+        return explain(self.so_far, self._socket_saving(self.so_far, identity))
+
+    def _learn(self, **fields: object) -> None:
+        self.so_far = self.so_far.model_copy(update=fields)
 
     def _connections(self, first: Opened) -> list[Opened]:
-        """All connections of which the medians are given. One that fails now, where the first did not, ends them."""
+        """All connections of which the medians are given. Raises Lost for one that fails where the first did not."""
         opened = [first]
         while len(opened) < NEAR_CONNECTS and _took(first) < _NEAR_NS:
             found = self.session.open()
             if isinstance(found, NotOpened):
-                lost = found.failure
-                raise Lost(
-                    Failure(
-                        step=found.step,
-                        code=lost.code,
-                        message=lost.message,
-                        advice=lost.advice,
-                        waited_ns=found.waited_ns,
-                    )
-                )
+                raise Lost(not_opened(found))
             opened.append(found)
         return opened
-
-    def _must_be_let_in(self, refusal: str | None) -> None:
-        """Redis and Memcached let anybody connect, and refuse the first request of whoever should have given a password."""
-        if refusal is not None and refusal.startswith(_NOT_LET_IN):
-            place = self.server.place.partition(" ")[2]
-            raise Lost(
-                Failure(
-                    step="login",
-                    code="auth",
-                    message=f"{place} wants a password: {refusal}",
-                    advice="Give one: --ask-password, --password-file, HOWFAR_PASSWORD, or in the target.",
-                    waited_ns=None,
-                )
-            )
 
     def _socket_saving(self, measured: Distance, identity: Identity) -> int | None:
         """Measured beside it, where TCP was used and a Unix socket of the server is known: nobody logs in to that unasked."""
@@ -293,12 +285,14 @@ class _Measuring:
         fetched = self.session.fetch(words)
         return fetched.rows if fetched.refusal is None else ()
 
-    def _requests(self, first_ns: int) -> _Samples:
-        """As many requests as count and time allow; `first_ns`: what the first one took."""
+    def _requests(self) -> _Samples:
+        """As many requests as count and time allow."""
         query, ping = self.requests.query, ()
         if self.effort.count is not None:
-            asked = self.session.ask([query], min(self.effort.count, MOST_REQUESTS), _NO_LIMIT_NS)
+            asked = self.session.ask([query], self.effort.count, _NO_LIMIT_NS)
             return _Samples(list(asked.latencies_ns[0]), [], None, asked)
+        # Not the cold request, which may have opened a connection behind a pooler.
+        first_ns = self.session.ask([query], 1, _SECOND_NS).latencies_ns[0][0]
         if first_ns * 3 * _ROUNDS < 2 * _ROUNDS_WITHIN_NS:
             asked = self.session.ask([query, ping, query], _ROUNDS, _ROUNDS_WITHIN_NS)
             before, pings, after = asked.latencies_ns
@@ -307,7 +301,7 @@ class _Measuring:
         pinged = self.session.ask([ping], _FAR_PINGS, _SECOND_NS)
         left_ns = int((_MOST_SECONDS - (time.monotonic() - self.began)) * _SECOND_NS)
         within_ns = min(max(_ROUNDS_WITHIN_NS, first_ns * _LEAST), max(left_ns, first_ns))
-        asked = self.session.ask([query], MOST_REQUESTS - 2 * _FAR_PINGS, within_ns)
+        asked = self.session.ask([query], MOST_REQUESTS - 3 * _FAR_PINGS, within_ns)
         return _Samples(list(asked.latencies_ns[0]), list(pinged.latencies_ns[0]), pinged.refusals[0], asked)
 
     def _product(self, identity: Identity, opened: Opened) -> str | None:
@@ -327,14 +321,23 @@ class _Measuring:
             verified=self.server.verified,
         )
 
-    def _bandwidth(self) -> Bandwidth | None:
+    def _measure_bandwidth(self) -> None:
+        """One large answer. What the server refuses, or what breaks off, costs this figure alone."""
         if self.requests.bulk is None:
-            return None
-        fetched = self.session.fetch(self.requests.bulk, rows=False)
+            self._learn(bandwidth_refusal="this server has no large answer without storing one first")
+            return
+        try:
+            fetched = self.session.fetch(self.requests.bulk, rows=False)
+        except Lost as lost:
+            self._learn(bandwidth_refusal=lost.failure.message)
+            return
         if fetched.refusal is not None or fetched.bytes < BULK_BYTES:
-            return None
+            why = fetched.refusal or "the server gave less (max_allowed_packet?)"
+            self._learn(bandwidth_refusal=why)
+            return
         transfer_ns = fetched.took_ns - fetched.first_byte_ns
-        return Bandwidth(bytes=fetched.bytes, took_ns=transfer_ns, waited_ns=fetched.first_byte_ns)
+        found = Bandwidth(bytes=fetched.bytes, took_ns=transfer_ns, waited_ns=fetched.first_byte_ns)
+        self._learn(bandwidth=found)
 
 
 def _is_socket(path: str) -> bool:
@@ -351,7 +354,7 @@ def _took(opened: Opened) -> int:
 def connection_of(opened: Sequence[Opened]) -> NewConnection:
     """The medians of connections, step by step; all of them had the same steps."""
     steps = []
-    for position, step in enumerate(opened[0].steps):
+    for position, step in enumerate(opened[-1].steps):
         times = [one.steps[position].took_ns for one in opened if len(one.steps) > position]
         steps.append(StepTime(name=step.name, took_ns=round(statistics.median(times)), round_trips=step.round_trips))
     return NewConnection(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ipaddress import ip_address
 
 from howfar.distance.record import Fact, PathFacts, PathKind
-from howfar.distance.requests import Identity
+from howfar.distance.requests import Identity, named_proxy
 from howfar.doctor.peer_location import PeerLocation, tcp_peer, unix_peer
 from howfar.engine.messages import Opened
 
@@ -29,7 +29,7 @@ def path_facts(
     """What is known of the path of an open connection. Pure."""
     kind, says, evidence = _kind(opened, location)
     facts = (
-        *_named(identity),
+        *_named(opened, identity),
         *_listener(location),
         *_numbers(opened, identity),
         *_addresses(opened, identity),
@@ -86,18 +86,20 @@ def _is_number(host: str) -> bool:
     return True
 
 
-def _named(identity: Identity) -> Iterator[Fact]:
-    if identity.between is not None:
-        yield Fact(what=identity.between, says=f"{identity.between} answers", evidence="its version says so")
+def _named(opened: Opened, identity: Identity) -> Iterator[Fact]:
+    name = named_proxy(opened.server_version or "") or identity.between
+    if name is not None:
+        yield Fact(what=name, says=f"{name} answers", evidence="the version that it shows says so")
 
 
 def _numbers(opened: Opened, identity: Identity) -> Iterator[Fact]:
     at_login, now = opened.connection_id, identity.connection_id
-    if at_login is not None and now is not None and at_login != now:
+    # The greeting of MySQL has 32 bits of what may have more.
+    if at_login is not None and now is not None and at_login != now & 0xFFFF_FFFF:
         yield Fact(
             what="a pooler or proxy",
             says="a pooler or proxy is in between",
-            evidence=f"at the login the connection had the number {at_login}, the server calls it {now}",
+            evidence=f"the connection ID was {at_login} at login, but the server reports {now}",
         )
 
 

@@ -41,8 +41,12 @@ def supports(count: int, share: float) -> bool:
     return count * min(share, 1 - share) >= _BEYOND * (1 - 1e-9)
 
 
-def interval(ordered: Sequence[int], share: float, level: float = 0.95) -> tuple[int, int] | None:
-    """Limits of a percentile by order statistics; None where too few samples bound it on both sides.
+Bounds = tuple[float | None, float | None]
+"""Limits of a figure; None: too few samples bound it on that side."""
+
+
+def interval(ordered: Sequence[int], share: float, level: float = 0.95) -> Bounds:
+    """The limits of a percentile by order statistics.
 
     The number of samples below the true percentile is binomial, so the sample of rank r is below it with the probability that at
     least r are.
@@ -56,9 +60,7 @@ def interval(ordered: Sequence[int], share: float, level: float = 0.95) -> tuple
             least = rank
         if most is None and fewer >= 1 - out:
             most = rank
-    if least is None or most is None:
-        return None
-    return ordered[least - 1], ordered[most - 1]
+    return None if least is None else ordered[least - 1], None if most is None else ordered[most - 1]
 
 
 def _binomial(count: int, hits: int, share: float) -> float:
@@ -221,8 +223,9 @@ class Limit(Part):
 
     expression: str
     value_ns: float | None
-    interval_ns: tuple[float, float] | None
-    verdict: Literal["crossed", "kept", "undecided"]
+    interval_ns: Bounds | None
+    """None: one value without an interval."""
+    verdict: Literal["crossed", "passed", "undecided"]
 
 
 class Distance(Part):
@@ -258,10 +261,12 @@ class Distance(Part):
     light_km: float | None = None
     """Kilometres of fibre that light passes in half of `network_ns`: what answers TCP is no farther."""
     bandwidth: Bandwidth | None = None
+    bandwidth_refusal: str | None = None
+    """Why there is no large answer, where one was asked for."""
     failure: Failure | None = None
     limits: tuple[Limit, ...] = ()
     passed: bool | None = None
-    """Whether no limit of `--fail-if` was crossed; None: none was given."""
+    """Whether no limit of `--fail-if` was crossed; None: none was given, or nothing was measured."""
 
 
 def schema_text() -> str:

@@ -96,7 +96,6 @@ _PROXIES = (
     ("maxscale", "MaxScale"),
     ("vitess", "Vitess"),
     ("pgbouncer", "PgBouncer"),
-    ("tidb", "TiDB"),
 )
 
 
@@ -128,7 +127,8 @@ def _cells(answers: Sequence[Rows], count: int) -> list[str | None] | None:
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdigit() else None
+    """A number that a server gave; None for anything else that it may have sent."""
+    return int(text) if text is not None and re.fullmatch(r"[0-9]{1,20}", text) else None
 
 
 def _endpoint(host: str | None, port: str | None) -> str | None:

@@ -42,9 +42,10 @@ def plain(value: float) -> str:
 
 def render(distance: Distance) -> str:
     """The screen of a measurement that has an answer."""
-    lines = list(_lines(distance))
-    assert len(lines) <= LINES, f"{len(lines)} lines"
-    return "\n".join(lines)
+    parts = list(_parts(distance))
+    while sum(len(lines) for _, lines in parts) > LINES and any(spare for spare, _ in parts):
+        parts.remove(max(parts, key=lambda part: part[0]))
+    return "\n".join(line for _, lines in parts for line in lines)
 
 
 def headline(distance: Distance) -> str:
@@ -59,21 +60,27 @@ def headline(distance: Distance) -> str:
     return f"{who} {distance.place} is {shown(distance.request.p50_ns)} away."
 
 
-def _lines(distance: Distance) -> Iterator[str]:
-    yield from textwrap.wrap(headline(distance), WIDTH, break_on_hyphens=False)
-    yield ""
-    yield from _request(distance)
-    yield from _connection(distance)
-    yield from _path(distance)
-    yield ""
-    yield from _pages(distance)
-    yield ""
-    if distance.light_km is not None and distance.network_ns is not None:
-        yield (
-            f"In {shown(distance.network_ns)} light goes {plain(distance.light_km)} km of fibre and back: "
-            "what answers is no farther."
-        )
-    yield _next(distance)
+def _parts(distance: Distance) -> Iterator[tuple[int, list[str]]]:
+    """Lines that belong together, and how easily they can be spared: 0, never."""
+    yield 0, textwrap.wrap(headline(distance), WIDTH, break_on_hyphens=False, max_lines=2, placeholder=" …")
+    yield 0, [""]
+    yield 0, _request(distance)
+    if distance.bandwidth is not None or distance.bandwidth_refusal is not None:
+        yield 0, _bandwidth(distance)
+    yield 0, _connection(distance)
+    yield 0, _path(distance)
+    yield 1, _between(distance)
+    yield 3, _failed_addresses(distance)
+    yield 0, [""]
+    yield 0, _pages(distance)
+    for other in distance.elsewhere:
+        rtt = "about, by its socket here" if other.rtt_ns is None else f"if the RTT were {other.rtt_ns / 1e6:g} ms"
+        yield 2 if other.name == "another zone" else 0, [_page_row(f"  {other.name}", other.kept_ns, rtt)]
+    yield 0, [""]
+    if distance.light_km is not None:
+        km = plain(distance.light_km)
+        yield 4, [f"At the speed of light in fibre, what answers is at most {km} km away."]
+    yield 0, [_next(distance)]
 
 
 def _row(label: str, text: str, lines: int = 2) -> list[str]:
@@ -100,7 +107,7 @@ def _request(distance: Distance) -> list[str]:
     count = f"{request.count} x {request.request}"
     if distance.network_ns is not None:
         rest = max(request.p50_ns - distance.network_ns, 0)
-        rows += _row("  network", f"{shown(distance.network_ns)} (TCP handshake); the rest: {shown(rest)}")
+        rows += _row("  network", f"{shown(distance.network_ns)} (TCP handshake); everything else: {shown(rest)}")
     if ping is not None:
         rows += _row("  ping", f"{shown(ping.p50_ns)} ({ping.request}); {count}, {ping.count} pings, one at a time")
     else:
@@ -132,12 +139,12 @@ def failure(distance: Distance) -> Iterator[str]:
     """What was tried, how far it came, and what to do: two or three lines."""
     failed = distance.failure
     assert failed is not None, "it failed"
-    worked = [f"name {shown(distance.name.took_ns)}"] if distance.name is not None else []
+    worked = [f"name lookup {shown(distance.name.took_ns)}"] if distance.name is not None else []
     if distance.connection is not None:
         worked += [f"{step_name(distance, one.name)} {shown(one.took_ns)}" for one in distance.connection.steps]
     yield f"howfar: {failed.message}"
     if worked:
-        yield f"  Worked before it: {', '.join(worked)}."
+        yield f"  Completed first: {', '.join(worked)}."
     yield f"  {failed.advice}"
 
 
@@ -147,7 +154,8 @@ def limit_line(limit: Limit) -> str:
         return f"{limit.expression}: undecided, too few requests for this figure"
     bounds = ""
     if limit.interval_ns is not None:
-        bounds = f" [{shown(limit.interval_ns[0])}, {shown(limit.interval_ns[1])}]"
+        low, high = ("?" if one is None else shown(one) for one in limit.interval_ns)
+        bounds = f" [{low}, {high}]"
     return f"{limit.expression}: {limit.verdict}, {shown(limit.value_ns)}{bounds}"
 
 
@@ -172,34 +180,42 @@ def _path(distance: Distance) -> list[str]:
         parts.append(_verified(encryption))
     elif path.kind not in ("socket", "loopback"):
         parts.append("not encrypted")
-    rows = _row("path", "; ".join(parts))
-    if path.between:
-        first = path.between[0]
-        rows += _row("", f"{first.says}: {first.evidence}")
-    dead = [one for one in (distance.name.addresses if distance.name is not None else ()) if one.state == "failed"]
-    if dead:
-        rows += _row("", f"{dead[0].address} of the same name did not answer: {dead[0].why}", lines=1)
-    return rows
+    return _row("path", "; ".join(parts))
+
+
+def _between(distance: Distance) -> list[str]:
+    facts = distance.path.between if distance.path is not None else ()
+    return _row("", f"{facts[0].says}: {facts[0].evidence}") if facts else []
+
+
+def _failed_addresses(distance: Distance) -> list[str]:
+    """The first address of the name that did not take the connection, and so delays every new one."""
+    failed = [one for one in (distance.name.addresses if distance.name is not None else ()) if one.state == "failed"]
+    return _row("", f"first tried {failed[0].address}: {failed[0].why}", lines=1) if failed else []
+
+
+def _bandwidth(distance: Distance) -> list[str]:
+    found = distance.bandwidth
+    if found is None:
+        return _row("  8 MiB", distance.bandwidth_refusal or "", lines=1)
+    rate = found.bytes * 8e3 / max(found.took_ns, 1)
+    return _row("  8 MiB", f"{shown(found.took_ns)} for one answer: {plain(rate)} Mbit/s, slow start included", lines=1)
 
 
 def _verified(encryption: Encryption) -> str:
     version = encryption.version.replace("TLSv", "TLS ")
     if encryption.verified == NOT_VERIFIED:
-        return f"{version}, certificate not verified"
-    return f"{version}, certificate verified by {encryption.verified}"
+        return f"{version} {encryption.handshake} handshake, not verified"
+    return f"{version} {encryption.handshake} handshake, verified by {encryption.verified}"
 
 
-def _pages(distance: Distance) -> Iterator[str]:
-    yield (
-        f"{'a page of':<{_INDENT}}"
-        + "".join(f"{page.requests:>10}" for page in distance.pages)
-        + "  requests in turn waits"
-    )
-    yield _page_row("  kept", [page.kept_ns for page in distance.pages], "at least, on a kept connection")
-    yield _page_row("  new", [page.new_ns for page in distance.pages], "on a new connection")
-    for other in distance.elsewhere:
-        rtt = "about, by its socket here" if other.rtt_ns is None else f"if the RTT were {other.rtt_ns / 1e6:g} ms"
-        yield _page_row(f"  {other.name}", other.kept_ns, rtt)
+def _pages(distance: Distance) -> list[str]:
+    requests = "".join(f"{page.requests:>10}" for page in distance.pages)
+    return [
+        f"{'a page of':<{_INDENT}}{requests}  requests in turn waits",
+        _page_row("  reused", [page.kept_ns for page in distance.pages], "over an open connection"),
+        _page_row("  new", [page.new_ns for page in distance.pages], "over a new connection"),
+    ]
 
 
 def _page_row(label: str, times_ns: Sequence[int], remark: str) -> str:

@@ -64,11 +64,31 @@ class Server:
 
 
 class Lost(Exception):
-    """The connection ended during a request."""
+    """The connection could not be opened, or ended during a request."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
         self.failure = failure
+
+
+_NOT_LET_IN = ("NOAUTH", "DENIED", "CLIENT_ERROR unauthenticated")
+
+
+def check_authenticated(server: Server, refusal: str | None) -> None:
+    """Redis and Memcached let anybody connect, and refuse the first request of whoever should have given a password. Raises Lost."""
+    if refusal is None or not refusal.startswith(_NOT_LET_IN):
+        return
+    message = f"{server.place.partition(' ')[2]} wants a password: {refusal}"
+    advice = "Give one: --ask-password, --password-file, --env, or one of its variables."
+    raise Lost(Failure(step="login", code="auth", message=message, advice=advice, waited_ns=None))
+
+
+def not_opened(failed: NotOpened) -> Failure:
+    """Why a connection could not be opened."""
+    cause = failed.failure
+    return Failure(
+        step=failed.step, code=cause.code, message=cause.message, advice=cause.advice, waited_ns=failed.waited_ns
+    )
 
 
 class PingSession:
@@ -118,7 +138,7 @@ def ping_session(server: Server, target: Target, timeout_ns: int) -> Iterator[Pi
         session=server.session,
         step_timeout_ns=timeout_ns,
     )
-    with EngineProcess(job) as engine:
+    with EngineProcess(job, says_goodbye=True) as engine:
         yield PingSession(engine)
 
 

@@ -47,8 +47,8 @@ class Watched:
     min_ns: int | None = None
     max_ns: int = 0
     lost: int = 0
-    missed: int = 0
-    """Requests that were due while one before them was under way, and were not sent."""
+    skipped: int = 0
+    """Requests that were due while one before them was under way, or while there was no connection, and were not sent."""
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=_KEPT_EVENTS))
 
     @property
@@ -70,6 +70,10 @@ class Watched:
         self.lost += 1
         self.recent.append(None)
         self.events.append(Event(at, f"lost: {why}"))
+
+    def not_reconnected(self, why: str, at: datetime) -> None:
+        """The connection could not be opened again; no request was sent."""
+        self.events.append(Event(at, f"no connection: {why}"))
 
     def quantile_ns(self, share: float) -> int | None:
         """A percentile, where at least three samples lie beyond it."""
@@ -113,7 +117,7 @@ def frame(watched: Watched, pending_ns: int | None, width: int, height: int) -> 
     lines = [
         *textwrap.wrap(watched.title, width, max_lines=1),
         "",
-        f"now    {now:<24} {watched.count:,} answered, {watched.lost:,} lost, {watched.missed:,} not sent in time",
+        f"now    {now:<24} {watched.count:,} answered, {watched.lost:,} lost, {watched.skipped:,} skipped",
         f"all    {figures(watched)}",
         "",
         *histogram(watched, width, max(height - 12, 3)),
@@ -156,7 +160,7 @@ def sparkline(watched: Watched, width: int) -> str:
 def summary(watched: Watched) -> Iterator[str]:
     """What remains on the screen."""
     yield watched.title
-    yield f"{watched.count:,} requests answered, {watched.lost:,} lost, {watched.missed:,} not sent in time."
+    yield f"{watched.count:,} requests answered, {watched.lost:,} lost, {watched.skipped:,} skipped."
     if watched.count:
         yield f"{figures(watched)}  mean {shown(watched.mean_ns)}"
     for event in watched.events:

@@ -49,6 +49,8 @@ from howfar.errors import EngineError, MissingError, UsageError, how_ended
 
 _STDERR_KEPT = 4000
 _EXIT_S = 5.0
+_GOODBYE_S = 1.0
+"""Time for the last word of an engine that is ended because of an error."""
 _SECRETS = ("HOWFAR_PASSWORD", "MYSQL_PWD", "PGPASSWORD", "HOWFAR_REDIS_PASSWORD", "REDISCLI_AUTH")
 """Variables not passed on: others may be able to read a process's environment."""
 _PATIENCE_S = 30.0
@@ -152,9 +154,18 @@ def parse_event(line: str) -> Event:
 class EngineProcess:
     """One running engine. Use as a context manager: on leaving, its stdin ends, and it is killed if it does not follow."""
 
-    def __init__(self, job: Message, launcher: Launcher | None = None, subcommand: str | None = None) -> None:
-        """`subcommand`: the engine's command for the job, if not the one that the job names."""
+    def __init__(
+        self,
+        job: Message,
+        launcher: Launcher | None = None,
+        subcommand: str | None = None,
+        *,
+        says_goodbye: bool = False,
+    ) -> None:
+        """`subcommand`: the engine's command for the job, if not the one that the job names. `says_goodbye`: it closes its connections
+        properly also after an error of ours, and a Ctrl-C of the terminal does not reach it."""
         engine_info()
+        self._says_goodbye = says_goodbye
         self._subcommand = subcommand or str(getattr(job, "job"))  # noqa: B009 - every job message carries its discriminator
         launcher = launcher or Launcher()
         self._process = launcher.popen(
@@ -163,6 +174,7 @@ class EngineProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            process_group=0 if says_goodbye else None,
         )
         self.send(job)
 
@@ -254,6 +266,8 @@ class EngineProcess:
     ) -> None:
         if kind is None:
             self.close()
+        elif self._says_goodbye:
+            self.close(_GOODBYE_S)
         else:
             self.kill()
 

@@ -108,6 +108,7 @@ pub enum ChannelBinding {
 /// Encryption that must be had, unless it is `optional`: a server that cannot is refused, never spoken to in plain.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
+#[allow(clippy::struct_excessive_bools)] // independent settings of one message
 pub struct Tls {
     pub versions: TlsVersions,
     /// `ca`: signed by an authority of `ca_file`; `full`: and made out to `server_name`; `password`: or proven by the password.
