@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 import struct
@@ -106,14 +107,21 @@ def _serve(client: socket.socket, address: tuple[str, int], context: ssl.SSLCont
     with client, suppress(OSError), socket.create_connection(address) as server:
         near, far = begin(client, server, context)
         with near, far:
-            threading.Thread(target=_copy, args=(far, near), daemon=True).start()
-            _copy(near, far)
+            _relay(near, far)
 
 
-def _copy(source: socket.socket, target: socket.socket) -> None:
-    with suppress(OSError, ValueError):
-        while data := source.recv(65_536):
-            target.sendall(data)
-    for end in (source, target):
-        with suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)
+def _relay(near: socket.socket, far: socket.socket) -> None:
+    """By one thread: OpenSSL does not allow two to use a connection at once. Ends with the first side that ends."""
+    while True:
+        decrypted = [end for end in (near, far) if isinstance(end, ssl.SSLSocket) and end.pending()]
+        for source in decrypted or select.select((near, far), (), ())[0]:
+            source.setblocking(False)  # what is readable may be a session ticket alone
+            try:
+                data = source.recv(65_536)
+            except (ssl.SSLWantReadError, BlockingIOError):
+                continue
+            finally:
+                source.setblocking(True)
+            if not data:
+                return
+            (far if source is near else near).sendall(data)

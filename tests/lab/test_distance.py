@@ -132,9 +132,11 @@ def test_a_watch_ends_after_its_count_with_a_summary(server: Running) -> None:
     words = ("--watch", "--interval", "10ms", "--count", "20", url(server))
     done = howfar(*words, HOWFAR_PASSWORD=server.password)
     assert done.returncode == 0, done.stderr
-    assert "20 requests answered, 0 lost" in done.stdout
+    # A busy machine may be late for some: they are said, and none is lost.
+    said = re.search(r"^(\d+) requests answered, 0 lost(?:, (\d+) skipped)?", done.stdout, re.MULTILINE)
+    assert said and int(said[1]) + int(said[2] or 0) == 20, done.stdout
     lines = howfar("--json", *words, HOWFAR_PASSWORD=server.password).stdout.splitlines()
-    assert len(lines) == 20 and all(json.loads(line)["latency_ns"] > 0 for line in lines)
+    assert 0 < len(lines) <= 20 and all(json.loads(line)["latency_ns"] > 0 for line in lines)
 
 
 # ---------------------------------------------------------------- the other servers
@@ -144,7 +146,8 @@ def test_redis_counts_what_is_documented(tmp_path: Path) -> None:
     with redis(tmp_path) as store:
         assert store.tcp is not None
         found = measured(f"redis://127.0.0.1:{store.tcp.port}")
-        assert store.counted("get") == found["request"]["count"] + 1
+        # The first request, one that tells how many fit into the time, and those that are measured.
+        assert store.counted("get") == found["request"]["count"] + 2
         assert store.counted("ping") == found["ping"]["count"]
         assert store.counted("set") == 0
         assert found["product"].startswith("Redis ")

@@ -26,6 +26,10 @@ def mark(name: str, command: tuple[str, ...]) -> int:
     """
     from howfar.recording.marks import send
 
+    if command[0] == "--":  # what follows NAME is not parsed, so that the command keeps its own options
+        command = command[1:]
+    if not command:
+        raise UsageError("no command follows --", f"Give one: howfar mark {name} -- COMMAND")
     signal.signal(signal.SIGINT, lambda *_: None)  # the command decides
     begun_ns = time.monotonic_ns()
     try:

@@ -459,7 +459,7 @@ def document(found: Slope, what: str) -> Document:
     else:
         answer = (
             f"{what} takes {_ms(now)} and waits for {_number(slope)} round trips to the server in sequence. "
-            f"With 0.5 ms more RTT it would take {_ms(found.times['0.5ms'])}."
+            f"0.5 ms more RTT would add {in_brackets(slope.times(0.5), '{:.1f} ms'.format)}."
         )
     heads = (Column("the path adds", left=True), Column("time", "95 % interval"), Column("", left=True))
     rows = tuple(
