@@ -264,3 +264,34 @@ def test_what_cannot_be_reached_says_what_was_tried_and_what_to_do() -> None:
         assert done.returncode == code, (target, done.stderr)
         assert says in done.stderr and "Traceback" not in done.stderr
         assert len(done.stderr.splitlines()) <= 4
+
+
+# ---------------------------------------------------------------- what a bare address and outputs may meet
+
+
+def test_another_kind_of_server_is_not_measured_as_memcached(tmp_path: Path) -> None:
+    with redis(tmp_path) as store:
+        assert store.tcp is not None
+        done = howfar("--json", f"memcached://127.0.0.1:{store.tcp.port}")
+    assert done.returncode == 10
+    assert json.loads(done.stdout)["failure"]["code"] == "protocol"
+
+
+def test_an_address_of_no_kind_where_nothing_listens_is_unreachable() -> None:
+    done = howfar("--json", f"127.0.0.1:{free_port()}")
+    assert done.returncode == 10, done.stderr
+    failure = json.loads(done.stdout)["failure"]
+    assert failure["step"] == "connect" and "refused" in failure["message"]
+
+
+@pytest.mark.parametrize("name", ["", "missing/x.prom"])
+def test_a_file_that_cannot_be_written_does_not_cost_the_measurement(name: str, tmp_path: Path) -> None:
+    with redis(tmp_path) as store:
+        assert store.tcp is not None
+        done = howfar("--json", "--prometheus", str(tmp_path / name), f"redis://127.0.0.1:{store.tcp.port}")
+    assert done.returncode == 6 and "cannot be written" in done.stderr
+    assert json.loads(done.stdout)["request"]["count"] > 0
+
+
+def test_two_formats_on_one_output_are_refused() -> None:
+    assert howfar("--json", "--csv", "redis://127.0.0.1:1").returncode == 2

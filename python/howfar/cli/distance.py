@@ -12,7 +12,7 @@ import click
 
 from howfar.cli.exit_codes import LIMIT_CROSSED, REFUSED, UNREACHABLE
 from howfar.cli.screen import json_option, note, program, show_json
-from howfar.errors import QuantityError, UsageError
+from howfar.errors import QuantityError, RunFileError, UsageError
 from howfar.units import counted, parse_duration_ns
 
 if TYPE_CHECKING:
@@ -107,6 +107,8 @@ def _check_options(options: dict[str, Any]) -> None:
         raise UsageError("--interval goes with --watch", "Add --watch, or leave it out.")
     elif options["count"] is not None and options["count"] > MOST_COUNT:
         raise UsageError(f"--count: at most {MOST_COUNT} requests are sent", "With --watch it may be more.")
+    if options["as_json"] and options["as_csv"]:
+        raise UsageError("--json does not go with --csv", "Both are written to standard output: choose one.")
 
 
 def _show_failure(lines: Iterable[str], code: int) -> int:
@@ -169,9 +171,10 @@ def _find(target: str | None, options: dict[str, Any]) -> Server:
 
 
 def _detected(login: Login, as_kind: Callable[[ServiceName], Server], timeout_ns: int) -> Server:
-    """The server at an address that does not say of which kind it is. Raises UsageError, EngineError."""
+    """The server at an address that does not say of which kind it is; where nothing listens, one whose measurement says so. Raises
+    UsageError, EngineError."""
     from howfar.distance.measure import find_addresses
-    from howfar.distance.target import ORDER, detect
+    from howfar.distance.target import ORDER, NothingListens, detect
 
     asked = as_kind(ORDER[0])
     if login.address.socket is None and login.address.port is None:
@@ -180,11 +183,18 @@ def _detected(login: Login, as_kind: Callable[[ServiceName], Server], timeout_ns
             "Add its port: :3306 for MySQL, :5432 for PostgreSQL, :6379 for Redis, :11211 for Memcached.",
         )
     _, targets = find_addresses(asked, timeout_ns)
+    listens = False
     for address in targets:
-        server = detect(as_kind, address)
+        try:
+            server = detect(as_kind, address, timeout_ns)
+        except NothingListens:
+            continue
+        listens = True
         if server is not None:
             note(f"{asked.place.partition(' ')[2]} speaks {server.service}; {server.service}://… says so at once")
             return server
+    if not listens:
+        return replace(asked, shown=asked.place.partition(" ")[2])
     raise UsageError(
         f"nothing {asked.place} speaks MySQL, PostgreSQL, Redis or Memcached",
         "Name the kind of server: mysql://…, postgresql://…, redis://… or memcached://….",
@@ -215,14 +225,23 @@ def _measure(server: Server, limits: list[LimitExpression], options: dict[str, A
 
 
 def _write(found: Distance, options: dict[str, Any]) -> None:
-    """What programs read, also of a measurement that failed."""
+    """What programs read, also of a measurement that failed. Raises RunFileError for a file, after the rest has been written."""
     from howfar.distance import formats
 
+    unwritten: RunFileError | None = None
     if options["prometheus"] is not None:
         from howfar.store.partial import write_whole
 
-        write_whole(options["prometheus"], formats.prometheus_text(found), 0o644)
+        path = options["prometheus"]
+        try:
+            write_whole(path, formats.prometheus_text(found), 0o644)
+        except OSError as error:
+            unwritten = RunFileError(
+                f"{path} cannot be written: {error.strerror}", "Name a file in a directory of yours."
+            )
     if options["as_json"]:
         show_json(found.model_dump_json(indent=2))
     elif options["as_csv"]:
         click.echo(formats.csv_text(found), nl=False)
+    if unwritten is not None:
+        raise unwritten

@@ -250,4 +250,4 @@ def _as_json(asker: _Asker, watched: Watched) -> None:
             if isinstance(one, Answered | WasLost):
                 latency = one.latency_ns if isinstance(one, Answered) else None
                 lost = one.why if isinstance(one, WasLost) else None
-                click.echo(json.dumps({"at": one.at.isoformat(), "latency_ns": latency, "lost": lost}))
+                click.echo(json.dumps({"at": one.at.astimezone(UTC).isoformat(), "latency_ns": latency, "lost": lost}))

@@ -37,6 +37,7 @@ from howfar.distance.session import (
     PingSession,
     Server,
     check_authenticated,
+    check_kind,
     not_opened,
     ping_session,
     socket_saving_ns,
@@ -195,14 +196,11 @@ def _not_opened(distance: Distance, server: Server, failed: NotOpened) -> Distan
         syn_count=syns,
     )
     steps = tuple(StepTime(name=one.name, took_ns=one.took_ns, round_trips=one.round_trips) for one in failed.steps)
-    reached = [one.took_ns for one in failed.steps if one.name == "connect"]
     update: dict[str, object] = {"failure": failure}
     if steps:
         total = sum(one.took_ns for one in steps)
         trips = sum(one.round_trips for one in steps)
         update["connection"] = NewConnection(count=0, took_ns=total, steps=steps, round_trips=trips, first_ns=total)
-    if reached and server.socket is None:
-        update["network_ns"] = reached[0]
     return distance.model_copy(update=update)
 
 
@@ -244,6 +242,7 @@ class _Measuring:
         cold = self.session.ask([self.requests.query], 1, _SECOND_NS)
         check_authenticated(self.server, cold.refusals[0])
         identity = identify(self.server.service, [self._rows(words) for words in self.requests.identity])
+        check_kind(self.server, identity)
         self._learn(product=self._product(identity, last), first_request_ns=cold.latencies_ns[0][0])
         samples = self._requests()
         ping = Latencies.of(self.requests.ping_name, samples.ping, samples.ping_refusal) if samples.ping else None

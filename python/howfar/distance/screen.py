@@ -151,7 +151,7 @@ def failure(distance: Distance) -> Iterator[str]:
 def limit_line(limit: Limit) -> str:
     """`p95>2ms: crossed, 2.6 ms [2.3, 3.1]`."""
     if limit.value_ns is None:
-        return f"{limit.expression}: undecided, too few requests for this figure"
+        return f"{limit.expression}: undecided, as this measurement has no such figure"
     bounds = ""
     if limit.interval_ns is not None:
         low, high = ("?" if one is None else shown(one) for one in limit.interval_ns)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from howfar.distance.record import Failure
+from howfar.distance.requests import Identity
 from howfar.engine.messages import (
     Asked,
     AskInTurn,
@@ -81,6 +82,15 @@ def check_authenticated(server: Server, refusal: str | None) -> None:
     message = f"{server.place.partition(' ')[2]} wants a password: {refusal}"
     advice = "Give one: --ask-password, --password-file, --env, or one of its variables."
     raise Lost(Failure(step="login", code="auth", message=message, advice=advice, waited_ns=None))
+
+
+def check_kind(server: Server, identity: Identity) -> None:
+    """Memcached has no login in which another kind of server would be noticed, but names its version. Raises Lost."""
+    if server.service != "memcached" or identity.product is not None:
+        return
+    message = f"{server.place.partition(' ')[2]} does not answer `version` as Memcached does"
+    advice = "Is it another kind of server? Name its kind: mysql://…, postgresql://… or redis://…."
+    raise Lost(Failure(step="request", code="protocol", message=message, advice=advice, waited_ns=None))
 
 
 def not_opened(failed: NotOpened) -> Failure:

@@ -82,16 +82,23 @@ _WAIT_NS = 2_000_000_000
 ORDER: tuple[ServiceName, ...] = ("mysql", "postgresql", "redis", "memcached")
 
 
-def detect(as_kind: Callable[[ServiceName], Server], target: Target) -> Server | None:
+class NothingListens(Exception):
+    """No connection could be made, of whatever kind the server is."""
+
+
+def detect(as_kind: Callable[[ServiceName], Server], target: Target, timeout_ns: int) -> Server | None:
     """The server, of the kind that answers; None: none of those that are measured. `as_kind`: the server if it were of a kind, with
-    that kind's account and session. Raises EngineError."""
-    return next((server for service in ORDER if _answers(server := as_kind(service), target)), None)
+    that kind's account and session. Raises NothingListens, EngineError."""
+    within_ns = min(timeout_ns, _WAIT_NS)
+    return next((server for service in ORDER if _answers(server := as_kind(service), target, within_ns)), None)
 
 
-def _answers(server: Server, target: Target) -> bool:
-    with ping_session(server, target, _WAIT_NS) as session:
+def _answers(server: Server, target: Target, within_ns: int) -> bool:
+    with ping_session(server, target, within_ns) as session:
         opened = session.open()
         if isinstance(opened, NotOpened):
+            if opened.step == "connect":
+                raise NothingListens
             # A server that refuses the login, or wants TLS, is of the kind that was spoken to.
             return opened.failure.code in ("auth", "tls", "server_error")
         return server.service in ("mysql", "postgresql") or _answers_ping(server.service, session)
