@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
 from howfar.address import (
@@ -32,7 +31,7 @@ from howfar.address import (
 )
 from howfar.cli.hide_arguments import HIDDEN
 from howfar.cli.screen import note, read_text
-from howfar.distance.resolve import with_scope
+from howfar.distance.resolve import as_number, resolved, unknown_host
 from howfar.engine.messages import Target, TcpTarget, UnixTarget
 from howfar.errors import EngineError, UsageError
 from howfar.services import SERVICES
@@ -428,24 +427,16 @@ def resolve(address: ServerAddress) -> list[tuple[socket.AddressFamily, str]]:
     """The numeric addresses of a host, in the resolver's order; an address stands for itself. Raises UsageError."""
     host = address.hostaddr or address.host
     assert host is not None, "an address with a socket is not resolved"
-    try:
-        number = ip_address(host.strip("[]"))
-    except ValueError:
-        return _looked_up(host, address.port or 0)
-    if isinstance(number, IPv6Address):
-        return [(socket.AF_INET6, with_scope(number))]
-    return [(socket.AF_INET, str(number))]
+    number = as_number(host)
+    found = _looked_up(host, address.port or 0) if number is None else (number,)
+    return [(socket.AF_INET6 if ":" in one else socket.AF_INET, one) for one in found]
 
 
-def _looked_up(host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:
+def _looked_up(host: str, port: int) -> tuple[str, ...]:
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:  # the latter of a label that is empty or too long
-        raise UsageError(
-            f"the host {host} is not known: {getattr(error, 'strerror', None) or error}",
-            "Correct its name, or give its address.",
-        ) from error
-    return list(dict.fromkeys((entry[0], str(entry[4][0])) for entry in found))
+        return resolved(host, port)
+    except (OSError, UnicodeError) as error:
+        raise UsageError(*unknown_host(host, error)) from error
 
 
 def numeric(address: ServerAddress, say: Say) -> Target:

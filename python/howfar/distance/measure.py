@@ -5,7 +5,6 @@ Everything here is bounded: at most 20 connects and 500 requests, each step with
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import statistics
@@ -13,8 +12,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from ipaddress import IPv6Address, ip_address
-from typing import TypeVar
 
 from howfar.distance.meaning import explain
 from howfar.distance.path import locate, path_facts
@@ -31,7 +28,7 @@ from howfar.distance.record import (
     StepTime,
 )
 from howfar.distance.requests import BULK_BYTES, REQUESTS, Identity, Requests, Rows, identify, product_of
-from howfar.distance.resolve import NameFailed, lookup, with_scope
+from howfar.distance.resolve import NameFailed, as_number, lookup
 from howfar.distance.session import (
     Lost,
     PingSession,
@@ -44,7 +41,6 @@ from howfar.distance.session import (
 )
 from howfar.engine.messages import (
     Asked,
-    Fetched,
     NotOpened,
     Opened,
     Target,
@@ -69,8 +65,6 @@ _LEAST = 60
 _NO_LIMIT_NS = 3600 * _SECOND_NS
 _MOST_SECONDS = 5.2
 """Time from the beginning of the measurement at which a far server is asked no more."""
-
-EngineEvent = TypeVar("EngineEvent", bound=Opened | Asked | Fetched)
 
 
 @dataclass(frozen=True)
@@ -146,10 +140,9 @@ def find_addresses(server: Server, timeout_ns: int) -> tuple[Name | None, tuple[
     if server.socket is not None:
         return None, (UnixTarget(path=server.socket),)
     assert server.host is not None and server.port is not None, "a server has a socket, or a host and port"
-    with contextlib.suppress(ValueError):
-        number = ip_address(server.host.strip("[]"))
-        host = with_scope(number) if isinstance(number, IPv6Address) else str(number)
-        return None, (TcpTarget(host=host, port=server.port),)
+    number = as_number(server.host)
+    if number is not None:
+        return None, (TcpTarget(host=number, port=server.port),)
     took_ns, addresses = lookup(server.host, server.port, timeout_ns / 1e9)
     name = Name(took_ns=took_ns, addresses=tuple(Address(address=one, state="not_tried") for one in addresses))
     return name, tuple(TcpTarget(host=one, port=server.port) for one in addresses)

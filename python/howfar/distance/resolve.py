@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, ip_address
 
 from howfar.errors import HowfarError, UsageError
 
@@ -25,8 +25,7 @@ def lookup(host: str, port: int, limit_s: float) -> tuple[int, tuple[str, ...]]:
 
     def ask() -> None:
         try:
-            answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            found.append(tuple(dict.fromkeys(_address(answer[4]) for answer in answers)))
+            found.append(resolved(host, port))
         except (OSError, UnicodeError) as error:  # the latter of a label that is empty or too long
             failed.append(error)
 
@@ -44,8 +43,22 @@ def lookup(host: str, port: int, limit_s: float) -> tuple[int, tuple[str, ...]]:
             "The resolver does not answer: check /etc/resolv.conf, or give the address as a number.",
             took_ns,
         )
-    why = getattr(failed[0], "strerror", None) or str(failed[0])
-    raise NameFailed(f"the host {host} is not known: {why}", "Correct its name, or give its address.", took_ns)
+    raise NameFailed(*unknown_host(host, failed[0]), took_ns)
+
+
+def resolved(host: str, port: int) -> tuple[str, ...]:
+    """The addresses of a name, in the order in which clients try them. Raises OSError; UnicodeError for a label that is empty or too
+    long."""
+    answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return tuple(dict.fromkeys(_address(answer[4]) for answer in answers))
+
+
+def unknown_host(host: str, why: Exception) -> tuple[str, str]:
+    """Message and advice for a lookup that failed."""
+    return (
+        f"the host {host} is not known: {getattr(why, 'strerror', None) or why}",
+        "Correct its name, or give its address.",
+    )
 
 
 def _address(entry: tuple[object, ...]) -> str:
@@ -56,8 +69,16 @@ def _address(entry: tuple[object, ...]) -> str:
     return host
 
 
-def with_scope(number: IPv6Address) -> str:
-    """The address with its zone as a number, which the kernel takes. Raises UsageError."""
+def as_number(host: str) -> str | None:
+    """An address that stands for itself, a zone as the number that the kernel takes. None: a name. Raises UsageError."""
+    try:
+        number = ip_address(host.strip("[]"))
+    except ValueError:
+        return None
+    return _with_scope(number) if isinstance(number, IPv6Address) else str(number)
+
+
+def _with_scope(number: IPv6Address) -> str:
     if number.scope_id is None or number.scope_id.isdigit():
         return str(number)
     try:
