@@ -1,7 +1,5 @@
 """Base of all messages of the contract: a frozen, closed value, checked by the rules of its type."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 

@@ -4,8 +4,6 @@ One job as JSON on the engine's stdin, events as JSON lines on its stdout. Times
 per second.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
