@@ -266,6 +266,53 @@ def test_what_cannot_be_reached_says_what_was_tried_and_what_to_do() -> None:
         assert len(done.stderr.splitlines()) <= 4
 
 
+ERRORS = {
+    "memcached": b"SERVER_ERROR out of memory storing object\r\n",
+    "redis": b"-LOADING Redis is loading the dataset in memory\r\n",
+    "": b"-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.\r\n",
+}
+
+
+@contextmanager
+def refusing(error: bytes, after: int = 0) -> Iterator[int]:
+    """A store that answers every request with an error, or every one after so many that it knows no key for."""
+
+    def speak(connection: socket.socket) -> None:
+        lines = iter(connection.makefile("rb"))
+        answered = 0
+        for line in lines:
+            words = [line.strip().lower()]
+            if line.startswith(b"*"):
+                words = [(next(lines), next(lines))[1].strip().lower() for _ in range(int(line[1:]))]
+            connection.sendall(b"$-1\r\n" if words[0] == b"get" and answered < after else error)
+            answered += words[0] == b"get"
+
+    with peer(speak) as port:
+        yield port
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_a_server_that_answers_with_errors_is_not_measured_as_if_it_answered(kind: str) -> None:
+    error = ERRORS[kind].decode().strip().lstrip("-")
+    with refusing(ERRORS[kind]) as port:
+        done = howfar("--json", "--fail-if", "p50>10s", f"{kind}://127.0.0.1:{port}" if kind else f"127.0.0.1:{port}")
+    found = json.loads(done.stdout)
+    assert done.returncode == 11, done.stderr
+    assert (found["request"], found["passed"], found["failure"]["code"]) == (None, None, "server_error")
+    assert error in done.stderr and error in found["failure"]["message"] and found["first_request_ns"] > 0
+
+
+def test_errors_after_good_answers_are_noticed() -> None:
+    with refusing(ERRORS["redis"], after=100) as port:
+        done = howfar(f"redis://127.0.0.1:{port}")
+        assert done.returncode == 11 and "LOADING" in done.stderr
+    with refusing(ERRORS["redis"], after=4) as port:
+        words = ("--watch", "--interval", "10ms", "--count", "6", f"redis://127.0.0.1:{port}")
+        lines = [json.loads(line) for line in howfar("--json", *words).stdout.splitlines()]
+    errors = [line["lost"] for line in lines if line["latency_ns"] is None]
+    assert errors and all("LOADING" in one for one in errors) and len(errors) < len(lines)
+
+
 # ---------------------------------------------------------------- what a bare address and outputs may meet
 
 

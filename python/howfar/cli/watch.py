@@ -23,7 +23,7 @@ from howfar.distance.measure import MeasurementFailed, find_addresses
 from howfar.distance.record import Distance
 from howfar.distance.requests import REQUESTS
 from howfar.distance.resolve import NameFailed
-from howfar.distance.session import Lost, PingSession, Server, check_authenticated, not_opened, ping_session
+from howfar.distance.session import Lost, PingSession, Server, check_answered, not_opened, ping_session
 from howfar.distance.watch import LEAST_INTERVAL_NS, Watched, frame, summary, window_line
 from howfar.engine.messages import NotOpened
 from howfar.errors import UsageError
@@ -128,7 +128,7 @@ class _Asker(threading.Thread):
                     raise Lost(not_opened(opened))
                 query = REQUESTS[self._server.service].query
                 cold = session.ask([query], 1, 0)  # not counted
-                check_authenticated(self._server, cold.refusals[0])
+                check_answered(self._server, cold.refusals[0])
                 yield session
                 return
 
@@ -153,7 +153,10 @@ class _Asker(threading.Thread):
             except Lost as lost:
                 self.happened.put(WasLost(lost.failure.message, datetime.now()))
                 raise
-            self.happened.put(Answered(asked.latencies_ns[0][0] + asked.late_ns, datetime.now()))
+            error, took_ns = asked.refusals[0], asked.latencies_ns[0][0] + asked.late_ns
+            self.happened.put(
+                Answered(took_ns, datetime.now()) if error is None else WasLost(f"an error: {error}", datetime.now())
+            )
             self.pending_since_ns, due_ns = None, self._due_ns
 
 

@@ -33,7 +33,7 @@ from howfar.distance.session import (
     Lost,
     PingSession,
     Server,
-    check_authenticated,
+    check_answered,
     check_kind,
     not_opened,
     ping_session,
@@ -203,6 +203,7 @@ class _Samples:
 
     query: list[int]
     ping: list[int]
+    query_refusal: str | None
     ping_refusal: str | None
     last: Asked
 
@@ -233,15 +234,17 @@ class _Measuring:
             network_ns=min(handshakes) if handshakes else None,
         )
         cold = self.session.ask([self.requests.query], 1, _SECOND_NS)
-        check_authenticated(self.server, cold.refusals[0])
+        self._learn(first_request_ns=cold.latencies_ns[0][0])
+        check_answered(self.server, cold.refusals[0])
         identity = identify(self.server.service, [self._rows(words) for words in self.requests.identity])
         check_kind(self.server, identity)
-        self._learn(product=self._product(identity, last), first_request_ns=cold.latencies_ns[0][0])
+        self._learn(product=self._product(identity, last))
         samples = self._requests()
+        check_answered(self.server, samples.query_refusal)
         ping = Latencies.of(self.requests.ping_name, samples.ping, samples.ping_refusal) if samples.ping else None
         self._learn(
             path=path_facts(last, locate(last), identity, samples.query, samples.ping),
-            request=Latencies.of(self.requests.query_name, samples.query, cold.refusals[0]),
+            request=Latencies.of(self.requests.query_name, samples.query),
             ping=ping,
             kernel_min_rtt_ns=samples.last.min_rtt_ns,
             retransmits=samples.last.retransmits,
@@ -282,19 +285,21 @@ class _Measuring:
         query, ping = self.requests.query, ()
         if self.effort.count is not None:
             asked = self.session.ask([query], self.effort.count, _NO_LIMIT_NS)
-            return _Samples(list(asked.latencies_ns[0]), [], None, asked)
+            return _Samples(list(asked.latencies_ns[0]), [], asked.refusals[0], None, asked)
         # Not the cold request, which may have opened a connection behind a pooler.
         first_ns = self.session.ask([query], 1, _SECOND_NS).latencies_ns[0][0]
         if first_ns * 3 * _ROUNDS < 2 * _ROUNDS_WITHIN_NS:
             asked = self.session.ask([query, ping, query], _ROUNDS, _ROUNDS_WITHIN_NS)
             before, pings, after = asked.latencies_ns
             in_order = [one for pair in zip(before, after, strict=True) for one in pair]
-            return _Samples(in_order, list(pings), asked.refusals[1], asked)
+            refused_before, ping_refusal, refused_after = asked.refusals
+            return _Samples(in_order, list(pings), refused_before or refused_after, ping_refusal, asked)
         pinged = self.session.ask([ping], _FAR_PINGS, _SECOND_NS)
         left_ns = int((_MOST_SECONDS - (time.monotonic() - self.began)) * _SECOND_NS)
         within_ns = min(max(_ROUNDS_WITHIN_NS, first_ns * _LEAST), max(left_ns, first_ns))
         asked = self.session.ask([query], MOST_REQUESTS - 3 * _FAR_PINGS, within_ns)
-        return _Samples(list(asked.latencies_ns[0]), list(pinged.latencies_ns[0]), pinged.refusals[0], asked)
+        pings = pinged.latencies_ns[0]
+        return _Samples(list(asked.latencies_ns[0]), list(pings), asked.refusals[0], pinged.refusals[0], asked)
 
     def _product(self, identity: Identity, opened: Opened) -> str | None:
         if identity.product is not None:

@@ -109,11 +109,12 @@ def _request(distance: Distance) -> list[str]:
         rest = max(request.p50_ns - distance.network_ns, 0)
         rows += _row("  network", f"{shown(distance.network_ns)} (TCP handshake); everything else: {shown(rest)}")
     if ping is not None:
-        rows += _row("  ping", f"{shown(ping.p50_ns)} ({ping.request}); {count}, {ping.count} pings, one at a time")
+        refused = "" if ping.refusal is None else f"; the server refused each ping: {ping.refusal}"
+        rows += _row(
+            "  ping", f"{shown(ping.p50_ns)} ({ping.request}); {count}, {ping.count} pings, one at a time{refused}"
+        )
     else:
         rows += _row("", f"{count}, one at a time")
-    if request.refusal is not None:
-        rows += _row("", f"the server refused each: {request.refusal}")
     return rows
 
 

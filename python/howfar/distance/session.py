@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from howfar.distance.record import Failure
-from howfar.distance.requests import Identity
+from howfar.distance.requests import REQUESTS, Identity
 from howfar.engine.messages import (
     Asked,
     AskInTurn,
@@ -75,13 +75,21 @@ class Lost(Exception):
 _NOT_LET_IN = ("NOAUTH", "DENIED", "CLIENT_ERROR unauthenticated")
 
 
-def check_authenticated(server: Server, refusal: str | None) -> None:
-    """Redis and Memcached let anybody connect, and refuse the first request of whoever should have given a password. Raises Lost."""
-    if refusal is None or not refusal.startswith(_NOT_LET_IN):
+def check_answered(server: Server, refusal: str | None) -> None:
+    """Raises Lost if the server answered a request with an error, as one does that is loading or has lost its primary.
+
+    Redis and Memcached let anybody connect, and refuse the first request of whoever should have given a password.
+    """
+    where = server.place.partition(" ")[2]
+    if refusal is None:
         return
-    message = f"{server.place.partition(' ')[2]} wants a password: {refusal}"
-    advice = "Give one: --ask-password, --password-file, --env, or one of its variables."
-    raise Lost(Failure(step="login", code="auth", message=message, advice=advice, waited_ns=None))
+    if refusal.startswith(_NOT_LET_IN):
+        message = f"{where} wants a password: {refusal}"
+        advice = "Give one: --ask-password, --password-file, --env, or one of its variables."
+        raise Lost(Failure(step="login", code="auth", message=message, advice=advice, waited_ns=None))
+    message = f"{where} answered `{REQUESTS[server.service].query_name}` with an error: {refusal}"
+    advice = "Wait until the server is ready, or give the account the right to this request."
+    raise Lost(Failure(step="request", code="server_error", message=message, advice=advice, waited_ns=None))
 
 
 def check_kind(server: Server, identity: Identity) -> None:

@@ -112,5 +112,5 @@ def _answers_ping(service: ServiceName, session: PingSession) -> bool:
         return False
     text = answer.rows[0][0] if answer.rows and answer.rows[0] else ""
     if service == "redis":
-        return text == "PONG" or (answer.refusal or "").startswith(("NOAUTH", "DENIED", "LOADING"))
+        return text == "PONG" or answer.refusal is not None  # such as NOAUTH, LOADING, MASTERDOWN
     return (text or "").startswith("VERSION ")
