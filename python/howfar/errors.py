@@ -20,6 +20,7 @@ HowfarError
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 
 class HowfarError(Exception):
@@ -90,6 +91,24 @@ class NewerRunFile(RunFileError):
 
 class DiskFull(RunFileError):
     pass
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """An error as programs read it."""
+
+    code: str
+    """Which error it is: the engine's code, else the name of the exit code."""
+    message: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class FailedCommand:
+    """What a command with `--json` prints if it ends without a result."""
+
+    failure: Explanation
+    exit_code: int
 
 
 def how_ended(code: int) -> str:

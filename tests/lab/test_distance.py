@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
-from howfar.distance.record import MOST_CONNECTS, MOST_REQUESTS
+from howfar.distance.record import MOST_CONNECTS, MOST_REQUESTS, schema_text
 from howfar.lab.servers import DATABASE, USER
 from tests.lab.servers_here import SERVERS, Running, prepared, short_directory, started
 from tests.lab.stores_here import free_port, memcached, redis
@@ -137,6 +138,9 @@ def test_a_watch_ends_after_its_count_with_a_summary(server: Running) -> None:
     assert said and int(said[1]) + int(said[2] or 0) == 20, done.stdout
     lines = howfar("--json", *words, HOWFAR_PASSWORD=server.password).stdout.splitlines()
     assert 0 < len(lines) <= 20 and all(json.loads(line)["latency_ns"] > 0 for line in lines)
+    assert {json.loads(line)["target"] for line in lines} == {url(server)}
+    schema = Draft202012Validator(json.loads(schema_text()))
+    assert all(schema.is_valid(json.loads(line)) for line in lines) and not schema.is_valid({"latency_ns": 1})
 
 
 # ---------------------------------------------------------------- the other servers
@@ -338,6 +342,15 @@ def test_a_file_that_cannot_be_written_does_not_cost_the_measurement(name: str, 
         done = howfar("--json", "--prometheus", str(tmp_path / name), f"redis://127.0.0.1:{store.tcp.port}")
     assert done.returncode == 6 and "cannot be written" in done.stderr
     assert json.loads(done.stdout)["request"]["count"] > 0
+
+
+@pytest.mark.parametrize("speak", [silence, text])
+def test_a_bare_address_that_is_no_server_is_a_failure_of_its_own(speak: Callable[[socket.socket], None]) -> None:
+    with peer(speak) as port:
+        done = howfar("--json", "--timeout", "300ms", f"127.0.0.1:{port}")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["exit_code"], found["failure"]["code"]) == (10, 10, "protocol"), done.stderr
+    assert found["target"] == f"127.0.0.1:{port}"
 
 
 def test_two_formats_on_one_output_are_refused() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 import pytest
+from jsonschema import Draft202012Validator
 from tests.unit.fake_lab import FakeEngine, FakeLaboratory, fakes
 from tests.unit.rendered import GOLDEN, is_golden
 
@@ -457,3 +458,53 @@ def test_a_lack_of_memory_or_threads_is_called_that(
         monkeypatch.setattr("threading.Thread.start", cannot)
     got, _, err = howfar("report", "run.howfar")
     assert (got, says in err) == (code, True), err
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "name"),
+    [
+        ("--json nosuch", 2, "usage"),
+        ("--json --bogus 127.0.0.1:1", 2, "usage"),
+        ("--json --fail-if fast 127.0.0.1:1", 2, "usage"),
+        ("--json --timeout fast 127.0.0.1:1", 2, "usage"),
+        ("--json mysql://u:sesame@db/x?bogus=1", 2, "usage"),
+        ("--json --watch --interval 1ms redis://127.0.0.1:1", 2, "usage"),
+        ("--json --watch redis://no-such-host.invalid", 10, "unreachable"),
+        ("--json --watch redis://127.0.0.1:1", 10, "connect"),
+        ("--json redis://no-such-host.invalid", 10, "name"),
+        ("--json --prometheus missing/x.prom redis://127.0.0.1:1", 6, "connect"),
+        ("doctor --json mysql://u@no-such-host.invalid", 2, "usage"),
+        ("load --json nothing", 2, "usage"),
+        ("slope --json --blocks 0 -- true", 2, "usage"),
+        ("record --json --pcap missing.pcap", 2, "usage"),
+    ],
+)
+def test_with_json_every_ending_prints_an_object(line: str, code: int, name: str, howfar: Howfar) -> None:
+    from howfar.distance.record import schema_text
+
+    got, out, err = howfar(*line.split())
+    printed = json.loads(out)
+    Draft202012Validator(json.loads(schema_text())).validate(printed)
+    assert (got, printed["exit_code"], printed["failure"]["code"]) == (code, code, name), err
+    assert " ".join(printed["failure"]["message"].split()) in " ".join(err.split())
+    assert "sesame" not in out + err
+
+
+def test_the_json_of_a_wrapped_program_is_its_own(howfar: Howfar) -> None:
+    assert howfar("slope", "--blocks", "0", "--", "true", "--json")[:2] == (2, "")
+
+
+@pytest.mark.parametrize("words", ["version", "plans", "links --json", "--json 127.0.0.1:1", "nosuch --json"])
+@pytest.mark.parametrize("redirection", [">&-", ">/dev/full"])
+def test_a_result_that_cannot_be_written_is_an_error(words: str, redirection: str) -> None:
+    script = "import sys; from howfar.cli import main; sys.exit(main())"
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -c "$1" {words} {redirection}', sys.executable, script], capture_output=True, text=True
+    )
+    assert done.returncode == 6 and "writing the output failed" in done.stderr, done.stderr
+
+
+def test_a_closed_stdout_does_not_change_an_ending_without_output() -> None:
+    script = "import sys; from howfar.cli import main; sys.exit(main())"
+    done = subprocess.run(["sh", "-c", '"$0" -c "$1" nosuch >&-', sys.executable, script], capture_output=True)
+    assert done.returncode == 2

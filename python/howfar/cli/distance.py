@@ -16,7 +16,7 @@ from howfar.errors import QuantityError, RunFileError, UsageError
 from howfar.units import counted, parse_duration_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from howfar.address import Login, Secret
     from howfar.distance.limits import LimitExpression
@@ -87,11 +87,16 @@ def distance(target: str | None, **options: Any) -> int:
             return watch(server, options["interval"], options["count"], options["timeout"], options["as_json"])
         return _measure(server, limits, options)
     except NameFailed as error:
-        return _show_failure([f"howfar: {error.message}", f"  {error.advice}"], UNREACHABLE)
+        error.exit_code = UNREACHABLE
+        raise
     except MeasurementFailed as error:
         from howfar.distance.screen import failure
 
-        return _show_failure(failure(error.distance), REFUSED if error.is_refusal else UNREACHABLE)
+        for line in failure(error.distance):
+            click.echo(line, err=True)
+        code = REFUSED if error.is_refusal else UNREACHABLE
+        _write(error.distance.model_copy(update={"exit_code": code}), options)
+        return code
 
 
 def _check_options(options: dict[str, Any]) -> None:
@@ -109,12 +114,6 @@ def _check_options(options: dict[str, Any]) -> None:
         raise UsageError(f"--count: at most {MOST_COUNT} requests are sent", "With --watch it may be more.")
     if options["as_json"] and options["as_csv"]:
         raise UsageError("--json does not go with --csv", "Both are written to standard output: choose one.")
-
-
-def _show_failure(lines: Iterable[str], code: int) -> int:
-    for line in lines:
-        click.echo(line, err=True)
-    return code
 
 
 def _list_servers(as_json: bool) -> int:
@@ -172,8 +171,9 @@ def _find(target: str | None, options: dict[str, Any]) -> Server:
 
 def _detected(login: Login, as_kind: Callable[[ServiceName], Server], timeout_ns: int) -> Server:
     """The server at an address that does not say of which kind it is; where nothing listens, one whose measurement says so. Raises
-    UsageError, EngineError."""
-    from howfar.distance.measure import find_addresses
+    UsageError, MeasurementFailed, EngineError."""
+    from howfar.distance.measure import MeasurementFailed, find_addresses, unmeasured
+    from howfar.distance.record import Failure
     from howfar.distance.target import ORDER, NothingListens, detect
 
     asked = as_kind(ORDER[0])
@@ -195,33 +195,35 @@ def _detected(login: Login, as_kind: Callable[[ServiceName], Server], timeout_ns
             return server
     if not listens:
         return replace(asked, shown=asked.place.partition(" ")[2])
-    raise UsageError(
-        f"nothing {asked.place} speaks MySQL, PostgreSQL, Redis or Memcached",
-        "Name the kind of server: mysql://…, postgresql://…, redis://… or memcached://….",
+    failure = Failure(
+        step="request",
+        code="protocol",
+        message=f"nothing {asked.place} speaks MySQL, PostgreSQL, Redis or Memcached",
+        advice="Name the kind of server: mysql://…, postgresql://…, redis://… or memcached://….",
+        waited_ns=None,
     )
+    shown = asked.place.partition(" ")[2]
+    raise MeasurementFailed(unmeasured(replace(asked, shown=shown), failure))
 
 
 def _measure(server: Server, limits: list[LimitExpression], options: dict[str, Any]) -> int:
-    """Measure, show, judge. Raises MeasurementFailed, after what was found has been written as requested."""
+    """Measure, show, judge. Raises MeasurementFailed."""
     from howfar.distance.limits import judge
-    from howfar.distance.measure import Effort, MeasurementFailed, measure
+    from howfar.distance.measure import Effort, measure
 
     effort = Effort(timeout_ns=options["timeout"], bandwidth=options["bandwidth"], count=options["count"])
-    try:
-        found = measure(server, effort)
-    except MeasurementFailed as error:
-        _write(error.distance, options)
-        raise
+    found = measure(server, effort)
     judged = tuple(judge(limit, found) for limit in limits)
     bad = {"crossed", "undecided"} if options["strict"] else {"crossed"}
     passed = None if not judged else not any(one.verdict in bad for one in judged)
-    found = found.model_copy(update={"limits": judged, "passed": passed})
+    code = LIMIT_CROSSED if passed is False else 0
+    found = found.model_copy(update={"limits": judged, "passed": passed, "exit_code": code})
     _write(found, options)
     if not (options["as_json"] or options["as_csv"]):
         from howfar.distance import screen
 
         click.echo("\n".join([screen.render(found), *map(screen.limit_line, judged)]))
-    return LIMIT_CROSSED if passed is False else 0
+    return code
 
 
 def _write(found: Distance, options: dict[str, Any]) -> None:
@@ -239,8 +241,9 @@ def _write(found: Distance, options: dict[str, Any]) -> None:
             unwritten = RunFileError(
                 f"{path} cannot be written: {error.strerror}", "Name a file in a directory of yours."
             )
+            found = found.model_copy(update={"exit_code": unwritten.exit_code})
     if options["as_json"]:
-        show_json(found.model_dump_json(indent=2))
+        show_json(found.model_dump_json(indent=None if options["watch"] else 2))
     elif options["as_csv"]:
         click.echo(formats.csv_text(found), nl=False)
     if unwritten is not None:

@@ -33,3 +33,17 @@ EXIT_CODES: tuple[tuple[int, str], ...] = (
     (BROKEN_PIPE, "the reader of the output went away, as with `| head`"),
 )
 """Code and meaning. 1 is never used: Python and shells end with it. `lab`, `record` and `mark` end with their command's own code."""
+
+ERROR_NAMES = {
+    2: "usage",
+    3: "missing",
+    4: "laboratory",
+    5: "engine",
+    6: "file",
+    UNREACHABLE: "unreachable",
+    REFUSED: "refused",
+    NO_MEMORY: "resources",
+    BUG: "bug",
+    INTERRUPTED: "interrupted",
+}
+"""The exit codes of errors, as JSON names them."""

@@ -18,7 +18,7 @@ import click
 import howfar
 from howfar.address import ServerAddress
 from howfar.cli.exit_codes import VOID
-from howfar.cli.screen import note, read_text, show_json
+from howfar.cli.screen import note, read_text, show_json_line
 from howfar.cli.target import Say, find_server, numeric, settle_tls
 from howfar.engine.messages import Custom, Event, Interval, LoadJob, Ready, TablesDone, TablesJob, TablesProgress
 from howfar.engine.process import EngineFailed, Launcher, run_load, run_tables
@@ -127,7 +127,7 @@ class Watch:
         if isinstance(event, Interval):
             self.intervals.append(event)
         if self.options.value("json"):
-            show_json(event.model_dump_json())
+            show_json_line(event.model_dump_json())
         elif not self.quiet:
             self._show(event)
 
@@ -146,7 +146,7 @@ class Watch:
     def show_partial(self, how: str) -> None:
         """Show the intervals of an interrupted or failed load."""
         if self.options.value("json"):
-            click.echo(partial_line(self.intervals))
+            show_json_line(partial_line(self.intervals))
         for line in report_human.partial(self.intervals, how):
             click.echo(line, err=True)
 
@@ -177,7 +177,7 @@ def tables(options: Options, job: TablesJob) -> None:
     def show_event(event: Event) -> None:
         nonlocal shown
         if options.value("json"):
-            show_json(event.model_dump_json())
+            show_json_line(event.model_dump_json())
         elif isinstance(event, TablesProgress):
             tenths = 10 * event.done // max(event.total, 1)
             if (event.doing, tenths) != shown:
@@ -206,7 +206,7 @@ def _advised(options: Options, job: LoadJob | TablesJob, failed: EngineFailed) -
 def head(options: Options, job: LoadJob | TablesJob) -> None:
     """Show the lines before the engine starts."""
     if options.value("json"):
-        click.echo(job_line(job))
+        show_json_line(job_line(job))
     elif options.value("report") == "pgbench":
         _echo(pgbench_first_line(howfar.__version__))
     elif options.value("report") == "sysbench":
@@ -299,7 +299,7 @@ def search(options: Options, job: LoadJob, goal: Goal) -> Result | None:
 
 def _show_trial(options: Options, trial: Trial, number: int, result: Result) -> None:
     if options.value("json"):
-        click.echo(json.dumps({"event": "trial", "number": number, **asdict(trial)}))
+        show_json_line(json.dumps({"event": "trial", "number": number, **asdict(trial)}))
         return
     seen = "-" if trial.observed_ns is None else time(trial.observed_ns)
     carried = result.per_second(result.finished.transactions)

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from howfar.cli.exit_codes import BROKEN_PIPE, BUG, EXIT_CODES, INTERRUPTED, NO_MEMORY
-from howfar.cli.screen import abandon_output, as_called, note, open_streams
+from howfar.cli.exit_codes import BROKEN_PIPE, BUG, ERROR_NAMES, EXIT_CODES, INTERRUPTED, NO_MEMORY
+from howfar.cli.screen import abandon_output, as_called, holds_output, note, open_streams, show_json
 from howfar.cli.suggest import LIKE_TARGET, Group, UnknownCommand, command_for_file, explain
-from howfar.errors import HowfarError, RunFileError, UsageError
+from howfar.errors import Explanation, FailedCommand, HowfarError, RunFileError, UsageError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
-_OUTPUT_LOST = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-"""Errors of a stdout that accepts no more."""
+_OUTPUT_LOST = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
+"""Errors of a stdout that accepts no more, or is closed."""
 _OF_A_FILE = {*_OUTPUT_LOST, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP}
 """Errors of a file that was named, or of its directory, whatever we do right."""
 
@@ -214,58 +216,77 @@ COMPLETE = "_HOWFAR_COMPLETE"
 
 
 def run_command_line(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code. A user's mistake never gives a traceback."""
+    """Run a command and return its exit code. A user's mistake never gives a traceback.
+
+    With `--json` every ending prints an object: that of the command, or a FailedCommand if it ends without one.
+    """
     open_streams()
     sys.unraisablehook = _unraisable
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        if arguments is None and (instruction := os.environ.get(COMPLETE)):
+        ending = _run(words, os.environ.get(COMPLETE) if arguments is None else None)
+        if not isinstance(ending, int):
+            _say(ending.failure.message, ending.failure.advice)
+            if "--json" in (words[: words.index("--")] if "--" in words else words) and not holds_output():
+                show_json(json.dumps(asdict(ending)))
+        sys.stdout.flush()
+        return ending if isinstance(ending, int) else ending.exit_code
+    except BrokenPipeError:
+        abandon_output()  # the reader has gone, as with `| head`
+        return BROKEN_PIPE
+    except OSError as error:
+        abandon_output()
+        _say(f"writing the output failed: {error.strerror}", "Write it where there is enough space.")
+        return RunFileError.exit_code
+
+
+def _run(words: list[str], completion: str | None) -> int | FailedCommand:
+    """The exit code of a command, or the error that ended it. Raises OSError for an output that cannot be written."""
+    try:
+        if completion:
             from click.shell_completion import shell_complete
 
-            return shell_complete(cli, {}, "howfar", COMPLETE, instruction)
+            return shell_complete(cli, {}, "howfar", COMPLETE, completion)
         # Not `cli.main`: it answers a broken pipe by itself, with an exit code of its own.
         with cli.make_context("howfar", list(words)) as context:
             result = cli.invoke(context)
-        sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except (HowfarError, click.ClickException) as error:
-        _say(*explain(error, words))
-        return error.exit_code
+        return _failed(error.exit_code, *explain(error, words), code=getattr(error, "code", None))
     except (KeyboardInterrupt, click.Abort):
         if _lacks_threads():
             return _short_of("threads", "Raise the limit on processes (`ulimit -u`), or end some.")
-        _say("interrupted", "")
-        return INTERRUPTED
-    except BrokenPipeError:
-        abandon_output()  # the reader has gone, as with `| head`
-        return BROKEN_PIPE
+        return _failed(INTERRUPTED, "interrupted", "")
     except MemoryError:
         return _short_of_memory()
     except OSError as error:
-        return _failed_output(error)
+        return _failed_call(error)
     except Exception as error:
         if isinstance(error, ImportError | RuntimeError) and _lacks_memory(error):
             return _short_of_memory()
         return _bug(error)
 
 
-def _failed_output(error: OSError) -> int:
-    """The exit code where a file or stdout cannot be written; a bug where it is something else."""
+def _failed(exit_code: int, message: str, advice: str, code: str | None = None) -> FailedCommand:
+    return FailedCommand(Explanation(code or ERROR_NAMES[exit_code], message, as_called(advice)), exit_code)
+
+
+def _failed_call(error: OSError) -> FailedCommand:
+    """The error where a file cannot be used, or the machine has too little; a bug where it is something else. Raises what stdout
+    raised."""
     if error.errno == errno.ENOMEM:
         return _short_of_memory()
     if error.filename is not None and error.errno in _OF_A_FILE:
-        _say(
+        return _failed(
+            RunFileError.exit_code,
             f"{os.fsdecode(error.filename)}: {error.strerror}",
             "Name another file, or correct its permissions or those of its directory.",
         )
-        return RunFileError.exit_code
-    if error.errno not in _OUTPUT_LOST or error.filename is not None:
-        return _bug(error)
-    abandon_output()
-    _say(f"writing the output failed: {error.strerror}", "Write it where there is enough space.")
-    return RunFileError.exit_code
+    if error.filename is None and (error.errno in _OUTPUT_LOST or isinstance(error, BrokenPipeError)):
+        raise error
+    return _bug(error)
 
 
 _NO_MEMORY = ("Cannot allocate memory", "failed to map segment", "can't start new thread")
@@ -287,34 +308,32 @@ def _lacks_threads() -> bool:
     return False
 
 
-def _short_of_memory() -> int:
+def _short_of_memory() -> FailedCommand:
     return _short_of("memory", "Free some, or raise the limit (`ulimit -v`, the container's).")
 
 
-def _short_of(what: str, advice: str) -> int:
-    _say(f"this process may not have enough {what}", advice)
-    return NO_MEMORY
+def _short_of(what: str, advice: str) -> FailedCommand:
+    return _failed(NO_MEMORY, f"this process may not have enough {what}", advice)
 
 
 def _say(message: str, advice: str) -> None:
     with contextlib.suppress(OSError):
         note(message)
-        for line in as_called(advice).splitlines():
+        for line in advice.splitlines():
             click.echo(f"  {line}", err=True)
 
 
-def _bug(error: Exception) -> int:
+def _bug(error: Exception) -> FailedCommand:
     import tempfile
     import traceback
 
     if os.environ.get("HOWFAR_DEBUG") == "1":
         traceback.print_exc()
-        return BUG
     trace = "set HOWFAR_DEBUG=1 to see the trace"
     with contextlib.suppress(OSError):
         descriptor, name = tempfile.mkstemp(prefix="howfar-trace-", suffix=".txt")
         with os.fdopen(descriptor, "w") as file:
             traceback.print_exception(error, file=file)
         trace = f"the trace is in {name}"
-    _say(f"a bug in howfar: {type(error).__name__}: {str(error)[:200]}; {trace}", "Please report it.")
-    return BUG
+    says = f"a bug in howfar: {type(error).__name__}: {str(error)[:200]}; {trace}"
+    return _failed(BUG, says, "Please report it.")

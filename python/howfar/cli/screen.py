@@ -86,9 +86,12 @@ class _PrintableStream:
 
     def __init__(self, stream: TextIO) -> None:
         self.unguarded = stream
+        self.holds_output = False
+        """Whether a result has been written that nothing may follow."""
 
     def write(self, text: str | bytes) -> int:
         """Bytes, which Click's shell completion writes, are UTF-8."""
+        self.holds_output = True
         self.unguarded.write(printable(text.decode(errors="replace") if isinstance(text, bytes) else text))
         return len(text)
 
@@ -146,6 +149,19 @@ def show_json(text: str) -> None:
     click.echo(printable_json(text))
 
 
+def show_json_line(text: str) -> None:
+    """Write one of any number of JSON objects to stdout."""
+    show_json(text)
+    sys.stdout.flush()
+    if isinstance(sys.stdout, _PrintableStream):
+        sys.stdout.holds_output = False
+
+
+def holds_output() -> bool:
+    """Whether stdout has a result already, so that an object for programs would spoil it."""
+    return isinstance(sys.stdout, _PrintableStream) and sys.stdout.holds_output
+
+
 def show_found(found: Part, report: Document, as_json: bool, no_colour: bool) -> None:
     """What was found as JSON, or its report for the terminal, on stdout."""
     from howfar.report import terminal
@@ -187,13 +203,14 @@ def note(text: str) -> None:
 def open_streams() -> None:
     """Give each closed standard stream the null device, and let no control characters through to the others.
 
-    Else the next file that is opened, a run file perhaps, takes its number, and every message is written into it.
+    Else the next file that is opened, a run file perhaps, takes its number, and every message is written into it. Writing to a
+    closed stdout stays an error, as the result would be lost.
     """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            taken = os.open(os.devnull, os.O_RDWR)
+            taken = os.open(os.devnull, os.O_RDONLY if descriptor == 1 else os.O_RDWR)
             if taken != descriptor:
                 os.dup2(taken, descriptor)
                 os.close(taken)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import queue
 import shutil
@@ -18,9 +17,9 @@ from typing import TYPE_CHECKING
 import click
 
 from howfar.cli.exit_codes import UNREACHABLE
-from howfar.cli.screen import is_terminal, rich_console
-from howfar.distance.measure import MeasurementFailed, find_addresses
-from howfar.distance.record import Distance
+from howfar.cli.screen import is_terminal, rich_console, show_json_line
+from howfar.distance.measure import MeasurementFailed, find_addresses, unmeasured
+from howfar.distance.record import WatchedRequest
 from howfar.distance.requests import REQUESTS
 from howfar.distance.resolve import NameFailed
 from howfar.distance.session import Lost, PingSession, Server, check_answered, not_opened, ping_session
@@ -176,11 +175,10 @@ def watch(server: Server, interval_ns: int | None, count: int | None, timeout_ns
         )
     asker = _Asker(server, interval_ns, count, timeout_ns)
     watched = Watched(title=f"{server.shown}: {REQUESTS[server.service].query_name}", interval_ns=interval_ns)
-    began = datetime.now(UTC).isoformat(timespec="milliseconds")
     asker.start()
     with contextlib.suppress(KeyboardInterrupt):
         if as_json:
-            _as_json(asker, watched)
+            _as_json(asker, watched, server.shown)
         elif is_terminal(sys.stdout):
             _live(asker, watched)
         else:
@@ -190,10 +188,7 @@ def watch(server: Server, interval_ns: int | None, count: int | None, timeout_ns
     if watched.count and not as_json:
         click.echo("\n".join(summary(watched)))
     if isinstance(asker.failed, Lost):
-        failed = Distance(
-            target=server.shown, began=began, product=None, place=server.place, failure=asker.failed.failure
-        )
-        raise MeasurementFailed(failed)
+        raise MeasurementFailed(unmeasured(server, asker.failed.failure))
     if asker.failed is not None:
         raise asker.failed
     return 0 if watched.count or not watched.lost else UNREACHABLE
@@ -244,13 +239,17 @@ def _lines(asker: _Asker, watched: Watched) -> None:
         click.echo(window_line(watched, datetime.now()))
 
 
-def _as_json(asker: _Asker, watched: Watched) -> None:
+def _as_json(asker: _Asker, watched: Watched, target: str) -> None:
     """One object a request, as it is answered."""
     goes_on = True
     while goes_on:
         taken, goes_on = _take(asker, watched, _FRAME_S)
         for one in taken:
             if isinstance(one, Answered | WasLost):
-                latency = one.latency_ns if isinstance(one, Answered) else None
-                lost = one.why if isinstance(one, WasLost) else None
-                click.echo(json.dumps({"at": one.at.astimezone(UTC).isoformat(), "latency_ns": latency, "lost": lost}))
+                line = WatchedRequest(
+                    target=target,
+                    at=one.at.astimezone(UTC).isoformat(),
+                    latency_ns=one.latency_ns if isinstance(one, Answered) else None,
+                    lost=one.why if isinstance(one, WasLost) else None,
+                )
+                show_json_line(line.model_dump_json())

@@ -96,13 +96,7 @@ class MeasurementFailed(HowfarError):
 def measure(server: Server, effort: Effort) -> Distance:
     """The distance of a server. Raises MeasurementFailed with what was found until then, EngineError."""
     began = time.monotonic()
-    distance = Distance(
-        target=server.shown,
-        notes=server.notes,
-        began=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        product=None,
-        place=server.place,
-    )
+    distance = unmeasured(server)
     try:
         name, targets = find_addresses(server, effort.timeout_ns)
     except NameFailed as error:
@@ -132,6 +126,18 @@ def measure(server: Server, effort: Effort) -> Distance:
             )
         )
     raise AssertionError("a name has at least one address")
+
+
+def unmeasured(server: Server, failure: Failure | None = None) -> Distance:
+    """The record of a server at the beginning of a measurement, or of one that could not begin."""
+    return Distance(
+        target=server.shown,
+        notes=server.notes,
+        began=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        product=None,
+        place=server.place,
+        failure=failure,
+    )
 
 
 def find_addresses(server: Server, timeout_ns: int) -> tuple[Name | None, tuple[Target, ...]]:

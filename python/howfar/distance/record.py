@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+from howfar.errors import FailedCommand
 
 FORMAT: Literal[1] = 1
 """Raised when a field changes its meaning."""
@@ -267,12 +269,29 @@ class Distance(Part):
     limits: tuple[Limit, ...] = ()
     passed: bool | None = None
     """Whether no limit of `--fail-if` was crossed; None: none was given, or nothing was measured."""
+    exit_code: int = 0
+    """The exit code of the command."""
+
+
+class WatchedRequest(Part):
+    """One request of `--watch`."""
+
+    format: Literal[1] = FORMAT
+    target: str
+    """As it was given, without a password."""
+    at: str
+    """When it was answered or lost: UTC, in ISO 8601."""
+    latency_ns: int | None
+    """Since the moment at which it was due. None: it was lost."""
+    lost: str | None
+    """What came instead of an answer."""
 
 
 def schema_text() -> str:
-    """The schema as the text of its file."""
+    """The schema of all that `howfar TARGET --json` prints, as the text of its file."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "howfar, the distance of one server"}
-    made = {**Distance.model_json_schema(mode="serialization"), **head}
+    printed: TypeAdapter[object] = TypeAdapter(Distance | WatchedRequest | FailedCommand)
+    made = {**printed.json_schema(mode="serialization"), **head}
     return json.dumps(made, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 

@@ -14,9 +14,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from howfar.doctor.kind import Kind as Kind
+from howfar.errors import FailedCommand
 from howfar.stats.estimate import Estimate
 
 FORMAT = 1
@@ -316,9 +317,10 @@ class Examination(_Value):
 
 
 def schema_text() -> str:
-    """The schema as the text of its file."""
+    """The schema of what `howfar doctor --json` prints, as the text of its file."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "howfar, an examination by the doctor"}
-    made = {**Examination.model_json_schema(mode="serialization"), **head}
+    printed: TypeAdapter[object] = TypeAdapter(Examination | FailedCommand)
+    made = {**printed.json_schema(mode="serialization"), **head}
     return json.dumps(made, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
