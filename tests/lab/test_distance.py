@@ -122,6 +122,15 @@ def test_a_limit_ends_with_its_own_exit_code(server: Running) -> None:
     assert howfar("--fail-if", "p50>10s", url(server), HOWFAR_PASSWORD=server.password).returncode == 0
 
 
+def test_a_limit_of_p99_is_measured_with_as_many_requests_as_it_needs(server: Running) -> None:
+    words = ("--strict", "--fail-if", "p99>10s", url(server))
+    done = howfar("--json", *words, HOWFAR_PASSWORD=server.password)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["request"]["count"] == 368
+    few = howfar("--count", "100", *words, HOWFAR_PASSWORD=server.password)
+    assert few.returncode == 2 and "--count 368" in few.stderr
+
+
 def test_bandwidth_is_one_answer_of_8_mib(server: Running) -> None:
     found = measured("--bandwidth", url(server), HOWFAR_PASSWORD=server.password)
     if found["bandwidth"] is None:

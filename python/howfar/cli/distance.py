@@ -55,7 +55,13 @@ DURATION = _Duration()
 @click.option("--bandwidth", is_flag=True, help="Also fetch one answer of 8 MiB.")
 @click.option("--watch", is_flag=True, help="Ask again and again until Ctrl-C.")
 @click.option("--interval", type=DURATION, metavar="TIME", help="Between two requests of --watch.  [default: 1s]")
-@click.option("--fail-if", "fail_if", multiple=True, metavar="LIMIT", help="Exit with code 9 if, such as p95>2ms.")
+@click.option(
+    "--fail-if",
+    "fail_if",
+    multiple=True,
+    metavar="LIMIT",
+    help="Exit with code 9 if a figure is above, such as p95>2ms.",
+)
 @click.option("--strict", is_flag=True, help="An undecided limit fails, too.")
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Write the figures as CSV.")
@@ -77,6 +83,12 @@ def distance(target: str | None, **options: Any) -> int:
     from howfar.distance.resolve import NameFailed
 
     limits = [parse_limit(text) for text in options["fail_if"]]
+    for limit in limits:
+        if options["count"] is not None and options["count"] < limit.least_count:
+            raise UsageError(
+                f"--count {options['count']} is too few for {limit.text}: {limit.metric} needs {limit.least_count} requests",
+                f"Write --count {limit.least_count}, or leave it out.",
+            )
     try:
         server = _find(target, options)
         for text in server.notes:
@@ -211,7 +223,12 @@ def _measure(server: Server, limits: list[LimitExpression], options: dict[str, A
     from howfar.distance.limits import judge
     from howfar.distance.measure import Effort, measure
 
-    effort = Effort(timeout_ns=options["timeout"], bandwidth=options["bandwidth"], count=options["count"])
+    effort = Effort(
+        timeout_ns=options["timeout"],
+        bandwidth=options["bandwidth"],
+        count=options["count"],
+        least_count=max((limit.least_count for limit in limits), default=1),
+    )
     found = measure(server, effort)
     judged = tuple(judge(limit, found) for limit in limits)
     bad = {"crossed", "undecided"} if options["strict"] else {"crossed"}

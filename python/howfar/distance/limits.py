@@ -1,6 +1,6 @@
 """Limits for scripts and monitoring: `--fail-if 'p95>2ms'`. Pure.
 
-A limit is crossed only if the whole 95 % interval of the figure is beyond it, and passed only if the whole interval is not; between
+A limit is crossed only if the whole 95 % interval of the figure is above it, and passed only if the whole interval is not; between
 the two it is undecided. Figures without an interval (min, network, connect, name) count as they are.
 """
 
@@ -14,24 +14,29 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from howfar.distance.record import Bounds, Distance, Latencies, Limit, interval
+from howfar.distance.record import Bounds, Distance, Latencies, Limit, interval, least_count
 from howfar.errors import QuantityError, UsageError
 from howfar.units import parse_duration_ns
 
 _EXPRESSION: Final = re.compile(r"\s*([A-Za-z0-9_]+)\s*(>=|<=|>|<)\s*(\S.*?)\s*")
 _Z: Final = 1.96
+_SHARES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 Figure = tuple[float | None, Bounds | None]
 """A value and its 95 % interval; None: not measured, or without one."""
 
 
 @dataclass(frozen=True)
 class LimitExpression:
-    """A parsed limit: the metric, on which side of the threshold it fails, and the threshold."""
+    """A parsed limit: the metric, and the threshold above which it fails."""
 
     text: str
     metric: str
-    above: bool
     threshold_ns: float
+
+    @property
+    def least_count(self) -> int:
+        """Requests without which the limit can never be passed."""
+        return least_count(_SHARES[self.metric]) if self.metric in _SHARES else 1
 
 
 def parse_limit(text: str) -> LimitExpression:
@@ -49,7 +54,12 @@ def parse_limit(text: str) -> LimitExpression:
         threshold = parse_duration_ns(value)
     except QuantityError as error:
         raise UsageError(f"--fail-if: {error.message}", example) from error
-    return LimitExpression(text=text.strip(), metric=metric, above=sign.startswith(">"), threshold_ns=threshold)
+    if sign.startswith("<"):
+        raise UsageError(
+            f"--fail-if: {text.strip()} would fail where the server is near, as the limit names what fails",
+            f"Write {metric}>{value} to fail if {metric} is above {value}.",
+        )
+    return LimitExpression(text=text.strip(), metric=metric, threshold_ns=threshold)
 
 
 def judge(limit: LimitExpression, distance: Distance) -> Limit:
@@ -58,21 +68,21 @@ def judge(limit: LimitExpression, distance: Distance) -> Limit:
     verdict: Literal["crossed", "passed", "undecided"] = "undecided"
     if value is not None:
         low, high = bounds if bounds is not None else (value, value)
-        near, far = (low, high) if limit.above else (high, low)
-        sign = 1 if limit.above else -1
-        if near is not None and sign * near > sign * limit.threshold_ns:
+        if low is not None and low > limit.threshold_ns:
             verdict = "crossed"
-        elif far is not None and sign * far <= sign * limit.threshold_ns:
+        elif high is not None and high <= limit.threshold_ns:
             verdict = "passed"
     return Limit(expression=limit.text, value_ns=value, interval_ns=bounds, verdict=verdict)
 
 
-def _percentile(share: float) -> Callable[[Distance], Figure]:
+def _percentile(name: str) -> Callable[[Distance], Figure]:
+    share = _SHARES[name]
+
     def read(distance: Distance) -> Figure:
         request = distance.request
         if request is None:
             return None, None
-        value = {0.5: request.p50_ns, 0.95: request.p95_ns, 0.99: request.p99_ns}[share]
+        value: int | None = getattr(request, f"{name}_ns")
         return (None, None) if value is None else (value, interval(sorted(request.samples_ns), share))
 
     return read
@@ -107,9 +117,7 @@ def _plain(read: Callable[[Distance], float | None]) -> Callable[[Distance], Fig
 
 METRICS: Final[Mapping[str, Callable[[Distance], Figure]]] = {
     "min": _plain(lambda one: None if one.request is None else one.request.min_ns),
-    "p50": _percentile(0.5),
-    "p95": _percentile(0.95),
-    "p99": _percentile(0.99),
+    **{name: _percentile(name) for name in _SHARES},
     "mean": _mean_figure,
     "network": _plain(lambda one: one.network_ns),
     "connect": _plain(

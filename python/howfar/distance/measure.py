@@ -76,6 +76,8 @@ class Effort:
     bandwidth: bool = False
     count: int | None = None
     """Requests instead of as many as the time allows, at most 500."""
+    least_count: int = 1
+    """Requests that are sent in any case, however long they take."""
 
 
 class MeasurementFailed(HowfarError):
@@ -289,8 +291,11 @@ class _Measuring:
     def _requests(self) -> _Samples:
         """As many requests as count and time allow."""
         query, ping = self.requests.query, ()
-        if self.effort.count is not None:
-            asked = self.session.ask([query], self.effort.count, _NO_LIMIT_NS)
+        count = self.effort.count
+        if count is None and self.effort.least_count > 2 * _ROUNDS:
+            count = self.effort.least_count
+        if count is not None:
+            asked = self.session.ask([query], count, _NO_LIMIT_NS)
             return _Samples(list(asked.latencies_ns[0]), [], asked.refusals[0], None, asked)
         # Not the cold request, which may have opened a connection behind a pooler.
         first_ns = self.session.ask([query], 1, _SECOND_NS).latencies_ns[0][0]
@@ -301,9 +306,12 @@ class _Measuring:
             refused_before, ping_refusal, refused_after = asked.refusals
             return _Samples(in_order, list(pings), refused_before or refused_after, ping_refusal, asked)
         pinged = self.session.ask([ping], _FAR_PINGS, _SECOND_NS)
+        most = MOST_REQUESTS - 3 * _FAR_PINGS
         left_ns = int((_MOST_SECONDS - (time.monotonic() - self.began)) * _SECOND_NS)
         within_ns = min(max(_ROUNDS_WITHIN_NS, first_ns * _LEAST), max(left_ns, first_ns))
-        asked = self.session.ask([query], MOST_REQUESTS - 3 * _FAR_PINGS, within_ns)
+        if 2 * first_ns * self.effort.least_count > within_ns:
+            most, within_ns = self.effort.least_count, _NO_LIMIT_NS
+        asked = self.session.ask([query], most, within_ns)
         pings = pinged.latencies_ns[0]
         return _Samples(list(asked.latencies_ns[0]), list(pings), asked.refusals[0], pinged.refusals[0], asked)
 

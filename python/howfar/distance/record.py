@@ -65,6 +65,11 @@ def interval(ordered: Sequence[int], share: float, level: float = 0.95) -> Bound
     return None if least is None else ordered[least - 1], None if most is None else ordered[most - 1]
 
 
+def least_count(share: float, level: float = 0.95) -> int:
+    """Samples without which `interval` has no limits on one side: so many may all lie on the other side by chance."""
+    return math.ceil(math.log((1 - level) / 2) / math.log(max(share, 1 - share)))
+
+
 def _binomial(count: int, hits: int, share: float) -> float:
     choose = math.lgamma(count + 1) - math.lgamma(hits + 1) - math.lgamma(count - hits + 1)
     return math.exp(choose + hits * math.log(share) + (count - hits) * math.log(1 - share))
