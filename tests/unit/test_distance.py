@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import socket
@@ -24,7 +25,8 @@ from howfar.distance.resolve import NameFailed, lookup
 from howfar.doctor.peer_location import Fact as PeerFact
 from howfar.doctor.peer_location import PeerLocation
 from howfar.doctor.procfs import Process
-from howfar.engine.messages import Opened
+from howfar.engine.messages import Asked, Opened
+from howfar.engine.process import parse_event
 from howfar.errors import UsageError
 from howfar.services import ServiceName
 
@@ -237,6 +239,19 @@ def test_the_documented_bounds_hold_for_what_is_sent() -> None:
     others = 2 + max(len(one.identity) for one in requests.REQUESTS.values())
     assert 3 * measure._ROUNDS + others <= MOST_REQUESTS and distance.MOST_COUNT + others <= MOST_REQUESTS
     assert measure.NEAR_CONNECTS <= MOST_CONNECTS
+
+
+@given(st.text(), st.text(min_size=1))
+def test_what_a_server_says_of_an_error_is_one_line_that_does_not_act(message: str, refusal: str) -> None:
+    failed = {"event": "failed", "code": "server_error", "message": message, "advice": "a\nb"}
+    asked = {"event": "asked", "began_ns": 1, "late_ns": 0, "latencies_ns": [[1]], "refusals": [refusal, None], "lost": failed,
+             "min_rtt_ns": None, "retransmits": None}  # fmt: skip
+    read = parse_event(json.dumps(asked))
+    assert isinstance(read, Asked) and read.lost is not None and read.refusals[0] is not None
+    assert all(
+        one.isprintable() or one == "\u00a0" for one in (read.lost.message + read.refusals[0]).replace("\u3000", "")
+    )
+    assert read.lost.advice == "a\nb", "that is howfar's own"
 
 
 # ---------------------------------------------------------------- limits

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, field_validator, model_validator
+
+from howfar.terminal_text import one_line
 
 
 class Message(BaseModel):
@@ -13,6 +15,14 @@ class Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
     rules: ClassVar[dict[str, Callable[[Any], None]]] = {}
     """Rules by the name of the type: they raise ValueError when its fields do not fit each other (`rules.py`)."""
+
+    @field_validator("message", "refusal", "refusals", "server_version", check_fields=False)
+    @classmethod
+    def _clean(cls, text: Any) -> Any:
+        """What a server says of itself, or of an error, is one line, without characters that act on a terminal."""
+        if isinstance(text, tuple):
+            return tuple(cls._clean(one) for one in text)
+        return one_line(text) if isinstance(text, str) else text
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
