@@ -253,11 +253,17 @@ def _instead_of_command(word: str, known: Sequence[str], group: str) -> str:
         return f"It is a plan: `howfar run {word}` runs it.\n"
     if word in _SERVERS:
         return f"For your server: {LIKE_TARGET}. For one in the laboratory: `howfar run paths --server {_SERVERS[word]}`.\n"
+    as_host = f"As a host: `howfar {word}:3306` (MySQL), :5432 (PostgreSQL), :6379 (Redis) or :11211 (Memcached).\n"
     if (near := nearest(word, [*known, *meant])) is not None:
-        return f"Use {meant[near]}.\n" if near in meant else f"Did you mean `howfar {near}`?\n"
-    if plan is not None:
+        command = f"Use {meant[near]}.\n" if near in meant else f"Did you mean `howfar {near}`?\n"
+        return command + as_host if _HOST.search(word) else command
+    if plan is not None and not _HOST.search(word):
         return f"Did you mean `howfar run {plan}`?\n"
-    return f"For a database: {LIKE_TARGET}. A bare word is a command, never a host; `howfar help` lists the commands.\n"
+    return f"For a database: {LIKE_TARGET}.\n{as_host}`howfar help` lists the commands.\n"
+
+
+_HOST = re.compile(r"[0-9]|db|sql|pg|host|srv|redis|cache|prod|stag|primary|replica")
+"""What names of hosts often contain."""
 
 
 _SERVERS = {
