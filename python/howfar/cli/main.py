@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
@@ -34,48 +34,43 @@ _NAMELESS = "\0"
 """The word that stands before its arguments once they are recognised; no argument can be this."""
 
 
-class _Entry(NamedTuple):
-    """A command: where it is, and its line in the help."""
-
-    where: str
-    says: str
-
-
-_DISTANCE = _Entry("howfar.cli.distance:distance", "Say how far a database is, and what that means for a page.")
-_GROUPS: dict[str, dict[str, _Entry]] = {
+_DISTANCE = "Say how far a database is, and what that means for a page."
+_GROUPS: dict[str, dict[str, str]] = {
     "Your database": {
-        "doctor": _Entry("howfar.cli.doctor:doctor", "Examine this machine's database servers; say what to change."),
-        "load": _Entry("howfar.cli.load:load", "Load-test your own server as sysbench and pgbench do."),
+        "doctor": "Examine this machine's database servers; say what to change.",
+        "load": "Load-test your own server as sysbench and pgbench do.",
     },
     "Your application": {
-        "slope": _Entry("howfar.cli.slope:slope", "Count the round trips that your application waits for."),
-        "record": _Entry("howfar.cli.record:record", "Record its round trips: which statements, how long."),
-        "mark": _Entry("howfar.cli.mark:mark", "Run a command as a named page of the recording in progress."),
-        "predict": _Entry("howfar.cli.predict:predict", "Predict its pages on another path; say what to change."),
-        "replay": _Entry("howfar.cli.replay:replay", "Repeat the round trips of a recording on another path."),
+        "slope": "Count the round trips that your application waits for.",
+        "record": "Record its round trips: which statements, how long.",
+        "mark": "Run a command as a named page of the recording in progress.",
+        "predict": "Predict its pages on another path; say what to change.",
+        "replay": "Repeat the round trips of a recording on another path.",
     },
     "Your servers": {
-        "hosts": _Entry("howfar.cli.hosts:hosts", "Join your own hosts, show the network between them."),
+        "hosts": "Join your own hosts, show the network between them.",
     },
     "Laboratory": {
-        "run": _Entry("howfar.cli.run:run", "Run an experiment and report the result."),
-        "resume": _Entry("howfar.cli.resume:resume", "Continue a run without repeating finished trials."),
-        "confirm": _Entry("howfar.cli.resume:confirm", "Test each limit that a run named by changing it."),
-        "report": _Entry("howfar.cli.report:report", "Show a run, or write HTML, Markdown, CSV or JSON."),
-        "compare": _Entry("howfar.cli.compare:compare", "Compare two runs."),
-        "plans": _Entry("howfar.cli.plans:plans", "List the experiments and how long they take, or show one."),
-        "lab": _Entry("howfar.cli.lab:lab", "Run any program inside the laboratory."),
-        "links": _Entry("howfar.cli.links:links", "List the named links, or show one."),
-        "servers": _Entry("howfar.cli.servers:servers", "List the servers for the laboratory, or install another."),
+        "run": "Run an experiment and report the result.",
+        "resume": "Continue a run without repeating finished trials.",
+        "confirm": "Test each limit that a run named by changing it.",
+        "report": "Show a run, or write HTML, Markdown, CSV or JSON.",
+        "compare": "Compare two runs.",
+        "plans": "List the experiments and how long they take, or show one.",
+        "lab": "Run any program inside the laboratory.",
+        "links": "List the named links, or show one.",
+        "servers": "List the servers for the laboratory, or install another.",
     },
     "howfar itself": {
-        "bench": _Entry("howfar.cli.bench:bench", "Measure howfar's own overhead."),
-        "help": _Entry("howfar.cli.help:help_command", "Show the help of a command, or write man pages."),
-        "completion": _Entry("howfar.cli.completion:completion", "Write what completes commands in your shell."),
-        "version": _Entry("howfar.cli.help:version", "Show the versions of howfar and its engine."),
+        "bench": "Measure howfar's own overhead.",
+        "help": "Show the help of a command, or write man pages.",
+        "completion": "Write what completes commands in your shell.",
+        "version": "Show the versions of howfar and its engine.",
     },
 }
-_COMMANDS = {name: entry for group in _GROUPS.values() for name, entry in group.items()}
+_COMMANDS = {name: says for group in _GROUPS.values() for name, says in group.items()}
+"""Each command and its line in the help. It is the function of its name in the module of its name, but for:"""
+_ELSEWHERE = {"confirm": ("resume", "confirm"), "help": ("help", "help_command"), "version": ("help", "version")}
 
 
 def looks_like_target(word: str) -> bool:
@@ -98,13 +93,14 @@ class Front(Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        entry = _DISTANCE if cmd_name in (_NAMELESS, TARGET) else _COMMANDS.get(cmd_name)
-        if entry is None:
+        nameless = cmd_name in (_NAMELESS, TARGET)
+        if not nameless and cmd_name not in _COMMANDS:
             return None
-        module, attribute = entry.where.split(":")
-        command = getattr(import_module(module), attribute)
+        name = "distance" if nameless else cmd_name
+        module, attribute = _ELSEWHERE.get(name, (name, name))
+        command = getattr(import_module(f"howfar.cli.{module}"), attribute)
         assert isinstance(command, click.Command), f"{cmd_name} is a command"
-        if entry is _DISTANCE:
+        if nameless:
             command.context_class = _NamelessContext
         return command
 
@@ -147,9 +143,7 @@ class Front(Group):
         from click.shell_completion import CompletionItem
 
         if not incomplete.startswith("-"):  # by the table, which imports no command
-            return [
-                CompletionItem(name, help=_COMMANDS[name].says) for name in _COMMANDS if name.startswith(incomplete)
-            ]
+            return [CompletionItem(name, help=_COMMANDS[name]) for name in _COMMANDS if name.startswith(incomplete)]
         command = self.get_command(ctx, _NAMELESS)
         assert command is not None, "the command without a name is there"
         of_target = command.shell_complete(click.Context(command, ctx, ""), incomplete)
@@ -162,9 +156,9 @@ class Front(Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         longest = max(map(len, _COMMANDS))
         for title, entries in _GROUPS.items():
-            rows = [(name, entry.says) for name, entry in entries.items()]
+            rows = list(entries.items())
             if title == "Your database":
-                rows.insert(0, (TARGET, _DISTANCE.says))
+                rows.insert(0, (TARGET, _DISTANCE))
             with formatter.section(title):
                 formatter.write_dl([(f"{name:<{longest}}", says) for name, says in rows])
 
