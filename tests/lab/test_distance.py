@@ -362,5 +362,20 @@ def test_a_bare_address_that_is_no_server_is_a_failure_of_its_own(speak: Callabl
     assert found["target"] == f"127.0.0.1:{port}"
 
 
+@pytest.mark.parametrize("kind", ["", "redis"])
+def test_an_error_of_several_lines_is_one_line(kind: str) -> None:
+    forged = b"-ERR\thowever\x1b[2J\x85howfar: a line that\xe2\x80\xa8howfar: is no line\r\n"
+    with refusing(forged) as port:
+        done = howfar(f"{kind}://127.0.0.1:{port}" if kind else f"127.0.0.1:{port}")
+    assert done.returncode == 11 and re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028]", done.stderr) is None
+    assert not any(line.startswith(("howfar: a", "howfar: is")) for line in done.stderr.splitlines())
+
+
+@pytest.mark.parametrize("words", [("--timeout", "1us"), ("--timeout", "9ms", "--watch")])
+def test_a_limit_shorter_than_a_handshake_is_refused(words: tuple[str, ...]) -> None:
+    done = howfar(*words, f"redis://127.0.0.1:{free_port()}")
+    assert done.returncode == 2 and "10ms" in done.stderr and "firewall" not in done.stderr
+
+
 def test_two_formats_on_one_output_are_refused() -> None:
     assert howfar("--json", "--csv", "redis://127.0.0.1:1").returncode == 2

@@ -42,6 +42,26 @@ def test_a_screen_fits_a_terminal_of_24_lines_and_80_columns(name: str) -> None:
     assert max(map(len, lines)) <= WIDTH
 
 
+@pytest.mark.parametrize("width", range(40, 81))
+@pytest.mark.parametrize("name", SCREENS)
+def test_a_screen_fits_a_narrow_terminal_and_keeps_its_figures(name: str, width: int) -> None:
+    narrow, wide = render(SCREENS[name](), width), render(SCREENS[name]()).splitlines()
+    assert max(map(len, narrow.splitlines())) <= width
+    # Of the rest, some can be spared where there are too many lines.
+    for start in (
+        wide[0],
+        "one request",
+        "  network",
+        "new connection",
+        "a page of",
+        "  reused",
+        "  new ",
+        "  another region",
+    ):
+        for line in (line for line in wide if line.startswith(start)):
+            assert {word for word in line.split() if word.replace(".", "").isdigit()} <= {*narrow.split()}, narrow
+
+
 @pytest.mark.parametrize("name", SCREENS)
 def test_the_text_has_no_time_that_json_lacks(name: str) -> None:
     """Every time on the screen is a field of the record, or a difference that is named as one."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from howfar.cli.exit_codes import LIMIT_CROSSED, REFUSED, UNREACHABLE
-from howfar.cli.screen import json_option, note, program, show_json
+from howfar.cli.screen import json_option, note, program, show_json, width
 from howfar.errors import QuantityError, RunFileError, UsageError
-from howfar.units import counted, parse_duration_ns
+from howfar.units import counted, format_duration_ns, parse_duration_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 MOST_COUNT = 490
 """Of the 500 requests some identify the server."""
+LEAST_TIMEOUT_NS = 10_000_000
 
 
 class _Duration(click.ParamType[int]):
@@ -112,7 +113,12 @@ def distance(target: str | None, **options: Any) -> int:
 
 
 def _check_options(options: dict[str, Any]) -> None:
-    """Refuse options that would be ignored. Raises UsageError."""
+    """Refuse options that would be ignored, or leave no time. Raises UsageError."""
+    if options["timeout"] < LEAST_TIMEOUT_NS:
+        raise UsageError(
+            f"--timeout {format_duration_ns(options['timeout'])} is shorter than a step of a connection may take",
+            f"Give each step {format_duration_ns(LEAST_TIMEOUT_NS)} or more; a distant server needs more.",
+        )
     if options["watch"]:
         given = [name for name in ("fail_if", "strict", "as_csv", "prometheus", "bandwidth") if options[name]]
         if given:
@@ -239,7 +245,7 @@ def _measure(server: Server, limits: list[LimitExpression], options: dict[str, A
     if not (options["as_json"] or options["as_csv"]):
         from howfar.distance import screen
 
-        click.echo("\n".join([screen.render(found), *map(screen.limit_line, judged)]))
+        click.echo("\n".join([screen.render(found, min(width(), screen.WIDTH)), *map(screen.limit_line, judged)]))
     return code
 
 

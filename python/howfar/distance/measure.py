@@ -62,6 +62,8 @@ _ROUNDS_WITHIN_NS = 2 * _SECOND_NS
 _FAR_PINGS = 5
 _LEAST = 60
 """Requests without which there is no p95."""
+_SYN_AGAIN_NS = _SECOND_NS
+"""After which Linux sends a SYN again: one that waits less may only be on its way."""
 _NO_LIMIT_NS = 3600 * _SECOND_NS
 _MOST_SECONDS = 5.2
 """Time from the beginning of the measurement at which a far server is asked no more."""
@@ -185,7 +187,9 @@ def _not_opened(distance: Distance, server: Server, failed: NotOpened) -> Distan
         host, waited = server.place.removeprefix("at "), failed.waited_ns / 1e9
         says = f"{host} does not answer: {counted(syns, 'SYN')} in {waited:.1f} s, no refusal"
         advice = (
-            "A closed port refuses at once: a firewall drops the packets, or the host is down. "
+            "The host may be farther away than this limit: raise --timeout."
+            if failed.waited_ns < _SYN_AGAIN_NS
+            else "A closed port refuses at once: a firewall drops the packets, or the host is down. "
             "Allow this machine to reach that port, or correct the address."
         )
     failure = Failure(
@@ -196,13 +200,9 @@ def _not_opened(distance: Distance, server: Server, failed: NotOpened) -> Distan
         waited_ns=failed.waited_ns,
         syn_count=syns,
     )
-    steps = tuple(StepTime(name=one.name, took_ns=one.took_ns, round_trips=one.round_trips) for one in failed.steps)
-    update: dict[str, object] = {"failure": failure}
-    if steps:
-        total = sum(one.took_ns for one in steps)
-        trips = sum(one.round_trips for one in steps)
-        update["connection"] = NewConnection(count=0, took_ns=total, steps=steps, round_trips=trips, first_ns=total)
-    return distance.model_copy(update=update)
+    return distance.model_copy(
+        update={"failure": failure, "connection": connection_of([failed]) if failed.steps else None}
+    )
 
 
 @dataclass(frozen=True)
@@ -358,20 +358,20 @@ def _is_socket(path: str) -> bool:
         return False
 
 
-def _took(opened: Opened) -> int:
-    return sum(step.took_ns for step in opened.steps)
+def _took(attempt: Opened | NotOpened) -> int:
+    return sum(step.took_ns for step in attempt.steps)
 
 
-def connection_of(opened: Sequence[Opened]) -> NewConnection:
-    """The medians of connections, step by step; all of them had the same steps."""
+def connection_of(attempts: Sequence[Opened | NotOpened]) -> NewConnection:
+    """The medians of connections, step by step, all of which had the same steps; or the steps of one that was not opened."""
     steps = []
-    for position, step in enumerate(opened[-1].steps):
-        times = [one.steps[position].took_ns for one in opened if len(one.steps) > position]
+    for position, step in enumerate(attempts[-1].steps):
+        times = [one.steps[position].took_ns for one in attempts if len(one.steps) > position]
         steps.append(StepTime(name=step.name, took_ns=round(statistics.median(times)), round_trips=step.round_trips))
     return NewConnection(
-        count=len(opened),
-        took_ns=round(statistics.median(_took(one) for one in opened)),
+        count=sum(isinstance(one, Opened) for one in attempts),
+        took_ns=round(statistics.median(_took(one) for one in attempts)),
         steps=tuple(steps),
-        round_trips=sum(step.round_trips for step in opened[-1].steps),
-        first_ns=_took(opened[0]),
+        round_trips=sum(step.round_trips for step in attempts[-1].steps),
+        first_ns=_took(attempts[0]),
     )

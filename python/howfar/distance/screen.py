@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from howfar.distance.record import NOT_VERIFIED, Distance, Encryption, Limit, NewConnection, StepName
 
@@ -40,9 +42,28 @@ def plain(value: float) -> str:
     return f"{value:.3f}"
 
 
-def render(distance: Distance) -> str:
-    """The screen of a measurement that has an answer."""
-    parts = list(_parts(distance))
+class _Row(NamedTuple):
+    """A label and its text, in so many lines at most."""
+
+    label: str
+    text: str
+    lines: int = 2
+
+
+class _Cells(NamedTuple):
+    """A row of the table of pages; the first of the remarks that fits is shown."""
+
+    label: str
+    cells: Sequence[object]
+    remarks: Sequence[str]
+
+
+_Line = _Row | _Cells | str
+
+
+def render(distance: Distance, width: int = WIDTH) -> str:
+    """The screen of a measurement that has an answer, in at least 40 columns."""
+    parts = [(spare, [text for line in lines for text in _wrapped(line, width)]) for spare, lines in _parts(distance)]
     while sum(len(lines) for _, lines in parts) > LINES and any(spare for spare, _ in parts):
         parts.remove(max(parts, key=lambda part: part[0]))
     return "\n".join(line for _, lines in parts for line in lines)
@@ -60,9 +81,9 @@ def headline(distance: Distance) -> str:
     return f"{who} {distance.place} is {shown(distance.request.p50_ns)} away."
 
 
-def _parts(distance: Distance) -> Iterator[tuple[int, list[str]]]:
+def _parts(distance: Distance) -> Iterator[tuple[int, list[_Line]]]:
     """Lines that belong together, and how easily they can be spared: 0, never."""
-    yield 0, textwrap.wrap(headline(distance), WIDTH, break_on_hyphens=False, max_lines=2, placeholder=" …")
+    yield 0, [headline(distance)]
     yield 0, [""]
     yield 0, _request(distance)
     if distance.bandwidth is not None or distance.bandwidth_refusal is not None:
@@ -74,8 +95,10 @@ def _parts(distance: Distance) -> Iterator[tuple[int, list[str]]]:
     yield 0, [""]
     yield 0, _pages(distance)
     for other in distance.elsewhere:
-        rtt = "about, by its socket here" if other.rtt_ns is None else f"if the RTT were {other.rtt_ns / 1e6:g} ms"
-        yield 2 if other.name == "another zone" else 0, [_page_row(f"  {other.name}", other.kept_ns, rtt)]
+        rtt: Sequence[str] = ("about, by its socket here",)
+        if other.rtt_ns is not None:
+            rtt = f"if the RTT were {other.rtt_ns / 1e6:g} ms", f"RTT {other.rtt_ns / 1e6:g} ms"
+        yield 2 if other.name == "another zone" else 0, [_page_row(f"  {other.name}", other.kept_ns, *rtt)]
     yield 0, [""]
     if distance.light_km is not None:
         km = plain(distance.light_km)
@@ -83,42 +106,52 @@ def _parts(distance: Distance) -> Iterator[tuple[int, list[str]]]:
     yield 0, [_next(distance)]
 
 
-def _row(label: str, text: str, lines: int = 2) -> list[str]:
+def _wrapped(line: _Line, width: int) -> list[str]:
+    most = math.ceil(WIDTH / width)
+    match line:
+        case _Row(label, text, lines):
+            first, indent, most = f"{label:<{_INDENT}}", " " * _INDENT, most * lines
+        case _Cells(label, cells, remarks):
+            size = 10 if width >= _INDENT + 30 else 8
+            row = f"{label:<{_INDENT}}" + "".join(f"{cell:>{size}}" for cell in cells)
+            return [next((whole for one in remarks if len(whole := f"{row}  {one}") <= width), row)]
+        case text:
+            label = first = indent = ""
+            most *= 2
     wrapped = textwrap.wrap(
         _NUMBER.sub("\\1\N{NO-BREAK SPACE}", text),
-        WIDTH,
-        initial_indent=f"{label:<{_INDENT}}",
-        subsequent_indent=" " * _INDENT,
+        width,
+        initial_indent=first,
+        subsequent_indent=indent,
         break_long_words=True,
         break_on_hyphens=False,
-        max_lines=lines,
+        max_lines=most,
         placeholder=" …",
     )
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in wrapped] or [label]
+    return [one.replace("\N{NO-BREAK SPACE}", " ") for one in wrapped] or [label]
 
 
-def _request(distance: Distance) -> list[str]:
+def _request(distance: Distance) -> list[_Line]:
     request, ping = distance.request, distance.ping
     assert request is not None, "it was measured"
     factor, unit = unit_of(request.p50_ns)
     named = [("min", request.min_ns), ("p50", request.p50_ns), ("p95", request.p95_ns), ("p99", request.p99_ns)]
     figures = [f"{name} {plain(ns / factor)}" for name, ns in (*named, ("mean", request.mean_ns)) if ns is not None]
-    rows = _row("one request", f"{'  '.join(figures)} {unit}")
+    rows: list[_Line] = [_Row("one request", f"{'  '.join(figures)} {unit}")]
     count = f"{request.count} x {request.request}"
     if distance.network_ns is not None:
         rest = max(request.p50_ns - distance.network_ns, 0)
-        rows += _row("  network", f"{shown(distance.network_ns)} (TCP handshake); everything else: {shown(rest)}")
+        rows.append(_Row("  network", f"{shown(distance.network_ns)} (TCP handshake); everything else: {shown(rest)}"))
     if ping is not None:
         refused = "" if ping.refusal is None else f"; the server refused each ping: {ping.refusal}"
-        rows += _row(
-            "  ping", f"{shown(ping.p50_ns)} ({ping.request}); {count}, {ping.count} pings, one at a time{refused}"
-        )
+        counts = f"{count}, {ping.count} pings, one at a time{refused}"
+        rows.append(_Row("  ping", f"{shown(ping.p50_ns)} ({ping.request}); {counts}"))
     else:
-        rows += _row("", f"{count}, one at a time")
+        rows.append(_Row("", f"{count}, one at a time"))
     return rows
 
 
-def _connection(distance: Distance) -> list[str]:
+def _connection(distance: Distance) -> list[_Line]:
     connection = distance.connection
     assert connection is not None, "it was measured"
     parts = [f"name {shown(distance.name.took_ns)}"] if distance.name is not None else []
@@ -128,7 +161,7 @@ def _connection(distance: Distance) -> list[str]:
     cold, request = distance.first_request_ns, distance.request
     if cold is not None and request is not None and cold > max(_COLD * request.p50_ns, _COLD_NS):
         text += f"; first request {shown(cold)}"
-    return _row("new connection", text)
+    return [_Row("new connection", text)]
 
 
 def _how(connection: NewConnection) -> str:
@@ -170,7 +203,7 @@ def step_name(distance: Distance, name: StepName) -> str:
     return _STEPS.get(name, name)
 
 
-def _path(distance: Distance) -> list[str]:
+def _path(distance: Distance) -> list[_Line]:
     path, encryption = distance.path, distance.encryption
     if path is None:
         return []
@@ -181,26 +214,28 @@ def _path(distance: Distance) -> list[str]:
         parts.append(_verified(encryption))
     elif path.kind not in ("socket", "loopback"):
         parts.append("not encrypted")
-    return _row("path", "; ".join(parts))
+    return [_Row("path", "; ".join(parts))]
 
 
-def _between(distance: Distance) -> list[str]:
+def _between(distance: Distance) -> list[_Line]:
     facts = distance.path.between if distance.path is not None else ()
-    return _row("", f"{facts[0].says}: {facts[0].evidence}") if facts else []
+    return [_Row("", f"{facts[0].says}: {facts[0].evidence}")] if facts else []
 
 
-def _failed_addresses(distance: Distance) -> list[str]:
+def _failed_addresses(distance: Distance) -> list[_Line]:
     """The first address of the name that did not take the connection, and so delays every new one."""
     failed = [one for one in (distance.name.addresses if distance.name is not None else ()) if one.state == "failed"]
-    return _row("", f"first tried {failed[0].address}: {failed[0].why}", lines=1) if failed else []
+    return [_Row("", f"first tried {failed[0].address}: {failed[0].why}", lines=1)] if failed else []
 
 
-def _bandwidth(distance: Distance) -> list[str]:
+def _bandwidth(distance: Distance) -> list[_Line]:
     found = distance.bandwidth
     if found is None:
-        return _row("  8 MiB", distance.bandwidth_refusal or "", lines=1)
+        return [_Row("  8 MiB", distance.bandwidth_refusal or "", lines=1)]
     rate = found.bytes * 8e3 / max(found.took_ns, 1)
-    return _row("  8 MiB", f"{shown(found.took_ns)} for one answer: {plain(rate)} Mbit/s, slow start included", lines=1)
+    return [
+        _Row("  8 MiB", f"{shown(found.took_ns)} for one answer: {plain(rate)} Mbit/s, slow start included", lines=1)
+    ]
 
 
 def _verified(encryption: Encryption) -> str:
@@ -210,17 +245,17 @@ def _verified(encryption: Encryption) -> str:
     return f"{version} {encryption.handshake} handshake, verified by {encryption.verified}"
 
 
-def _pages(distance: Distance) -> list[str]:
-    requests = "".join(f"{page.requests:>10}" for page in distance.pages)
+def _pages(distance: Distance) -> list[_Line]:
+    counts = [page.requests for page in distance.pages]
     return [
-        f"{'a page of':<{_INDENT}}{requests}  requests in turn waits",
+        _Cells("a page of", counts, ("requests in turn waits", "requests")),
         _page_row("  reused", [page.kept_ns for page in distance.pages], "over an open connection"),
         _page_row("  new", [page.new_ns for page in distance.pages], "over a new connection"),
     ]
 
 
-def _page_row(label: str, times_ns: Sequence[int], remark: str) -> str:
-    return f"{label:<{_INDENT}}" + "".join(f"{shown(one):>10}" for one in times_ns) + f"  {remark}".rstrip()
+def _page_row(label: str, times_ns: Sequence[int], *remarks: str) -> _Cells:
+    return _Cells(label, [shown(one) for one in times_ns], remarks)
 
 
 def _next(distance: Distance) -> str:
