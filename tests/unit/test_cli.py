@@ -28,6 +28,7 @@ from howfar.errors import LabError, MissingError, SandboxForbidden, ServerMissin
 from howfar.lab.cache import cache_home, work_directory
 from howfar.store.run_file import read_run
 
+PROGRAM = "import sys; from howfar.cli import main; sys.exit(main())"
 Howfar = Callable[..., tuple[int, str, str]]
 
 
@@ -497,14 +498,29 @@ def test_the_json_of_a_wrapped_program_is_its_own(howfar: Howfar) -> None:
 @pytest.mark.parametrize("words", ["version", "plans", "links --json", "--json 127.0.0.1:1", "nosuch --json"])
 @pytest.mark.parametrize("redirection", [">&-", ">/dev/full"])
 def test_a_result_that_cannot_be_written_is_an_error(words: str, redirection: str) -> None:
-    script = "import sys; from howfar.cli import main; sys.exit(main())"
     done = subprocess.run(
-        ["sh", "-c", f'"$0" -c "$1" {words} {redirection}', sys.executable, script], capture_output=True, text=True
+        ["sh", "-c", f'"$0" -c "$1" {words} {redirection}', sys.executable, PROGRAM], capture_output=True, text=True
     )
     assert done.returncode == 6 and "writing the output failed" in done.stderr, done.stderr
 
 
 def test_a_closed_stdout_does_not_change_an_ending_without_output() -> None:
-    script = "import sys; from howfar.cli import main; sys.exit(main())"
-    done = subprocess.run(["sh", "-c", '"$0" -c "$1" nosuch >&-', sys.executable, script], capture_output=True)
+    done = subprocess.run(["sh", "-c", '"$0" -c "$1" nosuch >&-', sys.executable, PROGRAM], capture_output=True)
     assert done.returncode == 2
+
+
+@pytest.mark.parametrize("kilobytes", [20_000, 110_000, 150_000, 180_000, 240_000, 300_000, 400_000])
+def test_a_limit_of_memory_ends_with_its_own_code_or_changes_nothing(kilobytes: int) -> None:
+    """[cli-9]"""
+    command = f'ulimit -v {kilobytes}; exec "$0" -c "{PROGRAM}" report --example --csv'
+    done = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True, timeout=60)
+    assert done.returncode in (0, 12), done.stderr
+    assert "Traceback" not in done.stderr and ("not have enough memory" in done.stderr) is bool(done.returncode)
+
+
+@pytest.mark.parametrize("files", [6, 8])
+def test_a_limit_of_open_files_is_called_that(files: int) -> None:
+    command = f'ulimit -n {files}; exec "$0" -c "{PROGRAM}" --json redis://127.0.0.1:1'
+    done = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True)
+    assert done.returncode == 12 and "ulimit -n" in done.stderr and "setup" not in done.stderr
+    assert json.loads(done.stdout)["failure"]["code"] == "resources"

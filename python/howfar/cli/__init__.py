@@ -3,9 +3,24 @@
 
 def main() -> int:
     """Entry point of the `howfar` command. Returns the exit code."""
-    from howfar.cli.hide_arguments import hide_passwords
+    try:
+        from howfar.cli.hide_arguments import hide_passwords
 
-    hide_passwords()
-    from howfar.cli.main import run_command_line
-
+        hide_passwords()
+        from howfar.cli.main import run_command_line
+    except (ImportError, MemoryError, OSError) as error:
+        return _not_started(error)
     return run_command_line()
+
+
+def _not_started(error: Exception) -> int:
+    """The exit code of a program that could not load itself, after saying so. Raises the error if it is no lack of memory or files."""
+    import os
+
+    from howfar.cli.exit_codes import NO_MEMORY
+    from howfar.cli.memory import lacks_memory
+
+    if not isinstance(error, OSError) and not lacks_memory(error):
+        raise error
+    os.write(2, b"howfar: this process may not have enough memory or open files (ulimit -v, -n)\n")
+    return NO_MEMORY

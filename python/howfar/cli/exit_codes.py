@@ -27,7 +27,7 @@ EXIT_CODES: tuple[tuple[int, str], ...] = (
     (LIMIT_CROSSED, "`howfar TARGET --fail-if` found its limit crossed"),
     (UNREACHABLE, "the database cannot be reached: unknown name, no connection, no TLS, or silence"),
     (REFUSED, "the database refused: wrong password, or an account without rights"),
-    (NO_MEMORY, "out of memory, or of the processes that this account may have"),
+    (NO_MEMORY, "out of memory, of open files, or of the processes that this account may have"),
     (BUG, "a bug in howfar"),
     (INTERRUPTED, "interrupted; the run file holds every finished trial"),
     (BROKEN_PIPE, "the reader of the output went away, as with `| head`"),

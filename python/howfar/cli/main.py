@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from howfar.cli.exit_codes import BROKEN_PIPE, BUG, ERROR_NAMES, EXIT_CODES, INTERRUPTED, NO_MEMORY
+from howfar.cli.memory import check_room_for_libraries, lacks_memory
 from howfar.cli.screen import abandon_output, as_called, holds_output, note, open_streams, show_json
 from howfar.cli.suggest import LIKE_TARGET, Group, UnknownCommand, command_for_file, explain
 from howfar.errors import Explanation, FailedCommand, HowfarError, RunFileError, UsageError
@@ -215,6 +216,7 @@ def run_command_line(arguments: Sequence[str] | None = None) -> int:
     With `--json` every ending prints an object: that of the command, or a FailedCommand if it ends without one.
     """
     open_streams()
+    check_room_for_libraries()
     sys.unraisablehook = _unraisable
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -258,7 +260,7 @@ def _run(words: list[str], completion: str | None) -> int | FailedCommand:
     except OSError as error:
         return _failed_call(error)
     except Exception as error:
-        if isinstance(error, ImportError | RuntimeError) and _lacks_memory(error):
+        if isinstance(error, ImportError | RuntimeError) and lacks_memory(error):
             return _short_of_memory()
         return _bug(error)
 
@@ -272,6 +274,8 @@ def _failed_call(error: OSError) -> FailedCommand:
     raised."""
     if error.errno == errno.ENOMEM:
         return _short_of_memory()
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return _short_of("open files", "Raise the limit (`ulimit -n`); 64 are enough for most commands.")
     if error.filename is not None and error.errno in _OF_A_FILE:
         return _failed(
             RunFileError.exit_code,
@@ -281,14 +285,6 @@ def _failed_call(error: OSError) -> FailedCommand:
     if error.filename is None and (error.errno in _OUTPUT_LOST or isinstance(error, BrokenPipeError)):
         raise error
     return _bug(error)
-
-
-_NO_MEMORY = ("Cannot allocate memory", "failed to map segment", "can't start new thread")
-"""What a library's error says where it is really a lack of memory."""
-
-
-def _lacks_memory(error: Exception) -> bool:
-    return any(words in str(error) for words in _NO_MEMORY)
 
 
 def _lacks_threads() -> bool:

@@ -6,6 +6,7 @@ A job's password travels on stdin only. The engine is always a child that dies w
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -53,6 +54,7 @@ _GOODBYE_S = 1.0
 """Time for the last word of an engine that is ended because of an error."""
 _SECRETS = ("HOWFAR_PASSWORD", "MYSQL_PWD", "PGPASSWORD", "HOWFAR_REDIS_PASSWORD", "REDISCLI_AUTH")
 """Variables not passed on: others may be able to read a process's environment."""
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 _PATIENCE_S = 30.0
 """Time beyond the longest that a job may take by its own limits."""
 
@@ -127,6 +129,8 @@ def engine_info() -> Info:
         ).stdout
         info = Info.model_validate_json(answer)
     except (OSError, subprocess.SubprocessError, ValidationError) as error:
+        if isinstance(error, OSError) and error.errno in _SHORTAGES:
+            raise  # of this process, and no fault of the engine's
         raise EngineError(f"{path} does not answer `info`: {error}", "Run ./setup again.") from error
     if info.protocol != PROTOCOL_VERSION or info.version != howfar.__version__:
         raise EngineError(

@@ -1,0 +1,45 @@
+"""Lack of memory: how libraries report it, and a check before the one that ends the process instead. Imports as little as it can."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import resource
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+_SAYS = ("Cannot allocate memory", "failed to map segment", "can't start new thread")
+"""What a library's error says where it is really a lack of memory."""
+_OPENBLAS = ("numpy", "scipy")
+"""Packages that have a copy of OpenBLAS each, which ends the process with 1, or tries for ever, where there is no room for it."""
+_ROOM_BYTES = 112 * 1024 * 1024
+"""Address space that such a package and its OpenBLAS reserve with one thread, and a fifth more."""
+
+
+def lacks_memory(error: BaseException | None) -> bool:
+    """Whether an error, or one that led to it, is a lack of memory."""
+    while error is not None:
+        if isinstance(error, MemoryError) or any(words in str(error) for words in _SAYS):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+class _Room:
+    """A finder of modules that finds none, but raises MemoryError for a package whose OpenBLAS has no room."""
+
+    @staticmethod
+    def find_spec(name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None) -> None:
+        if name in _OPENBLAS:
+            try:
+                mmap.mmap(-1, _ROOM_BYTES).close()
+            except OSError as error:
+                raise MemoryError from error
+
+
+def check_room_for_libraries() -> None:
+    """Where `ulimit -v` limits this process, let OpenBLAS use one thread, and have each import of it check that there is room."""
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY and _Room not in sys.meta_path:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+        sys.meta_path.insert(0, _Room)
