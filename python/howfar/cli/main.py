@@ -18,7 +18,7 @@ from howfar.cli.exit_codes import BROKEN_PIPE, BUG, ERROR_NAMES, EXIT_CODES, INT
 from howfar.cli.memory import check_room_for_libraries, lacks_memory
 from howfar.cli.screen import abandon_output, as_called, holds_output, note, open_streams, show_json
 from howfar.cli.suggest import LIKE_TARGET, Group, UnknownCommand, command_for_file, explain
-from howfar.errors import Explanation, FailedCommand, HowfarError, RunFileError, UsageError
+from howfar.errors import Explanation, FailedCommand, HowfarError, MissingError, RunFileError, UsageError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -282,9 +282,23 @@ def _failed_call(error: OSError) -> FailedCommand:
             f"{os.fsdecode(error.filename)}: {error.strerror}",
             "Name another file, or correct its permissions or those of its directory.",
         )
+    if error.errno == errno.ENOENT and error.filename is None and not _has_temporary_folder():
+        return _failed(
+            MissingError.exit_code, "no directory for temporary files can be written", "Name one that can: TMPDIR=DIRECTORY."
+        )
     if error.filename is None and (error.errno in _OUTPUT_LOST or isinstance(error, BrokenPipeError)):
         raise error
     return _bug(error)
+
+
+def _has_temporary_folder() -> bool:
+    import tempfile
+
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _lacks_threads() -> bool:

@@ -31,7 +31,7 @@ from howfar.engine.messages import (
     TcpTarget,
     UnixTarget,
 )
-from howfar.engine.process import EngineProcess
+from howfar.engine.process import EngineFailed, EngineProcess
 from howfar.services import ServiceName
 
 EngineEvent = TypeVar("EngineEvent", bound=Asked | Fetched)
@@ -171,15 +171,21 @@ def socket_saving_ns() -> int | None:
     """What a Unix socket saves on this machine against the loopback interface: the same request to a made server, over both.
 
     The transports take turns, and the quickest request over each counts: whatever else the machine does only adds time. None:
-    the socket was not the quicker one, or it could not be measured. Raises EngineError.
+    the socket was not the quicker one, or it could not be measured, as where no file can be written. Raises EngineError.
     """
+    with contextlib.suppress(OSError, EngineFailed), tempfile.TemporaryDirectory(prefix="howfar-") as folder:
+        return _socket_saving_ns(Path(folder))
+    return None
+
+
+def _socket_saving_ns(folder: Path) -> int | None:
     made = Server(
         service="mysql", shown="", host=None, port=None, socket=None, user="howfar", password="", database="howfar",
         session=Session(multi_statements=False), verified="",
     )  # fmt: skip
     best = [math.inf, math.inf]
-    with tempfile.TemporaryDirectory(prefix="howfar-") as folder, contextlib.ExitStack() as ends:
-        listen: tuple[Listen, ...] = (UnixTarget(path=str(Path(folder) / "s")), TcpListen(host="127.0.0.1"))
+    with contextlib.ExitStack() as ends:
+        listen: tuple[Listen, ...] = (UnixTarget(path=str(folder / "s")), TcpListen(host="127.0.0.1"))
         sessions = []
         for end in listen:
             ready = ends.enter_context(EngineProcess(NullJob(listen=end))).read()
