@@ -1,47 +1,66 @@
 """Does `howfar TARGET` measure what it says? Its median beside the kernel's view of the same requests, and beside a loop in C.
 
-    .venv/bin/python benches/distance.py mysql://app@127.0.0.1:3306/shop [--rounds 10] [--count 300]     (as root, for the kernel)
+    .venv/bin/python benches/distance.py mysql://app@127.0.0.1:3306/shop [--rounds 10] [--count 300] [--counted]    (as root)
     howfar lab --server mariadb --rtt 2.9ms -- .venv/bin/python benches/distance.py
 
 Without a target it takes the server of `howfar lab` around it. *kernel*: the time from the system call that sends a request to the
 return of the call that received the last of its answer, by tracepoints. *C*: the same request by the server's own client library
-(libmariadb, libpq, hiredis, libmemcached; their header files must be installed), alternating with ours.
+(libmariadb, libpq, hiredis, libmemcached; their header files must be installed), alternating with ours. `--counted` adds what a
+request costs either client: system calls and bytes by the same tracepoints, which stop nobody, and instructions in user space by
+valgrind. Each is the difference between two numbers of requests, so connecting is not in it.
 """
 
 from __future__ import annotations
 
 import argparse
+import array
 import contextlib
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from instructions import build, collected
 
 from howfar.cli.target import find_server
 from howfar.distance.measure import find_addresses
 from howfar.distance.requests import REQUESTS
 from howfar.distance.session import Server, ping_session
 from howfar.distance.target import server_of
-from howfar.engine.messages import Opened, TcpTarget
+from howfar.engine.messages import AskInTurn, OpenConnection, Opened, PingJob, PingRequest, TcpTarget
+from howfar.engine.process import find_engine
 
 HERE = Path(__file__).parent
-CALLS = ("sys_enter_sendto", "sys_exit_recvfrom")
+TIMED = ("sys_enter_sendto", "sys_exit_recvfrom")
+LENGTHS = (1_000, 3_000)
+"""Requests of the two runs of which the difference is counted."""
+SENDS = {"sendto", "sendmsg", "write", "writev"}
+RECEIVES = {"recvfrom", "recvmsg", "read", "readv"}
+LEAST = 0.005
+"""Less than this a request is the rest of what grows with the report."""
+Run = tuple[list[str], str]
+"""A command and its stdin."""
 LIBRARIES = {
     "mysql": ("-DOF_MYSQL", "mariadb_config --cflags --libs"),
     "postgresql": ("-DOF_POSTGRESQL -I/usr/include/postgresql -lpq", ""),
     "redis": ("-DOF_REDIS -lhiredis", ""),
     "memcached": ("-DOF_MEMCACHED -lmemcached", ""),
 }
+PEER = "distance-peer"
 _LINE = re.compile(r"\s(\d+\.\d+): (sys_\w+)(?:\(| -> )")
+_CALL = re.compile(r"-(\d+) +\[\d+\].* sys_(\w+)(?:\((?:\w+: ([0-9a-f]+))?| -> 0x([0-9a-f]+))")
 
 
 @contextlib.contextmanager
-def tracing() -> Iterator[Path | None]:
-    """A trace of the engine's system calls, in an instance of its own; None where it cannot be had."""
+def tracing(*calls: str) -> Iterator[Path | None]:
+    """A trace of system calls of the engine and of the loop in C, all if none is named, in an instance of its own; None where it
+    cannot be had."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as undo:
         root = Path(folder) / "tracefs"
         root.mkdir()
@@ -56,10 +75,10 @@ def tracing() -> Iterator[Path | None]:
         instance.mkdir()
         undo.callback(instance.rmdir)
         (instance / "trace_clock").write_text("mono")
-        (instance / "buffer_size_kb").write_text("4096")
-        for call in CALLS:
-            event = instance / "events" / "syscalls" / call
-            (event / "filter").write_text('comm == "howfar-engine"')
+        (instance / "buffer_size_kb").write_text("16384")
+        events = instance / "events" / "syscalls"
+        for event in [events / call for call in calls] or [events]:
+            (event / "filter").write_text(f'comm == "howfar-engine" || comm == "{PEER}"')
             (event / "enable").write_text("1")
         yield instance
 
@@ -97,21 +116,100 @@ def built(server: Server, folder: str) -> Path | None:
     """The loop in C; None where its library cannot be compiled against."""
     flags, config = LIBRARIES[server.service]
     more = subprocess.run(config.split(), capture_output=True, text=True).stdout if config else ""
-    program = Path(folder) / "peer"
+    program = Path(folder) / PEER
     command = ["cc", "-O2", "-o", program, HERE / "distance_peer.c", *flags.split(), *more.split()]
     done = subprocess.run(command, capture_output=True, text=True)
     return program if done.returncode == 0 else None
 
 
-def theirs(program: Path, server: Server, count: int) -> list[float]:
+def peer_command(program: Path, server: Server, count: int) -> list[str]:
     _, targets = find_addresses(server, 5_000_000_000)
     to, port = (targets[0].host, server.port) if isinstance(targets[0], TcpTarget) else (str(server.socket), 0)
     if server.service == "postgresql" and server.socket is not None:  # libpq names the directory, and the port
         folder, _, number = server.socket.rpartition("/.s.PGSQL.")
         to, port = folder, int(number)
-    words = [str(count), to, str(port or 0), server.user, server.password, server.database]
-    done = subprocess.run([program, *words], capture_output=True, text=True, check=True)
-    return [int(line) / 1e3 for line in done.stdout.split()]
+    return [str(program), str(count), to, str(port or 0), server.user, server.password, server.database]
+
+
+def theirs(program: Path, server: Server, count: int) -> list[float]:
+    """Microseconds of so many requests of the loop in C."""
+    done = subprocess.run(peer_command(program, server, count), capture_output=True, check=True)
+    return [ns / 1e3 for ns in array.array("q", done.stdout)]
+
+
+# ---------------------------------------------------------------- counted work
+
+
+def engine_commands(server: Server, count: int) -> str:
+    """What the engine reads on its stdin to ask so many requests, without Python in between."""
+    _, targets = find_addresses(server, 5_000_000_000)
+    limit_ns = 600_000_000_000
+    job = PingJob(
+        protocol=server.service,
+        target=targets[0],
+        user=server.user,
+        password=server.password,
+        database=server.database,
+        session=server.session,
+        step_timeout_ns=limit_ns,
+    )
+    asked = (PingRequest(words=REQUESTS[server.service].query),)
+    ask = AskInTurn(requests=asked, rounds=count, within_ns=limit_ns, at_ns=0)
+    return "".join(message.model_dump_json() + "\n" for message in (job, OpenConnection(), ask))
+
+
+def calls_and_bytes(trace: str) -> Counter[str]:
+    """How often each system call was entered, and the bytes that were sent and received; not what goes to stdout."""
+    found: Counter[str] = Counter()
+    entered: dict[str, bool] = {}
+    for match in _CALL.finditer(trace):
+        thread, call, descriptor, returned = match.groups()
+        if returned is None:
+            standard = call in SENDS | RECEIVES and descriptor in {"0", "1", "2"}
+            entered[thread] = not standard
+            found[call] += not standard
+        elif entered.get(thread) and int(returned, 16) < 1 << 63:
+            found["bytes to the server"] += int(returned, 16) if call in SENDS else 0
+            found["bytes to the client"] += int(returned, 16) if call in RECEIVES else 0
+    return found
+
+
+def traced(runs: Sequence[Run], instance: Path) -> Counter[str]:
+    """Calls and bytes of the longer run beyond those of the shorter one."""
+    found: Counter[str] = Counter()
+    for sign, (command, stdin) in zip((-1, 1), runs, strict=True):
+        (instance / "trace").write_text("")
+        subprocess.run(command, input=stdin, stdout=subprocess.DEVNULL, encoding="utf-8", check=True)
+        for name, number in calls_and_bytes((instance / "trace").read_text()).items():
+            found[name] += sign * number
+    return found
+
+
+def instructions(runs: Sequence[Run]) -> int:
+    """Instructions in user space of the longer run beyond those of the shorter one."""
+    shorter, longer = (collected(command, stdin) for command, stdin in runs)
+    return longer - shorter
+
+
+def print_counts(server: Server, peer: Path) -> None:
+    """The table of what a request costs either client."""
+    texts = [engine_commands(server, length) for length in LENGTHS]
+    theirs = [(peer_command(peer, server, length), "") for length in LENGTHS]
+    columns = []
+    with tracing() as instance:
+        for runs in ([([str(find_engine()), "ping"], text) for text in texts], theirs):
+            columns.append(traced(runs, instance) if instance is not None else Counter())
+    if shutil.which("valgrind") is not None:
+        engine = str(build())
+        for column, runs in zip(columns, ([([engine, "ping"], text) for text in texts], theirs), strict=True):
+            column["instructions in user space"] = instructions(runs)
+    per = LENGTHS[1] - LENGTHS[0]
+    names = sorted({name for column in columns for name in column}, key=lambda name: (" " in name, name))
+    print(f"{'counted per request':<28} {'ours':>9} {'C':>9}")
+    for name in names:
+        ours, others = (column[name] / per for column in columns)
+        if max(ours, others) >= LEAST:
+            print(f"{name:<28} {ours:9.2f} {others:9.2f}")
 
 
 def row(name: str, values: Sequence[float], by: Sequence[float]) -> str:
@@ -127,30 +225,34 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("target", nargs="?")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--counted", action="store_true")
     options = parser.parse_args(arguments)
     login = find_server(options.target)
     service = login.address.protocol
     assert service is not None, "the target says which server it is"
     server = server_of(login, service)
     medians: dict[str, list[float]] = {"ours": [], "kernel": [], "C": []}
-    with tempfile.TemporaryDirectory() as folder, tracing() as instance:
+    with tempfile.TemporaryDirectory() as folder:
         peer = built(server, folder)
-        for _ in range(options.rounds):
-            if instance is not None:
-                (instance / "trace").write_text("")
-            medians["ours"].append(statistics.median(ours(server, options.count)))
-            if instance is not None:
-                seen = exchanges((instance / "trace").read_text())
-                medians["kernel"].append(statistics.median(seen[-options.count :]))
-            if peer is not None:
-                medians["C"].append(statistics.median(theirs(peer, server, options.count)))
-    print(f"{server.shown}: {options.rounds} rounds of {options.count} requests in turn")
-    print(f"ours     p50 {statistics.median(medians['ours']):9.2f} µs")
-    for name in ("kernel", "C"):
-        if medians[name]:
-            print(row(name, medians[name], medians["ours"]))
-        else:
-            print(f"{name:<8} could not be had here")
+        with tracing(*TIMED) as instance:
+            for _ in range(options.rounds):
+                if instance is not None:
+                    (instance / "trace").write_text("")
+                medians["ours"].append(statistics.median(ours(server, options.count)))
+                if instance is not None:
+                    seen = exchanges((instance / "trace").read_text())
+                    medians["kernel"].append(statistics.median(seen[-options.count :]))
+                if peer is not None:
+                    medians["C"].append(statistics.median(theirs(peer, server, options.count)))
+        print(f"{server.shown}: {options.rounds} rounds of {options.count} requests in turn")
+        print(f"ours     p50 {statistics.median(medians['ours']):9.2f} µs")
+        for name in ("kernel", "C"):
+            if medians[name]:
+                print(row(name, medians[name], medians["ours"]))
+            else:
+                print(f"{name:<8} could not be had here")
+        if options.counted and peer is not None:
+            print_counts(server, peer)
     return 0
 
 

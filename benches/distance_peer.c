@@ -1,4 +1,5 @@
-/* What a client of the server's own library takes for the same small request: N times in turn on one connection, printed in ns.
+/* What a client of the server's own library takes for the same small request: N times in turn on one connection, written to
+ * stdout as 64-bit numbers of ns, which costs next to nothing where instructions are counted.
  *
  *   cc -O2 -DOF_MYSQL distance_peer.c $(mariadb_config --cflags --libs)       or -DOF_POSTGRESQL … -lpq, -DOF_REDIS … -lhiredis,
  *   -DOF_MEMCACHED … -lmemcached
@@ -88,7 +89,8 @@ int main(int count, char **arguments) {
     for (int left = atoi(arguments[1]); left > 0; left--) {
         long long began = now();
         if (!asked(it)) return 1;
-        printf("%lld\n", now() - began);
+        long long took = now() - began;
+        if (fwrite(&took, sizeof took, 1, stdout) != 1) return 1;
     }
     return 0;
 }

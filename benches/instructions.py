@@ -51,6 +51,7 @@ def collected(command: list[str], stdin: str = "") -> int:
         input=stdin,
         capture_output=True,
         text=True,
+        errors="replace",  # a program may write numbers and no text
         timeout=PATIENCE_S,
     )
     counted = re.search(r"Collected : (\d+)", done.stderr)
