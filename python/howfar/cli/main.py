@@ -284,7 +284,9 @@ def _failed_call(error: OSError) -> FailedCommand:
         )
     if error.errno == errno.ENOENT and error.filename is None and not _has_temporary_folder():
         return _failed(
-            MissingError.exit_code, "no directory for temporary files can be written", "Name one that can: TMPDIR=DIRECTORY."
+            MissingError.exit_code,
+            "no directory for temporary files can be written",
+            "Name one that can: TMPDIR=DIRECTORY.",
         )
     if error.filename is None and (error.errno in _OUTPUT_LOST or isinstance(error, BrokenPipeError)):
         raise error
