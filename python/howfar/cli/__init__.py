@@ -15,12 +15,12 @@ def main() -> int:
 
 def _not_started(error: Exception) -> int:
     """The exit code of a program that could not load itself, after saying so. Raises the error if it is no lack of memory or files."""
-    import os
+    import sys
 
     from howfar.cli.exit_codes import NO_MEMORY
     from howfar.cli.memory import lacks_memory
 
     if not isinstance(error, OSError) and not lacks_memory(error):
         raise error
-    os.write(2, b"howfar: this process may not have enough memory or open files (ulimit -v, -n)\n")
+    print("howfar: this process may not have enough memory or open files (ulimit -v, -n)", file=sys.stderr)
     return NO_MEMORY
