@@ -26,6 +26,8 @@ class Step:
     to_server: int = 60
     to_client: int = 300
     phase: str = "operation"
+    command: str = "query"
+    failed: bool = False
 
 
 def loop(count: int, text: str = "SELECT name FROM author WHERE id = ?") -> list[Step]:
@@ -81,8 +83,9 @@ def made(
             now = sent + took
             trips.append(
                 RoundTrip(
-                    len(trips) + 1, connection, number, sent, sent, now, now, step.to_server, step.to_client, 1, "query",
-                    texts.index(step.text) + 1, step.keys, "connect" if step.phase == "connect" else "operation", None, False,
+                    len(trips) + 1, connection, number, sent, sent, now, now, step.to_server, step.to_client, 1,
+                    step.command, texts.index(step.text) + 1, step.keys, "connect" if step.phase == "connect" else "operation",
+                    None, step.failed,
                 )
             )  # fmt: skip
         found.append(Page(number, name, "mark", 1.0, 77, begun, now))

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.made_recording import FLOOR_NS, TAP_NS, Step, costs, loop, made
 from tests.unit.test_slope import analyzed, observed
 
-from howfar.recording.changes import Change, changes
+from howfar.recording.changes import changes
 from howfar.recording.costs import CostBlock, PathCosts, Sizes, Window, sizes_of
 from howfar.recording.on_path import present_tls, rhythm_in
 from howfar.recording.predict import Prediction, analyze, lay_out
@@ -169,38 +169,14 @@ def test_sizes_reach_from_the_smallest_to_the_largest() -> None:
     assert sizes_of([5], [5]).pairs == ((16, 8),)
 
 
-def found_changes(recording: Recording, kind: str) -> list[Change]:
-    return [one for one in changes(lay_out(recording, NOW, FAR)) if one.kind == kind]
-
-
-def test_a_loop_is_found_with_what_one_query_saves(recording: Recording) -> None:
-    most, other = found_changes(recording, "loop")
-    assert (most.count, other.count) == (94, 10)
-    assert "author" in most.digest
-    assert most.low_ms == pytest.approx(93 * 0.54, rel=0.05)
-    assert most.high_ms == pytest.approx(93 * (0.54 + 0.08 + 0.112), rel=0.05)
-
-
-def test_statements_round_one_statement_are_found(tmp_path: Path) -> None:
-    steps = [Step("BEGIN"), Step("UPDATE counter SET n = n + ? WHERE id = ?", keys=4), Step("COMMIT")]
-    (one,) = found_changes(made(tmp_path / "t.recording", steps), "transaction")
-    assert one.count == 1
-    assert one.low_ms == pytest.approx(2 * 0.54, rel=0.05)
-
-
-def test_repeats_within_and_between_pages_differ(tmp_path: Path) -> None:
-    same = Step("SELECT value FROM settings WHERE name = ?", keys=9)
-    recording = made(tmp_path / "r.recording", [same, Step("SELECT ? FROM t WHERE id = ?", keys=2), same, same])
-    (memo,) = found_changes(recording, "memo")
-    assert memo.count == 2
-    assert {one.digest for one in found_changes(recording, "cache")} == {same.text, "SELECT ? FROM t WHERE id = ?"}
-
-
-def test_a_pipeline_is_only_a_candidate(tmp_path: Path) -> None:
-    steps = [Step(f"SELECT a FROM t{number} WHERE id = ?", keys=number) for number in range(5)]
-    (one,) = found_changes(made(tmp_path / "p.recording", steps), "pipeline")
-    assert one.low_ms == 0
-    assert one.high_ms == pytest.approx(4 * 0.54, rel=0.05)
+def test_statements_that_the_server_refused_are_counted(tmp_path: Path) -> None:
+    """[app-9]"""
+    recording = made(
+        tmp_path / "f.recording", [*loop(3), *[Step("SELECT * FROM no_such_table", failed=True)] * 5], pages=4
+    )
+    found = predicted(recording)
+    assert found.pages[0].failing == {"SELECT * FROM no_such_table": (20, 20)}
+    assert "no_such_table" in terminal.render(document(found, (), lay_out(recording, NOW, FAR)), 100, colour=False)
 
 
 def test_a_stranger_sees_it_at_once(recording: Recording) -> None:

@@ -13,24 +13,23 @@ from typing import Literal
 
 import numpy as np
 
-from howfar.recording.predict import LaidPage, Trip, resampled_mean
-from howfar.stats.estimate import Part
+from howfar.recording.kinds import Kind
+from howfar.recording.predict import LaidPage, Trip, quantiles
+from howfar.stats.estimate import Estimate, Part
 
-Kind = Literal["loop", "connect", "transaction", "memo", "cache", "initial", "pipeline"]
+Advised = Literal["loop", "connect", "transaction", "memo", "cache", "initial", "prepare", "fetch", "bytes", "pipeline"]
 LEAST_LOOP = 3
-"""Fewer runs of one statement are no loop."""
+"""Fewer runs of one statement, or fewer different keys, are no loop."""
 _SPREAD = 4
-"""A loop's statement is at least every fourth round trip between its first and its last run."""
-_READS = ("select", "show", "with", "get", "mget", "hget", "hmget", "hgetall", "exists", "lrange", "smembers", "gets")
-_BEGINS = ("begin", "start transaction")
-_ENDS = ("commit", "end", "rollback")
-_INITIAL = ("set ", "set names", "use ", "ping", "init_db", "hello", "client setinfo", "reset_connection", "select ?")
+"""A loop's statement is at least every fourth run between its first and its last."""
+_DRAWS = 400
+"""Resamples for each of perhaps many changes."""
 
 
 class Change(Part):
     """One thing to look at, for pages of one name."""
 
-    kind: Kind
+    kind: Advised
     page: str
     digest: str
     """The statement or command that it is about."""
@@ -39,18 +38,18 @@ class Change(Part):
     pages: int
     """Pages that have it."""
     low_ms: float
-    """It saves at least this, a page."""
+    """It saves at least this, in the median of these pages."""
     high_ms: float
-    """At most this."""
+    """At most this, and never more than the page takes."""
     target_share: float
-    """What it could save at most, of the predicted page."""
+    """What it could save at most, of all pages of this name."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """One change in one page: indices of the round trips that would go, and of those that stay in their place."""
+    """One change in one page: indices of the round trips that would go, or become shorter."""
 
-    kind: Kind
+    kind: Advised
     digest: str
     gone: tuple[int, ...]
     count: int
@@ -60,176 +59,189 @@ def changes(laid: Mapping[str, Sequence[LaidPage]]) -> list[Change]:
     """Find the changes of all pages, the largest saving first."""
     found = []
     for name, pages in laid.items():
-        grouped: dict[tuple[Kind, str], dict[int, list[Found]]] = defaultdict(lambda: defaultdict(list))
+        grouped: dict[tuple[Advised, str], dict[int, list[Found]]] = defaultdict(lambda: defaultdict(list))
         seen: set[tuple[str, int]] = set()
         for number, page in enumerate(pages):
-            for one in _in_page(page.trips, seen):
+            for one in _in_page(page, seen):
                 grouped[one.kind, one.digest][number].append(one)
         found += [_change(name, pages, key, by_page) for key, by_page in grouped.items()]
         found += _connecting(name, pages)
-    return sorted((one for one in found if one.high_ms > 0), key=lambda one: (-one.low_ms - one.high_ms, one.digest))
+    return sorted(
+        (one for one in found if one.high_ms > 0), key=lambda one: (-one.pages * (one.low_ms + one.high_ms), one.digest)
+    )
 
 
 def _change(
-    name: str, pages: Sequence[LaidPage], key: tuple[Kind, str], by_page: Mapping[int, Sequence[Found]]
+    name: str, pages: Sequence[LaidPage], key: tuple[Advised, str], by_page: Mapping[int, Sequence[Found]]
 ) -> Change:
     kind, digest = key
-    least = np.zeros((len(pages), len(pages[0].there_ns)))
-    most = np.zeros_like(least)
-    for number, founds in by_page.items():
-        page = pages[number]
-        gone = sorted({at for one in founds for at in one.gone})
-        path = page.there_ns[:, gone].sum(axis=1)
-        server = page.server_ns[:, gone].sum(axis=1)
-        own = sum(page.trips[at].gap_ns for at in gone)
-        least[number], most[number] = _saved(kind, page, gone, path, server, own)
+    savings = {
+        number: _saved(kind, pages[number], sorted({at for one in founds for at in one.gone}))
+        for number, founds in by_page.items()
+    }
     count = sum(one.count for founds in by_page.values() for one in founds) / len(by_page)
-    return _made(kind, name, digest, count, len(by_page), least, most, pages)
+    return _made(kind, name, digest, count, savings, pages)
 
 
-def _saved(
-    kind: Kind, page: LaidPage, gone: Sequence[int], path: np.ndarray, server: np.ndarray, own_ns: float
-) -> tuple[np.ndarray, np.ndarray]:
+def _saved(kind: Advised, page: LaidPage, gone: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     """The minimum and maximum saving, by block."""
+    there_ns = page.there_ns[:, gone]
+    path, server, own = there_ns.sum(axis=1), page.server_ns[:, gone].sum(axis=1), page.own_ns[gone].sum()
+    least = np.minimum(len(gone) * page.smallest_ns, path)
     if kind == "pipeline":
         return np.zeros_like(path), path
     if kind == "transaction":
         # The work of a commit stays with the statement.
-        return path, path + own_ns
+        return path, path + own
     if kind == "cache":
         # A shared cache is asked over the same path: a round trip of the smallest sizes each.
-        smallest = page.there_ns.min(axis=1, keepdims=True)
-        return np.maximum(path + server - len(gone) * smallest[:, 0], 0.0), path + server
+        return path + server - least, path + server
     if kind == "loop":
         # One query instead has the rows of all to send and to make: their bytes stay.
-        sizes = (page.there_ns[:, list(gone)] - page.there_ns.min(axis=1, keepdims=True)).sum(axis=1)
-        return np.maximum(path - sizes, 0.0), path + server + own_ns
-    return path, path + server + own_ns
+        return least, path + server + own
+    if kind == "fetch":
+        # The same rows are made, sent and used.
+        return least, path
+    if kind == "bytes":
+        # At least the waits for the window, if what is left fits into it.
+        return page.slow_ns[:, gone].sum(axis=1), path - least
+    return path, path + server + own
 
 
 def _made(
-    kind: Kind, name: str, digest: str, count: float, having: int, least: np.ndarray, most: np.ndarray,
+    kind: Advised,
+    name: str,
+    digest: str,
+    count: float,
+    savings: Mapping[int, tuple[np.ndarray, np.ndarray]],
     pages: Sequence[LaidPage],
-) -> Change:  # fmt: skip
-    low, high = resampled_mean(least), resampled_mean(most)
-    whole = float(np.mean([page.predicted_ns.mean() for page in pages]))
+) -> Change:
+    """`savings`: at least and at most, by the page's number. None is longer than its page."""
+    limits = {number: pages[number].predicted_ns for number in savings}
+    least, most = (
+        quantiles(
+            np.asarray([np.minimum(both[side], limits[number]) for number, both in savings.items()]), _DRAWS
+        ).p50_ms
+        for side in (0, 1)
+    )
+    whole_ms = float(np.median([page.predicted_ns.mean() for page in pages])) / 1e6
+    high_ms = min(_limit(most, most.high), whole_ms)
     return Change(
         kind=kind,
         page=name,
         digest=digest,
         count=count,
-        pages=having,
-        low_ms=max((low.value if low.low is None else low.low) / 1e6, 0.0),
-        high_ms=(high.value if high.high is None else high.high) / 1e6,
-        target_share=high.value / whole if whole else 0.0,
+        pages=len(savings),
+        low_ms=min(max(_limit(least, least.low), 0.0), high_ms),
+        high_ms=high_ms,
+        target_share=most.value * len(savings) / len(pages) / whole_ms if whole_ms else 0.0,
     )
+
+
+def _limit(estimate: Estimate, limit: float | None) -> float:
+    return estimate.value if limit is None else limit
 
 
 def _connecting(name: str, pages: Sequence[LaidPage]) -> Iterator[Change]:
     """Find what persistent connections would save: logins and connects."""
-    having = [page for page in pages if page.connects]
-    if not having:
-        return
-    least = np.zeros((len(pages), len(pages[0].there_ns)))
-    most = np.zeros_like(least)
-    count = 0.0
+    savings = {}
     for number, page in enumerate(pages):
-        gone = [at for at, trip in enumerate(page.trips) if trip.phase == "connect"]
+        if not page.connects:
+            continue
+        gone = [at for at, trip in enumerate(page.trips) if trip.kind is Kind.CONNECT]
         path = page.there_ns[:, gone].sum(axis=1) + page.connect_whole_ns
-        least[number] = path
         # What was before the first of a connection is no part of connecting.
         first = {page.trips[at].connection: at for at in reversed(gone)}.values()
-        own_ns = sum(page.trips[at].gap_ns for at in gone if at not in first)
-        most[number] = path + page.server_ns[:, gone].sum(axis=1) + own_ns
-        count += page.connects
-    digest = f"connect and log in ({np.mean([_logins(page) for page in having]):.1f} round trips of login)"
-    yield _made("connect", name, digest, count / len(having), len(having), least, most, pages)
+        own_ns = sum(page.own_ns[at] for at in gone if at not in first)
+        savings[number] = path, path + page.server_ns[:, gone].sum(axis=1) + own_ns
+    if savings:
+        having = [pages[number] for number in savings]
+        digest = f"connect and log in ({np.mean([_logins(page) for page in having]):.1f} round trips of login)"
+        count = float(np.mean([page.connects for page in having]))
+        yield _made("connect", name, digest, count, savings, pages)
 
 
 def _logins(page: LaidPage) -> int:
-    return sum(trip.phase == "connect" for trip in page.trips)
+    return sum(trip.kind is Kind.CONNECT for trip in page.trips)
 
 
 # ---------------------------------------------------------------- in one page
 
 
-def _in_page(trips: Sequence[Trip], seen: set[tuple[str, int]]) -> list[Found]:
-    """`seen`: reads of the pages before, which this page's are added to."""
+def _in_page(page: LaidPage, seen: set[tuple[str, int]]) -> list[Found]:
+    """`seen`: reads of the pages before, which this page's are added to. Nothing that the server refused is worth advice."""
+    trips = page.trips
     operations = [at for at, trip in enumerate(trips) if trip.phase == "operation"]
-    found: list[Found] = []
-    looped: set[int] = set()
-    for run in _loops(trips, operations):
-        looped.update(run)
-        found.append(Found("loop", _text(trips[run[0]]), tuple(run[1:]), len(run)))
-    transactions = list(_transactions(trips, operations))
-    found += transactions
-    around = {at for one in transactions for at in one.gone}
-    found += _initial(trips, [at for at in operations if at not in around | looped])
-    found += _repeated(trips, operations)
-    found += _cached(trips, operations, seen)
-    found += _pipelines(trips, operations, looped | around)
+    answered = [at for at in operations if not trips[at].failed]
+    runs = [at for at in answered if trips[at].kind.is_run]
+    loops = list(_loops(trips, runs))
+    looped = {at for run in loops for at in run}
+    found = [Found("loop", trips[run[0]].text, tuple(run[1:]), len(run)) for run in loops]
+    found += _transactions(trips, operations)
+    found += _all_of(Kind.SETTING, "initial", trips, answered)
+    found += _all_of(Kind.PREPARE, "prepare", trips, answered)
+    found += _fetches(trips, answered)
+    repeated = list(_repeated(trips, [at for at in runs if at not in looped]))
+    found += repeated
+    found += _cached(trips, runs, seen)
+    found += _slow_starts(page, runs)
+    taken = looped.union(*(one.gone for one in repeated))
+    found += _pipelines(trips, [at for at in runs if at not in taken])
     return found
 
 
-def _text(trip: Trip) -> str:
-    return trip.digest.text if trip.digest is not None else trip.command
-
-
-def _by_statement(trips: Sequence[Trip], numbers: Sequence[int]) -> dict[tuple[int, str], list[int]]:
+def _grouped(trips: Sequence[Trip], numbers: Sequence[int]) -> dict[tuple[int, str], list[int]]:
     """Round trips grouped by connection and statement."""
     groups: dict[tuple[int, str], list[int]] = defaultdict(list)
     for at in numbers:
-        groups[trips[at].connection, _text(trips[at])].append(at)
+        groups[trips[at].connection, trips[at].text].append(at)
     return groups
 
 
-def _loops(trips: Sequence[Trip], operations: Sequence[int]) -> Iterator[list[int]]:
-    """Runs of one statement on one connection whose keys differ; other statements of the loop's body may stand between."""
-    for group in _by_statement(trips, operations).values():
+def _loops(trips: Sequence[Trip], runs: Sequence[int]) -> Iterator[list[int]]:
+    """One statement on one connection again and again with changing keys, however often each key comes; other statements of the loop's
+    body may stand between."""
+    place = {at: number for number, at in enumerate(runs)}
+    for group in _grouped(trips, runs).values():
         run: list[int] = []
-        for at in group:
-            if run and at - run[-1] > _SPREAD:
-                yield from _loop(trips, run)
+        for at in (*group, None):
+            if run and (at is None or place[at] - place[run[-1]] > _SPREAD):
+                keys = {trips[each].keys for each in run} - {None}
+                if min(len(run), len(keys)) >= LEAST_LOOP:
+                    yield run
                 run = []
-            run.append(at)
-        yield from _loop(trips, run)
-
-
-def _loop(trips: Sequence[Trip], run: list[int]) -> Iterator[list[int]]:
-    keys = {trips[at].keys for at in run}
-    first = trips[run[0]]
-    is_control = _text(first).lower().startswith((*_BEGINS, *_ENDS, *_INITIAL[:-1], "savepoint", "release"))
-    if len(run) >= LEAST_LOOP and len(keys) > len(run) / 2 and None not in keys and not is_control:
-        yield run
+            if at is not None:
+                run.append(at)
 
 
 def _transactions(trips: Sequence[Trip], operations: Sequence[int]) -> Iterator[Found]:
     """Find transactions around a single statement."""
-    for first, middle, last in zip(operations, operations[1:], operations[2:], strict=False):
-        texts = [_text(trips[at]).lower() for at in (first, middle, last)]
-        together = len({trips[at].connection for at in (first, middle, last)}) == 1
-        if together and texts[0].startswith(_BEGINS) and texts[2].startswith(_ENDS) and not texts[1].startswith(_ENDS):
-            yield Found("transaction", _text(trips[middle]), (first, last), 1)
+    for three in zip(operations, operations[1:], operations[2:], strict=False):
+        first, middle, last = (trips[at] for at in three)
+        together = len({one.connection for one in (first, middle, last)}) == 1 and not middle.failed
+        if together and first.kind is Kind.BEGIN and last.kind is Kind.END and middle.kind is not Kind.END:
+            yield Found("transaction", middle.text, (three[0], three[2]), 1)
 
 
-def _initial(trips: Sequence[Trip], operations: Sequence[int]) -> Iterator[Found]:
-    for (_, text), group in _by_statement(trips, operations).items():
-        if text.lower().startswith(_INITIAL[:-1]) or text.lower() == _INITIAL[-1]:
-            yield Found("initial", text, tuple(group), len(group))
+def _all_of(kind: Kind, advised: Advised, trips: Sequence[Trip], answered: Sequence[int]) -> Iterator[Found]:
+    """Round trips of a kind that a page can do without."""
+    for (_, text), group in _grouped(trips, [at for at in answered if trips[at].kind is kind]).items():
+        yield Found(advised, text, tuple(group), len(group))
 
 
-def _is_read(trip: Trip) -> bool:
-    return trip.keys is not None and _text(trip).lower().startswith(_READS) and "for update" not in _text(trip).lower()
+def _fetches(trips: Sequence[Trip], answered: Sequence[int]) -> Iterator[Found]:
+    """Results fetched in parts. The first fetch stays, unless the statement itself had fetched a part."""
+    groups = _grouped(trips, [at for at in answered if trips[at].kind is Kind.FETCH])
+    for (connection, text), group in groups.items():
+        ran = any(one.connection == connection and one.text == text for one in trips[: group[0]])
+        yield Found("fetch", text, tuple(group if ran else group[1:]), len(group))
 
 
-def _repeated(trips: Sequence[Trip], operations: Sequence[int]) -> Iterator[Found]:
+def _repeated(trips: Sequence[Trip], runs: Sequence[int]) -> Iterator[Found]:
     """Find reads repeated within one page."""
     again: dict[str, list[int]] = defaultdict(list)
-    seen: set[tuple[str, int | None]] = set()
-    for at in operations:
-        if not _is_read(trips[at]):
-            continue
-        key = (_text(trips[at]), trips[at].keys)
+    seen: set[tuple[str, int]] = set()
+    for at, key in _reads(trips, runs):
         if key in seen:
             again[key[0]].append(at)
         seen.add(key)
@@ -237,15 +249,11 @@ def _repeated(trips: Sequence[Trip], operations: Sequence[int]) -> Iterator[Foun
         yield Found("memo", text, tuple(group), len(group))
 
 
-def _cached(trips: Sequence[Trip], operations: Sequence[int], seen: set[tuple[str, int]]) -> Iterator[Found]:
+def _cached(trips: Sequence[Trip], runs: Sequence[int], seen: set[tuple[str, int]]) -> Iterator[Found]:
     """Find reads already made by an earlier page."""
     again: dict[str, list[int]] = defaultdict(list)
     now: set[tuple[str, int]] = set()
-    for at in operations:
-        keys = trips[at].keys
-        if keys is None or not _is_read(trips[at]):
-            continue
-        key = (_text(trips[at]), keys)
+    for at, key in _reads(trips, runs):
         if key in seen and key not in now:
             again[key[0]].append(at)
         now.add(key)
@@ -254,22 +262,35 @@ def _cached(trips: Sequence[Trip], operations: Sequence[int], seen: set[tuple[st
         yield Found("cache", text, tuple(group), len(group))
 
 
-def _pipelines(trips: Sequence[Trip], operations: Sequence[int], taken: set[int]) -> Iterator[Found]:
+def _reads(trips: Sequence[Trip], runs: Sequence[int]) -> Iterator[tuple[int, tuple[str, int]]]:
+    """Reads whose keys are known, with what was read."""
+    for at in runs:
+        keys = trips[at].keys
+        if trips[at].kind is Kind.READ and keys is not None:
+            yield at, (trips[at].text, keys)
+
+
+def _slow_starts(page: LaidPage, runs: Sequence[int]) -> Iterator[Found]:
+    """Answers that wait for the window of their connection."""
+    waiting: dict[str, list[int]] = defaultdict(list)
+    for at in runs:
+        if page.slow_ns[:, at].mean() > 0:
+            waiting[page.trips[at].text].append(at)
+    for text, group in waiting.items():
+        yield Found("bytes", text, tuple(group), len(group))
+
+
+def _pipelines(trips: Sequence[Trip], runs: Sequence[int]) -> Iterator[Found]:
     """Statements that follow each other on one connection and could leave together if none needs another's answer."""
     run: list[int] = []
-
-    def ended() -> Iterator[Found]:
-        if len(run) >= LEAST_LOOP:
-            yield Found("pipeline", f"{_text(trips[run[0]])} and the {len(run) - 1} after it", tuple(run[1:]), len(run))
-
-    for at in operations:
+    for at in (*runs, None):
         joins = run and at == run[-1] + 1 and trips[at].connection == trips[run[0]].connection
-        if at in taken or not joins:
-            yield from ended()
+        if run and not joins:
+            if len(run) >= LEAST_LOOP:
+                yield Found("pipeline", f"{trips[run[0]].text}, and those after it", tuple(run[1:]), len(run))
             run = []
-        if at not in taken:
+        if at is not None:
             run.append(at)
-    yield from ended()
 
 
 def advice(change: Change) -> str:
@@ -281,5 +302,8 @@ def advice(change: Change) -> str:
         "memo": "remember the answer within the page",
         "cache": "cache the answer between pages",
         "initial": "leave out, or set once for each connection",
+        "prepare": "prepare once, or let the client interpolate",
+        "fetch": "raise the fetch size",
+        "bytes": "fetch fewer bytes: slow start makes it several round trips long",
         "pipeline": "candidate: send together, if none needs another's answer",
     }[change.kind]

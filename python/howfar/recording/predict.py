@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from howfar.recording.costs import PathCosts, Window
+from howfar.recording.kinds import Kind, kind_of
 from howfar.recording.recording import Connection, Digest, Page, Recording, RoundTrip, unsure
 from howfar.recording.slope import Slope
 from howfar.recording.summary import tap_us
@@ -46,6 +47,7 @@ class Trip:
     connection: int
     digest: Digest | None
     command: str
+    kind: Kind
     keys: int | None
     phase: str
     begun_ns: int
@@ -58,6 +60,11 @@ class Trip:
     """Rounds of slow start that the answer waits for on a link, by their bytes."""
     failed: bool = False
     """Whether the server refused the request."""
+
+    @property
+    def text(self) -> str:
+        """The statement without literals, or the command."""
+        return self.command if self.digest is None else self.digest.text
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,10 @@ class LaidPage:
     """Cost on the present path: block, round trip."""
     there_ns: np.ndarray
     """Cost on the target path, slow start included: block, round trip."""
+    slow_ns: np.ndarray
+    """The part of it that waits for the window: block, round trip."""
+    smallest_ns: np.ndarray
+    """Cost of a round trip of the smallest sizes on the target path, by block."""
     opened: frozenset[int]
     """Connections that the page opened."""
     connect_ns: np.ndarray
@@ -102,6 +113,12 @@ class LaidPage:
     def unseen_ns(self) -> np.ndarray:
         """Time that the application waited for each round trip before and after the recorder saw it, which is in the gaps."""
         return np.asarray(np.maximum(self.now_ns.mean(axis=0) - self._path_ns.mean(axis=0), 0.0))
+
+    @cached_property
+    def own_ns(self) -> np.ndarray:
+        """The application's time before each round trip, without what the recorder added or did not see."""
+        tap_ns = (self.page.took_ns - self.took_ns) / max(len(self.trips), 1)
+        return np.maximum([trip.gap_ns - tap_ns for trip in self.trips] - self.unseen_ns, 0.0)
 
     @property
     def _path_ns(self) -> np.ndarray:
@@ -161,6 +178,8 @@ class PagePrediction(Part):
     """Time spent on the target path, connects included."""
     clipped: float
     """Share of round trips that took less than the path costs now."""
+    failing: dict[str, tuple[int, int]]
+    """Statements that the server refused: how often, of how many runs in all pages."""
     curve_ms: dict[int, float]
     """p50 by RTT in ns, other things equal; empty where the target crosses no link."""
 
@@ -270,6 +289,7 @@ def waited_for(page: Page, recording: Recording, rounds: Mapping[int, tuple[int,
                 connection=longest.connection_id,
                 digest=digest,
                 command=longest.command,
+                kind=kind_of(longest.phase, longest.command, longest.command if digest is None else digest.text),
                 keys=longest.keys,
                 phase=longest.phase,
                 begun_ns=longest.begun_ns,
@@ -295,7 +315,7 @@ def _laid(
 ) -> LaidPage:
     to_server = [trip.to_server for trip in trips]
     to_client = [trip.to_client for trip in trips]
-    there = target.of(to_server, to_client) + target.slow_start_ns([trip.rounds for trip in trips])
+    slow_ns = target.slow_start_ns([trip.rounds for trip in trips])
     opened = _opened(page, recording)
     more = [_more_turns(one, page, target) for one in opened]
     longer, round_trip = target.connect_ns - present.connect_ns, target.smallest_ns - present.smallest_ns
@@ -305,7 +325,9 @@ def _laid(
         overlapped=overlapped,
         took_ns=page.took_ns - len(trips) * tap_ns(recording),
         now_ns=present.of(to_server, to_client),
-        there_ns=there,
+        there_ns=target.of(to_server, to_client) + slow_ns,
+        slow_ns=slow_ns,
+        smallest_ns=target.smallest_ns,
         opened=frozenset(one.id for one in opened),
         connect_ns=len(opened) * longer + sum(more) * round_trip,
         connect_whole_ns=len(opened) * target.connect_ns,
@@ -337,7 +359,7 @@ def _more_turns(connection: Connection, page: Page, target: PathCosts) -> int:
     return more + (connection.protocol in SERVICES and SERVICES[connection.protocol].asks_for_tls)
 
 
-def quantiles(times_ns: np.ndarray) -> Quantiles:
+def quantiles(times_ns: np.ndarray, draws: int = _DRAWS) -> Quantiles:
     """Quantiles of times by page and block of costs. An interval needs four pages and four blocks."""
     mean = times_ns.mean(axis=1)
     pages, blocks = times_ns.shape
@@ -345,8 +367,8 @@ def quantiles(times_ns: np.ndarray) -> Quantiles:
     if pages < MIN_BLOCKS or blocks < MIN_BLOCKS:
         return Quantiles(p50_ms=_alone(values[0], pages), p95_ms=_alone(values[1], pages))
     chance = np.random.default_rng(_SEED)
-    by_block = chance.multinomial(blocks, np.full(blocks, 1 / blocks), size=_DRAWS).T / blocks
-    some = np.take_along_axis(times_ns @ by_block, chance.integers(pages, size=(pages, _DRAWS)), axis=0)
+    by_block = chance.multinomial(blocks, np.full(blocks, 1 / blocks), size=draws).T / blocks
+    some = np.take_along_axis(times_ns @ by_block, chance.integers(pages, size=(pages, draws)), axis=0)
     drawn = np.quantile(some, (0.5, 0.95), axis=0) / 1e6
     p50, p95 = (resampled(float(value), drawn[at], min(pages, blocks)) for at, value in enumerate(values))
     return Quantiles(p50_ms=p50, p95_ms=p95)
@@ -362,19 +384,6 @@ def resampled(value: float, drawn: np.ndarray, count: int) -> Estimate:
         high=value + wider * max(float(high) - value, 0.0),
         n=count,
     )
-
-
-def resampled_mean(values: np.ndarray) -> Estimate:
-    """The mean over pages of values with a row for each page and a column for each block of costs."""
-    pages, blocks = values.shape
-    mean = float(values.mean())
-    if pages < MIN_BLOCKS or blocks < MIN_BLOCKS:
-        return _alone(mean, pages)
-    chance = np.random.default_rng(_SEED)
-    by_page = chance.integers(pages, size=(_DRAWS, pages))
-    by_block = chance.integers(blocks, size=(_DRAWS, blocks))
-    drawn = values.mean(axis=1)[by_page].mean(axis=1) + values.mean(axis=0)[by_block].mean(axis=1) - mean
-    return resampled(mean, drawn, min(pages, blocks))
 
 
 def _alone(value: float, count: int) -> Estimate:
@@ -463,8 +472,15 @@ def _predicted(
         path_now_ms=float(np.mean([page.now_ns.sum(axis=1).mean() for page in pages])) / 1e6,
         path_ms=float(np.mean([(page.there_ns.sum(axis=1) + page.connect_ns).mean() for page in pages])) / 1e6,
         clipped=float(np.mean([page.clipped for page in pages])),
+        failing=_failing(pages),
         curve_ms=_curve(predicted, pages, target),
     )
+
+
+def _failing(pages: Sequence[LaidPage]) -> dict[str, tuple[int, int]]:
+    trips = [trip for page in pages for trip in page.trips]
+    runs, failed = (Counter(trip.text for trip in some) for some in (trips, (one for one in trips if one.failed)))
+    return {text: (count, runs[text]) for text, count in failed.most_common()}
 
 
 def _by_slope(now: Quantiles, pages: Sequence[LaidPage], slope: Slope, costs: tuple[PathCosts, PathCosts]) -> Quantiles:

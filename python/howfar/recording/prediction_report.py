@@ -34,6 +34,8 @@ from howfar.units import counted, format_duration_ns
 _SHOWN = 12
 """Number of changes on the first screen."""
 _LONGEST_DIGEST = 90
+_FAILING_SHOWN = 3
+"""Number of failing statements that a page's warnings name."""
 _SMALLEST_SHARE = 0.002
 """A change that saves less of its page is left out."""
 _CLIPPED_SHARE = 0.1
@@ -225,6 +227,10 @@ def _warnings(shown: Sequence[PagePrediction], found: Prediction) -> list[Block]
             )
         if page.unsure:
             lines.append(page.unsure)
+        lines += [
+            f"{page.name}: {failed:,} of {counted(runs, 'run')} of {_short(text)} failed; there is no advice about them."
+            for text, (failed, runs) in list(page.failing.items())[:_FAILING_SHOWN]
+        ]
         if page.pages < MIN_BLOCKS:
             lines.append(f"{page.name}: fewer than {MIN_BLOCKS} pages allow no interval.")
         if page.clipped > _CLIPPED_SHARE:

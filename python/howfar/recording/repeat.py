@@ -16,6 +16,7 @@ import numpy as np
 
 from howfar.engine.messages import Repeated, RepeatPage, RepeatStep
 from howfar.errors import UsageError
+from howfar.recording.kinds import Kind
 from howfar.recording.predict import Quantiles, Trip, quantiles, tap_ns, waited_for
 from howfar.recording.prediction_report import ms, with_interval
 from howfar.recording.recording import Page, Recording
@@ -119,8 +120,11 @@ def _bare(digest: str) -> str:
 
 
 def statement_of(trip: Trip) -> str | None:
-    """The statement that a round trip ran, without its literals. None: it ran none, such as a login, a ping or a preparation."""
-    if trip.digest is None or trip.phase == "connect" or trip.command == "prepare":
+    """The statement that a round trip ran, without its literals. None: it ran none, such as a login, a ping, a preparation, or the
+    next part of a result whose statement ran before."""
+    if trip.digest is None or trip.kind in (Kind.CONNECT, Kind.PREPARE):
+        return None
+    if trip.kind is Kind.FETCH and not trip.text.lower().startswith("fetch "):
         return None
     return _bare(trip.digest.text) or None
 

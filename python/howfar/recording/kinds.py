@@ -1,0 +1,89 @@
+"""What a round trip did: decided once, from its phase, its command and its statement, for whoever counts, names or advises. Pure."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What a round trip did."""
+
+    CONNECT = "connect"
+    PREPARE = "prepare"
+    """Prepared a statement and ran nothing."""
+    FETCH = "fetch"
+    """Fetched more of a result that was open."""
+    BEGIN = "begin"
+    END = "end"
+    CONTROL = "control"
+    """Other control of transactions, cursors and prepared statements."""
+    SETTING = "setting"
+    """Set what a connection keeps, or asked whether it is alive."""
+    READ = "read"
+    """Read data that would be the same if read again at once."""
+    OTHER = "other"
+
+    @property
+    def is_run(self) -> bool:
+        """Whether it ran a statement or command of the application."""
+        return self in (Kind.READ, Kind.OTHER)
+
+
+_WORDS = {
+    Kind.PREPARE: ("prepare",),
+    Kind.FETCH: ("fetch",),
+    Kind.CONTROL: (
+        *("rollback", "savepoint", "release"),
+        *("declare", "close", "move", "describe", "deallocate", "close_statement", "reset_statement"),
+    ),
+    Kind.SETTING: ("ping", "init_db", "use", "set_option", "reset_connection", "hello", "client"),
+    Kind.READ: (
+        *("select", "show", "table", "values", "with"),
+        *("get", "gets", "mget", "strlen", "getrange", "exists", "type", "keys"),
+        *("hget", "hmget", "hgetall", "hkeys", "hvals", "hlen", "hexists"),
+        *("lrange", "lindex", "llen", "smembers", "sismember", "smismember", "scard"),
+        *("zrange", "zrevrange", "zrangebyscore", "zscore", "zcard", "zcount", "zrank"),
+    ),
+}
+_BY_WORD = {word: kind for kind, words in _WORDS.items() for word in words}
+"""By the first word of a statement or command, where it decides alone."""
+_BEGINS = re.compile(r"(BEGIN(?!\s+NOT)|START\s+TRANSACTION)\b", re.IGNORECASE)
+_ENDS = re.compile(r"(COMMIT|END|ROLLBACK(?!\s+TO\b))\b", re.IGNORECASE)
+_SETTING = re.compile(
+    r"""SET \s+
+    (?! (PASSWORD | DEFAULT | ROLE | RESOURCE | STATEMENT | LOCAL | TRANSACTION | CONSTRAINTS | SESSION\s+AUTHORIZATION) \b)
+    (?! .* \b (GLOBAL | PERSIST | PERSIST_ONLY) \b) (?! .* (?<!@)@(?!@))""",
+    re.IGNORECASE | re.VERBOSE | re.DOTALL,
+)
+"""What a connection keeps: not an account, a setting of the server or of one transaction, or a user's variable."""
+_VARIES = re.compile(
+    r"""\b ( FOR \s+ (NO\s+KEY\s+)? UPDATE | FOR \s+ (KEY\s+)? SHARE | LOCK \s+ IN \s+ SHARE | INTO | UPDATE | DELETE
+    | NEXTVAL | SETVAL | LASTVAL | CURRVAL | LAST_INSERT_ID | FOUND_ROWS | ROW_COUNT | (GET|RELEASE)_LOCK | PG_\w*ADVISORY\w*
+    | RAND | RANDOM | \w*UUID\w* | (PG_)?SLEEP | TXID_CURRENT ) \b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Reads that change or lock something, or whose answer is another one each time."""
+_ALIVE = "select ?"
+"""A query that only asks whether the connection is alive."""
+
+
+def kind_of(phase: str, command: str, text: str) -> Kind:
+    """What a round trip did. `text`: its statement without literals, or its command; several of one flight are separated by `; `."""
+    if phase == "connect":
+        return Kind.CONNECT
+    if command in ("prepare", "fetch"):  # of the protocol; the text is that of the statement
+        return Kind(command)
+    kinds = {_of_statement(part) for each in text.split(";") if (part := each.strip("( "))}
+    return kinds.pop() if len(kinds) == 1 else Kind.OTHER
+
+
+def _of_statement(text: str) -> Kind:
+    if _BEGINS.match(text):
+        return Kind.BEGIN
+    if _ENDS.match(text):
+        return Kind.END
+    if _SETTING.match(text) or text.lower() == _ALIVE:
+        return Kind.SETTING
+    found = _BY_WORD.get(text.split(maxsplit=1)[0].lower(), Kind.OTHER)
+    return Kind.OTHER if found is Kind.READ and _VARIES.search(text) else found

@@ -1,0 +1,188 @@
+"""Advice about pages that are made: which change is named, for which round trips, and that no saving exceeds its page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.made_recording import FLOOR_NS, Step, costs, loop, made
+
+from howfar.recording.changes import Change, changes
+from howfar.recording.kinds import Kind, kind_of
+from howfar.recording.predict import analyze, lay_out
+from howfar.recording.recording import Recording
+
+NOW = costs(FLOOR_NS / 1e3)
+FAR = costs(540, label="remote, RTT 0.5ms", rtt_ns=500_000, noise=0.01, connect_us=560)
+AUTHOR, COUNT = "SELECT name FROM author WHERE id = ?", "SELECT count(*) FROM comment WHERE post = ?"
+
+
+def prepare(text: str) -> Step:
+    return Step(text, command="prepare")
+
+
+def run(text: str, keys: int) -> Step:
+    return Step(text, keys=keys, command="execute")
+
+
+def advised(steps: Sequence[Step], folder: Path, pages: int = 1) -> list[Change]:
+    return changes(lay_out(made(folder / "a.recording", steps, pages=pages), NOW, FAR))
+
+
+def found_changes(recording: Recording, kind: str) -> list[Change]:
+    return [one for one in changes(lay_out(recording, NOW, FAR)) if one.kind == kind]
+
+
+@pytest.mark.parametrize(
+    ("steps", "right"),
+    [
+        pytest.param([Step(AUTHOR, keys=at % 10) for at in range(20)], {("loop", AUTHOR, 20)}, id="app-1-few-parents"),
+        pytest.param(
+            [step for at in range(25) for step in (Step(AUTHOR, keys=at % 10), Step(COUNT, keys=at))],
+            {("loop", AUTHOR, 25), ("loop", COUNT, 25)},
+            id="app-1-two-in-turn",
+        ),
+        pytest.param([Step(AUTHOR, keys=at % 2) for at in range(6)], {("memo", AUTHOR, 4)}, id="app-1-two-keys"),
+        pytest.param(
+            [step for at in (1, 2, 3) for step in (prepare(AUTHOR), run(AUTHOR, at))],
+            {("loop", AUTHOR, 3), ("prepare", AUTHOR, 3)},
+            id="app-2",
+        ),
+        pytest.param(
+            [prepare(COUNT), run(COUNT, 11), run(COUNT, 12)], {("prepare", COUNT, 1)}, id="app-3-one-prepare-two-runs"
+        ),
+        pytest.param(
+            [Step(AUTHOR, keys=7), *[Step(AUTHOR, keys=7, command="fetch") for _ in range(19)]],
+            {("fetch", AUTHOR, 19)},
+            id="app-5-portal",
+        ),
+        pytest.param(
+            [Step("DECLARE c CURSOR FOR SELECT a FROM t"), *[Step("FETCH FORWARD ? FROM c") for _ in range(5)]],
+            {("fetch", "FETCH FORWARD ? FROM c", 5)},
+            id="app-5-named-cursor",
+        ),
+        pytest.param(
+            [run(AUTHOR, 7), *[Step("fetch", keys=None, command="fetch") for _ in range(5)]],
+            {("fetch", "fetch", 5)},
+            id="app-5-cursor-of-mysql",
+        ),
+        pytest.param([Step("SELECT * FROM no_such_table", failed=True)] * 5, set(), id="app-9-failed"),
+        pytest.param([Step("SET PASSWORD = ?")], set(), id="app-19-account"),
+        pytest.param([Step("SET GLOBAL max_connections = ?")], set(), id="app-19-server"),
+        pytest.param([Step("SET @total = ?")], set(), id="app-19-variable"),
+        pytest.param([Step("SET SESSION sql_mode = ?")], {("initial", "SET SESSION sql_mode = ?", 1)}, id="app-19-session"),
+        pytest.param([Step("SELECT nextval(?)")] * 2, set(), id="not-the-same-answer"),
+        pytest.param([Step("WITH a AS (DELETE FROM t RETURNING id) SELECT id FROM a")] * 2, set(), id="a-read-that-writes"),
+    ],
+)  # fmt: skip
+def test_advice_depends_on_what_a_round_trip_did(
+    steps: list[Step], right: set[tuple[str, str, float]], tmp_path: Path
+) -> None:
+    assert {(one.kind, one.digest, one.count) for one in advised(steps, tmp_path)} == right
+
+
+def test_a_run_of_statements_has_one_row_whatever_its_length(tmp_path: Path) -> None:
+    """[app-20]"""
+    steps = [Step(f"SELECT a FROM t{number} WHERE id = ?", keys=1) for number in range(22)]
+    shorter, longer = made(tmp_path / "s.recording", steps[:21]), made(tmp_path / "l.recording", steps)
+    laid = {"front": [page for one in (shorter, longer) for page in lay_out(one, NOW, FAR)["front"]]}
+    (one,) = (one for one in changes(laid) if one.kind == "pipeline")
+    assert one.count == 21.5
+
+
+def test_an_answer_of_several_rounds_of_slow_start_could_have_fewer_bytes(tmp_path: Path) -> None:
+    """[app-25] 319 kB are five rounds: four RTTs of waiting, less what is sent meanwhile."""
+    far = costs(20_000, label="remote", rtt_ns=20_000_000)
+    laid = lay_out(made(tmp_path / "b.recording", [Step("SELECT body", to_client=319_000)], pages=1), NOW, far)
+    (one,) = changes(laid)
+    assert (one.kind, one.count) == ("bytes", 1)
+    assert 60 < one.low_ms < 80
+    assert one.high_ms > one.low_ms
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    steps=st.lists(
+        st.builds(
+            Step,
+            text=st.sampled_from([AUTHOR, COUNT, "SET NAMES ?", "BEGIN", "COMMIT", "UPDATE t SET a = ?"]),
+            keys=st.integers(0, 4),
+            gap_ns=st.integers(0, 3_000_000),
+            server_ns=st.integers(0, 3_000_000),
+            to_client=st.sampled_from([8, 3000, 90_000]),
+            command=st.sampled_from(["query", "prepare", "fetch"]),
+            failed=st.booleans(),
+        ),
+        min_size=1,
+        max_size=25,
+    ),
+    jitter=st.floats(0, 0.6),
+    pages=st.integers(1, 7),
+    connect=st.booleans(),
+)
+def test_no_saving_exceeds_its_page(
+    steps: list[Step], jitter: float, pages: int, connect: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """[app-14]"""
+    path = tmp_path_factory.mktemp("made") / "a.recording"
+    recording = made(path, steps, pages=pages, jitter=jitter, connect=connect)
+    whole_ms = analyze(recording, NOW, FAR).pages[0].bottom_up.p50_ms.value
+    for one in changes(lay_out(recording, NOW, FAR)):
+        assert 0 <= one.low_ms <= one.high_ms <= max(whole_ms, 0)
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "kind"),
+    [
+        ("query", "START TRANSACTION", Kind.BEGIN),
+        ("query", "ROLLBACK TO SAVEPOINT a", Kind.CONTROL),
+        ("query", "rollback", Kind.END),
+        ("query", "BEGIN; SELECT a FROM t", Kind.OTHER),
+        ("query", "SET NAMES ?; SET autocommit = ?", Kind.SETTING),
+        ("query", "SET a = ?, GLOBAL b = ?", Kind.OTHER),
+        ("query", "SET @@session.a = ?", Kind.SETTING),
+        ("query", "SET LOCAL a = ?", Kind.OTHER),
+        ("query", "(SELECT a FROM t) UNION (SELECT a FROM u)", Kind.READ),
+        ("query", "SELECT a FROM t FOR UPDATE", Kind.OTHER),
+        ("query", "SELECT ?", Kind.SETTING),
+        ("get", "get", Kind.READ),
+        ("set", "set", Kind.OTHER),
+        ("query", ";", Kind.OTHER),
+    ],
+)
+def test_a_kind_is_decided_by_the_whole_statement(command: str, text: str, kind: Kind) -> None:
+    assert kind_of("operation", command, text) is kind
+
+
+def test_a_loop_is_found_with_what_one_query_saves(tmp_path: Path) -> None:
+    recording = made(tmp_path / "l.recording", [*loop(94), *loop(10, "SELECT * FROM tag WHERE post = ?")])
+    most, other = found_changes(recording, "loop")
+    assert (most.count, other.count) == (94, 10)
+    assert "author" in most.digest
+    assert most.low_ms == pytest.approx(93 * 0.54, rel=0.05)
+    assert most.high_ms == pytest.approx(93 * (0.54 + 0.08 + 0.1), rel=0.05)
+
+
+def test_statements_round_one_statement_are_found(tmp_path: Path) -> None:
+    steps = [Step("BEGIN"), Step("UPDATE counter SET n = n + ? WHERE id = ?", keys=4), Step("COMMIT")]
+    (one,) = found_changes(made(tmp_path / "t.recording", steps), "transaction")
+    assert one.count == 1
+    assert one.low_ms == pytest.approx(2 * 0.54, rel=0.05)
+
+
+def test_repeats_within_and_between_pages_differ(tmp_path: Path) -> None:
+    same = Step("SELECT value FROM settings WHERE name = ?", keys=9)
+    recording = made(tmp_path / "r.recording", [same, Step("SELECT ? FROM t WHERE id = ?", keys=2), same, same])
+    (memo,) = found_changes(recording, "memo")
+    assert memo.count == 2
+    assert {one.digest for one in found_changes(recording, "cache")} == {same.text, "SELECT ? FROM t WHERE id = ?"}
+
+
+def test_a_pipeline_is_only_a_candidate(tmp_path: Path) -> None:
+    steps = [Step(f"SELECT a FROM t{number} WHERE id = ?", keys=number) for number in range(5)]
+    (one,) = found_changes(made(tmp_path / "p.recording", steps), "pipeline")
+    assert one.low_ms == 0
+    assert one.high_ms == pytest.approx(4 * 0.54, rel=0.05)
