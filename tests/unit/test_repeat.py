@@ -139,10 +139,16 @@ def test_what_a_digest_does_not_show_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_statement_that_is_not_given_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        UsageError, match=r"no statement is given for 1 of the 2 that the pages run: SELECT b FROM t WHERE id IN"
-    ):
+    with pytest.raises(UsageError, match=r"page \(1 page\) lacks 1 statement: SELECT b FROM t WHERE id IN"):
         script(recording(tmp_path / "a", [(ONE, OTHER)]), GIVEN[:2], (ONE, ONE), False)
+
+
+def test_a_page_that_lacks_a_statement_does_not_stop_the_others(tmp_path: Path) -> None:
+    """[app-26] Nor does what such a page would change."""
+    made = script(recording(tmp_path / "a", [(ONE,), (ONE, OTHER), (CHANGE, OTHER)]), GIVEN[:2], (ONE, ONE), False)
+    assert [len(page.steps) for page in made.pages] == [2]
+    assert len(made.recording.pages) == 1
+    assert made.lacking == (f"page (2 pages) lacks 1 statement: {OTHER}",)
 
 
 def test_statements_that_change_data_are_run_only_when_that_is_wanted(tmp_path: Path) -> None:
@@ -200,23 +206,24 @@ def test_what_a_read_only_session_does_not_prevent_is_refused_before(digest: str
 
 
 def test_a_preparation_and_an_empty_statement_run_nothing(tmp_path: Path) -> None:
-    found = recording(tmp_path / "a", [(ONE, ONE, OTHER)])
+    found = recording(tmp_path / "a", [(ONE, ONE, OTHER, ONE)])
     (page,) = found.pages
-    login, prepared, run, empty = page.round_trips
+    login, prepared, run, empty, fetched = page.round_trips
+    fetched = replace(fetched, command="fetch")
     empty = replace(empty, digest_id=9, command="other")
-    trips = (login, replace(prepared, command="prepare"), replace(run, command="execute"), empty)
+    trips = (login, replace(prepared, command="prepare"), replace(run, command="execute"), empty, fetched)
     digests = {**found.digest_by_id, 9: Digest(9, "mysql", ";")}
     found = replace(found, pages=(replace(page, round_trips=trips),), digest_by_id=digests)
     made = script(found, GIVEN, (ONE, ONE, OTHER), False)
     assert [step.statement for step in made.pages[0].steps] == [None, 0]
-    assert made.left_out == ({"prepare": 1, "other": 1},)
+    assert made.left_out == ({"prepare": 1, "other": 1, "fetch": 1},)
 
 
 def test_a_page_without_statements_is_refused(tmp_path: Path) -> None:
     found = recording(tmp_path / "a", [(ONE,)])
     (page,) = found.pages
     trips = tuple(replace(trip, digest_id=None, phase="operation") for trip in page.round_trips)
-    with pytest.raises(UsageError, match="no round trip of a page page is a statement"):
+    with pytest.raises(UsageError, match=r"page \(1 page\) has no statement"):
         script(replace(found, pages=(replace(page, round_trips=trips),)), GIVEN, (ONE, ONE, OTHER), False)
 
 
@@ -224,7 +231,7 @@ def test_the_report_sets_what_was_repeated_beside_what_was_recorded(tmp_path: Pa
     found = recording(tmp_path / "a", [(ONE, "ping", ONE)] * 4)
     made = script(found, GIVEN, (ONE, ONE, OTHER), False)
     done = [Repeated(took_ns=400_000, opened_ns=(1,), round_trips_ns=(60_000, 80_000), client_late_ns=20_000)] * 4
-    whole = analyze(found, made, [done] * 4, "db1:3306", read_only=True)
+    whole = analyze(made, [done] * 4, "db1:3306", read_only=True)
     (page,) = whole.pages
     assert (page.repeated.p50_ms.value, page.waiting_ms, page.round_trips) == (0.4, 0.14, 2)
     assert page.recorded.p50_ms.value == pytest.approx((4 * 60_000 + 7000 - 4 * TAP_NS) / 1e6)

@@ -161,11 +161,11 @@ def _repeated(recording: Recording, text: str, dsn: str | None, writes: bool, bl
     job = repeat_job(login, options, made.statements, not writes, made.pages)
     done = []
     note("replay, once without counting, because the server has seen none of it yet")
-    _run(job, recording)
+    _run(job, made.recording)
     for number in range(blocks):
         note(f"replay, block {number + 1} of {blocks}")
-        done.append(_run(job, recording))
-    return analyze(recording, made, done, login.address.where, read_only=not writes)
+        done.append(_run(job, made.recording))
+    return analyze(made, done, login.address.where, read_only=not writes)
 
 
 def _run(job: RepeatJob, recording: Recording) -> list[Repeated]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, pairwise
 
 import numpy as np
@@ -77,6 +77,8 @@ class Repetition(Part):
     """Whether the sessions were read only."""
     blocks: int
     pages: tuple[RepeatedPage, ...]
+    lacking: tuple[str, ...]
+    """Pages that were left out, with the reason."""
 
 
 def statements_in(text: str) -> tuple[str, ...]:
@@ -88,30 +90,62 @@ def statements_in(text: str) -> tuple[str, ...]:
 class Script:
     """The pages of a job and the statements that their steps name."""
 
+    recording: Recording
+    """With the pages that can be repeated alone."""
     statements: tuple[str, ...]
     pages: tuple[RepeatPage, ...]
     left_out: tuple[Counter[str], ...]
     """Round trips of each page that are left out, by command."""
+    lacking: tuple[str, ...]
+    """Pages that are left out, with the reason: a sentence for each name."""
 
 
 def script(recording: Recording, given: Sequence[str], digests: Sequence[str], writes: bool) -> Script:
-    """The script that repeats a recording. `digests`: of the given statements; `writes`: run those too that change data. Raises
-    UsageError."""
+    """The script that repeats a recording: the pages all of whose statements are known. `digests`: of the given statements; `writes`:
+    run those too that change data. Raises UsageError."""
     known: dict[str, list[int]] = {}
     for at, digest in enumerate(digests):
         known.setdefault(_bare(digest), []).append(at)
     trips = [waited_for(page, recording, {})[0] for page in recording.pages]
-    asked = Counter(text for page in trips for trip in page if (text := statement_of(trip)) is not None)
+    asked = [Counter(text for trip in page if (text := statement_of(trip)) is not None) for page in trips]
     statements = list(given)
-    for text in asked:
+    for text in dict.fromkeys(text for page in asked for text in page):
         if text not in known and not _INCOMPLETE.search(text):
             known[text] = [len(statements)]
             statements.append(text)
-    _check(asked, statements, known, writes)
+    whole = [at for at, texts in enumerate(asked) if texts and texts.keys() <= known.keys()]
+    lacking = _lacking(recording.pages, asked, known)
+    if not whole:
+        raise UsageError(
+            f"no page can be repeated: {'; '.join(lacking)}",
+            "Add to the file at least one of each statement, complete, with a semicolon at the end of its last line.",
+        )
+    _check_changes(sum((asked[at] for at in whole), Counter[str]()), statements, known, writes)
+    kept = replace(recording, pages=tuple(recording.pages[at] for at in whole))
     turns = {digest: cycle(places) for digest, places in known.items()}
     each_ns = tap_ns(recording) + unseen_ns(recording)
-    made = [_page(page, waited, turns, each_ns) for page, waited in zip(recording.pages, trips, strict=True)]
-    return Script(tuple(statements), tuple(page for page, _ in made), tuple(left for _, left in made))
+    made = [_page(recording.pages[at], trips[at], turns, each_ns) for at in whole]
+    return Script(kept, tuple(statements), tuple(page for page, _ in made), tuple(left for _, left in made), lacking)
+
+
+def _lacking(
+    pages: Sequence[Page], asked: Sequence[Counter[str]], known: Mapping[str, Sequence[int]]
+) -> tuple[str, ...]:
+    """Why pages cannot be repeated, by name."""
+    missing: dict[str, Counter[str]] = {}
+    counts: Counter[str] = Counter()
+    for page, texts in zip(pages, asked, strict=True):
+        absent = [text for text in texts if text not in known]
+        if absent or not texts:
+            missing.setdefault(page.name, Counter()).update(absent)
+            counts[page.name] += 1
+    return tuple(
+        f"{name} ({counted(counts[name], 'page')}) has no statement"
+        if not texts
+        else f"{name} ({counted(counts[name], 'page')}) lacks {counted(len(texts), 'statement')}: "
+        + ", ".join(text[:_LONGEST_NAMED] for text, _ in texts.most_common(_MOST_NAMED))
+        for name, texts in missing.items()
+    )
 
 
 def _bare(digest: str) -> str:
@@ -135,14 +169,10 @@ def unseen_ns(recording: Recording) -> float:
     return max(path_ns - floor_ns, 0.0)
 
 
-def _check(asked: Counter[str], statements: Sequence[str], known: Mapping[str, Sequence[int]], writes: bool) -> None:
-    """Check that there are statements for what is asked, and that they may run. Raises UsageError."""
-    lacking = [digest for digest, _ in asked.most_common() if digest not in known]
-    if lacking:
-        raise UsageError(
-            f"no statement is given for {len(lacking)} of the {len(asked)} that the pages run: {'; '.join(lacking[:_MOST_NAMED])}",
-            "Add to the file at least one of each, whole, with a semicolon at the end of its last line.",
-        )
+def _check_changes(
+    asked: Counter[str], statements: Sequence[str], known: Mapping[str, Sequence[int]], writes: bool
+) -> None:
+    """Check that what the pages run may run. Raises UsageError."""
     changing = [digest for digest in asked if may_change(digest)]
     changing += [digest for digest in asked if any(_HIDDEN.search(statements[at]) for at in known[digest])]
     if changing and not writes:
@@ -189,17 +219,14 @@ def _page(
             waits_ns = 0.0
         else:
             left[trip.command] += 1
-    if not steps:
-        raise UsageError(f"no round trip of a page {page.name} is a statement", "Record an application that uses SQL.")
     last = trips[-1]
     rest_ns = page.ended_ns - last.begun_ns - last.took_ns + waits_ns
     return RepeatPage(steps=tuple(steps), rest_ns=max(round(rest_ns), 0)), left
 
 
-def analyze(
-    recording: Recording, made: Script, blocks: Sequence[Sequence[Repeated]], server: str, read_only: bool
-) -> Repetition:
-    """The result. `blocks`: each repeated all pages, in their order."""
+def analyze(made: Script, blocks: Sequence[Sequence[Repeated]], server: str, read_only: bool) -> Repetition:
+    """The result. `blocks`: each repeated all pages of the script, in their order."""
+    recording = made.recording
     each_ns, beside_ns = tap_ns(recording), unseen_ns(recording)
     names = dict.fromkeys(page.name for page in recording.pages)
     found = []
@@ -229,7 +256,7 @@ def analyze(
                 client_late=sum(page.client_late_ns for page in repeated) / float(times.sum()),
             )
         )
-    return Repetition(server=server, read_only=read_only, blocks=len(blocks), pages=tuple(found))
+    return Repetition(server=server, read_only=read_only, blocks=len(blocks), pages=tuple(found), lacking=made.lacking)
 
 
 def _connecting_ns(trips: Sequence[Trip], tap_ns: float, beside_ns: float) -> float:
@@ -271,6 +298,7 @@ def _answer(found: Repetition) -> str:
 
 
 def _warnings(found: Repetition) -> Iterator[str]:
+    yield from (f"Left out: {reason}." for reason in found.lacking)
     for page in found.pages:
         if page.client_late > BEHIND_SHARE:
             yield was_behind(page.name, "this tool", page.client_late)
