@@ -60,8 +60,11 @@ def made(
     path_ns: int = FLOOR_NS,
     tap_ns: int = TAP_NS,
     seed: int = 5,
+    cold: float = 1.0,
 ) -> Recording:
-    """`path_ns`: what a round trip costs on the present path without the tap; the tap adds `tap_ns`, on the application's side."""
+    """`cold`: how many times longer the application computes in the first page.
+
+    `path_ns`: what a round trip costs on the present path without the tap; the tap adds `tap_ns`, on the application's side."""
     chance = random.Random(seed)
     texts = sorted({step.text for step in steps})
     digests = [Digest(number, "mysql", text) for number, text in enumerate(texts, 1)]
@@ -76,9 +79,9 @@ def made(
             logins = sum(step.phase == "connect" for step in steps)
             connections.append(Connection(connection, "mysql", opened, None, 77, 33, False, logins, 0))
         for step in steps:
-            now += round(step.gap_ns * (1 + chance.gauss(0, jitter))) + tap_ns
+            now += round(step.gap_ns * max(1 + chance.gauss(0, jitter), 0) * (cold if number == 1 else 1)) + tap_ns
             sent = now
-            took = path_ns + round(step.server_ns * (1 + chance.gauss(0, jitter)))
+            took = path_ns + round(step.server_ns * max(1 + chance.gauss(0, jitter), 0))
             took += (step.to_server - 16) + (step.to_client - 8)
             now = sent + took
             trips.append(

@@ -14,6 +14,7 @@ from howfar.recording.changes import Change, changes
 from howfar.recording.kinds import Kind, kind_of
 from howfar.recording.predict import analyze, lay_out
 from howfar.recording.recording import Recording
+from howfar.recording.summary import summarize
 
 NOW = costs(FLOOR_NS / 1e3)
 FAR = costs(540, label="remote, RTT 0.5ms", rtt_ns=500_000, noise=0.01, connect_us=560)
@@ -155,6 +156,13 @@ def test_no_saving_exceeds_its_page(
 )
 def test_a_kind_is_decided_by_the_whole_statement(command: str, text: str, kind: Kind) -> None:
     assert kind_of("operation", command, text) is kind
+
+
+def test_what_a_prepare_does_not_know_hides_no_key(tmp_path: Path) -> None:
+    """[app-4] The keys of a statement are those of its runs."""
+    steps = [Step(AUTHOR, keys=None, command="prepare"), run(AUTHOR, 1), run(AUTHOR, 2), run(AUTHOR, 1)]
+    (one,) = summarize(made(tmp_path / "k.recording", steps, pages=1)).statements
+    assert (one.keys, one.count) == (2, 4)
 
 
 def test_a_loop_is_found_with_what_one_query_saves(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.unit.made_recording import FLOOR_NS, TAP_NS, Step, costs, loop, made
 from tests.unit.test_slope import analyzed, observed
 
@@ -15,6 +17,8 @@ from howfar.recording.on_path import present_tls, rhythm_in
 from howfar.recording.predict import Prediction, analyze, lay_out
 from howfar.recording.prediction_report import as_json, document
 from howfar.recording.recording import Recording
+from howfar.recording.summary import document as summary_document
+from howfar.recording.summary import summarize
 from howfar.report import html, terminal
 from howfar.report.terminal import IN_SIGHT
 
@@ -74,8 +78,8 @@ def test_what_the_recorder_does_not_see_of_a_round_trip_is_no_time_of_the_applic
     assert not found.missed
     (page,) = found.pages
     assert page.bottom_up.p50_ms.value == pytest.approx(true_ms(TRIPS * 0.540), rel=0.02)
-    assert page.server_ms == pytest.approx(TRIPS * 0.080, rel=0.05)
-    assert page.gaps_ms == pytest.approx(TRIPS * (0.100 - 0.050), rel=0.05)
+    assert page.parts_now.server_ms == pytest.approx(TRIPS * 0.080, rel=0.05)
+    assert page.parts_now.application_ms == pytest.approx(TRIPS * (0.100 - 0.050), rel=0.05)
     assert page.clipped == 0
 
 
@@ -167,6 +171,58 @@ def test_sizes_reach_from_the_smallest_to_the_largest() -> None:
     assert (sizes.to_server[0], sizes.to_server[-1]) == (16, 900)
     assert (sizes.to_client[0], sizes.to_client[-1]) == (8, 250_000)
     assert sizes_of([5], [5]).pairs == ((16, 8),)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    pages=st.integers(1, 12),
+    jitter=st.floats(0, 1),
+    cold=st.floats(0.1, 1000),
+    path_ns=st.integers(1000, 60_000),
+    smallest_us=st.floats(5, 5000),
+)
+def test_no_time_is_negative_and_parts_add_up(
+    pages: int, jitter: float, cold: float, path_ns: int, smallest_us: float, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """[app-12] [app-13]"""
+    path = tmp_path_factory.mktemp("made") / "a.recording"
+    recording = made(path, loop(6), pages=pages, jitter=jitter, cold=cold, path_ns=path_ns)
+    slope = analyzed(observed(lambda delay_ms: 3 + 6 * delay_ms))
+    (page,) = analyze(recording, NOW, costs(smallest_us, noise=0.1), {"front": slope}).pages
+    assert page.slope is not None
+    for found in (page.now, page.present, page.bottom_up, page.slope):
+        for one in (found.p50_ms, found.p95_ms):
+            assert one.value >= 0 and (one.low is None or 0 <= one.low <= one.value)
+    for parts, whole in ((page.parts_now, page.now), (page.parts, page.bottom_up)):
+        each = (parts.application_ms, parts.path_ms, parts.server_ms)
+        assert min(each) > -1e-9 and sum(each) == pytest.approx(whole.p50_ms.value)
+    (recorded,) = summarize(recording).pages
+    assert recorded.took_ms.low is None or 0 < recorded.took_ms.low <= recorded.took_ms.value
+
+
+def test_a_recording_and_its_prediction_have_one_statistic_and_name_a_cold_page(tmp_path: Path) -> None:
+    """[app-11]"""
+    recording = made(tmp_path / "c.recording", loop(6), pages=9, cold=100)
+    found, (recorded,) = predicted(recording), summarize(recording).pages
+    (page,) = found.pages
+    assert page.now.p50_ms.value == pytest.approx(recorded.took_ms.value - 6 * TAP_NS / 1e6)
+    assert page.cold == recorded.cold and page.cold is not None
+    for report in (document(found, (), lay_out(recording, NOW, FAR)), summary_document(summarize(recording), "a")):
+        assert "the first page took" in terminal.render(report, 100, colour=False)
+    assert predicted(made(tmp_path / "w.recording", loop(6), pages=9)).pages[0].cold is None
+
+
+def test_a_miss_has_the_reason_that_is_large_enough(recording: Recording) -> None:
+    """[cli-14] Times of a page that add up to more than the page are no matter of 12 µs."""
+    pages = tuple(
+        dataclasses.replace(page, ended_ns=page.begun_ns + page.took_ns // 4) if number else page
+        for number, page in enumerate(recording.pages)
+    )
+    (page,) = (found := analyze(dataclasses.replace(recording, pages=pages), NOW, FAR, None, FLOOR_NS + 12)).missed
+    assert page.miss.beyond_ms > 100 * abs(page.miss.shift_ms)
+    text = terminal.render(document(found, (), {}), 100, colour=False)
+    assert "longer together than the page" in " ".join(text.split())
+    assert "a round trip without work" not in text.split("How it was predicted")[0]
 
 
 def test_statements_that_the_server_refused_are_counted(tmp_path: Path) -> None:

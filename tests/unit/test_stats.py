@@ -37,6 +37,7 @@ from howfar.stats.intervals import (
     interval_text,
     judge_ratio,
     mean_interval,
+    median_interval,
     noise_floor,
     signed_rank_depth,
     simultaneous,
@@ -256,6 +257,18 @@ def test_half_width_and_mean_interval() -> None:
     estimate = mean_interval([10.0, 12.0, 10.0, 12.0])
     assert estimate.value == 11
     assert estimate.high == pytest.approx(11 + 3.18245 / math.sqrt(3), abs=1e-3)
+
+
+@pytest.mark.parametrize("count", [6, 9, 25])
+def test_a_median_has_values_as_limits_that_hold_it_as_often_as_they_say(count: int) -> None:
+    chance, held, runs = random.Random(9), 0, 1000
+    for _ in range(runs):
+        values = [chance.lognormvariate(0, 1) for _ in range(count)]
+        found = median_interval(values)
+        assert found.value == median(values) and found.low in values and found.high in values
+        held += found.low < 1 < found.high
+    assert held / runs > 0.93
+    assert median_interval(values[:5]).low is None
 
 
 def test_welch_by_hand() -> None:

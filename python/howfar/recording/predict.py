@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,7 +17,7 @@ import numpy as np
 
 from howfar.recording.costs import PathCosts, Window
 from howfar.recording.kinds import Kind, kind_of
-from howfar.recording.recording import Connection, Digest, Page, Recording, RoundTrip, unsure
+from howfar.recording.recording import Connection, Digest, Page, Recording, RoundTrip, cold_start, unsure
 from howfar.recording.slope import Slope
 from howfar.recording.summary import tap_us
 from howfar.services import SERVICES
@@ -112,41 +112,61 @@ class LaidPage:
     @cached_property
     def unseen_ns(self) -> np.ndarray:
         """Time that the application waited for each round trip before and after the recorder saw it, which is in the gaps."""
-        return np.asarray(np.maximum(self.now_ns.mean(axis=0) - self._path_ns.mean(axis=0), 0.0))
+        return np.asarray(np.maximum(self.now_ns.mean(axis=0) - self.path_ns.mean(axis=0), 0.0))
 
     @cached_property
     def own_ns(self) -> np.ndarray:
         """The application's time before each round trip, without what the recorder added or did not see."""
         tap_ns = (self.page.took_ns - self.took_ns) / max(len(self.trips), 1)
-        return np.maximum([trip.gap_ns - tap_ns for trip in self.trips] - self.unseen_ns, 0.0)
+        return np.asarray(np.maximum([trip.gap_ns - tap_ns for trip in self.trips] - self.unseen_ns, 0.0))
 
     @property
-    def _path_ns(self) -> np.ndarray:
-        """Part of the observed time that the path takes, by block."""
+    def path_ns(self) -> np.ndarray:
+        """The part of the observed time that the path takes: block, round trip."""
         return self.now_ns if self.floor_ns is None else np.full_like(self.now_ns, self.floor_ns)
 
     @cached_property
     def server_ns(self) -> np.ndarray:
         """The server's time for each round trip, never below 0: by block."""
-        return np.asarray(np.maximum(self.observed_ns - self._path_ns, 0.0))
+        return np.asarray(np.maximum(self.observed_ns - self.path_ns, 0.0))
 
     @property
     def clipped(self) -> float:
         """The share of round trips that took less than their path."""
-        return float((self.observed_ns < self._path_ns.mean(axis=0)).mean()) if self.trips else 0.0
+        return float((self.observed_ns < self.path_ns.mean(axis=0)).mean()) if self.trips else 0.0
 
     @cached_property
     def predicted_ns(self) -> np.ndarray:
         """The time on the target path, by block. A sum needs errors of both signs: server times may be below 0 here."""
-        return np.asarray(self.took_ns + (self.there_ns - self.now_ns).sum(axis=1) + self.connect_ns)
+        return np.asarray(np.maximum(self.took_ns + (self.there_ns - self.now_ns).sum(axis=1) + self.connect_ns, 0.0))
 
     def present_ns(self, shift_ns: float) -> np.ndarray:
         """The time on the present path as it is now, by block. `shift_ns`: how much longer a round trip without work takes now than
         when it was recorded, by the recorder's own measure."""
-        path_ns = self._path_ns.sum(axis=1)
+        path_ns = self.path_ns.sum(axis=1)
         server_ns = np.maximum(self.observed_ns.sum() - path_ns, 0.0)
         beside_ns = max(self.took_ns - float(self.observed_ns.sum()), 0.0)
         return np.asarray(beside_ns + server_ns + path_ns + shift_ns * len(self.trips))
+
+
+class Parts(Part):
+    """A page's time in its parts, in ms; they add up to the median."""
+
+    application_ms: float
+    path_ms: float
+    """Connects included."""
+    server_ms: float
+
+
+class Miss(Part):
+    """Why the present path is missed: what each cause adds to the time as recorded, in ms of the mean page."""
+
+    beyond_ms: float
+    """Its round trips took longer together than the page."""
+    clipped_ms: float
+    """They took less than the path costs."""
+    shift_ms: float
+    """A round trip without work takes another time now."""
 
 
 class PagePrediction(Part):
@@ -156,6 +176,8 @@ class PagePrediction(Part):
     pages: int
     unsure: str | None
     """A note about the page's borders, where nobody marked them."""
+    cold: str | None
+    """A note about a first page that took much longer."""
     round_trips: float
     """Round trips that a page waits for, in the mean."""
     overlapped: float
@@ -171,11 +193,10 @@ class PagePrediction(Part):
     """Times by the slope. None: no slope of this page is known."""
     serial_share: float | None
     """Round trips by slope over those counted."""
-    gaps_ms: float
-    server_ms: float
-    path_now_ms: float
-    path_ms: float
-    """Time spent on the target path, connects included."""
+    parts_now: Parts
+    parts: Parts
+    """On the target path."""
+    miss: Miss
     clipped: float
     """Share of round trips that took less than the path costs now."""
     failing: dict[str, tuple[int, int]]
@@ -323,7 +344,7 @@ def _laid(
         page=page,
         trips=trips,
         overlapped=overlapped,
-        took_ns=page.took_ns - len(trips) * tap_ns(recording),
+        took_ns=max(page.took_ns - len(trips) * tap_ns(recording), 1.0),
         now_ns=present.of(to_server, to_client),
         there_ns=target.of(to_server, to_client) + slow_ns,
         slow_ns=slow_ns,
@@ -375,12 +396,12 @@ def quantiles(times_ns: np.ndarray, draws: int = _DRAWS) -> Quantiles:
 
 
 def resampled(value: float, drawn: np.ndarray, count: int) -> Estimate:
-    """Limits from the resamples, widened for few values: Student's quantile and the biased variance."""
+    """Limits of a time from the resamples, widened for few values: Student's quantile and the biased variance. None is below 0."""
     wider = t_quantile(count - 1) / _NORMAL * math.sqrt(count / (count - 1))
     low, high = np.quantile(drawn, (0.025, 0.975))
     return Estimate(
         value=value,
-        low=value - wider * max(value - float(low), 0.0),
+        low=max(value - wider * max(value - float(low), 0.0), 0.0),
         high=value + wider * max(float(high) - value, 0.0),
         n=count,
     )
@@ -458,6 +479,7 @@ def _predicted(
         name=name,
         pages=len(pages),
         unsure=unsure(name, [page.page for page in pages]),
+        cold=cold_start(name, [page.page for page in pages]),
         round_trips=round_trips,
         overlapped=float(np.mean([page.overlapped for page in pages])),
         connects=float(np.mean([page.connects for page in pages])),
@@ -467,13 +489,41 @@ def _predicted(
         bottom_up=predicted,
         slope=by_slope,
         serial_share=None if slope is None else slope.slope.value / (slope.round_trips or round_trips),
-        gaps_ms=float(np.mean([page.gaps_ns for page in pages])) / 1e6,
-        server_ms=float(np.mean([page.server_ns.sum(axis=1).mean() for page in pages])) / 1e6,
-        path_now_ms=float(np.mean([page.now_ns.sum(axis=1).mean() for page in pages])) / 1e6,
-        path_ms=float(np.mean([(page.there_ns.sum(axis=1) + page.connect_ns).mean() for page in pages])) / 1e6,
+        parts_now=_parts(pages, lambda page: page.took_ns),
+        parts=_parts(pages, lambda page: float(page.predicted_ns.mean())),
+        miss=_miss(pages, shift_ns),
         clipped=float(np.mean([page.clipped for page in pages])),
         failing=_failing(pages),
         curve_ms=_curve(predicted, pages, target),
+    )
+
+
+def middle(pages: Sequence[LaidPage], took_ns: Callable[[LaidPage], float]) -> list[LaidPage]:
+    """The page of median time, or the two on both sides of the median."""
+    ordered = sorted(pages, key=took_ns)
+    return ordered[(len(pages) - 1) // 2 : len(pages) // 2 + 1]
+
+
+def _parts(pages: Sequence[LaidPage], took_ns: Callable[[LaidPage], float]) -> Parts:
+    found = []
+    for page in middle(pages, took_ns):
+        whole = took_ns(page)
+        own = min(page.gaps_ns, whole)
+        server = min(float(page.server_ns.sum(axis=1).mean()), whole - own)
+        found.append((own, whole - own - server, server))
+    own, path, server = np.mean(found, axis=0) / 1e6
+    return Parts(application_ms=own, path_ms=path, server_ms=server)
+
+
+def _miss(pages: Sequence[LaidPage], shift_ns: float) -> Miss:
+    """The terms of `LaidPage.present_ns` that are not in the recorded time."""
+    observed = np.asarray([page.observed_ns.sum() for page in pages])
+    path = np.asarray([page.path_ns.sum(axis=1).mean() for page in pages])
+    took = np.asarray([page.took_ns for page in pages])
+    return Miss(
+        beyond_ms=float(np.maximum(observed - took, 0.0).mean()) / 1e6,
+        clipped_ms=float(np.maximum(path - observed, 0.0).mean()) / 1e6,
+        shift_ms=float(np.mean([len(page.trips) for page in pages])) * shift_ns / 1e6,
     )
 
 
@@ -501,7 +551,7 @@ def _by_slope(now: Quantiles, pages: Sequence[LaidPage], slope: Slope, costs: tu
             math.hypot(*parts, side) for side in (estimate.value - estimate.low, estimate.high - estimate.value)
         )
         value = estimate.value + moved_ms
-        return Estimate(value=value, low=value - below, high=value + above, n=len(pages))
+        return Estimate(value=value, low=max(value - below, 0.0), high=value + above, n=len(pages))
 
     return Quantiles(p50_ms=moved(now.p50_ms), p95_ms=moved(now.p95_ms))
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from howfar.recording.changes import Change, advice
-from howfar.recording.predict import PRESENT_MISS_SHARE, LaidPage, PagePrediction, Prediction
+from howfar.recording.predict import PRESENT_MISS_SHARE, LaidPage, PagePrediction, Prediction, middle
 from howfar.report import palette
 from howfar.report.charts import Drawable, axis, by_name, data, layer, legend, looks, vconcat
 from howfar.report.document import (
@@ -147,26 +147,35 @@ def _cards(shown: Sequence[PagePrediction], found: Prediction) -> tuple[Card, ..
 
 
 def _missed(page: PagePrediction, found: Prediction) -> str:
-    why = "the pages differ in what they do"
-    if page.clipped > _CLIPPED_SHARE:
-        why = (
-            f"{page.clipped:.0%} of its round trips took less than one without work ({_without_work(found)}): the machine is slower "
-            "now than when it was recorded, or the recording is from another one"
-        )
-    elif page.later is not None and abs(page.later_error or 0.0) > PRESENT_MISS_SHARE:
+    if abs(page.present_error) <= PRESENT_MISS_SHARE and page.later is not None:
         return (
             f"{page.name}: {with_interval(page.now.p50_ms)} as recorded, {with_interval(page.later.p50_ms)} as recorded again "
             f"({page.later_error:+.0%}): the application or its server has changed, or other programs took the processors. Other "
             "paths are not predicted. Record again while the machine does what it will do later."
         )
-    elif found.floor_us and found.floor_now_us:
-        why = (
-            f"a round trip without work took {found.floor_us:.0f} µs when it was recorded and takes "
-            f"{found.floor_now_us:.0f} µs now, by the same measure"
-        )
     return (
         f"{page.name}: {ms(page.now.p50_ms.value)} ms as recorded, {ms(page.present.p50_ms.value)} ms as predicted for the same path "
-        f"({page.present_error:+.0%}). Other paths are not predicted: {why}. Record again, or predict on a quieter machine."
+        f"({page.present_error:+.0%}). Other paths are not predicted: {_reason(page, found)}"
+    )
+
+
+def _reason(page: PagePrediction, found: Prediction) -> str:
+    """The cause that adds most to the miss."""
+    miss = page.miss
+    if miss.beyond_ms >= max(miss.clipped_ms, abs(miss.shift_ms)):
+        return (
+            f"its round trips last {ms(miss.beyond_ms)} ms longer together than the page, so times or marks of this recording are "
+            "wrong. Record again with this version."
+        )
+    if miss.clipped_ms >= abs(miss.shift_ms):
+        return (
+            f"{page.clipped:.0%} of its round trips took less than one without work ({_without_work(found)}): the machine is slower "
+            "now than when it was recorded, or the recording is from another one. Record again, or predict on a quieter machine."
+        )
+    before, now = found.floor_us or 0.0, found.floor_now_us or 0.0
+    return (
+        f"a round trip without work took {before:.0f} µs when it was recorded and takes {now:.0f} µs now, by the same measure. Record "
+        "again, or predict on a quieter machine."
     )
 
 
@@ -225,8 +234,7 @@ def _warnings(shown: Sequence[PagePrediction], found: Prediction) -> list[Block]
                 f"{with_interval(page.slope.p50_ms if page.slope else page.bottom_up.p50_ms)}: {ms(page.residual_ms or 0)} ms apart, "
                 "more than both intervals. Round trips that overlap, a cache or a timeout do that."
             )
-        if page.unsure:
-            lines.append(page.unsure)
+        lines += [note for note in (page.unsure, page.cold) if note]
         lines += [
             f"{page.name}: {failed:,} of {counted(runs, 'run')} of {_short(text)} failed; there is no advice about them."
             for text, (failed, runs) in list(page.failing.items())[:_FAILING_SHOWN]
@@ -291,14 +299,17 @@ def _page(
     page: PagePrediction, found: Prediction, laid: Sequence[LaidPage], measured: Sequence[Measurement]
 ) -> list[Block]:
 
+    now, there = page.parts_now, page.parts
+    times = (
+        ("application", now.application_ms, there.application_ms),
+        ("server", now.server_ms, there.server_ms),
+        ("path", now.path_ms, there.path_ms),
+        ("p50", page.now.p50_ms.value, page.bottom_up.p50_ms.value),
+    )
     parts = Table(
         "",
         (Column("", left=True), Column("now", "ms"), Column(found.target, "ms")),
-        (
-            (Cell("application"), Cell(ms(page.gaps_ms)), Cell(ms(page.gaps_ms))),
-            (Cell("server"), Cell(ms(page.server_ms)), Cell(ms(page.server_ms))),
-            (Cell("path"), Cell(ms(page.path_now_ms)), Cell(ms(page.path_ms))),
-        ),
+        tuple((Cell(name), Cell(ms(before)), Cell(ms(after))) for name, before, after in times),
     )
     blocks: list[Block] = [parts]
     ran = [(one, each) for one in measured for each in one.pages if each.name == page.name]
@@ -425,7 +436,7 @@ _MOST_TRIPS = 400
 
 def waterfall(pages: Sequence[LaidPage], target: str, width: int) -> Drawable | None:
     """The page of median time, on both paths, on one scale."""
-    page = sorted(pages, key=lambda page: page.took_ns)[len(pages) // 2]
+    page = middle(pages, lambda page: page.took_ns)[-1]
     page_trips = min(len(page.trips), _MOST_TRIPS)
     rows = {
         "now": _bars(page, page.now_ns.mean(axis=0), page_trips),
@@ -456,8 +467,8 @@ def _bars(page: LaidPage, path_ns: np.ndarray, count: int) -> list[dict[str, Any
     server_ns = page.server_ns.mean(axis=0)
     bars: list[dict[str, Any]] = []
     at = 0.0
-    for row, trip in enumerate(page.trips[:count]):
-        for part, took_ns in (("application", trip.gap_ns), ("path", path_ns[row]), ("server", server_ns[row])):
+    for row in range(count):
+        for part, took_ns in (("application", page.own_ns[row]), ("path", path_ns[row]), ("server", server_ns[row])):
             end = at + float(took_ns) / 1e6
             bars.append({"row": row + 0.5, "start": round(at, 3), "end": round(end, 3), "part": part})
             at = end

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -25,6 +26,8 @@ FORMAT = 1
 SUFFIX = ".recording"
 APPLICATION_ID = 0x48574652 + 1
 """Mark in the file's header that tells a recording from any other SQLite file."""
+_COLD, _FEWEST_FOR_COLD = 2, 3
+"""A first page is cold that takes so many times longer than the others; it needs a few to be compared with."""
 Phase = Literal["connect", "operation", "close"]
 PageMethod = Literal["mark", "php", "http", "command", "gap"]
 KILLED = "the recorder ended before it could complete the recording"
@@ -134,6 +137,20 @@ def unsure(name: str, pages: Sequence[Page]) -> str | None:
     return (
         f"{name}: its borders are rests between round trips, right with a confidence of {sure:.0%}; what the application computes "
         "before the first and after the last is not in its time."
+    )
+
+
+def cold_start(name: str, pages: Sequence[Page]) -> str | None:
+    """A note about a first page that took much longer than the others."""
+    if len(pages) < _FEWEST_FOR_COLD:
+        return None
+    first, *rest = (page.took_ns / 1e6 for page in sorted(pages, key=lambda page: page.begun_ns))
+    usual = median(rest)
+    if first < _COLD * usual:
+        return None
+    return (
+        f"{name}: the first page took {first:.3g} ms, and the others {usual:.3g} ms in the median. It was cold; quantiles above the "
+        "median show it."
     )
 
 

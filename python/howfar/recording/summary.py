@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from howfar.recording.recording import Page, Recording, RoundTrip, unsure
+from howfar.recording.recording import Page, Recording, RoundTrip, cold_start, unsure
 from howfar.report.document import Answer, Cell, Column, Document, Heading, Table, Text, Warnings
 from howfar.stats.estimate import Estimate, Part
-from howfar.stats.intervals import brackets, in_brackets, mean_interval
+from howfar.stats.intervals import brackets, in_brackets, mean_interval, median_interval
 
 _TOP = 10
 _COST_SAID_FIRST = 0.05
@@ -20,7 +20,7 @@ _CLIPPED = 78
 
 
 class PageSummary(Part):
-    """Pages of one name; figures per page, in milliseconds."""
+    """Pages of one name; figures per page, in milliseconds: medians of times and of their shares, means of counts."""
 
     name: str
     method: str
@@ -32,6 +32,8 @@ class PageSummary(Part):
     """Share of the time in which a round trip was on its way."""
     unsure: str | None
     """A note about the page's borders, where nobody marked them."""
+    cold: str | None
+    """A note about a first page that took much longer."""
     recording: Estimate | None
     """Share of the time that recording added, by the cost of a round trip through the tap. None: not by a tap, or not known."""
 
@@ -116,14 +118,15 @@ def _page(name: str, method: str, pages: Sequence[Page], tap_ns: float | None) -
         name=name,
         method=method,
         unsure=unsure(name, pages),
+        cold=cold_start(name, pages),
         count=len(pages),
-        took_ms=mean_interval([ns / 1e6 for ns in took]),
+        took_ms=median_interval([ns / 1e6 for ns in took]),
         round_trips=mean_interval(trips),
         connections=mean_interval([len({one.connection_id for one in page.round_trips}) for page in pages]),
-        waiting=mean_interval([waiting_ns(page.round_trips) / ns for page, ns in zip(pages, took, strict=True)]),
+        waiting=median_interval([waiting_ns(page.round_trips) / ns for page, ns in zip(pages, took, strict=True)]),
         recording=None
         if tap_ns is None
-        else mean_interval([count * tap_ns / ns for count, ns in zip(trips, took, strict=True)]),
+        else median_interval([count * tap_ns / ns for count, ns in zip(trips, took, strict=True)]),
     )
 
 
@@ -158,8 +161,9 @@ def _statements(recording: Recording) -> tuple[Statement, ...]:
 
 
 def _keys(trips: Sequence[RoundTrip]) -> int | None:
-    known = {one.keys for one in trips}
-    return None if None in known else len(known)
+    """Keys of the runs: preparing a statement has none."""
+    known = {one.keys for one in trips if one.command != "prepare"}
+    return len(known) if known and None not in known else None
 
 
 def document(found: Summary, where: str) -> Document:
@@ -168,7 +172,7 @@ def document(found: Summary, where: str) -> Document:
     columns = (
         Column("page", left=True),
         Column("pages"),
-        Column("time", "95 % interval"),
+        Column("time, p50", "95 % interval"),
         Column("round trips"),
         Column("connections"),
         Column("waiting", "for the database"),
@@ -178,7 +182,7 @@ def document(found: Summary, where: str) -> Document:
         (
             Cell(page.name),
             Cell(f"{page.count:,}"),
-            Cell(_ms(page.took_ms.value), brackets(page.took_ms, _ms)),
+            Cell(_ms(page.took_ms.value), brackets(page.took_ms, _like(page.took_ms.value))),
             Cell(_number(page.round_trips.value)),
             Cell(_number(page.connections.value)),
             Cell(_percent(page.waiting.value)),
@@ -228,7 +232,7 @@ def _answer(found: Summary) -> str:
         return f"{found.round_trips:,} round trips over {found.connections:,} connections were recorded ({kind})."
     page = max(found.pages, key=lambda page: page.took_ms.value * page.count)
     return (
-        f"{page.name} takes {_ms(page.took_ms.value)} {brackets(page.took_ms, _ms)}".rstrip()
+        f"{page.name} takes {_ms(page.took_ms.value)} {brackets(page.took_ms, _like(page.took_ms.value))}".rstrip()
         + f" and makes {_counted(page.round_trips.value, 'round trip')} over {_counted(page.connections.value, 'connection')} "
         f"({kind}); {_percent(page.waiting.value)} of its time it waits for the database."
     )
@@ -260,7 +264,7 @@ def _warnings(found: Summary) -> tuple[Warnings, ...]:
         lines.append(f"The command ended with exit code {found.exit_code}.")
     if found.pages and found.no_page:
         lines.append(f"{found.no_page:,} round trips belong to no page.")
-    lines += [page.unsure for page in found.pages[:_TOP] if page.unsure]
+    lines += [note for page in found.pages[:_TOP] for note in (page.unsure, page.cold) if note]
     lines += [f"Not known: {reason} ({count:,})." for reason, count in sorted(found.unknown.items())]
     return (Warnings(tuple(lines)),) if lines else ()
 
@@ -308,6 +312,11 @@ def _percent(share: float) -> str:
 
 
 def _ms(value: float) -> str:
-    if value < 0.1:
-        return f"{value * 1e3:.0f} µs"
-    return f"{value:,.0f} ms" if value >= 100 else f"{value:.1f} ms" if value >= 10 else f"{value:.2f} ms"
+    return _like(value)(value)
+
+
+def _like(first: float) -> Callable[[float], str]:
+    """The format of times in the unit that suits the first of a line."""
+    if first < 0.1:
+        return lambda value: f"{value * 1e3:,.0f} µs"
+    return lambda value: f"{value:,.0f} ms" if value >= 100 else f"{value:.1f} ms" if value >= 10 else f"{value:.2f} ms"

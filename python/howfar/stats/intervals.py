@@ -95,6 +95,28 @@ def mean_of_counts(values: Sequence[float]) -> Estimate:
     return found if found.low is None else found.model_copy(update={"low": max(0.0, found.low)})
 
 
+def median_interval(values: Sequence[float], level: float = LEVEL) -> Estimate:
+    """The median, with values of the sample as its limits: they hold for any distribution, and never leave the sample's range. No
+    interval below 6 values."""
+    x = np.sort(np.asarray(values, dtype=np.float64))
+    assert x.size >= 1, "a median needs a value"
+    depth = _median_depth(int(x.size), level)
+    low, high = (None, None) if depth is None else (float(x[depth]), float(x[-1 - depth]))
+    return Estimate(value=float(np.median(x)), low=low, high=high, n=int(x.size))
+
+
+@lru_cache(maxsize=256)
+def _median_depth(n: int, level: float) -> int | None:
+    """How many values lie outside the limits of a median at each end; None: even the whole range covers less than `level`. How many of
+    `n` values are below the true median is binomial."""
+    from scipy.special import bdtr
+
+    depth = n // 2
+    while depth >= 0 and 2 * bdtr(depth, n, 0.5) > 1 - level:
+        depth -= 1
+    return None if depth < 0 else depth
+
+
 @lru_cache(maxsize=256)
 def signed_rank_depth(n: int, level: float = LEVEL) -> int | None:
     """How many Walsh averages to cut at each end for signed-rank limits of at least `level`; None: impossible for this n.
