@@ -28,6 +28,7 @@ class Step:
     phase: str = "operation"
     command: str = "query"
     failed: bool = False
+    sending_ns: int = 0
 
 
 def loop(count: int, text: str = "SELECT name FROM author WHERE id = ?") -> list[Step]:
@@ -61,6 +62,7 @@ def made(
     tap_ns: int = TAP_NS,
     seed: int = 5,
     cold: float = 1.0,
+    transport: str = "unix",
 ) -> Recording:
     """`cold`: how many times longer the application computes in the first page.
 
@@ -80,20 +82,20 @@ def made(
             connections.append(Connection(connection, "mysql", opened, None, 77, 33, False, logins, 0))
         for step in steps:
             now += round(step.gap_ns * max(1 + chance.gauss(0, jitter), 0) * (cold if number == 1 else 1)) + tap_ns
-            sent = now
+            sending, sent = now, now + step.sending_ns
             took = path_ns + round(step.server_ns * max(1 + chance.gauss(0, jitter), 0))
             took += (step.to_server - 16) + (step.to_client - 8)
             now = sent + took
             trips.append(
                 RoundTrip(
-                    len(trips) + 1, connection, number, sent, sent, now, now, step.to_server, step.to_client, 1,
+                    len(trips) + 1, connection, number, sending, sent, now, now, step.to_server, step.to_client, 1,
                     step.command, texts.index(step.text) + 1, step.keys, "connect" if step.phase == "connect" else "operation",
                     None, step.failed,
                 )
             )  # fmt: skip
         found.append(Page(number, name, "mark", 1.0, 77, begun, now))
         now += 5_000_000
-    facts = {"floor_ns": FLOOR_NS, "tap_ns": tap_ns, "transport": "unix", "tls": None, "method": "tap"}
+    facts = {"floor_ns": FLOOR_NS, "tap_ns": tap_ns, "transport": transport, "tls": None, "method": "tap"}
     file = RecordingFile(path, facts)
     file.add_connections(connections)
     file.add_digests(digests)

@@ -13,8 +13,11 @@ from tests.unit.made_recording import FLOOR_NS, Step, costs, loop, made
 from howfar.recording.changes import Change, changes
 from howfar.recording.kinds import Kind, kind_of
 from howfar.recording.predict import analyze, lay_out
+from howfar.recording.prediction_report import document
 from howfar.recording.recording import Recording
+from howfar.recording.replay import script
 from howfar.recording.summary import summarize
+from howfar.report.document import Answer
 
 NOW = costs(FLOOR_NS / 1e3)
 FAR = costs(540, label="remote, RTT 0.5ms", rtt_ns=500_000, noise=0.01, connect_us=560)
@@ -102,6 +105,33 @@ def test_an_answer_of_several_rounds_of_slow_start_could_have_fewer_bytes(tmp_pa
     assert (one.kind, one.count) == ("bytes", 1)
     assert 60 < one.low_ms < 80
     assert one.high_ms > one.low_ms
+
+
+def test_a_request_in_two_writes_waits_for_a_round_trip_more(tmp_path: Path) -> None:
+    """[app-23] 20 requests at 50 ms: each waits 40 ms and two round trips, and the advice is TCP_NODELAY, not the loop."""
+    far = costs(50_000, label="remote", rtt_ns=50_000_000)
+    steps = [Step(AUTHOR, keys=at, sending_ns=40_000_000) for at in range(20)]
+    recording = made(tmp_path / "t.recording", steps, pages=4, transport="tcp")
+    found, laid = analyze(recording, NOW, far), lay_out(recording, NOW, far)
+    (page,) = found.pages
+    each_ms = 40 + 2 * 50 + 0.08 + 0.1
+    assert page.bottom_up.p50_ms.value == pytest.approx(20 * each_ms, rel=0.005)
+    assert page.parts_now.server_ms == pytest.approx(20 * 0.08, rel=0.1)
+    assert page.curve_ms[100_000_000] == pytest.approx(20 * (each_ms + 100), rel=0.005)
+    first, *others = changes(laid)
+    assert (first.kind, first.count) == ("nagle", 20)
+    assert first.low_ms == pytest.approx(20 * 90, rel=0.01)
+    assert all(one.high_ms < 20 * 51 for one in others)
+    answer = document(found, changes(laid), laid).blocks[0]
+    assert isinstance(answer, Answer) and "TCP_NODELAY" in answer.text and "loop" not in answer.text
+    assert sum(step.server_ns for step in script(laid["front"][0], NOW).steps) == pytest.approx(20 * 40.08e6, rel=0.01)
+    (near,) = analyze(recording, NOW, NOW.model_copy(update={"by_socket": True})).pages
+    assert near.bottom_up.p50_ms.value == pytest.approx(20 * 0.2, rel=0.05)
+
+
+def test_a_socket_has_no_acknowledgement_to_wait_for(tmp_path: Path) -> None:
+    recording = made(tmp_path / "u.recording", [Step(AUTHOR, sending_ns=40_000_000)], pages=1)
+    assert [trip.ack_wait_ns for page in lay_out(recording, NOW, FAR)["front"] for trip in page.trips] == [0]
 
 
 @settings(deadline=None, max_examples=40)

@@ -17,7 +17,9 @@ from howfar.recording.kinds import Kind
 from howfar.recording.predict import LaidPage, Trip, quantiles
 from howfar.stats.estimate import Estimate, Part
 
-Advised = Literal["loop", "connect", "transaction", "memo", "cache", "initial", "prepare", "fetch", "bytes", "pipeline"]
+Advised = Literal[
+    "nagle", "loop", "connect", "transaction", "memo", "cache", "initial", "prepare", "fetch", "bytes", "pipeline"
+]
 LEAST_LOOP = 3
 """Fewer runs of one statement, or fewer different keys, are no loop."""
 _SPREAD = 4
@@ -85,8 +87,14 @@ def _change(
 
 def _saved(kind: Advised, page: LaidPage, gone: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     """The minimum and maximum saving, by block."""
-    there_ns = page.there_ns[:, gone]
-    path, server, own = there_ns.sum(axis=1), page.server_ns[:, gone].sum(axis=1), page.own_ns[gone].sum()
+    ack = page.ack_ns[:, gone].sum(axis=1)
+    if kind == "nagle":
+        return ack, ack
+    path, server, own = (
+        page.there_ns[:, gone].sum(axis=1) - ack,
+        page.server_ns[:, gone].sum(axis=1),
+        page.own_ns[gone].sum(),
+    )
     least = np.minimum(len(gone) * page.smallest_ns, path)
     if kind == "pipeline":
         return np.zeros_like(path), path
@@ -186,6 +194,7 @@ def _in_page(page: LaidPage, seen: set[tuple[str, int]]) -> list[Found]:
     found += _cached(trips, runs, seen)
     found += _slow_starts(page, runs)
     taken = looped.union(*(one.gone for one in repeated))
+    found += _two_writes(page)
     found += _pipelines(trips, [at for at in runs if at not in taken])
     return found
 
@@ -280,6 +289,13 @@ def _slow_starts(page: LaidPage, runs: Sequence[int]) -> Iterator[Found]:
         yield Found("bytes", text, tuple(group), len(group))
 
 
+def _two_writes(page: LaidPage) -> Iterator[Found]:
+    """Requests whose second write waits for the acknowledgement of the first."""
+    gone = [at for at, trip in enumerate(page.trips) if trip.ack_wait_ns]
+    if gone:
+        yield Found("nagle", "requests in two writes", tuple(gone), len(gone))
+
+
 def _pipelines(trips: Sequence[Trip], runs: Sequence[int]) -> Iterator[Found]:
     """Statements that follow each other on one connection and could leave together if none needs another's answer."""
     run: list[int] = []
@@ -296,6 +312,7 @@ def _pipelines(trips: Sequence[Trip], runs: Sequence[int]) -> Iterator[Found]:
 def advice(change: Change) -> str:
     """The advice for a change, in one line."""
     return {
+        "nagle": "set TCP_NODELAY, or send a request in one write",
         "loop": "one request for all keys instead of a loop",
         "connect": "keep the connection open",
         "transaction": "no transaction around a single statement",

@@ -92,6 +92,8 @@ class PathCosts(Part):
     link_rtt_ns: int
     """RTT of the link that the path crosses; 0: none."""
     encrypted: bool = False
+    by_socket: bool = False
+    """Whether it is a Unix socket, where no acknowledgement is waited for."""
 
     def of(self, to_server: Sequence[int], to_client: Sequence[int]) -> np.ndarray:
         """Costs in ns, with a row per block and a column per round trip."""

@@ -60,6 +60,8 @@ class Trip:
     """Rounds of slow start that the answer waits for on a link, by their bytes."""
     failed: bool = False
     """Whether the server refused the request."""
+    ack_wait_ns: int = 0
+    """How long the rest of the request waited for the acknowledgement of its beginning."""
 
     @property
     def text(self) -> str:
@@ -82,6 +84,8 @@ class LaidPage:
     """Cost on the target path, slow start included: block, round trip."""
     slow_ns: np.ndarray
     """The part of it that waits for the window: block, round trip."""
+    ack_ns: np.ndarray
+    """The part of it between two writes of a request, with the round trip of the acknowledgement: block, round trip."""
     smallest_ns: np.ndarray
     """Cost of a round trip of the smallest sizes on the target path, by block."""
     opened: frozenset[int]
@@ -99,6 +103,11 @@ class LaidPage:
     @property
     def connects(self) -> int:
         return len(self.opened)
+
+    @property
+    def turns(self) -> int:
+        """How often the page waits for the target path's RTT, slow start aside."""
+        return len(self.trips) + sum(trip.ack_wait_ns > 0 for trip in self.trips) + self.connect_turns
 
     @cached_property
     def observed_ns(self) -> np.ndarray:
@@ -123,7 +132,9 @@ class LaidPage:
     @property
     def path_ns(self) -> np.ndarray:
         """The part of the observed time that the path takes: block, round trip."""
-        return self.now_ns if self.floor_ns is None else np.full_like(self.now_ns, self.floor_ns)
+        if self.floor_ns is None:
+            return self.now_ns
+        return np.full_like(self.now_ns, self.floor_ns) + [trip.ack_wait_ns for trip in self.trips]
 
     @cached_property
     def server_ns(self) -> np.ndarray:
@@ -320,6 +331,7 @@ def waited_for(page: Page, recording: Recording, rounds: Mapping[int, tuple[int,
                 to_client=longest.bytes_to_client,
                 rounds=rounds.get(longest.id, ()),
                 failed=longest.failed,
+                ack_wait_ns=0 if recording.facts.get("transport") == "unix" else longest.ack_wait_ns,
             )
         )
         before = longest.ended_ns
@@ -337,6 +349,7 @@ def _laid(
     to_server = [trip.to_server for trip in trips]
     to_client = [trip.to_client for trip in trips]
     slow_ns = target.slow_start_ns([trip.rounds for trip in trips])
+    ack_ns = _ack_ns(trips, present, target)
     opened = _opened(page, recording)
     more = [_more_turns(one, page, target) for one in opened]
     longer, round_trip = target.connect_ns - present.connect_ns, target.smallest_ns - present.smallest_ns
@@ -345,9 +358,10 @@ def _laid(
         trips=trips,
         overlapped=overlapped,
         took_ns=max(page.took_ns - len(trips) * tap_ns(recording), 1.0),
-        now_ns=present.of(to_server, to_client),
-        there_ns=target.of(to_server, to_client) + slow_ns,
+        now_ns=present.of(to_server, to_client) + [trip.ack_wait_ns for trip in trips],
+        there_ns=target.of(to_server, to_client) + slow_ns + ack_ns,
         slow_ns=slow_ns,
+        ack_ns=ack_ns,
         smallest_ns=target.smallest_ns,
         opened=frozenset(one.id for one in opened),
         connect_ns=len(opened) * longer + sum(more) * round_trip,
@@ -355,6 +369,13 @@ def _laid(
         connect_turns=len(opened) * (1 + target.encrypted) + sum(more),
         floor_ns=float(recording.facts.get("floor_ns") or 0) or None,
     )
+
+
+def _ack_ns(trips: Sequence[Trip], present: PathCosts, target: PathCosts) -> np.ndarray:
+    """Time between two writes of a request on the target path: block, round trip. An acknowledgement takes a round trip too."""
+    waits = np.asarray([trip.ack_wait_ns for trip in trips], dtype=float)
+    longer_ns = (target.smallest_ns - present.smallest_ns)[:, None]
+    return np.asarray(np.maximum(waits + longer_ns, 0.0) * ((waits > 0) & (not target.by_socket)))
 
 
 def tap_ns(recording: Recording) -> float:
@@ -569,7 +590,7 @@ def _curve(predicted: Quantiles, pages: Sequence[LaidPage], target: PathCosts) -
 
     def waits_ns(rtt_ns: int) -> np.ndarray:
         """By page."""
-        turns = [(len(page.trips) + page.connect_turns) * rtt_ns for page in pages]
+        turns = [page.turns * rtt_ns for page in pages]
         slow = dict(zip(kinds, target.slow_start_ns(kinds, rtt_ns).mean(axis=0), strict=True))
         return np.add(turns, [sum(slow[trip.rounds] for trip in page.trips) for page in pages])
 

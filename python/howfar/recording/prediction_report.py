@@ -116,14 +116,21 @@ def _answer(found: Prediction, shown: Sequence[PagePrediction], changes: Sequenc
         text += f"; on {found.target} its two predictions disagree, so none is given."
     else:
         text += f"; on {found.target} it would take {with_interval(worst.bottom_up.p50_ms)}."
-    loops = [one for one in changes if one.page == worst.name and one.kind == "loop"]
-    if loops and worst.round_trips:
-        loop = max(loops, key=lambda one: one.count)
-        text += (
-            f" {loop.count:.0f} of its {worst.round_trips:.0f} round trips are one loop; one request instead would save "
-            f"{ms(loop.low_ms)} to {ms(loop.high_ms)} ms there."
-        )
-    return text
+    return f"{text} {_first_change(worst, changes)}".rstrip()
+
+
+def _first_change(page: PagePrediction, changes: Sequence[Change]) -> str:
+    """What would help most of what is not to be weighed first, in a sentence; empty if there is no such change."""
+    known = [one for one in changes if one.page == page.name and one.kind in ("nagle", "loop")]
+    if not known or not page.round_trips:
+        return ""
+    first = max(known, key=lambda one: (one.kind == "nagle", one.count))
+    saves = f"save {ms(first.low_ms)} to {ms(first.high_ms)} ms there."
+    if first.kind == "nagle":
+        return f"{first.count:.0f} of its {page.round_trips:.0f} requests are sent in two writes; TCP_NODELAY would {saves}"
+    return (
+        f"{first.count:.0f} of its {page.round_trips:.0f} round trips are one loop; one request instead would {saves}"
+    )
 
 
 def _shared(name: str, count: int) -> str:

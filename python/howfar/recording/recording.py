@@ -28,6 +28,9 @@ APPLICATION_ID = 0x48574652 + 1
 """Mark in the file's header that tells a recording from any other SQLite file."""
 _COLD, _FEWEST_FOR_COLD = 2, 3
 """A first page is cold that takes so many times longer than the others; it needs a few to be compared with."""
+_SMALL_REQUEST = 1448
+"""Bytes of one segment; Nagle's algorithm holds nothing larger back."""
+_ACK_WAIT_NS = (38_000_000, 50_000_000)
 Phase = Literal["connect", "operation", "close"]
 PageMethod = Literal["mark", "php", "http", "command", "gap"]
 KILLED = "the recorder ended before it could complete the recording"
@@ -105,6 +108,14 @@ class RoundTrip:
     @property
     def is_answered(self) -> bool:
         return self.ended_ns > self.sent_ns
+
+    @property
+    def ack_wait_ns(self) -> int:
+        """Over TCP, how long the rest of a small request waited for the acknowledgement of its beginning: it was sent in two writes
+        without TCP_NODELAY, and the server's kernel delays an acknowledgement by 40 ms. 0: it was not."""
+        waited_ns = self.sent_ns - self.begun_ns
+        is_nagle = self.bytes_to_server <= _SMALL_REQUEST and _ACK_WAIT_NS[0] <= waited_ns <= _ACK_WAIT_NS[1]
+        return waited_ns if is_nagle else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from howfar.engine.messages import Replayed, ReplayPage, ReplayStep
-from howfar.recording.costs import PathCosts
+from howfar.recording.costs import SMALLEST, PathCosts
 from howfar.recording.predict import LaidPage, Prediction, Quantiles, quantiles
 from howfar.recording.prediction_report import limits, ms, with_interval
 from howfar.report.document import Answer, Block, Cell, Column, Document, Heading, Table, Text, Warnings
@@ -71,6 +71,12 @@ def script(page: LaidPage, present: PathCosts) -> ReplayPage:
         opens = new and trip.connection in page.opened
         unseen_ns = max(page.unseen_ns[at] - computing_ns, 0)
         gap_ns = trip.gap_ns - each_tap_ns - unseen_ns - (opened_ns if opens else 0)
+        if trip.ack_wait_ns:
+            # The acknowledgement that its second write waits for.
+            wait_ns = max(round(trip.ack_wait_ns - present.smallest_ns.mean()), 0)
+            steps.append(ReplayStep(connection=number, opens=opens, gap_ns=max(round(gap_ns), 0), server_ns=wait_ns,
+                                    bytes_to_server=SMALLEST[0], bytes_to_client=SMALLEST[1]))  # fmt: skip
+            gap_ns, opens = 0.0, False
         steps.append(
             ReplayStep(
                 connection=number,

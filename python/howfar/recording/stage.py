@@ -204,6 +204,7 @@ def measure(
             blocks=tuple(measured),
             link_rtt_ns=path.rtt_ns,
             encrypted=path.tls is not None,
+            by_socket=path.path.by_socket,
         )
         for path, label, measured in zip(paths, labels, found, strict=True)
     ]
