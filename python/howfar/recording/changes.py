@@ -86,8 +86,17 @@ def _change(
 
 
 def _saved(kind: Advised, page: LaidPage, gone: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """The minimum and maximum saving, by block. Where round trips overlap, only those of the longest chain surely save time."""
+    least, most = _saved_in_order(kind, page, gone)
+    if page.concurrent is not None:
+        chain = [at for at in gone if page.trips[at].connection == page.concurrent.chain]
+        least = np.minimum(_saved_in_order(kind, page, chain)[0], most)
+    return least, most
+
+
+def _saved_in_order(kind: Advised, page: LaidPage, gone: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     """The minimum and maximum saving, by block."""
-    ack = page.ack_ns[:, gone].sum(axis=1)
+    ack = page.path.ack_ns[:, gone].sum(axis=1)
     if kind == "nagle":
         return ack, ack
     path, server, own = (
@@ -112,7 +121,7 @@ def _saved(kind: Advised, page: LaidPage, gone: Sequence[int]) -> tuple[np.ndarr
         return least, path
     if kind == "bytes":
         # At least the waits for the window, if what is left fits into it.
-        return page.slow_ns[:, gone].sum(axis=1), path - least
+        return page.path.slow_ns[:, gone].sum(axis=1), path - least
     return path, path + server + own
 
 
@@ -283,7 +292,7 @@ def _slow_starts(page: LaidPage, runs: Sequence[int]) -> Iterator[Found]:
     """Answers that wait for the window of their connection."""
     waiting: dict[str, list[int]] = defaultdict(list)
     for at in runs:
-        if page.slow_ns[:, at].mean() > 0:
+        if page.path.slow_ns[:, at].mean() > 0:
             waiting[page.trips[at].text].append(at)
     for text, group in waiting.items():
         yield Found("bytes", text, tuple(group), len(group))

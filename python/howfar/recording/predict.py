@@ -8,9 +8,10 @@ resampling pages and blocks of costs.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from bisect import bisect_right, insort
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -70,6 +71,37 @@ class Trip:
 
 
 @dataclass(frozen=True)
+class PathTimes:
+    """What round trips cost on both paths: block, round trip."""
+
+    now_ns: np.ndarray
+    there_ns: np.ndarray
+    """On the target path, with the two parts that follow."""
+    slow_ns: np.ndarray
+    """Waits for the window."""
+    ack_ns: np.ndarray
+    """Time between two writes of a request, with the round trip of the acknowledgement."""
+
+    @property
+    def added_ns(self) -> np.ndarray:
+        return np.asarray(self.there_ns - self.now_ns)
+
+
+@dataclass(frozen=True)
+class Concurrent:
+    """How long a page whose round trips overlap takes on the target path, by block: which wait for which is not known."""
+
+    shortest_ns: np.ndarray
+    """If no connection waits for another: the longest chain of one, with what the application computed beside no other's answer."""
+    longest_ns: np.ndarray
+    """If the order in which they were recorded is kept."""
+    chain: int
+    """The connection of this chain."""
+    turns: int
+    """Its round trips."""
+
+
+@dataclass(frozen=True)
 class LaidPage:
     """One recorded page, without what the tap added, with what its round trips cost on both paths."""
 
@@ -78,20 +110,11 @@ class LaidPage:
     overlapped: int
     """Round trips that overlapped with another one and were not waited for."""
     took_ns: float
-    now_ns: np.ndarray
-    """Cost on the present path: block, round trip."""
-    there_ns: np.ndarray
-    """Cost on the target path, slow start included: block, round trip."""
-    slow_ns: np.ndarray
-    """The part of it that waits for the window: block, round trip."""
-    ack_ns: np.ndarray
-    """The part of it between two writes of a request, with the round trip of the acknowledgement: block, round trip."""
+    path: PathTimes
     smallest_ns: np.ndarray
     """Cost of a round trip of the smallest sizes on the target path, by block."""
-    opened: frozenset[int]
-    """Connections that the page opened."""
-    connect_ns: np.ndarray
-    """Time that connecting adds on the target path, by block, for all connections of the page."""
+    connecting_ns: Mapping[int, np.ndarray]
+    """Time that connecting adds on the target path, by block, for each connection that the page opened."""
     connect_whole_ns: np.ndarray
     """Whole time for connecting on the target path, before the login, by block."""
     connect_turns: int
@@ -100,14 +123,38 @@ class LaidPage:
     """Round trip without work, as the recorder saw it: between it and the server, so that waking it is not in it, but in the gap
     before. None: unknown, and the observed time is what the application waited for."""
 
-    @property
-    def connects(self) -> int:
-        return len(self.opened)
+    concurrent: Concurrent | None = None
+    """None: its round trips follow each other."""
 
     @property
-    def turns(self) -> int:
+    def now_ns(self) -> np.ndarray:
+        """Cost on the present path: block, round trip."""
+        return self.path.now_ns
+
+    @property
+    def there_ns(self) -> np.ndarray:
+        """Cost on the target path: block, round trip."""
+        return self.path.there_ns
+
+    @property
+    def opened(self) -> Set[int]:
+        """Connections that the page opened."""
+        return self.connecting_ns.keys()
+
+    @property
+    def connects(self) -> int:
+        return len(self.connecting_ns)
+
+    @property
+    def connect_ns(self) -> np.ndarray:
+        """Time that connecting adds on the target path, by block, for all connections of the page."""
+        return sum(self.connecting_ns.values(), np.zeros(len(self.there_ns)))
+
+    @property
+    def turns(self) -> float:
         """How often the page waits for the target path's RTT, slow start aside."""
-        return len(self.trips) + sum(trip.ack_wait_ns > 0 for trip in self.trips) + self.connect_turns
+        found = len(self.trips) + sum(trip.ack_wait_ns > 0 for trip in self.trips) + self.connect_turns
+        return found if self.concurrent is None else (found + self.concurrent.turns) / 2
 
     @cached_property
     def observed_ns(self) -> np.ndarray:
@@ -148,8 +195,17 @@ class LaidPage:
 
     @cached_property
     def predicted_ns(self) -> np.ndarray:
-        """The time on the target path, by block. A sum needs errors of both signs: server times may be below 0 here."""
-        return np.asarray(np.maximum(self.took_ns + (self.there_ns - self.now_ns).sum(axis=1) + self.connect_ns, 0.0))
+        """The time on the target path, by block; the middle where only a range is known."""
+        return np.asarray((self.range_ns[0] + self.range_ns[1]) / 2)
+
+    @cached_property
+    def range_ns(self) -> tuple[np.ndarray, np.ndarray]:
+        """The shortest and the longest time on the target path, by block. A sum needs errors of both signs: server times may be below
+        0 here."""
+        if self.concurrent is not None:
+            return self.concurrent.shortest_ns, self.concurrent.longest_ns
+        found = np.maximum(self.took_ns + self.path.added_ns.sum(axis=1) + self.connect_ns, 0.0)
+        return found, found
 
     def present_ns(self, shift_ns: float) -> np.ndarray:
         """The time on the present path as it is now, by block. `shift_ns`: how much longer a round trip without work takes now than
@@ -285,7 +341,47 @@ def lay_out(recording: Recording, present: PathCosts, target: PathCosts) -> dict
         if trips and not page.contested:
             laid = _laid(page, trips, overlapped, recording, present, target)
             found.setdefault(page.name, []).append(laid)
+    for name, pages in found.items():
+        if any(page.overlapped for page in pages):
+            found[name] = [_concurrent(page, recording, rounds, present, target) for page in pages]
     return found
+
+
+def _concurrent(
+    laid: LaidPage,
+    recording: Recording,
+    rounds: Mapping[int, tuple[int, ...]],
+    present: PathCosts,
+    target: PathCosts,
+) -> LaidPage:
+    """The page with the range of its time: the RTT itself made the order of round trips that do not wait for each other, so it is not
+    kept at another RTT."""
+    clusters = overlapping(laid.page)
+    trips = [trip for cluster in clusters for trip in cluster]
+    added = _path_times([_trip(trip, recording, rounds) for trip in trips], present, target).added_ns.T
+    by_id = {trip.id: added[number] for number, trip in enumerate(trips)}
+    in_order = laid.took_ns + laid.connect_ns
+    for cluster in clusters:
+        within = defaultdict[int, np.ndarray](lambda: np.zeros_like(laid.connect_ns))
+        for trip in cluster:
+            within[trip.connection_id] += by_id[trip.id]
+        in_order = in_order + np.max(list(within.values()), axis=0)
+    chains = {
+        one: laid.connecting_ns.get(one, np.zeros_like(laid.connect_ns)) for one in {t.connection_id for t in trips}
+    }
+    ends = [laid.page.begun_ns]
+    for trip in trips:
+        # It may have waited for any answer that came before it; what the application computed after the last of them stays.
+        own_ns = trip.begun_ns - ends[bisect_right(ends, max(trip.begun_ns, ends[0])) - 1] - tap_ns(recording)
+        took_ns = max(own_ns, 0) + trip.ended_ns - trip.begun_ns
+        chains[trip.connection_id] = chains[trip.connection_id] + took_ns + by_id[trip.id]
+        insort(ends, trip.ended_ns)
+    last = max(chains, key=lambda one: float(chains[one].mean()))
+    alone = np.maximum(chains[last], np.minimum(laid.took_ns, in_order))
+    shortest, longest = (np.maximum(limit(alone, in_order), 0.0) for limit in (np.minimum, np.maximum))
+    turns = sum(trip.connection_id == last for trip in trips)
+    connects = round(laid.connect_turns / laid.connects) if last in laid.connecting_ns else 0
+    return replace(laid, concurrent=Concurrent(shortest, longest, last, turns + connects))
 
 
 def _rounds(recording: Recording) -> dict[int, tuple[int, ...]]:
@@ -302,40 +398,51 @@ def _rounds(recording: Recording) -> dict[int, tuple[int, ...]]:
 
 def waited_for(page: Page, recording: Recording, rounds: Mapping[int, tuple[int, ...]]) -> tuple[tuple[Trip, ...], int]:
     """Round trips one after the other. Of overlapping ones the longest counts; the rest of their time is a gap."""
-    answered = [trip for trip in page.round_trips if trip.is_answered]
-    clusters: list[list[RoundTrip]] = []
-    end = page.begun_ns
-    for trip in answered:
-        if clusters and trip.begun_ns < end:
-            clusters[-1].append(trip)
-        else:
-            clusters.append([trip])
-        end = max(end, trip.ended_ns)
+    found = overlapping(page)
     trips, before = [], page.begun_ns
-    for number, cluster in enumerate(clusters):
+    for number, cluster in enumerate(found):
         longest = max(cluster, key=lambda trip: trip.ended_ns - trip.begun_ns)
-        digest = None if longest.digest_id is None else recording.digest_by_id.get(longest.digest_id)
-        trips.append(
-            Trip(
-                number=number,
-                connection=longest.connection_id,
-                digest=digest,
-                command=longest.command,
-                kind=kind_of(longest.phase, longest.command, longest.command if digest is None else digest.text),
-                keys=longest.keys,
-                phase=longest.phase,
-                begun_ns=longest.begun_ns,
-                took_ns=longest.ended_ns - longest.begun_ns,
-                gap_ns=max(longest.begun_ns - before, 0),
-                to_server=longest.bytes_to_server,
-                to_client=longest.bytes_to_client,
-                rounds=rounds.get(longest.id, ()),
-                failed=longest.failed,
-                ack_wait_ns=0 if recording.facts.get("transport") == "unix" else longest.ack_wait_ns,
-            )
-        )
+        trips.append(_trip(longest, recording, rounds, number, max(longest.begun_ns - before, 0)))
         before = longest.ended_ns
-    return tuple(trips), len(answered) - len(clusters)
+    return tuple(trips), sum(map(len, found)) - len(found)
+
+
+def overlapping(page: Page) -> list[list[RoundTrip]]:
+    """Answered round trips, those together that overlap directly or by others between them."""
+    found: list[list[RoundTrip]] = []
+    end = page.begun_ns
+    for trip in page.round_trips:
+        if not trip.is_answered:
+            continue
+        if found and trip.begun_ns < end:
+            found[-1].append(trip)
+        else:
+            found.append([trip])
+        end = max(end, trip.ended_ns)
+    return found
+
+
+def _trip(
+    one: RoundTrip, recording: Recording, rounds: Mapping[int, tuple[int, ...]], number: int = 0, gap_ns: int = 0
+) -> Trip:
+    digest = None if one.digest_id is None else recording.digest_by_id.get(one.digest_id)
+    return Trip(
+        number=number,
+        connection=one.connection_id,
+        digest=digest,
+        command=one.command,
+        kind=kind_of(one.phase, one.command, one.command if digest is None else digest.text),
+        keys=one.keys,
+        phase=one.phase,
+        begun_ns=one.begun_ns,
+        took_ns=one.ended_ns - one.begun_ns,
+        gap_ns=gap_ns,
+        to_server=one.bytes_to_server,
+        to_client=one.bytes_to_client,
+        rounds=rounds.get(one.id, ()),
+        failed=one.failed,
+        ack_wait_ns=0 if recording.facts.get("transport") == "unix" else one.ack_wait_ns,
+    )
 
 
 def _laid(
@@ -346,28 +453,33 @@ def _laid(
     present: PathCosts,
     target: PathCosts,
 ) -> LaidPage:
-    to_server = [trip.to_server for trip in trips]
-    to_client = [trip.to_client for trip in trips]
-    slow_ns = target.slow_start_ns([trip.rounds for trip in trips])
-    ack_ns = _ack_ns(trips, present, target)
+    path = _path_times(trips, present, target)
     opened = _opened(page, recording)
-    more = [_more_turns(one, page, target) for one in opened]
+    more = {one.id: _more_turns(one, page, target) for one in opened}
     longer, round_trip = target.connect_ns - present.connect_ns, target.smallest_ns - present.smallest_ns
     return LaidPage(
         page=page,
         trips=trips,
         overlapped=overlapped,
         took_ns=max(page.took_ns - len(trips) * tap_ns(recording), 1.0),
+        path=path,
+        smallest_ns=target.smallest_ns,
+        connecting_ns={one.id: longer + more[one.id] * round_trip for one in opened},
+        connect_whole_ns=len(opened) * target.connect_ns,
+        connect_turns=len(opened) * (1 + target.encrypted) + sum(more.values()),
+        floor_ns=float(recording.facts.get("floor_ns") or 0) or None,
+    )
+
+
+def _path_times(trips: Sequence[Trip], present: PathCosts, target: PathCosts) -> PathTimes:
+    to_server, to_client = [trip.to_server for trip in trips], [trip.to_client for trip in trips]
+    slow_ns = target.slow_start_ns([trip.rounds for trip in trips])
+    ack_ns = _ack_ns(trips, present, target)
+    return PathTimes(
         now_ns=present.of(to_server, to_client) + [trip.ack_wait_ns for trip in trips],
         there_ns=target.of(to_server, to_client) + slow_ns + ack_ns,
         slow_ns=slow_ns,
         ack_ns=ack_ns,
-        smallest_ns=target.smallest_ns,
-        opened=frozenset(one.id for one in opened),
-        connect_ns=len(opened) * longer + sum(more) * round_trip,
-        connect_whole_ns=len(opened) * target.connect_ns,
-        connect_turns=len(opened) * (1 + target.encrypted) + sum(more),
-        floor_ns=float(recording.facts.get("floor_ns") or 0) or None,
     )
 
 
@@ -414,6 +526,22 @@ def quantiles(times_ns: np.ndarray, draws: int = _DRAWS) -> Quantiles:
     drawn = np.quantile(some, (0.5, 0.95), axis=0) / 1e6
     p50, p95 = (resampled(float(value), drawn[at], min(pages, blocks)) for at, value in enumerate(values))
     return Quantiles(p50_ms=p50, p95_ms=p95)
+
+
+def ranged(pages: Sequence[LaidPage]) -> Quantiles:
+    """Quantiles of the times on the target path; their limits include the range of pages whose round trips overlap."""
+    found = quantiles(np.asarray([page.predicted_ns for page in pages]))
+    if all(page.concurrent is None for page in pages):
+        return found
+    least, most = (quantiles(np.asarray([page.range_ns[side] for page in pages])) for side in (0, 1))
+
+    def limited(one: Estimate, low: Estimate, high: Estimate) -> Estimate:
+        lowest, highest = low.value if low.low is None else low.low, high.value if high.high is None else high.high
+        return one.model_copy(update={"low": min(lowest, one.value), "high": max(highest, one.value)})
+
+    return Quantiles(
+        p50_ms=limited(found.p50_ms, least.p50_ms, most.p50_ms), p95_ms=limited(found.p95_ms, least.p95_ms, most.p95_ms)
+    )
 
 
 def resampled(value: float, drawn: np.ndarray, count: int) -> Estimate:
@@ -493,7 +621,7 @@ def _predicted(
     _, target = costs
     blocks = len(target.blocks)
     now = quantiles(np.asarray([[page.took_ns] * blocks for page in pages]))
-    predicted = quantiles(np.asarray([page.predicted_ns for page in pages]))
+    predicted = ranged(pages)
     by_slope = None if slope is None else _by_slope(now, pages, slope, costs)
     round_trips = float(np.mean([len(page.trips) for page in pages]))
     return PagePrediction(
@@ -560,7 +688,7 @@ def _by_slope(now: Quantiles, pages: Sequence[LaidPage], slope: Slope, costs: tu
     added = _mean((target.smallest_ns - present.smallest_ns) / 1e6)
     beyond = []
     for page in pages:
-        longer_ns = page.there_ns - page.now_ns - (target.smallest_ns - present.smallest_ns)[:, None]
+        longer_ns = page.path.added_ns - (target.smallest_ns - present.smallest_ns)[:, None]
         beyond.append(longer_ns.sum(axis=1).mean() + page.connect_ns.mean() - page.connects * added.value * 1e6)
     moved_ms = slope.slope.value * added.value + float(np.mean(beyond)) / 1e6
     parts = [half * size for half, size in ((_half(slope.slope), added.value), (_half(added), slope.slope.value))]

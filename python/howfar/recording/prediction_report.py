@@ -254,7 +254,10 @@ def _warnings(shown: Sequence[PagePrediction], found: Prediction) -> list[Block]
                 "so the page may be predicted too long."
             )
         if page.overlapped >= 0.5:
-            lines.append(f"{page.name}: {page.overlapped:.0f} round trips overlapped others and are not counted.")
+            lines.append(
+                f"{page.name}: {page.overlapped:.0f} round trips overlap others, so its interval reaches from the longest chain of one "
+                "connection to the recorded order. Which of them wait for others is not known; `howfar slope` measures it."
+            )
     if found.encrypted:
         lines.append(_TLS)
     if found.unplaced:

@@ -11,7 +11,7 @@ import numpy as np
 
 from howfar.engine.messages import Replayed, ReplayPage, ReplayStep
 from howfar.recording.costs import SMALLEST, PathCosts
-from howfar.recording.predict import LaidPage, Prediction, Quantiles, quantiles
+from howfar.recording.predict import LaidPage, Prediction, Quantiles, quantiles, ranged
 from howfar.recording.prediction_report import limits, ms, with_interval
 from howfar.report.document import Answer, Block, Cell, Column, Document, Heading, Table, Text, Warnings
 from howfar.stats.estimate import Estimate, Part
@@ -105,7 +105,7 @@ def analyze(
         found = quantiles(times)
         whole = float(times.sum())
         replayed = [page for block in blocks for page in block[name]]
-        of_these = quantiles(np.asarray([page.predicted_ns for page in laid[name]]))
+        of_these = ranged(laid[name])
         pages.append(
             ReplayedPage(
                 name=name,
