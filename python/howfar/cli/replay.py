@@ -81,6 +81,7 @@ def replay(
     from howfar.recording.repeat import document as document_of_server
     from howfar.recording.replay import analyze as analyze_replay
     from howfar.recording.replay import document
+    from howfar.recording.stage import in_blocks
 
     recorded = whole_pages(read(recording))
     target = read_target(path_name, tls, link_values)
@@ -101,9 +102,9 @@ def replay(
     with both_paths(recorded, target) as both:
         costs = both.costs(blocks, note)
         laid = lay_out(recorded, *costs)
-        replayed = [_block(both, laid, costs[0], number, blocks) for number in range(blocks)]
+        replayed = in_blocks(blocks, lambda: _block(both, laid, costs[0]), "replay", note)
         rtt_ns = both.target.rtt_ns
-    found = analyze_replay(laid, replayed, analyze(recorded, *costs, None, both.recorder.floor_ns), rtt_ns)
+    found = analyze_replay(laid, replayed.blocks, analyze(recorded, *costs, None, both.recorder.floor_ns), rtt_ns)
     show_found(found, document(found), as_json, no_colour)
     return 0
 
@@ -189,13 +190,10 @@ def _run(job: RepeatJob, recording: Recording) -> list[Repeated]:
     return done
 
 
-def _block(
-    both: BothPaths, laid: dict[str, list[LaidPage]], present: PathCosts, number: int, blocks: int
-) -> dict[str, Sequence[Replayed]]:
+def _block(both: BothPaths, laid: dict[str, list[LaidPage]], present: PathCosts) -> dict[str, Sequence[Replayed]]:
     from howfar.recording.replay import script
     from howfar.recording.stage import valid
 
-    note(f"replay, block {number + 1} of {blocks}")
     scripts = {name: [script(page, present) for page in pages] for name, pages in laid.items()}
     done = valid(both.target, lambda path: path.replay([page for pages in scripts.values() for page in pages]))
     found: dict[str, Sequence[Replayed]] = {}

@@ -94,6 +94,8 @@ class PathCosts(Part):
     encrypted: bool = False
     by_socket: bool = False
     """Whether it is a Unix socket, where no acknowledgement is waited for."""
+    void: tuple[str, ...] = ()
+    """Why blocks were left out, one reason each."""
 
     def of(self, to_server: Sequence[int], to_client: Sequence[int]) -> np.ndarray:
         """Costs in ns, with a row per block and a column per round trip."""

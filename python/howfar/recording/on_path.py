@@ -20,9 +20,6 @@ from howfar.recording.recording import Recording
 from howfar.recording.stage import OpenPath, measure, open_path
 from howfar.units import format_duration_ns, format_rate_bps
 
-_LARGEST = 1 << 26
-"""Costs of larger answers are those of this size, in proportion."""
-
 
 @dataclass(frozen=True)
 class Target:
@@ -60,7 +57,7 @@ class BothPaths:
     """The recorder's own measure of a round trip of this rhythm, taken again."""
 
     def costs(self, blocks: int, say: Callable[[str], None]) -> tuple[PathCosts, PathCosts]:
-        """Measure the costs of both paths. Raises LabError, EngineError."""
+        """Measure the costs of both paths. Raises LinkFailed, EngineError."""
         present, target = measure((self.present, self.target), self.labels, self.sizes, self.rhythm, blocks, say)
         return present, target
 
@@ -135,9 +132,6 @@ def both_paths(recording: Recording, target: Target) -> Iterator[BothPaths]:
         )
     path, tls = present_path(recording), present_tls(recording)
     speech = speech_on(target.path, recording)
-    sizes = sizes_of(
-        [min(trip.bytes_to_server, _LARGEST) for trip in trips], [min(trip.bytes_to_client, _LARGEST) for trip in trips]
-    )
     request = LabRequest(
         server="none",
         link=target.link or LOCAL_NETWORK,
@@ -153,6 +147,11 @@ def both_paths(recording: Recording, target: Target) -> Iterator[BothPaths]:
         present = ledger.enter_context(open_path(lab, path, tls, 1, placement))
         wanted = target.tls or (tls if target.path.passes_tls else None)
         there = ledger.enter_context(open_path(lab, target.path, wanted, 2, placement, speech))
+        to_server, to_client = there.largest()
+        sizes = sizes_of(
+            [min(trip.bytes_to_server, to_server) for trip in trips],
+            [min(trip.bytes_to_client, to_client) for trip in trips],
+        )
         label = path.name + (f", TLS {tls}" if tls else "")
         rhythm = rhythm_in(recording)
         recorder = calibrate(

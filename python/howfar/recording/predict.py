@@ -27,6 +27,8 @@ from howfar.stats.intervals import MIN_BLOCKS, mean_interval, t_quantile
 
 PRESENT_MISS_SHARE = 0.05
 """Where the prediction for the present path is off by more, none is given for another path."""
+SMALL_WINDOW = 1 << 14
+"""A small receive buffer, in bytes, as some applications set it."""
 _DRAWS = 2000
 _SEED = 20_261
 _NORMAL = 1.96
@@ -266,6 +268,8 @@ class PagePrediction(Part):
     miss: Miss
     clipped: float
     """Share of round trips that took less than the path costs now."""
+    small_window_ms: float | None
+    """p50 if the application's receive buffer held 16 kB. None: no answer is so large, or the target crosses no link."""
     failing: dict[str, tuple[int, int]]
     """Statements that the server refused: how often, of how many runs in all pages."""
     curve_ms: dict[int, float]
@@ -323,6 +327,8 @@ class Prediction(Part):
     """Whether the target path encrypts and the present one does not."""
     unplaced: int
     """Round trips that belong to no page."""
+    void: tuple[str, ...]
+    """Why blocks of costs were left out, one reason each."""
     contested: dict[str, int]
     """Pages that are left out because they share round trips with another page, by name."""
 
@@ -589,6 +595,7 @@ def analyze(
         tap_us=tap_us(recording.facts),
         encrypted=target.encrypted and not present.encrypted,
         unplaced=sum(trip.page_id is None and trip.is_answered for trip in recording.round_trips),
+        void=target.void,
         contested=Counter(page.name for page in recording.pages if page.contested),
     )
 
@@ -642,6 +649,7 @@ def _predicted(
         parts=_parts(pages, lambda page: float(page.predicted_ns.mean())),
         miss=_miss(pages, shift_ns),
         clipped=float(np.mean([page.clipped for page in pages])),
+        small_window_ms=_small_window_ms(pages, predicted, target),
         failing=_failing(pages),
         curve_ms=_curve(predicted, pages, target),
     )
@@ -674,6 +682,18 @@ def _miss(pages: Sequence[LaidPage], shift_ns: float) -> Miss:
         clipped_ms=float(np.maximum(path - observed, 0.0).mean()) / 1e6,
         shift_ms=float(np.mean([len(page.trips) for page in pages])) * shift_ns / 1e6,
     )
+
+
+def _small_window_ms(pages: Sequence[LaidPage], predicted: Quantiles, target: PathCosts) -> float | None:
+    """An answer then takes an RTT for each 16 kB, however fast the link is."""
+
+    def longer_ns(page: LaidPage) -> float:
+        turns = np.asarray([max(-(-trip.to_client // SMALL_WINDOW) - 1, 0) for trip in page.trips])
+        there_ns = page.there_ns.mean(axis=0) - page.smallest_ns.mean()
+        return float(np.maximum(turns * target.link_rtt_ns - there_ns, 0.0)[turns > 0].sum())
+
+    longer_ms = float(np.median([longer_ns(page) for page in pages])) / 1e6
+    return predicted.p50_ms.value + longer_ms if longer_ms else None
 
 
 def _failing(pages: Sequence[LaidPage]) -> dict[str, tuple[int, int]]:

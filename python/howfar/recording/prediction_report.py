@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from howfar.recording.changes import Change, advice
-from howfar.recording.predict import PRESENT_MISS_SHARE, LaidPage, PagePrediction, Prediction, middle
+from howfar.recording.predict import PRESENT_MISS_SHARE, SMALL_WINDOW, LaidPage, PagePrediction, Prediction, middle
 from howfar.report import palette
 from howfar.report.charts import Drawable, axis, by_name, data, layer, legend, looks, vconcat
 from howfar.report.document import (
@@ -34,6 +34,8 @@ from howfar.units import counted, format_duration_ns
 _SHOWN = 12
 """Number of changes on the first screen."""
 _LONGEST_DIGEST = 90
+_MUCH_LONGER = 1.2
+"""How many times longer a page is with a small receive buffer before it is said."""
 _FAILING_SHOWN = 3
 """Number of failing statements that a page's warnings name."""
 _SMALLEST_SHARE = 0.002
@@ -246,6 +248,11 @@ def _warnings(shown: Sequence[PagePrediction], found: Prediction) -> list[Block]
             f"{page.name}: {failed:,} of {counted(runs, 'run')} of {_short(text)} failed; there is no advice about them."
             for text, (failed, runs) in list(page.failing.items())[:_FAILING_SHOWN]
         ]
+        if page.small_window_ms and page.small_window_ms > _MUCH_LONGER * page.bottom_up.p50_ms.value:
+            lines.append(
+                f"{page.name}: with a receive buffer of {SMALL_WINDOW >> 10} kB in the application it would take "
+                f"{ms(page.small_window_ms)} ms. Its size is not recorded; the kernel's own grows as needed."
+            )
         if page.pages < MIN_BLOCKS:
             lines.append(f"{page.name}: fewer than {MIN_BLOCKS} pages allow no interval.")
         if page.clipped > _CLIPPED_SHARE:
@@ -255,9 +262,11 @@ def _warnings(shown: Sequence[PagePrediction], found: Prediction) -> list[Block]
             )
         if page.overlapped >= 0.5:
             lines.append(
-                f"{page.name}: {page.overlapped:.0f} round trips overlap others, so its interval reaches from the longest chain of one "
-                "connection to the recorded order. Which of them wait for others is not known; `howfar slope` measures it."
+                f"{page.name}: {page.overlapped:.0f} round trips overlap others, so its interval reaches from the longest chain of "
+                "one connection to the recorded order. Which of them wait for others is not known; `howfar slope` measures it."
             )
+    if found.void:
+        lines.append(f"{counted(len(found.void), 'block')} left out: {found.void[-1]}.")
     if found.encrypted:
         lines.append(_TLS)
     if found.unplaced:

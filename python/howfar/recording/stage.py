@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path as FilePath
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from howfar.engine.messages import (
     AnswerJob,
@@ -29,7 +29,7 @@ from howfar.engine.messages import (
     UnixTarget,
 )
 from howfar.engine.process import EngineProcess, Launcher
-from howfar.errors import LabError
+from howfar.errors import LabError, LinkFailed
 from howfar.lab.laboratory import Lab
 from howfar.lab.link import Link
 from howfar.lab.link.receipt import OF_A_PLAN, link_violations
@@ -56,6 +56,8 @@ _SEED = 20_262
 _WORK_LEAST_NS, _WORK_MOST_NS = 20_000, 1_000_000
 _WAITS_NS = 250_000_000
 _WAITS_FEWEST, _WAITS_MOST = 8, 60
+_LARGEST, _LEAST_LARGEST, _MOST_SENDING_S = 1 << 26, 1 << 16, 0.25
+"""Larger answers cost as much in proportion as the largest that is measured."""
 _OBJECTS = 24_000
 _OBJECTS_SEED = 20_264
 
@@ -96,6 +98,17 @@ class OpenPath:
         spec = self.link.spec
         rates = (spec.mean_rate_bps("to_server"), spec.mean_rate_bps("to_client"))
         return sum(8e9 * size / rate for size, rate in zip((to_server, to_client), rates, strict=True) if rate)
+
+    def largest(self) -> tuple[int, int]:
+        """Largest sizes to measure, to the server and to the client: what the link's rate sends in a quarter of a second."""
+        if self.link is None:
+            return _LARGEST, _LARGEST
+        rates = (self.link.spec.mean_rate_bps("to_server"), self.link.spec.mean_rate_bps("to_client"))
+        to_server, to_client = (
+            _LARGEST if rate is None else max(_LEAST_LARGEST, min(_LARGEST, round(rate / 8 * _MOST_SENDING_S)))
+            for rate in rates
+        )
+        return to_server, to_client
 
     def replay(self, pages: Sequence[ReplayPage]) -> list[Replayed]:
         """Replay pages on this path. Raises EngineError."""
@@ -187,26 +200,30 @@ def measure(
     blocks: int,
     say: Callable[[str], None],
 ) -> list[PathCosts]:
-    """Measure costs of each path in blocks. Raises LabError if the link is not as requested."""
-    found: list[list[CostBlock]] = [[] for _ in paths]
+    """Measure costs of each path in blocks, without those in which the link was not as requested. Raises LinkFailed if all are."""
     computing = Computing(rhythm.gap_ns)
     chosen = random.Random(_SEED)
-    for block in range(blocks):
-        say(f"round trip costs, block {block + 1} of {blocks}")
-        for number in chosen.sample(range(len(paths)), len(paths)):
-            found[number].append(
-                resumed(valid(paths[number], lambda path: _block(path, sizes, rhythm)), computing, rhythm)
-            )
+
+    def block() -> dict[int, CostBlock]:
+        return {
+            number: resumed(valid(paths[number], lambda path: _block(path, sizes, rhythm)), computing, rhythm)
+            for number in chosen.sample(range(len(paths)), len(paths))
+        }
+
+    expected_ns = sum(_expected_ns(path, sizes, rhythm) for path in paths)
+    what = f"round trip costs, {max(expected_ns / 1e9, 1):.0f} s a block or more"
+    found = in_blocks(blocks, block, what, say)
     return [
         PathCosts(
             label=label,
             sizes=sizes,
-            blocks=tuple(measured),
+            blocks=tuple(costs[number] for costs in found.blocks),
             link_rtt_ns=path.rtt_ns,
             encrypted=path.tls is not None,
             by_socket=path.path.by_socket,
+            void=found.void,
         )
-        for path, label, measured in zip(paths, labels, found, strict=True)
+        for number, (path, label) in enumerate(zip(paths, labels, strict=True))
     ]
 
 
@@ -257,8 +274,32 @@ _TRIES, _LATE_SHARE = 3, 0.03
 _Result = TypeVar("_Result")
 
 
+@dataclass(frozen=True)
+class Blocks(Generic[_Result]):
+    """The results of blocks, and why others have none."""
+
+    blocks: list[_Result]
+    void: tuple[str, ...]
+
+
+def in_blocks(count: int, act: Callable[[], _Result], what: str, say: Callable[[str], None]) -> Blocks[_Result]:
+    """Do `act` once a block. A block whose link cannot be had is left out. Raises LinkFailed if none is left."""
+    found: list[_Result] = []
+    void: list[LinkFailed] = []
+    for number in range(1, count + 1):
+        say(f"{what}, block {number} of {count}")
+        try:
+            found.append(act())
+        except LinkFailed as failed:
+            void.append(failed)
+            say(f"block {number} is left out: {failed.message}")
+    if not found:
+        raise void[-1]
+    return Blocks(found, tuple(failed.message for failed in void))
+
+
 def valid(path: OpenPath, act: Callable[[OpenPath], _Result]) -> _Result:
-    """Return the result of `act` from an attempt in which the link was as requested; bounded retries. Raises LabError."""
+    """Return the result of `act` from an attempt in which the link was as requested; bounded retries. Raises LinkFailed."""
     violations: tuple[str, ...] = ()
     for _ in range(_ATTEMPTS):
         violated = path.begin()
@@ -266,7 +307,7 @@ def valid(path: OpenPath, act: Callable[[OpenPath], _Result]) -> _Result:
         violations = violated()
         if not violations:
             return result
-    raise LabError(
+    raise LinkFailed(
         f"the link could not be had as requested in {_ATTEMPTS} attempts: {violations[0]}",
         "Try again when less runs on this machine.",
     )
@@ -285,15 +326,26 @@ def _block(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> CostBlock:
     return best[1]
 
 
+def _counts(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> list[tuple[int, float]]:
+    """How many round trips of each size are measured that count, and the time of one."""
+    each_ns = [path.rtt_ns + rhythm.each_ns + path.sending_ns(*pair) for pair in sizes.pairs]
+    return [(rounds_at(one), one) for one in each_ns]
+
+
+def _expected_ns(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> float:
+    """About how long a block takes, if it need not be repeated."""
+    settle = settle_rounds(path.rtt_ns)
+    return _CONNECTS * 2 * path.rtt_ns + sum((settle + rounds) * ns for rounds, ns in _counts(path, sizes, rhythm))
+
+
 def _measured(path: OpenPath, sizes: Sizes, rhythm: Rhythm) -> tuple[float, CostBlock]:
     """Each size on one warm connection of its own, and a few connects; before it the share of waiting for a processor."""
-    settle, each_ns = settle_rounds(path.rtt_ns), path.rtt_ns + rhythm.each_ns
+    settle = settle_rounds(path.rtt_ns)
     pages = [
-        ReplayPage(
-            steps=(rhythm.step(to_server, to_client, number),)
-            * (settle + rounds_at(each_ns + path.sending_ns(to_server, to_client)))
+        ReplayPage(steps=(rhythm.step(to_server, to_client, number),) * (settle + rounds))
+        for number, ((to_server, to_client), (rounds, _)) in enumerate(
+            zip(sizes.pairs, _counts(path, sizes, rhythm), strict=True)
         )
-        for number, (to_server, to_client) in enumerate(sizes.pairs)
     ]
     connect = ReplayStep(connection=len(pages), opens=True, bytes_to_server=SMALLEST[0], bytes_to_client=SMALLEST[1])
     pages.append(ReplayPage(steps=(connect,) * _CONNECTS))
